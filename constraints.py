@@ -8,7 +8,7 @@
 
 Ranges are written in the vocabulary of `annotated_types`, choices as `typing.Literal`. Functions
 that are called with settings are decorated by `checked`, dataclasses of settings call
-`check_fields`, and `settings.bound.Bound` checks what gin binds to any function, before it
+`check_fields`, and `settings.partial.Partial` checks what gin binds to any function, before it
 is called. A number is a Python or NumPy number and no bool; one with a range is finite. What an
 annotation says beyond numbers, texts, bools, functions, lists and mappings is not checked, nor is
 what relates two settings.

@@ -40,7 +40,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
 from rich.console import Console
 
 from benchmarks.common import make_parser, plain_table, rows_of_process, shown
-from pretrax.settings import whole_files
+from pretrax.settings import atomic_writes
 
 # A training step: a file of gin_configs/models and its vocabulary, an objective, rows of a device,
 # slots of the stacks.
@@ -86,7 +86,7 @@ def main(arguments: list[str] | None = None) -> None:
             found = run_part(name, options.tiny, left)
             if name not in results or is_better(found, results[name]):
                 results[name] = found
-                whole_files.write_text(options.out, json.dumps(by_device, indent=1) + "\n")
+                atomic_writes.write_text(options.out, json.dumps(by_device, indent=1) + "\n")
         show(console, name, results[name])
     console.print(f"All figures are in {options.out}.")
     if lacking := [name for name in options.parts if not is_complete(results, name)]:
@@ -304,7 +304,7 @@ def step(model, vocabulary, objective, rows, slots, *, tiny: bool, plain: bool) 
     from pretrax.data.corpus import Corpus
     from pretrax.models.kernels import fused_attention
     from pretrax.objectives.token_ids import specimen_ids
-    from pretrax.settings.bound import Bound
+    from pretrax.settings.partial import Partial
     from pretrax.training import optimizers, planning
     from pretrax.training.devices.mesh import batch_sharding, make_mesh, placed_on
     from pretrax.training.run import Run
@@ -318,8 +318,8 @@ def step(model, vocabulary, objective, rows, slots, *, tiny: bool, plain: bool) 
     fused = not plain and fused_attention.kernels_of(jax.devices()[0].platform)
     settings = {"attention": "fused" if fused else "plain"}
     corpus = Corpus(specimen_ids(vocabulary), train=None, heldout=None)
-    adafactor = Bound(optimizers.adafactor, learning_rate=Bound(optimizers.warmup_rsqrt))
-    adamw = Bound(optimizers.adamw, learning_rate=1e-4)
+    adafactor = Partial(optimizers.adafactor, learning_rate=Partial(optimizers.warmup_rsqrt))
+    adamw = Partial(optimizers.adamw, learning_rate=1e-4)
     planned = planning.plan(
         Run(
             run_dir="unused",

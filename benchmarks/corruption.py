@@ -9,7 +9,7 @@
 Everything runs in one process pinned to one core, and is measured in tokens of text per second of
 CPU time (of all its threads), so that other work on the machine does not count. `bare` is the
 jitted function alone, as it runs inside a training step; `host` is the SeqIO pipeline from
-tokenised documents to ragged features, as T5's is.
+tokenized documents to ragged features, as T5's is.
 """
 
 import argparse

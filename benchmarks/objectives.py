@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
 
 from benchmarks.common import make_parser
-from pretrax.objectives.catalogue import CATALOGUE, run_of
+from pretrax.objectives.catalog import CATALOG, run_of
 from pretrax.training.run_configuration import read_run
 from pretrax.training.saved.result import Result, read_result
 from pretrax.training.trainer import train
@@ -52,7 +52,7 @@ BINDINGS = {"permutation_lm": ["optimizers.warmup_cosine.peak = 0.03"]}
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parse(arguments)
     console = Console(highlight=False)
-    names = options.names or list(CATALOGUE)  # "bert" before those that start with it
+    names = options.names or list(CATALOG)  # "bert" before those that start with it
     found = {}
     for number, name in enumerate(names, 1):
         started = time.monotonic()
@@ -125,9 +125,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=Path("runs/objectives"), help="of the runs")
     parser.add_argument("--gin_bindings", action="append", default=[], help="of every run")
     options = parser.parse_args(arguments)
-    unknown = sorted(set(options.names) - set(CATALOGUE))
+    unknown = sorted(set(options.names) - set(CATALOG))
     if unknown:
-        parser.error(f"no such objectives: {unknown}; there are {sorted(CATALOGUE)}")
+        parser.error(f"no such objectives: {unknown}; there are {sorted(CATALOG)}")
     return options
 
 

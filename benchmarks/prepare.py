@@ -10,9 +10,9 @@ share of planted families among what this step drops. What else it drops is coun
 duplicates how many share at least 0.7 of their 5-grams with a document that was kept.
 
 Then, on one core, of whose time that of other programs is left out: documents and tokens a second
-of the whole chain, of reading and tokenising alone, and of the same by datatrove's own reader and
-tokeniser, all with one Hugging Face tokenizer; then with one SentencePiece vocabulary, and of T5's
-chain with it: a SeqIO task that reads the same texts from a TFRecord file, tokenises them and
+of the whole chain, of reading and tokenizing alone, and of the same by datatrove's own reader and
+tokenizer, all with one Hugging Face tokenizer; then with one SentencePiece vocabulary, and of T5's
+chain with it: a SeqIO task that reads the same texts from a TFRecord file, tokenizes them and
 appends end-of-sequence. T5's writes nothing.
 """
 
@@ -259,10 +259,10 @@ def print_speed(console: Console, folder: Path) -> None:
 
     alone = "preprocessing.Preparation.steps = []"
     timed("pretrax prepare", lambda: prepared("chain", tokenizer))
-    timed("  read and tokenise alone", lambda: prepared("alone", tokenizer, alone))
+    timed("  read and tokenize alone", lambda: prepared("alone", tokenizer, alone))
     timed("datatrove: JsonlReader, DocumentTokenizer", lambda: datatrove_tokens(folder, tokenizer))
     timed("pretrax prepare, SentencePiece", lambda: prepared("chain_pieces", pieces))
-    timed("  read and tokenise alone", lambda: prepared("alone_pieces", pieces, alone))
+    timed("  read and tokenize alone", lambda: prepared("alone_pieces", pieces, alone))
     timed("T5: SeqIO task, SentencePiece", lambda: seqio_tokens(folder, pieces))
     console.print(table)
 
@@ -284,15 +284,15 @@ def write_tokenizer(folder: Path, texts: Sequence[str]) -> str:
 
 
 def datatrove_tokens(folder: Path, tokenizer: str) -> int:
-    """Tokenises the raw text by datatrove's own blocks, and returns the number of tokens."""
-    tokenise = DocumentTokenizer(
+    """Tokenizes the raw text by datatrove's own blocks, and returns the number of tokens."""
+    tokenize = DocumentTokenizer(
         str(folder / "datatrove"),
         tokenizer_name_or_path=tokenizer,
         eos_token="<|endoftext|>",
         shuffle_documents=False,
     )
     read = JsonlReader(str(folder), glob_pattern="raw.jsonl")
-    executors.this_process([read, tokenise], 1, str(folder / "log"), 1).run()
+    executors.this_process([read, tokenize], 1, str(folder / "log"), 1).run()
     (file,) = (folder / "datatrove").glob("*.ds")
     return file.stat().st_size // 2
 
@@ -307,7 +307,7 @@ def write_tfrecord(file: Path, texts: Sequence[str]) -> None:
 
 
 def seqio_tokens(folder: Path, pieces: str) -> int:
-    """Tokenises the raw text by a SeqIO task as T5's are, and returns the number of tokens."""
+    """Tokenizes the raw text by a SeqIO task as T5's are, and returns the number of tokens."""
     read = seqio.TFExampleDataSource(
         {"train": str(folder / "raw.tfrecord")}, {"text": tf.io.FixedLenFeature([], tf.string)}
     )

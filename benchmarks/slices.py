@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.common import make_parser, plain_table, rows_of_process
-from pretrax.settings import whole_files
+from pretrax.settings import atomic_writes
 from pretrax.training.compile_check import GIB, check
 from pretrax.training.devices.topologies import read_topology, use_cpu
 from pretrax.training.run_configuration import read_run
@@ -117,7 +117,7 @@ def main(arguments: list[str] | None = None) -> None:
             console.print(f"{name}: {problem}", markup=False, soft_wrap=True)
             continue
         kept[keys[name]] = found
-        whole_files.write_text(options.out, json.dumps(kept, indent=1) + "\n")
+        atomic_writes.write_text(options.out, json.dumps(kept, indent=1) + "\n")
     found = {name: kept[kept_as] for name, kept_as in keys.items() if kept_as in kept}
     if found:
         console.print(table(found))

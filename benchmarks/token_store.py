@@ -151,7 +151,7 @@ def write_small(path: str, tokens: int) -> None:
 def reading(path: str, options: argparse.Namespace) -> Table:
     """Returns the table of speeds, in tokens of text a second of CPU time.
 
-    A run reads the text that it has tokenised document by document, and other stores by blocks.
+    A run reads the text that it has tokenized document by document, and other stores by blocks.
     """
     columns = ("read by", "documents", "rows, concatenate", "rows, whole")
     table = plain_table(*columns, title="million tokens/s a core")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ..settings.command_terminal import in_terminal, say, undecoded
 
 VERBS = {
-    "prepare": "clean, filter, deduplicate and tokenise raw text into a token store",
+    "prepare": "clean, filter, deduplicate and tokenize raw text into a token store",
     "train": "train a model on a pre-training objective",
     "check": "check an objective of your own against the laws",
     "show": "show what an objective does to text",

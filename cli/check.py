@@ -23,7 +23,7 @@ from ..objectives import Objective, members_of
 from ..objectives.contract import check_rows
 from ..objectives.laws import LAWS, USUAL, broken, raised
 from ..objectives.token_ids import specimen_ids
-from ..settings.bound import parameters
+from ..settings.partial import parameters
 from ..settings.command_line import offer_completions
 from ..settings.printable import PrintableConsole
 from ..settings.user_errors import mistakes_in_words

@@ -6,9 +6,9 @@
     pretrax compare masking_rate --report       draws the report of what is there again
 
 A comparison is a file of gin_configs/comparisons, or one of yours: a base run, named variants of
-it, seeds, a budget that is equal for all, and yardsticks; or sizes, each on several budgets, and
+it, seeds, a budget that is equal for all, and eval metrics; or sizes, each on several budgets, and
 the law of their loss. Killed at any moment and started again, the same command goes on; seeds,
-variants and yardsticks that are added run what is missing.
+variants and eval metrics that are added run what is missing.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from ..comparison import results
-from ..comparison.cells import Cell, cells_of
+from ..comparison.trials import Trial, trials_of
 from ..comparison.collecting import results_of
 from ..comparison.comparison import Comparison, check, trained_variants
 from ..comparison.facts import (
@@ -41,7 +41,7 @@ from ..comparison.pilot_tables import print_pilot
 from ..comparison.report import write as write_report
 from ..comparison.report.equality import print_facts
 from ..comparison.report.summary import summary
-from ..comparison.trials import tune
+from ..comparison.tuning_trials import tune
 from ..comparison.variants import (
     comparison_file,
     comparison_text,
@@ -53,12 +53,12 @@ from ..comparison.workers.progress import ComparisonProgress
 from ..comparison.workers.worker_processes import (
     Start,
     cores_of_workers,
-    run_cells,
+    run_trials,
     sigterm_as_interrupt,
-    start_cell,
+    start_trial,
     start_process,
 )
-from ..settings import run_directory, whole_files
+from ..settings import run_directory, atomic_writes
 from ..settings.command_line import GinArguments, add_gin_arguments, at_least, parse_with_gin
 from ..settings.extras import install_command
 from ..settings.printable import PrintableConsole
@@ -94,7 +94,7 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, GinArguments]
     )
     parser.add_argument("--workers", type=at_least(1), metavar="N", help=workers)
     pilot = (
-        f"train {SEEDS} seeds, or take those that are complete, and say which yardsticks can tell "
+        f"train {SEEDS} seeds, or take those that are complete, and say which eval metrics can tell "
         "variants apart and how many seeds that takes"
     )
     parser.add_argument("--power", action="store_true", help=pilot)
@@ -180,12 +180,12 @@ def compare(options: argparse.Namespace, given: GinArguments) -> bool:
     cores, *_ = cores_of_workers(None if options.slurm else options.workers)
     known = facts_of(comparison)
     runs = planned_runs(known, comparison, paths)
-    with whole_files.locked(Path(directory) / LOCK, f"{directory} is compared"):
+    with atomic_writes.locked(Path(directory) / LOCK, f"{directory} is compared"):
         check_unchanged(comparison, runs, known)
         check_looks(comparison)
-        whole_files.write_text(
+        atomic_writes.write_text(
             Path(directory) / run_directory.COMPARISON,
-            whole_files.sealed_text(comparison_text(comparison)),
+            atomic_writes.sealed_text(comparison_text(comparison)),
         )
         console.print(f"[bold]{escape(comparison.question)}[/]")
         if len(comparison.seeds) == 1 and not isinstance(comparison.budget, Mapping):
@@ -193,22 +193,22 @@ def compare(options: argparse.Namespace, given: GinArguments) -> bool:
         facts = planned(console, comparison, paths, cores)
         print_facts(console, facts)
 
-        def run(some: Sequence[Cell]) -> list[Cell]:
+        def run(some: Sequence[Trial]) -> list[Trial]:
             return run_missing(console, options, directory, facts, some)
 
         facts = tune(comparison, facts, paths, given.trusted, run)
-        cells = cells_of(comparison, runs_with(facts, comparison, paths), facts, given.trusted)
+        trials = trials_of(comparison, runs_with(facts, comparison, paths), facts, given.trusted)
         if options.power:
-            seeds = pilot_seeds(cells)
-            cells = [cell for cell in cells if cell.seed in seeds]
-            failed = run(cells)
+            seeds = pilot_seeds(trials)
+            trials = [trial for trial in trials if trial.seed in seeds]
+            failed = run(trials)
             print_failed(console, failed)
             keep_looks(comparison)
-            pilot = pilot_of(summary(results_of(comparison, cells)), len(comparison.seeds))
+            pilot = pilot_of(summary(results_of(comparison, trials)), len(comparison.seeds))
             print_pilot(console, pilot, comparison.seeds)
             return not failed
-        cells, failed = run_to_the_last_look(comparison, cells, run)
-        results.write(directory, results_of(comparison, cells))
+        trials, failed = run_to_the_last_look(comparison, trials, run)
+        results.write(directory, results_of(comparison, trials))
         write_report(directory, console)
         print_failed(console, failed)
         print_end(console, comparison, failed)
@@ -243,21 +243,21 @@ def reported(asked: str, settings: Sequence[Sequence[str]]) -> str:
 
 
 def run_to_the_last_look(
-    comparison: Comparison, cells: Sequence[Cell], run: Callable[[Sequence[Cell]], list[Cell]]
-) -> tuple[list[Cell], list[Cell]]:
-    """Runs cells up to the first look that decides all that is wanted, and at which none failed.
+    comparison: Comparison, trials: Sequence[Trial], run: Callable[[Sequence[Trial]], list[Trial]]
+) -> tuple[list[Trial], list[Trial]]:
+    """Runs trials up to the first look that decides all that is wanted, and at which none failed.
 
-    Returns the cells up to there, and those that failed.
+    Returns the trials up to there, and those that failed.
     """
-    failed: list[Cell] = []
+    failed: list[Trial] = []
     begun = 0
     for look in comparison.planned_looks or (len(comparison.seeds),):
-        failed += run([cell for cell in cells if cell.seed in comparison.seeds[begun:look]])
-        some = [cell for cell in cells if cell.seed in comparison.seeds[:look]]
+        failed += run([trial for trial in trials if trial.seed in comparison.seeds[begun:look]])
+        some = [trial for trial in trials if trial.seed in comparison.seeds[:look]]
         if comparison.looks and not failed and ends_early(comparison, some):
             return some, failed
         begun = look
-    return list(cells), failed
+    return list(trials), failed
 
 
 def run_missing(
@@ -265,16 +265,16 @@ def run_missing(
     options: argparse.Namespace,
     directory: str,
     facts: Mapping[str, VariantFacts],
-    cells: Sequence[Cell],
-) -> list[Cell]:
-    """Runs what cells lack; returns those that failed."""
-    states = [cell.state for cell in cells]
-    missing = [one.cell for one in states if not one.is_complete or one.refusals]
+    trials: Sequence[Trial],
+) -> list[Trial]:
+    """Runs what trials lack; returns those that failed."""
+    states = [trial.state for trial in trials]
+    missing = [one.trial for one in states if not one.is_complete or one.refusals]
     start, shares = how_to_start(options, directory, facts, max(len(missing), 1))
     if not missing:
         return []
-    with ComparisonProgress(console, missing, len(cells) - len(missing)) as watch:
-        return run_cells(missing, start, shares, watch)
+    with ComparisonProgress(console, missing, len(trials) - len(missing)) as watch:
+        return run_trials(missing, start, shares, watch)
 
 
 def job_options(options: argparse.Namespace) -> JobOptions:
@@ -290,7 +290,7 @@ def how_to_start(
         return start, [[0]] * (options.workers or runs)  # the cluster's cores
     on_accelerators = any(one.platform != "cpu" for one in facts.values())
     alone = options.workers is None and on_accelerators  # a run takes all of them
-    return start_cell, cores_of_workers(1 if alone else options.workers)
+    return start_trial, cores_of_workers(1 if alone else options.workers)
 
 
 def planned(
@@ -314,19 +314,19 @@ def planned(
     return facts_of(comparison)
 
 
-def print_failed(console: Console, failed: Sequence[Cell]) -> None:
+def print_failed(console: Console, failed: Sequence[Trial]) -> None:
     """Prints why runs failed, and where all is that they printed."""
-    for cell in failed:
-        failure = failure_of(cell.run.run_dir)
-        log = Path(cell.run.run_dir) / LOG
-        words = f"\nFailed: {cell.name}: {failure}\n  (all that it printed: {log})"
+    for trial in failed:
+        failure = failure_of(trial.run.run_dir)
+        log = Path(trial.run.run_dir) / LOG
+        words = f"\nFailed: {trial.name}: {failure}\n  (all that it printed: {log})"
         console.print(words, markup=False)
 
 
-def print_end(console: Console, comparison: Comparison, failed: Sequence[Cell]) -> None:
+def print_end(console: Console, comparison: Comparison, failed: Sequence[Trial]) -> None:
     """Prints what there is to read, and how to go on."""
     more = (
-        f"To go on: more seeds ({more_seeds(comparison.seeds)}), variants or yardsticks; only what "
+        f"To go on: more seeds ({more_seeds(comparison.seeds)}), variants or eval metrics; only what "
         "is missing is run."
     )
     if comparison.looks:

@@ -34,7 +34,7 @@ from ..models.builders import single_transformer
 from ..models.hugging_face import hub, sentences
 from ..models.hugging_face.kept import keep_files, kept_config, put_back
 from ..objectives import PromptForm
-from ..settings import run_directory, whole_files
+from ..settings import run_directory, atomic_writes
 from ..settings.command_line import add_trust_argument, at_least, offer_completions
 from ..settings.printable import PrintableConsole
 from ..settings.user_errors import mistakes_in_words
@@ -172,7 +172,7 @@ def write_run(console: Console, options: argparse.Namespace, imported: Imported)
     rows = embedding_rows(imported.model, vocabulary and vocabulary.ids)
     settings = {**imported.settings, **({"dtype": options.dtype} if options.dtype else {})}
     config = config_text(run_dir, options.source, imported.model.layout, settings, rows)
-    with whole_files.whole_folder(run_dir) as folder:
+    with atomic_writes.whole_folder(run_dir) as folder:
         check_new(run_dir)  # again, since another process may have written it since
         with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
             count = write_parameters(folder, reported(progress, imported.arrays), rows)
@@ -184,7 +184,7 @@ def write_run(console: Console, options: argparse.Namespace, imported: Imported)
             run_directory.save_classes(folder, imported.classes)
         if imported.prompt_forms:
             save_prompt_forms(folder, imported.prompt_forms)
-        whole_files.write_text(Path(folder) / run_directory.CONFIG, whole_files.sealed_text(config))
+        atomic_writes.write_text(Path(folder) / run_directory.CONFIG, atomic_writes.sealed_text(config))
 
     holds = "config.gin, checkpoints/" + (", vocabulary.json" if vocabulary else "")
     lines = [f"{run_dir} holds {imported.kind}, {count:,} parameters: {holds}."]
@@ -232,7 +232,7 @@ def export(console: Console, options: argparse.Namespace) -> None:
     if config.num_classes:
         extra |= hugging_face.class_labels(run_directory.load_classes(options.source))
     family = hugging_face.FAMILIES[extra["model_type"]] if "model_type" in extra else None
-    writing = whole_files.naming(target), whole_files.whole_folder(target)
+    writing = atomic_writes.naming(target), atomic_writes.whole_folder(target)
     with console.status(f"Writing {target}"), writing[0], writing[1] as folder:
         hugging_face.check_holds_no_model(target)  # again: another process may have written it
         family = hugging_face.write_model(
@@ -247,7 +247,7 @@ def export(console: Console, options: argparse.Namespace) -> None:
             count = sum(map(math.prod, shapes))
             named = options.push or Path(target).name
             card = model_card(named, fields, result, run.step, name, count, notes)
-            whole_files.write_text(Path(folder) / CARD, card)
+            atomic_writes.write_text(Path(folder) / CARD, card)
             if name.endswith(hugging_face.WRITING):
                 starts = {"decoder_start_token_id": None} if run.model.layout == "decoder" else {}
                 hugging_face.write_generation_config(folder, ids | starts, Decoding().max_new)
@@ -262,7 +262,7 @@ def export(console: Console, options: argparse.Namespace) -> None:
         if vocabulary:
             again = model_of_export(folder)
             left_modes = write_prompt_record(folder, forms, vocabulary.ids, again)
-        whole_files.write_checksums(folder)
+        atomic_writes.write_checksums(folder)
     lines = [f"{target} holds step {run.step} of {options.source} as {name}, {dtype}."]
     if left:
         lines.append(f"Left out, for transformers has no place for it: {', '.join(sorted(left))}.")

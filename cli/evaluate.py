@@ -2,14 +2,14 @@
 
     pretrax evaluate --run=runs/finetuned --task=python_modules
     pretrax evaluate --run=runs/finetuned --task=my_task --module=my_tasks.py --all_checkpoints
-    pretrax evaluate --run=runs/finetuned --labelled=reviews.tsv
+    pretrax evaluate --run=runs/finetuned --labeled=reviews.tsv
     pretrax evaluate --run=runs/quickstart --heldout
     pretrax evaluate --run=runs/decoder --heldout --objective=prefix_lm --objective=masked_lm
-    pretrax evaluate --run=runs/decoder --yardstick=bits_per_byte --gin.bits_per_byte.tokens=5000
+    pretrax evaluate --run=runs/decoder --eval metric=bits_per_byte --gin.bits_per_byte.tokens=5000
 
 A task is any SeqIO task or mixture with metrics; `python_modules` and `python_identifiers` come
-with this code. Labelled text is TSV or JSONL with `text` and `label`. Beside each figure stands a
-baseline's: the most frequent answer, or a model that ignores its input. Yardsticks take
+with this code. Labeled text is TSV or JSONL with `text` and `label`. Beside each figure stands a
+baseline's: the most frequent answer, or a model that ignores its input. Eval metrics take
 --gin.NAME.SETTING=VALUE.
 """
 
@@ -23,9 +23,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Column, Table
 
-from ..comparison.yardsticks import YARDSTICKS
-from ..comparison.yardsticks.heldout_loss import evaluator
-from ..comparison.yardsticks.measuring import print_measured, yardsticks
+from ..comparison.eval_metrics import EVAL_METRICS
+from ..comparison.eval_metrics.heldout_loss import evaluator
+from ..comparison.eval_metrics.measuring import print_measured, eval_metrics
 from ..inference import Decoding, Options, Trained, mode_of
 from ..inference.answering.task_scores import (
     EvaluationTask,
@@ -34,7 +34,7 @@ from ..inference.answering.task_scores import (
     longest_answer,
     score_task,
 )
-from ..inference.evaluation.labelled_evaluation import check_names_classes, labels_of_file
+from ..inference.evaluation.labeled_evaluation import check_names_classes, labels_of_file
 from ..inference.trained import mode_names
 from ..settings.command_line import (
     add_device_arguments,
@@ -72,8 +72,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         steps = steps_of(options)
         if options.heldout:
             evaluate_heldout(console, options, steps)
-        elif options.yardstick:
-            chosen = yardsticks(options.yardstick, options.settings)
+        elif options.eval_metric:
+            chosen = eval_metrics(options.eval_metric, options.settings)
             print_measured(console, options.run, steps, options.trust, chosen)
         else:
             evaluate_tasks(console, options, steps)
@@ -85,7 +85,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--run", required=True, metavar="RUN", help="the directory of a run, also in a bucket")
     task = "a SeqIO task or mixture with metrics; repeatable"
     add("--task", action="append", default=[], help=task)
-    add("--labelled", metavar="FILE", help="TSV or JSONL with the columns `text` and `label`")
+    add("--labeled", metavar="FILE", help="TSV or JSONL with the columns `text` and `label`")
     add("--module", action="append", help="module or .py file of tasks; repeatable")
     add("--data_dir", help="of TensorFlow Datasets")
     caches = "a folder with SeqIO's caches, from which tasks are then read; repeatable"
@@ -96,8 +96,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--heldout", action="store_true", help="the objective on held-out text")
     other = "with --heldout: another objective, such as causal_lm or mlm; repeatable"
     add("--objective", action="append", default=[], metavar="NAME", help=other)
-    names = f"one of {', '.join(YARDSTICKS)}; repeatable"
-    add("--yardstick", action="append", default=[], metavar="NAME", help=names)
+    names = f"one of {', '.join(EVAL_METRICS)}; repeatable"
+    add("--eval_metric", action="append", default=[], metavar="NAME", help=names)
     add("--step", type=int, help="of the checkpoint; default: the latest")
     add("--all_checkpoints", action="store_true", help="evaluate every checkpoint of the run")
     add("--mode", help=f"one of {', '.join(mode_names())}; default: what it was trained for")
@@ -112,17 +112,17 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     options.settings = [one.removeprefix("--gin.") for one in others if one.startswith("--gin.")]
     if len(options.settings) < len(others):
         parser.error(f"unknown argument {next(x for x in others if not x.startswith('--gin.'))!r}")
-    kinds = options.task, options.labelled, options.heldout, options.yardstick
+    kinds = options.task, options.labeled, options.heldout, options.eval_metric
     if sum(map(bool, kinds)) != 1:
-        parser.error("give one of --task=NAME, --labelled=FILE, --heldout and --yardstick=NAME")
+        parser.error("give one of --task=NAME, --labeled=FILE, --heldout and --eval metric=NAME")
     typed = given_options(parser, options, argv)
-    is_heldout = options.heldout or options.yardstick
+    is_heldout = options.heldout or options.eval_metric
     if is_heldout and (idle := typed & {*TASK_OPTIONS, *ANSWER_OPTIONS}):
         parser.error(f"--{min(idle)} goes with --task: held-out text is read as by its run")
-    if options.labelled and (idle := typed & {*TASK_OPTIONS}):
+    if options.labeled and (idle := typed & {*TASK_OPTIONS}):
         parser.error(f"--{min(idle)} goes with --task: of SeqIO")
-    if options.settings and not options.yardstick:
-        parser.error(f"--gin.{options.settings[0]} goes with --yardstick, whose setting it is")
+    if options.settings and not options.eval_metric:
+        parser.error(f"--gin.{options.settings[0]} goes with --eval metric, whose setting it is")
     if options.objective and not options.heldout:
         parser.error("--objective goes with --heldout")
     if options.step is not None and options.all_checkpoints:
@@ -134,22 +134,22 @@ def steps_of(options) -> list[int | None]:
     """Returns the steps of the checkpoints to evaluate; None stands for the latest one.
 
     The latest checkpoint is found only when it is read, since a run that is still training may
-    remove it before. A yardstick reads its checkpoint several times, so it needs a fixed step.
+    remove it before. An eval metric reads its checkpoint several times, so it needs a fixed step.
     """
     if options.step is not None:
         return [options.step]
     steps: list[int | None] = [*saved_steps(options.run, options.trust)] or [None]
     if options.all_checkpoints:
         return steps
-    return steps[-1:] if options.yardstick else [None]
+    return steps[-1:] if options.eval_metric else [None]
 
 
 # --- downstream tasks ---------------------------------------------------------------------------
 
 
 def tasks_of(options) -> list[EvaluationTask]:
-    if options.labelled:
-        return [labels_of_file(options.run, options.labelled, options.examples)]
+    if options.labeled:
+        return [labels_of_file(options.run, options.labeled, options.examples)]
     from ..tasks.seqio_evaluation import evaluation_tasks
 
     settings = {n: getattr(options, n) for n in ("split", "examples", "module", "data_dir")}
@@ -165,7 +165,7 @@ def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> No
     mesh = make_mesh(fsdp=options.fsdp, tensor=options.tensor)
     for step in steps:
         trained = open_trained(options.run, step, mesh, options.trust)
-        if options.labelled:
+        if options.labeled:
             check_names_classes(trained, options.mode or mode_of(trained))
         for task in tasks:
             with placed_on(mesh):
@@ -180,7 +180,7 @@ def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> No
     mode = options.mode or mode_of(trained)
     counts = ", ".join(f"{len(task.texts)} examples" for task in tasks)
     guesses = ", ".join(repr(task.guess) for task in tasks)
-    source = options.labelled or options.split
+    source = options.labeled or options.split
     # Beside the table, which would wrap them at its own width.
     say = functools.partial(console.print, markup=False, soft_wrap=True)
     say(f"{options.run}: {mode}, {source}, {counts}")

@@ -28,7 +28,7 @@ from ..inference.reporting.predict_options import (
 )
 from ..inference.reporting.printing import print_answers, print_mode
 from ..inference.trained import MODES, mode_names
-from ..settings import whole_files
+from ..settings import atomic_writes
 from ..settings.command_line import (
     add_device_arguments,
     add_trust_argument,
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             if run := MODES[request.mode].run:
                 run(console, trained, request)
             elif options.file:
-                with whole_files.locked(options.out, f"predict writes {options.out}"):
+                with atomic_writes.locked(options.out, f"predict writes {options.out}"):
                     write_answers(console, trained, request)
             else:
                 print_answers(console, trained, request)

@@ -1,4 +1,4 @@
-"""Prepares text for training: cleans, filters, deduplicates, tokenises and writes a token store.
+"""Prepares text for training: cleans, filters, deduplicates, tokenizes and writes a token store.
 
     pretrax prepare --files='raw/*.jsonl' --out=stores/mine
     pretrax prepare --gin_file=preprocessing/fineweb.gin --files='crawl/*.warc.gz' \\
@@ -26,7 +26,7 @@ from ..preprocessing.preparation import (
     plain_settings,
     read_preparation,
 )
-from ..settings import whole_files
+from ..settings import atomic_writes
 from ..settings.command_line import add_gin_arguments, at_least, parse_with_gin
 from ..settings.printable import PrintableConsole
 from ..settings.user_errors import mistakes_in_words
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with mistakes_in_words(options.traceback, stopped):
         preparation = read_preparation(*gin_arguments)
         held = out_path(preparation, LOCK)
-        with whole_files.locked(held, f"{preparation.out} is prepared"):
+        with atomic_writes.locked(held, f"{preparation.out} is prepared"):
             prepare(preparation, options.workers)
 
 
@@ -68,7 +68,7 @@ def prepare(preparation: Preparation, workers: int | None) -> None:
         settings |= plain_settings(name, getattr(p, name))
     made_of = running.stages_of(p, source, steps, output)[-1].made_of
     if os.path.exists(file := os.path.join(out, preparation_report.REPORT)):
-        check_unchanged(p.out, whole_files.read_json(file), settings, made_of)
+        check_unchanged(p.out, atomic_writes.read_json(file), settings, made_of)
         running.finish(out)
         console.print(f"{p.out} is prepared already: nothing to do.", markup=False)
     else:

@@ -31,10 +31,10 @@ from rich.progress import track
 
 from ..constraints import name_of
 from ..corpora.vocabularies import special_tokens
-from ..objectives.catalogue import CATALOGUE, SMALL_RUNS, find, run_of
+from ..objectives.catalog import CATALOG, SMALL_RUNS, find, run_of
 from ..objectives.layouts import LAYOUTS
-from ..settings import run_directory, whole_files
-from ..settings.bound import bound, flattened
+from ..settings import run_directory, atomic_writes
+from ..settings.partial import as_partial, flattened
 from ..settings.command_line import (
     GinArguments,
     add_gin_arguments,
@@ -123,11 +123,11 @@ def show_all(
     index = os.path.join(options.out, "index.html")
     console.print(f"Writing {index}, and a page of each objective beside it", markup=False)
     began = time.monotonic()
-    for done, name in enumerate(CATALOGUE):
+    for done, name in enumerate(CATALOG):
         one = argparse.Namespace(**{**vars(options), "objective": name, "html": f"{name}.html"})
-        line = f"{done + 1} of {len(CATALOGUE)}: {name}"
+        line = f"{done + 1} of {len(CATALOG)}: {name}"
         if done:
-            seconds = (len(CATALOGUE) - done) * (time.monotonic() - began) / done
+            seconds = (len(CATALOG) - done) * (time.monotonic() - began) / done
             line += f", some {math.ceil(seconds / 60)} min left"
         console.print(line)
         path = os.path.join(options.out, one.html)
@@ -139,7 +139,7 @@ def show_all(
             pages[name] = one.html
         except ValueError as error:  # for example, the text has no sentences
             refused[name] = str(error)
-        whole_files.write_text(index, index_page(pages, refused, command))
+        atomic_writes.write_text(index, index_page(pages, refused, command))
     if not pages:
         raise ValueError(f"No objective takes this text: {refused.popitem()[1]}")
     first = next(iter(pages))
@@ -191,7 +191,7 @@ def write_page(
         span_law=choice.entry.span_law if choice.entry else None,
         span_mean=choice.mean_span_length,
     )
-    whole_files.write_text(path, picture_page.page(found, command))
+    atomic_writes.write_text(path, picture_page.page(found, command))
 
 
 def to_train(
@@ -236,7 +236,7 @@ def read_command_line(argv: Sequence[str]) -> tuple[argparse.Namespace, GinArgum
     )
     add = parser.add_argument
     name = f"one of --list, a short name (mlm), or MODULE.BUILDER (default: {DEFAULT})"
-    add("--objective", metavar="NAME", help=name).completer = lambda **_: list(CATALOGUE)
+    add("--objective", metavar="NAME", help=name).completer = lambda **_: list(CATALOG)
     add("--text", action="append", help="a document of the row; a blank line begins another")
     add("--file", metavar="PATH", help="a text file, as one document")
     pieces = "what to hide of the text, in place of what is drawn: pieces of it, between commas, "
@@ -302,14 +302,14 @@ def choose(options: argparse.Namespace, gin_arguments: GinArguments) -> Choice:
             f"{', '.join(files)} binds no objective: add training.Run.objective = @…, or give "
             "--objective=NAME."
         )
-    build = bound(fields["objective"])
+    build = as_partial(fields["objective"])
     settings = dict(flattened("", build))
     seqio_name = settings.get(".mixture_or_task_name")
     name = name or seqio_name or name_of(build.function).rpartition(".")[2]
     mean = settings.get(".mean_span_length")
     used = "model", "corpus", "mark_document_ends", "packing", "sequence_lengths"
     more = {key: fields.get(key) for key in used if describes_run}
-    return Choice(name, build, CATALOGUE.get(name), mean_span_length=mean, **more)
+    return Choice(name, build, CATALOG.get(name), mean_span_length=mean, **more)
 
 
 def _has_objectives(options: argparse.Namespace) -> bool:
@@ -377,7 +377,7 @@ def open_text(
         if options.run or options.vocabulary:
             raise ValueError("A task has its own vocabulary: leave --run and --vocabulary out.")
         folder = f"{CACHE}/{options.task}"
-        arranged = bound(choice.corpus).settings.get("arranged_tokens") if choice.corpus else None
+        arranged = as_partial(choice.corpus).settings.get("arranged_tokens") if choice.corpus else None
         task = options.task, options.module
         return sample_text.from_task(folder, *task, options.length, arranged)
     if (corpus := _corpus_of(options, gin_arguments, choice)) is not None:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from ..constraints import Count, Positive, checked
 from ..objectives import Row
-from ..settings.bound import bound, flattened
+from ..settings.partial import as_partial, flattened
 from ..training.devices.mesh import placed_on
 from ..training.planning import Plan, abstract_state_of, compiled_step, open_batches
 from ..training.state import new_state
@@ -69,7 +69,7 @@ def targets_of_steps(plan: Plan) -> Iterator[tuple[Sequence[Row], dict[str, int]
     """Yields the rows of each step, and how many targets each term of the loss has in them.
 
     A target counts once whatever its weight, and once for each term that predicts it; metrics are
-    no loss. Noise that follows the model is that of one that has learnt nothing.
+    no loss. Noise that follows the model is that of one that has learned nothing.
     """
     count = jax.jit(functools.partial(_targets, plan.recipe))
     key = jax.random.key(NOISE_SEED)
@@ -185,7 +185,7 @@ def budget_words(budget: Callable | Mapping[str, Callable]) -> str:
     """Returns a budget in words: "400,000 text tokens"; of several all."""
     if isinstance(budget, Mapping):
         return ", ".join(map(budget_words, budget.values()))
-    one = bound(budget)
+    one = as_partial(budget)
     if [*one.settings] != ["number"]:
         return call_text(budget)
     number = one.settings["number"]
@@ -195,7 +195,7 @@ def budget_words(budget: Callable | Mapping[str, Callable]) -> str:
 
 def call_text(function: Callable) -> str:
     """Returns a function with its settings in a line: "text_tokens(number=400,000)"."""
-    one = bound(function)
+    one = as_partial(function)
     settings = (
         f"{name}={value:,}" if type(value) in (int, float) else f"{name}={value!r}"
         for name, value in one.settings.items()

@@ -1,4 +1,4 @@
-"""Collects the results of a comparison from the directories of its cells."""
+"""Collects the results of a comparison from the directories of its trials."""
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
-from ..settings.bound import flattened
+from ..settings.partial import flattened
 from ..training.run import Run
 from .budgets import budget_words
-from .cells import Cell, CellState
+from .trials import Trial, TrialState
 from .comparison import Comparison, trained_variants
 from .facts import VariantFacts
 from .failures import failure_of
-from .figures import Figure, labelled, settings_in_words
+from .figures import Figure, labeled, settings_in_words
 from .results import (
     HELDOUT,
     METRIC,
@@ -23,7 +23,7 @@ from .results import (
     Results,
     Spent,
     TrainedRun,
-    read_trials,
+    read_tuning_trials,
 )
 from .tuning import line_of
 
@@ -31,18 +31,18 @@ POINTS = 60  # of a learning curve that is kept, at most
 DIGITS = 5  # significant ones of a learning curve
 
 
-def results_of(comparison: Comparison, cells: Sequence[Cell]) -> Results:
-    """Returns the runs of cells that are trained or have failed, and all of their figures."""
+def results_of(comparison: Comparison, trials: Sequence[Trial]) -> Results:
+    """Returns the runs of trials that are trained or have failed, and all of their figures."""
     c = comparison
     variants = trained_variants(comparison)
-    rates = {cell.variant: learning_rate(cell.run) for cell in cells}
+    rates = {trial.variant: learning_rate(trial.run) for trial in trials}
     tuning = None if c.tuning is None else c.tuning()
     found: dict[str, list[str]] = {}
-    for cell in cells:
-        tuned = cell.facts.tuned
-        solved = cell.facts.solved
-        found[cell.variant] = [line_of(tuning, tuned)] if tuning and tuned is not None else []
-        found[cell.variant] += [solved] if solved else []
+    for trial in trials:
+        tuned = trial.facts.tuned
+        solved = trial.facts.solved
+        found[trial.variant] = [line_of(tuning, tuned)] if tuning and tuned is not None else []
+        found[trial.variant] += [solved] if solved else []
     setup = ComparisonSetup(
         name=Path(c.directory).name,
         question=c.question,
@@ -57,16 +57,16 @@ def results_of(comparison: Comparison, cells: Sequence[Cell]) -> Results:
         looks=c.planned_looks,
         wanted=c.wanted or {},
     )
-    states = [cell.state for cell in cells]
-    ended = [one for one in states if failure_of(one.cell.run.run_dir) or one.is_trained]
-    ended.sort(key=lambda one: list(variants).index(one.cell.variant))
+    states = [trial.state for trial in trials]
+    ended = [one for one in states if failure_of(one.trial.run.run_dir) or one.is_trained]
+    ended.sort(key=lambda one: list(variants).index(one.trial.variant))
     runs = [_trained_run(one) for one in ended]
     measured = _measurements(ended, runs)
     return Results(
         setup,
         runs,
         [one for one in measured if one.spent is None],
-        read_trials(c.directory),
+        read_tuning_trials(c.directory),
         tuple(one for one in measured if one.spent is not None),
     )
 
@@ -87,37 +87,37 @@ def learning_rate(run: Run) -> float | None:
     return rates[0] if len(rates) == 1 else None
 
 
-def _measurements(states: Sequence[CellState], runs: Sequence[TrainedRun]) -> list[Measurement]:
-    """Returns the figures of cells, of which those of one name can be compared: where a yardstick
+def _measurements(states: Sequence[TrialState], runs: Sequence[TrainedRun]) -> list[Measurement]:
+    """Returns the figures of trials, of which those of one name can be compared: where an eval metric
     gives several units, or comes with several settings, its name has which: "norm (power=4)".
 
     Args:
-      runs: of the cells.
+      runs: of the trials.
     """
     measures = [one for state, run in zip(states, runs) for one in _measured(state, run)]
     units: dict[str, set[str]] = {}
     for *_, figures in measures:
         units.setdefault(figures[0].name, set()).add(figures[0].unit)
     measurements = []
-    for cell, spent, yardstick, figures in measures:
-        words = settings_in_words(yardstick, cell.yardsticks)
+    for trial, spent, eval_metric, figures in measures:
+        words = settings_in_words(eval_metric, trial.eval_metrics)
         words += [figures[0].unit] if len(units[figures[0].name]) > 1 else []
         for figure in figures:
-            named = figure._replace(name=labelled(figure.name, words))
-            measurements.append(Measurement(cell.variant, cell.seed, cell.folder, named, spent))
+            named = figure._replace(name=labeled(figure.name, words))
+            measurements.append(Measurement(trial.variant, trial.seed, trial.folder, named, spent))
     return measurements
 
 
 def _measured(
-    state: CellState, run: TrainedRun
-) -> Iterator[tuple[Cell, Spent | None, Callable, Sequence[Figure]]]:
-    """Yields what each yardstick measured of each checkpoint of a cell; `Spent` None: its end."""
-    cell = state.cell
+    state: TrialState, run: TrainedRun
+) -> Iterator[tuple[Trial, Spent | None, Callable, Sequence[Figure]]]:
+    """Yields what each eval metric measured of each checkpoint of a trial; `Spent` None: its end."""
+    trial = state.trial
     for step, of_step in state.measured.items():
-        spent = None if step == cell.run.steps else spent_at(run, state.metrics, step)
-        for yardstick, measured in zip(cell.yardsticks, of_step):
+        spent = None if step == trial.run.steps else spent_at(run, state.metrics, step)
+        for eval_metric, measured in zip(trial.eval_metrics, of_step):
             if measured is not None and measured.figures:
-                yield cell, spent, yardstick, measured.figures
+                yield trial, spent, eval_metric, measured.figures
 
 
 def spent_at(run: TrainedRun, entries: Sequence[Mapping[str, float]], step: int) -> Spent:
@@ -130,22 +130,22 @@ def spent_at(run: TrainedRun, entries: Sequence[Mapping[str, float]], step: int)
     )
 
 
-def _trained_run(state: CellState) -> TrainedRun:
-    cell = state.cell
-    facts = cell.facts
+def _trained_run(state: TrialState) -> TrainedRun:
+    trial = state.trial
+    facts = trial.facts
     logged = tokens_by_step(state.metrics)
     tokens = max(logged.values())
     return TrainedRun(
-        cell.variant,
-        cell.seed,
-        cell.folder,
+        trial.variant,
+        trial.seed,
+        trial.folder,
         parameters=facts.parameters,
         flops_per_token=flops_of_a_token(facts, logged),
         text_tokens=round(tokens),
         steps=facts.steps,
         seconds=tokens * seconds_per_token(state.metrics),
         curves=learning_curves(state.metrics, state.evaluation_metrics),
-        error="" if state.is_complete else failure_of(cell.run.run_dir),
+        error="" if state.is_complete else failure_of(trial.run.run_dir),
         refusals=state.refusals,
     )
 

@@ -13,15 +13,15 @@ from .matching import macro_of
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """A base run, named variants of it, seeds, a budget and yardsticks.
+    """A base run, named variants of it, seeds, a budget and eval metrics.
 
         Comparison(
             directory="comparisons/masking_rate",
-            question="How many tokens should masked language modelling hide?",
+            question="How many tokens should masked language modeling hide?",
             base=["runs/encoder.gin"],
             variants={"15%": [], "40%": ["objectives.masked_lm.rate = 0.40"]},
-            budget=Bound(budgets.text_tokens, number=400_000),
-            yardsticks=[Bound(yardsticks.probes.classify)],
+            budget=Partial(budgets.text_tokens, number=400_000),
+            eval_metrics=[Partial(eval_metrics.probes.classify)],
         )
 
     Lines that end in `.gin` are files, the others bindings; later ones override earlier ones.
@@ -37,9 +37,9 @@ class Comparison:
     variants: Annotated[Mapping[str, Sequence[str]], MinLen(1)]
     # (training.Plan) -> steps, or several by name.
     budget: Callable | Annotated[Mapping[str, Callable], MinLen(1)]
-    yardsticks: Annotated[Sequence[Callable], MinLen(1)]  # (Subject) -> list[Figure]
+    eval_metrics: Annotated[Sequence[Callable], MinLen(1)]  # (Subject) -> list[Figure]
     seeds: Annotated[Sequence[Seed], MinLen(1)] = (0, 1, 2, 3, 4)  # each variant's, a run each
-    checkpoints: Count = 1  # of a run, evenly spaced, its end the last, that yardsticks measure
+    checkpoints: Count = 1  # of a run, evenly spaced, its end the last, that eval metrics measure
     reference: str | None = None  # the variant that others are compared with; None: all pairs
     tuning: Callable | None = None  # () -> tuning.Tuning: what is chosen for each variant before
     about: str = ""  # what it follows, and what it cannot prove
@@ -115,7 +115,7 @@ def _mistakes(c: Comparison) -> Iterator[str]:
         )
     yield from _mistakes_of_looks(c)
     yield from _mistakes_of_folders([name for name, _ in _trained(c)])
-    yield from _mistakes_of_yardsticks(c.yardsticks)
+    yield from _mistakes_of_eval_metrics(c.eval_metrics)
     yield from _mistakes_of_wanted(c)
     if c.reference is not None and isinstance(c.budget, Mapping):
         yield (
@@ -145,10 +145,10 @@ def _mistakes(c: Comparison) -> Iterator[str]:
 
 def _check_budgets(budget: Callable | Mapping[str, Callable]) -> None:
     """Raises ValueError for a setting that a budget cannot have, before text is prepared for it."""
-    from ..settings.bound import bound
+    from ..settings.partial import as_partial
 
     for one in budget.values() if isinstance(budget, Mapping) else (budget,):
-        bound(one).check(None)
+        as_partial(one).check(None)
 
 
 def _mistakes_of_looks(c: Comparison) -> Iterator[str]:
@@ -185,34 +185,34 @@ def _mistakes_of_folders(variants: Sequence[str]) -> Iterator[str]:
         folders[folder.lower()] = name
 
 
-def _mistakes_of_yardsticks(yardsticks: Sequence[Callable]) -> Iterator[str]:
-    from ..settings.bound import bound
-    from .figures import name_of_yardstick, settings_of_yardstick
+def _mistakes_of_eval_metrics(eval_metrics: Sequence[Callable]) -> Iterator[str]:
+    from ..settings.partial import as_partial
+    from .figures import name_of_eval_metric, settings_of_eval_metric
 
-    known: list[dict] = []  # settings with defaults, which a yardstick may also be given
+    known: list[dict] = []  # settings with defaults, which an eval metric may also be given
     named: dict[str, Callable] = {}
-    for yardstick in yardsticks:
-        bound(yardstick).check(None)  # before hours of training, not after
-        if (settings := settings_of_yardstick(yardstick)) in known:
-            yield f"yardsticks has {yardstick!r} twice: give each once, or other settings"
+    for eval_metric in eval_metrics:
+        as_partial(eval_metric).check(None)  # before hours of training, not after
+        if (settings := settings_of_eval_metric(eval_metric)) in known:
+            yield f"eval metrics has {eval_metric!r} twice: give each once, or other settings"
         known.append(settings)
-        name = name_of_yardstick(yardstick, yardsticks)
-        if (same := named.setdefault(name, yardstick)) is not yardstick:
+        name = name_of_eval_metric(eval_metric, eval_metrics)
+        if (same := named.setdefault(name, eval_metric)) is not eval_metric:
             yield (
-                f"yardsticks has {bound(same)!r} and {bound(yardstick)!r}, whose figures would "
+                f"eval metrics has {as_partial(same)!r} and {as_partial(eval_metric)!r}, whose figures would "
                 f"have one name, {name}: leave one out, or rename its function"
             )
 
 
 def _mistakes_of_wanted(c: Comparison) -> Iterator[str]:
-    from .figures import name_of_yardstick
+    from .figures import name_of_eval_metric
 
-    names = [name_of_yardstick(one, c.yardsticks) for one in c.yardsticks]
+    names = [name_of_eval_metric(one, c.eval_metrics) for one in c.eval_metrics]
     for figure in c.wanted or {}:
         # Its unit may follow, where runs have several: "norm (units)", "norm (power=4, units)".
         if not any(figure == name or figure.startswith(_before_unit(name)) for name in names):
             yield (
-                f"wanted has {figure!r}, which no yardstick measures: give figures of "
+                f"wanted has {figure!r}, which no eval metric measures: give figures of "
                 f"{', '.join(names)}"
             )
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 
 from ..models.builders import abstract_params
-from ..settings import whole_files
+from ..settings import atomic_writes
 from ..training.devices.compiled_programs import keep_compiled
 from ..training.planning import abstract_state_of, open_corpus, plan
 from ..training.run import Run, fields_of, padded_vocabulary
@@ -20,8 +20,8 @@ from .comparison import Comparison, folder_of, trained_variants
 from .failures import exit_status, failure_words
 from .matching import PARAMETERS, WHAT, macro_of, nearest, solved_line
 from .measured_checkpoints import measured_steps
-from .results import TRIALS, of_fields, read_trials
-from .tuning import line_of, trial_steps, values_for, with_value
+from .results import TRIALS, of_fields, read_tuning_trials
+from .tuning import line_of, tuning_trial_steps, values_for, with_value
 from .variants import RUNS, SET, SHARED, TUNING, runs_of_variants
 
 FACTS = "facts.json"
@@ -59,11 +59,11 @@ def read_facts(directory: str, variant: str) -> VariantFacts | None:
     path = _path(directory, variant)
     if not path.exists():
         return None
-    return whole_files.read_record(path, lambda record: of_fields(VariantFacts, record))
+    return atomic_writes.read_record(path, lambda record: of_fields(VariantFacts, record))
 
 
 def write_facts(directory: str, variant: str, facts: VariantFacts) -> None:
-    whole_files.write_record(_path(directory, variant), facts._asdict())
+    atomic_writes.write_record(_path(directory, variant), facts._asdict())
 
 
 def _path(directory: str, variant: str) -> Path:
@@ -110,7 +110,7 @@ def check_unchanged(
 ) -> None:
     """Raises ValueError where variants were planned with another budget, or other settings.
 
-    Seeds, variants and yardsticks may be added or left out.
+    Seeds, variants and eval metrics may be added or left out.
 
     Args:
       runs: `planned_runs`: a tuned value hides the variant's own, of which it is a multiple.
@@ -136,7 +136,7 @@ def check_unchanged(
             lines = "".join(f"\n  {line}" for line in changed[:12])
             raise ValueError(
                 f"{comparison.directory} holds runs of the variant {variant!r} with other values:"
-                f"{lines}\nSeeds, variants and yardsticks can be added to a comparison. Set the "
+                f"{lines}\nSeeds, variants and eval metrics can be added to a comparison. Set the "
                 "others back, give the variant another name, or the comparison another directory "
                 "(--directory=comparisons/NAME)."
             )
@@ -183,7 +183,7 @@ def _planned(comparison: Comparison, variant: str, search_paths: Sequence[str]) 
     steps = one.budget(plan(run, corpus))
     measured_steps(steps, comparison.checkpoints, run.checkpoint_every)  # before any is trained
     final = plan(dataclasses.replace(run, steps=steps), corpus)  # with its schedules
-    _check_trials(comparison, run, steps)
+    _check_tuning_trials(comparison, run, steps)
     return VariantFacts(
         settings=settings_text(run),
         budget=call_text(one.budget),
@@ -200,42 +200,42 @@ def _planned(comparison: Comparison, variant: str, search_paths: Sequence[str]) 
 
 
 def _check_nothing_left(comparison: Comparison, variant: str) -> None:
-    """Raises ValueError for runs and trials of a variant whose facts were removed: what they are
+    """Raises ValueError for runs and tuning trials of a variant whose facts were removed: what they are
     of is known no more, and they would be taken for those of the variant as it is now."""
     directory = Path(comparison.directory)
     folder = folder_of(variant)
     left = [*(directory / RUNS / folder).glob("seed_*")]
     if comparison.tuning is not None:
         left += directory.glob(f"{TUNING}/{folder}")
-        kept = any(trial.variant == variant for trial in read_trials(directory))
+        kept = any(tuning_trial.variant == variant for tuning_trial in read_tuning_trials(directory))
         left += [directory / TRIALS] * kept
     if left:
         raise ValueError(
-            f"{', '.join(map(str, left))} have runs or trials of it, and {FACTS} that says what "
+            f"{', '.join(map(str, left))} have runs or tuning trials of it, and {FACTS} that says what "
             "they are of is gone: remove them too, or give the comparison another directory."
         )
 
 
-def _check_trials(comparison: Comparison, run: Run, steps: int) -> None:
+def _check_tuning_trials(comparison: Comparison, run: Run, steps: int) -> None:
     """Raises ValueError where a variant's optimizer cannot have one of the values that are tried,
-    or its schedule so few steps as its trials take; and where no round takes more than another."""
+    or its schedule so few steps as its tuning trials take; and where no round takes more than another."""
     if comparison.tuning is None:
         return
     tuning = comparison.tuning()
-    rounds = [trial_steps(share, steps) for share in tuning.shares]
+    rounds = [tuning_trial_steps(share, steps) for share in tuning.shares]
     for share, taken in zip(tuning.shares, rounds):
         for value in values_for(tuning, run):
             try:
                 with_value(tuning, run, value).optimizer(taken)
             except ValueError as error:
                 raise ValueError(
-                    f"Its trials take {share:.3g} of its {steps} steps, with "
+                    f"Its tuning trials take {share:.3g} of its {steps} steps, with "
                     f"{line_of(tuning, value)}. {error} Or give other values, or raise "
                     "tuning.successive_halving.share, or the budget."
                 ) from error
     if len(set(rounds)) < len(rounds):
         raise ValueError(
-            f"Its trials would take {', '.join(map(str, rounds))} of its {steps} steps in their "
+            f"Its tuning trials would take {', '.join(map(str, rounds))} of its {steps} steps in their "
             "rounds, which are to grow: raise tuning.successive_halving.share, or the budget."
         )
 

@@ -4,7 +4,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from ..settings import whole_files
+from ..settings import atomic_writes
 from ..settings.user_errors import explanation
 
 LOG = "compare.log"
@@ -38,7 +38,7 @@ def has_diverged(folder: str) -> bool:
 
 
 def write_failure(folder: str, words: str) -> None:
-    whole_files.write_text(Path(folder) / FAILURE, words + "\n")
+    atomic_writes.write_text(Path(folder) / FAILURE, words + "\n")
 
 
 def failure_of(folder: str) -> str:

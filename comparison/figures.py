@@ -1,10 +1,10 @@
-"""`Figure`: what a yardstick measures, and the settings that it is kept with."""
+"""`Figure`: what an eval metric measures, and the settings that it is kept with."""
 
 import json
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ..settings.bound import bound, flattened
+from ..settings.partial import as_partial, flattened
 
 LOWER = "lower"
 HIGHER = "higher"
@@ -21,7 +21,7 @@ LARGEST = "/largest"
 class Figure(NamedTuple):
     """One figure of a run, with what is needed to read it."""
 
-    name: str  # the yardstick's, and below it a part's: "minimal_pairs", "minimal_pairs/brackets"
+    name: str  # the eval metric's, and below it a part's: "minimal_pairs", "minimal_pairs/brackets"
     value: float
     unit: str  # "bits per byte", "nats per token", "share", "seconds", …
     better: str  # LOWER or HIGHER; NEITHER of a cost, which is what it is
@@ -39,26 +39,26 @@ def peak_figures(name: str, chosen: float, grid: Sequence[float]) -> list[Figure
     return [Figure(name + part, x, "learning rate", NEITHER) for part, x in values.items()]
 
 
-def settings_of_yardstick(yardstick: Callable) -> dict[str, Any]:
-    """Returns a yardstick's name and settings, defaults included, as values of JSON.
+def settings_of_eval_metric(eval_metric: Callable) -> dict[str, Any]:
+    """Returns an eval metric's name and settings, defaults included, as values of JSON.
 
     Sets become sorted lists, which are the same in every process; what JSON lacks else, its `repr`.
 
     >>> from pretrax.training.optimizers import warmup_constant
-    >>> settings_of_yardstick(warmup_constant)
-    {'yardstick': 'training.optimizers.warmup_constant', 'yardstick.warmup_steps': 0}
+    >>> settings_of_eval_metric(warmup_constant)
+    {'eval metric': 'training.optimizers.warmup_constant', 'eval metric.warmup_steps': 0}
     """
-    return json.loads(json.dumps(dict(flattened("yardstick", bound(yardstick))), default=_plain))
+    return json.loads(json.dumps(dict(flattened("eval_metric", as_partial(eval_metric))), default=_plain))
 
 
 def _plain(value: Any) -> Any:
     return sorted(value, key=repr) if isinstance(value, set | frozenset) else repr(value)
 
 
-def settings_in_words(yardstick: Callable, yardsticks: Sequence[Callable]) -> list[str]:
-    """Returns the settings of a yardstick in words; none where it alone has its function."""
-    one = bound(yardstick)
-    several = [bound(other).function for other in yardsticks].count(one.function) > 1
+def settings_in_words(eval_metric: Callable, eval_metrics: Sequence[Callable]) -> list[str]:
+    """Returns the settings of an eval metric in words; none where it alone has its function."""
+    one = as_partial(eval_metric)
+    several = [as_partial(other).function for other in eval_metrics].count(one.function) > 1
     return [_in_words(name, value) for name, value in one.settings.items()] if several else []
 
 
@@ -70,14 +70,14 @@ def _in_words(name: str, value: Any) -> str:
     return f"{name}={value}"
 
 
-def name_of_yardstick(yardstick: Callable, yardsticks: Sequence[Callable]) -> str:
-    """Returns the name of a yardstick's first figure, with settings if several share a function."""
-    return labelled(bound(yardstick).function.__name__, settings_in_words(yardstick, yardsticks))
+def name_of_eval_metric(eval_metric: Callable, eval_metrics: Sequence[Callable]) -> str:
+    """Returns the name of an eval metric's first figure, with settings if several share a function."""
+    return labeled(as_partial(eval_metric).function.__name__, settings_in_words(eval_metric, eval_metrics))
 
 
-def labelled(name: str, words: Sequence[str]) -> str:
+def labeled(name: str, words: Sequence[str]) -> str:
     """
-    >>> labelled("norm/layer_1", ["power=4", "units"]), labelled("norm", [])
+    >>> labeled("norm/layer_1", ["power=4", "units"]), labeled("norm", [])
     ('norm (power=4, units)/layer_1', 'norm')
     """
     whole, slash, part = name.partition("/")

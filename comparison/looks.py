@@ -10,9 +10,9 @@ their figures was seen.
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..settings import whole_files
+from ..settings import atomic_writes
 from . import results
-from .cells import Cell
+from .trials import Trial
 from .collecting import results_of
 from .comparison import Comparison
 from .report.summary import summary
@@ -24,7 +24,7 @@ SEEN = "pilot.json"  # of a comparison whose figures a pilot has shown: the look
 def keep_looks(comparison: Comparison) -> None:
     """Keeps the planned looks, of a comparison of which a pilot now shows figures."""
     record = {"looks": list(comparison.planned_looks)}
-    whole_files.write_record(Path(comparison.directory) / SEEN, record)
+    atomic_writes.write_record(Path(comparison.directory) / SEEN, record)
 
 
 def check_looks(comparison: Comparison) -> None:
@@ -36,7 +36,7 @@ def check_looks(comparison: Comparison) -> None:
     if setup is not None:
         planned = setup.looks
     elif seen.exists():
-        planned = whole_files.read_record(seen, lambda record: tuple(record["looks"]))
+        planned = atomic_writes.read_record(seen, lambda record: tuple(record["looks"]))
     else:
         return
     if planned != now:
@@ -52,10 +52,10 @@ def _words(looks: Sequence[int]) -> str:
     return f"after {', '.join(map(str, looks))} seeds" if looks else "once, at the end"
 
 
-def ends_early(comparison: Comparison, cells: Sequence[Cell]) -> bool:
-    """Returns whether these cells, of all variants up to a look, decide all that is wanted.
+def ends_early(comparison: Comparison, trials: Sequence[Trial]) -> bool:
+    """Returns whether these trials, of all variants up to a look, decide all that is wanted.
 
     Raises ValueError where something is wanted of a figure that they have not.
     """
-    found = summary(results_of(comparison, cells)).differences
+    found = summary(results_of(comparison, trials)).differences
     return bool(found) and not undecided(found, comparison.wanted or {})

@@ -1,4 +1,4 @@
-"""The checkpoints of a run that yardsticks measure: evenly spaced, the last at its end."""
+"""The checkpoints of a run that eval metrics measure: evenly spaced, the last at its end."""
 
 import dataclasses
 

@@ -1,6 +1,6 @@
 """What a pilot of a few seeds says of a comparison before the others are paid for.
 
-Three questions: which yardsticks cannot tell variants apart at this size, how many seeds a
+Three questions: which eval metrics cannot tell variants apart at this size, how many seeds a
 difference takes, and whether more steps would help where seeds would not.
 
 Two seeds say little of the noise of one difference. The noise of all differences of a figure is
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .cells import Cell
+from .trials import Trial
 from .comparison import Comparison
 from .figures import HIGHER
 from .report.equality import costs
@@ -26,7 +26,7 @@ from .statistics import LEVEL, NO_SPREAD, check_wanted, effect_found, seeds_for
 
 SEEDS = 2  # of a pilot, unless more are complete
 COVERED = 0.80  # the chance that an interval of seeds covers the number that is needed
-SHOWN = 3  # differences of a yardstick, the largest that the pilot saw
+SHOWN = 3  # differences of an eval metric, the largest that the pilot saw
 STEEP = 0.05  # the share by which a loss still falls where more steps are advised
 CLEAR = 2.0  # standard errors between a mean and a level that it is clear of
 BOUNDED = ("share", "accuracy", "reciprocal rank")  # how units begin that end at 0 and 1
@@ -62,7 +62,7 @@ class Need(NamedTuple):
 
 
 class Prospect(NamedTuple):
-    """What a pilot says of a yardstick."""
+    """What a pilot says of an eval metric."""
 
     column: Column
     noise: PairedNoise
@@ -81,7 +81,7 @@ class Fall(NamedTuple):
 
 class Pilot(NamedTuple):
     seeds: Sequence[int]
-    tested: int  # differences of the yardsticks that can tell, of which the level is corrected
+    tested: int  # differences of the eval metrics that can tell, of which the level is corrected
     looks: int
     prospects: Sequence[Prospect]
     seconds: float  # of training, of a seed more of all variants
@@ -106,11 +106,11 @@ def check_pilot(comparison: Comparison) -> None:
         )
 
 
-def pilot_seeds(cells: Sequence[Cell]) -> list[int]:
+def pilot_seeds(trials: Sequence[Trial]) -> list[int]:
     """Returns the seeds of which all variants are complete; where these are fewer than `SEEDS`,
     with the first of the others."""
-    seeds = list(dict.fromkeys(cell.seed for cell in cells))
-    lacking = {cell.seed for cell in cells if not cell.state.is_complete}
+    seeds = list(dict.fromkeys(trial.seed for trial in trials))
+    lacking = {trial.seed for trial in trials if not trial.state.is_complete}
     complete = [seed for seed in seeds if seed not in lacking]
     first = [*complete, *(seed for seed in seeds if seed in lacking)][:SEEDS]
     return complete if len(complete) >= SEEDS else first
@@ -181,7 +181,7 @@ def _table(column: Column) -> np.ndarray:
 
 
 def leave_out(column: Column, noise: PairedNoise, still_falls: bool) -> str:
-    """Returns why a yardstick cannot tell variants apart at this size; "" where it can.
+    """Returns why an eval metric cannot tell variants apart at this size; "" where it can.
 
     It cannot where no variant is clear of the baseline, or none of the best value that there is.
     That differences are small is no reason: who chooses by them what is tested will find some that

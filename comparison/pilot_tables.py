@@ -17,7 +17,7 @@ def print_pilot(console: Console, pilot: Pilot, seeds: Sequence[int]) -> None:
     """Prints what a pilot says of a comparison that is planned with these seeds."""
     named = ", ".join(map(str, pilot.seeds))
     console.print(Text(f"\nThe pilot: seed{'s' * (len(pilot.seeds) > 1)} {named}", "bold"))
-    console.print(_yardsticks(pilot, len(seeds)))
+    console.print(_eval_metrics(pilot, len(seeds)))
     for one in pilot.prospects:
         if one.leave_out:
             console.print(Text(f"• {one.column.name}: leave it out; {one.leave_out}."))
@@ -59,7 +59,7 @@ def about_steps(pilot: Pilot) -> str:
         )
     return (
         f"Losses that fell by {STEEP:.0%} or more over the last doubling of their text still fall. "
-        "Twice the steps cost what twice the seeds do: they may bring a yardstick off its baseline "
+        "Twice the steps cost what twice the seeds do: they may bring an eval metric off its baseline "
         "and move variants apart, or together, where seeds do no more than lower the noise."
     )
 
@@ -71,7 +71,7 @@ def about_the_error_rate(pilot: Pilot, seeds: Sequence[int]) -> str:
     out = any(one.leave_out for one in pilot.prospects)
     leaving = ", and to leave out what it cannot tell," if out else ""
     return (
-        f"With the {len(seeds)} seeds and all the yardsticks that were planned the chance of a "
+        f"With the {len(seeds)} seeds and all the eval metrics that were planned the chance of a "
         f"false claim stays {LEVEL:.0%}, the pilot's runs included. To plan other seeds by this "
         f"table{leaving} raises it, by little where seeds are more and by much where they are "
         "fewer: then the pilot's figures decide what is tested, too. It stays "
@@ -79,7 +79,7 @@ def about_the_error_rate(pilot: Pilot, seeds: Sequence[int]) -> str:
     )
 
 
-def _yardsticks(pilot: Pilot, seeds: int) -> Table:
+def _eval_metrics(pilot: Pilot, seeds: int) -> Table:
     heads = ("baseline", "means", "noise of a difference", f"found by {seeds} seeds")
     table = plain_table("", *heads)
     for one in pilot.prospects:
@@ -112,7 +112,7 @@ def _found(one: Prospect) -> str:
 
 
 def _places(one: Prospect) -> int | None:
-    """Returns how many decimals the numbers of a yardstick deserve."""
+    """Returns how many decimals the numbers of an eval metric deserve."""
     half = one.noise.deviation
     return decimals([Estimate(0.0, -half, half, 2)]) if half > 0 else None
 

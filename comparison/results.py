@@ -4,7 +4,7 @@
     DIR/runs.jsonl        a line for each run: its cost, its learning curves, or why it failed
     DIR/results.jsonl     a line for each figure of each run, at its end and at checkpoints before,
                           with what the run had cost by then
-    DIR/tuning.jsonl      of a comparison that is tuned, a line for each trial
+    DIR/tuning.jsonl      of a comparison that is tuned, a line for each tuning trial
 
 Reports are drawn from these alone, so that a comparison can be kept without its runs.
 """
@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..settings import whole_files
-from ..settings.whole_files import UNLIKE, One, read_record
+from ..settings import atomic_writes
+from ..settings.atomic_writes import UNLIKE, One, read_record
 from .figures import Figure
 
 COMPARISON = "comparison.json"
@@ -39,8 +39,8 @@ class ComparisonSetup(NamedTuple):
     reference: str | None = None  # the variant that others are compared with; None: all pairs
     about: str = ""  # what it follows, and what it cannot prove
     scaling: bool = False  # variants differ in budget: the question is a law, not which is better
-    tuned: str = ""  # the setting that was chosen for each variant by trials; "": none was
-    shares: Sequence[float] = ()  # of a variant's steps, that the trials of each round took
+    tuned: str = ""  # the setting that was chosen for each variant by tuning trials; "": none was
+    shares: Sequence[float] = ()  # of a variant's steps, that the tuning trials of each round took
     # By variant, the peak or the constant learning rate; none where it is not known.
     learning_rates: Mapping[str, float] = {}
     looks: Sequence[int] = ()  # planned numbers of seeds, the last included; (): all at once
@@ -69,7 +69,7 @@ class TrainedRun(NamedTuple):
     seconds: float = 0.0  # of training
     curves: Mapping[str, Curve] = {}  # by name, see `collecting.learning_curves`
     error: str = ""  # why it failed; "": it did not
-    refusals: Mapping[str, str] = {}  # by the names of yardsticks: why they could not measure it
+    refusals: Mapping[str, str] = {}  # by the names of eval metrics: why they could not measure it
 
     @property
     def flops(self) -> float:
@@ -81,7 +81,7 @@ class TrainedRun(NamedTuple):
         return Spent(self.steps, self.text_tokens, self.flops, self.seconds)
 
 
-class Trial(NamedTuple):
+class TuningTrial(NamedTuple):
     """A run of a variant with a value of the setting that is tuned."""
 
     variant: str
@@ -106,7 +106,7 @@ class Results(NamedTuple):
     setup: ComparisonSetup
     runs: Sequence[TrainedRun]
     measurements: Sequence[Measurement]  # at the ends of runs: what is compared
-    trials: Sequence[Trial] = ()  # in the order in which they were kept
+    tuning_trials: Sequence[TuningTrial] = ()  # in the order in which they were kept
     earlier: Sequence[Measurement] = ()  # at checkpoints before
 
 
@@ -124,7 +124,7 @@ def write(directory: str | Path, results: Results) -> None:
     def key(one: TrainedRun | Measurement) -> tuple[int, int]:
         return variants.index(one.variant), one.seed
 
-    whole_files.write_record(folder / COMPARISON, results.setup._asdict())
+    atomic_writes.write_record(folder / COMPARISON, results.setup._asdict())
     write_lines(folder / RUNS, [run._asdict() for run in sorted(results.runs, key=key)])
     by_step = sorted(results.earlier, key=lambda m: m.spent.step if m.spent else 0)
     lines = []
@@ -133,19 +133,19 @@ def write(directory: str | Path, results: Results) -> None:
         of_run = {"variant": m.variant, "seed": m.seed, "run": m.run}
         lines.append(of_run | spent._asdict() | m.figure._asdict())
     write_lines(folder / RESULTS, lines)
-    if results.trials:
-        write_trials(directory, results.trials)
+    if results.tuning_trials:
+        write_tuning_trials(directory, results.tuning_trials)
 
 
-def write_trials(directory: str | Path, trials: Iterable[Trial]) -> None:
-    write_lines(Path(directory) / TRIALS, [trial._asdict() for trial in trials])
+def write_tuning_trials(directory: str | Path, tuning_trials: Iterable[TuningTrial]) -> None:
+    write_lines(Path(directory) / TRIALS, [tuning_trial._asdict() for tuning_trial in tuning_trials])
 
 
-def read_trials(directory: str | Path) -> list[Trial]:
-    """Returns the trials that were kept; none where there were none."""
+def read_tuning_trials(directory: str | Path) -> list[TuningTrial]:
+    """Returns the tuning trials that were kept; none where there were none."""
     path = Path(directory) / TRIALS
     return (
-        read_lines(path, lambda record: of_fields(Trial, record, "loss")) if path.exists() else []
+        read_lines(path, lambda record: of_fields(TuningTrial, record, "loss")) if path.exists() else []
     )
 
 
@@ -168,13 +168,13 @@ def read(directory: str | Path) -> Results:
         setup,
         runs,
         [one for one in measured if one.spent is None],
-        tuple(read_trials(directory)),
+        tuple(read_tuning_trials(directory)),
         tuple(one for one in measured if one.spent is not None),
     )
     try:
         _check_variants(results)
     except ValueError as error:
-        raise whole_files.damaged(folder / RESULTS, error) from error
+        raise atomic_writes.damaged(folder / RESULTS, error) from error
     return results
 
 
@@ -239,14 +239,14 @@ def of_fields(kind: type[One], record: Mapping[str, Any], measured: str = "") ->
 def read_lines(path: Path, build: Callable[[Mapping[str, Any]], One]) -> list[One]:
     """Raises ValueError, naming the file and the line, where one is missing or damaged."""
     if not path.exists():
-        raise whole_files.damaged(path, "it is missing")
+        raise atomic_writes.damaged(path, "it is missing")
     built = []
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         try:
-            record = whole_files.without_checksum(whole_files.parse_json(line))
+            record = atomic_writes.without_checksum(atomic_writes.parse_json(line))
             built.append(build(record))
         except UNLIKE as error:
-            raise whole_files.damaged(path, f"line {number}: {error}") from error
+            raise atomic_writes.damaged(path, f"line {number}: {error}") from error
     return built
 
 
@@ -255,9 +255,9 @@ def write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
 
     JSON has no numbers that are not finite: they are written as None.
     """
-    sealed = (whole_files.sealed(_finite(record)) for record in records)
+    sealed = (atomic_writes.sealed(_finite(record)) for record in records)
     lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in sealed)
-    whole_files.write_text(path, "".join(lines))
+    atomic_writes.write_text(path, "".join(lines))
 
 
 def _finite(value: Any) -> Any:

@@ -22,7 +22,7 @@ POWER = 0.80  # the chance that the next comparison finds a difference of the ob
 MOST_SEEDS = 1000  # beyond which no number of seeds is given
 NO_SPREAD = 1e-9  # of values, relative to their size: rounding, not noise
 
-Values = Mapping[str, Mapping[int, float]]  # of one yardstick: by variant, by seed
+Values = Mapping[str, Mapping[int, float]]  # of one eval metric: by variant, by seed
 
 
 class Estimate(NamedTuple):
@@ -39,7 +39,7 @@ class Estimate(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """By how much a variant differs from another at a yardstick."""
+    """By how much a variant differs from another at an eval metric."""
 
     figure: str
     variant: str
@@ -88,7 +88,7 @@ def differences(
     figures: Mapping[str, Values], reference: str | None, looks: int = 1
 ) -> list[Difference]:
     """Returns the paired differences of all variants from `reference`, or of all pairs where it is
-    None, at each of these yardsticks: one family.
+    None, at each of these eval metrics: one family.
 
     They are over the seeds for which both have a finite value; pairs without any are left out.
 

@@ -5,7 +5,7 @@
     tuning.successive_halving.factors = [0.3, 1, 3]
     tuning.successive_halving.seeds = [1000]
 
-One learning rate for all variants answers which of them it suits. A trial is a run of a variant
+One learning rate for all variants answers which of them it suits. A tuning trial is a run of a variant
 with a value, shorter than those that are compared, and scored on training text that it holds out.
 """
 
@@ -27,7 +27,7 @@ from ..constraints import (
 )
 
 if TYPE_CHECKING:
-    from ..settings.bound import Bound
+    from ..settings.partial import Partial
     from ..training.run import Run
 
 DIGITS = 3  # significant ones of a multiple
@@ -37,8 +37,8 @@ class Tuning(NamedTuple):
     parameter: str  # of the optimizer or its schedule: "optimizers.warmup_cosine.peak"
     values: Sequence[float]  # from the smallest: those that are tried, or
     are_factors: bool  # what the variant's own value is multiplied by
-    seeds: Sequence[int]  # of trials
-    shares: Sequence[float]  # of the variant's steps that each round's trials take
+    seeds: Sequence[int]  # of tuning trials
+    shares: Sequence[float]  # of the variant's steps that each round's tuning trials take
     eta: int
 
 
@@ -58,18 +58,18 @@ def successive_halving(
     >>> halving.values, halving.shares
     ([0.9, 0.95, 0.98], [0.25, 0.5])
 
-    Three values take 3 × 25% + 2 × 50% of the steps of a run. Each trial is a run of its own, whose
+    Three values take 3 × 25% + 2 × 50% of the steps of a run. Each tuning trial is a run of its own, whose
     schedule ends with it. Values are ranked by the mean over seeds of the loss that they train, on
-    text that the trials hold out; one whose training diverged loses. Jamieson & Talwalkar 2016
+    text that the tuning trials hold out; one whose training diverged loses. Jamieson & Talwalkar 2016
     (arXiv:1502.07943); rounds grow by `eta` as in Hyperband (Li et al. 2018, arXiv:1603.06560).
 
     Args:
       parameter: a setting of the run's optimizer, or of its schedule.
-      seeds: of trials; none of those that are compared.
+      seeds: of tuning trials; none of those that are compared.
       factors: what the variant's own value is multiplied by, so that one with a value of its own
         is served.
       values: in place of factors, the values themselves.
-      share: of a variant's steps that the last round's trials take.
+      share: of a variant's steps that the last round's tuning trials take.
       eta: the best 1/eta of a round are tried in the next, for eta times as many steps.
 
     Raises ValueError where neither factors nor values are given, or both, or one of them twice.
@@ -120,7 +120,7 @@ def values_for(tuning: Tuning, run: "Run") -> list[float]:
 
 
 def _own_value(parameter: str, run: "Run") -> Any:
-    from ..settings.bound import functions_in, parameters
+    from ..settings.partial import functions_in, parameters
 
     known: dict[str, list[Any]] = {}
     for one in functions_in(run.optimizer):
@@ -148,10 +148,10 @@ def with_value(tuning: Tuning, run: "Run", value: float | None) -> "Run":
     return dataclasses.replace(run, optimizer=_with_value(run.optimizer, tuning.parameter, value))
 
 
-def _with_value(function: Callable, parameter: str, value: float) -> "Bound":
-    from ..settings.bound import bound, parameters
+def _with_value(function: Callable, parameter: str, value: float) -> "Partial":
+    from ..settings.partial import as_partial, parameters
 
-    one = bound(function)
+    one = as_partial(function)
     settings = {
         name: _with_value(inner, parameter, value) if callable(inner) else inner
         for name, inner in one.settings.items()
@@ -167,8 +167,8 @@ def line_of(tuning: Tuning, value: float) -> str:
     return f"{tuning.parameter} = {value!r}"
 
 
-def trial_steps(share: float, steps: int) -> int:
-    """Returns the steps of a trial, of those of its variant."""
+def tuning_trial_steps(share: float, steps: int) -> int:
+    """Returns the steps of a tuning trial, of those of its variant."""
     return max(1, round(share * steps))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from ..settings import run_directory, trust
-from ..settings.bound import flattened
+from ..settings.partial import flattened
 from ..settings.gin_reader import GIN_CONFIGS, GinReader, imported_modules
 from ..settings.gin_writer import gin_text
 from ..training.run import Run
@@ -23,11 +23,11 @@ RUNS = "runs"
 SHARED = "shared"
 TUNING = "tuning"
 # Settings that variants may differ in, by their path, and the function whose they are: what leaves
-# held-out text and vocabulary as they are; and the order in which a world writes tokens that are
+# held-out text and vocabulary as they are; and the order in which a synthetic task writes tokens that are
 # the same otherwise, so that its questions ask the same.
 COMMON_DATA = {
     "corpus.documents": "corpora.library.python_library",
-    "corpus.world.order": "corpora.worlds.digit_sums.arithmetic",
+    "corpus.task.order": "corpora.synthetic_tasks.digit_sums.arithmetic",
 }
 SET = ("run_dir", "checkpoint_dir", "steps", "seed")  # fields of runs that the comparison sets
 

@@ -4,15 +4,15 @@
     corpora.text_files.files = "data/*.txt"
     corpora.text_files.vocabulary = @vocabularies.trained
 
-Each keeps the vocabulary and the tokenised text in the run directory, so that a later verb needs
+Each keeps the vocabulary and the tokenized text in the run directory, so that a later verb needs
 nothing else, and a second start reads no text again.
 """
 
 from .dialogue_files import dialogues
-from .generated import world_documents
+from .generated import synthetic_documents
 from .grain_datasets import grain_dataset
 from .installed import installed_packages
-from .labelled_files import labelled_text
+from .labeled_files import labeled_text
 from .library import docstring_pairs, python_library
 from .text import text_files
 from .token_files import token_files
@@ -24,11 +24,11 @@ __all__ = [
     "docstring_pairs",
     "grain_dataset",
     "installed_packages",
-    "labelled_text",
+    "labeled_text",
     "python_library",
     "text_files",
     "token_files",
     "token_store",
     "validation_split",
-    "world_documents",
+    "synthetic_documents",
 ]

@@ -18,11 +18,11 @@ from .text import (
     counted,
     found_files,
     sampled_texts,
-    tokenised_files,
+    tokenized_files,
     with_heldout,
 )
 from .text_readers import LeftOut
-from .tokenising import corpus_of
+from .tokenizing import corpus_of
 from .vocabularies import Factory, VocabularySource
 from .vocabularies.tokenization import Tokenizer, batches
 
@@ -66,7 +66,7 @@ def dialogues(
                 "Arrow, also as .gz or .zst: dialogues are lines or rows of it."
             )
     made = vocabulary(run_dir, VocabularySource(texts=lambda: sampled_texts(split, "\n".join)))
-    tokens = tokenised_files(
+    tokens = tokenized_files(
         run_dir,
         split,
         made,

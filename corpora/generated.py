@@ -1,4 +1,4 @@
-"""The documents of a world, as the corpus of a run."""
+"""The documents of a synthetic task, as the corpus of a run."""
 
 import itertools
 import re
@@ -9,64 +9,64 @@ from ..constraints import checked
 from ..data.corpus import Corpus
 from ..data.reading import RawDocument
 from ..data.token_store import HELDOUT, TRAIN
-from ..settings.bound import bound
+from ..settings.partial import as_partial
 from .text_readers import LeftOut
-from .tokenising import SplitText, corpus_of, tokenised
+from .tokenizing import SplitText, corpus_of, tokenized
 from .vocabularies import Factory, VocabularySource
 from .vocabularies.tokenization import Tokenizer, batches
-from .worlds.world import World, drawn_world
+from .synthetic_tasks.task import SyntheticTask, drawn_task
 
 _HIDDEN = re.compile(r"<extra_id_\d+>|\[MASK\]")  # in questions: a blank, or a mask
 
 
 @checked
-def world_documents(
-    run_dir: str, *, world: Callable[..., World], vocabulary: Factory, seed: int = 0
+def synthetic_documents(
+    run_dir: str, *, task: Callable[..., SyntheticTask], vocabulary: Factory, seed: int = 0
 ) -> Corpus:
-    """The documents of a world, drawn from a seed: nothing to download.
+    """The documents of a synthetic task, drawn from a seed: nothing to download.
 
-        training.Run.corpus = @corpora.world_documents
-        corpora.world_documents.world = @worlds.word_lists
-        corpora.world_documents.vocabulary = @vocabularies.trained
+        training.Run.corpus = @corpora.synthetic_documents
+        corpora.synthetic_documents.task = @synthetic_tasks.word_lists
+        corpora.synthetic_documents.vocabulary = @vocabularies.trained
         vocabularies.trained.model_type = "word"
 
     Args:
-        world: draws it: one of `corpora.worlds`, or a function of yours.
+        synthetic task: draws it: one of `corpora.synthetic_tasks`, or a function of yours.
         vocabulary: as for `text_files`; one of whole words suits most worlds.
         seed: of what is drawn, and of the order of reading.
 
-    Raises ValueError for what `drawn_world` refuses, for a vocabulary that lacks words of the
+    Raises ValueError for what `drawn_task` refuses, for a vocabulary that lacks words of the
     documents, questions or answers or encodes two answers of a question alike, and for a run that
-    was trained on other documents than the world now has.
+    was trained on other documents than the synthetic task now has.
     """
-    drawn = drawn_world(world, seed)
-    name = bound(world).function.__name__
+    drawn = drawn_task(task, seed)
+    name = as_partial(task).function.__name__
     texts = {TRAIN: _split(drawn.documents), HELDOUT: _split(drawn.heldout)}
     made = vocabulary(run_dir, VocabularySource(lambda: iter(drawn.documents)))
-    tokens = tokenised(run_dir, texts, made)
+    tokens = tokenized(run_dir, texts, made)
     if tokens.outdated:
         raise ValueError(
             f"{run_dir} was trained on other documents than {name} draws now, so that its "
-            "questions are of another world: set the function and its settings back, or start a "
+            "questions are of another synthetic task: set the function and its settings back, or start a "
             "new run directory."
         )
     _check_known(drawn, name, made.tokenizer)
     return corpus_of(f"Documents of {name}", tokens, made, held_out="drawn by the world", seed=seed)
 
 
-def _check_known(world: World, name: str, tokenizer: Tokenizer) -> None:
-    answers = list({answer for question in world.questions for answer in question.answers})
+def _check_known(task: SyntheticTask, name: str, tokenizer: Tokenizer) -> None:
+    answers = list({answer for question in task.questions for answer in question.answers})
     encoded = dict(zip(answers, tokenizer.encode_batch(answers)))
-    pairs = (text for pair in world.pairs for text in (*pair.right, *pair.wrong))
+    pairs = (text for pair in task.pairs for text in (*pair.right, *pair.wrong))
     asked = (
         part
-        for question in world.questions
+        for question in task.questions
         for text in (question.text, question.after or "")
         for part in _HIDDEN.split(text)
     )
     documents = itertools.chain.from_iterable(
         zip(some, tokenizer.encode_batch(some))
-        for some in batches(itertools.chain(world.documents, world.heldout, pairs, asked))
+        for some in batches(itertools.chain(task.documents, task.heldout, pairs, asked))
     )
     for text, ids in itertools.chain(encoded.items(), documents):
         if tokenizer.unknown is not None and tokenizer.unknown in ids:
@@ -75,7 +75,7 @@ def _check_known(world: World, name: str, tokenizer: Tokenizer) -> None:
                 "lacks a word, expected one of all words of documents, questions and answers: "
                 "raise vocabularies.trained.size, and let documents have every word that is asked."
             )
-    for question in world.questions:
+    for question in task.questions:
         if len({tuple(encoded[answer]) for answer in question.answers}) < len(question.answers):
             raise ValueError(
                 f"{name} asks {question.text!r:.80} with answers {question.answers!r:.80}, some of "

@@ -19,7 +19,7 @@ from .python_library.python_sources import (
     docstrings,
     without_docstrings,
 )
-from .tokenising import corpus_of, tokenised
+from .tokenizing import corpus_of, tokenized
 from .vocabularies import Factory, VocabularySource
 
 _PROSE = (".md", ".rst", ".txt")
@@ -70,7 +70,7 @@ def installed_packages(
     made = vocabulary(run_dir, VocabularySource(texts=lambda: (d.read() for d in split["train"])))
     return corpus_of(
         f"{text.capitalize()} of installed packages: {_versions([*packages, *heldout])}",
-        tokenised(run_dir, texts, made),
+        tokenized(run_dir, texts, made),
         made,
         held_out=f"all of {_versions(heldout)}",
         seed=seed,

@@ -18,7 +18,7 @@ from .python_library.python_sources import (
     split_documents,
 )
 from .text_readers import LeftOut
-from .tokenising import SplitText, corpus_of, tokenised
+from .tokenizing import SplitText, corpus_of, tokenized
 from .vocabularies import Factory, VocabularySource
 from .vocabularies.tokenization import Tokenizer, batches
 
@@ -35,7 +35,7 @@ def python_library(
     """Python's own standard library: sources, docstrings and pydoc's topics.
 
     About 9 MB and 2.6 million tokens of a vocabulary of 4096. One file in `heldout_every` is held
-    out, chosen by a hash of its name. A first start tokenises, about 3 s on two cores.
+    out, chosen by a hash of its name. A first start tokenizes, about 3 s on two cores.
 
     Args:
         documents: to train on, so many in the order of that hash, which are then read in many
@@ -50,7 +50,7 @@ def python_library(
     if documents is not None:
         split["train"] = _some(split["train"], documents)
     texts = {name: text_of(some, [sys.version]) for name, some in split.items()}
-    tokens = tokenised(run_dir, texts, made)
+    tokens = tokenized(run_dir, texts, made)
     held_out = f"one file in {heldout_every}"
     return corpus_of("Python's standard library", tokens, made, held_out=held_out, seed=seed)
 
@@ -84,7 +84,7 @@ def docstring_pairs(
     texts = {name: _pairs_text(documents, limits) for name, documents in split.items()}
     return corpus_of(
         "Docstrings and their code, of Python's standard library",
-        tokenised(run_dir, texts, made),
+        tokenized(run_dir, texts, made),
         made,
         held_out=f"one file in {heldout_every}",
         seed=seed,

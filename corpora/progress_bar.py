@@ -13,9 +13,9 @@ from ..settings.printable import PrintableConsole
 def progress_bar(description: str, total: float | None = None) -> Iterator[Callable[[int], None]]:
     """Shows, on a terminal alone, how far something got: gives `advance(n)`.
 
-        with progress_bar("Tokenising", total=len(files)) as advance:
+        with progress_bar("Tokenizing", total=len(files)) as advance:
             for file in files:
-                tokenise(file)
+                tokenize(file)
                 advance(1)
 
     `total` is how far it goes; None: not known.

@@ -13,13 +13,13 @@ from ..data.reading import DocumentOf
 from ..data.token_store import HELDOUT, TRAIN
 from ..settings.saved_states import has_checkpoint
 from .text_readers import LeftOut, read_documents
-from .tokenising import (
+from .tokenizing import (
     SplitText,
-    Tokenised,
+    Tokenized,
     corpus_of,
     encode_documents,
     kept_store,
-    tokenised,
+    tokenized,
 )
 from .vocabularies import Factory, Vocabulary, VocabularySource
 from .vocabularies.training_sample import MOST_READ, first_texts
@@ -46,7 +46,7 @@ def text_files(
 
     A plain text file is a document; so is a JSONL line, a row or a web page. A plain text file of
     more than 128 kB is read in parts, cut at line ends, which are shuffled like documents, but are
-    all trained on or all held out. The text is tokenised once, into the run directory.
+    all trained on or all held out. The text is tokenized once, into the run directory.
 
     Args:
         files: paths or glob patterns, a list or separated by commas, in a bucket with "://".
@@ -64,7 +64,7 @@ def text_files(
     paths = found_files(run_dir, files, heldout_files)
     split = FileSplit(paths, heldout_every, text_field, on_malformed)
     made = vocabulary(run_dir, VocabularySource(texts=lambda: sampled_texts(split)))
-    tokens, held_out = with_heldout(tokenised_files(run_dir, split, made), split)
+    tokens, held_out = with_heldout(tokenized_files(run_dir, split, made), split)
     what = f"Text of {counted(paths[TRAIN])}"
     corpus = corpus_of(what, tokens, made, held_out=held_out, seed=seed)
     warning = "" if heldout_files else _skew_warning(tokens, heldout_every)
@@ -116,15 +116,15 @@ def sampled_texts(split: FileSplit, text_of: Callable[[Any], str] = str) -> Iter
         yield from first_texts(texts, max(MOST_READ // len(split.paths[TRAIN]), 1))
 
 
-def tokenised_files(
+def tokenized_files(
     run_dir: str,
     split: FileSplit,
     vocabulary: Vocabulary,
     *,
     encode: Callable[..., Iterator[Document]] = encode_documents,
     settings: Sequence[Any] = (),
-) -> Tokenised:
-    """The tokenised text of the files: `encode` is as in `SplitText`, and depends on `settings`."""
+) -> Tokenized:
+    """The tokenized text of the files: `encode` is as in `SplitText`, and depends on `settings`."""
     of = split.document_of
     reading = of if isinstance(of, str) else of.__name__, split.on_malformed, *settings
     texts = {}
@@ -140,7 +140,7 @@ def tokenised_files(
             left_out=left_out,
         )
         texts[name] = SplitText(read, size, [*reading, *known], left_out, encode)
-    return tokenised(run_dir, texts, vocabulary)
+    return tokenized(run_dir, texts, vocabulary)
 
 
 def counted(paths: Sequence[str]) -> str:
@@ -148,7 +148,7 @@ def counted(paths: Sequence[str]) -> str:
     return f"{len(paths) or ''} file{'' if len(paths) == 1 else 's'}".strip()
 
 
-def _skew_warning(tokens: Tokenised, every: int) -> str:
+def _skew_warning(tokens: Tokenized, every: int) -> str:
     """A warning if far more of the text is held out than one token in `every`, or ""."""
     train, heldout = (tokens.documents[split].tokens for split in (TRAIN, HELDOUT))
     share = heldout / (train + heldout)
@@ -161,7 +161,7 @@ def _skew_warning(tokens: Tokenised, every: int) -> str:
     )
 
 
-def with_heldout(tokens: Tokenised, split: FileSplit) -> tuple[Tokenised, str]:
+def with_heldout(tokens: Tokenized, split: FileSplit) -> tuple[Tokenized, str]:
     """The tokens with held-out documents, and how these were chosen, in words."""
     if HELDOUT in tokens.documents:
         return tokens, f"from {counted(split.paths.get(HELDOUT, []))}"

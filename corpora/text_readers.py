@@ -15,7 +15,7 @@ _WELL_FORMED = {"blank": "blank lines", "http_status": "web pages without HTTP s
 
 
 class LeftOut(collections.Counter[str]):
-    """Counts of what reading and tokenising leave out, by the words for it."""
+    """Counts of what reading and tokenizing leave out, by the words for it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -11,7 +11,7 @@ from ..data.corpus import Corpus
 from ..data.store_mixtures import corpus_of_stores, open_stores, rates_of
 from ..data.token_store import TokenStore
 from ..settings.run_directory import VOCABULARY
-from ..settings.whole_files import write_bytes
+from ..settings.atomic_writes import write_bytes
 from .vocabularies import kept_vocabulary, load_vocabulary
 
 

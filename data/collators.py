@@ -1,7 +1,7 @@
 """Batches for PyTorch models of `transformers`, for any objective whose loss they compute.
 
     collator = Collator(objectives.masked_lm, ids, {"encoder": 512}, seed=0)
-    transformers.Trainer(model, arguments, data_collator=collator, train_dataset=tokenised)
+    transformers.Trainer(model, arguments, data_collator=collator, train_dataset=tokenized)
 
 PyTorch is imported when a batch is made, and JAX runs on the processor that makes it.
 """

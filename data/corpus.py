@@ -71,9 +71,9 @@ def check_shard(shard: int, num_shards: int) -> None:
 
 
 class DocumentStream(Protocol):
-    """An endless, deterministic, resumable stream of tokenised documents.
+    """An endless, deterministic, resumable stream of tokenized documents.
 
-    A thread reads it ahead of the steps (`training.read_ahead`), so what several streams share must
+    A thread reads it ahead of the steps (`training.prefetch`), so what several streams share must
     bear that others are read on the main thread.
     """
 

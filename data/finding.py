@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import fsspec
 
 from ..settings.extras import words_of_absent
-from ..settings.whole_files import read_record
+from ..settings.atomic_writes import read_record
 
 # that `datasets` saves
 _STATE = "state.json"

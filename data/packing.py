@@ -11,7 +11,7 @@ later. There are four policies:
                   fit fill a row up
     single        one document a row, or one piece of a longer one
 
-The rows of a step come from different documents, since neighbouring parts of one document teach
+The rows of a step come from different documents, since neighboring parts of one document teach
 little more than one of them. So some hundred pieces wait for a row: each row begins with the
 oldest, and the rest of a document that it cuts waits behind all others. `concatenate` and `isolate`
 continue a row with documents that were not read yet.
@@ -106,7 +106,7 @@ def resolve(
         )
     if mark_document_ends is None:
         members = members_of(objective)
-        closing = [m for m in members if m.objective.facts.rows.closes_documents]
+        closing = [m for m in members if m.objective.facts.rows.appends_eos]
         marked = [
             m for m in members if m.objective.facts.rows.kind == "stream" and m not in closing
         ]

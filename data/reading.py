@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import fsspec
 
 from ..settings.extras import words_of_absent
-from ..settings.whole_files import parse_json
+from ..settings.atomic_writes import parse_json
 
 JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
 BOM = b"\xef\xbb\xbf"  # that some programs begin UTF-8 with

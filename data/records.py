@@ -5,7 +5,7 @@ that a token store has on disk, or 256 documents of any kind (`data.documents`).
 over all records once, in an order drawn from (seed, epoch). Blocks are permuted, and 128 successive
 ones of that order make a round. Its records are shared among 32 lanes, each of them is permuted,
 and the lanes are read in turn, a record of each. So any position is found without reading those
-before it, and neighbours in the order are of 32 places of the corpus or more. One of up to 64
+before it, and neighbors in the order are of 32 places of the corpus or more. One of up to 64
 blocks (16,384 records) is permuted as a whole.
 
 Shard s of S reads the positions s, s + S, s + 2 S, …, which are of few lanes where S divides 32 or

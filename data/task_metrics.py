@@ -103,7 +103,7 @@ def multirc(targets: Sequence, predictions: Sequence) -> dict[str, float]:
 
 
 def squad(targets: Sequence, predictions: Sequence[str]) -> dict[str, float]:
-    """SQuAD's exact match and F1 over words, after its normalisation (Rajpurkar et al. 2016).
+    """SQuAD's exact match and F1 over words, after its normalization (Rajpurkar et al. 2016).
 
     Texts are lower-cased, without punctuation, the articles a, an, the, and repeated white space.
     A target is an answer, or a list of accepted ones, of which the best match counts. Two texts

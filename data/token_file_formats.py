@@ -37,7 +37,7 @@ def open_token_file(path: str, ids: TokenIds) -> DocumentArrays:
 
     Args:
         path: the `.bin` or the `.ds`; what lies beside it says which program's it is.
-        ids: those of the vocabulary that it was tokenised with; `eos` ends its documents.
+        ids: those of the vocabulary that it was tokenized with; `eos` ends its documents.
 
     Raises ValueError for a file of another kind or vocabulary, and FileNotFoundError for none.
     """

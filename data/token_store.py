@@ -14,7 +14,7 @@ import numpy as np
 
 from ..objectives import TokenIds, check_token_ids
 from ..settings.folders import Folder
-from ..settings.whole_files import UNLIKE, damaged
+from ..settings.atomic_writes import UNLIKE, damaged
 from .records import DocumentArrays
 from .token_ids_json import ids_from_json
 from .token_store_files import STORE, Counts, block_dtype, read_description, token_dtype

@@ -45,7 +45,7 @@ from annotated_types import MinLen
 
 from ..constraints import Count, Natural, check_settings, checked
 from ..objectives import TokenIds, check_token_ids
-from ..settings import whole_files
+from ..settings import atomic_writes
 from ..settings.folders import Folder
 from .corpus import Document
 from .records import BLOCK, LONGEST
@@ -410,7 +410,7 @@ def _check_unfinished(folder: Folder) -> None:
 
 def write_description(folder: Folder, name: str, values: Mapping[str, Any]) -> None:
     """Writes the description of a store, or of a part, with the format and a checksum."""
-    described = whole_files.sealed({"format": FORMAT, **values})
+    described = atomic_writes.sealed({"format": FORMAT, **values})
     folder.write(name, json.dumps(described, indent=1, ensure_ascii=False).encode())
 
 
@@ -420,7 +420,7 @@ def read_description(folder: Folder, name: str) -> dict[str, Any]:
     Raises FileNotFoundError, and ValueError for a damaged file or another version of the format.
     """
     try:
-        described = whole_files.parse_json(folder.read(name))
+        described = atomic_writes.parse_json(folder.read(name))
         format_ = described["format"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{folder.where(name)} is damaged ({error}).") from error
@@ -430,6 +430,6 @@ def read_description(folder: Folder, name: str) -> dict[str, Any]:
             "with the version of pretrax that wrote it, or write it anew."
         )
     try:
-        return whole_files.unsealed(described)
+        return atomic_writes.unsealed(described)
     except ValueError as error:
         raise ValueError(f"{folder.where(name)} is damaged: {error}.") from error

@@ -20,7 +20,7 @@ REPRODUCED, OPPOSITE = "reproduced at this size", "opposite at this size"
 INCONCLUSIVE, NOT_INFORMATIVE = "inconclusive", "not informative"
 MISSING = "not measured yet"
 PICTURE = "images/what_was_found.svg"
-COLOURS = {
+COLORS = {
     REPRODUCED: SERIES[2],
     OPPOSITE: SERIES[1],
     INCONCLUSIVE: SERIES[4],
@@ -46,7 +46,7 @@ CLAIMS = (
         "A model that fills in blanks knows a fact in both directions; a causal model does not.",
         "bico",
         "reversal",
-        "world_questions",
+        "synthetic_questions",
         "span corruption",
         "causal",
         note="an encoder-decoder with span corruption; the source trains GLM",
@@ -56,7 +56,7 @@ CLAIMS = (
         "answers is less than 0.1 lower.",
         "factorization",
         "reversal",
-        "world_questions",
+        "synthetic_questions",
         "causal",
         "masked",
         margin=0.1,
@@ -66,7 +66,7 @@ CLAIMS = (
         "Causal models learn sums from fewer examples if the digits are reversed.",
         "addition",
         "arithmetic",
-        "world_answers",
+        "synthetic_answers",
         "causal, reversed",
         "causal, plain",
         note="the same number of steps on the same number of sums, which have leading zeros",
@@ -76,7 +76,7 @@ CLAIMS = (
         "not.",
         "albert",
         "processes",
-        "world_pairs",
+        "synthetic_pairs",
         "with SOP",
         "with NSP",
         note="a synthetic task in which the name is the topic",
@@ -86,7 +86,7 @@ CLAIMS = (
         "does not.",
         "pitfalls",
         "star_graphs",
-        "world_questions",
+        "synthetic_questions",
         "three tokens",
         "causal",
         note="three prediction heads; the source predicts the whole path at once",
@@ -95,7 +95,7 @@ CLAIMS = (
         "Masked diffusion learns paths from fewer examples than next-token prediction.",
         "paths",
         "star_graphs",
-        "world_questions",
+        "synthetic_questions",
         "masked diffusion",
         "causal",
     ),
@@ -104,7 +104,7 @@ CLAIMS = (
         "right.",
         "beyond",
         "sudoku",
-        "world_answers",
+        "synthetic_answers",
         "masked diffusion",
         "causal",
         note="puzzles of four rows; the source has nine",
@@ -113,7 +113,7 @@ CLAIMS = (
         "Causal models learn a grammar better than masked language models.",
         "cfg",
         "grammar",
-        "world_questions",
+        "synthetic_questions",
         "causal",
         "masked",
         note="what fits into a string; the source probes for the levels of the grammar",
@@ -427,7 +427,7 @@ def table(found: Found, cite: Callable[[str], str], claims: Sequence[Claim] = CL
 def counts(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
     """Such as "Of 23 claims, 9 are reproduced at this size and 14 are not informative."."""
     some = [v.verdict for v in verdicts(found, claims)]
-    kinds = {kind: some.count(kind) for kind in (*COLOURS, MISSING)}
+    kinds = {kind: some.count(kind) for kind in (*COLORS, MISSING)}
     words = [f"{n} {'is' if n == 1 else 'are'} {kind}" for kind, n in kinds.items() if n]
     return (
         f"Of {len(some)} claims, {' and '.join(filter(None, (', '.join(words[:-1]), words[-1])))}."
@@ -503,11 +503,11 @@ def picture(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
     known = [v for v in verdicts(found, claims) if math.isfinite(v.low)]
 
     def draw(axes: Any) -> None:
-        for verdict, colour in COLOURS.items():
+        for verdict, color in COLORS.items():
             some = [(y, v) for y, v in enumerate(known) if v.verdict == verdict]
             is_hollow = verdict == NOT_INFORMATIVE
-            line = dict(color=colour, linestyle="--" if is_hollow else "-")
-            mark = dict(markersize=4.5, markerfacecolor="none" if is_hollow else colour)
+            line = dict(color=color, linestyle="--" if is_hollow else "-")
+            mark = dict(markersize=4.5, markerfacecolor="none" if is_hollow else color)
             for y, v in some:
                 scale = max(abs(v.low), abs(v.high), v.claim.margin or 0)
                 axes.plot([v.low / scale, v.high / scale], [y, y], linewidth=2, **line)

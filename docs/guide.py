@@ -5,7 +5,7 @@
 reads docs/comparisons/NAME/, the comparison.json, runs.jsonl, results.jsonl and tuning.jsonl that
 `pretrax compare` leaves in a directory, and writes docs/comparisons/NAME.md, charts in NAME/, the
 tables of docs/choosing.md, and docs/what_was_found.md. Where nothing has been measured, or too
-little to tell, a cell says so; the other columns are the literature's.
+little to tell, a trial says so; the other columns are the literature's.
 """
 
 import re
@@ -31,7 +31,7 @@ DOCS = Path(__file__).resolve().parent
 PAGE, FOUND, COMPARISONS = "choosing.md", "what_was_found.md", "comparisons"
 HOME = "Home ground:"  # begins the note of `loss_under` for a variant that was trained so
 
-PAPERS = {  # by the key that a cell names: words, number at arXiv
+PAPERS = {  # by the key that a trial names: words, number at arXiv
     "albert": ("Lan et al. 2020", "1909.11942"),
     "addition": ("Lee et al. 2023", "2307.03381"),
     "amlm": ("Edman & Fraser 2025", "2510.20475"),
@@ -74,7 +74,7 @@ class Task(NamedTuple):
     task: str
     take: str  # what the literature recommends up to a billion parameters, in a few words
     comparison: str  # that tells it for small models
-    figure: str | None  # of the comparison; None: no yardstick measures this
+    figure: str | None  # of the comparison; None: no eval metric measures this
     base: str  # up to a billion parameters: the literature, papers as {key}
     large: str  # beyond
 
@@ -435,7 +435,7 @@ def by_setting(found: Found) -> str:
 
 
 def means(told: Summary, part: str) -> str:
-    """Returns the means of a part of a yardstick with their intervals; "" without one."""
+    """Returns the means of a part of an eval metric with their intervals; "" without one."""
     column = next((column for column in told.parts if column.name == part), None)
     if column is None:
         return ""
@@ -561,13 +561,13 @@ def paper_link(key: str) -> str:
 
 
 def _cited(text: str) -> str:
-    """Returns a cell with its papers as links."""
+    """Returns a trial with its papers as links."""
     return text.format(**{key: paper_link(key) for key in PAPERS})
 
 
 def table(heads: list[str], rows: list[list[str]]) -> str:
     lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    return "\n".join(f"| {' | '.join(trials)} |" for trials in lines)
 
 
 def filled(text: str, name: str, rows: str, page: str = PAGE) -> str:

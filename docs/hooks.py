@@ -207,7 +207,7 @@ def literal(file: str, name: str):
 
 def table(heads: list[str], rows: list[list[str]]) -> str:
     lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
+    return "\n".join("| " + " | ".join(trials) + " |" for trials in lines) + "\n"
 
 
 TABLES = {

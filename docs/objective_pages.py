@@ -3,7 +3,7 @@
     python docs/objective_pages.py                         all of them: some two minutes of one core
     python docs/objective_pages.py bert span_corruption    the pictures of these alone
 
-A page has what is said of its objective elsewhere: objectives/catalogue.py, its gin file, the table
+A page has what is said of its objective elsewhere: objectives/catalog.py, its gin file, the table
 of docs/performance.md, the laws of tests/objectives/registry.py. Its picture is an example of the
 page that `pretrax show --html` writes. The program writes docs/objectives/NAME.md and NAME.svg, the
 table of docs/objectives.md, and docs/images/objectives.svg, which README.md shows.
@@ -31,7 +31,7 @@ from rich.console import Console
 
 from benchmarks.objectives import BINDINGS
 from pretrax.cli import show
-from pretrax.objectives.catalogue import ARCHITECTURES, CATALOGUE, aliases_of, run_of
+from pretrax.objectives.catalog import ARCHITECTURES, CATALOG, aliases_of, run_of
 from pretrax.training.devices.compiled_programs import keep_compiled
 from pretrax.visualization import html, picture_page
 from pretrax.visualization.picture import KINDS, Picture, Slot, Token, compact
@@ -129,7 +129,7 @@ def main(names: Sequence[str]) -> None:
     folder.mkdir(exist_ok=True)
     for file, text in pages().items():
         (DOCS / file).write_text(text, encoding="utf-8")
-    for name in names or CATALOGUE:
+    for name in names or CATALOG:
         (folder / f"{name}.svg").write_text(picture(name), encoding="utf-8")
         print(f"docs/{FOLDER}/{name}.svg")
     (DOCS / PICTURE).write_text(overview(), encoding="utf-8")
@@ -138,7 +138,7 @@ def main(names: Sequence[str]) -> None:
 def pages() -> dict[str, str]:
     """Returns {file: text} of the page of each objective and of the page that lists them."""
     text = (DOCS / PAGE).read_text(encoding="utf-8")
-    files = {f"{FOLDER}/{name}.md": page(name) for name in CATALOGUE}
+    files = {f"{FOLDER}/{name}.md": page(name) for name in CATALOG}
     return files | {PAGE: guide.filled(text, "objectives", index(), PAGE)}
 
 
@@ -154,14 +154,14 @@ def index() -> str:
             f"`{run_of(name)}`",
             _paper(entry.paper),
         ]
-        for name, entry in CATALOGUE.items()
+        for name, entry in CATALOG.items()
     ]
     return guide.table(heads, rows)
 
 
 def page(name: str) -> str:
     """Returns the page of an objective, in Markdown."""
-    entry, builder = CATALOGUE[name], _builder(name)
+    entry, builder = CATALOG[name], _builder(name)
     config = (ROOT / "gin_configs/objectives" / f"{name}.gin").read_text(encoding="utf-8")
     about = re.match(r"(?:#.*\n)+", config)
     assert about, f"{name}.gin has a comment at its head"
@@ -272,7 +272,7 @@ def _height(of: Picture) -> int:
             heading = [LETTER * len(word) for word in (stack.name, *stack.caption.split())]
             height += 44 + 18 * _lines(heading, gap=LETTER)
             if any(slot.predicted for slot in stack.slots):
-                lines = _lines(map(_cell_width, stack.slots), gap=3)
+                lines = _lines(map(_trial_width, stack.slots), gap=3)
                 height += lines * (41 + 18 * len(stack.further))
             else:
                 height += _flow_height([slot.given for slot in stack.slots])
@@ -291,7 +291,7 @@ def _flow_height(tokens: Sequence[Token]) -> int:
     return sum(23 * _lines(line, gap=LETTER + 1) for line in words)
 
 
-def _cell_width(slot: Slot) -> float:
+def _trial_width(slot: Slot) -> float:
     tokens = [x for x in (slot.given, slot.predicted, *slot.further) if x]
     return 8 + max(LETTER * len(x.one_line) + 6 * (x.kind in STANDS_OUT) for x in tokens)
 
@@ -331,7 +331,7 @@ def _learned(name: str) -> str:
     row = re.search(rf"^\| `{name}` \|(.+)\|$", text, re.MULTILINE)
     if not row:
         return "What it learns of the small run's text is [not measured](../performance.md) yet."
-    run, steps, loss, baseline, better = (cell.strip() for cell in row[1].split("|"))
+    run, steps, loss, baseline, better = (trial.strip() for trial in row[1].split("|"))
     figure, _, least = loss.rstrip(")").partition(" (")
     of = f"the loss of `{least}`, which gained least of what it trains," if least else "its loss"
     return (

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from .rematerialisation import ACTIVATION, named
+from .rematerialization import ACTIVATION, named
 from .sharding import platform
 
 Activation = Literal["gelu", "gelu_exact", "silu", "relu", "linear"]

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from .attention_mechanisms import Mechanism, register
-from .rematerialisation import ATTENTION
+from .rematerialization import ATTENTION
 from .sharding import constrain, num_shards, on_one_cpu
 
 NEVER = -1e30  # a finite score, so that the gradient of a masked key is 0 and not nan

@@ -88,7 +88,7 @@ class Outputs(NamedTuple):
 
         logits = outputs.head("vocabulary", outputs.hidden["top"][:, -1])    # f32[B, V]
 
-    Heads are lazy so that a loss can gather the labelled slots first: the vocabulary projection is
+    Heads are lazy so that a loss can gather the labeled slots first: the vocabulary projection is
     most of the cost. Not a pytree; use it inside the jitted function that called `apply`.
     """
 
@@ -319,7 +319,7 @@ def model_of(config: Config) -> Model:
 
 
 def from_network(network, *, layout, heads, hidden=(), **fields) -> Model:
-    """Returns the `Model` of a Flax module with `__call__(batch)`, `initialise(batch)` and
+    """Returns the `Model` of a Flax module with `__call__(batch)`, `initialize(batch)` and
     `head(name, hidden)`; one with `projection(name, hidden)` has that in its outputs.
 
     `heads`: the names that `head` takes. `hidden`: names of further hidden states that `__call__`
@@ -327,7 +327,7 @@ def from_network(network, *, layout, heads, hidden=(), **fields) -> Model:
     """
 
     def init(key, batch):
-        return network.init(key, batch, method="initialise")["params"]
+        return network.init(key, batch, method="initialize")["params"]
 
     def outputs(params, hidden, routing=None):
         def head(name, states):

@@ -133,7 +133,7 @@ class Config:
     init_locality: NonNegative = 0.0
     # Keys of cross-attention begin with the weights of queries, so that a token attends to the
     # encoder's slots of the same token: T5's sentinel to the blank that it fills. Mimetic
-    # initialisation does so to self-attention (Trockman & Kolter 2023, arXiv:2305.09828).
+    # initialization does so to self-attention (Trockman & Kolter 2023, arXiv:2305.09828).
     init_matching: bool = False
 
     # --- training

@@ -29,7 +29,7 @@ from jax.sharding import PartitionSpec as P
 from .config import Config
 from .grouped_products import BLOCK_OF_A_TPU, grouped_product
 from .linear import activated, dropout, weights
-from .rematerialisation import EXCHANGED, GROUPED_PRODUCT, ORDER
+from .rematerialization import EXCHANGED, GROUPED_PRODUCT, ORDER
 from .sharding import mesh_axes, partitioned, spec_of
 
 ROUTING = "routing"  # the collection of the routers' statistics

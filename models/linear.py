@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 from .activations import ACTIVATIONS
 from .config import Config
-from .rematerialisation import PRODUCT, named
+from .rematerialization import PRODUCT, named
 from .sharding import mesh_axes, num_shards, on_one_cpu, partitioned, platform, spec_of
 
 STREAM = ("batch", "length", None)  # logical axes of the residual stream
@@ -214,7 +214,7 @@ def _bernoulli(key, p, shape, names):
 
 
 def embedding_weights(c: Config):
-    """Returns the initialiser of an embedding: of variance 1, or of deviation `init_stddev`."""
+    """Returns the initializer of an embedding: of variance 1, or of deviation `init_stddev`."""
     return nn.initializers.normal(1.0 if c.init_stddev is None else c.init_stddev)
 
 
@@ -226,7 +226,7 @@ def weights(
     to_stream=False,
     batch_axis=(),
 ):
-    """Returns the initialiser of a weight: of variance 1 / inputs, or of deviation `init_stddev`.
+    """Returns the initializer of a weight: of variance 1 / inputs, or of deviation `init_stddev`.
 
     `batch_axis`: axes along which one array holds several weights.
     """

@@ -163,7 +163,7 @@ class Electra(nn.Module):
         top_BxTxE = self.discriminator(judged_BxTxE, batch, "encoder")["top"]
         return {"top": top_BxTxE, "generator": state_BxTxe, "replaced": replaced_BxT}
 
-    def initialise(self, batch):
+    def initialize(self, batch):
         hidden = self(batch)
         self.head("replaced", hidden["top"])
 
@@ -250,7 +250,7 @@ class MaskedAutoencoder(nn.Module):
         state_BxNxE = jnp.take_along_axis(hidden["top"], slots_BxN[..., None], axis=1)
         return hidden | {"restored": self.decoder(given_BxNxE, state_BxNxE, batch)}
 
-    def initialise(self, batch):
+    def initialize(self, batch):
         self.head("vocabulary", self(batch)["top"][:, 0])
 
     def head(self, name, hidden):
@@ -391,7 +391,7 @@ class TwoTowers(nn.Module):
         second = self.second_out(states(self.second, ~is_first_BxT))
         return {"top": jnp.where(is_first_BxT[..., None], first, second)}
 
-    def initialise(self, batch):
+    def initialize(self, batch):
         self.head("logit_scale", self(batch)["top"])
 
     def head(self, name, hidden):

@@ -32,7 +32,7 @@ class RelativeBias(nn.Module):
     Without a length: by difference, from -MAX_DISTANCE to MAX_DISTANCE, [H, D]; `bias_at` looks up
     those of queries in any slots.
 
-    Initially small and random; with `init_locality` s in favour of near keys, see `local_biases`.
+    Initially small and random; with `init_locality` s in favor of near keys, see `local_biases`.
     """
 
     config: Config

@@ -21,7 +21,7 @@ def constrain(x, *names):
 
 
 def partitioned(init, *names):
-    """Returns the initialiser of a parameter whose axes have these logical names."""
+    """Returns the initializer of a parameter whose axes have these logical names."""
     return nn.with_logical_partitioning(init, names)
 
 

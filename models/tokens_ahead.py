@@ -24,7 +24,7 @@ class TokensAhead(nn.Module):
     """
 
     config: Config
-    layer: type  # of the stack: `transformer.Block`, perhaps rematerialised
+    layer: type  # of the stack: `transformer.Block`, perhaps rematerialized
 
     @nn.compact
     def __call__(self, carry, x_BxTxE, context):
@@ -119,7 +119,7 @@ class ProjectionAhead(nn.Module):
 
 def shifted_left(embedded_BxTxE):
     """Returns at each slot the embedding of the next slot's token."""
-    # Slots that wrap around, or reach into another document, are never labelled.
+    # Slots that wrap around, or reach into another document, are never labeled.
     return jnp.roll(embedded_BxTxE, -1, axis=1)
 
 

@@ -33,7 +33,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from . import attention, positions, rematerialisation
+from . import attention, positions, rematerialization
 from .activations import ACTIVATIONS
 from .config import Config
 from .experts import Experts
@@ -108,7 +108,7 @@ class Transformer(nn.Module):
                 return {"top": encoded_BxSxE}
         return self._run(self.decoder, "decoder", batch, encoded_BxSxE)
 
-    def initialise(self, batch):
+    def initialize(self, batch):
         """Creates every parameter, those of the heads included."""
         top = self(batch)["top"]
         for name in (*self.config.heads, *self.config.ahead_projections):
@@ -465,7 +465,7 @@ class Stack(nn.Module):
         # Inside a loop XLA cannot merge the recomputation away, so that the guard against it would
         # only cost time; written out, XLA for TPUs computes again by itself what does not fit.
         guard = c.remat_policy == "full" if c.unroll_scan else not c.scan_layers
-        return nn.remat(Block, policy=rematerialisation.POLICIES[c.remat_policy], prevent_cse=guard)
+        return nn.remat(Block, policy=rematerialization.POLICIES[c.remat_policy], prevent_cse=guard)
 
 
 class RepeatedLayers(nn.Module):

@@ -30,11 +30,11 @@ def adaptive_masked_lm(
     every: Count = 200,
     framed: bool = True,
 ) -> Objective:
-    """Masked language modelling whose masks follow what the model has learnt (AMLM).
+    """Masked language modeling whose masks follow what the model has learned (AMLM).
 
         text                        the cat sat on the mat
         chances, at first           .15 .15 .15 .15 .15 .15
-        once the model has learnt   .08 .25 .22 .05 .08 .22     "the" and "on"
+        once the model has learned   .08 .25 .22 .05 .08 .22     "the" and "on"
 
     Every word of the vocabulary has a chance of its own to be masked. After `every` steps it goes
     four fifths of the way to rate (1 - a), where a is the share of the word's labels in these steps

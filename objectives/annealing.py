@@ -93,7 +93,7 @@ def annealed(
 
 
 def _joint_adaptation(stages: Sequence[Member], at: np.ndarray) -> Adaptation | None:
-    """Returns that of all stages: what one has learnt, the next begins with."""
+    """Returns that of all stages: what one has learned, the next begins with."""
     found = [stage.objective.adaptation for stage in stages]
     adaptations = [one for one in found if one is not None]  # all, of one builder, or none
     if not adaptations:

@@ -89,7 +89,7 @@ def blank_infilling(
         loss=token_loss,
         facts=Facts(
             prompt_forms=(PromptForm("infill", blanks="masks"),),
-            rows=Rows("documents", closes_documents=True),
+            rows=Rows("documents", appends_eos=True),
         ),
     )
 

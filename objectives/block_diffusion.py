@@ -51,7 +51,7 @@ def block_diffusion(
 
     A token's loss counts 1 / rate of its block, and the sum is divided by all tokens, so that its
     mean is a bound on the negative log-likelihood per token. With blocks of one token it is the
-    loss of causal language modelling, of a model that reads a mask where the token is; with blocks
+    loss of causal language modeling, of a model that reads a mask where the token is; with blocks
     as long as the document it is `masked_diffusion`.
 
     Args:

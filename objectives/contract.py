@@ -81,7 +81,7 @@ class Rows(NamedTuple):
 
     Attributes:
       kind: one of `ROW_KINDS`.
-      closes_documents: whether the objective itself appends end-of-sequence to documents.
+      appends_eos: whether the objective itself appends end-of-sequence to documents.
       sentinels: number of sentinels available, if `Objective.lengths` counts them.
       num_parts: number of parts of a document that the objective reads; None: any number.
       num_classes: number of classes: labels are 0 … num_classes - 1, or `NO_LABEL`. None: labels
@@ -89,7 +89,7 @@ class Rows(NamedTuple):
     """
 
     kind: str = "stream"
-    closes_documents: bool = False
+    appends_eos: bool = False
     sentinels: int | None = None
     num_parts: int | None = None
     num_classes: int | None = None
@@ -440,7 +440,7 @@ def joint_rows(rows: Mapping[str, Rows]) -> Rows:
         )
     return Rows(
         kind=max(kinds.values(), key=list(ROW_KINDS).index),
-        closes_documents=any(known("closes_documents")),  # of a mixture, members have theirs
+        appends_eos=any(known("appends_eos")),  # of a mixture, members have theirs
         sentinels=max(known("sentinels"), default=None),
         num_parts=min(known("num_parts"), default=None),
         num_classes=min(known("num_classes"), default=None),
@@ -503,7 +503,7 @@ def with_counted_classes(objective: Objective, count: int) -> Objective:
         raise ValueError(
             f"The objective predicts one of the classes of the corpus, which names {count}, "
             "expected 2 or more: name them (seqio_corpora.seqio_pairs.classes), take a corpus that "
-            "counts them (--gin_file=corpora/labelled_text.gin), or give the objective its "
+            "counts them (--gin_file=corpora/labeled_text.gin), or give the objective its "
             "num_classes."
         )
     rows = facts.rows

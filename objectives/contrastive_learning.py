@@ -83,7 +83,7 @@ def contrastive(
         facts=Facts(
             prompt_forms=(_form(ids, pooling),),
             heads=_heads(temperature),
-            rows=Rows("document", closes_documents=True),
+            rows=Rows("document", appends_eos=True),
             couples_rows=True,
             requires=(own_dropout,) if views == "dropout" else (),
         ),
@@ -140,7 +140,7 @@ def contrastive_pairs(
         facts=Facts(
             prompt_forms=(_form(ids, pooling),),
             heads=_heads(temperature),
-            rows=Rows("parts", closes_documents=True, num_parts=texts),
+            rows=Rows("parts", appends_eos=True, num_parts=texts),
             couples_rows=True,
         ),
     )

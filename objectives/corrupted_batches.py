@@ -40,7 +40,7 @@ def batched(objective: Objective, lengths: dict[str, int], max_documents: int = 
 
     def corrupt_rows(keys_B, rows_B: Row) -> dict[str, Array]:
         _check_rows(objective, lengths, rows_B, max_documents)
-        partners_B = jax.tree.map(_swap_neighbours, rows_B)
+        partners_B = jax.tree.map(_swap_neighbors, rows_B)
 
         def corrupt_row(key, row, partner):
             features = objective.corrupt(key, row, partner, lengths, max_documents)
@@ -144,7 +144,7 @@ def lengths_of_documents(objective: Objective, document_lengths: Sequence[int]) 
     }
 
 
-def _swap_neighbours(x_B):
+def _swap_neighbors(x_B):
     x_B = jnp.asarray(x_B)
     rows = x_B.shape[0]
     x_B = jnp.pad(x_B, [(0, rows % 2)] + [(0, 0)] * (x_B.ndim - 1))

@@ -165,7 +165,7 @@ def _plain_sums(finish, z_loss, shards, labels_NxBxC, given: _Given) -> Sums:
 
     zeros = jnp.zeros(labels_NxBxC.shape[1])
     nothing = Sums(zeros, zeros if z_loss else None)
-    # Rematerialised where it is differentiated: then too no more than a piece has logits.
+    # Rematerialized where it is differentiated: then too no more than a piece has logits.
     pieces = given.states_NxBxCxE, labels_NxBxC, given.weights_NxBxC
     return lax.scan(jax.checkpoint(add), nothing, pieces)[0]
 

@@ -122,7 +122,7 @@ def span_corruption(
         ),
         loss=token_loss,
         facts=Facts(
-            prompt_forms=(form,), rows=Rows(closes_documents=True, sentinels=len(ids.sentinels))
+            prompt_forms=(form,), rows=Rows(appends_eos=True, sentinels=len(ids.sentinels))
         ),
     )
 

@@ -90,7 +90,7 @@ def fill_in_the_middle(
         loss=token_loss,
         facts=Facts(
             prompt_forms=(PromptForm("middle", causal=True),),
-            rows=Rows("documents", closes_documents=True),
+            rows=Rows("documents", appends_eos=True),
         ),
     )
 
@@ -166,7 +166,7 @@ def causal_masking(ids: TokenIds, max_spans: Count = 8) -> Objective:
         loss=token_loss,
         facts=Facts(
             prompt_forms=(PromptForm("infill", causal=True, blanks="in turn"),),
-            rows=Rows("documents", closes_documents=True, sentinels=max_spans),
+            rows=Rows("documents", appends_eos=True, sentinels=max_spans),
         ),
     )
 
@@ -197,7 +197,7 @@ def _move_spans(key, row, partner, lengths, max_documents, *, counts, sentinels,
         with_markers(document, begin, end, markers),
         interleaved(markers, moved, pieces(eos_at, live)),
     )
-    # Sentinels are recognised by their index in the source, never by their value.
+    # Sentinels are recognized by their index in the source, never by their value.
     slots = jnp.arange(source.size, dtype=jnp.int32)
     origin, segments = splice(slots, written, lengths["targets"])
     features = target_sequence((jnp.where(segments > 0, source[origin], 0), segments))

@@ -1,4 +1,4 @@
-"""Insertion language modelling: which token is missing, and where.
+"""Insertion language modeling: which token is missing, and where.
 
 Source: Patel et al. 2025 (ILM, arXiv:2505.05755) and the authors' published code.
 """
@@ -25,7 +25,7 @@ CLASSES = "nothing is missing", "something is missing"
 
 @checked
 def insertion_lm(ids: TokenIds) -> Objective:
-    """Insertion language modelling: of a document tokens are dropped, each to be inserted again.
+    """Insertion language modeling: of a document tokens are dropped, each to be inserted again.
 
         text      a b c d e f
         inputs    [CLS] ^ b e f          (^ is `ids.bos`)
@@ -79,7 +79,7 @@ def insertion_lm(ids: TokenIds) -> Objective:
                 PromptForm("insert", (cls, bos), head="stop", classes=CLASSES),
                 PromptForm("embed", (cls, bos)),
             ),
-            rows=Rows("documents", closes_documents=True),
+            rows=Rows("documents", appends_eos=True),
         ),
     )
 
@@ -96,8 +96,8 @@ def _insertion_loss(batch) -> BatchLoss:
     count = batch["pools_weights"].shape[1]
 
     # Each dropped token weighs 1 / those of its document.
-    labelled = jnp.where(weights > 0, jnp.take_along_axis(segments, slots, axis=1), 0)
-    weights = jax.vmap(_shares, (0, None))(labelled, count)
+    labeled = jnp.where(weights > 0, jnp.take_along_axis(segments, slots, axis=1), 0)
+    weights = jax.vmap(_shares, (0, None))(labeled, count)
     tokens = token_loss(batch | {f"{stack}_loss_weights": weights})
 
     def slot_sums(outputs: ModelOutputs):

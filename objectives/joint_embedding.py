@@ -73,7 +73,7 @@ def llm_jepa(ids: TokenIds, predictors: Count = 1, scale: Positive = 0.1) -> Obj
         lengths=lengths,
         corrupt=Partial(_write_and_view, written.corrupt, asked),
         loss=functools.partial(_loss, scale),
-    ).with_facts(rows=Rows("parts", closes_documents=True, num_parts=VIEWS))
+    ).with_facts(rows=Rows("parts", appends_eos=True, num_parts=VIEWS))
 
 
 def _write_and_view(write, asked, key, row: Row, partner, lengths, max_documents):

@@ -1,6 +1,6 @@
-"""Language modelling objectives: predict the text itself, left to right.
+"""Language modeling objectives: predict the text itself, left to right.
 
-Sources: Radford et al. 2019 (GPT-2) for packed causal language modelling; Raffel et al. 2020 (T5)
+Sources: Radford et al. 2019 (GPT-2) for packed causal language modeling; Raffel et al. 2020 (T5)
 for the prefix split, `random_prefix_noise_mask` in its published code; Zhuang et al. 2025 (MEAP,
 arXiv:2502.07490), algorithm 1, for masked inputs; Xu et al. 2026 (MIR, arXiv:2606.06888) with their
 published code, for masked inputs beside plain ones.
@@ -37,7 +37,7 @@ from .token_ids import TokenIds
 
 
 def causal_lm(ids: TokenIds) -> Objective:
-    """Causal language modelling: every token from those before it in its document.
+    """Causal language modeling: every token from those before it in its document.
 
         targets   a b c d e f
 
@@ -66,7 +66,7 @@ def _copy_row(key, row, partner, lengths, max_documents):
 
 @checked
 def masked_input_next_token(ids: TokenIds, rate: OpenShare = 0.15) -> Objective:
-    """MEAP: causal language modelling in which a share of the tokens that are read is masked.
+    """MEAP: causal language modeling in which a share of the tokens that are read is masked.
 
         inputs    ^ a _ c d _       (^ is `ids.bos`)
         targets   a b c d e f
@@ -105,7 +105,7 @@ def _mask_read_tokens(selection, mask, key, row, partner, lengths, max_documents
 def masked_input_regularization(
     ids: TokenIds, highest_rate: PositiveShare = 0.5, scale: Positive = 0.4
 ) -> Objective:
-    """MIR: causal language modelling, and the same again with some of the tokens read masked.
+    """MIR: causal language modeling, and the same again with some of the tokens read masked.
 
         targets   a b c d e f       a b c d e f
         inputs    ^ a b c d e       ^ a _ c _ e      (^ is `ids.bos`; rate drawn: 0.4)
@@ -187,7 +187,7 @@ def _loss_of_both(scale: float, batch) -> BatchLoss:
 
 @checked
 def prefix_lm(ids: TokenIds, suffix_share: OpenShare = 0.5, mode: str | None = None) -> Objective:
-    """Prefix language modelling: the beginning of a document is given, the rest predicted.
+    """Prefix language modeling: the beginning of a document is given, the rest predicted.
 
         inputs    a b c d /
         targets   e f /
@@ -228,7 +228,7 @@ def prefix_lm(ids: TokenIds, suffix_share: OpenShare = 0.5, mode: str | None = N
             frame=frame_of(form.before, form.after),
         ),
         loss=token_loss,
-        facts=Facts(prompt_forms=(form,), rows=Rows(closes_documents=True)),
+        facts=Facts(prompt_forms=(form,), rows=Rows(appends_eos=True)),
     )
 
 

@@ -142,13 +142,13 @@ def single_stack(stack: str, features, lengths, bos, max_documents):
 def predicted(stack, f, size, target_slot, input_slot):
     """Returns what the vocabulary projection predicts: the targets, then the labels, compact."""
     written = f["targets_segments"] > 0
-    labelled = f["labels_weights"] > 0
+    labeled = f["labels_weights"] > 0
     target_slot = jnp.where(written, target_slot, 0)
-    if not labelled.size:
+    if not labeled.size:
         columns = f["targets"], target_slot, f["targets_weights"]
         merged = [fit(column, size) for column in columns]
     else:
-        slot = jnp.where(labelled, jnp.sum(written) + jnp.arange(labelled.size), size)
+        slot = jnp.where(labeled, jnp.sum(written) + jnp.arange(labeled.size), size)
         pairs = (
             (f["targets"], f["labels"]),
             (target_slot, input_slot[f["labels_slots"]]),

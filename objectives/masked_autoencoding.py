@@ -88,7 +88,7 @@ def retromae(
         loss=_restoring_loss,
     ).with_facts(
         heads={**VOCABULARY, "restored": None},
-        rows=Rows("documents", closes_documents=True),
+        rows=Rows("documents", appends_eos=True),
         prompt_forms=(embed, *encoder.facts.prompt_forms),
     )
 

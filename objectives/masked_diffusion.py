@@ -1,4 +1,4 @@
-"""Masked diffusion: masked language modelling at every rate between 0 and 1.
+"""Masked diffusion: masked language modeling at every rate between 0 and 1.
 
 Sources: Nie et al. 2025, "Large Language Diffusion Models" (LLaDA), algorithm 1; Sahoo et al. 2024
 (MDLM), whose log-linear schedule is the same distribution; Sahoo et al. 2026 (arXiv:2602.15014) and
@@ -37,7 +37,7 @@ def masked_diffusion(
         labels      b c   e
 
     A token's loss counts 1 / rate, and the sum is divided by all text tokens, so that its mean is a
-    bound on the negative log-likelihood per token, comparable with causal language modelling's.
+    bound on the negative log-likelihood per token, comparable with causal language modeling's.
     A document may be left without any mask. Where documents end is given, and no part of the mean.
 
     Args:

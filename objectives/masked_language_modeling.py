@@ -1,4 +1,4 @@
-"""Masked language modelling: some tokens are masked, and predicted from both sides.
+"""Masked language modeling: some tokens are masked, and predicted from both sides.
 
 Sources: Devlin et al. 2019 (BERT), Liu et al. 2019 (RoBERTa), Joshi et al. 2020 (SpanBERT) and
 Lan et al. 2020 (ALBERT) for `masked_lm`; Charpentier and Samuel 2024 (GPT-BERT) for
@@ -53,7 +53,7 @@ def masked_lm(
     static_copies: Count | None = None,
     framed: bool = True,
 ) -> Objective:
-    """BERT's masked language modelling: some tokens are masked, and predicted in place.
+    """BERT's masked language modeling: some tokens are masked, and predicted in place.
 
     With text `a b c d e f`, where b and e are chosen and the mask token is _:
 
@@ -101,7 +101,7 @@ def masked_next_token(
         inputs    ^ a _ c d _ f
         labels      b     e          (^ is `ids.bos`)
 
-    The same head serves this and causal language modelling, so that one decoder learns both
+    The same head serves this and causal language modeling, so that one decoder learns both
     (`gin_configs/objectives/gpt_bert.gin`).
 
     Args, features and errors are those of `masked_lm`.

@@ -80,7 +80,7 @@ def mass(
         loss=token_loss,
         facts=Facts(
             prompt_forms=(PromptForm("states", after=(ids.eos,)),),
-            rows=Rows("documents", closes_documents=True),
+            rows=Rows("documents", appends_eos=True),
         ),
     )
 

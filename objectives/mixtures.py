@@ -155,7 +155,7 @@ def _at(rate, step: int) -> float:
 def turns(every: Count, turn: Natural, of: Count = 2) -> Callable[[int], float]:
     """Returns a rate for members that alternate: 1 in every `of`-th interval of `every` steps.
 
-    AntLM (Yu et al. 2024, arXiv:2412.03275) alternates causal and masked language modelling:
+    AntLM (Yu et al. 2024, arXiv:2412.03275) alternates causal and masked language modeling:
 
     >>> [[turns(100, turn)(step) for step in (0, 99, 100, 200)] for turn in (0, 1)]
     [[1.0, 1.0, 0.0, 1.0], [0.0, 0.0, 1.0, 0.0]]
@@ -353,7 +353,7 @@ _UL2_PRESETS: dict[str, tuple[tuple[str, dict[str, Any], float], ...]] = {
         ("x_64_50", {"mean_span_length": 64, "noise_density": 0.5, "mode": "X"}, 1),
         ("s_25", {"suffix_share": 0.25, "mode": "S"}, 1),
     ),
-    # Tay et al. 2022 (U-PaLM, arXiv:2210.11399), section 3: half prefix language modelling, a
+    # Tay et al. 2022 (U-PaLM, arXiv:2210.11399), section 3: half prefix language modeling, a
     # quarter each of regular and of extreme denoising; extreme there means long spans (32) or a
     # high rate (one half), here half of the quarter each.
     "ul2r": (
@@ -395,14 +395,14 @@ def ul2(
       ids: needs the mode tokens R, S and X, and sentinels: 128 of them for rows of 512 inputs
         (three-token spans at density one half), more than T5's hundred.
       preset: "paper" (seven denoisers at equal rates), "ul2r" (to continue a causal model, half of
-        it prefix language modelling), "t5gemma2" (to adapt a decoder to an encoder-decoder, half of
-        it prefix language modelling of three quarters), or "tutorial": three denoisers, with one
+        it prefix language modeling), "t5gemma2" (to adapt a decoder to an encoder-decoder, half of
+        it prefix language modeling of three quarters), or "tutorial": three denoisers, with one
         span length drawn for each document. R hides 15% in spans of 3 to 8 tokens, S 15% in short
         spans of 1 to 3, and X 50% in spans of 12 to 64; the rates are 2, 1 and 1.
       rates: other rates, one for each denoiser in the preset's order; 0 leaves it out.
       closing_sentinel: of the spans' targets (`span_corruption`).
       placement: of the spans (`span_corruption`). With "end", T5's, x_64_15 hides the end of every
-        row of up to 636 tokens, too few for a second span: a second prefix language modelling.
+        row of up to 636 tokens, too few for a second span: a second prefix language modeling.
 
     >>> [m.name for m in ul2(ids).facts.members]
     ['r_3_15', 'r_8_15', 'x_3_50', 'x_8_50', 'x_64_15', 'x_64_50', 's_25']

@@ -32,7 +32,7 @@ def multi_token_prediction(
     ahead_scale: Positive | Callable | None = None,
     average: bool = False,
 ) -> Objective:
-    """Causal language modelling that predicts `tokens` tokens from every slot.
+    """Causal language modeling that predicts `tokens` tokens from every slot.
 
         text                    a b c d e
         from the slot of b      c d e         with tokens = 3

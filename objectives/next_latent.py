@@ -16,7 +16,7 @@ from .token_ids import TokenIds
 
 @checked
 def next_latent(ids: TokenIds, scale: Positive = 1.0) -> Objective:
-    """Causal language modelling whose hidden states are to follow from the ones before (NextLat).
+    """Causal language modeling whose hidden states are to follow from the ones before (NextLat).
 
         text                          a b c d
         from the state after b, c     the state after c

@@ -161,7 +161,7 @@ def from_noise(
             prompt_forms=(PromptForm(prompt_mode, before, after),) if prompt_mode else (),
             rows=Rows(
                 rows,
-                closes_documents=True,
+                appends_eos=True,
                 sentinels=len(ids.sentinels) if sentinels else None,
             ),
         ),

@@ -1,4 +1,4 @@
-"""Permutation language modelling: tokens are predicted in a random order of their positions.
+"""Permutation language modeling: tokens are predicted in a random order of their positions.
 
 Source: Yang et al. 2019, "XLNet" (arXiv:1906.08237), with the partial prediction of its published
 code. Left out: the segments and the memory of Transformer-XL.
@@ -29,7 +29,7 @@ def permutation_lm(
     rate: OpenShare = 1 / 6,
     span_lengths: Sequence[float] | None = inverse_lengths(5),
 ) -> Objective:
-    """XLNet's permutation language modelling: each token is predicted given those before it in a
+    """XLNet's permutation language modeling: each token is predicted given those before it in a
     random order, and its position.
 
     With text `a b c d e f`, where d and b are predicted in this order, and the mask token _:

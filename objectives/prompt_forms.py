@@ -56,7 +56,7 @@ class PromptForm(NamedTuple):
     """How a text becomes a prompt for a model that an objective trained.
 
     The prompt is `before`, the text and `after`, with bidirectional attention unless `causal`. The
-    answer begins with `ids.bos` and `start`. T5's span corruption, and GPT's language modelling:
+    answer begins with `ids.bos` and `start`. T5's span corruption, and GPT's language modeling:
 
         PromptForm("infill", after=(ids.eos,))
         PromptForm("continue", causal=True)

@@ -37,7 +37,7 @@ def geometric_lengths(p: PositiveShare = 0.2, longest: Count = 10) -> tuple[floa
     >>> [round(x, 3) for x in geometric_lengths(0.5, 3)]
     [0.571, 0.286, 0.143]
     """
-    return _normalised([p * (1 - p) ** k for k in range(longest)])
+    return _normalized([p * (1 - p) ** k for k in range(longest)])
 
 
 @checked
@@ -47,10 +47,10 @@ def inverse_lengths(longest: Count = 3) -> tuple[float, ...]:
     >>> [round(x, 3) for x in inverse_lengths(3)]
     [0.545, 0.273, 0.182]
     """
-    return _normalised([1 / n for n in range(1, longest + 1)])
+    return _normalized([1 / n for n in range(1, longest + 1)])
 
 
-def _normalised(weights) -> tuple[float, ...]:
+def _normalized(weights) -> tuple[float, ...]:
     return tuple(w / sum(weights) for w in weights)
 
 

@@ -97,7 +97,7 @@ def sentence_order_prediction(ids: TokenIds, at_sentence_ends: bool = True) -> O
 def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
     """Applies a second objective to the inputs that a first one arranged.
 
-    BERT is next sentence prediction, then masked language modelling: special tokens are no text,
+    BERT is next sentence prediction, then masked language modeling: special tokens are no text,
     and are not masked. The loss is the sum of both. `first` and `second` are builders, of which
     only the first may rearrange: masked_lm goes second with framed=False.
 
@@ -213,7 +213,7 @@ def _pair_objective(
         facts=Facts(
             heads={"pair": 2},
             prompt_forms=(form, PromptForm("embed", form.before, form.after, pooling=form.pooling)),
-            rows=Rows("document", closes_documents=True),
+            rows=Rows("document", appends_eos=True),
         ),
     )
 

@@ -75,7 +75,7 @@ def text_to_text(ids: TokenIds, longest_answer: Count = 64, mode: str | None = N
         lengths=lengths,
         corrupt=Partial(_divide, jnp.int32(longest_answer), frame_of(form.before, form.after)),
         loss=token_loss,
-        facts=Facts(prompt_forms=(form,), rows=Rows("parts", closes_documents=True, num_parts=2)),
+        facts=Facts(prompt_forms=(form,), rows=Rows("parts", appends_eos=True, num_parts=2)),
     )
 
 
@@ -113,7 +113,7 @@ def dialogue(ids: TokenIds, max_turns: AtLeastTwo = 16) -> Objective:
         loss=token_loss,
         facts=Facts(
             prompt_forms=(PromptForm("respond", after=(sep,), causal=True),),
-            rows=Rows("parts", closes_documents=True),
+            rows=Rows("parts", appends_eos=True),
         ),
     )
 
@@ -160,7 +160,7 @@ def sequence_classification(ids: TokenIds, num_classes: AtLeastTwo | None = None
     {'inputs': 128, 'pools': 1}
     """
     classes = COUNTED if num_classes is None else int(num_classes)
-    return _labelled(
+    return _labeled(
         ids,
         "classes",
         _frame,
@@ -182,7 +182,7 @@ def sequence_regression(ids: TokenIds) -> Objective:
     >>> sequence_regression(ids).lengths(126)
     {'inputs': 128, 'pools': 1}
     """
-    return _labelled(ids, "classes", _frame, _framed_lengths, _squared_error, None)
+    return _labeled(ids, "classes", _frame, _framed_lengths, _squared_error, None)
 
 
 def _squared_error(batch) -> BatchLoss:
@@ -215,7 +215,7 @@ def token_classification(ids: TokenIds, num_classes: AtLeastTwo | None = None) -
     {'inputs': 128, 'labels': 126}
     """
     classes = COUNTED if num_classes is None else int(num_classes)
-    return _labelled(
+    return _labeled(
         ids,
         "token_classes",
         _frame_tokens,
@@ -234,7 +234,7 @@ def _token_class_loss(batch) -> BatchLoss:
 # --- [CLS] text [SEP] with labels -----------------------------------------------------------------
 
 
-def _labelled(
+def _labeled(
     ids: TokenIds,
     head: str,
     corrupt: Callable,
@@ -254,7 +254,7 @@ def _labelled(
         facts=Facts(
             heads={head: 1 if num_classes is None else num_classes},
             prompt_forms=(PromptForm(mode, before, after, head=head, pooling=pooling),),
-            rows=Rows("labels", closes_documents=True, num_classes=num_classes),
+            rows=Rows("labels", appends_eos=True, num_classes=num_classes),
         ),
     )
 
@@ -281,8 +281,8 @@ def _frame_tokens(frame, key, row, partner, lengths, max_documents):
     """Returns features of framed text with the labels of its tokens, in place."""
     present = documents(row.segments, max_documents).length > 0
     tokens, segments = framed((row.tokens, row.segments), present, frame, lengths["inputs"])
-    unlabelled = np.array([NO_LABEL], np.int32), np.array([NO_LABEL], np.int32)
-    label, _ = framed((row.labels, row.segments), present, unlabelled, lengths["inputs"])
+    unlabeled = np.array([NO_LABEL], np.int32), np.array([NO_LABEL], np.int32)
+    label, _ = framed((row.labels, row.segments), present, unlabeled, lengths["inputs"])
     chosen = (segments > 0) & (label != NO_LABEL)
     labels = labels_in_place(jnp.where(chosen, label, 0), chosen, 0, lengths["labels"])
     return input_sequence((tokens, segments)) | labels

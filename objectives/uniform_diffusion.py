@@ -33,7 +33,7 @@ def uniform_diffusion(ids: TokenIds, lowest_rate: LowestRate = LOWEST_RATE) -> O
 
     No mask says which tokens are noise, so that a model may change any of them again while it
     writes. The loss is a bound on the negative log-likelihood per token, comparable with causal
-    language modelling's. It is the divergence of `hybrid_diffusion` for this noise, weighted by
+    language modeling's. It is the divergence of `hybrid_diffusion` for this noise, weighted by
     (1 - e) / (N a q), of N ids of text, where the token given came about with a probability of q,
     and tokens stay with one of a = 1 - (1 - e) t at a time t, uniform from e to 1.
 

@@ -19,7 +19,7 @@ from .token_ids import TokenIds
 
 @checked
 def token_order_prediction(ids: TokenIds, window: Count = 4096) -> Objective:
-    """Causal language modelling that also ranks tokens by how soon they come (TOP).
+    """Causal language modeling that also ranks tokens by how soon they come (TOP).
 
         text                    a b c b d
         from the slot of a      b, c, d        the order in which they come first
@@ -43,7 +43,7 @@ def token_order_prediction(ids: TokenIds, window: Count = 4096) -> Objective:
 
 @checked
 def future_summary(ids: TokenIds, window: AtLeastTwo = 12, scale: Positive = 1.0) -> Objective:
-    """Causal language modelling that also predicts a summary of what follows: its bag of words.
+    """Causal language modeling that also predicts a summary of what follows: its bag of words.
 
         text                    a b c b d
         from the slot of a      c, b, d        all but the next token, in any order

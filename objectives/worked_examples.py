@@ -25,7 +25,7 @@ def hide(
     True
 
     Args:
-      builder: of an objective that hides tokens, settings included. Prefix language modelling hides
+      builder: of an objective that hides tokens, settings included. Prefix language modeling hides
         all from the first hidden token on, and fill-in-the-middle moves the first run of them. A
         mixture's first member is taken.
       tokens: i32[n] text ids.

@@ -1,4 +1,4 @@
-"""From raw text to a token store: read, clean, filter, deduplicate, tokenise; the only datatrove.
+"""From raw text to a token store: read, clean, filter, deduplicate, tokenize; the only datatrove.
 
     from pretrax import preprocessing
     preprocessing.Preparation.steps = [@filters.gopher_repetition, @duplicates.near_duplicates]

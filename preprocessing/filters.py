@@ -27,8 +27,8 @@ from datatrove.pipeline.filters.base_filter import BaseFilter
 from datatrove.pipeline.formatters import PIIFormatter
 
 from ..constraints import PositiveShare, checked, name_of
-from ..settings.bound import bound
-from ..settings.whole_files import checksum
+from ..settings.partial import as_partial
+from ..settings.atomic_writes import checksum
 from .blocks import Step
 from .words import WORDS
 
@@ -148,7 +148,7 @@ def rule(*, function: Callable[[str, dict], Any]) -> Step:
       function: `(text, metadata) -> bool`, whether to keep it, or `(bool, reason)`. Workers look it
         up by name, at the top of a module; where that file has changed, the step is done again.
     """
-    own = bound(function).function
+    own = as_partial(function).function
     name = name_of(own).rpartition(".")[2]
     file = inspect.getsourcefile(own) if inspect.isfunction(own) else None
     version = [checksum(file)] if file and os.path.exists(file) else []
@@ -378,7 +378,7 @@ class _Rule(_OwnFilter):
     def __init__(self, function: Callable[[str, dict], Any], dropped):
         super().__init__(dropped)
         self.function = function
-        self.rule = f"The rule {name_of(bound(function).function)}"
+        self.rule = f"The rule {name_of(as_partial(function).function)}"
 
     def filter(self, doc: Document) -> bool | tuple[bool, str]:
         try:

@@ -28,7 +28,7 @@ WRITTEN = (  # all that outputs write in OUT
     *("documents", "train", "heldout", "train.blocks", "heldout.blocks"),
     *(STORE, VOCABULARY, SENTENCEPIECE_MODEL, TOKENIZER),
 )
-_BATCH_CHARACTERS = 1 << 20  # tokenised at a time
+_BATCH_CHARACTERS = 1 << 20  # tokenized at a time
 
 
 class Output(NamedTuple):
@@ -70,9 +70,9 @@ def token_store(*, vocabulary: Callable, heldout_every: AtLeastTwo = 100) -> Out
         seal(out, {"train": tasks, "heldout": tasks}, about=about, vocabulary=files)
 
     return Output(
-        "tokenise",
+        "tokenize",
         begin,
-        lambda out, documents: _Tokenise(out, documents, heldout_every),
+        lambda out, documents: _Tokenize(out, documents, heldout_every),
         end,
         lambda out: (
             "pretrax train --gin_file=runs/decoder.gin --gin_file=corpora/token_store.gin "
@@ -109,7 +109,7 @@ def _texts_of_vocabulary(documents: str, tasks: int) -> Iterator[str]:
         yield from first_texts(texts, MOST_READ // tasks)
 
 
-class _Tokenise(PipelineStep):
+class _Tokenize(PipelineStep):
     """Writes the documents of a task as one part of each split of a store."""
 
     type = "Tokenizer"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..constraints import NonEmptyText, check_fields
-from ..settings.bound import flattened
+from ..settings.partial import flattened
 from ..settings.gin_reader import read_settings
 
 DEFAULT = "preprocessing/default.gin"
@@ -18,10 +18,10 @@ class Preparation:
 
     Preparation(
         out="stores/mine",
-        source=Bound(sources.files, files="raw/*.jsonl"),
-        steps=[Bound(filters.clean), Bound(duplicates.exact_duplicates)],
-        output=Bound(outputs.token_store, vocabulary=Bound(vocabularies.trained)),
-        executor=Bound(executors.local),
+        source=Partial(sources.files, files="raw/*.jsonl"),
+        steps=[Partial(filters.clean), Partial(duplicates.exact_duplicates)],
+        output=Partial(outputs.token_store, vocabulary=Partial(vocabularies.trained)),
+        executor=Partial(executors.local),
     )
     """
 
@@ -68,7 +68,7 @@ def plain_settings(name: str, value: Any) -> dict[str, str]:
     """Returns all settings within a value by their path, as text; those by default too.
 
     >>> from pretrax.preprocessing import filters
-    >>> plain_settings("steps", [Bound(filters.length, least=100)])
+    >>> plain_settings("steps", [Partial(filters.length, least=100)])
     {'steps[0]': "'preprocessing.filters.length'", 'steps[0].least': '100', 'steps[0].most': 'None'}
     """
     return {path: repr(one) for path, one in flattened(name, value)}

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..settings.whole_files import write_bytes, write_json
+from ..settings.atomic_writes import write_bytes, write_json
 
 REPORT = "report.json"  # written last: a folder that holds it is finished
 PAGE = "report.html"

@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 from datatrove.pipeline.base import PipelineStep
 
 from ..constraints import name_of
-from ..settings.bound import bound, parameters
-from ..settings.whole_files import read_json, write_json
+from ..settings.partial import as_partial, parameters
+from ..settings.atomic_writes import read_json, write_json
 from .blocks import (
     Dropped,
     Pass,
@@ -71,7 +71,7 @@ class Stage(NamedTuple):
 def parts_of(preparation: Preparation) -> tuple[Source, list[Step], Output]:
     """Calls the functions of a preparation. Raises ValueError for a result of another kind."""
     for k, step in enumerate(preparation.steps):
-        function = bound(step).function
+        function = as_partial(step).function
         if "text" in (parameters(function) or ()):
             raise ValueError(
                 f"preprocessing.Preparation.steps[{k}] is {name_of(function)}, a function of a "
@@ -89,7 +89,7 @@ def _made_by(field: str, function: Callable, kind: type) -> Any:
     made = function()
     if not isinstance(made, kind):
         raise ValueError(
-            f"preprocessing.Preparation.{field} is {name_of(bound(function).function)}, which "
+            f"preprocessing.Preparation.{field} is {name_of(as_partial(function).function)}, which "
             f"returns {type(made).__name__}, expected {kind.__name__}."
         )
     return made

@@ -19,7 +19,7 @@ from ..constraints import Count, checked
 from ..data.finding import find_files, versions_of
 from ..data.reading import JSONL_SUFFIXES, LEFT_OUT, Bad, RawDocument, malformed, raw_documents
 from ..settings.user_modules import import_module
-from ..settings.whole_files import checksum
+from ..settings.atomic_writes import checksum
 from .blocks import Dropped, Source
 from .repositories import documents, repositories_in
 
@@ -181,7 +181,7 @@ def seqio_task(
     module: str | None = None,
     data_dir: str | None = None,
 ) -> Source:
-    """The text of a SeqIO task, as it is before it is tokenised.
+    """The text of a SeqIO task, as it is before it is tokenized.
 
     Args:
       name: of the task, one of yours or of `tasks.seqio.tfds_tasks`.

@@ -14,7 +14,7 @@ import numpy as np
 from fsspec.core import url_to_fs
 
 from .extras import words_of_absent
-from .whole_files import write_bytes
+from .atomic_writes import write_bytes
 
 
 class Folder:

@@ -8,7 +8,7 @@
 
 Gin's own parser reads the files, in its dialect of dynamic registration: a function is named as the
 file imports it. The statements become values, instead of entries of gin's global registry: a
-`@function` becomes a `Bound` with the settings that the files give it. So several runs can be read
+`@function` becomes a `Partial` with the settings that the files give it. So several runs can be read
 in one process and compared, and a binding that nothing uses is found. Scopes, macros and includes
 mean what they mean in gin: the lines below an include override it.
 
@@ -35,9 +35,9 @@ from gin import config_parser
 
 from ..constraints import import_name, name_of, selector_of
 from . import run_directory, t5x_names, trust
-from .bound import Bound, Call, parameters
+from .partial import Partial, Call, parameters
 from .user_modules import import_module
-from .whole_files import check_sealed_text
+from .atomic_writes import check_sealed_text
 
 ROOT = Path(__file__).resolve().parents[1]
 GIN_CONFIGS = ROOT / "gin_configs"
@@ -358,7 +358,7 @@ class GinReader:
                 function = parameter.default
                 if name not in values and callable(function) and function is not parameter.empty:
                     if settings := self._settings(function, ""):
-                        values[name] = Bound(function, **settings)
+                        values[name] = Partial(function, **settings)
             self._check_all_used()
         except RecursionError:
             raise ValueError(
@@ -398,7 +398,7 @@ class GinReader:
                 settings = self._settings(function, own_scope or scope)
                 if isinstance(function, type) and not settings and not called:
                     return function  # a class is a value by itself, such as @numpy.bfloat16
-                return (Call if called else Bound)(function, **settings)
+                return (Call if called else Partial)(function, **settings)
             case dict():
                 return {self._value(k, scope): self._value(v, scope) for k, v in value.items()}
             case list() | tuple():

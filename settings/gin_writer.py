@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..constraints import import_name, name_of
-from .bound import Bound, Call, bound, functions_in, parameters, plain
+from .partial import Partial, Call, as_partial, functions_in, parameters, plain
 
 
 class GinText(NamedTuple):
@@ -80,7 +80,7 @@ class _Writer:
     def __init__(self, fields: Mapping[str, Any]):
         self.imports: dict[str, str] = {}  # the first name of selectors -> import statement
         self.settings: list[list[str]] = []  # a block for each function
-        self._selectors: list[tuple[Bound, str]] = []  # of the functions written so far
+        self._selectors: list[tuple[Partial, str]] = []  # of the functions written so far
         everything = functions_in(fields)
         different = [one for i, one in enumerate(everything) if one not in everything[:i]]
         functions = [one.function for one in different]
@@ -104,11 +104,11 @@ class _Writer:
         if value is None or isinstance(value, bool | int | float | str):
             return repr(value)
         if callable(value):
-            one = bound(value)
+            one = as_partial(value)
             return f"@{self._reference(one, path)}{'()' if isinstance(one, Call) else ''}"
         raise _UnnamedError(repr(value))
 
-    def _reference(self, one: Bound, path: str) -> str:
+    def _reference(self, one: Partial, path: str) -> str:
         for other, selector in self._selectors:
             if plain(other) == plain(one):
                 return selector

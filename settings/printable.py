@@ -34,7 +34,7 @@ def _picture(found: re.Match[str]) -> str:
 
 
 class PrintableConsole(Console):
-    """A console that shows control characters in what it prints; its own colours and bars stay."""
+    """A console that shows control characters in what it prints; its own colors and bars stay."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

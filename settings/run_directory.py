@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote
 import jax
 from etils import epath
 
-from .whole_files import damaged, locked, read_json, write_json
+from .atomic_writes import damaged, locked, read_json, write_json
 
 CONFIG = "config.gin"  # the run's configuration; a directory that holds one is a run
 COMPARISON = "comparison.gin"  # of a directory of several runs: how they are compared
@@ -21,7 +21,7 @@ SENTENCEPIECE_MODEL = "vocabulary.model"  # of a SentencePiece vocabulary
 TOKENIZER = "tokenizer.json"  # of a Hugging Face vocabulary
 CLASSES = "classes.json"  # the names of the classes, in order
 PROMPT_FORMS = "prompt_forms.json"  # how an imported model was trained to read a text
-DATA = "data"  # a folder: the tokenised text, a token store
+DATA = "data"  # a folder: the tokenized text, a token store
 CHECKPOINTS = "checkpoints"  # a folder: one checkpoint for each saved step
 COPIES_ID = "local_copies_id"  # in the folder of checkpoints: of what `local_copies` keeps
 RUN_ID = "run_id"  # also in the folder of checkpoints, see `run_ids`
@@ -33,7 +33,7 @@ WANDB_ID = "wandb_id"  # of the run in Weights & Biases, where it has a project 
 RESULT = "result.json"  # the figures of a finished run
 LOSS_PLOT = "loss.png"  # training and held-out loss, drawn when the run is finished
 EVALUATION = "evaluation"  # a folder: answers to downstream tasks, and their scores in `METRICS`
-FIGURES = "yardsticks.jsonl"  # in that folder: what yardsticks measured, a line each time
+FIGURES = "eval_metrics.jsonl"  # in that folder: what eval metrics measured, a line each time
 IMPORTED = "hugging_face"  # a folder: what came with an imported model beside its weights
 
 

@@ -18,7 +18,7 @@ import jax
 from etils import epath
 from jax.experimental import multihost_utils
 
-from . import run_directory, whole_files
+from . import run_directory, atomic_writes
 from .folders import Folder
 
 
@@ -62,7 +62,7 @@ def _alone(checkpoints: str) -> contextlib.AbstractContextManager[None]:
     if "://" in checkpoints or _read(checkpoints) is not None:
         return contextlib.nullcontext()
     lock = os.path.join(checkpoints, f".{run_directory.RUN_ID}.lock")
-    return whole_files.locked(lock, f"Another run starts with the checkpoints {checkpoints}")
+    return atomic_writes.locked(lock, f"Another run starts with the checkpoints {checkpoints}")
 
 
 def claim_copies(checkpoints: str, copies: str) -> None:
@@ -149,8 +149,8 @@ def _read(folder: str) -> RunId | None:
     if content is None:
         return None
     try:
-        return RunId(**whole_files.parse_json(content))
-    except whole_files.UNLIKE as error:
+        return RunId(**atomic_writes.parse_json(content))
+    except atomic_writes.UNLIKE as error:
         file = posixpath.join(folder, run_directory.RUN_ID)
         raise ValueError(
             f"{file} is damaged ({error}): bring it back from a copy, such as the one in the run "
@@ -171,4 +171,4 @@ def _write(folder: str, run_id: RunId) -> None:
     if "://" in folder:
         (epath.Path(folder) / run_directory.RUN_ID).write_text(text)
     else:
-        whole_files.write_text(os.path.join(folder, run_directory.RUN_ID), text)
+        atomic_writes.write_text(os.path.join(folder, run_directory.RUN_ID), text)

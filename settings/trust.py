@@ -11,7 +11,7 @@ from typing import Any
 
 from ..constraints import import_name, selector_of
 from . import run_directory
-from .bound import bound, functions_in
+from .partial import as_partial, functions_in
 
 # Module -> its functions that describe a run; of an empty tuple all that it exports. None of them
 # runs code that its settings name, but by the setting `MODULE`, and none writes outside of the run.
@@ -28,13 +28,13 @@ OWN: Mapping[str, tuple[str, ...]] = {
     "pretrax.models": (),
     "pretrax.objectives": (),
     "pretrax.corpora": (),
-    "pretrax.inference.evaluation.labelled_evaluation": ("heldout_labels",),
+    "pretrax.inference.evaluation.labeled_evaluation": ("heldout_labels",),
     "pretrax.tasks.seqio.seqio_corpora": ("seqio_mixture", "seqio_objectives", "seqio_pairs"),
     "pretrax.tasks.seqio.seqio_objectives": ("mixture_objective",),
     "pretrax.tasks.seqio_evaluation": ("evaluation_tasks",),
     "pretrax.tasks.seqio.seqio_vocabularies": ("from_task",),
     "pretrax.corpora.vocabularies": ("trained", "utf8_bytes", "from_file", "from_run"),
-    "pretrax.corpora.worlds": (),
+    "pretrax.corpora.synthetic_tasks": (),
     "pretrax.training": ("Run",),
     "pretrax.training.devices.mesh": ("make_mesh",),
     "pretrax.training.optimizers": (),
@@ -102,7 +102,7 @@ def _in_gin(value: Any) -> str:
     """Returns a value of a field in `OUTSIDE` as the command line takes it."""
     if not isinstance(value, (list, tuple)):
         return str(value)
-    return f"[{', '.join(f'@{selector_of(bound(one).function)}' for one in value)}]"
+    return f"[{', '.join(f'@{selector_of(as_partial(one).function)}' for one in value)}]"
 
 
 def check_include(file: str, at: str) -> None:

@@ -21,7 +21,7 @@ from ..corpora.python_library.python_sources import library_documents
 from ..corpora.vocabularies import Vocabulary, special_tokens, tokenization
 from ..corpora.vocabularies.word_training import word_tokenizer
 from ..data.corpus import Corpus
-from ..settings.bound import Bound, bound, parameters
+from ..settings.partial import Partial, as_partial, parameters
 from ..settings.run_directory import VOCABULARY, check_is_run
 
 STREAM = 300_000  # tokens that statistics are cut from
@@ -87,7 +87,7 @@ def from_words(documents: Sequence[str]) -> SampleText:
 
 
 class _VocabularyMade(Exception):
-    """Ends the opening of a corpus once its vocabulary is made: its text need not be tokenised."""
+    """Ends the opening of a corpus once its vocabulary is made: its text need not be tokenized."""
 
     def __init__(self, vocabulary: Vocabulary, texts: Callable[[], Iterable[str]]):
         super().__init__("The vocabulary is made.")
@@ -138,7 +138,7 @@ def _from_corpus_texts(
 
 def _until_vocabulary(corpus: Callable) -> Callable:
     """Returns a corpus that raises `_VocabularyMade` with its texts, if it has some."""
-    one = bound(corpus)
+    one = as_partial(corpus)
     default = (parameters(one.function) or {}).get("vocabulary")
     settings = dict(one.settings)
     factory = settings.get("vocabulary", default and default.default)
@@ -146,7 +146,7 @@ def _until_vocabulary(corpus: Callable) -> Callable:
         settings["vocabulary"] = functools.partial(_make_and_stop, factory)
     if callable(within := settings.get("corpus")):
         settings["corpus"] = _until_vocabulary(within)
-    return Bound(one.function, **settings)
+    return Partial(one.function, **settings)
 
 
 def _make_and_stop(

@@ -8,7 +8,7 @@ from jax.sharding import AbstractMesh, AxisType
 
 from pretrax.data.corpus import Corpus
 from pretrax.objectives import TokenIds, bitmap, check_token_ids
-from pretrax.settings.bound import bound
+from pretrax.settings.partial import as_partial
 from pretrax.training import planning
 from pretrax.training.devices.mesh import AXES
 from pretrax.training.run import Run
@@ -33,7 +33,7 @@ IDS = check_token_ids(
 
 
 def sizes_of_mesh(run: Run) -> tuple[int, ...]:
-    settings = bound(run.mesh).settings
+    settings = as_partial(run.mesh).settings
     return tuple(settings.get(axis, 1) for axis in AXES)
 
 

@@ -24,7 +24,7 @@ from benchmarks import (
     slices,
     token_store,
 )
-from pretrax.objectives.catalogue import CATALOGUE, run_of
+from pretrax.objectives.catalog import CATALOG, run_of
 from pretrax.training import compile_check
 from pretrax.training.devices.topologies import read_topology
 from pretrax.training.run_configuration import read_fields, read_run
@@ -89,7 +89,7 @@ def test_prepare(monkeypatch, capsys):
     assert re.search(r"a phrase again and again +2 +2 +0 +0", said)
     for row in (
         "pretrax prepare",
-        "  read and tokenise alone",
+        "  read and tokenize alone",
         "datatrove: JsonlReader, .*",
         "T5: .*",
     ):
@@ -381,7 +381,7 @@ def test_objectives_and_fine_tuning_of_what_they_train(tmp_path, capsys, monkeyp
 
 
 def test_every_small_run_has_its_steps():
-    assert {run_of(name) for name in CATALOGUE} <= set(objectives.STEPS)
+    assert {run_of(name) for name in CATALOG} <= set(objectives.STEPS)
 
 
 def test_sharded_decoding(tmp_path, monkeypatch, capsys):

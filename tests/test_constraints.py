@@ -21,7 +21,7 @@ from pretrax.constraints import (
     import_name,
 )
 from pretrax.models.config import Config
-from pretrax.settings.bound import Bound, Call
+from pretrax.settings.partial import Partial, Call
 from pretrax.training.run import Run
 from tests.import_graph import modules_without_tasks
 from tests.objectives.registry import IDS
@@ -92,7 +92,7 @@ def test_what_is_refused_is_named_with_what_was_expected(given, expected):
     with pytest.raises(ValueError, match=f"^test_constraints.setting.{expected}"):
         setting(**given)
     with pytest.raises(ValueError, match=expected):  # by gin, before it is called
-        Bound(setting, **given).check()
+        Partial(setting, **given).check()
 
 
 def test_positional_arguments_are_checked_too():
@@ -103,7 +103,7 @@ def test_positional_arguments_are_checked_too():
 
 
 def test_the_result_of_a_call_is_checked_when_there_is_one():
-    later = Bound(setting, names=[Call(str)], count=Call(int))
+    later = Partial(setting, names=[Call(str)], count=Call(int))
     later.check()
     with pytest.raises(ValueError, match="names must be|count must be"):
         later()
@@ -120,7 +120,7 @@ def test_a_checked_function_is_the_one_that_its_module_has():
     build = objectives.span_corruption
     assert import_name(build) == ("pretrax.objectives", "span_corruption")
     assert pickle.loads(pickle.dumps(build)) is build
-    assert pickle.loads(pickle.dumps(Bound(build, mode="R"))) == Bound(build, mode="R")
+    assert pickle.loads(pickle.dumps(Partial(build, mode="R"))) == Partial(build, mode="R")
     assert [*inspect.signature(build).parameters][:2] == ["ids", "noise_density"]
     assert build.__module__ == "pretrax.objectives.denoising"
 

@@ -311,7 +311,7 @@ def test_training_goes_on_from_an_import(tmp_path, capsys, monkeypatch):
     scanned = one.arguments(models__decoder__scan_layers=True)  # as the import is
     tiny.run_here([*scanned, f"--gin_file={tmp_path}/run/config.gin"])
     said = capsys.readouterr().out.replace("\n", " ")
-    assert f"Starting from step 0 of {tmp_path}/run" in said and "initialised" not in said
+    assert f"Starting from step 0 of {tmp_path}/run" in said and "initialized" not in said
     after = named(open_run(str(one.dir), trusted=["tests"]).params)
     for name, x in named(params).items():  # a step as good as none
         np.testing.assert_allclose(after[name], x, atol=1e-6, err_msg=name)

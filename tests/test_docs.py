@@ -33,10 +33,10 @@ from pretrax.cli import compare
 from pretrax.comparison import results
 from pretrax.comparison.scaling import laws_of_comparisons
 from pretrax.comparison.variants import read_comparison, runs_of_variants
-from pretrax.comparison.yardsticks import writing
+from pretrax.comparison.eval_metrics import writing
 from pretrax.inference.answering.answers import answer
 from pretrax.inference.prompting.prompts import filled
-from pretrax.settings.bound import Bound
+from pretrax.settings.partial import Partial
 from pretrax.settings.command_line import add_gin_arguments, parse_with_gin
 from pretrax.training import Run, optimizers, planning, trainer
 from pretrax.training.devices.topologies import read_topology
@@ -235,7 +235,7 @@ TRAINED = {  # by one of their arguments
         (f"--gin_file=my_{kind}_run.gin" for kind in ("model", "nnx", "equinox")),
         ["--gin.training.Run.sequence_lengths={'decoder': 32}"],
     ),
-    "--gin_file=my_world_run.gin": ["--gin.models.decoder.num_layers=1"],
+    "--gin_file=my_task_run.gin": ["--gin.models.decoder.num_layers=1"],
     "--gin_file=runs/own_task.gin": ONE_DENOISER,
     "--run_dir=runs/spans_and_ul2": ONE_LAYER,
     "--run_dir=runs/masks_and_causal": [
@@ -249,7 +249,7 @@ TRAINED = {  # by one of their arguments
         "--gin.models.encoder.num_layers=1",
         "--gin.models.encoder.scan_layers=False",
         "--gin.models.encoder.remat_policy='none'",
-        "--gin.labelled_evaluation.heldout_labels.examples=4",
+        "--gin.labeled_evaluation.heldout_labels.examples=4",
     ],
 }
 # What keeps other verbs short.
@@ -262,7 +262,7 @@ MORE = {
     "evaluate": ["--examples=2"],
     "convert": [],
 }
-YARDSTICKS = {
+EVAL_METRICS = {
     "bits_per_byte": "--gin.bits_per_byte.tokens=200",
     "minimal_pairs": "--gin.minimal_pairs.pairs=2",
     "retrieve": "--gin.retrieve.candidates=4",
@@ -318,8 +318,8 @@ def parts_of(command: str) -> list[list[str]]:
 )
 def test_a_block_of_python(folder, block, monkeypatch):
     def two_steps(run):
-        optimizer = Bound(
-            optimizers.adamw, learning_rate=Bound(optimizers.warmup_constant, peak=0.1)
+        optimizer = Partial(
+            optimizers.adamw, learning_rate=Partial(optimizers.warmup_constant, peak=0.1)
         )
         small = {
             "sequence_lengths": {"decoder": 64},
@@ -408,10 +408,10 @@ def run_verb(arguments):
         with pytest.raises(SystemExit):  # such a checkpoint is not there
             cli.run(verb, rest)
     else:
-        asked = [YARDSTICKS[name] for name in YARDSTICKS if f"--yardstick={name}" in rest]
-        yardsticks = " ".join(asked).split()
-        told = any(word.startswith(("--heldout", "--yardstick")) for word in rest)
-        cli.run(verb, rest + (yardsticks or ([] if told else MORE[verb])))
+        asked = [EVAL_METRICS[name] for name in EVAL_METRICS if f"--eval_metric={name}" in rest]
+        eval_metrics = " ".join(asked).split()
+        told = any(word.startswith(("--heldout", "--eval_metric")) for word in rest)
+        cli.run(verb, rest + (eval_metrics or ([] if told else MORE[verb])))
 
 
 def start(arguments):

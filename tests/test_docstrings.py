@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pretrax import models, objectives
-from pretrax.settings.bound import Bound
+from pretrax.settings.partial import Partial
 from tests.import_graph import MODULES
 from tests.objectives.registry import IDS
 
@@ -17,7 +17,7 @@ FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 # What examples use without an import, where their module has no such name itself.
 NAMES = {
     **{name: getattr(objectives, name) for name in objectives.__all__},
-    **{"Bound": Bound, "functools": functools, "ids": IDS, "jnp": jnp, "models": models},
+    **{"Partial": Partial, "functools": functools, "ids": IDS, "jnp": jnp, "models": models},
     **{"np": np, "objectives": objectives},
 }
 

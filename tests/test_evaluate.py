@@ -10,7 +10,7 @@ import seqio
 
 from pretrax.cli import evaluate
 from pretrax.comparison.figures import HIGHER, Figure
-from pretrax.comparison.yardsticks import YARDSTICKS
+from pretrax.comparison.eval_metrics import EVAL_METRICS
 from pretrax.data import task_metrics
 from pretrax.inference.answering import task_scores
 from pretrax.inference.answering.task_scores import score_task
@@ -67,13 +67,13 @@ def shouted(text, example, is_target):
 
 @pytest.fixture(autouse=True, scope="module")
 def tasks():
-    register("colours", [task_metrics.accuracy])
-    register("colours_ids", [task_metrics.accuracy, log_likelihood], pretokenized=False)
-    register("colours_shouted", [task_metrics.exact_match], postprocess_fn=shouted)
-    register("colours_mute", [])
-    register("colours_unasked", [task_metrics.accuracy], features=["targets"])
-    if "all_colours" not in seqio.MixtureRegistry.names():
-        seqio.MixtureRegistry.add("all_colours", ["colours", "colours_ids"], default_rate=1)
+    register("colors", [task_metrics.accuracy])
+    register("colors_ids", [task_metrics.accuracy, log_likelihood], pretokenized=False)
+    register("colors_shouted", [task_metrics.exact_match], postprocess_fn=shouted)
+    register("colors_mute", [])
+    register("colors_unasked", [task_metrics.accuracy], features=["targets"])
+    if "all_colors" not in seqio.MixtureRegistry.names():
+        seqio.MixtureRegistry.add("all_colors", ["colors", "colors_ids"], default_rate=1)
 
 
 @pytest.fixture(autouse=True)
@@ -98,27 +98,27 @@ def fails(capsys, *arguments) -> str:
 # --- tasks of SeqIO -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["colours", "colours_ids"])
+@pytest.mark.parametrize("name", ["colors", "colors_ids"])
 def test_examples_are_texts(name):
     (task,) = evaluation_tasks("", names=[name])
     assert (task.texts, task.targets) == (list("efgh"), ["red", "green", "blue", "red"])
     assert (task.name, task.guess) == (name, "blue")  # most frequent among the training examples
     assert task.guessed_from == "training"
-    assert len(task.score_metrics) == (name == "colours_ids")
+    assert len(task.score_metrics) == (name == "colors_ids")
     (first,) = evaluation_tasks("", names=[name], split="train", examples=3)
     assert first.texts == list("abc")
 
 
 def test_a_baseline_of_a_long_task_says_what_it_was_counted_in(monkeypatch):
     monkeypatch.setattr("pretrax.tasks.seqio_evaluation.MOST_COUNTED", 2)
-    (task,) = evaluation_tasks("", names=["colours"])
+    (task,) = evaluation_tasks("", names=["colors"])
     assert task.guessed_from == "the first 2 examples of training"
 
 
 def test_a_task_without_training_examples():
     """As a suite of evaluation has; the baseline is counted in what is evaluated."""
-    register("colours_unseen", [task_metrics.accuracy], splits=["validation"])
-    (task,) = evaluation_tasks("", names=["colours_unseen"])
+    register("colors_unseen", [task_metrics.accuracy], splits=["validation"])
+    (task,) = evaluation_tasks("", names=["colors_unseen"])
     assert (task.guess, task.guessed_from) == ("red", "these examples")
 
 
@@ -129,19 +129,19 @@ def test_metrics_of_seqio_are_numbers_and_others_are_named():
     def auxiliary(targets, predictions, aux_values):
         return {"confidence": 1.0}
 
-    register("colours_rich", [rich, auxiliary])
-    with pytest.warns(UserWarning, match="'colours_rich': 1 of its metrics left out"):
-        (task,) = evaluation_tasks("", names=["colours_rich"])
+    register("colors_rich", [rich, auxiliary])
+    with pytest.warns(UserWarning, match="'colors_rich': 1 of its metrics left out"):
+        (task,) = evaluation_tasks("", names=["colors_rich"])
     assert [metric([], []) for metric in task.predict_metrics] == [{"right": 0.5, "n": 2}]
 
 
 def test_a_mixture_is_its_tasks_and_none_comes_twice():
-    found = evaluation_tasks("", names=["colours", "all_colours"])
-    assert [task.name for task in found] == ["colours", "colours_ids"]
+    found = evaluation_tasks("", names=["colors", "all_colors"])
+    assert [task.name for task in found] == ["colors", "colors_ids"]
 
 
 def test_answers_are_postprocessed_with_their_examples(monkeypatch):
-    (task,) = evaluation_tasks("", names=["colours_shouted"])
+    (task,) = evaluation_tasks("", names=["colors_shouted"])
     assert task.postprocess("red", 0, True) == "RED e" and task.postprocess("x", 3, False) == "X h"
     one = trained("encoder_decoder", "text_to_text")
     for answers, right in ((task.targets, 1.0), (["red"] * 4, 0.5)):
@@ -155,11 +155,11 @@ def test_answers_are_postprocessed_with_their_examples(monkeypatch):
 @pytest.mark.parametrize(
     "settings, said",
     [
-        (dict(names=["colour"]), "close to it: colours"),
-        (dict(names=["colours_mute"]), "'colours_mute' has no metrics, expected metric_fns"),
-        (dict(names=["colours_unasked"]), "'colours_unasked' has no feature 'inputs', expected"),
-        (dict(names=["colours"], split="test"), "no split 'test', expected one of"),
-        (dict(names=["colours"], examples=0), "no example in its split 'validation'"),
+        (dict(names=["color"]), "close to it: colors"),
+        (dict(names=["colors_mute"]), "'colors_mute' has no metrics, expected metric_fns"),
+        (dict(names=["colors_unasked"]), "'colors_unasked' has no feature 'inputs', expected"),
+        (dict(names=["colors"], split="test"), "no split 'test', expected one of"),
+        (dict(names=["colors"], examples=0), "no example in its split 'validation'"),
     ],
 )
 def test_tasks_that_cannot_be_scored(settings, said):
@@ -184,29 +184,29 @@ def kept(directory, name="metrics"):
 
 @pytest.mark.slow
 def test_tasks_of_a_run(answering, capsys):
-    out = run(capsys, f"--run={answering}", "--task=all_colours", "--examples=3", "--beams=2")
+    out = run(capsys, f"--run={answering}", "--task=all_colors", "--examples=3", "--beams=2")
     assert out[0].startswith(f"{answering}: respond, validation, 3 examples, 3 examples")
     table = [line.split() for line in out[1:5]]
     assert table[0] == ["task", "step", "metric", "score", "baseline"]
-    assert table[1][:3] == ["colours", "8", "accuracy"] and table[1][4] == "0.3333"
-    assert table[2][:3] == ["colours_ids", "8", "accuracy"]
-    assert table[3][:3] == ["colours_ids", "8", "log_likelihood"] and len(table[3]) == 4
+    assert table[1][:3] == ["colors", "8", "accuracy"] and table[1][4] == "0.3333"
+    assert table[2][:3] == ["colors_ids", "8", "accuracy"]
+    assert table[3][:3] == ["colors_ids", "8", "log_likelihood"] and len(table[3]) == 4
     assert any("the most frequent answer of training, always: 'blue', 'blue'" in x for x in out)
     first, second = kept(answering)
     assert first.keys() == {"task", "step", "accuracy"} and first["step"] == 8
     assert f"{second['log_likelihood']:.4g}" == table[3][3]
-    answers = kept(answering, "colours-8")
+    answers = kept(answering, "colors-8")
     assert [(x["text"], x["target"]) for x in answers] == EXAMPLES["validation"][:3]
     assert all(isinstance(x["answer"], str) for x in answers)
 
 
 @pytest.mark.slow
 def test_a_task_of_a_cache(answering, capsys, tmp_path):
-    task = seqio.TaskRegistry.get("colours")
+    task = seqio.TaskRegistry.get("colors")
     steps = [seqio.preprocessors.tokenize, seqio.CacheDatasetPlaceholder(required=True)]
-    cached = task.replace(name="colours_cached", preprocessors=steps)
-    seqio.TaskRegistry.add_provider("colours_cached", cached)
-    arguments = f"--run={answering}", "--task=colours_cached", "--examples=1", "--max_new=2"
+    cached = task.replace(name="colors_cached", preprocessors=steps)
+    seqio.TaskRegistry.add_provider("colors_cached", cached)
+    arguments = f"--run={answering}", "--task=colors_cached", "--examples=1", "--max_new=2"
     assert "from a cache alone" in fails(capsys, *arguments)
     try:
         write_cache(cached, tmp_path)
@@ -218,10 +218,10 @@ def test_a_task_of_a_cache(answering, capsys, tmp_path):
 
 @pytest.mark.slow
 def test_checkpoints_of_a_run(answering, capsys):
-    run(capsys, f"--run={answering}", "--task=colours", "--examples=1", "--max_new=2")
+    run(capsys, f"--run={answering}", "--task=colors", "--examples=1", "--max_new=2")
     before = len(kept(answering))
-    run(capsys, f"--run={answering}", "--task=colours_ids", "--all_checkpoints", "--max_new=2")
-    run(capsys, f"--run={answering}", "--task=colours_ids", "--step=3", "--max_new=2")
+    run(capsys, f"--run={answering}", "--task=colors_ids", "--all_checkpoints", "--max_new=2")
+    run(capsys, f"--run={answering}", "--task=colors_ids", "--step=3", "--max_new=2")
     lines = kept(answering)[before:]
     assert [line["step"] for line in lines] == [3, 8, 3]
     assert lines[0] == lines[2] and lines[0]["log_likelihood"] != lines[1]["log_likelihood"]
@@ -231,29 +231,29 @@ def test_a_classifier(tmp_path, capsys):
     directory = write_run(
         tmp_path, "encoder", "sequence_classification", classes=CLASSES, num_classes=3
     )
-    out = run(capsys, f"--run={directory}", "--task=colours")
+    out = run(capsys, f"--run={directory}", "--task=colors")
     assert out[0].startswith(f"{directory}: classify, validation, 4 examples")
-    assert {x["answer"] for x in kept(directory, "colours-0")} <= set(CLASSES)
+    assert {x["answer"] for x in kept(directory, "colors-0")} <= set(CLASSES)
 
 
-def test_labelled_text_of_a_file(tmp_path, capsys):
+def test_labeled_text_of_a_file(tmp_path, capsys):
     directory = write_run(
         tmp_path / "run", "encoder", "sequence_classification", classes=CLASSES, num_classes=3
     )
-    file = tmp_path / "colours.tsv"
+    file = tmp_path / "colors.tsv"
     file.write_text("text\tlabel\na\tred\nb\tblue\nc\tblue\n")
-    out = run(capsys, f"--run={directory}", f"--labelled={file}")
+    out = run(capsys, f"--run={directory}", f"--labeled={file}")
     assert out[0] == f"{directory}: classify, {file}, 3 examples"
     assert [line.split()[:3] for line in out[2:4]] == [
-        ["colours", "0", "accuracy"],
-        ["colours", "0", "macro_f1"],
+        ["colors", "0", "accuracy"],
+        ["colors", "0", "macro_f1"],
     ]
     assert out[2].split()[4] == "0.6667"
     assert "the most frequent answer of these texts, always: 'blue'" in "".join(out)
-    assert {x["answer"] for x in kept(directory, "colours-0")} <= set(CLASSES)
+    assert {x["answer"] for x in kept(directory, "colors-0")} <= set(CLASSES)
     file.write_text("text\tlabel\na\tpink\n")
-    assert "colours.tsv:2: got the label 'pink'" in fails(
-        capsys, f"--run={directory}", f"--labelled={file}"
+    assert "colors.tsv:2: got the label 'pink'" in fails(
+        capsys, f"--run={directory}", f"--labeled={file}"
     )
 
 
@@ -268,44 +268,44 @@ def test_labels_are_no_numbers_and_no_tags(tmp_path, capsys, objective, heads, s
     directory = write_run(tmp_path / "run", "encoder", objective, num_classes=heads)
     file = tmp_path / "a.tsv"
     file.write_text("text\tlabel\na\t0.5\n")
-    asked = f"--run={directory}", f"--labelled={file}"
-    assert f"The model predicts {said}, and labelled text has the name" in fails(capsys, *asked)
+    asked = f"--run={directory}", f"--labeled={file}"
+    assert f"The model predicts {said}, and labeled text has the name" in fails(capsys, *asked)
 
 
 @pytest.mark.slow
 def test_mistakes_are_said_in_a_line(answering, capsys, tmp_path):
     masked = write_run(tmp_path / "masked", "encoder", "masked_lm")
     for arguments, said in (
-        ([f"--run={answering}"], "give one of --task=NAME, --labelled=FILE, --heldout"),
+        ([f"--run={answering}"], "give one of --task=NAME, --labeled=FILE, --heldout"),
         ([f"--run={answering}", "--task=a", "--heldout"], "give one of --task"),
         (
             [f"--run={answering}", "--task=a", "--step=3", "--all_checkpoints"],
             "--step and --all_checkpoints exclude each other",
         ),
         ([f"--run={answering}", "--heldout", "--beams=4"], "--beams goes with --task"),
-        ([f"--run={answering}", "--labelled=a.tsv", "--split=x"], "--split goes with --task"),
-        ([f"--run={answering}", "--labelled=no.tsv"], "There is no file no.tsv"),
+        ([f"--run={answering}", "--labeled=a.tsv", "--split=x"], "--split goes with --task"),
+        ([f"--run={answering}", "--labeled=no.tsv"], "There is no file no.tsv"),
         ([f"--run={answering}", "--heldout", "--split=x"], "--split goes with --task"),
         ([f"--run={answering}", "--heldout", "--split=validation"], "--split goes with --task"),
         ([f"--run={answering}", "--task=a", "--objective=clm"], "--objective goes with --heldout"),
-        ([f"--run={answering}", "--heldout", "--gin.a.b=1"], "--gin.a.b=1 goes with --yardstick"),
+        ([f"--run={answering}", "--heldout", "--gin.a.b=1"], "--gin.a.b=1 goes with --eval metric"),
         ([f"--run={answering}", "--heldout", "--text=1"], "unknown argument '--text=1'"),
-        ([f"--run={answering}", "--yardstick=lengths"], "There is no yardstick 'lengths'"),
-        ([f"--run={answering}", "--task=colours", "--examples=0"], "number, 1 or more, got '0'"),
-        ([f"--run={answering}", "--task=colour"], "close to it: colours"),
-        ([f"--run={answering}", "--task=colours_mute"], "has no metrics"),
-        ([f"--run={answering}", "--task=colours", "--step=4"], "no checkpoint of step 4, but of"),
-        ([f"--run={answering}", "--task=colours", "--mode=embed"], "no answer that a metric"),
-        ([f"--run={answering}", "--task=colours", "--module=none.py"], "There is no file"),
+        ([f"--run={answering}", "--eval_metric=lengths"], "There is no eval metric 'lengths'"),
+        ([f"--run={answering}", "--task=colors", "--examples=0"], "number, 1 or more, got '0'"),
+        ([f"--run={answering}", "--task=color"], "close to it: colors"),
+        ([f"--run={answering}", "--task=colors_mute"], "has no metrics"),
+        ([f"--run={answering}", "--task=colors", "--step=4"], "no checkpoint of step 4, but of"),
+        ([f"--run={answering}", "--task=colors", "--mode=embed"], "no answer that a metric"),
+        ([f"--run={answering}", "--task=colors", "--module=none.py"], "There is no file"),
         ([f"--run={answering}", "--heldout"], "holds a model without a corpus"),
-        ([f"--run={masked}", "--task=colours"], "no answer that a metric could read"),
-        ([f"--run={tmp_path}", "--task=colours"], "is no run directory"),
+        ([f"--run={masked}", "--task=colors"], "no answer that a metric could read"),
+        ([f"--run={tmp_path}", "--task=colors"], "is no run directory"),
         ([f"--run={tmp_path}", "--heldout"], "is no run directory"),
     ):
         assert said in fails(capsys, *arguments)
 
 
-@pytest.mark.parametrize("kind", ["--heldout", "--task=colours"])
+@pytest.mark.parametrize("kind", ["--heldout", "--task=colors"])
 def test_the_latest_checkpoint_is_found_when_it_is_read(tmp_path, kind):
     """A run that is still training may remove the checkpoint that was the latest."""
     directory = write_run(tmp_path, "decoder", "causal_lm", steps=(3, 8))
@@ -342,25 +342,25 @@ def test_heldout_figures_are_those_of_the_run(tmp_path, capsys):
         assert int(targets.replace(",", "")) == score.targets and float(perplexity) > 1
 
 
-# --- yardsticks ---------------------------------------------------------------------------------
+# --- eval metrics ---------------------------------------------------------------------------------
 
 
 def words(subject, *, of: str = "checkpoint", times: int = 1) -> list[Figure]:
     return [Figure("words", subject.step * times, "words", HIGHER, 0.5, f"not of {of}")]
 
 
-def test_yardsticks_by_name(answering, capsys, monkeypatch):
-    monkeypatch.setitem(YARDSTICKS, "words", words)
-    arguments = f"--run={answering}", "--yardstick=words", "--all_checkpoints"
+def test_eval_metrics_by_name(answering, capsys, monkeypatch):
+    monkeypatch.setitem(EVAL_METRICS, "words", words)
+    arguments = f"--run={answering}", "--eval_metric=words", "--all_checkpoints"
     out = run(capsys, *arguments, "--gin.words.times=2", "--gin.mine.words.of='text'")
     assert [line.split() for line in out[1:3]] == [
         ["3", "words", "6", "0.5", "words"],
         ["8", "words", "16", "0.5", "words"],
     ]
     assert "words: not of text" in out
-    first, second = kept(answering, "yardsticks")
-    assert (first["yardstick"], first["step"], second["step"]) == ("words", 3, 8)
-    assert first["settings"]["yardstick.times"] == 2 and first["settings"]["yardstick.of"] == "text"
+    first, second = kept(answering, "eval_metrics")
+    assert (first["eval_metric"], first["step"], second["step"]) == ("words", 3, 8)
+    assert first["settings"]["eval_metric.times"] == 2 and first["settings"]["eval_metric.of"] == "text"
     assert (
         Figure(**second["figures"][0])
         == words(types.SimpleNamespace(step=8), of="text", times=2)[0]
@@ -391,7 +391,7 @@ RUN_DIR = None
 
 training.Run.run_dir = %RUN_DIR
 training.Run.corpus = @seqio_corpora.seqio_pairs
-seqio_corpora.seqio_pairs.mixture_or_task_name = "colours"
+seqio_corpora.seqio_pairs.mixture_or_task_name = "colors"
 seqio_corpora.seqio_pairs.given_tokens = 8
 seqio_corpora.seqio_pairs.answer_tokens = 8
 seqio_corpora.seqio_pairs.vocabulary = @seqio_vocabularies.from_task
@@ -418,7 +418,7 @@ training.Run.steps = 4
 training.Run.evaluate_every = 2
 training.Run.heldout_tokens = 40
 training.Run.evaluation_tasks = @seqio_evaluation.evaluation_tasks
-seqio_evaluation.evaluation_tasks.names = ["all_colours"]
+seqio_evaluation.evaluation_tasks.names = ["all_colors"]
 """
 
 
@@ -429,16 +429,16 @@ def test_fine_tuning_is_scored_as_it_goes(tmp_path, capsys):
     directory = str(tmp_path / "run")
     tiny.run_here([f"--gin_file={config}", f"--gin.RUN_DIR={directory!r}"])
     said = capsys.readouterr().out
-    scored = [line for line in read_metrics(directory) if "task/colours/accuracy" in line]
+    scored = [line for line in read_metrics(directory) if "task/colors/accuracy" in line]
     assert [line["step"] for line in scored] == [2, 4]
     for line in scored:
-        assert {"task/colours_ids/log_likelihood", "heldout/all/tokens"} <= line.keys()
-        assert line["baseline/task/colours/accuracy"] == 0.25
-        assert "baseline/task/colours_ids/log_likelihood" not in line
-    assert "step 2 task/colours/accuracy: 0" in re.sub(" +", " ", said)
+        assert {"task/colors_ids/log_likelihood", "heldout/all/tokens"} <= line.keys()
+        assert line["baseline/task/colors/accuracy"] == 0.25
+        assert "baseline/task/colors_ids/log_likelihood" not in line
+    assert "step 2 task/colors/accuracy: 0" in re.sub(" +", " ", said)
     assert "(the most frequent answer: 0.25)" in said
     # What it wrote as it went is what is found of its last checkpoint.
-    run(capsys, f"--run={directory}", "--task=colours_ids")
+    run(capsys, f"--run={directory}", "--task=colors_ids")
     (line,) = kept(directory)
-    expected = scored[-1]["task/colours_ids/log_likelihood"]
+    expected = scored[-1]["task/colors_ids/log_likelihood"]
     assert line["log_likelihood"] == pytest.approx(expected, rel=1e-4)

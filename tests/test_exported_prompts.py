@@ -9,7 +9,7 @@ import pytest
 
 from pretrax.cli import convert, predict
 from pretrax.objectives import PromptForm
-from pretrax.settings.whole_files import CHECKSUMS, sealed
+from pretrax.settings.atomic_writes import CHECKSUMS, sealed
 from pretrax.training.saved.kept_prompt_forms import (
     PROMPT_RECORD,
     read_prompt_record,

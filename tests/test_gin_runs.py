@@ -7,8 +7,8 @@ from pathlib import Path
 import jax
 import pytest
 
-from pretrax.objectives.catalogue import run_of
-from pretrax.settings.bound import bound
+from pretrax.objectives.catalog import run_of
+from pretrax.settings.partial import as_partial
 from pretrax.training.devices.mesh import batch_sharding, placed_on
 from pretrax.training.planning import (
     abstract_batch,
@@ -22,7 +22,7 @@ from tests.training import tiny
 
 BINDING = re.compile(r"^([\w./]+) = ", re.MULTILINE)
 # What runs share; no runs of their own.
-INCLUDES = {"laptop", "world", "eight_devices", "c4_pretraining", "finetuning"}
+INCLUDES = {"laptop", "task", "eight_devices", "c4_pretraining", "finetuning"}
 RUNS = sorted(p for p in Path("gin_configs/runs").glob("*.gin") if p.stem not in INCLUDES)
 OBJECTIVES = sorted(Path("gin_configs/objectives").glob("*.gin"))
 
@@ -110,5 +110,5 @@ def test_a_run_opens_with_its_command(run):
 def test_every_c4_run_names_its_devices():
     for run in RUNS:
         if run.stem.endswith("_c4"):
-            settings = bound(read_run([str(run)]).mesh).settings
+            settings = as_partial(read_run([str(run)]).mesh).settings
             assert all(isinstance(settings[axis], int) for axis in ("data", "fsdp", "tensor")), run

@@ -21,7 +21,7 @@ from pretrax.comparison.variants import read_comparison, runs_of_variants
 from pretrax.models import builders
 from pretrax.models.config import Config
 from pretrax.preprocessing import Preparation
-from pretrax.settings.bound import Bound, flattened
+from pretrax.settings.partial import Partial, flattened
 from pretrax.settings.gin_reader import named_gin_files
 from pretrax.training.run import Run, fields_of
 from tests.training import tiny
@@ -61,14 +61,14 @@ def effective(value):
     """Returns a value whose models have the defaults of their builders as settings too."""
     if isinstance(value, dict):
         return {key: effective(inner) for key, inner in value.items()}
-    if not isinstance(value, Bound) or value.function not in BUILDERS:
+    if not isinstance(value, Partial) or value.function not in BUILDERS:
         return value
     named = inspect.signature(value.function).parameters.values()
     own = {one.name: one.default for one in named if one.kind is not one.VAR_KEYWORD}
     fields = {field.name: field.default for field in dataclasses.fields(Config)}
     settings = fields | own | BUILDERS[value.function] | dict(value.settings)
     absent = (dataclasses.MISSING, inspect.Parameter.empty)
-    return Bound(value.function, **{k: v for k, v in settings.items() if v not in absent})
+    return Partial(value.function, **{k: v for k, v in settings.items() if v not in absent})
 
 
 def checksum(file: str) -> str:

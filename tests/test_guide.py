@@ -14,7 +14,7 @@ from pretrax.comparison.figures import peak_figures
 from pretrax.comparison.report.informative import BAG_OF_WORDS
 from pretrax.comparison.report.summary import summary
 from pretrax.comparison.variants import read_comparison
-from pretrax.settings.bound import bound
+from pretrax.settings.partial import as_partial
 from tests.comparison import planted
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -180,8 +180,8 @@ def test_a_figure_that_was_not_measured_is_said(tmp_path):
 
 
 @pytest.mark.parametrize("task", guide.TASKS, ids=lambda task: task.task)
-def test_the_guide_names_yardsticks_that_are_measured(task):
-    measured = [bound(y).function.__name__ for y in read_comparison(task.comparison).yardsticks]
+def test_the_guide_names_eval_metrics_that_are_measured(task):
+    measured = [as_partial(y).function.__name__ for y in read_comparison(task.comparison).eval_metrics]
     assert task.figure is None or task.figure in measured
 
 
@@ -306,7 +306,7 @@ def test_no_difference_is_a_cost_below_the_margin():
 
 def test_no_difference_is_read_off_the_interval_that_is_corrected():
     one, row = no_difference(0.0, 0.5)
-    count = len(planted.YARDSTICKS) * 2
+    count = len(planted.EVAL_METRICS) * 2
     least, most = re.search(rf"corrected for {count} differences (\S+) to ([^;]+);", row).groups()
     most = float(most)
     assert most > -one.low  # end of the uncorrected interval
@@ -366,7 +366,7 @@ def test_a_claim_names_what_its_comparison_measures(claim):
     comparison = read_comparison(claim.comparison)
     assert {claim.better, claim.than} <= set(comparison.variants)
     assert comparison.reference in (None, claim.better, claim.than)
-    measured = [bound(y).function.__name__ for y in comparison.yardsticks]
+    measured = [as_partial(y).function.__name__ for y in comparison.eval_metrics]
     assert claim.figure.split(" (")[0] in measured
 
 
@@ -398,7 +398,7 @@ def test_the_front_page_says_what_the_pages_say():
     runs = sum(len(told.trained) for told in found.values())
     assert f"{runs} runs in {len(found)} comparisons" in readme
     some = [v.verdict for v in claims.verdicts(found)]
-    for verdict in (*claims.COLOURS, claims.MISSING):
+    for verdict in (*claims.COLORS, claims.MISSING):
         count = some.count(verdict)
         words = verdict.removesuffix(" at this size")
         assert not count or re.search(rf"\b{count} (is|are) {words}", readme), verdict

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pretrax.objectives.catalogue import CATALOGUE
+from pretrax.objectives.catalog import CATALOG
 from tests.training.tiny import ROOT
 
 DOCS = ROOT / "docs"
@@ -34,11 +34,11 @@ def words(svg: str) -> str:
 
 def test_each_objective_has_a_page_and_a_picture():
     files = {path.name for path in (DOCS / "objectives").iterdir()}
-    assert files == {f"{name}.{kind}" for name in CATALOGUE for kind in ("md", "svg")}, AGAIN
+    assert files == {f"{name}.{kind}" for name in CATALOG for kind in ("md", "svg")}, AGAIN
 
 
 def test_pages_say_what_their_sources_say(drawing):
-    assert set(drawing.ELSEWHERE) | set(drawing.TEXTS) <= set(CATALOGUE)
+    assert set(drawing.ELSEWHERE) | set(drawing.TEXTS) <= set(CATALOG)
     for file, text in drawing.pages().items():
         assert kept(file) == text, f"docs/{file}: {AGAIN}"
 
@@ -53,7 +53,7 @@ def test_pages_say_how_a_figure_came_about(drawing):
     assert re.search(least, drawing._learned("ul2")) and "(" not in drawing._learned("ul2")[:150]
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
+@pytest.mark.parametrize("name", CATALOG)
 def test_a_picture_fetches_nothing(name):
     picture = kept(f"objectives/{name}.svg")
     names = {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xhtml"}
@@ -70,7 +70,7 @@ def test_the_readme_shows_what_is_printed(drawing, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CATALOGUE)
+@pytest.mark.parametrize("name", CATALOG)
 def test_a_picture_shows_what_is_printed(name, drawing, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert words(drawing.picture(name)) == words(kept(f"objectives/{name}.svg")), AGAIN

@@ -10,7 +10,7 @@ from pretrax.models.builders import abstract_params
 from pretrax.objectives import causal_lm, ul2
 from pretrax.objectives.contract import COUNTED
 from pretrax.objectives.token_ids import specimen_ids
-from pretrax.training import Bound
+from pretrax.training import Partial
 from pretrax.training.devices.accelerators import kind_of_name
 from pretrax.training.run_configuration import read_fields
 
@@ -46,7 +46,7 @@ def test_published_costs_follow_from_the_shapes(name):
 
 
 def test_gpt_3_from_its_shape():
-    decoder = Bound(
+    decoder = Partial(
         models.decoder,
         num_layers=96,
         emb_dim=12288,

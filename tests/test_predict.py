@@ -15,7 +15,7 @@ import pytest
 from pretrax.cli import predict
 from pretrax.corpora.vocabularies import special_tokens
 from pretrax.inference.answering.states import states
-from pretrax.settings import whole_files
+from pretrax.settings import atomic_writes
 from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.trained_models import open_trained
 from tests.inference.runs import CLASSES, TOKENIZER, write_run
@@ -497,7 +497,7 @@ def test_one_bad_line_costs_no_other(run_of, said, capsys, tmp_path):
     file, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     file.write_text('{"text": "a"}\n' + "[" * 100_000 + '\n{"text": " "}\n{"text": "b"}\n')
     command = [f"--run={run_of('elsewhere')}", f"--file={file}", f"--out={out}", "--mode=complete"]
-    with whole_files.locked(out, "It is written"):
+    with atomic_writes.locked(out, "It is written"):
         assert f"predict writes {out} already, in another process" in fails(capsys, *command)
     told = said(*command)
     assert '2 of them are an "error", which says why there is no answer.' in told

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from pretrax.cli import show
-from pretrax.objectives.catalogue import CATALOGUE
+from pretrax.objectives.catalog import CATALOG
 from pretrax.visualization import drawing
 from tests.training.tiny import ROOT, environment
 
@@ -33,7 +33,7 @@ def fails(capsys, *arguments) -> str:
 def test_the_list_has_every_objective(capsys):
     said = prints(capsys, "--list")
     assert re.search(r"masked_lm +mlm +77 +encoder +.*BERT, arXiv:1810\.04805", said)
-    for name in CATALOGUE:
+    for name in CATALOG:
         assert re.search(rf"^{name} ", said, re.MULTILINE)
     assert said.endswith("To see one: pretrax show --objective=NAME\n")
 
@@ -279,12 +279,12 @@ def test_short_names_and_what_to_run_next(capsys):
 
 @pytest.mark.slow
 def test_tensorflow_is_not_loaded():
-    loaded = "print({'tensorflow', 'seqio'} & set(sys.modules), len(show.CATALOGUE))"
+    loaded = "print({'tensorflow', 'seqio'} & set(sys.modules), len(show.CATALOG))"
     program = f"import sys; from pretrax.cli import show; {loaded}"
     said = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, env=environment(), capture_output=True, text=True
     )
-    assert said.stdout.strip() == f"set() {len(CATALOGUE)}", said.stderr
+    assert said.stdout.strip() == f"set() {len(CATALOG)}", said.stderr
 
 
 # --- mistakes -------------------------------------------------------------------------------------
@@ -352,7 +352,7 @@ def test_help_names_the_options(capsys):
 def test_a_page_of_each_objective_and_one_that_lists_them(capsys, tmp_path, monkeypatch):
     """Frames of [CLS] and [SEP] make a row too long, so that one of them has no page."""
     names = ("causal_lm", "masked_lm")
-    monkeypatch.setattr(show, "CATALOGUE", {name: CATALOGUE[name] for name in names})
+    monkeypatch.setattr(show, "CATALOG", {name: CATALOG[name] for name in names})
     monkeypatch.setattr(show, "STATISTICS_ROWS", 16)
     said = prints(capsys, BYTES, "--all", f"--out={tmp_path}", "--text=12345678", "--length=10")
     assert "\n1 of 2: causal_lm\n2 of 2: masked_lm, some 1 min left\n" in said

@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from pretrax.cli import train
-from pretrax.settings import run_directory, whole_files
+from pretrax.settings import run_directory, atomic_writes
 from pretrax.training.run_configuration import read_run
 from pretrax.training.saved.result import read_result
 from tests.training import tiny
@@ -73,7 +73,7 @@ def test_help_explains_and_exits_0(capsys):
             r"--gin_file=corpora/token_store.gin has it, but a later file .* last",
         ),
         (["--stepz=8"], r"unknown argument '--stepz=8'; did you mean '--steps'\?"),
-        (["--colour=8"], r"unknown argument '--colour=8'; other settings are --gin.NAME=VALUE"),
+        (["--color=8"], r"unknown argument '--color=8'; other settings are --gin.NAME=VALUE"),
         (["--steps"], r"argument --steps: expected one argument"),
         (["--gin.STEPS=[8"], r"STEPS = \[8 cannot be read: expected a Python literal"),
         (["--gin.STEPS"], r"unknown argument '--gin.STEPS'"),
@@ -260,7 +260,7 @@ def test_what_nobody_foresaw_keeps_its_traceback(data, tmp_path, monkeypatch, er
 
 def test_two_trainings_in_one_directory(data, tmp_path, capsys):
     run = tiny.Run(tmp_path, data)
-    with whole_files.locked(run.dir / run_directory.LOCK, "It is trained"):
+    with atomic_writes.locked(run.dir / run_directory.LOCK, "It is trained"):
         said = fails(capsys, run.arguments())
     assert f"{run.dir} is trained already, in another process" in said
     assert not (run.dir / "checkpoints").exists()

@@ -34,7 +34,7 @@ def model(tmp_path_factory, text) -> str:
 
 @pytest.fixture(scope="session")
 def t5_like(tmp_path_factory, text) -> str:
-    """A SentencePiece model made as T5's: unigram, no bytes, whitespace normalised."""
+    """A SentencePiece model made as T5's: unigram, no bytes, whitespace normalized."""
     import sentencepiece
 
     path = tmp_path_factory.mktemp("t5") / "t5.model"

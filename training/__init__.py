@@ -7,9 +7,9 @@
 from gin files.
 """
 
-from ..settings.bound import Bound, Call
+from ..settings.partial import Partial, Call
 from .hooks import Hook
 from .planning import Plan, open_corpus, plan
 from .run import Run, differences
 
-__all__ = ["Bound", "Call", "Hook", "Plan", "Run", "differences", "open_corpus", "plan"]
+__all__ = ["Partial", "Call", "Hook", "Plan", "Run", "differences", "open_corpus", "plan"]

@@ -28,7 +28,7 @@ from ..settings.run_directory import (
     damaged_folder,
     stand_in,
 )
-from ..settings.whole_files import locked, read_json, write_bytes, write_json
+from ..settings.atomic_writes import locked, read_json, write_bytes, write_json
 from .run import Run
 
 _COPIED = ".bucket.json"  # size, time and checksum of what was copied, by name

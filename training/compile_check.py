@@ -23,7 +23,7 @@ from ..data.corpus import Corpus
 from ..models.experts import active_parameters, assigned_share
 from ..objectives.contract import with_counted_classes
 from ..objectives.token_ids import specimen_ids
-from ..settings.bound import bound
+from ..settings.partial import as_partial
 from .buckets import folder_of, is_bucket
 from .devices.accelerators import ACCELERATORS
 from .devices.collectives import Traffic, traffic
@@ -155,7 +155,7 @@ def check(run: Run, topology: Topology) -> Check:
 
 def _elsewhere(run: Run, devices) -> tuple[Corpus, Mesh]:
     """Returns a corpus without text, and the mesh of these devices."""
-    mesh = bound(run.mesh).function
+    mesh = as_partial(run.mesh).function
     try:
         inspect.signature(mesh).bind_partial(devices=devices)
     except TypeError:

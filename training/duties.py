@@ -12,7 +12,7 @@ from .buckets import push_or_warn
 from .heldout import Evaluation
 from .hooks import AfterStep, Hook
 from .processes import as_the_first
-from .read_ahead import ReadAhead
+from .prefetch import Prefetcher
 from .reporting.console import print_warning
 from .reporting.metrics import MetricsWriter
 from .reporting.monitor import Monitor
@@ -37,7 +37,7 @@ class Duties:
     def __init__(
         self,
         training: Training,
-        ahead: ReadAhead,
+        ahead: Prefetcher,
         monitor: Monitor,
         evaluate: Callable[[int, dict], Evaluation],
         reports: Reports,

@@ -12,7 +12,7 @@ my_hooks.print_norm.every = 50
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ..settings.bound import called_with
+from ..settings.partial import called_with
 from .planning import Plan
 from .state import State
 

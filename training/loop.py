@@ -16,7 +16,7 @@ from .heldout import Evaluation
 from .hooks import AfterStep, own_hooks
 from .planning import Plan, abstract_rows, compiled, compiled_step
 from .processes import must_stop_together
-from .read_ahead import ReadAhead
+from .prefetch import Prefetcher
 from .reporting.console import StepProgress, print_warning
 from .reporting.monitor import Monitor
 from .reporting.profiling import Profiler, Steps
@@ -61,7 +61,7 @@ def take_steps(
         Profiler(profiled, traces, wall_time, warn) as profiler,
         contextlib.ExitStack() as reading,
     ):
-        ahead = reading.enter_context(read_ahead(training, step))
+        ahead = reading.enter_context(prefetch(training, step))
         monitor = Monitor(plan, writer, progress, training.spikes, training.unreported, wall_time)
         duties = Duties(training, ahead, monitor, evaluate, reports)
         hooks = [*duties.hooks(), *users]
@@ -92,7 +92,7 @@ def take_steps(
                 state = _roll_back(spike, training, reports)
                 monitor.forget()
                 step = int(state.step)
-                ahead = duties.ahead = reading.enter_context(read_ahead(training, step))
+                ahead = duties.ahead = reading.enter_context(prefetch(training, step))
             else:
                 for hook in due:
                     hook.call(AfterStep(step, state, metrics))
@@ -102,9 +102,9 @@ def take_steps(
     return state, duties.evaluation
 
 
-def read_ahead(training: Training, step: int) -> contextlib.closing[ReadAhead]:
+def prefetch(training: Training, step: int) -> contextlib.closing[Prefetcher]:
     """Returns the batches of the steps after this one, to be closed."""
-    return contextlib.closing(ReadAhead(training.batches, training.run.steps - step))
+    return contextlib.closing(Prefetcher(training.batches, training.run.steps - step))
 
 
 def _roll_back(spike: LossSpike, training: Training, reports: Reports) -> State:

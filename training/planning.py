@@ -44,7 +44,7 @@ class Plan(NamedTuple):
 
 
 def open_corpus(run: Run) -> Corpus:
-    """Opens a run's corpus, which on a first start learns its vocabulary and tokenises its text.
+    """Opens a run's corpus, which on a first start learns its vocabulary and tokenizes its text.
 
     Raises ValueError before that for what `check_run` refuses, and for a warm start from what is
     not there.

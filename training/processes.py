@@ -54,7 +54,7 @@ class ProcessWatch:
     """
 
     def __init__(self, run: Run):
-        state: Any = distributed.global_state  # initialised, so that none of its fields is None
+        state: Any = distributed.global_state  # initialized, so that none of its fields is None
         self._run = run
         self._number = state.process_id
         self._processes = state.num_processes

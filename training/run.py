@@ -2,11 +2,11 @@
 
     run = Run(
         run_dir="runs/mine",
-        corpus=Bound(corpora.python_library),
+        corpus=Partial(corpora.python_library),
         objective=objectives.ul2,
-        model=Bound(models.encoder_decoder, emb_dim=128, num_heads=4, head_dim=32, mlp_dim=256,
+        model=Partial(models.encoder_decoder, emb_dim=128, num_heads=4, head_dim=32, mlp_dim=256,
                     num_encoder_layers=2, num_decoder_layers=2),
-        optimizer=Bound(optimizers.adamw, learning_rate=Bound(optimizers.warmup_constant,
+        optimizer=Partial(optimizers.adamw, learning_rate=Partial(optimizers.warmup_constant,
         peak=1e-3)), sequence_lengths={"encoder": 128, "decoder": 128},
         batch_size=16,
         steps=700,
@@ -24,7 +24,7 @@ from ..constraints import Count, NonEmptyText, NonNegative, OpenShare, Positive
 from ..data.packing import Policy
 from ..objectives import TokenIds
 from ..objectives.mixtures import longest
-from ..settings.bound import flattened
+from ..settings.partial import flattened
 from .devices.mesh import make_mesh
 
 Lengths = Mapping[str, Count]  # number of slots of a row, by stack

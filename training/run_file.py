@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from ..settings import run_directory, whole_files
+from ..settings import run_directory, atomic_writes
 from ..settings.gin_writer import GinText, gin_text
 from .run import Run, fields_of
 
@@ -16,7 +16,7 @@ def write_run(run: Run) -> tuple[str, ...]:
     """Writes `RUN/config.gin`; returns the fields that gin cannot express, see `gin_text`."""
     written = run_text(fields_of(run))
     file = os.path.join(run.run_dir, run_directory.CONFIG)
-    whole_files.write_text(file, whole_files.sealed_text(written.text))
+    atomic_writes.write_text(file, atomic_writes.sealed_text(written.text))
     return written.unnamed
 
 
@@ -24,8 +24,8 @@ def run_text(fields: Mapping[str, Any]) -> GinText:
     """Returns fields of a `Run` as a gin file.
 
     >>> from pretrax import models
-    >>> from pretrax.settings.bound import Bound
-    >>> print(run_text({"steps": 100, "model": Bound(models.decoder, emb_dim=64)}).text)
+    >>> from pretrax.settings.partial import Partial
+    >>> print(run_text({"steps": 100, "model": Partial(models.decoder, emb_dim=64)}).text)
     from __gin__ import dynamic_registration
     <BLANKLINE>
     from pretrax import models

@@ -97,7 +97,7 @@ def moved_average(ema: Any, params: Any, decay: float, steps: Any) -> Any:
 
 
 def new_state(abstract: Abstract, seed: int, mesh: Mesh) -> State:
-    """Returns the state of step 0; each device initialises its own shards."""
+    """Returns the state of step 0; each device initializes its own shards."""
     shardings = jax.tree.map(lambda x: x.sharding, abstract.shapes)
     create = jax.jit(abstract.create, out_shardings=shardings, in_shardings=replicated(mesh))
     with placed_on(mesh):

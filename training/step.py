@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 from ..models import Model, Outputs
 from ..models.heads import builders_with, check_heads
 from ..objectives import Objective, Row, RowGroup, Term, TokenIds, batched, members_of
-from ..objectives.catalogue import SMALL_RUNS
+from ..objectives.catalog import SMALL_RUNS
 from ..objectives.layouts import LAYOUTS
 from ..objectives.streams import named
 from .devices.mesh import BATCH
@@ -319,8 +319,8 @@ def weighted_loss(recipe: Recipe, outputs, batch, weights, step):
         scale = term.scale(step) if callable(term.scale) else term.scale
         sums = term.sums if term.z_losses is None else term.sums + term.z_losses
         loss += scale * jnp.sum(sums) / _total(weights[name])
-    unlabelled = {name: dataclasses.replace(term, labels=None) for name, term in terms.items()}
-    terms = jax.tree.map(functools.partial(by_member, recipe, batch), unlabelled)
+    unlabeled = {name: dataclasses.replace(term, labels=None) for name, term in terms.items()}
+    terms = jax.tree.map(functools.partial(by_member, recipe, batch), unlabeled)
     adaptation = recipe.objective.adaptation
     return loss, Seen(terms, adaptation and adaptation.measure(outputs, batch))
 

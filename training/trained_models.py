@@ -9,7 +9,7 @@ from ..corpora.vocabularies import Vocabulary, load_vocabulary
 from ..inference import Trained
 from ..models.unrolled import unrolled
 from ..settings import run_directory
-from ..settings.whole_files import damaged
+from ..settings.atomic_writes import damaged
 from .conversion.converted_vocabularies import imported_frame
 from .conversion.generation_files import generation_rules, writes_text
 from .run import longest_rows

@@ -1,11 +1,11 @@
-"""The objective that is shown: its name, what the catalogue says of it, and the layout it is on."""
+"""The objective that is shown: its name, what the catalog says of it, and the layout it is on."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..objectives import Builder, TokenIds, members_of
-from ..objectives.catalogue import ARCHITECTURES, Entry
+from ..objectives.catalog import ARCHITECTURES, Entry
 from ..objectives.contract import with_counted_classes
 from ..objectives.layouts import LAYOUTS
 
@@ -13,7 +13,7 @@ from ..objectives.layouts import LAYOUTS
 class Choice(NamedTuple):
     name: str
     build: Builder
-    entry: Entry | None = None  # None: it is not in the catalogue
+    entry: Entry | None = None  # None: it is not in the catalog
     model: Callable | None = None  # (vocabulary rows, heads) -> the run's model, if it names one
     corpus: Callable | None = None  # of the run, where it names one
     mark_document_ends: bool | None = None  # None: as in any run of the objective
@@ -41,7 +41,7 @@ def layout_of(entry: Entry) -> str:
 
 
 def layout_for(choice: Choice, ids: TokenIds) -> str:
-    """Returns the layout of the run's model, else the catalogue's, else the first that fits.
+    """Returns the layout of the run's model, else the catalog's, else the first that fits.
 
     >>> layout_for(Choice("mine", objectives.causal_lm), ids)
     'decoder'

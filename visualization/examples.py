@@ -44,9 +44,9 @@ def example(subject: ShownObjective, view: ModelView, reader: Reader, row: int =
     segments = segments[segments > 0]
     hidden = hidden_tokens(view)[row, : segments.size]
     left_out = left_out_tokens(view)[row, : segments.size]
-    labelled = weighted_slots(view, "labels")[row]
+    labeled = weighted_slots(view, "labels")[row]
     describe = _Describer(
-        reader, view.length, _span_numbers(view, row, hidden), set(labelled[labelled >= 0].tolist())
+        reader, view.length, _span_numbers(view, row, hidden), set(labeled[labeled >= 0].tolist())
     )
     raw = describe(view.tokens[row, : segments.size], np.arange(segments.size), of_text=True)
     raw = [replace(token, kind="left out") if out else token for token, out in zip(raw, left_out)]
@@ -101,11 +101,11 @@ def _span_numbers(view: ModelView, row: int, hidden: np.ndarray) -> np.ndarray:
 class _Describer:
     """Makes the `Token`s of one row."""
 
-    def __init__(self, reader: Reader, length: int, spans: np.ndarray, labelled: set[int]):
+    def __init__(self, reader: Reader, length: int, spans: np.ndarray, labeled: set[int]):
         self.reader = reader
         self.length = length
         self.spans = spans
-        self.labelled = labelled
+        self.labeled = labeled
         ids = reader.ids
         self.special: dict[int | None, str] = {ids.pad: "pad", ids.eos: "end", ids.mask: "mask"}
         self.special |= {ids.cls: "cls", ids.sep: "sep"} | dict.fromkeys(ids.fim, "mark")
@@ -132,7 +132,7 @@ class _Describer:
         if slot >= self.length:
             return Token(text, "other", id=token)
         span = int(self.spans[slot]) if slot < self.spans.size else NO_SPAN
-        kind = "kept" if slot in self.labelled and not of_text else "text"
+        kind = "kept" if slot in self.labeled and not of_text else "text"
         return Token(text, kind, span=span, id=token, slot=slot)
 
 

@@ -11,8 +11,8 @@ def hidden_tokens(view: ModelView) -> np.ndarray:
 
     Without inputs (causal language modeling) nothing is hidden; everything is predicted.
     """
-    labelled = _is_text(view) & _marked(view, weighted_slots(view, "labels"))
-    return labelled | (_absent(view) & predicted_tokens(view))
+    labeled = _is_text(view) & _marked(view, weighted_slots(view, "labels"))
+    return labeled | (_absent(view) & predicted_tokens(view))
 
 
 def left_out_tokens(view: ModelView) -> np.ndarray:

@@ -5,8 +5,8 @@ from html import escape
 
 from ..settings.printable import printable
 
-# v0 … v7: colours of series; after Okabe and Ito (2008), for all kinds of eyes.
-COLOURS = """
+# v0 … v7: colors of series; after Okabe and Ito (2008), for all kinds of eyes.
+COLORS = """
 :root { color-scheme: light dark; --paper:#fdfcf9; --card:#fff; --ink:#22252b; --soft:#6a6f7a;
   --line:#dcdfe6; --first:#3f6fd9; --second:#d9622b; --chip:#eceef3;
   --v0:#0072b2; --v1:#d55e00; --v2:#009e73; --v3:#b4509a; --v4:#b98500; --v5:#3fa0dc; --v6:#5b616b;
@@ -17,7 +17,7 @@ COLOURS = """
   --v7:#c8925c; } }
 """
 STYLE = (
-    COLOURS
+    COLORS
     + """
 * { box-sizing: border-box }
 body { margin:0; background:var(--paper); color:var(--ink);

@@ -59,7 +59,7 @@ def measure(
     Args:
       stream: i32[n] text, repeated if it is too short.
       slots: number of slots of the first stack, which each row fills.
-      span_law, span_mean: see `objectives.catalogue.Entry.span_law`.
+      span_law, span_mean: see `objectives.catalog.Entry.span_law`.
     """
     length = longest_document(subject, slots)
     cut = np.resize(stream, (rows + rows % 2, length))

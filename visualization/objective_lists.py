@@ -5,7 +5,7 @@ from html import escape
 
 from rich.table import Table
 
-from ..objectives.catalogue import ARCHITECTURES, CATALOGUE, aliases_of
+from ..objectives.catalog import ARCHITECTURES, CATALOG, aliases_of
 from . import html
 
 LEGEND = (
@@ -33,7 +33,7 @@ def objectives_table(width: int) -> Table:
     table = Table(box=None, header_style="bold", padding=(0, 1), pad_edge=False)
     for name, how in columns.items():
         table.add_column(name, **how)
-    for name in CATALOGUE:
+    for name in CATALOG:
         cells = _cells(name)
         table.add_row(*(cells[column] for column in columns))
     return table
@@ -49,12 +49,12 @@ def index_page(pages: Mapping[str, str], refused: Mapping[str, str], command: st
     """
     heads = ("objective", "good for", "model", "attention", "loss", "paper")
     lines = []
-    for name in (name for name in CATALOGUE if name in pages):
+    for name in (name for name in CATALOG if name in pages):
         cells = {column: escape(text) for column, text in _cells(name).items()}
         words = name.replace("_", "_<wbr>")  # lines may end there
         link = f'<a href="{escape(pages[name])}">{words}</a>'
         cells["objective"] = f"{link} <small>{cells['or']}</small>"
-        cells["paper"] = _paper(CATALOGUE[name].paper)
+        cells["paper"] = _paper(CATALOG[name].paper)
         lines.append([cells[head] for head in heads])
     body = html.card(html.table(heads, lines, left=(0, 1, 2, 3, 5))) + html.soft(LEGEND)
     if refused:
@@ -66,7 +66,7 @@ def index_page(pages: Mapping[str, str], refused: Mapping[str, str], command: st
 
 def _cells(name: str) -> dict[str, str]:
     """Returns what the catalog says about an objective, by column."""
-    entry = CATALOGUE[name]
+    entry = CATALOG[name]
     return {
         "objective": name,
         "or": " ".join(aliases_of(name)),

@@ -1,4 +1,4 @@
-"""Charts as SVG that takes its colours from the page around it, light or dark."""
+"""Charts as SVG that takes its colors from the page around it, light or dark."""
 
 import io
 import re
@@ -6,9 +6,9 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .html import COLOURS
+from .html import COLORS
 
-# Drawn in these colours, which are then replaced by the page's own.
+# Drawn in these colors, which are then replaced by the page's own.
 INK = "#010203"
 MUTED = "#040506"
 FIRST = "#070809"
@@ -65,7 +65,7 @@ def drawn(panels: Sequence[Callable], width: float, height: float) -> str:
 
 
 def on_page(svg: str) -> str:
-    """An SVG file as an element of a page: with the page's colours, and no ids that could clash."""
+    """An SVG file as an element of a page: with the page's colors, and no ids that could clash."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     return re.sub(r"<[^>]*>", _tag_on_page, svg)  # the text between tags does not change
@@ -79,13 +79,13 @@ def _tag_on_page(tag: re.Match[str]) -> str:
 
 
 def standalone(svg: str) -> str:
-    """Returns the SVG of `drawn` as a file: with colours and a background of its own, light or dark
+    """Returns the SVG of `drawn` as a file: with colors and a background of its own, light or dark
     as the reader's system is. Of coordinates two decimals are kept, in half of the bytes."""
     svg = re.sub(r"<!--.*?-->", "", svg)
     svg = re.sub(r"<[^>]*>", _tag_of_file, svg)
     svg = re.sub(r"\s+", " ", svg).replace("> <", ">\n<")
     first = svg.index(">") + 1
-    style = f'<style>{COLOURS}</style><rect width="100%" height="100%" style="fill:var(--card)"/>'
+    style = f'<style>{COLORS}</style><rect width="100%" height="100%" style="fill:var(--card)"/>'
     return f"{svg[:first]}{style}{svg[first:]}\n"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ...settings import whole_files
+from ...settings import atomic_writes
 from .. import results
 from .comparison_page import page
 from .markdown_report import markdown
@@ -28,7 +28,7 @@ def write(directory: str | Path, console: Console | None = None) -> None:
     folder = Path(directory)
     summary = summary_of(results.read(folder))
     beside = [run.run for run in summary.runs if (folder / run.run).is_dir()]
-    whole_files.write_text(folder / MARKDOWN, markdown(summary))
-    whole_files.write_text(folder / PAGE, page(summary, beside))
+    atomic_writes.write_text(folder / MARKDOWN, markdown(summary))
+    atomic_writes.write_text(folder / PAGE, page(summary, beside))
     if console is not None:
         print_summary(console, summary)

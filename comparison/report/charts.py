@@ -1,6 +1,6 @@
-"""Charts of a comparison: learning curves, a yardstick's figures of every seed, and its curves.
+"""Charts of a comparison: learning curves, an eval metric's figures of every seed, and its curves.
 
-Each `draw_` function draws on an `Axes` of matplotlib; `colours` has the number of each variant's.
+Each `draw_` function draws on an `Axes` of matplotlib; `colors` has the number of each variant's.
 """
 
 import functools
@@ -21,7 +21,7 @@ from ..results import Curve
 from ..scaling.laws_of_comparisons import FittedLaw
 from . import wording
 from .summary import Column, Summary
-from .yardstick_curves import OVER, Curves
+from .eval_metric_curves import OVER, Curves
 
 GRID = 200  # points of a mean curve
 BEGINNING = 0.08  # of training, whose losses may leave the chart at its top
@@ -53,13 +53,13 @@ class Chart(NamedTuple):
 
 
 def chart_files(summary: Summary) -> dict[str, str]:
-    """Returns {name: SVG} of the charts of each law and each yardstick."""
+    """Returns {name: SVG} of the charts of each law and each eval metric."""
     return _files((*law_charts(summary), *column_charts(summary)))
 
 
 def curve_files(summary: Summary) -> dict[str, str]:
-    """Returns {name: SVG} of the curves of each yardstick over text tokens, and over FLOPs."""
-    return _files(chart for over, chart in yardstick_curve_charts(summary) if over in FILES_OVER)
+    """Returns {name: SVG} of the curves of each eval metric over text tokens, and over FLOPs."""
+    return _files(chart for over, chart in eval_metric_curve_charts(summary) if over in FILES_OVER)
 
 
 def _files(charts: Iterable[Chart]) -> dict[str, str]:
@@ -91,8 +91,8 @@ def law_charts(summary: Summary) -> list[Chart]:
 
 
 def column_charts(summary: Summary, links: Links | None = None) -> list[Chart]:
-    """Returns the chart of each yardstick; dots link to the runs that have a link."""
-    draw = functools.partial(draw_column, colours=numbers_of(summary), links=links or {})
+    """Returns the chart of each eval metric; dots link to the runs that have a link."""
+    draw = functools.partial(draw_column, colors=numbers_of(summary), links=links or {})
     charts = []
     for column in summary.columns:
         colon = ":" if wording.unit_beside(column) else ","
@@ -102,16 +102,16 @@ def column_charts(summary: Summary, links: Links | None = None) -> list[Chart]:
     return charts
 
 
-def yardstick_curve_charts(summary: Summary) -> list[tuple[str, Chart]]:
-    """Returns the curves of each yardstick over each of `OVER`, with what they are over."""
+def eval_metric_curve_charts(summary: Summary) -> list[tuple[str, Chart]]:
+    """Returns the curves of each eval metric over each of `OVER`, with what they are over."""
     charts = []
     with_curves = [column for column in summary.columns if column.name in summary.curves]
     for column, over in itertools.product(with_curves, OVER):
         curves = summary.curves[column.name]
         draw = functools.partial(
-            draw_yardstick_curves,
+            draw_eval_metric_curves,
             curves=curves,
-            colours=numbers_of(summary),
+            colors=numbers_of(summary),
             over=over,
             baseline=column.baseline,
         )
@@ -129,14 +129,14 @@ def learning_charts(summary: Summary) -> list[Chart]:
             by_name.setdefault(name, {}).setdefault(run.variant, []).append(curve)
     charts = []
     for name, curves in by_name.items():
-        draw = functools.partial(draw_curves, curves=curves, colours=numbers_of(summary))
+        draw = functools.partial(draw_curves, curves=curves, colors=numbers_of(summary))
         height = LEARNING_HEIGHT + LEGEND_LINE * len(curves)
         charts.append(Chart(name, wording.about_curve(name), height, draw))
     return charts
 
 
 def numbers_of(summary: Summary) -> dict[str, int]:
-    """Returns the number of each variant's colour."""
+    """Returns the number of each variant's color."""
     return {variant: number for number, variant in enumerate(summary.setup.variants)}
 
 
@@ -151,14 +151,14 @@ def shown(name: str) -> str:
     return f"\N{ZERO WIDTH SPACE}{name}" if name.startswith("_") else name
 
 
-def _colour(number: int) -> str:
+def _color(number: int) -> str:
     return SERIES[number % len(SERIES)]
 
 
 def _line(number: int) -> dict[str, Any]:
-    """Returns the line of a series, which beyond the first colours differs by its dashes too."""
+    """Returns the line of a series, which beyond the first colors differs by its dashes too."""
     dashes = ("-", "--", ":")[number // 4 % 3]
-    return dict(color=_colour(number), linestyle=dashes, linewidth=1.4)
+    return dict(color=_color(number), linestyle=dashes, linewidth=1.4)
 
 
 def _name_lines_below(axes: Any) -> None:
@@ -171,7 +171,7 @@ def _in_legend(variant: str) -> str:
 
 
 def draw_curves(
-    axes: Any, curves: Mapping[str, Sequence[Curve]], colours: Mapping[str, int]
+    axes: Any, curves: Mapping[str, Sequence[Curve]], colors: Mapping[str, int]
 ) -> None:
     """Draws curves over the text tokens seen: the mean of each variant's seeds, and their range."""
     from matplotlib.ticker import EngFormatter
@@ -183,10 +183,10 @@ def draw_curves(
         last = min(c[-1][0] for c in some)
         x = np.linspace(first, last, GRID)
         y = np.stack([np.interp(x, *np.array(curve).T) for curve in some])
-        axes.plot(x, y.mean(0), label=_in_legend(variant), **_line(colours[variant]))
+        axes.plot(x, y.mean(0), label=_in_legend(variant), **_line(colors[variant]))
         if len(some) > 1:
-            colour = _colour(colours[variant])
-            axes.fill_between(x, y.min(0), y.max(0), color=colour, alpha=0.2, linewidth=0)
+            color = _color(colors[variant])
+            axes.fill_between(x, y.min(0), y.max(0), color=color, alpha=0.2, linewidth=0)
         tops.append(y[:, x > BEGINNING * last].max())
     (low, _), top = axes.get_ylim(), max(tops)
     axes.set(xlabel="text tokens seen", ylim=(low, top + 0.05 * (top - low)))
@@ -194,25 +194,25 @@ def draw_curves(
     _name_lines_below(axes)
 
 
-def draw_column(axes: Any, column: Column, colours: Mapping[str, int], links: Links) -> None:
+def draw_column(axes: Any, column: Column, colors: Mapping[str, int], links: Links) -> None:
     """Draws a line for each variant: every seed's figure, which links to its run, and their mean
     with its interval; the baseline is a dashed line across."""
-    for y, (variant, number) in enumerate(colours.items()):
+    for y, (variant, number) in enumerate(colors.items()):
         seeds = column.values[variant]
-        colour = _colour(number)
+        color = _color(number)
         if not seeds:
             continue
         x = list(seeds.values())
         heights = [y + 0.17] * len(seeds)
-        dots = axes.scatter(x, heights, s=13, color=colour, alpha=0.65, linewidths=0)
+        dots = axes.scatter(x, heights, s=13, color=color, alpha=0.65, linewidths=0)
         dots.set_urls([links.get((variant, seed)) for seed in seeds])
         mean = column.estimates[variant]
         if math.isfinite(mean.low):
-            axes.plot([mean.low, mean.high], [y - 0.13] * 2, color=colour, linewidth=2)
-        axes.plot(mean.mean, y - 0.13, "D", color=colour, markersize=4.5)
-    names = [textwrap.fill(shown(name), NAME, max_lines=2, placeholder="…") for name in colours]
-    axes.set_yticks(range(len(colours)), names)
-    axes.set_ylim(len(colours) - 0.5, -0.5)
+            axes.plot([mean.low, mean.high], [y - 0.13] * 2, color=color, linewidth=2)
+        axes.plot(mean.mean, y - 0.13, "D", color=color, markersize=4.5)
+    names = [textwrap.fill(shown(name), NAME, max_lines=2, placeholder="…") for name in colors]
+    axes.set_yticks(range(len(colors)), names)
+    axes.set_ylim(len(colors) - 0.5, -0.5)
     axes.grid(axis="x", color=MUTED, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines["left"].set_visible(False)
@@ -222,16 +222,16 @@ def draw_column(axes: Any, column: Column, colours: Mapping[str, int], links: Li
     axes.ticklabel_format(axis="x", useOffset=False)
 
 
-def draw_yardstick_curves(
-    axes: Any, curves: Curves, colours: Mapping[str, int], over: str, baseline: float | None
+def draw_eval_metric_curves(
+    axes: Any, curves: Curves, colors: Mapping[str, int], over: str, baseline: float | None
 ) -> None:
-    """Draws a yardstick over one of `OVER`: the mean of each variant's seeds at each checkpoint,
+    """Draws an eval metric over one of `OVER`: the mean of each variant's seeds at each checkpoint,
     and their range; the baseline is a dashed line across."""
     from matplotlib.ticker import FuncFormatter
 
     for variant, checkpoints in curves.items():
         x = [getattr(checkpoint.spent, OVER[over]) for checkpoint in checkpoints]
-        line = dict(marker="o", markersize=3, markeredgewidth=0) | _line(colours[variant])
+        line = dict(marker="o", markersize=3, markeredgewidth=0) | _line(colors[variant])
         axes.plot(
             x, [checkpoint.mean for checkpoint in checkpoints], label=_in_legend(variant), **line
         )
@@ -264,7 +264,7 @@ def draw_law(axes: Any, law: FittedLaw) -> None:
         points = [point for point in law.points if point.run.parameters == size]
         flops = [p.run.flops for p in points]
         losses = [p.loss for p in points]
-        dots = dict(color=_colour(number), markersize=4, alpha=0.65, markeredgewidth=0)
+        dots = dict(color=_color(number), markersize=4, alpha=0.65, markeredgewidth=0)
         axes.plot(flops, losses, "o", **dots)
         name = f"{amount(size)} parameters"
         line = _line(number)

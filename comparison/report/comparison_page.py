@@ -16,11 +16,11 @@ from .charts import (
     column_charts,
     law_charts,
     learning_charts,
-    yardstick_curve_charts,
+    eval_metric_curve_charts,
 )
-from .markdown_report import YARDSTICKS, Section, items, runs_section, sections
+from .markdown_report import EVAL_METRICS, Section, items, runs_section, sections
 from .summary import Summary
-from .yardstick_curves import OVER
+from .eval_metric_curves import OVER
 
 STYLE = """
 .grid { display:grid; grid-template-columns:repeat(auto-fill, minmax(min(100%, 22rem), 1fr));
@@ -42,8 +42,8 @@ def page(summary: Summary, linked: Collection[str] = ()) -> str:
     next_to_it = [run for run in summary.runs if run.run in linked]
     links = {(run.variant, run.seed): quote(run.run) + "/" for run in next_to_it}
     charts = {
-        YARDSTICKS: _yardsticks(summary, links),
-        wording.CURVES_TITLE: _yardstick_curves(summary),
+        EVAL_METRICS: _eval_metrics(summary, links),
+        wording.CURVES_TITLE: _eval_metric_curves(summary),
         **{f"The {chart.name}": _grid([_figure(chart)]) for chart in law_charts(summary)},
     }
     body = (
@@ -79,7 +79,7 @@ def _grid(figures: Iterable[str]) -> str:
     return f'<div class="grid">{"".join(figures)}</div>\n'
 
 
-def _yardsticks(summary: Summary, links: Links) -> str:
+def _eval_metrics(summary: Summary, links: Links) -> str:
     explained = soft(
         "Every seed is a dot, which links to its run if the run is next to this page; ◆ is the "
         "mean with its interval; the dashed line is the baseline, if it is near."
@@ -87,8 +87,8 @@ def _yardsticks(summary: Summary, links: Links) -> str:
     return explained + _grid(map(_figure, column_charts(summary, links)))
 
 
-def _yardstick_curves(summary: Summary) -> str:
-    """Returns the curves of each yardstick. A switch shows those over one of `OVER`."""
+def _eval_metric_curves(summary: Summary) -> str:
+    """Returns the curves of each eval metric. A switch shows those over one of `OVER`."""
     switch = "".join(
         f'<input type="radio" name="over" id="over{k}"{" checked" * (k == 0)}>'
         f'<label for="over{k}">{over}</label>'
@@ -97,7 +97,7 @@ def _yardstick_curves(summary: Summary) -> str:
     numbers = {over: k for k, over in enumerate(OVER)}
     figures = (
         f'<div class="over{numbers[over]}">{_figure(chart)}</div>'
-        for over, chart in yardstick_curve_charts(summary)
+        for over, chart in eval_metric_curve_charts(summary)
     )
     return f'<div class="switch">over {switch}\n{_grid(figures)}</div>\n'
 
@@ -105,7 +105,7 @@ def _yardstick_curves(summary: Summary) -> str:
 def _learning_curves(summary: Summary) -> str:
     explained = soft(
         "Means over seeds, and their range. Losses of different objectives are not of one kind: "
-        "what compares them are the yardsticks."
+        "what compares them are the eval metrics."
     )
     figures = [_figure(chart) for chart in learning_charts(summary)]
     return f"<h2>Learning curves</h2>\n{explained}{_grid(figures)}" if figures else ""

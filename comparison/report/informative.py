@@ -1,4 +1,4 @@
-"""Rules that find what a yardstick could not detect. They use only the results of a comparison.
+"""Rules that find what an eval metric could not detect. They use only the results of a comparison.
 
 A difference between two variants is not informative if one of them is not shown to be better than a
 reference that needs no model, or if a run was fine-tuned at an edge of its grid of learning rates.

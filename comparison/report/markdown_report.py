@@ -22,7 +22,7 @@ from .tables import Table
 NO_LINKS: Links = MappingProxyType({})
 
 MANY = 24  # differences, which a page folds
-YARDSTICKS = "Yardsticks"
+EVAL_METRICS = "Eval metrics"
 CHARTS = (
     "Of each variant: every seed a dot, ◆ their mean with its 95% interval; dashed: the baseline, "
     "where it is near."
@@ -43,10 +43,10 @@ def markdown(summary: Summary, charts: Sequence[str] = (), curves: Sequence[str]
 
     Args:
       charts: files next to the report, which are shown below the first table.
-      curves: files of the yardsticks over training.
+      curves: files of the eval metrics over training.
     """
     images = {
-        YARDSTICKS: _joined(_images(charts), CHARTS) if charts else "",
+        EVAL_METRICS: _joined(_images(charts), CHARTS) if charts else "",
         wording.CURVES_TITLE: _images(curves),
     }
     text = _joined(
@@ -65,11 +65,11 @@ def markdown(summary: Summary, charts: Sequence[str] = (), curves: Sequence[str]
 def sections(summary: Summary, links: Links = NO_LINKS) -> list[Section]:
     """Returns the sections below the findings, without those that would be empty."""
     heads = [f"{c.name} ({wording.about_column(c)})" for c in summary.columns]
-    means = _table(tables.yardsticks(summary, heads)) if summary.columns else ""
-    every = [Section(YARDSTICKS, means, items(wording.notes(summary)))]
+    means = _table(tables.eval_metrics(summary, heads)) if summary.columns else ""
+    every = [Section(EVAL_METRICS, means, items(wording.notes(summary)))]
     if summary.curves:
         best = items(wording.best_at_equal(summary))
-        numbers = _table(tables.yardstick_curves(summary))
+        numbers = _table(tables.eval_metric_curves(summary))
         every.append(Section(wording.CURVES_TITLE, best, _joined(wording.CURVES, numbers)))
     for law in summary.laws:
         if law.fit is not None:
@@ -88,7 +88,7 @@ def sections(summary: Summary, links: Links = NO_LINKS) -> list[Section]:
     took = _joined(escaped(equality.equal(summary)), _table(tables.cost_table(summary)))
     every.append(Section(equality.title(summary), took, "\n".join(changes)))
     if summary.tuned:
-        tried = _joined(_table(tables.trials(summary)), wording.TRIALS)
+        tried = _joined(_table(tables.tuning_trials(summary)), wording.TRIALS)
         every.append(Section(wording.TRIALS_TITLE, tried))
     every.append(Section("What this does not prove", prose(wording.limits(summary))))
     failed = "\n".join(
@@ -134,7 +134,7 @@ def _linked(text: str, url: str | None) -> str:
 
 
 def _table(table: Table, urls: Mapping[int, str | None] = MappingProxyType({})) -> str:
-    """Returns a table in which the first cell of a row links to the row's URL, if it has one."""
+    """Returns a table in which the first trial of a row links to the row's URL, if it has one."""
     heads = map(escaped, table.heads)
     dashes = ["---", *["---:"] * (len(table.heads) - 1)]
     rows = [

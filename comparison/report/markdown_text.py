@@ -28,8 +28,8 @@ def escaped(text: str) -> str:
 def prose(text: str) -> str:
     r"""Returns an author's text, escaped except for the code between backticks.
 
-    >>> prose("`world_answers`, of <s>")
-    '`world_answers`, of &lt;s&gt;'
+    >>> prose("`synthetic_answers`, of <s>")
+    '`synthetic_answers`, of &lt;s&gt;'
     """
     parts = _CODE.split(" ".join(text.split()))
     texts = [part if i % 2 else _between(part) for i, part in enumerate(parts)]

@@ -10,9 +10,9 @@ from ..figures import HIGHER, NEITHER
 from ..results import ComparisonSetup, Measurement, Results, TrainedRun
 from ..scaling.laws_of_comparisons import FittedLaw, laws_of
 from ..statistics import NO_SPREAD, Difference, Estimate, Values, differences, estimate
-from .yardstick_curves import Curves, curves_of
+from .eval_metric_curves import Curves, curves_of
 
-_SETTINGS = re.compile(r" \(.*\)")  # such as " (power=4)", see `figures.labelled`
+_SETTINGS = re.compile(r" \(.*\)")  # such as " (power=4)", see `figures.labeled`
 
 
 class Column(NamedTuple):
@@ -67,7 +67,7 @@ class Summary(NamedTuple):
     parts: Sequence[Column]  # of the columns: shown without claims
     differences: Sequence[Difference]  # of the columns: one family; none of several budgets
     laws: Sequence[FittedLaw]  # of losses, where variants have several budgets
-    tuned: Mapping[str, TunedVariant]  # by variant, of those whose trials were kept
+    tuned: Mapping[str, TunedVariant]  # by variant, of those whose tuning trials were kept
     curves: Mapping[str, Curves]  # by the column's name, where more than the end was measured
 
     @property
@@ -117,7 +117,7 @@ def summary(results: Results) -> Summary:
 
 def _tuned(results: Results) -> dict[str, TunedVariant]:
     losses: dict[str, dict[float, dict[int, list[float]]]] = {}
-    for one in results.trials:
+    for one in results.tuning_trials:
         rounds = losses.setdefault(one.variant, {}).setdefault(one.value, {})
         rounds.setdefault(one.round, []).append(one.loss)
     return {

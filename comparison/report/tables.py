@@ -11,19 +11,19 @@ from ..statistics import LEVEL, Difference
 from .equality import COSTS, costs, spreads
 from .summary import Summary
 from .wording import difference_words, mean_words, short, unit_beside
-from .yardstick_curves import OVER
+from .eval_metric_curves import OVER
 
-BASELINE = "baseline"  # the last row of `yardsticks`: what a model that knows nothing reaches
+BASELINE = "baseline"  # the last row of `eval_metrics`: what a model that knows nothing reaches
 
 
 class Table(NamedTuple):
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
-    strong: Collection[tuple[int, int]] = ()  # (row, column) of the cells that stand out
+    strong: Collection[tuple[int, int]] = ()  # (row, column) of the trials that stand out
 
 
-def yardsticks(summary: Summary, heads: Sequence[str]) -> Table:
-    """Returns the mean of each variant at each yardstick, and the baselines where one is known."""
+def eval_metrics(summary: Summary, heads: Sequence[str]) -> Table:
+    """Returns the mean of each variant at each eval metric, and the baselines where one is known."""
     columns = summary.columns
     variants = list(summary.setup.variants)
     rows = [[variant, *(mean_words(c, variant) for c in columns)] for variant in variants]
@@ -34,7 +34,7 @@ def yardsticks(summary: Summary, heads: Sequence[str]) -> Table:
     return Table(["", *heads], rows, strong)
 
 
-def yardstick_curves(summary: Summary) -> Table:
+def eval_metric_curves(summary: Summary) -> Table:
     """Returns a row for each checkpoint of a variant: what it had cost, and the means there."""
     columns = [column for column in summary.columns if column.name in summary.curves]
     rows = []
@@ -55,7 +55,7 @@ def yardstick_curves(summary: Summary) -> Table:
     return Table(["", "step", *OVER, *(c.name for c in columns)], rows)
 
 
-def trials(summary: Summary) -> Table:
+def tuning_trials(summary: Summary) -> Table:
     """Returns the loss of each value that was tried, by round; the chosen ones stand out."""
     shares = summary.setup.shares
     rows: list[list[str]] = []
@@ -72,7 +72,7 @@ def trials(summary: Summary) -> Table:
 
 
 def parts(summary: Summary) -> Table:
-    """Returns a row for each part of a yardstick, a column for each variant."""
+    """Returns a row for each part of an eval metric, a column for each variant."""
     variants = list(summary.setup.variants)
     rows = [[c.name, *(mean_words(c, variant) for variant in variants)] for c in summary.parts]
     strong = {
@@ -83,7 +83,7 @@ def parts(summary: Summary) -> Table:
 
 def differences(some: Sequence[Difference]) -> Table:
     rows = [[d.figure, *difference_words(d)] for d in some]
-    heads = ["yardstick", "variants", "difference", "95% interval", "p, corrected", ""]
+    heads = ["eval_metric", "variants", "difference", "95% interval", "p, corrected", ""]
     strong = {(row, 5) for row, d in enumerate(some) if d.holds}
     return Table([*heads, "seeds needed"], rows, strong)
 

@@ -10,14 +10,14 @@ from .equality import unequal
 from .summary import Summary
 
 FEW = 5  # differences that do not hold, in words
-TRIALS = "held-out loss of each trial, by the variant's own objective"
+TRIALS = "held-out loss of each tuning trial, by the variant's own objective"
 
 
 def print_summary(console: Console, summary: Summary) -> None:
     console.print(Text(f"\n{summary.setup.question}", "bold"))
     console.print(Text(wording.setting(summary), "dim"))
     if summary.tuned:
-        console.print(_table(tables.trials(summary), TRIALS))
+        console.print(_table(tables.tuning_trials(summary), TRIALS))
     for line in wording.tuning(summary):
         console.print(Text(line, "dim"))
     if summary.columns:
@@ -43,12 +43,12 @@ def _means(summary: Summary) -> Table:
         f"{c.name} {wording.ARROW[c.better]}\n{wording.unit_beside(c)}" for c in summary.columns
     ]
     caption = "mean ± half of its 95% interval over seeds; the best mean is green"
-    means = tables.yardsticks(summary, heads)
+    means = tables.eval_metrics(summary, heads)
     return _table(means, caption, dim=len(summary.setup.variants))
 
 
 def _table(of: tables.Table, caption: str, dim: int | None = None) -> Table:
-    """Returns a table whose strong cells are green; `dim` is the index of a row that is dim."""
+    """Returns a table whose strong trials are green; `dim` is the index of a row that is dim."""
     table = plain_table("", *map(Text, of.heads[1:]))
     table.caption = caption
     table.caption_justify = "left"

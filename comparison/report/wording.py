@@ -13,7 +13,7 @@ from ..scaling.laws_of_comparisons import FittedLaw
 from ..statistics import LEVEL, MOST_SEEDS, POWER, Difference
 from .informative import why_column_is_not_informative, why_not_informative
 from .summary import Column, Summary, best_of
-from .yardstick_curves import OVER
+from .eval_metric_curves import OVER
 
 WHICH = {HIGHER: "higher is better", LOWER: "lower is better", NEITHER: ""}
 ARROW = {HIGHER: "↑", LOWER: "↓", NEITHER: ""}
@@ -35,21 +35,21 @@ _SEEDS_BEFOREHAND = (
 
 TRIALS_TITLE = "How each variant was tuned"
 TRIALS = (
-    "The loss that each variant trains, on training text that the trials held out: of one variant "
+    "The loss that each variant trains, on training text that the tuning trials held out: of one variant "
     "losses can be compared, of two not. Only the best values of a round are tried in the next, "
-    "and the best of the last is chosen (successive halving, Jamieson & Talwalkar 2016). Trials "
-    "have seeds of their own, and what the yardsticks measure has no part in them."
+    "and the best of the last is chosen (successive halving, Jamieson & Talwalkar 2016). Tuning trials "
+    "have seeds of their own, and what the eval metrics measure has no part in them."
 )
-CURVES_TITLE = "Yardsticks over training"
+CURVES_TITLE = "Eval metrics over training"
 CURVES = (
     "Means over seeds at each checkpoint, and their range; each line ends with what is compared "
     "above, and between checkpoints nothing was measured; dashed: the baseline, where it is near. "
     "Seconds are those of training alone, on the machine that each run had. A learning rate that "
-    "falls does so over the whole run, which favours a variant whose run ends at some amount over "
+    "falls does so over the whole run, which favors a variant whose run ends at some amount over "
     "one whose run goes on. No test is made of these."
 )
 _BEYOND = {"smallest": "smaller", "largest": "larger"}
-PARTS_TITLE = "Parts of the yardsticks"
+PARTS_TITLE = "Parts of the eval metrics"
 PARTS = "Without claims: no test was made of these."
 
 
@@ -71,7 +71,7 @@ def about_column(column: Column) -> str:
 def unit_beside(column: Column) -> str:
     """Returns the unit, for beside the column's name; "" where the name says it.
 
-    It does where a yardstick measured in several units: "bits_per_byte (bits per byte)".
+    It does where an eval metric measured in several units: "bits_per_byte (bits per byte)".
     """
     return "" if f"({column.unit})" in column.name else column.unit
 
@@ -123,7 +123,7 @@ def tuning(summary: Summary) -> list[str]:
         shares = " and ".join(map(percent, setup.shares))
         chosen = (f"{variant} {one.chosen:g}" for variant, one in summary.tuned.items())
         lines = [
-            f"Tuned for each variant: {setup.tuned}, by trials of {shares} of its steps. "
+            f"Tuned for each variant: {setup.tuned}, by tuning trials of {shares} of its steps. "
             f"Chosen: {', '.join(chosen)}."
         ]
         for variant, one in summary.tuned.items():
@@ -135,13 +135,13 @@ def tuning(summary: Summary) -> list[str]:
     if set(rates) != set(setup.variants):
         return [
             "Not tuned: learning rates are those of the base run and of the variants' own lines, "
-            "and none was chosen by trials: what is found may be how well they suit each variant."
+            "and none was chosen by tuning trials: what is found may be how well they suit each variant."
         ]
     if len(set(rates.values())) == 1:
         rate = next(iter(rates.values()))
         return [f"Not tuned: one learning rate, {rate:g}, for all variants: {suits}"]
     given = ", ".join(f"{variant} {rate:g}" for variant, rate in rates.items())
-    return [f"Not tuned: learning rates were given, not chosen by trials: {given}."]
+    return [f"Not tuned: learning rates were given, not chosen by tuning trials: {given}."]
 
 
 def in_short(summary: Summary) -> list[str]:
@@ -168,7 +168,7 @@ def found(summary: Summary) -> list[str]:
     if not total:
         reference = summary.setup.reference
         pair = f"no variant and {reference}" if reference else "no two variants"
-        return [f"There is nothing to compare: {pair} share a yardstick and a seed."]
+        return [f"There is nothing to compare: {pair} share an eval metric and a seed."]
     lines = [_claim(summary, d) for d in summary.differences if d.holds]
     rest = [d for d in summary.differences if not d.holds]
     if rest and lines:
@@ -236,7 +236,7 @@ def short(value: float) -> str:
 
 
 def best_at_equal(summary: Summary) -> list[str]:
-    """Returns a line for each yardstick that has curves of several variants: the best mean at the
+    """Returns a line for each eval metric that has curves of several variants: the best mean at the
     most that all of them have had, of text tokens, FLOPs and seconds; of equal means, all that have
     it.
 
@@ -289,7 +289,7 @@ def notes(summary: Summary) -> list[str]:
 
 
 def refused(summary: Summary) -> list[str]:
-    """Returns why yardsticks could not measure variants, with the seeds where others of a variant
+    """Returns why eval metrics could not measure variants, with the seeds where others of a variant
     were measured; and which figures of a variant are no number."""
     seeds: dict[tuple[str, str, str], list[int]] = {}
     for run in summary.runs:
@@ -308,7 +308,7 @@ def refused(summary: Summary) -> list[str]:
 
 
 def _left_out(summary: Summary) -> list[str]:
-    """Returns a line for each variant of which a yardstick lacks seeds."""
+    """Returns a line for each variant of which an eval metric lacks seeds."""
     seeds = len({run.seed for run in summary.runs})
     lines = []
     for variant in summary.setup.variants:

@@ -89,7 +89,7 @@ def law_of_directory(directory: str | Path) -> FittedLaw:
         names = ", ".join(law.figure for law in laws)
         raise ValueError(
             f"{directory} has {f'several losses, {names}' if laws else f'no loss in {NATS}'}: "
-            "expected one, as yardsticks.loss_under gives for one objective."
+            "expected one, as eval_metrics.loss_under gives for one objective."
         )
     (law,) = laws
     if law.fit is None:

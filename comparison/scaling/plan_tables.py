@@ -134,7 +134,7 @@ def print_run(
         console.print(
             f"The vocabulary has {T5_VOCABULARY:,} rows; training.Run.vocabulary_rows sets it."
         )
-    _print_utilisation(console, chips)
+    _print_utilization(console, chips)
 
 
 def _print_assumptions(
@@ -158,7 +158,7 @@ def _print_assumptions(
     if fitted is not None:
         for flops in budgets:
             _warn_of_extrapolation(console, flops, *fitted.budgets)
-    _print_utilisation(console, chips)
+    _print_utilization(console, chips)
 
 
 def _warn_of_extrapolation(console: Console, flops: float, least: float, most: float) -> None:
@@ -173,9 +173,9 @@ def _warn_of_extrapolation(console: Console, flops: float, least: float, most: f
         )
 
 
-def _print_utilisation(console: Console, chips: Chips | None) -> None:
+def _print_utilization(console: Console, chips: Chips | None) -> None:
     if chips:
-        console.print(f"At {chips.utilisation:.0%} of the peak of {chips.kind} (--mfu).")
+        console.print(f"At {chips.utilization:.0%} of the peak of {chips.kind} (--mfu).")
 
 
 def _print_columns(console: Console, columns: Sequence[dict[str, str]]) -> None:

@@ -17,7 +17,7 @@ from ...models.experts import active_parameters
 from ...objectives.contract import with_counted_classes
 from ...objectives.layouts import LAYOUTS
 from ...objectives.token_ids import specimen_ids
-from ...settings.bound import bound
+from ...settings.partial import as_partial
 from ...training.devices.accelerators import ACCELERATORS
 from ...training.run import T5_VOCABULARY
 from ...training.state import unboxed
@@ -121,7 +121,7 @@ def devices_of_mesh(fields: Mapping[str, Any]) -> int | None:
 def _mesh(fields: Mapping[str, Any]) -> tuple[int, int]:
     """Returns a mesh's axis `data`, and the product of the others; -1 stands for what is left."""
     mesh = fields.get("mesh")
-    settings = {} if mesh is None else bound(mesh).settings
+    settings = {} if mesh is None else as_partial(mesh).settings
     others = "fsdp", "tensor", "expert", "context"
     return settings.get("data", -1), math.prod(settings.get(name, 1) for name in others)
 
@@ -131,7 +131,7 @@ class Chips(NamedTuple):
 
     kind: str  # of `ACCELERATORS`
     number: int
-    utilisation: float  # the share of their peak that a step reaches (MFU)
+    utilization: float  # the share of their peak that a step reaches (MFU)
 
     @property
     def devices(self) -> int:
@@ -140,7 +140,7 @@ class Chips(NamedTuple):
 
     @property
     def flops_per_second(self) -> float:
-        return self.devices * self.utilisation * ACCELERATORS[self.kind].flops
+        return self.devices * self.utilization * ACCELERATORS[self.kind].flops
 
     @property
     def gib(self) -> int:

@@ -1,4 +1,4 @@
-"""Runs cells as jobs of a Slurm cluster, by submitit (the extra `slurm`).
+"""Runs trials as jobs of a Slurm cluster, by submitit (the extra `slurm`).
 
 The directory must be on a disk that all machines share. A job that meets its time limit is queued
 again, and resumes from its last checkpoint. Source: https://github.com/facebookincubator/submitit
@@ -15,11 +15,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...settings import whole_files
-from ...settings.bound import bound
+from ...settings import atomic_writes
+from ...settings.partial import as_partial
 from ...settings.extras import install_command
 from ..budgets import seconds
-from ..cells import Cell, train_and_measure
+from ..trials import Trial, train_and_measure
 from ..comparison import Comparison, trained_variants
 from ..failures import LOG, STOPPED, failure_of, write_failure
 
@@ -41,7 +41,7 @@ class JobOptions(NamedTuple):
 def check_budgets(comparison: Comparison) -> None:
     """Raises ValueError for a budget of this machine's time, which is none of a cluster's."""
     for one in trained_variants(comparison).values():
-        if bound(one.budget).function is seconds:
+        if as_partial(one.budget).function is seconds:
             raise ValueError(
                 "budgets.seconds times a few steps on this machine, and --slurm trains on others: "
                 "give budgets.model_flops or budgets.text_tokens, or compare without --slurm."
@@ -49,7 +49,7 @@ def check_budgets(comparison: Comparison) -> None:
 
 
 def starter(directory: str, options: JobOptions, cluster: str = "slurm") -> Callable:
-    """Returns (cell, cores) -> its job, or that which an earlier command submitted.
+    """Returns (trial, cores) -> its job, or that which an earlier command submitted.
 
     Args:
       cluster: "slurm"; "local" runs jobs as processes here, as tests do.
@@ -80,32 +80,32 @@ def starter(directory: str, options: JobOptions, cluster: str = "slurm") -> Call
     executor.update_parameters(**{name: need for name, need in needs.items() if need})
     kinds = {"slurm": submitit.SlurmJob, "local": submitit.LocalJob}
 
-    def start(cell: Cell, cores: Sequence[int]) -> "_Job":
+    def start(trial: Trial, cores: Sequence[int]) -> "_Job":
         del cores  # the cluster gives them
-        _, number = _read_job(cell)
+        _, number = _read_job(trial)
         if number is not None:
             job = kinds[cluster](folder, number)
             if not job.done():
-                return _Job(job, cell.run.run_dir)
+                return _Job(job, trial.run.run_dir)
         ticket = uuid.uuid4().hex
-        _write_job(cell, ticket, None)  # a job of an earlier ticket, not begun yet, will not train
-        job = executor.submit(_Call(pickle.dumps(cell), ticket))
-        _write_job(cell, ticket, job.job_id)
-        return _Job(job, cell.run.run_dir)
+        _write_job(trial, ticket, None)  # a job of an earlier ticket, not begun yet, will not train
+        job = executor.submit(_Call(pickle.dumps(trial), ticket))
+        _write_job(trial, ticket, job.job_id)
+        return _Job(job, trial.run.run_dir)
 
     return start
 
 
-def _read_job(cell: Cell) -> tuple[str | None, str | None]:
+def _read_job(trial: Trial) -> tuple[str | None, str | None]:
     """Returns the ticket of a run's job, and the job's number: None where it is not known."""
-    path = Path(cell.run.run_dir) / JOB
+    path = Path(trial.run.run_dir) / JOB
     if not path.exists():
         return None, None
-    return whole_files.read_record(path, lambda record: (record["ticket"], record["number"]))
+    return atomic_writes.read_record(path, lambda record: (record["ticket"], record["number"]))
 
 
-def _write_job(cell: Cell, ticket: str, number: str | None) -> None:
-    whole_files.write_json(Path(cell.run.run_dir) / JOB, {"ticket": ticket, "number": number})
+def _write_job(trial: Trial, ticket: str, number: str | None) -> None:
+    atomic_writes.write_json(Path(trial.run.run_dir) / JOB, {"ticket": ticket, "number": number})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +117,7 @@ class _Call:
     begins, and does not train once a later command has given the run to another job.
     """
 
-    pickled: bytes  # the cell; unpickling it needs the import path of a worker
+    pickled: bytes  # the trial; unpickling it needs the import path of a worker
     ticket: str
 
     def __call__(self) -> int:
@@ -125,18 +125,18 @@ class _Call:
 
         if os.getcwd() not in sys.path:
             sys.path.append(os.getcwd())  # for a user's modules, as in local workers
-        cell = pickle.loads(self.pickled)  # noqa: S301  (the command's own)
+        trial = pickle.loads(self.pickled)  # noqa: S301  (the command's own)
         ticket = self.ticket
-        latest, _ = _read_job(cell)
+        latest, _ = _read_job(trial)
         if latest != ticket:
-            print(f"A later command has given {cell.run.run_dir} to another job.", flush=True)
+            print(f"A later command has given {trial.run.run_dir} to another job.", flush=True)
             return STOPPED
-        _write_job(cell, ticket, JobEnvironment().job_id)
-        log = Path(cell.run.run_dir) / LOG
+        _write_job(trial, ticket, JobEnvironment().job_id)
+        log = Path(trial.run.run_dir) / LOG
         print(f"It prints to {log}", flush=True)
         with open(log, "a", encoding="utf-8") as file:
             with contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
-                return train_and_measure(cell)
+                return train_and_measure(trial)
 
     def checkpoint(self) -> Any:
         from submitit.helpers import DelayedSubmission

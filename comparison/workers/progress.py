@@ -8,11 +8,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from ..cells import Cell
+from ..trials import Trial
 from ..failures import failure_of
 
 REFRESH = 2.0  # seconds between two readings of the files of the runs
-MEASURING = 0.3  # of a run's time goes to the yardsticks: a guess, until a run has ended
+MEASURING = 0.3  # of a run's time goes to the eval metrics: a guess, until a run has ended
 SECONDS_BETWEEN_LINES = 60.0  # of a log, where there is no terminal
 
 
@@ -20,12 +20,12 @@ class ComparisonProgress:
     """Bars in a terminal; where the output is a log, a line for each run that begins or ends.
 
     Args:
-      cells: that will be run, besides those that are complete already.
+      trials: that will be run, besides those that are complete already.
     """
 
-    def __init__(self, console: Console, cells: Sequence[Cell], complete: int):
+    def __init__(self, console: Console, trials: Sequence[Trial], complete: int):
         self._console = console
-        self._cells = cells
+        self._trials = trials
         self._complete = complete
         self._bars = Progress(
             TextColumn("{task.description}"),
@@ -35,12 +35,12 @@ class ComparisonProgress:
             disable=not console.is_terminal,
         )
         self._total = self._bars.add_task("all runs", total=1.0, figures="")
-        self._tasks: dict[str, TaskID] = {}  # of cells that run, by name
+        self._tasks: dict[str, TaskID] = {}  # of trials that run, by name
         self._began = self._printed = time.monotonic()
         self._refreshed = 0.0
-        self._done = {cell.name: _done(cell) for cell in cells}
+        self._done = {trial.name: _done(trial) for trial in trials}
         self._first = dict(self._done)
-        self._running: list[Cell] = []
+        self._running: list[Trial] = []
         self._started: dict[str, float] = {}  # when, by name
         self._trained: dict[str, float] = {}  # when, by name, as far as is known
         # Seconds of training and of measuring, of runs that did both since the beginning.
@@ -53,16 +53,16 @@ class ComparisonProgress:
     def __exit__(self, *_) -> None:
         self._bars.stop()
 
-    def __call__(self, running: Sequence[Cell], failed: Sequence[Cell]) -> None:
+    def __call__(self, running: Sequence[Trial], failed: Sequence[Trial]) -> None:
         now = time.monotonic()
-        names = [cell.name for cell in running]
+        names = [trial.name for trial in running]
         for name in [name for name in names if name not in self._started]:
             self._started[name] = now
             self._line(f"{name}: started")
-        failures = {cell.name: cell for cell in failed}
-        ended = [cell for cell in self._running if cell.name not in names]
+        failures = {trial.name: trial for trial in failed}
+        ended = [trial for trial in self._running if trial.name not in names]
         self._running = list(running)
-        for name in [cell.name for cell in ended]:
+        for name in [trial.name for trial in ended]:
             if name in self._tasks:
                 self._bars.remove_task(self._tasks.pop(name))
             if name in failures:
@@ -76,24 +76,24 @@ class ComparisonProgress:
         if now - self._refreshed >= REFRESH or ended:
             self._refreshed = now
             # The others wait, or have ended: their files are as they were.
-            self._done |= {cell.name: _done(cell) for cell in (*running, *ended)}
+            self._done |= {trial.name: _done(trial) for trial in (*running, *ended)}
             self._refresh(running, set(failures), now)
 
-    def _refresh(self, running: Sequence[Cell], failed: set[str], now: float) -> None:
+    def _refresh(self, running: Sequence[Trial], failed: set[str], now: float) -> None:
         share = self._share(self._done, failed)
         before = self._share(self._first, set())
         done = self._complete + len(self._started) - len(running) - len(failed)
-        words = f"{done}/{self._complete + len(self._cells)} runs"
+        words = f"{done}/{self._complete + len(self._trials)} runs"
         if failed:
             words += f", {len(failed)} failed"
         if share > before:
             left = (now - self._began) * (1 - share) / (share - before)
             words += f", {_duration(left)} left"
         self._bars.update(self._total, completed=share, figures=words)
-        for cell in running:
-            name = cell.name
-            step = self._done[cell.name][0]
-            steps = cell.run.steps
+        for trial in running:
+            name = trial.name
+            step = self._done[trial.name][0]
+            steps = trial.run.steps
             if step >= steps:
                 self._trained.setdefault(name, now)
             if name not in self._tasks:
@@ -108,20 +108,20 @@ class ComparisonProgress:
         """Returns the share of all FLOPs that is done; a run that failed has none left."""
         measuring = self._seconds[1] / sum(self._seconds) if all(self._seconds) else MEASURING
         shares = []
-        for cell in self._cells:
-            steps = cell.run.steps
-            step, measured = (steps, 1.0) if cell.name in failed else done[cell.name]
+        for trial in self._trials:
+            steps = trial.run.steps
+            step, measured = (steps, 1.0) if trial.name in failed else done[trial.name]
             shares.append((1 - measuring) * min(step / steps, 1.0) + measuring * measured)
-        return statistics.fmean(shares, [cell.facts.flops for cell in self._cells])
+        return statistics.fmean(shares, [trial.facts.flops for trial in self._trials])
 
     def _line(self, text: str) -> None:
         if not self._console.is_terminal:
             self._console.print(text, markup=False)
 
 
-def _done(cell: Cell) -> tuple[int, float]:
+def _done(trial: Trial) -> tuple[int, float]:
     """Returns the steps that a run has logged, and the share of its measurements that is done."""
-    state = cell.state
+    state = trial.state
     return state.last_step, state.measured_share
 
 

@@ -1,4 +1,4 @@
-"""Runs cells in processes: several at once, each on cores of its own, or as jobs of a cluster."""
+"""Runs trials in processes: several at once, each on cores of its own, or as jobs of a cluster."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from ..cells import Cell, train_and_measure
+from ..trials import Trial, train_and_measure
 from ..failures import FAILURE, LOG, STOPPED, failure_of, write_failure
 
 WAIT = 0.2  # seconds between two polls of the processes
@@ -31,7 +31,7 @@ class Process(Protocol):
         """Ends it."""
 
 
-Start = Callable[[Cell, Sequence[int]], Process]  # (cell, cores) -> its process
+Start = Callable[[Trial, Sequence[int]], Process]  # (trial, cores) -> its process
 
 
 def cores_of_workers(workers: int | None) -> list[list[int]]:
@@ -77,51 +77,51 @@ def start_process(
     return process
 
 
-def start_cell(cell: Cell, cores: Sequence[int]) -> Process:
-    """Starts the process of a cell on this machine."""
-    return start_process(Path(cell.run.run_dir) / LOG, cores, train_and_measure, cell)
+def start_trial(trial: Trial, cores: Sequence[int]) -> Process:
+    """Starts the process of a trial on this machine."""
+    return start_process(Path(trial.run.run_dir) / LOG, cores, train_and_measure, trial)
 
 
 class Worker(NamedTuple):
-    cell: Cell
+    trial: Trial
     process: Process
     cores: Sequence[int]
 
 
-def run_cells(
-    cells: Sequence[Cell],
+def run_trials(
+    trials: Sequence[Trial],
     start: Start,
     shares: Sequence[Sequence[int]],
-    watch: Callable[[Sequence[Cell], Sequence[Cell]], None],
-) -> list[Cell]:
-    """Runs cells in order, as many at once as there are shares of cores; returns those that failed.
+    watch: Callable[[Sequence[Trial], Sequence[Trial]], None],
+) -> list[Trial]:
+    """Runs trials in order, as many at once as there are shares of cores; returns those that failed.
 
     Args:
-      start: `start_cell`, or that of a cluster.
+      start: `start_tuning_trial`, or that of a cluster.
       shares: the cores of each process at a time.
-      watch: called with the cells that run and those that failed so far, a few times a second.
+      watch: called with the trials that run and those that failed so far, a few times a second.
 
     However it is left, as by Ctrl-C, each process is terminated so that it saves, and waited for.
     """
-    waiting = list(cells)
+    waiting = list(trials)
     free = list(shares)
     workers: list[Worker] = []
-    failed: list[Cell] = []
+    failed: list[Trial] = []
     try:
         while waiting or workers:
             while waiting and free:
-                cell = waiting.pop(0)
+                trial = waiting.pop(0)
                 cores = free.pop(0)
-                workers.append(Worker(cell, start(cell, cores), cores))
+                workers.append(Worker(trial, start(trial, cores), cores))
             for worker in workers[:]:
                 status = worker.process.poll()
                 if status is not None:
                     workers = [other for other in workers if other is not worker]
                     free.append(worker.cores)
-                    if not worker.cell.state.is_complete:
-                        _note_failure(worker.cell, status)
-                        failed.append(worker.cell)
-            watch([worker.cell for worker in workers], failed)
+                    if not worker.trial.state.is_complete:
+                        _note_failure(worker.trial, status)
+                        failed.append(worker.trial)
+            watch([worker.trial for worker in workers], failed)
             if workers:
                 time.sleep(WAIT)
     finally:
@@ -129,13 +129,13 @@ def run_cells(
     return failed
 
 
-def _note_failure(cell: Cell, status: int) -> None:
-    """Writes why a cell failed where its process could not, as where a signal ended it."""
-    if failure_of(cell.run.run_dir):
+def _note_failure(trial: Trial, status: int) -> None:
+    """Writes why a trial failed where its process could not, as where a signal ended it."""
+    if failure_of(trial.run.run_dir):
         return
     words = f"its process ended with status {status}: see its {LOG}"
     if status == 0:
-        words = _lacking(cell)
+        words = _lacking(trial)
     elif status == STOPPED:
         words = "its process was stopped before the end, by SIGTERM or its cluster, and has saved"
     elif status < 0:
@@ -144,17 +144,17 @@ def _note_failure(cell: Cell, status: int) -> None:
             name = signal.Signals(-status).name
         words = f"its process was ended by {name}"
         words += ", as Linux does where memory is short" * (name == "SIGKILL")
-    write_failure(cell.run.run_dir, words)
+    write_failure(trial.run.run_dir, words)
 
 
-def _lacking(cell: Cell) -> str:
-    """Returns what a cell lacks whose process ended without an error."""
-    state = cell.state
+def _lacking(trial: Trial) -> str:
+    """Returns what a trial lacks whose process ended without an error."""
+    state = trial.state
     if not state.is_trained:
-        return f"its process ended before its {cell.run.steps} steps were taken: see its {LOG}"
+        return f"its process ended before its {trial.run.steps} steps were taken: see its {LOG}"
     return (
         f"its process ended without the figures of {', '.join(state.unmeasured)}: see its {LOG}. "
-        "If it printed that it measured them, either the file of a yardstick or of a world has "
+        "If it printed that it measured them, either the file of an eval metric or of a synthetic task has "
         "changed since this command began, and starting it again measures them again; or a setting "
         "is printed differently in each process, as an object without a __repr__ is"
     )

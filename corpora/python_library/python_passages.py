@@ -110,14 +110,14 @@ def tagged_examples() -> dict[str, list[Tagged]]:
 
     A word is a run of letters and digits, or one other character that is no space; the words of a
     string or a comment have its kind. Many do not tell it by themselves: guessing each word's most
-    frequent kind is right for 69%. Files that do not tokenise are left out.
+    frequent kind is right for 69%. Files that do not tokenize are left out.
     """
     files = library_split()
     split: dict[str, list[Tagged]] = {}
     counts = counted_in(files)
     for part, documents in files.items():
         found: list[Tagged] = []
-        # Some of each file, of as many as are needed: to tokenise the whole library takes long.
+        # Some of each file, of as many as are needed: to tokenize the whole library takes long.
         for document in sorted(documents, key=lambda document: drawn_order(document.name)):
             if len(found) >= TAGGED_PASSAGES[part]:
                 break

@@ -21,7 +21,7 @@ from ...data.token_ids_json import ids_from_json, ids_to_json
 from ...objectives import TokenIds, check_token_ids
 from ...settings.directories import own_file
 from ...settings.run_directory import SENTENCEPIECE_MODEL, TOKENIZER, VOCABULARY, is_run
-from ...settings.whole_files import UNLIKE, checksum, damaged, read_json, write_bytes, write_json
+from ...settings.atomic_writes import UNLIKE, checksum, damaged, read_json, write_bytes, write_json
 from ..progress_bar import progress_bar
 from .sentencepiece_training import SentencePieceType, train_sentencepiece
 from .special_tokens import DEFAULT_SPECIALS, codec, special_names, texts_of, token_ids

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from ...constraints import checked
-from ...settings.whole_files import write_bytes
+from ...settings.atomic_writes import write_bytes
 from .training_sample import CHARACTERS, training_sample
 
 SMALLEST_SIZE = 512  # 3 special ids, 256 bytes, and the printable ASCII characters
@@ -25,7 +25,7 @@ def train_sentencepiece(
 ) -> None:
     """Trains a vocabulary on a sample of `texts` and writes it to `path` (a `.model` file).
 
-    Nothing is normalised: spaces, tabs and line ends are kept, and characters outside the
+    Nothing is normalized: spaces, tabs and line ends are kept, and characters outside the
     vocabulary become bytes, so nothing is unknown and decoding gives back the text. Ids: pad 0,
     eos 1, unk 2 (never produced), bytes 3 … 258, then pieces. The same texts give the same model.
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...data.corpus import Codec
 from ...objectives import TokenIds, TokenTexts, bitmap, check_token_ids
-from ...settings.whole_files import read_record
+from ...settings.atomic_writes import read_record
 from .tokenization import FIM_NAMES, KNOWN_NAMES, Tokenizer, tokenizer_of
 
 DEFAULT_SPECIALS = ("R", "S", "X", "mask", "cls", "sep", "fim")

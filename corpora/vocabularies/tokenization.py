@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 T5_EXTRA_IDS = 100  # what SeqIO appends to T5's own sentencepiece model
-BATCH_CHARACTERS = 1 << 22  # of text tokenised at a time
+BATCH_CHARACTERS = 1 << 22  # of text tokenized at a time
 # Largest number of unused ids below the largest id. Published tokenizers have a few thousand. A
 # damaged or hostile tokenizer may have an id near 2^31, and a loop over its ids would never end.
 _MOST_UNUSED = 1 << 20

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from ...constraints import checked
-from ...settings.whole_files import write_bytes
+from ...settings.atomic_writes import write_bytes
 from .tokenization import words_of
 from .training_sample import training_sample
 

@@ -74,7 +74,7 @@ def tag(
 ) -> list[list[tuple[str, str]]]:
     """Returns the words of each text, split at spaces, each with its likeliest class.
 
-    A word is tokenised with a space before it, and its first token predicts its class, as in
+    A word is tokenized with a space before it, and its first token predicts its class, as in
     training (`tasks.seqio.seqio_corpora`, answers "tags").
 
     Raises ValueError as `classify` does.

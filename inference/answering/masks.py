@@ -279,7 +279,7 @@ def batch_of(trained: Trained, rows: Sequence[Sequence[int]], segment: int = 1) 
         width = padded_width(rows, trained.model.max_positions)
         return padded_rows("decoder", rows, width)[0]
     batch = encoder_batch(rows, trained.model.max_positions, segment)
-    if "generator" in trained.model.heads:  # ELECTRA samples at labelled slots: there are none
+    if "generator" in trained.model.heads:  # ELECTRA samples at labeled slots: there are none
         none = jnp.zeros((len(rows), 1), jnp.int32)
         names = ("target_tokens", "target_slots", "loss_weights")
         batch |= {f"encoder_{name}": none for name in names}

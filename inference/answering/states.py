@@ -6,7 +6,7 @@
 
 A text is read in the form of training: an encoder and the encoder of an encoder-decoder read it
 both ways, a decoder from left to right, or both ways where it was trained to read prompts so
-(prefix language modelling, UL2).
+(prefix language modeling, UL2).
 """
 
 from collections.abc import Iterator, Sequence

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...settings.run_directory import EVALUATION, add_evaluation
-from ...settings.whole_files import write_text
+from ...settings.atomic_writes import write_text
 from ..trained import MODES, Trained, mode_of
 from .answers import Options, answer
 from .generation import Decoding

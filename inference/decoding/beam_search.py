@@ -63,7 +63,7 @@ def beam_search(
 
     Args:
       beams: K.
-      length_penalty: the power of the length that log-probabilities are divided by: above 0 favours
+      length_penalty: the power of the length that log-probabilities are divided by: above 0 favors
         long continuations, 0 compares plain log-probabilities.
       The others: as in `inference.decoding.decoding.decode`.
 

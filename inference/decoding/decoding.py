@@ -190,7 +190,7 @@ def decode(
       prompts: what `decoder_prompts` or `encoder_decoder_prompts` returns.
       stop_ids: ids that end a row.
       sampling: how a token is chosen; the default is greedy.
-      keys: a random key for each row, so that a row's draws do not depend on its neighbours;
+      keys: a random key for each row, so that a row's draws do not depend on its neighbors;
         required where sampling has a temperature.
       allowed_tokens: bool[V], the allowed-token mask; None: all ids.
       rules: further constraints on the generated tokens.
@@ -269,7 +269,7 @@ def row_keys(sampling: Sampling, keys, prompts: Prompts):
     return jax.random.split(jax.random.key(0), prompts.lengths.shape[0])
 
 
-def _prefill(model, is_penalised, capacity, params, prompts: Prompts, keys, allowed) -> DecodeState:
+def _prefill(model, is_penalized, capacity, params, prompts: Prompts, keys, allowed) -> DecodeState:
     outputs, cache = model.prefill(params, prompts.batch, capacity)
     rows = jnp.arange(prompts.lengths.shape[0])
     last_BxE = outputs.hidden["top"][rows, prompts.lengths - 1]
@@ -277,7 +277,7 @@ def _prefill(model, is_penalised, capacity, params, prompts: Prompts, keys, allo
     tokens_BxS = jnp.pad(tokens_BxP, [(0, 0), (0, capacity - tokens_BxP.shape[1])])
     logits_BxV = next_logits(outputs, last_BxE, allowed)
     seen = None
-    if is_penalised:
+    if is_penalized:
         live_BxP = jnp.arange(tokens_BxP.shape[1])[None] < prompts.lengths[:, None]
         seen = jnp.zeros(logits_BxV.shape, bool).at[rows[:, None], tokens_BxP].max(live_BxP)
     return DecodeState(

@@ -66,7 +66,7 @@ def numbered_keys(seed: int, numbers: Sequence[int]):
 
 def most_likely(logits_BxV):
     """Returns the id of the largest logit, i32[B]; of equal ones the lowest id."""
-    # XLA for CPU takes three times as long over argmax, which it does not vectorise.
+    # XLA for CPU takes three times as long over argmax, which it does not vectorize.
     top_Bx1 = logits_BxV.max(-1, keepdims=True)
     last = logits_BxV.shape[-1] - 1
     ids_BxV = jax.lax.broadcasted_iota(jnp.int32, logits_BxV.shape, logits_BxV.ndim - 1)

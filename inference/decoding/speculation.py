@@ -198,7 +198,7 @@ def verify(keys_B, logits_BxTxV, drafts: Drafts, sampling: Sampling):
 
     A draft d drawn from q is accepted with probability min(1, p(d) / q(d)), p being the
     distribution that `sampling` makes of the model's logits; after the first one that is rejected,
-    the next token is drawn from the positive part of p - q, normalised.
+    the next token is drawn from the positive part of p - q, normalized.
 
     `logits_BxTxV` are the model's after the pending token and after each draft, T = N + 1.
     """

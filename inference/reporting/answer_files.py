@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ...settings.whole_files import parse_json
+from ...settings.atomic_writes import parse_json
 from ..answering.answers import answer
 from ..prompting.items import Unreadable
 from ..trained import MODES, Trained

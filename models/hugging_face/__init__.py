@@ -1,7 +1,7 @@
 """Hugging Face models, converted both ways: `transformers` directories to our parameters and back.
 
     source = open_source("t5-v1_1-small")
-    imported = recognise(source)              # its `Config` and `Model`
+    imported = recognize(source)              # its `Config` and `Model`
     params = nested(read_params(source, imported))       # of models.trees
     write_model("exported", imported.config, params)
 
@@ -40,7 +40,7 @@ from .links import exported, imported, named_tensors, tensor_shapes, unmatched
 
 __all__ = [
     "FAMILIES",
-    "Recognised",
+    "Recognized",
     "TensorFiles",
     "WRITING",
     "check_holds_no_model",
@@ -54,7 +54,7 @@ __all__ = [
     "parameter_shapes",
     "read_json",
     "read_params",
-    "recognise",
+    "recognize",
     "write_generation_config",
     "write_model",
 ]
@@ -79,7 +79,7 @@ OTHER_HEADS = ("ForQuestionAnswering", "ForMultipleChoice", "DoubleHeadsModel")
 NOT_EXPRESSIBLE = "settings that it cannot express"
 
 
-class Recognised(NamedTuple):
+class Recognized(NamedTuple):
     """A Hugging Face model as one of ours."""
 
     family: Family
@@ -90,7 +90,7 @@ class Recognised(NamedTuple):
 
     @property
     def config(self) -> Config:
-        assert self.model.config is not None  # `recognise` made it from one
+        assert self.model.config is not None  # `recognize` made it from one
         return self.model.config
 
     def tensor_name(self, name: str) -> str:
@@ -98,10 +98,10 @@ class Recognised(NamedTuple):
         return name.removeprefix(self.lacking)
 
 
-def recognise(source: TensorFiles) -> Recognised:
+def recognize(source: TensorFiles) -> Recognized:
     """Returns the model that a directory holds, after checking the names of all its tensors.
 
-        recognise(open_source("t5-v1_1-small")).config.emb_dim        # 512
+        recognize(open_source("t5-v1_1-small")).config.emb_dim        # 512
 
     Raises ValueError, naming them, for an unknown architecture, fields of config.json that `Config`
     cannot express or that are not known, and tensors left over or missing.
@@ -134,9 +134,9 @@ def recognise(source: TensorFiles) -> Recognised:
         ) from error
     heads = settings.pop("heads", ("vocabulary",))
     model = getattr(builders, family.layout)(rows, heads, **settings)
-    recognised = Recognised(family, settings, heads, model, lacking)
-    _check_names(source, recognised)
-    return recognised
+    recognized = Recognized(family, settings, heads, model, lacking)
+    _check_names(source, recognized)
+    return recognized
 
 
 def _check_architecture(hf: Fields, layout: str) -> None:
@@ -153,18 +153,18 @@ def _check_architecture(hf: Fields, layout: str) -> None:
         if name.endswith(OTHER_HEADS):
             raise ValueError(
                 f"Got the class {name} in config.json, whose head is not supported: expected one "
-                "of language modelling, of classes of texts or of tokens, or none."
+                "of language modeling, of classes of texts or of tokens, or none."
             )
     refuse(hf, is_encoder_decoder=layout == "encoder_decoder", pruned_heads={})
 
 
-def _check_names(source: TensorFiles, recognised: Recognised) -> None:
+def _check_names(source: TensorFiles, recognized: Recognized) -> None:
     """Raises ValueError unless the directory's tensors are exactly those of the model."""
-    family = recognised.family
-    config = recognised.config
+    family = recognized.family
+    config = recognized.config
     expected = {name for name, _, _ in named_tensors(family.links(config), config)}
     copies = family.copies(config)
-    names = {recognised.lacking + name for name in source.names}
+    names = {recognized.lacking + name for name in source.names}
     ignored = {name for name in names if family.ignores(name)}
     missing = expected - names - family.implied(config).keys()
     left = names - expected - copies.keys() - ignored
@@ -175,7 +175,7 @@ def _check_names(source: TensorFiles, recognised: Recognised) -> None:
         )
     for name in sorted(copies.keys() & names):
         of = copies[name]
-        one, other = (source.read(recognised.tensor_name(n)) for n in (name, of))
+        one, other = (source.read(recognized.tensor_name(n)) for n in (name, of))
         if not np.array_equal(one, other):
             raise ValueError(
                 f"{name} and {of} of {source.path} differ, expected them to be one: the family "
@@ -183,17 +183,17 @@ def _check_names(source: TensorFiles, recognised: Recognised) -> None:
             )
 
 
-def read_params(source: TensorFiles, recognised: Recognised) -> Iterator[tuple[str, np.ndarray]]:
+def read_params(source: TensorFiles, recognized: Recognized) -> Iterator[tuple[str, np.ndarray]]:
     """Yields (path, float32 array) of each of our parameters, reading one at a time.
 
     Raises ValueError, before any is read, for a tensor whose shape is not that of config.json.
     """
-    config = recognised.config
-    shapes = parameter_shapes(recognised.model)
-    links = recognised.family.links(config)
-    implied = recognised.family.implied(config)
+    config = recognized.config
+    shapes = parameter_shapes(recognized.model)
+    links = recognized.family.links(config)
+    implied = recognized.family.implied(config)
     for full_name, expected in tensor_shapes(links, config, shapes).items():
-        name = recognised.tensor_name(full_name)
+        name = recognized.tensor_name(full_name)
         if source.shapes.get(name, expected) != expected:
             raise ValueError(
                 f"Got {name} of shape {source.shapes[name]} in {source.files[name]}, expected "
@@ -201,7 +201,7 @@ def read_params(source: TensorFiles, recognised: Recognised) -> Iterator[tuple[s
             )
 
     def read(full_name: str) -> np.ndarray:
-        name = recognised.tensor_name(full_name)
+        name = recognized.tensor_name(full_name)
         return source.read(name) if name in source.names else implied[full_name]
 
     yield from imported(links, config, shapes, read)

@@ -47,7 +47,7 @@ class Names(NamedTuple):
     """The names of the modules of a BERT outside of its layers, and what depends on the network."""
 
     base: str  # the prefix of all names but those of heads
-    # The head of masked language modelling.
+    # The head of masked language modeling.
     layer: str
     norm: str
     projection: str  # whose weight is the token embedding

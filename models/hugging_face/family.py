@@ -128,7 +128,7 @@ FAMILIES: dict[str, Family] = {}  # by model_type
 
 
 def register(*families: Family) -> None:
-    """Makes families known to `recognise` and `write_model`, or replaces those of the same type."""
+    """Makes families known to `recognize` and `write_model`, or replaces those of the same type."""
     FAMILIES.update({family.model_type: family for family in families})
 
 

@@ -1,6 +1,6 @@
 """Files beside the weights of an imported model, kept so that an export has them again.
 
-keep_files(files_to_keep("t5-v1_1-small"), "runs/t5/hugging_face")      # config, tokenizer, licence
+keep_files(files_to_keep("t5-v1_1-small"), "runs/t5/hugging_face")      # config, tokenizer, license
 put_back("runs/t5/hugging_face", "exported")
 """
 

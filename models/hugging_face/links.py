@@ -228,7 +228,7 @@ def _weights(name: str, tensor: np.ndarray) -> np.ndarray:
     """Returns a tensor of a checkpoint. Raises ValueError unless it holds finite floats."""
     if not jnp.issubdtype(tensor.dtype, jnp.floating):
         raise ValueError(
-            f"Got {name} of dtype {tensor.dtype}, expected floats: weights that were quantised are "
+            f"Got {name} of dtype {tensor.dtype}, expected floats: weights that were quantized are "
             "not read. Take the model as it was before."
         )
     with np.errstate(invalid="ignore"):

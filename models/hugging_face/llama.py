@@ -392,7 +392,7 @@ def encoder_settings(hf: dict, has) -> dict:
     if has("dense.weight"):
         raise ValueError(
             "Got a classifier of texts on a EuroBERT, expected a head of masked language "
-            "modelling, of classes of tokens, or none: it pools logits, which is not supported."
+            "modeling, of classes of tokens, or none: it pools logits, which is not supported."
         )
     heads = ("token_classes",) if has("classifier.weight") else ()
     vocabulary = ("vocabulary",) if has("lm_head.weight") or hf.get("tie_word_embeddings") else ()

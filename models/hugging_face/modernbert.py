@@ -59,7 +59,7 @@ def decoder_settings(hf: dict, has) -> dict:
     if has("classifier.weight"):
         raise ValueError(
             "Got a classifier of texts on a ModernBERT decoder, expected a head of language "
-            "modelling or none: nothing else is supported."
+            "modeling or none: nothing else is supported."
         )
     if _half_window(hf) < 1:
         raise ValueError(

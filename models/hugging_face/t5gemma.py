@@ -48,7 +48,7 @@ CROSS_NORMS = {
 def settings(gemma: Family, has_images: bool, hf: dict, has) -> dict:
     if has("score.out_proj.weight"):
         raise ValueError(
-            "Got a classifier on a T5Gemma, expected a head of language modelling or none: its "
+            "Got a classifier on a T5Gemma, expected a head of language modeling or none: its "
             "classifier is not supported."
         )
     encoder = hf["encoder"]

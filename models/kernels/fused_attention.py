@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from .. import attention, rematerialisation
+from .. import attention, rematerialization
 from ..attention_mechanisms import Mechanism, register
 from ..linear import on_slots_last
 from ..positions import MAX_DISTANCE, bias_at
@@ -117,7 +117,7 @@ def _attend(softcap, *arrays):
 def _forward(softcap, q, k, v, intervals, bias):
     local = functools.partial(by_platform("forward"), softcap)
     out, log_sum = _on_every_device(local, (q, k, v, intervals, bias), _OUTPUTS)
-    named = functools.partial(rematerialisation.named, name=rematerialisation.ATTENTION)
+    named = functools.partial(rematerialization.named, name=rematerialization.ATTENTION)
     out = on_slots_last(named, out) if are_slots_last(out.shape[1]) else named(out)
     log_sum = named(log_sum)
     return (out, log_sum), (q, k, v, intervals, bias, out, log_sum)

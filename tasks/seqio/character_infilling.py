@@ -1,4 +1,4 @@
-"""Fill-in-the-middle on characters: texts are cut before they are tokenised, as for StarCoder.
+"""Fill-in-the-middle on characters: texts are cut before they are tokenized, as for StarCoder.
 
 A model that learns from cuts between tokens cannot continue inside a word.
 `objectives.fill_in_the_middle` cuts between tokens, on the device; here is its counterpart on the
@@ -120,8 +120,8 @@ def infill_characters(
     """The token ids of a text whose middle is moved to its end, closed by end-of-sequence.
 
     A text of n characters is cut at two indices, each uniform among all n + 1 and independent of
-    the other; prefix, middle and suffix are tokenised each by itself. The forms are those of
-    `objectives.fill_in_the_middle`; a text that is not rearranged is tokenised as it is.
+    the other; prefix, middle and suffix are tokenized each by itself. The forms are those of
+    `objectives.fill_in_the_middle`; a text that is not rearranged is tokenized as it is.
 
     Args:
         ids: with `fim`.

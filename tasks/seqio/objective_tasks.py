@@ -70,7 +70,7 @@ def add_objective_task(
         source=text.source,
         preprocessors=[
             *steps,
-            _tokenised,
+            _tokenized,
             *([] if text.supports_caching else [seqio.CacheDatasetPlaceholder()]),
             CutToRows(build, sentinels=sentinels),
             ApplyObjective(build, name=name, columns=columns, sentinels=sentinels),
@@ -104,13 +104,13 @@ def _of_the_text(step: Callable, own: Mapping[str, seqio.Feature]) -> Callable:
     return lambda dataset, output_features: step(dataset, output_features=features(output_features))
 
 
-def _tokenised(dataset: tf.data.Dataset, output_features) -> tf.data.Dataset:
-    """Documents as `targets`, tokenised if they are not yet."""
+def _tokenized(dataset: tf.data.Dataset, output_features) -> tf.data.Dataset:
+    """Documents as `targets`, tokenized if they are not yet."""
     spec = dataset.element_spec
     feature = "targets" if "targets" in spec else "text"
     if feature not in spec:
         raise ValueError(
-            f"The text task gives {sorted(spec)}, expected `targets`, tokenised or not, or "
+            f"The text task gives {sorted(spec)}, expected `targets`, tokenized or not, or "
             "`text`: rename the feature with seqio.preprocessors.rekey."
         )
     vocabulary = vocabulary_of(output_features)

@@ -43,7 +43,7 @@ DOCUMENTS = 128  # cut into rows together
 
 
 class CutToRows(NamedTuple):
-    """A preprocessor that cuts tokenised documents into rows of the objective's own raw length.
+    """A preprocessor that cuts tokenized documents into rows of the objective's own raw length.
 
     `DOCUMENTS` documents at a time are laid end to end, as T5 does, and cut; the short row at the
     end is kept. In a mixture each row is cut for one member, drawn by the rates.

@@ -103,7 +103,7 @@ def _dataset(examples: Callable) -> Callable[..., tf.data.Dataset]:
     return read
 
 
-# name -> (examples, tokenising, metrics)
+# name -> (examples, tokenizing, metrics)
 _TASKS = {
     "python_modules": (
         module_examples,

@@ -16,11 +16,11 @@ import numpy as np
 
 from ...corpora.vocabularies import Vocabulary
 from ...corpora.vocabularies.tokenization import Tokenizer
-from ...settings.whole_files import checksum, parse_json
+from ...settings.atomic_writes import checksum, parse_json
 from .quiet_tensorflow import seqio, tf
 from .seqio_vocabularies import described, tokenizer_of
 
-_COMPARED = 8  # examples whose text is tokenised again
+_COMPARED = 8  # examples whose text is tokenized again
 
 
 def add_cache_dirs(cache_dirs: Sequence[str]) -> None:
@@ -97,7 +97,7 @@ def check_cached_ids(
 ) -> None:
     """Raises ValueError for a cache whose ids are none of the run's vocabulary.
 
-    Where the cache holds text, that is tokenised as it is read, any vocabulary will do. Ids must be
+    Where the cache holds text, that is tokenized as it is read, any vocabulary will do. Ids must be
     of the vocabulary that the task is registered with, which shows in the first examples of the
     split where the cache holds their text too, as `targets_pretokenized`; and that must be the
     run's.
@@ -111,7 +111,7 @@ def check_cached_ids(
             raise ValueError(
                 f"The cache {task.cache_dir} holds ids of {described(own)} in {name!r}, expected "
                 f"the run's vocabulary, {vocabulary.about}: give the corpus "
-                "seqio_vocabularies.from_task, or set use_cached=False to tokenise the text anew."
+                "seqio_vocabularies.from_task, or set use_cached=False to tokenize the text anew."
             )
         _check_against_text(task, split, name)
 

@@ -42,7 +42,7 @@ def seqio_mixture(
     shuffle: bool = True,
     seed: int = 0,
 ) -> Corpus:
-    """Documents of a SeqIO task or mixture whose `feature` is tokenised text.
+    """Documents of a SeqIO task or mixture whose `feature` is tokenized text.
 
         training.Run.corpus = @seqio_corpora.seqio_mixture
         seqio_corpora.seqio_mixture.mixture_or_task_name = "c4_v310_text"

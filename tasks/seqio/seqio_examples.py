@@ -45,17 +45,17 @@ def pair_reader(answers: Answers, tokenizer: Tokenizer, classes: Sequence[str]) 
     def text_of(tokens: np.ndarray) -> str:
         return tokenizer.decode(tokens.tolist()).strip()
 
-    def labelled(given: np.ndarray, label: int) -> Document:
+    def labeled(given: np.ndarray, label: int) -> Document:
         return Document(given, labels=np.full(given.size, label, np.int32))
 
     def as_class(given, answer):
-        return labelled(given, number_of(text_of(answer)))
+        return labeled(given, number_of(text_of(answer)))
 
     def as_number(given, answer):
         value = float(text_of(answer))
         if not abs(value) * THOUSANDTHS < -NO_LABEL - 1:
             raise ValueError(f"got the number {value}, expected one between ±2147483.")
-        return labelled(given, round(value * THOUSANDTHS))
+        return labeled(given, round(value * THOUSANDTHS))
 
     def as_tags(given, answer):
         words = text_of(given).split()

@@ -20,7 +20,7 @@ from ...corpora.vocabularies.tokenization import (
     with_extra_ids,
 )
 from ...objectives import TokenIds
-from ...settings.whole_files import write_bytes
+from ...settings.atomic_writes import write_bytes
 from .quiet_tensorflow import seqio, tf
 
 _OPENED = ("_tokenizer", "_vocabulary", "_native")  # what a vocabulary opens when it is first used

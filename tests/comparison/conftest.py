@@ -1,4 +1,4 @@
-"""What tests of several yardsticks share."""
+"""What tests of several eval metrics share."""
 
 import pytest
 
@@ -7,6 +7,6 @@ from tests.tasks.short_library import short_library
 
 @pytest.fixture(scope="module")
 def few_library_files():
-    """Has yardsticks read a few files of Python's library only."""
+    """Has eval metrics read a few files of Python's library only."""
     with short_library():
         yield

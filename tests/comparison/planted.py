@@ -13,11 +13,11 @@ from pretrax.comparison.results import (
     Results,
     Spent,
     TrainedRun,
-    Trial,
+    TuningTrial,
 )
 from pretrax.comparison.scaling.scaling_law import Law
 
-YARDSTICKS = {  # name: unit, which is better, baseline, mean, standard deviation over seeds
+EVAL_METRICS = {  # name: unit, which is better, baseline, mean, standard deviation over seeds
     "minimal_pairs": ("share", HIGHER, 0.5, 0.70, 0.02),
     "bits_per_byte": ("bits per byte", LOWER, 4.4, 2.30, 0.03),
     "classify": ("share", HIGHER, 0.25, 0.60, 0.03),
@@ -27,7 +27,7 @@ YARDSTICKS = {  # name: unit, which is better, baseline, mean, standard deviatio
 def compared(**fields) -> Comparison:
     """A comparison of two variants that cannot be run."""
     some = dict(directory="d", question="?", base=["x"], variants={"a": [], "b": []})
-    return Comparison(**{**some, "budget": len, "yardsticks": [len], **fields})
+    return Comparison(**{**some, "budget": len, "eval_metrics": [len], **fields})
 
 
 def results(
@@ -37,8 +37,8 @@ def results(
     reference: str | None = None,
     random: int = 0,
 ) -> Results:
-    """Returns results of `variants` whose means differ from those of YARDSTICKS by `effects`, a
-    number for each (variant, yardstick); each yardstick also has two parts of no effect."""
+    """Returns results of `variants` whose means differ from those of EVAL_METRICS by `effects`, a
+    number for each (variant, eval metric); each eval metric also has two parts of no effect."""
     draw = np.random.default_rng(random)
     runs, measurements = [], []
     for k, variant in enumerate(variants):
@@ -59,7 +59,7 @@ def results(
                 61.5 + k + seed / 10,
             )
             runs.append(TrainedRun(variant, seed, run, *cost, curves=curves))
-            for name, (unit, better, baseline, mean, deviation) in YARDSTICKS.items():
+            for name, (unit, better, baseline, mean, deviation) in EVAL_METRICS.items():
                 value = mean + (effects or {}).get((variant, name), 0) + draw.normal(0, deviation)
                 for part in ("", "/brackets", "/word_order"):
                     noise = draw.normal(0, deviation) if part else 0.0
@@ -67,7 +67,7 @@ def results(
                     measurements.append(Measurement(variant, seed, run, figure))
     asked = ComparisonSetup(
         name="masking_rate",
-        question="How many tokens should masked language modelling hide?",
+        question="How many tokens should masked language modeling hide?",
         budget="400,000 text tokens",
         variants={v: [f"objectives.masked_lm.rate = 0.{k + 1}"] for k, v in enumerate(variants)},
         reference=reference,
@@ -94,20 +94,20 @@ def over_training(made: Results, number: int = 4) -> Results:
 
 
 def tuned(made: Results) -> Results:
-    """The results of variants that were tuned by trials of two rounds: to the largest value, but
-    for the last variant, whose trial of the largest diverged."""
-    trials, last = [], list(made.setup.variants)[-1]
+    """The results of variants that were tuned by tuning trials of two rounds: to the largest value, but
+    for the last variant, whose tuning trial of the largest diverged."""
+    tuning_trials, last = [], list(made.setup.variants)[-1]
     for variant in made.setup.variants:
         for value in (0.01, 0.03, 0.1):
             folder = f"tuning/{variant}/{value}"
             diverges = (variant, value) == (last, 0.1)
             loss = math.nan if diverges else 4.0 - value
-            trials.append(Trial(variant, value, 0, 1000, f"{folder}/round_1", 25, loss))
+            tuning_trials.append(TuningTrial(variant, value, 0, 1000, f"{folder}/round_1", 25, loss))
             if not diverges and (value > 0.01 or variant == last):
-                trials.append(Trial(variant, value, 1, 1000, f"{folder}/round_2", 50, 3.0 - value))
+                tuning_trials.append(TuningTrial(variant, value, 1, 1000, f"{folder}/round_2", 50, 3.0 - value))
     rate = "optimizers.warmup_cosine.peak"
     setup = made.setup._replace(tuned=rate, shares=(0.25, 0.5))
-    return made._replace(setup=setup, trials=tuple(trials))
+    return made._replace(setup=setup, tuning_trials=tuple(tuning_trials))
 
 
 LAW = Law(1.5, 60.0, 0.33, 400.0, 0.36)  # of `scaling`

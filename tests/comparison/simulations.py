@@ -5,15 +5,15 @@ import math
 SEEDS = 5
 
 
-def simulated(random, variants, yardsticks, effect=0.0, seeds=SEEDS):
-    """Figures of variants of which the last differs at the first yardstick, by `effect` standard
+def simulated(random, variants, eval_metrics, effect=0.0, seeds=SEEDS):
+    """Figures of variants of which the last differs at the first eval metric, by `effect` standard
     deviations of a difference; seeds share noise, as those of one data order do."""
-    shared = random.normal(0, 2, (yardsticks, 1, seeds))
-    noise = random.normal(0, 1 / math.sqrt(2), (yardsticks, len(variants), seeds))
+    shared = random.normal(0, 2, (eval_metrics, 1, seeds))
+    noise = random.normal(0, 1 / math.sqrt(2), (eval_metrics, len(variants), seeds))
     values = 5 + shared + noise
     values[0, -1] += effect
     return {
-        f"yardstick_{k}": {v: dict(enumerate(row.tolist())) for v, row in zip(variants, rows)}
+        f"eval_metric_{k}": {v: dict(enumerate(row.tolist())) for v, row in zip(variants, rows)}
         for k, rows in enumerate(values)
     }
 

@@ -1,4 +1,4 @@
-"""A comparison that is trained in seconds, and a yardstick of nothing but its parameters."""
+"""A comparison that is trained in seconds, and an eval metric of nothing but its parameters."""
 
 import json
 import pathlib
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pretrax.cli import compare
-from pretrax.comparison import cells
+from pretrax.comparison import trials
 from pretrax.comparison.facts import VariantFacts
 from pretrax.comparison.figures import LOWER, Figure
 from tests.training import tiny
@@ -34,7 +34,7 @@ comparison.Comparison.variants = {{"small": [], "large/2": ["PEAK = 1e-2"]}}
 comparison.Comparison.seeds = %SEEDS
 comparison.Comparison.budget = @budgets.text_tokens
 budgets.text_tokens.number = 1500
-comparison.Comparison.yardsticks = [@small.norm]
+comparison.Comparison.eval_metrics = [@small.norm]
 """
 
 
@@ -109,14 +109,14 @@ def here(monkeypatch) -> list[str]:
     tiny.on_one_device(monkeypatch)  # as many as those processes have
     started: list[str] = []
 
-    def start_cell(cell, cores):
-        started.append(pathlib.Path(cell.run.run_dir).relative_to(cell.directory).as_posix())
-        return Done(cells.train_and_measure(cell))
+    def start_trial(trial, cores):
+        started.append(pathlib.Path(trial.run.run_dir).relative_to(trial.directory).as_posix())
+        return Done(trials.train_and_measure(trial))
 
     def start_process(log, cores, function, *arguments):
         return Done(function(*arguments))
 
-    monkeypatch.setattr(compare, "start_cell", start_cell)
+    monkeypatch.setattr(compare, "start_trial", start_trial)
     monkeypatch.setattr(compare, "start_process", start_process)
     return started
 

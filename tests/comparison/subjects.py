@@ -8,18 +8,18 @@ import numpy as np
 
 from pretrax import objectives
 from pretrax.comparison.figures import Figure
-from pretrax.comparison.yardsticks.subject import Subject
-from pretrax.corpora import world_documents
+from pretrax.comparison.eval_metrics.subject import Subject
+from pretrax.corpora import synthetic_documents
 from pretrax.data.corpus import Corpus
 from pretrax.inference import Trained
-from pretrax.settings.bound import Bound
+from pretrax.settings.partial import Partial
 from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.step import Recipe
 from tests.inference.runs import trained
 
 
 def subject_of(one: Trained, constant: bool = False, corpus: Callable | None = None) -> Subject:
-    """A run as yardsticks read it; `constant`: its states are zeros, whatever it reads."""
+    """A run as eval metrics read it; `constant`: its states are zeros, whatever it reads."""
     if constant:
         one = one._replace(params=jax.tree.map(np.zeros_like, one.params))
     subject = Subject("runs/x")
@@ -28,10 +28,10 @@ def subject_of(one: Trained, constant: bool = False, corpus: Callable | None = N
 
 
 def subject_of_world(
-    builder: str, objective: str, world: Callable, constant: bool = False, seed: int = 0
+    builder: str, objective: str, task: Callable, constant: bool = False, seed: int = 0
 ) -> Subject:
-    """A run on a world, whose corpus has not changed since."""
-    corpus = Bound(world_documents, world=world, seed=seed)
+    """A run on a synthetic task, whose corpus has not changed since."""
+    corpus = Partial(synthetic_documents, task=task, seed=seed)
     subject = subject_of(trained(builder, objective), constant=constant, corpus=corpus)
     subject.plan = types.SimpleNamespace(corpus=None)
     return subject

@@ -8,18 +8,18 @@ import jax
 import numpy as np
 import pytest
 
-from pretrax.comparison.yardsticks import acceptability as module
-from pretrax.comparison.yardsticks.acceptability import (
+from pretrax.comparison.eval_metrics import acceptability as module
+from pretrax.comparison.eval_metrics.acceptability import (
     blimp_pairs,
     log_probs_by_form,
     log_probs_by_noise,
     minimal_pairs,
     scored,
 )
-from pretrax.comparison.yardsticks.parts import python_pairs as making
-from pretrax.comparison.yardsticks.parts.likelihoods import reading_of
-from pretrax.comparison.yardsticks.parts.noise import is_read_by_noise
-from pretrax.comparison.yardsticks.parts.python_pairs import KINDS, MinimalPair, python_pairs
+from pretrax.comparison.eval_metrics.parts import python_pairs as making
+from pretrax.comparison.eval_metrics.parts.likelihoods import reading_of
+from pretrax.comparison.eval_metrics.parts.noise import is_read_by_noise
+from pretrax.comparison.eval_metrics.parts.python_pairs import KINDS, MinimalPair, python_pairs
 from pretrax.corpora.python_library.python_sources import (
     LibraryText,
     library_documents,

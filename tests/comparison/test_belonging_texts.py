@@ -1,23 +1,23 @@
-"""Pairs of texts of a world: how a model is asked, and what one that knows nothing gets."""
+"""Pairs of texts of a synthetic task: how a model is asked, and what one that knows nothing gets."""
 
 import pytest
 
-from pretrax.comparison.yardsticks import belonging_texts
-from pretrax.corpora.worlds import World, WorldPair, WorldQuestion
+from pretrax.comparison.eval_metrics import belonging_texts
+from pretrax.corpora.synthetic_tasks import SyntheticTask, SyntheticPair, SyntheticQuestion
 from tests.comparison.subjects import subject_of_world
 
 TEXTS = ("one two .", "two one .")
 PAIRS = [
-    WorldPair("order", TEXTS, TEXTS[::-1]),
-    WorldPair("order", TEXTS[::-1], TEXTS),
-    WorldPair("belongs", TEXTS, (TEXTS[0], "six two .")),
+    SyntheticPair("order", TEXTS, TEXTS[::-1]),
+    SyntheticPair("order", TEXTS[::-1], TEXTS),
+    SyntheticPair("belongs", TEXTS, (TEXTS[0], "six two .")),
 ]
 
 
 def numbers(*, seed, pairs=PAIRS):
-    question = WorldQuestion("ends", "one", (" two", " one"))
+    question = SyntheticQuestion("ends", "one", (" two", " one"))
     documents, heldout = " ".join(TEXTS), " ".join(TEXTS[::-1])
-    return World([documents], [heldout], [question], pairs=pairs)
+    return SyntheticTask([documents], [heldout], [question], pairs=pairs)
 
 
 def subject(builder="encoder", objective="masked_lm", constant=False, of=numbers):
@@ -29,8 +29,8 @@ def test_who_prefers_the_right_texts_has_all_and_who_prefers_the_others_none(mon
     for sign, belongs in ((1, 1.0), (-1, 0.0)):
         scores = lambda _, pairs, sign=sign: [sign * (pair in right) for pair in pairs]  # noqa: E731
         monkeypatch.setattr(belonging_texts, "_likelihoods", scores)
-        figures = belonging_texts.world_pairs(subject())
-        names = ["world_pairs", "world_pairs/order", "world_pairs/belongs"]
+        figures = belonging_texts.synthetic_pairs(subject())
+        names = ["synthetic_pairs", "synthetic_pairs/order", "synthetic_pairs/belongs"]
         assert [figure.name for figure in figures] == names
         assert [figure.value for figure in figures] == [0.5, 0.5, belongs]  # of one order each
     assert figures[0].note == "2 pairs, by pseudo likelihood" and figures[0].baseline == 0.5
@@ -45,11 +45,11 @@ def test_a_head_for_pairs_is_asked_for_its_first_class(monkeypatch):
 
     one = subject(objective="sentence_order_prediction")
     monkeypatch.setattr(belonging_texts, "judge", of_class)
-    figures = belonging_texts.world_pairs(one)
+    figures = belonging_texts.synthetic_pairs(one)
     assert [figure.value for figure in figures] == [0.5, 0.5, 1.0]
     assert figures[0].note == "2 pairs, judged by the model's head"
     monkeypatch.setattr(belonging_texts, "judge", judge)  # the same, in whatever order
-    assert [figure.value for figure in belonging_texts.world_pairs(one)] == [0.5, 0.5, 0.5]
+    assert [figure.value for figure in belonging_texts.synthetic_pairs(one)] == [0.5, 0.5, 0.5]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_head_for_pairs_is_asked_for_its_first_class(monkeypatch):
     ],
 )
 def test_a_model_that_knows_nothing_is_worth_half_exactly(builder, objective, how):
-    figures = belonging_texts.world_pairs(subject(builder, objective, constant=True))
+    figures = belonging_texts.synthetic_pairs(subject(builder, objective, constant=True))
     assert [figure.value for figure in figures] == [0.5] * 3
     assert all(figure.note.endswith(how) for figure in figures)
 
@@ -76,14 +76,14 @@ def test_a_causal_model_is_asked_for_both_texts_and_one_that_reads_for_the_secon
         return [[0.0]] * len(texts)
 
     monkeypatch.setattr(belonging_texts, "log_probs", log_probs)
-    belonging_texts.world_pairs(subject("decoder", "causal_lm"))
-    belonging_texts.world_pairs(subject("decoder", "prefix_lm"))
+    belonging_texts.synthetic_pairs(subject("decoder", "causal_lm"))
+    belonging_texts.synthetic_pairs(subject("decoder", "prefix_lm"))
     assert asked[0][0] == (0, 19) and asked[2][0] == (9, 10)  # bytes
 
 
 def test_errors():
     without = lambda *, seed: numbers(seed=seed, pairs=())  # noqa: E731
-    with pytest.raises(ValueError, match="a world without `pairs`, expected texts of which one"):
-        belonging_texts.world_pairs(subject(of=without))
+    with pytest.raises(ValueError, match="a synthetic task without `pairs`, expected texts of which one"):
+        belonging_texts.synthetic_pairs(subject(of=without))
     with pytest.raises(ValueError, match="gives no likelihood of a text"):
-        belonging_texts.world_pairs(subject("encoder", "contrastive"))
+        belonging_texts.synthetic_pairs(subject("encoder", "contrastive"))

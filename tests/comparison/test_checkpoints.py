@@ -1,4 +1,4 @@
-"""Yardsticks at checkpoints of a run: what is kept, measured, gone on with and reported."""
+"""Eval metrics at checkpoints of a run: what is kept, measured, gone on with and reported."""
 
 import json
 import pathlib
@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from pretrax.comparison import cells
+from pretrax.comparison import trials
 from pretrax.comparison.figures import LOWER, Figure
 from pretrax.comparison.measured_checkpoints import measured_steps, with_checkpoints
 from pretrax.comparison.report import charts, tables, wording
@@ -76,27 +76,27 @@ class SubjectOf:
 
 @pytest.fixture
 def trained(twice, tmp_path, monkeypatch):
-    """The file of a copy of it, of which another yardstick is to measure both checkpoints."""
+    """The file of a copy of it, of which another eval metric is to measure both checkpoints."""
     file = pathlib.Path(small.write(tmp_path, *ONE, TWICE, "small.norm.power = 4"))
     for name in ("base.gin", "data"):  # as its run names them
         file.write_text(file.read_text().replace(f"{tmp_path}/{name}", f"{twice.parent}/{name}"))
     shutil.copytree(twice, tmp_path / "compared")
     small.here(monkeypatch)
-    monkeypatch.setattr(cells.trainer, "train", None)
+    monkeypatch.setattr(trials.trainer, "train", None)
     return str(file)
 
 
 @pytest.mark.slow
 def test_what_a_kill_left_unmeasured_is_measured_by_the_next_command(trained, monkeypatch):
-    measure, asked = cells.kept_figures.measure, []
+    measure, asked = trials.kept_figures.measure, []
 
-    def killed_at_the_second(yardstick, subject):
+    def killed_at_the_second(eval_metric, subject):
         asked.append(subject.step)
         if len(asked) == 2:
             raise KeyboardInterrupt
-        return measure(yardstick, subject)
+        return measure(eval_metric, subject)
 
-    monkeypatch.setattr(cells.kept_figures, "measure", killed_at_the_second)
+    monkeypatch.setattr(trials.kept_figures, "measure", killed_at_the_second)
     assert small.compare_here(trained) == 130
     assert small.compare_here(trained) == 0
     assert asked == [6, 3, 3]  # the end first, which is what is compared
@@ -105,15 +105,15 @@ def test_what_a_kill_left_unmeasured_is_measured_by_the_next_command(trained, mo
     assert small.compare_here(trained) == 0 and len(asked) == 3
 
 
-def test_a_yardstick_that_refuses_an_earlier_checkpoint_alone_says_which(trained, monkeypatch):
+def test_a_eval_metric_that_refuses_an_earlier_checkpoint_alone_says_which(trained, monkeypatch):
     refused = [3]
 
-    def measure(yardstick, subject):
+    def measure(eval_metric, subject):
         if subject.step in refused:
             raise ValueError("too early")
         return (Figure("norm", 1.0, "units", LOWER),)
 
-    monkeypatch.setattr(cells.kept_figures, "measure", measure)
+    monkeypatch.setattr(trials.kept_figures, "measure", measure)
     runs = pathlib.Path(trained).parent / "compared/runs.jsonl"
     for power, told in ((4, "norm at step 3"), (6, "norm")):  # of both, it is of the run
         assert small.compare_here(trained, f"--gin.small.norm.power={power}") == 0
@@ -236,7 +236,7 @@ def test_curves_are_drawn_over_all_three_and_told_as_numbers(made):
     assert [text.count(f'<div class="over{k}">') for k in range(3)] == [3, 3, 3]
     for over in ("text tokens", "FLOPs", "seconds"):
         assert text.count(f">{over}</text>") == 3
-    table = tables.yardstick_curves(told)
+    table = tables.eval_metric_curves(told)
     assert len(table.rows) == 3 * 4 and table.rows[0][:5] == ["15%", "25", "102k", "1.95T", "15.4"]
     first = told.curves["minimal_pairs"]["15%"][0].mean
     assert table.rows[0][5] == f"{first:.3f}"

@@ -16,14 +16,14 @@ import pytest
 import submitit  # noqa: F401  (at first it closes all log handlers: within capsys, pytest's own stream)
 
 from pretrax.cli import compare
-from pretrax.comparison import cells, facts, failures
-from pretrax.comparison.cells import Cell, cells_of
+from pretrax.comparison import trials, facts, failures
+from pretrax.comparison.trials import Trial, trials_of
 from pretrax.comparison.collecting import results_of
 from pretrax.comparison.facts import read_facts
 from pretrax.comparison.variants import read_comparison, runs_of_variants
 from pretrax.comparison.workers import cluster, worker_processes
-from pretrax.comparison.yardsticks import kept_figures
-from pretrax.settings import whole_files
+from pretrax.comparison.eval_metrics import kept_figures
+from pretrax.settings import atomic_writes
 from tests.comparison import small
 from tests.training.tiny import ROOT, environment
 
@@ -87,10 +87,10 @@ def test_more_seeds_and_variants_run_what_is_missing(own):
 
 
 @pytest.mark.slow
-def test_a_new_yardstick_is_measured_without_training(own, monkeypatch, capsys):
+def test_a_new_eval_metric_is_measured_without_training(own, monkeypatch, capsys):
     file, started = own
-    monkeypatch.setattr(cells.trainer, "train", None)
-    more = "comparison.Comparison.yardsticks = [@small.norm, @a/small.norm, @small.refusing]"
+    monkeypatch.setattr(trials.trainer, "train", None)
+    more = "comparison.Comparison.eval_metrics = [@small.norm, @a/small.norm, @small.refusing]"
     small.append(file, f"{more}\na/small.norm.power = 4\n")
     assert small.compare_here(file) == 0 and len(started) == 4
     found = small.results(pathlib.Path(file).parent / "compared")
@@ -103,8 +103,8 @@ def test_a_new_yardstick_is_measured_without_training(own, monkeypatch, capsys):
 
 def test_what_is_refused_is_asked_again(own, monkeypatch, capsys):
     file, started = own
-    monkeypatch.setattr(cells.trainer, "train", None)
-    small.append(file, "comparison.Comparison.yardsticks = [@small.norm, @small.of_files]\n")
+    monkeypatch.setattr(trials.trainer, "train", None)
+    small.append(file, "comparison.Comparison.eval_metrics = [@small.norm, @small.of_files]\n")
     assert small.compare_here(file, "--gin.SEEDS=[0]") == 0 and len(started) == 2
     assert "is not measured by of_files: no files yet" in capsys.readouterr().out
     monkeypatch.setattr(small, "FILES", ["now"])
@@ -115,20 +115,20 @@ def test_what_is_refused_is_asked_again(own, monkeypatch, capsys):
     assert small.compare_here(file, "--gin.SEEDS=[0]") == 0 and len(started) == 4
 
 
-def test_a_broken_yardstick_is_named_and_keeps_no_other_from_measuring(own, monkeypatch, capsys):
+def test_a_broken_eval_metric_is_named_and_keeps_no_other_from_measuring(own, monkeypatch, capsys):
     file, started = own
-    monkeypatch.setattr(cells.trainer, "train", None)
-    both = "--gin.comparison.Comparison.yardsticks=[@small.broken, @small.layers]"
+    monkeypatch.setattr(trials.trainer, "train", None)
+    both = "--gin.comparison.Comparison.eval_metrics=[@small.broken, @small.layers]"
     assert small.compare_here(file, "--gin.SEEDS=[0]", both) == 1 and len(started) == 2
     said = " ".join(capsys.readouterr().out.split())
-    assert "Failed: small, seed 0: The yardstick broken: KeyError: 'a slip'" in said
+    assert "Failed: small, seed 0: The eval metric broken: KeyError: 'a slip'" in said
     directory = pathlib.Path(file).parent / "compared"
     assert [one["name"] for one in small.results(directory)][::2] == [
         "layers (layers)",
         "layers (blocks)",
     ]
     # Without it the runs have not failed, and nothing is left to do.
-    without = "--gin.comparison.Comparison.yardsticks=[@small.layers]"
+    without = "--gin.comparison.Comparison.eval_metrics=[@small.layers]"
     assert small.compare_here(file, "--gin.SEEDS=[0]", without) == 0 and len(started) == 2
     assert "slip" not in (directory / "report.md").read_text()
 
@@ -136,7 +136,7 @@ def test_a_broken_yardstick_is_named_and_keeps_no_other_from_measuring(own, monk
 @pytest.mark.slow
 def test_figures_of_several_units_have_names_of_their_own(own):
     file, _ = own
-    small.append(file, "comparison.Comparison.yardsticks = [@small.layers]\n")
+    small.append(file, "comparison.Comparison.eval_metrics = [@small.layers]\n")
     assert small.compare_here(file) == 0
     found = small.results(pathlib.Path(file).parent / "compared")
     assert [one["name"] for one in found[::4]] == ["layers (layers)", "layers (blocks)"]
@@ -226,7 +226,7 @@ def test_too_many_workers_are_refused_before_anything_is_written(tmp_path, capsy
 def test_two_commands_in_one_directory(own, capsys):
     file, started = own
     lock = pathlib.Path(file).parent / "compared" / ".lock"
-    with whole_files.locked(lock, "it"):
+    with atomic_writes.locked(lock, "it"):
         assert small.compare_here(file) == 2
     assert "is compared already, in another process" in capsys.readouterr().err and not started
 
@@ -234,10 +234,10 @@ def test_two_commands_in_one_directory(own, capsys):
 def test_a_run_that_is_not_done_has_no_cost_and_no_figures(own):
     file, _ = own
     result = pathlib.Path(file).parent / "compared/runs/small/seed_0/result.json"
-    whole_files.write_record(result, whole_files.read_json(result) | {"finished": False})
+    atomic_writes.write_record(result, atomic_writes.read_json(result) | {"finished": False})
     one = read_comparison(file, trusted=["tests"])
     of = {v: read_facts(one.directory, v) for v in one.variants}
-    found = results_of(one, cells_of(one, runs_of_variants(one), of))
+    found = results_of(one, trials_of(one, runs_of_variants(one), of))
     seeds = [(run.variant, run.seed) for run in found.runs]
     assert seeds == [("small", 1), ("large/2", 0), ("large/2", 1)] and len(found.measurements) == 3
 
@@ -246,16 +246,16 @@ def test_a_state_reads_each_file_once(own):
     """What it has read stays as it was, although the files are gone."""
     one = read_comparison(own[0], trusted=["tests"])
     of = {v: read_facts(one.directory, v) for v in one.variants}
-    cell, *_ = cells_of(one, runs_of_variants(one), of)
-    state = cell.state
-    assert state.is_complete and state.last_step == cell.run.steps
+    trial, *_ = trials_of(one, runs_of_variants(one), of)
+    state = trial.state
+    assert state.is_complete and state.last_step == trial.run.steps
     names = set(state.evaluation_metrics)
-    folder = pathlib.Path(cell.run.run_dir)
-    for file in ("metrics.jsonl", "result.json", "evaluation/yardsticks.jsonl"):
+    folder = pathlib.Path(trial.run.run_dir)
+    for file in ("metrics.jsonl", "result.json", "evaluation/eval_metrics.jsonl"):
         (folder / file).unlink()
-    assert state.is_complete and state.last_step == cell.run.steps
+    assert state.is_complete and state.last_step == trial.run.steps
     assert not state.unmeasured and not state.refusals and set(state.evaluation_metrics) == names
-    now = cell.state
+    now = trial.state
     assert not now.is_trained and now.last_step == 0 and now.unmeasured == ["norm"]
 
 
@@ -286,7 +286,7 @@ def test_several_budgets_are_paid_for_and_asked_as_one_law(tmp_path, monkeypatch
     file = small.write(tmp_path, both, *lines)
     one = read_comparison(file, ["SEEDS = [0]"], trusted=["tests"])
     small.here(monkeypatch)
-    monkeypatch.setattr(cells, "train_and_measure", lambda cell: failures.FAILED)
+    monkeypatch.setattr(trials, "train_and_measure", lambda trial: failures.FAILED)
     assert small.compare_here(file, "--gin.SEEDS=[0]") == 1
     steps = {v: read_facts(str(tmp_path / "compared"), v).steps for v in runs_of_variants(one)}
     assert steps == {"small, a": 3, "small, b": 5, "large/2, a": 3, "large/2, b": 5}
@@ -313,7 +313,7 @@ comparison.Comparison.reference = "small"
 def test_sizes_are_solved_and_what_is_left_is_said(tmp_path, monkeypatch, capsys):
     file = small.write(tmp_path, *EQUAL.splitlines())
     small.here(monkeypatch)
-    monkeypatch.setattr(cells.trainer, "train", lambda *_: SimpleNamespace(finished=False))
+    monkeypatch.setattr(trials.trainer, "train", lambda *_: SimpleNamespace(finished=False))
     assert small.compare_here(file, "--gin.SEEDS=[0]") == 1
     of = {v: read_facts(str(tmp_path / "compared"), v) for v in ("wide", "small", "flat")}
     left = abs(of["wide"].parameters - of["small"].parameters)
@@ -356,9 +356,9 @@ def test_workers_share_the_cores():
     assert sum(worker_processes.cores_of_workers(len(cores)), []) == cores
 
 
-def cell_of(folder: pathlib.Path) -> Cell:
+def trial_of(folder: pathlib.Path) -> Trial:
     run = SimpleNamespace(run_dir=str(folder))
-    return Cell(str(folder.parent), "a", 0, run, small.facts(6), ())
+    return Trial(str(folder.parent), "a", 0, run, small.facts(6), ())
 
 
 def test_a_process_that_ends_at_once_is_not_given_an_earlier_failure(tmp_path):
@@ -366,14 +366,14 @@ def test_a_process_that_ends_at_once_is_not_given_an_earlier_failure(tmp_path):
     (tmp_path / "failure.txt").write_text("no longer finite")
     process = worker_processes.start_process(log, cores, os._exit, 3)
     assert process.wait() == 3
-    worker_processes._note_failure(cell_of(tmp_path), 3)
+    worker_processes._note_failure(trial_of(tmp_path), 3)
     said = "its process ended with status 3: see its compare.log"
     assert failures.failure_of(str(tmp_path)) == said
-    worker_processes._note_failure(cell_of(tmp_path), -35)  # a real-time signal, without a name
+    worker_processes._note_failure(trial_of(tmp_path), -35)  # a real-time signal, without a name
     assert failures.failure_of(str(tmp_path)) == said
 
 
-YARDSTICK = """
+EVAL_METRIC = """
 from pretrax.comparison.figures import LOWER, Figure
 
 
@@ -384,13 +384,13 @@ def written(subject):
 
 @pytest.fixture
 def written(own, tmp_path, monkeypatch):
-    """A comparison whose yardstick is a file that may change: (its file, the file of its code)."""
+    """A comparison whose eval metric is a file that may change: (its file, the file of its code)."""
     file, _ = own
-    name = f"{tmp_path.name}_yardsticks".replace("-", "_")
+    name = f"{tmp_path.name}_eval_metrics".replace("-", "_")
     code = tmp_path / f"{name}.py"
-    code.write_text(YARDSTICK)
+    code.write_text(EVAL_METRIC)
     monkeypatch.syspath_prepend(tmp_path)
-    small.append(file, f"import {name}\ncomparison.Comparison.yardsticks = [@{name}.written]\n")
+    small.append(file, f"import {name}\ncomparison.Comparison.eval_metrics = [@{name}.written]\n")
     return file, code
 
 
@@ -401,37 +401,37 @@ def test_code_that_changes_while_a_comparison_runs_is_measured_again(written, mo
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(code.parent), *sys.path]))
     started = []
 
-    def start_cell(cell, cores):
-        code.write_text(YARDSTICK.replace("1.0", "22.0"))
-        started.append(cell.variant)
-        return worker_processes.start_cell(cell, cores)
+    def start_trial(trial, cores):
+        code.write_text(EVAL_METRIC.replace("1.0", "22.0"))
+        started.append(trial.variant)
+        return worker_processes.start_trial(trial, cores)
 
-    monkeypatch.setattr(compare, "start_cell", start_cell)
+    monkeypatch.setattr(compare, "start_trial", start_trial)
     assert small.compare_here(file, "--workers=1", "--gin.SEEDS=[0]") == 1
     said = " ".join(capsys.readouterr().out.split())
     assert started == ["small", "large/2"] and said.count("without the figures of written") >= 2
     kept_figures._checksum.cache_clear()  # as in the process of another command
-    monkeypatch.setattr(compare, "start_cell", None)  # everything has been measured
+    monkeypatch.setattr(compare, "start_trial", None)  # everything has been measured
     assert small.compare_here(file, "--workers=1", "--gin.SEEDS=[0]") == 0
 
 
 def test_a_process_that_ends_without_an_error_or_a_result_says_what_it_lacks(own, monkeypatch):
     one = read_comparison(own[0], trusted=["tests"])
     of = {v: read_facts(one.directory, v) for v in one.variants}
-    cell, *_ = cells_of(one, runs_of_variants(one), of)
+    trial, *_ = trials_of(one, runs_of_variants(one), of)
 
-    def noted(cell, status=0) -> str:
-        worker_processes._note_failure(cell, status)
-        folder = pathlib.Path(cell.run.run_dir)
+    def noted(trial, status=0) -> str:
+        worker_processes._note_failure(trial, status)
+        folder = pathlib.Path(trial.run.run_dir)
         said = failures.failure_of(str(folder))
         (folder / "failure.txt").unlink()
         return said
 
-    longer = cell._replace(run=dataclasses.replace(cell.run, steps=99))
+    longer = trial._replace(run=dataclasses.replace(trial.run, steps=99))
     assert noted(longer) == "its process ended before its 99 steps were taken: see its compare.log"
-    said = noted(cell._replace(yardsticks=(small.norm, small.layers)))
+    said = noted(trial._replace(eval_metrics=(small.norm, small.layers)))
     assert said.startswith("its process ended without the figures of layers: see its compare.log")
-    assert noted(cell, failures.STOPPED).startswith("its process was stopped before the end")
+    assert noted(trial, failures.STOPPED).startswith("its process was stopped before the end")
 
 
 # `pretrax compare`, which says whether it took the devices, that its runs need.
@@ -503,7 +503,7 @@ def test_killed_between_two_checkpoints_equals_never_killed(undisturbed, tmp_pat
     file = small.write(tmp_path, "comparison.Comparison.checkpoints = 2")
     runs = tmp_path / "compared/runs"
     kill_when(file, lambda: any(runs.glob("*/*/checkpoints/3")))
-    kill_when(file, lambda: any(runs.glob("*/*/evaluation/yardsticks.jsonl")))
+    kill_when(file, lambda: any(runs.glob("*/*/evaluation/eval_metrics.jsonl")))
     finish(file, "--gin.SEEDS=[0]", "--workers=2")
     found = small.figures(tmp_path / "compared")
     assert [one["step"] for one in found] == [3, 6, 3, 6]
@@ -542,18 +542,18 @@ def test_jobs_of_a_cluster(own):
     one = read_comparison(file, ["small.norm.power = 4"])
     runs = {"small": runs_of_variants(one)["small"]}
     trusted = ("tests.training.tiny", "tests.comparison.small")
-    cell, *_ = cells_of(one, runs, {"small": small.facts(6)}, trusted)
-    cell = cell._replace(yardsticks=(small.refusing, len))
+    trial, *_ = trials_of(one, runs, {"small": small.facts(6)}, trusted)
+    trial = trial._replace(eval_metrics=(small.refusing, len))
     start = cluster.starter(one.directory, cluster.JobOptions(minutes=5), cluster="local")
-    failed = worker_processes.run_cells([cell], start, [[0]], lambda *_: None)
-    assert failed == [cell] and "has no len" in failures.failure_of(cell.run.run_dir)
-    assert cell.state.refusals == {"refusing": "no such model can be measured"}
+    failed = worker_processes.run_trials([trial], start, [[0]], lambda *_: None)
+    assert failed == [trial] and "has no len" in failures.failure_of(trial.run.run_dir)
+    assert trial.state.refusals == {"refusing": "no such model can be measured"}
 
 
 @pytest.fixture
 def submitted(tmp_path, monkeypatch):
     """A cluster whose jobs begin by hand: (a start that is killed as soon as it has submitted, a
-    start, {number: what begins a job}, the cells that jobs trained)."""
+    start, {number: what begins a job}, the trials that jobs trained)."""
     calls, trained = {}, []
 
     class Job:
@@ -577,17 +577,17 @@ def submitted(tmp_path, monkeypatch):
 
     monkeypatch.setattr("submitit.AutoExecutor", Executor)
     monkeypatch.setattr("submitit.LocalJob", Job)
-    monkeypatch.setattr(cluster, "train_and_measure", lambda cell: trained.append(cell) or 0)
-    cell = cell_of(tmp_path / "run")
+    monkeypatch.setattr(cluster, "train_and_measure", lambda trial: trained.append(trial) or 0)
+    trial = trial_of(tmp_path / "run")
     start = cluster.starter(str(tmp_path), cluster.JobOptions(), cluster="local")
 
     def killed_before_the_number_is_known():
         write = cluster._write_job
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(cluster, "_write_job", lambda *a: a[2] or write(*a))
-            start(cell, [])
+            start(trial, [])
 
-    return killed_before_the_number_is_known, lambda: start(cell, []), calls, trained
+    return killed_before_the_number_is_known, lambda: start(trial, []), calls, trained
 
 
 def test_a_job_whose_command_was_killed_makes_itself_known(submitted):

@@ -8,14 +8,14 @@ import pytest
 from pretrax.comparison.comparison import trained_variants
 from pretrax.comparison.scaling.requirements import requirements
 from pretrax.comparison.variants import read_comparison, runs_of_variants
-from pretrax.comparison.yardsticks import YARDSTICKS
-from pretrax.comparison.yardsticks.heldout_loss import ROW_TOKENS, computable
-from pretrax.comparison.yardsticks.parts.likelihoods import reading_of
-from pretrax.comparison.yardsticks.parts.noise import is_read_by_noise
-from pretrax.corpora import world_documents
-from pretrax.corpora.worlds.world import drawn_world
-from pretrax.objectives.catalogue import find
-from pretrax.settings.bound import bound, flattened
+from pretrax.comparison.eval_metrics import EVAL_METRICS
+from pretrax.comparison.eval_metrics.heldout_loss import ROW_TOKENS, computable
+from pretrax.comparison.eval_metrics.parts.likelihoods import reading_of
+from pretrax.comparison.eval_metrics.parts.noise import is_read_by_noise
+from pretrax.corpora import synthetic_documents
+from pretrax.corpora.synthetic_tasks.task import drawn_task
+from pretrax.objectives.catalog import find
+from pretrax.settings.partial import as_partial, flattened
 from pretrax.training.run import fields_of
 from tests.planned_runs import IDS, planned
 
@@ -36,7 +36,7 @@ def named(request):
 def steps_of(comparison, variant, run) -> float:
     """The steps that a variant's budget pays for, by the shapes alone."""
     needs = requirements({**fields_of(run), "vocabulary_rows": ROWS})
-    budget = bound(trained_variants(comparison)[variant].budget)
+    budget = as_partial(trained_variants(comparison)[variant].budget)
     of_a_step = {"text_tokens": needs.text_tokens, "model_flops": needs.flops}
     return budget.settings["number"] / of_a_step[budget.function.__name__]
 
@@ -88,11 +88,11 @@ def test_variants_are_planned_and_measured(named):
     for variant, run in runs.items():
         one = planned(run)
         can = computable(one, ROW_TOKENS)
-        for yardstick in map(bound, comparison.yardsticks):
-            kind = yardstick.function.__name__
-            assert YARDSTICKS[kind] is yardstick.function
+        for eval_metric in map(as_partial, comparison.eval_metrics):
+            kind = eval_metric.function.__name__
+            assert EVAL_METRICS[kind] is eval_metric.function
             if kind == "loss_under":
-                asked = set(map(find, yardstick.settings["objectives"]))
+                asked = set(map(find, eval_metric.settings["objectives"]))
                 # Of several without one there is no mean; without the reference's no difference.
                 beside = len(asked) == 1 and variant != comparison.reference
                 assert asked <= set(can) or beside, (variant, asked, can)
@@ -106,15 +106,15 @@ def test_variants_are_planned_and_measured(named):
 
 
 @pytest.mark.slow
-def test_the_documents_of_a_world_fit_a_row(named):
+def test_the_documents_of_a_synthetic_task_fit_a_row(named):
     """A token is a word, and one more may end a document."""
     _, _, runs = named
     for variant, run in runs.items():
-        corpus = bound(run.corpus)
-        if corpus.function is not world_documents:
+        corpus = as_partial(run.corpus)
+        if corpus.function is not synthetic_documents:
             continue
         one = planned(run)
         most = max(limits.longest[0][-1] for limits in one.packing.limits.values())
-        texts = drawn_world(corpus.settings["world"], 0).heldout
+        texts = drawn_task(corpus.settings["task"], 0).heldout
         longest = max(len(text.split()) for text in texts) + (one.end_of_document is not None)
         assert longest <= most, variant

@@ -2,16 +2,16 @@
 
 import pytest
 
-from pretrax.comparison.yardsticks import completions
-from pretrax.corpora.worlds import World, WorldQuestion
+from pretrax.comparison.eval_metrics import completions
+from pretrax.corpora.synthetic_tasks import SyntheticTask, SyntheticQuestion
 from tests.comparison.subjects import subject_of_world
 
-QUESTION = WorldQuestion("ends", "one", (" two", " one"))
+QUESTION = SyntheticQuestion("ends", "one", (" two", " one"))
 HELDOUT = ["one one two two", "two two one one", "one one two two"]
 
 
 def pairs(*, seed):
-    return World(["one one"], HELDOUT, [QUESTION], {*HELDOUT}.__contains__)
+    return SyntheticTask(["one one"], HELDOUT, [QUESTION], {*HELDOUT}.__contains__)
 
 
 def subject(builder="decoder", objective="causal_lm", of=pairs):
@@ -21,11 +21,11 @@ def subject(builder="decoder", objective="causal_lm", of=pairs):
 def test_who_writes_the_true_rest_is_accepted_and_the_baseline_writes_that_before(monkeypatch):
     rest = lambda trained, gaps, decoding: [f"{gap.truth}" for gap in gaps]  # noqa: E731
     monkeypatch.setattr(completions, "continued", rest)
-    (figure,) = completions.world_completions(subject())
+    (figure,) = completions.synthetic_completions(subject())
     assert figure.value == 1.0 and figure.baseline == pytest.approx(1 / 3)
     assert figure.note == "3 beginnings, 1.00 of the true texts"
     monkeypatch.setattr(completions, "continued", lambda *_: ["one"] * 3)
-    assert completions.world_completions(subject())[0].value == 0.0
+    assert completions.synthetic_completions(subject())[0].value == 0.0
 
 
 def test_a_masked_model_fills_as_many_masks_as_the_rest_has_tokens_and_reads_its_end(monkeypatch):
@@ -36,7 +36,7 @@ def test_a_masked_model_fills_as_many_masks_as_the_rest_has_tokens_and_reads_its
         return [{"answer": f"{text.split(' [')[0]} two two</s>"} for text in asked]
 
     monkeypatch.setattr(completions, "answer", answer)
-    (figure,) = completions.world_completions(subject("encoder", "masked_lm"))
+    (figure,) = completions.synthetic_completions(subject("encoder", "masked_lm"))
     assert asked[0] == f"one one {'[MASK]' * len(' two two')}</s>"  # of bytes
     assert figure.value == pytest.approx(2 / 3)
 
@@ -46,7 +46,7 @@ def test_a_masked_model_fills_as_many_masks_as_the_rest_has_tokens_and_reads_its
     ("builder", "objective"), [("decoder", "causal_lm"), ("encoder", "masked_diffusion")]
 )
 def test_a_model_that_knows_nothing_writes_nothing_that_is_accepted(builder, objective):
-    (figure,) = completions.world_completions(subject(builder, objective), texts=2)
+    (figure,) = completions.synthetic_completions(subject(builder, objective), texts=2)
     assert figure.value == 0.0 and figure.baseline == 0.0  # the other's end
     given = figure.note.endswith("the true number of tokens is given")
     assert given == (objective == "masked_diffusion")
@@ -54,12 +54,12 @@ def test_a_model_that_knows_nothing_writes_nothing_that_is_accepted(builder, obj
 
 def test_errors():
     silent = lambda *, seed: pairs(seed=seed)._replace(accepts=None)  # noqa: E731
-    with pytest.raises(ValueError, match="a world without `accepts`, expected a function"):
-        completions.world_completions(subject(of=silent))
+    with pytest.raises(ValueError, match="a synthetic task without `accepts`, expected a function"):
+        completions.synthetic_completions(subject(of=silent))
     with pytest.raises(ValueError, match="texts must be a whole number of at least 2, got 1"):
-        completions.world_completions(subject(), texts=1)
+        completions.synthetic_completions(subject(), texts=1)
     single = lambda *, seed: pairs(seed=seed)._replace(heldout=HELDOUT[:1])  # noqa: E731
     with pytest.raises(ValueError, match="one held-out document, expected two or more"):
-        completions.world_completions(subject(of=single))
+        completions.synthetic_completions(subject(of=single))
     with pytest.raises(ValueError, match="expected one that continues texts"):
-        completions.world_completions(subject("encoder_decoder", "span_corruption"))
+        completions.synthetic_completions(subject("encoder_decoder", "span_corruption"))

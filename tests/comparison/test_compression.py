@@ -8,8 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from pretrax.comparison.yardsticks import compression as module
-from pretrax.comparison.yardsticks.compression import bits_per_byte, heldout_rows
+from pretrax.comparison.eval_metrics import compression as module
+from pretrax.comparison.eval_metrics.compression import bits_per_byte, heldout_rows
 from pretrax.objectives import PromptForm
 from tests.comparison.compressible import TEXTS, corpus, subject
 from tests.comparison.subjects import subject_with_noise

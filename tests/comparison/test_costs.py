@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from pretrax import models
-from pretrax.comparison.yardsticks.costs import cost, seconds_per_step, targets_per_token
+from pretrax.comparison.eval_metrics.costs import cost, seconds_per_step, targets_per_token
 from pretrax.objectives import causal_lm, masked_lm, multi_token_prediction
 from pretrax.training.planning import abstract_state_of, open_batches
 from pretrax.training.throughput import step_flops

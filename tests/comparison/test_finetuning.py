@@ -4,17 +4,17 @@ import jax
 import numpy as np
 import pytest
 
-from pretrax.comparison.yardsticks import finetuning as yardstick
-from pretrax.comparison.yardsticks import probes
-from pretrax.comparison.yardsticks.parts import finetuning_recipe, finetuning_steps
-from pretrax.comparison.yardsticks.parts.class_tasks import ClassTask
-from pretrax.comparison.yardsticks.parts.finetuning_recipe import (
+from pretrax.comparison.eval_metrics import finetuning as eval_metric
+from pretrax.comparison.eval_metrics import probes
+from pretrax.comparison.eval_metrics.parts import finetuning_recipe, finetuning_steps
+from pretrax.comparison.eval_metrics.parts.class_tasks import ClassTask
+from pretrax.comparison.eval_metrics.parts.finetuning_recipe import (
     Finetuned,
     FinetuningRecipe,
     finetuned,
 )
-from pretrax.comparison.yardsticks.parts.finetuning_steps import from_scratch
-from pretrax.comparison.yardsticks.parts.frozen import text_features, word_features
+from pretrax.comparison.eval_metrics.parts.finetuning_steps import from_scratch
+from pretrax.comparison.eval_metrics.parts.frozen import text_features, word_features
 from pretrax.corpora.python_library.python_passages import Tagged
 from tests.comparison.subjects import by_name, subject_of
 from tests.inference.runs import trained
@@ -24,7 +24,7 @@ TEXTS = [f"{'ab'[i % 2] * 3} {i}" for i in range(40)]
 LABELS = np.arange(40) % 2
 
 
-def learnt(one, peaks=(0.1,), steps=12, draws=(range(40),)):
+def learned(one, peaks=(0.1,), steps=12, draws=(range(40),)):
     recipe = FinetuningRecipe(classes=2, steps=steps, peaks=peaks, batch_size=4, tokens=8)
     return finetuned(one, TEXTS, None, LABELS, [np.array(draw) for draw in draws], recipe)
 
@@ -33,11 +33,11 @@ def learnt(one, peaks=(0.1,), steps=12, draws=(range(40),)):
 @pytest.mark.parametrize("builder", OBJECTIVES)
 def test_every_layout_learns_and_twice_the_same(builder):
     one = trained(builder, OBJECTIVES[builder])
-    found = learnt(one)
+    found = learned(one)
     assert found.chosen_by == 1.0
     assert found.predict(["aaaa!", "bbbb!"], None).tolist() == [[0, 1]]
     if builder == "decoder":
-        assert np.array_equal(learnt(one).predict(TEXTS, None), found.predict(TEXTS, None))
+        assert np.array_equal(learned(one).predict(TEXTS, None), found.predict(TEXTS, None))
 
 
 def test_the_head_is_linear_in_the_mean_of_a_texts_own_states():
@@ -52,7 +52,7 @@ def test_the_head_is_linear_in_the_mean_of_a_texts_own_states():
 
 @pytest.mark.slow
 def test_the_rate_that_is_best_on_training_examples_is_taken():
-    found = learnt(trained("encoder", "masked_lm"), peaks=(1e-9, 0.1))
+    found = learned(trained("encoder", "masked_lm"), peaks=(1e-9, 0.1))
     assert found.peak == 0.1 and found.chosen_by == 1.0
 
 
@@ -80,7 +80,7 @@ def test_the_head_is_linear_in_the_state_in_which_a_word_ends():
 def test_a_draw_is_learnt_from_its_own_examples_alone():
     """Of one class alone the head can learn no other."""
     draws = [np.flatnonzero(LABELS == label)[:10] for label in (0, 1)]
-    found = learnt(trained("encoder", "masked_lm"), draws=draws)
+    found = learned(trained("encoder", "masked_lm"), draws=draws)
     assert found.predict(["aaaa!", "bbbb!"], None).tolist() == [[0, 0], [1, 1]]
 
 
@@ -100,13 +100,13 @@ def few(monkeypatch):
     """A task of thirty examples to train on, a third of which are x."""
     labels = {"train": ["x", "y", "y"] * 10, "validation": ["x", "y", "y", "y", "x"]}
     texts = {part: [f"text {i}" for i in range(len(some))] for part, some in labels.items()}
-    monkeypatch.setattr(yardstick, "class_task", lambda *_, **__: ClassTask(texts, labels))
+    monkeypatch.setattr(eval_metric, "class_task", lambda *_, **__: ClassTask(texts, labels))
 
 
 @pytest.mark.slow
 def test_constant_states_learn_the_most_frequent_class_and_no_more(few):
     subject = subject_of(trained("decoder", "causal_lm"), constant=True)
-    found = yardstick.finetune(subject, steps=3, peaks=[1e-2], batch_size=4, tokens=8)
+    found = eval_metric.finetune(subject, steps=3, peaks=[1e-2], batch_size=4, tokens=8)
     assert found[0].name == "finetune" and found[0].value == found[0].baseline == 3 / 5
     assert by_name(found)["finetune/peak"].value == 1e-2
 
@@ -124,8 +124,8 @@ def test_a_gain_is_over_the_same_model_from_scratch_on_the_same_examples(few, mo
         answers = np.stack(known if model is subject.trained else always)
         return Finetuned(lambda *_: answers, 0.1, 1.0)
 
-    monkeypatch.setattr(yardstick, "finetuned", planted)
-    found = by_name(yardstick.finetune(subject, labels=[10, 30]))
+    monkeypatch.setattr(eval_metric, "finetuned", planted)
+    found = by_name(eval_metric.finetune(subject, labels=[10, 30]))
     assert found["finetune"].value == 1 and found["finetune/from_scratch"].value == 3 / 5
     assert found["finetune/gain"].value == pytest.approx(2 / 5)
     assert found["finetune/at_10"].value == pytest.approx((1 + 4 / 5 + 1) / 3)
@@ -139,20 +139,20 @@ def test_a_gain_is_over_the_same_model_from_scratch_on_the_same_examples(few, mo
 def test_errors():
     subject = subject_of(trained("decoder", "causal_lm"))
     with pytest.raises(ValueError, match="steps must be a whole number of at least 1, got 0"):
-        yardstick.finetune(subject, steps=0)
+        eval_metric.finetune(subject, steps=0)
     with pytest.raises(
         ValueError, match=r"peaks must be a list of numbers above 0, not empty, got \[0.0\]"
     ):
-        yardstick.finetune(subject, peaks=[0.0])
+        eval_metric.finetune(subject, peaks=[0.0])
     with pytest.raises(ValueError, match="labels must be .* at least 5, got \\[4\\]"):
-        yardstick.finetune(subject, labels=[4])
+        eval_metric.finetune(subject, labels=[4])
     with pytest.raises(ValueError, match="'python_word_kinds' has a class for a word of each text"):
         probes.classify(subject, task="python_word_kinds")
     with pytest.raises(ValueError, match="no SeqIO task or mixture 'none_such'"):
-        yardstick.finetune(subject, task="none_such")
+        eval_metric.finetune(subject, task="none_such")
 
 
 def test_more_labels_than_examples_are_refused(few):
     subject = subject_of(trained("decoder", "causal_lm"))
     with pytest.raises(ValueError, match=r"labels=\[10, 31\], expected at most 30"):
-        yardstick.finetune(subject, labels=[10, 31])
+        eval_metric.finetune(subject, labels=[10, 31])

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pretrax.comparison.yardsticks import generations
-from pretrax.comparison.yardsticks.generations import continuation, infilling, measures
-from pretrax.comparison.yardsticks.parts.python_prompts import (
+from pretrax.comparison.eval_metrics import generations
+from pretrax.comparison.eval_metrics.generations import continuation, infilling, measures
+from pretrax.comparison.eval_metrics.parts.python_prompts import (
     Gap,
     beginnings,
     continues_to_parse,
@@ -90,7 +90,7 @@ def test_measures_by_hand():
 
 
 @pytest.mark.parametrize(
-    "yardstick, name, builder, mode",
+    "eval metric, name, builder, mode",
     [
         (continuation, "causal_lm", "decoder", "continue"),
         (continuation, "prefix_lm", "encoder_decoder", "complete"),
@@ -98,7 +98,7 @@ def test_measures_by_hand():
         (infilling, "fill_in_the_middle", "decoder", "middle"),
     ],
 )
-def test_each_model_is_asked_as_it_was_trained(yardstick, name, builder, mode, monkeypatch):
+def test_each_model_is_asked_as_it_was_trained(eval_metric, name, builder, mode, monkeypatch):
     """One that writes the truth is right in everything."""
     asked = []
 
@@ -112,13 +112,13 @@ def test_each_model_is_asked_as_it_was_trained(yardstick, name, builder, mode, m
                 return gap.truth
         raise AssertionError(item)
 
-    make = {continuation: generations.continuations, infilling: generations.hidden_lines}[yardstick]
+    make = {continuation: generations.continuations, infilling: generations.hidden_lines}[eval_metric]
     found = make(8)
     written_by(monkeypatch, truth)
-    figures = by_name(yardstick(model_of(name, builder=builder), prompts=8, max_new=1000))
+    figures = by_name(eval_metric(model_of(name, builder=builder), prompts=8, max_new=1000))
     assert len(asked) == 16  # greedily, and sampled
     for part in ("", "/sampled"):
-        own = yardstick.__name__ + part
+        own = eval_metric.__name__ + part
         assert figures[own if not part else f"{own}/edit_similarity"].value == 1.0
         assert figures[f"{own}/exact_match"].value == 1.0
         parses = figures[f"{own}/parses"]  # a true text may be cut within a `try`
@@ -129,12 +129,12 @@ def test_each_model_is_asked_as_it_was_trained(yardstick, name, builder, mode, m
     "text", ["", "pass\n" * 20, "    pass\n" * 20, "x", "(" * 40, "the of a to " * 9]
 )
 @pytest.mark.parametrize(
-    "yardstick, name", [(continuation, "causal_lm"), (infilling, "fill_in_the_middle")]
+    "eval metric, name", [(continuation, "causal_lm"), (infilling, "fill_in_the_middle")]
 )
-def test_constant_outputs_are_not_flattered(yardstick, name, text, monkeypatch):
+def test_constant_outputs_are_not_flattered(eval_metric, name, text, monkeypatch):
     written_by(monkeypatch, lambda item: text)
-    figures = by_name(yardstick(model_of(name), prompts=8))
-    own = yardstick.__name__
+    figures = by_name(eval_metric(model_of(name), prompts=8))
+    own = eval_metric.__name__
     assert figures[own].value <= figures[own].baseline and figures[f"{own}/exact_match"].value == 0
     if not text.startswith((" ", "pass", "x")):
         assert figures[f"{own}/parses"].value == 0

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from pretrax import models
-from pretrax.comparison.yardsticks import heldout_loss
-from pretrax.comparison.yardsticks.costs import cost
-from pretrax.comparison.yardsticks.heldout_loss import loss_under
+from pretrax.comparison.eval_metrics import heldout_loss
+from pretrax.comparison.eval_metrics.costs import cost
+from pretrax.comparison.eval_metrics.heldout_loss import loss_under
 from pretrax.data.corpus import Document
 from pretrax.inference.prompting.windows import BeyondTraining
 from pretrax.objectives import (
@@ -96,7 +96,7 @@ def test_a_run_is_evaluated_on_the_devices_that_there_are(tmp_path):
 
 
 def test_rows_have_the_tokens_asked_for():
-    """Every token of causal language modelling is a target, the ends of documents too."""
+    """Every token of causal language modeling is a target, the ends of documents too."""
     (score,) = scores("decoder", causal_lm(tiny.IDS))
     assert score.targets == TOKENS
 

@@ -1,4 +1,4 @@
-"""Rules that say what a yardstick could not detect: one test for each."""
+"""Rules that say what an eval metric could not detect: one test for each."""
 
 import pytest
 

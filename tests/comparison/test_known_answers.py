@@ -1,24 +1,24 @@
-"""The questions of a world: what is asked, and what a model that knows all or nothing gets."""
+"""The questions of a synthetic task: what is asked, and what a model that knows all or nothing gets."""
 
 import numpy as np
 import pytest
 
-from pretrax.comparison.yardsticks import known_answers
+from pretrax.comparison.eval_metrics import known_answers
 from pretrax.corpora import python_library
-from pretrax.corpora.worlds import World, WorldQuestion, reversal
-from pretrax.settings.bound import Bound
+from pretrax.corpora.synthetic_tasks import SyntheticTask, SyntheticQuestion, reversal
+from pretrax.settings.partial import Partial
 from tests.comparison.subjects import subject_of, subject_of_world
 from tests.inference.runs import trained
 
 QUESTIONS = [
-    WorldQuestion("hues", "snow is", (" white", " pale", " black"), right=2, known=0.9),
-    WorldQuestion("hues", "coal is", (" black", " white")),
-    WorldQuestion("sizes", "a <extra_id_0> mouse", ("small", "large")),
+    SyntheticQuestion("hues", "snow is", (" white", " pale", " black"), right=2, known=0.9),
+    SyntheticQuestion("hues", "coal is", (" black", " white")),
+    SyntheticQuestion("sizes", "a <extra_id_0> mouse", ("small", "large")),
 ]
 
 
 def hues(*, seed):
-    return World(["snow is white"], ["coal is black"], QUESTIONS)
+    return SyntheticTask(["snow is white"], ["coal is black"], QUESTIONS)
 
 
 def subject(objective="causal_lm", builder="decoder", of=hues, constant=False):
@@ -37,12 +37,12 @@ def test_who_knows_the_answers_is_always_right_and_who_knows_the_others_never(mo
     for sign, expected in ((1.0, 1.0), (-1.0, 0.0)):
         scores = {q.text: sign * (np.arange(len(q.answers)) < q.right) for q in QUESTIONS}
         answering(monkeypatch, lambda one, scores=scores: scores[one.text])
-        figures = known_answers.world_questions(subject())
+        figures = known_answers.synthetic_questions(subject())
         assert [figure.value for figure in figures] == [expected] * 3
     assert [figure.name for figure in figures] == [
-        "world_questions",
-        "world_questions/hues",
-        "world_questions/sizes",
+        "synthetic_questions",
+        "synthetic_questions/hues",
+        "synthetic_questions/sizes",
     ]
     assert figures[0].note == "2 questions, 0.95 for a reader who knows the world"
 
@@ -52,12 +52,12 @@ def test_who_knows_the_answers_is_always_right_and_who_knows_the_others_never(mo
     [("decoder", "causal_lm"), ("encoder", "masked_lm"), ("decoder", "fill_in_the_middle")],
 )
 def test_a_model_that_knows_nothing_is_worth_chance_exactly(builder, objective):
-    """Answers of as many tokens: constant outputs have no favourite."""
-    world = reversal(seed=3, people=3, choices=3)
-    even = World(
-        world.documents, world.heldout, [q for q in world.questions if len(q.answers[0]) == 7]
+    """Answers of as many tokens: constant outputs have no favorite."""
+    task = reversal(seed=3, people=3, choices=3)
+    even = SyntheticTask(
+        task.documents, task.heldout, [q for q in task.questions if len(q.answers[0]) == 7]
     )
-    figures = known_answers.world_questions(
+    figures = known_answers.synthetic_questions(
         subject(objective, builder, of=lambda *, seed: even, constant=True)
     )
     for figure in figures:
@@ -67,7 +67,7 @@ def test_a_model_that_knows_nothing_is_worth_chance_exactly(builder, objective):
 def test_the_questions_are_those_of_the_seed_of_the_run(monkeypatch):
     of = subject(of=reversal)
     assert (
-        known_answers.world_of(of).questions
+        known_answers.synthetic_task_of(of).questions
         == reversal(seed=3).questions
         != reversal(seed=0).questions
     )
@@ -75,9 +75,9 @@ def test_the_questions_are_those_of_the_seed_of_the_run(monkeypatch):
 
 def test_errors():
     one = trained("decoder", "causal_lm")
-    for corpus, said in ((None, "none"), (Bound(python_library), "python_library")):
-        with pytest.raises(ValueError, match=f"whose corpus is {said}, expected corpora.world_doc"):
-            known_answers.world_questions(subject_of(one, corpus=corpus))
+    for corpus, said in ((None, "none"), (Partial(python_library), "python_library")):
+        with pytest.raises(ValueError, match=f"whose corpus is {said}, expected corpora.task_doc"):
+            known_answers.synthetic_questions(subject_of(one, corpus=corpus))
     with pytest.raises(ValueError, match="mode 'classify', expected one that writes"):
         classifier = trained("encoder", "sequence_classification", num_classes=3)
-        known_answers.figures_of_questions("world_questions", classifier, QUESTIONS)
+        known_answers.figures_of_questions("synthetic_questions", classifier, QUESTIONS)

@@ -72,7 +72,7 @@ def test_the_report_shows_the_law_and_claims_no_differences(directory, law):
     assert said in text and said in short and "is better than" not in text
     assert f"| alpha | {law.fit.law.alpha:.3g} |" in short and "What was equal" not in short
     chart = pages.charts_of(text)[0]
-    assert {f"var(--v{k})" for k in range(4)} <= pages.colours_of(chart)
+    assert {f"var(--v{k})" for k in range(4)} <= pages.colors_of(chart)
     assert "mathdefault" not in text and "1.39M parameters" in text
     pages.assert_elements_are_closed(text)
     pages.assert_nothing_is_fetched_and_nothing_runs(text)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pretrax.comparison.yardsticks.parts.likelihoods import (
+from pretrax.comparison.eval_metrics.parts.likelihoods import (
     BOUND,
     BY_BLANK,
     BY_RESTORING,

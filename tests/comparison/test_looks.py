@@ -88,7 +88,7 @@ def test_comparisons_that_end_early_by_their_own_code(monkeypatch):
                 y: {v: dict([*s.items()][:look]) for v, s in of.items()} for y, of in every.items()
             }
             found = differences(some, None, len(LOOKS))
-            if not undecided(found, {"yardstick_0": 2.0}):
+            if not undecided(found, {"eval_metric_0": 2.0}):
                 break
         early += look < LOOKS[-1]
         false += any(d.holds for d in found)
@@ -163,22 +163,22 @@ def test_looks_are_not_changed_after_a_pilot(tmp_path):
     ],
 )
 def test_seeds_run_up_to_the_look_that_decides(monkeypatch, decided, failing, expected, run):
-    cells = [SimpleNamespace(seed=seed) for seed in range(8) for _ in "ab"]
+    trials = [SimpleNamespace(seed=seed) for seed in range(8) for _ in "ab"]
     begun = []
 
     def run_some(some):
-        begun.append(list(dict.fromkeys(cell.seed for cell in some)))
-        return [cell for cell in some if cell.seed in failing]
+        begun.append(list(dict.fromkeys(trial.seed for trial in some)))
+        return [trial for trial in some if trial.seed in failing]
 
     monkeypatch.setattr(compare, "ends_early", lambda _, some: len(some) >= 2 * decided)
     one = compared(seeds=range(8), looks=[3, 5])
-    some, failed = compare.run_to_the_last_look(one, cells, run_some)
+    some, failed = compare.run_to_the_last_look(one, trials, run_some)
     assert begun == run and len(some) == 2 * expected
-    assert [cell.seed for cell in failed] == [seed for seed in failing for _ in "ab"]
+    assert [trial.seed for trial in failed] == [seed for seed in failing for _ in "ab"]
 
 
 def test_reports_say_at_which_look_it_ended():
-    effect = {("40%", name): 1.0 for name in planted.YARDSTICKS}
+    effect = {("40%", name): 1.0 for name in planted.EVAL_METRICS}
     made = planted.results(["15%", "40%"], range(5), effect)
 
     def told(**changes):

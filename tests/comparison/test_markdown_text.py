@@ -12,7 +12,7 @@ from pretrax.comparison.report.summary import summary
 from tests.comparison import planted
 
 HOSTILE = [
-    "'{ < < { } ( ) > > [ ] [ ] { } } < <<extra_id_0> }'",  # a question of the world of brackets
+    "'{ < < { } ( ) > > [ ] [ ] { } } < <<extra_id_0> }'",  # a question of the synthetic task of brackets
     "<script>alert('&')</script> &lt; &amp;",
     "[x](https://example.org) ![y](z.png) [^1] [ref]: here",
     "`a` ``b`` ` lone \\` and \\\\",
@@ -76,7 +76,7 @@ def test_prose_keeps_code_and_escapes_the_rest(rendered):
 
 def test_numbers_and_names_of_figures_stay_readable():
     for text in (
-        "world_answers/filled_in",
+        "synthetic_answers/filled_in",
         "+0.036",
         "−0.470 to −0.386",
         "p < 0.001",
@@ -89,7 +89,7 @@ def test_a_report_loses_nothing(rendered):
     hostile = [" ".join(text.split()) for text in HOSTILE]
     made = planted.results([*hostile, "b"], seeds=[0, 1])
     refused, failed, *others = made.runs
-    refused = refused._replace(refusals={"world_answers": HOSTILE[0]})
+    refused = refused._replace(refusals={"synthetic_answers": HOSTILE[0]})
     failed = failed._replace(error=HOSTILE[1])
     noted = [m._replace(figure=m.figure._replace(note=HOSTILE[2])) for m in made.measurements]
     setup = made.setup._replace(

@@ -1,4 +1,4 @@
-"""What is kept of the figures of yardsticks, and when they are measured again."""
+"""What is kept of the figures of eval metrics, and when they are measured again."""
 
 import importlib
 import json
@@ -13,11 +13,11 @@ import pytest
 
 from pretrax.comparison import results
 from pretrax.comparison.figures import LOWER, Figure
-from pretrax.comparison.yardsticks import YARDSTICKS, kept_figures, measuring
-from pretrax.comparison.yardsticks.kept_figures import Measured, read_measured, write_measured
-from pretrax.corpora import world_documents
+from pretrax.comparison.eval_metrics import EVAL_METRICS, kept_figures, measuring
+from pretrax.comparison.eval_metrics.kept_figures import Measured, read_measured, write_measured
+from pretrax.corpora import synthetic_documents
 from pretrax.inference.prompting.windows import BeyondTraining
-from pretrax.settings.bound import Bound, parameters
+from pretrax.settings.partial import Partial, parameters
 from tests.comparison.subjects import subject_of
 from tests.inference.runs import trained
 
@@ -28,13 +28,13 @@ def sized(subject, *, layers=(), text=b"", times: int = 1) -> list[Figure]:
 
 def test_settings_that_json_lacks_are_kept_with_the_defaults(tmp_path):
     subject = SimpleNamespace(directory=str(tmp_path), step=3, corpus=None)
-    measuring.measured(subject, {"sized": Bound(sized, layers={"c", "a", "b"}, text=b"x")})
-    line = json.loads((tmp_path / "evaluation/yardsticks.jsonl").read_text())
+    measuring.measured(subject, {"sized": Partial(sized, layers={"c", "a", "b"}, text=b"x")})
+    line = json.loads((tmp_path / "evaluation/eval_metrics.jsonl").read_text())
     assert line["settings"] == {
-        "yardstick": "tests.comparison.test_measuring.sized",
-        "yardstick.layers": ["a", "b", "c"],  # the same in every process
-        "yardstick.text": "b'x'",
-        "yardstick.times": 1,
+        "eval_metric": "tests.comparison.test_measuring.sized",
+        "eval_metric.layers": ["a", "b", "c"],  # the same in every process
+        "eval_metric.text": "b'x'",
+        "eval_metric.times": 1,
     }
 
 
@@ -54,15 +54,15 @@ def test_texts_longer_than_the_rows_of_training_are_noted():
     said = "texts of up to 168 slots of the encoder, where the rows of training had 128"
     assert first.note == f"of 3 texts; {said}" and not part.note
     with pytest.warns(UserWarning, match="something else"):
-        kept_figures.measure(Bound(warned, others=True), None)
+        kept_figures.measure(Partial(warned, others=True), None)
 
 
-@pytest.mark.parametrize("name", YARDSTICKS)
-def test_settings_that_no_yardstick_can_have_are_named(name, few_library_files):
+@pytest.mark.parametrize("name", EVAL_METRICS)
+def test_settings_that_no_eval_metric_can_have_are_named(name, few_library_files):
     """A number that is too small, or none, and a list that is empty, or a word."""
     needed = {"loss_under": {"objectives": ["causal_lm"]}, "retrieve": {"candidates": 4}}
     subject = subject_of(trained("decoder", "causal_lm"))
-    for setting, usual in parameters(YARDSTICKS[name]).items():
+    for setting, usual in parameters(EVAL_METRICS[name]).items():
         wrong = {int: (-1, 2.5), tuple: ((), "all")}.get(type(usual.default), ())
         if setting in ("layers", "objectives"):
             wrong = ((), "all")
@@ -72,14 +72,14 @@ def test_settings_that_no_yardstick_can_have_are_named(name, few_library_files):
             with pytest.raises(
                 ValueError, match=f"{name}.{setting} must be .*, got {re.escape(repr(value))}"
             ):
-                YARDSTICKS[name](subject, **needed.get(name, {}) | {setting: value})
+                EVAL_METRICS[name](subject, **needed.get(name, {}) | {setting: value})
 
 
 def named_sized(returned):
-    """Returns a yardstick named "sized" that returns this."""
-    yardstick = lambda subject: returned  # noqa: E731
-    yardstick.__name__ = "sized"
-    return yardstick
+    """Returns an eval metric named "sized" that returns this."""
+    eval_metric = lambda subject: returned  # noqa: E731
+    eval_metric.__name__ = "sized"
+    return eval_metric
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,9 @@ def test_what_reports_would_mistake_is_refused(returned, said):
         kept_figures.measure(named_sized(returned), None)
 
 
-def last_of(run_dir, step, yardstick):
-    """What one yardstick measured last."""
-    ((measured,),) = read_measured(run_dir, [step], [yardstick]).values()
+def last_of(run_dir, step, eval_metric):
+    """What one eval metric measured last."""
+    ((measured,),) = read_measured(run_dir, [step], [eval_metric]).values()
     return measured
 
 
@@ -115,13 +115,13 @@ def test_values_of_arrays_are_kept_as_numbers(tmp_path):
 
 
 def test_the_latest_figures_of_a_step_count(tmp_path):
-    yardstick, run = Bound(sized, times=2), str(tmp_path)
+    eval_metric, run = Partial(sized, times=2), str(tmp_path)
     for step, value in ((3, 1.0), (3, 2.0), (4, float("nan"))):
         figure = Figure("sized", value, "layers", LOWER)
-        write_measured(run, step, yardstick, Measured((figure,), ""))
-    assert last_of(run, 3, yardstick).figures[0].value == 2.0
-    assert math.isnan(last_of(run, 4, yardstick).figures[0].value)
-    assert last_of(run, 5, yardstick) is last_of(run, 3, sized) is None
+        write_measured(run, step, eval_metric, Measured((figure,), ""))
+    assert last_of(run, 3, eval_metric).figures[0].value == 2.0
+    assert math.isnan(last_of(run, 4, eval_metric).figures[0].value)
+    assert last_of(run, 5, eval_metric) is last_of(run, 3, sized) is None
 
 
 def module_of(folder, monkeypatch, name: str, text: str):
@@ -134,14 +134,14 @@ def module_of(folder, monkeypatch, name: str, text: str):
     return importlib.import_module(name)
 
 
-def test_a_yardstick_whose_file_has_changed_is_measured_again(tmp_path, monkeypatch):
+def test_a_eval_metric_whose_file_has_changed_is_measured_again(tmp_path, monkeypatch):
     def mine(text: str):
-        return module_of(tmp_path, monkeypatch, "yardsticks_of_measuring", text).mine
+        return module_of(tmp_path, monkeypatch, "eval_metrics_of_measuring", text).mine
 
     code = "def mine(subject):\n    return 1\n"
     first = mine(code)
     write_measured(str(tmp_path), 3, first, Measured((), "no such model"))
-    (tmp_path / "yardsticks_of_measuring.py").write_text("half of an update")
+    (tmp_path / "eval_metrics_of_measuring.py").write_text("half of an update")
     assert last_of(str(tmp_path), 3, first).refusal  # the code that this process has imported
     assert last_of(str(tmp_path), 3, mine(code)).refusal
     assert last_of(str(tmp_path), 3, mine(code.replace("1", "22"))) is None
@@ -157,10 +157,10 @@ def test_a_version_counts_instead_of_the_file(tmp_path, monkeypatch):
     assert last_of(str(tmp_path), 3, mine(code.replace("VERSION = 1", "VERSION = 22"))) is None
 
 
-def test_a_run_whose_world_has_changed_is_measured_again(tmp_path, monkeypatch):
+def test_a_run_whose_synthetic_task_has_changed_is_measured_again(tmp_path, monkeypatch):
     def corpus(text: str):
-        world = module_of(tmp_path, monkeypatch, "world_of_measuring", text).drawn
-        return Bound(world_documents, world=world)
+        task = module_of(tmp_path, monkeypatch, "synthetic_task_of_measuring", text).drawn
+        return Partial(synthetic_documents, task=task)
 
     code, run = "def drawn(*, seed):\n    return 1\n", str(tmp_path)
     write_measured(run, 3, sized, Measured((), "no such model"), corpus(code))
@@ -171,13 +171,13 @@ def test_a_run_whose_world_has_changed_is_measured_again(tmp_path, monkeypatch):
 def test_a_line_without_a_version_is_measured_again(tmp_path):
     """Such as one that an earlier version of pretrax kept with a checksum of its code."""
     write_measured(str(tmp_path), 3, sized, Measured((), "no such model"))
-    file = tmp_path / "evaluation/yardsticks.jsonl"
+    file = tmp_path / "evaluation/eval_metrics.jsonl"
     (line,) = results.read_lines(file, dict)
     results.write_lines(file, [{k: x for k, x in line.items() if k != "version"} | {"code": "ab"}])
     assert last_of(str(tmp_path), 3, sized) is None
 
 
-@pytest.mark.parametrize("name", YARDSTICKS)
-def test_yardsticks_that_ship_have_a_version(name):
-    module = sys.modules[YARDSTICKS[name].__module__]
-    assert kept_figures.version_of(YARDSTICKS[name]) == module.FIGURES_VERSION >= 1
+@pytest.mark.parametrize("name", EVAL_METRICS)
+def test_eval_metrics_that_ship_have_a_version(name):
+    module = sys.modules[EVAL_METRICS[name].__module__]
+    assert kept_figures.version_of(EVAL_METRICS[name]) == module.FIGURES_VERSION >= 1

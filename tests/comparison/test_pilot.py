@@ -175,20 +175,20 @@ def test_how_a_loss_falls_over_the_last_doubling():
     assert falls([of_curves(loss=ended)])["a"].share == pytest.approx(0)
 
 
-def cell(seed: int, complete: bool = True) -> SimpleNamespace:
+def trial(seed: int, complete: bool = True) -> SimpleNamespace:
     return SimpleNamespace(seed=seed, state=SimpleNamespace(is_complete=complete))
 
 
 @pytest.mark.parametrize(
-    "cells, expected",
+    "trials, expected",
     [
-        ([cell(7, False), cell(7, False), cell(3, False), cell(3, False), cell(1, False)], [7, 3]),
-        ([cell(7, False), cell(3, False), cell(1)], [1, 7]),
-        ([cell(7), cell(7, False), cell(3), cell(1), cell(0)], [3, 1, 0]),
+        ([trial(7, False), trial(7, False), trial(3, False), trial(3, False), trial(1, False)], [7, 3]),
+        ([trial(7, False), trial(3, False), trial(1)], [1, 7]),
+        ([trial(7), trial(7, False), trial(3), trial(1), trial(0)], [3, 1, 0]),
     ],
 )
-def test_the_seeds_of_a_pilot(cells, expected):
-    assert pilot_seeds(cells) == expected
+def test_the_seeds_of_a_pilot(trials, expected):
+    assert pilot_seeds(trials) == expected
 
 
 def test_what_no_pilot_says_anything_of_is_refused():
@@ -218,13 +218,13 @@ def test_what_is_printed():
     assert "held-out loss (all/tokens)" in said and "(steep)" in said
     assert "baseline, 0.5; more steps may help" in said and "Twice the steps cost" in said
     assert '(--seeds="[5, 6, 7, …]")' in said
-    assert "With the 5 seeds and all the yardsticks that were planned" in said
+    assert "With the 5 seeds and all the eval metrics that were planned" in said
     assert "by this table, and to leave out what it cannot tell, raises it" in said
     both = printed(made(wanted={"classify": 0.0005}, looks=(3, 5)))
     assert "classify wanted" in both and "over 1000" in both and "left out and 2 looks" in both
 
 
-def test_a_yardstick_without_noise_promises_nothing():
+def test_a_eval_metric_without_noise_promises_nothing():
     same = made(seeds=(0,))
     twice = [m._replace(seed=seed) for m in same.measurements for seed in (0, 1)]
     runs = [run._replace(seed=seed) for run in same.runs for seed in (0, 1)]
@@ -236,7 +236,7 @@ def test_a_yardstick_without_noise_promises_nothing():
 
 @pytest.mark.slow
 def test_what_the_documentation_says_of_seeds_chosen_by_a_pilot():
-    """Of two variants at one yardstick, which differ in nothing: how often a difference is claimed
+    """Of two variants at one eval metric, which differ in nothing: how often a difference is claimed
     with as many seeds, 30 at most, as the one that two seeds saw would take."""
     random, draws, most = np.random.default_rng(2), 20_000, 30
     x = random.normal(0, 1, (draws, most))
@@ -259,20 +259,20 @@ def test_what_the_documentation_says_of_seeds_chosen_by_a_pilot():
 
 
 @pytest.mark.slow
-def test_what_the_documentation_says_of_yardsticks_left_out_by_a_pilot():
-    """Of two variants that are at the baseline of every yardstick: how often a difference is
+def test_what_the_documentation_says_of_eval_metrics_left_out_by_a_pilot():
+    """Of two variants that are at the baseline of every eval metric: how often a difference is
     claimed where those that two seeds say to leave out are left out of all seeds' family."""
     random, draws = np.random.default_rng(3), 20_000
 
-    def false(yardsticks: int, seeds: int) -> tuple[float, float]:
-        x = random.normal(0, 1, (draws, yardsticks, 2, seeds))
+    def false(eval_metrics: int, seeds: int) -> tuple[float, float]:
+        x = random.normal(0, 1, (draws, eval_metrics, 2, seeds))
         error = np.sqrt(x[..., :2].var(-1, ddof=1).mean(-1) / 2)
         kept = x[..., :2].mean(-1).max(-1) > pilots.CLEAR * error  # as `leave_out`
         some = [not reason(rows, "nats", HIGHER, 0.0) for rows in x[:50, 0, :, :2]]
         assert some == kept[:50, 0].tolist()
         p = stats.ttest_1samp(x[:, :, 1] - x[:, :, 0], 0, axis=-1).pvalue
         of_kept = np.where(kept, p, 1).min(1) * np.maximum(kept.sum(1), 1)
-        return float((of_kept <= LEVEL).mean()), float((p.min(1) * yardsticks <= LEVEL).mean())
+        return float((of_kept <= LEVEL).mean()), float((p.min(1) * eval_metrics <= LEVEL).mean())
 
-    for (yardsticks, seeds), expected in {(10, 5): 0.087, (10, 3): 0.107, (20, 3): 0.125}.items():
-        assert false(yardsticks, seeds) == pytest.approx((expected, LEVEL), abs=0.007)
+    for (eval_metrics, seeds), expected in {(10, 5): 0.087, (10, 3): 0.107, (20, 3): 0.125}.items():
+        assert false(eval_metrics, seeds) == pytest.approx((expected, LEVEL), abs=0.007)

@@ -5,8 +5,8 @@ import functools
 import numpy as np
 import pytest
 
-from pretrax.comparison.yardsticks import probes
-from pretrax.comparison.yardsticks.parts import bags_of_words, class_tasks, frozen, probing
+from pretrax.comparison.eval_metrics import probes
+from pretrax.comparison.eval_metrics.parts import bags_of_words, class_tasks, frozen, probing
 from pretrax.corpora.python_library.python_passages import Tagged
 from tests.comparison.subjects import by_name, subject_of
 from tests.inference.runs import trained
@@ -33,7 +33,7 @@ def test_a_probe_of_nothing_knows_the_classes_shares():
 
 
 def test_the_penalty_by_hand():
-    """One standardised feature of ±1, two classes: the gradient of the penalised loss is 0."""
+    """One standardized feature of ±1, two classes: the gradient of the penalized loss is 0."""
     features, labels = np.array([[-1.0], [1.0]] * 10), np.array([0, 1] * 10)
     probe = probing.fit_probe(features, labels, 2, strengths=[0.1])
     weight = probe.weights[0, 1]
@@ -95,8 +95,8 @@ def test_constant_states_are_worth_the_baseline_exactly(builder, objective, monk
         monkeypatch.setattr(module, "bags_of", few)
     subject = subject_of(trained(builder, objective), constant=True)
     found = []
-    for yardstick in (probes.classify, probes.tag, probes.pairs):
-        found.append(yardstick(subject, layers=[-1]))
+    for eval_metric in (probes.classify, probes.tag, probes.pairs):
+        found.append(eval_metric(subject, layers=[-1]))
     found.append(probes.retrieve(subject, layers=[-1], candidates=4))
     for name, figures in zip(("classify", "tag", "pairs", "retrieve"), found):
         assert figures[0].name == name

@@ -14,7 +14,7 @@ def test_time_left_follows_how_long_runs_were_measured(monkeypatch):
     clock, looks = SimpleNamespace(now=0.0), {}
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock.now)
 
-    class Cell:
+    class Trial:
         def __init__(self, seed: int):
             self.name, self.start, self.facts = f"a, seed {seed}", 100.0 * seed, small.facts(40)
             self.run = SimpleNamespace(steps=40)
@@ -32,11 +32,11 @@ def test_time_left_follows_how_long_runs_were_measured(monkeypatch):
             looks[self.name] = looks.get(self.name, 0) + 1
             return sum(clock.now - self.start >= 50 + 10 * k for k in range(6)) / 6
 
-    cells = [Cell(seed) for seed in range(3)]  # one after another
+    trials = [Trial(seed) for seed in range(3)]  # one after another
     output = io.StringIO()
-    with progress.ComparisonProgress(Console(file=output), cells, 0) as watch:
+    with progress.ComparisonProgress(Console(file=output), trials, 0) as watch:
         for clock.now in range(0, 301, 5):
-            watch([c for c in cells if c.start <= clock.now < c.start + 100], [])
+            watch([c for c in trials if c.start <= clock.now < c.start + 100], [])
     left = [line for line in output.getvalue().splitlines() if line.startswith("1/3")]
     # After 120 seconds 180 are left; the guess of 30% for measuring would have it at 147.
     assert left == ["1/3 runs, 3 min left", "1/3 runs, 2 min left"]

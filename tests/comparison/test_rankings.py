@@ -4,10 +4,10 @@ gets."""
 import numpy as np
 import pytest
 
-from pretrax.comparison.yardsticks import context_learning, known_answers, rankings
-from pretrax.comparison.yardsticks.parts import ranking
-from pretrax.comparison.yardsticks.parts.ranking import Question, answer_log_probs
-from pretrax.corpora.worlds import labelled_words
+from pretrax.comparison.eval_metrics import context_learning, known_answers, rankings
+from pretrax.comparison.eval_metrics.parts import ranking
+from pretrax.comparison.eval_metrics.parts.ranking import Question, answer_log_probs
+from pretrax.corpora.synthetic_tasks import labeled_words
 from pretrax.inference import score
 from pretrax.inference.answering import scoring
 from pretrax.inference.answering.scoring import hidden_log_probs
@@ -94,9 +94,9 @@ def test_a_masked_model_reads_the_whole_document_of_a_blank(monkeypatch):
 
 
 def test_no_question_is_a_list_that_a_corpus_trains_on(monkeypatch):
-    asked, drawn = [], labelled_words.word_list
+    asked, drawn = [], labeled_words.word_list
     record = lambda *args: asked.append(drawn(*args)) or asked[-1]  # noqa: E731
-    monkeypatch.setattr(labelled_words, "word_list", record)
+    monkeypatch.setattr(labeled_words, "word_list", record)
     subject = subject_of(trained("decoder", "causal_lm"), constant=True)
     context_learning.in_context(subject, shots=(15,), examples=20)
     for seed in range(5):
@@ -142,7 +142,7 @@ def test_a_reader_of_the_context_is_right_as_often_as_can_be(monkeypatch):
         found = []
         for question in questions:
             *shown, asked = question.text.split("\n")
-            kind = next(kind for kind in labelled_words.KINDS if asked in kind)
+            kind = next(kind for kind in labeled_words.KINDS if asked in kind)
             labels = [label for word, label in (x.split() for x in shown) if word in kind]
             of = [float(answer[1:] in labels) for answer in question.answers]
             found.append(np.stack([of, of], axis=-1))
@@ -156,7 +156,7 @@ def test_a_reader_of_the_context_is_right_as_often_as_can_be(monkeypatch):
     assert others[0].value == others[0].baseline == 0.25  # there is nothing above
     for figure, known in zip(others, (0.25, 0.4375, 0.9249)):
         assert figure.value == pytest.approx(known, abs=0.05)
-        assert figure.note == f"400 questions, {known:.2f} for a reader who knows the world"
+        assert figure.note == f"400 questions, {known:.2f} for a reader who knows the synthetic task"
 
 
 def test_an_answer_that_no_training_example_has_is_named(monkeypatch):

@@ -20,7 +20,7 @@ from pretrax.comparison.report.markdown_text import escaped
 from pretrax.comparison.report.summary import summary
 from pretrax.comparison.results import Measurement
 from pretrax.comparison.statistics import Estimate
-from pretrax.settings.bound import Bound
+from pretrax.settings.partial import Partial
 from pretrax.settings.printable import PrintableConsole, printable
 from pretrax.visualization import svg
 from tests.comparison import planted
@@ -65,19 +65,19 @@ def test_the_page_stands_by_itself(text):
     pages.assert_elements_are_closed(text)
 
 
-def test_charts_take_their_colours_from_the_page(text):
+def test_charts_take_their_colors_from_the_page(text):
     charts = pages.charts_of(text)
-    assert len(charts) == 3 + 2  # yardsticks and curves
+    assert len(charts) == 3 + 2  # eval metrics and curves
     for chart in charts:
-        colours = pages.colours_of(chart)
-        assert {"var(--v0)", "var(--v1)", "var(--v2)"} <= colours
-        assert all(colour.startswith("var(--") for colour in colours)
+        colors = pages.colors_of(chart)
+        assert {"var(--v0)", "var(--v1)", "var(--v2)"} <= colors
+        assert all(color.startswith("var(--") for color in colors)
 
 
 def test_figures_lead_to_the_runs_that_are_there(text):
     links = set(re.findall(r'href="([^#"]+)"', text))
     assert links == {"runs/40%25/seed2/"}
-    assert text.count('href="runs/40%25/seed2/"') == 3 + 1  # a dot at each yardstick, and its line
+    assert text.count('href="runs/40%25/seed2/"') == 3 + 1  # a dot at each eval metric, and its line
 
 
 def test_the_page_says_what_holds_and_what_failed(text):
@@ -93,7 +93,7 @@ def test_reports_are_drawn_again_the_same(directory, text):
     assert (directory / "report.md").read_text() == short
 
 
-def test_reports_say_why_a_yardstick_could_not_measure(made):
+def test_reports_say_why_a_eval_metric_could_not_measure(made):
     why = {"minimal_pairs (blimp='blimp')": f"{EVIL}\nis no folder"}
     some = [run._replace(refusals=why if run.variant == "40%" else {}) for run in made.runs]
     some[0] = some[0]._replace(refusals={"fill_in": "no"})
@@ -133,7 +133,7 @@ def test_without_the_reference_nothing_is_compared():
     made = planted.results(["15%", "30%", "40%"], reference="15%")
     some = [one for one in made.measurements if one.variant != "15%"]
     (line,) = wording.in_short(summary(made._replace(measurements=some)))[:1]
-    assert line.endswith("to compare: no variant and 15% share a yardstick and a seed.")
+    assert line.endswith("to compare: no variant and 15% share an eval metric and a seed.")
 
 
 def test_names_are_shown_as_text():
@@ -155,7 +155,7 @@ HOSTILE = {
     "lines": "a\n\n# b\n| c |",
     "controls": "a\x1b[31m\x00\x07\x9b",
     "direction": "a\u202eb\u2066c",
-    "colour": '#010203 id="a_1" font-family: x;',
+    "color": '#010203 id="a_1" font-family: x;',
     "underscore": "_a",
     "long": "a" * 3000,
 }
@@ -219,7 +219,7 @@ def test_markdown_and_terminal_say_the_same(made):
 
 
 def test_a_unit_that_the_name_says_is_said_once(made, capsys):
-    """As where a yardstick measures in two units."""
+    """As where an eval metric measures in two units."""
     both = "bits_per_byte (bits per byte)"
     named = [
         m._replace(figure=m.figure._replace(name=m.figure.name.replace("bits_per_byte", both)))
@@ -248,7 +248,7 @@ def test_a_page_shows_names_of_code_as_code_and_counts_one_as_one(made):
 
 def test_parts_are_shown_and_said_to_be_without_claims(made, text):
     short = markdown(summary(made))
-    _, parts = short.split("## Parts of the yardsticks")
+    _, parts = short.split("## Parts of the eval metrics")
     assert "no test was made of these" in parts and "no test was made of these" in text
     rows = [line for line in parts.splitlines() if line.startswith("| ")][2:]
     assert len(rows) == 6 and rows[0].startswith("| minimal_pairs/brackets | ")
@@ -294,16 +294,16 @@ def test_no_variant_is_the_best_where_several_are(made):
 def test_a_setting_with_a_slash_makes_no_part(made):
     """Which no difference is claimed of."""
 
-    def labelled(name: str) -> str:
+    def labeled(name: str) -> str:
         whole, slash, part = name.partition("/")
         return f"{whole} (template='a/(b)'){slash}{part}"
 
     renamed = [
-        m._replace(figure=m.figure._replace(name=labelled(m.figure.name)))
+        m._replace(figure=m.figure._replace(name=labeled(m.figure.name)))
         for m in made.measurements
     ]
     found = summary(made._replace(measurements=renamed))
-    assert [c.name for c in found.columns] == [labelled(c.name) for c in summary(made).columns]
+    assert [c.name for c in found.columns] == [labeled(c.name) for c in summary(made).columns]
     assert len(found.parts) == 6 and len(found.differences) == 6
 
 
@@ -349,10 +349,10 @@ def test_a_run_that_was_paused_is_not_what_its_variant_takes():
 @pytest.mark.parametrize(
     "budget, said",
     [
-        (Bound(budgets.text_tokens, number=900_000), "900,000 text tokens"),
-        (Bound(budgets.model_flops, number=2.6e12), "2.6e12 model FLOPs"),
-        (Bound(planted.results, number=3, random=2), "results(number=3, random=2)"),
-        ({"a": Bound(budgets.seconds, number=60)}, "60 seconds"),
+        (Partial(budgets.text_tokens, number=900_000), "900,000 text tokens"),
+        (Partial(budgets.model_flops, number=2.6e12), "2.6e12 model FLOPs"),
+        (Partial(planted.results, number=3, random=2), "results(number=3, random=2)"),
+        ({"a": Partial(budgets.seconds, number=60)}, "60 seconds"),
     ],
 )
 def test_budgets_in_words(budget, said):
@@ -416,7 +416,7 @@ def test_numbers_in_words(got, expected):
 
 def test_what_was_tried_and_chosen_is_in_every_report(made, tmp_path):
     told = summary(planted.tuned(made))
-    tried = tables.trials(told)
+    tried = tables.tuning_trials(told)
     assert tried.heads == [
         "", "optimizers.warmup_cosine.peak", "25% of the steps", "50% of the steps"
     ]  # fmt: skip
@@ -429,7 +429,7 @@ def test_what_was_tried_and_chosen_is_in_every_report(made, tmp_path):
     strong = [(i, j) for i in (2, 5, 7) for j in (1, 3)]  # .1, .1 and .03, and their last losses
     assert sorted(tried.strong) == strong
     lines = (
-        "Tuned for each variant: optimizers.warmup_cosine.peak, by trials of 25% and 50% of its "
+        "Tuned for each variant: optimizers.warmup_cosine.peak, by tuning trials of 25% and 50% of its "
         "steps. Chosen: 15% 0.1, 30% 0.1, 40% 0.03.",
         "30%: the best of 3 is the largest, 0.1: try larger ones.",
     )
@@ -445,8 +445,8 @@ def test_what_was_tried_and_chosen_is_in_every_report(made, tmp_path):
 
 def test_a_smallest_value_may_be_the_best(made):
     tuned = planted.tuned(made)
-    trials = [t._replace(loss=t.value) for t in tuned.trials if t.round == 0]
-    told = summary(tuned._replace(trials=trials))
+    tuning_trials = [t._replace(loss=t.value) for t in tuned.tuning_trials if t.round == 0]
+    told = summary(tuned._replace(tuning_trials=tuning_trials))
     assert wording.tuning(told)[1] == "15%: the best of 3 is the smallest, 0.01: try smaller ones."
 
 
@@ -461,7 +461,7 @@ def test_a_smallest_value_may_be_the_best(made):
         ),
         (
             {"15%": 0.03, "30%": 0.01, "40%": 0.03},
-            "Not tuned: learning rates were given, not chosen by trials: 15% 0.03, 30% 0.01, 40% 0",
+            "Not tuned: learning rates were given, not chosen by tuning trials: 15% 0.03, 30% 0.01, 40% 0",
         ),
     ],
 )

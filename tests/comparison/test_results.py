@@ -16,8 +16,8 @@ from pretrax.comparison.collecting import (
 from pretrax.comparison.facts import VariantFacts, read_facts, write_facts
 from pretrax.comparison.figures import HIGHER, Figure
 from pretrax.comparison.results import Measurement, Spent, TrainedRun
-from pretrax.comparison.yardsticks import kept_figures
-from pretrax.settings import whole_files
+from pretrax.comparison.eval_metrics import kept_figures
+from pretrax.settings import atomic_writes
 from tests.comparison import planted, small
 
 
@@ -31,12 +31,12 @@ def test_what_is_written_is_read_again(tmp_path):
     assert results.read(tmp_path) == made
 
 
-def test_trials_are_kept_also_those_that_diverged(tmp_path):
+def test_tuning_trials_are_kept_also_those_that_diverged(tmp_path):
     made = planted.tuned(planted.results(["15%", "40%"]))
     results.write(tmp_path, made)
     read = results.read(tmp_path)
-    assert read.setup == made.setup and len(read.trials) == len(made.trials) == 10
-    losses = [(one.loss, other.loss) for one, other in zip(read.trials, made.trials)]
+    assert read.setup == made.setup and len(read.tuning_trials) == len(made.tuning_trials) == 10
+    losses = [(one.loss, other.loss) for one, other in zip(read.tuning_trials, made.tuning_trials)]
     assert all(one == other or math.isnan(one) and math.isnan(other) for one, other in losses)
     assert sum(math.isnan(one) for one, _ in losses) == 1
     (tmp_path / "tuning.jsonl").write_text('{"variant": "15%"}\n')
@@ -47,10 +47,10 @@ def test_trials_are_kept_also_those_that_diverged(tmp_path):
 def test_results_of_before_there_was_tuning_are_read(tmp_path):
     results.write(tmp_path, planted.results(["15%", "40%"]))
     file = tmp_path / "comparison.json"
-    kept = whole_files.read_json(file)
+    kept = atomic_writes.read_json(file)
     for name in ("tuned", "shares", "learning_rates"):
         del kept[name]
-    whole_files.write_record(file, kept)
+    atomic_writes.write_record(file, kept)
     assert results.read(tmp_path) == planted.results(["15%", "40%"])
     assert not (tmp_path / "tuning.jsonl").exists()
 
@@ -109,9 +109,9 @@ def test_a_figure_that_is_no_number_is_kept_as_such(tmp_path):
 )
 def test_a_question_of_another_kind_names_its_file(tmp_path, content):
     results.write(tmp_path, planted.results(["a", "b"]))
-    kept = whole_files.read_json(tmp_path / "comparison.json")
+    kept = atomic_writes.read_json(tmp_path / "comparison.json")
     if "variants" in content:
-        content = json.dumps(whole_files.sealed({**kept, **json.loads(content)}))
+        content = json.dumps(atomic_writes.sealed({**kept, **json.loads(content)}))
     (tmp_path / "comparison.json").write_text(content)
     with pytest.raises(ValueError, match=r"comparison\.json is damaged"):
         results.read(tmp_path)
@@ -122,7 +122,7 @@ def test_facts_of_another_kind_name_their_file(tmp_path, content):
     write_facts(str(tmp_path), "a", VariantFacts("", "", 6, 1500, 10, 99, "cpu"))
     file = tmp_path / "runs/a/facts.json"
     if "null" in content:
-        content = json.dumps(whole_files.sealed(whole_files.read_json(file) | {"steps": None}))
+        content = json.dumps(atomic_writes.sealed(atomic_writes.read_json(file) | {"steps": None}))
     file.write_text(content)
     with pytest.raises(ValueError, match=r"runs/a/facts\.json is damaged"):
         read_facts(str(tmp_path), "a")
@@ -133,8 +133,8 @@ def test_facts_of_another_kind_name_their_file(tmp_path, content):
 )
 def test_figures_of_another_kind_name_their_file(tmp_path, content):
     (tmp_path / "evaluation").mkdir()
-    (tmp_path / "evaluation/yardsticks.jsonl").write_text(content)
-    with pytest.raises(ValueError, match=r"yardsticks\.jsonl is damaged \(line 1: "):
+    (tmp_path / "evaluation/eval_metrics.jsonl").write_text(content)
+    with pytest.raises(ValueError, match=r"eval metrics\.jsonl is damaged \(line 1: "):
         kept_figures.read_measured(str(tmp_path), [3], [])
 
 
@@ -155,7 +155,7 @@ def test_missing_and_damaged_files_are_named(tmp_path, name, content):
 @pytest.mark.parametrize("name", ["comparison.json", "runs.jsonl", "results.jsonl", "tuning.jsonl"])
 def test_a_changed_digit_of_a_record_is_found(tmp_path, name):
     made = planted.results(["15%", "40%"])
-    results.write(tmp_path, made._replace(trials=[results.Trial("15%", 1, 0, 5, steps=11)]))
+    results.write(tmp_path, made._replace(tuning_trials=[results.TuningTrial("15%", 1, 0, 5, steps=11)]))
     text = (tmp_path / name).read_text()
     for digit in sorted(set(re.findall(r"\d", text))):
         (tmp_path / name).write_text(text.replace(digit, str((int(digit) + 1) % 10), 1))

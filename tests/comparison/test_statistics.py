@@ -92,7 +92,7 @@ def test_the_correction_of_holm_by_hand():
     assert holm([]) == []
 
 
-def test_missing_cells_leave_the_seeds_that_both_have():
+def test_missing_trials_leave_the_seeds_that_both_have():
     nan = math.nan
     figures = {
         "y": {"a": {0: 1.0, 1: 2.0, 2: 4.0}, "b": {1: 3.0, 2: 6.0, 3: 9.0}, "c": {7: 1.0}},

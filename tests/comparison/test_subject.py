@@ -1,11 +1,11 @@
-"""Runs that have trained on the library's held-out files, which no yardstick may read then."""
+"""Runs that have trained on the library's held-out files, which no eval metric may read then."""
 
 import pytest
 
-from pretrax.comparison.yardsticks import YARDSTICKS
-from pretrax.comparison.yardsticks.subject import Subject
+from pretrax.comparison.eval_metrics import EVAL_METRICS
+from pretrax.comparison.eval_metrics.subject import Subject
 from pretrax.corpora import docstring_pairs, python_library, text_files, validation_split
-from pretrax.settings.bound import Bound
+from pretrax.settings.partial import Partial
 from tests.comparison.subjects import subject_of
 from tests.inference.runs import trained
 
@@ -16,12 +16,12 @@ OF_LIBRARY = (
 
 
 @pytest.mark.parametrize("name", OF_LIBRARY)
-def test_no_yardstick_reads_files_that_a_run_has_trained_on(name):
+def test_no_eval_metric_reads_files_that_a_run_has_trained_on(name):
     subject = subject_of(
-        trained("decoder", "causal_lm"), corpus=Bound(python_library, heldout_every=40)
+        trained("decoder", "causal_lm"), corpus=Partial(python_library, heldout_every=40)
     )
     with pytest.raises(ValueError, match="holds out one document in 40, expected one in 20"):
-        YARDSTICKS[name](subject)
+        EVAL_METRICS[name](subject)
 
 
 def test_a_run_that_began_from_one_that_has_read_the_files_is_refused(tmp_path):
@@ -40,9 +40,9 @@ def test_a_run_that_began_from_one_that_has_read_the_files_is_refused(tmp_path):
 
 
 def test_a_corpus_within_another_is_found():
-    inner = Bound(python_library, heldout_every=40)
+    inner = Partial(python_library, heldout_every=40)
     subject = subject_of(
-        trained("decoder", "causal_lm"), corpus=Bound(validation_split, corpus=inner)
+        trained("decoder", "causal_lm"), corpus=Partial(validation_split, corpus=inner)
     )
     with pytest.raises(ValueError, match="holds out one document in 40, expected one in 20"):
         subject.check_library_unseen()
@@ -50,6 +50,6 @@ def test_a_corpus_within_another_is_found():
 
 def test_a_run_that_holds_out_the_files_is_measured():
     one = trained("decoder", "causal_lm")
-    of_others = Bound(text_files, heldout_every=40)  # which holds out files of its own
-    for corpus in (None, of_others, python_library, Bound(docstring_pairs, heldout_every=10)):
+    of_others = Partial(text_files, heldout_every=40)  # which holds out files of its own
+    for corpus in (None, of_others, python_library, Partial(docstring_pairs, heldout_every=10)):
         subject_of(one, corpus=corpus).check_library_unseen()

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from pretrax import models
-from pretrax.comparison.yardsticks import text_pairs
-from pretrax.comparison.yardsticks.parts.bags_of_words import bags_of
-from pretrax.comparison.yardsticks.text_pairs import TextPairs, bag_of_words_classes, pair_accuracy
+from pretrax.comparison.eval_metrics import text_pairs
+from pretrax.comparison.eval_metrics.parts.bags_of_words import bags_of
+from pretrax.comparison.eval_metrics.text_pairs import TextPairs, bag_of_words_classes, pair_accuracy
 from pretrax.data.corpus import Document
 from pretrax.objectives import causal_lm, next_sentence_prediction, sentence_order_prediction
 from tests.training import tiny

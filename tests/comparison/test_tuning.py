@@ -8,7 +8,7 @@ import pathlib
 import numpy as np
 import pytest
 
-from pretrax.comparison import cells, facts
+from pretrax.comparison import trials, facts
 from pretrax.comparison.comparison import check
 from pretrax.comparison.facts import (
     VariantFacts,
@@ -19,11 +19,11 @@ from pretrax.comparison.facts import (
     settings_text,
 )
 from pretrax.comparison.failures import write_failure
-from pretrax.comparison.results import read_trials
-from pretrax.comparison.trials import tune
+from pretrax.comparison.results import read_tuning_trials
+from pretrax.comparison.tuning_trials import tune
 from pretrax.comparison.tuning import best_values, successive_halving, values_for, with_value
 from pretrax.comparison.variants import read_comparison, runs_of_variants
-from pretrax.settings.bound import Bound, flattened
+from pretrax.settings.partial import Partial, flattened
 from pretrax.training.evaluation import Score
 from pretrax.training.run_configuration import read_run
 from pretrax.training.saved.result import Result, write_result
@@ -121,7 +121,7 @@ def test_factors_that_give_one_value_twice_are_refused(decoder):
 
 
 def test_a_setting_with_two_values_is_refused(decoder):
-    both = Bound(max, a=decoder.optimizer, b=Bound(decoder.optimizer.function, decay_rate=0.9))
+    both = Partial(max, a=decoder.optimizer, b=Partial(decoder.optimizer.function, decay_rate=0.9))
     halving = successive_halving(
         parameter="optimizers.adafactor.decay_rate", values=[1, 3], seeds=[7]
     )
@@ -151,7 +151,7 @@ def test_a_value_that_diverges_loses_and_all_of_them_are_an_error():
         best_values(halving, {0.1: math.nan, 0.3: math.inf})
 
 
-# --- trials ---------------------------------------------------------------------------------------
+# --- tuning trials ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -168,14 +168,14 @@ def compared(tmp_path):
     return one, planned
 
 
-def loss_of(cell) -> float:
+def loss_of(trial) -> float:
     """Best at a peak of .009, which "small" has among its values and "large/2" has not."""
-    peak = cell.run.optimizer.settings["learning_rate"].settings["peak"]
-    return abs(math.log(peak / 0.009)) + 0.01 * cell.seed + 1 / cell.run.steps
+    peak = trial.run.optimizer.settings["learning_rate"].settings["peak"]
+    return abs(math.log(peak / 0.009)) + 0.01 * trial.seed + 1 / trial.run.steps
 
 
-def ending(cell, loss: float) -> None:
-    folder = pathlib.Path(cell.run.run_dir)
+def ending(trial, loss: float) -> None:
+    folder = pathlib.Path(trial.run.run_dir)
     folder.mkdir(parents=True, exist_ok=True)
     scores = (
         # Together the loss; their mean is the less, the greater the loss.
@@ -183,16 +183,16 @@ def ending(cell, loss: float) -> None:
         Score("all", "replaced", loss / 12.5 - 2.0, None, 9, scale=50.0),
         Score("all", "hits", 99.0, None, 9, metric=True, scale=0.0),
     )
-    write_result(Result(str(folder), cell.run.steps, True, scores, {}, {}))
+    write_result(Result(str(folder), trial.run.steps, True, scores, {}, {}))
 
 
-def run_all(cells) -> None:
-    for cell in cells:
-        if not cell.state.is_complete:
-            ending(cell, loss_of(cell))
+def run_all(trials) -> None:
+    for trial in trials:
+        if not trial.state.is_complete:
+            ending(trial, loss_of(trial))
 
 
-def test_trials_choose_by_their_own_loss_and_the_run_is_of_what_they_chose(compared):
+def test_tuning_trials_choose_by_their_own_loss_and_the_run_is_of_what_they_chose(compared):
     one, planned = compared
     tuned = tune(one, planned, (), (), run_all)
     assert {v: of.tuned for v, of in tuned.items()} == {"small": 0.009, "large/2": 0.01}
@@ -201,10 +201,10 @@ def test_trials_choose_by_their_own_loss_and_the_run_is_of_what_they_chose(compa
     check_unchanged(one, planned_runs(tuned, one, ()), tuned)
     peaks = {v: dict(flattened("", run.optimizer)) for v, run in runs.items()}
     assert [of[".learning_rate.peak"] for of in peaks.values()] == [0.009, 0.01]
-    trials = read_trials(one.directory)
-    assert len(trials) == 2 * 2 * (3 + 2)  # of two variants, with two seeds
-    assert {(t.round, t.steps) for t in trials} == {(0, 10), (1, 20)}
-    assert {t.value for t in trials if t.variant == "small"} == {0.0003, 0.003, 0.009}
+    tuning_trials = read_tuning_trials(one.directory)
+    assert len(tuning_trials) == 2 * 2 * (3 + 2)  # of two variants, with two seeds
+    assert {(t.round, t.steps) for t in tuning_trials} == {(0, 10), (1, 20)}
+    assert {t.value for t in tuning_trials if t.variant == "small"} == {0.0003, 0.003, 0.009}
     # It is not tuned again.
     assert tune(one, tuned, (), (), None) == tuned
 
@@ -213,26 +213,26 @@ def test_whole_numbers_stay_whole(compared):
     """As in a setting that takes no others, such as a number of steps."""
     one, planned = compared
     steps = dict(parameter="optimizers.warmup_constant.warmup_steps", values=[1, 3], seeds=[7])
-    one = dataclasses.replace(one, tuning=Bound(successive_halving, **steps))
+    one = dataclasses.replace(one, tuning=Partial(successive_halving, **steps))
     tuned = tune(one, planned, (), (), run_all)
     assert [(of.tuned, type(of.tuned)) for of in tuned.values()] == [(1, int), (1, int)]
-    assert {type(trial.value) for trial in read_trials(one.directory)} == {int}
+    assert {type(tuning_trial.value) for tuning_trial in read_tuning_trials(one.directory)} == {int}
 
 
-def test_trials_are_scored_on_training_text_and_have_seeds_of_their_own(compared):
+def test_tuning_trials_are_scored_on_training_text_and_have_seeds_of_their_own(compared):
     one, planned = compared
     seen = []
 
-    def look(cells):
-        seen.extend(cells)
-        run_all(cells)
+    def look(trials):
+        seen.extend(trials)
+        run_all(trials)
 
     tune(one, planned, (), (), look)
-    for cell in seen:
-        assert cell.run.corpus.function.__name__ == "validation_split"
-        assert cell.run.corpus.settings["corpus"] == runs_of_variants(one)["small"].corpus
-        assert cell.seed in (7, 8) and not cell.yardsticks
-    assert len({cell.run.run_dir for cell in seen}) == len({cell.name for cell in seen}) == 20
+    for trial in seen:
+        assert trial.run.corpus.function.__name__ == "validation_split"
+        assert trial.run.corpus.settings["corpus"] == runs_of_variants(one)["small"].corpus
+        assert trial.seed in (7, 8) and not trial.eval_metrics
+    assert len({trial.run.run_dir for trial in seen}) == len({trial.name for trial in seen}) == 20
 
 
 class Killed(Exception):
@@ -243,10 +243,10 @@ def test_killed_at_any_moment_it_chooses_the_same(compared):
     one, planned = compared
     left = itertools.count()
 
-    def killed_after_one(cells):
-        for cell in cells:
-            if not cell.state.is_complete:
-                ending(cell, loss_of(cell))
+    def killed_after_one(trials):
+        for trial in trials:
+            if not trial.state.is_complete:
+                ending(trial, loss_of(trial))
                 next(left)
                 raise Killed
 
@@ -259,23 +259,23 @@ def test_killed_at_any_moment_it_chooses_the_same(compared):
         except Killed:
             pass
     assert {v: of.tuned for v, of in tuned.items()} == {"small": 0.009, "large/2": 0.01}
-    assert next(left) == 20 and len(read_trials(one.directory)) == 20  # none was made twice
+    assert next(left) == 20 and len(read_tuning_trials(one.directory)) == 20  # none was made twice
 
 
-def test_a_trial_that_diverges_loses_and_one_that_fails_is_reported(compared):
+def test_a_tuning_trial_that_diverges_loses_and_one_that_fails_is_reported(compared):
     one, planned = compared
 
-    def diverging(cells):
-        for cell in cells:
-            if ", 0.009," in cell.name:
+    def diverging(trials):
+        for trial in trials:
+            if ", 0.009," in trial.name:
                 error = FloatingPointError("At step 3 the training is no longer finite: loss nan.")
-                pathlib.Path(cell.run.run_dir).mkdir(parents=True, exist_ok=True)
-                assert cells_exit(cell, error) == 1
+                pathlib.Path(trial.run.run_dir).mkdir(parents=True, exist_ok=True)
+                assert trials_exit(trial, error) == 1
             else:
-                run_all([cell])
+                run_all([trial])
 
     assert tune(one, planned, (), (), diverging)["small"].tuned == 0.003
-    (lost,) = {t.error for t in read_trials(one.directory) if not math.isfinite(t.loss)}
+    (lost,) = {t.error for t in read_tuning_trials(one.directory) if not math.isfinite(t.loss)}
     assert lost.startswith("Diverged: At step 3")
 
     failing = dict.fromkeys(planned)
@@ -283,40 +283,40 @@ def test_a_trial_that_diverges_loses_and_one_that_fails_is_reported(compared):
         failing[variant] = of._replace(tuned=None)
     (pathlib.Path(one.directory) / "tuning.jsonl").unlink()
 
-    def out_of_memory(cells):
-        for cell in cells:
-            if cell.seed == 8:
-                pathlib.Path(cell.run.run_dir).mkdir(parents=True, exist_ok=True)
-                (pathlib.Path(cell.run.run_dir) / "result.json").unlink(missing_ok=True)
-                write_failure(cell.run.run_dir, "Out of memory")
+    def out_of_memory(trials):
+        for trial in trials:
+            if trial.seed == 8:
+                pathlib.Path(trial.run.run_dir).mkdir(parents=True, exist_ok=True)
+                (pathlib.Path(trial.run.run_dir) / "result.json").unlink(missing_ok=True)
+                write_failure(trial.run.run_dir, "Out of memory")
 
     with pytest.raises(
-        ValueError, match="trials failed.*the same command runs them again"
+        ValueError, match="tuning trials failed.*the same command runs them again"
     ) as error:
         tune(one, failing, (), (), out_of_memory)
     assert "small, 0.0003, round 1, seed 8: Out of memory (" in str(error.value)
     again = []
 
-    def counted(cells):
-        again.extend(cell for cell in cells if cell.seed == 7 and cell.run.steps == 10)
-        run_all(cells)
+    def counted(trials):
+        again.extend(trial for trial in trials if trial.seed == 7 and trial.run.steps == 10)
+        run_all(trials)
 
     assert tune(one, failing, (), (), counted)["small"].tuned == 0.003
-    trials = read_trials(one.directory)
-    assert len(trials) == len({trial[:4] for trial in trials}) == 20 and not again
+    tuning_trials = read_tuning_trials(one.directory)
+    assert len(tuning_trials) == len({tuning_trial[:4] for tuning_trial in tuning_trials}) == 20 and not again
 
 
-def cells_exit(cell, error) -> int:
+def trials_exit(trial, error) -> int:
     def work():
         raise error
 
-    return cells.exit_status(cell.run.run_dir, work)
+    return trials.exit_status(trial.run.run_dir, work)
 
 
 def test_another_tuning_is_refused_by_name(compared):
     one, planned = compared
     for other, expected in (
-        (Bound(successive_halving, **{**one.tuning.settings, "seeds": [9]}), r"seeds=\[9\]"),
+        (Partial(successive_halving, **{**one.tuning.settings, "seeds": [9]}), r"seeds=\[9\]"),
         (None, "is None"),
     ):
         changed = dataclasses.replace(one, tuning=other)
@@ -343,21 +343,21 @@ def test_seeds_of_the_comparison_choose_nothing(compared):
 
 def test_a_setting_that_a_variant_has_not_is_refused_before_anything_is_planned(compared):
     one, _ = compared
-    of = Bound(successive_halving, **{**one.tuning.settings, "parameter": "optimizers.adamw.b3"})
+    of = Partial(successive_halving, **{**one.tuning.settings, "parameter": "optimizers.adamw.b3"})
     with pytest.raises(
         ValueError, match="The variant 'small': tuning.*'optimizers.adamw.b3' is no"
     ):
         runs_of_variants(dataclasses.replace(one, tuning=of))
 
 
-def test_trials_too_short_for_their_warm_up_are_refused(compared):
+def test_tuning_trials_too_short_for_their_warm_up_are_refused(compared):
     one, _ = compared
     run = runs_of_variants(one)["small"]
-    rate = Bound(run.optimizer.settings["learning_rate"].function, peak=0.1, warmup_steps=12)
-    run = dataclasses.replace(run, optimizer=Bound(run.optimizer.function, learning_rate=rate))
-    facts._check_trials(one, run, 100)
-    with pytest.raises(ValueError, match="Its trials take 0.25 of its 40 steps. .* got 12"):
-        facts._check_trials(one, run, 40)
+    rate = Partial(run.optimizer.settings["learning_rate"].function, peak=0.1, warmup_steps=12)
+    run = dataclasses.replace(run, optimizer=Partial(run.optimizer.function, learning_rate=rate))
+    facts._check_tuning_trials(one, run, 100)
+    with pytest.raises(ValueError, match="Its tuning trials take 0.25 of its 40 steps. .* got 12"):
+        facts._check_tuning_trials(one, run, 40)
 
 
 @pytest.mark.parametrize(
@@ -373,29 +373,29 @@ def test_trials_too_short_for_their_warm_up_are_refused(compared):
             40,
             "warmup_steps must be a whole number of at least 0, got 2.5",
         ),
-        (dict(factors=[0.1, 1, 3]), 1, "trials would take 1, 1 of its 1 steps in their rounds"),
+        (dict(factors=[0.1, 1, 3]), 1, "tuning trials would take 1, 1 of its 1 steps in their rounds"),
     ],
 )
-def test_values_and_rounds_that_trials_cannot_have_are_refused(compared, settings, steps, expected):
+def test_values_and_rounds_that_tuning_trials_cannot_have_are_refused(compared, settings, steps, expected):
     one, _ = compared
-    tuning = Bound(successive_halving, **(dict(parameter=PEAK, seeds=[7]) | settings))
+    tuning = Partial(successive_halving, **(dict(parameter=PEAK, seeds=[7]) | settings))
     run = runs_of_variants(one)["small"]
     with pytest.raises(ValueError, match=expected):
-        facts._check_trials(dataclasses.replace(one, tuning=tuning), run, steps)
+        facts._check_tuning_trials(dataclasses.replace(one, tuning=tuning), run, steps)
 
 
-def test_trials_that_are_left_of_another_plan_are_not_taken(compared):
+def test_tuning_trials_that_are_left_of_another_plan_are_not_taken(compared):
     """As where someone has removed the runs, to start again with other settings."""
     one, planned = compared
     tune(one, planned, (), (), run_all)
     facts._check_nothing_left(dataclasses.replace(one, tuning=None), "small")
     with pytest.raises(
-        ValueError, match="/tuning/small, .*/tuning.jsonl have runs or trials of it"
+        ValueError, match="/tuning/small, .*/tuning.jsonl have runs or tuning trials of it"
     ):
         facts._check_nothing_left(one, "small")
     facts._check_nothing_left(one, "other")
     (pathlib.Path(one.directory) / "runs/other/seed_0").mkdir(parents=True)
-    with pytest.raises(ValueError, match="runs/other/seed_0 have runs or trials of it, and facts"):
+    with pytest.raises(ValueError, match="runs/other/seed_0 have runs or tuning trials of it, and facts"):
         facts._check_nothing_left(one, "other")
 
 
@@ -415,7 +415,7 @@ def test_variants_are_tuned_trained_and_told_of(tmp_path, monkeypatch, capsys):
         config = (directory / "runs" / folder / "seed_0/config.gin").read_text()
         assert f"{PEAK} = {chosen!r}\n" in config and "validation_split" not in config
     said = " ".join(capsys.readouterr().out.split())
-    assert f"Tuned for each variant: {PEAK}, by trials of 50% of its steps." in said
+    assert f"Tuned for each variant: {PEAK}, by tuning trials of 50% of its steps." in said
     started.clear()
     assert small.compare_here(file, "--gin.SEEDS=[0]") == 0 and not started
     more = "comparison.Comparison.variants = {'small': [], 'large/2': ['PEAK = 1e-2'], 'third': []}"

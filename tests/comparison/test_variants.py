@@ -13,13 +13,13 @@ import pytest
 
 from pretrax import models, objectives
 from pretrax.comparison import budgets, variants
-from pretrax.comparison.cells import cells_of
+from pretrax.comparison.trials import trials_of
 from pretrax.comparison.comparison import Comparison, check, trained_variants
 from pretrax.comparison.figures import settings_in_words
 from pretrax.comparison.variants import comparison_text, read_comparison, runs_of_variants
-from pretrax.comparison.yardsticks import loss_under
+from pretrax.comparison.eval_metrics import loss_under
 from pretrax.corpora import validation_split
-from pretrax.settings.bound import Bound, flattened
+from pretrax.settings.partial import Partial, flattened
 from pretrax.settings.gin_reader import GIN_CONFIGS
 from pretrax.training.planning import open_batches
 from pretrax.training.throughput import step_flops
@@ -41,9 +41,9 @@ def planned(compared):
 
 
 def test_a_comparison_is_read_and_written_as_the_same_value(compared, tmp_path):
-    again = [*compared.yardsticks, Bound(small.norm, power=4)]
+    again = [*compared.eval_metrics, Partial(small.norm, power=4)]
     other = dataclasses.replace(
-        compared, yardsticks=again, reference="small", about='It\'s\n"new".'
+        compared, eval_metrics=again, reference="small", about='It\'s\n"new".'
     )
     for one in (compared, other):
         (tmp_path / "comparison.gin").write_text(comparison_text(one))
@@ -64,33 +64,33 @@ def test_every_comparison_can_be_run(name, tmp_path):
 def test_the_seed_of_a_corpus_follows_that_of_the_run():
     one = read_comparison("masking_rate")
     facts = dict.fromkeys(one.variants, small.facts(700))
-    cells = cells_of(one, runs_of_variants(one), facts)
-    assert {cell.run.corpus.settings["seed"] for cell in cells if cell.seed == 3} == {3}
+    trials = trials_of(one, runs_of_variants(one), facts)
+    assert {trial.run.corpus.settings["seed"] for trial in trials if trial.seed == 3} == {3}
 
 
 def test_the_seed_of_a_corpus_within_another_follows_that_of_the_run():
     one = read_comparison("masking_rate")
     runs = {
-        variant: dataclasses.replace(run, corpus=Bound(validation_split, corpus=run.corpus))
+        variant: dataclasses.replace(run, corpus=Partial(validation_split, corpus=run.corpus))
         for variant, run in runs_of_variants(one).items()
     }
-    cells = cells_of(one, runs, dict.fromkeys(runs, small.facts(6)))
-    within = {cell.seed: cell.run.corpus.settings["corpus"].settings["seed"] for cell in cells}
+    trials = trials_of(one, runs, dict.fromkeys(runs, small.facts(6)))
+    within = {trial.seed: trial.run.corpus.settings["corpus"].settings["seed"] for trial in trials}
     assert within == {seed: seed for seed in one.seeds}
 
 
 def test_values_are_overridden_on_the_command_line(compared, tmp_path):
     file = small.write(tmp_path)
     one = read_comparison(file, ["SEEDS = [7]", "budgets.text_tokens.number = 3000"])
-    assert one.seeds == [7] and one.budget == Bound(budgets.text_tokens, number=3000)
+    assert one.seeds == [7] and one.budget == Partial(budgets.text_tokens, number=3000)
     with pytest.raises(ValueError, match="Nothing in this comparison uses STEPS = 3"):
         read_comparison(file, ["STEPS = 3"])
 
 
 def test_runs_differ_in_the_lines_of_their_variant_in_seed_and_directory(compared):
     facts = {"small": small.facts(6), "large/2": small.facts(9)}
-    cells = cells_of(compared, runs_of_variants(compared), facts)
-    runs = {(cell.variant, cell.seed): cell.run for cell in cells}
+    trials = trials_of(compared, runs_of_variants(compared), facts)
+    runs = {(trial.variant, trial.seed): trial.run for trial in trials}
     assert list(runs) == [(v, s) for s in (0, 1) for v in ("small", "large/2")]
     one, other = runs["small", 1], runs["large/2", 1]
     assert one.run_dir.endswith("compared/runs/small/seed_1") and one.seed == 1 and one.steps == 6
@@ -123,28 +123,28 @@ other_norm.__name__ = "norm"
         (dict(seeds=[0, 1, 0]), "seeds has 0 twice"),
         (dict(seeds=[]), "seeds must be a list of whole numbers of at least 0 .*, not empty, got"),
         (dict(seeds=[0, 2**32]), "seeds must be .* below 4,294,967,296"),  # the same as 0 to JAX
-        (dict(budget=Bound(budgets.text_tokens)), "text_tokens has no value for its number"),
-        (dict(budget=Bound(budgets.model_flops, number=-1.0)), "number must be a number above 0"),
-        (dict(wanted={"nrm": 1.0}), "wanted has 'nrm', which no yardstick measures: .* of norm"),
+        (dict(budget=Partial(budgets.text_tokens)), "text_tokens has no value for its number"),
+        (dict(budget=Partial(budgets.model_flops, number=-1.0)), "number must be a number above 0"),
+        (dict(wanted={"nrm": 1.0}), "wanted has 'nrm', which no eval metric measures: .* of norm"),
         (
-            dict(wanted={"norm": 1.0}, yardsticks=[Bound(small.norm, power=p) for p in (2, 4)]),
+            dict(wanted={"norm": 1.0}, eval_metrics=[Partial(small.norm, power=p) for p in (2, 4)]),
             r"wanted has 'norm', .* of norm \(power=2\), norm \(power=4\)",
         ),
         (dict(reference="third"), "is none of the variants: give one of 'small', 'large/2'"),
-        (dict(yardsticks=[Bound(small.norm, power="two")]), "norm.power must be a whole number"),
-        (dict(yardsticks=[loss_under]), "loss_under has no value for its objectives"),
-        (dict(yardsticks=[]), "yardsticks must be a list of functions, not empty, got"),
-        (dict(yardsticks=[small.norm] * 2), "yardsticks has .*norm.* twice"),
+        (dict(eval_metrics=[Partial(small.norm, power="two")]), "norm.power must be a whole number"),
+        (dict(eval_metrics=[loss_under]), "loss_under has no value for its objectives"),
+        (dict(eval_metrics=[]), "eval metrics must be a list of functions, not empty, got"),
+        (dict(eval_metrics=[small.norm] * 2), "eval metrics has .*norm.* twice"),
         (
-            dict(yardsticks=[small.norm, Bound(small.norm, power=2)]),
-            "yardsticks has .*norm.* twice",
+            dict(eval_metrics=[small.norm, Partial(small.norm, power=2)]),
+            "eval metrics has .*norm.* twice",
         ),
         (
-            dict(yardsticks=[Bound(small.named, first="x"), Bound(small.named, second="x")]),
+            dict(eval_metrics=[Partial(small.named, first="x"), Partial(small.named, second="x")]),
             r"whose figures would have one name, named \(x\): leave one out",
         ),
         (
-            dict(yardsticks=[small.norm, other_norm]),
+            dict(eval_metrics=[small.norm, other_norm]),
             "small.norm.*test_variants.*, whose figures would have one name, norm: leave one",
         ),
         (dict(base=[]), "base must be a list of texts, not empty"),
@@ -182,10 +182,10 @@ def test_a_comparison_that_no_run_can_answer(compared, changed, expected):
 
 
 def test_figures_that_may_be_wanted(compared):
-    """Of a yardstick with its settings, and with its unit, which runs may differ in."""
-    yardsticks = [small.norm, Bound(small.norm, power=4)]
+    """Of an eval metric with its settings, and with its unit, which runs may differ in."""
+    eval_metrics = [small.norm, Partial(small.norm, power=4)]
     figures = ("norm", "norm (units)", "norm (power=4)", "norm (power=4, units)")
-    one = dataclasses.replace(compared, yardsticks=yardsticks, wanted=dict.fromkeys(figures, 1.0))
+    one = dataclasses.replace(compared, eval_metrics=eval_metrics, wanted=dict.fromkeys(figures, 1.0))
     assert check(one) is one
 
 
@@ -214,26 +214,26 @@ def test_lines_that_no_variant_may_have(compared, lines, expected):
         runs_of_variants(dataclasses.replace(compared, variants={"small": [], "x": lines}))
 
 
-def test_variants_may_read_one_world_in_another_order():
+def test_variants_may_read_one_synthetic_task_in_another_order():
     runs = runs_of_variants(read_comparison("arithmetic"))
-    orders = [dict(flattened("corpus", run.corpus))["corpus.world.order"] for run in runs.values()]
+    orders = [dict(flattened("corpus", run.corpus))["corpus.task.order"] for run in runs.values()]
     assert {*orders} == {"plain", "reversed"}
 
 
 def notes(*, seed, order="up"):
-    """A world of one's own, which is not drawn here."""
+    """A synthetic task of one's own, which is not drawn here."""
 
 
-def test_a_setting_of_ones_own_world_by_the_same_name_makes_other_text():
+def test_a_setting_of_ones_own_synthetic_task_by_the_same_name_makes_other_text():
     run = next(iter(runs_of_variants(read_comparison("arithmetic")).values()))
     corpora = [
-        Bound(run.corpus.function, **{**run.corpus.settings, "world": Bound(notes, order=order)})
+        Partial(run.corpus.function, **{**run.corpus.settings, "task": Partial(notes, order=order)})
         for order in ("up", "down")
     ]
     own = {
-        c.settings["world"].settings["order"]: dataclasses.replace(run, corpus=c) for c in corpora
+        c.settings["task"].settings["order"]: dataclasses.replace(run, corpus=c) for c in corpora
     }
-    with pytest.raises(ValueError, match="common data.* corpus.world.order is 'up' and 'down'"):
+    with pytest.raises(ValueError, match="common data.* corpus.task.order is 'up' and 'down'"):
         variants._check_common_data(own)
 
 
@@ -271,8 +271,8 @@ def test_variants_may_name_what_the_comparison_imports(tmp_path):
 
 def test_lines_of_a_directory_import_what_is_trusted(compared, tmp_path):
     lines = ["import tests.comparison.small"]
-    loss_of = Bound(loss_under, objectives=["causal_lm"])
-    own = dataclasses.replace(compared, yardsticks=[loss_of], variants={"x": lines})
+    loss_of = Partial(loss_under, objectives=["causal_lm"])
+    own = dataclasses.replace(compared, eval_metrics=[loss_of], variants={"x": lines})
     (tmp_path / "comparison.gin").write_text(comparison_text(own))
     file = str(tmp_path / "comparison.gin")
     with pytest.raises(ValueError, match="--trust=tests.comparison.small"):
@@ -290,8 +290,8 @@ def test_lines_of_a_directory_import_what_is_trusted(compared, tmp_path):
     ],
 )
 def test_an_import_needs_trust_however_it_is_written(compared, tmp_path, line):
-    loss_of = Bound(loss_under, objectives=["causal_lm"])
-    own = dataclasses.replace(compared, yardsticks=[loss_of], variants={"x": [line]})
+    loss_of = Partial(loss_under, objectives=["causal_lm"])
+    own = dataclasses.replace(compared, eval_metrics=[loss_of], variants={"x": [line]})
     (tmp_path / "comparison.gin").write_text(comparison_text(own))
     file = str(tmp_path / "comparison.gin")
     with pytest.raises(ValueError, match="--trust=tests.comparison.small"):
@@ -323,7 +323,7 @@ def test_variants_may_name_two_modules_of_one_package(tmp_path, monkeypatch):
 
 
 def test_every_variant_is_trained_on_every_budget(compared, tmp_path):
-    budgets_of = {n: Bound(budgets.text_tokens, number=n * 1000) for n in (2, 4)}
+    budgets_of = {n: Partial(budgets.text_tokens, number=n * 1000) for n in (2, 4)}
     several = {f"{n}k": budget for n, budget in budgets_of.items()}
     one = check(dataclasses.replace(compared, budget=several))
     names = ["small, 2k", "small, 4k", "large/2, 2k", "large/2, 4k"]
@@ -455,8 +455,8 @@ def test_the_package_loads_no_jax():
     assert said.stdout.strip() == "set()", said.stderr
 
 
-def test_yardsticks_of_one_function_are_told_apart_by_their_settings():
-    of = functools.partial(Bound, small.norm)
+def test_eval_metrics_of_one_function_are_told_apart_by_their_settings():
+    of = functools.partial(Partial, small.norm)
     several = [of(power=4), of(objectives=["causal_lm", "ul2"]), of(objectives="bart")]
     words = [settings_in_words(one, several) for one in several]
     assert words == [["power=4"], ["causal_lm, ul2"], ["bart"]]

@@ -5,8 +5,8 @@ import types
 import numpy as np
 import pytest
 
-from pretrax.comparison.yardsticks import word_senses
-from pretrax.comparison.yardsticks.word_senses import (
+from pretrax.comparison.eval_metrics import word_senses
+from pretrax.comparison.eval_metrics.word_senses import (
     CODE,
     PROSE,
     WordUse,
@@ -79,7 +79,7 @@ def test_separation_by_hand():
 def test_embeddings_tell_nothing(builder, uses, monkeypatch):
     found = measured(builder, uses, monkeypatch)
     assert found["word_in_context/layer_0"].value == 0.5
-    assert {"word_in_context", "word_in_context/layer_1", "word_in_context/neighbours"} < set(found)
+    assert {"word_in_context", "word_in_context/layer_1", "word_in_context/neighbors"} < set(found)
     assert found["word_in_context"].note.startswith("layer ")
 
 
@@ -106,7 +106,7 @@ def test_planted_states_come_apart_and_the_layer_is_chosen_by_other_uses(uses, m
     found = measured("encoder", uses, monkeypatch)
     assert found["word_in_context"].value == 1.0 and "layer 1" in found["word_in_context"].note
     assert (
-        found["word_in_context/layer_0"].value == found["word_in_context/neighbours"].value == 0.5
+        found["word_in_context/layer_0"].value == found["word_in_context/neighbors"].value == 0.5
     )
 
 

@@ -1,14 +1,14 @@
-"""Fine-tuning to write: what is learnt, what it is worth, and by hand."""
+"""Fine-tuning to write: what is learned, what it is worth, and by hand."""
 
 import math
 
 import numpy as np
 import pytest
 
-from pretrax.comparison.yardsticks import writing
-from pretrax.comparison.yardsticks.parts import two_languages
-from pretrax.comparison.yardsticks.parts.two_languages import translations
-from pretrax.comparison.yardsticks.writing import finetune_to_write
+from pretrax.comparison.eval_metrics import writing
+from pretrax.comparison.eval_metrics.parts import two_languages
+from pretrax.comparison.eval_metrics.parts.two_languages import translations
+from pretrax.comparison.eval_metrics.writing import finetune_to_write
 from pretrax.inference import Decoding, Options, answer
 from pretrax.inference.answering.scoring import answered_prompt, score
 from tests.comparison.subjects import subject_of
@@ -62,7 +62,7 @@ def test_sentences_are_drawn_once_and_the_same_every_time():
     assert not {first for first, _ in translations(40, seed=1)} & {first for first, _ in some}
 
 
-# --- what is learnt -------------------------------------------------------------------------------
+# --- what is learned -------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -1,24 +1,24 @@
-"""Answers of a world that a model writes: how it is asked, and what counts."""
+"""Answers of a synthetic task that a model writes: how it is asked, and what counts."""
 
 import functools
 
 import pytest
 
-from pretrax.comparison.yardsticks import generations, written_answers
-from pretrax.corpora.worlds import World, WorldQuestion
+from pretrax.comparison.eval_metrics import generations, written_answers
+from pretrax.corpora.synthetic_tasks import SyntheticTask, SyntheticQuestion
 from pretrax.inference.prompting.prompts import filled
 from tests.comparison.subjects import subject_of_world
 
 QUESTIONS = [
-    WorldQuestion("sums", "1 + 1 =", (" 0 2", " 1 2")),
-    WorldQuestion("sums", "5 + 5 =", (" 1 0", " 0 0")),
-    WorldQuestion("sums", "1 + 9 =", (" 1 0", " 0 0"), after=" ."),
-    WorldQuestion("signs", "2 <extra_id_0> 1", ("+", "="), after=""),
+    SyntheticQuestion("sums", "1 + 1 =", (" 0 2", " 1 2")),
+    SyntheticQuestion("sums", "5 + 5 =", (" 1 0", " 0 0")),
+    SyntheticQuestion("sums", "1 + 9 =", (" 1 0", " 0 0"), after=" ."),
+    SyntheticQuestion("signs", "2 <extra_id_0> 1", ("+", "="), after=""),
 ]
 
 
 def sums(*, seed, questions=QUESTIONS):
-    return World(["1 + 1 = 0 2"], ["2 + 1 = 0 3"], questions)
+    return SyntheticTask(["1 + 1 = 0 2"], ["2 + 1 = 0 3"], questions)
 
 
 def subject(builder="decoder", objective="causal_lm", of=sums):
@@ -32,8 +32,8 @@ def at_the_end(*, seed):
 def test_what_begins_with_the_right_words_counts(monkeypatch):
     for texts, share in ((["0 2 5", "1 0", " 1 0 ."], 1.0), (["0 20", "1", "1 0 + 1"], 1 / 3)):
         monkeypatch.setattr(written_answers, "continued", lambda *_, texts=texts: texts)
-        first, one = written_answers.world_answers(subject(of=at_the_end))
-        assert (first.name, one.name) == ("world_answers", "world_answers/sums")
+        first, one = written_answers.synthetic_answers(subject(of=at_the_end))
+        assert (first.name, one.name) == ("synthetic_answers", "synthetic_answers/sums")
         assert first.value == one.value == pytest.approx(share)
         assert first.baseline == pytest.approx(2 / 3) and first.note == "3 questions"
 
@@ -48,17 +48,17 @@ def test_masks_stand_for_the_answer_and_are_written_in_each_order(monkeypatch):
         return [model.encode(text) for text in right]
 
     monkeypatch.setattr(written_answers, "write_masks", write_masks)
-    figures = written_answers.world_answers(
+    figures = written_answers.synthetic_answers(
         subject("encoder", "masked_diffusion"), orders=["margin", "random"]
     )
     assert {figure.name: figure.value for figure in figures} == {
-        "world_answers": 1.0,
-        "world_answers/sums": 1.0,
-        "world_answers/sums/margin": 1.0,
-        "world_answers/sums/random": 0.0,
-        "world_answers/signs": 1.0,
-        "world_answers/signs/margin": 1.0,
-        "world_answers/signs/random": 0.0,
+        "synthetic_answers": 1.0,
+        "synthetic_answers/sums": 1.0,
+        "synthetic_answers/sums/margin": 1.0,
+        "synthetic_answers/sums/random": 0.0,
+        "synthetic_answers/signs": 1.0,
+        "synthetic_answers/signs/margin": 1.0,
+        "synthetic_answers/signs/random": 0.0,
     }
     assert figures[0].note == "3 questions; the true number of tokens is given"
     texts = [text.replace("<mask>", "[MASK]") for text in asked[0]]
@@ -79,10 +79,10 @@ def test_a_blank_is_filled_with_the_answer_and_no_more(monkeypatch, builder, obj
 
     for written, share in ((" + ", 1.0), ("+ +", 0.0), ("", 0.0)):
         monkeypatch.setattr(written_answers, "infilled", functools.partial(infilled, written))
-        figures = written_answers.world_answers(subject(builder, objective))
+        figures = written_answers.synthetic_answers(subject(builder, objective))
         assert [(figure.name, figure.value) for figure in figures[1:]] == [
-            ("world_answers/sums", 1.0),
-            ("world_answers/signs", share),
+            ("synthetic_answers/sums", 1.0),
+            ("synthetic_answers/signs", share),
         ]
         assert figures[0].note == "3 questions"
 
@@ -91,7 +91,7 @@ def test_the_longest_answer_must_end_after_its_sentinel_too(monkeypatch):
     """A model of span corruption names the blank before it fills it."""
 
     def of_signs(*, seed):
-        return sums(seed=seed, questions=[WorldQuestion("x", "2 <extra_id_0> 1", ("+-", "=="))])
+        return sums(seed=seed, questions=[SyntheticQuestion("x", "2 <extra_id_0> 1", ("+-", "=="))])
 
     for written, share in (("+-", 1.0), ("+-+", 0.0)):
 
@@ -102,7 +102,7 @@ def test_the_longest_answer_must_end_after_its_sentinel_too(monkeypatch):
 
         monkeypatch.setattr(generations, "answer", answer)
         one = subject("encoder_decoder", "span_corruption", of=of_signs)
-        assert written_answers.world_answers(one)[0].value == share
+        assert written_answers.synthetic_answers(one)[0].value == share
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_the_longest_answer_must_end_after_its_sentinel_too(monkeypatch):
     [("decoder", "causal_lm"), ("encoder", "masked_lm"), ("encoder", "uniform_diffusion")],
 )
 def test_a_model_that_knows_nothing_is_right_about_nothing(builder, objective):
-    figures = written_answers.world_answers(
+    figures = written_answers.synthetic_answers(
         subject(builder, objective, at_the_end), orders=["confidence"]
     )
     assert {figure.value for figure in figures} == {0.0}
@@ -119,6 +119,6 @@ def test_a_model_that_knows_nothing_is_right_about_nothing(builder, objective):
 
 def test_errors():
     with pytest.raises(ValueError, match="which has a blank, for a model that continues texts"):
-        written_answers.world_answers(subject())
+        written_answers.synthetic_answers(subject())
     with pytest.raises(ValueError, match="expected one that continues texts"):
-        written_answers.world_answers(subject("encoder_decoder", "span_corruption", at_the_end))
+        written_answers.synthetic_answers(subject("encoder_decoder", "span_corruption", at_the_end))

@@ -1,7 +1,7 @@
 """Sums: those that are asked are not read, and the order of digits changes nothing else."""
 
-from pretrax.corpora.worlds import digit_sums
-from tests.corpora.worlds import shares_of_reader
+from pretrax.corpora.synthetic_tasks import digit_sums
+from tests.corpora.synthetic_tasks import shares_of_reader
 
 SIZES = dict(digits=2, sums=300, questions=40)
 PLAIN = digit_sums.arithmetic(seed=0, **SIZES)
@@ -16,17 +16,17 @@ def numbers(text):
 
 
 def test_a_document_adds_two_numbers_and_none_is_added_twice_or_asked():
-    for world, step in ((PLAIN, 1), (REVERSED, -1)):
-        read = [numbers(text) for text in [*world.documents, *world.heldout]]
-        assert (len(world.documents), len(world.heldout)) == (300, 15)
+    for task, step in ((PLAIN, 1), (REVERSED, -1)):
+        read = [numbers(text) for text in [*task.documents, *task.heldout]]
+        assert (len(task.documents), len(task.heldout)) == (300, 15)
         for one, other, total in read:
             assert len(total) == 3 and int(total[::step]) == one + other
         pairs = {frozenset(pair[:2]) for pair in read}
-        asked = {frozenset(numbers(question.text)[:2]) for question in world.questions}
+        asked = {frozenset(numbers(question.text)[:2]) for question in task.questions}
         assert len(pairs) == len(read) and not pairs & asked and len(asked) > 60
 
 
-def test_worlds_in_either_order_read_and_ask_the_same():
+def test_synthetic_tasks_in_either_order_read_and_ask_the_same():
     def turned(text):
         return text[::-1].strip()
 

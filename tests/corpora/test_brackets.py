@@ -5,10 +5,10 @@ import itertools
 
 import pytest
 
-from pretrax.corpora.worlds import brackets, nested_brackets
-from pretrax.corpora.worlds.nested_brackets import KINDS, balanced
+from pretrax.corpora.synthetic_tasks import brackets, nested_brackets
+from pretrax.corpora.synthetic_tasks.nested_brackets import KINDS, balanced
 from pretrax.inference.prompting.prompts import BLANK
-from tests.corpora.worlds import shares_of_reader
+from tests.corpora.synthetic_tasks import shares_of_reader
 
 WORLD = brackets(seed=0, documents=300, questions=60)
 

@@ -1,31 +1,31 @@
-"""Worlds as corpora, and what is refused of them."""
+"""Synthetic tasks as corpora, and what is refused of them."""
 
 import functools
 
 import numpy as np
 import pytest
 
-from pretrax.corpora import world_documents
+from pretrax.corpora import synthetic_documents
 from pretrax.corpora.vocabularies import trained
-from pretrax.corpora.worlds import World, WorldPair, WorldQuestion, world
+from pretrax.corpora.synthetic_tasks import SyntheticTask, SyntheticPair, SyntheticQuestion, task
 
-QUESTION = WorldQuestion("colours", "snow is", (" white", " 1"))
-PAIR = WorldPair("order", ("snow is", "white"), ("white", "snow is"))
+QUESTION = SyntheticQuestion("colors", "snow is", (" white", " 1"))
+PAIR = SyntheticPair("order", ("snow is", "white"), ("white", "snow is"))
 
 
-def colours(*, seed, more=()):
+def colors(*, seed, more=()):
     documents = [f"snow {number + seed} is white" for number in range(5)]
-    return World([*documents, *more], ["is snow white"], [QUESTION])
+    return SyntheticTask([*documents, *more], ["is snow white"], [QUESTION])
 
 
-def opened(run_dir, of=colours, **settings):
+def opened(run_dir, of=colors, **settings):
     vocabulary = functools.partial(trained, model_type="word", size=13)
-    return world_documents(str(run_dir), world=of, vocabulary=vocabulary, **settings)
+    return synthetic_documents(str(run_dir), task=of, vocabulary=vocabulary, **settings)
 
 
 def test_a_corpus_has_the_documents_of_its_seed(tmp_path):
     corpus = opened(tmp_path / "one")
-    assert corpus.summary.startswith("Documents of colours: 5 documents, 20 tokens to train on")
+    assert corpus.summary.startswith("Documents of colors: 5 documents, 20 tokens to train on")
     stream = corpus.train(0, 1)
     read = {corpus.codec.decode(stream.next_document().tokens) for _ in range(5)}
     assert read == {f"snow {number} is white" for number in range(5)}
@@ -34,67 +34,67 @@ def test_a_corpus_has_the_documents_of_its_seed(tmp_path):
     assert {decode(other.next_document().tokens) for _ in range(5)} != read
 
 
-def test_a_run_whose_world_has_changed_is_refused(tmp_path, monkeypatch):
+def test_a_run_whose_synthetic_task_has_changed_is_refused(tmp_path, monkeypatch):
     opened(tmp_path)
-    changed = functools.partial(colours, more=("snow is white",))
-    changed.__name__ = "colours"
+    changed = functools.partial(colors, more=("snow is white",))
+    changed.__name__ = "colors"
     assert "6 documents" in opened(tmp_path, changed).summary  # nothing was trained
     (tmp_path / "config.gin").write_text("")
     (tmp_path / "checkpoints/5").mkdir(parents=True)
     assert "6 documents" in opened(tmp_path, changed).summary
-    with pytest.raises(ValueError, match="trained on other documents than colours draws now"):
+    with pytest.raises(ValueError, match="trained on other documents than colors draws now"):
         opened(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (["snow is white"], "returned .* expected a `corpora.worlds.World`"),
-        (World([], ["a"], []), "without documents and questions, expected some"),
-        (World(["a"], ["a"], [QUESTION._replace(right=2)]), "at least one is wrong"),
-        (World(["a"], ["a"], [QUESTION._replace(right=0)]), "at least one is wrong"),
-        (World(["a"], ["a"], [QUESTION._replace(kind="of/snow")]), "expected a kind such as"),
-        (World(np.array(["a"]), ["a"], [QUESTION]), "documents of type ndarray, expected a list"),
-        (World("a", ["a"], [QUESTION]), "documents of type str, expected a list"),
-        (World(["a"], [1], [QUESTION]), "the document 1, expected a text"),
-        (World(["a"], ["a"], [tuple(QUESTION)]), "expected a `corpora.worlds.WorldQuestion`"),
-        (World(["a"], ["a"], [QUESTION._replace(answers=" bc")]), "expected a tuple of texts"),
-        (World(["a"], ["a"], [QUESTION._replace(answers=(" b", 1))]), "expected a tuple of texts"),
-        (World(["a"], ["a"], [QUESTION._replace(answers=(" b", " c", " b"))]), "' b' more than on"),
-        (World(["a"], ["a"], [QUESTION], pairs=[("a", "b")]), "a `corpora.worlds.WorldPair` of"),
-        (World(["a"], ["a"], [QUESTION], pairs=[PAIR._replace(wrong=("a",))]), "two right texts"),
-        (World(["a"], ["a"], [QUESTION], pairs=[PAIR._replace(kind="x/y")]), "a kind such as 'ord"),
-        (World(["a"], ["a"], [QUESTION], pairs=[PAIR._replace(wrong=PAIR.right)]), "not the right"),
-        (World(["a", "b"], ["b"], [QUESTION]), "no held-out text but 'b' and such, .* as well, ex"),
+        (["snow is white"], "returned .* expected a `corpora.synthetic_tasks.SyntheticTask`"),
+        (SyntheticTask([], ["a"], []), "without documents and questions, expected some"),
+        (SyntheticTask(["a"], ["a"], [QUESTION._replace(right=2)]), "at least one is wrong"),
+        (SyntheticTask(["a"], ["a"], [QUESTION._replace(right=0)]), "at least one is wrong"),
+        (SyntheticTask(["a"], ["a"], [QUESTION._replace(kind="of/snow")]), "expected a kind such as"),
+        (SyntheticTask(np.array(["a"]), ["a"], [QUESTION]), "documents of type ndarray, expected a list"),
+        (SyntheticTask("a", ["a"], [QUESTION]), "documents of type str, expected a list"),
+        (SyntheticTask(["a"], [1], [QUESTION]), "the document 1, expected a text"),
+        (SyntheticTask(["a"], ["a"], [tuple(QUESTION)]), "expected a `corpora.synthetic_tasks.SyntheticQuestion`"),
+        (SyntheticTask(["a"], ["a"], [QUESTION._replace(answers=" bc")]), "expected a tuple of texts"),
+        (SyntheticTask(["a"], ["a"], [QUESTION._replace(answers=(" b", 1))]), "expected a tuple of texts"),
+        (SyntheticTask(["a"], ["a"], [QUESTION._replace(answers=(" b", " c", " b"))]), "' b' more than on"),
+        (SyntheticTask(["a"], ["a"], [QUESTION], pairs=[("a", "b")]), "a `corpora.synthetic_tasks.SyntheticPair` of"),
+        (SyntheticTask(["a"], ["a"], [QUESTION], pairs=[PAIR._replace(wrong=("a",))]), "two right texts"),
+        (SyntheticTask(["a"], ["a"], [QUESTION], pairs=[PAIR._replace(kind="x/y")]), "a kind such as 'ord"),
+        (SyntheticTask(["a"], ["a"], [QUESTION], pairs=[PAIR._replace(wrong=PAIR.right)]), "not the right"),
+        (SyntheticTask(["a", "b"], ["b"], [QUESTION]), "no held-out text but 'b' and such, .* as well, ex"),
     ],
 )
-def test_what_is_no_world_is_refused(made, said):
+def test_what_is_no_synthetic_task_is_refused(made, said):
     def drawn(*, seed):
         return made
 
     with pytest.raises(ValueError, match=said):
-        world.drawn_world(drawn, 0)
+        task.drawn_task(drawn, 0)
 
 
 def test_a_function_that_takes_no_seed_or_wants_more_is_refused():
     for function in (lambda: None, lambda *, seed, size: None):
         with pytest.raises(
-            ValueError, match="cannot draw a world .* expected a function of `seed`"
+            ValueError, match="cannot draw a synthetic task .* expected a function of `seed`"
         ):
-            world.drawn_world(function, 0)
+            task.drawn_task(function, 0)
 
 
-def test_a_world_without_a_name_is_refused_when_it_is_drawn(tmp_path):
-    with pytest.raises(ValueError, match=r"functools.partial\(.* no name .*Bound\(my_world"):
-        opened(tmp_path, functools.partial(colours, more=("snow is white",)))
+def test_a_synthetic_task_without_a_name_is_refused_when_it_is_drawn(tmp_path):
+    with pytest.raises(ValueError, match=r"functools.partial\(.* no name .*Partial\(my_task"):
+        opened(tmp_path, functools.partial(colors, more=("snow is white",)))
 
 
 def test_what_is_trained_on_is_not_held_out():
     def repeating(*, seed):
-        made = colours(seed=seed)
+        made = colors(seed=seed)
         return made._replace(heldout=[made.documents[0], *made.heldout])
 
-    assert world.drawn_world(repeating, 0).heldout == ["is snow white"]
+    assert task.drawn_task(repeating, 0).heldout == ["is snow white"]
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ def test_what_is_trained_on_is_not_held_out():
     ],
 )
 def test_words_that_the_vocabulary_lacks_or_mistakes_are_named(tmp_path, changed, said):
-    def changed_colours(*, seed):
-        return colours(seed=seed)._replace(**changed)
+    def changed_colors(*, seed):
+        return colors(seed=seed)._replace(**changed)
 
     with pytest.raises(ValueError, match=said):
-        opened(tmp_path, changed_colours)
+        opened(tmp_path, changed_colors)

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from pretrax.corpora.worlds import level_grammar
-from tests.corpora.worlds import shares_of_reader
+from pretrax.corpora.synthetic_tasks import level_grammar
+from tests.corpora.synthetic_tasks import shares_of_reader
 
 WORLD = level_grammar.grammar(seed=0, strings=60, levels=3, questions=20)
 
@@ -72,19 +72,19 @@ def test_every_document_is_accepted_and_most_changes_are_not():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_held_out_or_asked_is_not_trained_on(seed):
-    world = level_grammar.grammar(seed=seed, strings=400, levels=3, questions=60)
-    read = {*world.documents}
-    assert len(world.documents) == 400
-    assert not read & {*world.heldout}
-    for question in world.questions:
+    task = level_grammar.grammar(seed=seed, strings=400, levels=3, questions=60)
+    read = {*task.documents}
+    assert len(task.documents) == 400
+    assert not read & {*task.heldout}
+    for question in task.questions:
         right = question.answers[: question.right]
         assert not read.issuperset(question.text.replace("<extra_id_0>", one) for one in right)
 
 
 @pytest.mark.parametrize("seed", [2, 36, 37])
 def test_a_gap_that_anything_fills_is_not_asked(seed):
-    world = level_grammar.grammar(seed=seed, strings=20, levels=3, hidden=1)
-    assert all(question.chance < 1 for question in world.questions)
+    task = level_grammar.grammar(seed=seed, strings=20, levels=3, hidden=1)
+    assert all(question.chance < 1 for question in task.questions)
 
 
 def test_a_gap_must_refuse_some_terminals():

@@ -2,8 +2,8 @@
 
 import collections
 
-from pretrax.corpora.worlds import rearranging
-from tests.corpora.worlds import shares_of_reader
+from pretrax.corpora.synthetic_tasks import rearranging
+from tests.corpora.synthetic_tasks import shares_of_reader
 
 WORLD = rearranging(seed=0, documents=300, length=5, items=9, questions=40)
 TASKS = ("sort", "reverse", "copy")

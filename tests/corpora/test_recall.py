@@ -4,8 +4,8 @@ import collections
 
 import pytest
 
-from pretrax.corpora.worlds import key_values
-from tests.corpora.worlds import shares_of_reader
+from pretrax.corpora.synthetic_tasks import key_values
+from tests.corpora.synthetic_tasks import shares_of_reader
 
 WORLD = key_values.recall(seed=0, documents=200, pairs=5, keys=8, values=9, questions=30)
 

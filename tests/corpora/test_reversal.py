@@ -2,8 +2,8 @@
 
 import re
 
-from pretrax.corpora.worlds import one_direction
-from tests.corpora.worlds import shares_of_reader
+from pretrax.corpora.synthetic_tasks import one_direction
+from tests.corpora.synthetic_tasks import shares_of_reader
 
 WORLD = one_direction.reversal(seed=0, people=12, choices=4)
 FACT = re.compile(r"the \w+ of \w+")

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from pretrax.corpora.worlds import path_star
-from tests.corpora.worlds import shares_of_reader
+from pretrax.corpora.synthetic_tasks import path_star
+from tests.corpora.synthetic_tasks import shares_of_reader
 
 WORLD = path_star.star_graphs(seed=0, graphs=40, arms=3, length=5, nodes=30, questions=60)
 

@@ -4,9 +4,9 @@ import itertools
 
 import numpy as np
 
-from pretrax.corpora.worlds import sudoku
-from pretrax.corpora.worlds.small_sudoku import drawn_puzzles, grids
-from tests.corpora.worlds import shares_of_reader
+from pretrax.corpora.synthetic_tasks import sudoku
+from pretrax.corpora.synthetic_tasks.small_sudoku import drawn_puzzles, grids
+from tests.corpora.synthetic_tasks import shares_of_reader
 
 WORLD = sudoku(seed=0, puzzles=300, questions=40)
 CELLS = range(16)

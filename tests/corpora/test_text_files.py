@@ -304,7 +304,7 @@ def test_unknown_words_are_counted(tmp_path):
     assert decoded(corpus, everything(corpus)[1]) == ["one [UNK] [UNK]"]
 
 
-def test_text_is_tokenised_again_in_another_vocabulary_of_as_many_ids(tmp_path, text):
+def test_text_is_tokenized_again_in_another_vocabulary_of_as_many_ids(tmp_path, text):
     (tmp_path / "a.txt").write_text(text + inspect.getsource(argparse))
     tokens = []
     for model_type in ("bpe", "unigram"):

@@ -12,7 +12,7 @@ from rich.console import Console
 from pretrax import corpora, models, objectives
 from pretrax.corpora import vocabularies
 from pretrax.data.token_store_files import StoreWriter, seal
-from pretrax.training import Bound, Run
+from pretrax.training import Partial, Run
 from pretrax.training.optimizers import adamw
 from pretrax.training.reporting.metrics import read_metrics
 from pretrax.training.trainer import train
@@ -55,7 +55,7 @@ def test_rates_change_in_mid_run_and_metrics_say_what_was_read(stores, tmp_path,
     tiny.on_one_device(monkeypatch)
 
     def trained(rates, steps, **changed):
-        corpus = Bound(corpora.token_store, stores={stores[name]: r for name, r in rates.items()})
+        corpus = Partial(corpora.token_store, stores={stores[name]: r for name, r in rates.items()})
         shown, started = (
             io.StringIO(),
             dataclasses.replace(run, corpus=corpus, steps=steps, **changed),
@@ -66,9 +66,9 @@ def test_rates_change_in_mid_run_and_metrics_say_what_was_read(stores, tmp_path,
     run = Run(
         run_dir=str(tmp_path / "run"),
         corpus=corpora.token_store,
-        objective=Bound(objectives.causal_lm),
-        model=Bound(models.decoder, **tiny.SIZES, num_layers=1),
-        optimizer=Bound(adamw, learning_rate=1e-3),
+        objective=Partial(objectives.causal_lm),
+        model=Partial(models.decoder, **tiny.SIZES, num_layers=1),
+        optimizer=Partial(adamw, learning_rate=1e-3),
         sequence_lengths={"decoder": 64},
         batch_size=8,
         steps=1,

@@ -67,7 +67,7 @@ def test_they_are_found_read_and_known_by_their_version(repository):
     assert size == 32 and version and versions_of([path])[0][2] not in ("", version)
 
 
-def test_a_run_tokenises_their_text_once(repository, tmp_path):
+def test_a_run_tokenizes_their_text_once(repository, tmp_path):
     lines = "".join(json.dumps({"text": f"document {i}"}) + "\n" for i in range(40))
     repository["data/a.jsonl"] = lines.encode()
     settings = dict(files="hf://datasets/me/texts/data/*.jsonl", vocabulary=vocabularies.utf8_bytes)

@@ -315,7 +315,7 @@ def test_rows_of_one_document_alone_are_the_same_in_every_epoch(monkeypatch):
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("lengths", [[300, 300, 1], [16_384], [2000, 3, 3]])
-def test_neighbouring_rows_come_from_different_documents(policy, lengths):
+def test_neighboring_rows_come_from_different_documents(policy, lengths):
     # Documents of up to 16 384 tokens, so the number of one is kept in all of its tokens.
     class Long(Documents):
         def next_document(self):
@@ -451,12 +451,12 @@ def test_a_document_with_parts_is_never_cut(policy):
 
 def test_classes_and_parts_that_the_rows_do_not_have_are_refused():
     tokens = np.arange(5, 9)
-    labelled = Document(tokens, labels=np.array([1, 2, 3, NO_LABEL]))
+    labeled = Document(tokens, labels=np.array([1, 2, 3, NO_LABEL]))
     assert (
-        closed(labelled, EOS, Rows("labels", num_classes=4)).labels.tolist()[-2:] == [NO_LABEL] * 2
+        closed(labeled, EOS, Rows("labels", num_classes=4)).labels.tolist()[-2:] == [NO_LABEL] * 2
     )
     with pytest.raises(ValueError, match="Got the label 3, expected a class of 0 … 2"):
-        closed(labelled, EOS, Rows("labels", num_classes=3))
+        closed(labeled, EOS, Rows("labels", num_classes=3))
     four = in_parts([5, 6], [7], [8], [9])
     for most in (None, 4):
         assert closed(four, None, Rows("parts", num_parts=most)).parts.max() == 3

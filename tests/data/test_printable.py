@@ -21,7 +21,7 @@ def test_control_characters_are_visible():
         assert printable(same) == same
 
 
-def test_a_console_has_its_own_colours_alone():
+def test_a_console_has_its_own_colors_alone():
     console = PrintableConsole(file=io.StringIO(), force_terminal=True, highlight=False)
     table = Table(WINDOW, box=None)
     table.add_row(Text(f"a{WINDOW}", style="red"))

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from pretrax.settings import whole_files
+from pretrax.settings import atomic_writes
 
 RECORD = {"loss": 0.125, "names": ["ä", "b"], "steps": 8, "nan": math.nan, "none": None}
 
@@ -20,13 +20,13 @@ def flips(content: bytes):
 
 def test_each_changed_bit_of_a_record_is_found_or_changes_nothing(tmp_path):
     file = tmp_path / "record.json"
-    whole_files.write_record(file, RECORD)
-    expected = whole_files.read_json(file)
+    atomic_writes.write_record(file, RECORD)
+    expected = atomic_writes.read_json(file)
     assert repr(expected) == repr(RECORD)
     for content in flips(file.read_bytes()):
         file.write_bytes(content)
         try:
-            found = whole_files.read_record(file, lambda x: {name: x[name] for name in RECORD})
+            found = atomic_writes.read_record(file, lambda x: {name: x[name] for name in RECORD})
         except ValueError as error:
             assert str(file) in str(error)
         else:
@@ -35,10 +35,10 @@ def test_each_changed_bit_of_a_record_is_found_or_changes_nothing(tmp_path):
 
 def test_each_changed_bit_of_a_gin_file_is_found_or_changes_nothing():
     text = "STEPS = 8\nPEAK = 0.5\n"
-    for content in flips(whole_files.sealed_text(text).encode()):
+    for content in flips(atomic_writes.sealed_text(text).encode()):
         try:
             changed = content.decode()
-            whole_files.check_sealed_text("runs/mine/config.gin", changed)
+            atomic_writes.check_sealed_text("runs/mine/config.gin", changed)
         except UnicodeDecodeError:
             continue
         except ValueError as error:
@@ -48,26 +48,26 @@ def test_each_changed_bit_of_a_gin_file_is_found_or_changes_nothing():
 
 
 def test_a_text_without_a_checksum_is_a_users_own():
-    whole_files.check_sealed_text("mine.gin", "STEPS = 8\n# a note\n")
-    sealed = whole_files.sealed_text("STEPS = 8\n")
+    atomic_writes.check_sealed_text("mine.gin", "STEPS = 8\n# a note\n")
+    sealed = atomic_writes.sealed_text("STEPS = 8\n")
     with pytest.raises(ValueError, match="mine.gin was changed"):
-        whole_files.check_sealed_text("mine.gin", f"{sealed}STEPS = 9\n")
+        atomic_writes.check_sealed_text("mine.gin", f"{sealed}STEPS = 9\n")
 
 
 def test_a_record_of_an_earlier_version_has_no_checksum(tmp_path):
     (tmp_path / "old.json").write_text(json.dumps({"steps": 8}))
-    assert whole_files.read_json(tmp_path / "old.json") == {"steps": 8}
+    assert atomic_writes.read_json(tmp_path / "old.json") == {"steps": 8}
 
 
 @pytest.mark.parametrize("name", ["config.json", "1_Pooling/config.json", "model.safetensors"])
 def test_a_changed_or_missing_file_of_an_export_is_named(tmp_path, name):
     for one in ("config.json", "1_Pooling/config.json", "model.safetensors", "README.md"):
-        whole_files.write_text(tmp_path / one, "{}")
-    whole_files.check_checksums(tmp_path)  # there is none
-    whole_files.write_checksums(tmp_path)
+        atomic_writes.write_text(tmp_path / one, "{}")
+    atomic_writes.check_checksums(tmp_path)  # there is none
+    atomic_writes.write_checksums(tmp_path)
     (tmp_path / "README.md").write_text("an edited card")
-    whole_files.check_checksums(tmp_path)
+    atomic_writes.check_checksums(tmp_path)
     for change in (lambda file: file.write_text("[]"), lambda file: file.unlink()):
         change(tmp_path / name)
         with pytest.raises(ValueError, match=f"{name} is not what pretrax exported"):
-            whole_files.check_checksums(tmp_path)
+            atomic_writes.check_checksums(tmp_path)

@@ -218,8 +218,8 @@ def test_a_store_of_few_documents_is_read_one_by_one(tmp_path, heldout):
 
 
 def test_stores_that_do_not_fit_are_refused(stores, tmp_path):
-    labelled = [Document(np.array([5, 6]), labels=[1, 1])]
-    store_of(tmp_path / "labels", labelled, heldout=labelled, columns=["labels"])
+    labeled = [Document(np.array([5, 6]), labels=[1, 1])]
+    store_of(tmp_path / "labels", labeled, heldout=labeled, columns=["labels"])
     corpus = token_store("unused", stores=str(tmp_path / "labels"))
     assert corpus.columns == ("labels",) and corpus.longest == 2
     for given, said in [

@@ -16,7 +16,7 @@ from pretrax.corpora.vocabularies import special_tokens, tokenization
 from pretrax.inference import Trained
 from pretrax.objectives import Row
 from pretrax.objectives.layouts import LAYOUTS
-from pretrax.settings import run_directory, whole_files
+from pretrax.settings import run_directory, atomic_writes
 from pretrax.training.run import padded_vocabulary
 from pretrax.training.saved.checkpoints import Checkpoints, Keep
 from pretrax.training.state import State
@@ -103,7 +103,7 @@ def write_run(
     for name in names:
         of = SETTINGS.get(name, {})
         lines += [f"objectives.{name}.{key} = {value!r}" for key, value in of.items()]
-    whole_files.write_text(directory / run_directory.CONFIG, "\n".join([*lines, more, ""]))
+    atomic_writes.write_text(directory / run_directory.CONFIG, "\n".join([*lines, more, ""]))
     checkpoints = Checkpoints(str(directory / "checkpoints"), Keep(latest=len(steps)))
     for step in steps:
         scale = 1.0 + step / 100  # each step's parameters are others

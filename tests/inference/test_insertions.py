@@ -98,7 +98,7 @@ def test_slot_and_token_are_drawn_together():
     got, row = drawn(one, draws, 1, width), AB
 
     def kind(written) -> int:
-        """Where the row first differs, which a token like its neighbour shifts, and the parity."""
+        """Where the row first differs, which a token like its neighbor shifts, and the parity."""
         first = next((i for i in range(len(row)) if written[i] != row[i]), len(row))
         return 2 * first + int(written[first]) % 2
 

@@ -92,8 +92,8 @@ def test_a_text_with_masks_has_the_form_of_training(name):
         np.testing.assert_array_equal(got, of_training, stream)
     assert np.sum(expected[layout][f"{layout}_segment_ids"] > 0) == len(row.tokens)
     # Where a mask is told is where the objective has its label.
-    labelled = features["labels_slots"][features["labels_weights"] > 0]
-    assert {at + prompt_form(one, "mask").shift for at in row.masks} <= set(labelled.tolist())
+    labeled = features["labels_slots"][features["labels_weights"] > 0]
+    assert {at + prompt_form(one, "mask").shift for at in row.masks} <= set(labeled.tolist())
 
 
 @pytest.mark.slow

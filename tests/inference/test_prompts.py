@@ -163,7 +163,7 @@ def test_text_to_text(layout, mode):
 # --- begun by the answer ------------------------------------------------------------------------
 
 
-def test_causal_language_modelling():
+def test_causal_language_modeling():
     _, expected = arranged(objectives.causal_lm, DOCUMENT, 0)
     for end in (1, 13, len(TEXT) - 1):
         prompt = asked(trained("decoder", "causal_lm"), TEXT[:end])

@@ -19,7 +19,7 @@ TEXTS = [f"text {k}" for k in range(len(TARGETS))]
 
 def task(**settings) -> EvaluationTask:
     values = dict(
-        name="colours",
+        name="colors",
         texts=TEXTS,
         targets=TARGETS,
         postprocess=lambda text, number, is_target: text.upper(),

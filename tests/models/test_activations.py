@@ -9,7 +9,7 @@ import pytest
 
 from pretrax.models import activations
 from pretrax.models.activations import gelu_exact
-from pretrax.models.rematerialisation import POLICIES
+from pretrax.models.rematerialization import POLICIES
 
 
 @pytest.mark.parametrize("dtype, within", [(jnp.float32, 1e-6), (jnp.bfloat16, 2**-7)])

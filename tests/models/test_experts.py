@@ -18,7 +18,7 @@ from pretrax.models import experts, grouped_products, grouped_products_tpu
 from pretrax.models.config import Config
 from pretrax.models.experts import Experts, Routing, load_balance_loss, router_z_loss
 from pretrax.models.grouped_products import grouped_product
-from pretrax.models.rematerialisation import POLICIES
+from pretrax.models.rematerialization import POLICIES
 from pretrax.models.unrolled import unrolled
 from pretrax.training.devices.mesh import make_mesh, placed_on
 from tests.models.small_models import assert_close, batch_for, init, make_batch
@@ -330,15 +330,15 @@ def test_a_device_sends_a_fair_share_and_a_quarter_more_at_once():
 
 
 @pytest.mark.slow
-def test_one_expert_a_token_trains_the_router_only_by_weights_that_are_not_normalised():
+def test_one_expert_a_token_trains_the_router_only_by_weights_that_are_not_normalized():
     x = jnp.asarray(RNG.normal(size=(2, 8, 16)), jnp.float32)
-    for normalised in (True, False):
+    for normalized in (True, False):
         module, params = experts_and_params(
-            experts_per_token=1, normalize_expert_weights=normalised
+            experts_per_token=1, normalize_expert_weights=normalized
         )
         loss = lambda p: jnp.mean(module.apply({"params": p}, x) ** 2)  # noqa: B023, E731
         router = jax.jit(jax.grad(loss))(params)["router"]
-        assert (np.abs(router).max() < 1e-2) == normalised
+        assert (np.abs(router).max() < 1e-2) == normalized
 
 
 def test_padding_is_processed_by_no_expert_and_counted_nowhere():
@@ -419,7 +419,7 @@ def _arrays(model, params, batch):
 
 
 @pytest.mark.slow
-def test_rematerialisation_changes_nothing_of_sparse_layers():
+def test_rematerialization_changes_nothing_of_sparse_layers():
     settings, batch = dict(num_layers=2), batch_for("decoder")
 
     def of(policy):

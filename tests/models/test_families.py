@@ -93,7 +93,7 @@ def test_scanned_layers_equal_unrolled_ones(family):
 
 @pytest.mark.slow  # of every family what test_transformer has of one
 @pytest.mark.parametrize("family", FAMILIES)
-def test_rematerialisation_changes_nothing(family):
+def test_rematerialization_changes_nothing(family):
     model, batch, params, _ = example(family)
     assert model.config.remat_policy == "minimal"
     plain = build(family, remat_policy="none")

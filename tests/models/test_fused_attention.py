@@ -16,7 +16,7 @@ from pretrax.models.config import Config
 from pretrax.models.kernels import fused_attention, fused_attention_gpu, fused_attention_tpu
 from pretrax.models.linear import project
 from pretrax.models.positions import bias_at, rotate, rotate_slots_last, rotation_of
-from pretrax.models.rematerialisation import POLICIES
+from pretrax.models.rematerialization import POLICIES
 from pretrax.objectives.laws import quick_jit
 from pretrax.training.devices.mesh import make_mesh, placed_on
 from tests.models.small_models import (
@@ -589,7 +589,7 @@ def test_a_model_trained_with_kernels_decodes_without():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("platform", ["cpu", "tpu"])  # which saves outputs with slots last
-def test_rematerialisation_runs_no_kernel_twice(kernels, platform, monkeypatch):
+def test_rematerialization_runs_no_kernel_twice(kernels, platform, monkeypatch):
     monkeypatch.setattr(fused_attention, "platform", lambda: platform)
 
     def kernels(policy):

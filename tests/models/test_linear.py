@@ -10,7 +10,7 @@ from flax import linen as nn
 
 from pretrax.models.config import Config
 from pretrax.models.linear import linear, project
-from pretrax.models.rematerialisation import POLICIES
+from pretrax.models.rematerialization import POLICIES
 
 INPUTS, HEADS, WIDTH = 16, 3, 6
 

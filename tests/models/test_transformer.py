@@ -13,7 +13,7 @@ from pretrax import models, objectives
 from pretrax.models.config import Config
 from pretrax.models.linear import dropout
 from pretrax.models.positions import RelativeBias, relative_position_buckets
-from pretrax.models.rematerialisation import POLICIES
+from pretrax.models.rematerialization import POLICIES
 from pretrax.models.transformer import MLP
 from pretrax.training.devices.mesh import (
     batch_sharding,
@@ -156,7 +156,7 @@ def test_a_scan_that_is_written_out_computes_the_same(layout):
 
 
 @pytest.mark.slow
-def test_rematerialisation_changes_nothing():
+def test_rematerialization_changes_nothing():
     batch = batch_for("encoder_decoder")
     results = []
     for policy in POLICIES:
@@ -448,14 +448,14 @@ def test_a_sequential_module_attends_up_to_the_token_before_its_own():
     """Module k at slot t: the token k slots on, but not the one after it, which it predicts."""
     model = build("decoder", layers=1, heads=THREE, ahead="sequential")
     seen = reach(model, make_batch(PACKED_CAUSAL), "ahead")
-    labelled = 0
+    labeled = 0
     for k, module in enumerate(seen, start=1):
         for t, (start, end) in enumerate(PACKED.T[:7]):  # of t's document
             if t + k < end:
                 j = np.arange(8)
                 np.testing.assert_array_equal(module[t, 20:28], (start <= j) & (j <= t + k))
-                labelled += 1
-    assert labelled == 2 + 3 + 1 + 2
+                labeled += 1
+    assert labeled == 2 + 3 + 1 + 2
 
 
 @pytest.mark.slow
@@ -512,10 +512,10 @@ def test_a_projection_ahead_is_trained_by_its_own_term_alone():
     params = init(model, batch)
     outputs = model.apply(params, batch)
     last, own = np.asarray(outputs.hidden["last"]), params["projections_ahead_3"]
-    centred = last - last.mean(-1, keepdims=True)
+    centered = last - last.mean(-1, keepdims=True)
     normed = (
-        centred
-        / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
+        centered
+        / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-6)
         * np.asarray(own["norm"]["scale"])
     )
     expected = normed @ np.asarray(own["unembedding"]["embedding"]).T

@@ -24,15 +24,15 @@ class Corrupted(NamedTuple):
 
     inputs: list[int]
     targets: list[int]
-    labelled: list[tuple[int, int]]  # place in these inputs, and a token predicted there
+    labeled: list[tuple[int, int]]  # place in these inputs, and a token predicted there
     columns: dict[str, list[int]]  # inputs_types, noised, …, targets_positions, contexts_starts, …
     pools: list[tuple[int, int, int]]  # place in these inputs, label, weight
 
     @property
     def labels(self) -> dict[int, int]:
         """Place in these inputs -> the one token predicted there."""
-        assert len(dict(self.labelled)) == len(self.labelled), "two labels at one place"
-        return dict(self.labelled)
+        assert len(dict(self.labeled)) == len(self.labeled), "two labels at one place"
+        return dict(self.labeled)
 
 
 def corrupted_documents(features) -> dict[int, Corrupted]:

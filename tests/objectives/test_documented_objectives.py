@@ -14,7 +14,7 @@ from pretrax.models.builders import abstract_params
 from pretrax.objectives import Row, batched
 from pretrax.objectives.laws import check_objective
 from pretrax.objectives.token_ids import specimen_ids
-from pretrax.settings.bound import Bound
+from pretrax.settings.partial import Partial
 from pretrax.training.planning import open_batches
 from pretrax.training.state import unboxed
 from pretrax.visualization.hidden import hidden_tokens
@@ -43,13 +43,13 @@ def planned(folder, objective, model, **lengths):
     (folder / "text").mkdir()
     for number in range(8):
         (folder / "text" / f"{number}.txt").write_text(TEXT * 4)
-    corpus = Bound(
+    corpus = Partial(
         corpora.text_files,
         files=f"{folder}/text/*.txt",
         heldout_every=2,
-        vocabulary=Bound(vocabularies.utf8_bytes),
+        vocabulary=Partial(vocabularies.utf8_bytes),
     )
-    model = Bound(model, **tiny.SIZES, num_layers=1)
+    model = Partial(model, **tiny.SIZES, num_layers=1)
     run = tiny.Settings(
         run_dir=str(folder / "run"),
         corpus=corpus,

@@ -80,8 +80,8 @@ KINDS = {  # case of the registry -> stack, classes among the targets, whether t
 def test_labels_tell_the_loss_of_any_guess_that_is_always_the_same(name):
     objective = CASES[name].objective
     terms = jax.jit(lambda batch: objective.loss(batch).scored(outputs()))(batch(*KINDS[name]))
-    labelled = {name: term for name, term in terms.items() if term.scale is not None}
-    for name, term in labelled.items():
+    labeled = {name: term for name, term in terms.items() if term.scale is not None}
+    for name, term in labeled.items():
         values, weights = np.asarray(term.labels.values), np.asarray(term.labels.weights)
         assert term.labels.head in objective.facts.heads
         logits = LOGITS["vocabulary" if name.startswith("ahead_") else term.labels.head]
@@ -96,12 +96,12 @@ def test_labels_tell_the_loss_of_any_guess_that_is_always_the_same(name):
 
 def test_every_kind_of_loss_is_here():
     """Each head that a class or number is told by, over all objectives."""
-    labelled = {head for name in KINDS for head in CASES[name].objective.facts.heads}
-    unlabelled = {"embedding", "logit_scale", "summary", "next_latent"}
+    labeled = {head for name in KINDS for head in CASES[name].objective.facts.heads}
+    unlabeled = {"embedding", "logit_scale", "summary", "next_latent"}
     everywhere = {head for case in CASES.values() for head in case.objective.facts.heads}
     # test_masked_autoencoding.py, test_upcoming_tokens.py, test_insertion.py
     elsewhere = {"restored", "order", "stop"}
-    assert everywhere - unlabelled - elsewhere == labelled
+    assert everywhere - unlabeled - elsewhere == labeled
 
 
 def test_heads_say_how_many_classes_they_tell_apart():

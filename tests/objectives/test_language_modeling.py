@@ -1,4 +1,4 @@
-"""The split law of prefix language modelling, and what causal language modelling leaves alone."""
+"""The split law of prefix language modeling, and what causal language modeling leaves alone."""
 
 import types
 

@@ -424,7 +424,7 @@ def test_targets_are_predicted_where_the_one_before_is_read_and_labels_in_place(
         for x in documents.values():
             first = start + len(x.inputs)
             written += [(first + j, token) for j, token in enumerate(x.targets)]
-            in_place += [(start + place, token) for place, token in x.labelled]
+            in_place += [(start + place, token) for place, token in x.labeled]
             start = first + len(x.targets)
         expected = written + in_place
         places = got.get(f"{stack}_target_slots", np.arange(P))

@@ -128,7 +128,7 @@ def test_chosen_tokens_are_masked_replaced_or_kept_in_the_shares_asked_for(mask,
 
 
 def test_each_chosen_token_has_a_fate_of_its_own_unless_replaced_together():
-    # Words of four tokens: of single tokens, neighbours share a fate with .8^2 + .1^2 + .1^2 = .66.
+    # Words of four tokens: of single tokens, neighbors share a fate with .8^2 + .1^2 + .1^2 = .66.
     ids = IDS._replace(word_starts=bitmap(np.arange(IDS.size) % 4 == 0))
     row = 400 + np.arange(400)
     for together in (False, True):
@@ -193,7 +193,7 @@ def test_static_masks_of_two_rows_differ():
     assert len(set(map(tuple, got))) == 3
 
 
-# --- a stack that also learns causal language modelling -----------------------------------------
+# --- a stack that also learns causal language modeling -----------------------------------------
 
 
 def test_gpt_bert_is_a_mixture_on_one_decoder():
@@ -489,7 +489,7 @@ def test_shares_need_not_be_exact_in_binary():
     assert masked_lm(IDS, rate=Fraction(1, 3)).lengths(9)["labels"] == 3
 
 
-# --- masked and permuted language modelling ------------------------------------------------------
+# --- masked and permuted language modeling ------------------------------------------------------
 
 # Of MPNet's published code (`make_query_and_content_mask`): the keys that are hidden, where three
 # of seven tokens are predicted. Keys, and queries of the second: what is not predicted, what is,

@@ -305,7 +305,7 @@ def test_the_tutorials_denoisers_have_one_span_length_a_document():
         assert all(low <= length <= high for length in found)
 
 
-def test_half_of_t5gemma2s_denoising_is_prefix_language_modelling():
+def test_half_of_t5gemma2s_denoising_is_prefix_language_modeling():
     rates = {member.name: member.rate for member in ul2(IDS, preset="t5gemma2").facts.members}
     assert rates == {"r_3_15": 1, "x_12_50": 1, "x_32_15": 1, "x_32_50": 1, "s_75": 4}
 

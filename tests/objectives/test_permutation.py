@@ -1,4 +1,4 @@
-"""Permutation language modelling: its order, and what each stream attends to."""
+"""Permutation language modeling: its order, and what each stream attends to."""
 
 import jax
 import jax.numpy as jnp

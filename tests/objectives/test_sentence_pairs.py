@@ -106,7 +106,7 @@ def test_other_text_from_the_same_document_never_follows():
 
 
 def test_text_that_happens_to_follow_is_no_negative():
-    """Rows that repeat each other would else be labelled both ways."""
+    """Rows that repeat each other would else be labeled both ways."""
     same = [7] * 9  # whatever is cut from one row stands at the same distance in the other
     for _, _, label in pairs(next_sentence_prediction(IDS), [same, same], 40):
         assert label is None

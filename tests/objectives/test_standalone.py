@@ -141,9 +141,9 @@ def test_rows_that_would_lose_text_are_refused():
     found = jax.jit(lambda keys: corrupt(keys, good))(keys)  # whose rows are not traced
     assert np.asarray(found["inputs_segments"]).max() == 3
     classes = sequence_classification(IDS, 3)
-    labelled = Row(tokens, np.minimum(segments, 1), np.zeros(2, int), labels=segments)
+    labeled = Row(tokens, np.minimum(segments, 1), np.zeros(2, int), labels=segments)
     with pytest.raises(ValueError, match="Got the label 3, expected a class of 0 … 2"):
-        batched(classes, classes.lengths(L))(keys, labelled)
+        batched(classes, classes.lengths(L))(keys, labeled)
 
 
 def test_slots_that_are_too_few_are_refused_when_the_rows_are_traced():

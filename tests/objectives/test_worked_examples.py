@@ -73,8 +73,8 @@ def test_chosen_tokens_are_hidden_and_nothing_is_lost(name):
             assert one.inputs.count(IDS.mask) == 2  # runs
         else:
             assert undo(one) == document
-        if one.labelled:
-            assert sorted(token for _, token in one.labelled) == chosen
+        if one.labeled:
+            assert sorted(token for _, token in one.labeled) == chosen
         elif one.inputs:
             given = [token for token in one.inputs if token in document]
             assert sorted(given) == sorted(set(document) - set(chosen))

@@ -155,12 +155,12 @@ def undo_insertions(ids: TokenIds):
     def undo(document):
         cls, bos, *text = document.inputs
         assert (cls, bos) == (ids.cls, ids.bos) and ids.mask not in text
-        assert all(place > 0 for place, _ in document.labelled), "[CLS] predicts a token"
-        assert document.pools == [(0, int(bool(document.labelled)), 1)], "is a token missing?"
+        assert all(place > 0 for place, _ in document.labeled), "[CLS] predicts a token"
+        assert document.pools == [(0, int(bool(document.labeled)), 1)], "is a token missing?"
         rebuilt = []
         for place, token in enumerate(document.inputs):
             rebuilt += [token] * (place > 1)
-            rebuilt += [dropped for at, dropped in document.labelled if at == place]
+            rebuilt += [dropped for at, dropped in document.labeled if at == place]
         return rebuilt
 
     return undo

@@ -155,10 +155,10 @@ def permuted_and_infilled(ids: TokenIds, density: float = 0.3):
     def possible(inputs, document):
         _assert_infilled_counts(ids, inputs, len(document), density)
         units = sentences(ids, document)
-        neighbours = set(zip(document, document[1:]))
-        neighbours |= {(a[-1], b[0]) for a in units for b in units}
+        neighbors = set(zip(document, document[1:]))
+        neighbors |= {(a[-1], b[0]) for a in units for b in units}
         for pair in zip(inputs, inputs[1:]):
-            assert ids.mask in pair or pair in neighbours, "neither in line nor a new sentence"
+            assert ids.mask in pair or pair in neighbors, "neither in line nor a new sentence"
         assert Counter(x for x in inputs if x != ids.mask) <= Counter(document)
 
     return possible

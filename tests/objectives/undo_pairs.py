@@ -29,7 +29,7 @@ def undo_order(ids: TokenIds):
 
 
 def undo_masked_order(ids: TokenIds):
-    """Sentence order, then masked language modelling: first the masks are taken back."""
+    """Sentence order, then masked language modeling: first the masks are taken back."""
 
     def undo(document):
         inputs = list(document.inputs)

@@ -348,7 +348,7 @@ OTHER_HEADS = {
 def perturbed(name: str):
     """The model, every parameter and buffer that is saved moved by noise of deviation 0.2.
 
-    At initialisation biases are 0 and norms 1, and much that is wrong would not show.
+    At initialization biases are 0 and norms 1, and much that is wrong would not show.
     """
     torch.manual_seed(0)
     made = OTHER_HEADS[name][0] if name in OTHER_HEADS else MODELS[name]

@@ -26,7 +26,7 @@ from pretrax.corpora.vocabularies.special_tokens import encode_texts, token_ids,
 from pretrax.corpora.vocabularies.tokenizer_json import write_tokenizer
 from pretrax.data import collators
 from pretrax.data.collators import Collator
-from pretrax.models.hugging_face import open_source, read_params, recognise
+from pretrax.models.hugging_face import open_source, read_params, recognize
 from pretrax.models.trees import nested
 from pretrax.objectives.contract import build
 from pretrax.objectives.losses import token_loss
@@ -126,7 +126,7 @@ def test_the_loss_is_that_of_the_objective(name, collator, examples, tmp_path):
         loss = float(theirs(**ours(examples)).loss)
     theirs.save_pretrained(tmp_path)
     source = open_source(str(tmp_path))
-    found = recognise(source)
+    found = recognize(source)
     params = jax.tree.map(jnp.asarray, nested(read_params(source, found)))
     batch = ours._arranged(ours._rows(ours._texts(examples)))
     objective = build(MODELS[name][0], ours._ids)
@@ -165,7 +165,7 @@ def test_a_trainer_trains(name, collator, examples, tmp_path):
     assert trainer.evaluate()["eval_loss"] < before - 0.1 and before == again
 
 
-def test_masks_are_labelled_with_what_they_hide(collator, examples, tokenizer):
+def test_masks_are_labeled_with_what_they_hide(collator, examples, tokenizer):
     batch = collator("masked_lm")(examples)
     counts = batch["labels"] != -100
     restored = torch.where(counts, batch["labels"], batch["input_ids"])

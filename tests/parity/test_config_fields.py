@@ -16,7 +16,7 @@ import torch
 
 from pretrax.inference.decoding.batching import padded_rows
 from pretrax.inference.decoding.decoding import decoder_prompts, encoder_decoder_prompts
-from pretrax.models.hugging_face import open_source, read_params, recognise
+from pretrax.models.hugging_face import open_source, read_params, recognize
 from pretrax.models.trees import nested
 from tests.parity.models import MODELS, OTHER_HEADS, perturbed, tokens
 
@@ -78,13 +78,13 @@ def test_a_field_that_is_not_refused_and_changes_no_setting_changes_no_output(na
     model = reference(name)
     model.save_pretrained(tmp_path)
     source = open_source(str(tmp_path))
-    ours, theirs = recognise(source), changed(model)
+    ours, theirs = recognize(source), changed(model)
     fields = type(model.config)().to_dict() | json.loads(model.config.to_json_string(False))
     refused = 0
     for field, value in fields.items():
         for other in others(value):
             try:
-                found = recognise(source._replace(config=source.config | {field: other}))
+                found = recognize(source._replace(config=source.config | {field: other}))
             except ValueError:
                 refused += 1
                 continue
@@ -124,7 +124,7 @@ def test_a_field_that_changes_outputs_is_refused_by_name(name, values, said, tmp
     reference(name).save_pretrained(tmp_path)
     source = open_source(str(tmp_path))
     with pytest.raises(ValueError, match=said):
-        recognise(source._replace(config=source.config | values))
+        recognize(source._replace(config=source.config | values))
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_the_base_of_rotary_wavelengths_is_theirs_where_none_is_named(name, tmp_
     source = open_source(str(tmp_path))
     values = {x: source.config[x] for x in source.config.keys() - {"rope_parameters"}}
     theirs = type(model.config)(**values).rope_parameters
-    ours = recognise(source._replace(config=values)).config
+    ours = recognize(source._replace(config=values)).config
     bases = theirs.get("full_attention", theirs), theirs.get("sliding_attention", {})
     assert ours.rope_theta == bases[0]["rope_theta"]
     assert ours.local_rope_theta == bases[1].get("rope_theta")
@@ -160,7 +160,7 @@ def test_a_field_that_is_missing_or_null_is_named(name, field, value, said, tmp_
     values = {x: y for x, y in source.config.items() if x != field}
     values |= {} if value is ... else {field: value}
     with pytest.raises(ValueError, match=said):
-        recognise(source._replace(config=values))
+        recognize(source._replace(config=values))
 
 
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
@@ -183,7 +183,7 @@ def test_stacks_whose_layers_have_other_kinds_are_refused(kinds, tmp_path):
         for stack, own in zip(("encoder", "decoder"), kinds)
     }
     with pytest.raises(ValueError, match="differ in layer_types: .*full_attention"):
-        recognise(source._replace(config=source.config | changed))
+        recognize(source._replace(config=source.config | changed))
 
 
 @pytest.mark.parametrize(
@@ -228,12 +228,12 @@ def test_a_window_or_layers_that_no_setting_has_are_refused_by_name(name, values
     reference(name).save_pretrained(tmp_path)
     source = open_source(str(tmp_path))
     with pytest.raises(ValueError, match=said):
-        recognise(source._replace(config=source.config | values))
+        recognize(source._replace(config=source.config | values))
 
 
 def our_logits(source) -> np.ndarray:
     """Logits of our model with the source's settings for the ids of `output`."""
-    found = recognise(source)
+    found = recognize(source)
     params = nested(read_params(source, found))
     rows = IDS.tolist()
     layout = found.model.layout
@@ -256,11 +256,11 @@ def test_stacks_of_two_sizes_are_refused(tmp_path):
     source = open_source(str(tmp_path))
     decoder = source.config["decoder"] | {"hidden_size": 64}
     with pytest.raises(ValueError, match="differ in emb_dim: 32 and 64.*unbalanced stacks"):
-        recognise(source._replace(config=source.config | {"decoder": decoder}))
+        recognize(source._replace(config=source.config | {"decoder": decoder}))
 
 
 def test_fields_that_turn_nothing_on_are_no_hindrance(tmp_path):
     reference("bert").save_pretrained(tmp_path)
     source = open_source(str(tmp_path))
     more = {"adapters": {}, "is_folded": False, "some_rate": 0.0, "summary": None}
-    assert recognise(source._replace(config=source.config | more)).config.emb_dim == 32
+    assert recognize(source._replace(config=source.config | more)).config.emb_dim == 32

@@ -20,7 +20,7 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 from pretrax.corpora.vocabularies import special_tokens, tokenization
 from pretrax.inference import Trained
 from pretrax.inference.answering.masks import fill_masks
-from pretrax.models.hugging_face import open_source, read_params, recognise
+from pretrax.models.hugging_face import open_source, read_params, recognize
 from pretrax.models.trees import nested
 from tests.parity.berts import CODE, WIDTHS, bert_tokenizer
 
@@ -87,7 +87,7 @@ def both(name, folder):
     model.save_pretrained(folder)
     fast.save_pretrained(folder)
     source = open_source(folder)
-    found = recognise(source)
+    found = recognize(source)
     params = jax.tree.map(jnp.asarray, nested(read_params(source, found)))
     ours = tokenization.open_tokenizer(f"{folder}/tokenizer.json")
     with open(f"{folder}/config.json", encoding="utf-8") as file:

@@ -32,7 +32,7 @@ from pretrax.inference.decoding.generation_rules import NO_RULES, GenerationRule
 from pretrax.inference.decoding.sampling import Sampling, adjusted
 from pretrax.inference.prompting.prompts import infill_prompt, text_prompt
 from pretrax.inference.trained import allowed_token_mask
-from pretrax.models.hugging_face import open_source, read_params, recognise
+from pretrax.models.hugging_face import open_source, read_params, recognize
 from pretrax.models.trees import nested
 from pretrax.training.conversion.generation_files import generation_rules, search_options
 from pretrax.training.conversion.imported_models import from_hugging_face
@@ -65,7 +65,7 @@ def converted(tmp_path_factory):
     def read(name):
         reference(name).save_pretrained(root / name)
         source = open_source(str(root / name))
-        found = recognise(source)
+        found = recognize(source)
         return decoding_form(
             found.model, jax.tree.map(jnp.asarray, nested(read_params(source, found)))
         )

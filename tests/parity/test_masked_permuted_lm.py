@@ -12,7 +12,7 @@ pytest.importorskip("transformers", reason="the extra `parity` is not installed"
 
 import torch
 
-from pretrax.models.hugging_face import open_source, read_params, recognise
+from pretrax.models.hugging_face import open_source, read_params, recognize
 from pretrax.models.trees import nested
 from pretrax.objectives import TokenIds, layouts, masked_permuted_lm
 from tests.objectives.masking import arrange, corrupt
@@ -61,7 +61,7 @@ def of_paper(tokens, predicted):
 def test_one_pass_has_the_predictions_of_two_streams(tmp_path):
     perturbed("bert").save_pretrained(tmp_path)
     source = open_source(str(tmp_path))
-    found = recognise(source)
+    found = recognize(source)
     params = jax.tree.map(jnp.asarray, nested(read_params(source, found)))
     objective = masked_permuted_lm(IDS, rate=0.5, mask_share=1.0, random_share=0.0)
     text = np.random.default_rng(0).integers(*IDS.text, TEXT)

@@ -19,7 +19,7 @@ from pretrax.models.hugging_face import (
     meaning,
     open_source,
     parameter_shapes,
-    recognise,
+    recognize,
     write_model,
 )
 from pretrax.models.trees import nested
@@ -62,14 +62,14 @@ def exported(directory, config: Config, family) -> Config:
         for path, shape in parameter_shapes(builders.model_of(config)).items()
     )
     write_model(str(directory), config, params, family=family)
-    return recognise(open_source(str(directory))).config
+    return recognize(open_source(str(directory))).config
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_a_changed_setting_is_refused_or_comes_back(name, tmp_path):
     perturbed(name).save_pretrained(tmp_path / "saved")
-    found = recognise(open_source(str(tmp_path / "saved")))
+    found = recognize(open_source(str(tmp_path / "saved")))
     refused, kept = [], []
     for number, (setting, config) in enumerate(changed(found.config)):
         if setting == "classifier_layer":  # this model has no classes
@@ -89,7 +89,7 @@ def test_a_changed_setting_is_refused_or_comes_back(name, tmp_path):
 
 def test_a_setting_that_the_named_family_lacks_is_named(tmp_path):
     perturbed("bert").save_pretrained(tmp_path / "saved")
-    config = recognise(open_source(str(tmp_path / "saved"))).config
+    config = recognize(open_source(str(tmp_path / "saved"))).config
     other = dataclasses.replace(config, norm_epsilon=1e-5)
     with pytest.raises(ValueError, match="'distilbert'.*norm_epsilon: 1e-05, there 1e-12"):
         exported(tmp_path / "out", other, FAMILIES["distilbert"])

@@ -28,7 +28,7 @@ from pretrax.models.hugging_face import (
     has_untied_warning,
     open_source,
     read_params,
-    recognise,
+    recognize,
     write_model,
 )
 from pretrax.models.hugging_face.links import imported as links_imported
@@ -59,12 +59,12 @@ def saved(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def imported(saved):
-    """name -> (what was recognised, its parameters)."""
+    """name -> (what was recognized, its parameters)."""
 
     @functools.cache
     def read(name):
         source = open_source(saved(name))
-        found = recognise(source)
+        found = recognize(source)
         return found, jax.tree.map(jnp.asarray, nested(read_params(source, found)))
 
     return read
@@ -121,7 +121,7 @@ def documents(seed):
 def their_logits(name, source, target):
     """Logits of one document by itself."""
     model = reference(name)
-    layout = recognised_layout(name)
+    layout = recognized_layout(name)
     with torch.no_grad():
         if layout == "encoder_decoder":
             out = model(
@@ -137,7 +137,7 @@ def their_logits(name, source, target):
         return {"vocabulary": out.logits[0].numpy()}
 
 
-def recognised_layout(name):
+def recognized_layout(name):
     return FAMILIES[reference(name).config.model_type].layout
 
 
@@ -216,7 +216,7 @@ def test_positions_of_pegasus_may_be_missing_as_they_are_sinusoids(imported, sav
     source = open_source(saved("pegasus"))
     names = [f"model.{stack}.embed_positions.weight" for stack in ("encoder", "decoder")]
     bare = source._replace(shapes={x: y for x, y in source.shapes.items() if x not in names})
-    ours = dict(read_params(bare, recognise(bare)))
+    ours = dict(read_params(bare, recognize(bare)))
     for stack, name in zip(("encoder", "decoder"), names):
         theirs = plain.state_dict()[name].numpy()
         np.testing.assert_allclose(ours[f"{stack}/position_embedding"], theirs, atol=1e-6)
@@ -229,7 +229,7 @@ def test_positions_of_pegasus_may_be_missing_as_they_are_sinusoids(imported, sav
 def read_documents(name, seed=1):
     """Documents as a model reads them: an encoder-decoder classifies by the end of the sequence."""
     eos = reference(name).config.eos_token_id
-    encodes = recognised_layout(name) == "encoder_decoder"
+    encodes = recognized_layout(name) == "encoder_decoder"
     return [np.append(one[:-1], eos) if encodes else one for one in documents(seed)]
 
 
@@ -349,7 +349,7 @@ def test_which_exports_are_said_to_be_loaded_with_a_warning(imported, saved):
 def test_a_class_that_no_model_here_has_is_refused_by_name(name, changed, said, saved):
     source = open_source(saved(name))
     with pytest.raises(ValueError, match=said):
-        recognise(source._replace(config=source.config | changed))
+        recognize(source._replace(config=source.config | changed))
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
@@ -363,7 +363,7 @@ def test_a_decoder_without_a_head_gets_none(tmp_path):
     """Untied weights without lm_head.weight, as AutoModel saves them."""
     reference("llama").model.save_pretrained(tmp_path / "in")
     source = open_source(str(tmp_path / "in"))
-    found = recognise(source)
+    found = recognize(source)
     assert found.heads == () and not found.config.logits_via_embedding
     params = nested(read_params(source, found))
     assert "vocabulary" not in params
@@ -377,7 +377,7 @@ def test_a_decoder_without_a_head_gets_none(tmp_path):
     write_model(tmp_path / "out", found.config, params)
     again = open_source(str(tmp_path / "out"))
     assert again.config["architectures"] == ["LlamaModel"]
-    assert recognise(again).heads == ()
+    assert recognize(again).heads == ()
 
 
 def test_tied_logits_are_decided_by_config_json(tmp_path):
@@ -386,7 +386,7 @@ def test_tied_logits_are_decided_by_config_json(tmp_path):
     source = open_source(str(tmp_path))
     tied = source._replace(config=source.config | {"tie_word_embeddings": True})
     with pytest.raises(ValueError, match="lm_head.weight and model.embed_tokens.weight .* differ"):
-        recognise(tied)
+        recognize(tied)
 
 
 # --- positions that are counted from the padding -------------------------------------------------
@@ -398,7 +398,7 @@ def test_a_roberta_of_any_padding_agrees_where_it_is_exported_and_comes_back(pad
     theirs = reference("roberta").config
     source = tmp_path / "source"
     reference("roberta").save_pretrained(source)
-    found = recognise(open_source(source))
+    found = recognize(open_source(source))
     params = jax.tree.map(jnp.asarray, nested(read_params(open_source(source), found)))
     write_model(
         tmp_path / "out", found.config, params, extra=theirs.to_dict() | {"pad_token_id": pad}
@@ -413,7 +413,7 @@ def test_a_roberta_of_any_padding_agrees_where_it_is_exported_and_comes_back(pad
     batch = packed_batch("encoder", [text, text[:7]], [text, text[:7]])
     expected = our_logits(found.model, params, batch)["vocabulary"][0, : len(text)]
     np.testing.assert_allclose(logits, expected, atol=ATOL, rtol=0)
-    again = recognise(open_source(tmp_path / "out"))
+    again = recognize(open_source(tmp_path / "out"))
     assert again.config.position_offset == pad + 1
     assert again.config.max_positions == found.config.max_positions
     back = jax.tree.map(jnp.asarray, nested(read_params(open_source(tmp_path / "out"), again)))

@@ -11,11 +11,11 @@ import jax
 
 from pretrax.comparison import results
 from pretrax.comparison.variants import comparison_text, read_comparison
-from pretrax.comparison.yardsticks.kept_figures import Measured, read_measured, write_measured
+from pretrax.comparison.eval_metrics.kept_figures import Measured, read_measured, write_measured
 from pretrax.corpora import vocabularies
 from pretrax.corpora.vocabularies import special_tokens
 from pretrax.data.token_store import open_store
-from pretrax.settings import run_directory, whole_files
+from pretrax.settings import run_directory, atomic_writes
 from pretrax.settings.user_errors import explanation
 from pretrax.training.saved.result import read_result
 from pretrax.training.saved.runs import open_run
@@ -62,7 +62,7 @@ def write_sealed(folder):
     """Writes a run whose config.gin has a checksum, as a run itself writes it."""
     write_causal(folder)
     config = folder / run_directory.CONFIG
-    config.write_text(whole_files.sealed_text(config.read_text()))
+    config.write_text(atomic_writes.sealed_text(config.read_text()))
 
 
 def write_classifying(folder):
@@ -133,9 +133,9 @@ def move(config: pathlib.Path, before: str, now: str) -> None:
     """Makes a copied config.gin name its new folder, unless the file was changed before."""
     content = config.read_bytes().replace(before.encode(), now.encode())
     try:
-        whole_files.check_sealed_text(config, config.read_text())
+        atomic_writes.check_sealed_text(config, config.read_text())
         text, _, _ = content.decode().rpartition("# crc32: ")
-        content = whole_files.sealed_text(text).encode()
+        content = atomic_writes.sealed_text(text).encode()
     except ValueError:
         pass
     config.write_bytes(content)
@@ -185,7 +185,7 @@ def write_compared(folder):
     file = small.write(folder)
     results.write(folder / "compared", planted.results(["small", "large/2"], seeds=[0, 1]))
     one = read_comparison(file, trusted=OF_TESTS)
-    text = whole_files.sealed_text(comparison_text(one))
+    text = atomic_writes.sealed_text(comparison_text(one))
     (folder / "compared" / run_directory.COMPARISON).write_text(text)
 
 
@@ -297,7 +297,7 @@ KINDS = {
         name: Kind(write_compared, kept_results, f"compared/{name}", True, OF_RESULTS)
         for name in (results.COMPARISON, results.RUNS, results.RESULTS)
     },
-    "yardsticks.jsonl": Kind(write_figures, kept_figures, "evaluation/yardsticks.jsonl"),
+    "eval_metrics.jsonl": Kind(write_figures, kept_figures, "evaluation/eval_metrics.jsonl"),
 }
 
 

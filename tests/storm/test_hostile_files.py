@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pretrax.settings import whole_files
+from pretrax.settings import atomic_writes
 from tests.storm.kinds import KINDS, Refused, made, read_after_changes
 from tests.training import tiny
 
@@ -48,7 +48,7 @@ def changed(value: Any, path: tuple, new: Any) -> Any:
 def write_changed(file: pathlib.Path, draw: random.Random) -> str:
     """Puts a hostile value in a place that is drawn; returns what and where."""
     content = json.loads(file.read_text())
-    value = whole_files.without_checksum(content)
+    value = atomic_writes.without_checksum(content)
     at_depth: dict[int, list[tuple]] = {}
     for place in places(value):
         at_depth.setdefault(len(place), []).append(place)
@@ -56,7 +56,7 @@ def write_changed(file: pathlib.Path, draw: random.Random) -> str:
     new = draw.choice(VALUES)
     harmful = changed(value, place, new)
     if value != content and isinstance(harmful, dict):  # an attacker would add a valid checksum
-        harmful = whole_files.sealed(harmful)
+        harmful = atomic_writes.sealed(harmful)
     file.write_text(json.dumps(harmful))
     return f"{new!r} in the place {place} of {file.name}"
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pretrax.corpora import vocabularies
 from pretrax.corpora.vocabularies import Vocabulary, special_tokens, tokenization
 from pretrax.objectives import fill_in_the_middle
-from pretrax.settings.bound import Bound, bound
+from pretrax.settings.partial import Partial, as_partial
 from pretrax.tasks import sample_text
 from pretrax.tasks.seqio import seqio_vocabularies
 from pretrax.tasks.seqio.character_infilling import (
@@ -199,7 +199,7 @@ def test_documents_with_markers_are_expected_or_refused(tmp_path):
         ["MIXTURE_OR_TASK_NAME = 'infilling_to_train'", f"RUN_DIR = '{tmp_path}'"],
     )
     assert tiny.planned(run).corpus.longest == 252
-    longer = Bound(bound(run.corpus).function, **bound(run.corpus).settings | LONGER)
+    longer = Partial(as_partial(run.corpus).function, **as_partial(run.corpus).settings | LONGER)
     with pytest.raises(ValueError, match="may hold 253 tokens .* only 252, which would cut it"):
         tiny.planned(dataclasses.replace(run, corpus=longer))
 

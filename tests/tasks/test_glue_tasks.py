@@ -9,8 +9,8 @@ import seqio
 import tensorflow_datasets as tfds
 
 from pretrax.cli import evaluate
-from pretrax.comparison.yardsticks.parts.class_tasks import class_figures, class_task
-from pretrax.comparison.yardsticks.subject import Subject
+from pretrax.comparison.eval_metrics.parts.class_tasks import class_figures, class_task
+from pretrax.comparison.eval_metrics.subject import Subject
 from pretrax.inference.answering import task_scores
 from pretrax.tasks.seqio import glue_tasks
 from pretrax.tasks.seqio.seqio_tasks import found_tasks

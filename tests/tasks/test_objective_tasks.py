@@ -235,7 +235,7 @@ def _rename(dataset):
     ],
 )
 @pytest.mark.parametrize("build", [objectives.causal_lm, objectives.masked_next_token])
-def test_text_may_be_tokenised_or_not(steps, build):
+def test_text_may_be_tokenized_or_not(steps, build):
     source = memory_source({"text": ["some text", "héllo"]}, ["train"])
     features = {"targets": seqio.Feature(VOCABULARY)}
     task = seqio.Task("raw", source=source, preprocessors=steps, output_features=features)

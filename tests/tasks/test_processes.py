@@ -4,8 +4,8 @@ import collections
 
 import pytest
 
-from pretrax.corpora.worlds import processes
-from tests.corpora.worlds import shares_of_reader
+from pretrax.corpora.synthetic_tasks import processes
+from tests.corpora.synthetic_tasks import shares_of_reader
 
 WORLD = processes(seed=0, documents=400, sentences=4, states=6, names=5, questions=40)
 
@@ -15,9 +15,9 @@ def sentences(text):
     return [tuple(one.split()) for one in text.split(" .") if one]
 
 
-def steps_of(world):
+def steps_of(task):
     """The state that follows each, as the documents tell."""
-    read = [sentences(text) for text in world.documents]
+    read = [sentences(text) for text in task.documents]
     return {a[2]: b[2] for text in read for a, b in zip(text, text[1:])}
 
 
@@ -80,16 +80,16 @@ def test_who_knows_the_cycle_is_always_right_and_who_guesses_is_worth_chance():
 @pytest.mark.parametrize(("follows", "share"), [(False, 0.29), (True, 0.32)])
 def test_what_it_is_worth_to_know_that_no_state_comes_twice(follows, share):
     """As the docstring says: chance among the answers that were not read."""
-    world = processes(seed=0, documents=1, questions=3000)
+    task = processes(seed=0, documents=1, questions=3000)
     shares = []
-    for question in world.questions:
+    for question in task.questions:
         if question.kind == "state":
             read = {*(question.text + question.after * follows).split()}
             shares.append(1 / sum(answer[1:] not in read for answer in question.answers))
     assert sum(shares) / len(shares) == pytest.approx(share, abs=0.01)
 
 
-def test_worlds_are_seeded():
+def test_synthetic_tasks_are_seeded():
     small = dict(documents=5, questions=2)
     assert processes(seed=3, **small) == processes(seed=3, **small) != processes(seed=4, **small)
 

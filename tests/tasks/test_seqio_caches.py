@@ -85,7 +85,7 @@ tokenize, append_eos = seqio.preprocessors.tokenize, seqio.preprocessors.append_
     ],
 )
 def test_a_cached_task_gives_what_its_source_gives(tmp_path, steps):
-    """Wherever the text is tokenised and ended; the source is not read again."""
+    """Wherever the text is tokenized and ended; the source is not read again."""
     task, source = register("cached_text", steps)
     write_cache(task, tmp_path / "cache")
     plain = corpus_of(tmp_path / "plain", "cached_text", use_cached=False)

@@ -1,4 +1,4 @@
-"""What a resumed SeqIO stream skips is not tokenised, and what it reads is the same."""
+"""What a resumed SeqIO stream skips is not tokenized, and what it reads is the same."""
 
 import functools
 
@@ -58,8 +58,8 @@ SLOW = [[as_targets, tokenize, step] for step in STEPS]
 
 
 @pytest.fixture
-def tokenised(monkeypatch):
-    """The texts that were tokenised, in the vocabulary of bytes."""
+def tokenized(monkeypatch):
+    """The texts that were tokenized, in the vocabulary of bytes."""
     texts = []
 
     def encode(text):
@@ -108,42 +108,42 @@ IN_ORDER = [(steps, False) for steps in (QUICK[0], SLOW[0])]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("steps, shuffle", SHUFFLED + IN_ORDER)
-def test_what_is_skipped_is_not_tokenised(tmp_path, tokenised, steps, shuffle):
+def test_what_is_skipped_is_not_tokenized(tmp_path, tokenized, steps, shuffle):
     corpus = corpus_of(tmp_path, steps, shuffle=shuffle)()
     state, rest = resumed(corpus, STOP, LINES - STOP + 20, shards=1)  # into the next epoch
-    tokenised.clear()
+    tokenized.clear()
     stream = corpus.train(0, 1)
     stream.restore(state)
     assert read(stream, 20) == rest[:20]
-    assert (len(tokenised) < STOP / 2) == (steps in QUICK), len(tokenised)
+    assert (len(tokenized) < STOP / 2) == (steps in QUICK), len(tokenized)
     assert read(stream, len(rest) - 20) == rest[20:]
 
 
-def test_of_shards_that_share_a_file(tmp_path, tokenised):
+def test_of_shards_that_share_a_file(tmp_path, tokenized):
     corpus = corpus_of(tmp_path, QUICK[0])()
     state, rest = resumed(corpus, 250, 20, shards=3)
-    tokenised.clear()
+    tokenized.clear()
     stream = corpus.train(0, 3)
     stream.restore(state)
-    assert read(stream, 20) == rest and len(tokenised) < 250 / 2
+    assert read(stream, 20) == rest and len(tokenized) < 250 / 2
 
 
 @pytest.mark.slow
-def test_of_a_cache(tmp_path, tokenised):
+def test_of_a_cache(tmp_path, tokenized):
     corpus = corpus_of(tmp_path, [as_targets, CACHE, tokenize], use_cached=True)
     write_cache(seqio.TaskRegistry.get("lines"), tmp_path / "cache", num_files=1)
     seqio.set_global_cache_dirs([str(tmp_path / "cache")])
     try:
         state, rest = resumed(corpus(), STOP, 20, shards=1)
-        tokenised.clear()
+        tokenized.clear()
         stream = corpus().train(0, 1)
         stream.restore(state)
-        assert read(stream, 20) == rest and len(tokenised) < STOP / 2
+        assert read(stream, 20) == rest and len(tokenized) < STOP / 2
     finally:
         seqio.set_global_cache_dirs([])
 
 
-def test_tokenisers_of_tensorflow_hold_nothing_that_changes(tmp_path, model):
+def test_tokenizers_of_tensorflow_hold_nothing_that_changes(tmp_path, model):
     """Though TensorFlow calls their operations stateful."""
     from pretrax.tasks.seqio.seqio_skipping import _skipped_before_steps
 

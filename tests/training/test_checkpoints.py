@@ -15,7 +15,7 @@ import numpy as np
 import optax
 import pytest
 
-from pretrax.settings import whole_files
+from pretrax.settings import atomic_writes
 from pretrax.training.saved import checkpoints
 from pretrax.training.saved.checkpoints import (
     Checkpoints,
@@ -211,9 +211,9 @@ def test_each_value_counts_in_the_checksum(run_dir):
 def test_arrays_that_can_be_read_but_are_not_what_was_saved(run_dir):
     """Tensorstore has checksums of its own; ours also sees whole files of another save."""
     file = run_dir / "checkpoints/3/data/checksums.json"
-    about = whole_files.read_json(file)
+    about = atomic_writes.read_json(file)
     about["arrays"]["params/matrix"] ^= 1
-    whole_files.write_record(file, about)
+    atomic_writes.write_record(file, about)
     restored = restore(run_dir)
     assert_is(restored, 2)
     assert "checksum of params/matrix does not agree" in restored.damaged[0]
@@ -237,9 +237,9 @@ def test_a_changed_digit_of_the_description_is_damage(run_dir, changed):
 @pytest.mark.parametrize("name", ["arrays", "processes", "shapes"])
 def test_a_description_that_lacks_an_entry_is_damaged(run_dir, name):
     file = run_dir / "checkpoints/3/data/checksums.json"
-    about = whole_files.read_json(file)
+    about = atomic_writes.read_json(file)
     del about[name]
-    whole_files.write_record(file, about)
+    atomic_writes.write_record(file, about)
     restored = restore(run_dir)
     assert_is(restored, 2)
     assert f"checkpoint 3 is damaged (checksums.json has no {name!r}" in restored.damaged[0]

@@ -223,7 +223,7 @@ def test_the_settings_of_the_run_are_checked_first(monkeypatch):
 def test_a_mesh_axis_may_be_longer_than_those_of_the_slice():
     mesh = make_mesh(data=1, fsdp=64, tensor=2, devices=chips(4, 4, 8))
     assert dict(mesh.shape) == {"data": 1, "fsdp": 64, "expert": 1, "context": 1, "tensor": 2}
-    for one, other in mesh.devices.reshape(-1, 2):  # what tensor joins are neighbours
+    for one, other in mesh.devices.reshape(-1, 2):  # what tensor joins are neighbors
         apart = [abs(a - b) for a, b in zip(one.coords, other.coords)]
         assert sorted(apart) in ([0, 0, 1], [0, 0, 3], [0, 0, 7])
 

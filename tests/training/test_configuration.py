@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 
 from pretrax import models, objectives
 from pretrax.settings import bound, t5x_names
-from pretrax.settings.bound import flattened
+from pretrax.settings.partial import flattened
 from pretrax.settings.command_line import add_gin_arguments, parse_with_gin
 from pretrax.settings.gin_reader import GinReader, plain_field
-from pretrax.settings.whole_files import write_text
-from pretrax.training import Bound, Call, Run, differences
+from pretrax.settings.atomic_writes import write_text
+from pretrax.training import Partial, Call, Run, differences
 from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.optimizers import adafactor, warmup_cosine
 from pretrax.training.run import FIELDS, fields_of, is_required
@@ -52,13 +52,13 @@ def mine(tmp_path: Path, *lines: str) -> str:
 
 
 def test_functions_with_settings_are_values():
-    one = Bound(adafactor, learning_rate=Bound(warmup_cosine, peak=0.1))
-    assert one == Bound(adafactor, learning_rate=Bound(warmup_cosine, peak=0.1))
-    assert one != Bound(adafactor, learning_rate=Bound(warmup_cosine, peak=0.2))
-    assert Call(warmup_cosine) != Bound(warmup_cosine)
-    assert len({one, Bound(adafactor, learning_rate=Bound(warmup_cosine, peak=0.1))}) == 1
+    one = Partial(adafactor, learning_rate=Partial(warmup_cosine, peak=0.1))
+    assert one == Partial(adafactor, learning_rate=Partial(warmup_cosine, peak=0.1))
+    assert one != Partial(adafactor, learning_rate=Partial(warmup_cosine, peak=0.2))
+    assert Call(warmup_cosine) != Partial(warmup_cosine)
+    assert len({one, Partial(adafactor, learning_rate=Partial(warmup_cosine, peak=0.1))}) == 1
     assert pickle.loads(pickle.dumps(one)) == one
-    listed = Bound(warmup_cosine, peak=[0.1])
+    listed = Partial(warmup_cosine, peak=[0.1])
     assert copy.deepcopy(listed).settings["peak"] is not listed.settings["peak"]
     with pytest.raises(AttributeError, match="cannot be changed"):
         one.function = warmup_cosine
@@ -69,7 +69,7 @@ def test_functions_with_settings_are_values():
 def test_a_call_is_computed_where_it_is_needed():
     turn = Call(objectives.turns, every=10, turn=1)
     members = {"a": (objectives.causal_lm, turn), "b": (objectives.causal_lm, 2)}
-    mixture = Bound(objectives.mixture, members=members)(tiny.IDS)
+    mixture = Partial(objectives.mixture, members=members)(tiny.IDS)
     assert [mixture.facts.members[0].rate(step) for step in (0, 10)] == [0.0, 1.0]
 
 
@@ -77,16 +77,16 @@ def test_a_parameter_without_a_value_or_with_two_is_told_by_its_flag():
     with pytest.raises(
         ValueError, match=r"peak and warmup_steps: give --gin.optimizers.warmup_cos"
     ):
-        Bound(warmup_cosine)(100)
+        Partial(warmup_cosine)(100)
     with pytest.raises(ValueError, match="warmup_cosine is given its total_steps by the run"):
-        Bound(warmup_cosine, total_steps=5, peak=1.0, warmup_steps=1)(100)
-    assert Bound(warmup_cosine, peak=1.0, warmup_steps=1)(100, peak=2.0)(1) == 2.0
+        Partial(warmup_cosine, total_steps=5, peak=1.0, warmup_steps=1)(100)
+    assert Partial(warmup_cosine, peak=1.0, warmup_steps=1)(100, peak=2.0)(1) == 2.0
 
 
 def test_a_default_is_the_value_that_it_stands_for():
-    spelt = {"optimizer": Bound(adafactor, decay_rate=0.8, clip_norm=None), "seed": 0}
-    assert differences({"optimizer": adafactor}, spelt) == []
-    other = {"optimizer": Bound(adafactor, decay_rate=0.7)}
+    spelled = {"optimizer": Partial(adafactor, decay_rate=0.8, clip_norm=None), "seed": 0}
+    assert differences({"optimizer": adafactor}, spelled) == []
+    other = {"optimizer": Partial(adafactor, decay_rate=0.7)}
     assert differences({"optimizer": adafactor}, other) == ["optimizer.decay_rate: was 0.8, is 0.7"]
 
 
@@ -147,7 +147,7 @@ def test_every_text_is_written_and_read_back_as_the_same(run_dir, value):
 @given(ANY_TEXT)
 @settings(max_examples=50, deadline=None)
 def test_settings_below_any_key_and_comments_of_any_text(text):
-    two = [Bound(models.decoder, emb_dim=64), Bound(models.decoder, emb_dim=128)]
+    two = [Partial(models.decoder, emb_dim=64), Partial(models.decoder, emb_dim=128)]
     fields = {"assignment_map": {text: two[0], "b": two[1]}}
     nameless = type("Nameless", (), {"__repr__": lambda _: text})()
     commented = fields | {"optimizer": nameless, "model": two[0]}
@@ -168,38 +168,38 @@ def test_one_function_with_other_settings_in_other_places(tmp_path):
     """As two denoisers of a mixture; a scope's function must not get another scope's settings."""
     span = objectives.span_corruption
     members = {
-        "a": (Bound(span, noise_density=0.15), 1.0),
-        "b": (Bound(span, mean_span_length=8.0), 2.0),
+        "a": (Partial(span, noise_density=0.15), 1.0),
+        "b": (Partial(span, mean_span_length=8.0), 2.0),
         "c": (span, Call(objectives.turns, every=3, turn=0)),
-        "d": (Bound(span, noise_density=0.15), Call(objectives.turns, every=3, turn=1)),
+        "d": (Partial(span, noise_density=0.15), Call(objectives.turns, every=3, turn=1)),
     }
-    fields = {"objective": Bound(objectives.mixture, members=members)}
+    fields = {"objective": Partial(objectives.mixture, members=members)}
     path = tmp_path / "config.gin"
     path.write_text(run_text(fields).text)
     read = read_fields([str(path)])
-    expected = {**members, "c": (Bound(span), members["c"][1])}
+    expected = {**members, "c": (Partial(span), members["c"][1])}
     assert read["objective"].settings["members"] == expected
 
 
 def test_numbers_of_numpy_and_names_that_differ_in_a_sign(tmp_path):
     span = objectives.span_corruption
     members = {
-        "a-1": (Bound(span, noise_density=np.float64(0.1)), np.int64(1)),
-        "a_1": (Bound(span, noise_density=0.5), 2),
+        "a-1": (Partial(span, noise_density=np.float64(0.1)), np.int64(1)),
+        "a_1": (Partial(span, noise_density=0.5), 2),
     }
     path = tmp_path / "config.gin"
-    path.write_text(run_text({"objective": Bound(objectives.mixture, members=members)}).text)
+    path.write_text(run_text({"objective": Partial(objectives.mixture, members=members)}).text)
     assert read_fields([str(path)])["objective"].settings["members"] == members
     assert run_text({"z_loss": float("inf")}).unnamed == ("z_loss",)
 
 
 def test_settings_of_a_function_that_stands_by_default():
     run = read_run(["runs/decoder.gin"], ["mesh.make_mesh.fsdp = 4"])
-    assert run.mesh == Bound(make_mesh, fsdp=4)
+    assert run.mesh == Partial(make_mesh, fsdp=4)
 
 
 def test_what_has_no_name_is_left_out_and_said(tmp_path):
-    fields = {"objective": lambda ids: None, "model": Bound(models.decoder, emb_dim=8), "steps": 3}
+    fields = {"objective": lambda ids: None, "model": Partial(models.decoder, emb_dim=8), "steps": 3}
     written = run_text(fields)
     assert written.unnamed == ("objective",) and "# training.Run.objective has no" in written.text
     path = tmp_path / "config.gin"
@@ -639,7 +639,7 @@ def test_an_imported_model_sets_the_vocabulary_of_any_corpus(tmp_path):
 
 
 def test_a_class_as_a_setting_is_itself(tmp_path):
-    fields = {"model": Bound(models.decoder, dtype=jnp.bfloat16)}
+    fields = {"model": Partial(models.decoder, dtype=jnp.bfloat16)}
     path = tmp_path / "config.gin"
     path.write_text(run_text(fields).text)
     assert read_fields([str(path)]) == fields

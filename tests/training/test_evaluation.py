@@ -45,7 +45,7 @@ def heldout():
     return [Document(d, ends=i % 3 != 0) for i, d in enumerate(tiny.documents(40, seed=3))]
 
 
-def labelled():
+def labeled():
     """Documents of class 1, but every fourth of class 2."""
     documents = enumerate(d[:29] for d in tiny.documents(40, seed=3))
     return [Document(d, labels=np.full(d.size, 1 if i % 4 else 2, np.int32)) for i, d in documents]
@@ -247,7 +247,7 @@ def figures_of(kind):
     model = build(128, objective.facts.heads, **tiny.SIZES, num_layers=1)
     one = tiny.plan(model, objective, {model.layout: 32})
     params = tiny.parameters(one)
-    made = evaluator(one=one, pieces=labelled() if kind == "classes" else None)
+    made = evaluator(one=one, pieces=labeled() if kind == "classes" else None)
     (batches,) = (member.batches for member in made._members.values())
     hidden = [jax.jit(lambda p, b: model.apply(p, b).hidden)(params, batch) for batch in batches]
     return {score.term: score for score in made(params)}, batches, hidden

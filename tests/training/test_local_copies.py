@@ -12,7 +12,7 @@ import pytest
 from etils import epath
 from jax.sharding import NamedSharding
 
-from pretrax.settings import whole_files
+from pretrax.settings import atomic_writes
 from pretrax.settings.saved_states import has_copy
 from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.saved import local_copies
@@ -140,7 +140,7 @@ def test_a_checkpoint_that_was_set_aside_is_reported_though_a_copy_is_used(here)
 
 
 def of_two_processes(file):
-    whole_files.write_record(file, whole_files.read_json(file) | {"processes": 2})
+    atomic_writes.write_record(file, atomic_writes.read_json(file) | {"processes": 2})
 
 
 @pytest.mark.parametrize(
@@ -405,14 +405,14 @@ def damaged(copy):
 def with_other_sums(copy):
     """Which do not agree with its arrays, though all of it can be read."""
     file = copy / "data/checksums.json"
-    about = whole_files.read_json(file)
+    about = atomic_writes.read_json(file)
     name = next(iter(about["arrays"]))
-    whole_files.write_record(file, about | {"arrays": about["arrays"] | {name: 1}})
+    atomic_writes.write_record(file, about | {"arrays": about["arrays"] | {name: 1}})
 
 
 def of_another_run(copy):
     file = copy / "data/checksums.json"
-    whole_files.write_record(file, whole_files.read_json(file) | {"id": "0" * 16})
+    atomic_writes.write_record(file, atomic_writes.read_json(file) | {"id": "0" * 16})
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from pretrax import models, objectives
-from pretrax.models import rematerialisation
+from pretrax.models import rematerialization
 from pretrax.models.builders import abstract_params
 from pretrax.models.experts import Routing
 from pretrax.objectives import causal_lm
@@ -93,7 +93,7 @@ def test_products_into_experts_are_saved_for_the_gradient(mesh):
     params = init(model, batch)
     with placed_on(make_mesh(**mesh)):
         program = jax.make_jaxpr(lambda p: model.apply(p, batch).hidden["top"])(params)
-    assert str(program).count(f"name[name={rematerialisation.GROUPED_PRODUCT}]") == 2
+    assert str(program).count(f"name[name={rematerialization.GROUPED_PRODUCT}]") == 2
 
 
 def test_experts_that_a_mesh_does_not_divide_are_refused():

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from pretrax.settings.run_directory import check_place, load_classes
-from pretrax.settings.whole_files import (
+from pretrax.settings.atomic_writes import (
     locked,
     read_json,
     whole_folder,

@@ -9,7 +9,7 @@ from rich.console import Console
 from pretrax import corpora, models, objectives
 from pretrax.data.corpus import in_parts
 from pretrax.data.token_store_files import write_store
-from pretrax.training import Bound, Hook, Run, planning
+from pretrax.training import Partial, Hook, Run, planning
 from pretrax.training.optimizers import adamw, warmup_constant
 from pretrax.training.run_configuration import run_of_directory
 from pretrax.training.trainer import train
@@ -21,10 +21,10 @@ def run(tmp_path_factory) -> Run:
     folder = tmp_path_factory.mktemp("runs")
     return Run(
         run_dir=str(folder / "first"),
-        corpus=Bound(corpora.token_store, stores=tiny.write_documents(folder / "data")),
+        corpus=Partial(corpora.token_store, stores=tiny.write_documents(folder / "data")),
         objective=objectives.causal_lm,
-        model=Bound(models.decoder, **tiny.SIZES, num_layers=1),
-        optimizer=Bound(adamw, learning_rate=Bound(warmup_constant, peak=3e-3)),
+        model=Partial(models.decoder, **tiny.SIZES, num_layers=1),
+        optimizer=Partial(adamw, learning_rate=Partial(warmup_constant, peak=3e-3)),
         sequence_lengths={"decoder": 32},
         batch_size=8,
         steps=3,
@@ -61,7 +61,7 @@ def test_two_runs_in_one_process_are_two_results(run):
         trained(dataclasses.replace(run, heldout_tokens=30))
 
     assert run_of_directory(run.run_dir) == dataclasses.replace(
-        run, objective=Bound(objectives.causal_lm)
+        run, objective=Partial(objectives.causal_lm)
     )
     assert run_of_directory(other.run_dir).seed == 1
 
@@ -76,14 +76,14 @@ def test_a_decoder_becomes_an_encoder_decoder(run):
         run,
         run_dir=run.run_dir + "_adapted",
         objective=objectives.prefix_lm,
-        model=Bound(models.encoder_decoder, **tiny.SIZES, **layers, **own),
+        model=Partial(models.encoder_decoder, **tiny.SIZES, **layers, **own),
         sequence_lengths={"encoder": 32, "decoder": 32},
         initial_run=run.run_dir,
         assignment_map={r"encoder/(.*)": r"decoder/\1"},
     )
     result, said = trained(adapted)
     assert result.finished and "Starting from step 3 of" in said
-    assert "initialised" not in said and "not used" not in said
+    assert "initialized" not in said and "not used" not in said
 
 
 @pytest.mark.slow
@@ -99,7 +99,7 @@ def test_a_run_of_functions_without_a_name_is_trained_and_says_so(run, tmp_path)
 
 def test_a_corpus_has_the_columns_that_the_objective_reads(run, tmp_path):
     write_store(tmp_path / "pairs", [in_parts([5, 6], [7])] * 100, tiny.IDS)
-    pairs = Bound(corpora.token_store, stores=str(tmp_path / "pairs"))
+    pairs = Partial(corpora.token_store, stores=str(tmp_path / "pairs"))
     run = dataclasses.replace(run, run_dir=str(tmp_path / "run"))
     with pytest.raises(ValueError, match="of several parts, .* would read as one text"):
         tiny.planned(dataclasses.replace(run, corpus=pairs))
@@ -123,7 +123,7 @@ def record(plan, *, every: int | None = 2) -> Hook:
 
 @pytest.mark.slow
 def test_hooks_are_called_at_their_interval(run, tmp_path):
-    hooks = [Bound(record), Bound(record, every=3), Bound(record, every=None)]
+    hooks = [Partial(record), Partial(record, every=3), Partial(record, every=None)]
     hooked = dataclasses.replace(run, run_dir=str(tmp_path / "run"), hooks=hooks)
     result, _ = trained(hooked)
     assert [(steps, step, now) for steps, step, _, now in calls] == [(3, 2, 2), (3, 3, 3)]
@@ -149,8 +149,8 @@ def test_a_hook_is_due_at_its_interval_at_the_end_and_where_the_run_stops():
 
 
 def test_settings_that_need_no_text_are_checked_before_it_is_read(run, tmp_path):
-    late = Bound(warmup_constant, peak=0.1, warmup_steps=99)
-    adamw_late = Bound(adamw, learning_rate=late)
+    late = Partial(warmup_constant, peak=0.1, warmup_steps=99)
+    adamw_late = Partial(adamw, learning_rate=late)
     unread = dict(corpus=lambda run_dir: pytest.fail("read"), run_dir=str(tmp_path))
     with pytest.raises(ValueError, match="warmup_steps must be below the run's"):
         tiny.planned(dataclasses.replace(run, optimizer=adamw_late, **unread))

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from pretrax import corpora, models, objectives
 from pretrax.data.token_store_files import write_store
-from pretrax.training import Bound, Run, loop, planning, spikes
+from pretrax.training import Partial, Run, loop, planning, spikes
 from pretrax.training.optimizers import adamw
 from pretrax.training.reporting.metrics import read_metrics
 from pretrax.training.saved.checkpoints import Checkpoints
@@ -28,7 +28,7 @@ POISON = 99  # a token, of which each document here has one, and none other
 
 
 def poisoned_lm(ids):
-    """Causal language modelling whose loss is a thousandfold on rows with that token."""
+    """Causal language modeling whose loss is a thousandfold on rows with that token."""
     plain = objectives.causal_lm(ids)
 
     def loss(batch):
@@ -57,10 +57,10 @@ def run(tmp_path_factory):
     write_store(folder / "data", documents, tiny.IDS)
     return Run(
         run_dir=str(folder / "whole"),
-        corpus=Bound(corpora.token_store, stores=str(folder / "data")),
+        corpus=Partial(corpora.token_store, stores=str(folder / "data")),
         objective=poisoned_lm,
-        model=Bound(models.decoder, **tiny.SIZES, num_layers=1),
-        optimizer=Bound(adamw, learning_rate=3e-3),
+        model=Partial(models.decoder, **tiny.SIZES, num_layers=1),
+        optimizer=Partial(adamw, learning_rate=3e-3),
         rollback_sigmas=6,
         sequence_lengths={"decoder": 32},
         batch_size=8,

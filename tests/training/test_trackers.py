@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from pretrax import objectives
-from pretrax.settings.bound import Bound
+from pretrax.settings.partial import Partial
 from pretrax.training.reporting.metrics import MetricsWriter
 from pretrax.training.reporting.trackers import make_trackers, weights_and_biases
 from pretrax.training.run_configuration import read_directory, read_run
@@ -23,9 +23,9 @@ def run(tmp_path):
 @pytest.mark.parametrize(
     "trackers, names",
     [
-        ([Bound(weights_and_biases, project="")], ("project", "''")),
-        ([Bound(weights_and_biases, project=3)], ("project", "3")),
-        ([Bound(weights_and_biases)], ("project",)),
+        ([Partial(weights_and_biases, project="")], ("project", "''")),
+        ([Partial(weights_and_biases, project=3)], ("project", "3")),
+        ([Partial(weights_and_biases)], ("project",)),
         ([lambda run: len], ("Tracker", "len")),
         (3, ("training.Run.trackers", "3")),
     ],

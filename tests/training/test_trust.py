@@ -10,7 +10,7 @@ from pretrax import objectives
 from pretrax.cli import convert, evaluate, predict, show, train
 from pretrax.settings import trust
 from pretrax.settings.gin_reader import plain_field
-from pretrax.training import Bound, Run
+from pretrax.training import Partial, Run
 from pretrax.training.reporting import trackers
 from pretrax.training.run import FIELDS
 from pretrax.training.run_configuration import read_directory, read_fields, read_lines, read_run
@@ -71,7 +71,7 @@ SEQIO = "from pretrax.tasks.seqio import seqio_corpora"
                 "from pretrax.corpora import vocabularies",
                 "a.b = @vocabularies.factories.write_bytes()",
             ],
-            r"line 3 names 'write_bytes' of pretrax.settings.whole_files",
+            r"line 3 names 'write_bytes' of pretrax.settings.atomic_writes",
         ),
         (
             [
@@ -253,9 +253,9 @@ def test_a_run_resumes_with_the_functions_that_it_names_itself(objectives_of_min
 
 
 def test_modules_of_a_run():
-    pairs = Bound(len, module="my_tasks.py", vocabulary=Bound(tiny.completed))
-    several = Bound(len, module=["more.py", "a.b"])
-    none = Bound(len, module=None)
+    pairs = Partial(len, module="my_tasks.py", vocabulary=Partial(tiny.completed))
+    several = Partial(len, module=["more.py", "a.b"])
+    none = Partial(len, module=None)
     values = {"corpus": pairs, "objective": objectives.ul2, "model": several, "mesh": none}
     found = trust.modules_of(values)
     assert found == {"builtins", "my_tasks.py", "tests.training.tiny", "more.py", "a.b"}
@@ -301,7 +301,7 @@ def test_the_cache_of_hugging_face(tmp_path):
 VALUES = {
     "checkpoint_dir": "/somewhere",
     "local_checkpoint_dir": "/somewhere",
-    "trackers": [Bound(trackers.weights_and_biases, project="theirs")],
+    "trackers": [Partial(trackers.weights_and_biases, project="theirs")],
     "tpu_compiler_options": {"xla_dump_to": "/somewhere"},
 }
 

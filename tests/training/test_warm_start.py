@@ -13,9 +13,9 @@ import pytest
 
 from pretrax import corpora, models, objectives
 from pretrax.models.trees import nested
-from pretrax.settings import whole_files
+from pretrax.settings import atomic_writes
 from pretrax.settings.run_directory import save_classes
-from pretrax.training import Bound, Run
+from pretrax.training import Partial, Run
 from pretrax.training.optimizers import adamw
 from pretrax.training.run_file import write_run
 from pretrax.training.saved.assignment_map import check_assignment_map
@@ -76,7 +76,7 @@ def test_what_fits_is_taken_and_the_rest_is_told(source, inside):
     assert int(start.state.step) == 0 and start.state.opt_state == fresh.opt_state
     said = start.describe()
     assert "Starting from step 7 of" in said and "1 arrays, 32 parameters" in said
-    assert "initialised: new_head/w" in said and "not used: old_head/w" in said
+    assert "initialized: new_head/w" in said and "not used: old_head/w" in said
 
 
 def test_checkpoints_that_a_run_kept_elsewhere_are_taken(source, tmp_path):
@@ -85,7 +85,7 @@ def test_checkpoints_that_a_run_kept_elsewhere_are_taken(source, tmp_path):
     for folder, fits in (f"{source[0]}/checkpoints", True), (f"{tmp_path}/none", False):
         config.write_text(f"training.Run.checkpoint_dir = '{folder}'\n")
         for directory in (str(tmp_path), folder):
-            whole_files.write_json(f"{directory}/run_id", {"id": "1", "run": str(tmp_path)})
+            atomic_writes.write_json(f"{directory}/run_id", {"id": "1", "run": str(tmp_path)})
         found = contextlib.nullcontext()
         if not fits:
             found = pytest.raises(ValueError, match=f"no checkpoint in {folder}: give")
@@ -202,17 +202,17 @@ def adapting(tmp_path, **changes):
     sizes = dict(emb_dim=8, num_heads=2, head_dim=4, mlp_dim=8)
     source = Run(
         run_dir=str(tmp_path / "decoder"),
-        corpus=Bound(corpora.token_store, stores="unread"),
+        corpus=Partial(corpora.token_store, stores="unread"),
         objective=objectives.causal_lm,
-        model=Bound(models.decoder, num_layers=2, **sizes),
-        optimizer=Bound(adamw, learning_rate=1e-3),
+        model=Partial(models.decoder, num_layers=2, **sizes),
+        optimizer=Partial(adamw, learning_rate=1e-3),
         sequence_lengths={"decoder": 32},
         batch_size=8,
         steps=3,
     )
     write_run(source)
     own = dict(positions="rotary", attention_scale=None, mlp_activations=("silu", "linear"))
-    both = Bound(models.encoder_decoder, **(sizes | own | changes.pop("settings", {})))
+    both = Partial(models.encoder_decoder, **(sizes | own | changes.pop("settings", {})))
     names = dict(initial_run=source.run_dir, assignment_map=BOTH_STACKS)
     run_dir = str(tmp_path / "both")
     return dataclasses.replace(source, run_dir=run_dir, model=both, **(names | changes))

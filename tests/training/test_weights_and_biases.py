@@ -8,7 +8,7 @@ import types
 import pytest
 
 from pretrax import objectives
-from pretrax.settings.bound import Bound
+from pretrax.settings.partial import Partial
 from pretrax.training.reporting.metrics import MetricsWriter, read_metrics
 from pretrax.training.reporting.trackers import make_trackers, weights_and_biases
 from pretrax.training.trainer import train
@@ -18,7 +18,7 @@ from tests.training import tiny
 @pytest.fixture
 def run(tmp_path):
     made = tiny.run_of(tiny.decoder(), objectives.causal_lm(tiny.IDS), {"decoder": 32})
-    tracker = Bound(weights_and_biases, project="trials")
+    tracker = Partial(weights_and_biases, project="trials")
     return dataclasses.replace(made, run_dir=str(tmp_path), trackers=[tracker])
 
 

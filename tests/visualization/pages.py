@@ -35,5 +35,5 @@ def charts_of(page: str) -> list[str]:
     return re.findall(r"<svg xmlns:xlink.*?</svg>", page, re.DOTALL)
 
 
-def colours_of(chart: str) -> set[str]:
+def colors_of(chart: str) -> set[str]:
     return set(re.findall(r"(?:fill|stroke): ([^;\"]+)", chart)) - {"none"}

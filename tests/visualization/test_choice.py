@@ -5,7 +5,7 @@ import functools
 import pytest
 
 from pretrax import models, objectives
-from pretrax.objectives.catalogue import CATALOGUE
+from pretrax.objectives.catalog import CATALOG
 from pretrax.training.run_configuration import read_fields
 from pretrax.visualization.choice import Choice, layout_for
 from tests.visualization.letters import IDS
@@ -18,11 +18,11 @@ from tests.visualization.letters import IDS
 def test_a_layout_that_takes_the_features_is_found(name, layout):
     choice = Choice(name, getattr(objectives, name))
     assert layout_for(choice, IDS) == layout
-    assert layout_for(choice._replace(entry=CATALOGUE[name]), IDS) == layout
+    assert layout_for(choice._replace(entry=CATALOG[name]), IDS) == layout
 
 
 def test_another_layout_than_the_papers_is_told():
-    choice = Choice("span_corruption", objectives.span_corruption, CATALOGUE["span_corruption"])
+    choice = Choice("span_corruption", objectives.span_corruption, CATALOG["span_corruption"])
     assert choice.facts("encoder_decoder")[1].startswith("Model: encoder-decoder")
     assert choice.facts("decoder")[1].startswith("Published on another model: encoder-decoder")
 
@@ -31,7 +31,7 @@ def test_a_runs_own_layout_comes_first():
     name, build = "span_corruption", objectives.span_corruption
     sizes = dict(num_layers=1, emb_dim=8, num_heads=2, head_dim=4, mlp_dim=8)
     model = functools.partial(models.decoder, **sizes)
-    assert layout_for(Choice(name, build, CATALOGUE[name], model), IDS) == "decoder"
+    assert layout_for(Choice(name, build, CATALOG[name], model), IDS) == "decoder"
 
 
 def test_a_run_that_counts_its_classes_has_a_layout():

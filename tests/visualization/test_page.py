@@ -58,12 +58,12 @@ def test_elements_are_closed(made):
     pages.assert_elements_are_closed(made)
 
 
-def test_charts_take_their_colours_from_the_page(made):
+def test_charts_take_their_colors_from_the_page(made):
     charts = pages.charts_of(made)
     assert len(charts) == 3
     for chart in charts:
         known = {"var(--ink)", "var(--line)", "var(--first)", "var(--second)"}
-        assert pages.colours_of(chart) <= known
+        assert pages.colors_of(chart) <= known
         assert "<text" in chart and "<metadata" not in chart
 
 
@@ -72,7 +72,7 @@ def test_names_within_charts_do_not_clash():
     assert on_page(svg) == '<svg><g/><clipPath id="pab12"/><g clip-path="url(#pab12)"/></svg>'
 
 
-def test_a_file_has_its_colours_and_keeps_its_words():
+def test_a_file_has_its_colors_and_keeps_its_words():
     made = standalone('<svg><text x="1.2345" style="fill: var(--ink)">0.375 of <b/></text></svg>')
     assert made.startswith("<svg><style>") and "--ink:" in made and "dark" in made
     assert 'x="1.23"' in made and ">0.375 of <" in made

@@ -10,12 +10,12 @@ import numpy as np
 from ... import models
 from ...corpora.vocabularies import Vocabulary
 from ...models import Model, hugging_face, t5x
-from ...models.hugging_face import Recognised, TensorFiles
+from ...models.hugging_face import Recognized, TensorFiles
 from ...models.hugging_face.kept import files_to_keep
 from ...models.hugging_face.sentences import POOLINGS, Modules, open_modules
 from ...objectives import PromptForm
 from ...objectives.prompt_forms import Pooling
-from ...settings.whole_files import check_checksums
+from ...settings.atomic_writes import check_checksums
 from ..run_configuration import read_fields
 from ..saved.imported_runs import settings_of
 from ..saved.kept_prompt_forms import read_prompt_record
@@ -56,7 +56,7 @@ def _from_hugging_face(directory: str, **vocabulary: Any) -> Imported:
     check_checksums(directory)
     source = hugging_face.open_source(directory)
     files = files_to_keep(source.path)
-    found = hugging_face.recognise(source)
+    found = hugging_face.recognize(source)
     modules = open_modules(source.path)
     config = {**source.config, **start_of_decoder(source.path, source.config)}
     kept = _fitting(imported_vocabulary(source.path, config, **vocabulary), found.model)
@@ -86,7 +86,7 @@ def _from_hugging_face(directory: str, **vocabulary: Any) -> Imported:
 
 
 def _shown_mode(
-    found: Recognised, config: Mapping[str, Any], vocabulary: Vocabulary | None
+    found: Recognized, config: Mapping[str, Any], vocabulary: Vocabulary | None
 ) -> str | None:
     """Returns the mode that shows a published model best; None: that of its layout."""
     if "vocabulary" not in found.heads or vocabulary is None:
@@ -99,7 +99,7 @@ def _shown_mode(
 
 def model_of_export(directory: str) -> Model:
     """Returns the model that an import of an exported directory gives."""
-    found = hugging_face.recognise(hugging_face.open_source(directory))
+    found = hugging_face.recognize(hugging_face.open_source(directory))
     modules = open_modules(directory)
     if modules and modules.dense:
         return _with_dense(found, iter(()), modules.dense)[0]
@@ -107,7 +107,7 @@ def model_of_export(directory: str) -> Model:
 
 
 def _with_dense(
-    found: Recognised, arrays: Iterator[tuple[str, np.ndarray]], dense: Mapping[str, np.ndarray]
+    found: Recognized, arrays: Iterator[tuple[str, np.ndarray]], dense: Mapping[str, np.ndarray]
 ) -> tuple[Model, Iterator[tuple[str, np.ndarray]]]:
     """Returns the model whose head "embedding" is the layer `dense`, and its parameters.
 
@@ -127,7 +127,7 @@ def _with_dense(
 
 
 def _prompt_forms(
-    source: TensorFiles, found: Recognised, modules: Modules | None, frame: tuple[tuple, tuple]
+    source: TensorFiles, found: Recognized, modules: Modules | None, frame: tuple[tuple, tuple]
 ) -> list[PromptForm]:
     """Returns how a sentence model or a classifier reads a text, and what its probabilities are."""
     forms = []

@@ -25,7 +25,7 @@ def exchange_seconds(one: Collective, topology: Topology, chips: Coordinates) ->
     is a ring. A gather of n chips brings it (n - 1) / n of the whole through these, a
     reduce-scatter as much, an all-reduce twice as much. An all-to-all is bound by the links through
     the middle of the longest side, where a ring counts half, and a permutation by the one to a
-    neighbour.
+    neighbor.
 
     >>> v5e = Topology("TPU v5e", (4, 4))
     >>> chips = [(x, y, 0) for x in range(4) for y in range(4)]

@@ -57,7 +57,7 @@ def make_mesh(
     >>> dict(make_mesh(data=2, fsdp=2, tensor=2).shape)  # on eight devices
     {'data': 2, 'fsdp': 2, 'expert': 1, 'context': 1, 'tensor': 2}
 
-    Neighbours in the mesh are neighbours in a TPU slice, as far as its shape allows. Several
+    Neighbors in the mesh are neighbors in a TPU slice, as far as its shape allows. Several
     slices, which a slower network joins, are spread over `data`: once a step their gradients are
     summed, and nothing else crosses that network. Hosts of GPUs are spread over the first axes that
     are above 1, of which `fsdp` may be one.

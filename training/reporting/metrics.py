@@ -8,9 +8,9 @@ from pathlib import Path
 
 import jax
 
-from ...settings import run_directory, whole_files
+from ...settings import run_directory, atomic_writes
 from ...settings.system_errors import words_of
-from ...settings.whole_files import parse_json
+from ...settings.atomic_writes import parse_json
 from .trackers import Tracker
 
 
@@ -127,7 +127,7 @@ class _Lines(Tracker):
     def rewind(self, step: int) -> None:
         """Removes the entries of later steps, and lines that are damaged."""
         earlier = [entry for entry in _read(self._path)[0] if entry["step"] <= step]
-        whole_files.write_text(self._path, "".join(json.dumps(entry) + "\n" for entry in earlier))
+        atomic_writes.write_text(self._path, "".join(json.dumps(entry) + "\n" for entry in earlier))
 
 
 def read_metrics(run_dir: str | Path) -> list[dict[str, float]]:

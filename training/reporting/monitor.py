@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import jax
 
 from ...objectives import members_of
-from ...settings.bound import bound
+from ...settings.partial import as_partial
 from ..optimizers import scheduled
 from ..planning import Plan
 from ..run import Run
@@ -116,7 +116,7 @@ def learning_rate_of(run: Run) -> Callable[[int], float] | None:
 
     It is the optimizer's setting `learning_rate`, as in `training.optimizers`.
     """
-    rate = bound(run.optimizer).settings.get("learning_rate")
+    rate = as_partial(run.optimizer).settings.get("learning_rate")
     if callable(rate) or isinstance(rate, int | float):
         return scheduled(rate, run.steps)
     return None

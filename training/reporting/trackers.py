@@ -18,8 +18,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...constraints import NonEmptyText, checked
-from ...settings import run_directory, whole_files
-from ...settings.bound import called_with, flattened
+from ...settings import run_directory, atomic_writes
+from ...settings.partial import called_with, flattened
 from ...settings.extras import install_command
 from ..run import Run, fields_of
 
@@ -121,7 +121,7 @@ class _WeightsAndBiases(Tracker):
                 "training.Run.trackers."
             ) from error
         if not kept:
-            whole_files.write_text(file, run_id)
+            atomic_writes.write_text(file, run_id)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         with self._as_oserror():

@@ -28,7 +28,7 @@ from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 from orbax.checkpoint.path import step as step_names
 
-from ...settings import whole_files
+from ...settings import atomic_writes
 from ...settings.run_directory import absolute, damaged_folder
 from ...settings.system_errors import failure_of
 from ..run import Run
@@ -301,7 +301,7 @@ class Checkpoints:
             shapes = {name: [str(x.dtype), x.shape] for name, x in _by_path(arrays).items()}
             about = self._about(arrays) | {"arrays": array_sums, "shapes": shapes}
             about[_LOSS] = ranked
-            files[_ABOUT] = json.dumps(whole_files.sealed(about)).encode()
+            files[_ABOUT] = json.dumps(atomic_writes.sealed(about)).encode()
         context = self._context()
         if one_by_one:  # Orbax requires a limit above the largest
             context.memory.write_concurrent_bytes = _largest_bytes(arrays) + 1
@@ -557,7 +557,7 @@ class Checkpoints:
         file = self._root / str(step) / "metrics" / "metrics"
         saved: Any = None
         try:
-            saved = float(whole_files.parse_json(file.read_text())[_LOSS])
+            saved = float(atomic_writes.parse_json(file.read_text())[_LOSS])
         except _ABSENT:
             pass
         except (ValueError, TypeError, LookupError) as error:
@@ -621,7 +621,7 @@ class Files:
 
     def read_json(self, name: str) -> Any:
         try:
-            return whole_files.parse_json(self.read(name))
+            return atomic_writes.parse_json(self.read(name))
         except ValueError as error:
             raise DamageError(f"{name} is not JSON: {error}") from error
 
@@ -637,7 +637,7 @@ class _Described(NamedTuple):
 def _about_of(content: bytes) -> Mapping[str, Any]:
     """Returns the description of a checkpoint. Raises DamageError if it is damaged."""
     try:
-        about = whole_files.unsealed(whole_files.parse_json(content))
+        about = atomic_writes.unsealed(atomic_writes.parse_json(content))
     except (ValueError, TypeError) as error:
         raise DamageError(f"{_ABOUT} is damaged: {error}") from error
     if absent := {"arrays", "processes", "shapes"} - about.keys():

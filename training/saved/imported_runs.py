@@ -17,7 +17,7 @@ from ... import models
 from ...models import Model
 from ...models.trees import nested
 from ...objectives import TokenIds
-from ...settings.bound import Bound
+from ...settings.partial import Partial
 from ...settings.gin_writer import one_line
 from ...settings.run_directory import CHECKPOINTS, check_place, is_run
 from ..run import padded_vocabulary
@@ -84,7 +84,7 @@ def config_text(
 
     `layout` is the builder among `models`, `settings` its keywords, `rows` the embedding's.
     """
-    model = Bound(getattr(models, layout), **settings)
+    model = Partial(getattr(models, layout), **settings)
     fields = {"model": model, "initial_run": run_dir, "vocabulary_rows": rows}
     command = one_line(f"pretrax convert --from={source} --to={run_dir}")
     lines = [

@@ -19,10 +19,10 @@ from ...inference.trained import MODES
 from ...models import Model
 from ...objectives import PromptForm, TokenIds
 from ...objectives.prompt_forms import NOISES, check_form
-from ...settings import whole_files
+from ...settings import atomic_writes
 from ...settings.directories import own_file
 from ...settings.run_directory import PROMPT_FORMS
-from ...settings.whole_files import read_record, write_json
+from ...settings.atomic_writes import read_record, write_json
 
 # In a directory of `transformers`, which ignores it.
 PROMPT_RECORD = "pretrax_prompt_forms.json"
@@ -62,7 +62,7 @@ def write_prompt_record(
     file = Path(folder) / PROMPT_RECORD
     file.unlink(missing_ok=True)  # an import may have brought the record of another objective
     if kept:
-        whole_files.write_record(file, {"prompt_forms": [_to_json(form) for form in kept]})
+        atomic_writes.write_record(file, {"prompt_forms": [_to_json(form) for form in kept]})
     modes = {form.mode for form in kept}
     return list(dict.fromkeys(form.mode for form in forms if form.mode not in modes))
 
@@ -79,10 +79,10 @@ def read_prompt_record(
         return None
     file = own_file(folder, PROMPT_RECORD)
     try:
-        values = whole_files.read_json(file)["prompt_forms"]
+        values = atomic_writes.read_json(file)["prompt_forms"]
         forms = _from_json(values, ids)
         wrong = misfit(forms, ids, model)
-    except whole_files.UNLIKE as error:
+    except atomic_writes.UNLIKE as error:
         wrong = f"{type(error).__name__}: {error}"
     if wrong:
         raise ValueError(

@@ -71,7 +71,7 @@ def _last(path: str) -> str:
 
 
 def _name(function: Callable) -> str:
-    function = getattr(function, "function", function)  # of a `Bound`
+    function = getattr(function, "function", function)  # of a `Partial`
     return name_of(getattr(function, "func", function)).rpartition(".")[2]
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax.experimental import multihost_utils
 
-from ...settings import run_directory, whole_files
+from ...settings import run_directory, atomic_writes
 from ..evaluation import Score
 
 
@@ -25,7 +25,7 @@ def write_result(result: Result) -> None:
     """Writes `RUN/result.json`. Every process does, since hosts may have disks of their own."""
     record = result._asdict() | {"scores": [score._asdict() for score in result.scores]}
     del record["run_dir"]  # it may be moved
-    whole_files.write_record(os.path.join(result.run_dir, run_directory.RESULT), record)
+    atomic_writes.write_record(os.path.join(result.run_dir, run_directory.RESULT), record)
 
 
 def read_result(run_dir: str) -> Result | None:
@@ -54,4 +54,4 @@ def local_result(run_dir: str) -> Result | None:
         scores = tuple(Score(**score) for score in record["scores"])
         return Result(**record | {"run_dir": run_dir, "scores": scores})
 
-    return whole_files.read_record(path, result)
+    return atomic_writes.read_record(path, result)

@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 
 from ...models.heads import classifiers
 from ...models.trees import named, nested
-from ...settings import run_directory, run_ids, whole_files
+from ...settings import run_directory, run_ids, atomic_writes
 from ...settings.directories import own_file
 from ..run import Run
 from ..state import Abstract, State, averaged_from_here, new_state
@@ -31,7 +31,7 @@ class WarmStart(NamedTuple):
     source: str
     step: int  # of the checkpoint
     taken: tuple[str, ...]  # names of parameters
-    fresh: tuple[str, ...]  # not in the checkpoint, or of other classes: as initialised
+    fresh: tuple[str, ...]  # not in the checkpoint, or of other classes: as initialized
     unused: tuple[str, ...]  # of the checkpoint, not in the model
 
     def describe(self) -> str:
@@ -42,7 +42,7 @@ class WarmStart(NamedTuple):
             f"{len(self.taken)} arrays, {count:,} parameters."
         )
         if self.fresh:
-            text += f"\nNot there, or of other classes, and initialised: {', '.join(self.fresh)}"
+            text += f"\nNot there, or of other classes, and initialized: {', '.join(self.fresh)}"
         if self.unused:
             text += f"\nThere, and not used: {', '.join(self.unused)}"
         return text
@@ -89,7 +89,7 @@ def warm_start(
         directory of checkpoints.
       state: step 0; its parameters keep their shardings. The optimizer starts anew.
       classes: that the run predicts, in order. Where the source names others, or in another order,
-        the last layer of its classifiers would take one for another: it is left as initialised.
+        the last layer of its classifiers would take one for another: it is left as initialized.
       assignment_map: names of parameters there by patterns of names here: `Run.assignment_map`.
 
     Raises ValueError where there is no checkpoint, where a parameter has another shape there, where
@@ -237,7 +237,7 @@ def check_same_vocabulary(source: str, run_dir: str) -> None:
 def _kept_values(directory: str) -> dict[str, Any]:
     """Returns the ids of special tokens by name, and values that identify the tokenizer."""
     file = os.path.join(directory, run_directory.VOCABULARY)
-    values = whole_files.read_json(file)
+    values = atomic_writes.read_json(file)
     try:
         content = own_file(directory, values["file"]).read_bytes() if values["file"] else b""
         return {
@@ -245,4 +245,4 @@ def _kept_values(directory: str) -> dict[str, Any]:
             "tokenizer": (values["kind"], values["extra_ids"], content),
         }
     except (KeyError, TypeError, ValueError) as error:
-        raise whole_files.damaged(file, error) from error
+        raise atomic_writes.damaged(file, error) from error

@@ -1,0 +1,41 @@
+"""Eval metrics: functions of a trained run that return figures.
+
+    def repetition(subject: Subject, *, texts: int = 64) -> list[Figure]: ...
+
+The first figure sums the eval metric up and has its name; the others are parts of it. Settings are
+keyword arguments, which a comparison's gin file binds. An eval metric reads the same text for every
+run, draws nothing that the run's seed decides, and raises ValueError where the run's model cannot
+be measured so, saying which can.
+
+`EVAL_METRICS` has those that `pretrax evaluate --eval_metric=NAME` and gin files know by name.
+"""
+
+from collections.abc import Callable
+
+from .acceptability import minimal_pairs
+from .belonging_texts import synthetic_pairs
+from .completions import synthetic_completions
+from .compression import bits_per_byte
+from .context_learning import in_context
+from .costs import cost
+from .finetuning import finetune
+from .generations import continuation, infilling
+from .heldout_loss import loss_under
+from .known_answers import synthetic_questions
+from .probes import classify, pairs, retrieve, tag
+from .rankings import fill_in, rank_classes
+from .text_pairs import pair_accuracy
+from .unmasking import unmasking
+from .word_senses import word_in_context
+from .writing import finetune_to_write
+from .written_answers import synthetic_answers
+
+EVAL_METRICS: dict[str, Callable] = {
+    eval_metric.__name__: eval_metric
+    for eval_metric in (
+        *(loss_under, bits_per_byte, minimal_pairs, classify, tag, pairs, retrieve, finetune),
+        *(finetune_to_write, rank_classes, fill_in, in_context, word_in_context, continuation),
+        *(infilling, unmasking, pair_accuracy, synthetic_questions, synthetic_completions),
+        *(synthetic_answers, synthetic_pairs, cost),
+    )
+}

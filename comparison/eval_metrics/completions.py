@@ -1,0 +1,79 @@
+"""Beginnings of a world's documents: are they completed to what may be a document?"""
+
+import numpy as np
+
+from ...constraints import AtLeastTwo, checked
+from ...inference import Decoding, Trained, answer
+from ..figures import HIGHER, Figure
+from .generations import IN_MASKS, continued, continuing_mode, unmasking_options
+from .known_answers import synthetic_task_of
+from .parts.python_prompts import Gap
+from .subject import Subject
+
+FIGURES_VERSION = 1  # see `kept_figures.version_of`
+
+
+@checked
+def synthetic_completions(subject: Subject, *, texts: AtLeastTwo = 64) -> list[Figure]:
+    """Share of held-out beginnings that the model completes to a text that its synthetic task accepts.
+
+    Documents are cut after half of their words, and completed by samples at temperature 1, as
+    Allen-Zhu & Li 2023 (arXiv:2305.13673) do. A model that predicts masks is given as many as the
+    true rest has tokens, and fills them in any order. The baseline completes each beginning by the
+    rest of the document before.
+
+    Args:
+      texts: the first held-out documents, so many.
+
+    Raises ValueError for a run whose corpus is no synthetic task, or one that holds out a single document or
+    does not say what it accepts, and for a model that does not continue texts.
+    """
+    task = synthetic_task_of(subject)
+    trained = subject.trained
+    if task.accepts is None:
+        raise ValueError(
+            "Got a synthetic task without `accepts`, expected a function that says whether a text may be a "
+            "document: measure a run of one that has it, such as corpora/grammar.gin."
+        )
+    if len(task.heldout) < 2:
+        raise ValueError(
+            "Got a synthetic task with one held-out document, expected two or more, since the baseline ends "
+            "one as another: let the synthetic task hold out more."
+        )
+    halves = [_halves(document) for document in task.heldout[:texts]]
+    befores, rests = zip(*halves)
+    completed = _completed(trained, befores, rests)
+    share, baseline = (
+        float(np.mean([bool(task.accepts(text)) for text in some]))
+        for some in (completed, map(" ".join, zip(befores, [rests[-1], *rests])))
+    )
+    note = f"{len(halves)} beginnings, 1.00 of the true texts"
+    if continuing_mode(trained) in IN_MASKS:
+        note += "; the true number of tokens is given"
+    return [Figure("synthetic_completions", share, "share", HIGHER, baseline, note)]
+
+
+def _halves(document: str) -> tuple[str, str]:
+    """Returns a document's words before and after its middle.
+
+    >>> _halves("a b c d e")
+    ('a b', 'c d e')
+    """
+    words = document.split(" ")
+    return " ".join(words[: len(words) // 2]), " ".join(words[len(words) // 2 :])
+
+
+def _completed(trained: Trained, befores, rests) -> list[str]:
+    """Returns the texts that begin so, as the model completes them."""
+    sizes = [len(trained.encode(f" {rest}")) for rest in rests]
+    decoding = Decoding(max_new=2 * max(sizes), temperature=1.0)
+    if (mode := continuing_mode(trained)) in IN_MASKS:
+        end = trained.decode([trained.ids.eos])  # which closes every document of training
+        masked = [f"{before} {'[MASK]' * size}{end}" for before, size in zip(befores, sizes)]
+        found = answer(
+            trained, mode, [{"text": text} for text in masked], unmasking_options(decoding)
+        )
+        return [one["answer"].replace(end, "").strip() for one in found]
+    gaps = [Gap(before, rest, "") for before, rest in zip(befores, rests)]
+    written = continued(trained, gaps, decoding)
+    return [f"{before} {rest.strip()}" for before, rest in zip(befores, written)]

@@ -1,0 +1,186 @@
+"""What eval metrics measured of a run, kept with what it was measured by.
+
+    RUN/evaluation/eval_metrics.jsonl    a line for each measurement, of which the latest counts
+
+A line has the eval metric's settings with their defaults, the checkpoint's step and the eval metric's
+version, so that an eval metric that has changed is measured again. For a run on a synthetic task it also has
+the version of the synthetic task, which asks the questions.
+"""
+
+import functools
+import math
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...inference.prompting.windows import BeyondTraining
+from ...settings import run_directory, atomic_writes
+from ...settings.partial import as_partial
+from ..figures import HIGHER, LOWER, NEITHER, Figure, settings_of_eval_metric
+from ..results import of_fields, read_lines, write_lines
+from .subject import Subject
+
+
+class Measured(NamedTuple):
+    """What an eval metric measured of a run."""
+
+    figures: tuple[Figure, ...]
+    refusal: str  # why this run cannot be measured so; "": it was
+
+
+Line = Mapping[str, Any]
+
+
+def measure(eval_metric: Callable, subject: Subject) -> tuple[Figure, ...]:
+    """Returns an eval metric's figures; the first one's note has by how much texts were too long.
+
+    Raises ValueError where it cannot measure the run, or does not return figures of its name.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        first, *parts = _checked(as_partial(eval_metric).function.__name__, eval_metric(subject))
+    beyond = []
+    for one in caught:
+        if isinstance(one.message, BeyondTraining):
+            beyond.append(one.message)
+        else:
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    if beyond:
+        longest = max(beyond, key=lambda message: message.slots)
+        lengths = (
+            f"texts of up to {longest.slots} slots of the {longest.stack}, where the rows of "
+            f"training had {longest.trained}"
+        )
+        first = first._replace(note="; ".join(filter(None, (first.note.rstrip("."), lengths))))
+    return (first, *parts)
+
+
+def _checked(name: str, figures: Any) -> list[Figure]:
+    """Returns what an eval metric returned, or raises ValueError for what reports would mistake."""
+    if not isinstance(figures, list | tuple) or not figures:
+        raise ValueError(f"{name} returned {figures!r}, expected a list of figures, at least one.")
+    for figure in figures:
+        if not isinstance(figure, Figure) or figure.better not in (LOWER, HIGHER, NEITHER):
+            raise ValueError(
+                f"{name} returned {figure!r}, expected a comparison.figures.Figure whose `better` "
+                f"is {LOWER!r}, {HIGHER!r} or {NEITHER!r}."
+            )
+    names = [figure.name for figure in figures]
+    below = all(part.startswith(f"{name}/") for part in names[1:])
+    if names[0] != name or not below or len(set(names)) < len(names):
+        raise ValueError(
+            f"{name} returned figures named {', '.join(names)}, expected {name} first, and parts "
+            f"such as {name}/first, each once."
+        )
+    baselines = [math.nan if f.baseline is None else float(f.baseline) for f in figures]
+    return [
+        f._replace(value=float(f.value), baseline=baseline if math.isfinite(baseline) else None)
+        for f, baseline in zip(figures, baselines)
+    ]
+
+
+def read_measured(
+    run_dir: str,
+    steps: Iterable[int],
+    eval_metrics: Sequence[Callable],
+    corpus: Callable | None = None,
+) -> dict[int, list[Measured | None]]:
+    """Returns, for each checkpoint, what each eval metric measured of it last.
+
+    A measurement is None if the eval metric, with its present code and settings, has not measured the
+    checkpoint. The file is read once.
+
+    Args:
+      steps: of the checkpoints.
+      corpus: the factory of the run's corpus, whose synthetic task may have changed.
+
+    Raises ValueError, naming the file and the line, where it is damaged.
+    """
+    kept = _kept(run_dir)[::-1]
+
+    def latest(step: int, eval_metric: Callable) -> Measured | None:
+        wanted = _line(step, eval_metric, corpus).items()
+        return next((one for line, one in kept if wanted <= line.items()), None)
+
+    return {step: [latest(step, eval_metric) for eval_metric in eval_metrics] for step in steps}
+
+
+def write_measured(
+    run_dir: str,
+    step: int | None,
+    eval_metric: Callable,
+    measured: Measured,
+    corpus: Callable | None = None,
+) -> None:
+    """Adds what an eval metric measured of a checkpoint of a run of this corpus."""
+    figures = [figure._asdict() for figure in measured.figures]
+    line = _line(step, eval_metric, corpus) | {"figures": figures, "refusal": measured.refusal}
+    write_lines(_path(run_dir), [*(kept for kept, _ in _kept(run_dir)), line])
+
+
+def forget_refusals(run_dir: str) -> None:
+    """Drops refusals, whose cause may be gone, such as missing files."""
+    kept = _kept(run_dir)
+    if any(measured.refusal for _, measured in kept):
+        write_lines(_path(run_dir), [line for line, measured in kept if not measured.refusal])
+
+
+def _line(step: int | None, eval_metric: Callable, corpus: Callable | None) -> dict[str, Any]:
+    line = {
+        "eval_metric": as_partial(eval_metric).function.__name__,
+        "step": step,
+        "settings": settings_of_eval_metric(eval_metric),
+    }
+    return line | _versions(eval_metric, corpus)
+
+
+def _versions(eval_metric: Callable, corpus: Callable | None) -> dict[str, int | None]:
+    """Returns the version of the eval metric, and that of the corpus's synthetic task if it has one."""
+    versions = {"version": version_of(as_partial(eval_metric).function)}
+    task = None if corpus is None else as_partial(corpus).settings.get("task")
+    if task is not None:
+        versions["task_version"] = version_of(as_partial(task).function)
+    return versions
+
+
+def _path(run_dir: str) -> Path:
+    return Path(run_dir) / run_directory.EVALUATION / run_directory.FIGURES
+
+
+def _kept(run_dir: str) -> list[tuple[Line, Measured]]:
+    def measured(line: Line) -> tuple[Line, Measured]:
+        return line, Measured(
+            tuple(of_fields(Figure, one, "value") for one in line["figures"]), line["refusal"]
+        )
+
+    return read_lines(_path(run_dir), measured) if _path(run_dir).exists() else []
+
+
+def remember_versions(eval_metrics: Iterable[Callable], corpus: Callable | None = None) -> None:
+    """Reads the versions that `write_measured` will keep.
+
+    Call it before a training of hours, during which the files of imported modules may change.
+    """
+    for eval_metric in eval_metrics:
+        _versions(eval_metric, corpus)
+
+
+def version_of(function: Callable) -> int | None:
+    """Returns the version of the code of an eval metric or a world.
+
+    It is its module's `FIGURES_VERSION`. Increase that number when the same checkpoint would give
+    other figures. The version of a module that has no such number is the checksum of its file, so
+    that every change to it counts; None if it has no file.
+    """
+    module = sys.modules.get(function.__module__)
+    version = getattr(module, "FIGURES_VERSION", None)
+    return _checksum(function.__module__) if version is None else version
+
+
+@functools.lru_cache(maxsize=64)
+def _checksum(module: str) -> int | None:
+    """Returns the checksum of a module's file, as it was when this process first asked for it."""
+    path = getattr(sys.modules.get(module), "__file__", None)
+    return atomic_writes.checksum(path) if path and Path(path).exists() else None

@@ -1,0 +1,93 @@
+"""Eval metrics by name, as `pretrax evaluate` takes them."""
+
+import ast
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ...settings import run_directory
+from ...settings.partial import Partial, parameters
+from ...settings.gin_reader import value_in_gin
+from ..figures import Figure
+from . import EVAL_METRICS
+from .kept_figures import Measured, measure, write_measured
+from .subject import Subject
+
+
+def eval_metrics(names: Sequence[str], bindings: Sequence[str] = ()) -> dict[str, Partial]:
+    """Returns the eval metrics of these names, with settings as a gin file binds them.
+
+        eval metrics(["loss_under"], ["loss_under.objectives = ['causal_lm']"])
+
+    Raises ValueError for a name that is no eval metric, or a binding that is none of their settings.
+    """
+    for name in names:
+        if name not in EVAL_METRICS:
+            near = difflib.get_close_matches(name, EVAL_METRICS, 3)
+            remedy = f"did you mean {_or(near)}?" if near else f"expected {_or(EVAL_METRICS)}."
+            raise ValueError(f"There is no eval metric {name!r}; {remedy}")
+    settings: dict[str, dict[str, Any]] = {name: {} for name in names}
+    for binding in bindings:
+        name, setting, value = _parsed(binding)
+        if name not in settings:
+            raise ValueError(f"Got the setting {binding!r}, expected one of {_or(names)}.")
+        known = [*(parameters(EVAL_METRICS[name]) or {})][1:]  # the first is the subject
+        if setting not in known:
+            raise ValueError(f"{name} has no setting {setting!r}, expected {_or(known)}.")
+        settings[name][setting] = value
+    return {name: Partial(EVAL_METRICS[name], **given) for name, given in settings.items()}
+
+
+def _parsed(binding: str) -> tuple[str, str, Any]:
+    """Returns (eval metric, setting, value) of "heldout.loss_under.tokens = 500"."""
+    selector, _, value = binding.partition("=")
+    *_, name, setting = ["", *selector.strip().split(".")]
+    try:
+        return name, setting, ast.literal_eval(value_in_gin(value.strip()))
+    except (ValueError, SyntaxError):
+        raise ValueError(
+            f"{binding} cannot be read: expected a Python literal, such as 3, [1, 2] or 'text'."
+        ) from None
+
+
+def _or(names) -> str:
+    return " or ".join(names) or "none"
+
+
+def measured(subject: Subject, chosen: Mapping[str, Partial]) -> list[Figure]:
+    """Returns the figures of these eval metrics; each is kept as soon as it is measured."""
+    figures: list[Figure] = []
+    for eval_metric in chosen.values():
+        some = measure(eval_metric, subject)
+        kept = Measured(some, "")
+        write_measured(subject.directory, subject.step, eval_metric, kept, subject.corpus)
+        figures += some
+    return figures
+
+
+def print_measured(
+    console: Console,
+    run_dir: str,
+    steps: Sequence[int | None],
+    trusted: Sequence[str],
+    chosen: Mapping[str, Partial],
+) -> None:
+    """Measures the checkpoints of these steps; prints a table of figures, and their notes."""
+    table = Table(box=None, header_style="bold")
+    notes = []
+    for name in ("step", "figure", "value", "baseline", "unit"):
+        table.add_column(name, justify="left" if name in ("figure", "unit") else "right")
+    for step in steps:
+        for f in measured(Subject(run_dir, step, trusted), chosen):
+            baseline = "" if f.baseline is None else f"{f.baseline:.4g}"
+            table.add_row(str(step), escape(f.name), f"{f.value:.4g}", baseline, escape(f.unit))
+            notes += [f"{f.name}: {f.note}"] if f.note else []
+    console.print(table)
+    for note in dict.fromkeys(notes):
+        console.print(note, markup=False, soft_wrap=True)
+    kept = f"{run_dir}/{run_directory.EVALUATION}/{run_directory.FIGURES} holds them."
+    console.print(kept, markup=False, soft_wrap=True)

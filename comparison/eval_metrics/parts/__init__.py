@@ -1,0 +1,1 @@
+"""What several eval metrics share: tasks, prompts, features, probes, rankings."""

@@ -1,0 +1,143 @@
+"""A small recipe of fine-tuning on classes, the same for every architecture and objective.
+
+    recipe = FinetuningRecipe(classes=6, steps=100, peaks=(0.02, 0.05), batch_size=16, tokens=96)
+    found = finetuned(trained, texts, None, labels_N, [np.arange(len(texts))], recipe)
+    found.predict(["import os"], None)                  # i[1, 1]
+
+The head is a linear layer on the mean hidden state of a text's own tokens, or, where the class is
+of a word in it, on that of the token in which the word ends. A head on [CLS], on the
+last token, or an answer written as text would each suit one objective, which has trained that very
+slot; all have trained the states of all tokens. It starts with the classes' shares as its bias, and
+a kernel that is drawn once for all models of a width: at zero it would give them no gradient.
+
+Letters: B rows, T slots, E width, C classes, D draws of labeled examples.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from ....inference import Trained
+from ....inference.answering.states import TextRow, ending_slot, rows_batch, text_row
+from ....inference.decoding.batching import by_length, jitted
+from ....inference.prompting.windows import check_texts
+from .finetuning_steps import at_best_peak, stepped
+from .probing import choosing, log_shares
+
+Words = Sequence[tuple[int, int]]  # the characters start <= i < end of each text
+MOST_CHOOSING = 500  # training examples that choose the learning rate
+
+
+class FinetuningRecipe(NamedTuple):
+    """How every model is fine-tuned."""
+
+    classes: int
+    steps: int  # at each peak
+    peaks: Sequence[float]  # learning rates to choose from, relative to a parameter's size
+    batch_size: int
+    tokens: int  # longer texts are cut to so many
+
+
+class Finetuned(NamedTuple):
+    predict: Callable[[Sequence[str], Words | None], np.ndarray]  # i[D, N] classes
+    peak: float
+    chosen_by: float  # accuracy on the training examples that chose the rate
+
+
+def finetuned(
+    trained: Trained,
+    texts: Sequence[str],
+    words: Words | None,
+    labels_N: np.ndarray,
+    draws: Sequence[np.ndarray],
+    recipe: FinetuningRecipe,
+) -> Finetuned:
+    """Returns the model fine-tuned on each of these draws of the training examples.
+
+    Every peak of `finetuning_steps` is tried on four fifths of a draw, and the one that is best on
+    the rest, of all draws together, is kept: one rate for all would flatter the objectives that
+    like it.
+
+    Args:
+      words: what the class of each text is of; None: the text.
+    """
+    rows = _rows(trained, texts, words, recipe.tokens)
+
+    def tried(peak: float) -> tuple[float, list[dict]]:
+        models = []
+        right = []
+        for draw in draws:
+            held = choosing(len(draw))
+            params = _trained(trained, rows, labels_N, draw[~held], peak, recipe)
+            rest = draw[held][:MOST_CHOOSING]
+            right += (_predict(trained, params, [rows[i] for i in rest]) == labels_N[rest]).tolist()
+            models.append(params)
+        return float(np.mean(right)), models
+
+    peak, (score, models) = at_best_peak(recipe.peaks, tried)
+
+    def predict(texts, words):
+        rows = _rows(trained, texts, words, recipe.tokens)
+        return np.stack([_predict(trained, params, rows) for params in models])
+
+    return Finetuned(predict, peak, score)
+
+
+def _trained(trained, rows, labels_N, learned, peak, recipe: FinetuningRecipe) -> dict:
+    top = lambda params, batch: trained.model.apply(params, batch).hidden["top"]  # noqa: E731
+    width = jax.eval_shape(top, trained.params, rows_batch(trained, rows[:1])).shape[-1]
+    bias = jnp.asarray(log_shares(labels_N[learned], recipe.classes), jnp.float32)
+    kernel = jax.nn.initializers.lecun_normal()(jax.random.key(0), (width, recipe.classes))
+    head = {"kernel": kernel, "bias": bias}
+
+    def batch_of(chosen):
+        return *_batch(trained, [rows[i] for i in chosen]), jnp.asarray(labels_N[chosen])
+
+    loss = jitted(_loss, trained.model)
+    params = {"model": trained.params, "head": head}
+    return stepped(loss, params, batch_of, learned, peak, recipe.steps, recipe.batch_size)
+
+
+def _loss(model, params, batch, own_BxT, labels_B):
+    logits = _logits(model, params, batch, own_BxT)
+    return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, labels_B))
+
+
+def _predict(trained: Trained, params: dict, rows: Sequence[TextRow]) -> np.ndarray:
+    run = jitted(_logits, trained.model)
+    found = np.zeros(len(rows), int)
+    for chosen in by_length([len(row.tokens) for row in rows], 32):
+        batch, own_BxT = _batch(trained, [rows[i] for i in chosen])
+        found[chosen] = np.argmax(run(params, batch, own_BxT), -1)
+    return found
+
+
+def _logits(model, params, batch, own_BxT):
+    states_BxTxE = model.apply(params["model"], batch).hidden["top"].astype(jnp.float32)
+    pooled_BxE = jnp.sum(states_BxTxE * own_BxT[..., None], 1) / jnp.sum(own_BxT, 1)[:, None]
+    return pooled_BxE @ params["head"]["kernel"] + params["head"]["bias"][None]
+
+
+def _rows(trained: Trained, texts, words, tokens: int) -> list[TextRow]:
+    rows = [text_row(trained, trained.encode(text)[:tokens]) for text in texts]
+    check_texts(trained, [row.tokens for row in rows])
+    if words is None:
+        return rows
+    slots = [
+        ending_slot(trained, text, end, row.text) for row, text, (_, end) in zip(rows, texts, words)
+    ]
+    return [row._replace(text=slice(slot, slot + 1)) for row, slot in zip(rows, slots)]
+
+
+def _batch(trained: Trained, rows: Sequence[TextRow]) -> tuple[dict[str, Any], jax.Array]:
+    """Returns a batch, and f32[B, T]: 1 in the slots that the head takes the mean of."""
+    batch = rows_batch(trained, rows)
+    shape = next(x.shape for name, x in batch.items() if "positions" in name)
+    own_BxT = np.zeros(shape, np.float32)
+    for row, own_T in zip(rows, own_BxT):
+        own_T[row.text] = 1
+    return batch, jnp.asarray(own_BxT)

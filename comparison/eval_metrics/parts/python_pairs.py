@@ -1,0 +1,196 @@
+"""Minimal pairs made of Python's own library: a text, and the same text with two places exchanged.
+
+    return sum(items[1:])        return sum(items[1:)]        brackets
+    total = sum(values)          values = sum(total)          names: used before it is defined
+    Return the number of         Return number the of         words
+
+Both texts consist of the same characters, so that neither length nor frequencies tell them apart.
+The wrong code does not parse, or reads a variable that has no value yet.
+"""
+
+import ast
+import inspect
+import io
+import itertools
+import keyword
+import re
+import textwrap
+import tokenize
+import warnings
+import zlib
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from ....corpora.python_library.python_sources import LibraryText
+
+CHARACTERS = (60, 200)  # of the code of a pair, at least and at most
+WORDS = (8, 24)  # of a sentence
+GIVEN = 3  # words before the first place: an encoder-decoder reads what both texts begin with
+
+CLOSING = frozenset(")]}")
+OPERATORS = frozenset(
+    "+ - * / // % ** @ & | ^ ~ << >> < > <= >= == != = += -= *= /= //= %= |= &= := ->".split()
+)
+FUNCTION_WORDS = frozenset("the a an of to in for from with by is are be into on at as".split())
+
+
+class MinimalPair(NamedTuple):
+    kind: str
+    good: str
+    bad: str
+
+
+def python_pairs(documents: Sequence[LibraryText], count: int) -> list[MinimalPair]:
+    """Returns up to `count` pairs of each kind, at most one of a kind from each text."""
+    code = _in_order(text for document in documents for text in functions_of(document))
+    prose = _in_order(text for document in documents for text in sentences_of(document))
+    pairs: list[MinimalPair] = []
+    for kind, (places, is_wrong) in KINDS.items():
+        texts = prose if kind == "words" else code
+        some = (_pair(kind, text, places, is_wrong) for text in texts)
+        pairs += itertools.islice(filter(None, some), count)
+    return pairs
+
+
+def _pair(kind: str, text: str, places: Callable, is_wrong: Callable) -> MinimalPair | None:
+    """Returns the pair of the first exchange, in the order of a hash, that makes the text wrong."""
+    candidates = list(dict.fromkeys(_exchanged(text, *pair) for pair in places(text)))
+    bad = next((x for x in _in_order(candidates) if x != text and is_wrong(x)), None)
+    return None if bad is None else MinimalPair(kind, text, bad)
+
+
+def _in_order(texts) -> list[str]:
+    return sorted(dict.fromkeys(texts), key=lambda text: (zlib.crc32(text.encode()), text))
+
+
+def _exchanged(text: str, one: slice, other: slice) -> str:
+    """Returns the text with two parts exchanged, `one` of which comes first."""
+    swapped = text[other] + text[one.stop : other.start] + text[one]
+    return text[: one.start] + swapped + text[other.stop :]
+
+
+# --- texts --------------------------------------------------------------------------------------
+
+
+def functions_of(document: LibraryText) -> Iterator[str]:
+    """Yields the short functions of a Python file, unindented and without their docstrings."""
+    lines = document.read().splitlines(keepends=True)
+    for node in _nodes(document):
+        if not isinstance(node, ast.FunctionDef):
+            continue
+        first = last = node.lineno - 1
+        if ast.get_docstring(node) is not None:
+            first = node.body[0].lineno - 1
+            last = node.body[0].end_lineno or 0
+        text = textwrap.dedent(
+            "".join(lines[node.lineno - 1 : first] + lines[last : node.end_lineno])
+        )
+        if CHARACTERS[0] <= len(text) <= CHARACTERS[1] and text.isascii() and _parses(text):
+            yield text
+
+
+def sentences_of(document: LibraryText) -> Iterator[str]:
+    """Yields the first sentences of the docstrings of a Python file."""
+    for node in _nodes(document):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
+            text = inspect.cleandoc(ast.get_docstring(node) or "")
+            found = re.match(r"[A-Z][^.:>`|]*\.(?=\s|$)", text)
+            sentence = " ".join(found[0].split()) if found else ""
+            if WORDS[0] <= len(sentence.split()) <= WORDS[1] and sentence.isascii():
+                yield sentence
+
+
+def _nodes(document: LibraryText) -> Iterator[ast.AST]:
+    if not document.name.endswith(".py"):
+        return
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of escapes that are out of date
+            yield from ast.walk(ast.parse(document.read()))
+    except (SyntaxError, ValueError):  # ValueError: null bytes
+        return
+
+
+def _parses(text: str) -> bool:
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            compile(text, "pair", "exec")  # which finds more than `ast.parse`, such as f() = 1
+    except (SyntaxError, ValueError):
+        return False
+    return True
+
+
+def _fails_to_parse(text: str) -> bool:
+    return not _parses(text)
+
+
+# --- places that may be exchanged ---------------------------------------------------------------
+
+
+def indentations(text: str) -> Iterator[tuple[slice, slice]]:
+    """Yields the spaces before two lines that follow each other, from the second line on."""
+    starts = [match.start() for match in re.finditer(r"^", text, re.MULTILINE)]
+    lines = [
+        slice(start, start + len(line) - len(line.lstrip(" ")))
+        for start, line in zip(starts, text.splitlines())
+        if line.strip()
+    ]
+    yield from zip(lines[1:], lines[2:])
+
+
+def names(text: str) -> Iterator[tuple[slice, slice]]:
+    """Yields a use of a name, and a later use of a variable that is not yet defined there."""
+    (function,) = ast.parse(text).body
+    found = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
+    defined: dict[str, int] = {}  # the first line in which it is given a value
+    for node in found:
+        if isinstance(node.ctx, ast.Store):
+            defined[node.id] = min(defined.get(node.id, node.lineno), node.lineno)
+    uses = [node for node in found if isinstance(node.ctx, ast.Load)]
+    arguments = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
+    for one in uses:
+        for other in uses:
+            later = defined.get(other.id, 0) >= one.lineno and other.lineno > one.lineno
+            known = one.id in defined or one.id in arguments
+            if later and known and other.id not in arguments and one.id != other.id:
+                yield _place(text, one), _place(text, other)
+
+
+def words(text: str) -> Iterator[tuple[slice, slice]]:
+    """Yields a function word and the word behind it, which is none."""
+    found = list(re.finditer(r"\S+", text))
+    for one, other in zip(found[GIVEN:], found[GIVEN + 1 :]):
+        plain = other[0].isalpha() and other[0].islower()
+        if one[0] in FUNCTION_WORDS and plain and other[0] not in FUNCTION_WORDS:
+            yield slice(*one.span()), slice(*other.span())
+
+
+def neighbors(text: str, *, kind: int, strings: Collection[str]) -> Iterator[tuple[slice, slice]]:
+    """Yields neighbors among the tokens of a kind that are one of these strings."""
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    some = [t for t in tokens if t.type == kind and t.string in strings]
+    places = [slice(_offset(text, *t.start), _offset(text, *t.end)) for t in some]
+    for one, other in itertools.pairwise(places):
+        if text[one] != text[other]:
+            yield one, other
+
+
+def _place(text: str, node: ast.Name) -> slice:
+    start = _offset(text, node.lineno, node.col_offset)  # of bytes, which are characters in ASCII
+    return slice(start, start + len(node.id))
+
+
+def _offset(text: str, line: int, column: int) -> int:
+    lines = text.splitlines(keepends=True)
+    return sum(map(len, lines[: line - 1])) + column
+
+
+# kind -> (places of a text that may be exchanged, whether a text is wrong)
+KINDS: dict[str, tuple[Callable, Callable[[str], bool]]] = {
+    "brackets": (partial(neighbors, kind=tokenize.OP, strings=CLOSING), _fails_to_parse),
+    "indentation": (indentations, _fails_to_parse),
+    "names": (names, _parses),  # by `names`, such a text parses and is wrong
+    "keywords": (partial(neighbors, kind=tokenize.NAME, strings=keyword.kwlist), _fails_to_parse),
+    "operators": (partial(neighbors, kind=tokenize.OP, strings=OPERATORS), _fails_to_parse),
+    "words": (words, lambda text: True),
+}

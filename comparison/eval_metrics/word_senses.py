@@ -1,0 +1,239 @@
+"""The same word in two meanings: do its hidden states come apart?
+
+Textbooks take the word "bank", by the river and in the street. Here a word is prose, between words
+of a comment or a docstring, or code: "return the first item" and "return item".
+"""
+
+import collections
+import itertools
+import re
+import tokenize
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, NamedTuple
+
+import numpy as np
+from annotated_types import Ge
+
+from ...constraints import Count, checked
+from ...corpora.python_library.python_passages import character_kinds, drawn_order, library_split
+from ...inference import Trained
+from ...inference.answering.states import text_row, token_states
+from ..figures import HIGHER, NEITHER, Figure
+from .parts.frozen import Layers, chosen_layers
+from .subject import Subject
+
+FIGURES_VERSION = 1  # see `kept_figures.version_of`
+PROSE = 0
+CODE = 1
+# Lowercase letters between single spaces; in prose between two words of such letters.
+_WORD = re.compile(r"(?<= )[a-z]{3,}\b")
+_BETWEEN_WORDS = re.compile(r"(?<=[a-z] )[a-z]{3,}(?= [a-z])")
+CHARACTERS = 600  # that are read on either side
+TRIED = 4  # times as many uses of a word are tokenized as are needed
+NEIGHBOURS = "neighbors"
+
+
+class WordUse(NamedTuple):
+    word: str
+    meaning: int  # PROSE or CODE
+    before: str  # up to the space before the word
+    after: str
+
+
+class Placed(NamedTuple):
+    """A use as a vocabulary writes it."""
+
+    word: str
+    meaning: int
+    tokens: list[int]  # `context` tokens before the word, those of the word, `context` after it
+    end: int  # the index of the word's last token
+    own: tuple[int, ...]  # the word's tokens
+
+
+@checked
+def word_in_context(
+    subject: Subject,
+    *,
+    words: Count = 24,
+    uses: Annotated[int, Ge(4)] = 12,  # each half of them compares two of one meaning
+    context: Count = 24,
+    layers: Layers | None = None,
+) -> list[Figure]:
+    """Are the states of one word nearer in two uses of one meaning than of different meanings?
+
+    The figure is the share of comparisons in which two uses of one meaning have the greater cosine
+    (the area under the ROC curve), the mean over words; a tie is half a point. Of each word the
+    state is that of its last token. All uses of a word are the same tokens at the same position, so
+    the embeddings, layer 0, hold nothing: exactly .5.
+
+        word_in_context              of the layer that is best on other uses of the same words
+        word_in_context/layer_3      of each layer, on the same uses
+        word_in_context/neighbors   of the mean embedding of the tokens that the state may have
+                                     read, of a causal decoder those on the left: what a model
+                                     that reads words without their order knows
+
+    Args:
+      words: the most frequent in both meanings.
+      uses: of each word in each meaning, of which half choose the layer.
+      context: tokens on either side of the word.
+      layers: to measure; None: all.
+
+    Raises ValueError for a layer that there is not, and where no word has as many uses.
+    """
+    subject.check_library_unseen()
+    trained = subject.trained
+    layers = chosen_layers(trained, layers)
+    candidates = frequent_uses(library_uses(), uses)
+    placed = (placed_uses(trained, some, uses, context) for some in candidates)
+    of_words = list(itertools.islice(filter(None, placed), words))
+    if not of_words:
+        raise ValueError(
+            f"No word stands {uses} times in each meaning between {context} tokens of this "
+            "vocabulary: lower uses or context."
+        )
+    halves = [
+        [use for some in of_words for i, use in enumerate(some) if i // 2 % 2 == half]
+        for half in (0, 1)
+    ]
+    chosen, measured = (separations(trained, some, layers) for some in halves)
+    best = max(layers, key=lambda layer: chosen[layer])
+    most = ", ".join(some[0].word for some in of_words[:4])
+    note = f"layer {best}, of uses of {len(of_words)} words: {most}, …"
+
+    def figure(name: str, key, better=NEITHER, note: str = "") -> Figure:
+        return Figure(f"word_in_context{name}", measured[key], "share", better, 0.5, note)
+
+    return [
+        figure("", best, HIGHER, note),
+        *(figure(f"/layer_{layer}", layer) for layer in layers),
+        figure("/neighbors", NEIGHBOURS),
+    ]
+
+
+# --- uses of words ------------------------------------------------------------------------------
+
+
+def library_uses() -> Iterator[WordUse]:
+    """Yields the uses of words in the held-out files of Python's library."""
+    for document in library_split()["validation"]:
+        text = document.read()
+        try:
+            yield from uses_in(text)
+        except (tokenize.TokenError, SyntaxError):  # no Python of this version
+            continue
+
+
+def uses_in(text: str) -> Iterator[WordUse]:
+    """Yields the words of a Python text that follow a space: prose between words, and code.
+
+    >>> [(use.word, use.meaning) for use in uses_in("x = list  # make a list of it\\n")]
+    [('list', 1), ('list', 0)]
+    """
+    kinds = character_kinds(text)
+    prose = {m.start() for m in _BETWEEN_WORDS.finditer(text)}
+    for match in _WORD.finditer(text):
+        start, end = match.span()
+        of_code = kinds[start] in ("name", "keyword")
+        if of_code or (kinds[start] in ("comment", "string") and start in prose):
+            yield WordUse(
+                match[0],
+                CODE if of_code else PROSE,
+                text[max(start - 1 - CHARACTERS, 0) : start - 1],
+                text[end : end + CHARACTERS],
+            )
+
+
+def frequent_uses(uses: Iterable[WordUse], least: int) -> list[list[WordUse]]:
+    """Returns the uses of each word with `least` in both meanings, the most frequent words first;
+    those of a word in the order of a hash."""
+    of_word = collections.defaultdict(list)
+    for use in dict.fromkeys(uses):
+        of_word[use.word].append(use)
+
+    def rarer(word: str) -> int:
+        prose = sum(use.meaning == PROSE for use in of_word[word])
+        return min(prose, len(of_word[word]) - prose)
+
+    kept = sorted((word for word in of_word if rarer(word) >= least), key=lambda w: (-rarer(w), w))
+    return [sorted(of_word[word], key=drawn_order) for word in kept]
+
+
+def placed_uses(
+    trained: Trained, of_word: Sequence[WordUse], uses: int, context: int
+) -> list[Placed]:
+    """Returns uses of a word, one of prose and one of code in turn; none if there are fewer.
+
+    All have the tokens that the vocabulary most often writes the word with, such as "\u2581list",
+    and `context` tokens on either side.
+    """
+    placed: list[list[Placed]] = []
+    for meaning in (PROSE, CODE):
+        some = [use for use in of_word if use.meaning == meaning][: TRIED * uses]
+        placed.append(list(filter(None, (_placed(trained, use, context) for use in some))))
+    spellings = collections.Counter(one.own for side in placed for one in side)
+    usual = max(spellings, key=lambda own: spellings[own], default=())
+    sides = [[one for one in side if one.own == usual][:uses] for side in placed]
+    if min(map(len, sides)) < uses:
+        return []
+    return [one for pair in zip(*sides) for one in pair]
+
+
+def _placed(trained: Trained, use: WordUse, context: int) -> Placed | None:
+    """Returns a use with its tokens; None where those of the text around it differ, or are few."""
+    word = f"{use.before} {use.word}"
+    before, there, whole = map(trained.encode, (use.before, word, word + use.after))
+    first = len(before)
+    end = len(there)
+    apart = whole[:end] == there and there[:first] == before and first < end
+    if not apart or first < context or len(whole) < end + context:
+        return None
+    tokens = whole[first - context : end + context]
+    return Placed(use.word, use.meaning, tokens, context + end - first - 1, tuple(whole[first:end]))
+
+
+# --- how their states lie ----------------------------------------------------------------------
+
+
+def separations(
+    trained: Trained, uses: Sequence[Placed], layers: Sequence[int]
+) -> dict[int | str, float]:
+    """Returns the separation of states in each layer, and of their neighbors' embeddings."""
+    of_use = dict(_states(trained, uses, layers))
+    states = np.stack([of_use[i] for i in range(len(uses))], 1)
+    words = [use.word for use in uses]
+    meanings = [use.meaning for use in uses]
+    names: list[int | str] = [*layers, NEIGHBOURS]
+    return {name: separation(words, meanings, each) for name, each in zip(names, states)}
+
+
+def _states(trained: Trained, uses: Sequence[Placed], layers: Sequence[int]):
+    """Yields (number of a use, f32[N + 1, E]): its states, and its neighbors' mean embedding."""
+    every = [*layers, 0]
+    for i, found in token_states(trained, [use.tokens for use in uses], layers=every):
+        slot = found.text.start + uses[i].end
+        both_ways = trained.model.layout != "decoder" or text_row(trained, uses[i].tokens).prefix
+        read = np.arange(found.text.start, found.text.stop if both_ways else slot + 1)
+        yield i, np.stack([*found.layers[:-1, slot], found.layers[-1, read].mean(0)])
+
+
+def separation(words: Sequence[str], meanings: Sequence[int], states_NxE: np.ndarray) -> float:
+    """Returns how often two states of a word in one meaning have a greater cosine than two in
+    different meanings, the mean over words; ties are half a point.
+
+    >>> separation("aaaa", [0, 0, 1, 1], np.array([[1, 0], [1, 0.1], [0, 1], [0.1, 1]]))
+    1.0
+    """
+    norms = np.linalg.norm(states_NxE, axis=-1, keepdims=True)
+    unit_NxE = states_NxE / np.maximum(norms, 1e-12)
+    shares = []
+    for word in dict.fromkeys(words):
+        own = [i for i, other in enumerate(words) if other == word]
+        cosines = np.round(unit_NxE[own] @ unit_NxE[own].T, 5)  # alike, whatever the rounding
+        of_pair = np.array(meanings)[own]
+        same = of_pair[:, None] == of_pair[None]
+        pairs = np.triu(np.ones_like(same), 1).astype(bool)
+        one = cosines[pairs & same]
+        two = cosines[pairs & ~same]
+        greater = one[:, None] > two[None]
+        shares.append(np.mean(greater + 0.5 * (one[:, None] == two[None])))
+    return float(np.mean(shares))

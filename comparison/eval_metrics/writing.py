@@ -1,0 +1,239 @@
+"""Fine-tuning to write: how well a model learns to answer a text with a text.
+
+Letters: B rows, T slots of the decoder.
+"""
+
+import collections
+import math
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import jax.numpy as jnp
+import numpy as np
+from annotated_types import MinLen
+
+from ...constraints import Count, Positive, checked
+from ...corpora.python_library.python_definitions import definition_examples
+from ...data import task_metrics
+from ...inference import Decoding, Options, Trained, answer
+from ...inference.answering.scoring import (
+    answer_log_probs,
+    answer_slots,
+    answered_prompt,
+    next_log_probs,
+)
+from ...inference.decoding.batching import jitted
+from ...inference.prompting.prompts import (
+    Prompt,
+    batch_prompts,
+    prompts_width,
+    starts_width,
+    text_prompt,
+)
+from ...inference.prompting.windows import check_prompts
+from ...objectives import text_to_text
+from ...training.baselines import Tally, trivial_loss
+from ..figures import HIGHER, LOWER, NATS_SAVED, Figure, peak_figures
+from .parts.finetuning_steps import at_best_peak, from_scratch, stepped
+from .parts.probing import choosing
+from .parts.two_languages import translations
+from .subject import Subject
+
+FIGURES_VERSION = 1  # see `kept_figures.version_of`
+SENTENCES = {"train": 1200, "validation": 240}  # as many as there are docstrings
+
+TextAndAnswer = tuple[str, str]
+Answered = tuple[Prompt, int]  # a text as a prompt, its answer at its end, and the answer's tokens
+
+
+@checked
+def finetune_to_write(
+    subject: Subject,
+    *,
+    task: Literal["python_docstrings", "translation"] = "python_docstrings",
+    steps: Count = 100,
+    peaks: Annotated[Sequence[Positive], MinLen(1)] = (0.02, 0.05, 0.1),
+    batch_size: Count = 16,
+) -> list[Figure]:
+    """How well does a model write the answers to held-out texts after fine-tuning, text to text?
+
+        finetune_to_write                  share of the baseline's nats that it saves
+        finetune_to_write/bits_per_byte    of the true answers, given the texts
+        finetune_to_write/rouge_2          of what it writes greedily: F1 of pairs of words
+        finetune_to_write/exact_match      share of the answers that it writes as they are
+        finetune_to_write/from_scratch…    the same of fresh parameters, by the same recipe
+        finetune_to_write/gain             what pre-training is worth
+
+    The baseline predicts the tokens of an answer by their frequencies in those of training, one
+    added to each of the vocabulary, so that shares compare runs of one vocabulary; and writes the
+    most frequent pair of words.
+
+    Args:
+      task: "python_docstrings", to write the first paragraph of a docstring, given the code; or
+        "translation", between the two languages of `comparison.eval_metrics.parts.two_languages`.
+      steps, batch_size: of the training at each of `peaks`.
+      peaks: peak learning rates, relative to the size of a parameter, to choose from by a part of
+        the training examples.
+
+    Raises ValueError for a model that writes no text.
+    """
+    pairs = _python_docstrings(subject) if task == "python_docstrings" else _translation()
+    trained = _answering(subject.trained)
+    answered = {
+        split: [answered_prompt(trained, *pair) for pair in some] for split, some in pairs.items()
+    }
+    texts = [text_prompt(trained, "respond", text) for text, _ in pairs["validation"]]
+    check_prompts(trained, texts, _longest(answered))  # before anything is learned
+    figures = []
+    starts = {"": trained, "/from_scratch": from_scratch(trained, subject.seed)}
+    for start, model in starts.items():
+        writer, peak = _finetuned(model, answered["train"], steps, peaks, batch_size)
+        name = f"finetune_to_write{start}"
+        figures.append(_figures(name, writer, pairs, answered))
+        figures[-1] += peak_figures(name, peak, peaks)
+    (first, *others), scratch = figures
+    first = first._replace(note=f"{len(pairs['train']):,} examples, a fifth of them to choose by")
+    gain = first.value - scratch[0].value
+    return [
+        *(first, *others, *scratch),
+        Figure("finetune_to_write/gain", gain, first.unit, HIGHER, 0.0),
+    ]
+
+
+# --- texts and answers by split -------------------------------------------------------------------
+
+
+def _python_docstrings(subject: Subject) -> dict[str, list[TextAndAnswer]]:
+    subject.check_library_unseen()
+    return {
+        split: [(pair.code, pair.docstring) for pair in some]
+        for split, some in definition_examples().items()
+    }
+
+
+def _translation() -> dict[str, list[TextAndAnswer]]:
+    every = iter(translations(sum(SENTENCES.values())))
+    return {split: [next(every) for _ in range(count)] for split, count in SENTENCES.items()}
+
+
+# --- fine-tuning ----------------------------------------------------------------------------------
+
+
+def _answering(trained: Trained) -> Trained:
+    """Returns the model in the form of `objectives.text_to_text`; raises ValueError where it writes
+    no text."""
+    if trained.model.layout == "encoder" or "vocabulary" not in trained.model.heads:
+        raise ValueError(
+            f"Got a model of layout {trained.model.layout!r} with the heads "
+            f"{', '.join(trained.model.heads) or 'none'}, expected an encoder-decoder or a decoder "
+            "with the head vocabulary, which can learn to write: measure this one by finetune."
+        )
+    return trained._replace(prompt_forms=text_to_text(trained.ids).facts.prompt_forms)
+
+
+def _finetuned(
+    trained: Trained,
+    answered: Sequence[Answered],
+    steps: int,
+    peaks: Sequence[float],
+    batch_size: int,
+) -> tuple[Trained, float]:
+    """Returns the model fine-tuned at the peak that is best on the last fifth of the examples, from
+    which it has not learned, and that peak."""
+    model = trained.model
+    prompts = [prompt for prompt, _ in answered]
+    check_prompts(trained, prompts, 0)
+    start_width = starts_width(model, prompts) if model.layout == "encoder_decoder" else None
+    widths = prompts_width(model, prompts), start_width  # one program for all batches
+
+    def batch_of(chosen):
+        rows = [answered[i] for i in chosen]
+        batch = batch_prompts(model.layout, [row for row, _ in rows], trained.ids, *widths).batch
+        own_BxT = np.zeros(batch["decoder_input_tokens"].shape, np.float32)
+        for row, own_T in zip(rows, own_BxT):
+            own_T[answer_slots(model.layout, *row)] = 1
+        return batch, own_BxT
+
+    held = choosing(len(answered))
+    numbers = np.arange(len(answered))
+
+    def tried(peak: float) -> tuple[float, Trained]:
+        loss = jitted(_loss, model)
+        params = stepped(loss, trained.params, batch_of, numbers[~held], peak, steps, batch_size)
+        writer = trained._replace(params=params)
+        nats = _nats(writer, [answered[i] for i in numbers[held]])
+        return (-nats if math.isfinite(nats) else -math.inf), writer
+
+    peak, (_, writer) = at_best_peak(peaks, tried)
+    return writer, peak
+
+
+def _loss(model, params, batch, own_BxT):
+    """Returns nats for each token of an answer."""
+    return -jnp.sum(next_log_probs(model, params, batch) * own_BxT) / jnp.sum(own_BxT)
+
+
+# --- what it is worth -----------------------------------------------------------------------------
+
+
+def _figures(
+    name: str,
+    writer: Trained,
+    pairs: dict[str, list[TextAndAnswer]],
+    answered: dict[str, list[Answered]],
+) -> list[Figure]:
+    texts, answers = zip(*pairs["validation"])
+    items = [{"text": text} for text in texts]
+    options = Options(Decoding(max_new=_longest(answered)))
+    written = [record["answer"] for record in answer(writer, "respond", items, options)]
+    usual = [_usual_pair([one for _, one in pairs["train"]])] * len(answers)
+    unit = "ROUGE-2 F1"
+    share = "share"
+    rouge, of_usual = (task_metrics.rouge(answers, some)["rouge2"] for some in (written, usual))
+    exact, never = (
+        task_metrics.exact_match(answers, some)["exact_match"] for some in (written, usual)
+    )
+    nats = _nats(writer, answered["validation"])
+    baseline = _nats_by_frequency(answered, writer.ids)
+    bits = 1 / math.log(2) / sum(len(one.encode()) for one in answers)  # a byte, of a nat of all
+    return [
+        Figure(name, 1 - nats / baseline, NATS_SAVED, HIGHER, 0.0),
+        Figure(f"{name}/bits_per_byte", nats * bits, "bits per byte", LOWER, baseline * bits),
+        Figure(f"{name}/rouge_2", rouge, unit, HIGHER, of_usual),
+        Figure(f"{name}/exact_match", exact, share, HIGHER, never),
+    ]
+
+
+def _longest(answered: dict[str, list[Answered]]) -> int:
+    return max(count for _, count in answered["train"])
+
+
+def _nats(writer: Trained, answered: Sequence[Answered]) -> float:
+    """Returns the nats of all answers."""
+    return -math.fsum(x for one in answer_log_probs(writer, answered) for x in one)
+
+
+def _nats_by_frequency(answered: dict[str, list[Answered]], ids) -> float:
+    """Returns the nats of the held-out answers by the frequencies of tokens in training ones."""
+    training, heldout = (
+        Tally(
+            np.bincount(
+                [token for prompt, count in answered[split] for token in prompt.start[-count:]],
+                minlength=ids.size,
+            ),
+            numbers=False,
+        )
+        for split in ("train", "validation")
+    )
+    return trivial_loss(heldout, training)
+
+
+def _usual_pair(answers: Sequence[str]) -> str:
+    """Returns the most frequent pair of consecutive words.
+
+    >>> _usual_pair(["Return the name.", "Return the size."])
+    'Return the'
+    """
+    words = [one.split() for one in answers]
+    counts = collections.Counter(pair for one in words for pair in zip(one, one[1:]))
+    return " ".join(counts.most_common(1)[0][0])

@@ -1,0 +1,126 @@
+"""Questions about a synthetic task that a run was trained on: how many answers does its model write?"""
+
+import collections
+from collections.abc import Sequence
+from typing import Annotated, get_args
+
+import numpy as np
+from annotated_types import MinLen
+
+from ...constraints import checked
+from ...corpora.synthetic_tasks.task import SyntheticQuestion
+from ...inference import Decoding, Trained
+from ...inference.answering.masks import LikeliestOrder, Masked, write_masks
+from ...inference.prompting.prompts import BLANK
+from ...inference.trained import prompt_form
+from ..figures import HIGHER, Figure
+from .generations import continued, continuing_mode, infilled
+from .known_answers import synthetic_task_of
+from .parts.python_prompts import Gap
+from .parts.ranking import Question, answered_tokens
+from .subject import Subject
+
+FIGURES_VERSION = 1  # see `kept_figures.version_of`
+
+
+@checked
+def synthetic_answers(
+    subject: Subject,
+    *,
+    orders: Annotated[Sequence[LikeliestOrder], MinLen(1)] = get_args(LikeliestOrder),
+) -> list[Figure]:
+    """Share of the questions of a run's synthetic task whose answer the model writes, greedily.
+
+        synthetic_answers                          of the kind that the synthetic task asks first
+        synthetic_answers/sum                      of each kind
+        synthetic_answers/sum/left_to_right        of masks that are written in this order
+
+    A model that continues texts writes what follows a question, and is right where that begins
+    with a right answer. Where a question has a blank, one that fills in text writes what stands
+    there, and is right where that is a right answer. One that predicts masks is given as many as
+    the right answer has tokens, and what follows them, as in `synthetic_questions`; it writes one in
+    each step, in each of the orders of `inference.unmask`, of which the first counts. The baseline
+    writes the answer that is right most often.
+
+    Args:
+      orders: of masks. A model of `uniform_diffusion` has "ancestral" alone.
+
+    Raises ValueError for a run whose corpus is no synthetic task, for a model that does not continue texts,
+    and for one that does not fill in text where a question has a blank.
+    """
+    trained = subject.trained
+    questions = synthetic_task_of(subject).questions
+    written = _written(trained, questions, orders)
+    given = "" not in written
+    figures = []
+    kinds = dict.fromkeys(question.kind for question in questions)
+    for kind in kinds:
+        chosen = [k for k, question in enumerate(questions) if question.kind == kind]
+        usual = collections.Counter(
+            answer for k in chosen for answer in questions[k].answers[: questions[k].right]
+        )
+        baseline = usual.most_common(1)[0][1] / len(chosen)
+        note = f"{len(chosen)} questions" + "; the true number of tokens is given" * given
+        shares = {
+            order: float(np.mean([_is_right(texts[k], questions[k]) for k in chosen]))
+            for order, texts in written.items()
+        }
+        first = next(iter(shares.values()))
+        named = {f"synthetic_answers/{kind}": first} | {
+            f"synthetic_answers/{kind}/{order}": share for order, share in shares.items() if order
+        }
+        figures += [Figure(x, share, "share", HIGHER, baseline, note) for x, share in named.items()]
+    return [figures[0]._replace(name="synthetic_answers"), *figures]
+
+
+def _is_right(text: str, question: SyntheticQuestion) -> bool:
+    """Returns whether a text begins with the words of a right answer; in a blank, has no others."""
+    words = text.split()
+    ends = BLANK.search(question.text) is not None
+    rights = [answer.split() for answer in question.answers[: question.right]]
+    return any((words if ends else words[: len(right)]) == right for right in rights)
+
+
+def _written(
+    trained: Trained, questions: Sequence[SyntheticQuestion], orders: Sequence[LikeliestOrder]
+) -> dict[str, list[str]]:
+    """Returns what the model writes, by order; by "" where it has none."""
+    most = max(len(trained.encode(answer)) for one in questions for answer in one.answers)
+    blanks = [one.text for one in questions if BLANK.search(one.text)]
+    if blanks and {form.mode for form in trained.prompt_forms} & {"infill", "middle"}:
+        # Two tokens more than an answer has: a sentinel before it, and it must have ended.
+        arounds = [_question(one).around for one in questions]
+        gaps = [Gap(before, "", after) for before, after in arounds]
+        return {"": infilled(trained, gaps, Decoding(max_new=most + 2))}
+    mode = continuing_mode(trained)
+    if mode == "unmask":
+        return {order: _in_masks(trained, mode, questions, order) for order in orders}
+    if mode == "denoise":
+        return {"ancestral": _in_masks(trained, mode, questions, "ancestral")}
+    if blanks:
+        raise ValueError(
+            f"Got the question {blanks[0]!r:.80}, which has a blank, for a model that continues "
+            "texts, expected one that fills in text, or answers at the end: measure it by "
+            "synthetic_questions."
+        )
+    gaps = [Gap(one.text, "", "") for one in questions]
+    return {"": continued(trained, gaps, Decoding(max_new=most))}
+
+
+def _question(one: SyntheticQuestion) -> Question:
+    return Question(one.text, one.answers, one.after)
+
+
+def _in_masks(
+    trained: Trained, mode, questions: Sequence[SyntheticQuestion], order: LikeliestOrder
+) -> list[str]:
+    form = prompt_form(trained, mode)
+    mask = trained.ids.special("mask")
+    rows = []
+    for one in questions:
+        tokens, hidden = answered_tokens(trained, _question(one), one.answers[0])
+        for slot in hidden:
+            tokens[slot] = mask
+        slots = [len(form.before) + slot for slot in hidden]
+        rows.append(Masked([*form.before, *tokens, *form.after], slots))
+    return [trained.decode(one) for one in write_masks(trained, rows, mode=mode, order=order)]

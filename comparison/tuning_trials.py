@@ -1,0 +1,132 @@
+"""The tuning trials of a comparison that is tuned: trials that are shorter, and scored by their own loss.
+
+A tuning trial's directory is tuning/VARIANT/VALUE/round_N/seed_S. What it came to is kept in tuning.jsonl,
+from which a command that was killed continues.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from .. import corpora
+from ..settings.partial import Partial
+from ..training.evaluation import total_loss
+from ..training.run import Run
+from .trials import Trial, trial_of
+from .comparison import Comparison, folder_of
+from .facts import VariantFacts, runs_with, write_facts
+from .failures import failure_of, has_diverged
+from .results import TuningTrial, read_tuning_trials, write_tuning_trials
+from .tuning import Tuning, best_values, tuning_trial_steps, values_for, with_value
+from .variants import TUNING
+
+
+def tune(
+    comparison: Comparison,
+    facts: Mapping[str, VariantFacts],
+    search_paths: Sequence[str],
+    trusted: Sequence[str],
+    run_all: Callable[[Sequence[Trial]], Any],
+) -> dict[str, VariantFacts]:
+    """Returns the facts of the variants, each with the value that its tuning trials have chosen.
+
+    Args:
+      run_all: trains those of some trials that are not complete, and returns once they have ended.
+
+    Raises ValueError where a tuning trial failed otherwise than by diverging, and for a variant all of
+    whose tuning trials diverged.
+    """
+    c = comparison
+    directory = comparison.directory
+    pending = {variant: one for variant, one in facts.items() if one.tuned is None}
+    if c.tuning is None or not pending:
+        return dict(facts)
+    tuning: Tuning = c.tuning()
+    runs = runs_with(facts, c, search_paths)
+    left = {variant: values_for(tuning, runs[variant]) for variant in pending}
+    for number, _ in enumerate(tuning.shares):
+        several = {variant: values for variant, values in left.items() if len(values) > 1}
+        tuning_trials = [
+            TuningTrial(variant, value, number, seed)
+            for seed in tuning.seeds
+            for variant, values in several.items()
+            for value in values
+        ]
+        kept = _kept_losses(directory)
+        missing = [
+            _with_trial(directory, tuning, one, runs[one.variant], facts[one.variant], trusted)
+            for one in tuning_trials
+            if one[:4] not in kept
+        ]
+        if missing:
+            run_all([trial for _, trial in missing])
+            _keep(directory, missing)
+            kept = _kept_losses(directory)
+        for variant, values in several.items():
+            means = {
+                value: fmean(kept[variant, value, number, seed] for seed in tuning.seeds)
+                for value in values
+            }
+            try:
+                left[variant] = best_values(tuning, means)
+            except ValueError as error:
+                raise ValueError(f"The variant {variant!r}: {error}") from error
+    chosen = dict(facts)
+    for variant, (value,) in left.items():
+        chosen[variant] = facts[variant]._replace(tuned=value)
+        write_facts(directory, variant, chosen[variant])
+    return chosen
+
+
+def _kept_losses(directory: str) -> dict[tuple[str, float, int, int], float]:
+    """Returns the losses that were kept, by variant, value, round and seed."""
+    return {tuning_trial[:4]: tuning_trial.loss for tuning_trial in read_tuning_trials(directory)}
+
+
+def _with_trial(
+    directory: str, tuning: Tuning, tuning_trial: TuningTrial, run: Run, facts: VariantFacts, trusted: Sequence[str]
+) -> tuple[TuningTrial, Trial]:
+    """Returns a tuning trial with its directory and steps, and its trial."""
+    variant = tuning_trial.variant
+    value = tuning_trial.value
+    seed = tuning_trial.seed
+    parts = folder_of(variant), folder_of(repr(value)), f"round_{tuning_trial.round + 1}", f"seed_{seed}"
+    folder = "/".join((TUNING, *parts))
+    steps = tuning_trial_steps(tuning.shares[tuning_trial.round], facts.steps)
+    name = f"{variant}, {value:g}, round {tuning_trial.round + 1}"
+    run = with_value(tuning, run, value)
+    trial = trial_of(directory, folder, name, seed, run, facts, (), trusted)
+    run = dataclasses.replace(
+        trial.run,
+        corpus=Partial(corpora.validation_split, corpus=trial.run.corpus),
+        steps=steps,
+        # It is evaluated at its end, and of no use after.
+        evaluate_every=None,
+        evaluation_tasks=None,
+        keep_checkpoints=1,
+        keep_every=None,
+        keep_best=None,
+    )
+    return tuning_trial._replace(run=folder, steps=steps), trial._replace(run=run)
+
+
+def _keep(directory: str, tuning_trials: Sequence[tuple[TuningTrial, Trial]]) -> None:
+    """Keeps what tuning trials came to; raises ValueError naming those that came to nothing."""
+    ended = []
+    failed = []
+    for tuning_trial, trial in tuning_trials:
+        run_dir = trial.run.run_dir
+        state = trial.state
+        if state.result is not None and state.is_trained:
+            ended.append(tuning_trial._replace(loss=total_loss(state.result.scores)))
+        elif has_diverged(run_dir):
+            ended.append(tuning_trial._replace(error=failure_of(run_dir)))
+        else:
+            failed.append(f"\n  {trial.name}: {failure_of(run_dir)} ({run_dir})")
+    write_tuning_trials(directory, [*read_tuning_trials(directory), *ended])
+    if failed:
+        raise ValueError(
+            f"{len(failed)} of {len(tuning_trials)} tuning trials failed, without which nothing is chosen; the "
+            f"same command runs them again:{''.join(failed)}"
+        )

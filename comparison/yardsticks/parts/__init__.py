@@ -1,1 +1,0 @@
-"""What several yardsticks share: tasks, prompts, features, probes, rankings."""

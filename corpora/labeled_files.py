@@ -1,0 +1,163 @@
+"""The corpus of labeled text in TSV and JSONL files."""
+
+import collections
+import functools
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from ..constraints import AtLeastTwo, Count, checked
+from ..data.corpus import Corpus, Document, in_parts
+from ..data.finding import versions_of
+from ..data.token_store import HELDOUT, TRAIN
+from ..settings.run_directory import CLASSES, load_classes, save_classes
+from ..settings.saved_states import has_checkpoint
+from .labeled_readers import Labeled, in_words, read_labeled
+from .text import counted, found_files
+from .text_readers import LeftOut
+from .tokenizing import SplitText, corpus_of, tokenized
+from .vocabularies import Factory, Vocabulary, VocabularySource
+from .vocabularies.tokenization import Tokenizer, batches
+
+
+@checked
+def labeled_text(
+    run_dir: str,
+    *,
+    files: str | Sequence[str],
+    vocabulary: Factory,
+    given_tokens: Count,
+    answer_tokens: Count | None = None,
+    heldout_files: str | Sequence[str] | None = None,
+    heldout_every: AtLeastTwo = 10,
+    seed: int = 0,
+) -> Corpus:
+    """Texts with labels in TSV and JSONL files, for `objectives.supervised`.
+
+        training.Run.corpus = @corpora.labeled_text
+        corpora.labeled_text.files = "films.tsv"       # or "data/*.jsonl"
+
+    `corpora.labeled_readers` says what a line is. A label is the name of a class; the
+    classes are the labels that there are to train on, sorted, and are kept in RUN/classes.json. A
+    document is a text with its class as label, or with the class's name as another part.
+
+    Args:
+        given_tokens: of a text; longer ones are cut at their end, and counted.
+        answer_tokens: the most of a label that is written as text, which `text_to_text` learns;
+            None: it is a class, which `sequence_classification` learns.
+        heldout_every: one text in so many is held out, by a hash of it, so that no order of the
+            lines matters and a text that comes twice is on one side; the first of each label is
+            not.
+        The others: as for `text_files`.
+
+    Raises ValueError (`data.reading.MalformedLine` for a line), FileNotFoundError, OSError.
+    """
+    paths = found_files(run_dir, files, heldout_files)
+    classes = _kept_classes(run_dir) if has_checkpoint(run_dir) else _classes_of(paths[TRAIN])
+    every = None if HELDOUT in paths else heldout_every
+    train = functools.partial(_side, paths[TRAIN], TRAIN, every, classes)
+    made = vocabulary(run_dir, VocabularySource(texts=lambda: (text for text, _ in train())))
+    answers = None if answer_tokens is None else _answers(classes, made, answer_tokens)
+    texts = {}
+    for side in (TRAIN, HELDOUT):
+        side_paths = paths.get(side, paths[TRAIN])
+        known = versions_of(side_paths)
+        texts[side] = SplitText(
+            functools.partial(_side, side_paths, side, every, classes),
+            sum(size for _, size, _ in known),
+            [classes, given_tokens, answer_tokens, every, *known],
+            LeftOut(),
+            functools.partial(_encode, given_tokens, classes, answers),
+        )
+    tokens = tokenized(run_dir, texts, made)
+    save_classes(run_dir, classes)
+    corpus = corpus_of(
+        f"Labeled text of {counted(paths[TRAIN])}, {len(classes)} classes ({in_words(classes)})",
+        tokens,
+        made,
+        held_out=f"one text in {every}" if every else f"from {counted(paths[HELDOUT])}",
+        seed=seed,
+        longest=given_tokens + (answer_tokens or 0),
+    )
+    return corpus._replace(classes=classes, labels_of=None if answer_tokens else "documents")
+
+
+def _kept_classes(run_dir: str) -> tuple[str, ...]:
+    """The classes of a run's checkpoints, whose answers others, counted anew, would misname."""
+    if classes := load_classes(run_dir):
+        return tuple(classes)
+    raise ValueError(
+        f"{run_dir} holds a checkpoint, and no {CLASSES}, which names its classes: bring it back "
+        "from a copy, write it as a JSON list of the labels it was trained on, sorted, or start "
+        "anew in another run directory."
+    )
+
+
+def _classes_of(paths: Sequence[str]) -> tuple[str, ...]:
+    """The labels of files, sorted."""
+    counts = collections.Counter(label for _, label in read_labeled(paths))
+    if len(counts) < 2:
+        got = f"one label, {next(iter(counts))!r}," if counts else "no label"
+        raise ValueError(
+            f"Got {got} in the {counts.total():,} texts of {', '.join(paths)}, expected two or "
+            "more to tell apart: give texts of other classes too."
+        )
+    return tuple(sorted(counts))
+
+
+def _side(
+    paths: Sequence[str],
+    side: str,
+    every: int | None,
+    classes: Sequence[str],
+    advance: Callable[[int], None] = lambda size: None,
+) -> Iterator[Labeled]:
+    """The lines of a side, which are all lines of its files where `every` is None."""
+    labels = set()
+    for example in read_labeled(paths, classes, advance):
+        held = every and example.label in labels and zlib.crc32(example.text.encode()) % every == 0
+        labels.add(example.label)
+        if every is None or (side == HELDOUT) == bool(held):
+            yield example
+
+
+def _answers(classes: Sequence[str], vocabulary: Vocabulary, longest: int) -> dict[str, np.ndarray]:
+    """The tokens of labels as text, which the vocabulary must write in so many at most."""
+    answers = dict(zip(classes, vocabulary.tokenizer.encode_batch(list(classes))))
+    for name, tokens in answers.items():
+        if tokens.size > longest:
+            raise ValueError(
+                f"The label {name!r} has {tokens.size} tokens, expected at most {longest}: raise "
+                "--answer_tokens and the sequence lengths, or rename it."
+            )
+        written = vocabulary.codec.decode(tokens.tolist()).strip()
+        if written != name:
+            raise ValueError(
+                f"The vocabulary writes the label {name!r} as {written!r}, so that no answer could "
+                "be right: rename it so."
+            )
+    return answers
+
+
+def _encode(
+    given_tokens: int,
+    classes: Sequence[str],
+    answers: Mapping[str, np.ndarray] | None,
+    tokenizer: Tokenizer,
+    examples: Iterable[Labeled],
+    left_out: LeftOut,
+) -> Iterator[Document]:
+    """The documents of labeled texts, with `answers` as another part, or the classes as labels."""
+    numbers = {name: number for number, name in enumerate(classes)}
+    for batch in batches(examples, lambda example: len(example.text)):
+        encoded = tokenizer.encode_batch([text for text, _ in batch])
+        for (_, label), tokens in zip(batch, encoded):
+            given = tokens[:given_tokens]
+            left_out["texts cut to given_tokens"] += given.size < tokens.size
+            if not given.size:
+                yield Document(given)  # left out, and counted
+            elif answers is not None:
+                yield in_parts(given, answers[label])
+            else:
+                yield Document(given, labels=np.full(given.size, numbers[label], np.int32))

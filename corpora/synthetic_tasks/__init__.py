@@ -1,0 +1,36 @@
+"""Synthetic tasks: functions that draw text from a seed, and questions about it whose answers are known.
+
+    training.Run.corpus = @corpora.synthetic_documents
+    corpora.synthetic_documents.task = @synthetic_tasks.reversal
+
+The eval metric `synthetic_questions` asks a run the questions of the synthetic task that it was trained on. One of
+your own is one more function `(*, seed) -> SyntheticTask` (docs/own_synthetic_task.md).
+"""
+
+from .digit_sums import arithmetic
+from .key_values import recall
+from .labeled_words import word_lists
+from .level_grammar import grammar
+from .nested_brackets import brackets
+from .one_direction import reversal
+from .path_star import star_graphs
+from .rearranged_lists import rearranging
+from .small_sudoku import sudoku
+from .successive_states import processes
+from .task import SyntheticTask, SyntheticPair, SyntheticQuestion
+
+__all__ = [
+    "SyntheticTask",
+    "SyntheticPair",
+    "SyntheticQuestion",
+    "arithmetic",
+    "brackets",
+    "grammar",
+    "processes",
+    "rearranging",
+    "recall",
+    "reversal",
+    "star_graphs",
+    "sudoku",
+    "word_lists",
+]

@@ -1,0 +1,126 @@
+"""A synthetic task to learn in context: lists of words whose labels mean something in their own list only.
+
+    lion dax
+    bread wug
+    horse dax
+    cheese wug
+
+Words are of four kinds. In each list each kind has one of four labels, drawn anew, so that what a
+label means can be known from the examples before it and from nothing else: a model that predicts
+labels better than chance has learned to use its context. As linear functions are for Garg et al.
+2022 (arXiv:2208.01066), and repeated tokens for Olsson et al. 2022 (arXiv:2209.11895), but a word
+need not have stood in the list before: another of its kind tells its label.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...constraints import AtLeastTwo, Count, checked
+from .task import SyntheticTask, SyntheticQuestion, heldout_count
+
+KINDS = (  # of words of one token in most vocabularies
+    ("lion", "horse", "dog", "cat"),
+    ("bread", "cheese", "rice", "soup"),
+    ("hammer", "knife", "brush", "rope"),
+    ("rain", "snow", "wind", "storm"),
+)
+LABELS = ("dax", "wug", "fep", "kiv")  # which are no words
+_FEW = (8, 4, 2, 1, 0)  # examples before a question
+
+
+class LabeledWord(NamedTuple):
+    """A word and the label that its kind has in its list."""
+
+    word: str
+    label: str
+
+
+def word_list(rng: np.random.Generator, examples: int) -> list[LabeledWord]:
+    """Returns the examples of one list.
+
+        word_list(np.random.default_rng(0), 1)  # [LabeledWord('cat', 'fep')]
+
+    Labels are drawn for each kind by itself: two kinds may have one label.
+    """
+    labels = rng.integers(len(LABELS), size=len(KINDS)).tolist()
+    kinds = rng.integers(len(KINDS), size=examples).tolist()
+    words = rng.integers(len(KINDS[0]), size=examples).tolist()  # each kind has as many
+    return [LabeledWord(KINDS[k][word], LABELS[labels[k]]) for k, word in zip(kinds, words)]
+
+
+def written(examples: Sequence[LabeledWord]) -> str:
+    """Returns a list as text, a line for each example.
+
+    >>> written([LabeledWord("lion", "dax")])
+    'lion dax\\n'
+    """
+    return "".join(f"{example.word} {example.label}\n" for example in examples)
+
+
+def known_share(shots: int) -> float:
+    """Returns how often a reader is right who knows the kinds and reads so many examples.
+
+    The label of a kind that is among them is known, that of another guessed.
+
+    >>> [round(known_share(shots), 2) for shots in (0, 1, 8)]
+    [0.25, 0.44, 0.92]
+    """
+    unseen = (1 - 1 / len(KINDS)) ** shots
+    return 1 - unseen + unseen / len(LABELS)
+
+
+def list_questions(
+    rng: np.random.Generator, shots: Sequence[int], count: int
+) -> list[SyntheticQuestion]:
+    """Returns `count` questions after each number of examples, the last ones of the same lists.
+
+    Asked for is the label of a list's last word; a kind is such as `after_8`.
+    """
+    lists = [word_list(rng, max(shots) + 1) for _ in range(count)]
+    return [_question(one[len(one) - 1 - shown :]) for shown in shots for one in lists]
+
+
+def _question(examples: Sequence[LabeledWord]) -> SyntheticQuestion:
+    """Returns the question which label the last of a list's words has."""
+    *shown, asked = examples
+    others = (label for label in LABELS if label != asked.label)
+    return SyntheticQuestion(
+        kind=f"after_{len(shown)}",
+        text=f"{written(shown)}{asked.word}",
+        answers=tuple(f" {label}" for label in (asked.label, *others)),
+        after=None,
+        known=known_share(len(shown)),
+    )
+
+
+@checked
+def word_lists(
+    *, seed: int, lists: Count = 20_000, examples: AtLeastTwo = 16, questions: Count = 200
+) -> SyntheticTask:
+    """Lists of labeled words; asked for is the label of the last word, after all others or few.
+
+        corpora.synthetic_documents.task = @synthetic_tasks.word_lists
+
+    Args:
+      lists: how many there are to train on; a twentieth more is held out.
+      examples: of each list.
+      questions: of each number of examples.
+    """
+    counts = (lists, heldout_count(lists))
+    documents = []
+    for split, count in enumerate(counts):
+        rng = np.random.default_rng([seed, split])
+        documents.append([written(word_list(rng, examples)) for _ in range(count)])
+    shots = [examples - 1, *(few for few in _FEW if few < examples - 1)]
+    asked = np.random.default_rng([seed, len(counts)])
+    train, heldout = documents
+    return SyntheticTask(
+        train,
+        heldout,
+        [  # the first shots and their answer are a document, which ends with its line
+            one._replace(after="\n") if number < questions else one
+            for number, one in enumerate(list_questions(asked, shots, questions))
+        ],
+    )

@@ -1,0 +1,140 @@
+"""A synthetic task of nested brackets: what belongs at a cursor that has text on both sides?
+
+    ( [ ] { ( ) } )
+
+Brackets of several kinds are closed in the order of the Dyck languages (Chomsky & Schützenberger
+1963); Yao et al. 2021, "Self-Attention Networks Can Process Bounded Hierarchical Languages"
+(arXiv:2105.11115), train on those of bounded depth. They are the skeleton of code, in which an
+editor's cursor stands: what is closed there was opened before it, and what is opened there is
+closed after it, so that neither side alone tells what belongs between (Bavarian et al. 2022,
+arXiv:2207.14255, train causal models to fill in such a middle).
+"""
+
+import itertools
+
+import numpy as np
+
+from ...constraints import AtLeastTwo, Count, checked
+from .task import SyntheticTask, SyntheticQuestion, heldout_count, train_and_heldout
+
+KINDS = ("()", "[]", "{}", "<>")
+_OPENS = {kind[0]: kind[1] for kind in KINDS}
+_DRAWS = 100  # of a document and a place, until it is given up
+
+
+def balanced(text: str) -> bool:
+    """Returns whether a text is of brackets that are all closed, each by its own kind.
+
+    >>> balanced("( [ ] )"), balanced("( [ ) ]"), balanced("( )x")
+    (True, False, False)
+    """
+    stack: list[str] = []
+    brackets = text.split()
+    for one in brackets:
+        if one in _OPENS:
+            stack.append(one)
+        elif not stack or _OPENS[stack.pop()] != one:
+            return False
+    return bool(brackets) and not stack
+
+
+def drawn_brackets(rng: np.random.Generator, pairs: int, deepest: int) -> list[str]:
+    """Returns so many pairs of brackets of any kinds; where either may come, one is opened as often
+    as closed.
+
+    drawn_brackets(np.random.default_rng(0), 3, 2)    # ['[', '{', '}', ']', '(', ')']
+    """
+    brackets: list[str] = []
+    stack: list[str] = []
+    left = pairs
+    while left or stack:
+        if left and len(stack) < deepest and (not stack or rng.random() < 0.5):
+            stack.append(KINDS[rng.integers(len(KINDS))])
+            brackets.append(stack[-1][0])
+            left -= 1
+        else:
+            brackets.append(stack.pop()[1])
+    return brackets
+
+
+@checked
+def brackets(
+    *,
+    seed: int,
+    documents: Count = 40_000,
+    pairs: AtLeastTwo = 12,
+    deepest: AtLeastTwo = 6,
+    hidden: AtLeastTwo = 3,
+    questions: Count = 200,
+    choices: AtLeastTwo = 4,
+) -> SyntheticTask:
+    """Brackets of four kinds that are all closed; asked is what was left out at a cursor.
+
+        corpora.synthetic_documents.task = @synthetic_tasks.brackets
+
+    The kind of questions is `filled_in`: a blank stands for brackets of which the first closes what
+    was opened before it, and the last opens what is closed after it. They are the only ones of
+    their number with which the document is balanced. Wrong ones close what the right ones close,
+    and then open as many of other kinds, which is as likely after what comes before, so that who
+    does not read what comes after is worth chance. The synthetic task `accepts` what is balanced.
+
+    Args:
+      documents: how many there are to train on; a twentieth more is held out.
+      pairs: of brackets in a document.
+      deepest: how many are open at once, at most.
+      hidden: consecutive brackets of a question's document.
+      questions: how many; of few pairs some may be of one document.
+      choices: answers of a question.
+
+    No document of a question is trained on or held out.
+
+    Raises ValueError where fewer than two brackets are left beside the hidden ones, where no place
+    is found that has as many wrong answers, and where all documents are asked.
+    """
+    if hidden > 2 * pairs - 2:
+        raise ValueError(
+            f"Got {hidden} hidden brackets of {2 * pairs}, expected two fewer at least: raise "
+            "synthetic_tasks.brackets.pairs, or lower its hidden."
+        )
+    rng = np.random.default_rng(seed)
+    asked = [_question(rng, pairs, deepest, hidden, choices) for _ in range(questions)]
+    taken = {document for document, _ in asked}
+    count = documents + heldout_count(documents)
+    drawn = (" ".join(drawn_brackets(rng, pairs, deepest)) for _ in range(_DRAWS * count))
+    unread = (document for document in drawn if document not in taken)
+    train, heldout = train_and_heldout(unread, documents)
+    if len(train) + len(heldout) < count:
+        raise ValueError(
+            f"Got {questions} questions of documents of {pairs} pairs of brackets, which leave too "
+            "few others to train on: raise synthetic_tasks.brackets.pairs, or lower its questions."
+        )
+    return SyntheticTask(train, heldout, [one for _, one in asked], balanced)
+
+
+def _question(rng, pairs, deepest, hidden, choices) -> tuple[str, SyntheticQuestion]:
+    """Returns a document, and the question for brackets of it that both sides tell together."""
+    for _ in range(_DRAWS):
+        document = drawn_brackets(rng, pairs, deepest)
+        start = int(rng.integers(1, len(document) - hidden))
+        before = document[:start]
+        true = tuple(document[start : start + hidden])
+        closing = tuple(itertools.takewhile(lambda one: one not in _OPENS, true))
+        opening = true[len(closing) :]
+        crosses = closing and opening and _OPENS.keys() >= {*opening}
+        # A pair among them could be of any kind; what is opened anew might never have been closed.
+        is_only_one = crosses and _OPENS[opening[0]] != closing[-1]
+        if is_only_one and len(_OPENS) ** len(opening) >= choices:
+            break
+    else:
+        raise ValueError(
+            f"Got {pairs} pairs of brackets, of which {deepest} are open at once, and {hidden} "
+            f"hidden: found no place in {_DRAWS} documents where {choices - 1} other sequences fit "
+            "what comes before, and one alone what comes after, too: raise synthetic_tasks.brackets.hidden, "
+            "pairs or deepest, or lower its choices."
+        )
+    kinds = itertools.product(_OPENS, repeat=len(opening))
+    wrong = [(*closing, *others) for others in kinds if others != opening]
+    some = [wrong[k] for k in rng.permutation(len(wrong))[: choices - 1].tolist()]
+    blank = f"{' '.join(before)}<extra_id_0> {' '.join(document[start + hidden :])}"
+    answers = tuple("".join(f" {bracket}" for bracket in one) for one in (true, *some))
+    return " ".join(document), SyntheticQuestion("filled_in", blank, answers)

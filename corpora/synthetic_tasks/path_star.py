@@ -1,0 +1,109 @@
+"""A synthetic task of star graphs: to take the first step to a goal, one must look ahead.
+
+    7 2 | 4 9 | 9 1 | 4 7 / 4 1 = 4 9 1
+
+From a source several arms go out, of as many nodes each. A document lists the edges in a drawn
+order, names the source and the goal, which is the end of one arm, and then the path. Bachmann &
+Nagarajan 2024, "The Pitfalls of Next-Token Prediction" (arXiv:2403.06963): given a node of the
+path, its edge tells the next one, so that a causal model learns every step but the first, where
+only the goal tells which arm is right; the steps between are then no help to learn that.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...constraints import AtLeastTwo, Count, checked
+from .task import SyntheticTask, SyntheticQuestion, drawn_texts
+
+_MASK = " [MASK]"
+
+
+class StarGraph(NamedTuple):
+    """Arms from a source, of which the first leads to the goal, and their edges in drawn order."""
+
+    source: int
+    arms: Sequence[Sequence[int]]  # each without the source
+    edges: Sequence[tuple[int, int]]
+
+    @property
+    def goal(self) -> int:
+        return self.arms[0][-1]
+
+
+def star_graph(rng: np.random.Generator, arms: int, length: int, nodes: int) -> StarGraph:
+    """Returns a graph of `arms` arms, whose paths have `length` nodes of `nodes` labels.
+
+    star_graph(np.random.default_rng(0), 2, 3, 9)     # as that above
+    """
+    source, *others = rng.permutation(nodes)[: 1 + arms * (length - 1)].tolist()
+    each = [others[k : k + length - 1] for k in range(0, len(others), length - 1)]
+    edges = [edge for arm in each for edge in zip([source, *arm], arm)]
+    return StarGraph(source, each, [edges[k] for k in rng.permutation(len(edges))])
+
+
+def written(graph: StarGraph, steps: int | None = None) -> str:
+    """Returns a graph as text, with the first `steps` of the path; None: with all.
+
+    >>> graph = StarGraph(4, [[9, 1], [7, 2]], [(7, 2), (4, 9), (9, 1), (4, 7)])
+    >>> written(graph, 0), written(graph)
+    ('7 2 | 4 9 | 9 1 | 4 7 / 4 1 = 4', '7 2 | 4 9 | 9 1 | 4 7 / 4 1 = 4 9 1')
+    """
+    edges = " | ".join(f"{a} {b}" for a, b in graph.edges)
+    path = " ".join(map(str, [graph.source, *graph.arms[0][:steps]]))
+    return f"{edges} / {graph.source} {graph.goal} = {path}"
+
+
+@checked
+def star_graphs(
+    *,
+    seed: int,
+    graphs: Count = 40_000,
+    arms: AtLeastTwo = 2,
+    length: AtLeastTwo = 4,
+    nodes: Count = 20,
+    questions: Count = 200,
+) -> SyntheticTask:
+    """Star graphs with the path from their source to one end.
+
+        corpora.synthetic_documents.task = @synthetic_tasks.star_graphs
+
+    Kinds of questions, whose answers are one of each arm: `path`, all nodes between source and
+    goal, for which a model that predicts masks may begin at the goal, where one edge tells the node
+    before; `first_node` after the source, while all between it and the goal is hidden from such a
+    model; and `next_node` after the first one, which an edge tells.
+
+    Args:
+      graphs: how many there are to train on; a twentieth more is held out.
+      arms: of each graph.
+      length: nodes of a path, source and goal included; 4 at least.
+      nodes: labels that are drawn from, without repetition.
+      questions: of each kind.
+
+    Raises ValueError for a graph of more nodes than there are, or a length below 4.
+    """
+    if length < 4 or 1 + arms * (length - 1) > nodes:
+        raise ValueError(
+            f"Got {arms} arms with paths of {length} nodes, and {nodes} labels, expected paths of "
+            f"at least 4 and at least {1 + arms * (length - 1)} labels: change synthetic_tasks.star_graphs."
+        )
+    rng = np.random.default_rng(seed)
+
+    def drawn() -> StarGraph:
+        return star_graph(rng, arms, length, nodes)
+
+    texts = drawn_texts(lambda: written(drawn()), graphs)
+    asked = [drawn() for _ in range(questions)]
+    each = (("path", 0, length - 2), ("first_node", 0, 1), ("next_node", 1, 1))
+    return SyntheticTask(*texts, [_question(kind, one, *at) for kind, *at in each for one in asked])
+
+
+def _question(kind: str, graph: StarGraph, given: int, count: int) -> SyntheticQuestion:
+    """Returns the question for so many nodes of the path, after the source and those given."""
+    end = given + count
+    answers = ["".join(f" {node}" for node in arm[given:end]) for arm in graph.arms]
+    hidden = _MASK * (len(graph.arms[0]) - 1 - end)
+    return SyntheticQuestion(
+        kind, written(graph, given), tuple(answers), after=f"{hidden} {graph.goal}"
+    )

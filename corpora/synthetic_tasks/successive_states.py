@@ -1,0 +1,133 @@
+"""A synthetic task of processes: only who compares two sentences knows which one comes first.
+
+    dipepu was nukilo . dipepu is sefaba . dipepu became togiru .
+
+A process goes through the states of a cycle, the same in all documents, one with each sentence. It
+starts at any of them and ends before it comes round, so that no sentence tells where it stands, and
+any two of one process do by their states. All sentences of a document have the name of its process,
+which tells them from those of another one.
+
+Lan et al. 2020, ALBERT (arXiv:1909.11942): the negatives of next sentence prediction (Devlin et al.
+2019, BERT, arXiv:1810.04805) are of another document and can be told by their topic alone, those of
+sentence order prediction by the order alone, so that a model which was trained on the first cannot
+tell the second. Here the name is the topic, and the states are the order. Another text's states do
+not go on either, mostly: where there are few of them and many names, the order is the easier of the
+two, and next sentence prediction teaches that.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from ...constraints import AtLeastTwo, Count, checked
+from .one_direction import invented_words
+from .task import SyntheticTask, SyntheticPair, SyntheticQuestion, heldout_count
+
+VERBS = ("was", "is", "became", "stayed", "seemed", "turned", "grew", "felt")
+
+
+class NamedProcess(NamedTuple):
+    """The sentences of a process, one with each state."""
+
+    name: str
+    states: Sequence[str]
+    verbs: Sequence[str]
+
+    @property
+    def sentences(self) -> list[str]:
+        """Returns its sentences in their order.
+
+        >>> NamedProcess("mira", ["wet", "dry"], ["is", "was"]).sentences
+        ['mira is wet .', 'mira was dry .']
+        """
+        return [f"{self.name} {verb} {state} ." for state, verb in zip(self.states, self.verbs)]
+
+    def halves(self) -> tuple[str, str]:
+        """Returns its text, cut after half of the sentences."""
+        half = len(self.states) // 2
+        every = self.sentences
+        return " ".join(every[:half]), " ".join(every[half:])
+
+
+@checked
+def processes(
+    *,
+    seed: int,
+    documents: Count = 20_000,
+    sentences: AtLeastTwo = 6,
+    states: AtLeastTwo = 24,
+    names: AtLeastTwo = 12,
+    questions: Count = 200,
+    choices: AtLeastTwo = 4,
+) -> SyntheticTask:
+    """Texts about processes, whose states come one after another, a sentence with each.
+
+        corpora.synthetic_documents.task = @synthetic_tasks.processes
+
+    Kinds of pairs: `order`, the two halves of a text, right as they stand and wrong when they are
+    swapped, and `belongs`, wrong with the second half of a text about another process. Kinds of
+    questions, about the first sentence of the second half: `state`, by the one before, and `name`.
+    No state comes twice in a text: who has learned this alone, and leaves out answers that were
+    read, is right in .29 of `state`, and in .32 where what follows is read too, of .25 by chance.
+
+    Args:
+      documents: how many there are to train on; a twentieth more is held out.
+      sentences: of each text.
+      states: of the cycle; more than a text has sentences.
+      names: of processes.
+      questions: of each kind, and pairs of each kind.
+      choices: answers of a question.
+
+    Raises ValueError for no more states than sentences, and for more choices than states or names.
+    """
+    if states <= sentences or choices > min(states, names):
+        raise ValueError(
+            f"Got {states} states, {names} names, {choices} choices and {sentences} sentences, "
+            "expected more states than sentences, so that no text comes round, and at least as "
+            "many states and names as choices: raise synthetic_tasks.processes.states."
+        )
+    rng = np.random.default_rng(seed)
+    words = rng.permutation(invented_words(states + names)).tolist()
+    cycle = words[:states]
+    named = words[states:]
+
+    def drawn(name: str) -> NamedProcess:
+        start = rng.integers(states)
+        text_states = [cycle[(start + k) % states] for k in range(sentences)]
+        return NamedProcess(name, text_states, rng.choice(VERBS, sentences).tolist())
+
+    def several(count: int) -> list[NamedProcess]:
+        return [drawn(name) for name in rng.choice(named, count).tolist()]
+
+    *texts, asked = map(several, (documents, heldout_count(documents), questions))
+    foreign = [drawn(rng.choice([x for x in named if x != one.name])) for one in asked]
+    train, heldout = ([" ".join(one.sentences) for one in some] for some in texts)
+    halves = [(one.halves(), other.halves()) for one, other in zip(asked, foreign)]
+    words = {"state": cycle, "name": named}
+    return SyntheticTask(
+        train,
+        heldout,
+        [_question(rng, kind, one, words[kind], choices) for kind in words for one in asked],
+        pairs=[
+            *(SyntheticPair("order", (a, b), (b, a)) for (a, b), _ in halves),
+            *(SyntheticPair("belongs", (a, b), (a, other)) for (a, b), (_, other) in halves),
+        ],
+    )
+
+
+def _question(
+    rng: np.random.Generator, kind: str, one: NamedProcess, words: Sequence[str], choices: int
+) -> SyntheticQuestion:
+    """Returns the question for a word of the sentence in which the second half begins."""
+    before, after = one.halves()
+    # a name, a verb, a state, …
+    sentences = after.split()
+    at = {"name": 0, "state": 2}[kind]
+    others = rng.choice([word for word in words if word != sentences[at]], choices - 1, False)
+    return SyntheticQuestion(
+        kind,
+        " ".join([before, *sentences[:at]]),
+        tuple(f" {word}" for word in (sentences[at], *others.tolist())),
+        after="".join(f" {word}" for word in sentences[at + 1 :]),
+    )

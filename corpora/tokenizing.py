@@ -1,0 +1,155 @@
+"""The text of a corpus as a token store in the run directory, tokenized once."""
+
+import functools
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..data.corpus import Corpus, Document
+from ..data.documents import UNCUT, document_count, heldout_documents, text_size, training_documents
+from ..data.reading import RawDocument
+from ..data.records import DocumentArrays, RecordStream, Shuffled, first_tokens
+from ..data.token_store import HELDOUT, TRAIN, TokenStore, open_store
+from ..data.token_store_files import is_sealed, write_store
+from ..settings.run_directory import DATA
+from ..settings.saved_states import has_checkpoint
+from .progress_bar import progress_bar
+from .text_readers import LeftOut
+from .vocabularies import Vocabulary
+from .vocabularies.tokenization import Tokenizer, batches
+
+
+def encode_documents(
+    tokenizer: Tokenizer, documents: Iterable[RawDocument], left_out: LeftOut
+) -> Iterator[Document]:
+    """The token ids of each text."""
+    del left_out
+    for batch in batches(documents, lambda part: len(part.text)):
+        tokens = tokenizer.encode_batch([part.text for part in batch])
+        yield from map(Document, tokens, [part.ends for part in batch])
+
+
+class SplitText(NamedTuple):
+    """The text of one split, and how it becomes documents of token ids."""
+
+    read: Callable[[Callable[[int], None]], Iterable]  # read(advance) -> what `encode` takes
+    total: int  # how far `advance` goes
+    version: Sequence[Any]  # plain values, of which one changes when the text or its reading does
+    left_out: LeftOut
+    # (tokenizer, what was read, left_out) -> documents, in batches, on all cores
+    encode: Callable[[Tokenizer, Iterable, Any], Iterator[Document]] = encode_documents
+
+
+class Tokenized(NamedTuple):
+    """The tokenized text of a run."""
+
+    store: TokenStore  # which the run keeps
+    documents: dict[str, DocumentArrays]  # "train", and "heldout" once it is known
+    outdated: bool  # the text is gone, or has changed since
+
+
+def tokenized(run_dir: str, texts: Mapping[str, SplitText], vocabulary: Vocabulary) -> Tokenized:
+    """The texts of splits as the token store `data` of a run.
+
+    It is written on first use, and when a text or the vocabulary changed; but a run that has a
+    checkpoint keeps its tokens, whatever became of the text. Raises ValueError for a text
+    without any token.
+    """
+    versions = [(split, *text.version) for split, text in texts.items()]
+    known = repr([*versions, *sorted(vocabulary.about.items())])
+    source = hashlib.sha256(known.encode()).hexdigest()[:16]
+    store = kept_store(run_dir)
+    outdated = store is None or store.about["source"] != source
+    if store is None or store.ids != vocabulary.ids or outdated and not has_checkpoint(run_dir):
+        left_out: list[str] = []
+        pieces = {split: _pieces(split, texts[split], vocabulary, left_out) for split in texts}
+        write_store(
+            os.path.join(run_dir, DATA),
+            pieces[TRAIN],
+            vocabulary.ids,
+            heldout=pieces.get(HELDOUT),
+            longest=None,
+            about=lambda: {"source": source, "left_out": left_out},
+        )
+        store = open_store(os.path.join(run_dir, DATA))
+        outdated = False
+    documents = {split: store.documents(split) for split in store.splits}
+    return Tokenized(store, documents, outdated)
+
+
+def _pieces(
+    split: str, text: SplitText, vocabulary: Vocabulary, left_out: list[str]
+) -> Iterator[Document]:
+    """The documents of a text; adds what was left out of it, in words, to `left_out`."""
+    tokens = empty = unknown = 0
+    with progress_bar(f"Tokenizing ({split})", text.total) as advance:
+        read = text.read(advance)
+        for piece in text.encode(vocabulary.tokenizer, read, text.left_out):
+            yield piece
+            tokens += piece.tokens.size
+            empty += not piece.tokens.size
+            unknown += int(np.count_nonzero(piece.tokens == vocabulary.tokenizer.unknown))
+    text.left_out["empty documents"] += empty
+    text.left_out["tokens of text unknown to the vocabulary"] += unknown
+    left_out.append(text.left_out.describe())
+    if not tokens:
+        where = "give files that hold text"
+        if split == HELDOUT:
+            where += ", or hold out more of the texts (a smaller heldout_every, or heldout_files)"
+        raise ValueError(
+            f"Got no token of text ({split}; left out: {left_out[-1] or 'nothing'}): {where}."
+        )
+
+
+def kept_store(run_dir: str) -> TokenStore | None:
+    """The tokenized text that a run keeps, where it does."""
+    path = os.path.join(run_dir, DATA)
+    return open_store(path) if is_sealed(path) else None
+
+
+def corpus_of(
+    what: str,
+    tokens: Tokenized,
+    vocabulary: Vocabulary,
+    *,
+    held_out: str,
+    seed: int,
+    longest: int | None = None,
+) -> Corpus:
+    """The `Corpus` of tokenized text.
+
+    Its summary says `what` the text is and how it was `held_out`; `longest` is as in `Corpus`.
+    """
+    train = tokens.documents[TRAIN]
+    heldout = tokens.documents[HELDOUT]
+    note = ""
+    if tokens.outdated:
+        note = (
+            ". That text is gone or changed: these are the tokens that the run has kept; other "
+            "text needs a run directory of its own"
+        )
+    left_out = dict.fromkeys(filter(None, tokens.store.about["left_out"]))
+
+    @functools.cache
+    def order() -> Shuffled:
+        return Shuffled(training_documents(train, longest or UNCUT), seed)
+
+    return Corpus(
+        ids=vocabulary.ids,
+        train=lambda shard, num_shards: RecordStream(order(), shard, num_shards),
+        heldout=lambda n: first_tokens([heldout_documents(heldout, longest or UNCUT)], n),
+        codec=vocabulary.codec,
+        longest=longest,
+        columns=tokens.store.columns,
+        summary=(
+            f"{what}: {_counts(train)} to train on; {_counts(heldout)} held out ({held_out}); "
+            f"left out: {'; '.join(left_out) or 'nothing'}{note}"
+        ),
+    )
+
+
+def _counts(documents: DocumentArrays) -> str:
+    return text_size(document_count(documents), documents.tokens)

@@ -1,0 +1,50 @@
+"""A comparison by any world's questions finds an effect that is planted, and none where none is."""
+
+import inspect
+import math
+
+import numpy as np
+import pytest
+
+from pretrax.comparison import statistics
+from pretrax.comparison.statistics import differences
+from pretrax.corpora import synthetic_tasks
+
+FEW = {"documents": 9, "graphs": 9, "strings": 9, "lists": 9, "sums": 400}  # to train on
+WORLDS = [name for name in synthetic_tasks.__all__ if inspect.isfunction(getattr(synthetic_tasks, name))]
+COMPARISONS, SEEDS = 60, 5
+
+
+@pytest.fixture(scope="module", params=WORLDS)
+def questions(request):
+    """The questions of the first kind, by which a synthetic task is summed up."""
+    draw = getattr(synthetic_tasks, request.param)
+    few = FEW.keys() & inspect.signature(draw).parameters.keys()
+    asked = draw(seed=0, **{name: FEW[name] for name in few}).questions
+    return [question for question in asked if question.kind == asked[0].kind]
+
+
+def found(questions, known, random) -> float:
+    """Returns how often two variants differ whose runs know these shares of the answers, and guess
+    the others; what a run knows varies by .03 from seed to seed."""
+    chances = np.array([question.chance for question in questions])
+
+    def share(of_variant):
+        knows = np.clip(of_variant + random.normal(0, 0.03), 0, 1)
+        return float(np.mean(random.random(chances.size) < knows + (1 - knows) * chances))
+
+    def differ():
+        figures = {v: {s: share(x) for s in range(SEEDS)} for v, x in zip("ab", known)}
+        (one,) = differences({"synthetic_questions": figures}, "a")
+        return one.holds
+
+    return sum(differ() for _ in range(COMPARISONS)) / COMPARISONS
+
+
+def test_a_synthetic_task_tells_what_differs_and_what_does_not(questions, monkeypatch):
+    monkeypatch.setattr(statistics, "seeds_needed", lambda *_: None)  # takes most of the time
+    random = np.random.default_rng(0)
+    rarely = 0.05 + 3 * math.sqrt(0.05 * 0.95 / COMPARISONS)
+    assert found(questions, (0.0, 0.0), random) <= rarely
+    assert found(questions, (0.5, 0.5), random) <= rarely
+    assert found(questions, (0.2, 0.6), random) >= 0.95

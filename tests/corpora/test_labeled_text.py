@@ -1,0 +1,280 @@
+"""Labeled text from TSV and JSONL: lines, classes, what is held out, and how it is scored."""
+
+import dataclasses
+import gzip
+import json
+
+import pytest
+
+from pretrax import corpora
+from pretrax.corpora import vocabularies
+from pretrax.corpora.labeled_readers import in_words, read_labeled
+from pretrax.inference.evaluation import labeled_evaluation
+from pretrax.settings.run_directory import load_classes
+from pretrax.training.run_configuration import read_run
+from tests.training import tiny
+from tests.training.tiny import mesh_of
+
+LINES = [(f"text {i}", ("red", "blue", "dark green")[i % 3]) for i in range(60)]
+
+
+def write_tsv(path, lines=LINES, header="text\tlabel"):
+    rows = [header, *("\t".join(line) for line in lines)]
+    path.write_text("".join(f"{row}\n" for row in rows))
+    return str(path)
+
+
+def corpus(tmp_path, run="run", **settings):
+    file = tmp_path / "lines.tsv"
+    if not file.exists():
+        write_tsv(file)
+    given = dict(files=str(file), vocabulary=vocabularies.utf8_bytes, given_tokens=20)
+    return corpora.labeled_text(str(tmp_path / run), **given | settings)
+
+
+# --- lines --------------------------------------------------------------------------------------
+
+
+def test_lines_of_both_kinds(tmp_path):
+    tsv = tmp_path / "a.tsv"
+    tsv.write_bytes('\ufeffid\tlabel\ttext\r\n7\tgood\t"Fine", é 🤖\r\n\r\n8\tbad\tno\r\n'.encode())
+    found = list(read_labeled([str(tsv)]))
+    assert found == [('"Fine", é 🤖', "good"), ("no", "bad")]
+    zipped = tmp_path / "b.jsonl.gz"
+    with gzip.open(zipped, "wt") as file:
+        file.write('{"text": "a\\tb", "label": 1}\n\n{"text": "c", "label": 0, "more": []}\n')
+    assert list(read_labeled([str(zipped)])) == [("a\tb", "1"), ("c", "0")]
+
+
+TSV = [
+    ("great\tgood\nno\tbad\n", r":1: got the columns 'great', 'good', expected a header with"),
+    ("text,label\na,b\n", r":1: got the columns 'text,label', .* 'text' and 'label' are missing"),
+    ("text\tlabels\na\tb\n", r":1: .*'label' is missing. Name the columns"),
+    ("text\tlabel\tlabel\na\tb\tc\n", r":1: got the column 'label' twice"),
+    ("", r":1: got the columns ''"),
+    ("text\tlabel\na\tb\na\tb\tc\n", r":3: got 3 columns, expected 2"),
+    ("text\tlabel\na\tb\na\n", r":3: got 1 columns, expected 2"),
+    ("text\tlabel\na\t\n", r":2: got the label '', expected some words"),
+    ("text\tlabel\n \tb\n", r":2: got the text ' ', expected some words"),
+    ("text\tlabel\na\tb \n", r":2: got the label 'b ', expected one without white space"),
+]
+GOOD = '{"text": "a", "label": "1"}\n'
+JSONL = [
+    (GOOD + "{'text'}\n", r":2: not JSON \(.*Expected an object such as"),
+    (GOOD + '["a", "b"]\n', r":2: got an array, expected a JSON object a line"),
+    (
+        GOOD + '{"text": "a", "class": 1}\n',
+        r":2: got the fields 'text', 'class', .*'label' is miss",
+    ),
+    (
+        GOOD + '{"text": "a", "label": 1}\n',
+        r":2: got the label 1, a int, and that of .*:1 is a str",
+    ),
+    (
+        GOOD + '{"text": "a", "label": 0.5}\n',
+        r":2: got the label 0.5, expected a string, or a whole",
+    ),
+    (GOOD + '{"text": "a", "label": true}\n', r":2: got the label true"),
+    (GOOD + '{"text": "a", "label": null}\n', r":2: got the label null"),
+    (GOOD + '{"text": 7, "label": "b"}\n', r":2: got the text 7, expected a string"),
+    (GOOD + '{"text": "\\ud800", "label": "b"}\n', r":2: the text holds half a surrogate"),
+]
+
+
+@pytest.mark.parametrize(
+    "name, content, words",
+    [("a.tsv", *case) for case in TSV] + [("a.jsonl", *case) for case in JSONL],
+)
+def test_a_line_that_is_wrong_is_named(tmp_path, name, content, words):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=name + words):
+        list(read_labeled([str(tmp_path / name)]))
+
+
+def test_files_that_are_no_labeled_text(tmp_path):
+    (tmp_path / "a.csv").write_text("text,label\n")
+    with pytest.raises(ValueError, match="a.csv is neither TSV .* nor JSONL"):
+        list(read_labeled([str(tmp_path / "a.csv")]))
+    (tmp_path / "a.tsv").write_bytes(b"text\tlabel\n\xff\tb\n")
+    with pytest.raises(ValueError, match="a.tsv:2: not UTF-8"):
+        list(read_labeled([str(tmp_path / "a.tsv")]))
+    (tmp_path / "a.tsv.gz").write_bytes(gzip.compress(b"text\tlabel\n" * 50)[:-9])
+    with pytest.raises(ValueError, match="no whole gzip file"):
+        list(read_labeled([str(tmp_path / "a.tsv.gz")]))
+
+
+def test_many_classes_in_words():
+    assert in_words([str(i) for i in range(9)]) == "0, 1, 2, 3, 4, 5, 6, 7, … (9 in all)"
+
+
+# --- documents ----------------------------------------------------------------------------------
+
+
+def documents(corpus):
+    """(text, label or answer) of what is trained on in two epochs, and of what is held out."""
+    stream = corpus.train(0, 1)
+    pieces = [stream.next_document() for _ in range(2 * (len(LINES) + 20))]
+    return [{told(corpus, piece) for piece in some} for some in (pieces, corpus.heldout(10**6))]
+
+
+def told(corpus, piece):
+    if piece.labels is not None:
+        (number,) = set(piece.labels.tolist())
+        return corpus.codec.decode(piece.tokens), corpus.classes[number]
+    return tuple(corpus.codec.decode(piece.tokens[piece.parts == part]) for part in (0, 1))
+
+
+@pytest.mark.parametrize("answer_tokens", [None, 10])
+def test_documents_are_texts_with_classes_or_answers(tmp_path, answer_tokens):
+    found = corpus(tmp_path, answer_tokens=answer_tokens)
+    assert found.classes == ("blue", "dark green", "red") == tuple(load_classes(tmp_path / "run"))
+    facts = (("labels",), "documents") if answer_tokens is None else (("parts",), None)
+    assert (found.columns, found.labels_of) == facts
+    train, heldout = documents(found)
+    assert train | heldout == set(LINES) and not train & heldout
+    assert 1 <= len(heldout) <= 12 and "3 classes (blue, dark green, red)" in found.summary
+    # In any order of the lines, a text is on the same side: but for the first of each class.
+    write_tsv(tmp_path / "lines.tsv", [*LINES[:3], *LINES[:2:-1], *LINES[3:]])
+    again = corpus(tmp_path, "other", answer_tokens=answer_tokens)
+    assert documents(again) == [train, heldout]
+
+
+def test_long_texts_are_cut_and_counted(tmp_path):
+    found = corpus(tmp_path, given_tokens=6)
+    assert "44 texts cut to given_tokens" in found.summary  # 60 less ten of six bytes,
+    assert "6 texts cut to given_tokens" in found.summary  # and those held out
+    assert all(len(text) == 6 for side in documents(found) for text, _ in side)
+
+
+def test_heldout_text_of_files_of_its_own(tmp_path):
+    heldout = write_tsv(tmp_path / "heldout.tsv", [("new", "red"), ("text 1", "blue")])
+    found = corpus(tmp_path, heldout_files=heldout)
+    assert documents(found) == [set(LINES), {("new", "red"), ("text 1", "blue")}]
+    write_tsv(tmp_path / "heldout.tsv", [("new", "red"), ("text 1", "pink")])
+    words = r"heldout.tsv:3: got the label 'pink', which no text .* one of blue, dark green, red"
+    with pytest.raises(ValueError, match=words):
+        corpus(tmp_path, "other", heldout_files=heldout)
+    with pytest.raises(ValueError, match="both in `files` and in `heldout_files`"):
+        corpus(tmp_path, "third", heldout_files=str(tmp_path / "lines.tsv"))
+
+
+@pytest.mark.parametrize(
+    "lines, settings, words",
+    [
+        (LINES[::3], {}, r"Got one label, 'red', in the 20 texts of .*lines.tsv, expected two"),
+        ([], {}, r"Got no label in the 0 texts"),
+        (LINES[:3], {}, "no token of text .heldout.*a smaller heldout_every"),
+        (LINES, {"answer_tokens": 9}, r"The label 'dark green' has 10 tokens, expected at most 9"),
+        (LINES, {"given_tokens": 0}, r"given_tokens must be a whole number of at least 1, got 0"),
+        (
+            LINES,
+            {"answer_tokens": 0},
+            r"answer_tokens must be a whole number of at least 1 or None, got 0",
+        ),
+        (LINES, {"heldout_every": 1}, r"heldout_every must be a whole number of at least 2, got 1"),
+    ],
+)
+def test_what_cannot_be_trained_on_is_said(tmp_path, lines, settings, words):
+    write_tsv(tmp_path / "lines.tsv", lines)
+    with pytest.raises(ValueError, match=words):
+        corpus(tmp_path, **settings)
+
+
+def fine_tuning(tmp_path, run, file):
+    bindings = [
+        f"FILES = {write_tsv(tmp_path / 'lines.tsv')!r}",
+        f"RUN_DIR = {str(tmp_path / 'run')!r}",
+        "training.Run.initial_run = None",
+        "corpora.labeled_text.vocabulary = @vocabularies.utf8_bytes",
+    ]
+    one = read_run([f"runs/{run}.gin", f"corpora/{file}.gin"], bindings)
+    return dataclasses.replace(one, mesh=lambda: mesh_of(1))
+
+
+@pytest.mark.parametrize(
+    "run, words",
+    [
+        ("finetune_regression", "predicts numbers, .* are 3 classes .blue, dark green, red"),
+        ("finetune_tags", "predicts labels of tokens, and this corpus has labels of documents"),
+    ],
+)
+def test_neither_numbers_nor_tags_are_learned_from_classes(tmp_path, run, words):
+    with pytest.raises(ValueError, match=words):
+        tiny.planned(fine_tuning(tmp_path, run, "labeled_text"))
+
+
+def test_classes_of_checkpoints_are_not_counted_anew(tmp_path):
+    corpus(tmp_path)
+    (tmp_path / "run/config.gin").write_text("")
+    (tmp_path / "run/checkpoints/5").mkdir(parents=True)
+    (tmp_path / "run" / "classes.json").unlink()
+    with pytest.raises(ValueError, match="run holds a checkpoint, and no classes.json"):
+        corpus(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "run, file, heads",
+    [
+        ("finetune_classification", "labeled_text", {"classes": 3}),
+        ("finetune_text_to_text", "labeled_answers", {"vocabulary": None}),
+        ("finetune_decoder", "labeled_answers", {"vocabulary": None}),
+    ],
+)
+def test_runs_that_fine_tune_on_it(tmp_path, run, file, heads):
+    one = fine_tuning(tmp_path, run, file)
+    planned = tiny.planned(one)
+    assert planned.recipe.objective.facts.heads == heads
+    (task,) = one.evaluation_tasks(one.run_dir)
+    assert set(task.targets) <= set(planned.corpus.classes) == {"red", "blue", "dark green"}
+
+
+# --- scores -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("answer_tokens", [None, 10])
+def test_heldout_text_is_a_task(tmp_path, answer_tokens):
+    run = str(tmp_path / "run")
+    write_tsv(tmp_path / "lines.tsv", [*LINES, *((f"more {i}", "red") for i in range(20))])
+    found = corpus(tmp_path, answer_tokens=answer_tokens)
+    (task,) = labeled_evaluation.heldout_labels(run)
+    assert set(zip(task.texts, task.targets)) == documents(found)[1]
+    assert (task.guess, task.guessed_from) == ("red", "training")
+    (few,) = labeled_evaluation.heldout_labels(run, examples=2)
+    assert len(few.texts) == 2 and set(few.texts) < set(task.texts)
+    with pytest.raises(ValueError, match="holds no labeled text"):
+        labeled_evaluation.heldout_labels(str(tmp_path))
+
+
+def test_so_many_examples_of_a_file_are_a_fair_sample(tmp_path):
+    """Neither its first lines nor every second one, which may all be of one class."""
+    for name, lines in (("sorted", sorted(LINES, key=lambda line: line[1])), ("in_turn", LINES)):
+        file = write_tsv(tmp_path / f"{name}.tsv", lines)
+        task = labeled_evaluation.labels_of_file(str(tmp_path), file, 20)
+        assert len(set(task.texts)) == 20 and set(task.targets) == {"red", "blue", "dark green"}
+        assert sorted(task.texts, key=[text for text, _ in lines].index) == list(task.texts)
+
+
+def test_the_most_frequent_label_is_counted_among_all_texts(tmp_path):
+    lines = [(f"{i}", "red" if i < 10_500 else "blue") for i in range(21_500)]
+    file = write_tsv(tmp_path / "lines.tsv", lines)
+    corpus(tmp_path, heldout_files=write_tsv(tmp_path / "heldout.tsv", lines[:3]), files=file)
+    (task,) = labeled_evaluation.heldout_labels(str(tmp_path / "run"))
+    assert task.guess == "blue"
+
+
+def test_a_file_is_a_task_with_the_classes_of_the_run(tmp_path):
+    corpus(tmp_path)
+    file = tmp_path / "new.jsonl"
+    lines = [{"text": "a", "label": "blue"}, {"text": "b", "label": "green"}]
+    file.write_text(json.dumps(lines[0]) + "\n")
+    task = labeled_evaluation.labels_of_file(str(tmp_path / "run"), str(file))
+    assert (task.name, task.texts, task.targets) == ("new", ("a",), ("blue",))
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(ValueError, match="new.jsonl:2: got the label 'green', which no text has"):
+        labeled_evaluation.labels_of_file(str(tmp_path / "run"), str(file))
+    # A run of no labeled text has any answer, and no training text that is counted.
+    task = labeled_evaluation.labels_of_file(str(tmp_path), str(file))
+    assert (task.guess, task.guessed_from) == ("blue", "these texts")
+    file.write_text("\n")
+    with pytest.raises(ValueError, match="holds no line with a text and a label"):
+        labeled_evaluation.labels_of_file(str(tmp_path), str(file))

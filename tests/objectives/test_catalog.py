@@ -1,0 +1,121 @@
+"""The catalog of objectives: what it says of each is so."""
+
+import inspect
+import re
+import typing
+
+import numpy as np
+import pytest
+
+from pretrax import objectives
+from pretrax.objectives import Objective, TokenIds, bitmap, check_token_ids
+from pretrax.objectives.catalog import ALIASES, ARCHITECTURES, CATALOG, find
+from pretrax.training.run_configuration import read_fields
+from pretrax.visualization.choice import Choice, layout_for
+from pretrax.visualization.rows import ShownObjective, subjects, view_of
+from tests.training.tiny import ROOT
+
+GIN_FILES = sorted((ROOT / "gin_configs" / "objectives").glob("*.gin"))
+LENGTH = 512  # tokens of text in the rows that are counted
+
+
+def test_every_objective_is_in_the_catalog():
+    assert [path.stem for path in GIN_FILES] == sorted(CATALOG)
+
+
+def test_every_exported_builder_is_in_some_gin_file():
+    builders = {
+        name
+        for name in objectives.__all__
+        if inspect.isfunction(getattr(objectives, name))
+        if typing.get_type_hints(getattr(objectives, name)).get("return") is Objective
+    }
+    texts = "".join(path.read_text() for path in (ROOT / "gin_configs").rglob("*.gin"))
+    named = re.findall(r"@objectives\.(\w+)", texts)
+    assert len(builders) > 20 and builders <= set(named)
+
+
+@pytest.mark.parametrize("name", CATALOG)
+def test_an_entry_has_what_it_should(name):
+    entry = CATALOG[name]
+    assert entry.architecture in ARCHITECTURES
+    assert re.search(r"arXiv:\d{4}\.\d{5}$", entry.paper)
+    assert 4 < len(entry.good_for) < 36 and entry.attention
+    assert entry.span_law in (None, "composition", "poisson")
+
+
+def test_short_names():
+    assert set(ALIASES.values()) <= set(CATALOG) and not set(ALIASES) & set(CATALOG)
+    assert find("MLM") == find("masked-lm") == find("masked_lm") == "masked_lm"
+    with pytest.raises(ValueError, match=r"'mask_lm'; did you mean masked_lm( or \w+)*\?$"):
+        find("mask_lm")
+    with pytest.raises(ValueError, match="'xyz', expected one of causal_lm.*: clm, "):
+        find("xyz")
+
+
+# --- slots with a loss: as textbooks have them, or counted ---------------------------------------
+
+# Textbooks count 511 for a causal model, which is given the first token; here the start token
+# predicts that one as well. Prefixes are uniform in 1 … 511, so the mean is 256 and
+# end-of-sequence. Of span corruption's 104, 77 are text (15%), 26 sentinels and one
+# end-of-sequence. ELECTRA's loss is over all that is read, [CLS] and [SEP] too.
+TEXTBOOK = {
+    "causal_lm": 512,
+    "prefix_lm": 256 + 1,
+    "masked_lm": 77,
+    "span_corruption": 77 + 26 + 1,
+    "replaced_token_detection": 512 + 2,
+    "masked_diffusion": 256,
+    "shifted_diffusion": 256,
+    "dual_diffusion": (512 + 256) // 2,
+    "block_diffusion": 256,
+    "permutation_lm": 85,
+    "gpt_bert": round((15 * 77 + 512) / 16),
+    "contrastive": 2,
+}
+QUICK = ("causal_lm", "masked_lm", "span_corruption", "prefix_lm", "contrastive")
+
+
+def test_slots_with_a_loss_are_those_of_textbooks():
+    assert {name: CATALOG[name].loss_slots for name in TEXTBOOK} == TEXTBOOK
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CATALOG]
+)
+def test_slots_with_a_loss_are_as_counted(name):
+    """Within four standard errors of the count, and the rounding to a whole number."""
+    build = read_fields([f"objectives/{name}.gin"])["objective"]
+    entry, ids = CATALOG[name], everything()
+    rates = np.array([subject.rate for subject in subjects(build(ids), "", ids)])
+    layout = layout_for(Choice(name, build, entry), ids)
+    whole = ShownObjective("", 1.0, build(ids), layout, ids)
+    draw, (first, last) = np.random.default_rng(0), ids.text
+    rows = draw.integers(first, last, (64 * len(rates), LENGTH), dtype=np.int32)
+    found = view_of(whole, [[row] for row in rows], 0)
+    # Members of a mixture take turns.
+    counts = found.gives_loss.sum(axis=1).reshape(-1, len(rates))
+    error = np.sqrt(np.sum(rates**2 * counts.var(axis=0)) / len(counts))
+    assert abs(counts.mean(axis=0) @ rates - entry.loss_slots) <= 4 * error + 0.5
+
+
+def everything() -> TokenIds:
+    """A vocabulary with every special token; words have two tokens, sentences sixteen."""
+    text, names = 1024, iter(range(1026, 1300))
+    size = text + 2 + 300
+    every = np.arange(size)
+    return check_token_ids(
+        TokenIds(
+            size=size,
+            text=(2, 2 + text),
+            mask=next(names),
+            cls=next(names),
+            sep=next(names),
+            modes=tuple((name, next(names)) for name in "RSX"),
+            fim=(next(names), next(names), next(names)),
+            sentinels=tuple(names),
+            digits=tuple((2 + value, value) for value in range(10)),
+            word_starts=bitmap(every % 2 == 0),
+            sentence_ends=bitmap(every % 16 == 0),
+        )
+    )

@@ -1,0 +1,100 @@
+"""Batches read ahead: the same rows and positions, no waiting for stalls, errors, and an end."""
+
+import contextlib
+import threading
+import time
+
+import pytest
+
+from pretrax.training.prefetch import AHEAD, Prefetcher
+from tests.training import tiny
+from tests.training.small_batches import assert_same, batches, setup, steps
+
+
+class Slow:
+    """Batches 0, 1, 2, … whose every third one takes `STALL` seconds; one of them cannot be
+    read."""
+
+    STALL, STEP = 0.2, 0.12
+
+    def __init__(self, damaged=None):
+        self.read, self._damaged = 0, damaged
+
+    def __next__(self):
+        if self.read % 3 == 2:
+            time.sleep(self.STALL)
+        if self.read == self._damaged:
+            raise OSError("shard 7 cannot be read")
+        self.read += 1
+        return (self.read - 1,)
+
+    def position(self):
+        return lambda read=self.read: read
+
+    def progress(self):
+        return {"data/read": self.read}
+
+
+def prefetch(some, number):
+    return contextlib.closing(Prefetcher(some, number))
+
+
+def wait_until(there):
+    end = time.monotonic() + 60
+    while not there():
+        assert time.monotonic() < end, "it takes too long"
+        time.sleep(0.01)
+
+
+def test_the_position_is_that_of_the_rows_that_were_given_though_more_are_read():
+    one, mesh = setup(packing="whole"), tiny.mesh_of(1)
+    plain, read = (batches(one, mesh) for _ in range(2))
+    with prefetch(read, 9) as ahead:
+        assert ahead.state() == plain.state()
+        for _ in range(2):
+            assert_same(steps(ahead, 1), steps(plain, 1))
+        wait_until(lambda: read.step == plain.step + AHEAD)
+        position = ahead.state()
+        assert position == plain.state() != read.state()
+        resumed = batches(one, mesh)
+        resumed.restore(plain.step, position.__getitem__)
+        expected = steps(plain, 4)
+        assert_same(steps(ahead, 4), expected)
+    assert_same(steps(resumed, 4), expected)
+
+
+def test_stalls_of_the_reader_are_hidden():
+    waited, n = [], 10
+    with prefetch(Slow(), n) as ahead:
+        for step in range(n):
+            started = time.monotonic()
+            assert next(ahead) == (step,)
+            waited.append(time.monotonic() - started)
+            assert ahead.state() == step + 1 == ahead.progress()["data/read"]
+            time.sleep(Slow.STEP)
+    assert sum(waited) < Slow.STALL  # of the three
+
+
+def test_an_error_of_the_reader_comes_with_its_batch():
+    before = threading.active_count()
+    with prefetch(Slow(damaged=1), 5) as ahead:
+        next(ahead)
+        with pytest.raises(OSError, match="shard 7 cannot be read"):
+            next(ahead)
+        assert ahead.state() == 1
+    assert threading.active_count() == before
+
+
+def test_nothing_is_read_beyond_the_last_step():
+    before, some = threading.active_count(), Slow()
+    with prefetch(some, 1) as ahead:
+        next(ahead)
+        time.sleep(0.05)
+    assert some.read == 1 and threading.active_count() == before
+
+
+def test_it_ends_while_batches_wait():
+    before, some = threading.active_count(), Slow()
+    with prefetch(some, 100):
+        wait_until(lambda: some.read == AHEAD)
+    assert some.read == AHEAD and threading.active_count() == before
