@@ -52,7 +52,7 @@ from ..training.run import Run, longest_rows
 from ..training.run_configuration import read_directory, read_fields
 from ..visualization import picture_page
 from ..visualization.choice import Choice, layout_for
-from ..visualization.drawing import Drawn, Text, picture
+from ..visualization.drawing import Drawn, ShownText, picture
 from ..visualization.examples import Reader
 from ..visualization.noise_statistics import with_statistics
 from ..visualization.objective_lists import LEGEND, index_page, objectives_table
@@ -163,7 +163,7 @@ def draw(options: argparse.Namespace, choice: Choice, text: SampleText) -> Drawn
     own = options.text or [text.vocabulary.codec.decode(text.documents[0].tolist())]
     return picture(
         choice,
-        Text(reader, text.documents, text.other, is_own),
+        ShownText(reader, text.documents, text.other, is_own),
         layout=options.layout,
         count=options.rows or (None if options.html else 1),
         slots=options.length,
@@ -287,13 +287,15 @@ def choose(options: argparse.Namespace, gin_arguments: GinArguments) -> Choice:
         files = [os.path.join(options.run, run_directory.CONFIG)]
     elif name is None and not files:
         name = DEFAULT
+    describes_run = bool(files)
     if name and "." in name:  # MODULE.BUILDER, of the user's own
         module = name.rpartition(".")[0]
         lines = [f"import {module}", f"training.Run.objective = @{name}", *lines]
         name = None
     elif name:
         name = find(name)
-        files.append(f"objectives/{name}.gin")
+        # The objective's file may set what only a model like that of its small run has.
+        files = [*(files or [f"runs/{run_of(name)}.gin"]), f"objectives/{name}.gin"]
     fields = read_fields(files, lines, gin_arguments.search_paths, gin_arguments.trusted)
     if "objective" not in fields:
         raise ValueError(

@@ -10,12 +10,14 @@ docs/images/objectives.svg, which README.md shows.
 """
 
 import ast
-import io
+import math
 import os
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from html import escape
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
@@ -31,8 +33,8 @@ from benchmarks.objectives import BINDINGS
 from pretrax.cli import show
 from pretrax.objectives.catalog import ARCHITECTURES, CATALOG, aliases_of, run_of
 from pretrax.training.devices.compiled_programs import keep_compiled
-from pretrax.visualization.examples import Example
-from pretrax.visualization.terminal import print_examples
+from pretrax.visualization import html, picture_page
+from pretrax.visualization.picture import KINDS, Picture, Slot, Token, compact
 from tests.objectives.registry import CASES, LAWS
 
 PAGE, FOLDER = "objectives.md", "objectives"
@@ -177,7 +179,8 @@ def page(name: str) -> str:
 
 ![What a model is given of a text, what it predicts, and which slots attend to which]({name}.svg)
 
-The command prints this; with `--html=FILE` it writes a page, with statistics of a thousand rows:
+This command prints the same in the terminal; with `--html=FILE` it writes a page that adds
+statistics of a thousand rows:
 
 ```sh
 pretrax show {shlex.join(options(name))}
@@ -212,40 +215,96 @@ def options(name: str) -> list[str]:
 
 
 def picture(name: str) -> str:
-    """Returns what `pretrax show` prints of an objective, as an SVG.
+    """Returns the picture of an objective as an SVG.
 
-    Of a mixture the first member alone has its attention patterns.
+    For a mixture, only the first member has its attention patterns.
     """
-    first, *others = examples(name)
-    return _drawn([first, *(one._replace(attentions=[]) for one in others)])
+    drawn = _drawn(name)
+    first, *others = drawn.examples
+    return svg(replace(drawn, examples=[first, *(replace(x, attentions=[]) for x in others)]))
 
 
 def overview() -> str:
     """Returns what a few objectives give a model of one text, and what it predicts, as an SVG."""
-    found = [
-        one._replace(name=name, attentions=[], stacks=[s._replace(tracks={}) for s in one.stacks])
+    examples = [
+        replace(one, title=name, attentions=[], stacks=[replace(s, tracks={}) for s in one.stacks])
         for name in OVERVIEW
-        for one in examples(name)
+        for one in _drawn(name).examples
     ]
-    return _drawn(found)
+    return svg(Picture("", "", [], examples))
 
 
-def examples(name: str) -> list[Example]:
+def _drawn(name: str) -> Picture:
     read, given = show.read_command_line(options(name))
     choice = show.choose(read, given)
     text = show.open_text(Console(), read, given, choice)
-    return show.drawn(read, choice, text).examples
+    return show.draw(read, choice, text).picture
 
 
-def _drawn(some: Sequence[Example]) -> str:
-    console = Console(
-        width=WIDTH, record=True, file=io.StringIO(), force_terminal=True, highlight=False
+# --- pictures as files ----------------------------------------------------------------------------
+
+
+def svg(of: Picture) -> str:
+    """Returns the HTML of a picture as an SVG file, which Markdown can show on any site."""
+    parts = []
+    for one in of.examples:
+        title = f"<h2>{escape(one.title)}</h2>\n" if one.title else ""
+        parts.append(title + picture_page.example(one))
+    return FILE.format(
+        width=WIDTH,
+        height=_height(of),
+        style=html.STYLE + picture_page.STYLE,
+        content=picture_page.legend(of) + "".join(parts),
     )
-    print_examples(console, some)
-    svg = console.export_svg(code_format=SVG, unique_id="of")
-    svg = re.sub(r' clip-path="[^"]*"', "", svg).replace("&#160;", "\N{NO-BREAK SPACE}")
-    svg = re.sub(r"<text [^>]*>\n</text>", "", svg)  # the end of each line
-    return re.sub(r"0 0 (\d+)", lambda m: f"{-MARGIN} 0 {int(m[1]) + 2 * MARGIN}", svg, count=1)
+
+
+def _height(of: Picture) -> int:
+    """Returns the pixels that a browser with wide letters needs, by the sizes in the styles."""
+    height = 40.0 + 22 * _lines([8 * len(about) + 30 for _, about in of.legend])
+    for one in of.examples:
+        height += 52 + 60 * bool(one.title) + 76 * bool(one.pools)
+        height += sum(8 + _flow_height(document) for document in one.text)
+        for stack in one.stacks:
+            heading = [LETTER * len(word) for word in (stack.name, *stack.caption.split())]
+            height += 44 + 18 * _lines(heading, gap=LETTER)
+            if any(slot.predicted for slot in stack.slots):
+                lines = _lines(map(_trial_width, stack.slots), gap=3)
+                height += lines * (41 + 18 * len(stack.further))
+            else:
+                height += _flow_height([slot.given for slot in stack.slots])
+            room = WIDTH - 70 - LETTER * max(map(len, stack.tracks), default=0)
+            tracks = [compact(values, picture_page.RUNS) for values in stack.tracks.values()]
+            height += sum(18 * math.ceil(LETTER * len(track) / room) for track in tracks)
+        for first in range(0, len(one.attentions), 3):
+            shapes = [a.queries / a.keys for a in one.attentions[first : first + 3]]
+            height += 64 + 200 * max(shapes)
+    return math.ceil(height)
+
+
+def _flow_height(tokens: Sequence[Token]) -> int:
+    text = "".join(token.before + token.text for token in tokens)
+    words = [[LETTER * len(word) for word in line.split()] for line in text.split("\n")]
+    return sum(23 * _lines(line, gap=LETTER + 1) for line in words)
+
+
+def _trial_width(slot: Slot) -> float:
+    tokens = [x for x in (slot.given, slot.predicted, *slot.further) if x]
+    return 8 + max(LETTER * len(x.one_line) + 6 * (x.kind in STANDS_OUT) for x in tokens)
+
+
+def _lines(widths: Iterable[float], gap: float = 18) -> int:
+    """Returns the lines that boxes of these widths fill, with a gap between two."""
+    lines = 1
+    used = 0.0
+    for width in widths:
+        if used + width > WIDTH - 40:
+            lines += 1
+            used = 0.0
+        used += width + gap
+    return lines
+
+
+# --- what a page says -----------------------------------------------------------------------------
 
 
 def _train(name: str) -> str:

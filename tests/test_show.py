@@ -263,6 +263,13 @@ def test_a_builder_of_ones_own(capsys, tmp_path, monkeypatch):
     assert "there is no 'shown_objectives.other'" in said
 
 
+def test_an_objective_whose_file_sets_what_a_model_has():
+    """The model is that of the objective's small run, which says nothing else about the picture."""
+    choice = show.choose(*show.read_command_line(["--objective=block_diffusion_encoder_decoder"]))
+    assert choice.name == "block_diffusion_encoder_decoder"
+    assert choice.model is None and choice.corpus is None and choice.sequence_lengths is None
+
+
 def test_short_names_and_what_to_run_next(capsys):
     said = prints(capsys, BYTES, "--objective=CM3", "--text=Some words of mine.")
     assert "causal_masking  on a decoder" in said

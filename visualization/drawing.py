@@ -19,7 +19,7 @@ from .rows import ShownObjective, first_stack, longest_document, subjects, view_
 MOST_MEMBERS = 8  # of a mixture that are shown
 
 
-class Text(NamedTuple):
+class ShownText(NamedTuple):
     """What an objective is shown on."""
 
     reader: Reader
@@ -32,12 +32,12 @@ class Drawn(NamedTuple):
     """A picture, and the objectives that it shows: one, or members of a mixture."""
 
     picture: Picture
-    members: list[ShownObjective]
+    members: Iterable[ShownObjective]
 
 
 def picture(
     choice: Choice,
-    text: Text,
+    text: ShownText,
     *,
     layout: str | None = None,
     count: int | None = None,
@@ -94,7 +94,7 @@ def _closed(
 def _examples(
     subject: ShownObjective,
     documents: Sequence[np.ndarray],
-    text: Text,
+    text: ShownText,
     count: int,
     slots: int,
     seed: int,

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..objectives import Objective, TokenIds
 from .hidden import hidden_tokens, left_out_tokens, weighted_slots
-from .picture import NO_SPAN, Attention, Example, Slot, Stack, Token, counted
+from .picture import NO_SPAN, AttentionPattern, Example, Slot, StackView, Token, counted
 from .rows import STACKS, ModelView, ShownObjective
 from .tracing import read
 
@@ -165,7 +165,7 @@ def surfaces(reader: Reader, tokens) -> list[str]:
 # --- stacks ---------------------------------------------------------------------------------------
 
 
-def _stack(view: ModelView, describe: _Describer, row: int, name: str) -> Stack:
+def _stack(view: ModelView, describe: _Describer, row: int, name: str) -> StackView:
     batch = {column: x[row] for column, x in view.batch.items()}
     segments = batch[f"{name}_segment_ids"]
     live = np.flatnonzero(segments > 0)
@@ -204,7 +204,7 @@ def _stack(view: ModelView, describe: _Describer, row: int, name: str) -> Stack:
         for slot, token in enumerate(given)
     ]
     targets = int(np.sum(weights > 0))
-    return Stack(
+    return StackView(
         name=name,
         caption=_slots_caption(used, segments.size, targets, tuple(further)),
         slots=slots,
@@ -242,7 +242,7 @@ def _at_slots(describe: _Describer, slots, traced, weights) -> dict[int, Token]:
     return found
 
 
-def _attentions(view: ModelView, row: int) -> list[Attention]:
+def _attentions(view: ModelView, row: int) -> list[AttentionPattern]:
     patterns = []
     for name, title, query, key, column in PATTERNS:
         if column in view.batch:
@@ -250,7 +250,9 @@ def _attentions(view: ModelView, row: int) -> list[Attention]:
             queries = int(np.sum(segments > 0))
             keys = int(np.sum(view.batch[f"{key}_segment_ids"][row] > 0))
             starts, ends = view.batch[column][row][:, :queries].tolist()
-            patterns.append(Attention(name, title, keys, starts, ends, segments[:queries].tolist()))
+            patterns.append(
+                AttentionPattern(name, title, keys, starts, ends, segments[:queries].tolist())
+            )
     return patterns
 
 

@@ -58,7 +58,7 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Stack:
+class StackView:
     """A row's slots in one stack."""
 
     name: str  # "encoder", "decoder" or "noised"
@@ -70,7 +70,7 @@ class Stack:
 
 
 @dataclass(frozen=True)
-class Attention:
+class AttentionPattern:
     """A row's attention pattern in one stack, or across the two."""
 
     name: str  # "encoder", "decoder", "cross", "noised" or "clean"
@@ -92,8 +92,8 @@ class Example:
     title: str  # the member's name; "" for an objective that is not a mixture
     caption: str
     text: list[list[Token]]  # its documents; hidden tokens have a span
-    stacks: list[Stack]
-    attentions: list[Attention]
+    stacks: list[StackView]
+    attentions: list[AttentionPattern]
     pools: list[str]  # slots whose hidden states stand for texts, with their classes
     with_loss: int  # slots with a loss
 

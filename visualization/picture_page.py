@@ -11,7 +11,7 @@ from html import escape
 from . import html
 from .examples import POOLED
 from .noise_charts import statistics
-from .picture import NO_SPAN, Attention, Example, Picture, Slot, Stack, Token, compact
+from .picture import NO_SPAN, AttentionPattern, Example, Picture, Slot, StackView, Token, compact
 
 SPANS = 6  # colors of spans and documents
 RUNS = 60  # of a track, before it is cut
@@ -100,7 +100,7 @@ def _headed(word: str, about: str) -> str:
     return f"<h3>{escape(word)} <small>{escape(about)}</small></h3>\n"
 
 
-def _stack(stack: Stack) -> str:
+def _stack(stack: StackView) -> str:
     if any(slot.predicted for slot in stack.slots):
         body = f'<div class="cells">{"".join(map(_cell, stack.slots))}</div>\n'
     else:
@@ -136,7 +136,7 @@ def _token(token: Token, one_line: bool = False) -> str:
     return f'<span class="{" ".join(classes)}"{color} title="id {token.id}">{text}</span>'
 
 
-def pattern(attention: Attention) -> str:
+def pattern(attention: AttentionPattern) -> str:
     """Returns an attention pattern as an SVG with its caption."""
     blocks = "".join(
         f'<rect x="{x}" y="{y}" width="{w}" height="{h}" style="fill:var(--s{(d + 4) % SPANS})"/>'
@@ -150,10 +150,10 @@ def pattern(attention: Attention) -> str:
     )
 
 
-def rectangles(attention: Attention) -> list[tuple[int, int, int, int, int]]:
+def rectangles(attention: AttentionPattern) -> list[tuple[int, int, int, int, int]]:
     """Returns (first key, first query, keys, queries, document) of queries with the same keys.
 
-    >>> rectangles(Attention("encoder", "", 2, [0, 0], [2, 2], [1, 1]))
+    >>> rectangles(AttentionPattern("encoder", "", 2, [0, 0], [2, 2], [1, 1]))
     [(0, 0, 2, 2, 1)]
     """
     found = []

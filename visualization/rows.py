@@ -111,18 +111,19 @@ def view_of(
     if hidden is None:
         corrupt = objective.corrupt
         corrupt = corrupt if isinstance(corrupt, Partial) else Partial(corrupt)
-        followed = _corrupted(tuple(lengths.items()), most, corrupt, keys, row, marks)
-        features = _traced(tokens, *followed, odd_rows_begin_at=tokens.shape[1])
+        outputs, found = _corrupted(tuple(lengths.items()), most, corrupt, keys, row, marks)
+        features = _traced(tokens, outputs, found, odd_rows_begin_at=tokens.shape[1])
     else:
         check_hides(objective, ids)
 
         def program(corrupt):
             compiled = jax.jit(functools.partial(follow, corrupt))
-            return lambda keys, row: _traced(
-                tokens,
-                *compiled(keys, row, marks=[None, marks]),
-                odd_rows_begin_at=tokens.shape[1],
-            )
+
+            def traced(keys, row):
+                outputs, found = compiled(keys, row, marks=[None, marks])
+                return _traced(tokens, outputs, found, odd_rows_begin_at=tokens.shape[1])
+
+            return traced
 
         features = hidden_features(objective, keys, row, list(sizes), program)
         lengths = {s.name: features[s.columns[0]].shape[1] for s in present(features)}

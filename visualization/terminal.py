@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .examples import POOLED
-from .picture import NO_SPAN, Attention, Example, Picture, Slot, Token, compact
+from .picture import NO_SPAN, AttentionPattern, Example, Picture, Slot, Token, compact
 
 COLORS = ("yellow", "cyan", "magenta", "green", "red", "blue")  # of spans and of documents
 STYLES = {  # by the kind of a token
@@ -121,7 +121,7 @@ def stacked(slots: Sequence[Slot], width: int) -> list[Text]:
 # --- attention ------------------------------------------------------------------------------------
 
 
-def _panel(attention: Attention) -> Panel:
+def _panel(attention: AttentionPattern) -> Panel:
     return Panel(
         half_blocks(*pixels(attention, PIXELS)),
         box=ROUNDED,
@@ -136,13 +136,13 @@ def _panel(attention: Attention) -> Panel:
     )
 
 
-def pixels(attention: Attention, most: int) -> tuple[np.ndarray, np.ndarray]:
+def pixels(attention: AttentionPattern, most: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns the pattern scaled down to at most `most` pixels a side, queries as rows.
 
     The first array, f[rows, columns], is the share of a pixel's query-key pairs that attend. The
     second, i32[rows], is the document of a row's first query.
 
-    >>> causal = Attention("decoder", "", 3, [0, 0, 0], [1, 2, 3], [1, 1, 1])
+    >>> causal = AttentionPattern("decoder", "", 3, [0, 0, 0], [1, 2, 3], [1, 1, 1])
     >>> pixels(causal, 8)[0]
     array([[1., 0., 0.],
            [1., 1., 0.],

@@ -3,14 +3,18 @@
 import numpy as np
 import pytest
 
-from pretrax.visualization.picture import Attention
+from pretrax.visualization.picture import AttentionPattern
 from pretrax.visualization.picture_page import rectangles
 from pretrax.visualization.terminal import half_blocks, pixels
 
-CAUSAL = Attention("decoder", "", 4, starts=[0, 0, 0, 0], ends=[1, 2, 3, 4], documents=[1] * 4)
-PACKED = Attention("encoder", "", 4, starts=[0, 0, 2, 2], ends=[2, 2, 4, 4], documents=[1, 1, 2, 2])
-CROSS = Attention("cross", "", 7, starts=[0, 0, 3], ends=[3, 3, 7], documents=[1, 1, 2])
-BACKWARDS = Attention("decoder", "", 4, starts=[2, 0], ends=[4, 2], documents=[1, 1])
+CAUSAL = AttentionPattern(
+    "decoder", "", 4, starts=[0, 0, 0, 0], ends=[1, 2, 3, 4], documents=[1] * 4
+)
+PACKED = AttentionPattern(
+    "encoder", "", 4, starts=[0, 0, 2, 2], ends=[2, 2, 4, 4], documents=[1, 1, 2, 2]
+)
+CROSS = AttentionPattern("cross", "", 7, starts=[0, 0, 3], ends=[3, 3, 7], documents=[1, 1, 2])
+BACKWARDS = AttentionPattern("decoder", "", 4, starts=[2, 0], ends=[4, 2], documents=[1, 1])
 ALL = (CAUSAL, PACKED, CROSS, BACKWARDS)
 
 
@@ -37,7 +41,7 @@ def test_rectangles_cover_what_is_seen_once(attention):
 
 def test_a_small_picture_keeps_the_share_of_what_is_seen():
     n = 100
-    attention = Attention("decoder", "", n, [0] * n, list(range(1, n + 1)), [1] * n)
+    attention = AttentionPattern("decoder", "", n, [0] * n, list(range(1, n + 1)), [1] * n)
     share, _ = pixels(attention, 10)
     assert share.shape == (10, 10)
     assert share.mean() == pytest.approx(dense(attention).mean())
