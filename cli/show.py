@@ -308,7 +308,7 @@ def choose(options: argparse.Namespace, gin_arguments: GinArguments) -> Choice:
     name = name or seqio_name or name_of(build.function).rpartition(".")[2]
     mean = settings.get(".mean_span_length")
     used = "model", "corpus", "mark_document_ends", "packing", "sequence_lengths"
-    more = {key: fields.get(key) for key in used}
+    more = {key: fields.get(key) for key in used if describes_run}
     return Choice(name, build, CATALOG.get(name), mean_span_length=mean, **more)
 
 

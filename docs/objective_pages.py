@@ -4,9 +4,9 @@
     python docs/objective_pages.py bert span_corruption    the pictures of these alone
 
 A page has what is said of its objective elsewhere: objectives/catalog.py, its gin file, the table
-of docs/performance.md, the laws of tests/objectives/registry.py. Its picture is what `pretrax show`
-prints. Written are docs/objectives/NAME.md and NAME.svg, and the table of docs/objectives.md; and
-docs/images/objectives.svg, which README.md shows.
+of docs/performance.md, the laws of tests/objectives/registry.py. Its picture is an example of the
+page that `pretrax show --html` writes. The program writes docs/objectives/NAME.md and NAME.svg, the
+table of docs/objectives.md, and docs/images/objectives.svg, which README.md shows.
 """
 
 import ast
@@ -44,14 +44,18 @@ TEXT = (
     "It rains, so the fox walks home, and the dog is still asleep at night."
 )
 TEXTS = {"number_token_loss": "Of 9 8 7 6 dogs 5 4 3 sleep, and 2 or 1 or 0 dream of a fox."}
-SEED, WIDTH, MARGIN = 2, 84, 12  # of a picture: of its noise, characters, pixels at each side
-# What rich fills in; colors are legible beside a light page and a dark one.
-SVG = """<svg viewBox="0 0 {terminal_width} {terminal_height}" xmlns="http://www.w3.org/2000/svg">
-<style>text {{ font: 20px ui-monospace, Menlo, "DejaVu Sans Mono", monospace; white-space: pre }}
-{styles}</style>
-<rect x="-12" width="100%" height="100%" rx="8" fill="#292929"/>
-{backgrounds}
-{matrix}
+SEED = 2  # of the noise of a picture
+WIDTH = 760  # pixels of a picture
+LETTER = 7.83  # pixels of a letter in the widest of the usual fonts
+STANDS_OUT = set(KINDS) - set(picture_page.BARE)  # kinds of tokens with space around their text
+# A browser draws HTML within an SVG also if the SVG is an image, as on GitHub.
+FILE = """<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
+<style>{style}
+body {{ background:var(--card); border-radius:10px; padding:1.1rem 1.2rem; height:{height}px }}
+h2 {{ margin:1.6rem 0 0; padding-top:.8rem; border-top:1px solid var(--line) }}
+</style>
+<foreignObject width="{width}" height="{height}"><body xmlns="http://www.w3.org/1999/xhtml">
+{content}</body></foreignObject>
 </svg>
 """
 
@@ -268,7 +272,7 @@ def _height(of: Picture) -> int:
             heading = [LETTER * len(word) for word in (stack.name, *stack.caption.split())]
             height += 44 + 18 * _lines(heading, gap=LETTER)
             if any(slot.predicted for slot in stack.slots):
-                lines = _lines(map(_trial_width, stack.slots), gap=3)
+                lines = _lines(map(_cell_width, stack.slots), gap=3)
                 height += lines * (41 + 18 * len(stack.further))
             else:
                 height += _flow_height([slot.given for slot in stack.slots])
@@ -287,7 +291,7 @@ def _flow_height(tokens: Sequence[Token]) -> int:
     return sum(23 * _lines(line, gap=LETTER + 1) for line in words)
 
 
-def _trial_width(slot: Slot) -> float:
+def _cell_width(slot: Slot) -> float:
     tokens = [x for x in (slot.given, slot.predicted, *slot.further) if x]
     return 8 + max(LETTER * len(x.one_line) + 6 * (x.kind in STANDS_OUT) for x in tokens)
 
@@ -327,7 +331,7 @@ def _learned(name: str) -> str:
     row = re.search(rf"^\| `{name}` \|(.+)\|$", text, re.MULTILINE)
     if not row:
         return "What it learns of the small run's text is [not measured](../performance.md) yet."
-    run, steps, loss, baseline, better = (trial.strip() for trial in row[1].split("|"))
+    run, steps, loss, baseline, better = (cell.strip() for cell in row[1].split("|"))
     figure, _, least = loss.rstrip(")").partition(" (")
     of = f"the loss of `{least}`, which gained least of what it trains," if least else "its loss"
     return (
