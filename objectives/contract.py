@@ -473,10 +473,15 @@ def joint_facts(facts: Mapping[str, Facts]) -> Facts:
 
 def check_facts(objective: Objective) -> None:
     """Raises ValueError for facts, rows, prompt forms or an adaptation of an unknown kind."""
-    for name, kind in (("facts", Facts), ("adaptation", Adaptation | None)):
-        if not isinstance(got := getattr(objective, name), kind):
-            expected = getattr(kind, "__name__", "Adaptation or None")
-            raise ValueError(f"An objective's {name} must be objectives.{expected}, got {got!r}.")
+    if not isinstance(objective.facts, Facts):
+        raise ValueError(
+            f"An objective's facts must be an objectives.Facts, got {objective.facts!r}."
+        )
+    if not isinstance(objective.adaptation, Adaptation | None):
+        raise ValueError(
+            "An objective's adaptation must be an objectives.Adaptation or None, got "
+            f"{objective.adaptation!r}."
+        )
     check_rows(objective.facts.rows)
     for form in objective.facts.prompt_forms:
         check_form(form)

@@ -161,7 +161,8 @@ def test_no_slots_have_no_loss_and_no_gradient():
 def test_bfloat16_keeps_sums_and_accumulation_in_float32(monkeypatch):
     monkeypatch.setattr(cross_entropy, "slots_of_a_piece", lambda: 8)
     given = example("bfloat16")
-    for got, want in zip(*(jax.jit(f, static_argnums=1)(given, 0.1) for f in (in_pieces, plain))):
+    both = (jax.jit(f, static_argnums=1)(given, 0.1) for f in (in_pieces, plain))
+    for got, want in zip(*map(jax.tree.leaves, both), strict=True):
         assert got.dtype == jnp.float32
         np.testing.assert_allclose(got, want, rtol=1e-5)
     gradient = jax.jit(jax.grad(lambda x: in_pieces(x, 0.0).losses.sum()))(given)

@@ -86,7 +86,7 @@ def test_rows_without_a_digit_count_for_nothing():
 def test_of_span_corruption_the_sentinels_and_digits_are_learned_alike():
     objective = number_token_loss(IDS, span_corruption)
     assert objective.lengths(100) == span_corruption(IDS).lengths(100)
-    assert objective.facts.prompt_forms == span_corruption(IDS).prompt_forms
+    assert objective.facts.prompt_forms == span_corruption(IDS).facts.prompt_forms
 
 
 @pytest.mark.parametrize("digits", [(), IDS.digits[:9]])

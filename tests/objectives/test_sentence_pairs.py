@@ -197,7 +197,7 @@ def test_accuracy_is_of_the_pairs_that_count():
         "pools_weights": np.array([[1, 1, 0]]),
     }
     loss = sentence_order_prediction(IDS).loss
-    term = jax.jit(lambda batch: loss(Given(), batch))(batch)["pair_accuracy"]
+    term = jax.jit(lambda batch: loss(batch).scored(Given()))(batch)["pair_accuracy"]
     assert (float(term.sums[0]), float(term.weights[0]), term.scale) == (1, 2, None)
 
 

@@ -125,7 +125,7 @@ def test_classes_are_counted_from_the_corpus_where_no_number_is_given():
     for build in (objectives.sequence_classification, both):
         counted = with_counted_classes(build(IDS), 5)
         assert counted.facts.heads["classes"] == counted.facts.rows.num_classes == 5
-        assert all(m.objective.facts.heads.get("classes", 5) == 5 for m in counted.members)
+        assert all(m.objective.facts.heads.get("classes", 5) == 5 for m in counted.facts.members)
         with refuses(ValueError, "1", "2"):
             with_counted_classes(build(IDS), 1)
     given = objectives.token_classification(IDS, 4)

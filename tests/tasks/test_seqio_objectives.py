@@ -70,7 +70,7 @@ def test_the_objective_of_a_mixture_has_its_tasks_as_members():
     expected = [("spans_a", 2.0)] + [(f"ul2_b.{member.name}", 2.0) for member in ul2.facts.members]
     assert [(member.name, member.rate) for member in objective.facts.members] == expected
     for member, alone in zip(
-        objective.facts.members, (build(SPANS, IDS), *(m.objective for m in ul2.members))
+        objective.facts.members, (build(SPANS, IDS), *(m.objective for m in ul2.facts.members))
     ):
         assert member.objective.lengths(200) == alone.lengths(200)
 
