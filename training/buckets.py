@@ -27,7 +27,7 @@ from ..settings.run_directory import (
     address_of,
     checkpoints,
     damaged_folder,
-    stand_in,
+    local_mirror,
 )
 from .run import Run
 
@@ -45,7 +45,7 @@ def is_bucket(directory: str | os.PathLike) -> bool:
 
 def folder_of(address: str) -> str:
     """Returns the folder on this disk that stands for a run in a bucket while it trains."""
-    return stand_in(address, "runs")
+    return local_mirror(address, "runs")
 
 
 @contextlib.contextmanager
@@ -165,7 +165,7 @@ def on_this_disk(directory: str) -> str:
     if not is_bucket(directory):
         return directory
     bucket = Folder(directory)
-    local = stand_in(directory, "read")
+    local = local_mirror(directory, "read")
     if not bucket.exists(CONFIG):
         raise ValueError(f"{directory} is no run directory: it holds no {CONFIG}.")
     write_bytes(os.path.join(local, CONFIG), bucket.read(CONFIG))

@@ -399,7 +399,7 @@ def test_macros_are_options_that_say_what_they_set_and_how():
     said = " ".join(parser.format_help().split())
     assert re.search(r"--steps VALUE [\w\s]*optimizer steps \(STEPS = 1000\)", said)
     assert '"gs://…" (RUN_DIR = ' in said
-    assert re.search(r"--files VALUE paths or glob patterns.* \(FILES, to be given\)", said)
+    assert re.search(r"--files VALUE paths or glob patterns.* \(FILES, required\)", said)
     assert "--data_dir" not in said  # of other files
 
 
@@ -555,7 +555,7 @@ def test_a_file_that_is_not_text_is_named(tmp_path):
 
 @pytest.mark.parametrize("name", t5x_names.NAMES)
 def test_names_of_t5x_are_told_what_they_are_called_here(name):
-    with pytest.raises(ValueError, match=f"What T5X calls {name} is here: "):
+    with pytest.raises(ValueError, match=f"{name} is a name of T5X. In pretrax: "):
         read_run(["runs/decoder.gin"], [f"{name} = 1"])
 
 
@@ -577,7 +577,7 @@ def test_names_of_t5x_are_told_what_they_are_called_here(name):
                 'include "runs/decoder.gin"',
                 "optimizers.adamw.b1 = 0.8",
             ],
-            r"uses training.optimizers.adamw.b1, .*mine.gin, line 4.*adamw is not part of it",
+            r"uses training.optimizers.adamw.b1, .*mine.gin, line 4.*adamw is not part of the run",
         ),
         (
             [
