@@ -18,11 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pretrax import models, objectives
-from pretrax.settings import bound, t5x_names
+from pretrax.settings import t5x_names
 from pretrax.settings.atomic_writes import write_text
 from pretrax.settings.command_line import add_gin_arguments, parse_with_gin
 from pretrax.settings.gin_reader import GinReader, plain_field
-from pretrax.settings.partial import flattened
+from pretrax.settings.partial import flattened, functions_in
 from pretrax.training import Call, Partial, Run, differences
 from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.optimizers import adafactor, warmup_cosine
@@ -264,7 +264,7 @@ def test_a_preset_read_after_all_others_gives_its_own_settings(kind, tmp_path):
     # Of the presets that bind the same settings, one: the others would add nothing.
     others = {}
     for path in paths:
-        functions = bound.functions_in(read_fields([mine(tmp_path, model, f'include "{path}"')]))
+        functions = functions_in(read_fields([mine(tmp_path, model, f'include "{path}"')]))
         others[tuple((f.function, *sorted(f.settings)) for f in functions)] = path
     before = [f'include "{path}"' for path in others.values()]
     for path in paths:
