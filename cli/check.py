@@ -26,7 +26,7 @@ from ..objectives.token_ids import specimen_ids
 from ..settings.command_line import offer_completions
 from ..settings.partial import parameters
 from ..settings.printable import PrintableConsole
-from ..settings.user_errors import mistakes_in_words
+from ..settings.user_errors import report_user_errors
 from ..settings.user_modules import import_module
 from . import make_parser
 
@@ -36,7 +36,7 @@ SPECIMEN = specimen_ids(1000)
 def main(argv: Sequence[str] | None = None) -> None:
     options = parse(argv)
     console = PrintableConsole()
-    with mistakes_in_words(options.traceback):
+    with report_user_errors(options.traceback):
         objective = built(options.objective, options.settings)
         check_heads(objective.facts.heads)
         count = print_laws(console, objective)

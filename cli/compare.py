@@ -62,7 +62,7 @@ from ..settings import atomic_writes, run_directory
 from ..settings.command_line import GinArguments, add_gin_arguments, at_least, parse_with_gin
 from ..settings.extras import install_command
 from ..settings.printable import PrintableConsole
-from ..settings.user_errors import mistakes_in_words
+from ..settings.user_errors import report_user_errors
 from ..training.reporting.console import print_warning
 from . import make_parser
 
@@ -77,7 +77,7 @@ ONE_SEED = (
 def main(argv: Sequence[str] | None = None) -> None:
     options, given = parse(argv)
     stopped = "\nStopped; the same command goes on from where each run was saved."
-    with mistakes_in_words(options.traceback, stopped), sigterm_as_interrupt():
+    with report_user_errors(options.traceback, stopped), sigterm_as_interrupt():
         succeeded = compare(options, given)
     raise SystemExit(0 if succeeded else 1)
 

@@ -37,7 +37,7 @@ from ..objectives import PromptForm
 from ..settings import atomic_writes, run_directory
 from ..settings.command_line import add_trust_argument, at_least, offer_completions
 from ..settings.printable import PrintableConsole
-from ..settings.user_errors import mistakes_in_words
+from ..settings.user_errors import report_user_errors
 from ..training.buckets import is_bucket, on_this_disk
 from ..training.conversion.converted_vocabularies import (
     config_ids,
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(argv)
     jax.config.update("jax_platforms", "cpu")  # an accelerator's memory may not hold a whole model
     console = PrintableConsole(highlight=False)
-    with mistakes_in_words(options.traceback):
+    with report_user_errors(options.traceback):
         if options.source.startswith((HF, T5X)):
             check_new(options.to)
             write_run(console, options, read(options))

@@ -45,7 +45,7 @@ from ..settings.command_line import (
     opening,
 )
 from ..settings.printable import PrintableConsole
-from ..settings.user_errors import mistakes_in_words
+from ..settings.user_errors import report_user_errors
 from ..training.buckets import on_this_disk
 from ..training.devices.compiled_programs import keep_compiled
 from ..training.devices.mesh import make_mesh, placed_on
@@ -65,7 +65,7 @@ ANSWER_OPTIONS = ("examples", "mode", "beams", "max_new", "batch_size", "fsdp", 
 def main(argv: Sequence[str] | None = None) -> None:
     options = parse(argv)
     console = PrintableConsole(highlight=False)
-    with mistakes_in_words(options.traceback):
+    with report_user_errors(options.traceback):
         check_alone("evaluate")
         options.run = on_this_disk(options.run)
         keep_compiled()

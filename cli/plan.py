@@ -26,7 +26,7 @@ from ..settings.command_line import (
     parse_with_gin,
 )
 from ..settings.printable import PrintableConsole
-from ..settings.user_errors import mistakes_in_words
+from ..settings.user_errors import report_user_errors
 from ..training.devices.accelerators import kind_of_name, short_names
 from ..training.run import Run
 from ..training.run_configuration import read_fields
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if mistake := mistake_of(options, gin_arguments, given_options(parser, options, argv)):
         parser.error(mistake)
     console = PrintableConsole(highlight=False)
-    with mistakes_in_words(options.traceback):
+    with report_user_errors(options.traceback):
         law = law_of_directory(options.law) if options.law else None
         chips = Chips(kind_of_name(options.of), options.chips, options.mfu) if options.of else None
         if gin_arguments.files:

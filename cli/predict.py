@@ -37,7 +37,7 @@ from ..settings.command_line import (
     offer_completions,
 )
 from ..settings.printable import PrintableConsole
-from ..settings.user_errors import mistakes_in_words
+from ..settings.user_errors import report_user_errors
 from ..settings.user_modules import import_module
 from ..training.buckets import on_this_disk
 from ..training.devices.compiled_programs import keep_compiled
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(argv)
     console = PrintableConsole(highlight=False)
     stopped = "\nInterrupted; the same command continues with the first line without an answer."
-    with mistakes_in_words(options.traceback, stopped):
+    with report_user_errors(options.traceback, stopped):
         check_alone("predict")
         options.run = on_this_disk(options.run)
         keep_compiled()
@@ -125,7 +125,7 @@ def import_modes(argv: Sequence[str] | None) -> None:
     parser.add_argument("--module", action="append", default=[])
     parser.add_argument("--traceback", action="store_true")
     options, _ = parser.parse_known_args(argv)
-    with mistakes_in_words(options.traceback):
+    with report_user_errors(options.traceback):
         for module in options.module:
             import_module(module)
 

@@ -29,7 +29,7 @@ from ..preprocessing.preparation import (
 from ..settings import atomic_writes
 from ..settings.command_line import add_gin_arguments, at_least, parse_with_gin
 from ..settings.printable import PrintableConsole
-from ..settings.user_errors import mistakes_in_words
+from ..settings.user_errors import report_user_errors
 from . import make_parser
 
 LOCK = ".lock"  # held by the command that prepares
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add_gin_arguments(parser, default=DEFAULT)
     options, gin_arguments = parse_with_gin(parser, argv, Preparation, [DEFAULT])
     stopped = "\nStopped; the same command goes on after the tasks that are complete."
-    with mistakes_in_words(options.traceback, stopped):
+    with report_user_errors(options.traceback, stopped):
         preparation = read_preparation(*gin_arguments)
         held = out_path(preparation, LOCK)
         with atomic_writes.locked(held, f"{preparation.out} is prepared"):

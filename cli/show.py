@@ -43,7 +43,7 @@ from ..settings.command_line import (
 )
 from ..settings.partial import as_partial, flattened
 from ..settings.printable import PrintableConsole
-from ..settings.user_errors import mistakes_in_words
+from ..settings.user_errors import report_user_errors
 from ..tasks import sample_text
 from ..tasks.sample_text import SampleText
 from ..training.buckets import on_this_disk
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def run(argv: Sequence[str]) -> None:
     options, gin_arguments = read_command_line(argv)
     console = PrintableConsole(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
-    with mistakes_in_words(options.traceback):
+    with report_user_errors(options.traceback):
         if options.run:
             options.run = on_this_disk(options.run)
         if options.list:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from ..settings.command_line import add_gin_arguments, parse_with_gin
-from ..settings.user_errors import mistakes_in_words
+from ..settings.user_errors import report_user_errors
 from ..training.compile_check import check
 from ..training.devices.compiled_programs import keep_compiled
 from ..training.devices.topologies import EXAMPLE, read_topology, use_cpu
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add_gin_arguments(parser, default=QUICKSTART)
     options, gin_arguments = parse_with_gin(parser, argv, Run, files=[QUICKSTART])
     resumes = "" if options.compile else "; the same command continues from the last checkpoint"
-    with without_shutdown(), mistakes_in_words(options.traceback, f"\nInterrupted{resumes}."):
+    with without_shutdown(), report_user_errors(options.traceback, f"\nInterrupted{resumes}."):
         gin = gin_arguments._replace(files=gin_arguments.files or (QUICKSTART,))
         if options.compile is not None:
             topology = read_topology(options.compile)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import fsspec
 
 from ..settings.atomic_writes import read_record
-from ..settings.extras import words_of_absent
+from ..settings.extras import missing_package_message
 
 # that `datasets` saves
 _STATE = "state.json"
@@ -117,7 +117,9 @@ def _in_bucket(pattern: str) -> list[str]:
         filesystem, path = fsspec.core.url_to_fs(pattern)
         paths = filesystem.glob(path) if glob.has_magic(path) else filesystem.find(path)
     except ImportError as error:
-        raise ValueError(f"{pattern} cannot be read: {words_of_absent(error) or error}") from error
+        raise ValueError(
+            f"{pattern} cannot be read: {missing_package_message(error) or error}"
+        ) from error
     except Exception as error:  # each kind of bucket has its own
         raise ValueError(f"{pattern} cannot be read: {error}.") from error
     return sorted(filesystem.unstrip_protocol(one) for one in paths)

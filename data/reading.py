@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import fsspec
 
 from ..settings.atomic_writes import parse_json
-from ..settings.extras import words_of_absent
+from ..settings.extras import missing_package_message
 
 JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
 BOM = b"\xef\xbb\xbf"  # that some programs begin UTF-8 with
@@ -162,7 +162,7 @@ def opened(path: str, advance: Callable[[int], object] = lambda size: None) -> I
                 file = io.BufferedReader(_ZstdFile(file), BUFFER)
             yield file
         except ImportError as error:  # of a package for a format
-            raise ValueError(f"{path}: {words_of_absent(error) or error}") from error
+            raise ValueError(f"{path}: {missing_package_message(error) or error}") from error
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             kind = "zstd" if packed == ".zst" else "gzip"
             bad = Bad(path, "damaged", f"no whole {kind} file ({error})")

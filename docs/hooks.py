@@ -157,10 +157,10 @@ def run_fields() -> str:
 
 
 def t5x() -> str:
-    """What T5X calls a setting, from settings/t5x_names.py."""
+    """T5X's names of settings, from settings/t5x_names.py."""
     names = literal("settings/t5x_names.py", "NAMES")
     return table(
-        ["in T5X", "here"],
+        ["in T5X", "in pretrax"],
         [[f"`{name}`", here.replace("{", "&#123;")] for name, here in names.items()],
     )
 

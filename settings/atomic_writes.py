@@ -1,9 +1,10 @@
-"""Files that are written whole or not at all, read with clear errors, and held by one process.
+"""Atomic writes of files, reads with clear errors, and locks.
 
     write_json("runs/mine/classes.json", ["no", "yes"])
     read_json("runs/mine/classes.json")    # ["no", "yes"]
 
-Paths are strings or `os.PathLike`. Needs the standard library alone, so that everything can use it.
+Paths are strings or `os.PathLike`. This module needs only the standard library, so that everything
+can use it.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ CRC32 = "crc32"  # key of the checksum in a JSON file
 CHECKSUMS = "pretrax_checksums.json"  # in the folder of an exported model; transformers ignores it
 _TEXT_SEAL = "# crc32: "
 
-# Errors of what takes apart a value of JSON that is other than expected.
+# Errors of code that takes apart a JSON value of unexpected structure.
 UNLIKE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 One = TypeVar("One")
@@ -31,7 +32,7 @@ One = TypeVar("One")
 def read_json(path: str | os.PathLike) -> Any:
     """Returns the value of a JSON file, without its checksum if it is `sealed`.
 
-    Raises OSError for none, ValueError for a damaged one.
+    Raises OSError if the file cannot be opened, and ValueError if it is damaged.
     """
     try:
         with open(path, "rb") as file:
@@ -52,12 +53,12 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_record(path: str | os.PathLike, build: Callable[[Any], One]) -> One:
-    """Returns what `build` makes of the value of a JSON file.
+    """Returns the result of `build` for the value of a JSON file.
 
         read_record("runs/mine/result.json", lambda record: record["step"])     # 1000
 
-    Raises OSError for none, and ValueError, naming the file, where it is damaged or of another
-    version.
+    Raises OSError if the file cannot be opened. Raises ValueError, naming the file, if it is
+    damaged or was written by another version.
     """
     value = read_json(path)
     try:
@@ -67,15 +68,15 @@ def read_record(path: str | os.PathLike, build: Callable[[Any], One]) -> One:
 
 
 def damaged(path: str | os.PathLike, why: object) -> ValueError:
-    """Returns an error that says which file of a directory cannot be read."""
+    """Returns an error that names a file that cannot be read."""
     return ValueError(
-        f"{os.fspath(path)} is damaged ({why}): bring it back from a copy, or start anew in "
+        f"{os.fspath(path)} is damaged ({why}): restore it from a copy, or start again in "
         "another run directory."
     )
 
 
 def checksum(path: str | os.PathLike) -> int:
-    """Returns the CRC-32 of a file, which tells changed and permuted bytes."""
+    """Returns the CRC-32 of a file, which detects changed and permuted bytes."""
     value = 0
     with open(path, "rb") as file:
         while block := file.read(1 << 20):
@@ -100,10 +101,10 @@ def unsealed(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     if not isinstance(values, Mapping) or CRC32 not in values:
         raise ValueError(f"it has no {CRC32!r}")
-    found = {name: value for name, value in values.items() if name != CRC32}
-    if sealed(found)[CRC32] != values[CRC32]:
+    original = {name: value for name, value in values.items() if name != CRC32}
+    if sealed(original)[CRC32] != values[CRC32]:
         raise ValueError("its checksum differs: it was changed after it was written")
-    return found
+    return original
 
 
 def without_checksum(value: Any) -> Any:
@@ -170,7 +171,7 @@ def check_checksums(directory: str | os.PathLike) -> None:
 
 
 def write_json(path: str | os.PathLike, value: Any) -> None:
-    """Writes `value` as readable JSON, whole or not at all."""
+    """Writes `value` as indented JSON, atomically."""
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False))
 
 
@@ -180,15 +181,15 @@ def write_record(path: str | os.PathLike, values: Mapping[str, Any]) -> None:
 
 
 def write_text(path: str | os.PathLike, text: str) -> None:
-    """Writes `text` as UTF-8, whole or not at all."""
+    """Writes `text` as UTF-8, atomically."""
     write_bytes(path, text.encode("utf-8"))
 
 
 def write_bytes(path: str | os.PathLike, content: bytes) -> None:
-    """Writes a file whole or not at all, also where several processes write it at once.
+    """Writes a file atomically, even if several processes write it at once.
 
-    Missing folders are made. A reader, or a process that is killed, finds the old file or the new
-    one. Raises OSError where the folder cannot be written.
+    Missing folders are created. A reader finds either the old file or the new file, even if the
+    writing process is killed. Raises OSError if the folder cannot be written.
     """
     folder, name = os.path.split(os.path.abspath(path))
     os.makedirs(folder, exist_ok=True)
@@ -196,7 +197,7 @@ def write_bytes(path: str | os.PathLike, content: bytes) -> None:
     try:
         with naming(path), os.fdopen(handle, "wb") as file:
             file.write(content)
-        os.chmod(temporary, 0o644)  # mkstemp's is private
+        os.chmod(temporary, 0o644)  # mkstemp creates files that only their owner can read
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
@@ -205,7 +206,7 @@ def write_bytes(path: str | os.PathLike, content: bytes) -> None:
 
 @contextlib.contextmanager
 def naming(path: str | os.PathLike) -> Iterator[None]:
-    """Has an OSError that names no file, as that of a full disk does not, name this one.
+    """Adds this path to an OSError that does not name a file, such as the error of a full disk.
 
     with naming("exported"): ...    # [Errno 28] No space left on device: 'exported'
     """
@@ -219,7 +220,7 @@ def naming(path: str | os.PathLike) -> Iterator[None]:
 
 @contextlib.contextmanager
 def whole_folder(path: str | os.PathLike) -> Iterator[str]:
-    """Yields a folder beside `path`, whose files are moved there when all of them are written.
+    """Yields a folder next to `path`. Its files are moved to `path` when all of them are written.
 
         with whole_folder("exported") as folder: ...    # until then it is exported.partial
 
@@ -248,13 +249,19 @@ def whole_folder(path: str | os.PathLike) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def locked(path: str | os.PathLike, what: str) -> Iterator[None]:
-    """Holds a file for this process alone; one that dies, however it does, holds it no longer.
+def locked(path: str | os.PathLike, activity: str) -> Iterator[None]:
+    """Locks a file for this process. The system releases the lock if the process dies.
 
         with locked("answers.jsonl", "predict writes answers.jsonl"): ...
 
-    The file is made where it is missing, and removed if it is empty in the end. On a disk without
-    locks nothing is held. Raises ValueError, saying `what` another process does, if one holds it.
+    A missing file is created. An empty file is removed at the end. Nothing is locked on a disk
+    that does not support locks.
+
+    Args:
+      path: the file to lock.
+      activity: what a process does while it holds the lock, for the error message.
+
+    Raises ValueError if another process holds the lock.
     """
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     with contextlib.ExitStack() as opened:
@@ -264,11 +271,12 @@ def locked(path: str | os.PathLike, what: str) -> Iterator[None]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise ValueError(
-                    f"{what} already, in another process: wait for its end, or stop it first."
+                    f"{activity} already, in another process: wait for its end, or stop it first."
                 ) from None
             except OSError:  # some network disks have no locks
                 pass
-            with contextlib.suppress(FileNotFoundError):  # else its holder removed it meanwhile
+            # Otherwise the previous holder has removed this file, and the lock protects nothing.
+            with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
                     break
         try:

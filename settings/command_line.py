@@ -1,11 +1,11 @@
-"""What the command lines of all verbs share: gin files, and what they name.
+"""Options that all commands share: gin files, and their macros and settings.
 
     pretrax train --gin_file=runs/own_text.gin --files='data/*.txt' --steps=500
 
-`--gin_file` may be repeated, later files override earlier ones. What they name in capitals, such as
-STEPS, is an option of its own, which overrides them, as `--gin.NAME=VALUE` does for any setting.
-T5X's spellings `--gin_bindings="NAME = VALUE"` and `--gin_search_paths=DIR,DIR` are taken too; of
-two bindings of one name, in either spelling, the later one holds.
+`--gin_file` may be repeated; later files override earlier files. Each macro of the files, such as
+STEPS, is also an option that overrides its value. `--gin.NAME=VALUE` overrides any setting. T5X's
+spellings `--gin_bindings="NAME = VALUE"` and `--gin_search_paths=DIR,DIR` work too. If a command
+line has two bindings of one name, in either spelling, the later one holds.
 """
 
 import argparse
@@ -23,11 +23,11 @@ from ..constraints import selector_of
 from .gin_reader import GIN_CONFIGS, GinReader, Macro, named_gin_files, near, value_in_gin
 from .meanings import meaning
 from .printable import printable
-from .system_errors import words_of
+from .system_errors import system_error_message
 
 
 class GinArguments(NamedTuple):
-    """Gin files and bindings of a command line, the arguments of `gin_reader.read_settings`."""
+    """Gin files and bindings of a command line, as arguments of `gin_reader.read_settings`."""
 
     files: tuple[str, ...]
     bindings: tuple[str, ...]
@@ -36,13 +36,14 @@ class GinArguments(NamedTuple):
 
 
 class OneValue(argparse.Action):
-    """Stores the value of an option, and refuses the same option with another value.
+    """Stores the value of an option, and refuses a repeated option with a different value.
 
-    argparse keeps the last value alone, so that `--run=A --run=B` would do nothing with A. Options
-    that take several values have the action "append" or "extend".
+    argparse keeps only the last value, so `--run=A --run=B` would silently ignore A. Options that
+    take several values have the action "append" or "extend".
     """
 
-    _stored: tuple[argparse.Namespace, object] | None = None  # by the parse that goes on
+    # The namespace of the current parse, and the value stored in it.
+    _stored: tuple[argparse.Namespace, object] | None = None
 
     def __call__(self, parser, namespace, values, option_string=None):
         if self.option_strings and self._stored and self._stored[0] is namespace:
@@ -56,47 +57,47 @@ class OneValue(argparse.Action):
 
 
 def refuse_repeated_options(parser: argparse.ArgumentParser) -> None:
-    """Makes `OneValue` the action of the options that are added to a parser without an action."""
+    """Makes `OneValue` the default action of a parser's options."""
     for name in (None, "store"):
         parser.register("action", name, OneValue)
 
 
 def add_gin_arguments(parser: argparse.ArgumentParser, default: str | None = None) -> None:
-    """Adds what `parse_with_gin` reads; `default` is for the help."""
-    standard = f" (default: {default})" if default else ""
-    files = f"a gin file: a path, or a name within pretrax's gin_configs; may be repeated{standard}"
-    _add_repeatable(parser, "--gin_file", "FILE", files).completer = _gin_files_from
+    """Adds the options that `parse_with_gin` reads. Help shows `default` as the default."""
+    shown_default = f" (default: {default})" if default else ""
+    files = f"a gin file: a path or a name in pretrax's gin_configs; may be repeated{shown_default}"
+    _add_repeatable(parser, "--gin_file", "FILE", files).completer = _complete_gin_file
     parser.add_argument(
         "--gin.NAME",
         dest="unused",
         metavar="VALUE",
-        help="overrides a value of the gin files, e.g. --gin.training.Run.seed=1",
+        help="override a value of the gin files, e.g. --gin.training.Run.seed=1",
     )
     spelling = 'the same in gin\'s own spelling, e.g. --gin_bindings="training.Run.seed = 1"'
     _add_repeatable(parser, "--gin_bindings", "BINDING", spelling)
-    folders = "folders, separated by commas, in which gin files are looked for as well"
+    folders = "more folders in which to look for gin files, separated by commas"
     _add_repeatable(parser, "--gin_search_paths", "DIRS", folders)
     add_trust_argument(parser)
 
 
 def add_trust_argument(parser: argparse.ArgumentParser) -> None:
-    """Adds --trust, the modules that a run directory may name, see `settings.trust`."""
+    """Adds --trust, which names modules that a run directory may use, see `settings.trust`."""
     modules = (
-        "a module that the config.gin of a run directory may name, such as that of your own "
-        "objective; repeatable"
+        "a module that the config.gin of a run directory may name, such as the module of your own "
+        "objective; may be repeated"
     )
     _add_repeatable(parser, "--trust", "MODULE", modules)
 
 
 def _add_repeatable(parser: argparse.ArgumentParser, name: str, metavar: str, text: str) -> Any:
-    """Returns the action, of which argcomplete reads `completer`."""
+    """Adds an option that may be repeated. argcomplete reads `completer` of the returned action."""
     return parser.add_argument(name, action="append", default=[], metavar=metavar, help=text)
 
 
-def _gin_files_from(prefix: str, **_) -> list[str]:
-    """Returns how a name of a gin file may go on: within pretrax's own, and from here."""
-    here = (found for end in ("*.gin", "*/") for found in glob.glob(glob.escape(prefix) + end))
-    return [*named_gin_files(), *here]
+def _complete_gin_file(prefix: str, **_) -> list[str]:
+    """Returns completions of a gin file's name: pretrax's files, and paths from the folder."""
+    paths = (path for end in ("*.gin", "*/") for path in glob.glob(glob.escape(prefix) + end))
+    return [*named_gin_files(), *paths]
 
 
 def parse_with_gin(
@@ -105,46 +106,49 @@ def parse_with_gin(
     configured: Callable,
     files: Sequence[str] = (),
 ) -> tuple[argparse.Namespace, GinArguments]:
-    """Returns the options of a command line (None: the program's own), and its gin arguments.
+    """Returns the options of a command line, and its gin arguments.
 
-    Each macro of the gin files, such as STEPS, is an option as well: --steps=500. The parser takes
-    no abbreviations. Exits with a message for any other argument.
+    Each macro of the gin files, such as STEPS, is an option as well: --steps=500. Abbreviations
+    are not accepted. An unknown argument ends the program with a message.
 
     Args:
-      configured: what the gin files configure.
-      files: that are read where the command line names none.
+      parser: a parser with the options of `add_gin_arguments`.
+      argv: the command line. None: the program's own command line.
+      configured: the class or function that the gin files configure.
+      files: gin files to read if the command line does not name any.
     """
     argv = sys.argv[1:] if argv is None else list(argv)
     macros: Mapping[str, Macro] = {}
-    unread = ""
+    failure = ""
     try:
         macros = _macros(argv, configured, files)
     except (ValueError, OSError) as error:  # it is raised again when the files are read in full
-        unread = words_of(error) or str(error)
-    _add_macros(parser, macros, f"cannot be listed: {printable(unread)}" if unread else None)
+        failure = system_error_message(error) or str(error)
+    _add_macros(parser, macros, f"cannot be listed: {printable(failure)}" if failure else None)
     offer_completions(parser)
-    options, others = parser.parse_known_args([_as_binding(one, macros) for one in argv])
-    if others and unread:  # in which the others may be settings
-        parser.exit(2, printable(f"\nerror: {unread}\n"))
-    if others:
+    options, unknown = parser.parse_known_args([_as_binding(one, macros) for one in argv])
+    if unknown and failure:  # the arguments may be settings of the files that cannot be read
+        parser.exit(2, printable(f"\nerror: {failure}\n"))
+    if unknown:
         known = [f"--{name.lower()}" for name in macros]
-        unknown = others[0].partition("=")[0]
-        hint = _where_it_is(unknown, _given_gin(argv).files) or near(
-            unknown, known, "; other settings are --gin.NAME=VALUE"
+        option = unknown[0].partition("=")[0]
+        hint = _files_with_option(option, _gin_arguments_in(argv).files) or near(
+            option, known, "; other settings are --gin.NAME=VALUE"
         )
-        parser.error(f"unknown argument {others[0]!r}{hint}")
+        parser.error(f"unknown argument {unknown[0]!r}{hint}")
     return options, _gin_arguments(options)
 
 
-def _where_it_is(option: str, given: Collection[str]) -> str:
-    """Returns which gin files have an option that is unknown to the `given` files, "" if none has.
+def _files_with_option(option: str, named: Collection[str]) -> str:
+    """Returns a hint which gin files have an option that the `named` files lack; "" if none has.
 
-    _where_it_is("--store", [])  # ", which takes a --gin_file that has it: corpora/token_store.gin"
+    _files_with_option("--store", [])
+    # ", which takes a --gin_file that has it: corpora/token_store.gin"
     """
     macro = re.compile(rf"%{re.escape(option.removeprefix('--').upper())}\b")
     files = [name for name in named_gin_files() if name.startswith(("corpora/", "objectives/"))]
     having = [name for name in files if macro.search((GIN_CONFIGS / name).read_text("utf-8"))]
-    if overridden := [name for name in having if name in given]:
+    if overridden := [name for name in having if name in named]:
         return (
             f": --gin_file={overridden[0]} has it, but a later file replaces what uses it. Name "
             f"{overridden[0]} last."
@@ -153,25 +157,25 @@ def _where_it_is(option: str, given: Collection[str]) -> str:
 
 
 def offer_completions(parser: argparse.ArgumentParser) -> None:
-    """Ends the program with completions where it is a shell that runs it, to ask for them."""
+    """Prints completions and ends the program if a shell runs it to ask for completions."""
     if "_ARGCOMPLETE" in os.environ:
-        import argcomplete  # here, as no other call needs it
+        import argcomplete  # not at the top: other calls do not need it
 
         argcomplete.autocomplete(parser, always_complete_options="long")
 
 
-def _given_gin(argv: Sequence[str]) -> GinArguments:
-    """Returns the gin arguments of a command line whose other arguments are not known yet."""
+def _gin_arguments_in(argv: Sequence[str]) -> GinArguments:
+    """Returns the gin arguments of a command line, ignoring all other arguments."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     add_gin_arguments(parser)
     return _gin_arguments(parser.parse_known_args(argv)[0])
 
 
 def _macros(argv: Sequence[str], configured: Callable, files: Sequence[str]) -> dict[str, Macro]:
-    """Returns the macros of the gin files that a command line names, else of `files`."""
-    given = _given_gin(argv)
-    reader = GinReader(configured, given.search_paths, given.trusted)
-    return reader.read(given.files or files).macros()
+    """Returns the macros of a command line's gin files; of `files` if it names none."""
+    arguments = _gin_arguments_in(argv)
+    reader = GinReader(configured, arguments.search_paths, arguments.trusted)
+    return reader.read(arguments.files or files).macros()
 
 
 def _gin_arguments(options: argparse.Namespace) -> GinArguments:
@@ -183,12 +187,12 @@ def _gin_arguments(options: argparse.Namespace) -> GinArguments:
 def _add_macros(
     parser: argparse.ArgumentParser, macros: Mapping[str, Macro], about: str | None
 ) -> None:
-    """Adds an option for each macro, but for those of which the parser has one of its own."""
+    """Adds an option for each macro, unless the parser already has an option of that name."""
     group = parser.add_argument_group("settings of the gin files", about)
     for name, macro in macros.items():
         meanings = filter(None, (meaning(*setting) for setting in macro.settings))
-        words = next(meanings, "".join(f"{selector_of(f)}.{x}" for f, x in macro.settings[:1]))
-        value = f"{name} = {macro.value!r}" if macro.is_given else f"{name}, to be given"
+        text = next(meanings, "".join(f"{selector_of(f)}.{x}" for f, x in macro.settings[:1]))
+        value = f"{name} = {macro.value!r}" if macro.is_given else f"{name}, required"
         with contextlib.suppress(argparse.ArgumentError):
             group.add_argument(
                 f"--{name.lower()}",
@@ -196,12 +200,12 @@ def _add_macros(
                 action="append",
                 type=functools.partial(_binding, macros, name),
                 metavar="VALUE",
-                help=f"{words} ({value})".replace("%", "%%"),
+                help=f"{text} ({value})".replace("%", "%%"),
             )
 
 
 def _as_binding(argument: str, macros: Mapping[str, Macro]) -> str:
-    """Returns --gin.NAME=VALUE in gin's own spelling, so that all bindings are in one list."""
+    """Rewrites --gin.NAME=VALUE as --gin_bindings, so that all bindings are in one list."""
     name, equals, value = argument.removeprefix("--gin.").partition("=")
     if not argument.startswith("--gin.") or not equals or not name:
         return argument
@@ -213,7 +217,7 @@ def _binding(macros: Mapping[str, Macro], name: str, text: str) -> str:
 
 
 def as_option(binding: str) -> str:
-    """Returns the option that makes a binding, as it is typed into a shell.
+    """Returns the shell option for a binding.
 
     >>> print(as_option("training.Run.packing = 'single'"))
     --gin.training.Run.packing=single
@@ -230,9 +234,12 @@ def as_option(binding: str) -> str:
 def given_options(
     parser: argparse.ArgumentParser, options: argparse.Namespace, argv: Sequence[str] | None
 ) -> set[str]:
-    """Returns the names of the options that a command line gives, also of one given as its default.
+    """Returns the names of the options that a command line gives, even with their default value.
 
-    `options` is what the parser made of it; None: the program's own command line.
+    Args:
+      parser: the parser of the command line.
+      options: the parsed options.
+      argv: the command line. None: the program's own command line.
     """
     absent = argparse.Namespace(**dict.fromkeys(vars(options)))
     parsed, _ = parser.parse_known_args(argv, absent)
@@ -240,27 +247,27 @@ def given_options(
 
 
 def add_device_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds how a trained model is applied: texts at once, and the mesh of its parameters."""
-    large = "rows are sharded over all devices; for a model too large for one of them:"
+    """Adds the batch size and the mesh axes with which a trained model is applied."""
+    large = "rows are sharded over all devices; for a model too large for one device:"
     add = parser.add_argument_group("devices", large).add_argument
-    add("--batch_size", type=at_least(1), metavar="N", default=32, help="texts at once")
+    add("--batch_size", type=at_least(1), metavar="N", default=32, help="number of texts at once")
     number: dict = dict(type=at_least(1), default=1, metavar="N")
     add("--fsdp", **number, help="shard the parameters over N devices")
-    add("--tensor", **number, help="and matrix products over N")
+    add("--tensor", **number, help="shard matrix products over N devices")
 
 
 def opening(options: argparse.Namespace) -> str:
-    """Returns the options with which another verb opens the run."""
+    """Returns the options with which another command opens the run."""
     return shlex.join([f"--run={options.run}", *(f"--trust={name}" for name in options.trust)])
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """The type of an option whose value is a whole number, `least` or more."""
+    """Returns the type of an option whose value is a whole number, `least` or more."""
 
     def number(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
-            words = f"expected a whole number, {least} or more, got {text!r}"
-            raise argparse.ArgumentTypeError(words)
+            message = f"expected a whole number, {least} or more, got {text!r}"
+            raise argparse.ArgumentTypeError(message)
         return int(text)
 
     return number

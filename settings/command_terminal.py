@@ -59,7 +59,7 @@ def in_terminal() -> Iterator[None]:
     _prepare_streams()
     atexit.unregister(_end_silently_at_interrupt)  # register it only once
     atexit.register(_end_silently_at_interrupt)
-    with interrupts_in_words("\nInterrupted."), failed_output_in_words():
+    with exit_on_interrupt("\nInterrupted."), exit_on_failed_output():
         yield
 
 
@@ -114,7 +114,7 @@ def show(text: str) -> None:
 
 
 @contextlib.contextmanager
-def failed_output_in_words() -> Iterator[None]:
+def exit_on_failed_output() -> Iterator[None]:
     """Ends the program if nothing more can be written to standard output.
 
     If a reader such as `head` has closed the pipe, the status is 1 and nothing is printed.
@@ -158,7 +158,7 @@ def _drop_output() -> None:
 
 
 @contextlib.contextmanager
-def interrupts_in_words(words: str) -> Iterator[None]:
+def exit_on_interrupt(words: str) -> Iterator[None]:
     """Ends the program with these words and status 130 at Ctrl-C.
 
     The first Ctrl-C unwinds the stack, so that files and processes are closed. A second one during

@@ -1,10 +1,10 @@
-"""Packages that not every installation has: the extras of setup.py."""
+"""Optional packages: the extras of setup.py, and what each package is needed for."""
 
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]  # of the package, and of a checkout
+ROOT = Path(__file__).resolve().parents[1]  # the package's folder, or the root of a checkout
 
-# Package -> its extra, and what takes it.
+# Package -> (the extra that installs it, what it is needed for).
 EXTRAS = {
     **dict.fromkeys(("datatrove", "orjson", "xxhash"), ("prepare", "To prepare text")),
     **dict.fromkeys(("pyarrow", "zstandard"), ("prepare", "To read such files")),
@@ -23,25 +23,27 @@ EXTRAS = {
 }
 
 
-def words_of_absent(error: ImportError) -> str | None:
-    """Returns what to install for a package that is not there; None where no extra brings it.
+def missing_package_message(error: ImportError) -> str | None:
+    """Returns how to install the package that an import did not find; None if no extra has it.
 
-    >>> words_of_absent(ModuleNotFoundError(name="seqio.utils"))
-    "To read SeqIO tasks and mixtures takes seqio, not installed here: pip install -e '.[seqio]'"
+    >>> missing_package_message(ModuleNotFoundError(name="warcio.utils"))
+    "To read web pages, pretrax needs warcio, which is not installed: pip install -e '.[prepare]'"
     """
-    name = error.name or getattr(error.__cause__, "name", None)  # fsspec says so of its own
+    # fsspec raises an ImportError without a name, from an error that has the name.
+    name = error.name or getattr(error.__cause__, "name", None)
     package = (name or "").partition(".")[0]
     if package not in EXTRAS:
         return None
-    extra, what = EXTRAS[package]
-    return f"{what} takes {package}, not installed here: {install_command(extra)}"
+    extra, purpose = EXTRAS[package]
+    return f"{purpose}, pretrax needs {package}, which is not installed: {install_command(extra)}"
 
 
 def install_command(extra: str) -> str:
     """Returns the command that adds an extra to this installation.
 
-    A checkout, which an editable install runs from, is named by `.` in its own folder and by its
-    path elsewhere. An installed wheel holds no setup.py; pip finds its extras by its name.
+    An editable install runs from a checkout. The command names the checkout `.` if it is the
+    working folder, and by its path otherwise. An installed wheel has no setup.py, so the command
+    uses the name of the package.
     """
     if not (ROOT / "setup.py").is_file():
         return f"pip install 'pretrax[{extra}]'"

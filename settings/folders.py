@@ -1,7 +1,7 @@
 """A folder on a disk or in a bucket: `Folder("stores/mine")`, `Folder("gs://bucket/stores/mine")`.
 
-fsspec finds a bucket's file system by its address. Files on a disk are mapped to memory; of a
-bucket's files, ranges are read, many at once.
+fsspec chooses a bucket's file system by its address. Files on a disk are memory-mapped. From a
+bucket, many ranges of files are read at once.
 """
 
 import os
@@ -14,21 +14,22 @@ import numpy as np
 from fsspec.core import url_to_fs
 
 from .atomic_writes import write_bytes
-from .extras import words_of_absent
+from .extras import missing_package_message
 
 
 class Folder:
-    """A folder, and its files by their names in it, such as `"train/00003.json"`."""
+    """A folder whose files are named by their paths in it, such as `"train/00003.json"`."""
 
     def __init__(self, path: str | os.PathLike):
         self.path = os.fspath(path)
         self.is_local = "://" not in self.path
         try:
-            # What other processes write must be seen.
+            # Listings are not cached, so that files of other processes are seen.
             self._files, self._root = url_to_fs(self.path, use_listings_cache=False)
         except ImportError as error:
-            words = words_of_absent(error) or error  # which says what package to install
-            raise ValueError(f"{self.path} cannot be opened: {words}") from error
+            # The message of fsspec's own error also says what package to install.
+            message = missing_package_message(error) or error
+            raise ValueError(f"{self.path} cannot be opened: {message}") from error
         except ValueError as error:
             raise ValueError(f"{self.path} cannot be opened: {error}") from error
         self._maps: dict[str, np.ndarray] = {}
@@ -41,7 +42,7 @@ class Folder:
         return self._files.exists(self._within(name))
 
     def names(self, folder: str = "") -> list[str]:
-        """Returns the names of the files in a folder of it, sorted; none where there is none."""
+        """Returns the sorted names of the files in a subfolder; [] if it does not exist."""
         try:
             listed = self._files.ls(self._within(folder), detail=False)
         except FileNotFoundError:
@@ -49,27 +50,33 @@ class Folder:
         return sorted(posixpath.basename(file) for file in listed)
 
     def tree(self) -> list[str]:
-        """Returns the names of all files in it, such as `"train/00003.json"`, sorted."""
+        """Returns the sorted names of all files, such as `"train/00003.json"`."""
         return sorted(posixpath.relpath(file, self._root) for file in self._files.find(self._root))
 
     def read(self, name: str) -> bytes:
-        """Returns the content of a file. Raises FileNotFoundError where there is none."""
+        """Returns the content of a file. Raises FileNotFoundError if the file does not exist."""
         return self._files.cat_file(self._within(name))
 
     def mapped(self, name: str) -> np.ndarray:
-        """Returns the content of a file, u8[n], that takes no memory until it is read, and can be
-        given up: mapped, from a bucket a copy of it in the folder of temporary files.
+        """Returns the content of a file, u8[n], memory-mapped.
 
-        Raises FileNotFoundError where there is none.
+        The system loads its pages when they are read and may drop them again. A file in a bucket
+        is copied to the folder of temporary files first.
+
+        Raises FileNotFoundError if the file does not exist.
         """
         if self.is_local:
             return self._map(name)
-        with tempfile.NamedTemporaryFile(prefix="pretrax-") as copy:  # mapped, it needs no name
+        # The map stays valid after the temporary file is deleted.
+        with tempfile.NamedTemporaryFile(prefix="pretrax-") as copy:
             self._files.get_file(self._within(name), copy.name)
             return _mapped(copy.name)
 
     def ranges(self, wanted: Sequence[tuple[str, int, int]]) -> list[np.ndarray]:
-        """Returns for each (name, start, end) those bytes of a file, u8[n], up to its end."""
+        """Returns the bytes start:end of each (name, start, end), u8[n].
+
+        A range that reaches past the end of its file is cut there.
+        """
         if self.is_local:
             return [self._map(name)[start:end] for name, start, end in wanted]
         files, starts, ends = zip(*((self._within(name), a, b) for name, a, b in wanted))
@@ -77,19 +84,19 @@ class Folder:
         return [np.frombuffer(content, np.uint8) for content in listed]
 
     def write(self, name: str, content: bytes) -> None:
-        """Writes a file whole or not at all."""
+        """Writes a file atomically."""
         if self.is_local:
             write_bytes(self._within(name), content)
-        else:  # where an object appears when it is complete
+        else:  # a bucket shows an object only when it is complete
             self._files.pipe_file(self._within(name), content)
 
     def open_to_write(self, name: str) -> BinaryIO:
-        """Returns a new file, to be written from its beginning to its end."""
+        """Returns a new file to write sequentially."""
         self._files.makedirs(posixpath.dirname(self._within(name)), exist_ok=True)
         return self._files.open(self._within(name), "wb")
 
     def remove(self, name: str) -> None:
-        """Removes a file, where there is one."""
+        """Removes a file if it exists."""
         if self.exists(name):
             self._files.rm_file(self._within(name))
 
@@ -103,7 +110,7 @@ class Folder:
 
 
 def _mapped(file: str) -> np.ndarray:
-    if os.path.getsize(file) == 0:  # which cannot be mapped
+    if os.path.getsize(file) == 0:  # an empty file cannot be mapped
         return np.zeros(0, np.uint8)
-    # Slices of a memmap take three times as long.
+    # Slicing an ndarray is three times as fast as slicing a memmap.
     return np.asarray(np.memmap(file, np.uint8, mode="r"))

@@ -6,16 +6,16 @@
     STEPS = 700
     training.Run.steps = %STEPS
 
-Gin's own parser reads the files, in its dialect of dynamic registration: a function is named as the
-file imports it. The statements become values, instead of entries of gin's global registry: a
-`@function` becomes a `Partial` with the settings that the files give it. So several runs can be
-read in one process and compared, and a binding that nothing uses is found. Scopes, macros and
-includes mean what they mean in gin: the lines below an include override it.
+Gin's own parser reads the files, with dynamic registration: a file names a function by its import.
+The statements become values, not entries of gin's global registry. A `@function` becomes a
+`Partial` with the settings that the files give it. Therefore one process can read and compare
+several runs, and unused bindings are found. Scopes, macros and includes work as in gin: the lines
+below an include override it.
 
-One rule is not gin's. A file that gives a function to a field, as in
-`training.Run.model = @models.decoder`, chooses that function and starts from its defaults: bindings
-of the same function that were read before the file are void. Its own lines and includes are not,
-in any order, nor are bindings of later files and of the command line.
+One rule differs from gin. A file that gives a function to a field, as in
+`training.Run.model = @models.decoder`, chooses that function and starts from its defaults. Bindings
+of that function that were read before the file no longer count. All bindings of the file itself and
+of its includes count, in any order. So do later files and the command line.
 
 Source: https://github.com/google/gin-config/blob/master/docs/index.md
 """
@@ -42,7 +42,7 @@ from .user_modules import import_module
 ROOT = Path(__file__).resolve().parents[1]
 GIN_CONFIGS = ROOT / "gin_configs"
 
-# Files of directories that anybody may have written: what they name is checked.
+# Files of directories that anybody may have written. Their modules and functions are checked.
 _OF_DIRECTORIES = {run_directory.CONFIG, run_directory.COMPARISON}
 
 # Largest number of values after all macros are replaced. Reading 100,000 values takes a second. A
@@ -64,11 +64,12 @@ def read_settings(
         read_settings(Comparison, ["comparisons/masking_rate.gin"], ["SEEDS = [0, 1]"])
 
     Args:
-      files: paths, or names within the project's `gin_configs`; later files override earlier ones.
+      function: the function or class that the files configure.
+      files: paths, or names in the project's `gin_configs`; later files override earlier files.
       bindings: lines of gin, which override the files.
-      search_paths: folders in which files, and what they include, are looked for as well.
+      search_paths: more folders in which to look for the files and their includes.
       trusted: modules that a run directory's config.gin may name in addition to this package's own
-        functions, see `settings.trust`. Other files may name any.
+        functions, see `settings.trust`. Other files may name any module.
 
     Raises ValueError for a file that cannot be read, and for a binding that nothing uses.
     """
@@ -83,24 +84,24 @@ def imported_modules(text: str) -> list[str]:
     ['mine.losses', 'yours.heads']
     """
     parser = _Parser(text, _Delegate(lambda scoped, called: None, lambda name: None))
-    found = []
+    modules = []
     with contextlib.suppress(SyntaxError, tokenize.TokenError, *_TOO_DEEP):
         for statement in parser:
             if isinstance(statement, config_parser.ImportStatement):
-                found.append(statement.module)
-    return found
+                modules.append(statement.module)
+    return modules
 
 
 def plain_field(run_dir: str, name: str) -> Any:
     """Returns the literal that a run directory's config.gin gives a field of `Run`, or None.
 
-    Nothing that the file names is imported, so the directory may be anybody's.
+    No module is imported, so it is safe to read a directory that anybody may have written.
 
-    Raises ValueError for what is no gin.
+    Raises ValueError if the file is not valid gin.
     """
     path = Path(run_dir) / run_directory.CONFIG
     literals = _Delegate(lambda *_: None, lambda _: None)  # functions and macros are read as None
-    with _syntax_in_words(path):
+    with _syntax_errors(path):
         for statement in config_parser.ConfigParser(_text_of(path), literals):
             match statement:
                 case config_parser.BindingStatement("", "training.Run", parameter, value):
@@ -110,8 +111,8 @@ def plain_field(run_dir: str, name: str) -> Any:
 
 
 @contextlib.contextmanager
-def _syntax_in_words(path: Path) -> Iterator[None]:
-    """Raises ValueError, with the line, for what is no gin."""
+def _syntax_errors(path: Path) -> Iterator[None]:
+    """Turns an error of gin's parser into a ValueError that shows the line."""
     try:
         yield
     except tokenize.TokenError as error:
@@ -133,32 +134,32 @@ def _text_of(path: Path) -> str:
 
 
 class Macro(NamedTuple):
-    """A name of gin files that stands for a value, such as STEPS."""
+    """A name in gin files that stands for a value, such as STEPS."""
 
-    value: Any  # a literal, or a text such as "@function"
-    is_given: bool  # a value by the files; else `value` is None
-    settings: tuple[tuple[Callable, str], ...]  # functions and their parameters that it sets
+    value: Any  # a literal, or a text such as "@function"; None if the files give no value
+    is_given: bool  # whether the files give it a value
+    settings: tuple[tuple[Callable, str], ...]  # (function, parameter) pairs that the macro sets
 
 
-def value_in_gin(text: str, standing: Any = None) -> str:
-    """Returns a value of a command line as gin writes it: a text in quotes, all else as it is.
+def value_in_gin(text: str, current: Any = None) -> str:
+    """Returns a value of a command line in gin's syntax: strings are quoted.
 
         >>> value_in_gin("runs/mine"), value_in_gin("1e-3"), value_in_gin("'1e-3'")
         ("'runs/mine'", '1e-3', "'1e-3'")
-        >>> value_in_gin("2026", standing="2025")
+        >>> value_in_gin("2026", current="2025")
         "'2026'"
 
     Args:
-      text: as it was typed.
-      standing: the value that it replaces; in place of a text, a number is a text.
+      text: the value as the user typed it.
+      current: the value that it replaces. If this is a string, a number becomes a string too.
     """
     if text.startswith(("@", "%", "[", "(", "{", "'", '"')):
-        return text  # whatever is wrong with it is said where it is read
+        return text  # the parser reports any mistake in it
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, *_TOO_DEEP):
         return repr(text)
-    return repr(text) if isinstance(standing, str) and value is not None else text
+    return repr(text) if isinstance(current, str) and value is not None else text
 
 
 def named_gin_files() -> list[str]:
@@ -167,22 +168,26 @@ def named_gin_files() -> list[str]:
 
 
 def find_gin_file(name: str, folders: Sequence[str | Path] = ()) -> Path:
-    """Returns the path of a gin file: from here, from one of `folders`, or within `gin_configs`.
+    """Returns the path of a gin file.
 
         find_gin_file("runs/decoder.gin")    # …/gin_configs/runs/decoder.gin
 
-    Raises ValueError where there is none.
+    The name is looked up in the working folder, in `folders` and in `gin_configs`. For an include,
+    `folders` come first.
+
+    Raises ValueError if there is no such file.
     """
-    here = [] if GIN_CONFIGS in folders else [Path(name)]  # an include's own folder comes first
-    for path in (*here, *(Path(f) / name for f in (*folders, GIN_CONFIGS, ROOT)), Path(name)):
+    first = [] if GIN_CONFIGS in folders else [Path(name)]  # an include's own folder comes first
+    for path in (*first, *(Path(f) / name for f in (*folders, GIN_CONFIGS, ROOT)), Path(name)):
         if path.is_file():
             return path.resolve()
-    there = named_gin_files()
-    own = difflib.get_close_matches(name, [str(p) for p in Path(name).parent.glob("*.gin")], 3)
-    close = [*own, *difflib.get_close_matches(name, there, 3)][:5] or ["runs/quickstart.gin"]
+    neighbors = [str(path) for path in Path(name).parent.glob("*.gin")]
+    matches = difflib.get_close_matches(name, neighbors, 3)
+    matches += difflib.get_close_matches(name, named_gin_files(), 3)
+    suggestions = matches[:5] or ["runs/quickstart.gin"]
     raise ValueError(
-        f"There is no gin file {name!r}. Close to it: {', '.join(close)}; those of pretrax are in "
-        f"{GIN_CONFIGS}."
+        f"There is no gin file {name!r}. Similar names: {', '.join(suggestions)}. The files of "
+        f"pretrax are in {GIN_CONFIGS}."
     )
 
 
@@ -205,10 +210,10 @@ class _Macro(NamedTuple):
 
 class _Binding(NamedTuple):
     value: Any
-    at: str  # the file and line that give it, or the binding of the command line
-    path: Path | None  # of the file; None for the command line
-    number: int  # in the order of reading
-    is_foreign: bool  # whether it is in a file that anybody may have written
+    at: str  # file and line of the binding, or its text on the command line
+    path: Path | None  # path of the file; None for the command line
+    number: int  # position in the order of reading
+    is_foreign: bool  # whether anybody may have written the file
 
 
 _Key = tuple[str, Any, str]  # scope, function, parameter; a macro has no function
@@ -223,7 +228,13 @@ class GinReader:
         search_paths: Sequence[str] = (),
         trusted: Collection[str] = (),
     ):
-        """Takes the arguments of `read_settings`; `target` is the function or class."""
+        """Creates a reader that has read nothing yet.
+
+        Args:
+          target: the function or class that the files configure.
+          search_paths: more folders in which to look for the files and their includes.
+          trusted: modules that a run directory's config.gin may name.
+        """
         self._target = target
         self._search_paths = list(search_paths)
         self._trusted = trusted
@@ -232,7 +243,7 @@ class GinReader:
         self._replaced: dict[Any, _Binding] = {}
         self._number = 0  # number of bindings read so far
         self._imported: dict[str, Any] = _modules_of(target)  # names for the command line
-        # Import statements, each with the name that it binds. Several may bind one name, as
+        # Import statement -> the name that it binds. Several may bind the same name, as
         # `import a.b` and `import a.c` do.
         self.imports: dict[str, str] = {}
         self._used: set[_Key] = set()
@@ -256,11 +267,11 @@ class GinReader:
         self, name: str, folders: Sequence[str | Path], within: tuple[Path, ...]
     ) -> None:
         path = find_gin_file(name, folders)
-        # A link may not hide what it is.
+        # Both names are checked, so that a link cannot hide a file of a run directory.
         checked = not _OF_DIRECTORIES.isdisjoint((Path(name).name, path.name))
         if path in within:
             raise ValueError(f"{path} includes itself, by way of {within[-1]}.")
-        with _syntax_in_words(path):
+        with _syntax_errors(path):
             self._read_text(_text_of(path), {}, (*within, path), checked)
 
     def _read_text(
@@ -270,12 +281,13 @@ class GinReader:
         within: tuple[Path, ...] = (),
         checked: bool = False,
     ) -> None:
-        """Reads statements in turn.
+        """Reads the statements of a text in order.
 
         Args:
-          names: what this file has imported so far.
-          within: the file, behind those that include it; () for a binding of the command line.
-          checked: whether `settings.trust` has to let through what it names.
+          text: lines of gin.
+          names: imported name -> module, for the imports of this text so far.
+          within: the files that include this file, then the file. () for the command line.
+          checked: whether `settings.trust` checks the modules and functions that the text names.
         """
         path = within[-1] if within else None
         start = self._number
@@ -309,15 +321,20 @@ class GinReader:
                 case config_parser.IncludeStatement(filename):
                     if checked:
                         trust.check_include(filename, at)
-                    beside = [file.parent for file in within[-1:]]
-                    folders: list[str | Path] = [*beside, *self._search_paths, GIN_CONFIGS, ROOT]
+                    own_folder = [file.parent for file in within[-1:]]
+                    folders: list[str | Path] = [
+                        *own_folder,
+                        *self._search_paths,
+                        GIN_CONFIGS,
+                        ROOT,
+                    ]
                     self._read_path(filename, folders, within)
                 case config_parser.BindingStatement(scope, selector, parameter, value):
                     function = None
                     if not parameter:  # a macro
                         scope, parameter = "", f"{scope}/{selector}" if scope else selector
                     elif (name := f"{selector}.{parameter}") in t5x_names.NAMES:
-                        raise ValueError(f"{at}: {_t5x_words(name)}")
+                        raise ValueError(f"{at}: {_t5x_hint(name)}")
                     else:
                         function = function_of(selector, at)
                         _check_parameter(function, selector, parameter, at)
@@ -328,11 +345,16 @@ class GinReader:
         self._imported |= names
 
     def _bind(self, key: _Key, binding: _Binding, start: int) -> None:
-        """Adds a binding, in place of an earlier one.
+        """Adds a binding and removes the bindings that it replaces.
 
-        A file chooses a function by giving it to a field of the target, as in
-        `training.Run.model = @models.decoder`. Then bindings of that function which were read
-        before the file, from binding number `start` on, are void.
+        If the binding gives a function to a field of the target, as in
+        `training.Run.model = @models.decoder`, the file chooses that function. Bindings of the
+        function that were read before the file are removed.
+
+        Args:
+          key: scope, function and parameter of the binding.
+          binding: the binding to add.
+          start: number of the first binding of the file.
         """
         _, function, _ = key
         void = [key] if key in self._bindings else []
@@ -353,7 +375,7 @@ class GinReader:
         self._count = 0
         try:
             values = self._settings(self._target, "")
-            # The settings of a function that stands by default.
+            # Functions that are defaults of the target may have settings too.
             for name, parameter in (parameters(self._target) or {}).items():
                 function = parameter.default
                 if name not in values and callable(function) and function is not parameter.empty:
@@ -368,7 +390,7 @@ class GinReader:
         return values
 
     def _settings(self, function: Callable, scope: str) -> dict[str, Any]:
-        """The settings of a function in a scope: those without a scope, then of narrower scopes."""
+        """Returns the settings of a function in a scope. Narrower scopes override wider scopes."""
         keys = self._keys(function, scope)
         self._used |= set(keys.values())
         return {name: self._value(self._bindings[key].value, scope) for name, key in keys.items()}
@@ -397,7 +419,7 @@ class GinReader:
             case _Reference(function, own_scope, called):
                 settings = self._settings(function, own_scope or scope)
                 if isinstance(function, type) and not settings and not called:
-                    return function  # a class is a value by itself, such as @numpy.bfloat16
+                    return function  # a class is a value itself, such as @numpy.bfloat16
                 return (Call if called else Partial)(function, **settings)
             case dict():
                 return {self._value(k, scope): self._value(v, scope) for k, v in value.items()}
@@ -408,14 +430,18 @@ class GinReader:
     def _parts(
         self, value: Any, setting: Any = None, scope: str = "", seen: set | None = None
     ) -> Iterator[tuple["_Macro | _Reference", Any]]:
-        """Yields the macros and functions in a value and in their own settings, each once.
+        """Yields (part, setting) once for each macro and function in a value and in their settings.
 
-        With each comes the setting that it is in, as (function, parameter); `setting` for those of
-        the value itself.
+        Args:
+          value: a value of the gin files.
+          setting: the (function, parameter) that has the value. Parts of the value itself are
+            yielded with it; parts of the settings of a function, with that setting.
+          scope: the scope in which the value is read.
+          seen: the parts that were yielded already.
         """
         seen = set() if seen is None else seen
-        inner: list[tuple[Any, Any]] = []  # values, and the settings that they are in
-        mark: tuple[Any, Any] | None = None  # of a macro or function
+        inner: list[tuple[Any, Any]] = []  # (value, setting) pairs to visit next
+        mark: tuple[Any, Any] | None = None  # identifies a macro or function in `seen`
         match value:
             case _Macro(name):
                 mark = name, setting
@@ -435,11 +461,11 @@ class GinReader:
         if mark is not None:
             seen.add(mark)
             yield value, setting
-        for one, where in inner:
-            yield from self._parts(one, where, scope, seen)
+        for inner_value, inner_setting in inner:
+            yield from self._parts(inner_value, inner_setting, scope, seen)
 
     def macros(self) -> dict[str, Macro]:
-        """Returns the macros of the settings of the target, also those without a value."""
+        """Returns the macros of the target's settings, including macros without a value."""
         found: dict[str, list[tuple[Callable, str]]] = {}
         for part, setting in self._parts(_Reference(self._target, "", False)):
             if isinstance(part, _Macro):
@@ -448,7 +474,7 @@ class GinReader:
 
         def literal(name: str) -> Any:
             followed: set[str] = set()
-            while name in given - followed:  # a macro may stand for another, or for itself
+            while name in given - followed:  # a macro may refer to another macro, or to itself
                 followed.add(name)
                 match self._bindings["", None, name].value:
                     case _Macro(other):
@@ -467,7 +493,8 @@ class GinReader:
     def _check_all_used(self) -> None:
         """Raises ValueError for a binding that nothing uses.
 
-        The binding of a file may belong to what a later binding replaced, and a config.gin sets the
+        Two kinds of unused bindings are accepted: a binding in a file for a function or macro that
+        a later binding replaced, and bindings of functions in a config.gin, which sets the
         vocabulary of every corpus that a run may have.
         """
         for key, binding in self._bindings.items():
@@ -485,10 +512,10 @@ class GinReader:
             raise ValueError(f"Nothing in this {self._kind} uses {sets}. {remedy}")
 
     def origin(self, name: str) -> tuple[Path | None, Any]:
-        """Returns the file that sets a setting of the target, and the value that it has there.
+        """Returns the file that sets a setting of the target, and its value in that file.
 
-        A macro is followed to the file that gives it a value. The file is None for a value of the
-        command line.
+        A macro is followed to the file that gives it a value. The file is None if the value is
+        from the command line.
         """
         binding = self._bindings["", self._target, name]
         while isinstance(binding.value, _Macro):
@@ -496,8 +523,10 @@ class GinReader:
         return binding.path, binding.value
 
     def foreign_file(self, name: str) -> Path | None:
-        """Returns a file that anybody may have written and that gives a setting of the target its
-        value, or a part of it; None if there is none."""
+        """Returns a file that gives a setting its value and that anybody may have written.
+
+        A file that gives only a part of the value counts. Returns None if there is no such file.
+        """
         binding = self._bindings.get(("", self._target, name))
         if binding is None:
             return None
@@ -510,10 +539,15 @@ class GinReader:
         return self._target.__name__.lower()  # "run"
 
     def _remedy(self, key: _Key, later: _Binding | None) -> str:
-        """Says what to do about an unused binding; `later` replaced what it belongs to."""
+        """Returns advice about an unused binding.
+
+        Args:
+          key: scope, function and parameter of the binding.
+          later: the binding that replaced its function or macro; None if none did.
+        """
         _, function, name = key
         if function is None and name in t5x_names.NAMES:
-            return _t5x_words(name)
+            return _t5x_hint(name)
         if function is None and name in (parameters(self._target) or {}):
             selector = selector_of(self._target)
             return f"It is a field of the {self._kind}: --gin.{selector}.{name}=VALUE."
@@ -523,21 +557,22 @@ class GinReader:
                 return f"The value in use is set by --gin.{scoped}.{name}=VALUE."
         if later is not None:
             return (
-                f"What it belongs to is replaced by {later.at}: leave it out, or set it for what "
-                "is chosen there."
+                f"{later.at} replaces its function or macro: remove the binding, or set it for the "
+                "replacement."
             )
         if function is None:
             names = ", ".join(sorted(k[2] for k in self._used if k[1] is None)) or "none"
-            return f"It has the names {names}; other values are set as MODULE.FUNCTION.PARAMETER."
+            return f"Its macros are {names}. Other values are set as MODULE.FUNCTION.PARAMETER."
         chosen = sorted({name_of(k[1]) for k in self._used if k[1] not in (None, self._target)})
-        return f"{name_of(function)} is not part of it; these are: {', '.join(chosen) or 'none'}."
+        parts = ", ".join(chosen) or "none"
+        return f"{name_of(function)} is not part of the {self._kind}. Its functions are: {parts}."
 
 
 class _Parser(config_parser.ConfigParser):
-    """Gin's own, which also refuses a key that a dict has twice: Python would keep the last."""
+    """Gin's parser, which also refuses a repeated key of a dict. Python would keep the last one."""
 
     def __init__(self, *arguments: Any):
-        self._keys: list[Any] = []  # of the innermost dict that is open
+        self._keys: list[Any] = []  # keys of the innermost dict that is being read
         super().__init__(*arguments)
 
     def _maybe_parse_container(self) -> tuple[bool, Any]:
@@ -557,7 +592,7 @@ class _Parser(config_parser.ConfigParser):
 
 
 class _Delegate(config_parser.ParserDelegate):
-    """What gin's parser makes of `@scope/function`, `@scope/function()` and `%NAME`."""
+    """Gives gin's parser the values of `@scope/function`, `@scope/function()` and `%NAME`."""
 
     def __init__(self, reference: Callable[[str, bool], Any], macro: Callable[[str], Any]):
         self._reference = reference
@@ -571,7 +606,7 @@ class _Delegate(config_parser.ParserDelegate):
 
 
 def _modules_of(target: Callable) -> dict[str, ModuleType]:
-    """Returns the modules of a class and of the functions that are its defaults, by their names.
+    """Returns the modules of a class and of its default functions, by their last names.
 
     _modules_of(Run)      # {"training": pretrax.training, "mesh": pretrax.training.devices.mesh}
     """
@@ -582,7 +617,7 @@ def _modules_of(target: Callable) -> dict[str, ModuleType]:
 
 
 def _imported_module(statement: config_parser.ImportStatement, name: str, at: str) -> Any:
-    """The module that an import statement of the module `name` binds."""
+    """Returns the module that an import statement binds, after importing the module `name`."""
     try:
         module = import_module(name)
     except ValueError as error:
@@ -593,7 +628,7 @@ def _imported_module(statement: config_parser.ImportStatement, name: str, at: st
 
 
 def _function(selector: str, names: Mapping[str, Any], at: str) -> Callable:
-    """The function that a selector such as `models.decoder` names."""
+    """Returns the function that a selector such as `models.decoder` names."""
     first, *rest = selector.split(".")
     full = [f"{name}.{selector}" for name, x in names.items() if callable(getattr(x, selector, 0))]
     if first not in names and full:
@@ -601,8 +636,8 @@ def _function(selector: str, names: Mapping[str, Any], at: str) -> Callable:
     if first not in names:
         raise ValueError(
             f"{at}: {selector!r} begins with {first!r}, which is not imported. Add its import to "
-            "the gin file, such as `from pretrax.training import optimizers`; the command line "
-            f"knows what the run's files import: {', '.join(sorted(names))}."
+            "the gin file, such as `from pretrax.training import optimizers`. On the command line, "
+            f"these imports of the run's files are known: {', '.join(sorted(names))}."
         )
     value = names[first]
     for name in rest:
@@ -610,7 +645,7 @@ def _function(selector: str, names: Mapping[str, Any], at: str) -> Callable:
             raise ValueError(f"{at}: there is no {selector!r}{near(name, dir(value))}")
         value = getattr(value, name)
     if not callable(value):
-        raise ValueError(f"{at}: {selector!r} is no function.")
+        raise ValueError(f"{at}: {selector!r} is not a function.")
     return value
 
 
@@ -623,11 +658,14 @@ def _check_parameter(function: Callable, selector: str, parameter: str, at: str)
         )
 
 
-def _t5x_words(name: str) -> str:
-    return f"What T5X calls {name} is here: {t5x_names.NAMES[name]}."
+def _t5x_hint(name: str) -> str:
+    return f"{name} is a name of T5X. In pretrax: {t5x_names.NAMES[name]}."
 
 
 def near(name: str, known: Iterable[str], otherwise: str = ".") -> str:
-    """Returns the end of a sentence about a name that is not known: the nearest, if one is near."""
-    found = difflib.get_close_matches(name, known, 1)
-    return f"; did you mean {found[0]!r}?" if found else otherwise
+    """Returns the end of a sentence about an unknown name, with the most similar known name.
+
+    Returns `otherwise` if no known name is similar.
+    """
+    matches = difflib.get_close_matches(name, known, 1)
+    return f"; did you mean {matches[0]!r}?" if matches else otherwise

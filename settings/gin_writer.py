@@ -12,7 +12,7 @@ from .partial import Call, Partial, as_partial, functions_in, parameters, plain
 
 
 class GinText(NamedTuple):
-    """A gin file of some settings of a function or class."""
+    """The text of a gin file."""
 
     text: str
     unnamed: tuple[str, ...]  # settings that gin cannot express; the text has a comment instead
@@ -23,15 +23,15 @@ def gin_text(
     function: Callable,
     macros: Mapping[str, str] = MappingProxyType({}),
 ) -> GinText:
-    """Returns settings of a function or class as a gin file, without those that have their default.
+    """Returns settings of a function or class as a gin file, without settings at their default.
 
         gin_text({"peak": 1e-3}, optimizers.warmup_constant).text
 
     Args:
-      settings: values by the names of parameters.
-      function: whose settings they are.
-      macros: names of settings that are written as macros, which the command line overrides, and
-        the names of these macros.
+      settings: parameter -> value.
+      function: the function or class.
+      macros: setting -> name of the macro that holds its value, so that the command line can
+        override it.
 
     A gin file names a function by its module, so it cannot name one that is defined within another
     function or in a notebook.
@@ -75,12 +75,12 @@ class _UnnamedError(Exception):
 
 
 class _Writer:
-    """Writes values, and collects the imports and settings of the functions in them."""
+    """Writes values, and collects the imports and settings of their functions."""
 
     def __init__(self, fields: Mapping[str, Any]):
-        self.imports: dict[str, str] = {}  # the first name of selectors -> import statement
-        self.settings: list[list[str]] = []  # a block for each function
-        self._selectors: list[tuple[Partial, str]] = []  # of the functions written so far
+        self.imports: dict[str, str] = {}  # first name of a selector -> import statement
+        self.settings: list[list[str]] = []  # a block of lines for each function
+        self._selectors: list[tuple[Partial, str]] = []  # selectors of the functions so far
         everything = functions_in(fields)
         different = [one for i, one in enumerate(everything) if one not in everything[:i]]
         functions = [one.function for one in different]
@@ -88,7 +88,14 @@ class _Writer:
         self._scoped = [f for i, f in enumerate(functions) if f in functions[:i]]
 
     def value(self, value: Any, path: str) -> str:
-        """Returns `value` in gin's syntax; `path`: its path in the fields. Raises _UnnamedError."""
+        """Returns a value in gin's syntax.
+
+        Args:
+          value: a literal, a function, or a collection of them.
+          path: path of the value in the fields, for the name of a scope.
+
+        Raises _UnnamedError for a value that gin cannot express.
+        """
         if isinstance(value, np.generic):
             value = value.item()
         if isinstance(value, float) and not math.isfinite(value):
@@ -121,7 +128,7 @@ class _Writer:
             selector = f"{scope}/{selector}"
         self._selectors.append((one, selector))
         block: list[str] = []
-        self.settings.append(block)  # before those of the functions in these settings
+        self.settings.append(block)  # before the blocks of the functions in these settings
         for name, value in one.settings.items():
             block.append(f"{selector}.{name} = {self.value(value, f'{path}_{name}')}")
         return selector
@@ -136,7 +143,7 @@ class _Writer:
         statement = f"from {parent} import {last}" if parent else f"import {last}"
         if self.imports.setdefault(last, statement) == statement:
             return f"{last}.{name}"
-        # The name is another module's.
+        # Another module has the name already, so this module needs an alias.
         alias = module.replace(".", "_") if parent else f"own_{last}"
         self.imports[alias] = f"import {module} as {alias}"
         return f"{alias}.{name}"

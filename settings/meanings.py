@@ -1,7 +1,7 @@
-"""The meaning of a setting, in the words of the code that declares it.
+"""Finds the documentation of a setting in the source code, for help texts.
 
-It is read from the section `Args` or `Attributes` of a docstring, or from the comment next to the
-field of a dataclass.
+The documentation is in the section `Args` or `Attributes` of a docstring, or in the comment next
+to the field of a dataclass.
 """
 
 import dataclasses
@@ -12,28 +12,28 @@ from collections.abc import Callable
 
 
 def meaning(owner: Callable, name: str) -> str:
-    """Returns the meaning of a setting of a function or a dataclass; "" if it is not documented.
+    """Returns the documentation of a setting of a function or a dataclass; "" if it has none.
 
     >>> def rows(count: int, size: int = 2):
     ...     '''Returns rows.
     ...
     ...     Args:
-    ...       count: of rows, one
+    ...       count: number of rows, one
     ...         or more.
-    ...       size: of each.
+    ...       size: number of slots of each row.
     ...     '''
     >>> meaning(rows, "count"), meaning(rows, "length")
-    ('of rows, one or more', '')
+    ('number of rows, one or more', '')
     """
-    words = _in_docstring(owner, name) or _in_comment(owner, name)
-    return " ".join(words.split()).rstrip(".")
+    text = _in_docstring(owner, name) or _in_comment(owner, name)
+    return " ".join(text.split()).rstrip(".")
 
 
 def _in_docstring(owner: Callable, name: str) -> str:
     text = inspect.getdoc(owner) or ""
-    names = rf"(?:\w+, )*{name}(?:, \w+)*"  # of several settings that are explained together
-    found = re.search(rf"^( +){names}(?: \(.*?\))?: (.*(?:\n\1 +\S.*)*)", text, re.MULTILINE)
-    return found[2] if found else ""
+    names = rf"(?:\w+, )*{name}(?:, \w+)*"  # one entry may document several settings
+    match = re.search(rf"^( +){names}(?: \(.*?\))?: (.*(?:\n\1 +\S.*)*)", text, re.MULTILINE)
+    return match[2] if match else ""
 
 
 def _in_comment(owner: Callable, name: str) -> str:
@@ -41,7 +41,7 @@ def _in_comment(owner: Callable, name: str) -> str:
         return ""
     try:
         source = textwrap.dedent(inspect.getsource(owner))
-    except OSError:  # of an interpreter's session
+    except OSError:  # classes of an interactive session have no source
         return ""
-    found = re.search(rf"^    {name}: .*?  # (.*)$", source, re.MULTILINE)
-    return found[1] if found else ""
+    match = re.search(rf"^    {name}: .*?  # (.*)$", source, re.MULTILINE)
+    return match[1] if match else ""

@@ -1,8 +1,8 @@
 """Functions with settings, as values: a run's corpus, objective, model and optimizer.
 
-Unlike `functools.partial`, a `Partial` is equal to another of the same function and settings, so
-that runs can be compared field by field, written to a file, and read back; and settings may be
-results of calls made later.
+Two `Partial`s with the same function and settings are equal, unlike those of `functools`. This
+allows comparing runs field by field, writing them to a file, and reading them back. A setting may
+also be the result of a call that is made later.
 """
 
 import inspect
@@ -27,10 +27,10 @@ class Partial:
     >>> float(schedule(100)(50))  # as warmup_constant(100, peak=0.1)(50)
     0.10000000149011612
 
-    A setting may be a `Call`: the function is given its result.
+    If a setting is a `Call`, the function receives the result of the call.
 
-    Raises ValueError, when it is called, for a parameter that has no value or two, and for a
-    setting that the function's annotation does not admit (`constraints`).
+    Calling it raises ValueError for a parameter that has no value or two values. It also raises
+    ValueError for a setting that the function's annotation does not allow (`constraints`).
     """
 
     __slots__ = ("function", "settings")
@@ -48,7 +48,7 @@ class Partial:
         return self.function(*args, **settings)
 
     def check(self, *args: Any) -> None:
-        """Raises ValueError where a call with these arguments would do so for its settings."""
+        """Raises ValueError if a call with these arguments would raise it for the settings."""
         _check_parameters(self.function, args, self.settings)
         known = {name: x for name, x in self.settings.items() if not _is_later(x)}
         check_settings(self.function, known)
@@ -77,13 +77,16 @@ def _rebuilt(kind: type[Partial], function: Callable, settings: dict) -> Partial
 
 
 class Call(Partial):
-    """The result of a function with settings, computed at each call of what takes it."""
+    """A setting whose value is the result of a function.
+
+    The function is called each time that the `Partial` with this setting is called.
+    """
 
     __slots__ = ()
 
 
 def as_partial(value: Callable) -> Partial:
-    """Returns `value` if it is a `Partial`, else a `Partial` of it without settings.
+    """Returns `value` itself if it is a `Partial`, otherwise a `Partial` without settings.
 
     >>> as_partial(len)
     Partial(len)
@@ -92,7 +95,9 @@ def as_partial(value: Callable) -> Partial:
 
 
 def called_with(functions: Iterable[Callable], argument: Any, kind: type[One]) -> list[One]:
-    """Returns what each function gives for an argument. Raises ValueError for another kind.
+    """Calls each function with an argument and returns the results, which must be of type `kind`.
+
+    Raises ValueError for a result of another type.
 
     >>> called_with([str.strip, str.upper], " a", str)
     ['a', ' A']
@@ -109,7 +114,10 @@ def called_with(functions: Iterable[Callable], argument: Any, kind: type[One]) -
 
 
 def parameters(function: Callable) -> dict[str, inspect.Parameter] | None:
-    """Returns the parameters that can be given by name; None for **kwargs or no known signature."""
+    """Returns the parameters that can be given by name.
+
+    Returns None for a function that takes **kwargs, and for a function without a signature.
+    """
     try:
         every = inspect.signature(function).parameters
     except (TypeError, ValueError):  # some functions written in C have no signature
@@ -147,7 +155,7 @@ def flattened(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def functions_in(value: Any) -> list[Partial]:
-    """Returns the functions with settings in a value, and those in their settings.
+    """Returns the functions in a value and, recursively, the functions in their settings.
 
     >>> from pretrax.training.optimizers import warmup_constant
     >>> functions_in({"a": (1, Call(warmup_constant, peak=0.1))})
@@ -169,7 +177,7 @@ def plain(one: Partial) -> Partial:
 
 
 def _check_parameters(function: Callable, args: tuple, settings: Mapping[str, Any]) -> None:
-    """Raises ValueError where a call would end in Python's TypeError about its arguments."""
+    """Raises ValueError if a call would raise Python's TypeError about its arguments."""
     known = parameters(function)
     if known is None:
         return
@@ -208,7 +216,7 @@ def _called(value: Any) -> Any:
 
 
 def _is_later(value: Any) -> bool:
-    """Returns whether a value is a `Call` or holds one, and so is known at the call."""
+    """Returns whether a value contains a `Call`, so that it is known only when it is called."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):

@@ -1,9 +1,9 @@
-r"""Text in a terminal, where its control characters could move the cursor or rename the window.
+r"""Replaces control characters, which could move the cursor or rename the terminal's window.
 
     printable("\x1b]0;x\x07")              # "␛]0;x␇"
-    console = PrintableConsole()           # a `rich.console.Console` that shows them so
+    console = PrintableConsole()           # a `rich.console.Console` that replaces them too
 
-Documents, answers, tokens and names of files are printed by this console, or by `printable`.
+Documents, answers, tokens and file names are printed by this console or with `printable`.
 """
 
 import re
@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-# ASCII's and Latin-1's control characters but tabs and line ends, what overrides or isolates the
-# direction of text, and the halves of surrogate pairs, which no terminal is sent.
+# The control characters of ASCII and Latin-1 except tabs and line ends, characters that override
+# or isolate the direction of text, and halves of surrogate pairs, which cannot be encoded.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
-    r"""Returns a text with a visible character for each control character but "\n" and "\t".
+    r"""Returns text with a visible character for each control character except "\n" and "\t".
 
     >>> printable("a\x1b[31m\r\n\x9b")
     'a␛[31m␍\n�'
@@ -34,7 +34,7 @@ def _picture(found: re.Match[str]) -> str:
 
 
 class PrintableConsole(Console):
-    """A console that shows control characters in what it prints; its own colors and bars stay."""
+    """A console that replaces control characters in its text but not its own escape codes."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

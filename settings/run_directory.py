@@ -1,4 +1,4 @@
-"""The files of a run directory: their names, and what the smallest of them hold."""
+"""The files of a run directory: their names, and functions for the smallest of them."""
 
 import contextlib
 import json
@@ -14,36 +14,36 @@ from etils import epath
 
 from .atomic_writes import damaged, locked, read_json, write_json
 
-CONFIG = "config.gin"  # the run's configuration; a directory that holds one is a run
-COMPARISON = "comparison.gin"  # of a directory of several runs: how they are compared
-VOCABULARY = "vocabulary.json"  # the special ids; the tokenizer's own file lies beside it:
-SENTENCEPIECE_MODEL = "vocabulary.model"  # of a SentencePiece vocabulary
-TOKENIZER = "tokenizer.json"  # of a Hugging Face vocabulary
+CONFIG = "config.gin"  # the run's configuration; a directory that has this file is a run
+COMPARISON = "comparison.gin"  # in a directory of several runs: how they are compared
+VOCABULARY = "vocabulary.json"  # the special ids; the tokenizer is in one of the next two files
+SENTENCEPIECE_MODEL = "vocabulary.model"  # the tokenizer of a SentencePiece vocabulary
+TOKENIZER = "tokenizer.json"  # the tokenizer of a Hugging Face vocabulary
 CLASSES = "classes.json"  # the names of the classes, in order
 PROMPT_FORMS = "prompt_forms.json"  # how an imported model was trained to read a text
-DATA = "data"  # a folder: the tokenized text, a token store
-CHECKPOINTS = "checkpoints"  # a folder: one checkpoint for each saved step
-COPIES_ID = "local_copies_id"  # in the folder of checkpoints: of what `local_copies` keeps
-RUN_ID = "run_id"  # also in the folder of checkpoints, see `run_ids`
-LOCK = ".lock"  # held by the process that trains, see `locked`
-METRICS = "metrics.jsonl"  # a line for each step that was logged
-METRICS_UNTIL = "metrics.until_{}.jsonl"  # that step, of a run that then found no checkpoint
-TENSORBOARD = "tensorboard"  # a folder: the same for TensorBoard
-WANDB_ID = "wandb_id"  # of the run in Weights & Biases, where it has a project there
+DATA = "data"  # folder with the tokenized text, a token store
+CHECKPOINTS = "checkpoints"  # folder with one checkpoint for each saved step
+COPIES_ID = "local_copies_id"  # in the checkpoint folder: the id of the run's local copies
+RUN_ID = "run_id"  # also in the checkpoint folder, see `run_ids`
+LOCK = ".lock"  # locked by the process that trains, see `locked`
+METRICS = "metrics.jsonl"  # one line for each logged step
+METRICS_UNTIL = "metrics.until_{}.jsonl"  # metrics up to that step, from before a run started over
+TENSORBOARD = "tensorboard"  # folder with the same metrics for TensorBoard
+WANDB_ID = "wandb_id"  # the id of the run in Weights & Biases, if it is tracked there
 RESULT = "result.json"  # the figures of a finished run
 LOSS_PLOT = "loss.png"  # training and held-out loss, drawn when the run is finished
-EVALUATION = "evaluation"  # a folder: answers to downstream tasks, and their scores in `METRICS`
-FIGURES = "eval_metrics.jsonl"  # in that folder: what eval metrics measured, a line each time
-IMPORTED = "hugging_face"  # a folder: what came with an imported model beside its weights
+EVALUATION = "evaluation"  # folder with answers to downstream tasks, and their scores in `METRICS`
+FIGURES = "eval_metrics.jsonl"  # in that folder: measured eval metrics, one line for each time
+IMPORTED = "hugging_face"  # folder with the files of an imported model other than its weights
 
 
 def is_run(directory: str | os.PathLike) -> bool:
-    """Whether a directory holds a run, or an imported model."""
+    """Returns whether a directory holds a run or an imported model."""
     return os.path.isfile(os.path.join(directory, CONFIG))
 
 
 def add_evaluation(directory: str | os.PathLike, record: dict[str, Any]) -> None:
-    """Adds a line to the figures of a run's downstream tasks, `METRICS` in `EVALUATION`."""
+    """Appends a line to the scores of a run's downstream tasks, `METRICS` in `EVALUATION`."""
     folder = os.path.join(directory, EVALUATION)
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, METRICS), "a", encoding="utf-8") as file:
@@ -51,28 +51,32 @@ def add_evaluation(directory: str | os.PathLike, record: dict[str, Any]) -> None
 
 
 def check_is_run(directory: str | os.PathLike) -> None:
-    """Raises ValueError where a directory holds no run."""
+    """Raises ValueError if a directory does not hold a run."""
     if not is_run(directory):
         raise ValueError(
-            f"{directory} is no run directory: it holds no {CONFIG}. Give the RUN_DIR of a run, or "
-            "what `pretrax convert` wrote."
+            f"{directory} is not a run directory (it has no {CONFIG}). Give the RUN_DIR of a run, "
+            "or a directory that `pretrax convert` wrote."
         )
 
 
 def checkpoints(directory: str, elsewhere: str | None = None) -> str:
-    """The folder of a run's checkpoints: `elsewhere`, or within its directory, in a bucket too.
+    """Returns the folder of a run's checkpoints, on disk or in a bucket.
 
-    Raises ValueError where Orbax writes none.
+    Args:
+      directory: the run directory.
+      elsewhere: the folder, if it is not within the run directory.
+
+    Raises ValueError if Orbax cannot write checkpoints to the folder.
     """
-    where = elsewhere or posixpath.join(address_of(directory), CHECKPOINTS)
-    check_place(where)
-    return where
+    folder = elsewhere or posixpath.join(address_of(directory), CHECKPOINTS)
+    check_place(folder)
+    return folder
 
 
 def check_place(checkpoints: str) -> None:
-    """Raises ValueError for a place where Orbax cannot read the checkpoints that it writes.
+    """Raises ValueError for a folder from which Orbax cannot read checkpoints that it wrote.
 
-    Orbax supports no buckets other than gs://. It does not support a path with a backslash either:
+    The only buckets that Orbax supports are gs://. It does not support a path with a backslash:
     one of its libraries takes the backslash for a slash and splits a checkpoint over two folders.
     """
     if "://" not in checkpoints and "\\" in os.path.abspath(checkpoints):
@@ -83,14 +87,14 @@ def check_place(checkpoints: str) -> None:
         )
     if "://" in checkpoints and not checkpoints.startswith("gs://"):
         raise ValueError(
-            f"Got checkpoints in {checkpoints}, expected a folder on disk or in gs://, since Orbax "
-            "reads and writes them nowhere else: give another, of a run that trains by "
-            "--gin.training.Run.checkpoint_dir=FOLDER, and leave its run_dir where it is."
+            f"Got checkpoints in {checkpoints}, expected a folder on disk or in gs://, the only "
+            "places that Orbax supports. To train, give "
+            "--gin.training.Run.checkpoint_dir=FOLDER and keep the run_dir."
         )
 
 
 def absolute(directory: str) -> epath.Path:
-    """Returns where a directory is, for whoever changes the folder that a command runs in.
+    """Returns the absolute path of a directory, which stays valid if the working folder changes.
 
     >>> absolute("gs://bucket/run").as_posix()
     'gs://bucket/run'
@@ -99,33 +103,37 @@ def absolute(directory: str) -> epath.Path:
     return path if "://" in directory else path.absolute()
 
 
-def stand_in(address: str, purpose: str) -> str:
-    """The folder on this disk for a run in a bucket, to train it ("runs") or to read it ("read").
+def local_mirror(address: str, purpose: str) -> str:
+    """Returns the folder on this disk that mirrors a run directory in a bucket.
 
-    No such folder is within another, as a run directory may be within another.
+    A run directory may be within another, but its mirror is never within another mirror.
+
+    Args:
+      address: the run directory, such as "gs://bucket/runs/mine".
+      purpose: "runs" to train the run, "read" to read it.
     """
     scheme, _, path = address.partition("://")
-    return os.path.join(_stand_ins(), purpose, scheme, quote(path.rstrip("/"), safe=""))
+    return os.path.join(_mirrors_root(), purpose, scheme, quote(path.rstrip("/"), safe=""))
 
 
 def address_of(directory: str) -> str:
-    """The address of the run that a folder is the `stand_in` for; another folder as it is.
+    """Returns the address of the run that a folder mirrors; any other folder unchanged.
 
-    >>> address_of(stand_in("gs://bucket/runs/mine", "read")), address_of("runs/mine")
+    >>> address_of(local_mirror("gs://bucket/runs/mine", "read")), address_of("runs/mine")
     ('gs://bucket/runs/mine', 'runs/mine')
     """
     path = Path(os.path.abspath(directory))
-    if path.parents[2:3] != (Path(_stand_ins()),):
+    if path.parents[2:3] != (Path(_mirrors_root()),):
         return directory
     return f"{path.parent.name}://{unquote(path.name)}"
 
 
-def _stand_ins() -> str:
+def _mirrors_root() -> str:
     return os.path.abspath(os.path.expanduser("~/.cache/pretrax"))
 
 
 def damaged_folder(checkpoints: str) -> str:
-    """The folder beside one of checkpoints to which the damaged ones are moved.
+    """Returns the folder, next to a checkpoint folder, to which damaged checkpoints are moved.
 
     >>> damaged_folder("gs://bucket/mine/checkpoints/")
     'gs://bucket/mine/damaged_checkpoints'
@@ -135,31 +143,34 @@ def damaged_folder(checkpoints: str) -> str:
 
 
 def held(run_dir: str) -> contextlib.AbstractContextManager[None]:
-    """A context in which no other training writes to a run directory; ValueError where one does."""
+    """Returns a context in which no other training process writes to a run directory.
+
+    Entering it raises ValueError if another process trains the run.
+    """
     if jax.process_index() != 0:
         return contextlib.nullcontext()
     return locked(os.path.join(run_dir, LOCK), f"{run_dir} is trained")
 
 
 def save_classes(run_dir: str | os.PathLike, classes: Sequence[str]) -> None:
-    """Keeps the names of a run's classes, in order.
+    """Writes the names of a run's classes, in order.
 
-    Raises ValueError for a name that comes twice, and where the directory holds others.
+    Raises ValueError for a repeated name, and if the directory already has other classes.
     """
     names = list(classes)
     if len(set(names)) < len(names):
         raise ValueError(f"Got classes of which one comes twice: {', '.join(names)}.")
-    kept = load_classes(run_dir)
-    if kept and kept != names:
+    saved = load_classes(run_dir)
+    if saved and saved != names:
         raise ValueError(
-            f"{run_dir} holds the classes {', '.join(kept)}, got {', '.join(names)}: start a new "
+            f"{run_dir} has the classes {', '.join(saved)}, got {', '.join(names)}: start a new "
             "run directory."
         )
     write_json(os.path.join(run_dir, CLASSES), names)
 
 
 def load_classes(run_dir: str | os.PathLike) -> list[str]:
-    """The names of a run's classes; none where it has none."""
+    """Returns the names of a run's classes; an empty list if it has no classes."""
     file = os.path.join(run_dir, CLASSES)
     if not os.path.exists(file):
         return []

@@ -1,6 +1,6 @@
 """Explains errors of the operating system: what failed, for which path, and what to change.
 
-    words_of(FileNotFoundError(2, "No such file or directory", "raw/a.txt"))
+    system_error_message(FileNotFoundError(2, "No such file or directory", "raw/a.txt"))
     # Cannot open raw/a.txt: No such file or directory. There is no folder raw: check …
 
 This module needs only the standard library, so that everything can use it.
@@ -78,12 +78,12 @@ def name_file(error: BaseException) -> None:
         error.filename = next(iter(_files_of(error)), None)
 
 
-def words_of(error: BaseException) -> str | None:
+def system_error_message(error: BaseException) -> str | None:
     """Returns what failed and what to change; None if `failure_of` returns None.
 
-    >>> words_of(IsADirectoryError(21, "Is a directory", "raw"))
+    >>> system_error_message(IsADirectoryError(21, "Is a directory", "raw"))
     'Cannot open raw: Is a directory. It is a folder: give the path of a file.'
-    >>> words_of(ValueError("no error of the system")) is None
+    >>> system_error_message(ValueError("no error of the system")) is None
     True
     """
     failure = failure_of(error)

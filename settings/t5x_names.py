@@ -14,12 +14,12 @@ NAMES = {
     "utils.RestoreCheckpointConfig.assignment_map": "training.Run.assignment_map, a mapping from "
     "patterns of names here to names there",
     "DROPOUT_RATE": "the dropout_rate of the model, such as models.encoder_decoder.dropout_rate",
-    "LOSS_NORMALIZING_FACTOR": "nothing, for each term of a loss is divided by its own weights",
+    "LOSS_NORMALIZING_FACTOR": "not needed, since each term of a loss is divided by its weights",
     "partitioning.PjitPartitioner.num_partitions": "mesh.make_mesh.tensor; mesh.make_mesh.fsdp "
     "shards the parameters",
     "trainer.Trainer.num_microbatches": "training.Run.microbatches",
     "train_script.train.eval_period": "training.Run.evaluate_every",
     "utils.SaveCheckpointConfig.period": "training.Run.checkpoint_every",
-    "utils.SaveCheckpointConfig.keep": "training.Run.keep_checkpoints, beside which keep_every and "
-    "keep_best keep others",
+    "utils.SaveCheckpointConfig.keep": "training.Run.keep_checkpoints; keep_every and keep_best "
+    "keep further checkpoints",
 }

@@ -1,8 +1,8 @@
-"""What the config.gin of a run directory may name.
+"""Checks the modules and functions that the config.gin of a run directory names.
 
-A run directory may come from anybody, and whoever opens it calls what its config.gin names. So no
-module is imported from there, and no function called, but those of `OWN` and of modules that the
-user trusts by name (`--trust=MODULE`), or has named on the same command line.
+A run directory may come from anybody, and opening it calls the functions that its config.gin names.
+Therefore only the modules and functions of `OWN` are allowed, and modules that the user trusts. A
+user trusts a module with `--trust=MODULE`, or by naming it on the same command line.
 """
 
 import shlex
@@ -13,12 +13,13 @@ from ..constraints import import_name, selector_of
 from . import run_directory
 from .partial import as_partial, functions_in
 
-# Module -> its functions that describe a run; of an empty tuple all that it exports. None of them
-# runs code that its settings name, but by the setting `MODULE`, and none writes outside of the run.
+# Module -> its functions that describe a run. An empty tuple allows everything that the module
+# exports. Except for the setting `MODULE`, no setting of these functions names code to run. None
+# of the functions writes outside the run directory.
 OWN: Mapping[str, tuple[str, ...]] = {
-    "jax.numpy": ("bfloat16", "float16", "float32"),  # of which models compute
-    # Schedules, as rates of a mixture: arithmetic on numbers, and on other schedules. Not all of
-    # optax, which has functions that call any function they are given with any arguments.
+    "jax.numpy": ("bfloat16", "float16", "float32"),  # data types of models
+    # Schedules, used as rates of a mixture. They only compute with numbers and other schedules.
+    # The rest of optax is not allowed: some functions there call any function with any arguments.
     "optax": (
         *("constant_schedule", "linear_schedule", "polynomial_schedule", "join_schedules"),
         *("cosine_decay_schedule", "exponential_decay", "piecewise_constant_schedule"),
@@ -49,11 +50,11 @@ OUTSIDE: Mapping[str, str] = {
     "trackers": "sends the run's settings and metrics elsewhere",
     "tpu_compiler_options": "gives options to the compiler",
 }
-MODULE = "module"  # the setting of those of SeqIO that names what registers tasks, and is imported
+MODULE = "module"  # setting of the SeqIO functions: a module to import, which registers tasks
 
 
 def check_import(module: str, trusted: Collection[str], at: str) -> None:
-    """Raises ValueError for a module that is none of `OWN` and not trusted."""
+    """Raises ValueError for a module that is neither in `OWN` nor trusted."""
     if module in OWN or _is_trusted(module, trusted):
         return
     if module.startswith("pretrax."):
@@ -65,9 +66,9 @@ def check_import(module: str, trusted: Collection[str], at: str) -> None:
 
 
 def check_function(function: Callable, trusted: Collection[str], at: str) -> None:
-    """Raises ValueError for a function that is none of `OWN` and of no trusted module.
+    """Raises ValueError for a function that is not in `OWN` and whose module is not trusted.
 
-    What counts is where a function was defined, however the file names it.
+    The module that defines the function counts, whatever name the file uses for it.
     """
     defined = getattr(function, "__module__", None) or "builtins"
     if _is_trusted(defined, trusted):
@@ -79,8 +80,10 @@ def check_function(function: Callable, trusted: Collection[str], at: str) -> Non
 
 
 def check_module(value: Any, trusted: Collection[str], at: str) -> None:
-    """Raises ValueError for a value of the setting `MODULE` that is not trusted: modules, or paths
-    of Python files, each of which is trusted by that path and no other."""
+    """Raises ValueError for a value of the setting `MODULE` that is not trusted.
+
+    The value names modules or Python files. A file is trusted only under exactly that path.
+    """
     for module in _modules_in(value):
         named = isinstance(module, str) and all(part.isidentifier() for part in module.split("."))
         if module not in (None, *trusted) and not (named and _is_trusted(module, trusted)):
@@ -91,15 +94,15 @@ def check_outside(name: str, value: Any, off: Any, at: str, selector: str) -> No
     """Raises ValueError for a value of a field in `OUTSIDE`; `off` switches the field off."""
     if value != off and value != []:
         raise ValueError(
-            f"{at} sets {selector} = {value!r}, which {OUTSIDE[name]}: the author of the directory "
-            "would do so on this machine. If that is what you want, give "
+            f"{at} sets {selector} = {value!r}, which {OUTSIDE[name]}. The author of the directory "
+            "would do that on this machine. If that is what you want, give "
             f"--gin.{selector}={shlex.quote(_in_gin(value))} yourself. If not, give "
             f"--gin.{selector}={shlex.quote(str(off))}."
         )
 
 
 def _in_gin(value: Any) -> str:
-    """Returns a value of a field in `OUTSIDE` as the command line takes it."""
+    """Returns a value of a field in `OUTSIDE` in the syntax of the command line."""
     if not isinstance(value, (list, tuple)):
         return str(value)
     return f"[{', '.join(f'@{selector_of(as_partial(one).function)}' for one in value)}]"
@@ -113,7 +116,7 @@ def check_include(file: str, at: str) -> None:
 
 
 def modules_of(values: Mapping[str, Any]) -> set[str]:
-    """Returns the modules that these fields of a run name: whoever gave them has named them."""
+    """Returns the modules that these fields of a run name."""
     functions = functions_in(values)
     named = {each for one in functions for each in _modules_in(one.settings.get(MODULE)) if each}
     defined = {getattr(one.function, "__module__", None) or "" for one in functions}
@@ -121,7 +124,7 @@ def modules_of(values: Mapping[str, Any]) -> set[str]:
 
 
 def modules_to_trust(values: Mapping[str, Any]) -> list[str]:
-    """Returns the modules that have to be trusted to open a run with these fields again."""
+    """Returns the modules that a user must trust to open a run with these fields again."""
     return sorted(name for name in modules_of(values) if not _is_trusted(name, OWN))
 
 
@@ -135,6 +138,6 @@ def _is_trusted(module: str, trusted: Collection[str]) -> bool:
 
 def _refusal(reason: str, module: str) -> ValueError:
     return ValueError(
-        f"{reason}, which is no part of pretrax that a run directory may name: whoever wrote the "
-        f"directory would run code on this machine. If you know that code, add --trust={module}"
+        f"{reason}, which is not a part of pretrax that a run directory may name. The author of "
+        f"the directory would run code on this machine. If you know that code, add --trust={module}"
     )

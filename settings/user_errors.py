@@ -1,14 +1,14 @@
-"""Errors that users can mend themselves, in words in place of a traceback."""
+"""Reports errors that users can fix themselves as a message instead of a traceback."""
 
 import contextlib
 import warnings
 
 import jax
 
-from .command_terminal import failed_output_in_words, interrupts_in_words, say
-from .extras import words_of_absent
+from .command_terminal import exit_on_failed_output, exit_on_interrupt, say
+from .extras import missing_package_message
 from .printable import printable
-from .system_errors import words_of
+from .system_errors import system_error_message
 
 OUT_OF_MEMORY = """
 Out of memory: lower batch_size, raise microbatches, use the model's remat_policy = 'full' or
@@ -16,48 +16,58 @@ unroll_scan = False, or shard the parameters over devices with --gin.mesh.make_m
 
 
 def explanation(error: Exception) -> str | None:
-    """The message for an error that users can mend themselves; None: its traceback is needed."""
-    if words := words_of(error):
-        return words
+    """Returns the message for an error that users can fix; None if they need its traceback."""
+    if message := system_error_message(error):
+        return message
     if isinstance(error, jax.errors.JaxRuntimeError):
         return str(error) + OUT_OF_MEMORY if "RESOURCE_EXHAUSTED" in str(error) else None
-    if isinstance(error, ImportError) and (words := words_of_absent(error)):
-        return words
+    if isinstance(error, ImportError) and (message := missing_package_message(error)):
+        return message
     if isinstance(error, ModuleNotFoundError):
         return None
-    # An ImportError: what fsspec says where the package of another kind of bucket is absent.
-    mendable = isinstance(error, ValueError | OSError | FloatingPointError | ImportError)
-    return (str(error).strip() or type(error).__name__) if mendable else None
+    # fsspec raises an ImportError with a helpful message if a bucket's package is not installed.
+    is_fixable = isinstance(error, ValueError | OSError | FloatingPointError | ImportError)
+    return (str(error).strip() or type(error).__name__) if is_fixable else None
 
 
 @contextlib.contextmanager
-def mistakes_in_words(traceback: bool, interrupted: str = "\nInterrupted."):
-    """Ends the program for a user's mistake with a message and status 2, without `traceback` unless
-    that is True; at Ctrl-C with the message `interrupted` and status 130."""
+def report_user_errors(traceback: bool, interrupted: str = "\nInterrupted."):
+    """Ends the program with a message and status 2 if an error is one that users can fix.
+
+    Ctrl-C ends the program with status 130.
+
+    Args:
+      traceback: whether errors are raised with their traceback instead.
+      interrupted: the message at Ctrl-C.
+    """
     try:
-        with interrupts_in_words(interrupted), failed_output_in_words(), _warnings_in_words():
+        with exit_on_interrupt(interrupted), exit_on_failed_output(), _plain_warnings():
             yield
     except Exception as error:
-        words = explanation(error)
-        if traceback or words is None:
+        message = explanation(error)
+        if traceback or message is None:
             raise
-        say(printable(f"\nerror: {words}\n(--traceback shows where)"))
+        say(printable(f"\nerror: {message}\n(--traceback shows where)"))
         raise SystemExit(2) from None
 
 
 @contextlib.contextmanager
-def _warnings_in_words():
-    """Prints a `UserWarning` as a line, each text or class once; others as Python does."""
-    said: set[type[Warning] | str] = set()
-    with warnings.catch_warnings():
-        usual = warnings.showwarning
+def _plain_warnings():
+    """Prints each `UserWarning` as one line; other warnings keep Python's format.
 
-        def show(message, category, *where):
-            what = str(message) if category is UserWarning else category
+    A text is printed only once. A subclass of `UserWarning` is printed only once, whatever its
+    text.
+    """
+    printed: set[type[Warning] | str] = set()
+    with warnings.catch_warnings():
+        default_show = warnings.showwarning
+
+        def show(message, category, *location):
+            key = str(message) if category is UserWarning else category
             if not issubclass(category, UserWarning):
-                usual(message, category, *where)
-            elif what not in said:
-                said.add(what)
+                default_show(message, category, *location)
+            elif key not in printed:
+                printed.add(key)
                 say(printable(f"warning: {message}"))
 
         warnings.showwarning = show

@@ -1,4 +1,4 @@
-"""Imports of a user's own modules, which gin files, `pretrax check` and tasks of SeqIO name."""
+"""Imports of users' modules, which gin files, `pretrax check` and SeqIO tasks name."""
 
 import contextlib
 import importlib
@@ -9,24 +9,25 @@ import zlib
 from collections.abc import Iterator
 from types import ModuleType
 
-from .extras import words_of_absent
+from .extras import missing_package_message
 
 
 def import_module(name: str) -> ModuleType:
-    """Returns the module of a dotted name, or that of a Python file, "my_tasks.py".
+    """Imports a module by its dotted name or the path of its Python file, such as "my_tasks.py".
 
-    Raises FileNotFoundError or ValueError where it or what it imports is not there, or it fails.
+    Raises FileNotFoundError or ValueError if the module or one of its imports does not exist, or
+    if the module's code fails.
     """
     if name.endswith(".py"):
         return _import_file(name)
-    with _mistakes_of(name):
+    with _import_errors(name):
         return importlib.import_module(name)
 
 
 def _import_file(path: str) -> ModuleType:
     path = os.path.abspath(path)
     if not os.path.isfile(path):
-        raise FileNotFoundError(f"There is no file {path}: expected a Python file of yours.")
+        raise FileNotFoundError(f"There is no file {path}: expected your own Python file.")
     folder = os.path.dirname(path)
     if folder not in sys.path:
         sys.path.append(folder)  # so that the file can import its neighbors, as a script can
@@ -37,7 +38,7 @@ def _import_file(path: str) -> ModuleType:
     assert spec is not None and spec.loader is not None  # the path ends in .py
     sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
-        with _mistakes_of(path):
+        with _import_errors(path):
             spec.loader.exec_module(sys.modules[name])
     except BaseException:
         del sys.modules[name]
@@ -46,34 +47,35 @@ def _import_file(path: str) -> ModuleType:
 
 
 def _module_name(path: str) -> str:
-    """The name by which other modules import the file, so that it runs once for all of them.
+    """Returns the name under which other modules import the file, so that it runs only once.
 
-    If that name belongs to another module, the file gets a name of its own.
+    If another module has that name, the file gets a unique name.
     """
     name = os.path.splitext(os.path.basename(path))[0]
     if name in sys.modules:
-        found = getattr(sys.modules[name], "__file__", None)
+        origin = getattr(sys.modules[name], "__file__", None)
     else:
         spec = importlib.util.find_spec(name) if name.isidentifier() else None
-        found = spec and spec.origin
-    real = os.path.realpath(path)  # a folder may be given by a link
-    if found and os.path.realpath(found) == real:
+        origin = spec and spec.origin
+    real = os.path.realpath(path)  # the path may lead through links
+    if origin and os.path.realpath(origin) == real:
         return name
     return f"user_module_{zlib.crc32(real.encode()):08x}"
 
 
 @contextlib.contextmanager
-def _mistakes_of(module: str) -> Iterator[None]:
+def _import_errors(module: str) -> Iterator[None]:
+    """Turns any error of an import into a ValueError that names the module."""
     try:
         yield
     except ModuleNotFoundError as error:
-        if absent := words_of_absent(error):
-            raise ValueError(absent) from error
+        if message := missing_package_message(error):
+            raise ValueError(message) from error
         if not error.name or not f"{module}.".startswith(f"{error.name}."):
-            raise ValueError(f"{module} imports what is not there: {error}") from error
+            raise ValueError(f"{module} imports a missing module: {error}") from error
         raise ValueError(
-            f"There is no module {module!r}. A module of your own is found in the folder that the "
-            "command is started from."
+            f"There is no module {module!r}. Start the command in the folder of your module, or "
+            "install the module."
         ) from error
-    except Exception as error:  # of the module's own code
+    except Exception as error:  # the module's own code failed
         raise ValueError(f"{module} cannot be imported: {type(error).__name__}: {error}") from error

@@ -51,7 +51,7 @@ jax.config.update("jax_disable_most_optimizations", True)
 # Of the extras: now, since a test may make believe that one is absent.
 ABSENT = {name for name in EXTRAS if importlib.util.find_spec(name) is None}
 # What Python and pretrax say of one.
-NEEDS = re.compile(r"No module named '([\w.]+)'|takes (\w+), not installed here")
+NEEDS = re.compile(r"No module named '([\w.]+)'|needs (\w+), which is not installed")
 
 # Files that take longest. They come first, else one process would end with one of them, alone.
 LONGEST = {

@@ -816,7 +816,7 @@ def test_tied_tensors_that_differ_are_refused(tmp_path, capsys):
     [
         (["--from=hf:a", "--to=hf:b"], "one of the two is a run directory"),
         (["--from=a", "--to=b"], "one of the two is a run directory"),
-        (["--from=absent", "--to=hf:b"], "absent is no run directory"),
+        (["--from=absent", "--to=hf:b"], "absent is not a run directory"),
         (["--from=t5x:absent", "--to=b"], "give --model"),
         (["--from=a", "--to=hf:b", "--tokenizer=c"], "with --from=hf:DIR or --from=t5x:DIR alone"),
         (["--from=hf:a", "--to=b", "--model=m.gin"], "with --from=t5x:DIR alone"),

@@ -299,8 +299,8 @@ def test_mistakes_are_said_in_a_line(answering, capsys, tmp_path):
         ([f"--run={answering}", "--task=colors", "--module=none.py"], "There is no file"),
         ([f"--run={answering}", "--heldout"], "holds a model without a corpus"),
         ([f"--run={masked}", "--task=colors"], "no answer that a metric could read"),
-        ([f"--run={tmp_path}", "--task=colors"], "is no run directory"),
-        ([f"--run={tmp_path}", "--heldout"], "is no run directory"),
+        ([f"--run={tmp_path}", "--task=colors"], "is not a run directory"),
+        ([f"--run={tmp_path}", "--heldout"], "is not a run directory"),
     ):
         assert said in fails(capsys, *arguments)
 

@@ -444,7 +444,7 @@ def test_arguments_that_exclude_each_other(capsys, arguments, error):
 
 
 def test_no_such_run(run_of, capsys, tmp_path):
-    assert "is no run directory" in fails(capsys, f"--run={tmp_path / 'none'}", "a")
+    assert "is not a run directory" in fails(capsys, f"--run={tmp_path / 'none'}", "a")
     new = write_run(tmp_path / "new", "decoder", "causal_lm")
     (tmp_path / "new" / "checkpoints").rename(tmp_path / "away")
     assert "holds no checkpoint: the run has saved none" in fails(capsys, f"--run={new}", "a")
@@ -464,7 +464,7 @@ def test_a_draft_model_of_another_vocabulary_or_layout(run_of, capsys, tmp_path,
     assert "draft model of layout 'encoder_decoder' for a model of layout 'decoder'" in said
     monkeypatch.setenv("HOME", str(tmp_path))  # where copies of buckets are
     said = fails(capsys, causal, "a", "--draft=memory://bucket/none")
-    assert "memory://bucket/none is no run directory" in said
+    assert "memory://bucket/none is not a run directory" in said
 
 
 @pytest.mark.slow

@@ -319,13 +319,13 @@ def test_a_mistake_is_told_in_words(capsys, arguments, expected):
 
 
 def test_a_folder_that_is_no_run(capsys, tmp_path):
-    assert f"{tmp_path} is no run directory" in fails(capsys, f"--run={tmp_path}")
+    assert f"{tmp_path} is not a run directory" in fails(capsys, f"--run={tmp_path}")
 
 
 def test_a_run_in_a_bucket(capsys, monkeypatch, tmp_path):
     asked = []
     monkeypatch.setattr(show, "on_this_disk", lambda run: asked.append(run) or str(tmp_path))
-    assert f"{tmp_path} is no run directory" in fails(capsys, "--run=gs://bucket/mine")
+    assert f"{tmp_path} is not a run directory" in fails(capsys, "--run=gs://bucket/mine")
     assert asked == ["gs://bucket/mine"]
 
 

@@ -196,9 +196,9 @@ def test_flags_as_users_of_t5x_type_them(data, tmp_path, capsys):
     said = fails(capsys, [*files, *given, "--gin_bindings=training.Run.batch_size = 0"])
     assert "training.Run.batch_size must be a whole number of at least 1, got 0" in said
     said = fails(capsys, [*files, *given, "--gin.utils.SaveCheckpointConfig.keep=5"])
-    assert "SaveCheckpointConfig.keep is here: training.Run.keep_checkpoints, beside" in said
+    assert "SaveCheckpointConfig.keep is a name of T5X" in said
     said = fails(capsys, [*files, *given, "--gin_bindings=TRAIN_STEPS=5"])
-    assert "What T5X calls TRAIN_STEPS is here: STEPS" in said
+    assert "TRAIN_STEPS is a name of T5X. In pretrax: STEPS" in said
 
 
 def test_a_macro_that_a_run_overrides_by_its_parameter_is_no_mistake(tmp_path):

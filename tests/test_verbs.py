@@ -123,7 +123,7 @@ def test_a_bucket_whose_package_is_absent_is_a_sentence(monkeypatch):
     assert explanation(ImportError(said)) == said
     for package, address in (("gcsfs", "gs://bucket/a"), ("s3fs", "s3://bucket/a")):
         monkeypatch.setitem(sys.modules, package, None)
-        how = f"takes {package}, not installed here: pip install -e '.[buckets]'"
+        how = f"pretrax needs {package}, which is not installed: pip install -e '.[buckets]'"
         with pytest.raises(ImportError) as absent:
             url_to_fs(address)
         assert explanation(absent.value) == f"To open gs:// and s3:// {how}"

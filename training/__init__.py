@@ -1,9 +1,9 @@
-"""How models are trained: a run as a value, its plan, and what happens from step to step.
+"""Training: `Run` describes a run, `plan` checks it, and the trainer takes its steps.
 
     run = training.Run(run_dir="runs/mine", corpus=…, objective=…, model=…, …)
     planned = training.plan(run, training.open_corpus(run))
 
-`pretrax.training.trainer.train` trains a run; `pretrax.training.run_configuration` reads one
+`pretrax.training.trainer.train` trains a run. `pretrax.training.run_configuration` reads a run
 from gin files.
 """
 

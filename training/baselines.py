@@ -1,9 +1,12 @@
-"""Trivial baselines: the loss of a model that ignores its input, from a term's labels alone.
+"""Trivial baselines: the loss of a model that ignores its input.
 
-It predicts classes by their share of the training targets (of tokens: a unigram model), numbers by
-the mean of the training targets, and each of several classes by its share of the training slots.
-Where hits are counted it always names the most frequent class. The baseline of a term without
-labels is its loss for `constant_outputs`.
+The baseline is computed from a term's labels alone:
+- Classes are predicted by their share of the training targets. For tokens this is a unigram model.
+- Numbers are predicted by the mean of the training targets.
+- If a slot may have several classes, each class is predicted by its share of the training slots.
+- An accuracy is that of the majority class.
+
+The baseline of a term without labels is its loss for `constant_outputs`.
 """
 
 import dataclasses
@@ -20,16 +23,17 @@ from ..objectives import Labels
 
 
 def constant_outputs(model: Model, params, batch) -> types.SimpleNamespace:
-    """Returns outputs of the model's shapes that are equal everywhere; the model is not run.
+    """Returns outputs that have the model's shapes and are equal everywhere.
 
-    Hidden states are zeros, and a head returns ones.
+    Hidden states are zeros, and a head returns ones. The model is not run.
     """
     shapes = jax.eval_shape(lambda p, b: model.apply(p, b).hidden, params, batch)
 
     def head(name, hidden):
         outputs = lambda p, b, h: model.apply(p, b).head(name, h)  # noqa: E731
         like = jax.eval_shape(outputs, params, batch, hidden)
-        # Without the barrier, XLA computes the loss of these constants while it compiles, slowly.
+        # Without the barrier, XLA would compute the loss of these constants while it compiles,
+        # which is slow.
         return lax.optimization_barrier(jnp.ones(like.shape, like.dtype))
 
     hidden = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
@@ -39,17 +43,17 @@ def constant_outputs(model: Model, params, batch) -> types.SimpleNamespace:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Tally:
-    """Counts of labels, which are summed over batches."""
+    """Counts of labels, which can be summed over batches."""
 
-    # Of classes f32[C], the summed weights of each. Of numbers f32[3]: the sum of their weights,
-    # and the weighted sums of the numbers and of their squares.
+    # For classes f32[C]: the summed weights of each class. For numbers f32[3]: the sums of the
+    # weights, of the weighted numbers and of the weighted squares.
     totals: Any
     numbers: bool = dataclasses.field(metadata={"static": True})
-    slots: Any = None  # f32[], at which each class is there or not; None: a slot has one class
+    slots: Any = None  # f32[]: number of slots, if a slot may have several classes; else None
 
 
 def tally(labels: Labels, classes: int) -> Tally:
-    """Returns the tally of a batch's labels, of `classes` classes unless they are numbers."""
+    """Returns the tally of a batch's labels. `classes` is the number of classes."""
     values = labels.values
     weights = labels.weights
     if jnp.issubdtype(values.dtype, jnp.floating):
@@ -61,9 +65,9 @@ def tally(labels: Labels, classes: int) -> Tally:
 def trivial_loss(heldout: Tally, training: Tally | None = None) -> float:
     """Returns the summed loss of the held-out labels, predicted from the training labels.
 
-    Cross-entropy in nats for classes, with add-one smoothing, and binary cross-entropies where each
-    of them is there or not; squared error for numbers. Without training labels the held-out ones
-    themselves are used.
+    The loss of classes is their cross-entropy in nats, with add-one smoothing. If a slot may have
+    several classes, it is the binary cross-entropies of all classes. The loss of numbers is their
+    squared error. Without training labels, the held-out labels are predicted from themselves.
 
     >>> even, first = np.array([1.0, 1.0]), np.array([2.0, 0.0])
     >>> round(trivial_loss(Tally(even, False), Tally(first, False)), 4)
@@ -78,28 +82,28 @@ def trivial_loss(heldout: Tally, training: Tally | None = None) -> float:
         count, total, squares = heldout.totals
         return float(squares - 2 * guess * total + guess**2 * count)
     if heldout.slots is not None:
-        return _each_by_itself(heldout, training)
+        return _binary_losses(heldout, training)
     counts = heldout.totals if training is None else training.totals + 1
     occurring = heldout.totals > 0
     shares = counts[occurring] / counts.sum()
     return float(-np.sum(heldout.totals[occurring] * np.log(shares)))
 
 
-def _each_by_itself(heldout: Tally, training: Tally | None) -> float:
+def _binary_losses(heldout: Tally, training: Tally | None) -> float:
     """Returns the summed binary cross-entropies of all classes."""
-    counts = heldout.totals, heldout.slots - heldout.totals  # there, and not there
+    counts = heldout.totals, heldout.slots - heldout.totals  # present, absent
     guessed = counts
     if training is not None:
         guessed = training.totals + 1, training.slots - training.totals + 1
     total = np.maximum(guessed[0] + guessed[1], 1)
-    logs = (np.log(np.maximum(of / total, 1e-30)) for of in guessed)
-    return float(-sum(of @ log for of, log in zip(counts, logs)))
+    logs = (np.log(np.maximum(guess / total, 1e-30)) for guess in guessed)
+    return float(-sum(count @ log for count, log in zip(counts, logs)))
 
 
 def trivial_hits(heldout: Tally, training: Tally | None = None) -> float:
-    """Returns the summed weight of the held-out labels that are the most frequent training label.
+    """Returns the summed weight of the held-out labels of the majority class in training.
 
-    Without training labels the held-out ones themselves are used.
+    Without training labels, the majority class of the held-out labels is used.
 
     >>> trivial_hits(Tally(np.array([1.0, 4.0]), False), Tally(np.array([3.0, 2.0]), False))
     1.0

@@ -1,10 +1,11 @@
-"""Rows for every step, cut from endless document streams; the same on any number of hosts.
+"""Cuts the rows of every step from endless document streams, the same on any number of hosts.
 
-The member of a row is a function of the row's number alone, and each row takes as much text as its
-member's limits allow (`data.packing`), so that no token is ever dropped and few slots are padding.
-The stream of documents is split into logical shards; a process reads the shards whose rows its
-devices hold. The data position (what each shard has read, and the pieces waiting for a row) is part
-of the training state.
+The number of a row alone determines its member of the mixture. Each row takes as much text as its
+member's limits allow (`data.packing`), so no token is dropped and few slots are padding.
+
+The stream of documents is split into logical shards. Each process reads the shards of the rows that
+its devices hold. The data position is a part of the training state. It holds how far each shard was
+read, and the pieces that wait for a row.
 """
 
 import functools
@@ -23,18 +24,18 @@ from ..data.packing import Packing, ShardReader, stacked
 from ..objectives import Member, Objective, Row, RowGroup, members_of
 from .devices.mesh import batch_sharding
 
-PERIOD = 840  # rows after which the order of members repeats; every count up to 8 divides it
+PERIOD = 840  # number of rows after which the order of members repeats; all of 1 to 8 divide it
 
 
 class GroupSchedule(NamedTuple):
-    """The rows of one row group in every step."""
+    """The number of rows of one row group in every step, and their members."""
 
-    rows: int  # rows of this group in a step, over all processes
-    members: tuple[int, ...]  # indices of the members whose rows these are
-    rates: tuple  # their rates: numbers, or functions of the step
+    rows: int  # number of rows of this group in a step, over all processes
+    members: tuple[int, ...]  # indices of the members that share the rows
+    rates: tuple  # rates of the members: numbers, or functions of the step
 
     def order(self, step: int) -> np.ndarray:
-        """Returns i32[PERIOD]: the group's row number r is of member order[r % PERIOD]."""
+        """Returns i32[PERIOD]. Row number r of the group belongs to member order[r % PERIOD]."""
         return evenly(tuple(_rate(rate, step) for rate in self.rates), self.members)
 
     def share(self, member: int, step: int = 0) -> float:
@@ -48,10 +49,13 @@ def schedule(
     """Divides `batch_size` rows among the row groups by the rates of their members.
 
     Args:
-      multiple: every group has a multiple of this number of rows; at least 2, since rows come in
+      objective: the objective, whose members have rates.
+      groups: the row groups.
+      batch_size: number of rows of a step.
+      multiple: every group gets a multiple of this number of rows, and of 2, since rows come in
         pairs.
 
-    Raises ValueError when the batch cannot be divided so.
+    Raises ValueError if the batch cannot be divided in this way.
     """
     multiple = math.lcm(2, multiple)
     units, rest = divmod(batch_size, multiple)
@@ -75,23 +79,32 @@ def schedule(
         for count, group in zip(counts, groups)
     )
     if not any(map(callable, rates)):
-        for one, share in zip(schedules, shares):
-            _check_shares(one, share / sum(shares), batch_size, members_of(objective))
+        for group_schedule, share in zip(schedules, shares):
+            _check_shares(group_schedule, share / sum(shares), batch_size, members_of(objective))
     return schedules
 
 
 def _check_shares(
     schedule: GroupSchedule, planned: float, batch_size: int, members: Sequence[Member]
 ) -> None:
-    """Raises ValueError for a constant rate that comes to no rows; warns where a member, or the
-    row group, whose `planned` share its rates give, gets other shares than that of its rates."""
+    """Raises ValueError for a constant rate so low that its member gets no rows.
+
+    Warns if the share of rows of the row group or of a member differs from its rates.
+
+    Args:
+      schedule: the schedule of the row group.
+      planned: share of all rows that the rates give the row group.
+      batch_size: number of rows of a step.
+      members: the members of the objective.
+    """
     actual = schedule.rows / batch_size
     if abs(actual - planned) > planned / 5:
         names = ", ".join(repr(members[number].name) for number in schedule.members)
         warnings.warn(
-            f"The rates of {names} come to {planned:.2g} of all rows, and they get {schedule.rows} "
-            f"of {batch_size}, {actual:.2g}: the rows of a row group are whole multiples. "
-            "Raise batch_size, or let them share a row group (.sequence_lengths).",
+            f"The rates of {names} give a share of {planned:.2g} of all rows, but the row group "
+            f"gets {schedule.rows} of {batch_size} rows ({actual:.2g}), since its rows are whole "
+            "multiples. Raise batch_size, or let the members share a row group "
+            "(.sequence_lengths).",
             stacklevel=2,
         )
     for number, rate in zip(schedule.members, schedule.rates):
@@ -103,7 +116,7 @@ def _check_shares(
                 f"{got} expected at least 1 of {PERIOD}: raise it, or leave the member out."
             )
         if abs(actual - planned) > planned / 10:
-            rounded = f"of which it gets {actual:.2g}: rates are kept to whole rows of {PERIOD}."
+            rounded = f"of which it gets {actual:.2g}: rates are rounded to whole rows of {PERIOD}."
             warnings.warn(f"{got} {rounded}", stacklevel=2)
 
 
@@ -112,7 +125,7 @@ def _rate(rate, step: int) -> float:
 
 
 def largest_remainder(shares: Sequence[float], units: int) -> list[int]:
-    """Returns whole numbers, each at least 1, that sum to `units` and are nearest to the shares.
+    """Returns whole numbers, each at least 1, that sum to `units` and are closest to the shares.
 
     >>> largest_remainder([0.5, 0.3, 0.2], 8)
     [4, 2, 2]
@@ -128,13 +141,13 @@ def largest_remainder(shares: Sequence[float], units: int) -> list[int]:
 
 @functools.lru_cache(maxsize=256)
 def evenly(rates: tuple[float, ...], members: tuple[int, ...]) -> np.ndarray:
-    """Returns an order of PERIOD rows in which every member appears at its rate, evenly.
+    """Returns an order of PERIOD rows in which every member appears evenly, at its rate.
 
-    Raises ValueError for rates below 0, or no rate above 0.
+    Raises ValueError if a rate is below 0 or no rate is above 0.
     """
     if min(rates) < 0 or not 0 < sum(rates) < math.inf:
         raise ValueError(
-            f"The rates of the mixture's members {list(members)} came to {list(rates)}, expected "
+            f"Got the rates {list(rates)} for the mixture's members {list(members)}, expected "
             "none below 0 and some above: change the schedule of the rates."
         )
     shares = np.array(rates) / np.sum(rates)
@@ -148,7 +161,7 @@ def evenly(rates: tuple[float, ...], members: tuple[int, ...]) -> np.ndarray:
 
 
 class Batches:
-    """An endless iterator over steps: sharded rows for every row group."""
+    """An endless iterator over steps, which yields the sharded rows of every row group."""
 
     def __init__(
         self,
@@ -162,9 +175,17 @@ class Batches:
         end_of_document: int | None = None,
         member_sources: Sequence[int] = (),
     ):
-        """Args:
-        open_shards: for each text, (shard, number of shards) -> its stream.
-        member_sources: the index of each member's text. Empty: all members read the first text.
+        """Opens the streams of the shards that this process reads.
+
+        Args:
+          open_shards: one function (shard, number of shards) -> stream for each text.
+          groups: the row groups.
+          schedules: the schedule of each row group.
+          data_shards: number of shards.
+          mesh: the mesh over which the rows are sharded.
+          packing: how documents are packed into rows.
+          end_of_document: the id after every document. None: no id.
+          member_sources: the index of each member's text. Empty: all members read the first text.
         """
         self._groups = groups
         self._schedules = schedules
@@ -177,7 +198,7 @@ class Batches:
             stream = open_shard(shard, data_shards)
             return ShardReader(stream, packing, end_of_document, rows_of_a_step)
 
-        # For each shard, a reader of each text.
+        # shard -> one reader for each text
         self._readers = {
             shard: [open_reader(open_shard, shard) for open_shard in open_shards]
             for shard in sorted(self._shards_of(jax.process_index()))
@@ -200,7 +221,10 @@ class Batches:
         return self.position()()
 
     def position(self) -> Callable[[], dict[str, bytes]]:
-        """Returns a function that gives the current state at any later time; it costs little."""
+        """Returns a function that can return the current state at any later time.
+
+        Taking the position is cheap; the returned function does the work.
+        """
         positions = {
             shard: [reader.position() for reader in readers]
             for shard, readers in self._readers.items()
@@ -219,10 +243,10 @@ class Batches:
         return state
 
     def restore(self, step: int, read: Callable[[str], bytes]) -> None:
-        """Continues after `step` steps; `read(name)` returns the file `name` of `state`.
+        """Continues after `step` steps. `read(name)` returns the file `name` of `state`.
 
-        Raises ValueError for positions of another corpus, and of another number of shards where the
-        corpus cannot change it.
+        Raises ValueError for positions of another corpus. Also raises ValueError for another number
+        of shards, if the corpus cannot be resharded.
         """
 
         def state_of(shard: int) -> dict[str, np.ndarray]:
@@ -241,7 +265,7 @@ class Batches:
         self.step = step
 
     def skip(self, count: int) -> None:
-        """Leaves out the batches of `count` steps, which then come with the text after them."""
+        """Drops the batches of the next `count` steps. These steps get the text after them."""
         step = self.step
         for _ in range(count):
             for shard in self._readers:
@@ -250,15 +274,16 @@ class Batches:
         self.step = step
 
     def progress(self) -> dict[str, float]:
-        """Returns the shares of the stores in the tokens read, and how often each was trained on.
+        """Returns each store's share of the tokens read, and its number of epochs.
 
         {"data/web/share": 0.7, "data/web/epochs": 0.02, "data/books/share": 0.3, …}
 
-        They are of this process's shards since the run began; nothing for a corpus without stores.
-        Documents that wait for a row do not count as epochs, and are taken for all stores' alike.
+        The figures are for the shards of this process since the run began. A corpus without stores
+        has no figures. Documents that wait for a row do not count for epochs. They are assumed to
+        be distributed over the stores as the tokens that were read.
         """
-        readers = [reader for each in self._readers.values() for reader in each]
-        stores: dict[str, list[Progress]] = {}  # of each store, what each shard has read
+        readers = [reader for shard in self._readers.values() for reader in shard]
+        stores: dict[str, list[Progress]] = {}  # store -> progress of each shard
         for reader in readers:
             for name, progress in reader.progress().items():
                 stores.setdefault(name, []).append(progress)
@@ -281,7 +306,8 @@ class Batches:
             reader.begin_step(self.step)
         for group, schedule in zip(self._groups, self._schedules):
             size = schedule.rows // self._shards
-            # Shifted by one row after every full cycle, so that members rotate over the shards.
+            # The numbers shift by one row after every full cycle, so that members rotate over the
+            # shards.
             cycles = self.step // (PERIOD // math.gcd(schedule.rows, PERIOD))
             numbers = self.step * schedule.rows + cycles + shard * size + np.arange(size)
             members = schedule.order(self.step)[numbers % PERIOD].tolist()
@@ -290,7 +316,7 @@ class Batches:
         return rows
 
     def _spread(self, rows: int, *blocks: np.ndarray) -> jax.Array:
-        """Returns the rows of a step over the mesh, from the block of each shard that is read."""
+        """Returns the rows of a step, sharded over the mesh, from the blocks of this process."""
         shape = (rows,) + blocks[0].shape[1:]
         by_shard = dict(zip(self._readers, blocks))
 
@@ -313,7 +339,7 @@ class Batches:
         return shards
 
     def _owners(self, index: slice, rows: int) -> range:
-        """Returns the shards whose blocks these rows of `rows` are in."""
+        """Returns the shards whose blocks contain the rows of `index`, out of `rows` rows."""
         size = rows // self._shards
         start, stop, _ = index.indices(rows)
         return range(start // size, -(-stop // size))
@@ -325,7 +351,7 @@ def _file(shard: int) -> str:
 
 def _to_bytes(arrays: dict[str, np.ndarray]) -> bytes:
     buffer = io.BytesIO()
-    np.savez(buffer, **arrays)  # type: ignore[arg-type]  # its stub takes them for allow_pickle
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]  # the stub mistakes them for allow_pickle
     return buffer.getvalue()
 
 

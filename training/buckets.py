@@ -1,10 +1,11 @@
-"""A run directory in a bucket: a folder on this disk stands for it, and is copied there at saves.
+"""Run directories in a bucket. A folder on this disk mirrors the directory while a run trains.
 
     with on_disk(run) as local:      # run.run_dir is "gs://bucket/mine"
-        push(local.run_dir)          # a folder under ~/.cache/pretrax/runs, which is copied back
+        push(local.run_dir)          # copies ~/.cache/pretrax/runs/… back to the bucket
 
-Checkpoints are in the bucket alone, where Orbax writes them. All else is small, and written by many
-who know files on a disk: configuration, vocabulary, metrics, TensorBoard, results.
+Orbax writes checkpoints directly to the bucket. All other files are small, and their writers need a
+disk: configuration, vocabulary, metrics, TensorBoard and results. They are written to the mirror,
+which is copied to the bucket at each save.
 """
 
 import contextlib
@@ -27,15 +28,15 @@ from ..settings.run_directory import (
     address_of,
     checkpoints,
     damaged_folder,
-    stand_in,
+    local_mirror,
 )
 from .run import Run
 
-_COPIED = ".bucket.json"  # size, time and checksum of what was copied, by name
+_COPIED = ".bucket.json"  # name -> size, time and checksum of each copied file
 
 
 def is_bucket(directory: str | os.PathLike) -> bool:
-    """Returns whether a directory is the address of one.
+    """Returns whether a directory is an address in a bucket.
 
     >>> is_bucket("gs://bucket/runs/mine"), is_bucket("runs/mine")
     (True, False)
@@ -44,18 +45,20 @@ def is_bucket(directory: str | os.PathLike) -> bool:
 
 
 def folder_of(address: str) -> str:
-    """Returns the folder on this disk that stands for a run in a bucket while it trains."""
-    return stand_in(address, "runs")
+    """Returns the folder on this disk that mirrors a run in a bucket while it trains."""
+    return local_mirror(address, "runs")
 
 
 @contextlib.contextmanager
 def on_disk(run: Run) -> Iterator[Run]:
-    """Yields the run with a folder on this disk in place of a bucket; another run as it is.
+    """Yields the run with its run directory on this disk.
 
-    What the bucket has is copied to the folder first, and the folder to the bucket in the end.
+    For a run in a bucket, the bucket is copied to a local folder first. In the end the folder is
+    copied back. Any other run is yielded unchanged.
 
-    Raises ValueError for a run of several processes, for checkpoints where there can be none, for a
-    bucket whose package is not installed, and where another process of this machine trains the run.
+    Raises ValueError for a run in a bucket with several processes or a wrong checkpoint_dir. Also
+    raises ValueError if the bucket's package is not installed, or if another process on this
+    machine trains the run.
     """
     address = run.run_dir
     if not is_bucket(address):
@@ -70,10 +73,11 @@ def on_disk(run: Run) -> Iterator[Run]:
     where = checkpoints(address, run.checkpoint_dir)
     if where.rstrip("/") == address.rstrip("/"):
         raise ValueError(
-            f"Got {where} as the checkpoint_dir of a run in a bucket and as its run_dir, expected "
-            f"another: leave checkpoint_dir out, and checkpoints are in its folder {CHECKPOINTS}."
+            f"Got {where} as both the checkpoint_dir and the run_dir of a run in a bucket, "
+            "expected two directories: leave checkpoint_dir out, and checkpoints are in the folder "
+            f"{CHECKPOINTS} of run_dir."
         )
-    Folder(address)  # which says what package it lacks
+    Folder(address)  # raises an error if the bucket's package is not installed
     with locked(f"{folder_of(address)}.lock", f"{address} is trained on this machine"):
         local = fetch(address, run.checkpoint_dir)
         try:
@@ -85,18 +89,20 @@ def on_disk(run: Run) -> Iterator[Run]:
 
 
 def fetch(address: str, checkpoint_dir: str | None = None) -> str:
-    """Copies the run in a bucket, without checkpoints, to the folder that stands for it.
+    """Copies a run from a bucket to its mirror, without checkpoints, and returns the mirror.
 
-    `checkpoint_dir` is the run's.
+    The caller must hold the lock of the mirror. The bucket's files replace local files. However, a
+    local file stays if the bucket's file has not changed since the last copy. If the run was
+    deleted from the bucket, the mirror is deleted first.
 
-    For who holds the folder's lock. The bucket is right, but a file that it has as it was last
-    copied may have changed here since, and stays. A folder is emptied first where the run, which
-    the bucket had, is there no more. Returns the folder.
+    Args:
+      address: the run directory in the bucket.
+      checkpoint_dir: `Run.checkpoint_dir` of the run.
     """
     bucket = Folder(address)
     local = folder_of(address)
-    kept = os.path.join(local, _COPIED)
-    before = read_json(kept) if os.path.exists(kept) else {}
+    record = os.path.join(local, _COPIED)
+    before = read_json(record) if os.path.exists(record) else {}
     names = _small_files(bucket, checkpoint_dir)
     if CONFIG in before and not names:
         shutil.rmtree(local)
@@ -109,25 +115,26 @@ def fetch(address: str, checkpoint_dir: str | None = None) -> str:
         else:
             write_bytes(path, content)
             copied[name] = [*_state(path), zlib.crc32(content)]
-    write_json(kept, copied)
+    write_json(record, copied)
     return local
 
 
 def push(directory: str) -> None:
-    """Copies what has changed in a folder of `folder_of` to its bucket; of others nothing.
+    """Copies changed files of a mirror to its bucket. Any other folder is not copied.
 
-    Raises OSError where the bucket does not take it, and where the record of what was copied is
-    gone. What was not copied is, by the next push, also that of a later start.
+    Raises OSError if the bucket refuses a file, or if the record of copied files is missing. The
+    next push copies the remaining files, even after a restart.
     """
     address = address_of(directory)
-    kept = os.path.join(directory, _COPIED)
+    record = os.path.join(directory, _COPIED)
     if directory != folder_of(address):
         return
     bucket = Folder(address)
-    copied = read_json(kept)
+    copied = read_json(record)
     files = [path for path in Path(directory).rglob("*") if path.is_file()]
     files = [path for path in files if not path.name.startswith(".")]
-    files.sort(key=lambda path: (path.name == CONFIG, path))  # a run is whole then
+    # config.gin goes last, so that a run in the bucket is complete when it has one.
+    files.sort(key=lambda path: (path.name == CONFIG, path))
     try:
         for path in files:
             name = path.relative_to(directory).as_posix()
@@ -136,17 +143,17 @@ def push(directory: str) -> None:
                 content = path.read_bytes()
                 bucket.write(name, content)
                 copied[name] = [*now, zlib.crc32(content)]
-    except Exception as error:  # each kind of bucket raises its own
+    except Exception as error:  # each kind of bucket raises its own errors
         raise OSError(
-            f"{bucket.path} does not take what is new in {directory} ({error}): it is kept there, "
-            "and copied by the next save, or the next start of the same command."
+            f"{bucket.path} does not take the new files of {directory} ({error}). They stay there, "
+            "and the next save or the next start of the same command copies them."
         ) from error
     finally:
-        write_json(kept, copied)
+        write_json(record, copied)
 
 
 def push_or_warn(directory: str, warn: Callable[[str], object]) -> None:
-    """Does what `push` does, or says why it cannot: the next one catches up."""
+    """Calls `push` and turns its OSError into a warning, since the next push catches up."""
     try:
         push(directory)
     except OSError as error:
@@ -154,20 +161,23 @@ def push_or_warn(directory: str, warn: Callable[[str], object]) -> None:
 
 
 def on_this_disk(directory: str) -> str:
-    """Returns a run's directory as it is, and of one in a bucket a copy to read.
+    """Returns a folder on this disk from which to read a run.
 
-    The copy is another folder than that of a training. It has what the bucket has, but no
-    checkpoints, which are read where they are, and no TensorBoard. Its `EVALUATION` is what was
-    written here, and is neither read from the bucket nor copied there.
+    A local run directory is returned unchanged. A run in a bucket is copied to a folder that
+    training does not use. The copy has no TensorBoard files, and no checkpoints, which are read
+    from the bucket. Its folder `EVALUATION` is only local: it is neither read from the bucket nor
+    copied there.
 
-    Raises ValueError where the bucket holds no run, or a config.gin that is no gin.
+    Raises ValueError if the bucket does not hold a run, or if its config.gin is not valid gin.
     """
     if not is_bucket(directory):
         return directory
     bucket = Folder(directory)
-    local = stand_in(directory, "read")
+    local = local_mirror(directory, "read")
     if not bucket.exists(CONFIG):
-        raise ValueError(f"{directory} is no run directory: it holds no {CONFIG}.")
+        raise ValueError(
+            f"{directory} is not a run directory (it has no {CONFIG}): give the directory of a run."
+        )
     write_bytes(os.path.join(local, CONFIG), bucket.read(CONFIG))
     names = _small_files(bucket, plain_field(local, "checkpoint_dir"))
     names = [name for name in names if not name.startswith(_NOT_READ)]
@@ -184,15 +194,15 @@ _NOT_READ = (f"{EVALUATION}/", f"{TENSORBOARD}/")
 
 
 def _small_files(bucket: Folder, checkpoint_dir: str | None) -> list[str]:
-    """Returns the names of all files of a run but its checkpoints; none where there is no run."""
+    """Returns the names of all files of a run except its checkpoints; [] if there is no run."""
     if not bucket.exists(CONFIG):
         return []
     folders = [bucket.where(CHECKPOINTS), (checkpoint_dir or "").rstrip("/")]
     folders = [folder for folder in folders if folder.startswith(bucket.where(""))]
-    large = tuple(f"{one}/" for folder in folders for one in (folder, damaged_folder(folder)))
+    large = tuple(f"{path}/" for folder in folders for path in (folder, damaged_folder(folder)))
     return [name for name in bucket.tree() if not bucket.where(name).startswith(large)]
 
 
 def _state(path: Path) -> list[int]:
-    found = path.stat()
-    return [found.st_size, found.st_mtime_ns]
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns]

@@ -21,17 +21,22 @@ from .saved.resuming import Training
 
 
 class Reports(NamedTuple):
-    writer: MetricsWriter  # of metrics
-    console: Console  # for progress and warnings
-    wall_time: WallTime
+    """Where a run reports to."""
+
+    writer: MetricsWriter  # writes the metrics
+    console: Console  # shows progress and warnings
+    wall_time: WallTime  # counts seconds by kind of work
 
 
 class Duties:
-    """What every run does between its steps.
+    """The work of every run between its steps.
 
     Args:
-      ahead: the batches that are being read; a roll-back replaces them.
+      training: the run, its batches and its checkpoints.
+      ahead: the batches that are being prefetched. A roll-back replaces them.
+      monitor: collects and checks the metrics of the steps.
       evaluate: (step, params) -> held-out figures; it counts its own wall time.
+      reports: where metrics, messages and wall time go.
     """
 
     def __init__(
@@ -43,8 +48,8 @@ class Duties:
         reports: Reports,
     ):
         self.ahead = ahead
-        self.evaluation: Evaluation | None = None  # the last one
-        self._evaluated = 0  # its step
+        self.evaluation: Evaluation | None = None  # the last evaluation
+        self._evaluated = 0  # step of the last evaluation
         self._training = training
         self._monitor = monitor
         self._evaluate = evaluate
@@ -55,12 +60,12 @@ class Duties:
     def hooks(self) -> list[Hook]:
         """Returns the hooks, in the order in which they are called after a step."""
         run = self._training.run
-        # The clock is read after the steps that `log_every` divides, which are few.
+        # The clock is read only after steps that `log_every` divides.
         by_the_clock = run.log_every if run.checkpoint_minutes is not None else None
         copies = run.log_every if self._training.copies else None
         return [
             Hook(self._report, run.log_every),
-            Hook(self._report, run.checkpoint_every),  # each checkpoint has a line in the metrics
+            Hook(self._report, run.checkpoint_every),  # the metrics have a line for each checkpoint
             Hook(self._evaluate_heldout, run.evaluate_every),
             Hook(self._save, run.checkpoint_every, at_stop=True),
             Hook(self._save_in_time, by_the_clock, at_end=False),
@@ -68,7 +73,7 @@ class Duties:
         ]
 
     def finish(self) -> None:
-        """Waits for what is being written, and removes the local copies."""
+        """Waits until all saves are complete, and removes the local copies."""
         with self._wall_time.of("saving"):
             self._training.checkpoints.wait()
             self._settle_copies()
@@ -89,9 +94,10 @@ class Duties:
             loss = self.evaluation.loss if self.evaluation and is_new else None
             position = self._position()
             self._writer.flush()
-            if jax.process_index() == 0:  # before: a resumed run drops later metrics
+            # The metrics go first: a resumed run drops metrics that are later than the checkpoint.
+            if jax.process_index() == 0:
                 push_or_warn(self._training.run.run_dir, self._warn)
-            self._settle_copies()  # a save may be running: Orbax is to do one at a time
+            self._settle_copies()  # Orbax can run only one save at a time
             self._training.checkpoints.save(at.state, position, heldout_loss=loss)
 
     def _save_in_time(self, at: AfterStep) -> None:
@@ -105,7 +111,8 @@ class Duties:
         checkpoints = self._training.checkpoints
         minutes = run.local_checkpoint_minutes or 0
         due = time.monotonic() - max(self._saved, self._copied) >= 60 * minutes
-        # A save to a slow storage is not waited for; nor does a copy take the place of the last.
+        # There is no copy while a save to slow storage is running, and none after the last step,
+        # which ends with a checkpoint.
         if copies and as_the_first(due and not checkpoints.is_saving()) and at.step < run.steps:
             self._copied = time.monotonic()
             with self._wall_time.of("saving"):
@@ -121,5 +128,5 @@ class Duties:
             self._warn(problem)
 
     def _position(self) -> dict[str, bytes]:
-        """Returns the files of a checkpoint besides the state."""
+        """Returns the files that a checkpoint holds in addition to the state."""
         return self.ahead.state() | self._training.spikes.state() | self._monitor.state()

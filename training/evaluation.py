@@ -1,13 +1,13 @@
-"""Held-out loss and metrics of every member of the objective, beside a baseline.
+"""Held-out loss and metrics of every member of the objective, compared with a baseline.
 
-The baseline is the loss of a model that ignores its input, see `training.baselines`. A term without
-labels is computed for outputs that are equal everywhere: with one embedding for all texts a
-contrastive loss is the logarithm of the number of texts in the batch. A loss that is 0 for such
-outputs, as that of hidden states which predict each other, has no baseline.
+The baseline is the loss of a model that ignores its input, see `training.baselines`. For a term
+without labels, it is the loss of outputs that are equal everywhere. For example, if all texts have
+the same embedding, a contrastive loss is the logarithm of the number of texts in the batch. A loss
+that is 0 for such outputs has no baseline, for example if hidden states predict each other.
 
-All members are scored on the same held-out text, unless the corpus has a text for each of them.
-Text is cut to each member's raw length, and the noise depends on the row's number alone: the
-figures of two checkpoints, or of two runs, can be compared.
+All members are scored on the same held-out text, unless the corpus has a text for each member. Text
+is cut to each member's raw length. The noise depends only on the row's number, so the figures of
+two checkpoints or two runs can be compared.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ from .baselines import Tally, constant_outputs, tally, trivial_hits, trivial_los
 from .devices.mesh import batch_sharding, batch_shards, placed_on, replicated
 from .step import Recipe, arranged
 
-EVALUATION_SEED = 20_200_101  # noise of held-out rows; the same in every run
+EVALUATION_SEED = 20_200_101  # seed of the noise of held-out rows, the same in every run
 
 
 class Score(NamedTuple):
@@ -37,14 +37,13 @@ class Score(NamedTuple):
 
     member: str
     term: str
-    loss: float  # nats per target: token, pair, …; of a metric its mean
-    baseline: float | None  # the same for a model that ignores its input; None: there is none
-    targets: int  # their number
-    of_tokens: bool = False  # targets are ids of the vocabulary: the loss has a perplexity
-    metric: bool = False  # not part of the loss, such as an accuracy
-    of_text: bool = False  # the exact likelihood of the text: the loss has bits per byte
-    # Of the loss in the total that is trained; of a schedule, that at the run's last step.
-    scale: float = 1.0
+    loss: float  # nats per target (token, pair, …), or the mean of a metric
+    baseline: float | None  # loss of a model that ignores its input; None: there is no baseline
+    targets: int  # number of targets
+    of_tokens: bool = False  # whether targets are token ids, so that the loss has a perplexity
+    metric: bool = False  # whether it is not part of the loss, such as an accuracy
+    of_text: bool = False  # whether it is the exact likelihood of the text (bits per byte)
+    scale: float = 1.0  # weight in the total loss; for a schedule, the weight at the last step
 
     @property
     def name(self) -> str:
@@ -52,13 +51,14 @@ class Score(NamedTuple):
 
     @property
     def gain(self) -> float | None:
-        """Returns the share of the baseline's nats that the model saves; None without one."""
+        """Returns the share of the baseline's nats that the model saves; None without baseline."""
         return 1.0 - self.loss / self.baseline if self.baseline else None
 
     @property
     def words(self) -> tuple[str, str]:
-        """Returns the loss and its perplexity as they are printed: nothing of a loss without a
-        target, or without a perplexity.
+        """Returns the loss and its perplexity as they are printed.
+
+        A value is "" if there are no targets, or if the loss has no perplexity.
 
         >>> Score("a", "b", 2.0, None, 9, of_tokens=True).words
         ('2.000', '7.4')
@@ -70,9 +70,9 @@ class Score(NamedTuple):
 
 
 def total_loss(scores: Sequence[Score]) -> float:
-    """Returns the loss that is trained, on held-out text: the sum of its terms, each by its scale.
+    """Returns the held-out value of the trained loss: the sum of its scaled terms.
 
-    Of a mixture it is the mean of its members' losses, whatever their rates.
+    The loss of a mixture is the mean of its members' losses, whatever their rates.
 
     >>> total_loss([Score("a", "b", 4.0, None, 9), Score("a", "c", 2.0, None, 9, scale=0.5)])
     5.0
@@ -88,11 +88,11 @@ class _HeldOutMember(NamedTuple):
     name: str
     batches: list[dict]
     figures: Callable  # (params, batch) -> {term: Figures}
-    training: dict[str, Tally]  # of the labels of each term, in training text
+    training: dict[str, Tally]  # term -> tally of its labels in training text
 
 
 class Evaluator:
-    """Held-out rows for every member, prepared once; call it with parameters."""
+    """Scores parameters on held-out rows of every member. The rows are prepared once."""
 
     def __init__(
         self,
@@ -107,18 +107,25 @@ class Evaluator:
         rows: int = 16,
         member_sources: Sequence[int] = (),
     ):
-        """Args:
-        corpora: those whose text is read: the sources of the run's corpus, or itself.
-        tokens: number of tokens of held-out text for each member.
-        steps: of the run, at whose end a scale that follows the step is taken.
-        member_sources: the index of each member's corpus. Empty: all members read the first.
+        """Prepares the held-out rows.
+
+        Args:
+          recipe: the objective, the model and the row groups.
+          packing: how documents are packed into rows.
+          mesh: the mesh over which rows are sharded.
+          corpora: the corpora to read: the sources of the run's corpus, or the corpus itself.
+          tokens: number of tokens of held-out text for each member.
+          steps: number of steps of the run. Scheduled weights of terms are taken at the last step.
+          end_of_document: the id after every document. None: no id.
+          rows: number of rows in a batch. It is rounded up to what the mesh needs.
+          member_sources: index of each member's corpus. Empty: all members read the first corpus.
         """
         self._mesh = mesh
         self._steps = steps
         size = _up(rows, math.lcm(2, batch_shards(mesh)))
-        # Replicated, so that every process can read the figures.
+        # The figures are replicated, so that every process can read them.
         jit = functools.partial(jax.jit, out_shardings=replicated(mesh))
-        by_loss: dict = {}  # members that differ in noise only share a program
+        by_loss: dict = {}  # members that differ only in their noise share a program
 
         def programs(objective: Objective) -> tuple[Callable, Callable]:
             key = objective.loss, tuple(objective.facts.heads.items()), objective.facts.likelihood
@@ -129,7 +136,7 @@ class Evaluator:
                 )
             return by_loss[key]
 
-        # Frequencies for the baseline, from eight times as much training text.
+        # The baseline needs frequencies of labels. They are from eight times as much training text.
         training_pieces = [
             first_documents(iter(corpus.train(0, 1).next_document, None), 8 * tokens)
             for corpus in corpora
@@ -172,12 +179,12 @@ class Evaluator:
                 else:
                     trivial = trivial_hits if sums.metric else trivial_loss
                     baseline = trivial(sums.tally, member.training.get(term))
-                beside = baseline / weight if baseline or sums.metric else None
+                mean_baseline = baseline / weight if baseline or sums.metric else None
                 score = Score(
                     member=member.name,
                     term=term,
                     loss=float(sums.sum) / weight,
-                    baseline=beside,
+                    baseline=mean_baseline,
                     targets=int(sums.weight),
                     of_tokens=sums.of_tokens,
                     metric=sums.metric,
@@ -193,11 +200,15 @@ class Evaluator:
         return float(sums.scale(self._steps) if callable(sums.scale) else sums.scale)
 
     def _arranged(self, arrange, packed: list[Row], length: int, size: int):
-        """Returns batches of `size` rows for the model; the number of rows is a multiple of it."""
+        """Returns the model's features of packed rows, in batches of `size` rows.
+
+        The number of packed rows is a multiple of `size`.
+        """
         spread = functools.partial(_spread, sharding=batch_sharding(self._mesh))
         batches = []
-        with placed_on(self._mesh):  # keys made elsewhere are of another type, and traced anew
-            # A key is the same among more: of few numbers, for each of which JAX compiles.
+        with placed_on(self._mesh):  # keys from outside the mesh have another type: a new trace
+            # JAX compiles `split` for each number of keys. Powers of two are few, and the first
+            # keys do not depend on the number.
             number = 1 << (len(packed) - 1).bit_length()
             keys = jax.random.split(jax.random.key(EVALUATION_SEED), number)
             for i in range(0, len(packed), size):
@@ -206,7 +217,7 @@ class Evaluator:
         return batches
 
     def _sum(self, trees) -> dict:
-        """Returns the sum of trees of arrays, computed one after another, as float64."""
+        """Returns the float64 sum of trees of arrays, which are computed one after another."""
         total: dict = {}
         with placed_on(self._mesh):
             for tree in trees:
@@ -222,14 +233,14 @@ def _spread(x: np.ndarray, sharding) -> jax.Array:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class TermSums:
-    """One term of some rows, summed."""
+    """Sums of one term over rows."""
 
-    sum: Any  # of the loss
-    weight: Any
-    tally: Tally | None  # of its labels
-    constant: Any  # the sum for outputs that are equal everywhere, of a term without labels
+    sum: Any  # sum of the loss
+    weight: Any  # sum of the weights
+    tally: Tally | None  # tally of the labels; None: a term without labels
+    constant: Any  # sum of the loss for outputs that are equal everywhere; None: with labels
     of_tokens: bool = dataclasses.field(metadata={"static": True})
-    scale: Any = dataclasses.field(metadata={"static": True})  # as of a `Term`
+    scale: Any = dataclasses.field(metadata={"static": True})  # weight in the loss, see `Term`
     of_text: bool = dataclasses.field(metadata={"static": True})
 
     @property
@@ -238,7 +249,7 @@ class TermSums:
 
 
 def term_figures(recipe: Recipe, objective: Objective, params, batch) -> dict[str, TermSums]:
-    """Returns the figures of each term of a member's loss on an arranged batch, without dropout."""
+    """Returns the sums of each term of a member's loss on an arranged batch, without dropout."""
     loss = objective.loss(batch)
     terms = loss.scored(recipe.model.apply(params, batch))
     constant = {}
@@ -261,7 +272,7 @@ def term_figures(recipe: Recipe, objective: Objective, params, batch) -> dict[st
 
 
 def training_tallies(recipe: Recipe, objective: Objective, batch) -> dict[str, Tally]:
-    """Returns the tally of each term's labels in an arranged batch, each label counted once."""
+    """Returns the tally of each term's labels in an arranged batch. Each label counts once."""
     sums = {}
     for name, term in objective.loss(batch).terms.items():
         labels = term.labels
@@ -274,7 +285,7 @@ def training_tallies(recipe: Recipe, objective: Objective, batch) -> dict[str, T
 def _tally_of(recipe: Recipe, objective: Objective, labels: Labels) -> Tally:
     if labels.head not in objective.facts.heads:
         raise ValueError(
-            f"A term's labels are of the head {labels.head!r}, the objective names "
+            f"A term has labels for the head {labels.head!r}, but the objective names the heads "
             f"{sorted(objective.facts.heads)}: name the head that the term scores."
         )
     return tally(labels, classes=objective.facts.heads[labels.head] or recipe.ids.size)

@@ -1,4 +1,4 @@
-"""The held-out evaluation of a run: as training makes it, and under another objective."""
+"""The held-out evaluation of a run during training, and under another objective."""
 
 import dataclasses
 from collections.abc import Callable
@@ -24,12 +24,12 @@ from .step import Recipe, check_recipe
 class Evaluation(NamedTuple):
     """The figures of one evaluation while a run trains."""
 
-    scores: tuple[Score, ...]  # on held-out text
-    tasks: dict[str, float]  # "task/NAME/METRIC" and "baseline/task/NAME/METRIC"
+    scores: tuple[Score, ...]  # scores on held-out text
+    tasks: dict[str, float]  # values of "task/NAME/METRIC" and "baseline/task/NAME/METRIC"
 
     @property
     def loss(self) -> float:
-        """The loss that is trained, on held-out text: see `total_loss`."""
+        """Returns the held-out value of the trained loss, see `total_loss`."""
         return total_loss(self.scores)
 
 
@@ -40,7 +40,15 @@ def evaluator_of_training(
     console: Console,
     wall_time: WallTime,
 ) -> Callable[[int, dict], Evaluation]:
-    """Returns (step, params) -> figures on held-out text and of `score_tasks`, which it writes."""
+    """Returns a function (step, params) -> `Evaluation`, which also writes the figures.
+
+    Args:
+      plan: the checked run.
+      score_tasks: params -> scores of downstream tasks.
+      writer: writes the figures as metrics.
+      console: shows the scores of tasks.
+      wall_time: counts the time of evaluations.
+    """
     heldout = heldout_evaluator(plan)
 
     def evaluate(step: int, params: dict) -> Evaluation:
@@ -57,7 +65,7 @@ def evaluator_of_training(
 
 
 def heldout_evaluator(plan: Plan) -> Evaluator:
-    """Returns what scores parameters, sharded over the run's mesh, on its held-out text."""
+    """Returns an evaluator on the run's held-out text, for parameters on the run's mesh."""
     return Evaluator(
         plan.recipe,
         plan.packing,
@@ -71,13 +79,18 @@ def heldout_evaluator(plan: Plan) -> Evaluator:
 
 
 def evaluator_under(plan: Plan, objective: Objective, tokens: int, row_tokens: int) -> Evaluator:
-    """Returns what scores the run's parameters under an objective that need not be its own, on so
-    many `tokens` of held-out text.
+    """Returns an evaluator of the run's parameters under any objective.
 
-    All rows are of raw length `row_tokens`, whatever the objective's members and the model are: two
-    runs with one corpus have the same rows.
+    All rows have the raw length `row_tokens`, whatever the objective's members and the model are.
+    Two runs with the same corpus therefore have the same rows.
 
-    Raises ValueError for an objective that the model or the corpus cannot have (`recipe_under`).
+    Args:
+      plan: the run's plan.
+      objective: the objective, which may differ from the run's objective.
+      tokens: number of tokens of held-out text.
+      row_tokens: number of tokens of text in a row.
+
+    Raises ValueError if the model or the corpus does not fit the objective (`recipe_under`).
     """
     recipe, packing, end = recipe_under(plan, objective, row_tokens)
     run = dataclasses.replace(plan.run, heldout_tokens=tokens)
@@ -91,11 +104,19 @@ def evaluator_under(plan: Plan, objective: Objective, tokens: int, row_tokens: i
 def recipe_under(
     plan: Plan, objective: Objective, row_tokens: int
 ) -> tuple[Recipe, Packing, int | None]:
-    """Returns the recipe of the run's model with another objective, the packing that this has by
-    itself, and the id after every document.
+    """Returns the recipe, packing and end-of-document id for another objective.
 
-    Raises ValueError where the layouts do not fit, the model lacks a head or positions, the
-    vocabulary sentinels, or the corpus what the objective reads.
+    The recipe has the run's model. The packing is the objective's own. The id is None if no id
+    follows documents.
+
+    Args:
+      plan: the run's plan.
+      objective: the other objective.
+      row_tokens: number of tokens of text in a row.
+
+    Raises ValueError if the layouts do not fit, or the model lacks a head or positions. Also raises
+    ValueError if the vocabulary lacks sentinels, or the corpus lacks a column that the objective
+    reads.
     """
     model = plan.recipe.model
     ids = plan.recipe.ids
@@ -105,8 +126,8 @@ def recipe_under(
     stacks = {name: slots for name, slots in needs.items() if name in ("encoder", "decoder")}
     if model.max_positions and max(stacks.values()) > model.max_positions:
         raise ValueError(
-            f"Rows of {row_tokens} tokens need the slots {stacks}, and the model has positions for "
-            f"{model.max_positions}: give fewer row_tokens."
+            f"Rows of {row_tokens} tokens need the slots {stacks}, but the model has only "
+            f"{model.max_positions} positions: give fewer row_tokens."
         )
     policy, mark_ends = resolve(objective)
     most = documents_of_a_row(policy, Run.max_documents)
@@ -118,9 +139,9 @@ def recipe_under(
 
 
 def bytes_per_token(plan: Plan) -> dict[str, float]:
-    """Returns the mean bytes of a token in the held-out text of each member of the objective.
+    """Returns the mean number of bytes of a token in each member's held-out text.
 
-    They are nan for token ids without text.
+    The values are nan for token ids without text.
     """
     corpora = plan.corpus.sources or (plan.corpus,)
     sizes = [bytes_per_token_of(corpus, plan.run.heldout_tokens) for corpus in corpora]
@@ -130,7 +151,7 @@ def bytes_per_token(plan: Plan) -> dict[str, float]:
 
 
 def bytes_per_token_of(corpus: Corpus, tokens: int) -> float:
-    """Returns the mean bytes of a token in so many held-out `tokens` of a corpus."""
+    """Returns the mean number of bytes of a token in `tokens` held-out tokens of a corpus."""
     codec = corpus.codec
     if codec is None:
         return float("nan")

@@ -1,4 +1,4 @@
-"""Hooks: what happens between the steps of a run, at intervals; a user's own is one function.
+"""Hooks: functions that are called between the steps of a run, at intervals.
 
 # my_hooks.py
 def print_norm(plan: Plan, *, every: int = 100) -> Hook:
@@ -18,23 +18,28 @@ from .state import State
 
 
 class AfterStep(NamedTuple):
-    """What a hook is given."""
+    """The argument of a hook."""
 
-    step: int  # the number of the step that was taken, from 1
-    state: State  # after it; the next step takes its memory, so copy what is to be kept
-    metrics: dict  # of this step alone, on the devices
+    step: int  # number of the step that was just taken, from 1
+    state: State  # state after the step; copy what you keep, since the next step reuses the memory
+    metrics: dict  # metrics of this step alone, on the devices
 
 
 class Hook(NamedTuple):
-    """A function that is called after some steps, once their losses are known to be no spikes."""
+    """A function that is called after some steps, after their losses were checked for spikes."""
 
     call: Callable[[AfterStep], None]
-    every: int | None  # after each multiple of so many steps; None: of none
-    at_end: bool = True  # after the last step of the run too
-    at_stop: bool = False  # also after a step at which the run stops early, as at SIGTERM
+    every: int | None  # number of steps between calls; None: no calls at intervals
+    at_end: bool = True  # whether it is called after the last step of the run
+    at_stop: bool = False  # whether it is called when the run stops early, such as at SIGTERM
 
     def is_due(self, step: int, last: bool, stopping: bool) -> bool:
-        """Returns whether it is called after a step: the last one, or one at which the run stops.
+        """Returns whether the hook is called after a step.
+
+        Args:
+          step: number of the step.
+          last: whether it is the last step of the run.
+          stopping: whether the run stops early after it.
 
         >>> [Hook(print, 2).is_due(step, last=step == 5, stopping=False) for step in range(1, 6)]
         [False, True, False, True, True]
@@ -44,5 +49,8 @@ class Hook(NamedTuple):
 
 
 def own_hooks(plan: Plan) -> list[Hook]:
-    """Returns the hooks of `Run.hooks`. Raises ValueError for a function that returns no hook."""
+    """Returns the hooks of `Run.hooks`.
+
+    Raises ValueError for a function that does not return a hook.
+    """
     return called_with(plan.run.hooks, plan, Hook)

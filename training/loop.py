@@ -1,4 +1,4 @@
-"""The training loop: steps, with metrics, evaluations and checkpoints at their intervals."""
+"""The training loop: takes the steps and calls hooks for metrics, evaluations and checkpoints."""
 
 import contextlib
 import functools
@@ -33,25 +33,28 @@ def take_steps(
     reports: Reports,
     profiled: Steps | None = None,
 ) -> tuple[State, Evaluation | None]:
-    """Takes the remaining steps of a run; returns the state, and the last evaluation if there was
-    one.
+    """Takes the remaining steps of a run.
 
-    At SIGTERM it saves a checkpoint and stops early; after a loss spike, where the run has
-    `rollback_sigmas`, it goes back to a checkpoint. Local copies are gone once it returns: the last
-    checkpoint is later.
+    At SIGTERM it saves a checkpoint and stops early. After a loss spike it rolls back to a
+    checkpoint if the run has `rollback_sigmas`. In the end it removes the local copies, since the
+    last checkpoint is newer.
 
     Args:
-      training: at the data position of the state.
-      state: to start from; its buffers are donated.
+      plan: the checked run.
+      training: the run's checkpoints, batches and metrics, at the same step as the state.
+      state: the state to start from. Its buffers are donated.
       evaluate: (step, params) -> held-out figures; it counts its own wall time.
-      profiled: steps to trace, into the run's folder of TensorBoard.
+      reports: where metrics, messages and wall time go.
+      profiled: steps to trace. Traces are written to the run's TensorBoard folder.
 
-    Raises FloatingPointError at a loss spike after which the run is not, or no more, rolled back.
+    Returns the last state, and the last evaluation or None.
+
+    Raises FloatingPointError at a loss spike if the run cannot be rolled back.
     """
     run = plan.run
     step = int(state.step)
     writer, console, wall_time = reports
-    users = own_hooks(plan)
+    user_hooks = own_hooks(plan)
     traces = os.path.join(run.run_dir, run_directory.TENSORBOARD)
     warn = functools.partial(print_warning, console)
     with (
@@ -64,7 +67,7 @@ def take_steps(
         ahead = reading.enter_context(prefetch(training, step))
         monitor = Monitor(plan, writer, progress, training.spikes, training.unreported, wall_time)
         duties = Duties(training, ahead, monitor, evaluate, reports)
-        hooks = [*duties.hooks(), *users]
+        hooks = [*duties.hooks(), *user_hooks]
         with wall_time.of("compile"):
             rows = abstract_rows(plan, batch_sharding(plan.mesh))
             shapes = training.shapes.shapes
@@ -88,7 +91,7 @@ def take_steps(
                         monitor.check()
             except LossSpike as spike:
                 reading.close()
-                del state  # its memory is needed for that of the checkpoint
+                del state  # frees the memory that the checkpoint's state needs
                 state = _roll_back(spike, training, reports)
                 monitor.forget()
                 step = int(state.step)
@@ -98,21 +101,22 @@ def take_steps(
                     hook.call(AfterStep(step, state, metrics))
             if stopping:
                 break
-        duties.finish()  # while SIGTERM, the first or another one, ends nothing
+        duties.finish()  # inside the block, so that another SIGTERM does not end the process
     return state, duties.evaluation
 
 
 def prefetch(training: Training, step: int) -> contextlib.closing[Prefetcher]:
-    """Returns the batches of the steps after this one, to be closed."""
+    """Returns a context with the prefetched batches of the steps after `step`."""
     return contextlib.closing(Prefetcher(training.batches, training.run.steps - step))
 
 
 def _roll_back(spike: LossSpike, training: Training, reports: Reports) -> State:
-    """Restores the checkpoint before a spike, and has the batches skip those that were read since.
+    """Restores the checkpoint before a spike, and skips the batches that were read since.
 
-    Nothing of this is saved: a run that is killed before its next checkpoint meets the spike again.
+    The roll-back is saved only with the next checkpoint. A run that is killed before meets the
+    spike again.
 
-    Raises FloatingPointError as `Spikes.checkpoint_before` does.
+    Raises FloatingPointError if there is no checkpoint to roll back to.
     """
     run, _, batches, spikes, _, checkpoints, copies = training
     checkpoints.wait()
@@ -130,7 +134,8 @@ def _roll_back(spike: LossSpike, training: Training, reports: Reports) -> State:
     reports.writer.rewind(step)
     for one in spikes.since(step):
         batches.skip(one.skipped)
-        # As of the first step that is taken again: a run that resumes from the checkpoint drops it.
+        # Written at the first step after the checkpoint, so that a run that resumes from the
+        # checkpoint drops the line.
         values = {f"rollback/{name}": x for name, x in one._asdict().items()}
         reports.writer.write(step + 1, values)
     skipped = sum(one.skipped for one in spikes.since(step))
@@ -144,9 +149,10 @@ def _roll_back(spike: LossSpike, training: Training, reports: Reports) -> State:
 
 @contextlib.contextmanager
 def stop_at_sigterm() -> Iterator[Callable[[], bool]]:
-    """Yields a function, called after each step: whether to save and stop. All processes agree.
+    """Yields a function that returns whether to save and stop. Call it after each step.
 
-    Outside of the main thread of a single process no signal arrives.
+    The function returns the same on all processes. In a single process, signals arrive only in the
+    main thread; in any other thread the function returns False.
     """
     if jax.process_count() > 1:
         yield must_stop_together

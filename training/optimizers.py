@@ -1,8 +1,8 @@
-"""Optimizers and learning-rate schedules, which gin binds by name.
+"""Optimizers and learning-rate schedules, for gin files and for `Run.optimizer`.
 
-A schedule takes the total number of steps and returns an optax schedule; an optimizer takes it and
-returns an optax transformation. So a run states its length once. An optimizer's learning rate is a
-schedule, or a number for a constant one.
+A schedule takes the total number of steps and returns an optax schedule. An optimizer takes the
+total number of steps and returns an optax transformation. Therefore a run states its length only
+once. An optimizer's learning rate is a schedule, or a number for a constant rate.
 """
 
 import warnings
@@ -28,15 +28,16 @@ def warmup_cosine(
     warmup_share: PositiveShare = 1.0,
     end_share: NonNegative = 0.1,
 ):
-    """Linear warm-up from 0 to `peak`, then a cosine to `end_share * peak` at the last step.
+    """Linear warm-up from 0 to `peak`, then cosine decay to `end_share * peak` at the last step.
 
-    The warm-up has `warmup_steps`, but at most `warmup_share` of all steps.
+    The warm-up takes `warmup_steps`, but at most the share `warmup_share` of all steps.
     """
     most = int(warmup_share * total_steps)
     if warmup_share < 1 and warmup_steps > most:
         warnings.warn(
-            f"The warm-up takes {most} steps in place of {warmup_steps}: at most a share of "
-            f"{warmup_share:g} of {total_steps} (--gin.optimizers.warmup_cosine.warmup_share).",
+            f"The warm-up takes {most} steps instead of {warmup_steps}, since it may take at most "
+            f"a share of {warmup_share:g} of the {total_steps} steps "
+            "(--gin.optimizers.warmup_cosine.warmup_share).",
             stacklevel=1,
         )
         warmup_steps = most
@@ -48,7 +49,7 @@ def warmup_cosine(
 
 @checked
 def warmup_rsqrt(total_steps: int, *, scale: NonNegative = 1.0, warmup_steps: Count = 10_000):
-    """T5's: scale / sqrt(max(step, warmup_steps)). Raffel et al. 2020, section 3.1.2."""
+    """T5's schedule: scale / sqrt(max(step, warmup_steps)). Raffel et al. 2020, section 3.1.2."""
     del total_steps
     return lambda step: scale / jnp.sqrt(jnp.maximum(step, warmup_steps))
 
@@ -65,7 +66,7 @@ def warmup_constant(total_steps: int, *, peak: NonNegative, warmup_steps: Natura
 
 @checked
 def warmup_linear(total_steps: int, *, peak: NonNegative, warmup_steps: Natural):
-    """Linear warm-up from 0 to `peak`, then linearly down to 0 at the last step: BERT's."""
+    """BERT's schedule: linear warm-up from 0 to `peak`, then linear decay to 0 at the last step."""
     _check_warmup("warmup_linear", warmup_steps, total_steps)
     up = optax.linear_schedule(0.0, peak, max(warmup_steps, 1))
     down = optax.linear_schedule(peak, 0.0, total_steps - warmup_steps)
@@ -76,16 +77,16 @@ def warmup_linear(total_steps: int, *, peak: NonNegative, warmup_steps: Natural)
 def warmup_stable_decay(
     total_steps: int, *, peak: NonNegative, warmup_steps: Natural, decay_steps: Count
 ):
-    """Linear warm-up from 0 to `peak`, constant, and down to 0 by `1 - sqrt` in the last steps.
+    """Linear warm-up from 0 to `peak`, then constant, then `1 - sqrt` decay to 0.
 
-    A run with more steps repeats all but the last `decay_steps` (Hägele et al. 2024,
-    arXiv:2405.18392, whose decay this is).
+    The decay takes the last `decay_steps` steps. A longer run has the same schedule up to the start
+    of the decay. The shape of the decay is from Hägele et al. 2024, arXiv:2405.18392.
     """
     _check_warmup("warmup_stable_decay", warmup_steps, total_steps, decay_steps)
     up = optax.linear_schedule(0.0, peak, max(warmup_steps, 1))
     start = total_steps - decay_steps
 
-    def down(step):  # from the first step of the decay on
+    def down(step):  # step 0 is the first step of the decay
         return peak * (1 - jnp.sqrt(jnp.clip(step / decay_steps, 0, 1)))
 
     return optax.join_schedules([up, optax.constant_schedule(peak), down], [warmup_steps, start])
@@ -93,7 +94,7 @@ def warmup_stable_decay(
 
 @checked
 def scheduled(learning_rate: Callable | NonNegative, total_steps: int) -> Callable[[int], float]:
-    """Returns an optimizer's learning rate as a function of the steps taken before."""
+    """Returns an optimizer's learning rate as a function of the number of steps taken."""
     if callable(learning_rate):
         return learning_rate(total_steps)
     return optax.constant_schedule(learning_rate)
@@ -111,11 +112,11 @@ def adamw(
     clip_norm: Positive | None = 1.0,
     momentum_dtype: Dtype = "float32",
 ) -> optax.GradientTransformation:
-    """AdamW (Loshchilov & Hutter 2019), clipping the global norm first.
+    """AdamW (Loshchilov & Hutter 2019), after clipping of the global norm.
 
-    Weight decay does not apply to norms and biases. First moments of `momentum_dtype` "bfloat16"
-    take half of the memory of those of "float32"; second moments, whose changes are smaller than
-    bfloat16 can tell, stay float32.
+    Weight decay does not apply to norms and biases. `momentum_dtype` "bfloat16" halves the memory
+    of the first moments. Second moments stay float32, since bfloat16 cannot represent their small
+    changes.
     """
     return _clipped(
         clip_norm,
@@ -145,16 +146,24 @@ def muon(
 ) -> optax.GradientTransformation:
     """Muon (Jordan et al. 2024) for the matrices of layers, AdamW for all other parameters.
 
-    The momentum of a matrix is orthogonalised and scaled to the size that AdamW's updates have
-    (`0.2 * sqrt(max(inputs, outputs))`, Liu et al. 2025, arXiv:2502.16982, section 2.2), so that
-    one learning rate serves both. The heads of an attention layer are one matrix; each layer of a
-    scanned stack, and each expert, has its own. Embeddings, output layers, routers, norms, biases,
-    and parameters of modules of one's own are AdamW's, without weight decay and with Nesterov's
-    momentum, which Muon's has too (NAdam, Dozat 2016). The global norm is clipped first.
+    The momentum of a matrix is orthogonalized and scaled to the size of AdamW's updates, so that
+    both use the same learning rate. The scale is `0.2 * sqrt(max(inputs, outputs))` (Liu et al.
+    2025, arXiv:2502.16982, section 2.2). The heads of an attention layer form one matrix. Each
+    layer of a scanned stack, and each expert, has its own matrix.
+
+    AdamW updates embeddings, output layers, routers, norms, biases, and parameters of users' own
+    modules, without weight decay. Both use Nesterov's momentum (NAdam, Dozat 2016). The global norm
+    is clipped first.
 
     Args:
-      beta: of Muon's momentum; b1 and b2 are AdamW's.
-      momentum_dtype: as of `adamw`, of Muon's momentum and AdamW's first moments.
+      total_steps: number of steps of the run.
+      learning_rate: a schedule, or a number for a constant rate.
+      beta: decay of Muon's momentum.
+      b1: decay of AdamW's first moments.
+      b2: decay of AdamW's second moments.
+      weight_decay: weight decay of the matrices.
+      clip_norm: largest global norm of the gradients. None: no clipping.
+      momentum_dtype: data type of Muon's momentum and of AdamW's first moments.
     """
     return _clipped(
         clip_norm,
@@ -171,7 +180,7 @@ def muon(
     )
 
 
-# The axes of inputs and of outputs, from the last, which hold with and without axes of layers.
+# Axes of inputs and of outputs. They are negative, so that a leading axis of layers may exist.
 _Axes = tuple[tuple[int, ...], tuple[int, ...]]
 _OF_ATTENTION: dict[str, _Axes] = {
     "query": ((-3,), (-2, -1)),
@@ -180,7 +189,7 @@ _OF_ATTENTION: dict[str, _Axes] = {
     "out": ((-3, -2), (-1,)),
 }
 _OF_MLP: dict[str, _Axes] = dict.fromkeys(("wi_0", "wi_1", "wo"), ((-2,), (-1,)))
-# By module: a parameter of one's own may be named "query" too, and be a vector.
+# The axes are listed by module, since a user's own module may have a vector named "query".
 _MATRICES = {
     **{"self_attention": _OF_ATTENTION, "cross_attention": _OF_ATTENTION},
     **{"mlp": _OF_MLP, "experts": _OF_MLP},
@@ -188,7 +197,7 @@ _MATRICES = {
 
 
 def _matrices(params):
-    """Returns the dimension numbers of the matrices of layers, and None for other parameters."""
+    """Returns the dimension numbers of each matrix of a layer, and None for other parameters."""
 
     def numbers(path, x):
         module, _, name = jax.tree_util.keystr(path[-2:], simple=True, separator="/").partition("/")
@@ -209,18 +218,19 @@ def adafactor(
     min_dim_size_to_factor: int = 32,
     clip_norm: Positive | None = None,
 ) -> optax.GradientTransformation:
-    """Adafactor (Shazeer & Stern 2018), its learning rate relative to each parameter's size.
+    """Adafactor (Shazeer & Stern 2018). The learning rate is relative to each parameter's size.
 
-    The second moments of an array with two dimensions of at least `min_dim_size_to_factor` are
-    factored into rows and columns. T5X's limit is 128 on kernels of width heads × head_dim; here
-    heads have a dimension of their own, hence the lower one. A parameter's size, and the clipping
-    of its update, are taken over all layers of a scanned stack together.
+    Second moments are factored into rows and columns if two dimensions of an array are at least
+    `min_dim_size_to_factor`. T5X's limit is 128, for kernels of width heads × head_dim. Heads have
+    their own dimension here, so the limit is lower. A parameter's size and the clipping of its
+    update are computed over all layers of a scanned stack together.
 
-    Weight decay is as of `adamw`: a step subtracts `weight_decay * learning rate` times the
-    parameter, except from norms and biases.
+    Weight decay works as in AdamW. A step subtracts `weight_decay * learning_rate` times the
+    parameter, except for norms and biases.
     """
     rate = scheduled(learning_rate, total_steps)
-    # Optax's is not multiplied by the learning rate: .1 would shrink weights by 10% in each step.
+    # Optax does not multiply the decay by the learning rate: a decay of 0.1 would shrink weights by
+    # 10% in each step.
     decay = None if weight_decay is None else lambda step: weight_decay * rate(step)
     return _clipped(
         clip_norm,
@@ -236,7 +246,7 @@ def adafactor(
 
 
 def _decayed(params):
-    """Returns True for matrices, which weight decay shrinks; scanned norms have rank 2 too."""
+    """Returns True for matrices, to which weight decay applies. Scanned norms also have rank 2."""
 
     def is_matrix(path, x):
         name = jax.tree_util.keystr(path, simple=True, separator="/")

@@ -1,4 +1,4 @@
-"""`plan`: solves the lengths of a run and checks it, before any parameter exists."""
+"""`plan`: checks a run and computes all its lengths, before any parameter exists."""
 
 import functools
 import math
@@ -32,22 +32,25 @@ from .step import Recipe, arranged, check_recipe, train_step
 
 
 class Plan(NamedTuple):
-    """A checked run with its lengths solved, from which training and evaluation start."""
+    """A checked run with all its lengths. Training and evaluation start from it."""
 
     run: Run
     corpus: Corpus
     mesh: Mesh
     recipe: Recipe  # objective, model, row groups and optimizer
-    schedules: tuple[GroupSchedule, ...]  # of the recipe's row groups
+    schedules: tuple[GroupSchedule, ...]  # the schedule of each row group of the recipe
     packing: Packing
-    end_of_document: int | None  # the id after every document; None: none
+    end_of_document: int | None  # the id after every document; None: no id
 
 
 def open_corpus(run: Run) -> Corpus:
-    """Opens a run's corpus, which on a first start learns its vocabulary and tokenizes its text.
+    """Opens a run's corpus.
 
-    Raises ValueError before that for what `check_run` refuses, and for a warm start from what is
-    not there.
+    The first start of a run may train its vocabulary and tokenize its text here. The run is checked
+    before.
+
+    Raises ValueError for settings that `check_run` refuses, and for a warm start from a run without
+    checkpoints.
     """
     check_run(run)
     if run.initial_run is not None and not is_run(run.run_dir):
@@ -56,22 +59,27 @@ def open_corpus(run: Run) -> Corpus:
 
 
 def plan_evaluation(run: Run) -> Plan:
-    """Returns the plan of a run that has begun, on whatever devices there are.
+    """Returns the plan for evaluating a run, on any devices.
 
-    What is evaluated is padded to their number: only the rows of a training step must divide over
-    them, and only training needs the kernels of fused attention.
+    Some checks apply only to training. Evaluated rows are padded, so they need not divide over the
+    devices, and evaluation does not need the kernels of fused attention.
     """
     return _plan(run, open_corpus(run), evaluation_mesh(run.mesh), trains=False)
 
 
 def plan(run: Run, corpus: Corpus, mesh: Mesh | None = None) -> Plan:
-    """Builds a run's objective and model, solves all lengths and checks them.
+    """Builds a run's objective and model, and computes and checks all lengths.
 
         planned = plan(run, open_corpus(run))
 
-    Creates no parameters, and writes nothing. `mesh` None is that of the run.
+    It creates no parameters and writes no files.
 
-    Raises ValueError for settings that cannot work: what was got, expected and to be changed.
+    Args:
+      run: the run.
+      corpus: the opened corpus of the run.
+      mesh: the mesh of the devices. None: the run's own mesh.
+
+    Raises ValueError for settings that cannot work, with what to change.
     """
     check_run(run)
     return _plan(run, corpus, mesh or run.mesh(), trains=True)
@@ -91,7 +99,7 @@ def _plan(run: Run, corpus: Corpus, mesh: Mesh, trains: bool) -> Plan:
     most = documents_of_a_row(policy, run.max_documents)
     try:
         groups = objectives.plan(objective, layout, ids, row_shapes(lengths), most)
-    except ValueError as error:  # whose messages name no setting of a run
+    except ValueError as error:  # the message does not name the setting
         raise ValueError(
             f'{error}\nThe run has --gin.training.Run.sequence_lengths="{lengths!r}".'
         ) from None
@@ -124,7 +132,7 @@ def _plan(run: Run, corpus: Corpus, mesh: Mesh, trains: bool) -> Plan:
     end = ids.eos if mark_ends else None
     planned = Plan(run, corpus, mesh, recipe, schedules, packing, end)
     if len({member.objective.loss for member in objective.facts.members}) > 1:
-        check_terms(recipe, abstract_batch(planned))  # do their terms add up?
+        check_terms(recipe, abstract_batch(planned))  # the terms of all members must fit together
     return planned
 
 
@@ -142,7 +150,7 @@ def open_batches(plan: Plan) -> Batches:
 
 
 def abstract_state_of(plan: Plan) -> Abstract:
-    """Returns the shapes and shardings of the state; allocates nothing."""
+    """Returns the shapes and shardings of the state, without allocating anything."""
     recipe = plan.recipe
     adaptation = recipe.objective.adaptation
     averaged = recipe.ema_decay is not None
@@ -158,10 +166,14 @@ def abstract_state_of(plan: Plan) -> Abstract:
 
 
 def compiled_step(plan: Plan, shapes: State) -> jax.stages.Wrapped:
-    """Returns (state, rows) -> (state, metrics), jitted; the old state is donated.
+    """Returns the jitted step (state, rows) -> (state, metrics). The old state is donated.
 
-    The new state has the shardings of the old one, `shapes` (`Abstract.shapes`): XLA might choose
-    others, and compile again for the next step.
+    The new state keeps the shardings of the old state. Otherwise XLA might choose others and
+    compile again for the next step.
+
+    Args:
+      plan: the checked run.
+      shapes: shapes and shardings of the state (`Abstract.shapes`).
     """
     step = functools.partial(train_step, plan.recipe, jax.random.key(plan.run.seed))
     shardings = jax.tree.map(lambda x: x.sharding, shapes)
@@ -173,13 +185,13 @@ def compiled_step(plan: Plan, shapes: State) -> jax.stages.Wrapped:
 
 
 def compiled(plan: Plan, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
-    """Compiles a lowered step, for TPUs with the run's `tpu_compiler_options`.
+    """Compiles a lowered step. On TPUs it uses the run's `tpu_compiler_options`.
 
     Raises ValueError for an option that the compiler does not have.
     """
     is_tpu = plan.mesh.devices.flat[0].platform == "tpu"
-    given = plan.run.tpu_compiler_options if is_tpu else None
-    options = {name: x if isinstance(x, bool) else str(x) for name, x in (given or {}).items()}
+    settings = (plan.run.tpu_compiler_options if is_tpu else None) or {}
+    options = {name: x if isinstance(x, bool) else str(x) for name, x in settings.items()}
     try:
         return lowered.compile(compiler_options=options or None)
     except jax.errors.JaxRuntimeError as error:
@@ -187,7 +199,7 @@ def compiled(plan: Plan, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
             raise
         raise ValueError(
             f"The compiler refuses --gin.training.Run.tpu_compiler_options={options}: {error}. "
-            "Leave out what this version of libtpu does not have."
+            "Remove the options that this version of libtpu does not have."
         ) from error
 
 
@@ -217,7 +229,7 @@ def abstract_batch(plan: Plan) -> dict:
 
 
 def check_run(run: Run) -> None:
-    """Raises ValueError for settings that are wrong for any corpus, objective and model."""
+    """Raises ValueError for settings that no corpus, objective or model can make valid."""
     check_fields(run, "training.Run.")
     _check_checkpoints(run)
     _check_directories_and_processes(run)
@@ -229,34 +241,34 @@ def _check_checkpoints(run: Run) -> None:
     evaluated = run.evaluate_every
     if run.keep_every is not None and (saved is None or run.keep_every % saved):
         raise ValueError(
-            f"training.Run.keep_every = {run.keep_every} keeps checkpoints of a multiple of so "
-            f"many steps, and checkpoint_every = {saved} saves them at others: make keep_every a "
-            "multiple of checkpoint_every."
+            f"training.Run.keep_every = {run.keep_every} keeps checkpoints at multiples of this "
+            f"number of steps, but checkpoint_every = {saved} does not save them there: make "
+            "keep_every a multiple of checkpoint_every."
         )
     if run.keep_best is not None and (saved is None or evaluated is None or saved % evaluated):
         raise ValueError(
             f"training.Run.keep_best = {run.keep_best} keeps checkpoints by their held-out loss, "
-            f"and with checkpoint_every = {saved} and evaluate_every = {evaluated} they would have "
-            "none: make checkpoint_every a multiple of evaluate_every."
+            f"but with checkpoint_every = {saved} and evaluate_every = {evaluated} some would not "
+            "have a loss: make checkpoint_every a multiple of evaluate_every."
         )
     local = run.local_checkpoint_dir
     minutes = run.local_checkpoint_minutes
     if (local is None) != (minutes is None):
         raise ValueError(
-            f"training.Run.local_checkpoint_dir = {local!r} says where copies of the newest state "
-            f"are kept, and local_checkpoint_minutes = {minutes} how often: give both, or neither."
+            f"Got training.Run.local_checkpoint_dir = {local!r} (where local copies are saved) and "
+            f"local_checkpoint_minutes = {minutes} (how often): give both, or neither."
         )
     if local is not None and ("://" in local or "[" in local or "]" in local):
         raise ValueError(
             f"Got training.Run.local_checkpoint_dir = {local!r}, expected a folder on each host's "
-            "own disk, without brackets in its name: a bucket is the checkpoint_dir."
+            "own disk, without brackets in its name. For a bucket, give the checkpoint_dir."
         )
     if local is not None:
         check_place(local)
     if run.rollback_sigmas is not None and run.checkpoint_every is None:
         raise ValueError(
-            f"training.Run.rollback_sigmas = {run.rollback_sigmas} goes back to a checkpoint, and "
-            "checkpoint_every = None saves none before the end: give "
+            f"training.Run.rollback_sigmas = {run.rollback_sigmas} rolls back to a checkpoint, but "
+            "checkpoint_every = None saves no checkpoint before the end: give "
             "--gin.training.Run.checkpoint_every=NUMBER."
         )
 
@@ -264,17 +276,19 @@ def _check_checkpoints(run: Run) -> None:
 def _check_directories_and_processes(run: Run) -> None:
     if "://" in run.run_dir:
         raise ValueError(
-            f"run_dir is a directory on disk, got {run.run_dir}: `pretrax train` alone takes one "
-            "in a bucket, so give another (--run_dir=runs/NAME)."
+            f"Got run_dir = {run.run_dir}, expected a directory on disk. Only `pretrax train` "
+            "takes a directory in a bucket: give another (--run_dir=runs/NAME)."
         )
     if os.path.isfile(run.run_dir):
         raise ValueError(
-            f"run_dir is a directory, and {run.run_dir} is a file: give another "
+            f"Got run_dir = {run.run_dir}, which is a file, expected a directory: give another "
             "(--run_dir=runs/NAME)."
         )
     where = checkpoints(run.run_dir, run.checkpoint_dir)
-    if "[" in where or "]" in where:  # Orbax reads them as a pattern, and finds nothing
-        raise ValueError(f"Checkpoints under a name with brackets cannot be read, got {where}.")
+    if "[" in where or "]" in where:  # Orbax takes brackets for a pattern and finds no files
+        raise ValueError(
+            f"Got checkpoints in {where}, expected a path without brackets: give another folder."
+        )
     processes = jax.process_count()
     if processes > 1 and not run.distributed:
         raise ValueError(
@@ -283,8 +297,8 @@ def _check_directories_and_processes(run: Run) -> None:
         )
     if processes > 1 and run.evaluation_tasks is not None:
         raise ValueError(
-            "evaluation_tasks are scored by a single process: leave them out, and score the run's "
-            "checkpoints by `pretrax evaluate`."
+            "evaluation_tasks need a single process: leave them out, and score the run's "
+            "checkpoints with `pretrax evaluate`."
         )
 
 
@@ -292,16 +306,18 @@ def _check_division(run: Run, recipe: Recipe, schedules, shards: int) -> None:
     for group, scheduled in zip(recipe.groups, schedules):
         if scheduled.rows % (run.microbatches * shards):
             raise ValueError(
-                f"The row group {group.stacks} has {scheduled.rows} rows, which {run.microbatches} "
-                f"microbatches over {shards} devices do not divide: change "
-                "--gin.training.Run.batch_size, or make --gin.training.Run.data_shards a multiple "
-                f"of {run.microbatches * shards}."
+                f"Got {scheduled.rows} rows in the row group {group.stacks}, expected a multiple "
+                f"of {run.microbatches * shards} ({run.microbatches} microbatches over {shards} "
+                "devices): change --gin.training.Run.batch_size, or make "
+                f"--gin.training.Run.data_shards a multiple of {run.microbatches * shards}."
             )
 
 
 def _check_slots(recipe: Recipe, mesh: Mesh) -> None:
-    """Raises ValueError for rows whose slots the mesh does not divide, so that every device would
-    compute all of them."""
+    """Raises ValueError if the mesh shards slots but does not divide their number.
+
+    Every device would then compute all slots.
+    """
     model = recipe.model
     shards = mesh.shape["context"]
     if shards == 1:
@@ -311,7 +327,7 @@ def _check_slots(recipe: Recipe, mesh: Mesh) -> None:
     if config is not None and config.positions == "relative":
         shard_multiple = config.mechanism.bias_multiple
     for stacks in (group.stacks for group in recipe.groups):
-        for name in sorted({"encoder", "decoder"} & stacks.keys()):  # not "predict", of any number
+        for name in sorted({"encoder", "decoder"} & stacks.keys()):  # "predict" may have any number
             slots = stacks[name]
             if slots % (shards * shard_multiple):
                 blocks = f" of blocks of T5's bias in {model.attention} attention"
@@ -325,8 +341,8 @@ def _check_slots(recipe: Recipe, mesh: Mesh) -> None:
 
 
 def check_attention(model: Model, mesh: Mesh) -> None:
-    """Raises ValueError for devices that cannot train with the model's attention mechanism."""
-    if model.attention is None:  # a network of one's own
+    """Raises ValueError if the devices cannot train with the model's attention mechanism."""
+    if model.attention is None:  # the user's own network
         return
     mechanism = MECHANISMS[model.attention]
     device = mesh.devices.flat[0]
@@ -346,15 +362,17 @@ def _check_experts(model: Model, mesh: Mesh) -> None:
     devices = mesh.shape["expert"]
     if experts % devices:
         raise ValueError(
-            f"Got a model of {experts} experts on a mesh that spreads them over {devices} devices, "
-            "expected a multiple: lower --gin.mesh.make_mesh.expert and raise fsdp, or change the "
-            "model's num_experts."
+            f"Got a model of {experts} experts on a mesh that spreads experts over {devices} "
+            f"devices, expected a multiple of {devices}: lower --gin.mesh.make_mesh.expert and "
+            "raise fsdp, or change the model's num_experts."
         )
 
 
 def _warn_of_undivided(model: Model, mesh: Mesh) -> None:
-    """Says which sizes of a model the mesh does not divide: `models.sharding.spec_of` leaves those
-    axes whole, or takes fewer of the mesh's axes for them."""
+    """Warns about sizes of a model that the mesh does not divide.
+
+    `models.sharding.spec_of` leaves those axes whole, or uses fewer axes of the mesh for them.
+    """
     c = model.config
     if c is None:
         return
@@ -379,13 +397,13 @@ def _warn_of_undivided(model: Model, mesh: Mesh) -> None:
         whole = " and ".join(f"{name}={sizes[name][1]}" for name in names)
         does = "computes" if axes == ("tensor",) else "holds"
         part = f"1/{math.prod(mesh.shape[a] for a in left)}" if left else "the whole"
-        words = f"The mesh's {product} does not divide {whole} of the model: every device {does} "
+        problem = f"The mesh's {product} does not divide {whole} of the model: every device {does} "
         advice = (
             f" Lower --gin.mesh.make_mesh.{axes[-1]} so that it does, and raise another axis."
-            if names != ["num_kv_heads"]  # of fewer key heads than devices, each has a copy anyhow
+            if names != ["num_kv_heads"]  # copies are unavoidable with fewer key heads than devices
             else ""
         )
-        warnings.warn(f"{words}{part} of it.{advice}", stacklevel=1)
+        warnings.warn(f"{problem}{part} of it.{advice}", stacklevel=1)
 
 
 def _check_router(model: Model, run: Run) -> None:
@@ -394,34 +412,37 @@ def _check_router(model: Model, run: Run) -> None:
         return
     if c.experts_per_token == 1 and c.normalize_expert_weights:
         raise ValueError(
-            "Got a model with experts_per_token=1 and normalize_expert_weights=True to be trained "
-            "from the start: the one weight of a token is always 1, so that its router has no "
-            "gradient of the loss. Give the model normalize_expert_weights=False, as Switch "
-            "Transformers have, or 2 experts_per_token. A trained router is accepted "
+            "Got a model with experts_per_token=1 and normalize_expert_weights=True, to be trained "
+            "from scratch. The only weight of a token is then always 1, so the router gets no "
+            "gradient from the loss. Set normalize_expert_weights=False, as in Switch "
+            "Transformers, or experts_per_token=2. A trained router is accepted "
             "(training.Run.initial_run)."
         )
 
 
 def check_columns(corpus: Corpus, objective: Objective) -> None:
-    """Raises ValueError for an objective that reads other columns of documents than the corpus has,
-    predicts numbers where it has classes, or labels of tokens where those are of documents."""
+    """Raises ValueError if the columns of the corpus do not fit the objective.
+
+    The corpus may lack a column or have documents of several parts. Its labels may be classes
+    instead of numbers, or belong to documents instead of tokens.
+    """
     rows = objective.facts.rows
     column = rows.column
     if column is not None and column not in corpus.columns:
         raise ValueError(
-            f"The objective is made for {rows.description}, and the documents of this "
+            f"The objective is made for {rows.description}, but the documents of this "
             f"corpus have no {column}: choose a corpus that has them, or another objective "
             "(--gin_file=objectives/NAME.gin)."
         )
     if column != "parts" and "parts" in corpus.columns:
         raise ValueError(
-            "The documents of this corpus are of several parts, such as a text and its answer, "
+            "The documents of this corpus consist of several parts, such as a text and its answer, "
             f"which an objective for {rows.description} would read as one text: choose "
             "an objective on parts, or a corpus of text (--gin_file=corpora/NAME.gin)."
         )
     if corpus.classes and 1 in objective.facts.heads.values():
         raise ValueError(
-            "The objective predicts numbers, and the labels of this corpus are "
+            "The objective predicts numbers, but the labels of this corpus are "
             f"{len(corpus.classes)} classes ({', '.join(corpus.classes[:8])}): choose "
             "sequence_classification (--gin_file=runs/finetune_classification.gin), or a corpus of "
             'numbers (seqio_corpora.seqio_pairs, answers "number").'
@@ -429,7 +450,7 @@ def check_columns(corpus: Corpus, objective: Objective) -> None:
     read = "tokens" if "labels" in objective.lengths(2) else "documents"
     if column == "labels" and corpus.labels_of not in (None, read):
         raise ValueError(
-            f"The objective predicts labels of {read}, and this corpus has labels of "
+            f"The objective predicts labels of {read}, but this corpus has labels of "
             f"{corpus.labels_of}: choose sequence_classification "
             "(--gin_file=runs/finetune_classification.gin) for classes of texts, and for classes "
             "of words token_classification (--gin_file=runs/finetune_tags.gin) with "
@@ -438,12 +459,12 @@ def check_columns(corpus: Corpus, objective: Objective) -> None:
 
 
 def _check_sources(corpus: Corpus, objective: Objective) -> None:
-    """Raises ValueError for a corpus with a text for each member of another objective."""
+    """Raises ValueError if the corpus has one text for each member of a different mixture."""
     members = members_of(objective)
     if corpus.sources and len(corpus.member_sources) != len(members):
         raise ValueError(
             f"This corpus has a text for each of {len(corpus.member_sources)} members of a "
-            f"mixture, and the run's objective has {len(members)} "
+            f"mixture, but the run's objective has {len(members)} "
             f"({', '.join(member.name for member in members)}): give corpus and objective the "
             "same SeqIO mixture (--gin_file=corpora/seqio_objectives.gin after any other "
             "objective)."
@@ -452,11 +473,11 @@ def _check_sources(corpus: Corpus, objective: Objective) -> None:
 
 def _check_longest(corpus: Corpus, packing: Packing) -> None:
     raw = min(limits.raw for limits in packing.limits.values())
-    may_cut = corpus.columns and not packing.rows.column  # parts or labels that nothing reads
+    may_cut = corpus.columns and not packing.rows.column  # parts or labels are not read
     if not may_cut and corpus.longest is not None and corpus.longest > raw:
         raise ValueError(
             f"A document of this corpus may hold {corpus.longest} tokens and a row of the "
-            f"objective only {raw}, which would cut it in two: raise "
+            f"objective only {raw}, so that the document would be cut in two: raise "
             "--gin.training.Run.sequence_lengths, give shorter documents, or lower the corpus's "
             "limits (given_tokens and answer_tokens, longest_tokens, arranged_tokens, "
             "docstring_tokens and code_tokens)."

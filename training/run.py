@@ -1,4 +1,4 @@
-"""`Run`: a training run as a value, everything that is decided before the first step.
+"""`Run`: all settings of a training run, as an immutable value.
 
     run = Run(
         run_dir="runs/mine",
@@ -13,7 +13,7 @@
     )
     longer = dataclasses.replace(run, steps=1400)
 
-`training.planning.plan` checks a run, and `training.run_configuration` reads one.
+`training.planning.plan` checks a run. `training.run_configuration` reads a run from gin files.
 """
 
 import dataclasses
@@ -27,8 +27,8 @@ from ..objectives.mixtures import longest
 from ..settings.partial import flattened
 from .devices.mesh import make_mesh
 
-Lengths = Mapping[str, Count]  # number of slots of a row, by stack
-T5_VOCABULARY = 32_128  # rows, for a run that is described without its vocabulary
+Lengths = Mapping[str, Count]  # stack -> number of slots of a row
+T5_VOCABULARY = 32_128  # rows of the embedding if the vocabulary of a run is not known
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,7 @@ class Run:
         `reporting.trackers.Tracker`: other receivers of the metrics.
     """
 
-    # Where
+    # Directories
     run_dir: NonEmptyText
     checkpoint_dir: str | None = None
     keep_checkpoints: Count = 3
@@ -187,30 +187,37 @@ def is_required(name: str) -> bool:
 
 
 def fields_of(run: Run) -> dict[str, Any]:
-    """Returns the fields of a run by name, not copied as by `dataclasses.asdict`."""
+    """Returns the fields of a run by name. Unlike `dataclasses.asdict`, it does not copy them."""
     return {name: getattr(run, name) for name in FIELDS}
 
 
 def padded_vocabulary(ids: TokenIds, rows: int | None = None) -> int:
-    """Returns the rows of the embedding: ids rounded up to 128, to shard evenly over devices.
+    """Returns the number of rows of the embedding.
+
+    By default this is the number of ids, rounded up to a multiple of 128, so that the rows can be
+    sharded evenly over devices.
 
     >>> padded_vocabulary(TokenIds(size=32100, text=(3, 32000)))
     32128
 
-    Raises ValueError where `rows` are given and too few.
+    Args:
+      ids: the ids of the vocabulary.
+      rows: `Run.vocabulary_rows`.
+
+    Raises ValueError if `rows` is less than the number of ids.
     """
     if rows is None:
         return -(-ids.size // 128) * 128
     if rows < ids.size:
         raise ValueError(
-            f"training.Run.vocabulary_rows = {rows} are fewer than the {ids.size} ids of the "
-            "vocabulary: raise them, or leave them out."
+            f"training.Run.vocabulary_rows = {rows} is less than the {ids.size} ids of the "
+            "vocabulary: raise it, or leave it out."
         )
     return rows
 
 
 def longest_rows(sequence_lengths: Mapping | Sequence[Mapping]) -> dict[str, int]:
-    """Returns the slots of the longest rows of each stack, from `Run.sequence_lengths`.
+    """Returns the largest number of slots of each stack in `Run.sequence_lengths`.
 
     >>> longest_rows([{"encoder": 128, "decoder": 64}, {"encoder": 64, "decoder": 96}])
     {'encoder': 128, 'decoder': 96}
@@ -223,7 +230,9 @@ def row_shapes(sequence_lengths: Mapping | Sequence[Mapping]) -> Sequence[Mappin
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Returns how the values of fields differ, a line each; missing fields have their default.
+    """Returns one line for each difference between the fields of two runs.
+
+    Missing fields have their default.
 
     >>> differences({"steps": 700}, {"steps": 1400, "seed": 0})
     ['steps: was 700, is 1400']

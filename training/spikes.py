@@ -1,10 +1,10 @@
-"""Loss spikes: which losses are, and where a run was rolled back for them.
+"""Detects loss spikes, and records the roll-backs of a run.
 
-A run with `rollback_sigmas` that meets one continues from a checkpoint before it, and skips the
-batches that were read since, as Chowdhery et al. 2022 ("PaLM", arXiv:2204.02311, section 5.1): what
-follows is other data on other parameters, and the combination of both is what made the spike. A run
-that was killed and resumed meets the same spikes: the losses before, and the roll-backs so far, are
-saved with its checkpoints.
+After a spike, a run with `rollback_sigmas` continues from a checkpoint before it and skips the
+batches that were read since (Chowdhery et al. 2022, "PaLM", arXiv:2204.02311, section 5.1). A spike
+comes from the combination of certain data with certain parameters, and both are different then.
+Checkpoints include the losses before them and the roll-backs so far. Therefore a run that was
+killed and resumed meets the same spikes.
 """
 
 import collections
@@ -16,16 +16,16 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-# Metrics of a step that must be finite. The loss and the gradient belong to the parameters before
-# the step, the norm of the parameters to those after it, which may be about to be saved.
+# Metrics of a step that must be finite. The loss and the gradient are computed from the parameters
+# before the step. The parameter norm covers the parameters after it, which may be saved next.
 WATCHED = ("loss", "gradient_norm", "parameter_norm")
 
 # The rule of OLMo-core's `SkipStepOptimizer`, whose standard deviations are 6 by default.
-WINDOW = 128  # losses before a step, of which mean and standard deviation are taken
-LEAST = 64  # of them; with fewer no finite loss is a spike
-MOST_ROLLBACKS = 3  # to one checkpoint
+WINDOW = 128  # number of previous losses for the mean and the standard deviation
+LEAST = 64  # smallest number of previous losses; with fewer, no finite loss is a spike
+MOST_ROLLBACKS = 3  # largest number of roll-backs to the same checkpoint
 
-_FILE = "spikes.json"  # of a checkpoint
+_FILE = "spikes.json"  # file in a checkpoint
 _ADVICE = (
     "Lower the learning rate, warm up for longer or clip the gradient's norm (clip_norm), and "
     "start the same command again."
@@ -33,6 +33,8 @@ _ADVICE = (
 
 
 class LossSpike(Exception):
+    """Raised when the metrics of a step are a spike."""
+
     def __init__(self, step: int, message: str):
         super().__init__(message)
         self.step = step
@@ -50,19 +52,23 @@ class Rollback(NamedTuple):
 
 
 class Spikes:
-    """Tells spikes by the losses before them.
+    """Detects spikes by comparing each loss with the losses before it.
 
-    A loss that is `sigmas` standard deviations above their mean is a spike, as is what is not
-    finite; None: only that is one, and no run is rolled back.
+    Args:
+      sigmas: number of standard deviations above the mean of the previous losses at which a loss
+        is a spike. None: only values that are not finite are spikes, and runs are not rolled back.
     """
 
     def __init__(self, sigmas: float | None):
         self._sigmas = sigmas
         self._losses: collections.deque[float] = collections.deque(maxlen=WINDOW)
-        self.rollbacks: list[Rollback] = []  # of the run, oldest first
+        self.rollbacks: list[Rollback] = []  # roll-backs of the run, oldest first
 
     def check(self, step: int, watched: Mapping[str, float]) -> None:
-        """Raises LossSpike where the `WATCHED` metrics of a step are one, else keeps its loss."""
+        """Raises LossSpike if the `WATCHED` metrics of a step are a spike.
+
+        Otherwise the loss is recorded.
+        """
         if not all(map(math.isfinite, watched.values())):
             values = ", ".join(f"{name} {value:g}" for name, value in watched.items())
             raise LossSpike(step, f"At step {step} the training is no longer finite: {values}.")
@@ -79,13 +85,18 @@ class Spikes:
         self._losses.append(loss)
 
     def checkpoint_before(self, spike: LossSpike, saved: Sequence[int], every: int | None) -> int:
-        """Returns the step of the checkpoint to which a run is rolled back, of those `saved`.
+        """Returns the step of the checkpoint to which a run is rolled back.
 
-        It is the last one that was due, every so many steps: where a run was stopped, or by the
-        clock, and has saved others must not change what it comes to.
+        This is the last checkpoint at a multiple of `every`. Other checkpoints, saved by the clock
+        or when a run was stopped, do not count, so that they cannot change the run's result.
 
-        Raises FloatingPointError where the run is to stop: it has no checkpoint that was due, was
-        rolled back to this one `MOST_ROLLBACKS` times, or is not to be rolled back.
+        Args:
+          spike: the spike.
+          saved: steps of the saved checkpoints, in order.
+          every: number of steps between checkpoints (`Run.checkpoint_every`).
+
+        Raises FloatingPointError if the run has to stop: roll-backs are off, there is no such
+        checkpoint, or the run was rolled back to it `MOST_ROLLBACKS` times already.
         """
         rolled_back = self._sigmas is not None and every is not None
         due = [step for step in saved if every is not None and step % every == 0]
@@ -98,7 +109,7 @@ class Spikes:
                 last = f"none of its checkpoints, of the steps {steps}, is of a multiple of {every}"
             raise FloatingPointError(f"{spike} It stops here; {last}. {_ADVICE}")
         last_due = due[-1]
-        earlier = [str(one.spike) for one in self.since(last_due)]
+        earlier = [str(rollback.spike) for rollback in self.since(last_due)]
         if len(earlier) >= MOST_ROLLBACKS:
             raise FloatingPointError(
                 f"{spike} The run was rolled back to the checkpoint of step {last_due} "
@@ -109,20 +120,20 @@ class Spikes:
         return last_due
 
     def since(self, checkpoint: int) -> list[Rollback]:
-        """Returns the roll-backs to a checkpoint, and to later ones that are no more."""
-        return [one for one in self.rollbacks if one.checkpoint >= checkpoint]
+        """Returns the roll-backs to a checkpoint, and to later checkpoints, which were removed."""
+        return [rollback for rollback in self.rollbacks if rollback.checkpoint >= checkpoint]
 
     def state(self) -> dict[str, bytes]:
-        """Returns the file that one process saves with a checkpoint, if the run is rolled back."""
+        """Returns the file for a checkpoint; {} if roll-backs are off or another process saves."""
         if self._sigmas is None or jax.process_index() != 0:
             return {}
         content = {"losses": list(self._losses), "rollbacks": self.rollbacks}
         return {_FILE: json.dumps(content).encode()}
 
     def restore(self, read: Callable[[str], bytes]) -> None:
-        """Continues from a checkpoint, whose file of a name `read` returns.
+        """Restores the losses and roll-backs of a checkpoint. `read` returns one of its files.
 
-        One that was saved without roll-backs has no such file: the losses are then collected anew.
+        If the checkpoint was saved without roll-backs, the file is missing and no losses are known.
         """
         if self._sigmas is None:
             return

@@ -1,4 +1,4 @@
-"""The training state, created sharded: no host and no device ever holds all of it."""
+"""The training state. It is created sharded, so that no host or device ever holds all of it."""
 
 from typing import Any, NamedTuple
 
@@ -19,15 +19,17 @@ from .devices.mesh import (
 
 
 class State(NamedTuple):
-    step: Any  # i32[]: steps taken
-    params: Any  # f32
+    """The state of a run after a step."""
+
+    step: Any  # i32[]: number of steps taken
+    params: Any  # f32 parameters
     opt_state: Any
-    adaptation: Any = None  # of the objective's noise to the model, replicated; None: none
-    ema: Any = None  # f32, an exponential moving average of params; None: none
+    adaptation: Any = None  # state of noise that adapts to the model, replicated; None: none
+    ema: Any = None  # f32 exponential moving average of the parameters; None: no average
 
     @property
     def evaluated(self) -> Any:
-        """Returns the parameters that are evaluated, and that a saved run predicts with."""
+        """Returns the parameters for evaluation and prediction: the average if there is one."""
         return self.params if self.ema is None else self.ema
 
 
@@ -47,30 +49,43 @@ def abstract_state(
     averaged: bool = False,
     spread: bool = False,
 ) -> Abstract:
-    """Returns the shapes and shardings of the state, from those of a batch; allocates nothing."""
+    """Returns the shapes and shardings of a run's state, without allocating anything.
+
+    Args:
+      model: the model.
+      optimizer: the optimizer.
+      batch: shapes of the model's features.
+      mesh: the mesh of the devices.
+      adaptation: the adaptation of the objective's noise. None: noise does not adapt.
+      averaged: whether the state has a moving average of the parameters.
+      spread: whether the optimizer's state is sharded over the mesh axis `data` too.
+    """
 
     def boxed(key):
         blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), batch)
         return model.init(key, blank)
 
-    # The optimizer is given plain arrays here as in every step: it may tell them apart by their
-    # paths, and leave some out of a part of its state (`optax.partition`, `optax.masked`).
+    # The optimizer gets plain arrays, as in every step. It may distinguish them by their paths and
+    # leave some out of a part of its state (`optax.partition`, `optax.masked`).
     def started(params):
         adapted = adaptation and adaptation.init()
         state = State(jnp.zeros((), jnp.int32), params, optimizer.init(params), adapted)
         return averaged_from_here(state) if averaged else state
 
-    with placed_on(mesh.abstract_mesh):  # its devices may be elsewhere: nothing is computed
+    # An abstract mesh is enough, since nothing is computed. The devices may not exist here.
+    with placed_on(mesh.abstract_mesh):
         boxes = jax.eval_shape(boxed, jax.random.key(0))
         shapes = jax.eval_shape(started, unboxed(boxes))
-        of_params = shardings_of(boxes, mesh)
-        updated = spread_over_data(shapes.params, of_params, mesh) if spread else of_params
+        param_shardings = shardings_of(boxes, mesh)
+        updated = param_shardings
+        if spread:
+            updated = spread_over_data(shapes.params, param_shardings, mesh)
         shardings = State(
             step=replicated(mesh),
-            params=of_params,
+            params=param_shardings,
             opt_state=shardings_like(shapes.opt_state, shapes.params, updated, mesh),
             adaptation=jax.tree.map(lambda _: replicated(mesh), shapes.adaptation),
-            ema=of_params if averaged else None,
+            ema=param_shardings if averaged else None,
         )
         placed = jax.tree.map(
             lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
@@ -81,16 +96,22 @@ def abstract_state(
 
 
 def averaged_from_here(state: State) -> State:
-    """Returns the state with its parameters as their average, in memory of its own."""
+    """Returns the state with an average that starts as a copy of the parameters."""
     return state._replace(ema=jax.tree.map(jnp.copy, state.params))
 
 
 def moved_average(ema: Any, params: Any, decay: float, steps: Any) -> Any:
-    """Returns the average after so many steps, the last of which led to these parameters.
+    """Returns the moving average of the parameters after a step.
 
-    Of early steps it forgets faster, so that initial parameters do not stay: by (1 + n) / (10 + n)
-    after n steps, where that is less than the decay, as in the code of MDLM (arXiv:2406.07524) and
-    TensorFlow's.
+    Early averages decay faster, so that the initial parameters are forgotten. The decay after n
+    steps is min(decay, (1 + n) / (10 + n)), as in the code of MDLM (arXiv:2406.07524) and in
+    TensorFlow.
+
+    Args:
+      ema: the average before the step.
+      params: the parameters after the step.
+      decay: the decay of each step.
+      steps: number of steps taken, including this step.
     """
     kept = jnp.minimum(decay, (1.0 + steps) / (10.0 + steps))
     return jax.tree.map(lambda average, x: average + (1 - kept) * (x - average), ema, params)
@@ -109,6 +130,6 @@ def parameter_count(state: State) -> int:
 
 
 def unboxed(tree):
-    """Returns the tree without boxes of axis names; unlike nn.unbox it adds no constraints."""
+    """Returns the tree without boxes of axis names. Unlike nn.unbox, it adds no constraints."""
     is_box = lambda x: isinstance(x, nn.LogicallyPartitioned)  # noqa: E731
     return jax.tree.map(lambda x: x.value if is_box(x) else x, tree, is_leaf=is_box)

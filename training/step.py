@@ -43,7 +43,7 @@ class Recipe(NamedTuple):
 
 
 def check_recipe(recipe: Recipe) -> Recipe:
-    """Raises ValueError when the objective requires what the model or the rows do not have."""
+    """Raises ValueError if the model or the rows lack something that the objective requires."""
     objective = recipe.objective
     model = recipe.model
     groups = recipe.groups
@@ -51,7 +51,7 @@ def check_recipe(recipe: Recipe) -> Recipe:
     _check_texts(objective, model)
     if objective.facts.couples_rows and len(groups) > 1:
         raise ValueError(
-            "The objective's loss couples the rows of a batch, which row groups would take apart: "
+            "The objective's loss couples the rows of a batch, but row groups would separate them: "
             f"got {len(groups)} row groups, expected one: give one sequence length."
         )
     streams = named({stream for group in groups for stream in group.features})
@@ -66,11 +66,13 @@ def _check_heads(objective: Objective, model: Model) -> None:
     missing = [head for head in objective.facts.heads if head not in model.heads]
     if missing:
         check_heads(objective.facts.heads, model.heads)
-        able = builders_with(objective.facts.heads)[:1]
-        such = (f", such as models.{one}, as --gin_file=runs/{SMALL_RUNS[one]}.gin" for one in able)
+        example = "".join(
+            f", such as models.{builder} (--gin_file=runs/{SMALL_RUNS[builder]}.gin)"
+            for builder in builders_with(objective.facts.heads)[:1]
+        )
         raise ValueError(
-            f"The objective needs the heads {missing}, the model offers "
-            f"{model.heads or 'none of them'}: choose a model that has them{''.join(such)}."
+            f"The objective needs the heads {missing}, the model has "
+            f"{model.heads or 'none of them'}: choose a model that has them{example}."
         )
 
 
@@ -79,16 +81,18 @@ def _check_texts(objective: Objective, model: Model) -> None:
     parts = objective.facts.rows.num_parts
     if None not in (texts, parts) and texts != parts:
         raise ValueError(
-            f"The objective's documents have {parts} texts, the model is one of {texts}, whose "
-            "towers would read texts of each other: set --gin.models.two_towers.texts="
-            f"{parts}."
+            f"The objective's documents have {parts} texts, but the model has towers for {texts}, "
+            "so that a tower would read another tower's text: set "
+            f"--gin.models.two_towers.texts={parts}."
         )
 
 
 def count_text_tokens(rows: Sequence[Row], ids: TokenIds) -> Any:
-    """Returns i32[]: the tokens of text in rows, on the host or a device, without ends of
-    documents, which some objectives have in their rows and others add."""
-    return sum(((one.segments > 0) & (one.tokens != ids.eos)).sum() for one in rows)
+    """Returns the number of text tokens in rows, i32[]. The rows may be on the host or a device.
+
+    Ends of documents do not count: some objectives have them in their rows, others add them later.
+    """
+    return sum(((row.segments > 0) & (row.tokens != ids.eos)).sum() for row in rows)
 
 
 def train_step(
@@ -98,19 +102,26 @@ def train_step(
     rows: Sequence[Row],
     spread: Callable[[Any], Any] = lambda tree: tree,
 ) -> tuple[State, dict]:
-    """Takes one step. `spread` shards what has the parameters' shapes as they are updated.
+    """Takes one step.
 
-    Returns the new state and the step's metrics:
+    Args:
+      recipe: the fixed parts of the step.
+      seed_key: key of the run. Each step derives its own keys from it.
+      state: the state before the step.
+      rows: raw rows of each row group.
+      spread: shards trees of the parameters' shapes for the update of the parameters.
 
-    loss             in nats, as differentiated
-    loss/TERM        mean of each term; metric/TERM of one that is not part of the loss
-    z_loss/TERM      the z-loss of a term, in a run that has one
-    member_terms     {TERM: Term}, with sums and weights f32[members] over the rows of each member
-    useful           share of the stacks' slots that hold a token
-    text_tokens      tokens of text in the rows, before corruption, without ends of documents
-    adaptation/NAME  of the state after the step, where the noise adapts to the model
-    gradient_norm    before clipping
-    parameter_norm   after the update
+    Returns the new state and the step's metrics.
+
+    - `loss`: the differentiated loss, in nats.
+    - `loss/TERM`: mean of each term. It is `metric/TERM` if the term is not part of the loss.
+    - `z_loss/TERM`: z-loss of a term, if the run has a z-loss.
+    - `member_terms`: {TERM: Term}, with sums and weights f32[members] over each member's rows.
+    - `useful`: share of the stacks' slots that hold a token.
+    - `text_tokens`: number of text tokens before corruption, without ends of documents.
+    - `adaptation/NAME`: summary of the adapted noise after the step, if noise adapts to the model.
+    - `gradient_norm`: norm of the gradients before clipping.
+    - `parameter_norm`: norm of the parameters after the update.
     """
     noise_key, dropout_key = jax.random.split(jax.random.fold_in(seed_key, state.step))
     if recipe.hardware_rng:
@@ -118,7 +129,7 @@ def train_step(
         dropout_key = jax.random.wrap_key_data(drawn, impl="rbg")
     adaptation = recipe.objective.adaptation
     if adaptation:
-        rows = [one._replace(chances=adaptation.chances(state.adaptation, one)) for one in rows]
+        rows = [row._replace(chances=adaptation.chances(state.adaptation, row)) for row in rows]
     batches = make_batches(recipe, noise_key, rows)
     weights = term_weights(recipe, batches)
     loss, seen, grads = gradients(recipe, state.params, batches, weights, state.step, dropout_key)
@@ -164,15 +175,15 @@ def make_batches(recipe: Recipe, key, rows: Sequence[Row]) -> list[dict]:
         number = first + jnp.arange(group_rows.member.size)
         first += group_rows.member.size
         keys = jax.vmap(jax.random.fold_in, (None, 0))(key, number)
-        # Whole rows on every device, also where the model has their slots in shards: corruption
-        # needs no communication then.
+        # Every device has whole rows, even if the model shards slots. Then corruption needs no
+        # communication.
         batch = arranged(recipe, group, keys, group_rows)
         batches.append(jax.tree.map(functools.partial(_sharded, spec=P(BATCH)), batch))
     return batches
 
 
 def _sharded(x, spec: P):
-    """Returns an array with this sharding, where there is a mesh."""
+    """Returns the array with this sharding, if there is a mesh."""
     if jax.sharding.get_abstract_mesh().empty:
         return x
     return lax.with_sharding_constraint(x, spec)
@@ -202,14 +213,14 @@ def _arrays(outputs: Outputs):
 
 
 class Seen(NamedTuple):
-    """What a step sees of its rows beside their loss, as sums over them."""
+    """Sums over the rows of a step, in addition to the loss."""
 
-    terms: dict[str, Term]  # with sums and weights f32[members]
-    counts: Any  # of the objective's adaptation; None without one
+    terms: dict[str, Term]  # the terms of the loss, with sums and weights f32[members]
+    counts: Any  # what the objective's adaptation measures; None without adaptation
 
 
 def gradients(recipe: Recipe, params, batches, weights, step, key):
-    """Returns loss, `Seen`, and gradients, over all row groups and microbatches."""
+    """Returns the loss, `Seen` and the gradients over all row groups and microbatches."""
     total = None
     if recipe.microbatches == 1:
         group_gradients = _differentiated
@@ -221,7 +232,7 @@ def gradients(recipe: Recipe, params, batches, weights, step, key):
         group_key = jax.random.fold_in(key, number)
         more = group_gradients(recipe, params, batch, weights, step, group_key)
         total = more if total is None else jax.tree.map(jnp.add, total, more)
-    assert total is not None  # a recipe has a row group
+    assert total is not None  # a recipe has at least one row group
     (loss, seen), grads = total
     return loss, seen, grads
 
@@ -235,7 +246,7 @@ def _differentiated(recipe: Recipe, params, batch, weights, step, key):
 
 
 def _summed_gradients(recipe: Recipe, params, batch, weights, step, key):
-    """Sums the gradients of one microbatch after another: the loss is a sum over rows."""
+    """Sums the gradients of the microbatches one after another, since the loss sums over rows."""
 
     def differentiate(numbered):
         number, microbatch = numbered
@@ -255,9 +266,10 @@ def _summed_gradients(recipe: Recipe, params, batch, weights, step, key):
 def _coupled_gradients(recipe: Recipe, params, batch, weights, step, key):
     """Gradients of a loss that is not a sum over rows, with one microbatch's activations at a time.
 
-    First every microbatch's hidden states, and what its routers did; then the loss of all rows and
-    its gradient with respect to these and the heads; then each microbatch again, to propagate that
-    gradient to the parameters (Gao et al. 2021, arXiv:2101.06983).
+    The method is gradient caching (Gao et al. 2021, arXiv:2101.06983), in three passes:
+    1. Compute the hidden states and the routing of every microbatch.
+    2. Compute the loss of all rows, and its gradients for the hidden states and for the heads.
+    3. Run each microbatch again, to propagate the gradients of its hidden states to the parameters.
     """
     pieces = _microbatches(recipe, batch)
 
@@ -292,10 +304,10 @@ def _coupled_gradients(recipe: Recipe, params, batch, weights, step, key):
 
 
 def _microbatches(recipe: Recipe, batch):
-    """Returns (their numbers, the batch as [microbatches, rows of each, …])"""
+    """Returns (numbers of the microbatches, the batch as [microbatches, rows of each, …])."""
     count = recipe.microbatches
 
-    def split(x):  # every device has its own rows in each microbatch
+    def split(x):  # each microbatch has rows of every device, so that no row changes its device
         x = x.reshape((x.shape[0] // count, count) + x.shape[1:]).swapaxes(0, 1)
         return _sharded(x, P(None, BATCH))
 
@@ -303,12 +315,12 @@ def _microbatches(recipe: Recipe, batch):
 
 
 def _joined_rows(x):
-    """Reshapes [M, B / M, …] back to [B, …], as before `_microbatches`."""
+    """Reshapes [M, B / M, …] to [B, …], the inverse of `_microbatches`."""
     return x.swapaxes(0, 1).reshape((-1,) + x.shape[2:])
 
 
 def weighted_loss(recipe: Recipe, outputs, batch, weights, step):
-    """Returns these rows' share of the step's loss, and what else is `Seen` of them."""
+    """Returns the contribution of these rows to the step's loss, and their `Seen`."""
     if recipe.z_loss:
         outputs = outputs._replace(z_loss=recipe.z_loss)
     terms = _terms(recipe, outputs, batch)
@@ -333,7 +345,7 @@ def _terms(recipe: Recipe, outputs, batch) -> dict[str, Term]:
 
 
 def _total(weights_by_member):
-    """Returns the sum of a term's weights, and 1 for 0, where its sums are 0 as well."""
+    """Returns the sum of a term's weights, or 1 if it is 0. The term's sums are then 0 too."""
     total = jnp.sum(weights_by_member)
     return jnp.where(total > 0, total, 1.0)
 
@@ -341,8 +353,8 @@ def _total(weights_by_member):
 def by_member(recipe: Recipe, batch, values_B):
     """Returns sums over the rows of each member of a mixture: f32[members]."""
     members = jnp.arange(len(members_of(recipe.objective)))
-    mine = batch["member"][None, :] == members[:, None]
-    return jnp.sum(jnp.where(mine, values_B[None, :], 0.0), axis=1)
+    is_of_member = batch["member"][None, :] == members[:, None]
+    return jnp.sum(jnp.where(is_of_member, values_B[None, :], 0.0), axis=1)
 
 
 def useful_share(batches: Sequence[dict]):

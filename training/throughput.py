@@ -12,7 +12,7 @@ from .step import Recipe
 
 
 def step_flops(recipe: Recipe, schedules: Sequence[GroupSchedule]) -> int:
-    """Returns the FLOPs of a step's forward and backward pass; recomputation does not count."""
+    """Returns the FLOPs of a step's forward and backward pass, without recomputation."""
     forward = sum(
         schedule.rows
         * recipe.model.flops({"predict": group.stacks.get("decoder", 0)} | group.stacks)
@@ -22,9 +22,11 @@ def step_flops(recipe: Recipe, schedules: Sequence[GroupSchedule]) -> int:
 
 
 def causal_flops(recipe: Recipe, schedules: Sequence[GroupSchedule]) -> int | None:
-    """Returns `step_flops` without those for keys after their query, as MaxText counts them; None
-    of a model that is no decoder or has windows, of which MaxText counts other keys, or whose
-    objective lets a token see later ones."""
+    """Returns the FLOPs of a step without the keys after each query, as MaxText counts them.
+
+    Returns None for a model that is not a decoder, and for an objective that lets a token see later
+    tokens. Returns None for attention windows too, for which MaxText counts other keys.
+    """
     config = recipe.model.config
     if recipe.model.layout != "decoder" or config is None or config.window is not None:
         return None
@@ -38,11 +40,11 @@ def causal_flops(recipe: Recipe, schedules: Sequence[GroupSchedule]) -> int | No
 
 
 def _is_causal(objective: Objective) -> bool:
-    forms = objective.facts.prompt_forms  # of which an objective whose prompts are unknown has none
+    forms = objective.facts.prompt_forms  # empty if the objective's prompts are unknown
     return bool(forms) and all(form.causal for form in forms)
 
 
 def peak_flops() -> float | None:
-    """Returns the FLOP/s of all devices together; None where a device's peak is unknown (a CPU)."""
+    """Returns the peak FLOP/s of all devices together; None if it is unknown, as for a CPU."""
     kind = kind_of_device(jax.devices()[0].device_kind)
     return None if kind is None else ACCELERATORS[kind].flops * jax.device_count()

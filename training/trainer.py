@@ -1,4 +1,4 @@
-"""`train`: trains a run in its directory, or continues it there.
+"""`train`: trains a run, or resumes it from its directory.
 
 result = train(read_run(["runs/decoder.gin"], ["STEPS = 20"]))
 result.scores[0].loss                                           # nats per target
@@ -61,25 +61,28 @@ def train(
     trusted: Collection[str] = (),
     profiled: Steps | None = None,
 ) -> Result:
-    """Trains a run, or continues it, in its directory.
+    """Trains a run, or resumes it from its directory.
 
     Args:
-      run: see `training.run`.
-      console: where progress and figures are shown; None: the terminal.
-      trusted: modules that the config.gin of its directory may name, see `settings.trust`;
-        those of the run's own functions are trusted already.
-      profiled: steps to trace; None: none.
+      run: the run to train.
+      console: console for progress and figures. None: the terminal.
+      trusted: modules that the config.gin of the run directory may name, see `settings.trust`.
+        The modules of the run's own functions are always trusted.
+      profiled: the steps to trace. None: no steps.
 
-    Returns the held-out scores, and whether the run is finished: it is not after SIGTERM.
+    Returns the held-out scores, and whether the run is finished. It is not finished after SIGTERM.
 
-    Raises ValueError for what cannot work, saying what to change, and FloatingPointError when the
-    loss is no longer finite.
+    Raises ValueError for settings that cannot work, with what to change. Raises FloatingPointError
+    if the loss is no longer finite.
     """
-    with on_disk(run) as here:
-        if here is not run:
-            note = f"{run.run_dir} is copied to {here.run_dir}, and back when a checkpoint is saved"
+    with on_disk(run) as local_run:
+        if local_run is not run:
+            note = (
+                f"{run.run_dir} is copied to {local_run.run_dir}, and back when a checkpoint is "
+                "saved"
+            )
             (console := console or make_console()).print(note, markup=False, soft_wrap=True)
-        return _train(here, console, trusted, profiled)
+        return _train(local_run, console, trusted, profiled)
 
 
 def _train(
@@ -89,9 +92,9 @@ def _train(
     if run.distributed:
         join_processes(run)
     console = console or make_console()
-    changed = check_resumable(run, trusted)  # before the corpus is opened, which may write
+    changed = check_resumable(run, trusted)  # first, since opening the corpus may write files
     check_assignment_map(run, trusted)
-    check_run(run)  # before its functions are called
+    check_run(run)  # before any function of the run is called
     trackers = make_trackers(run)
     mesh = run.mesh()
     planned = plan(run, open_corpus(run), mesh)
@@ -100,7 +103,7 @@ def _train(
     shapes = abstract_state_of(planned)
     batches = open_batches(planned)
     where = run_directory.checkpoints(run.run_dir, run.checkpoint_dir)
-    # Held first: to open checkpoints for writing clears what a save has left behind.
+    # The lock comes first: opening checkpoints for writing deletes files of unfinished saves.
     with (
         run_directory.held(run.run_dir),
         _open_checkpoints(run, where) as checkpoints,
@@ -122,7 +125,7 @@ def _train(
                 result = Result(run.run_dir, step, False, (), {}, wall_time.seconds())
                 print_stopped(console, run, result)
                 return result
-            if evaluated is None:  # it was killed after its last step, before it was evaluated
+            if evaluated is None:  # the run was killed between its last step and the evaluation
                 evaluated = evaluate(step, state.evaluated)
             print_scores(console, evaluated.scores, step)
             with wall_time.of("evaluation"):
@@ -141,9 +144,9 @@ def _start(
     profiled: Steps | None,
     console: Console,
 ) -> State | Result:
-    """Restores a run's latest state or makes its first one, and writes its config.gin.
+    """Restores a run's latest state or creates its first state, and writes its config.gin.
 
-    Returns the result of a run that has no steps left.
+    If the run has no steps left, returns its result instead of a state.
     """
     run = training.run
     resumed = resume(training, changed)
@@ -153,8 +156,8 @@ def _start(
         if jax.process_index() == 0 and (step := set_aside(run.run_dir)):
             where = run_directory.checkpoints(run.run_dir, run.checkpoint_dir)
             print_warning(console, anew_words(where, step))
-        state, started = first_state(run, training.shapes, planned.mesh, planned.corpus.classes)
-        print_note(console, started)
+        state, note = first_state(run, training.shapes, planned.mesh, planned.corpus.classes)
+        print_note(console, note)
     else:
         state = resumed.state
         for message in resumed.damaged:
@@ -169,19 +172,22 @@ def _start(
     if jax.process_index() == 0 and (unnamed := write_run(run)):
         print_warning(console, unnamed_words(unnamed))
     print_note(console, model_words(planned, state))
-    if kept := kept_in():
-        print_note(console, f"Compiled programs are kept in {kept}")
+    if cache := kept_in():
+        print_note(console, f"Compiled programs are kept in {cache}")
     return state
 
 
 def _open_checkpoints(run: Run, where: str) -> Checkpoints:
-    """Opens a run's checkpoints for writing. Raises ValueError if the folder is another run's."""
+    """Opens a run's checkpoints for writing. Raises ValueError if another run owns the folder."""
     run_ids.claim(run.run_dir, where)
     return Checkpoints(where, Keep.of(run))
 
 
 def task_scorer(planned: Plan) -> Callable[[dict], dict[str, float]]:
-    """params -> the figures on the run's downstream tasks; none where it has none."""
+    """Returns a function from parameters to the scores of the run's downstream tasks.
+
+    The function returns {} if the run has no tasks.
+    """
     run = planned.run
     corpus = planned.corpus
     codec = planned.corpus.codec
@@ -190,7 +196,7 @@ def task_scorer(planned: Plan) -> Callable[[dict], dict[str, float]]:
         return lambda params: {}
 
     def score_tasks(params: dict) -> dict[str, float]:
-        assert codec is not None  # a corpus with tasks reads text
+        assert codec is not None  # a corpus with tasks has text
         trained = Trained(
             model=planned.recipe.model,
             params=params,
@@ -207,7 +213,7 @@ def task_scorer(planned: Plan) -> Callable[[dict], dict[str, float]]:
 
 
 def fill_passages(planned: Plan, state: State, writer: MetricsWriter, console: Console) -> None:
-    """Shows held-out passages that the model fills in, here and in TensorBoard."""
+    """Shows held-out passages that the model fills in, on the console and in TensorBoard."""
     corpus = planned.corpus
     recipe = planned.recipe
     if corpus.codec is None:

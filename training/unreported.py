@@ -59,8 +59,8 @@ class Unreported:
         return {_FILE: json.dumps(content).encode()}
 
     def restore(self, read: Callable[[str], bytes]) -> None:
-        """Continues from a checkpoint, whose file of a name `read` returns."""
+        """Restores the metrics of a checkpoint. `read` returns one of its files by name."""
         self.clear()
         content = json.loads(read(_FILE))
-        self.steps = [StepMetrics(*one) for one in content["steps"]]
+        self.steps = [StepMetrics(*step) for step in content["steps"]]
         self.seconds = content["seconds"]

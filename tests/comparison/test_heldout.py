@@ -213,7 +213,7 @@ def test_what_goes_wrong_in_computing_is_no_refusal(monkeypatch):
         (
             "encoder",
             "rtd",
-            r"needs the heads \['generator', 'replaced'\], the model offers \('vocab",
+            r"needs the heads \['generator', 'replaced'\], the model has \('vocab",
         ),
         ("decoder", "masked_lm", "special token 'mask', the vocabulary has none"),
         ("encoder", "contrastive_pairs", "documents of this corpus have no parts"),

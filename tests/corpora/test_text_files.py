@@ -154,7 +154,7 @@ def test_what_a_file_is_its_name_says(tmp_path, monkeypatch):
     for name, package in (("a.parquet", "pyarrow"), ("a.txt.zst", "zstandard")):
         monkeypatch.setitem(sys.modules, package, None)
         with pytest.raises(
-            ValueError, match=f"{name}: .* takes {package}, not installed here.*prepare"
+            ValueError, match=f"{name}: .* needs {package}, which is not installed.*prepare"
         ):
             texts_of(tmp_path / name)
 

@@ -24,5 +24,5 @@ def test_in_another_folder_the_checkout_is_named(checkout, tmp_path_factory, mon
 
 def test_of_an_installed_wheel_the_extra_is_of_the_package(tmp_path, monkeypatch):
     monkeypatch.setattr(extras, "ROOT", tmp_path)
-    said = extras.words_of_absent(ModuleNotFoundError(name="grain.python"))
-    assert said.endswith("takes grain, not installed here: pip install 'pretrax[grain]'")
+    said = extras.missing_package_message(ModuleNotFoundError(name="grain.python"))
+    assert said.endswith("needs grain, which is not installed: pip install 'pretrax[grain]'")

@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from pretrax.settings.system_errors import name_file, words_of
+from pretrax.settings.system_errors import name_file, system_error_message
 
 
 def failure(act) -> OSError:
@@ -30,7 +30,7 @@ def failure(act) -> OSError:
 )
 def test_an_error_names_its_paths_and_a_remedy(act, names, expected, tmp_path):
     (tmp_path / "file").write_text("a file")
-    words = words_of(failure(lambda: act(tmp_path)))
+    words = system_error_message(failure(lambda: act(tmp_path)))
     assert all(str(tmp_path / name) in words for name in names)
     assert expected.format(tmp_path) in words
 
@@ -39,7 +39,7 @@ def test_an_error_names_its_paths_and_a_remedy(act, names, expected, tmp_path):
     "code", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EMFILE, errno.EISDIR]
 )
 def test_each_code_has_a_remedy(code):
-    words = words_of(OSError(code, os.strerror(code), "some/path"))
+    words = system_error_message(OSError(code, os.strerror(code), "some/path"))
     assert f"some/path: {os.strerror(code)}. " in words and words.endswith(".")
 
 
@@ -53,7 +53,7 @@ def test_a_full_disk_names_the_file_that_was_written(buffering):
             file.write(other.read())
 
     error = failure(write)
-    assert "Cannot write /dev/full: " in words_of(error)
+    assert "Cannot write /dev/full: " in system_error_message(error)
     name_file(error)
     assert pickle.loads(pickle.dumps(error)).filename == "/dev/full"
 
@@ -63,12 +63,14 @@ def test_an_error_that_quotes_one_of_the_system_is_read_as_one():
         'RESOURCE_EXHAUSTED: Error writing local file "/disk/manifest": No space left on device '
         "[source locations='…', os_error_code='28']"
     )
-    assert words_of(quoted) == words_of(OSError(errno.ENOSPC, "", "/disk/manifest"))
-    assert words_of(ValueError("no error of the system")) is None
-    assert words_of(OSError("Checkpoint 4 cannot be read")) is None
+    assert system_error_message(quoted) == system_error_message(
+        OSError(errno.ENOSPC, "", "/disk/manifest")
+    )
+    assert system_error_message(ValueError("no error of the system")) is None
+    assert system_error_message(OSError("Checkpoint 4 cannot be read")) is None
 
 
 def test_a_path_is_followed_from_the_working_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    words = words_of(failure(pathlib.Path("raw/none.txt").read_text))
+    words = system_error_message(failure(pathlib.Path("raw/none.txt").read_text))
     assert "There is no folder raw" in words and str(tmp_path) in words

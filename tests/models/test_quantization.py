@@ -10,7 +10,7 @@ import pytest
 from flax import linen as nn
 
 from pretrax.models.quantization import TYPES
-from pretrax.settings.extras import words_of_absent
+from pretrax.settings.extras import missing_package_message
 from pretrax.training.devices.mesh import make_mesh, placed_on, shardings_of
 from tests.models.small_models import LAYOUTS, batch_for, build, init, make_batch
 
@@ -112,4 +112,4 @@ def test_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "qwix", None)
     with pytest.raises(ModuleNotFoundError) as refused:
         build("decoder", vocab_size=65, quantization="int8")
-    assert "pip install -e '.[quantized]'" in words_of_absent(refused.value)
+    assert "pip install -e '.[quantized]'" in missing_package_message(refused.value)

@@ -13,7 +13,7 @@ def test_the_vocabulary_is_learned_once_and_kept(tmp_path, monkeypatch):
     first = sample_text.open_vocabulary(str(tmp_path / "kept"))
     monkeypatch.setattr(sample_text, "library_documents", None)
     assert sample_text.open_vocabulary(str(tmp_path / "kept")).ids == first.ids
-    with pytest.raises(ValueError, match="is no run directory"):
+    with pytest.raises(ValueError, match="is not a run directory"):
         sample_text.open_vocabulary("unused", run=str(tmp_path / "kept"))
     (tmp_path / "kept/config.gin").write_text("")
     assert sample_text.open_vocabulary("unused", run=str(tmp_path / "kept")).ids == first.ids

@@ -73,7 +73,7 @@ def test_classes(tmp_path):
         assert corpus.codec.decode(document.tokens) == ("a text", "é 🤖", "more")[number]
     assert corpus.longest == 448
     assert corpus.classes == CLASSES and load_classes(str(tmp_path)) == list(CLASSES)
-    with pytest.raises(ValueError, match="holds the classes red, dark green, blue, got a, b"):
+    with pytest.raises(ValueError, match="has the classes red, dark green, blue, got a, b"):
         corpus_of(tmp_path, "pairs_class", answers="class", classes=["a", "b"])
     with pytest.raises(ValueError, match="one comes twice"):
         corpus_of(tmp_path / "2", "pairs_class", answers="class", classes=["a", "a"])

@@ -339,7 +339,7 @@ def test_rows_of_a_row_group_that_are_not_its_share_are_said():
         for group in plan(both, layouts.decoder, tiny.IDS, [{"decoder": 32}])
     ]
     with pytest.warns(
-        UserWarning, match="rates of 'b' come to 0.25 .* get 4 of 12, 0.33: .* Raise"
+        UserWarning, match="rates of 'b' give a share of 0.25 .* gets 4 of 12 rows .0.33."
     ):
         schedule(both, groups, 12, 4)
     schedule(both, groups, 16, 4)

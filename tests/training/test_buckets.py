@@ -105,7 +105,7 @@ def test_an_address_one_level_too_high_leaves_the_runs_below_it(bucket, run):
         run_directory.add_evaluation(here.run_dir, {"step": 10})
         buckets.push(here.run_dir)
         above = ADDRESS.removesuffix("/mine")
-        with pytest.raises(ValueError, match="is no run directory"):
+        with pytest.raises(ValueError, match="is not a run directory"):
             buckets.on_this_disk(above)
         with buckets.on_disk(dataclasses.replace(run, run_dir=above)) as other:
             assert sorted(os.listdir(other.run_dir)) == [".bucket.json"]

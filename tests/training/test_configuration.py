@@ -18,11 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pretrax import models, objectives
-from pretrax.settings import bound, t5x_names
+from pretrax.settings import t5x_names
 from pretrax.settings.atomic_writes import write_text
 from pretrax.settings.command_line import add_gin_arguments, parse_with_gin
 from pretrax.settings.gin_reader import GinReader, plain_field
-from pretrax.settings.partial import flattened
+from pretrax.settings.partial import flattened, functions_in
 from pretrax.training import Call, Partial, Run, differences
 from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.optimizers import adafactor, warmup_cosine
@@ -264,7 +264,7 @@ def test_a_preset_read_after_all_others_gives_its_own_settings(kind, tmp_path):
     # Of the presets that bind the same settings, one: the others would add nothing.
     others = {}
     for path in paths:
-        functions = bound.functions_in(read_fields([mine(tmp_path, model, f'include "{path}"')]))
+        functions = functions_in(read_fields([mine(tmp_path, model, f'include "{path}"')]))
         others[tuple((f.function, *sorted(f.settings)) for f in functions)] = path
     before = [f'include "{path}"' for path in others.values()]
     for path in paths:
@@ -399,7 +399,7 @@ def test_macros_are_options_that_say_what_they_set_and_how():
     said = " ".join(parser.format_help().split())
     assert re.search(r"--steps VALUE [\w\s]*optimizer steps \(STEPS = 1000\)", said)
     assert '"gs://…" (RUN_DIR = ' in said
-    assert re.search(r"--files VALUE paths or glob patterns.* \(FILES, to be given\)", said)
+    assert re.search(r"--files VALUE paths or glob patterns.* \(FILES, required\)", said)
     assert "--data_dir" not in said  # of other files
 
 
@@ -555,7 +555,7 @@ def test_a_file_that_is_not_text_is_named(tmp_path):
 
 @pytest.mark.parametrize("name", t5x_names.NAMES)
 def test_names_of_t5x_are_told_what_they_are_called_here(name):
-    with pytest.raises(ValueError, match=f"What T5X calls {name} is here: "):
+    with pytest.raises(ValueError, match=f"{name} is a name of T5X. In pretrax: "):
         read_run(["runs/decoder.gin"], [f"{name} = 1"])
 
 
@@ -577,7 +577,7 @@ def test_names_of_t5x_are_told_what_they_are_called_here(name):
                 'include "runs/decoder.gin"',
                 "optimizers.adamw.b1 = 0.8",
             ],
-            r"uses training.optimizers.adamw.b1, .*mine.gin, line 4.*adamw is not part of it",
+            r"uses training.optimizers.adamw.b1, .*mine.gin, line 4.*adamw is not part of the run",
         ),
         (
             [

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from pretrax import objectives
-from pretrax.settings.user_errors import mistakes_in_words
+from pretrax.settings.user_errors import report_user_errors
 from pretrax.training.evaluation import Score
 from pretrax.training.reporting.console import (
     StepProgress,
@@ -133,7 +133,7 @@ def test_a_finished_run_says_how_many_steps_it_took(plan):
 
 
 def test_a_warning_of_one_text_is_printed_once(capsys):
-    with mistakes_in_words(traceback=False):
+    with report_user_errors(traceback=False):
         for text in ("one", "two", "one"):  # as of settings that are read more than once
             warnings.warn(text, stacklevel=1)
     assert capsys.readouterr().err == "warning: one\nwarning: two\n"

@@ -222,7 +222,7 @@ def test_schedules_reach_their_peaks_and_ends():
     cosine = warmup_cosine(100, peak=2.0, warmup_steps=10)
     assert [float(cosine(s)) for s in (0, 5, 10)] == [0.0, 1.0, 2.0]
     assert float(cosine(100)) == pytest.approx(0.2)
-    with pytest.warns(UserWarning, match="takes 4 steps in place of 40"):
+    with pytest.warns(UserWarning, match="takes 4 steps instead of 40"):
         trial = warmup_cosine(20, peak=2.0, warmup_steps=40, warmup_share=0.2)
     assert [float(trial(s)) for s in (0, 2, 4)] == [0.0, 1.0, 2.0] and trial(5) < 2
     rsqrt = warmup_rsqrt(100, warmup_steps=25)

@@ -10,7 +10,7 @@ import jax
 
 from ...settings import atomic_writes, run_directory
 from ...settings.atomic_writes import parse_json
-from ...settings.system_errors import words_of
+from ...settings.system_errors import system_error_message
 from .trackers import Tracker
 
 
@@ -94,7 +94,7 @@ class MetricsWriter:
             yield
         except OSError as error:
             if not self._failed:
-                words = words_of(error) or error
+                words = system_error_message(error) or error
                 self._warn(f"Training continues, but metrics cannot be written: {words}")
             self._failed = True
 

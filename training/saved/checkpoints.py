@@ -1,11 +1,12 @@
-"""Checkpoints: the state and the data position of one step, saved together by Orbax.
+"""Checkpoints: the state and the data position of a step, saved together by Orbax.
 
 A save copies the state to the host and continues in the background. It includes a checksum of every
-array, computed on the device, and of every file of the data position. A checkpoint whose checksums
-differ after loading, or that lacks a part or has one that cannot be decoded, is damaged: it is
-reported and moved away, and the one before it is used. What cannot be read for another reason, such
-as a storage that does not answer or forbids it, or a library that has changed, is tried again, and
-then stays where it is.
+array, computed on the device, and of every file of the data position.
+
+A checkpoint is damaged if a checksum differs after loading, or if a part is missing or cannot be
+decoded. A damaged checkpoint is reported and moved away, and the checkpoint before it is used. If
+reading fails for another reason, it is tried again, and then the checkpoint stays where it is.
+Examples are unavailable storage, missing permissions, and a changed library.
 """
 
 import contextlib
@@ -37,18 +38,20 @@ from ..state import State
 One = TypeVar("One")
 Own = TypeVar("Own", bound="Checkpoints")
 
-_LOSS = "heldout_loss"  # in the description of a checkpoint
+_LOSS = "heldout_loss"  # key in the description of a checkpoint
 _ABOUT = "checksums.json"  # the description of a checkpoint, among the files of the data position
 
 
 class Restored(NamedTuple):
+    """A restored state and data position."""
+
     state: State
-    read: Callable[[str], bytes]  # the data position, see `Batches.restore`
+    read: Callable[[str], bytes]  # reads a file of the data position, see `Batches.restore`
     damaged: tuple[str, ...]  # a message for each damaged checkpoint that was skipped
-    copied: bool = False  # whether it is of a local copy
+    copied: bool = False  # whether it was restored from a local copy
 
 
-# Orbax logs, with tracebacks, the errors of its threads that it raises as well.
+# Orbax logs errors of its threads with tracebacks, although it raises them as well.
 logging.getLogger("absl").addFilter(
     lambda record: "orbax" not in record.pathname or record.levelno < logging.ERROR
 )
@@ -71,12 +74,12 @@ sys.unraisablehook = _without_closed_loops(sys.unraisablehook)
 
 
 class Keep(NamedTuple):
-    """Which checkpoints are kept: each that is one of these."""
+    """Which checkpoints are kept. A checkpoint is kept if any of these fields selects it."""
 
-    latest: int = Run.keep_checkpoints  # so many
-    every: int | None = None  # those of steps that it divides
-    best: int | None = None  # so many with the lowest held-out loss
-    due: int | None = None  # the latest of those of steps that it divides
+    latest: int = Run.keep_checkpoints  # number of latest checkpoints
+    every: int | None = None  # keeps the checkpoints of steps that this number divides
+    best: int | None = None  # number of checkpoints with the lowest held-out loss
+    due: int | None = None  # keeps the latest checkpoint of a step that this number divides
 
     @classmethod
     def of(cls, run: Run) -> "Keep":
@@ -86,7 +89,7 @@ class Keep(NamedTuple):
     def policy(self) -> Any:
         policies = ocp.training.preservation_policies
 
-        def best(n: int) -> Any:  # the last ones of an order, in which the lowest loss is last
+        def best(n: int) -> Any:  # Orbax sorts in reverse, so the lowest losses come last
             by_loss = dict(get_metric_fn=lambda metrics: metrics[_LOSS], reverse=True)
             return policies.BestN(n=n, keep_checkpoints_without_metrics=False, **by_loss)
 
@@ -102,13 +105,13 @@ class Keep(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _LatestDue:
-    """Keeps the latest checkpoint of a multiple of so many steps, as a policy of Orbax."""
+    """A policy of Orbax that keeps the latest checkpoint at a multiple of `every` steps."""
 
     every: int
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-        due = [one.step for one in checkpoints if one.step % self.every == 0]
-        return [one.step == max(due, default=None) for one in checkpoints]
+        due = [checkpoint.step for checkpoint in checkpoints if checkpoint.step % self.every == 0]
+        return [checkpoint.step == max(due, default=None) for checkpoint in checkpoints]
 
 
 LATEST = Keep()
@@ -118,27 +121,28 @@ class MismatchError(ValueError):
     """A checkpoint's arrays differ from those of the configured run."""
 
 
-WAITS = (1, 5, 20)  # seconds before a checkpoint that cannot be read is tried again
+WAITS = (1, 5, 20)  # seconds before each further attempt to read a checkpoint
 
-_REMOVED_AT_MOST = 20  # checkpoints removed in a row while they are read
+_REMOVED_AT_MOST = 20  # largest number of checkpoints in a row that are removed during reading
 
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
-# What tensorstore says of what it cannot decode, or does not find; and where the system fails.
-_OF_DAMAGE = re.compile("(DATA_LOSS|NOT_FOUND|OUT_OF_RANGE): |FAILED_PRECONDITION: .*ZSTD_")
-_OF_STORAGE = re.compile(
+# Messages of tensorstore about data that it cannot decode or find, and about failing storage.
+_DAMAGE_MESSAGE = re.compile("(DATA_LOSS|NOT_FOUND|OUT_OF_RANGE): |FAILED_PRECONDITION: .*ZSTD_")
+_STORAGE_MESSAGE = re.compile(
     "UNAVAILABLE|DEADLINE_EXCEEDED|PERMISSION_DENIED|UNAUTHENTICATED|ABORTED"
     "|os_error_code='(?!(2|20|21)')"
 )
 
 
 class DamageError(ValueError):
-    """What was read is not what was saved."""
+    """The data that was read differs from the data that was saved."""
 
 
 def shows_damage(error: BaseException | None) -> bool:
-    """Returns whether an error in reading, or one that it came from, shows that what was read is
-    damaged: it is not there, cannot be decoded, or has another checksum. Other errors may be of the
-    storage, the network, the right to read, or of another version of a library.
+    """Returns whether a reading error, or one of its causes, shows that the data is damaged.
+
+    Damaged data is missing, cannot be decoded, or has a wrong checksum. Other errors may come from
+    the storage, the network, missing permissions, or another version of a library.
 
     >>> [shows_damage(e) for e in (FileNotFoundError(), ValueError("DATA_LOSS: CRC-32C"))]
     [True, True]
@@ -149,14 +153,15 @@ def shows_damage(error: BaseException | None) -> bool:
     >>> [shows_damage(e) for e in (AttributeError("no such name"), TypeError("an argument"))]
     [False, False]
     """
-    found = False
-    for one in causes(error):
-        is_system_error = isinstance(one, OSError) and not isinstance(one, _ABSENT)
-        if is_system_error or _OF_STORAGE.search(str(one)):
+    is_damaged = False
+    for cause in causes(error):
+        is_system_error = isinstance(cause, OSError) and not isinstance(cause, _ABSENT)
+        if is_system_error or _STORAGE_MESSAGE.search(str(cause)):
             return False
-        undecoded = isinstance(one, (DamageError, json.JSONDecodeError, UnicodeDecodeError))
-        found |= undecoded or isinstance(one, _ABSENT) or bool(_OF_DAMAGE.match(str(one)))
-    return found
+        undecoded = isinstance(cause, (DamageError, json.JSONDecodeError, UnicodeDecodeError))
+        is_absent = isinstance(cause, _ABSENT)
+        is_damaged |= undecoded or is_absent or bool(_DAMAGE_MESSAGE.match(str(cause)))
+    return is_damaged
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -170,7 +175,7 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
 
 @contextlib.contextmanager
 def damage_in_words(source: str, step: int):
-    """Raises ValueError, with the step, for any error in reading a checkpoint."""
+    """Turns any error of reading a checkpoint into a ValueError that names the step."""
     try:
         yield
     except MismatchError:
@@ -182,8 +187,8 @@ def damage_in_words(source: str, step: int):
             problem = "is damaged"
             advice = "delete or move it"
         raise ValueError(
-            f"Checkpoint {step} of {source} {problem} ({first_line(error)}): {advice}, and the one "
-            "before is used."
+            f"Checkpoint {step} of {source} {problem} ({first_line(error)}): {advice}, and the "
+            "checkpoint before it is used."
         ) from error
 
 
@@ -199,7 +204,7 @@ def steps_in(folder: epath.Path) -> list[int]:
 
 
 def differences(saved: Mapping[str, object], wanted: Mapping[str, object]) -> list[str]:
-    """Returns how descriptions of arrays by name differ, a line each, parameters first.
+    """Returns a line for each array whose description differs, parameters first.
 
     >>> differences({"params/a": (2, 3)}, {})
     ['params/a: the checkpoint has (2, 3), the run none']
@@ -213,15 +218,17 @@ def differences(saved: Mapping[str, object], wanted: Mapping[str, object]) -> li
 
 
 class Checkpoints:
-    """The checkpoints of one run, `DIRECTORY/STEP`, of which those of `keep` are kept.
+    """The checkpoints of one run, in `DIRECTORY/STEP`.
 
-    With `keep` None they are read-only: another run's, which may have no such directory.
+    Args:
+      directory: the folder of the checkpoints.
+      keep: which checkpoints to keep. None: the folder is only read, and it need not exist.
     """
 
-    _shared = True  # by all processes, which write one folder
-    _unread = (  # what becomes of one that cannot be read
-        " It may be sound, and was left as it is. Run the same command when it can be read; or "
-        "move it away, and the run continues from the one before."
+    _shared = True  # whether all processes write to the same folder
+    _unread = (  # advice about a checkpoint that cannot be read
+        " It may be sound, so it was left as it is. Run the same command when it can be read; or "
+        "move it away, and the run continues from the checkpoint before it."
     )
 
     def __init__(self, directory: str, keep: Keep | None = LATEST):
@@ -237,7 +244,7 @@ class Checkpoints:
                 preservation_policy=keep.policy(),
                 cleanup_tmp_directories=True,
             )
-        # Of a save that may be running: its thread lasts until somebody asks for the result.
+        # The running save. Its thread lives until `wait` takes its result.
         self._saving: Any = None
 
     def __enter__(self: Own) -> Own:
@@ -247,18 +254,18 @@ class Checkpoints:
         self.close()
 
     def steps(self) -> list[int]:
-        """Returns the steps of the checkpoints. A reader looks for them again at each call."""
+        """Returns the steps of the checkpoints. If the folder is only read, it is listed again."""
         if self._checkpointer is not None:
-            return sorted(one.step for one in self._checkpointer.checkpoints)
+            return sorted(checkpoint.step for checkpoint in self._checkpointer.checkpoints)
         return steps_in(self._root)
 
     def read_latest(self, read: Callable[[int], One]) -> One | None:
-        """Returns what `read` makes of the latest step; None if there is no checkpoint.
+        """Returns the result of `read` for the latest step; None if there is no checkpoint.
 
         A run that is still training may save a newer checkpoint and remove this one. Then the newer
         checkpoint is read.
 
-        Raises what `read` raises, and ValueError if checkpoints keep being removed during reading.
+        Raises the errors of `read`, and ValueError if checkpoints keep being removed meanwhile.
         """
         for _ in range(_REMOVED_AT_MOST):
             steps = self.steps()
@@ -282,10 +289,15 @@ class Checkpoints:
         heldout_loss: float | None = None,
         one_by_one: bool = False,
     ) -> None:
-        """Saves in the background, after waiting for a save that is still running.
+        """Saves a checkpoint in the background, after waiting for the previous save.
 
-        One without a held-out loss, or with NaN, is never among the best. Compressing all arrays at
-        once takes as much memory again; `one_by_one` takes as much as the largest array.
+        Args:
+          state: the state to save.
+          position: the files of the data position, by name.
+          heldout_loss: the held-out loss at this step. A checkpoint without a loss, or with NaN, is
+            never among the best.
+          one_by_one: whether arrays are compressed one after another. This needs memory for the
+            largest array instead of memory for all arrays.
         """
         step = int(state.step)
         ranked = None if heldout_loss is None or math.isnan(heldout_loss) else float(heldout_loss)
@@ -303,9 +315,9 @@ class Checkpoints:
             about[_LOSS] = ranked
             files[_ABOUT] = json.dumps(atomic_writes.sealed(about)).encode()
         context = self._context()
-        if one_by_one:  # Orbax requires a limit above the largest
+        if one_by_one:  # Orbax requires a limit above the size of the largest array
             context.memory.write_concurrent_bytes = _largest_bytes(arrays) + 1
-        with self._errors_in_words(), context:
+        with self._save_errors(), context:
             self._saving = self._checkpointer.save_checkpointables_async(
                 step,
                 {"state": arrays, "data": Files(files)},
@@ -314,11 +326,14 @@ class Checkpoints:
             )
 
     def restore(self, target: State) -> Restored | None:
-        """Returns the latest sound checkpoint with the dtypes, shapes and shardings of `target`.
+        """Restores the latest sound checkpoint; returns None if there is no checkpoint.
 
-        None when there is no checkpoint. Raises MismatchError when the arrays are not those of
-        `target`, ValueError when all checkpoints are damaged, now or before, and OSError when one
-        cannot be read for another reason, after some attempts.
+        Args:
+          target: the dtypes, shapes and shardings of the state.
+
+        Raises MismatchError if the arrays differ from those of `target`. Raises ValueError if all
+        checkpoints are damaged. Raises OSError if, after several attempts, a checkpoint still
+        cannot be read for another reason.
         """
         damaged = self.set_aside_at_opening
         self.set_aside_at_opening = []
@@ -331,20 +346,23 @@ class Checkpoints:
             self._checkpointer.reload()
         if damaged:
             raise ValueError(
-                f"No checkpoint of this run can be read: {'; '.join(damaged)}. Start anew in "
+                f"No checkpoint of this run can be read: {'; '.join(damaged)}. Start again in "
                 "another run directory."
             )
         aside = self._aside()
         if steps := sorted(path.name for path in aside.glob("[0-9]*")):
             raise ValueError(
-                f"{self._root} has no checkpoint, but {aside} has those of the steps "
-                f"{', '.join(steps)}, which were found damaged: move back one that is sound, or "
-                "start anew in another run directory."
+                f"{self._root} has no checkpoint, but {aside} has damaged checkpoints of the steps "
+                f"{', '.join(steps)}: move a sound checkpoint back, or start again in another run "
+                "directory."
             )
         return None
 
     def _sound(self, step: int, target: State) -> "tuple[Loaded | None, str]":
-        """Returns what `_attempts` does, where its arrays are what was saved; else None and why."""
+        """Loads a checkpoint and compares its arrays with their checksums.
+
+        Returns (what was loaded, ""), or (None, what is damaged).
+        """
         loaded, problem = self._attempts(step, target)
         if loaded:
             state, _, sums = loaded
@@ -354,13 +372,18 @@ class Checkpoints:
         return None if problem else loaded, problem
 
     def _attempts(self, step: int, target: State) -> "tuple[Loaded | None, str]":
-        """Returns what `_load` does, or None and how the checkpoint is damaged, the same on all
-        processes. Raises MismatchError and OSError as `restore` does."""
+        """Loads a checkpoint, with several attempts.
+
+        Returns (what was loaded, ""), or (None, what is damaged). All processes agree on which.
+
+        Raises MismatchError if the arrays differ from those of `target`, and OSError if a
+        checkpoint cannot be read although it may be sound.
+        """
         for wait in (*WAITS, None):
             loaded = None
             unlike, failure = self._tried(step, lambda: self._differences(step, target))
             worst = worst_of_processes(failure)
-            if worst == SOUND and not unlike:  # Orbax counts loads, of which all do as many
+            if worst == SOUND and not unlike:  # all processes must load the same number of times
                 loaded, failure = self._tried(step, lambda: self._load(step, target))
                 worst = worst_of_processes(failure)
             problem = first_line(failure) if failure else "another process cannot read it"
@@ -378,29 +401,32 @@ class Checkpoints:
         )
 
     def _tried(self, step: int, read: Callable[[], One]) -> tuple[One | None, Exception | None]:
-        """Returns what a reading of a checkpoint gives, or None and why it cannot be read."""
+        """Returns (the result of `read`, None), or (None, why the checkpoint cannot be read)."""
         try:
             return read(), None
         except Exception as error:  # storage and codecs raise many kinds of errors
-            if "RESOURCE_EXHAUSTED" in str(error):  # too little memory: it is sound
+            if "RESOURCE_EXHAUSTED" in str(error):  # memory is too small; the checkpoint is sound
                 raise
             return None, self._reason(step, error)
 
     def _reason(self, step: int, error: Exception) -> Exception:
-        """Returns why a checkpoint cannot be read: this error, or that a file is absent or closed.
+        """Returns why a checkpoint cannot be read.
 
-        Orbax takes a folder that is closed for none, and does not say why it reads no description.
+        This is the error itself, or an error about a file that is missing or cannot be opened.
+        Orbax treats a folder without permissions as missing, and does not explain why it cannot
+        read a description.
         """
         folders = [self._root / str(step)]
         try:
-            for folder in folders:  # which grow
+            for folder in folders:  # the loop appends subfolders
                 for path in folder.iterdir():
                     if path.is_dir():
                         folders.append(path)
                     else:
                         with path.open("rb") as file:
                             file.read(1)
-            (self._root / str(step) / "state" / "_METADATA").stat()  # Orbax names no absent file
+            # Orbax's error does not name this file if it is missing.
+            (self._root / str(step) / "state" / "_METADATA").stat()
         except Exception as unread:
             return error if shows_damage(unread) and shows_damage(error) else unread
         return error
@@ -418,7 +444,7 @@ class Checkpoints:
     def param_shapes(self, step: int) -> dict[str, tuple[int, ...]]:
         """Returns the shape of every parameter of a checkpoint, by name.
 
-        Raises ValueError where its description is damaged, OSError where it cannot be read.
+        Raises ValueError if its description is damaged, and OSError if it cannot be read.
         """
         return {
             name.removeprefix("params/"): tuple(x.shape)
@@ -427,31 +453,36 @@ class Checkpoints:
         }
 
     def load_params(self, step: int, target) -> Any:
-        """Returns the parameters in `target`, a tree of shapes and shardings, which may name a few;
-        of a run with an average of them, that.
+        """Returns parameters of a checkpoint.
 
-        Raises ValueError where a checksum differs.
+        If the run keeps a moving average of the parameters, returns the average.
+
+        Args:
+          step: step of the checkpoint.
+          target: a tree of shapes and shardings. It may contain only some of the parameters.
+
+        Raises ValueError if a checksum differs.
         """
         averaged = any(name.startswith("ema/") for name in self._arrays(step))
-        kept = "ema" if averaged else "params"
+        part = "ema" if averaged else "params"
         files = Files({})
         context = ocp.Context()
         context.pytree.loading.partial_load = True
-        # As for `one_by_one`: by default all arrays are in memory twice, compressed too.
+        # By default, all arrays are in memory twice: once compressed, once not.
         context.memory.read_concurrent_bytes = _largest_bytes(target) + 1
         with context:
             loaded = ocp.load_checkpointables(
-                self._root / str(step), {"state": {kept: target}, "data": files}
+                self._root / str(step), {"state": {part: target}, "data": files}
             )["state"]
         if problem := _differing_array(loaded, _about_of(files.read(_ABOUT))["arrays"]):
             raise DamageError(problem)
-        return loaded[kept]
+        return loaded[part]
 
     def wait(self) -> None:
-        """Waits until the running save is complete; raises OSError when it failed."""
-        if self._checkpointer is None:  # opened to read, where no folder is
+        """Waits until the running save is complete. Raises OSError if it failed."""
+        if self._checkpointer is None:  # the folder is only read
             return
-        with self._errors_in_words():
+        with self._save_errors():
             saving = self._saving
             self._saving = None
             if saving is not None:
@@ -464,25 +495,25 @@ class Checkpoints:
         try:
             self.wait()
         finally:
-            with self._errors_in_words():
+            with self._save_errors():
                 self._checkpointer.close()
 
     @contextlib.contextmanager
-    def _errors_in_words(self):
-        """Raises OSError for an error in the background, which surfaces at the next call."""
+    def _save_errors(self):
+        """Turns any error of a save into an OSError. Background errors appear at the next call."""
         try:
             yield
         except Exception as error:
             steps = self.steps()
-            resumes = "resumes from the last of them" if steps else "starts anew"
+            resumes = "resumes from the last of them" if steps else "starts from the beginning"
             raise OSError(
                 f"A checkpoint could not be saved in {self._root}: {first_line(error)}\n"
-                f"Complete ones: {steps or 'none'}. Free some space there, or set "
+                f"Complete checkpoints: {steps or 'none'}. Free some space there, or set "
                 f"checkpoint_dir, and run the same command again: it {resumes}."
             ) from error
 
     def _context(self, alone: bool = False) -> Any:
-        """Returns the settings of Orbax; `alone`: for what this process does without the others."""
+        """Returns the settings of Orbax. `alone` is for calls that only this process makes."""
         context = ocp.Context()
         # If a folder cannot be created in the background, Orbax's other threads wait for it. The
         # program would then print its error and end only minutes later.
@@ -490,12 +521,14 @@ class Checkpoints:
         return context
 
     def _about(self, arrays) -> dict[str, Any]:
-        """Returns what a checkpoint of these arrays, saved now, says of itself beside checksums."""
+        """Returns the description of a checkpoint that is saved now, without its checksums."""
         return {"processes": jax.process_count()}
 
     def _load(self, step: int, target: State) -> "Loaded":
-        """Returns the state, the data position, after checking the checksums of its files, and the
-        checksums of the arrays, by name."""
+        """Loads a checkpoint and compares the files of the data position with their checksums.
+
+        Returns the state, the files, and the checksums of the arrays by name.
+        """
         files = Files({})
         with self._context(alone=True):
             loaded = self._checkpointer.load_checkpointables(
@@ -509,25 +542,27 @@ class Checkpoints:
         return State(**loaded["state"]), files, about["arrays"]
 
     def _differences(self, step: int, target: State) -> list[str]:
-        """Returns how the saved arrays differ from the target's, in dtype too: Orbax would convert
-        them, and their checksums would differ.
+        """Returns how the saved arrays differ from the target's in name, shape or dtype.
 
-        Returns no differences if the description is damaged. Loading the arrays then raises an
-        error that explains the damage.
+        Orbax would convert dtypes, and then the checksums would differ. Returns no differences if
+        the description is damaged. Loading the arrays then raises an error that explains the
+        damage.
         """
         try:
             saved = self._arrays(step)
         except DamageError:
             return []
         both = saved, _by_path(saved_of(target))
-        described = ({k: f"{x.dtype} {tuple(x.shape)}" for k, x in some.items()} for some in both)
+        described = (
+            {name: f"{x.dtype} {tuple(x.shape)}" for name, x in arrays.items()} for arrays in both
+        )
         return differences(*described)
 
     def _arrays(self, step: int) -> dict[str, Any]:
         """Returns a description of every array of a checkpoint, with shape and dtype, by name.
 
-        It is read from our own file. Orbax would return tensorstore's descriptions, whose memory is
-        never freed.
+        The description is in our own file. Orbax would return tensorstore's descriptions, whose
+        memory is never freed.
         """
         try:
             shapes = self._described(step)["shapes"]
@@ -583,7 +618,7 @@ class Checkpoints:
         target = self._aside() / str(step)
         if jax.process_index() == 0:
             target.parent.mkdir(parents=True, exist_ok=True)
-            # In a bucket a folder is there when a file is, and nothing is moved to one that is not.
+            # In a bucket, a folder exists only if it has a file. A move needs an existing folder.
             (target.parent / "README.txt").write_text(f"Damaged checkpoints of {self._root}.\n")
             if target.exists():
                 target.rmtree()
@@ -649,19 +684,22 @@ _DIFFERS = "checksum of {} does not agree with what was saved"
 
 
 def saved_of(state: State) -> dict[str, Any]:
-    """Returns what a checkpoint holds of a state: every part that it has."""
+    """Returns the parts of a state that a checkpoint holds, by name."""
     return {name: part for name, part in state._asdict().items() if part is not None}
 
 
 def _differing_array(arrays, saved: Mapping[str, int]) -> str:
-    """Returns which loaded array differs from its checksum, or ""; the same on every process."""
+    """Returns a message about the first array that differs from its checksum, or "".
+
+    All processes return the same.
+    """
     wrong = [name for name, value in _checksums(arrays).items() if saved.get(name) != value]
     return _DIFFERS.format(wrong[0]) if wrong else ""
 
 
 def first_line(error: BaseException) -> str:
     if "due to incompatible handler" in str(error) and error.__cause__ is not None:
-        error = error.__cause__  # of which Orbax says nothing, and supposes that
+        error = error.__cause__  # the real error, which Orbax's message does not mention
     if failure := failure_of(error):
         return failure.reason
     lines = str(error).strip().splitlines() or [type(error).__name__]
@@ -672,12 +710,14 @@ SOUND, _DAMAGED, _UNREAD = range(3)
 
 
 def worst_of_processes(failure: Exception | None) -> int:
-    """Returns the worst of how processes could read a checkpoint: all must agree, or they would
-    wait for ever."""
-    mine = SOUND if failure is None else _DAMAGED if shows_damage(failure) else _UNREAD
+    """Returns the worst result of all processes: SOUND, damaged or unread.
+
+    All processes must agree on it, or they would wait for each other forever.
+    """
+    result = SOUND if failure is None else _DAMAGED if shows_damage(failure) else _UNREAD
     if jax.process_count() == 1:
-        return mine
-    return int(np.max(multihost_utils.process_allgather(np.array(mine))))
+        return result
+    return int(np.max(multihost_utils.process_allgather(np.array(result))))
 
 
 def _by_path(tree) -> dict[str, Any]:
@@ -695,12 +735,12 @@ def _largest_bytes(tree) -> int:
 def _checksums(tree) -> dict[str, int]:
     """Returns a 32-bit checksum of every array, by name, computed on its devices.
 
-    One array after another, since on a CPU the sum takes a copy of the array.
+    The arrays are summed one after another, since a CPU needs a copy of the array for its sum.
     """
     return {name: int(_sum_of(x)) for name, x in _by_path(tree).items()}
 
 
-FEW = 2**16  # values, which NumPy sums: to compile a program for each shape would take longer
+FEW = 2**16  # largest number of values that NumPy sums; compiling a program would take longer
 
 
 def _sum_of(x):
@@ -716,14 +756,14 @@ _UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32}
 
 @jax.jit
 def _sum_bits(x):
-    x = x.astype(jnp.uint8) if x.dtype == bool else x  # whose bits JAX does not give
+    x = x.astype(jnp.uint8) if x.dtype == bool else x  # JAX cannot bitcast booleans
     words = jax.lax.bitcast_convert_type(x, _UNSIGNED[x.dtype.itemsize])
     return _weighted_sum(words.astype(jnp.uint32), jnp)
 
 
 def _weighted_sum(words, numpy):
-    # An odd weight for each index, so that two swapped values change the sum; integers, so that
-    # the order does not matter, however the array is sharded.
+    # Each index has an odd weight, so that two swapped values change the sum. Integer sums do not
+    # depend on the order, so they do not depend on the sharding.
     weight = numpy.uint32(1)
     for axis, size in enumerate(words.shape):
         index = numpy.arange(size, dtype=numpy.uint32)

@@ -1,13 +1,16 @@
-"""Copies of a run's newest state on each host's own disk, from which it goes on after a crash.
+"""Local copies of a run's newest state on each host's own disk, for resuming after a crash.
 
-Each process writes what its devices hold, and its part of the data position, to a folder of its
-own, `FOLDER/CHECKPOINTS/process_NUMBER/STEP`, where CHECKPOINTS is a digest of where the run's
-checkpoints are. A copy holds the id that lies beside these, which is drawn anew whenever a start
-goes on from anything but a copy: a run that begins anew, goes back or has done without copies never
-meets those that were made before.
+Each process writes the arrays of its devices, and its part of the data position, to its own folder
+`FOLDER/CHECKPOINTS/process_NUMBER/STEP`. CHECKPOINTS is a digest of the path of the run's
+checkpoints.
 
-Of Orbax's own managers of local checkpoints one is experimental and the other needs a service on
-each host; this is its `Checkpointer`, which writes to local folders where no host is the primary.
+A copy carries an id, which is also stored next to the run's checkpoints. Every start that does not
+resume from a copy draws a new id. Therefore a run that starts from the beginning, rolls back, or
+trained without copies in between never uses older copies.
+
+Orbax has two managers of local checkpoints. One is experimental, and the other needs a service on
+each host. This module uses Orbax's `Checkpointer` without a primary host, so that it writes to
+local folders.
 """
 
 import base64
@@ -42,9 +45,9 @@ from .checkpoints import (
 )
 
 GIB = 2**30
-WAIT = 300  # seconds, in which a process that cannot write is waited for
+WAIT = 300  # seconds to wait for a process that cannot write
 
-logging.getLogger("absl").addFilter(  # it is as it should be
+logging.getLogger("absl").addFilter(  # there is no primary host on purpose
     lambda record: "disabled for `primary_host=None`" not in record.getMessage()
 )
 
@@ -52,9 +55,14 @@ logging.getLogger("absl").addFilter(  # it is as it should be
 def opened(
     directory: str | None, where: str, checkpoints: Checkpoints
 ) -> "contextlib.AbstractContextManager[LocalCopies | None]":
-    """Opens the copies in `Run.local_checkpoint_dir` of a run with these checkpoints, at `where`.
+    """Opens the local copies of a run; yields None if it keeps no copies.
 
-    None: it has none, and those that it had before are of no use any more.
+    If it keeps no copies, earlier copies of the run become invalid.
+
+    Args:
+      directory: `Run.local_checkpoint_dir`.
+      where: the folder of the run's checkpoints.
+      checkpoints: the run's checkpoints, opened.
     """
     if directory is not None:
         return LocalCopies(directory, where, checkpoints)
@@ -64,36 +72,42 @@ def opened(
 
 
 class LocalCopies(Checkpoints):
-    """The copies that this process has of its run's newest state, of which the latest is kept.
+    """This process's copies of its run's newest state. Only the latest copy is kept.
 
-    All processes call the methods together.
+    All processes must call the methods together.
     """
 
     _shared = False
-    _unread = ""  # it is removed
+    _unread = ""  # there is no advice, since a copy that cannot be read is removed
 
     def __init__(self, directory: str, where: str, checkpoints: Checkpoints):
-        self._of = checkpoints
+        self._checkpoints = checkpoints
         self._where = where
         self._id = copies_id(where)
-        self.unused = ""  # why `restore_latest` passed over a copy
+        self.unused = ""  # why `restore_latest` did not use a copy
         try:
             run_ids.claim_copies(where, copies_folder(directory, where))
             super().__init__(copies_folder(directory, where), Keep(latest=1))
         except OSError as error:
             raise OSError(
-                f"Got training.Run.local_checkpoint_dir = {directory!r}, in which this host makes "
-                f"no folder ({error}): give one on a disk that can be written."
+                f"Got training.Run.local_checkpoint_dir = {directory!r}, in which this host cannot "
+                f"make a folder ({error}): give a folder on a disk that can be written."
             ) from error
 
     def restore_latest(self, target: State, steps: int) -> Restored | None:
-        """Returns what `restore` does of the run's checkpoints, or a copy of a later step than
-        theirs, where all processes have a sound one. All other copies are removed.
+        """Restores the latest copy if it is later than the run's checkpoints, or a checkpoint.
 
-        None of the last step of a run, `steps`, which ends with a checkpoint. One beyond is kept
-        for whoever takes back that the run was to end before it.
+        A copy is used only if all processes have a sound copy of the same step. All other copies
+        are removed. A copy of the run's last step is not used, since a run ends with a checkpoint.
+        A copy of a step beyond the last step is used: the user may raise `steps` again.
+
+        Args:
+          target: the dtypes, shapes and shardings of the state.
+          steps: number of steps of the run.
+
+        Returns None if there is neither a copy nor a checkpoint.
         """
-        last = max(self._of.steps(), default=-1)
+        last = max(self._checkpoints.steps(), default=-1)
         later = [step for step in self.steps() if step > last and step != steps]
         steps_by_process = _gathered(later)
         known = set.union(*steps_by_process)
@@ -104,16 +118,16 @@ class LocalCopies(Checkpoints):
             loaded, problem = self._sound(max(shared), target)
             if loaded:
                 state, files, _ = loaded
-                damaged = tuple(self._of.set_aside_at_opening)
+                damaged = tuple(self._checkpoints.set_aside_at_opening)
                 restored = Restored(state, _exchanged(files), damaged, copied=True)
         elif known:
-            lacking = [i for i, found in enumerate(steps_by_process) if max(known) not in found]
+            lacking = [i for i, steps in enumerate(steps_by_process) if max(known) not in steps]
             problem = f"process {', '.join(map(str, lacking))} has none"
         if problem:
             self.unused = f"The local copy of step {max(shared or known)} is not used: {problem}."
         kept = max(shared) if restored else None
         if restored is None:
-            restored = self._of.restore(target)
+            restored = self._checkpoints.restore(target)
             self._draw_id()
         for step in self.steps():
             if step != kept:
@@ -131,17 +145,24 @@ class LocalCopies(Checkpoints):
             ) from error
 
     def save_or_say(self, state: State, position: dict[str, bytes]) -> str:
-        """Saves as `save` does; or returns why there is no copy, where a host has no room for one
-        or, of a single process, it cannot be written.
+        """Saves a copy in the background; returns a message if that is not possible, otherwise "".
 
-        Of several processes who cannot write raises OSError, as do after minutes the others, which
-        wait for it.
+        There is no copy if a host's disk is too full. A single process also returns a message if
+        the copy cannot be written. With several processes, the process that cannot write raises
+        OSError. The others wait for it and raise OSError minutes later.
+
+        Args:
+          state: the state to save.
+          position: the files of the data position, by name.
         """
         problem = self._lacking_room(state)
         return problem or self._or_say(lambda: self.save(state, position))
 
     def wait_or_say(self) -> str:
-        """Waits until the running save is complete; returns why it failed, or raises, as above."""
+        """Waits until the running save is complete; returns why it failed, or "".
+
+        With several processes, raises OSError if it failed.
+        """
         return self._or_say(self.wait)
 
     def _or_say(self, call: Callable[[], None]) -> str:
@@ -154,8 +175,10 @@ class LocalCopies(Checkpoints):
         return ""
 
     def _lacking_room(self, state: State) -> str:
-        """Returns which process has no room for another copy, "" where all have; the same on all
-        processes."""
+        """Returns a message about a process without room for another copy, or "" if all have room.
+
+        All processes return the same.
+        """
         needed = _bytes_of_parts(saved_of(state))
         free = shutil.disk_usage(self._root).free
         mine = np.array([needed > free, needed, free], np.float64) / [1, GIB, GIB]
@@ -163,7 +186,8 @@ class LocalCopies(Checkpoints):
             if lacks:
                 return (
                     f"No local copy of step {int(state.step)}: the disk of process {process} has "
-                    f"{free:.2f} GiB left, and a copy takes up to {needed:.2f}, beside the last."
+                    f"{free:.2f} GiB left, but a copy takes up to {needed:.2f} GiB in addition to "
+                    "the last copy."
                 )
         return ""
 
@@ -178,55 +202,55 @@ class LocalCopies(Checkpoints):
     def _sound(self, step: int, target: State) -> tuple[Loaded | None, str]:
         try:
             loaded, problem = super()._sound(step, target)
-        except OSError as error:  # on all processes
+        except OSError as error:  # it is raised on all processes
             return None, str(error).removesuffix(".")
-        # They have compared the arrays with checksums of their own.
+        # Each process has its own checksums, so the results may differ.
         if worst_of_processes(DamageError(problem) if problem else None) != SOUND:
-            return None, problem or "that of another process is damaged"
+            return None, problem or "the copy of another process is damaged"
         return loaded, ""
 
     def _differences(self, step: int, target: State) -> list[str]:
         about = self._described(step)
         if about["id"] != self._id:
-            raise DamageError("it is of another run, or of another start of this one")
+            raise DamageError("it is of another run, or of another start of this run")
         if about["processes"] != jax.process_count():
             raise DamageError(f"it is of a run of {about['processes']} processes")
-        # Who removes a checkpoint wants the run to go on from before it.
-        if gone := set(about["after"]) - set(self._of.steps()):
+        # A user who removes a checkpoint wants the run to continue from an earlier step.
+        if gone := set(about["after"]) - set(self._checkpoints.steps()):
             raise DamageError(f"the checkpoint of step {max(gone)} before it is gone")
         unlike = super()._differences(step, target)
         if not unlike and about["parts"] != _parts(saved_of(target)):
-            raise DamageError("it was made on a mesh that has other parts of the arrays here")
+            raise DamageError("it was made on a mesh with other parts of the arrays on this host")
         return unlike
 
     def _about(self, arrays) -> dict[str, Any]:
-        own = {"id": self._id, "after": self._of.steps()[-1:], "parts": _parts(arrays)}
-        return super()._about(arrays) | own
+        after = self._checkpoints.steps()[-1:]
+        return super()._about(arrays) | {"id": self._id, "after": after, "parts": _parts(arrays)}
 
     @contextlib.contextmanager
-    def _errors_in_words(self):
+    def _save_errors(self):
         try:
             yield
         except Exception as error:
-            waited = " Or that of another host could not." if jax.process_count() > 1 else ""
+            hint = " Or the copy of another host failed." if jax.process_count() > 1 else ""
             raise OSError(
-                f"A local copy could not be saved in {self._root}: {first_line(error)}.{waited}"
+                f"A local copy could not be saved in {self._root}: {first_line(error)}.{hint}"
             ) from error
 
     def _context(self, alone: bool = False) -> Any:
         context = super()._context()
         if jax.process_count() > 1:
-            one = context.multiprocessing
-            one.primary_host = None  # each writes all that it holds
-            one.active_processes = {jax.process_index()} if alone else None
-            one.barrier_sync_key_prefix = "local"
+            multiprocessing = context.multiprocessing
+            multiprocessing.primary_host = None  # each process writes everything that it holds
+            multiprocessing.active_processes = {jax.process_index()} if alone else None
+            multiprocessing.barrier_sync_key_prefix = "local"
             context.array.saving.use_replica_parallel = False
             context.asynchronous.timeout_secs = WAIT
         return context
 
 
 def _bytes_of_parts(arrays) -> int:
-    """Returns the bytes of what this process writes: each part that its devices hold, once."""
+    """Returns the number of bytes that this process writes: each part on its devices once."""
     part_sizes = (
         {str(shard.index): shard.data.nbytes for shard in x.addressable_shards}
         for x in jax.tree.leaves(arrays)
@@ -235,29 +259,32 @@ def _bytes_of_parts(arrays) -> int:
 
 
 def _parts(arrays) -> int:
-    """Returns a checksum of which parts of the arrays this process's devices hold."""
+    """Returns a checksum of the index ranges of the arrays that this process's devices hold."""
     held = [x.sharding.addressable_devices_indices_map(x.shape) for x in jax.tree.leaves(arrays)]
     return zlib.crc32(str([sorted(map(str, parts.values())) for parts in held]).encode())
 
 
 def _of_processes(mine: np.ndarray) -> np.ndarray:
-    """Returns the array of each process, stacked, on all of them."""
+    """Returns the arrays of all processes, stacked, on all processes."""
     return mine[None] if jax.process_count() == 1 else multihost_utils.process_allgather(mine)
 
 
-_MOST = 4  # steps of a process that are compared: two where it was killed between two copies
+_MOST = 4  # number of steps to compare; a process that was killed between two copies has two
 
 
 def _gathered(steps: list[int]) -> list[set[int]]:
-    """Returns the latest of these steps, of each process."""
+    """Returns the latest steps of each process."""
     mine = np.full(_MOST, -1, np.int32)
     mine[: len(steps)] = steps[-_MOST:]
     return [set(row.tolist()) - {-1} for row in _of_processes(mine)]
 
 
 def _exchanged(files: Files) -> Callable[[str], bytes]:
-    """Returns what gives the file of a name of any process, after all have sent each other theirs:
-    whose devices get a part of the data may have changed since."""
+    """Returns a function that reads a file of any process by its name.
+
+    All processes send each other their files first, since another process may now read a shard of
+    the data.
+    """
     if jax.process_count() == 1:
         return files.read
     names = files.read_json(f"checksums_{jax.process_index()}.json")
