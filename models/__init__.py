@@ -1,5 +1,11 @@
-"""Networks as pure functions: Transformers of every layout, ELECTRA, a masked autoencoder and
-two towers."""
+"""Networks as pure functions: Transformers, ELECTRA, a masked autoencoder and two towers.
+
+    model = models.decoder(32000, num_layers=12, emb_dim=768, num_heads=12, head_dim=64,
+                           mlp_dim=2048)
+
+A builder takes the size of the vocabulary and the fields of `models.config.Config`, and returns a
+`Model`. `add_head` and `register_attention` add heads and attention mechanisms of your own.
+"""
 
 from .attention_mechanisms import Mechanism
 from .attention_mechanisms import register as register_attention

@@ -2,13 +2,15 @@
 
 Letters: B rows, T queries, S keys, H query heads, G key heads (G divides H), d width of a head.
 
-An interval [start, end) for each query, int32 `[2, T]`, expresses causal, bidirectional and prefix
-attention and packed documents alike, in O(T) memory:
+Each query has an interval [start, end) of keys, int32 `[2, T]`. Intervals take O(T) memory and
+express causal, bidirectional and prefix attention, and packed documents:
 
-    causal            start = 0 0 0 0   end = 1 2 3 4
-    bidirectional     start = 0 0 0 0   end = 4 4 4 4
-    prefix of two     start = 0 0 0 0   end = 2 2 3 4
-    two documents     start = 0 0 2 2   end = 1 2 3 4   (causal, two tokens each)
+```
+causal            start = 0 0 0 0   end = 1 2 3 4
+bidirectional     start = 0 0 0 0   end = 4 4 4 4
+prefix of two     start = 0 0 0 0   end = 2 2 3 4
+two documents     start = 0 0 2 2   end = 1 2 3 4   (causal, two tokens each)
+```
 """
 
 import functools
@@ -21,7 +23,7 @@ from .attention_mechanisms import Mechanism, register
 from .rematerialization import ATTENTION
 from .sharding import constrain, num_shards, on_one_cpu
 
-NEVER = -1e30  # a finite score, so that the gradient of a masked key is 0 and not nan
+NEVER = -1e30  # score of a masked key; it is finite so that the gradient is 0 instead of nan
 
 
 def attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxTxS=None, softcap=None):
@@ -29,17 +31,22 @@ def attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxTxS=None, so
 
         attend(q, k, v, jnp.array([[[0, 0, 0], [1, 2, 3]]]))    # three causal queries
 
-    Scores are `q · k + bias`, with no scaling of their own; softmax is in float32. `bias_HxTxS` is
-    shared by all rows, and has a gradient. Intervals must not be empty. G < H is grouped-query
-    attention: H / G consecutive query heads share a key head. With a `softcap` the products become
-    `cap * tanh(q · k / cap)` (Gemma 2, arXiv:2408.00118).
+    Scores are `q · k + bias`, without a scale; the softmax is in float32. G < H is grouped-query
+    attention: H / G consecutive query heads share a key head.
 
-    Only the output and the log of the softmax's denominator are saved for the gradient, and the
-    probabilities are recomputed (Dao et al. 2022, arXiv:2205.14135). On CPU, where plain
-    attention is bound by memory, rows are computed one after another so that their scores fit the
-    processor's cache.
+    The forward pass saves only the output and the log of the softmax's denominator. The gradient
+    recomputes the probabilities (Dao et al. 2022, arXiv:2205.14135). On CPU, plain attention is
+    limited by memory bandwidth, so rows are computed one after another: the scores of a row fit
+    into the cache.
 
-    Returns [B, T, H, d] in the dtype of `v`.
+    Args:
+      intervals_Bx2xT: the keys of each query, which must not be empty.
+      bias_HxTxS: a bias that all rows share, with a gradient.
+      softcap: if given, products become `softcap * tanh(q · k / softcap)` (Gemma 2,
+        arXiv:2408.00118).
+
+    Returns:
+      [B, T, H, d] in the dtype of `v`.
     """
     out_BxTxHxd, _ = attend_with_log_sum(
         q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxTxS, softcap
@@ -50,29 +57,32 @@ def attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxTxS=None, so
 def attend_with_log_sum(
     q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxTxS=None, softcap=None
 ):
-    """Returns what `attend` does, and the logs of the softmax's denominators, f32[B, H, T].
+    """Returns the output of `attend`, and the logs of the softmax's denominators, f32[B, H, T].
 
-    Intervals may be empty: the log is so low that `over_both` gives such an output no weight.
+    Intervals may be empty: the log is then so low that `over_both` gives the output no weight.
     """
     if num_shards("length", q_BxTxHxd.shape[1]) > 1:
-        # Every device has all keys, and those of each query head: a group's heads are joined with
-        # its queries, which could not be sharded then.
+        # Every device has all keys. They are repeated for each query head, because attention joins
+        # the heads of a group with the queries, and joined queries could not be sharded.
         share = q_BxTxHxd.shape[2] // k_BxSxGxd.shape[2]
         repeated = (jnp.repeat(x, share, 2) for x in (k_BxSxGxd, v_BxSxGxd))
         k_BxSxGxd, v_BxSxGxd = (constrain(x, "batch", None, "heads", "kv") for x in repeated)
     return _attend(softcap, q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxTxS)
 
 
-def over_both(one, other):
-    """Returns attention over two sets of keys together, from (out, log_sum) over each of them.
+def over_both(first, second):
+    """Returns attention over the union of two sets of keys.
 
         over_both(attend_with_log_sum(q, k1, v1, …), attend_with_log_sum(q, k2, v2, …))
 
-    Softmax over both is the mean of the two outputs, weighted by their denominators.
+    A softmax over all keys is the mean of the two outputs, weighted by their denominators.
+
+    Args:
+      first, second: (output, log sum) of attention over each set.
     """
-    log_sums = jnp.stack([one[1], other[1]])
+    log_sums = jnp.stack([first[1], second[1]])
     weights = jnp.swapaxes(jax.nn.softmax(log_sums, axis=0), 2, 3)[..., None]
-    outs = jnp.stack([one[0], other[0]])
+    outs = jnp.stack([first[0], second[0]])
     return (weights * outs).sum(0).astype(outs.dtype)
 
 
@@ -80,12 +90,14 @@ def attend_noised(attend, q, k, v, intervals, noised):
     """Attention of clean tokens, and of noised copies that attend to clean tokens and to copies.
 
     Args:
-      attend: (q, k, v, intervals) -> as `attend_with_log_sum`.
-      q, k, v: [B, 2T, …] of T clean tokens, and of the noised copy of each in the same order.
-      intervals: i32[B, 2, T] of clean tokens over clean tokens.
-      noised: i32[B, 2, T] of copies over copies, and of copies over clean tokens, may be empty.
+      attend: function (q, k, v, intervals) -> (output, log sum), as `attend_with_log_sum`.
+      q, k, v: [B, 2T, …], T clean tokens followed by their T noised copies in the same order.
+      intervals: i32[B, 2, T], the clean tokens that each clean token attends to.
+      noised: two arrays i32[B, 2, T]: the copies that each copy attends to, and the clean tokens
+        that each copy attends to. Their intervals may be empty.
 
-    Returns [B, 2T, H, d].
+    Returns:
+      [B, 2T, H, d].
     """
     (q, q_noised), (k, k_noised), (v, v_noised) = (jnp.split(x, 2, axis=1) for x in (q, k, v))
     among_copies, over_clean = noised
@@ -99,10 +111,10 @@ def attend_noised(attend, q, k, v, intervals, noised):
 def attend_cached(
     q_BxTxHxd, k_BxGxSxd, v_BxGxSxd, intervals_Bx2xT, bias_BxHxTxS=None, softcap=None
 ):
-    """`attend_with_log_sum` of few queries over a KV cache, which has heads before slots.
+    """`attend_with_log_sum` for a few queries over a KV cache whose heads come before its slots.
 
-    For decoding, where keys are read once a token: with heads first each product is a plain batch
-    of matrices, which took a tenth of the time on CPU (32 rows, 256 keys, 8 heads of 64).
+    Decoding reads all keys for each token. With heads first, each product is a plain batch of
+    matrix products, which took a tenth of the time on CPU (32 rows, 256 keys, 8 heads of 64).
     """
     (rows, queries, heads, width), groups = q_BxTxHxd.shape, k_BxGxSxd.shape[1]
     q_BxGxUxd = jnp.swapaxes(q_BxTxHxd, 1, 2).reshape(rows, groups, -1, width)
@@ -127,7 +139,7 @@ def forward(softcap, q, k, v, intervals, bias):
         return _row_forward(row, bias, softcap)
 
     rows = (q, k, v, intervals)
-    # A loop over rows that are sharded over devices would gather each row from its device.
+    # The loop runs on one CPU only: if rows were sharded, it would gather each from its device.
     out, log_sum = jax.lax.map(attend_row, rows) if on_one_cpu() else jax.vmap(attend_row)(rows)
     out = checkpoint_name(out, ATTENTION)
     log_sum = checkpoint_name(log_sum, ATTENTION)
@@ -155,7 +167,7 @@ _attend.defvjp(forward, backward)
 
 
 def _row_forward(row, bias_HxTxS, softcap):
-    """Returns one row's output [T, H, d] and the logs of its denominators [H, T]."""
+    """Returns the output of a row [T, H, d] and the logs of its denominators [H, T]."""
     q_TxHxd, k_SxGxd, v_SxGxd, intervals_2xT = row
     heads = q_TxHxd.shape[1]
     groups = k_SxGxd.shape[1]
@@ -173,7 +185,10 @@ def _row_forward(row, bias_HxTxS, softcap):
 
 
 def _row_backward(row, bias_HxTxS, softcap):
-    """Returns one row's gradients of q, k, v, and of its scores [H, T, S], which is the bias's."""
+    """Returns the gradients of q, k, v and of the scores [H, T, S] of a row.
+
+    The gradient of the scores is also the gradient of the bias.
+    """
     q_TxHxd, k_SxGxd, v_SxGxd, intervals_2xT, out_TxHxd, log_sum_HxT, *d_outputs = row
     d_out_TxHxd, d_log_sum_HxT = d_outputs
     heads = q_TxHxd.shape[1]
@@ -191,14 +206,15 @@ def _row_backward(row, bias_HxTxS, softcap):
     d_products_GxUxS = _by_group(d_products_HxTxS, groups).astype(dtype)
     p_GxUxS = _by_group(p_HxTxS, groups).astype(dtype)
     d_q = _heads_back(_dot("gus,gsd->gud", d_products_GxUxS, k_GxSxd), heads)
-    # Transposed, and then back: XLA's CPU product with a transposed first operand copies it.
+    # These products are computed transposed, and transposed back: XLA on CPU would copy a
+    # transposed first operand.
     d_k = _heads_back(_dot("gud,gus->gds", q_GxUxd, d_products_GxUxS).swapaxes(1, 2), groups)
     d_v = _heads_back(_dot("gud,gus->gds", d_out_GxUxd, p_GxUxS).swapaxes(1, 2), groups)
     return d_q.astype(dtype), d_k.astype(dtype), d_v.astype(dtype), d_scores_HxTxS
 
 
 def inner(out, d_out):
-    """Returns the sum of p · d_p over keys, which the softmax's gradient needs, as out · d_out."""
+    """Returns the sum of p · d_p over keys, equal to out · d_out, for the softmax gradient."""
     return (out.astype(jnp.float32) * d_out.astype(jnp.float32)).sum(-1)
 
 
@@ -212,7 +228,7 @@ def capped(x, softcap):
 
 
 def d_before_cap(d_x, x, softcap):
-    """Returns the gradient of what was capped to x, from that of x."""
+    """Returns the gradient before the softcap, given the capped x and its gradient d_x."""
     return d_x if softcap is None else d_x * (1 - (x / softcap) ** 2)  # the derivative of tanh
 
 
@@ -225,8 +241,8 @@ def _scores(products_HxTxS, intervals_2xT, bias_HxTxS):
     return jnp.where(mask_TxS[None], scores_HxTxS, NEVER)
 
 
-# Heads come first and the queries of a group are joined, U = H / G · T, so that every product is
-# a plain batch of matrices: XLA on CPU is half as fast at the same contraction in other orders.
+# Heads come first, and the queries of a group's heads are joined, U = H / G · T. Every product is
+# then a plain batch of matrix products: in other axis orders, XLA on CPU is half as fast.
 
 
 def _heads_first(x_TxHxd, groups):

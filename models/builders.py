@@ -1,4 +1,4 @@
-"""Builders of models: from keyword hyper-parameters to a `Model` of pure functions."""
+"""Builders of models: from hyperparameters as keywords to a `Model`, a tuple of pure functions."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -12,23 +12,23 @@ from .config import Config, make_config
 from .experts import ROUTING, Routing, collected
 from .heads import classifiers, heads_of, unembeddings
 from .quantization import quantized
-from .transformer import OF_ENCODER, Transformer
+from .transformer import ENCODED, Transformer
 
 
 class Part(NamedTuple):
-    """A Transformer within a larger network, as `model_of(config)` has it."""
+    """A Transformer inside a larger network, which is kept after pre-training."""
 
     config: Config
-    params: dict
-    left: tuple[str, ...]  # names of the parameters of the network that are none of its own
+    params: dict  # parameters of `model_of(config)`
+    left: tuple[str, ...]  # names of the network's other parameters
 
 
 class Model(NamedTuple):
     """A network as pure functions.
 
-    The first six fields are enough for a model of one's own to be trained, evaluated and decoded.
-    `prefill` and `extend` make decoding fast: without them each new token reads its whole row again
-    (`models.uncached`).
+    A model of your own needs only the first six fields to be trained, evaluated and decoded.
+    `prefill` and `extend` make decoding fast: without them, each new token reads its whole row
+    again (`models.uncached`).
 
         model = models.decoder(vocab_size=512, emb_dim=128, num_heads=4, head_dim=32,
                                mlp_dim=384, num_layers=4)
@@ -43,44 +43,52 @@ class Model(NamedTuple):
         decoder_positions       [B, T]       positions within the document, from 0
         decoder_key_intervals   [B, 2, T]    query q attends to [..., 0, q] <= key < [..., 1, q]
 
-    an encoder takes `encoder_…` under the same four names, and an encoder-decoder both and
-    `cross_key_intervals` [B, 2, T] of decoder queries over encoder keys; for the encoder's alone it
-    returns the encoder's hidden states. Intervals are the only attention mask, and never empty: a
-    query of padding attends to itself, or to key 0 of the encoder. If a batch has `…_types` (token
-    types 0 or 1) or `…_block_positions`, their embeddings are added. A decoder's batch may have a
-    noised copy of each token, with its hidden state in `outputs.hidden['noised']`: `noised_…` under
-    the four names, its key intervals over copies, and `noised_clean_intervals` [B, 2, T] of copies
-    over decoder tokens. These may be empty, and `cross_key_intervals` of a model with
-    `merged_attention`, for their queries have other keys.
+    An encoder takes the same four arrays as `encoder_…`. An encoder-decoder takes both sets, and
+    `cross_key_intervals` [B, 2, T] of decoder queries over encoder keys. Given only the encoder's
+    arrays, it returns the encoder's hidden states.
+
+    Intervals are the only attention mask. They are not empty: a padding query attends to itself, or
+    to key 0 of the encoder. If a batch has `…_types` (token types 0 or 1) or `…_block_positions`,
+    their embeddings are added.
+
+    A decoder's batch may have a noised copy of each token, whose hidden state is in
+    `outputs.hidden['noised']`. The copies have the same four arrays as `noised_…`, whose key
+    intervals are over copies. `noised_clean_intervals` [B, 2, T] are the intervals of copies over
+    decoder tokens. These intervals may be empty, since the queries have other keys. For the same
+    reason `cross_key_intervals` may be empty in a model with `merged_attention`.
 
     Decoding token by token uses a KV cache:
 
         outputs, cache = model.prefill(params, batch, capacity=64)    # a batch as above, T <= 64
         outputs, cache = model.extend(params, cache, next_batch)      # the next T tokens, mostly 1
 
-    `next_batch` has the decoder's arrays and `cross_key_intervals` alone, and `decoder_cache_slots`
-    [B, T]: the cache slot that each token is written to, 0 <= slot < capacity. Its key intervals
-    are over cache slots, or the encoder's slots. Writing to a used slot overwrites it.
+    `next_batch` has only the decoder's arrays, `cross_key_intervals`, and `decoder_cache_slots`
+    [B, T]: the cache slot for each token, 0 <= slot < capacity. Key intervals are over cache slots,
+    and cross intervals over the encoder's slots. Writing to a used slot overwrites it.
     """
 
-    # (key, batch) -> fresh parameters, float32, for batches of these shapes: a nested dict of
-    # arrays. One that is boxed with the names of its axes (`nn.with_logical_partitioning` of Flax)
-    # is sharded by them, others are replicated.
+    # (key, batch) -> fresh float32 parameters for batches of these shapes, as a nested dict of
+    # arrays. An array that is boxed with the names of its axes (`nn.with_logical_partitioning` of
+    # Flax) is sharded by them; other arrays are replicated.
     init: Callable[[jax.Array, dict], dict]
-    # (params, batch, rngs=None) -> `Outputs`; rngs={'dropout': key} turns dropout on.
+    # (params, batch, rngs=None) -> `Outputs`. rngs={'dropout': key} turns dropout on.
     apply: Callable[..., "Outputs"]
-    layout: str  # 'encoder_decoder', 'decoder' or 'encoder': the features it takes
-    heads: tuple[str, ...]  # the names that Outputs.head knows, and 'ahead_2', 'ahead_3', …
-    flops: Callable[[dict[str, int]], int]  # of a row's forward pass; see `forward_flops`
-    vocab_size: int  # rows of the embedding and of the logits
-    max_positions: int = 0  # slots of the longest row that it can read; 0: any number
-    config: Config | None = None  # its settings; None of a model that is no `Transformer`
-    # (params, batch, capacity) and (params, cache, batch) -> `Outputs` and the KV cache.
+    # 'encoder_decoder', 'decoder' or 'encoder', which decides the arrays of a batch.
+    layout: str
+    heads: tuple[str, ...]  # names that `Outputs.head` accepts, and 'ahead_2', 'ahead_3', …
+    # Lengths by name -> floating-point operations of a row's forward pass; see `forward_flops`.
+    flops: Callable[[dict[str, int]], int]
+    vocab_size: int  # number of rows of the embedding, and of logits
+    max_positions: int = 0  # length of the longest row, in slots; 0 means any length
+    config: Config | None = None  # settings of a `Transformer`; None for other networks
+    # (params, batch, capacity) -> `Outputs` and the KV cache.
     prefill: Callable[..., tuple["Outputs", Any]] | None = None
+    # (params, cache, batch) -> `Outputs` and the KV cache.
     extend: Callable[[dict, Any, dict], tuple["Outputs", Any]] | None = None
-    part: Callable[[dict], Part] | None = None  # params -> what is kept of it after pre-training
-    attention: str | None = None  # as of `Config`; None: it is a network of one's own
-    texts: int | None = None  # of a pair, where each has an encoder: `two_towers`; None: any number
+    part: Callable[[dict], Part] | None = None  # params -> the part kept after pre-training
+    attention: str | None = None  # `Config.attention`; None for a network of your own
+    # Number of texts of a pair that each have an encoder, as in `two_towers`. None: any number.
+    texts: int | None = None
 
 
 class Outputs(NamedTuple):
@@ -88,17 +96,20 @@ class Outputs(NamedTuple):
 
         logits = outputs.head("vocabulary", outputs.hidden["top"][:, -1])    # f32[B, V]
 
-    Heads are lazy so that a loss can gather the labeled slots first: the vocabulary projection is
-    most of the cost. Not a pytree; use it inside the jitted function that called `apply`.
+    Heads are lazy so that a loss can gather the labeled slots first, since the vocabulary
+    projection is most of the cost. This is not a pytree: use it inside the jitted function that
+    called `apply`.
     """
 
     hidden: dict  # {'top': [B, T, E]} in the compute dtype, after the final norm; see `objectives`
-    head: Callable  # (name, hidden [..., E]) -> float32 [..., V]; an unknown name is a ValueError
-    # (name, hidden) -> the same as a `Projection`, or None for a head that is none. Losses then
-    # need no array [B, T, V].
+    # (name, hidden [..., E]) -> float32 [..., V]. Raises ValueError for an unknown name.
+    head: Callable
+    # (name, hidden) -> a `Projection` for a head over the vocabulary, and None for other heads. A
+    # `Projection` saves losses an array [B, T, V].
     projection: Callable | None = None
     routing: Routing | None = None  # statistics of the routers of sparse layers
-    z_loss: float = 0.0  # set by a training step: weight of the squared log-partition in the loss
+    # Weight of the squared log-partition in the loss, which a training step sets.
+    z_loss: float = 0.0
 
 
 # The builders' defaults.
@@ -130,20 +141,21 @@ def encoder_decoder(
 
         models.encoder_decoder(32128)                  # T5 1.1 small: 76,961,152 parameters
 
-    That is: RMS norm before each sublayer and after the last; no biases; a gated MLP; relative
-    positions in 32 buckets up to distance 128, one table per stack; attention scores without
-    scaling (Raffel et al. 2020, arXiv:1910.10683; Shazeer 2020, arXiv:2002.05202).
+    By default, layers have an RMS norm before each sublayer and after the last layer, no biases, a
+    gated MLP and unscaled attention scores. Relative positions have 32 buckets up to distance 128,
+    and one table per stack (Raffel et al. 2020, arXiv:1910.10683; Shazeer 2020, arXiv:2002.05202).
 
     Args:
-      vocab_size: rows of the embedding, and logits. May exceed the ids in use.
-      heads: 'vocabulary'; 'classes', of an imported classifier.
+      vocab_size: number of rows of the embedding and of logits. It may exceed the number of token
+        ids in use.
+      heads: 'vocabulary', or 'classes' for an imported classifier.
       settings: any field of `models.config.Config`.
 
     Returns:
       A `Model` of layout 'encoder_decoder'.
 
     Raises:
-      ValueError: an unknown setting, one out of range, or settings that exclude each other.
+      ValueError: A setting is unknown or out of range, or settings exclude each other.
     """
     layers = dict(num_encoder_layers=num_encoder_layers, num_decoder_layers=num_decoder_layers)
     return model_of(_config(vocab_size, "encoder_decoder", T5_1_1, heads, settings, **layers))
@@ -155,28 +167,31 @@ def decoder(vocab_size, heads=("vocabulary",), *, num_layers: Count, ahead="para
 
         models.decoder(32000, emb_dim=768, num_heads=12, head_dim=64, mlp_dim=2048, num_layers=12)
 
-    That is: RMS norm before each sublayer and after the last; no biases; a gated MLP; rotary
-    positions in rotate-half order; scores scaled by head_dim**-0.5 (Touvron et al. 2023,
-    arXiv:2302.13971). The batch's key intervals make it causal.
+    By default, layers have an RMS norm before each sublayer and after the last layer, no biases, a
+    gated MLP, and rotary positions in rotate-half order. Scores are scaled by head_dim**-0.5
+    (Touvron et al. 2023, arXiv:2302.13971). The batch's key intervals make the attention causal.
 
     Args:
-      heads: 'vocabulary', and 'ahead_2' … 'ahead_n' where an objective predicts n tokens at once;
+      vocab_size: number of rows of the embedding and of logits. It may exceed the number of token
+        ids in use.
+      heads: 'vocabulary'; 'ahead_2' … 'ahead_n' if an objective predicts n tokens at once;
         'order' or 'summary', a second vocabulary projection; 'next_latent', a prediction of the
-        next slot's hidden state; 'classes' or 'token_classes', of an imported classifier.
-      ahead: how tokens beyond the next are predicted: 'parallel', a last layer for each on a trunk
-        of num_layers - 1 (Gloeckle et al. 2024); 'sequential', a module for each on the states of
-        the one before (DeepSeek-V3); 'linear', a norm and a linear layer for each on the states of
-        the last layer; or 'projections', a norm and a vocabulary projection for each on these
-        states. The first three share the model's vocabulary projection. Not used without such
-        heads.
-      settings: any field of `models.config.Config`; emb_dim, num_heads, head_dim and mlp_dim must
-        be set.
+        next slot's hidden state; 'classes' or 'token_classes' for an imported classifier.
+      num_layers: number of layers.
+      ahead: how the heads 'ahead_2' … predict their tokens. 'parallel': each has its own last
+        layer, on a trunk of num_layers - 1 layers (Gloeckle et al. 2024). 'sequential': each has a
+        module on the states of the previous one (DeepSeek-V3). 'linear': each has a norm and a
+        linear layer on the states of the last layer. 'projections': each has a norm and a
+        vocabulary projection on these states. The first three share the model's vocabulary
+        projection.
+      settings: any field of `models.config.Config`. emb_dim, num_heads, head_dim and mlp_dim are
+        required.
 
     Returns:
       A `Model` of layout 'decoder'.
 
     Raises:
-      ValueError: as `encoder_decoder` does.
+      ValueError: A setting is unknown, missing or out of range, or settings exclude each other.
     """
     num_ahead = 0
     while f"ahead_{num_ahead + 2}" in heads:
@@ -190,34 +205,40 @@ def encoder(vocab_size, heads=("vocabulary",), **settings):
 
         models.encoder(32000, emb_dim=768, num_heads=12, head_dim=64, mlp_dim=1152, num_layers=22)
 
-    The layers are those of `decoder` (Warner et al. 2024, arXiv:2412.13663), with two token types.
-    Dropout is drawn for each slot separately, since SimCSE's two views of a text differ by nothing
-    else.
+    The layers are the same as in `decoder` (Warner et al. 2024, arXiv:2412.13663), and there are
+    two token types. Dropout is drawn for each slot separately, since it is the only difference
+    between SimCSE's two views of a text.
 
     Args:
-      heads: 'vocabulary', and those of `models.heads`: 'pair', 'stop', 'classes', 'token_classes',
-        'embedding', 'logit_scale', 'replaced'. As an objective has them, a mapping from names to
-        numbers of classes, it sets num_classes.
-      settings: num_layers, and any field of `models.config.Config`, as in `decoder`.
+      vocab_size: number of rows of the embedding and of logits. It may exceed the number of token
+        ids in use.
+      heads: names of heads: 'vocabulary', 'pair', 'stop', 'classes', 'token_classes', 'embedding',
+        'logit_scale', 'replaced'. A mapping from names to numbers of classes, as objectives have
+        it, also sets num_classes.
+      settings: num_layers, and any field of `models.config.Config`. emb_dim, num_heads, head_dim
+        and mlp_dim are required.
 
     Returns:
       A `Model` of layout 'encoder'.
 
     Raises:
-      ValueError: as `encoder_decoder` does.
+      ValueError: A setting is unknown, missing or out of range, or settings exclude each other.
     """
     return model_of(encoder_config(vocab_size, heads, **settings))
 
 
 @checked
 def encoder_config(vocab_size, heads=("vocabulary",), *, num_layers: Count, **settings) -> Config:
-    """Returns the `Config` of `encoder` with these arguments."""
+    """Returns the `Config` that `encoder` builds from these arguments."""
     fixed = dict(num_encoder_layers=num_layers)
     return _config(vocab_size, "encoder", MODERN_BERT, heads, settings, **fixed)
 
 
 def _config(vocab_size, builder, defaults, heads, settings, **fixed) -> Config:
-    """Returns the `Config`, with the available heads; a run is checked for the others."""
+    """Returns a `Config` with those heads that the builder supports.
+
+    Other heads are left out; the check of a run refuses them.
+    """
     absent = dict(num_encoder_layers=0, num_decoder_layers=0, num_ahead=0, ahead="parallel")
     available = tuple(name for name in heads_of(builder) if name in heads)
     settings = _with_classes(heads, settings)
@@ -225,24 +246,27 @@ def _config(vocab_size, builder, defaults, heads, settings, **fixed) -> Config:
 
 
 def _with_classes(heads, settings: dict) -> dict:
-    """Returns the settings with the number of classes that the heads have, if they say it.
+    """Returns the settings with the number of classes of the heads, if `heads` has it.
 
-    Raises ValueError where that is another number than `num_classes` of the settings.
+    Raises ValueError if the settings have a different `num_classes`.
     """
     sized = isinstance(heads, Mapping)
-    found = {heads[name] for name in classifiers() if sized and heads.get(name)}
-    wanted = found | ({settings["num_classes"]} if settings.get("num_classes") else set())
-    if len(wanted) > 1:
+    head_classes = {heads[name] for name in classifiers() if sized and heads.get(name)}
+    setting = {settings["num_classes"]} if settings.get("num_classes") else set()
+    numbers = head_classes | setting
+    if len(numbers) > 1:
         raise ValueError(
-            f"Got heads and a setting of {' and '.join(map(str, sorted(wanted)))} classes, "
-            "expected one number: leave out the model's num_classes, which the objective sets."
+            f"Got {' and '.join(map(str, sorted(numbers)))} classes from the heads and from "
+            "num_classes, expected one number: leave out num_classes, which the objective sets."
         )
-    return settings | {"num_classes": wanted.pop()} if found else settings
+    return settings | {"num_classes": numbers.pop()} if head_classes else settings
 
 
 def later_keys_flops(config, slots):
-    """Returns what of `forward_flops` is for the keys after each query of a decoder's row: half of
-    all pairs, which MaxText does not count in causal models."""
+    """Returns the part of `forward_flops` for the keys after each query of a decoder's row.
+
+    These are half of all query-key pairs. MaxText does not count them in causal models.
+    """
     return _decoder_layers(config) * 2 * slots**2 * config.num_heads * config.head_dim
 
 
@@ -252,13 +276,16 @@ def _decoder_layers(config):
 
 
 def forward_flops(config, lengths):
-    """Returns the floating-point operations of one row's forward pass, two for each multiply-add.
+    """Returns the floating-point operations of a row's forward pass, two for each multiply-add.
 
-    `lengths`: 'decoder' (slots of the stack), 'predict' (slots that reach the vocabulary
-    projection) and, where there are some, 'encoder' and 'copies' (noised ones of decoder slots).
-    Counts products with weights and all of attention, queries times keys: nothing is subtracted for
-    keys outside a query's interval. Of experts those that process a token count, and the router.
-    Training takes three times as many; recomputation does not count.
+    The number includes products with weights, and attention between all queries and keys, even keys
+    outside a query's interval. Sparse layers count the router and the experts that process a token.
+    A training step takes three times this number; recomputation does not count.
+
+    Args:
+      lengths: 'decoder', the slots of the decoder; 'predict', the slots that reach the vocabulary
+        projection; if they exist, 'encoder', the slots of the encoder, and 'copies', the noised
+        copies of decoder slots.
     """
     c = config
 
@@ -274,25 +301,26 @@ def forward_flops(config, lengths):
 
     slots = lengths.get("decoder", 0)
     sources = lengths.get("encoder", 0)
-    copies = lengths.get("copies", 0)  # attend to each other, and to the clean slots
+    copies = lengths.get("copies", 0)  # copies attend to each other and to the clean slots
     layers = _decoder_layers(c)
     total = layers * (attention(slots, slots) + attention(copies, copies))
     total += layers * 4 * copies * slots * c.num_heads * c.head_dim + mlps(slots + copies, layers)
     total += c.num_encoder_layers * attention(sources, sources)
     total += mlps(sources, c.num_encoder_layers)
     if c.num_decoder_layers and c.num_encoder_layers:
-        queries = attention(slots, 0) if c.merged_attention else 0  # those of self-attention
+        # Merged attention shares the query and output projections of self-attention.
+        queries = attention(slots, 0) if c.merged_attention else 0
         total += c.num_decoder_layers * (attention(slots, sources) - queries)
     square = 2 * slots * c.emb_dim**2
     ahead_flops = {"parallel": 0, "sequential": 2 * square, "linear": square, "projections": 0}
     total += c.num_ahead * ahead_flops[c.ahead]
     total += 4 * square * ("next_latent" in c.heads)  # kernels of 2 E x E, and of E x E twice
-    own = len(c.ahead_projections)  # of the predictions ahead, those of other projections
-    shared = 1 + c.num_ahead - own
+    separate = len(c.ahead_projections)
+    shared = 1 + c.num_ahead - separate
     predictions = lengths["predict"] * shared if "vocabulary" in c.heads else 0
-    if "stop" in c.heads:  # `insertion_lm` tells slots apart by all logits of each
+    if "stop" in c.heads:  # `insertion_lm` compares slots by all their logits
         predictions += sources
-    second = lengths["predict"] * (len(set(unembeddings()) & set(c.heads)) + own) * c.emb_dim
+    second = lengths["predict"] * (len(set(unembeddings()) & set(c.heads)) + separate) * c.emb_dim
     width = c.embedding_width
     layer = c.emb_dim * width if c.vocabulary_layer else 0
     if width != c.emb_dim:
@@ -303,13 +331,16 @@ def forward_flops(config, lengths):
 
 @functools.lru_cache(maxsize=64)
 def model_of(config: Config) -> Model:
-    """Returns the `Model` of a `Config`; always the same, so that compiled programs are reused."""
-    own = config.ahead_projections
+    """Returns the `Model` of a `Config`.
+
+    Equal configs return the same object, so that compiled programs are reused.
+    """
+    ahead_projections = config.ahead_projections
     return from_network(
         quantized(Transformer(config), config.quantization),
         layout=config.layout,
-        heads=(*config.heads, *own),
-        hidden=() if own else config.ahead_names,
+        heads=(*config.heads, *ahead_projections),
+        hidden=() if ahead_projections else config.ahead_names,
         flops=lambda lengths: forward_flops(config, lengths),
         vocab_size=config.vocab_size,
         config=config,
@@ -319,11 +350,16 @@ def model_of(config: Config) -> Model:
 
 
 def from_network(network, *, layout, heads, hidden=(), **fields) -> Model:
-    """Returns the `Model` of a Flax module with `__call__(batch)`, `initialize(batch)` and
-    `head(name, hidden)`; one with `projection(name, hidden)` has that in its outputs.
+    """Returns the `Model` of a Flax module.
 
-    `heads`: the names that `head` takes. `hidden`: names of further hidden states that `__call__`
-    returns, which an objective requires as it requires heads. `fields`: the others of `Model`.
+    Args:
+      network: a module with the methods `__call__(batch)`, `initialize(batch)` and
+        `head(name, hidden)`. If it also has `projection(name, hidden)`, `Outputs` does too.
+      layout: 'encoder_decoder', 'decoder' or 'encoder'.
+      heads: names that the method `head` accepts.
+      hidden: names of further hidden states that `__call__` returns. Objectives list the hidden
+        states that they need among their heads.
+      fields: other fields of `Model`.
     """
 
     def init(key, batch):
@@ -333,8 +369,8 @@ def from_network(network, *, layout, heads, hidden=(), **fields) -> Model:
         def head(name, states):
             if name not in heads:
                 raise ValueError(
-                    f"Got head {name!r}, expected one of {heads}: this model has no other, so use "
-                    "an objective that requires these only."
+                    f"Got head {name!r}, expected one of {heads}, the heads of this model: use an "
+                    "objective that requires only these."
                 )
             return network.apply({"params": params}, name, states, method="head")
 
@@ -355,7 +391,7 @@ def from_network(network, *, layout, heads, hidden=(), **fields) -> Model:
 
     def prefill(params, batch, capacity):
         result, cache = extend(params, {}, batch)
-        # The encoder runs once: its own keys are not needed again.
+        # The encoder runs only once, so the keys of its self-attention are not needed again.
         return result, with_capacity({"decoder": cache["decoder"]}, capacity)
 
     decodes = layout != "encoder"
@@ -371,16 +407,16 @@ def from_network(network, *, layout, heads, hidden=(), **fields) -> Model:
 
 
 def single_transformer(model: Model, params: dict) -> Part:
-    """Returns the model as a single Transformer, or that part of it which is kept after training.
+    """Returns the model if it is a single Transformer, or the part that is kept after training.
 
-    Raises ValueError for a model that is none, and keeps none.
+    Raises ValueError if the model is not a single Transformer and has no such part.
     """
     if model.config is not None:
         return Part(model.config, params, ())
     if model.part is None:
         raise ValueError(
-            "The model is no single Transformer, expected an encoder, a decoder, an "
-            "encoder-decoder, ELECTRA or a masked autoencoder: transformers has no other."
+            "The model is not a single Transformer. Expected an encoder, a decoder, an "
+            "encoder-decoder, ELECTRA or a masked autoencoder: transformers has no other kind."
         )
     return model.part(params)
 
@@ -391,7 +427,7 @@ def abstract_params(model: Model):
 
 
 def fresh_params(model: Model, key: jax.Array):
-    """Returns fresh parameters of a model of any layout, boxed with axis names."""
+    """Returns fresh parameters of a model, boxed with axis names, for any layout."""
     length = 2
     row = jnp.zeros((1, length), jnp.int32)
     intervals = jnp.zeros((1, 2, length), jnp.int32)
@@ -405,10 +441,10 @@ def fresh_params(model: Model, key: jax.Array):
 
 
 def with_capacity(cache, capacity):
-    """Returns the cache with `capacity` slots for the decoder's tokens; the encoder's as it is."""
+    """Returns the cache with `capacity` slots for decoder tokens, and unchanged encoder slots."""
 
     def padded(path, cached):
-        if is_of_encoder(path):
+        if is_encoder_cache(path):
             return cached
         *before, slots, width = cached.shape
         return jnp.pad(cached, [*[(0, 0)] * len(before), (0, capacity - slots), (0, 0)])
@@ -416,7 +452,7 @@ def with_capacity(cache, capacity):
     return jax.tree_util.tree_map_with_path(padded, cache)
 
 
-def is_of_encoder(path) -> bool:
-    """Returns whether an array of a KV cache, by its path, is of the encoder's slots."""
+def is_encoder_cache(path) -> bool:
+    """Returns whether the array at this path of a KV cache holds the encoder's keys or values."""
     name = jax.tree_util.keystr(path)
-    return "cross_attention" in name or OF_ENCODER in name
+    return "cross_attention" in name or ENCODED in name

@@ -1,7 +1,6 @@
-"""Heads other than the vocabulary projection: small modules from hidden states to a loss's inputs.
+"""Heads: small modules that map hidden states [..., E] to the inputs of a loss.
 
-Each takes hidden states [..., E]. The vocabulary projection is in `models.transformer`, since it
-may share the embedding.
+The usual vocabulary projection is in `models.transformer`, since it may share the embedding.
 """
 
 import math
@@ -20,13 +19,16 @@ from .sharding import constrain, num_shards, partitioned
 
 
 class Projection(NamedTuple):
-    """A head over classes in parts: its logits are `finish(states @ kernel)`, float32."""
+    """The parts of a projection onto classes, whose logits are `finish(states @ kernel)`, float32.
+
+    A loss can compute the logits piece by piece, and does not need them all in memory.
+    """
 
     states: jax.Array  # [..., E] in the compute dtype
     kernel: jax.Array  # [E, V] in the compute dtype
-    finish: Callable  # from products float32 [..., V]: a bias, a scale, a softcap
-    row_shards: int = 1  # shards in which a mesh has the rows, the first axis of the states
-    slot_shards: int = 1  # and the slots, the second
+    finish: Callable  # products float32 [..., V] -> logits; adds a bias, a scale or a softcap
+    row_shards: int = 1  # number of shards of the rows, the first axis of the states
+    slot_shards: int = 1  # number of shards of the slots, the second axis of the states
 
     def logits(self):
         """Returns float32 [..., V]."""
@@ -36,7 +38,7 @@ class Projection(NamedTuple):
 
 
 def projection(states, embedding_VxE, finish: Callable) -> Projection:
-    """Returns the projection [..., E] -> [..., V] by token embeddings, which may be sharded."""
+    """Returns the projection [..., E] -> [..., V] onto token embeddings, which may be sharded."""
     kernel_ExV = _gathered(embedding_VxE.T)
     slot_shards = 1
     if states.ndim == 3 and (slot_shards := num_shards("length", states.shape[1])) > 1:
@@ -47,7 +49,8 @@ def projection(states, embedding_VxE, finish: Callable) -> Projection:
 
 @jax.custom_vjp
 def _gathered(kernel_ExV):
-    # Before the loss takes it piece by piece: in that loop XLA would gather it for every piece.
+    # The kernel is gathered before the loss reads it piece by piece. Inside that loop XLA would
+    # gather it for every piece.
     return constrain(kernel_ExV, None, "vocab")
 
 
@@ -58,16 +61,14 @@ _gathered.defvjp(
 
 
 class ClassificationHead(nn.Module):
-    """Logits of a text's or a pair's classes from one hidden state: float32 [..., classes].
+    """Logits of the classes of a text or a pair, from one hidden state: float32 [..., classes].
 
-    A layer, such as BERT's pooler, and a linear classifier (Devlin et al. 2019). One class is a
-    regression.
-
-    `layer`: as `classifier_layer` of `models.config.Config`.
+    The head is a layer, such as BERT's pooler, and a linear classifier (Devlin et al. 2019). With
+    one class it is a regression.
     """
 
     classes: int
-    layer: str
+    layer: str  # a value of `Config.classifier_layer`
     config: Config
 
     @nn.compact
@@ -86,7 +87,7 @@ class ClassificationHead(nn.Module):
 class EmbeddingHead(nn.Module):
     """The embedding of a text from its first hidden state: float32 [..., E].
 
-    A layer with tanh, as SimCSE has it (Gao et al. 2021, arXiv:2104.08821).
+    The head is a linear layer with tanh, as in SimCSE (Gao et al. 2021, arXiv:2104.08821).
     """
 
     dtype: str
@@ -98,10 +99,10 @@ class EmbeddingHead(nn.Module):
 
 
 class LogitScale(nn.Module):
-    """A learned factor for similarities, independent of the hidden states: float32 [].
+    """A learned factor of similarities, which does not depend on the hidden states: float32 [].
 
-    Starts at 1 / 0.07 and is clipped at 100 (Radford et al. 2021, CLIP, arXiv:2103.00020), without
-    clipping its gradient, so that it can fall again.
+    It starts at 1 / 0.07 and is clipped at 100 (Radford et al. 2021, CLIP, arXiv:2103.00020). The
+    gradient is not clipped, so that the factor can fall again.
     """
 
     @nn.compact
@@ -139,9 +140,9 @@ class TokenClassificationHead(nn.Module):
 
 
 class Unembedding(nn.Module):
-    """A vocabulary projection beside the usual one, of the same hidden states.
+    """A second vocabulary projection of the same hidden states.
 
-    Its rows are its own, also where the usual one shares the embedding.
+    It has separate parameters, even if the usual vocabulary projection shares the embedding.
     """
 
     config: Config
@@ -155,9 +156,10 @@ class Unembedding(nn.Module):
 
 
 class LatentDynamics(nn.Module):
-    """Predicts each slot's next hidden state from its own and the token that is read next.
+    """Predicts the next slot's hidden state from a slot's state and the next slot's token.
 
-    An MLP of three layers on both, normed, is added to the state (NextLat, arXiv:2511.05963).
+    An MLP of three layers reads the normed state and token embedding. Its output is added to the
+    state (NextLat, arXiv:2511.05963).
     """
 
     config: Config
@@ -173,21 +175,21 @@ class LatentDynamics(nn.Module):
         return state_BxTxE + x
 
 
-TRANSFORMERS = ("encoder", "decoder", "encoder_decoder")  # the builders with one `Transformer`
+TRANSFORMERS = ("encoder", "decoder", "encoder_decoder")  # builders of a single `Transformer`
 
 
 class Head(NamedTuple):
-    """A head as one record: what it gives, which models can have it, and the module that is it."""
+    """A kind of head: its output, the builders that support it, and how to build its module."""
 
     name: str
-    about: str  # its output for a hidden state
-    builders: tuple[str, ...]  # those of `models` whose models can have it
-    # From the model's settings to a module that takes hidden states; None: the network has its own.
+    about: str  # description of the head's output for a hidden state
+    builders: tuple[str, ...]  # names of the builders of `models` that support the head
+    # Model settings -> a module that takes hidden states. None if the network builds the head.
     build: Callable[[Config], nn.Module] | None = None
-    has_classes: bool = False  # it has `Config.num_classes` outputs
-    over_vocabulary: bool = False  # its module returns a `Projection` onto the vocabulary
-    # For a head that is a hidden state of the stack: from the model's settings to a module that
-    # takes the stack's states and the embedding of each slot's next token, both [B, T, E].
+    has_classes: bool = False  # whether the head has `Config.num_classes` outputs
+    over_vocabulary: bool = False  # whether the module returns a `Projection` onto the vocabulary
+    # Model settings -> a module that takes the stack's states and the embeddings of each slot's
+    # next token, both [B, T, E]. Set for a head that is a further hidden state of the stack.
     build_state: Callable[[Config], nn.Module] | None = None
 
 
@@ -195,12 +197,14 @@ HEADS: dict[str, Head] = {}
 
 
 def register(head: Head) -> None:
-    """Makes a head known to the builders that it names, or replaces the head of this name."""
+    """Registers a head with the builders that it names, or replaces the head of this name."""
     HEADS[head.name] = head
 
 
 def heads_of(builder: str) -> tuple[str, ...]:
-    """Returns the heads that models of a builder can have; of a decoder also "ahead_2", ….
+    """Returns the names of the heads that a builder supports.
+
+    A decoder also supports "ahead_2", "ahead_3", …, which are not listed.
 
     >>> heads_of("electra")
     ('generator', 'replaced')
@@ -209,12 +213,12 @@ def heads_of(builder: str) -> tuple[str, ...]:
 
 
 def classifiers() -> tuple[str, ...]:
-    """Returns the heads whose number of classes is the model's `num_classes`."""
+    """Returns the names of the heads that have `num_classes` outputs."""
     return tuple(name for name, head in HEADS.items() if head.has_classes)
 
 
 def unembeddings() -> tuple[str, ...]:
-    """Returns the heads that project onto the vocabulary beside the usual one."""
+    """Returns the names of the heads that are a further vocabulary projection."""
     return tuple(name for name, head in HEADS.items() if head.over_vocabulary)
 
 
@@ -300,71 +304,84 @@ for _head in (
     ),
 ):
     register(_head)
-SHIPPED = frozenset(HEADS)  # which no head of a user replaces
+SHIPPED = frozenset(HEADS)  # names of heads that users cannot replace
 
 
 def add_head(
     name: str, build: Callable[[Config], nn.Module], builders: Sequence[str] = TRANSFORMERS
 ) -> None:
-    """Adds a head of your own, which models have whenever an objective asks for it by this name.
+    """Adds a head of your own, which models build if an objective lists it among its heads.
 
         models.add_head("capital", lambda config: nn.Dense(2))
 
-    An objective then has `heads={"vocabulary": None, "capital": 2}`, and its loss calls
-    `outputs.head("capital", states)`. Call this in the module of the objective, so that every
-    command that opens a run adds the head too. To add a head again replaces it.
+    The objective then has `heads={"vocabulary": None, "capital": 2}`, and its loss calls
+    `outputs.head("capital", states)`. Call `add_head` in the objective's module, so that every
+    command that opens a run adds the head. Adding a head again replaces it.
 
     Args:
-      build: from the model's settings to a module of Flax that takes hidden states [..., E] and
-        returns float32 [..., classes].
-      builders: those of `models` whose models may have it.
+      name: name of the head, a Python identifier.
+      build: function from the model's `Config` to a Flax module that takes hidden states [..., E]
+        and returns float32 [..., classes].
+      builders: names of the builders of `models` that support the head.
 
-    Raises ValueError for the name of a head that models have already, or an unknown builder.
+    Raises:
+      ValueError: The name is that of a built-in head, or a builder is unknown.
     """
     if name in SHIPPED or name.startswith("ahead_") or not name.isidentifier():
         raise ValueError(
-            f"Got {name!r} as the name of a head of your own, expected a Python name other than "
-            f"{', '.join(sorted(SHIPPED))}."
+            f"Got {name!r} as the name of a head, expected a Python identifier other than "
+            f"{', '.join(sorted(SHIPPED))} and ahead_…: choose another name."
         )
-    if unknown := [one for one in builders if one not in TRANSFORMERS]:
-        raise ValueError(f"Got the builders {unknown}, expected some of {list(TRANSFORMERS)}.")
+    if unknown := [builder for builder in builders if builder not in TRANSFORMERS]:
+        raise ValueError(
+            f"Got the builders {unknown}, expected names from {list(TRANSFORMERS)}: leave out the "
+            "others."
+        )
     register(Head(name, about="added by `models.add_head`", builders=tuple(builders), build=build))
 
 
 def builders_with(heads: Iterable[str]) -> list[str]:
-    """Returns the builders whose models can have all of these heads, by their names in `models`.
+    """Returns the names of the builders in `models` that support all of these heads.
 
     >>> builders_with({"pair": 2, "vocabulary": None})
     ['encoder']
     """
-    named = {name for name in heads if not name.startswith("ahead_")}
-    able = [builder for builder in _builders() if named <= set(heads_of(builder))]
-    return able if named == set(heads) else [name for name in able if name == "decoder"]
+    registered = {name for name in heads if not name.startswith("ahead_")}
+    builders = [builder for builder in _builders() if registered <= set(heads_of(builder))]
+    if registered == set(heads):
+        return builders
+    return [
+        builder for builder in builders if builder == "decoder"
+    ]  # others predict no token ahead
 
 
-def check_heads(heads: Iterable[str], own: Iterable[str] | None = None) -> None:
-    """Raises ValueError for heads that no builder of `models` gives one model.
+def check_heads(heads: Iterable[str], model_heads: Iterable[str] | None = None) -> None:
+    """Raises ValueError if no builder of `models` supports all of these heads.
 
-    `own`: the heads of the model that is to be trained, if it is known.
+    Args:
+      heads: names of the heads that the objective needs.
+      model_heads: heads of the model to be trained, if the model is known.
     """
     if builders_with(heads):
         return
-    offered = "; ".join(f"{one}: {', '.join(heads_of(one))}" for one in _builders())
-    raise ValueError(
+    supported = "; ".join(f"{name}: {', '.join(heads_of(name))}" for name in _builders())
+    message = (
         f"The objective needs the heads {list(heads)}, and no model of pretrax has all of them "
-        f"({offered}; of a decoder also ahead_2, ahead_3, …). Add a head of your own by "
+        f"({supported}; a decoder also has ahead_2, ahead_3, …). Add a head of your own with "
         "models.add_head(NAME, BUILD) in the objective's module, change the objective's heads, or "
         "train a model of your own that has them."
-        + (f" This model offers {tuple(own) or 'none of them'}." if own is not None else "")
     )
+    if model_heads is not None:
+        message += f" This model has the heads {tuple(model_heads) or 'none'}."
+    raise ValueError(message)
 
 
 def _builders() -> list[str]:
-    return list(dict.fromkeys(one for head in HEADS.values() for one in head.builders))
+    return list(dict.fromkeys(name for head in HEADS.values() for name in head.builders))
 
 
 def dense(features, dtype, axes=("embed", "mlp"), **settings):
-    """Returns a linear layer whose kernel's axes are named."""
+    """Returns a linear layer whose kernel has named axes."""
     kernel = partitioned(nn.initializers.lecun_normal(), *axes)
     bias = partitioned(nn.initializers.zeros, *axes[1:])
     return nn.Dense(features, dtype=dtype, kernel_init=kernel, bias_init=bias, **settings)

@@ -1,20 +1,22 @@
-"""A Transformer, encoder-decoder or single-stack, in one file to read from top to bottom.
+"""A Transformer: an encoder-decoder, an encoder or a decoder.
 
-`models.config` describes its settings. Order: the whole network, a stack of layers, one layer and
-its sublayers. Linear layers are in `models.linear`, norms in `models.norms`, positions in
-`models.positions`, and multi-token prediction is in `models.tokens_ahead`.
+Read this file from top to bottom: the whole network, a stack of layers, one layer, its sublayers.
+The settings are in `models.config`, linear layers in `models.linear`, norms in `models.norms`,
+positions in `models.positions`, and multi-token prediction in `models.tokens_ahead`.
 
-Letters in names of arrays:
+Array names end in letters for their axes:
 
-    B  rows            T  queries            E  width of the residual stream (emb_dim)
-    H  query heads     S  keys               M  width of the MLP (mlp_dim)
-    G  key heads       d  width of a head    V  rows of the embedding table (may be padded)
+```
+B  rows            T  queries            E  width of the residual stream (emb_dim)
+H  query heads     S  keys               M  width of the MLP (mlp_dim)
+G  key heads       d  width of a head    V  rows of the embedding table (may be padded)
+```
 
-Logical axes, which the trainer's rules map to mesh axes:
+The trainer's rules map these logical axes to mesh axes:
 
     batch            activations: rows
     length           activations: slots of a row
-    embed            parameters only: E. Activations hold all of E on every device
+    embed            E of parameters. Activations are not sharded over E.
     heads            H or G, parameters and activations
     kv               d
     mlp              M, parameters and activations
@@ -56,8 +58,8 @@ from .positions import RelativeBias, bias_at, rotation_of, sinusoids
 from .sharding import constrain, num_shards, partitioned
 from .tokens_ahead import ProjectionAhead, TokensAhead, scanned, shifted_left
 
-REPEATED = "repeated_"  # the names of the layers of `RepeatedLayers`, before their numbers
-OF_ENCODER = "encoded_"  # the names of the encoder's keys and values in a decoder's self-attention
+REPEATED = "repeated_"  # prefix of the names of the layers in `RepeatedLayers`
+ENCODED = "encoded_"  # prefix of the encoder's keys and values in a decoder's self-attention
 
 
 class Transformer(nn.Module):
@@ -85,19 +87,22 @@ class Transformer(nn.Module):
             self.decoder = Stack(c, c.num_decoder_layers, cross=cross, bidirectional=False)
 
     def __call__(self, batch):
-        """Returns hidden states by name, "top" [B, T, E], for a batch as in `models.Model`.
+        """Returns hidden states by name, among them "top" [B, T, E].
 
-        An encoder-decoder runs its encoder alone for a batch of the encoder's arrays only.
+        If the collection "cache" is mutable, every attention layer of the decoder writes its keys
+        and values there, and reads the keys and values of earlier calls: see `Attention`.
 
-        Where the collection "cache" is mutable, every attention of the decoder writes its keys and
-        values there, and reads those of earlier calls: see `Attention`.
+        Args:
+          batch: dict of arrays; `models.builders.Model` lists them. If it has only the encoder's
+            arrays, an encoder-decoder runs only its encoder.
 
-        Raises ValueError for a cache with scanned layers.
+        Raises:
+          ValueError: The model has scanned layers, which cannot use a cache.
         """
         c = self.config
         encoded_BxSxE = None
-        caches = self.is_mutable_collection("cache") and not self.is_initializing()
-        if caches and c.scan_layers:
+        has_cache = self.is_mutable_collection("cache") and not self.is_initializing()
+        if has_cache and c.scan_layers:
             raise ValueError(
                 "Got scan_layers=True, expected False: scanned layers have no KV cache. Decode "
                 "with models.unrolled.unrolled(model, params)."
@@ -109,49 +114,58 @@ class Transformer(nn.Module):
         return self._run(self.decoder, "decoder", batch, encoded_BxSxE)
 
     def initialize(self, batch):
-        """Creates every parameter, those of the heads included."""
+        """Creates every parameter, including the parameters of the heads."""
         top = self(batch)["top"]
         for name in (*self.config.heads, *self.config.ahead_projections):
-            if name not in HEADS or not HEADS[name].build_state:  # whose parameters are the stack's
+            # The parameters of the other heads belong to the stack, which has created them.
+            if name not in HEADS or not HEADS[name].build_state:
                 self.head(name, top[:, 0])
 
     def head(self, name, hidden):
-        """Returns logits float32 [..., V] of heads over the vocabulary; else see `models.heads`."""
+        """Returns the outputs of a head for hidden states [..., E].
+
+        A head over the vocabulary returns logits float32 [..., V]. `models.heads` describes the
+        outputs of the other heads.
+        """
         projected = self.projection(name, hidden)
         return self.projections[name](hidden) if projected is None else projected.logits()
 
     def projection(self, name, hidden):
-        """Returns the `Projection` of a head over the vocabulary, and None for the others."""
+        """Returns the `Projection` of a head over the vocabulary, and None for other heads."""
         if name == "vocabulary":
             return self.vocabulary(hidden, self.token_embedding)
-        own = (*unembeddings(), *self.config.ahead_projections)
-        return self.projections[name](hidden) if name in own else None
+        separate = (*unembeddings(), *self.config.ahead_projections)
+        return self.projections[name](hidden) if name in separate else None
 
     def _run(self, stack, side, batch, encoded=None):
-        """Returns the stack's hidden states; of a batch with noised copies "noised" as well."""
-        copies = side == "decoder" and "noised_input_tokens" in batch
-        if copies:
+        """Returns the stack's hidden states by name.
+
+        A batch with noised copies also has the hidden states "noised" of the copies.
+        """
+        has_copies = side == "decoder" and "noised_input_tokens" in batch
+        if has_copies:
             batch = _with_copies(self.config, batch)
         slots = batch[f"{side}_input_tokens"].shape[1]
-        batch = batch if copies else self._padded(batch, side, slots)
-        own = side == "encoder" and not self.config.share_encoder_decoder_embeddings
-        table_VxE = self.encoder_embedding if own else self.token_embedding
+        batch = batch if has_copies else self._padded(batch, side, slots)
+        is_separate = side == "encoder" and not self.config.share_encoder_decoder_embeddings
+        table_VxE = self.encoder_embedding if is_separate else self.token_embedding
         x_BxTxE = embed_tokens(self, table_VxE, batch[f"{side}_input_tokens"])
         hidden = stack(x_BxTxE, batch, side, encoded)
-        if copies:
+        if has_copies:
             hidden["top"], hidden["noised"] = jnp.split(hidden["top"], 2, axis=1)
         return {name: states[..., :slots, :] for name, states in hidden.items()}
 
     def _padded(self, batch, side, slots):
-        """Returns a batch whose rows of this side have the `padding` of the attention mechanism."""
-        caches = self.is_mutable_collection("cache") or f"{side}_cache_slots" in batch
+        """Returns the batch with the `padding` that the attention mechanism needs on this side."""
+        has_cache = self.is_mutable_collection("cache") or f"{side}_cache_slots" in batch
         length = slots + self.config.mechanism.padding(slots)
-        if length == slots or caches or f"{side}_segment_ids" not in batch:
+        if length == slots or has_cache or f"{side}_segment_ids" not in batch:
             return batch
         if self.config.positions == "learned" and length > self.config.max_positions:
             return batch
-        # Padding attends to the keys of the last query: to some, and to none that no other does.
-        modes = {f"{side}_{name}": "constant" for name in _OF_TOKENS}
+        # Padding attends to the keys of the last query: its interval is not empty, and does not
+        # reach keys that no other query attends to.
+        modes = {f"{side}_{name}": "constant" for name in _TOKEN_ARRAYS}
         modes[f"{side}_key_intervals"] = "edge"
         if side == "decoder":
             modes["cross_key_intervals"] = "edge"
@@ -162,33 +176,33 @@ class Transformer(nn.Module):
         }
 
 
-_OF_TOKENS = ("input_tokens", "segment_ids", "positions", "block_positions", "types")
+_TOKEN_ARRAYS = ("input_tokens", "segment_ids", "positions", "block_positions", "types")
 
 
 def _with_copies(config, batch):
     """Returns a batch in which the decoder's clean tokens are followed by their noised copies."""
     if config.num_ahead:
         raise ValueError(
-            f"Got num_ahead={config.num_ahead}, expected 0: heads for tokens ahead are not for "
-            "noised copies of a text. Leave such heads out, or choose another objective."
+            f"Got num_ahead={config.num_ahead}, expected 0: heads for tokens ahead do not support "
+            "noised copies of a text. Leave out these heads, or choose another objective."
         )
     if not config.mechanism.log_sum:
         raise ValueError(
             f"Got attention={config.attention!r}, expected a mechanism that returns log sums, such "
-            "as 'plain': noised copies of a text attend to two sets of keys. Choose one, or "
-            "another objective."
+            "as 'plain', since noised copies of a text attend to two sets of keys. Change the "
+            "attention, or choose another objective."
         )
-    twice = {}
-    for name in _OF_TOKENS:
+    doubled = {}
+    for name in _TOKEN_ARRAYS:
         if f"decoder_{name}" in batch:
             tokens = batch[f"decoder_{name}"]
             copies = batch.get(f"noised_{name}", tokens)
-            twice[f"decoder_{name}"] = jnp.concatenate([tokens, copies], axis=1)
-    return batch | twice
+            doubled[f"decoder_{name}"] = jnp.concatenate([tokens, copies], axis=1)
+    return batch | doubled
 
 
 class VocabularyHead(nn.Module):
-    """The vocabulary projection, from hidden states [..., E] to logits over ids."""
+    """The vocabulary projection, from hidden states [..., E] to logits over token ids."""
 
     config: Config
 
@@ -203,7 +217,9 @@ class VocabularyHead(nn.Module):
             x = Norm(c, name="norm")(activation(x))
         if c.logits_via_embedding:
             embedding_VxE = token_embedding_VxE
-        else:  # an output embedding: XLA's CPU product with [E, V] takes up to twice as long
+        else:
+            # An output embedding [V, E]: a product with [E, V] takes XLA up to twice as long on
+            # CPU.
             init = partitioned(weights(c, 1, 0), "vocab", "embed")
             embedding_VxE = self.param("embedding", init, (c.vocab_size, c.embedding_width))
         if c.vocabulary_bias:
@@ -222,15 +238,16 @@ class VocabularyHead(nn.Module):
 
 def embed_tokens(module, table_VxE, tokens_BxT):
     """Returns the table's row of each token: [B, T, E]."""
-    # The cast comes after the lookup: its gradient adds up all occurrences of a token, and in
-    # bfloat16 the sum for a frequent one would stop growing.
+    # Rows are cast after the lookup, so that its gradient is a float32 sum over all occurrences of
+    # a token. In bfloat16 the sum of a frequent token would stop growing.
     rows_BxTxE = _looked_up(table_VxE, tokens_BxT).astype(module.config.dtype)
     return constrain(rows_BxTxE, *STREAM)
 
 
 @jax.custom_vjp
 def _looked_up(table_VxE, tokens_BxT):
-    # XLA looks up in a sharded table by copying the whole activation to every device.
+    # The table is gathered first: a lookup in a sharded table makes XLA copy the whole activation
+    # to every device.
     return constrain(table_VxE, None, None)[tokens_BxT]
 
 
@@ -239,10 +256,12 @@ def _looked_up_forward(table_VxE, tokens_BxT):
 
 
 def _looked_up_backward(saved, d_rows_BxTxE):
-    # Sharded as the table is: left to itself, XLA sums the whole table's gradient on every device.
+    # The gradient is sharded like the table. Without the constraint, XLA sums the gradient of the
+    # whole table on every device.
     table_VxE, tokens_BxT = saved
     d_table_VxE = jnp.zeros_like(table_VxE).at[tokens_BxT].add(d_rows_BxTxE)
-    if num_shards("length", tokens_BxT.shape[1]) > 1:  # else it would gather those of all tokens
+    if num_shards("length", tokens_BxT.shape[1]) > 1:
+        # Without this constraint XLA would gather the gradients of all tokens.
         d_table_VxE = constrain(d_table_VxE, None, None)
     return constrain(d_table_VxE, None, "embed"), None
 
@@ -251,29 +270,29 @@ _looked_up.defvjp(_looked_up_forward, _looked_up_backward)
 
 
 class Pattern(NamedTuple):
-    """The attention pattern of a layer: the keys of each query, and their rotary positions."""
+    """The attention pattern of a layer: the keys of each query, and the rotary angles."""
 
     intervals: jax.Array  # key intervals i32[B, 2, T]
     rotation: tuple | None  # cosines and sines of the rotary angles, f32[B, T, 1, d/2]
-    noised: tuple | None = None  # key intervals of noised copies: `attention.attend_noised`
+    noised: tuple | None = None  # key intervals of noised copies, see `attention.attend_noised`
 
 
 class Encoded(NamedTuple):
-    """The encoder's outputs, as a decoder attends to them."""
+    """The encoder's outputs that a decoder attends to."""
 
-    states: jax.Array | None  # [B, S, E]; None: their keys and values are in the KV cache
-    intervals: jax.Array  # i32[B, 2, T]
-    rotation: tuple | None = None  # of their keys; None: they are not rotated
+    states: jax.Array | None  # [B, S, E]; None if their keys and values are in the KV cache
+    intervals: jax.Array  # key intervals i32[B, 2, T]
+    rotation: tuple | None = None  # rotary angles of the keys; None if they are not rotated
 
 
 class Context(NamedTuple):
-    """The inputs of every layer of a stack beside the residual stream."""
+    """The inputs of every layer of a stack, in addition to the residual stream."""
 
-    pattern: Pattern  # of global layers, or of all
-    local: Pattern | None  # of local layers, where there are both
-    cache_slots: jax.Array | None  # i32[B, T]: the slot of each token in the KV cache
-    segment_ids: jax.Array | None  # i32[B, T]: 0 is padding, which no expert processes
-    bias: jax.Array | None = None  # f32[H, T, T]; or by distance, see `_length_of_bias`
+    pattern: Pattern  # pattern of the global layers, or of all layers
+    local: Pattern | None  # pattern of the local layers, if a stack has local and global layers
+    cache_slots: jax.Array | None  # i32[B, T], the slot of each token in the KV cache
+    segment_ids: jax.Array | None  # i32[B, T]; 0 is padding, which no expert processes
+    bias: jax.Array | None = None  # f32[H, T, T], or a bias by distance: see `_bias_length`
     encoded: Encoded | None = None
 
 
@@ -282,18 +301,26 @@ class Stack(nn.Module):
 
     config: Config
     num_layers: int
-    cross: bool  # has cross-attention to an encoder
-    bidirectional: bool  # buckets of the relative bias; the attention pattern is in the intervals
+    cross: bool  # whether the layers have cross-attention to an encoder
+    # Whether relative positions have buckets for later keys. The intervals alone decide which keys
+    # a query attends to.
+    bidirectional: bool
 
     @nn.compact
     def __call__(self, x_BxTxE, batch, side, encoded=None):
-        """Returns hidden states by name: "top" [B, T, E], and "ahead" [num_ahead, B, T, E] if any;
-        with `ahead_projections`, which take them, instead "last" [B, T, E], before the final norm;
-        for each head that is a state also NAME [B, T, E].
+        """Returns hidden states by name.
 
-        `side`: "encoder" or "decoder", as the names of its arrays in the batch begin. It may have
-        the slots of these tokens in the KV cache, where they continue cached ones; key intervals
-        then count cache slots too.
+        Args:
+          x_BxTxE: token embeddings.
+          batch: dict of arrays. If it has SIDE_cache_slots, these tokens continue cached tokens,
+            and key intervals count cache slots.
+          side: "encoder" or "decoder", the prefix of the stack's arrays in the batch.
+          encoded: the encoder's hidden states, [B, S, E].
+
+        Returns:
+          "top" [B, T, E]; "ahead" [num_ahead, B, T, E] if the model predicts tokens ahead, or
+          "last" [B, T, E], before the final norm, if `ahead_projections` predict them; NAME
+          [B, T, E] for each head that is a hidden state.
         """
         c = self.config
         cache_slots_BxT = batch.get(f"{side}_cache_slots")
@@ -306,7 +333,7 @@ class Stack(nn.Module):
         pattern, local = self.patterns(positions_BxT, intervals, cache_slots_BxT, noised)
         bias = None
         if c.positions == "relative" and not c.relative_in_every_layer:
-            length = _length_of_bias(c, intervals, cache_slots_BxT)
+            length = _bias_length(c, intervals, cache_slots_BxT)
             bias = RelativeBias(c, self.bidirectional, name="relative_bias")(length)
         context = Context(
             pattern,
@@ -339,7 +366,7 @@ class Stack(nn.Module):
         return Encoded(states_BxSxE, batch["cross_key_intervals"], rotation)
 
     def _last_states(self, x_BxTxE, embedded_BxTxE, context):
-        """Returns the states after the final norm, and those ahead that depend on them."""
+        """Returns the states after the final norm, and the states of tokens ahead."""
         c = self.config
         states = {}
         if c.num_ahead and c.ahead == "linear":
@@ -356,10 +383,9 @@ class Stack(nn.Module):
         return {"top": x_BxTxE} | states
 
     def _embedded(self, x_BxTxE, batch, side):
-        """Returns the input of the first layer: token, type and position embeddings summed."""
-        # of the tables, mostly E
+        """Returns the input of the first layer: the sum of token, type and position embeddings."""
         c = self.config
-        width = x_BxTxE.shape[-1]
+        width = x_BxTxE.shape[-1]  # the width of the embedding tables, usually E
         positions_BxT = batch[f"{side}_positions"]
         types_BxT = batch.get(f"{side}_types")
         init = partitioned(embedding_weights(c), None, "embed")
@@ -368,7 +394,7 @@ class Stack(nn.Module):
         if types_BxT is not None and c.num_types < 2:
             raise ValueError(
                 f"Got num_types={c.num_types}, expected 2 or more: the objective marks two texts "
-                "with token types, which this model would ignore. Set num_types = 2."
+                "with token types, which this model would ignore. Set num_types=2."
             )
         if c.num_types:
             types_BxT = jnp.zeros_like(positions_BxT) if types_BxT is None else types_BxT
@@ -395,7 +421,10 @@ class Stack(nn.Module):
         return linear(self, "embedding_projection", x_BxTxE, (width, c.emb_dim), (None, "embed"))
 
     def patterns(self, positions_BxT, intervals, cache_slots_BxT, noised=None):
-        """Returns the patterns of global layers and, where a model has both, of local ones."""
+        """Returns the pattern of global layers and the pattern of local layers.
+
+        If all layers have the same pattern, the second is None.
+        """
         c = self.config
         rotation = local_rotation = None
         if c.positions == "rotary":
@@ -448,28 +477,29 @@ class Stack(nn.Module):
             x_BxTxE, _ = stack(x_BxTxE, context, over)
         else:
             for i in range(first, num_layers):
-                one = layer(
+                block = layer(
                     c,
                     self.cross,
                     self.bidirectional,
                     sparse=c.is_sparse(i),
                     name=f"layers_{i}",
                 )
-                x_BxTxE, _ = one(x_BxTxE, context, is_local[i])
+                x_BxTxE, _ = block(x_BxTxE, context, is_local[i])
         return x_BxTxE
 
     def _layer(self):
         c = self.config
         if c.remat_policy == "none":
             return Block
-        # Inside a loop XLA cannot merge the recomputation away, so that the guard against it would
-        # only cost time; written out, XLA for TPUs computes again by itself what does not fit.
+        # `prevent_cse` keeps XLA from merging the recomputation with the forward pass. Inside a
+        # loop XLA cannot merge them, so the guard would only cost time. In an unrolled loop, XLA
+        # for TPUs recomputes on its own what does not fit in memory.
         guard = c.remat_policy == "full" if c.unroll_scan else not c.scan_layers
         return nn.remat(Block, policy=rematerialization.POLICIES[c.remat_policy], prevent_cse=guard)
 
 
 class RepeatedLayers(nn.Module):
-    """Dense layers and a sparse one, which a stack repeats."""
+    """A group of layers that a stack repeats: dense layers, and a sparse layer at the end."""
 
     config: Config
     cross: bool
@@ -482,23 +512,24 @@ class RepeatedLayers(nn.Module):
         for i in range(c.repeated_layers):
             sparse = c.is_sparse(i)
             name = f"{REPEATED}{i}"
-            one = self.layer(c, self.cross, self.bidirectional, sparse=sparse, name=name)
-            x_BxTxE, _ = one(x_BxTxE, context, None if is_local is None else is_local[i])
-        return x_BxTxE, None  # a pair, as scan requires
+            block = self.layer(c, self.cross, self.bidirectional, sparse=sparse, name=name)
+            x_BxTxE, _ = block(x_BxTxE, context, None if is_local is None else is_local[i])
+        return x_BxTxE, None  # scan requires a pair
 
 
 class Block(nn.Module):
-    """A layer: self-attention, cross-attention where there is an encoder, and an MLP or experts.
+    """A layer: self-attention, cross-attention if there is an encoder, and an MLP or experts.
 
-    With `merged_attention` the first two are one. Each sublayer is residual. Normed is its input
-    (norm_place "before"), its output ("output") or each of them ("both"), or the sum ("after").
+    `merged_attention` joins the self- and cross-attention. Each sublayer is residual. `norm_place`
+    sets whether the norm is on its input ("before"), its output ("output"), both ("both"), or the
+    sum with the residual stream ("after").
     """
 
     config: Config
     cross: bool
     bidirectional: bool
-    first: bool = False  # the layer that may have no norm before its attention
-    sparse: bool = False  # has experts in place of the MLP
+    first: bool = False  # whether this is the first layer, which may have no attention norm
+    sparse: bool = False  # whether experts replace the MLP
 
     @nn.compact
     def __call__(self, x_BxTxE, context, is_local=None):
@@ -510,7 +541,7 @@ class Block(nn.Module):
                 lambda local, wide: jnp.where(is_local, local, wide), context.local, pattern
             )
         if c.relative_in_every_layer:
-            length = _length_of_bias(c, pattern.intervals, context.cache_slots)
+            length = _bias_length(c, pattern.intervals, context.cache_slots)
             bias = RelativeBias(c, self.bidirectional, name="relative_bias")(length)
 
         attend = Attention(c, name="self_attention")
@@ -542,13 +573,14 @@ class Block(nn.Module):
             x_BxTxE = self._added("mlp_norm", x_BxTxE, lambda y: experts(y, context.segment_ids))
         else:
             x_BxTxE = self._added("mlp_norm", x_BxTxE, MLP(c, name="mlp"))
-        return constrain(x_BxTxE, *STREAM), None  # a pair, as scan requires
+        return constrain(x_BxTxE, *STREAM), None  # scan requires a pair
 
     def _added(self, norm_name, x_BxTxE, sublayer):
         c = self.config
         norm = Norm(c, name=norm_name) if norm_name else lambda x: x
         if c.norm_place == "after":
-            # Else XLA for TPUs would compute the gradient of the norm before within each product.
+            # Without this, XLA for TPUs would recompute the gradient of the previous norm in each
+            # matrix product.
             y_BxTxE = sublayer(with_whole_gradient(x_BxTxE))
             return norm(x_BxTxE + dropout(self, y_BxTxE))
         if c.norm_place == "output":
@@ -561,17 +593,18 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head attention, grouped-query where G < H.
+    """Multi-head attention, which is grouped-query attention if G < H.
 
-    Where the collection "cache" is mutable it holds keys and values, [B, G, S, d]. The first call
-    writes those of `source`. Later calls write theirs to `cache_slots` and attend to the whole
-    cache; cross-attention, called without a `source`, to the cache of the first call.
+    If the collection "cache" is mutable, it holds keys and values, [B, G, S, d]. The first call
+    writes the keys and values of `source`. Later calls of self-attention write the new keys and
+    values to `cache_slots`, and attend to the whole cache. Later calls of cross-attention have no
+    `source`, and attend to the cache of the first call.
 
-    `encoded` has further keys and values, by the same projections and in the same softmax.
+    `encoded` has further keys and values, from the same projections and in the same softmax.
     """
 
     config: Config
-    matching: bool = False  # keys begin with the weights of queries
+    matching: bool = False  # whether the key weights are initialized with the query weights
 
     @nn.compact
     def __call__(
@@ -590,18 +623,21 @@ class Attention(nn.Module):
         keys = (c.num_key_heads, c.head_dim)
         axes = ("embed", "heads", "kv")
         init = weights(c, out_axis=(1, 2), distribution="normal")
-        # Where scores are not scaled, the initial query weights hold the scale (T5).
+        # If scores are not scaled, as in T5, the initial query weights contain the scale.
         query_scale = 1.0 if c.init_stddev is not None else c.head_dim**-0.5 / c.score_scale
         query_init = lambda *args: init(*args) * query_scale  # noqa: E731
-        # Where kernels take slots last, biases are added to columns. Cross-attention has columns
-        # too: XLA for TPUs first fills with zeros what the scans of two stacks save in one shape.
+        # If the kernels take arrays with slots as the last axis, biases are added in that layout.
+        # Cross-attention uses it as well: if the scans of two stacks save arrays of one shape, XLA
+        # for TPUs fills these with zeros first.
         has_slots_last = c.mechanism.slots_last(x_BxTxE.shape[1])
         has_bias = c.biases or c.qkv_biases
         crosses = source_BxSxE is not x_BxTxE
-        lying = dict(slots_last=has_slots_last and has_bias)
+        slots_last = has_slots_last and has_bias
         scale = 1.0 if c.qk_norm else c.score_scale
         shape = (c.emb_dim, *queries)
-        q = linear(self, "query", x_BxTxE, shape, axes, query_init, **lying, scale=scale)
+        q = linear(
+            self, "query", x_BxTxE, shape, axes, query_init, slots_last=slots_last, scale=scale
+        )
         q = self._normed("query_norm", q)
         rotate = positions.rotate_slots_last if has_slots_last else positions.rotate
         if rotation is not None:
@@ -611,7 +647,7 @@ class Attention(nn.Module):
         k = v = encoded_k = encoded_v = None
         if source_BxSxE is not None:
             joins = encoded is not None and encoded.states is not None
-            own = source_BxSxE.shape[1]
+            source_slots = source_BxSxE.shape[1]
             if joins:
                 source_BxSxE = jnp.concatenate([source_BxSxE, encoded.states], axis=1)
             key_init = init
@@ -619,43 +655,47 @@ class Attention(nn.Module):
                 query = nn.unbox(self.get_variable("params", "query"))
                 key_init = lambda *_: query / query_scale  # noqa: E731
             keys_have_slots_last = c.mechanism.slots_last(source_BxSxE.shape[1])
-            lying = dict(slots_last=keys_have_slots_last and (crosses or has_bias))
-            k = linear(self, "key", source_BxSxE, (c.emb_dim, *keys), axes, key_init, **lying)
-            v = linear(self, "value", source_BxSxE, (c.emb_dim, *keys), axes, init, **lying)
+            layout = dict(slots_last=keys_have_slots_last and (crosses or has_bias))
+            k = linear(self, "key", source_BxSxE, (c.emb_dim, *keys), axes, key_init, **layout)
+            v = linear(self, "value", source_BxSxE, (c.emb_dim, *keys), axes, init, **layout)
             k = self._normed("key_norm", k)
-            # T5 drops a key for all queries of a head at once: the same as dropping its value.
+            # T5 drops a key for all queries of a head at once, which equals dropping its value.
             if keys_have_slots_last:
                 names = "heads", None, "batch"
                 v = on_slots_last(lambda v_HxdxBT: dropout(self, v_HxdxBT, 1, names), v)
             else:
                 v = dropout(self, v, over=-1, names=("batch", "length", "heads", None))
             if joins:
-                (k, encoded_k), (v, encoded_v) = (jnp.split(x, [own], axis=1) for x in (k, v))
+                k, encoded_k = jnp.split(k, [source_slots], axis=1)
+                v, encoded_v = jnp.split(v, [source_slots], axis=1)
                 if encoded.rotation is not None:
                     encoded_k = rotate(encoded_k, encoded.rotation)
             if rotation is not None:
                 k = rotate(k, rotation)
             k, v = (constrain(x, "batch", "length", "heads", "kv") for x in (k, v))
         q = constrain(q, "batch", "length", "heads", "kv")
-        over_own = self._attended("", q, k, v, intervals, bias, cache_slots_BxT, noised)
-        y_BxTxHxd, _ = over_own
+        attended = self._attended("", q, k, v, intervals, bias, cache_slots_BxT, noised)
+        y_BxTxHxd, _ = attended
         if encoded is not None:
-            over_encoded = self._attended(OF_ENCODER, q, encoded_k, encoded_v, encoded.intervals)
-            y_BxTxHxd = attention.over_both(over_own, over_encoded)
+            over_encoded = self._attended(ENCODED, q, encoded_k, encoded_v, encoded.intervals)
+            y_BxTxHxd = attention.over_both(attended, over_encoded)
         y_BxTxHxd = constrain(y_BxTxHxd, "batch", "length", "heads", "kv")
         out_init = weights(c, (0, 1), 2, "normal", to_stream=True)
         shape = (*queries, c.emb_dim)
         axes = ("heads", "kv", "embed")
         return linear(self, "out", y_BxTxHxd, shape, axes, out_init, inputs=2)
 
-    def _attended(self, kind, q, k, v, intervals, bias=None, cache_slots_BxT=None, noised=None):
-        """Returns what the mechanism's `attend` does over these keys, or over cached ones of their
-        kind: "" or `OF_ENCODER`."""
+    def _attended(self, prefix, q, k, v, intervals, bias=None, cache_slots_BxT=None, noised=None):
+        """Returns the attention mechanism's output and log sum over these keys.
+
+        With a cache, the keys and values are the cached arrays whose names start with the prefix,
+        "" or `ENCODED`.
+        """
         mechanism = self.config.mechanism
         softcap = self.config.attention_softcap
         if self.is_mutable_collection("cache") and not self.is_initializing():
-            k_BxGxSxd = self._cached(f"{kind}key", k, cache_slots_BxT)
-            v_BxGxSxd = self._cached(f"{kind}value", v, cache_slots_BxT)
+            k_BxGxSxd = self._cached(f"{prefix}key", k, cache_slots_BxT)
+            v_BxGxSxd = self._cached(f"{prefix}value", v, cache_slots_BxT)
         if k is None or cache_slots_BxT is not None:
             if bias is not None:
                 bias = bias_at(bias, cache_slots_BxT, k_BxGxSxd.shape[2])
@@ -669,7 +709,7 @@ class Attention(nn.Module):
         return attention.attend_noised(attend, q, k, v, intervals, noised), None
 
     def _normed(self, name, x_BxTxHxd):
-        """Returns queries or keys normed, head by head or all heads of a token jointly."""
+        """Returns normed queries or keys: head by head, or all heads of a token jointly."""
         c = self.config
         if not c.qk_norm:
             return x_BxTxHxd
@@ -678,7 +718,7 @@ class Attention(nn.Module):
         return Norm(c, axis=axis, name=name)(joined).reshape(x_BxTxHxd.shape)
 
     def _cached(self, name, new_BxTxGxd, cache_slots_BxT):
-        """Writes new keys or values to their slots; returns all cached ones: [B, G, S, d]."""
+        """Writes new keys or values to their slots, and returns the whole cache [B, G, S, d]."""
         if new_BxTxGxd is None:
             return self.get_variable("cache", name)
         cached_BxGxSxd = jnp.swapaxes(new_BxTxGxd, 1, 2)
@@ -713,14 +753,14 @@ class MLP(nn.Module):
         return linear(self, "wo", inner_BxTxM, shape, axes, init)
 
 
-def _length_of_bias(c: Config, intervals, cache_slots):
-    """Returns the length of the relative bias; None: it is by distance."""
+def _bias_length(c: Config, intervals, cache_slots):
+    """Returns the length of the relative bias by slots, or None if the bias is by distance."""
     by_slots = cache_slots is None and c.mechanism.bias == "slots"
     return intervals.shape[-1] if by_slots else None
 
 
 def _within(intervals, before, after, slots_BxT=None):
-    """Returns the key intervals [B, 2, T] cut to so many keys before the query, and after it."""
+    """Returns key intervals [B, 2, T], limited to `before` keys and `after` keys of the query."""
     slot = jnp.arange(intervals.shape[-1])[None] if slots_BxT is None else slots_BxT
     start = intervals[:, 0]
     end = intervals[:, 1]

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ...constraints import Count, checked
-from ...models.builders import is_of_encoder
+from ...models.builders import is_encoder_cache
 from .batching import jitted
 from .decoding import Prompts, next_batch, required_capacity
 from .generation_rules import NEVER, NO_RULES, GenerationRules, ruled
@@ -177,6 +177,6 @@ def _reordered(cache, parents_BxK):
     flat = (parents_BxK + beams * jnp.arange(rows)[:, None]).reshape(-1)
 
     def reordered(path, cached):
-        return cached if is_of_encoder(path) else cached[flat]
+        return cached if is_encoder_cache(path) else cached[flat]
 
     return jax.tree_util.tree_map_with_path(reordered, cache)

@@ -11,39 +11,45 @@ LEARNED = dict(positions="learned", max_positions=8)
 
 
 @pytest.mark.parametrize(
-    "settings, message",
+    "settings, values",
     [
-        ({"norm": "batch"}, "norm must be 'rms' or 'layer', got 'batch'"),
-        ({"norm_place": "between"}, "norm_place must be 'before', .* got 'between'"),
-        ({"positions": "alibi"}, "positions must be 'relative', .* got 'alibi'"),
-        ({"norm_epsilon": 0}, "norm_epsilon must be a number above 0 and below 1, got 0"),
-        ({"window": -1}, "window must be a whole number of at least 0 .*, or None, got -1"),
-        ({"num_types": -1}, "num_types must be a whole number of at least 0 .*, got -1"),
-        ({"num_kv_heads": 0}, "num_kv_heads must be a whole number of at least 1 .*, got 0"),
-        ({"positions": "learned"}, "Got max_positions=0, expected the length of the longest row"),
-        ({"max_positions": 8}, "Got max_positions=8, expected positions='learned' with it"),
-        ({"position_offset": 2}, "Got position_offset=2, expected positions='learned' with it"),
-        (LEARNED | {"rope_scaling": (2.0,)}, "expected positions='rotary' with it"),
-        ({"rope_scaling": (1.0, 2.0)}, r"Got rope_scaling=\(1.0, 2.0\), expected one number, or"),
-        ({"relative_in_every_layer": True}, "expected positions='relative' with it"),
-        ({"global_every": 3}, "Got global_every=3, expected window with it"),
-        ({"merged_attention": True}, "expected an encoder-decoder with it"),
-        ({"share_encoder_decoder_embeddings": False}, "expected an encoder-decoder with it"),
-        ({"encoder_window": (1, 2)}, "expected window, in an encoder-decoder with it"),
-        ({"local_rope_theta": 10.0}, "expected global_every and positions='rotary' with it"),
-        ({"norm_place": "after", "first_norm": False}, "expected norm_place='before' with it"),
-        ({"init_scaled_by_depth": True}, "expected init_stddev, and a single stack with it"),
-        ({"emb_dimm": 8}, "Got an unknown setting 'emb_dimm'.*did you mean 'emb_dim'"),
-        ({"biases": "False"}, "biases must be True or False, got 'False'"),
-        ({"scan_layers": 0}, "scan_layers must be True or False, got 0"),
-        ({"norm_epsilon": 10**18}, "norm_epsilon must be a number above 0 and below 1, got 10{18}"),
-        ({"dropout_rate": "0.1"}, "dropout_rate must be a number .*, got '0.1'"),
-        ({"rope_scaling": 8.0}, "rope_scaling must be a list of numbers or None, got 8.0"),
-        ({"ahead": "twice"}, "ahead must be 'parallel', .* or 'projections', got 'twice'"),
+        ({"norm": "batch"}, ("norm", "batch")),
+        ({"norm_place": "between"}, ("norm_place", "between")),
+        ({"positions": "alibi"}, ("positions", "alibi")),
+        ({"norm_epsilon": 0}, ("norm_epsilon", 0)),
+        ({"window": -1}, ("window", -1)),
+        ({"num_types": -1}, ("num_types", -1)),
+        ({"num_kv_heads": 0}, ("num_kv_heads", 0)),
+        ({"positions": "learned"}, ("max_positions", 0)),
+        ({"max_positions": 8}, ("max_positions", 8, "positions='learned'")),
+        ({"position_offset": 2}, ("position_offset", 2, "positions='learned'")),
+        (LEARNED | {"rope_scaling": (2.0,)}, ("rope_scaling", 2.0, "positions='rotary'")),
+        ({"rope_scaling": (1.0, 2.0)}, ("rope_scaling", 1.0, 2.0)),
+        ({"relative_in_every_layer": True}, ("positions='relative'",)),
+        ({"global_every": 3}, ("global_every", 3, "window")),
+        ({"merged_attention": True}, ("merged_attention", "encoder-decoder")),
+        (
+            {"share_encoder_decoder_embeddings": False},
+            ("share_encoder_decoder_embeddings", "encoder-decoder"),
+        ),
+        ({"encoder_window": (1, 2)}, ("encoder_window", 1, 2, "window")),
+        (
+            {"local_rope_theta": 10.0},
+            ("local_rope_theta", 10.0, "global_every", "positions='rotary'"),
+        ),
+        ({"norm_place": "after", "first_norm": False}, ("first_norm", "norm_place='before'")),
+        ({"init_scaled_by_depth": True}, ("init_scaled_by_depth", "init_stddev")),
+        ({"emb_dimm": 8}, ("emb_dimm", "emb_dim")),
+        ({"biases": "False"}, ("biases", "'False'")),
+        ({"scan_layers": 0}, ("scan_layers", 0)),
+        ({"norm_epsilon": 10**18}, ("norm_epsilon", 10**18)),
+        ({"dropout_rate": "0.1"}, ("dropout_rate", "0.1")),
+        ({"rope_scaling": 8.0}, ("rope_scaling", 8.0)),
+        ({"ahead": "twice"}, ("ahead", "twice", "projections")),
     ],
 )
-def test_invalid_settings_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
+def test_invalid_settings_are_refused(settings, values):
+    with refuses(ValueError, *values):
         models.decoder(64, num_layers=2, **(SMALL | settings))
 
 

@@ -93,7 +93,7 @@ def test_relative_biases_begin_with_those_of_near_keys():
         ),
         (
             {"init_matching": True, "num_kv_heads": 2},
-            "Got init_matching=True, expected an encoder-decoder with cross-attention and as many",
+            "Got init_matching=True, expected an encoder-decoder with cross-attention",
         ),
     ],
 )
