@@ -1,24 +1,25 @@
-"""What is better: comparisons of runs by eval metrics that mean the same for every objective.
+"""Comparisons of runs by eval metrics that mean the same for every objective.
 
-A comparison is a base run, named variants of it, seeds, a budget that is equal for all of them, and
-eval metrics. `pretrax compare` trains and measures each trial, a variant with a seed, and reports
-what differs by how much, with intervals. The way of a trial:
+A comparison consists of a base run, named variants of the base, seeds, a budget that is equal for
+all variants, and eval metrics. A trial is one variant with one seed. `pretrax compare` trains and
+measures every trial, and reports the differences with confidence intervals. These modules handle a
+trial, in this order:
 
-    variants      reads the comparison, and makes each variant a run
-    facts         plans a variant: its steps, its size, its cost
-    tuning trials        chooses a setting of each variant by short runs, if that is asked for
-    (`tuning`) trials         a variant with a seed, trained and measured in a process of `workers`
-    collecting    takes the results from the trials' directories
-    report        draws them
+- `variants` reads the comparison and makes a run of each variant.
+- `facts` plans each variant: its steps, its size and its cost.
+- `tuning_trials` chooses a setting of each variant with short runs, if the comparison is tuned.
+- `trials` trains and measures a variant with a seed, in a process of `workers`.
+- `collecting` reads the results from the trials' directories.
+- `report` draws the results.
 
-and what it leaves in the comparison's directory:
+The directory of a comparison holds:
 
-    comparison.gin             the comparison
-    shared/                    its vocabulary and tokens, of which each run has hard links
-    runs/VARIANT/facts.json    what planning found
-    tuning/                    the run directories of tuning trials
-    runs/VARIANT/seed_S/       a run directory, beside it the log, the failure and the figures
-    results.jsonl …            the results, and the report
+- `comparison.gin`: the comparison.
+- `shared/`: the vocabulary and the tokens, to which every run has hard links.
+- `runs/VARIANT/facts.json`: the result of planning a variant.
+- `tuning/`: the run directories of tuning trials.
+- `runs/VARIANT/seed_S/`: a run directory, with its log, its figures and the reason of a failure.
+- `results.jsonl` and other files: the results and the report.
 """
 
 from .comparison import Comparison

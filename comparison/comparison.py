@@ -1,4 +1,4 @@
-"""`Comparison`: what is compared, as a value."""
+"""`Comparison`: the settings of a comparison, and the checks of them."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,33 +24,39 @@ class Comparison:
             eval_metrics=[Partial(eval_metrics.probes.classify)],
         )
 
-    Lines that end in `.gin` are files, the others bindings; later ones override earlier ones.
+    A line that ends in `.gin` names a gin file; any other line is a binding. Later lines override
+    earlier ones.
 
-    Several budgets by name, {"250k": …, "750k": …}, train every variant on each of them: the
-    question is a scaling law, and not which is better.
+    With several budgets by name, such as {"250k": …, "750k": …}, every variant is trained on each
+    budget. Such a comparison fits scaling laws and does not say which variant is better.
     """
 
-    directory: NonEmptyText  # for its runs, its results and its report
-    question: NonEmptyText  # what is asked, in a sentence
-    # Gin files and bindings: of the run that all variants change; and by name, those after them.
+    directory: NonEmptyText  # where the runs, the results and the report are written
+    question: NonEmptyText  # the question that the comparison answers, as a sentence
+    # Gin files and bindings of the run that all variants change.
     base: Annotated[Sequence[str], MinLen(1)]
+    # Gin files and bindings of each variant, by its name. They are read after those of the base.
     variants: Annotated[Mapping[str, Sequence[str]], MinLen(1)]
-    # (training.Plan) -> steps, or several by name.
+    # A function (training.Plan) -> steps, or several such functions by name.
     budget: Callable | Annotated[Mapping[str, Callable], MinLen(1)]
     eval_metrics: Annotated[Sequence[Callable], MinLen(1)]  # (Subject) -> list[Figure]
-    seeds: Annotated[Sequence[Seed], MinLen(1)] = (0, 1, 2, 3, 4)  # each variant's, a run each
-    checkpoints: Count = 1  # of a run, evenly spaced, its end the last, that eval metrics measure
-    reference: str | None = None  # the variant that others are compared with; None: all pairs
-    tuning: Callable | None = None  # () -> tuning.Tuning: what is chosen for each variant before
-    about: str = ""  # what it follows, and what it cannot prove
-    # By figure, the least difference that is worth knowing, in its unit; None: none is named.
+    seeds: Annotated[Sequence[Seed], MinLen(1)] = (0, 1, 2, 3, 4)  # one run per variant and seed
+    # Number of checkpoints of a run that are measured: evenly spaced, with its end as the last.
+    checkpoints: Count = 1
+    # The variant that the others are compared with, or None to compare all pairs.
+    reference: str | None = None
+    # A function () -> tuning.Tuning that says which setting is tuned for each variant first.
+    tuning: Callable | None = None
+    about: str = ""  # the work that it follows, and what it cannot prove
+    # The smallest difference that matters, in the figure's unit, by figure. None names none.
     wanted: Mapping[str, Positive] | None = None
-    # Numbers of seeds, ascending, after which it ends early where what is wanted is decided.
+    # Numbers of seeds, ascending, after which the comparison ends early if the wanted differences
+    # are decided.
     looks: Sequence[AtLeastTwo] = ()
 
     @property
     def planned_looks(self) -> tuple[int, ...]:
-        """The looks, and the number of seeds as the last; () where none were planned."""
+        """The looks, followed by the number of seeds; () if no looks were planned."""
         return (*self.looks, len(self.seeds)) if self.looks else ()
 
 
@@ -58,25 +64,25 @@ FIELDS = {field.name: field for field in dataclasses.fields(Comparison)}
 
 
 class Variant(NamedTuple):
-    lines: Sequence[str]  # gin files and bindings after those of the base
-    budget: Callable
+    lines: Sequence[str]  # gin files and bindings, read after those of the base
+    budget: Callable  # (training.Plan) -> steps
 
 
 def trained_variants(comparison: Comparison) -> dict[str, Variant]:
-    """Returns the variants by name, each on every budget where there are several.
+    """Returns the variants by name; with several budgets, one for each variant and budget.
 
     >>> from types import SimpleNamespace
-    >>> one = SimpleNamespace(variants={"wide": ["WIDTH = 64"]}, budget={"1M": len, "4M": sum})
-    >>> list(trained_variants(one))
+    >>> laws = SimpleNamespace(variants={"wide": ["WIDTH = 64"]}, budget={"1M": len, "4M": sum})
+    >>> list(trained_variants(laws))
     ['wide, 1M', 'wide, 4M']
     """
     return dict(_trained(comparison))
 
 
 def _trained(c: Comparison) -> Iterator[tuple[str, Variant]]:
-    several = c.budget if isinstance(c.budget, Mapping) else {"": c.budget}
+    budgets = c.budget if isinstance(c.budget, Mapping) else {"": c.budget}
     for name, lines in c.variants.items():
-        for amount, budget in several.items():
+        for amount, budget in budgets.items():
             yield ", ".join(filter(None, (name, amount))), Variant(lines, budget)
 
 
@@ -90,7 +96,10 @@ def folder_of(variant: str) -> str:
 
 
 def check(comparison: Comparison) -> Comparison:
-    """Raises ValueError for a comparison that no runs can answer: what was got, what to change."""
+    """Returns the comparison if its settings are consistent.
+
+    Raises ValueError, naming the setting, if no runs could answer it.
+    """
     check_fields(comparison, "comparison.Comparison.")
     for mistake in _mistakes(comparison):
         raise ValueError(f"comparison.Comparison.{mistake}.")
@@ -98,20 +107,20 @@ def check(comparison: Comparison) -> Comparison:
 
 
 def _mistakes(c: Comparison) -> Iterator[str]:
-    """Yields the mistakes of a comparison; each check assumes that those before found none."""
+    """Yields the mistakes of a comparison. Each check assumes that the earlier checks passed."""
     if "://" in c.directory:
-        yield f"directory is on this machine's disk, got {c.directory}"
-    for of, named in (("variants", c.variants), ("budget", c.budget)):
-        for name in named if isinstance(named, Mapping) else ():
+        yield f"directory must be a folder on this machine's disk, got {c.directory}"
+    for setting, value in (("variants", c.variants), ("budget", c.budget)):
+        for name in value if isinstance(value, Mapping) else ():
             if not isinstance(name, str) or not name.strip() or not name.isprintable():
-                yield f"{of} has the name {name!r}, expected a text of one line"
-    if twice := [seed for seed in sorted(c.seeds) if list(c.seeds).count(seed) > 1]:
-        yield f"seeds has {twice[0]} twice, got {list(c.seeds)}: give each once"
+                yield f"{setting} has the name {name!r}, expected printable text on one line"
+    if duplicates := [seed for seed in sorted(c.seeds) if list(c.seeds).count(seed) > 1]:
+        yield f"seeds has {duplicates[0]} twice, got {list(c.seeds)}: give each seed once"
     _check_budgets(c.budget)
     if c.tuning is not None and (shared := set(c.tuning().seeds) & set(c.seeds)):
         yield (
-            f"seeds has {min(shared)}, which is a seed of its tuning too: give the tuning others, "
-            "so that no value is chosen by what it is compared by"
+            f"seeds has {min(shared)}, which is also a seed of the tuning: give the tuning other "
+            "seeds, so that a value is not chosen and compared on the same runs"
         )
     yield from _mistakes_of_looks(c)
     yield from _mistakes_of_folders([name for name, _ in _trained(c)])
@@ -119,22 +128,22 @@ def _mistakes(c: Comparison) -> Iterator[str]:
     yield from _mistakes_of_wanted(c)
     if c.reference is not None and isinstance(c.budget, Mapping):
         yield (
-            f"reference = {c.reference!r} goes with one budget: variants of several are not "
-            "compared in pairs, a law is fitted to them. Leave it out"
+            f"reference = {c.reference!r} needs a single budget: with several budgets a scaling "
+            "law is fitted, and variants are not compared in pairs. Leave the reference out"
         )
     if c.reference not in (None, *c.variants):
         yield (
-            f"reference = {c.reference!r} is none of the variants: give one of "
+            f"reference = {c.reference!r} is not a variant: give one of "
             f"{', '.join(map(repr, c.variants))}, or None to compare all pairs"
         )
     if macro := macro_of(c.base):
-        yield f"base has %{macro}, which is solved for a variant: give it in the variants' lines"
+        yield f"base has %{macro}, which is solved for each variant: move it to the variants' lines"
     for name, lines in c.variants.items():
         macro = macro_of(lines)
         if macro and isinstance(c.budget, Mapping):
             yield (
-                f"variants[{name!r}] has %{macro}, which makes it equal to a reference, and "
-                "several budgets have none: give a number"
+                f"variants[{name!r}] has %{macro}, which makes it equal to the reference, but a "
+                "comparison of several budgets has no reference: give a number"
             )
         if macro and c.reference in (None, name):
             yield (
@@ -144,23 +153,25 @@ def _mistakes(c: Comparison) -> Iterator[str]:
 
 
 def _check_budgets(budget: Callable | Mapping[str, Callable]) -> None:
-    """Raises ValueError for a setting that a budget cannot have, before text is prepared for it."""
+    """Raises ValueError for a setting that a budget cannot have, before any text is prepared."""
     from ..settings.partial import as_partial
 
-    for one in budget.values() if isinstance(budget, Mapping) else (budget,):
-        as_partial(one).check(None)
+    for function in budget.values() if isinstance(budget, Mapping) else (budget,):
+        as_partial(function).check(None)
 
 
 def _mistakes_of_looks(c: Comparison) -> Iterator[str]:
     looks = list(c.planned_looks)
     if looks != sorted(set(looks)):
         yield (
-            f"looks are numbers of seeds in ascending order, fewer than the {len(c.seeds)} that "
-            f"seeds has, got {list(c.looks)}: with five seeds, looks = [3] looks after three, and "
-            "at the end"
+            f"looks must be ascending numbers of seeds below the {len(c.seeds)} of seeds, got "
+            f"{list(c.looks)}: with five seeds, looks = [3] tests after three seeds and at the end"
         )
     if looks and isinstance(c.budget, Mapping):
-        yield "looks go with one budget: a law is fitted to all runs of several. Leave them out"
+        yield (
+            "looks need a single budget: with several budgets a law is fitted to all runs. Leave "
+            "the looks out"
+        )
 
 
 def _mistakes_of_folders(variants: Sequence[str]) -> Iterator[str]:
@@ -169,18 +180,18 @@ def _mistakes_of_folders(variants: Sequence[str]) -> Iterator[str]:
         folder = folder_of(name)
         if not name.strip() or printable(name) != name or {*"\n\t"} & {*name}:
             yield (
-                f"variants has {name!r}, which a line of a report cannot show: give a name of "
-                "letters, without line breaks and control characters"
+                f"variants has {name!r}, which does not fit on a line of a report: give a name "
+                "without line breaks and control characters"
             )
         if len(name) > 60 or folder.startswith("."):
             yield (
-                f"variants has {name!r}, which cannot name a folder: give a name of 60 characters "
-                "or fewer that begins with no dot"
+                f"variants has {name!r}, which cannot name a folder: give a name of at most 60 "
+                "characters that does not begin with a dot"
             )
         if other := folders.get(folder.lower()):
             yield (
                 f"variants has {other!r} and {name!r}, which would share the folder runs/{folder}: "
-                "give names that differ in letters or digits of ASCII, capitals apart"
+                "give names that differ in ASCII letters (ignoring case) or digits"
             )
         folders[folder.lower()] = name
 
@@ -189,28 +200,31 @@ def _mistakes_of_eval_metrics(eval_metrics: Sequence[Callable]) -> Iterator[str]
     from ..settings.partial import as_partial
     from .figures import name_of_eval_metric, settings_of_eval_metric
 
-    known: list[dict] = []  # settings with defaults, which an eval metric may also be given
+    known: list[dict] = []  # settings including defaults, so that a default given again matches
     named: dict[str, Callable] = {}
     for eval_metric in eval_metrics:
-        as_partial(eval_metric).check(None)  # before hours of training, not after
+        as_partial(eval_metric).check(None)  # Fail now, and not after hours of training.
         if (settings := settings_of_eval_metric(eval_metric)) in known:
-            yield f"eval_metrics has {eval_metric!r} twice: give each once, or other settings"
+            yield (
+                f"eval_metrics has {eval_metric!r} twice: give each eval metric once, or with "
+                "different settings"
+            )
         known.append(settings)
         name = name_of_eval_metric(eval_metric, eval_metrics)
         if (same := named.setdefault(name, eval_metric)) is not eval_metric:
             yield (
                 f"eval_metrics has {as_partial(same)!r} and {as_partial(eval_metric)!r}, whose "
-                f"figures would "
-                f"have one name, {name}: leave one out, or rename its function"
+                f"figures would both be named {name}: leave one out, or rename its function"
             )
 
 
 def _mistakes_of_wanted(c: Comparison) -> Iterator[str]:
     from .figures import name_of_eval_metric
 
-    names = [name_of_eval_metric(one, c.eval_metrics) for one in c.eval_metrics]
+    names = [name_of_eval_metric(eval_metric, c.eval_metrics) for eval_metric in c.eval_metrics]
     for figure in c.wanted or {}:
-        # Its unit may follow, where runs have several: "norm (units)", "norm (power=4, units)".
+        # If runs have several units, the unit follows the name: "norm (units)" or
+        # "norm (power=4, units)".
         if not any(figure == name or figure.startswith(_before_unit(name)) for name in names):
             yield (
                 f"wanted has {figure!r}, which no eval metric measures: give figures of "

@@ -1,4 +1,4 @@
-"""`VariantFacts` of a variant: what planning finds before it is trained, kept in its facts.json."""
+"""`VariantFacts`: the results of planning a variant before it is trained, kept in facts.json."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -25,22 +25,22 @@ from .tuning import line_of, tuning_trial_steps, values_for, with_value
 from .variants import RUNS, SET, SHARED, TUNING, runs_of_variants
 
 FACTS = "facts.json"
-COUNTED = 200  # steps whose tokens are counted, for FLOPs a token while a size is solved
+COUNTED_STEPS = 200  # number of steps used to estimate tokens per step while a size is solved
 
 
 class VariantFacts(NamedTuple):
-    settings: str  # of its run before it is tuned, as a gin file
-    budget: str  # with its settings, which gave the steps
-    steps: int
-    text_tokens: int  # that these steps read
-    parameters: int
-    flops_per_step: int  # of the forward and backward pass
-    platform: str  # that it was planned on: "cpu", "gpu", "tpu"
-    solved: str = ""  # a line that gives the number which makes it equal to another variant
-    equal_to: str = ""  # that variant
-    tuning: str = ""  # how a value is chosen, with its settings; "": it is not tuned
-    tuned: float | None = None  # the value that was chosen; None: none was, or not yet
-    checkpoints: int = 1  # of a run, that its training keeps to be measured
+    settings: str  # the settings of its run before tuning, as a gin file
+    budget: str  # the budget that gave the steps, with its settings
+    steps: int  # number of training steps
+    text_tokens: int  # number of text tokens that these steps read
+    parameters: int  # number of parameters
+    flops_per_step: int  # FLOPs of the forward and backward pass of a step
+    platform: str  # the platform of planning: "cpu", "gpu" or "tpu"
+    solved: str = ""  # the gin line whose number makes it equal to `equal_to`; "" if none is solved
+    equal_to: str = ""  # name of the variant that it is made equal to
+    tuning: str = ""  # the tuning with its settings; "" if it is not tuned
+    tuned: float | None = None  # the chosen value; None before tuning or without tuning
+    checkpoints: int = 1  # number of checkpoints of a run that are kept and measured
 
     @property
     def flops(self) -> float:
@@ -52,9 +52,9 @@ class VariantFacts(NamedTuple):
 
 
 def read_facts(directory: str, variant: str) -> VariantFacts | None:
-    """Returns the facts of a variant; None where it has not been planned.
+    """Returns the facts of a variant, or None if it has not been planned.
 
-    Raises ValueError, naming the file, where it is damaged or of another version.
+    Raises ValueError, naming the file, if it is damaged or of another version.
     """
     path = _path(directory, variant)
     if not path.exists():
@@ -79,41 +79,44 @@ def facts_of(comparison: Comparison) -> dict[str, VariantFacts]:
 def planned_runs(
     facts: Mapping[str, VariantFacts], comparison: Comparison, search_paths: Sequence[str]
 ) -> dict[str, Run]:
-    """Returns the run of each variant before it is tuned, with what was found as it was planned."""
-    solved = {variant: one.solved for variant, one in facts.items()}
+    """Returns the run of each variant before tuning, with the sizes that planning solved."""
+    solved = {variant: planned.solved for variant, planned in facts.items()}
     return runs_of_variants(comparison, search_paths, solved)
 
 
 def runs_with(
     facts: Mapping[str, VariantFacts], comparison: Comparison, search_paths: Sequence[str]
 ) -> dict[str, Run]:
-    """Returns the run of each variant, with what was found as it was planned and tuned."""
+    """Returns the run of each variant, with the solved sizes and the tuned values."""
     runs = planned_runs(facts, comparison, search_paths)
     if comparison.tuning is None:
         return runs
-    tuned = {variant: one.tuned for variant, one in facts.items()}
+    tuned = {variant: planned.tuned for variant, planned in facts.items()}
     tuning = comparison.tuning()
     return {variant: with_value(tuning, run, tuned.get(variant)) for variant, run in runs.items()}
 
 
 def settings_text(run: Run) -> str:
+    """Returns the settings of a run as a gin file, without those that a comparison sets."""
     return run_text({k: v for k, v in fields_of(run).items() if k not in SET}).text
 
 
 def tuning_text(comparison: Comparison) -> str:
-    """Returns how a comparison tunes its variants, in a line; "" where it does not."""
+    """Returns the tuning of a comparison with its settings, on one line; "" without a tuning."""
     return "" if comparison.tuning is None else call_text(comparison.tuning)
 
 
 def check_unchanged(
     comparison: Comparison, runs: Mapping[str, Run], planned: Mapping[str, VariantFacts]
 ) -> None:
-    """Raises ValueError where variants were planned with another budget, or other settings.
+    """Raises ValueError if variants were planned with another budget or with other settings.
 
     Seeds, variants and eval metrics may be added or left out.
 
     Args:
-      runs: `planned_runs`: a tuned value hides the variant's own, of which it is a multiple.
+      comparison: the comparison as it is now.
+      runs: the runs before tuning (`planned_runs`), since a tuned value replaces the variant's own.
+      planned: the facts that planning has kept, by variant.
     """
     variants = trained_variants(comparison)
     for variant, facts in planned.items():
@@ -164,7 +167,7 @@ def plan_variants(comparison: Comparison, search_paths: Sequence[str]) -> int:
 
 
 def _planned(comparison: Comparison, variant: str, search_paths: Sequence[str]) -> VariantFacts:
-    one = trained_variants(comparison)[variant]
+    lines, budget = trained_variants(comparison)[variant]
     shared = str(Path(comparison.directory) / SHARED)
 
     def run_with(solved: str) -> Run:
@@ -173,20 +176,21 @@ def _planned(comparison: Comparison, variant: str, search_paths: Sequence[str]) 
 
     solved = ""
     equal_to = ""
-    if macro := macro_of(one.lines):
+    if macro := macro_of(lines):
         equal_to = comparison.reference or ""  # never "", by `comparison.check`
         reference = read_facts(comparison.directory, equal_to)
         assert reference is not None  # it was planned before
         solved = solved_line(macro, _matched(macro, run_with, reference))
     run = run_with(solved)
     corpus = open_corpus(run)
-    steps = one.budget(plan(run, corpus))
-    measured_steps(steps, comparison.checkpoints, run.checkpoint_every)  # before any is trained
-    final = plan(dataclasses.replace(run, steps=steps), corpus)  # with its schedules
+    steps = budget(plan(run, corpus))
+    # Refuse impossible checkpoints before anything is trained.
+    measured_steps(steps, comparison.checkpoints, run.checkpoint_every)
+    final = plan(dataclasses.replace(run, steps=steps), corpus)  # Schedules depend on the steps.
     _check_tuning_trials(comparison, run, steps)
     return VariantFacts(
         settings=settings_text(run),
-        budget=call_text(one.budget),
+        budget=call_text(budget),
         steps=steps,
         text_tokens=tokens_of(final, steps),
         parameters=parameter_count(abstract_state_of(final).shapes),
@@ -200,8 +204,10 @@ def _planned(comparison: Comparison, variant: str, search_paths: Sequence[str]) 
 
 
 def _check_nothing_left(comparison: Comparison, variant: str) -> None:
-    """Raises ValueError for runs and tuning trials of a variant whose facts were removed: what they
-    are of is known no more, and they would be taken for those of the variant as it is now."""
+    """Raises ValueError if a variant without facts has runs or tuning trials.
+
+    Their settings are no longer known, and they would be taken for runs of the present variant.
+    """
     directory = Path(comparison.directory)
     folder = folder_of(variant)
     left = [*(directory / RUNS / folder).glob("seed_*")]
@@ -213,16 +219,18 @@ def _check_nothing_left(comparison: Comparison, variant: str) -> None:
         left += [directory / TRIALS] * kept
     if left:
         raise ValueError(
-            f"{', '.join(map(str, left))} have runs or tuning trials of it, and {FACTS} that says "
-            f"what "
-            "they are of is gone: remove them too, or give the comparison another directory."
+            f"{', '.join(map(str, left))} has runs or tuning trials of the variant, but {FACTS} "
+            "with their settings is missing: remove them too, or give the comparison another "
+            "directory."
         )
 
 
 def _check_tuning_trials(comparison: Comparison, run: Run, steps: int) -> None:
-    """Raises ValueError where a variant's optimizer cannot have one of the values that are tried,
-    or its schedule so few steps as its tuning trials take; and where no round takes more than
-    another."""
+    """Raises ValueError if a variant cannot be tuned.
+
+    Its optimizer must accept every value, and its schedule the few steps of a tuning trial. Each
+    round must take more steps than the round before.
+    """
     if comparison.tuning is None:
         return
     tuning = comparison.tuning()
@@ -234,14 +242,14 @@ def _check_tuning_trials(comparison: Comparison, run: Run, steps: int) -> None:
             except ValueError as error:
                 raise ValueError(
                     f"Its tuning trials take {share:.3g} of its {steps} steps, with "
-                    f"{line_of(tuning, value)}. {error} Or give other values, or raise "
-                    "tuning.successive_halving.share, or the budget."
+                    f"{line_of(tuning, value)}. {error} You may also give other values, or raise "
+                    "tuning.successive_halving.share or the budget."
                 ) from error
     if len(set(rounds)) < len(rounds):
         raise ValueError(
             f"Its tuning trials would take {', '.join(map(str, rounds))} of its {steps} steps in "
-            f"their "
-            "rounds, which are to grow: raise tuning.successive_halving.share, or the budget."
+            "their rounds, but each round must take more steps than the round before: raise "
+            "tuning.successive_halving.share, or the budget."
         )
 
 
@@ -249,7 +257,7 @@ def _matched(macro: str, run_with: Callable[[str], Run], reference: VariantFacts
     run = run_with(solved_line(macro, 1))
     first = plan(run, open_corpus(run))
     rows = padded_vocabulary(first.recipe.ids, first.run.vocabulary_rows)
-    tokens = tokens_of(first, COUNTED) / COUNTED
+    tokens = tokens_of(first, COUNTED_STEPS) / COUNTED_STEPS
 
     def cost(number: int) -> float:
         model = run_with(solved_line(macro, number)).model(rows, first.recipe.objective.facts.heads)

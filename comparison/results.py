@@ -1,12 +1,13 @@
-"""`Results`: what is kept of a comparison, as a value and as files.
+"""`Results`: the results of a comparison, as a value and as files.
 
-    DIR/comparison.json   the question, the variants, the budget
-    DIR/runs.jsonl        a line for each run: its cost, its learning curves, or why it failed
-    DIR/results.jsonl     a line for each figure of each run, at its end and at checkpoints before,
-                          with what the run had cost by then
-    DIR/tuning.jsonl      of a comparison that is tuned, a line for each tuning trial
+- `DIR/comparison.json`: the question, the variants and the budget.
+- `DIR/runs.jsonl`: a line for each run with its cost and learning curves, or the reason of its
+  failure.
+- `DIR/results.jsonl`: a line for each figure of each measured checkpoint of each run, with the cost
+  of the run up to the checkpoint.
+- `DIR/tuning.jsonl`: a line for each tuning trial, if the comparison is tuned.
 
-Reports are drawn from these alone, so that a comparison can be kept without its runs.
+Reports are drawn from these files alone, so a comparison can be kept without its runs.
 """
 
 import functools
@@ -24,52 +25,53 @@ COMPARISON = "comparison.json"
 RUNS = "runs.jsonl"
 RESULTS = "results.jsonl"
 TRIALS = "tuning.jsonl"
-# what the names of curves begin with: losses, and metrics
-HELDOUT = "heldout/"
-METRIC = "metric/"
+HELDOUT = "heldout/"  # prefix of the names of held-out losses among the learning curves
+METRIC = "metric/"  # prefix of the names of held-out metrics
 
 Curve = tuple[tuple[float, float], ...]  # (text tokens read, value), in order
 
 
 class ComparisonSetup(NamedTuple):
+    """The settings of a comparison that its report needs."""
+
     name: str
-    question: str  # a sentence
-    budget: str  # what was equal, in words: "400,000 text tokens"; several, if `scaling`
-    variants: Mapping[str, Sequence[str]]  # by name, in order: what each changes of the base run
-    reference: str | None = None  # the variant that others are compared with; None: all pairs
-    about: str = ""  # what it follows, and what it cannot prove
-    scaling: bool = False  # variants differ in budget: the question is a law, not which is better
-    tuned: str = ""  # the setting that was chosen for each variant by tuning trials; "": none was
-    shares: Sequence[float] = ()  # of a variant's steps, that the tuning trials of each round took
-    # By variant, the peak or the constant learning rate; none where it is not known.
+    question: str  # the question that the comparison answers, as a sentence
+    budget: str  # the equal budget as text, "400,000 text tokens"; all budgets if `scaling`
+    variants: Mapping[str, Sequence[str]]  # by name, the lines that change the base run, in order
+    reference: str | None = None  # the variant that the others are compared with; None: all pairs
+    about: str = ""  # the work that it follows, and what it cannot prove
+    scaling: bool = False  # whether variants differ in budget, for a scaling law
+    tuned: str = ""  # the setting that tuning trials chose for each variant; "" without tuning
+    shares: Sequence[float] = ()  # by round, the share of the variant's steps of a tuning trial
+    # The peak or the constant learning rate by variant, without the variants of unknown rate.
     learning_rates: Mapping[str, float] = {}
-    looks: Sequence[int] = ()  # planned numbers of seeds, the last included; (): all at once
-    wanted: Mapping[str, float] = {}  # by figure, the least difference that was worth knowing
+    looks: Sequence[int] = ()  # planned numbers of seeds, including the last; () without looks
+    wanted: Mapping[str, float] = {}  # the smallest difference that matters, by figure
 
 
 class Spent(NamedTuple):
-    """What the training of a run had taken by a step."""
+    """The cost of a run's training up to a step."""
 
     step: int
-    text_tokens: int
+    text_tokens: int  # number of text tokens read
     flops: float
-    seconds: float  # without those of evaluation
+    seconds: float  # seconds of training, without evaluation
 
 
 class TrainedRun(NamedTuple):
-    """What a variant with a seed cost, or why it failed."""
+    """The run of a variant with a seed: its cost and its curves, or why it failed."""
 
     variant: str
     seed: int
-    run: str  # its directory, relative to that of the comparison, with "/"
+    run: str  # the run directory, relative to the directory of the comparison, with "/"
     parameters: int = 0
-    flops_per_token: float = 0.0  # of training, forward and backward, per token of text
-    text_tokens: int = 0  # read in training
+    flops_per_token: float = 0.0  # training FLOPs, forward and backward, per text token
+    text_tokens: int = 0  # number of text tokens read in training
     steps: int = 0
-    seconds: float = 0.0  # of training
-    curves: Mapping[str, Curve] = {}  # by name, see `collecting.learning_curves`
-    error: str = ""  # why it failed; "": it did not
-    refusals: Mapping[str, str] = {}  # by the names of eval metrics: why they could not measure it
+    seconds: float = 0.0  # seconds of training
+    curves: Mapping[str, Curve] = {}  # the curves of `collecting.learning_curves`, by name
+    error: str = ""  # the reason of the failure; "" if the run did not fail
+    refusals: Mapping[str, str] = {}  # by eval metric, why it could not measure the run
 
     @property
     def flops(self) -> float:
@@ -77,43 +79,45 @@ class TrainedRun(NamedTuple):
 
     @property
     def spent(self) -> Spent:
-        """What it took up to its end."""
+        """The cost of the whole run."""
         return Spent(self.steps, self.text_tokens, self.flops, self.seconds)
 
 
 class TuningTrial(NamedTuple):
-    """A run of a variant with a value of the setting that is tuned."""
+    """A short run of a variant with one value of the tuned setting."""
 
     variant: str
     value: int | float
-    round: int  # from 0
+    round: int  # number of the round, from 0
     seed: int
-    run: str = ""  # as in `TrainedRun`
+    run: str = ""  # the run directory, relative to the directory of the comparison, with "/"
     steps: int = 0
-    loss: float = math.nan  # its own, on training text that it held out; nan: training diverged
-    error: str = ""  # why it failed, if it diverged
+    loss: float = math.nan  # trained loss on the text that it held out; nan if training diverged
+    error: str = ""  # the reason of the failure, if training diverged
 
 
 class Measurement(NamedTuple):
+    """A figure of a run, at the end of the run or at an earlier checkpoint."""
+
     variant: str
     seed: int
-    run: str  # as in `TrainedRun`
+    run: str  # the run directory, relative to the directory of the comparison, with "/"
     figure: Figure
-    spent: Spent | None = None  # by a checkpoint before the end of its run; None: at the end
+    spent: Spent | None = None  # the cost up to an earlier checkpoint; None at the end of the run
 
 
 class Results(NamedTuple):
     setup: ComparisonSetup
     runs: Sequence[TrainedRun]
-    measurements: Sequence[Measurement]  # at the ends of runs: what is compared
+    measurements: Sequence[Measurement]  # at the ends of runs; these are compared
     tuning_trials: Sequence[TuningTrial] = ()  # in the order in which they were kept
-    earlier: Sequence[Measurement] = ()  # at checkpoints before
+    earlier: Sequence[Measurement] = ()  # at earlier checkpoints
 
 
 def write(directory: str | Path, results: Results) -> None:
-    """Writes the files of `results`, each whole or not at all.
+    """Writes the files of `results`, each of them atomically.
 
-    Lines come by variant in the comparison's order, then by seed, then by step; the figures of a
+    Lines are ordered by variant (in the comparison's order), seed and step. The figures of a
     checkpoint keep their order.
     """
     _check_variants(results)
@@ -121,8 +125,8 @@ def write(directory: str | Path, results: Results) -> None:
     variants = list(results.setup.variants)
     ends = {(run.variant, run.seed): run.spent for run in results.runs}
 
-    def key(one: TrainedRun | Measurement) -> tuple[int, int]:
-        return variants.index(one.variant), one.seed
+    def key(entry: TrainedRun | Measurement) -> tuple[int, int]:
+        return variants.index(entry.variant), entry.seed
 
     atomic_writes.write_record(folder / COMPARISON, results.setup._asdict())
     write_lines(folder / RUNS, [run._asdict() for run in sorted(results.runs, key=key)])
@@ -130,8 +134,8 @@ def write(directory: str | Path, results: Results) -> None:
     lines = []
     for m in sorted((*by_step, *results.measurements), key=key):
         spent = m.spent or ends[m.variant, m.seed]
-        of_run = {"variant": m.variant, "seed": m.seed, "run": m.run}
-        lines.append(of_run | spent._asdict() | m.figure._asdict())
+        run_fields = {"variant": m.variant, "seed": m.seed, "run": m.run}
+        lines.append(run_fields | spent._asdict() | m.figure._asdict())
     write_lines(folder / RESULTS, lines)
     if results.tuning_trials:
         write_tuning_trials(directory, results.tuning_trials)
@@ -144,7 +148,7 @@ def write_tuning_trials(directory: str | Path, tuning_trials: Iterable[TuningTri
 
 
 def read_tuning_trials(directory: str | Path) -> list[TuningTrial]:
-    """Returns the tuning trials that were kept; none where there were none."""
+    """Returns the tuning trials that were kept, an empty list if there are none."""
     path = Path(directory) / TRIALS
     return (
         read_lines(path, lambda record: of_fields(TuningTrial, record, "loss"))
@@ -154,9 +158,9 @@ def read_tuning_trials(directory: str | Path) -> list[TuningTrial]:
 
 
 def read(directory: str | Path) -> Results:
-    """Returns what `write` wrote; a figure that was no finite number is nan.
+    """Returns the results that `write` wrote; a figure that was not finite is nan.
 
-    Raises ValueError, naming the file, where one is missing or damaged.
+    Raises ValueError, naming the file, if a file is missing or damaged.
     """
     folder = Path(directory)
     setup = read_setup(directory)
@@ -171,9 +175,9 @@ def read(directory: str | Path) -> Results:
     results = Results(
         setup,
         runs,
-        [one for one in measured if one.spent is None],
+        [measurement for measurement in measured if measurement.spent is None],
         tuple(read_tuning_trials(directory)),
-        tuple(one for one in measured if one.spent is not None),
+        tuple(measurement for measurement in measured if measurement.spent is not None),
     )
     try:
         _check_variants(results)
@@ -183,9 +187,9 @@ def read(directory: str | Path) -> Results:
 
 
 def read_setup(directory: str | Path) -> ComparisonSetup | None:
-    """Returns the setup of a comparison; None where it has no results.
+    """Returns the setup of a comparison, or None if the directory has no results.
 
-    Raises ValueError, naming the file, where it is damaged.
+    Raises ValueError, naming the file, if it is damaged.
     """
     path = Path(directory) / COMPARISON
     return read_record(path, _setup) if path.exists() else None
@@ -205,30 +209,33 @@ def _trained_run(record: Mapping[str, Any]) -> TrainedRun:
 
 
 def _measurement(ends: Mapping[tuple[str, int], int], record: Mapping[str, Any]) -> Measurement:
-    """Returns what a line holds; one without a step, as they were first kept, is of the end."""
+    """Returns the measurement of a line. Lines without a step, of older files, are of the end."""
     figure = of_fields(Figure, {name: record[name] for name in Figure._fields}, "value")
-    one = Measurement(record["variant"], record["seed"], record["run"], figure)
+    at_end = Measurement(record["variant"], record["seed"], record["run"], figure)
     if "step" not in record:
-        return one
+        return at_end
     spent = of_fields(Spent, {name: record[name] for name in Spent._fields})
-    return one if spent.step == ends.get((one.variant, one.seed)) else one._replace(spent=spent)
+    is_end = spent.step == ends.get((at_end.variant, at_end.seed))
+    return at_end if is_end else at_end._replace(spent=spent)
 
 
 def _check_variants(results: Results) -> None:
     names = {run.variant for run in results.runs}
-    names |= {one.variant for some in (results.measurements, results.earlier) for one in some}
+    names |= {measurement.variant for measurement in (*results.measurements, *results.earlier)}
     if unknown := sorted(names - set(results.setup.variants)):
         known = ", ".join(results.setup.variants)
-        raise ValueError(f"Got a run of {', '.join(unknown)}, expected one of {known}.")
+        raise ValueError(f"Got runs of {', '.join(unknown)}, expected variants among {known}.")
 
 
 def of_fields(kind: type[One], record: Mapping[str, Any], measured: str = "") -> One:
-    """Returns the NamedTuple of these fields.
+    """Returns the NamedTuple with the fields of a JSON record.
 
     Args:
-      measured: the field of a measured number, which is None in JSON if it was not finite.
+      kind: the NamedTuple class.
+      record: the values by field.
+      measured: name of the field of a measured number, which is null in JSON if not finite.
 
-    Raises TypeError for other fields, and for a value that is not of its field's plain type.
+    Raises TypeError for unknown fields, and for a value that is not of its field's plain type.
     """
     if measured:
         number = record[measured]
@@ -241,7 +248,10 @@ def of_fields(kind: type[One], record: Mapping[str, Any], measured: str = "") ->
 
 
 def read_lines(path: Path, build: Callable[[Mapping[str, Any]], One]) -> list[One]:
-    """Raises ValueError, naming the file and the line, where one is missing or damaged."""
+    """Returns what `build` makes of each line of a file that `write_lines` wrote.
+
+    Raises ValueError, naming the file and the line, if a file is missing or a line is damaged.
+    """
     if not path.exists():
         raise atomic_writes.damaged(path, "it is missing")
     built = []
@@ -257,7 +267,7 @@ def read_lines(path: Path, build: Callable[[Mapping[str, Any]], One]) -> list[On
 def write_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     """Writes a line for each record, with a checksum that `read_lines` checks.
 
-    JSON has no numbers that are not finite: they are written as None.
+    Numbers that are not finite are written as null, since JSON does not have them.
     """
     sealed = (atomic_writes.sealed(_finite(record)) for record in records)
     lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in sealed)

@@ -1,7 +1,7 @@
-"""`Tuning trial`: one variant with one seed, trained and measured.
+"""`Trial`: one variant with one seed, trained and measured.
 
-Its run's directory, runs/VARIANT/seed_S, also has `compare.log`, `failure.txt` (see `failures`) and
-`evaluation/`, what each eval metric measured (see `kept_figures`).
+Its run directory, `runs/VARIANT/seed_S`, also has `compare.log`, `failure.txt` (see `failures`) and
+`evaluation/` with the figures of each eval metric (see `kept_figures`).
 """
 
 import dataclasses
@@ -35,41 +35,41 @@ from .variants import RUNS, SHARED
 
 
 class Trial(NamedTuple):
-    directory: str  # of the comparison
+    directory: str  # the directory of the comparison
     variant: str
     seed: int
-    run: Run  # that trains it
-    facts: VariantFacts  # of the variant
+    run: Run  # the run that trains the trial
+    facts: VariantFacts  # the facts of the variant
     eval_metrics: Sequence[Callable]
-    trusted: tuple[str, ...] = ()  # modules that the run's directory may name
-    earlier: tuple[int, ...] = ()  # steps of checkpoints before its end that are measured too
+    trusted: tuple[str, ...] = ()  # modules that the run directory may name
+    earlier: tuple[int, ...] = ()  # steps of the measured checkpoints before the end of the run
 
     @property
     def name(self) -> str:
-        """Such as "15%, seed 3"."""
+        """The variant and the seed, such as "15%, seed 3"."""
         return f"{self.variant}, seed {self.seed}"
 
     @property
     def folder(self) -> str:
-        """Its run's directory, relative to that of the comparison, with "/"."""
+        """The run directory relative to the directory of the comparison, with "/"."""
         return Path(self.run.run_dir).relative_to(self.directory).as_posix()
 
     @property
     def measured_steps(self) -> tuple[int, ...]:
-        """The steps of the checkpoints that are measured, the last one first: it matters most."""
+        """The steps of the measured checkpoints. The last checkpoint matters most and is first."""
         return (self.run.steps, *self.earlier)
 
     @property
     def state(self) -> "TrialState":
-        """What the files of its run say now."""
+        """The current state of the trial, as read from the files of its run."""
         return TrialState(self)
 
 
 class TrialState:
-    """What the files of a trial's run say.
+    """The state of a trial, as read from the files of its run.
 
-    Each file is read at most once, when something in it is first asked for. To see what a run that
-    is still in progress has done since, take `Tuning trial.state` again.
+    Each file is read at most once, on first use. To see the later progress of a run, take
+    `Trial.state` again.
     """
 
     def __init__(self, trial: Trial):
@@ -82,7 +82,7 @@ class TrialState:
 
     @functools.cached_property
     def measured(self) -> Mapping[int, Sequence[Measured | None]]:
-        """What each eval metric has measured, by the checkpoint's step; None if it has not yet."""
+        """The result of each eval metric by the checkpoint's step; None if not yet measured."""
         trial = self.trial
         return kept_figures.read_measured(
             trial.run.run_dir, trial.measured_steps, trial.eval_metrics, trial.run.corpus
@@ -90,7 +90,7 @@ class TrialState:
 
     @functools.cached_property
     def result(self) -> Result | None:
-        """The result that its training has left; None before the end."""
+        """The result that training has written; None before its end."""
         return local_result(self.trial.run.run_dir)
 
     @property
@@ -114,9 +114,9 @@ class TrialState:
     def measured_share(self) -> float:
         """The share of measurements that have been taken.
 
-        A tuning trial has no eval metrics. Its only measurement is its own evaluation.
+        A tuning trial has no eval metrics; its only measurement is its own evaluation.
         """
-        taken = [one is not None for of_step in self.measured.values() for one in of_step]
+        taken = [kept is not None for step in self.measured.values() for kept in step]
         return statistics.fmean(taken or [self.is_trained])
 
     @property
@@ -135,20 +135,20 @@ class TrialState:
 
     @property
     def refusals(self) -> dict[str, str]:
-        """Why eval metrics could not measure the run, by their names.
+        """The reasons why eval metrics could not measure the run, by the metrics' names.
 
         If an eval metric refused only an earlier checkpoint, the step is part of the name.
         """
-        found: dict[str, str] = {}
+        refusals: dict[str, str] = {}
         eval_metrics = self.trial.eval_metrics
         for eval_metric, *measured in zip(eval_metrics, *self.measured.values()):
             name = name_of_eval_metric(eval_metric, eval_metrics)
-            for step, one in zip(self.measured, measured):
-                if one is not None and one.refusal:
-                    at = "" if step == self.trial.run.steps else f" at step {step}"
-                    found[name + at] = one.refusal
+            for step, kept in zip(self.measured, measured):
+                if kept is not None and kept.refusal:
+                    suffix = "" if step == self.trial.run.steps else f" at step {step}"
+                    refusals[name + suffix] = kept.refusal
                     break
-        return found
+        return refusals
 
 
 def trials_of(
@@ -157,30 +157,32 @@ def trials_of(
     facts: Mapping[str, VariantFacts],
     trusted: Sequence[str] = (),
 ) -> list[Trial]:
-    """Returns the trials of a comparison, by seed first, so that few seeds are soon complete.
+    """Returns the trials of a comparison, ordered by seed, so that each seed is complete early.
 
-    A corpus that has a seed takes the trial's, so that all variants of a seed read the documents in
-    one order.
+    A corpus with a seed takes the seed of the trial. All variants of a seed then read the documents
+    in the same order.
 
     Args:
-      runs: of `variants.runs_of_variants`; their directory, seed and steps are set here.
-      trusted: modules besides those that the comparison names itself.
+      comparison: the comparison.
+      runs: the run of each variant; its directory, seed and steps are set here.
+      facts: the facts of each variant.
+      trusted: trusted modules in addition to those that the comparison names.
     """
     trials = []
     for seed in comparison.seeds:
         for variant, run in runs.items():
-            one = facts[variant]
+            planned = facts[variant]
             folder = f"{RUNS}/{folder_of(variant)}/seed_{seed}"
-            run = dataclasses.replace(run, steps=one.steps)
-            *earlier, _ = measured_steps(run.steps, one.checkpoints, run.checkpoint_every)
-            run = with_checkpoints(run, one.checkpoints)
+            run = dataclasses.replace(run, steps=planned.steps)
+            *earlier, _ = measured_steps(run.steps, planned.checkpoints, run.checkpoint_every)
+            run = with_checkpoints(run, planned.checkpoints)
             trial = trial_of(
                 comparison.directory,
                 folder,
                 variant,
                 seed,
                 run,
-                facts=one,
+                facts=planned,
                 eval_metrics=comparison.eval_metrics,
                 trusted=trusted,
             )
@@ -198,26 +200,32 @@ def trial_of(
     eval_metrics: Sequence[Callable],
     trusted: Sequence[str],
 ) -> Trial:
-    """Returns the trial of a run with a seed, in a folder of a comparison's directory."""
-    where = str(Path(directory) / folder)
-    run = dataclasses.replace(run, corpus=_seeded(run.corpus, seed), run_dir=where, seed=seed)
+    """Returns the trial of a run with a seed, in a folder of the comparison's directory."""
+    run_dir = str(Path(directory) / folder)
+    run = dataclasses.replace(run, corpus=_seeded(run.corpus, seed), run_dir=run_dir, seed=seed)
     modules = tuple(sorted({*trusted, *trust.modules_of(fields_of(run))}))
     return Trial(directory, variant, seed, run, facts, tuple(eval_metrics), modules)
 
 
 def _seeded(corpus: Callable, seed: int) -> Callable:
-    """Returns a corpus that reads documents in the order of a seed, also where it is one that
-    another reads, as within `corpora.validation_split`; as it is where neither has a seed."""
-    one = as_partial(corpus)
-    if "seed" in (parameters(one.function) or {}):
-        return Partial(one.function, **{**one.settings, "seed": seed})
-    if callable(within := one.settings.get("corpus")):
-        return Partial(one.function, **{**one.settings, "corpus": _seeded(within, seed)})
+    """Returns the corpus with the seed that sets the order of its documents.
+
+    If the corpus wraps another one, as `corpora.validation_split` does, the inner corpus is seeded.
+    A corpus without a seed is returned unchanged.
+    """
+    partial = as_partial(corpus)
+    if "seed" in (parameters(partial.function) or {}):
+        return Partial(partial.function, **{**partial.settings, "seed": seed})
+    if callable(inner := partial.settings.get("corpus")):
+        return Partial(partial.function, **{**partial.settings, "corpus": _seeded(inner, seed)})
     return corpus
 
 
 def train_and_measure(trial: Trial) -> int:
-    """Trains a run, or resumes it, and takes the measures that it lacks; returns an exit status."""
+    """Trains or resumes the run of a trial and takes its missing measurements.
+
+    Returns an exit status.
+    """
     keep_compiled()
 
     def work() -> int:
@@ -234,32 +242,38 @@ def train_and_measure(trial: Trial) -> int:
 
 
 def _link_shared(directory: str, run_dir: str) -> None:
-    """Gives a run the vocabulary and tokens that all runs share: hard links, or copies."""
+    """Links the vocabulary and the tokens that all runs share into a run directory.
+
+    Without hard links on the disk, the files are copied.
+    """
     shared = Path(directory) / SHARED
     for file in sorted(path for path in shared.rglob("*") if path.is_file()):
-        own = Path(run_dir) / file.relative_to(shared)
-        if own.exists() or file.name.startswith("."):
+        target = Path(run_dir) / file.relative_to(shared)
+        if target.exists() or file.name.startswith("."):
             continue
-        own.parent.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            os.link(file, own)
-        except OSError:  # a disk without hard links
-            part = own.with_name(f".{own.name}-part")
-            shutil.copyfile(file, part)
-            os.replace(part, own)
+            os.link(file, target)
+        except OSError:  # The disk has no hard links.
+            partial_copy = target.with_name(f".{target.name}-part")
+            shutil.copyfile(file, partial_copy)
+            os.replace(partial_copy, target)
 
 
 def _measure(trial: Trial) -> None:
-    """Takes the measures that a run lacks, and asks those again that could not measure it.
+    """Takes the missing measurements of a run, including those that were refused before.
 
-    Raises ValueError, once the others have measured, naming eval metrics that raised anything else.
+    An eval metric refuses a run with a ValueError, and the reason is kept. Any other exception is a
+    failure of the eval metric.
+
+    Raises ValueError, naming the eval metrics that failed, after all others have measured.
     """
     run = trial.run
     broken = []
     kept_figures.forget_refusals(run.run_dir)
-    for step, of_step in trial.state.measured.items():
+    for step, step_results in trial.state.measured.items():
         subject = Subject(run.run_dir, step, trial.trusted)
-        for eval_metric, measured in zip(trial.eval_metrics, of_step):
+        for eval_metric, measured in zip(trial.eval_metrics, step_results):
             if measured is not None:
                 continue
             name = as_partial(eval_metric).function.__name__

@@ -2,12 +2,12 @@
 
     def repetition(subject: Subject, *, texts: int = 64) -> list[Figure]: ...
 
-The first figure sums the eval metric up and has its name; the others are parts of it. Settings are
-keyword arguments, which a comparison's gin file binds. An eval metric reads the same text for every
-run, draws nothing that the run's seed decides, and raises ValueError where the run's model cannot
-be measured so, saying which can.
+The first figure summarizes the eval metric and has its name. The other figures are its parts.
+Settings are keyword arguments, which the gin file of a comparison binds. An eval metric reads the
+same text for every run, and nothing that it draws depends on the run's seed. If it cannot measure
+the model of a run, it raises ValueError and names the models that it can measure.
 
-`EVAL_METRICS` has those that `pretrax evaluate --eval_metric=NAME` and gin files know by name.
+`EVAL_METRICS` maps the names that `pretrax evaluate --eval_metric=NAME` takes to eval metrics.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""Minimal pairs: does a model find a right text likelier than a wrong one that hardly differs?
+"""Minimal pairs: whether a model gives a correct text more probability than a similar wrong text.
 
-The pairs are made of Python's own library (`comparison.eval_metrics.parts.python_pairs`), or are
-those of BLiMP (Warstadt et al. 2020, arXiv:1912.00582), where a user has its files.
+The pairs are made from Python's own library (`comparison.eval_metrics.parts.python_pairs`), or read
+from the files of BLiMP (Warstadt et al. 2020, arXiv:1912.00582).
 """
 
 import functools
@@ -27,31 +27,34 @@ from .parts.python_pairs import MinimalPair, python_pairs
 from .subject import Subject
 
 FIGURES_VERSION = 1  # see `kept_figures.version_of`
-SEED = 20_240_607  # of noise; the same in every run
-TIE = 1e-6  # of a log-probability: what float32 and the order of a sum may make of equal ones
+SEED = 20_240_607  # seed of the noise, the same for every run
+TIE = 1e-6  # relative difference of log-probabilities that float32 rounding may cause
 
 
 @checked
 def minimal_pairs(
     subject: Subject, *, pairs: Count = 32, blimp: str | None = None, draws: Count = 64
 ) -> list[Figure]:
-    """Share of minimal pairs whose right text is likelier, the mean over kinds; ties count half.
+    """Share of minimal pairs whose correct text is likelier, averaged over kinds; ties count half.
 
-    A text's log-probability is the sum over its tokens; a masked model's pseudo-log-likelihood, of
-    each given all others, as in Salazar et al. 2020. A model that reads and writes is given the
-    tokens that both texts begin with, and scored on the rest. Of block and uniform diffusion, whose
-    tokens are not masked one by one, the bound on the log-probability counts, under noise that both
-    texts share. Of Python's library only pairs of equally many tokens count, so that constant
-    outputs give .5 exactly.
+    The score of a text is the sum of its tokens' log-probabilities. For a masked model it is the
+    pseudo-log-likelihood, in which each token is predicted from all others (Salazar et al. 2020). A
+    model that reads before it writes gets the common beginning of both texts and is scored on the
+    rest. For block and uniform diffusion, which do not mask tokens one by one, the score is the
+    bound on the log-probability under noise that both texts share.
+
+    Pairs from Python's library count only if both texts have the same number of tokens, so that
+    constant outputs score exactly 0.5.
 
     Args:
-      pairs: of each kind.
-      blimp: a folder of BLiMP's JSONL files; its kinds are the `UID`s.
-      draws: of the noise of block and uniform diffusion, for each pair. By 64 of them a masked
-        diffusion model had .637 (±.016) right, and by all masks one by one .651.
+      subject: the run to measure.
+      pairs: number of pairs of each kind.
+      blimp: a folder of BLiMP's JSONL files, whose kinds are the `UID`s.
+      draws: number of draws of the noise of block and uniform diffusion for each pair. A masked
+        diffusion model scored 0.637 (± 0.016) with 64 draws, and 0.651 with each mask alone.
 
-    Raises ValueError for a model that predicts no text, files that hold no pairs, and a run that
-    was trained on the library's files that are held out here.
+    Raises ValueError for a model that does not predict text, for files without pairs, and for a run
+    that was trained on the held-out files of the library.
     """
     trained = subject.trained
     if is_read_by_noise(subject):
@@ -68,13 +71,18 @@ def minimal_pairs(
         ]
         comparable = [pair for pair, (good, bad) in zip(known, lengths) if good == bad]
     if not comparable:
-        raise ValueError("No pair has equally many tokens in both texts: give more pairs.")
+        raise ValueError(
+            "No pair has the same number of tokens in both texts, expected at least one such "
+            "pair: give more pairs."
+        )
     points: dict[str, list[float]] = {}
     for pair, point in zip(comparable, scored(log_probs_of(comparable))):
         points.setdefault(pair.kind, []).append(point)
-    left = len(known) - len(comparable)
-    note = f"{len(comparable)} pairs" + (f"; {left} left out, of unequal length" if left else "")
-    shares = {kind: statistics.fmean(some) for kind, some in points.items()}
+    left_out = len(known) - len(comparable)
+    note = f"{len(comparable)} pairs"
+    if left_out:
+        note += f"; {left_out} left out, of unequal length"
+    shares = {kind: statistics.fmean(kind_points) for kind, kind_points in points.items()}
     mean = statistics.fmean(shares.values())
     return [
         Figure("minimal_pairs", mean, "share", HIGHER, 0.5, note),
@@ -83,7 +91,7 @@ def minimal_pairs(
 
 
 def scored(log_probs_of_texts: Sequence[float]) -> list[float]:
-    """Returns 1 for each pair whose right text is likelier, 0 if it is the other, ½ for a tie.
+    """Returns 1 for each pair whose correct text is likelier, 0 if the wrong one is, ½ for a tie.
 
     >>> scored([-7.0, -9.0, -8.0, -8.0])  # right, wrong, right, wrong
     [1.0, 0.5]
@@ -97,19 +105,21 @@ def scored(log_probs_of_texts: Sequence[float]) -> list[float]:
 def log_probs_by_form(
     trained: Trained, reading: LikelihoodForm, pairs: Sequence[MinimalPair]
 ) -> list[float]:
-    """Returns the log-probability of the right and of the wrong text of each pair in turn."""
+    """Returns the log-probabilities of the correct and the wrong text of each pair in turn."""
     texts = []
     for pair in pairs:
         good = trained.encode(pair.good)
         bad = trained.encode(pair.bad)
         shared = _shared(good, bad) if reading.kind in AFTER_READING else 0
         texts += [(good[:shared], good[shared:]), (bad[:shared], bad[shared:])]
-    return [math.fsum(one) for one in log_probs(trained, reading, texts)]
+    return [math.fsum(token_log_probs) for token_log_probs in log_probs(trained, reading, texts)]
 
 
 def log_probs_by_noise(subject: Subject, pairs: Sequence[MinimalPair], draws: int) -> list[float]:
-    """Returns a bound on the log-probability of the right and of the wrong text of each pair in
-    turn, the mean over draws of noise that the two share."""
+    """Returns bounds on the log-probabilities of the correct and the wrong text of each pair.
+
+    A bound is the mean over draws of noise, which both texts of a pair share.
+    """
     encode = subject.trained.encode
     texts = [np.array(encode(text)) for pair in pairs for text in (pair.good, pair.bad)]
     keys = jax.random.split(jax.random.key(SEED), (draws, len(pairs)))
@@ -118,23 +128,23 @@ def log_probs_by_noise(subject: Subject, pairs: Sequence[MinimalPair], draws: in
 
 
 def _shared(good: list[int], bad: list[int]) -> int:
-    """Returns how many tokens both begin with, and at least one is left of each."""
+    """Returns the length of the common beginning; at least one token of each text is not in it."""
     return len(os.path.commonprefix([good[:-1], bad[:-1]]))
 
 
 def blimp_pairs(folder: str, count: int) -> list[MinimalPair]:
     """Returns the first `count` pairs of each `UID` of a folder's JSONL files.
 
-    Raises ValueError, with file and line, for what is no such file, or a folder without any.
+    Raises ValueError, with file and line, for a damaged file, or for a folder without pairs.
     """
     pairs: dict[str, list[MinimalPair]] = {}
     for path in sorted(Path(folder).glob("*.jsonl")):
-        for one in good(raw_documents(str(path), _sentences)):
-            uid = str(one.fields.get("UID", path.stem))
-            pairs.setdefault(uid, []).append(MinimalPair(uid, *one.text))
+        for record in good(raw_documents(str(path), _sentences)):
+            uid = str(record.fields.get("UID", path.stem))
+            pairs.setdefault(uid, []).append(MinimalPair(uid, *record.text))
     if not pairs:
         raise ValueError(f"{folder} holds no pairs: expected a folder of BLiMP's files, *.jsonl.")
-    return [pair for some in pairs.values() for pair in some[:count]]
+    return [pair for uid_pairs in pairs.values() for pair in uid_pairs[:count]]
 
 
 def _sentences(line: dict) -> tuple[str, str]:

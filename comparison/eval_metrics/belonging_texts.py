@@ -1,4 +1,4 @@
-"""Pairs of texts of a synthetic task: can a model recognize two texts that follow one another?"""
+"""Pairs of texts of a synthetic task: whether a model knows that one text follows the other."""
 
 import math
 from collections.abc import Sequence
@@ -16,49 +16,48 @@ from .parts.ranking import share_right
 from .subject import Subject
 
 FIGURES_VERSION = 1  # see `kept_figures.version_of`
-_LEAST = 1e-30  # a probability, so that none has a logarithm of minus infinity
+_LEAST = 1e-30  # smallest probability whose logarithm is taken, so that it stays finite
 
 
 @checked
 def synthetic_pairs(subject: Subject) -> list[Figure]:
-    """Share of the pairs of texts of a run's synthetic task that the model prefers to the wrong
-    ones.
+    """Share of the task's pairs of texts that the model prefers to the wrong pairs.
 
-        synthetic_pairs              of the kind that the synthetic task names first
-        synthetic_pairs/order        of each kind
+    - `synthetic_pairs`: the share for the kind of pairs that the synthetic task names first.
+    - `synthetic_pairs/KIND`: the share for each kind, such as `synthetic_pairs/order`.
 
-    A model is asked as it was trained: one whose objective judges pairs by how much likelier it
-    holds its class for texts that follow one another, in order, than the other; any other by the
-    likelihood of both texts as one. That of a model that predicts masks is each token's given all
-    others (Salazar et al. 2020, arXiv:1910.14659), and that of one that reads before it writes is
-    of the second text given the first. Ties count half: a model that knows nothing has .5.
+    A model whose objective judges pairs is scored by the log-odds of its class for texts that
+    follow one another. Any other model is scored by the likelihood of both texts as one text. For a
+    model that predicts masks, this is the pseudo-likelihood (Salazar et al. 2020,
+    arXiv:1910.14659). For a model that reads before it writes, it is the likelihood of the second
+    text given the first. Ties count half, so a model without knowledge scores 0.5.
 
-    Raises ValueError for a run whose corpus is no synthetic task, for a synthetic task without
-    pairs, and for a model that neither judges pairs nor gives a likelihood.
+    Raises ValueError if the corpus of the run is not a synthetic task with pairs, and for a model
+    that neither judges pairs nor gives a likelihood.
     """
     trained = subject.trained
     pairs = synthetic_task_of(subject).pairs
     if not pairs:
         raise ValueError(
-            "Got a synthetic task without `pairs`, expected texts of which one follows the other: "
-            "measure a "
-            "run of one that has them, such as runs/processes.gin."
+            "Got a synthetic task without `pairs`, expected one with pairs of texts that follow "
+            "one another: measure a run of such a task, for example runs/processes.gin."
         )
     if "pair" in trained.model.heads:
         score = _judged
         how = "judged by the model's head"
     else:
         kind = reading_of(trained).kind
-        kind = PSEUDO if kind == BOUND else kind  # which `log_probs` gives of either
+        kind = PSEUDO if kind == BOUND else kind  # `log_probs` gives the same for both kinds.
         score = _likelihoods
         how = f"by {kind} likelihood"
-    rights, wrongs = (score(trained, some) for some in zip(*((x.right, x.wrong) for x in pairs)))
+    rights = score(trained, [pair.right for pair in pairs])
+    wrongs = score(trained, [pair.wrong for pair in pairs])
     points = [share_right(np.array(both), 0) for both in zip(rights, wrongs)]
     figures = []
     for kind in dict.fromkeys(pair.kind for pair in pairs):
-        of_kind = [point for pair, point in zip(pairs, points) if pair.kind == kind]
-        note = f"{len(of_kind)} pairs, {how}"
-        share = float(np.mean(of_kind))
+        kind_points = [point for pair, point in zip(pairs, points) if pair.kind == kind]
+        note = f"{len(kind_points)} pairs, {how}"
+        share = float(np.mean(kind_points))
         figures.append(Figure(f"synthetic_pairs/{kind}", share, "share", HIGHER, 0.5, note))
     return [figures[0]._replace(name="synthetic_pairs"), *figures]
 
@@ -74,12 +73,12 @@ def _judged(trained: Trained, pairs: Sequence[Texts]) -> list[float]:
 
 
 def _likelihoods(trained: Trained, pairs: Sequence[Texts]) -> list[float]:
-    """Returns the log-likelihood of both texts as one."""
+    """Returns the log-likelihood of the two texts of each pair as one text."""
     reading = reading_of(trained)
     texts = []
     for first, second in pairs:
         whole = trained.encode(f"{first} {second}")
         read = len(trained.encode(first))
-        given = read if reading.kind in AFTER_READING else 0
-        texts.append((whole[:given], whole[given:]))
-    return [math.fsum(one) for one in log_probs(trained, reading, texts)]
+        start = read if reading.kind in AFTER_READING else 0
+        texts.append((whole[:start], whole[start:]))
+    return [math.fsum(token_log_probs) for token_log_probs in log_probs(trained, reading, texts)]

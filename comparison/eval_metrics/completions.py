@@ -1,4 +1,4 @@
-"""Beginnings of a world's documents: are they completed to what may be a document?"""
+"""Completion of beginnings of a synthetic task's documents, judged by the task itself."""
 
 import numpy as np
 
@@ -15,40 +15,39 @@ FIGURES_VERSION = 1  # see `kept_figures.version_of`
 
 @checked
 def synthetic_completions(subject: Subject, *, texts: AtLeastTwo = 64) -> list[Figure]:
-    """Share of held-out beginnings that the model completes to a text that its synthetic task
-    accepts.
+    """Share of held-out beginnings that the model completes to a text that the task accepts.
 
-    Documents are cut after half of their words, and completed by samples at temperature 1, as
-    Allen-Zhu & Li 2023 (arXiv:2305.13673) do. A model that predicts masks is given as many as the
-    true rest has tokens, and fills them in any order. The baseline completes each beginning by the
-    rest of the document before.
+    Documents are cut after half of their words and completed by samples at temperature 1, as in
+    Allen-Zhu & Li 2023 (arXiv:2305.13673). A model that predicts masks gets one mask for each token
+    of the true rest, and fills the masks in any order. The baseline completes each beginning with
+    the rest of the previous document.
 
     Args:
-      texts: the first held-out documents, so many.
+      subject: the run to measure, trained on a synthetic task with `accepts`.
+      texts: number of held-out documents, from the first on.
 
-    Raises ValueError for a run whose corpus is no synthetic task, or one that holds out a single
-    document or does not say what it accepts, and for a model that does not continue texts.
+    Raises ValueError if the corpus of the run is not such a synthetic task or holds out a single
+    document, and for a model that does not continue texts.
     """
     task = synthetic_task_of(subject)
     trained = subject.trained
     if task.accepts is None:
         raise ValueError(
-            "Got a synthetic task without `accepts`, expected a function that says whether a text "
-            "may be a "
-            "document: measure a run of one that has it, such as corpora/grammar.gin."
+            "Got a synthetic task without `accepts`, expected one with a function that says "
+            "whether a text may be a document: measure a run of such a task, for example "
+            "corpora/grammar.gin."
         )
     if len(task.heldout) < 2:
         raise ValueError(
-            "Got a synthetic task with one held-out document, expected two or more, since the "
-            "baseline ends "
-            "one as another: let the synthetic task hold out more."
+            "Got a synthetic task with one held-out document, expected at least two, since the "
+            "baseline completes one document with another: let the synthetic task hold out more."
         )
     halves = [_halves(document) for document in task.heldout[:texts]]
     befores, rests = zip(*halves)
     completed = _completed(trained, befores, rests)
     share, baseline = (
-        float(np.mean([bool(task.accepts(text)) for text in some]))
-        for some in (completed, map(" ".join, zip(befores, [rests[-1], *rests])))
+        float(np.mean([bool(task.accepts(text)) for text in texts_to_judge]))
+        for texts_to_judge in (completed, map(" ".join, zip(befores, [rests[-1], *rests])))
     )
     note = f"{len(halves)} beginnings, 1.00 of the true texts"
     if continuing_mode(trained) in IN_MASKS:
@@ -67,16 +66,16 @@ def _halves(document: str) -> tuple[str, str]:
 
 
 def _completed(trained: Trained, befores, rests) -> list[str]:
-    """Returns the texts that begin so, as the model completes them."""
+    """Returns the whole texts: each beginning with the model's completion."""
     sizes = [len(trained.encode(f" {rest}")) for rest in rests]
     decoding = Decoding(max_new=2 * max(sizes), temperature=1.0)
     if (mode := continuing_mode(trained)) in IN_MASKS:
-        end = trained.decode([trained.ids.eos])  # which closes every document of training
+        end = trained.decode([trained.ids.eos])  # It ends every document of training.
         masked = [f"{before} {'[MASK]' * size}{end}" for before, size in zip(befores, sizes)]
-        found = answer(
+        records = answer(
             trained, mode, [{"text": text} for text in masked], unmasking_options(decoding)
         )
-        return [one["answer"].replace(end, "").strip() for one in found]
+        return [record["answer"].replace(end, "").strip() for record in records]
     gaps = [Gap(before, rest, "") for before, rest in zip(befores, rests)]
     written = continued(trained, gaps, decoding)
     return [f"{before} {rest.strip()}" for before, rest in zip(befores, written)]

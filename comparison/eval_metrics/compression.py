@@ -1,7 +1,8 @@
-"""Bits per byte of held-out text, under the name of what a model can compute of it.
+"""Bits per byte of held-out text, with a unit that says what the model can compute.
 
-Held-out documents are cut into rows, the same for every run of a corpus. A token is predicted from
-its row alone, and counts once; ends of documents do not. Bytes are those of the text in UTF-8.
+Held-out documents are cut into rows, which are the same for every run of a corpus. Each token is
+predicted from its row alone and counts once. Ends of documents do not count. Bytes are the bytes of
+the text in UTF-8.
 """
 
 import math
@@ -34,8 +35,8 @@ from .parts.noise import is_read_by_noise, nats_by_noise
 from .subject import Subject
 
 FIGURES_VERSION = 1  # see `kept_figures.version_of`
-SEED = 20_200_102  # of the positions and masks that are drawn; the same in every run
-BY_NOISE = "by noise"  # a bound, by the noise of training
+SEED = 20_200_102  # seed of the drawn positions and masks, the same for every run
+BY_NOISE = "by noise"  # a bound on the likelihood that uses the noise of training
 UNITS = {
     EXACT: "bits per byte",
     BOUND: "bits per byte, upper bound",
@@ -53,7 +54,7 @@ NOTES = {
     BY_BLANK: "of the second half of each row, which fills a blank after the first: training had "
     "no blanks of that length",
     BY_RESTORING: "of the second half of each row, after the first is restored from itself",
-    PSEUDO: "each token given all others of its row, which is no probability of the text",
+    PSEUDO: "each token given all others of its row, which is not a probability of the text",
 }
 
 
@@ -61,13 +62,13 @@ class HeldoutRow(NamedTuple):
     """Consecutive tokens of a held-out document."""
 
     tokens: np.ndarray  # i32[n], n >= 2
-    bytes: int  # of its text
-    rest_bytes: int  # of the text of its second half, tokens[n // 2:]
+    bytes: int  # number of bytes of its text
+    rest_bytes: int  # number of bytes of the text of its second half, tokens[n // 2:]
 
 
 class Nats(NamedTuple):
-    total: float  # of all tokens that were predicted
-    error: float | None = None  # standard error of the total, where positions or masks were drawn
+    total: float  # nats of all predicted tokens
+    error: float | None = None  # standard error of the total; None if nothing was drawn
 
 
 Even = Annotated[int, Ge(2), MultipleOf(2)]
@@ -82,23 +83,24 @@ def bits_per_byte(
     positions: AtLeastTwo = 2000,
     draws: Even = 16,
 ) -> list[Figure]:
-    """Bits per byte of held-out text, of what the unit says: see `UNITS` and `NOTES`.
+    """Bits per byte of held-out text, in the unit that the model allows (see `UNITS`, `NOTES`).
 
-    Figures of different units are not comparable: to predict a token between others, as for pseudo
-    bits per byte (Salazar et al. 2020, arXiv:1910.14659), is easier than after others. The baseline
-    predicts the same tokens by their frequencies in training text. What is drawn has a standard
-    error, as a part.
+    Figures of different units are not comparable. For example, pseudo bits per byte (Salazar et al.
+    2020, arXiv:1910.14659) predict a token from both sides, which is easier than from the left. The
+    baseline predicts the same tokens by their frequencies in training text. If positions or masks
+    are drawn, the part `standard_error` gives the standard error.
 
     Args:
-      tokens: of held-out text.
-      row_tokens: of each row.
-      positions: that a masked model predicts, of all in the text, drawn at equal rates.
-      draws: of hidden tokens for each row, of masked diffusion. The number of hidden tokens is
-        stratified, and uniform in 1 … n, whose mean is the bound exactly (Nie et al. 2025,
-        arXiv:2502.09992, equation 6). Of block and uniform diffusion, whose tokens are not hidden
-        one by one: of noise, as in training.
+      subject: the run to measure.
+      tokens: number of tokens of held-out text.
+      row_tokens: number of tokens of each row.
+      positions: number of positions that a masked model predicts, drawn uniformly from the text.
+      draws: number of draws of hidden tokens per row for masked diffusion. The number of hidden
+        tokens is stratified and uniform in 1 … n, so its mean is exactly the bound (Nie et al.
+        2025, arXiv:2502.09992, equation 6). For block and uniform diffusion, which do not hide
+        tokens one by one, the number of draws of training noise.
 
-    Raises ValueError for a model that predicts no text, and a corpus without text.
+    Raises ValueError for a model that does not predict text, and for a corpus without text.
     """
     trained = subject.trained
     corpus = subject.plan.corpus
@@ -115,10 +117,10 @@ def bits_per_byte(
     elif kind == BY_NOISE:
         nats = noised_nats(subject, predicted, draws)
     else:
-        found = log_probs(trained, reading_of(trained), pairs)
-        nats = Nats(-math.fsum(x for one in found for x in one))
+        row_log_probs = log_probs(trained, reading_of(trained), pairs)
+        nats = Nats(-math.fsum(x for row in row_log_probs for x in row))
     size = sum(row.rest_bytes if halved else row.bytes for row in rows)
-    bits = 1 / math.log(2) / size  # a byte, of a nat of the whole text
+    bits = 1 / math.log(2) / size  # bits per byte for each nat of the whole text
     baseline = unigram_nats(corpus, predicted, 8 * tokens) * bits
     unit = UNITS[kind]
     note = f"{NOTES[kind]}; rows of {row_tokens} tokens"
@@ -129,20 +131,20 @@ def bits_per_byte(
 
 
 def _kind(subject: Subject) -> str:
-    """Returns what can be computed: by a prompt form, or else by the objective's own noise."""
+    """Returns the kind of likelihood: of a prompt form, or of the objective's own noise."""
     return BY_NOISE if is_read_by_noise(subject) else reading_of(subject.trained).kind
 
 
 def heldout_rows(corpus: Corpus, tokens: int, row_tokens: int) -> list[HeldoutRow]:
-    """Returns rows of the first held-out documents, of `row_tokens` and fewer at their ends.
+    """Returns rows of `row_tokens` of the first held-out documents; the last row may be shorter.
 
-    Bytes are differences of decoded pieces that begin a row earlier, for a token that is decoded
-    alone may lose its space, and part of a character is no text.
+    Bytes are differences between decoded pieces that begin one row earlier. A token decoded alone
+    may lose its space, and a part of a character cannot be decoded.
     """
     if corpus.codec is None:
         raise ValueError(
-            "The corpus is of token ids without text, so there are no bytes: expected a corpus of "
-            "text."
+            "The corpus has token ids without text, so its bytes are not known, expected a corpus "
+            "with text."
         )
     decode = corpus.codec.decode
     rows = []
@@ -151,22 +153,22 @@ def heldout_rows(corpus: Corpus, tokens: int, row_tokens: int) -> list[HeldoutRo
         tokens -= document.size
         for first in range(0, document.size - 1, row_tokens):
             row = document[first : first + row_tokens]
-            before = document[max(first - row_tokens, 0) :]  # what comes before the row, and it
-            given = first - max(first - row_tokens, 0)
+            context = document[max(first - row_tokens, 0) :]  # from the previous row on
+            context_size = first - max(first - row_tokens, 0)
             start, middle, end = (
-                len(decode(before[: given + size].tolist()).encode())
+                len(decode(context[: context_size + size].tolist()).encode())
                 for size in (0, row.size // 2, row.size)
             )
             rows.append(HeldoutRow(row, end - start, end - middle))
     if not rows:
         raise ValueError(
-            "The held-out text has no two tokens in a row: give more tokens, or longer text."
+            "The held-out text has no row of two tokens: give more tokens, or longer text."
         )
     return rows
 
 
 def unigram_nats(corpus: Corpus, rows: Sequence[np.ndarray], tokens: int) -> float:
-    """Returns the nats of these tokens by their frequencies in `tokens` of training text."""
+    """Returns the nats of these rows by token frequencies in `tokens` tokens of training text."""
     stream = corpus.train(0, 1)
     counts = np.zeros((2, corpus.ids.size))
     while counts[0].sum() < tokens:
@@ -177,22 +179,23 @@ def unigram_nats(corpus: Corpus, rows: Sequence[np.ndarray], tokens: int) -> flo
 
 
 def pseudo_nats(trained: Trained, rows: Sequence[np.ndarray], positions: int) -> Nats:
-    """Returns the pseudo-log-likelihood of all tokens, estimated from some of their positions."""
+    """Returns the negative pseudo-log-likelihood of all tokens, estimated from drawn positions."""
     every = [(row, k) for row, tokens in enumerate(rows) for k in range(tokens.size)]
     count = min(positions, len(every))
     drawn = np.random.default_rng(SEED).choice(len(every), count, replace=False)
     hidden = [(rows[every[i][0]], [every[i][1]]) for i in drawn]
     nats = -np.concatenate(hidden_log_probs(trained, hidden))
-    left = 1 - count / len(every)  # of the variance: all positions would leave nothing to chance
-    error = nats.std(ddof=1) * math.sqrt(left / count)
+    # Finite population correction: the error is 0 if all positions are predicted.
+    remaining = 1 - count / len(every)
+    error = nats.std(ddof=1) * math.sqrt(remaining / count)
     return Nats(len(every) * float(nats.mean()), len(every) * float(error))
 
 
 @checked
 def diffusion_nats(trained: Trained, rows: Sequence[np.ndarray], draws: Even) -> Nats:
-    """Returns the bound on the nats of all tokens that masked diffusion gives.
+    """Returns the masked-diffusion bound on the nats of all tokens.
 
-    Two independent estimates of each row are averaged; their differences give the standard error.
+    Two independent estimates of each row are averaged. Their differences give the standard error.
     """
     random = np.random.default_rng(SEED)
     hidden = []
@@ -201,16 +204,16 @@ def diffusion_nats(trained: Trained, rows: Sequence[np.ndarray], draws: Even) ->
         shares = (strata + random.random(draws)) / (draws // 2)
         counts = 1 + np.floor(tokens.size * shares).astype(int)
         hidden += [(tokens, random.choice(tokens.size, k, replace=False)) for k in counts]
-    found = hidden_log_probs(trained, hidden)
-    nats = [-x.sum() * tokens.size / x.size for x, (tokens, _) in zip(found, hidden)]
+    log_probs_of_hidden = hidden_log_probs(trained, hidden)
+    nats = [-x.sum() * tokens.size / x.size for x, (tokens, _) in zip(log_probs_of_hidden, hidden)]
     halves = np.reshape(nats, (len(rows), 2, draws // 2)).mean(-1)
     return Nats(float(halves.mean(1).sum()), float(np.sqrt(np.sum(np.diff(halves) ** 2) / 4)))
 
 
 def noised_nats(subject: Subject, rows: Sequence[np.ndarray], draws: int) -> Nats:
-    """Returns the bound on the nats of all tokens that the loss of the run's own objective gives.
+    """Returns the bound on the nats of all tokens by the loss of the run's own objective.
 
-    Each of the draws has noise of its own for every row; how they differ gives the standard error.
+    Every draw has different noise for every row. The spread of the draws gives the standard error.
     """
     keys = jax.random.split(jax.random.key(SEED), (draws, len(rows)))
     totals = nats_by_noise(subject, rows, keys).sum(axis=1)

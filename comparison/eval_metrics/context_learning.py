@@ -1,4 +1,4 @@
-"""Learning in context: what a model makes of the examples before a question."""
+"""Learning in context: how well a model uses the examples before a question."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -13,7 +13,7 @@ from .known_answers import figures_of_questions
 from .subject import Subject
 
 FIGURES_VERSION = 1  # see `kept_figures.version_of`
-SEED = 20_220_801  # of the questions; a corpus of this seed alone would train on them
+SEED = 20_220_801  # seed of the questions; only a corpus with this seed would train on them
 
 
 @checked
@@ -23,20 +23,21 @@ def in_context(
     shots: Annotated[Sequence[Natural], MinLen(1)] = (0, 1, 2, 4, 8),
     examples: Count = 200,
 ) -> list[Figure]:
-    """Does a model learn from the examples before a question? Share right, by their number.
+    """Share of questions answered correctly, by the number of examples before the question.
 
-    A question is a list of `corpora.synthetic_tasks.labeled_words`, whose labels mean something in
-    that list only, up to the label of its last word. The first figure is that after the most
-    examples, the others those after fewer: the last of the same list. Notes say how often a reader
-    is right who knows the kinds of words and reads all.
+    A question is a list of `corpora.synthetic_tasks.labeled_words` up to the label of its last
+    word. Labels have a meaning in that list only. The first figure is for the largest number of
+    examples, and the parts are for each number. Fewer examples are the last ones of the same list.
+    The notes give the share of a reader who knows the kinds of words and reads all examples.
 
         in_context(subject, shots=(0, 16))     # figures in_context, in_context/0_shots, …/16_shots
 
     Args:
+      subject: the run to measure.
       shots: numbers of examples before a question.
-      examples: questions of each.
+      examples: number of questions for each number of examples.
 
-    Raises ValueError for a model that gives no probability to text.
+    Raises ValueError for a model that does not give text a probability.
     """
     few_to_many = sorted(set(shots))
     questions = list_questions(np.random.default_rng(SEED), few_to_many, examples)

@@ -1,4 +1,4 @@
-"""What a run's training cost, and how much of its text it learned from."""
+"""The cost of a run's training, and the number of targets that it learned from."""
 
 import itertools
 import statistics
@@ -22,21 +22,23 @@ FIGURES_VERSION = 1  # see `kept_figures.version_of`
 
 @checked
 def cost(subject: Subject, *, steps: Count = 8) -> list[Figure]:
-    """What a run took: FLOPs for each token of text, and what they paid for.
+    """Training FLOPs per token of text, and related counts.
 
-        cost                            FLOPs, forward and backward, for each token of text
-        cost/targets_per_token          losses for each token of text, in corrupted batches
-        cost/targets_per_token/TERM     those of each term, of a loss of several
-        cost/parameters
-        cost/tokens_seen                tokens of text up to the checkpoint, before corruption
-        cost/seconds_per_step           the median of what the run logged, on its own machine
+    - `cost`: FLOPs, forward and backward, per token of text.
+    - `cost/targets_per_token`: targets of the loss per token of text, in corrupted batches.
+    - `cost/targets_per_token/TERM`: targets of each term, if the loss has several terms.
+    - `cost/parameters`: number of parameters.
+    - `cost/tokens_seen`: tokens of text up to the checkpoint, before corruption.
+    - `cost/seconds_per_step`: median of the seconds that the run logged on its own machine; left
+      out if the run logged no speed.
 
-    A run that logged no speed has no seconds. None of them is better or worse by itself.
+    A larger or smaller value of these figures is neither better nor worse.
 
     Args:
-      steps: whose batches are corrupted, to count their targets.
+      subject: the run to measure.
+      steps: number of steps whose batches are corrupted to count their targets.
     """
-    # The rows of a step are counted on one device: over those that there are they need not divide.
+    # Plan for one device, since the rows of a step may not divide among all devices.
     plan = subject.plan._replace(mesh=make_mesh(devices=jax.devices()[:1]))
     step = subject.saved.step
     tokens = tokens_of(plan, step)
@@ -57,18 +59,20 @@ def cost(subject: Subject, *, steps: Count = 8) -> list[Figure]:
 
 
 def targets_per_token(plan: Plan, steps: int) -> dict[str, float]:
-    """Returns how often each term of the loss has a target, for each token of text read; see
-    `budgets.targets_of_steps`."""
+    """Returns the number of targets per token of text, by term of the loss.
+
+    Targets are counted as in `budgets.targets_of_steps`.
+    """
     tokens = 0
-    found = Counter[str]()
+    counts = Counter[str]()
     for rows, targets in itertools.islice(targets_of_steps(plan), steps):
         tokens += sum(int((group.segments > 0).sum()) for group in rows)
-        found.update(targets)
-    return {name: number / tokens for name, number in found.items()}
+        counts.update(targets)
+    return {name: number / tokens for name, number in counts.items()}
 
 
 def seconds_per_step(run_dir: str, step: int) -> float | None:
-    """Returns the median over what the run logged up to a step; None where it logged no speed."""
+    """Returns the median of the logged seconds per step up to a step; None if none are logged."""
     seconds = [
         entry["text_tokens"] / entry["tokens_per_second"]
         for entry in read_metrics(run_dir)

@@ -16,7 +16,8 @@ from .parts.probing import HELD_EVERY
 from .subject import Subject
 
 FIGURES_VERSION = 1  # see `kept_figures.version_of`
-# few labeled examples are drawn until there are so many, or so often
+# Small sets of labeled examples are drawn several times: up to MOST_DRAWS times, and until DRAWN
+# examples are drawn in total.
 MOST_DRAWS = 3
 DRAWN = 100
 
@@ -34,24 +35,29 @@ def finetune(
     module: str | None = None,
     data_dir: str | None = None,
 ) -> list[Figure]:
-    """How many held-out texts does the model classify rightly after fine-tuning?
+    """Metrics of the task on held-out texts after fine-tuning.
 
-    Beside it stands the same model from scratch: fresh parameters, as the run's seed draws them,
-    fine-tuned by the same recipe on the same examples, that of
-    `comparison.eval_metrics.parts.finetuning_recipe`. `/gain` is what pre-training is worth.
+    The parts `/from_scratch` are of the same model with fresh parameters, as the run's seed draws
+    them, fine-tuned on the same examples. `/gain` is the benefit of pre-training. The recipe is
+    that of `comparison.eval_metrics.parts.finetuning_recipe`.
 
         finetune(subject, task="python_word_kinds", labels=[10, 100, 1000])
 
     Args:
-      task, module, data_dir: see `comparison.eval_metrics.parts.class_tasks.class_task`.
-      labels: numbers of training examples, for each of which there is a figure, `/at_10`; few are
-        drawn up to three times, and the figure is the mean. The first figure is of all examples.
-      steps, batch_size: of the training at each of `peaks`.
-      peaks: peak learning rates, relative to the size of a parameter, to choose from by a part of
-        the training examples.
-      tokens: of a text at most; the others are cut off.
+      subject: the run to measure.
+      task: a task with classes, such as "python_modules" or "glue_mrpc" (see
+        `comparison.eval_metrics.parts.class_tasks.class_task`).
+      labels: numbers of training examples, each with figures such as `/at_10`. Small numbers are
+        drawn up to three times and averaged. The first figure uses all examples.
+      steps: number of steps of each training.
+      peaks: peak learning rates, relative to the size of a parameter. The best one is chosen on a
+        part of the training examples.
+      batch_size: number of examples of each step.
+      tokens: number of tokens to which texts are cut.
+      module: a module that registers the task.
+      data_dir: the folder of TensorFlow Datasets that has the task's data.
 
-    Raises ValueError as `class_task`, and for more labels than there are training examples.
+    Raises ValueError for an unsuitable task, and for more labels than training examples.
     """
     examples = class_task(subject, task, module, data_dir, of_words=True)
     classes, labels_N = np.unique(examples.labels["train"], return_inverse=True)
@@ -65,8 +71,8 @@ def finetune(
     starts = {"": subject.trained, "/from_scratch": from_scratch(subject.trained, subject.seed)}
 
     def measured(name: str, draws: Sequence[np.ndarray]) -> tuple[list[Figure], ...]:
-        """Returns the figures of the pre-trained model, of that from scratch, and the gain."""
-        of_starts = []
+        """Returns the figures of the pre-trained model, of the fresh model, and the gain."""
+        start_figures = []
         for start, trained in starts.items():
             model = finetuned(
                 trained, examples.texts["train"], words["train"], labels_N, draws, recipe
@@ -74,32 +80,33 @@ def finetune(
             predicted_DxN = classes[
                 model.predict(examples.texts["validation"], words["validation"])
             ].tolist()
-            of_draws = [class_figures(name + start, examples, one) for one in predicted_DxN]
+            draw_figures = [
+                class_figures(name + start, examples, predicted_N) for predicted_N in predicted_DxN
+            ]
             rates = peak_figures(name + start, model.peak, peaks)
-            of_starts.append([*map(_mean, zip(*of_draws)), *rates])
-        (first, *_), (scratch, *_) = of_starts
+            start_figures.append([*map(_mean, zip(*draw_figures)), *rates])
+        (first, *_), (scratch, *_) = start_figures
         gain = Figure(f"{name}/gain", first.value - scratch.value, first.unit, HIGHER, 0.0)
-        return *of_starts, [gain]
+        return *start_figures, [gain]
 
     pre_trained, scratch, gain = measured("finetune", [np.arange(labels_N.size)])
     pre_trained[0] = pre_trained[0]._replace(note=f"{labels_N.size:,} labeled examples")
-    found = [*pre_trained, *scratch, *gain]
-    found += bag_figures("finetune", examples, classes_by_words(examples))
+    figures = [*pre_trained, *scratch, *gain]
+    figures += bag_figures("finetune", examples, classes_by_words(examples))
     for number in labels:
-        found += [
-            one for one, *_ in measured(f"finetune/at_{number}", draws_of(labels_N.size, number))
-        ]
-    return found
+        draws = draws_of(labels_N.size, number)
+        figures += [first for first, *_ in measured(f"finetune/at_{number}", draws)]
+    return figures
 
 
 def _mean(figures: Sequence[Figure]) -> Figure:
-    """Returns a figure whose value is the mean of those of several draws."""
+    """Returns the figure whose value is the mean over several draws."""
     note = f"mean of {len(figures)} draws" if len(figures) > 1 else ""
     return figures[0]._replace(value=statistics.fmean(f.value for f in figures), note=note)
 
 
 def draws_of(examples: int, number: int) -> list[np.ndarray]:
-    """Returns draws of so many training examples.
+    """Returns draws of `number` of the training examples.
 
     >>> [len(draws_of(1000, number)) for number in (10, 50, 100)]
     [3, 2, 1]

@@ -1,4 +1,4 @@
-"""What a model writes: does it parse, is it what stood there, does it repeat itself?"""
+"""Quality of generated text: similarity to the true text, whether it parses, and repetition."""
 
 import collections
 import dataclasses
@@ -20,32 +20,33 @@ from .subject import Subject
 
 FIGURES_VERSION = 1  # see `kept_figures.version_of`
 SAMPLED: dict[str, Any] = dict(temperature=1.0, top_p=0.95)
-GRAM = 4  # words, whose repetition within a text is counted
+GRAM = 4  # number of words of the n-grams whose repetition within a text is counted
 IN_MASKS = ("unmask", "denoise")  # modes that write into a given number of masks
-PAIR = 2  # words, of which the different ones of all texts are counted
+PAIR = 2  # number of words of the n-grams whose diversity over all texts is counted
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 @checked
 def continuation(subject: Subject, *, prompts: Count = 64, max_new: Count = 48) -> list[Figure]:
-    """How a model continues Python functions that it was not trained on, greedily and sampled.
+    """Quality of continuations of held-out Python functions, greedy and sampled.
 
-        continuation                   edit similarity to the true text of as many tokens
-        continuation/exact_match       share whose next line is the true one
-        continuation/parses            share that parses: see `python_prompts.continues_to_parse`
-        continuation/repetition        share of runs of four words that stood there before
-        continuation/distinct          different pairs of words / pairs, over all texts
-        continuation/sampled/…         the same of samples, at temperature 1 and top-p .95
+    - `continuation`: edit similarity to the true text of the same number of tokens.
+    - `continuation/exact_match`: share whose next line is the true line.
+    - `continuation/parses`: share that parses (see `python_prompts.continues_to_parse`).
+    - `continuation/repetition`: share of runs of four words that occurred earlier in the text.
+    - `continuation/distinct`: different pairs of words over all pairs of words, in all texts.
+    - `continuation/sampled/…`: the same for samples at temperature 1 and top-p 0.95.
 
-    The baseline of each writes the last line again and again, which parses and means nothing. Notes
-    give the figures of the true text. A model that predicts masks fills `max_new` of them after the
-    beginning: see `in_masks`.
+    The baseline repeats the last line of the prompt, which often parses but means nothing. The
+    notes give the figures of the true text. A model that predicts masks fills `max_new` masks after
+    the beginning (see `in_masks`).
 
     Args:
-      prompts: beginnings of functions and classes.
-      max_new: tokens that are written.
+      subject: the run to measure.
+      prompts: number of beginnings of functions and classes.
+      max_new: number of tokens to write.
 
-    Raises ValueError for a model that cannot continue a text, saying which can.
+    Raises ValueError, naming suitable models, for a model that cannot continue a text.
     """
     subject.check_library_unseen()
     trained = subject.trained
@@ -65,12 +66,17 @@ def continuation(subject: Subject, *, prompts: Count = 64, max_new: Count = 48) 
 
 @checked
 def infilling(subject: Subject, *, prompts: Count = 64, max_new: Count = 48) -> list[Figure]:
-    """How a model fills in a line of Python functions that were held out, greedily and sampled.
+    """Quality of filled-in lines of held-out Python functions, greedy and sampled.
 
-    The figures are those of `continuation`, of the hidden line; what parses is a function with
-    the line in it. The baseline writes the line before once more.
+    The figures are those of `continuation`, for the hidden line. `infilling/parses` is the share of
+    functions that parse with the written line. The baseline repeats the previous line.
 
-    Raises ValueError for a model that cannot fill in text, saying which can. Args: `continuation`.
+    Args:
+      subject: the run to measure.
+      prompts: number of functions with a hidden line.
+      max_new: number of tokens to write.
+
+    Raises ValueError, naming suitable models, for a model that cannot fill in text.
     """
     subject.check_library_unseen()
     trained = subject.trained
@@ -80,11 +86,11 @@ def infilling(subject: Subject, *, prompts: Count = 64, max_new: Count = 48) -> 
     return _figures("infilling", infilled, trained, gaps, truth, trivial, max_new)
 
 
-# --- what is written ----------------------------------------------------------------------------
+# --- generation ---------------------------------------------------------------------------------
 
 
 def continued(trained: Trained, gaps: Sequence[Gap], decoding: Decoding) -> list[str]:
-    """Returns what the model writes after each prefix."""
+    """Returns the text that the model writes after each prefix."""
     mode = continuing_mode(trained)
     options = Options(decoding)
     if mode in IN_MASKS:
@@ -96,7 +102,10 @@ def continued(trained: Trained, gaps: Sequence[Gap], decoding: Decoding) -> list
 
 
 def continuing_mode(trained: Trained) -> str:
-    """Returns the mode in which the model continues a text; raises ValueError where it has none."""
+    """Returns the mode in which the model continues a text.
+
+    Raises ValueError if the model cannot continue texts.
+    """
     modes = {form.mode for form in trained.prompt_forms}
     if trained.model.layout == "decoder" and (not modes or modes & {"continue", "middle"}):
         return "continue"
@@ -116,7 +125,7 @@ def continuing_mode(trained: Trained) -> str:
 
 
 def in_masks(trained: Trained, gaps: Sequence[Gap], decoding: Decoding) -> list[str]:
-    """Returns what the model writes into `max_new` masks after each prefix."""
+    """Returns the text that the model writes into `max_new` masks after each prefix."""
     items = with_masks([{"text": gap.prefix} for gap in gaps], decoding.max_new)
     mode = continuing_mode(trained)
     options = unmasking_options(decoding)
@@ -129,17 +138,17 @@ def in_masks(trained: Trained, gaps: Sequence[Gap], decoding: Decoding) -> list[
 
 
 def unmasking_options(decoding: Decoding) -> Options:
-    """Returns how masks are written: greedily the surest first.
+    """Returns the options for writing masks: greedy decoding fills the most confident mask first.
 
-    Samples are in any order, since the surest of them would be no draw of the model, and without
-    the nucleus, which unmasking does not have.
+    Samples fill masks in random order, since filling the most confident mask first would not draw
+    from the model. They ignore top-p, which unmasking does not have.
     """
     order: Order = "random" if decoding.temperature else "confidence"
     return Options(dataclasses.replace(decoding, top_p=None), order=order)
 
 
 def infilled(trained: Trained, gaps: Sequence[Gap], decoding: Decoding) -> list[str]:
-    """Returns what the model writes between each prefix and suffix."""
+    """Returns the text that the model writes between each prefix and suffix."""
     modes = {form.mode for form in trained.prompt_forms}
     if "infill" in modes:
         items = [{"text": f"{gap.prefix}<extra_id_0>{gap.suffix}"} for gap in gaps]
@@ -158,13 +167,13 @@ def _mode_words(modes: set[str]) -> str:
 
 
 def _beginning(trained: Trained, gap: Gap, tokens: int) -> str:
-    """Returns the true text of so many tokens."""
+    """Returns the first `tokens` tokens of the true text."""
     whole = trained.encode(gap.prefix + gap.truth)
     written = trained.decode(whole[: len(trained.encode(gap.prefix)) + tokens])
     return gap.truth[: len(written) - len(gap.prefix)]
 
 
-# --- what it is worth ---------------------------------------------------------------------------
+# --- figures ------------------------------------------------------------------------------------
 
 
 def _figures(
@@ -177,22 +186,23 @@ def _figures(
     max_new: int,
 ) -> list[Figure]:
     figures = []
-    of_truth, of_trivial = (measures(gaps, texts, truth) for texts in (truth, trivial))
+    true_measures = measures(gaps, truth, truth)
+    trivial_measures = measures(gaps, trivial, truth)
     for part, sampling in (("", {}), ("/sampled", SAMPLED)):
         texts = write(trained, gaps, Decoding(max_new=max_new, **sampling))
         for measure, value in measures(gaps, texts, truth).items():
             better = NEITHER if measure in ("repetition", "distinct") else HIGHER
             first = not part and measure == "edit_similarity"
             full_name = name if first else f"{name}{part}/{measure}"
-            note = f"the true text: {of_truth[measure]:.2f}"
+            note = f"the true text: {true_measures[measure]:.2f}"
             note += f"; {len(truth)} prompts, edit similarity" * first
-            baseline = of_trivial[measure]
+            baseline = trivial_measures[measure]
             figures.append(Figure(full_name, value, "share", better, baseline, note))
     return figures
 
 
 def measures(gaps: Sequence[Gap], texts: Sequence[str], truth: Sequence[str]) -> dict[str, float]:
-    """Returns each measure of the texts in gaps by its name, the mean over texts."""
+    """Returns the measures of the texts in the gaps by name, averaged over texts."""
     pairs = list(zip(texts, truth))
     return {
         "edit_similarity": statistics.fmean(edit_similarity(*pair) for pair in pairs),
@@ -204,7 +214,7 @@ def measures(gaps: Sequence[Gap], texts: Sequence[str], truth: Sequence[str]) ->
 
 
 def edit_similarity(one: str, two: str) -> float:
-    """Returns difflib's ratio of both texts, whose white space is single spaces.
+    """Returns difflib's ratio of two texts whose white space is replaced by single spaces.
 
     >>> edit_similarity("return  x", "return y"), edit_similarity("", "return y")
     (0.875, 0.0)
@@ -220,7 +230,7 @@ def _parses(gap: Gap, text: str) -> bool:
 
 
 def repetition(text: str) -> float:
-    """Returns the share of runs of `GRAM` words that stood in the text before; 0 of a shorter one.
+    """Returns the share of `GRAM`-grams that occurred earlier in the text; 0 for a shorter text.
 
     >>> repetition("a b c d"), repetition("a a a a a a")
     (0.0, 0.6666666666666667)
@@ -230,8 +240,9 @@ def repetition(text: str) -> float:
 
 
 def distinct(texts: Sequence[str]) -> float:
-    """Returns the different pairs of words of all texts as a share of their pairs (distinct-2 of Li
-    et al. 2016, arXiv:1510.03055); 0 without any.
+    """Returns the number of different pairs of words as a share of all pairs; 0 without pairs.
+
+    This is distinct-2 of Li et al. 2016 (arXiv:1510.03055).
 
     >>> distinct(["a b", "a b"]), distinct([""])
     (0.5, 0.0)

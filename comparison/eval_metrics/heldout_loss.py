@@ -1,7 +1,6 @@
-"""Held-out loss under any objective that a run's model can compute, its own or another.
+"""Held-out loss under any objective that the model of a run can compute.
 
-The text and the rows are the same for every run of a corpus, and noise depends on the row's number
-alone.
+The text and its rows are the same for every run of a corpus. Noise depends only on the row number.
 """
 
 import functools
@@ -27,8 +26,8 @@ from ..figures import HIGHER, LOWER, NATS, NATS_SAVED, Figure
 from .subject import Subject
 
 FIGURES_VERSION = 1  # see `kept_figures.version_of`
-TOKENS = 20_000  # of held-out text
-ROW_TOKENS = 120  # with its special tokens a row fits the 128 slots of the small runs
+TOKENS = 20_000  # number of tokens of held-out text
+ROW_TOKENS = 120  # With its special tokens, a row fits into the 128 slots of the small runs.
 
 
 @checked
@@ -39,30 +38,34 @@ def loss_under(
     tokens: Count = TOKENS,
     row_tokens: Count = ROW_TOKENS,
 ) -> list[Figure]:
-    """Held-out loss under each of these objectives, nats per target.
+    """Held-out loss under each of these objectives, in nats per target.
 
         loss_under(subject, objectives=["causal_lm", "prefix_lm"])
         # loss_under, loss_under/causal_lm, loss_under/prefix_lm
 
-    The first figure is the share of the baseline's nats that the model saves, on average over the
-    objectives: losses of different objectives have no mean. A model that cannot compute one of them
-    has no mean, nan, for it would be of others than another model's; the note has which and why.
-    It also names the objectives whose noise, at whatever rates, the run was trained on: it is at
-    home there. A noise that several make together, as BART's or BERT's, is not its parts'.
-    The baseline is that of `training.evaluation`; a term without one does not count.
+    The first figure is the share of the baseline's nats that the model saves, averaged over the
+    objectives. Losses of different objectives cannot be averaged. If the model cannot compute one
+    of the objectives, the average is nan, since it would cover other objectives than another
+    model's average. The note then gives the objective and the reason.
+
+    The note also names the objectives on whose kind of noise the run was trained, at any rate: the
+    run has an advantage there. A combined noise, such as BART's or BERT's, is a kind of its own.
+    The baseline is that of `training.evaluation`. Terms without a baseline do not count.
 
     Args:
-      objectives: names of gin_configs/objectives, or short ones ("mlm").
-      tokens: of held-out text.
-      row_tokens: of each row, before corruption.
+      subject: the run to measure.
+      objectives: names of gin_configs/objectives, or short names ("mlm").
+      tokens: number of tokens of held-out text.
+      row_tokens: number of tokens of each row, before corruption.
 
-    Raises ValueError for a name that is none, or where the model computes no objective.
+    Raises ValueError for an unknown objective, or if the model can compute none of the objectives.
     """
     plan = subject.plan
     names = [*map(find, objectives)]
     refused = {name: why for name in names if (why := _refusal(plan, name, row_tokens))}
     if len(refused) == len(names):
-        evaluator(plan, names[0], tokens=tokens, row_tokens=row_tokens)  # which raises why
+        # This call raises ValueError with the reason.
+        evaluator(plan, names[0], tokens=tokens, row_tokens=row_tokens)
     trained = noises_of(plan.recipe.objective)
     home = []
     figures = []
@@ -87,46 +90,51 @@ def loss_under(
 def evaluator(
     plan: Plan, name: str, *, tokens: int = TOKENS, row_tokens: int = ROW_TOKENS
 ) -> Evaluator:
-    """Returns what scores a run's parameters on held-out text under the objective of a name.
+    """Returns the evaluator of a run's parameters on held-out text under the named objective.
 
-    Raises ValueError, naming those that can be, for one that its model cannot compute.
+    Raises ValueError, naming the objectives that the model can compute, if it cannot compute this
+    objective.
     """
     name = find(name)
     try:
         return evaluator_under(plan, _objective(plan, name), tokens, row_tokens)
     except ValueError as error:
-        able = ", ".join(computable(plan, row_tokens)) or "none of the catalog"
+        names = ", ".join(computable(plan, row_tokens)) or "none of the catalog"
         raise ValueError(
             f"The model of {plan.run.run_dir}, of layout {plan.recipe.model.layout!r}, cannot "
-            f"compute {name}. {error}\nIt can compute: {able}."
+            f"compute {name}. {error}\nIt can compute: {names}."
         ) from error
 
 
 def noises_of(objective: Objective) -> set[tuple]:
-    """Returns the names of the functions that corrupt rows, one for each kind of noise among an
-    objective's members; settings that are no functions do not count."""
+    """Returns the kinds of noise of an objective's members, as names of corruption functions.
+
+    Only function-valued settings distinguish two kinds; rates do not.
+    """
     return {_functions(member.objective.corrupt) for member in members_of(objective)}
 
 
 def _functions(function: Callable) -> tuple:
-    """Returns the name of a function, and those of the functions that it is given."""
-    given: list = []
+    """Returns the name of a function and the names of the functions among its bound arguments."""
+    bound: list = []
     while isinstance(function, functools.partial):
-        given += [*function.args, *function.keywords.values()]
-        # `jax.tree_util.Partial` hides a functools.partial in an object of its own.
+        bound += [*function.args, *function.keywords.values()]
+        # `jax.tree_util.Partial` wraps a functools.partial in another object.
         function = getattr(function.func, "fun", function.func)
-    # Several functions may come as a tuple of them.
-    flat = [one for x in given for one in (x if isinstance(x, tuple) else (x,))]
+    # An argument may be a tuple of functions.
+    flat = [
+        x for argument in bound for x in (argument if isinstance(argument, tuple) else [argument])
+    ]
     return function.__module__, function.__qualname__, *map(_functions, filter(callable, flat))
 
 
 def computable(plan: Plan, row_tokens: int = ROW_TOKENS) -> list[str]:
-    """Returns the names of the objectives that a run's model can compute; nothing is run."""
+    """Returns the names of the objectives that a run's model can compute, without running it."""
     return [name for name in CATALOG if not _refusal(plan, name, row_tokens)]
 
 
 def _refusal(plan: Plan, name: str, row_tokens: int) -> str:
-    """Returns why a run's model cannot compute an objective; "" where it can."""
+    """Returns why the model of a run cannot compute an objective, or "" if it can."""
     try:
         recipe_under(plan, _objective(plan, name), row_tokens)
     except ValueError as error:

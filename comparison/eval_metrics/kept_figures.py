@@ -1,10 +1,9 @@
-"""What eval metrics measured of a run, kept with what it was measured by.
+"""Figures of a run, kept in its directory with the settings and versions of the eval metrics.
 
-    RUN/evaluation/eval_metrics.jsonl    a line for each measurement, of which the latest counts
-
-A line has the eval metric's settings with their defaults, the checkpoint's step and the eval
-metric's version, so that an eval metric that has changed is measured again. For a run on a
-synthetic task it also has the version of the synthetic task, which asks the questions.
+`RUN/evaluation/eval_metrics.jsonl` has a line for each measurement; the latest one counts. A line
+has the eval metric's settings with their defaults, the checkpoint's step and the eval metric's
+version, so an eval metric that has changed is measured again. For a run on a synthetic task, a line
+also has the version of the synthetic task, which asks the questions.
 """
 
 import functools
@@ -24,29 +23,33 @@ from .subject import Subject
 
 
 class Measured(NamedTuple):
-    """What an eval metric measured of a run."""
+    """The result of an eval metric on a run: figures, or the reason of a refusal."""
 
     figures: tuple[Figure, ...]
-    refusal: str  # why this run cannot be measured so; "": it was
+    refusal: str  # why the eval metric cannot measure the run; "" if it has measured it
 
 
 Line = Mapping[str, Any]
 
 
 def measure(eval_metric: Callable, subject: Subject) -> tuple[Figure, ...]:
-    """Returns an eval metric's figures; the first one's note has by how much texts were too long.
+    """Returns the figures of an eval metric.
 
-    Raises ValueError where it cannot measure the run, or does not return figures of its name.
+    If texts were longer than the rows of training, the note of the first figure gives the lengths.
+
+    Raises ValueError if the eval metric cannot measure the run, or returns figures of wrong names.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         first, *parts = _checked(as_partial(eval_metric).function.__name__, eval_metric(subject))
     beyond = []
-    for one in caught:
-        if isinstance(one.message, BeyondTraining):
-            beyond.append(one.message)
+    for warning in caught:
+        if isinstance(warning.message, BeyondTraining):
+            beyond.append(warning.message)
         else:
-            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
     if beyond:
         longest = max(beyond, key=lambda message: message.slots)
         lengths = (
@@ -58,7 +61,10 @@ def measure(eval_metric: Callable, subject: Subject) -> tuple[Figure, ...]:
 
 
 def _checked(name: str, figures: Any) -> list[Figure]:
-    """Returns what an eval metric returned, or raises ValueError for what reports would mistake."""
+    """Returns the figures that an eval metric returned.
+
+    Raises ValueError for a result that reports would misread.
+    """
     if not isinstance(figures, list | tuple) or not figures:
         raise ValueError(f"{name} returned {figures!r}, expected a list of figures, at least one.")
     for figure in figures:
@@ -87,22 +93,24 @@ def read_measured(
     eval_metrics: Sequence[Callable],
     corpus: Callable | None = None,
 ) -> dict[int, list[Measured | None]]:
-    """Returns, for each checkpoint, what each eval metric measured of it last.
+    """Returns the latest measurement of each checkpoint by each eval metric.
 
     A measurement is None if the eval metric, with its present code and settings, has not measured
     the checkpoint. The file is read once.
 
     Args:
-      steps: of the checkpoints.
+      run_dir: the run directory.
+      steps: the steps of the checkpoints.
+      eval_metrics: the eval metrics with their settings.
       corpus: the factory of the run's corpus, whose synthetic task may have changed.
 
-    Raises ValueError, naming the file and the line, where it is damaged.
+    Raises ValueError, naming the file and the line, if it is damaged.
     """
     kept = _kept(run_dir)[::-1]
 
     def latest(step: int, eval_metric: Callable) -> Measured | None:
         wanted = _line(step, eval_metric, corpus).items()
-        return next((one for line, one in kept if wanted <= line.items()), None)
+        return next((measured for line, measured in kept if wanted <= line.items()), None)
 
     return {step: [latest(step, eval_metric) for eval_metric in eval_metrics] for step in steps}
 
@@ -114,14 +122,14 @@ def write_measured(
     measured: Measured,
     corpus: Callable | None = None,
 ) -> None:
-    """Adds what an eval metric measured of a checkpoint of a run of this corpus."""
+    """Adds the measurement of a checkpoint by an eval metric to the file of the run."""
     figures = [figure._asdict() for figure in measured.figures]
     line = _line(step, eval_metric, corpus) | {"figures": figures, "refusal": measured.refusal}
     write_lines(_path(run_dir), [*(kept for kept, _ in _kept(run_dir)), line])
 
 
 def forget_refusals(run_dir: str) -> None:
-    """Drops refusals, whose cause may be gone, such as missing files."""
+    """Drops refusals, since their cause, such as missing files, may be gone."""
     kept = _kept(run_dir)
     if any(measured.refusal for _, measured in kept):
         write_lines(_path(run_dir), [line for line, measured in kept if not measured.refusal])
@@ -152,7 +160,8 @@ def _path(run_dir: str) -> Path:
 def _kept(run_dir: str) -> list[tuple[Line, Measured]]:
     def measured(line: Line) -> tuple[Line, Measured]:
         return line, Measured(
-            tuple(of_fields(Figure, one, "value") for one in line["figures"]), line["refusal"]
+            tuple(of_fields(Figure, fields, "value") for fields in line["figures"]),
+            line["refusal"],
         )
 
     return read_lines(_path(run_dir), measured) if _path(run_dir).exists() else []
@@ -161,18 +170,18 @@ def _kept(run_dir: str) -> list[tuple[Line, Measured]]:
 def remember_versions(eval_metrics: Iterable[Callable], corpus: Callable | None = None) -> None:
     """Reads the versions that `write_measured` will keep.
 
-    Call it before a training of hours, during which the files of imported modules may change.
+    Call it before a long training, during which the files of imported modules may change.
     """
     for eval_metric in eval_metrics:
         _versions(eval_metric, corpus)
 
 
 def version_of(function: Callable) -> int | None:
-    """Returns the version of the code of an eval metric or a world.
+    """Returns the version of the code of an eval metric or a synthetic task.
 
-    It is its module's `FIGURES_VERSION`. Increase that number when the same checkpoint would give
-    other figures. The version of a module that has no such number is the checksum of its file, so
-    that every change to it counts; None if it has no file.
+    The version is the module's `FIGURES_VERSION`. Increase this number when the same checkpoint
+    would give other figures. For a module without this number, the version is the checksum of its
+    file, so every change to the file counts; None if it has no file.
     """
     module = sys.modules.get(function.__module__)
     version = getattr(module, "FIGURES_VERSION", None)

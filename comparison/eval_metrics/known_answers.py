@@ -1,4 +1,4 @@
-"""Questions about the synthetic task of a run, and the share that its model answers correctly."""
+"""Questions of a run's synthetic task, and the share that the model answers correctly."""
 
 from collections.abc import Sequence
 
@@ -18,18 +18,17 @@ FIGURES_VERSION = 1  # see `kept_figures.version_of`
 
 @checked
 def synthetic_questions(subject: Subject) -> list[Figure]:
-    """Share of the questions of a run's synthetic task whose right answer the model finds
-    likeliest.
+    """Share of the synthetic task's questions whose correct answer is the likeliest to the model.
 
-        synthetic_questions              of the kind that the synthetic task asks first
-        synthetic_questions/reversed     of each kind
+    - `synthetic_questions`: the share for the kind of questions that the task asks first.
+    - `synthetic_questions/KIND`: the share for each kind, such as `synthetic_questions/reversed`.
 
     A model is asked as it was trained: it continues the text, fills the blank or predicts masks.
-    The baseline draws an answer; notes have the number of questions, and how often a reader is
-    right who knows the world.
+    The baseline draws an answer at random. The notes give the number of questions, and the share of
+    a reader who knows the synthetic task.
 
-    Raises ValueError for a run whose corpus is no synthetic task, or has changed since, and for a
-    model that gives no probability to text.
+    Raises ValueError if the corpus of the run is not a synthetic task or has changed since, and for
+    a model that does not give text a probability.
     """
     questions = synthetic_task_of(subject).questions
     by_kind = figures_of_questions("synthetic_questions", subject.trained, questions)
@@ -40,38 +39,40 @@ def synthetic_questions(subject: Subject) -> list[Figure]:
 def synthetic_task_of(subject: Subject) -> SyntheticTask:
     """Returns the synthetic task that a run was trained on.
 
-    Raises ValueError for a run whose corpus is no synthetic task, or has changed since.
+    Raises ValueError if the corpus of the run is not a synthetic task or has changed since.
     """
     corpus = None if subject.corpus is None else as_partial(subject.corpus)
     if corpus is None or corpus.function is not synthetic_documents:
         raise ValueError(
             f"Got a run whose corpus is {'none' if corpus is None else corpus.function.__name__}, "
             "expected corpora.synthetic_documents, whose synthetic tasks have questions: measure a "
-            "run of one, "
-            "such as runs/reversal.gin."
+            "run of a synthetic task, such as runs/reversal.gin."
         )
-    _ = subject.plan  # whose corpus is refused where it has changed
+    _ = subject.plan  # Planning refuses a corpus that has changed.
     return drawn_task(corpus.settings["task"], corpus.settings.get("seed", 0))
 
 
 def figures_of_questions(
     name: str, trained: Trained, questions: Sequence[SyntheticQuestion]
 ) -> dict[str, Figure]:
-    """Returns {kind: the share of its questions that are answered right}, in the order of kinds."""
-    asked = [Question(one.text, one.answers, one.after) for one in questions]
+    """Returns the share of correctly answered questions by kind, in the order of the kinds."""
+    asked = [Question(question.text, question.answers, question.after) for question in questions]
     scores = answer_log_probs(trained, asked)
-    right = [share_right(of[:, 0], slice(q.right)) for q, of in zip(questions, scores)]
+    right = [
+        share_right(scores_Ax2[:, 0], slice(question.right))
+        for question, scores_Ax2 in zip(questions, scores)
+    ]
     figures = {}
     for kind in dict.fromkeys(question.kind for question in questions):
-        of_kind = [k for k, question in enumerate(questions) if question.kind == kind]
+        indices = [k for k, question in enumerate(questions) if question.kind == kind]
         share, chance, known = (
-            float(np.mean([values[k] for k in of_kind]))
+            float(np.mean([values[k] for k in indices]))
             for values in (
                 right,
                 [question.chance for question in questions],
                 [question.known for question in questions],
             )
         )
-        note = f"{len(of_kind)} questions, {known:.2f} for a reader who knows the synthetic task"
+        note = f"{len(indices)} questions, {known:.2f} for a reader who knows the synthetic task"
         figures[kind] = Figure(f"{name}/{kind}", share, "share", HIGHER, chance, note)
     return figures

@@ -1,4 +1,4 @@
-"""Eval metrics by name, as `pretrax evaluate` takes them."""
+"""Selection and measurement of eval metrics by name, for `pretrax evaluate`."""
 
 import ast
 import difflib
@@ -19,12 +19,11 @@ from .subject import Subject
 
 
 def eval_metrics(names: Sequence[str], bindings: Sequence[str] = ()) -> dict[str, Partial]:
-    """Returns the eval metrics of these names, with settings as a gin file binds them.
+    """Returns the eval metrics with these names, with their settings bound as in a gin file.
 
-        eval metrics(["loss_under"], ["loss_under.objectives = ['causal_lm']"])
+        eval_metrics(["loss_under"], ["loss_under.objectives = ['causal_lm']"])
 
-    Raises ValueError for a name that is no eval metric, or a binding that is none of their
-    settings.
+    Raises ValueError for an unknown eval metric, or for a binding of an unknown setting.
     """
     for name in names:
         if name not in EVAL_METRICS:
@@ -36,15 +35,15 @@ def eval_metrics(names: Sequence[str], bindings: Sequence[str] = ()) -> dict[str
         name, setting, value = _parsed(binding)
         if name not in settings:
             raise ValueError(f"Got the setting {binding!r}, expected one of {_or(names)}.")
-        known = [*(parameters(EVAL_METRICS[name]) or {})][1:]  # the first is the subject
+        known = [*(parameters(EVAL_METRICS[name]) or {})][1:]  # The first parameter is the subject.
         if setting not in known:
             raise ValueError(f"{name} has no setting {setting!r}, expected {_or(known)}.")
         settings[name][setting] = value
-    return {name: Partial(EVAL_METRICS[name], **given) for name, given in settings.items()}
+    return {name: Partial(EVAL_METRICS[name], **bound) for name, bound in settings.items()}
 
 
 def _parsed(binding: str) -> tuple[str, str, Any]:
-    """Returns (eval metric, setting, value) of "heldout.loss_under.tokens = 500"."""
+    """Returns (eval metric, setting, value) of a binding like "heldout.loss_under.tokens = 500"."""
     selector, _, value = binding.partition("=")
     *_, name, setting = ["", *selector.strip().split(".")]
     try:
@@ -60,13 +59,13 @@ def _or(names) -> str:
 
 
 def measured(subject: Subject, chosen: Mapping[str, Partial]) -> list[Figure]:
-    """Returns the figures of these eval metrics; each is kept as soon as it is measured."""
+    """Returns the figures of the chosen eval metrics, and writes each as soon as it is measured."""
     figures: list[Figure] = []
     for eval_metric in chosen.values():
-        some = measure(eval_metric, subject)
-        kept = Measured(some, "")
+        metric_figures = measure(eval_metric, subject)
+        kept = Measured(metric_figures, "")
         write_measured(subject.directory, subject.step, eval_metric, kept, subject.corpus)
-        figures += some
+        figures += metric_figures
     return figures
 
 
@@ -77,7 +76,7 @@ def print_measured(
     trusted: Sequence[str],
     chosen: Mapping[str, Partial],
 ) -> None:
-    """Measures the checkpoints of these steps; prints a table of figures, and their notes."""
+    """Measures the checkpoints of these steps, and prints a table of figures with their notes."""
     table = Table(box=None, header_style="bold")
     notes = []
     for name in ("step", "figure", "value", "baseline", "unit"):

@@ -1,7 +1,7 @@
-"""Frozen probes: what a linear classifier reads off hidden states that nobody trained for it.
+"""Frozen probes: linear classifiers on the hidden states of a model that is not trained further.
 
-The tasks are drawn from files of Python's own library that the runs on it hold out. Each figure has
-the majority's as its baseline; beside it stands a probe on bags of words.
+The examples are drawn from the held-out files of Python's own library. The baseline of each figure
+is the majority class. The part `bag_of_words` is a probe on bags of words.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,32 +40,41 @@ def classify(
     module: str | None = None,
     data_dir: str | None = None,
 ) -> list[Figure]:
-    """Of which package is a passage of Python's library? Accuracy of a probe on pooled states.
+    """Accuracy of a probe on pooled states that predicts the package of a library passage.
 
     Args:
-      task, module, data_dir: see `comparison.eval_metrics.parts.class_tasks.class_task`.
-      layers: to probe, 0 the embeddings, -1 the last; None: all. The best on a part of the
-        training examples is taken.
-      pooling: see `comparison.eval_metrics.parts.frozen.text_features`.
+      subject: the run to measure.
+      task: a task with classes (see `comparison.eval_metrics.parts.class_tasks.class_task`).
+      layers: layers to probe, where 0 is the embeddings and -1 the last layer; None for all. The
+        layer that is best on a part of the training examples is used.
+      pooling: "mean" of the states of a text's own tokens, or its "first" or "last" slot.
+      module: a module that registers the task.
+      data_dir: the folder of TensorFlow Datasets that has the task's data.
 
-    Raises ValueError for a layer that there is not.
+    Raises ValueError for a layer that the model does not have, and for an unsuitable task.
     """
-    found = class_task(subject, task, module, data_dir)
+    examples = class_task(subject, task, module, data_dir)
     trained = subject.trained
     layers = chosen_layers(subject.trained, layers)
     return probe_figures(
         "classify",
-        found,
-        lambda part: text_features(trained, found.texts[part], layers, pooling),
-        classes_by_words(found),
+        examples,
+        lambda part: text_features(trained, examples.texts[part], layers, pooling),
+        classes_by_words(examples),
     )
 
 
 @checked
 def tag(subject: Subject, *, layers: Layers | None = None) -> list[Figure]:
-    """What is each word of a passage: keyword, name, string …? Accuracy of a probe on its state.
+    """Accuracy of a probe that predicts the kind of each word: keyword, name, string and so on.
 
-    "Bag of words" is here a guess of each word's most frequent kind. Args and errors: `classify`.
+    The part `bag_of_words` guesses the most frequent kind of each word.
+
+    Args:
+      subject: the run to measure.
+      layers: layers to probe, where 0 is the embeddings and -1 the last layer; None for all.
+
+    Raises ValueError for a layer that the model does not have.
     """
     subject.check_library_unseen()
     split = tagged_examples()
@@ -88,11 +97,18 @@ def tag(subject: Subject, *, layers: Layers | None = None) -> list[Figure]:
 def pairs(
     subject: Subject, *, layers: Layers | None = None, pooling: Pooling = "mean"
 ) -> list[Figure]:
-    """Does a docstring belong to a piece of code? Accuracy of a probe on the states of both.
+    """Accuracy of a probe that predicts whether a docstring belongs to a piece of code.
 
-    Both are read by themselves; the probe reads |u - v| and u * v of their standardized features
-    (Conneau et al. 2017, arXiv:1705.02364). Half of the pairs belong together, and neither text
-    shows which (`python_definitions.matched_pairs`). Args and errors: `classify`.
+    Docstring and code are read separately. The probe reads |u - v| and u * v of their standardized
+    features (Conneau et al. 2017, arXiv:1705.02364). Half of the pairs belong together, and neither
+    text alone shows which half (`python_definitions.matched_pairs`).
+
+    Args:
+      subject: the run to measure.
+      layers: layers to probe, where 0 is the embeddings and -1 the last layer; None for all.
+      pooling: "mean" of the states of a text's own tokens, or its "first" or "last" slot.
+
+    Raises ValueError for a layer that the model does not have.
     """
     subject.check_library_unseen()
     split = pair_examples()
@@ -126,17 +142,19 @@ def retrieve(
     pooling: Pooling = "mean",
     candidates: AtLeastTwo = 200,
 ) -> list[Figure]:
-    """Which piece of code belongs to a docstring? Mean reciprocal rank, nothing trained.
+    """Mean reciprocal rank of the code that belongs to a docstring, without training.
 
-    Code is ranked by the cosine of its features with the docstring's, either side standardized by
-    training examples of its own kind. The layer is the one that is best on as many of those.
-    The baseline is a rank drawn at random; beside it stands that of bags of words (tf-idf).
+    Code is ranked by the cosine of its features with those of the docstring. Each side is
+    standardized by training examples of its own kind. The layer is the best one on the same number
+    of training examples. The baseline is a random rank. The part `bag_of_words` ranks by tf-idf.
 
     Args:
-      candidates: pieces of code to choose from; a rank among fewer is easier.
-      others: as of `classify`.
+      subject: the run to measure.
+      layers: layers to measure, where 0 is the embeddings and -1 the last layer; None for all.
+      pooling: "mean" of the states of a text's own tokens, or its "first" or "last" slot.
+      candidates: number of pieces of code to choose from; fewer are easier.
 
-    Raises ValueError for more candidates than there are, and as `classify`.
+    Raises ValueError for more candidates than pieces of code, and for an unknown layer.
     """
     subject.check_library_unseen()
     split = definition_examples()
@@ -152,7 +170,7 @@ def retrieve(
     bags = bags_of([text for pair in known for text in pair])
 
     def ranked(features_NxE: np.ndarray) -> list[float]:
-        """Returns the mean reciprocal ranks of training examples and of those held out."""
+        """Returns the mean reciprocal ranks of the training and of the held-out examples."""
         sides = _standardized(
             {
                 part: [features_NxE[[at[text] for text in texts]] for texts in zip(*some)]
@@ -177,9 +195,9 @@ def retrieve(
 
 
 def reciprocal_rank(queries_NxE, answers_NxE) -> float:
-    """Returns the mean of 1 / the rank of each query's own answer, by cosine.
+    """Returns the mean of 1 / rank of each query's own answer, ranked by cosine.
 
-    Among equally near answers 1 / rank is the mean: equal features give exactly the chance.
+    Ties get the mean of 1 / rank over the tied ranks, so equal features score exactly the chance.
 
     >>> reciprocal_rank(np.eye(2), np.eye(2)), reciprocal_rank(np.eye(2), np.ones((2, 2)))
     (1.0, 0.75)
@@ -188,7 +206,7 @@ def reciprocal_rank(queries_NxE, answers_NxE) -> float:
     def unit(x):
         return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
 
-    nearness = np.round(unit(queries_NxE) @ unit(answers_NxE).T, 6)  # alike, whatever the rounding
+    nearness = np.round(unit(queries_NxE) @ unit(answers_NxE).T, 6)  # Ties survive rounding errors.
     own = np.diag(nearness)[:, None]
     before = np.sum(nearness > own, -1)
     alike = np.sum(nearness == own, -1)
@@ -205,7 +223,7 @@ def probe_figures(name: str, task: ClassTask, features, by_words) -> list[Figure
 
 
 def _standardized(sides: Mapping[str, list[np.ndarray]]) -> dict[str, list[np.ndarray]]:
-    """Returns both sides of pairs, by split, each standardized by its side in "train"."""
+    """Returns both sides of the pairs by split, each standardized by the same side in "train"."""
     scales = [standardization(features_NxE) for features_NxE in sides["train"]]
     return {
         part: [(x_NxE - mean) / scale for x_NxE, (mean, scale) in zip(some, scales)]

@@ -1,4 +1,4 @@
-"""Answers without training: the likeliest of a few, given none or some examples."""
+"""Rankings: the likeliest of a few answers, without training and with optional examples."""
 
 from collections.abc import Sequence
 
@@ -31,34 +31,40 @@ def rank_classes(
     module: str | None = None,
     data_dir: str | None = None,
 ) -> list[Figure]:
-    """Is the right class the likeliest of all, after the text and some examples? Share of texts.
+    """Share of texts whose correct class is the likeliest one, after optional examples.
 
-    The first figure ranks by log-probability per token, `/sum` by that of the whole answer, which
-    prefers short ones. The baseline is the larger of chance and the most frequent training class.
+    The first figure ranks by log-probability per token. `/sum` ranks by the log-probability of the
+    whole answer, which prefers short answers. The baseline is the larger of chance and the share of
+    the most frequent training class.
 
         rank_classes(subject, task="glue_sst2", shots=4, template="{text} {answer}")
 
     Args:
-      task, module, data_dir: see `comparison.eval_metrics.parts.class_tasks.class_task`.
-      shots: the first training examples, so many, of which the last comes last.
-      template: of an example, with {text} and {answer}.
-      examples: the first so many of the validation split.
+      subject: the run to measure.
+      task: a task with classes (see `comparison.eval_metrics.parts.class_tasks.class_task`).
+      shots: number of training examples in the prompt, from the first on and in their order.
+      template: the format of an example, with {text} in it and {answer} at its end.
+      examples: number of validation examples, from the first on.
+      module: a module that registers the task.
+      data_dir: the folder of TensorFlow Datasets that has the task's data.
 
-    Raises ValueError for a model that gives no probability to text, a template without both fields,
-    and as `class_task`.
+    Raises ValueError for a model that does not give text a probability, for a template without both
+    fields, and for an unsuitable task.
     """
     if "{text}" not in template or not template.endswith("{answer}"):
         raise ValueError(
-            f"Got the template {template!r}, expected {{text}} in it and {{answer}} at its end."
+            f"Got the template {template!r}, expected one with {{text}} in it and {{answer}} at "
+            "its end."
         )
-    found = class_task(subject, task, module, data_dir)
-    classes = found.classes
-    pairs = zip(found.texts["train"][:shots], found.labels["train"])
+    split = class_task(subject, task, module, data_dir)
+    classes = split.classes
+    pairs = zip(split.texts["train"][:shots], split.labels["train"])
     shown = [{"text": text, "answer": label} for text, label in pairs]
     # The space before an answer belongs to its first token.
     space = " " * (template[: -len("{answer}")][-1:] == " ")
     answers = tuple(f"{space}{name}" for name in classes)
-    texts, labels = (x["validation"][:examples] for x in (found.texts, found.labels))
+    texts = split.texts["validation"][:examples]
+    labels = split.labels["validation"][:examples]
     if unseen := sorted(set(labels) - set(classes)):
         raise ValueError(
             f"Task {task!r} has validation answers that no training example has, {unseen[:8]}, "
@@ -68,7 +74,7 @@ def rank_classes(
     questions = [Question(prompt, answers) for prompt in prompts]
     scores = answer_log_probs(subject.trained, questions)
     right = [classes.index(label) for label in labels]
-    majority = task_metrics.majority(found.labels["train"])
+    majority = task_metrics.majority(split.labels["train"])
     share = task_metrics.accuracy(labels, [majority] * len(labels))["accuracy"]
     per_token, whole = _shares(scores, right)
     baseline = max(share, 1 / len(classes))
@@ -80,21 +86,27 @@ def rank_classes(
 
 @checked
 def fill_in(subject: Subject, *, examples: Count = 60) -> list[Figure]:
-    """Which name of a passage was blanked? Share of passages where the right one is likeliest.
+    """Share of passages with a blanked name in which the correct name is the likeliest.
 
-    The answers are the names of the passage that may be blanked. The first figure ranks by
-    log-probability, `/per_token` by that per token. The baseline is one drawn at random; beside it
-    stands the most frequent name. Errors: `rank_classes`.
+    The answers are all names of the passage that may be blanked. The first figure ranks by
+    log-probability, `/per_token` by log-probability per token. The baseline is a random name. The
+    part `most_frequent_name` takes the most frequent name.
+
+    Args:
+      subject: the run to measure.
+      examples: number of passages, from the first on.
+
+    Raises ValueError for a model that does not give text a probability.
     """
     subject.check_library_unseen()
-    some = identifier_examples()["validation"][:examples]
+    passages = identifier_examples()["validation"][:examples]
     questions = [
-        Question(passage, tuple(dict.fromkeys(hideable_names(passage)))) for passage, _ in some
+        Question(passage, tuple(dict.fromkeys(hideable_names(passage)))) for passage, _ in passages
     ]
-    right = [q.answers.index(name) for q, (_, name) in zip(questions, some)]
+    right = [q.answers.index(name) for q, (_, name) in zip(questions, passages)]
     scores = answer_log_probs(subject.trained, questions)
     chance = float(np.mean([1 / len(question.answers) for question in questions]))
-    usual = [most_frequent_name(passage) == name for passage, name in some]
+    usual = [most_frequent_name(passage) == name for passage, name in passages]
     per_token, whole = _shares(scores, right)
     return [
         Figure("fill_in", whole, "share", HIGHER, chance),
@@ -104,7 +116,10 @@ def fill_in(subject: Subject, *, examples: Count = 60) -> list[Figure]:
 
 
 def _shares(scores: Sequence[np.ndarray], right: Sequence[int]) -> tuple[float, float]:
-    """Returns the shares of right answers by log-probability per token, and by that of all."""
-    each = [[share_right(of[:, column], k) for column in (1, 0)] for of, k in zip(scores, right)]
-    per_token, whole = np.mean(each, 0)
+    """Returns the shares of correct answers by log-probability per token, and of whole answers."""
+    shares = [
+        [share_right(scores_Ax2[:, column], k) for column in (1, 0)]
+        for scores_Ax2, k in zip(scores, right)
+    ]
+    per_token, whole = np.mean(shares, 0)
     return float(per_token), float(whole)

@@ -1,4 +1,4 @@
-"""`Subject`: a run that has been trained, as eval metrics read it."""
+"""`Subject`: a trained run, as eval metrics read it."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,17 +17,17 @@ from ...training.trained_models import open_trained
 
 
 class Subject:
-    """A run directory; what is read from it is read once, when it is first used.
+    """A run directory whose parts are read once, on first use.
 
         subject = Subject("runs/decoder")
         subject.trained.encode("import os")
 
     Args:
-      directory: of a run of `pretrax train`.
-      step: of the checkpoint; None: the latest.
-      trusted: modules that the directory may name, see `settings.trust`.
+      directory: the run directory, as `pretrax train` writes it.
+      step: the step of the checkpoint, or None for the latest checkpoint.
+      trusted: modules that the directory may name (see `settings.trust`).
 
-    Raises ValueError, at the first use, where the directory holds no such run or checkpoint.
+    Raises ValueError, on first use, if the directory does not have such a run or checkpoint.
     """
 
     def __init__(self, directory: str, step: int | None = None, trusted: Sequence[str] = ()):
@@ -41,50 +41,50 @@ class Subject:
 
     @functools.cached_property
     def fields(self) -> Mapping[str, Any]:
-        """Those of its run; of an imported model fewer."""
+        """The fields of the run. An imported model has fewer fields."""
         return read_directory(self.directory, self.trusted)
 
     @property
     def corpus(self) -> Callable | None:
-        """The factory of its corpus; None of an imported model, which has none."""
+        """The factory of the run's corpus; None for an imported model."""
         return self.fields.get("corpus")
 
     @property
     def seed(self) -> int:
-        """Of its first parameters; 0 of an imported model, which has none."""
+        """The seed of the run's initial parameters; 0 for an imported model."""
         return self.fields.get("seed", 0)
 
     @functools.cached_property
     def plan(self) -> Plan:
-        """Its plan, on a mesh of the devices that there are."""
+        """The plan of the run, on a mesh of the available devices."""
         return plan_evaluation(self.run)
 
     @functools.cached_property
     def saved(self) -> SavedModel:
-        """The model as it was trained, with its parameters."""
+        """The model of the run with the parameters of the checkpoint."""
         model = self.plan.recipe.model
         return open_run(self.directory, self.step, self.plan.mesh, model, self.trusted)
 
     @functools.cached_property
     def trained(self) -> Trained:
-        """The model with its vocabulary, as `inference` takes it."""
+        """The model with its vocabulary, in the form that `inference` takes."""
         return open_trained(self.directory, self.step, trusted=self.trusted)
 
     def check_library_unseen(self) -> None:
-        """Raises ValueError for a run that has trained on files that the split of Python's library
-        holds out, or began from such a run (`training.Run.initial_run`).
+        """Raises ValueError if the run was trained on held-out files of Python's library.
 
-        Every eval metric that reads those files calls it.
+        A run is also refused if it began from such a run (`training.Run.initial_run`). Every eval
+        metric that reads the held-out files calls this method.
         """
         for directory, corpus in self._corpora():
-            for one in functions_in(corpus):  # also within `corpora.validation_split`
-                every = one.settings.get("heldout_every", HELDOUT_EVERY)
-                if one.function.__module__ != library.__name__ or HELDOUT_EVERY % every == 0:
+            for partial in functions_in(corpus):  # including those in `corpora.validation_split`
+                every = partial.settings.get("heldout_every", HELDOUT_EVERY)
+                if partial.function.__module__ != library.__name__ or HELDOUT_EVERY % every == 0:
                     continue
                 raise ValueError(
-                    f"{directory} has trained on files of Python's library that are read here: it "
-                    f"holds out one document in {every}, expected one in {HELDOUT_EVERY}, or in a "
-                    "divisor of it."
+                    f"{directory} was trained on files of Python's library that this eval metric "
+                    f"reads: it holds out one document in {every}, expected one in {HELDOUT_EVERY} "
+                    "or in a divisor of it."
                     + (f" {self.directory} began from it." if directory != self.directory else "")
                 )
 

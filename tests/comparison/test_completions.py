@@ -55,12 +55,12 @@ def test_a_model_that_knows_nothing_writes_nothing_that_is_accepted(builder, obj
 
 def test_errors():
     silent = lambda *, seed: pairs(seed=seed)._replace(accepts=None)  # noqa: E731
-    with pytest.raises(ValueError, match="a synthetic task without `accepts`, expected a function"):
+    with refuses(ValueError, "accepts"):
         completions.synthetic_completions(subject(of=silent))
     with refuses(ValueError, "texts", "2", "1"):
         completions.synthetic_completions(subject(), texts=1)
     single = lambda *, seed: pairs(seed=seed)._replace(heldout=HELDOUT[:1])  # noqa: E731
-    with pytest.raises(ValueError, match="one held-out document, expected two or more"):
+    with refuses(ValueError, "one", "held-out"):
         completions.synthetic_completions(subject(of=single))
     with pytest.raises(ValueError, match="expected one that continues texts"):
         completions.synthetic_completions(subject("encoder_decoder", "span_corruption"))

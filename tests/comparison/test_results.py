@@ -173,9 +173,9 @@ def test_runs_of_unknown_variants_are_refused(tmp_path):
     lines = tmp_path / results.RESULTS
     first, *others = results.read_lines(lines, dict)
     results.write_lines(lines, [first | {"variant": "b"}, *others])
-    with refuses(ValueError, "results.jsonl", ".Got"):
+    with refuses(ValueError, "results.jsonl", "b", "a"):
         results.read(tmp_path)
-    with pytest.raises(ValueError, match="Got a run of b, expected one of a"):
+    with refuses(ValueError, "b", "a"):
         results.write(tmp_path, made._replace(setup=asked))
 
 

@@ -44,21 +44,21 @@ LINES = (
 
 
 @pytest.mark.parametrize(
-    "given, expected",
+    "settings, named",
     [
-        (dict(), "tries factors = None and values = None, expected one of them"),
-        (dict(factors=[1, 3], values=[1, 3]), "expected one of them"),
-        (dict(factors=[1, 3, 1]), r"factors has one twice, got \[1, 3, 1\]"),
-        (dict(values=[0.1]), "values must be a list of numbers, at least 2 of them, or None, got"),
-        (dict(factors=[-1, 3]), "factors must be a list of numbers above 0"),
-        (dict(values=[1, 3], seeds=[7, 7]), "seeds has one twice"),
-        (dict(values=[1, 3], share=1.5), "share must be a number above 0 and at most 1"),
-        (dict(values=[1, 3], eta=1), "eta must be a whole number of at least 2"),
+        (dict(), ("factors", "values", None)),
+        (dict(factors=[1, 3], values=[1, 3]), ("factors", "values", [1, 3])),
+        (dict(factors=[1, 3, 1]), ("factors", [1, 3, 1])),
+        (dict(values=[0.1]), ("values", [0.1])),
+        (dict(factors=[-1, 3]), ("factors", [-1, 3])),
+        (dict(values=[1, 3], seeds=[7, 7]), ("seeds", [7, 7])),
+        (dict(values=[1, 3], share=1.5), ("share", 1.5)),
+        (dict(values=[1, 3], eta=1), ("eta", 1)),
     ],
 )
-def test_a_tuning_that_cannot_be(given, expected):
-    with pytest.raises(ValueError, match=expected):
-        successive_halving(**(dict(parameter="a.b", seeds=[7]) | given))
+def test_a_tuning_that_cannot_be(settings, named):
+    with refuses(ValueError, *named):
+        successive_halving(**(dict(parameter="a.b", seeds=[7]) | settings))
 
 
 @pytest.mark.parametrize(
@@ -97,19 +97,16 @@ def test_factors_are_of_what_the_run_itself_has(decoder):
 
 
 @pytest.mark.parametrize(
-    "parameter, expected",
+    "parameter, named",
     [
-        (
-            "optimizers.adamw.b2",
-            "is no setting of the optimizer, which has optimizers.adafactor.le",
-        ),
-        ("optimizers.adafactor.clip_norm", "is None, which cannot be multiplied by"),
-        ("models.decoder.emb_dim", "is no setting of the optimizer"),
+        ("optimizers.adamw.b2", "optimizers.adafactor.learning_rate"),
+        ("optimizers.adafactor.clip_norm", None),
+        ("models.decoder.emb_dim", "optimizers.adafactor.learning_rate"),
     ],
 )
-def test_what_cannot_be_tuned(decoder, parameter, expected):
+def test_what_cannot_be_tuned(decoder, parameter, named):
     halving = successive_halving(parameter=parameter, factors=[1, 3], seeds=[7])
-    with pytest.raises(ValueError, match=expected):
+    with refuses(ValueError, parameter, named):
         values_for(halving, decoder)
 
 
@@ -342,7 +339,7 @@ def test_another_base_is_refused_though_a_variant_is_tuned(compared):
 
 def test_seeds_of_the_comparison_choose_nothing(compared):
     one, _ = compared
-    with pytest.raises(ValueError, match="seeds has 7, which is a seed of its tuning too"):
+    with refuses(ValueError, "seeds", 7, "tuning"):
         check(dataclasses.replace(one, seeds=[6, 7]))
 
 
@@ -398,7 +395,7 @@ def test_tuning_trials_that_are_left_of_another_plan_are_not_taken(compared):
     one, planned = compared
     tune(one, planned, (), (), run_all)
     facts._check_nothing_left(dataclasses.replace(one, tuning=None), "small")
-    with refuses(ValueError, "/tuning/small", "/tuning.jsonl"):
+    with refuses(ValueError, "tuning/small", "tuning.jsonl"):
         facts._check_nothing_left(one, "small")
     facts._check_nothing_left(one, "other")
     (pathlib.Path(one.directory) / "runs/other/seed_0").mkdir(parents=True)

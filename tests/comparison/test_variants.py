@@ -107,86 +107,68 @@ other_norm.__name__ = "norm"
 
 
 @pytest.mark.parametrize(
-    "changed, expected",
+    "changed, named",
     [
-        (dict(variants={}), "variants must be a mapping to lists of texts, not empty, got {}"),
-        (
-            dict(variants={"a/b": [], "A_b": []}),
-            "'a/b' and 'A_b', which would share the folder runs/A_b",
-        ),
-        (dict(variants={"掩码": [], "因果": []}), "share the folder runs/__: .* digits of ASCII"),
-        (dict(variants={"..": []}), "cannot name a folder"),
-        (dict(variants={"a\n": []}), "variants has the name 'a.*n', expected a text"),
-        (
-            dict(variants={"a": "STEPS = 2"}),
-            "variants must be a mapping to lists of texts, .*'STEPS = 2'",
-        ),
-        (dict(seeds=[0, 1, 0]), "seeds has 0 twice"),
-        (dict(seeds=[]), "seeds must be a list of whole numbers of at least 0 .*, not empty, got"),
-        (dict(seeds=[0, 2**32]), "seeds must be .* below 4,294,967,296"),  # the same as 0 to JAX
-        (dict(budget=Partial(budgets.text_tokens)), "text_tokens has no value for its number"),
-        (dict(budget=Partial(budgets.model_flops, number=-1.0)), "number must be a number above 0"),
-        (dict(wanted={"nrm": 1.0}), "wanted has 'nrm', which no eval metric measures: .* of norm"),
+        (dict(variants={}), ("variants", {})),
+        (dict(variants={"a/b": [], "A_b": []}), ("variants", "'a/b'", "'A_b'", "runs/A_b")),
+        (dict(variants={"掩码": [], "因果": []}), ("'掩码'", "'因果'", "runs/__", "ASCII")),
+        (dict(variants={"..": []}), ("variants", "'..'")),
+        (dict(variants={"a\n": []}), ("variants", repr("a\n"))),
+        (dict(variants={"a": "STEPS = 2"}), ("variants", "'STEPS = 2'")),
+        (dict(seeds=[0, 1, 0]), ("seeds", 0, [0, 1, 0])),
+        (dict(seeds=[]), ("seeds", [])),
+        (dict(seeds=[0, 2**32]), ("seeds", "4,294,967,296")),  # JAX takes 2**32 for 0.
+        (dict(budget=Partial(budgets.text_tokens)), ("text_tokens", "number")),
+        (dict(budget=Partial(budgets.model_flops, number=-1.0)), ("number", -1.0)),
+        (dict(wanted={"nrm": 1.0}), ("wanted", "'nrm'", "norm")),
         (
             dict(wanted={"norm": 1.0}, eval_metrics=[Partial(small.norm, power=p) for p in (2, 4)]),
-            r"wanted has 'norm', .* of norm \(power=2\), norm \(power=4\)",
+            ("wanted", "'norm'", "norm (power=2)", "norm (power=4)"),
         ),
-        (dict(reference="third"), "is none of the variants: give one of 'small', 'large/2'"),
-        (
-            dict(eval_metrics=[Partial(small.norm, power="two")]),
-            "norm.power must be a whole number",
-        ),
-        (dict(eval_metrics=[loss_under]), "loss_under has no value for its objectives"),
-        (dict(eval_metrics=[]), "eval_metrics must be a list of functions, not empty, got"),
-        (dict(eval_metrics=[small.norm] * 2), "eval_metrics has .*norm.* twice"),
+        (dict(reference="third"), ("reference", "'third'", "'small'", "'large/2'")),
+        (dict(eval_metrics=[Partial(small.norm, power="two")]), ("norm.power", "'two'")),
+        (dict(eval_metrics=[loss_under]), ("loss_under", "objectives")),
+        (dict(eval_metrics=[]), ("eval_metrics", [])),
+        (dict(eval_metrics=[small.norm] * 2), ("eval_metrics", "norm", "twice")),
         (
             dict(eval_metrics=[small.norm, Partial(small.norm, power=2)]),
-            "eval_metrics has .*norm.* twice",
+            ("eval_metrics", "norm", "twice"),
         ),
         (
             dict(eval_metrics=[Partial(small.named, first="x"), Partial(small.named, second="x")]),
-            r"whose figures would have one name, named \(x\): leave one out",
+            ("eval_metrics", "named (x)"),
         ),
-        (
-            dict(eval_metrics=[small.norm, other_norm]),
-            "small.norm.*test_variants.*, whose figures would have one name, norm: leave one",
-        ),
-        (dict(base=[]), "base must be a list of texts, not empty"),
-        (
-            dict(variants={"a": ["X = %EQUAL_FLOPS"]}),
-            "'a'. has %EQUAL_FLOPS, which makes it equal to",
-        ),
+        (dict(eval_metrics=[small.norm, other_norm]), ("eval_metrics", "norm", "small.norm")),
+        (dict(base=[]), ("base", [])),
+        (dict(variants={"a": ["X = %EQUAL_FLOPS"]}), ("variants['a']", "EQUAL_FLOPS", None)),
         (
             dict(variants={"a": ["X = %EQUAL_FLOPS", "Y = %EQUAL_PARAMETERS"]}, reference="a"),
-            "Got both %EQUAL_PARAMETERS and %EQUAL_FLOPS in one variant",
+            ("EQUAL_PARAMETERS", "EQUAL_FLOPS"),
         ),
-        (dict(base=["X = %EQUAL_FLOPS"]), "base has %EQUAL_FLOPS, which is solved for a variant"),
-        (
-            dict(budget=700),
-            "budget must be a function .*, or a mapping to functions, not empty, got 700",
-        ),
-        (dict(budget={}), "budget must be a function .*, not empty, got {}"),
-        (dict(budget={"a": 700}), "budget must be a function .*, got {'a': 700}"),
-        (dict(budget={"": len}), "budget has the name '', expected a text of one line"),
-        (dict(budget={"1%": len, "1!": len}), "'small, 1%' and 'small, 1!', which would share"),
-        (dict(budget={"1": len}, reference="small"), "'small' goes with one budget"),
+        (dict(base=["X = %EQUAL_FLOPS"]), ("base", "EQUAL_FLOPS", "variants")),
+        (dict(budget=700), ("budget", 700)),
+        (dict(budget={}), ("budget", {})),
+        (dict(budget={"a": 700}), ("budget", {"a": 700})),
+        (dict(budget={"": len}), ("budget", "''")),
+        (dict(budget={"1%": len, "1!": len}), ("'small, 1%'", "'small, 1!'", "variants")),
+        (dict(budget={"1": len}, reference="small"), ("reference", "'small'", "budget")),
         (
             dict(budget={"1": len}, variants={"a": ["X = %EQUAL_FLOPS"]}),
-            "'a'. has %EQUAL_FLOPS, .* several budgets have none: give a number",
+            ("variants['a']", "EQUAL_FLOPS", "budgets"),
         ),
         (
             dict(variants={"a": [], "a, 1": []}, budget={"1, 2": len, "2": len}),
-            "'a, 1, 2' and 'a, 1, 2', which would share the folder",
+            ("variants", "'a, 1, 2'"),
         ),
     ],
 )
-def test_a_comparison_that_no_run_can_answer(compared, changed, expected):
-    with pytest.raises(ValueError, match=expected):
+def test_a_comparison_that_no_run_can_answer(compared, changed, named):
+    with refuses(ValueError, *named):
         check(dataclasses.replace(compared, **changed))
 
 
 def test_figures_that_may_be_wanted(compared):
-    """Of an eval metric with its settings, and with its unit, which runs may differ in."""
+    """A figure may be named with the settings of its eval metric and with its unit."""
     eval_metrics = [small.norm, Partial(small.norm, power=4)]
     figures = ("norm", "norm (units)", "norm (power=4)", "norm (power=4, units)")
     one = dataclasses.replace(
@@ -344,7 +326,7 @@ def test_an_unknown_name_and_missing_fields(tmp_path):
         read_comparison("xyz")
     file = tmp_path / "mine.gin"
     file.write_text("from pretrax import comparison\ncomparison.Comparison.question = 'Which?'\n")
-    with refuses(ValueError, "comparison.Comparison.d"):
+    with refuses(ValueError, "comparison.Comparison.directory"):
         read_comparison(str(file))
 
 
@@ -376,7 +358,7 @@ def test_tokens_beyond_those_counted_are_as_many_on_average(planned, monkeypatch
 def test_a_budget_of_flops(planned):
     of_a_step = step_flops(planned.recipe, planned.schedules)
     assert budgets.model_flops(planned, number=7.4 * of_a_step) == 7
-    with refuses(ValueError, "0", "1", "budgets.model_f"):
+    with refuses(ValueError, "0", "1", "budgets.model_flops"):
         budgets.model_flops(planned, number=of_a_step / 3)
 
 
@@ -434,11 +416,8 @@ def test_a_budget_that_ends_within_the_warm_up(compared):
     one = tiny.planned(
         runs_of_variants(dataclasses.replace(compared, base=[*longer, "STEPS = 31"]))["small"]
     )
-    with refuses(ValueError, "0", "9") as error:
+    with refuses(ValueError, "6", "31", "30", "budgets.text_tokens.number") as error:
         budgets.text_tokens(one, number=1500)
-    assert "pays for 6 steps, expected 31 or more, which its warm-up of 30 steps" in str(
-        error.value
-    )
     enough = int(re.search("to ([0-9,]+) or more", str(error.value))[1].replace(",", ""))
     assert 31 <= budgets.text_tokens(one, number=enough) <= 32
 
