@@ -247,7 +247,7 @@ def test_a_run_with_rows_of_several_shapes_has_the_longest(capsys):
     given = "--gin_file=runs/decoder.gin", BYTES
     lengths = f"--gin.training.Run.sequence_lengths={shapes}"
     assert "causal_lm" in prints(capsys, *given, lengths, "--text=" + "a" * 31)
-    assert "there are 32" in fails(capsys, *given, lengths, "--text=" + "a" * 40)
+    assert "at most 32" in fails(capsys, *given, lengths, "--text=" + "a" * 40)
 
 
 def test_a_builder_of_ones_own(capsys, tmp_path, monkeypatch):
@@ -296,15 +296,15 @@ def test_tensorflow_is_not_loaded():
     "arguments, expected",
     [
         (["--objective=mask_lm"], r"did you mean masked_lm"),
-        (["--text= \n "], r"text is empty"),
+        (["--text= \n "], r"--text"),
         (["--text=a"], r"a single token"),
         (["--file=absent/a.txt"], r"absent/a.txt: .*no folder absent:"),
         (["--text=a b", "--file=b"], r"one of --text and --file"),
         (
             ["--text=" + "long " * 200],
-            r"1,000 tokens.*slots of the encoder; there are 512: shorten",
+            r"1,000 tokens.*512 slots.*--length",
         ),
-        (["--length=1", "--text=ab"], r"there are 1"),
+        (["--length=1", "--text=ab"], r"at most 1 slots"),
         (
             ["--layout=encoder", "--text=some words"],
             r"'encoder' has no place for the stream 'targets'",
