@@ -1,1 +1,1 @@
-"""SeqIO tasks and mixtures as corpora and evaluations: the only package that imports TensorFlow."""
+"""Corpora and evaluations from SeqIO tasks and mixtures. No other package imports TensorFlow."""

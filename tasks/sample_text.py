@@ -1,4 +1,4 @@
-"""Text for people to look at, as token ids: their own, a SeqIO task's, or some of Python's."""
+"""Text to show to a user, as token ids: their own text, or text from a SeqIO task or Python."""
 
 import codecs
 import contextlib
@@ -24,45 +24,48 @@ from ..data.corpus import Corpus
 from ..settings.partial import Partial, as_partial, parameters
 from ..settings.run_directory import VOCABULARY, check_is_run
 
-STREAM = 300_000  # tokens that statistics are cut from
-_MOST_ARRANGED = 100  # longest texts of a task among which one with a moved middle is looked for
+STREAM = 300_000  # number of tokens that the rows of statistics are cut from
+_MOST_ARRANGED = 100  # number of full-length texts that are searched for a moved middle
 OTHER_TEXT = "Heaps are arrays for which a[k] <= a[2*k+1] and a[k] <= a[2*k+2] for all k. " * 8
 
 
 class SampleText(NamedTuple):
-    """Text as ids of one vocabulary."""
+    """Text as token ids of one vocabulary."""
 
     vocabulary: Vocabulary
-    documents: list[np.ndarray]  # i32[n] each, to be shown
-    other: np.ndarray  # i32[n], another text for objectives that pair rows
-    stream: Callable[[], np.ndarray]  # () -> i32[n], plenty of text to count on
+    documents: list[np.ndarray]  # documents to show, i32[n] each
+    other: np.ndarray  # i32[n] other text, for objectives that pair rows
+    stream: Callable[[], np.ndarray]  # () -> i32[n] long text to count statistics on
     stream_name: str
 
 
 def read_documents(texts: Sequence[str] | None = None, file: str | None = None) -> list[str]:
-    """Returns documents to be shown.
+    """Returns documents to show.
 
-    A blank line separates two documents of `texts`; `file` is a text file in their place, as one
-    document. Without either: the Zen of Python.
+    Args:
+      texts: texts whose documents are separated by blank lines. By default the Zen of Python.
+      file: path of a text file with a single document, instead of `texts`.
 
-    Raises ValueError if they are empty or not UTF-8, and OSError if the file cannot be read.
+    Raises:
+      ValueError: if the text is empty or not UTF-8.
+      OSError: if the file cannot be read.
     """
     if file is not None:
-        try:  # a pipe will do, and no file is unpacked
+        try:  # the file may be a pipe; compressed files are not unpacked
             documents = [Path(file).read_text(encoding="utf-8")]
         except UnicodeDecodeError as error:
-            raise ValueError(f"{file} is no UTF-8 text: {error}.") from error
+            raise ValueError(f"{file} is not UTF-8 text ({error}): save it as UTF-8.") from error
     else:
         texts = [_zen_of_python()] if texts is None else texts
         documents = [part for text in texts for part in re.split(r"\n\s*\n", text)]
     documents = [document for document in documents if document.strip()]
     if not documents:
-        raise ValueError("The text is empty: give --text='some words', or --file with some.")
+        raise ValueError("The text is empty: give --text='some words' or a --file with text.")
     return documents
 
 
 def from_texts(vocabulary: Vocabulary, documents: Sequence[str]) -> SampleText:
-    """Returns documents with Python's library as the stream."""
+    """Returns documents, with the text of Python's library as the stream."""
     encoded = vocabulary.tokenizer.encode_batch([*documents, OTHER_TEXT])
     return SampleText(
         vocabulary,
@@ -74,7 +77,7 @@ def from_texts(vocabulary: Vocabulary, documents: Sequence[str]) -> SampleText:
 
 
 def from_words(documents: Sequence[str]) -> SampleText:
-    """Returns documents in a vocabulary of their own words; repeated, they are the stream.
+    """Returns documents in a vocabulary of their own words, and their repetition as the stream.
 
     >>> text = from_words(["To be, or not to be"])
     >>> [text.vocabulary.tokenizer.surface(i) for i in text.documents[0]]
@@ -87,7 +90,7 @@ def from_words(documents: Sequence[str]) -> SampleText:
 
 
 class _VocabularyMade(Exception):
-    """Ends the opening of a corpus once its vocabulary is made: its text need not be tokenized."""
+    """Stops the opening of a corpus after its vocabulary is made, before text is tokenized."""
 
     def __init__(self, vocabulary: Vocabulary, texts: Callable[[], Iterable[str]]):
         super().__init__("The vocabulary is made.")
@@ -96,13 +99,13 @@ class _VocabularyMade(Exception):
 
 
 def from_corpus(corpus: Callable, length: int) -> SampleText:
-    """Returns the first text of a run's corpus in the run's vocabulary, and more as the stream.
+    """Returns the first text of a run's corpus, in its vocabulary, and more text as the stream.
 
-    The vocabulary is made as a run makes it, and not kept. A corpus without texts to make it of,
-    such as a token store, is opened, and gives held-out documents. The text is cut to half of
-    `length` tokens.
+    The vocabulary is made as in a run, but not saved. If no vocabulary is made from texts, as for a
+    token store, the corpus is opened and held-out documents are returned. The text is cut to half
+    of `length` tokens.
 
-    Raises ValueError and OSError for what a run could not open either.
+    Raises ValueError or OSError if a run could not open the corpus either.
     """
     folder = tempfile.TemporaryDirectory(prefix="pretrax-show-")
     try:
@@ -124,29 +127,31 @@ def _from_corpus_texts(
 ) -> SampleText:
     encode = vocabulary.tokenizer.encode_batch
     encoded = (encode([text])[0] for text in texts())
-    some = list(itertools.islice((tokens for tokens in encoded if tokens.size > 1), 2))
-    if not some:
-        raise ValueError("The corpus has no text of two tokens: give --text='some words'.")
+    first_texts = list(itertools.islice((tokens for tokens in encoded if tokens.size > 1), 2))
+    if not first_texts:
+        raise ValueError(
+            "The corpus has no text with at least two tokens: give --text='some words'."
+        )
     return SampleText(
         vocabulary,
-        [some[0][: length // 2]],
-        some[-1],
+        [first_texts[0][: length // 2]],
+        first_texts[-1],
         lambda: _enough(encode([text])[0] for text in texts()),
         "the run's corpus",
     )
 
 
 def _until_vocabulary(corpus: Callable) -> Callable:
-    """Returns a corpus that raises `_VocabularyMade` with its texts, if it has some."""
-    one = as_partial(corpus)
-    default = (parameters(one.function) or {}).get("vocabulary")
-    settings = dict(one.settings)
+    """Returns a corpus that raises `_VocabularyMade` if its vocabulary is made from texts."""
+    bound = as_partial(corpus)
+    default = (parameters(bound.function) or {}).get("vocabulary")
+    settings = dict(bound.settings)
     factory = settings.get("vocabulary", default and default.default)
     if callable(factory) and factory is not inspect.Parameter.empty:
         settings["vocabulary"] = functools.partial(_make_and_stop, factory)
-    if callable(within := settings.get("corpus")):
-        settings["corpus"] = _until_vocabulary(within)
-    return Partial(one.function, **settings)
+    if callable(inner := settings.get("corpus")):
+        settings["corpus"] = _until_vocabulary(inner)
+    return Partial(bound.function, **settings)
 
 
 def _make_and_stop(
@@ -167,12 +172,14 @@ def from_task(
 ) -> SampleText:
     """Returns the first held-out document of a SeqIO task or mixture, and its text as the stream.
 
-    The task's vocabulary is kept in `folder`. The document is cut to half the `length`.
-
     Args:
-      arranged_tokens: of a task that moves middles itself (`seqio_corpora.seqio_mixture`). It moves
-        only a share of them, so the document is the first whose middle was moved, as long as one of
-        the first texts has such a middle. It is not cut.
+      folder: folder that the task's vocabulary is saved in.
+      name: name of the task or mixture.
+      module: modules or files that register the task.
+      length: number of slots of a row; the document is cut to half of it.
+      arranged_tokens: maximum length of a document if the task moves middles itself
+        (`seqio_corpora.seqio_mixture`). It moves the middles of only a share of the documents. The
+        first document with a moved middle is then returned if there is one, and is not cut.
     """
     from .seqio import seqio_corpora, seqio_objectives, seqio_vocabularies
 
@@ -208,12 +215,17 @@ def open_vocabulary(
     name: str | None = None,
     notice: Callable[[str], None] = print,
 ) -> Vocabulary:
-    """Returns a run's vocabulary, or the one that `open_tokenizer` opens by this name.
+    """Returns the vocabulary of a run or of a name.
 
-    Without either it is one of Python's library, trained once and kept in the folder `cache`;
-    `notice` is called with a line for the user before.
+    Without a run or name, the vocabulary is trained on Python's library once and then cached.
 
-    Raises ValueError, FileNotFoundError for what is no run, no vocabulary or no name of one.
+    Args:
+      cache: folder of the cached vocabulary.
+      run: directory of a run.
+      name: name of a vocabulary for `open_tokenizer`.
+      notice: function that shows the user a line before a vocabulary is trained.
+
+    Raises ValueError or FileNotFoundError if the run or the vocabulary does not exist.
     """
     if run is not None:
         check_is_run(run)
@@ -222,7 +234,7 @@ def open_vocabulary(
         tokenizer = tokenization.open_tokenizer(name)
         return Vocabulary(tokenizer, special_tokens.token_ids(tokenizer), {})
     if not os.path.exists(os.path.join(cache, VOCABULARY)):
-        notice(f"Learning a vocabulary from Python's library, once: it is kept in {cache}.")
+        notice(f"Training a vocabulary on Python's library, only once: it is saved in {cache}.")
     library = vocabularies.VocabularySource(
         lambda: (document.read() for document in library_documents())
     )
@@ -230,14 +242,14 @@ def open_vocabulary(
 
 
 def _zen_of_python() -> str:
-    """A short text that comes with Python, without its title."""
+    """Returns a short text that comes with Python, without its title."""
     with contextlib.redirect_stdout(io.StringIO()):
         this = importlib.import_module("this")
     return codecs.decode(this.s, "rot13").partition("\n\n")[2]
 
 
 def _library_tokens(vocabulary: Vocabulary) -> np.ndarray:
-    """Documents of Python's library in a random order, until there are enough."""
+    """Returns `STREAM` tokens of Python's library, from documents in a random order."""
     documents = library_documents()
     order = np.random.default_rng(0).permutation(len(documents))
     texts = (documents[number].read() for number in order)
@@ -245,14 +257,16 @@ def _library_tokens(vocabulary: Vocabulary) -> np.ndarray:
 
 
 def _training_tokens(corpus: Corpus, folder: object = None) -> np.ndarray:
-    """The first documents of a corpus. It may read its vocabulary from a temporary folder, which
-    exists as long as something refers to it."""
+    """Returns the first `STREAM` training tokens of a corpus.
+
+    The argument `folder` keeps a temporary folder with the vocabulary of the corpus alive.
+    """
     stream = corpus.train(0, 1)
     return _enough(stream.next_document().tokens for _ in itertools.count())
 
 
 def _enough(documents: Iterable[np.ndarray]) -> np.ndarray:
-    """The first documents that have `STREAM` tokens together, or all."""
+    """Returns the first documents that have `STREAM` tokens in total, or all documents."""
     tokens: list[np.ndarray] = []
     count = 0
     for document in documents:

@@ -1,4 +1,4 @@
-"""SeqIO tasks as what `inference.answering.task_scores` evaluates."""
+"""Makes SeqIO tasks ready for evaluation by `inference.answering.task_scores`."""
 
 import functools
 import itertools
@@ -14,7 +14,7 @@ from .seqio.seqio_tasks import REPEATABLE_SEED, check_task, found_tasks, readabl
 MetricValue = seqio.metrics.MetricValue
 Scalar = seqio.metrics.Scalar
 
-MOST_COUNTED = 20_000  # training examples among which the most frequent answer is looked for
+MOST_COUNTED = 20_000  # number of training examples in which answers are counted
 
 
 def evaluation_tasks(
@@ -28,26 +28,33 @@ def evaluation_tasks(
     use_cached: bool = False,
     cache_dirs: Sequence[str] = (),
 ) -> list[EvaluationTask]:
-    """The tasks of these names, or of mixtures of these names, with their metrics.
+    """Returns the named tasks, and the tasks of named mixtures, with their metrics.
 
         training.Run.evaluation_tasks = @seqio_evaluation.evaluation_tasks
         seqio_evaluation.evaluation_tasks.names = ["python_modules"]
 
-    Texts and targets are what the task has as `inputs_pretokenized` and `targets_pretokenized`, or
-    what its ids decode to. The baseline's answer is the most frequent of the split `train`; of a
-    task without it, of the examples themselves.
+    Texts and targets are the features `inputs_pretokenized` and `targets_pretokenized`, or else the
+    decoded ids. The baseline always answers with the most frequent target of the split `train`, or
+    of the evaluated examples if there is no such split.
 
     Args:
-        run_dir: of the model; nothing is read from it.
-        examples: the first so many of the split; None: all.
-        The others: as for `seqio_corpora.seqio_mixture`.
+        run_dir: run directory of the model; nothing is read from it.
+        names: names of SeqIO tasks and mixtures.
+        split: split to evaluate on.
+        examples: number of examples of the split to evaluate, from the first; None means all.
+        module: modules or Python files that register the tasks.
+        data_dir: folder of TensorFlow Datasets.
+        use_cached: whether to read each task from SeqIO's cache.
+        cache_dirs: further folders with caches.
 
-    Raises ValueError, FileNotFoundError for an unknown task or split, for one without `inputs`,
-    `targets` or metrics, and for no examples.
+    Raises:
+        ValueError: for an unknown task or split, a task without `inputs`, `targets` or metrics,
+            and a split without examples.
+        FileNotFoundError: for a module or data that is missing.
     """
     add_cache_dirs(cache_dirs)
-    each = [found_tasks(name, module, data_dir)[0] for name in names]
-    once = {task.name: task for tasks in each for task in tasks}
+    named_tasks = [found_tasks(name, module, data_dir)[0] for name in names]
+    once = {task.name: task for tasks in named_tasks for task in tasks}
     return [_evaluation_task(task, split, examples, use_cached) for task in once.values()]
 
 
@@ -57,25 +64,27 @@ def _evaluation_task(
     check_task(task, [split], ["inputs", "targets"], use_cached=use_cached)
     if not task.metric_fns:
         raise ValueError(
-            f"Task {task.name!r} has no metrics, expected metric_fns: register it with some, such "
-            "as data.task_metrics.accuracy."
+            f"Task {task.name!r} has no metrics, expected metric_fns: register it with metrics "
+            "such as data.task_metrics.accuracy."
         )
     predict = task.predict_metric_fns
     scores = task.score_metric_fns
     if others := len(task.metric_objs) - len(predict) - len(scores):
         warnings.warn(
-            f"Task {task.name!r}: {others} of its metrics left out, which are no functions of "
+            f"Task {task.name!r}: {others} of its metrics are left out. They are not functions of "
             "(targets, predictions) or (targets, scores).",
             stacklevel=2,
         )
     read = list(itertools.islice(_examples(task, split, use_cached), examples))
     if not read:
-        raise ValueError(f"Task {task.name!r} has no example in its split {split!r}.")
+        raise ValueError(
+            f"Task {task.name!r} has no examples in its split {split!r}: choose another split."
+        )
     targets = counted = [_text(task, example, "targets") for example in read]
     counted_in = "these examples"
     if "train" in splits_of(task, use_cached):
-        some = itertools.islice(_examples(task, "train", use_cached), MOST_COUNTED)
-        counted = [_text(task, example, "targets") for example in some]
+        training = itertools.islice(_examples(task, "train", use_cached), MOST_COUNTED)
+        counted = [_text(task, example, "targets") for example in training]
         first = f"the first {MOST_COUNTED:,} examples of " if len(counted) == MOST_COUNTED else ""
         counted_in = f"{first}training"
 
@@ -87,15 +96,15 @@ def _evaluation_task(
         [_text(task, example, "inputs") for example in read],
         targets,
         postprocess,
-        [_of_numbers(metric) for metric in predict],
-        [_of_numbers(metric) for metric in scores],
+        [_numbers_only(metric) for metric in predict],
+        [_numbers_only(metric) for metric in scores],
         majority(counted),
         counted_in,
     )
 
 
-def _of_numbers(metric: Callable) -> Callable:
-    """The metric with the number of each `Scalar`, and without texts, images and the like."""
+def _numbers_only(metric: Callable) -> Callable:
+    """Returns the metric with each `Scalar` as a number, without texts, images and the like."""
 
     @functools.wraps(metric)
     def numbers(targets, predictions):

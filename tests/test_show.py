@@ -9,6 +9,7 @@ import pytest
 from pretrax.cli import show
 from pretrax.objectives.catalog import CATALOG
 from pretrax.visualization import drawing
+from tests.refusals import is_named
 from tests.training.tiny import ROOT, environment
 
 BYTES = "--vocabulary=bytes"
@@ -74,7 +75,7 @@ def test_a_text_sends_the_terminal_nothing(capsys):
 @pytest.mark.slow
 def test_noise_that_adapts_says_that_it_is_shown_as_it_begins(capsys):
     said = prints(capsys, BYTES, FOX, "--objective=amlm", "--hide=quick")
-    assert "Noise: adapts to the model in training, and is shown as it begins" in said
+    assert "Noise: adapts to the model in training, and is shown as at the start" in said
     assert "5 hidden" in said
     assert "adapts" not in prints(capsys, BYTES, FOX, "--objective=mlm", "--hide=quick")
 
@@ -110,19 +111,20 @@ def test_what_a_causal_model_reads_as_masks(objective, capsys):
 
 
 @pytest.mark.parametrize(
-    "objective, hide, expected",
+    "objective, hide, values",
     [
-        ("span_corruption", "cat", "Got 'cat' to hide, which the text has not."),
-        ("span_corruption", "fox,quick", "'quick' .* which the text has not after what is hidden"),
-        ("span_corruption", "dog,", "Got 'dog,' to hide, expected .* leave out a comma at the end"),
-        ("causal_lm", "fox", "hides no tokens of one's choice: take one that hides"),
-        ("prefix_lm", "fox", "cannot hide 'fox' and nothing else: prefix language modeling hides"),
-        ("fill_in_the_middle", "quick,dog", "cannot hide 'quick', 'dog' and nothing else"),
+        ("span_corruption", "cat", ["cat"]),  # not in the text
+        ("span_corruption", "fox,quick", ["quick"]),  # not after "fox"
+        ("span_corruption", "dog,", ["dog,", "comma"]),  # an empty piece
+        ("causal_lm", "fox", ["span_corruption"]),  # an objective that can hide tokens
+        ("prefix_lm", "fox", ["fox", "prefix language modeling"]),
+        ("fill_in_the_middle", "quick,dog", ["quick", "dog", "fill-in-the-middle"]),
     ],
 )
-def test_what_cannot_be_hidden(objective, hide, expected, capsys):
+def test_what_cannot_be_hidden(objective, hide, values, capsys):
     error = fails(capsys, BYTES, f"--objective={objective}", FOX, f"--hide={hide}")
-    assert re.search(expected, error.replace("\n", " "))
+    message = " ".join(error.split())
+    assert not [value for value in values if not is_named(value, message)], message
 
 
 def test_a_piece_of_a_word_is_not_hidden_by_words(capsys):
@@ -245,7 +247,7 @@ def test_a_run_with_rows_of_several_shapes_has_the_longest(capsys):
     given = "--gin_file=runs/decoder.gin", BYTES
     lengths = f"--gin.training.Run.sequence_lengths={shapes}"
     assert "causal_lm" in prints(capsys, *given, lengths, "--text=" + "a" * 31)
-    assert "there are 32" in fails(capsys, *given, lengths, "--text=" + "a" * 40)
+    assert "at most 32" in fails(capsys, *given, lengths, "--text=" + "a" * 40)
 
 
 def test_a_builder_of_ones_own(capsys, tmp_path, monkeypatch):
@@ -294,15 +296,15 @@ def test_tensorflow_is_not_loaded():
     "arguments, expected",
     [
         (["--objective=mask_lm"], r"did you mean masked_lm"),
-        (["--text= \n "], r"text is empty"),
+        (["--text= \n "], r"--text"),
         (["--text=a"], r"a single token"),
         (["--file=absent/a.txt"], r"absent/a.txt: .*no folder absent:"),
         (["--text=a b", "--file=b"], r"one of --text and --file"),
         (
             ["--text=" + "long " * 200],
-            r"1,000 tokens.*slots of the encoder; there are 512: shorten",
+            r"1,000 tokens.*512 slots.*--length",
         ),
-        (["--length=1", "--text=ab"], r"there are 1"),
+        (["--length=1", "--text=ab"], r"at most 1 slots"),
         (
             ["--layout=encoder", "--text=some words"],
             r"'encoder' has no place for the stream 'targets'",

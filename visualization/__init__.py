@@ -1,2 +1,5 @@
-"""What an objective does to text, as pictures: `drawing` makes a `picture.Picture` of an objective
-and a text, and `terminal` and `picture_page` render it."""
+"""Pictures of what an objective does to text.
+
+`drawing` makes a `picture.Picture` of an objective and a text. `terminal` prints the picture, and
+`picture_page` makes a page of it.
+"""

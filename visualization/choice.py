@@ -1,4 +1,4 @@
-"""The objective that is shown: its name, what the catalog says of it, and the layout it is on."""
+"""The objective that is shown: its name, its catalog entry, and the layout of its model."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
@@ -11,19 +11,21 @@ from ..objectives.layouts import LAYOUTS
 
 
 class Choice(NamedTuple):
+    """An objective to show, with the settings of a run if it comes from one."""
+
     name: str
     build: Builder
-    entry: Entry | None = None  # None: it is not in the catalog
-    model: Callable | None = None  # (vocabulary rows, heads) -> the run's model, if it names one
-    corpus: Callable | None = None  # of the run, where it names one
-    mark_document_ends: bool | None = None  # None: as in any run of the objective
-    packing: str | None = None  # of the run, where it has one
-    # Slots of the run's stacks, where it has them: of all rows, or of each shape of rows.
+    entry: Entry | None = None  # None for an objective that is not in the catalog
+    model: Callable | None = None  # the run's (vocabulary rows, heads) -> model, if it has one
+    corpus: Callable | None = None  # the run's corpus, if it has one
+    mark_document_ends: bool | None = None  # None applies the default of the objective
+    packing: str | None = None  # the run's packing, if it has one
+    # Number of slots of the run's stacks, for all rows or for each shape of rows.
     sequence_lengths: Mapping[str, int] | Sequence[Mapping[str, int]] | None = None
-    mean_span_length: float | None = None  # where the objective is given one
+    mean_span_length: float | None = None  # mean length of hidden spans, if it is set
 
     def facts(self, layout: str) -> list[str]:
-        """Returns lines of the heading: what it is good for, its model, its paper."""
+        """Returns lines on what the objective is good for, its model and its paper."""
         if self.entry is None:
             return []
         published = layout_of(self.entry)
@@ -36,20 +38,26 @@ class Choice(NamedTuple):
 
 
 def layout_of(entry: Entry) -> str:
-    """Returns the layout of an objective's architecture: of two encoders that of one."""
+    """Returns the layout of an objective's architecture.
+
+    A pair of encoders has the layout of a single encoder.
+    """
     return entry.architecture if entry.architecture in LAYOUTS else "encoder"
 
 
 def layout_for(choice: Choice, ids: TokenIds) -> str:
-    """Returns the layout of the run's model, else the catalog's, else the first that fits.
+    """Returns the layout of an objective.
+
+    It is the layout of the run's model, else the layout in the catalog, else the first layout that
+    has the objective's features.
 
     >>> layout_for(Choice("mine", objectives.causal_lm), ids)
     'decoder'
 
-    Raises ValueError for features that no layout takes.
+    Raises ValueError if no layout has the objective's features.
     """
     if choice.model is not None:
-        # Of two classes, where a run counts its own: its layout is the same.
+        # The layout does not depend on the number of classes, so two will do if a run counts them.
         return choice.model(ids.size, with_counted_classes(choice.build(ids), 2).facts.heads).layout
     if choice.entry:
         return layout_of(choice.entry)
@@ -59,4 +67,7 @@ def layout_for(choice: Choice, ids: TokenIds) -> str:
             for member in members:
                 LAYOUTS[name].lengths(member.objective.lengths(100))
             return name
-    raise ValueError(f"{choice.name} has no features that a model could learn from.")
+    raise ValueError(
+        f"{choice.name} has no features that a model could learn from: expected features of an "
+        "encoder-decoder, an encoder or a decoder."
+    )

@@ -16,20 +16,20 @@ from .picture import Example, Picture
 from .pieces import marked
 from .rows import ShownObjective, first_stack, longest_document, subjects, view_of
 
-MOST_MEMBERS = 8  # of a mixture that are shown
+MOST_MEMBERS = 8  # largest number of members of a mixture that are shown
 
 
 class ShownText(NamedTuple):
-    """What an objective is shown on."""
+    """The text that an objective is shown on."""
 
     reader: Reader
-    documents: Sequence[np.ndarray]  # i32[n] each: the documents of one row
-    other: np.ndarray  # i32[n]: another text, for objectives that pair a row with the next one
-    is_own: bool = True  # whether the user gave it; other text is shortened until it fits
+    documents: Sequence[np.ndarray]  # documents of one row, i32[n] each
+    other: np.ndarray  # i32[n] other text, for objectives that pair a row with the next row
+    is_own: bool = True  # whether the user gave the text; other text is shortened until it fits
 
 
 class Drawn(NamedTuple):
-    """A picture, and the objectives that it shows: one, or members of a mixture."""
+    """A picture, and the objectives that it shows: a single objective or members of a mixture."""
 
     picture: Picture
     members: Iterable[ShownObjective]
@@ -48,13 +48,17 @@ def picture(
     """Returns the picture of an objective on a text, without statistics.
 
     Args:
-      layout: default: the one that suits the objective.
-      count: number of examples of each member; default: three, or one of each member of a mixture.
-      slots: number of slots of the first stack, which bound the length of the text.
-      hide: pieces of the text to hide, in place of what the objective would draw.
+      choice: the objective to show.
+      text: the text to show it on.
+      layout: layout of the model; by default the layout that suits the objective.
+      count: number of examples of each member; by default three, or one for a mixture.
+      slots: number of slots of the first stack, which limits the length of the text.
+      seed: seed of the noise.
+      hide: pieces of the text to hide, instead of tokens that the objective would draw.
 
-    Raises ValueError for an objective of the user that `check_objective` refuses, for documents
-    that are too long, or of a single token, and for an objective that does not hide what it should.
+    Raises:
+      ValueError: if `check_objective` refuses an objective of the user, if the documents are too
+        long or a single token, or if the objective cannot hide `hide` alone.
     """
     ids = text.reader.ids
     layout = layout or layout_for(choice, ids)
@@ -70,13 +74,13 @@ def picture(
     documents = _closed(documents, choice, objective, ids)
     count = count or (3 if len(members) == 1 else 1)
     examples = [
-        one
+        drawn
         for member in shown
-        for one in _examples(member, documents, text, count, slots, seed, hide)
+        for drawn in _examples(member, documents, text, count, slots, seed, hide)
     ]
     facts = choice.facts(layout)
     if objective.adaptation:
-        facts.append("Noise: adapts to the model in training, and is shown as it begins")
+        facts.append("Noise: adapts to the model in training, and is shown as at the start")
     left = len(members) - len(shown)
     return Drawn(Picture(choice.name, layout, facts, examples, members_left=left), shown)
 
@@ -84,8 +88,11 @@ def picture(
 def _closed(
     documents: Iterable[np.ndarray], choice: Choice, objective: Objective, ids: TokenIds
 ) -> list[np.ndarray]:
-    """Returns documents as training gives them to the objective: closed by end-of-sequence, if the
-    run marks the ends of documents and the objective does not read parts."""
+    """Returns documents as training gives them to the objective.
+
+    They end with end-of-sequence if the run marks the ends of documents and the objective does not
+    read parts.
+    """
     _, mark_document_ends = resolve(objective, None, choice.mark_document_ends)
     closing = [ids.eos] if mark_document_ends and objective.facts.rows.kind != "parts" else []
     return [np.append(document, closing).astype(np.int32) for document in documents]
@@ -102,7 +109,7 @@ def _examples(
 ) -> list[Example]:
     """Returns `count` examples of one row that holds these documents."""
     _check_fits(subject, documents, slots)
-    # The other row has as many documents, of the same lengths.
+    # The other row has the same number of documents, with the same lengths.
     ends = np.cumsum([len(document) for document in documents])
     others = np.split(np.resize(text.other, ends[-1]), ends[:-1])
     rows = [list(documents), others] * count
@@ -111,8 +118,8 @@ def _examples(
     if hidden is not None and not hides(view, 0, hidden[0] > 0):
         raise ValueError(
             f"{subject.name or 'This objective'} cannot hide {', '.join(map(repr, hide))} and "
-            "nothing else: prefix language modeling hides the end of a text, and "
-            "fill-in-the-middle one stretch of it."
+            "nothing else. For example, prefix language modeling can only hide the end of a text, "
+            "and fill-in-the-middle a single span of it. Hide another piece of the text."
         )
     return [example(subject, view, text.reader, row) for row in range(0, len(rows), 2)]
 
@@ -120,12 +127,12 @@ def _examples(
 def _check_fits(subject: ShownObjective, documents: Sequence[np.ndarray], slots: int) -> None:
     lengths = [len(document) for document in documents]
     if sum(lengths) < 2:
-        raise ValueError("The text is a single token, which leaves nothing to hide: give more.")
+        raise ValueError("The text is a single token, expected at least two: give a longer text.")
     needs = LAYOUTS[subject.layout].lengths(packed_lengths(subject.objective, lengths))
     stack = first_stack(needs)
     if needs[stack] > slots:
-        who = f"{subject.name}: " if subject.name else ""
+        prefix = f"{subject.name}: " if subject.name else ""
         raise ValueError(
-            f"{who}the text has {sum(lengths):,} tokens, which take {needs[stack]:,} slots of the "
-            f"{stack}; there are {slots}: shorten it, or raise --length."
+            f"{prefix}the text has {sum(lengths):,} tokens, which take {needs[stack]:,} slots of "
+            f"the {stack}. Expected at most {slots} slots: shorten the text, or raise --length."
         )

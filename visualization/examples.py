@@ -1,4 +1,4 @@
-"""One row, token by token: each token's kind, its slot in the raw row, and its prediction."""
+"""Describes a row token by token: the kind of each token, its slot in the row, its prediction."""
 
 import functools
 import itertools
@@ -14,8 +14,8 @@ from .picture import NO_SPAN, AttentionPattern, Example, Slot, StackView, Token,
 from .rows import STACKS, ModelView, ShownObjective
 from .tracing import read
 
-NOISED = "noised"  # the copies of a decoder's tokens, displayed as a stack
-CLOSING = frozenset(".,;:!?)]}")  # words that no space comes before
+NOISED = "noised"  # noised copies of a decoder's tokens, displayed as a stack
+CLOSING = frozenset(".,;:!?)]}")  # words without a space before them
 POOLED = "slots whose hidden state stands for a text or a pair of texts"
 # (name, title, stack of the queries, stack of the keys, column of the batch) of attention patterns
 PATTERNS = (
@@ -28,13 +28,13 @@ PATTERNS = (
 
 
 class Reader(NamedTuple):
-    """Texts of token ids."""
+    """Converts token ids to text."""
 
     ids: TokenIds
-    names: dict[int, str]  # of special ids
-    decode: Callable[[Sequence[int]], str]  # of text ids
-    surface: Callable[[int], str]  # the text of an id within a text, with the space before a word
-    # Splits a text into words if each is a token; words are shown with a space between them.
+    names: dict[int, str]  # names of special ids
+    decode: Callable[[Sequence[int]], str]  # text ids -> their text
+    surface: Callable[[int], str]  # id -> its text, with the space before a word
+    # text -> its words, if each word is a token. Words are shown with a space between them.
     words: Callable[[str], list[str]] | None = None
 
 
@@ -67,7 +67,7 @@ def example(subject: ShownObjective, view: ModelView, reader: Reader, row: int =
 
 
 def _text_caption(documents: Sequence[Sequence[Token]]) -> str:
-    """Returns such as "258 tokens in 2 documents; 39 hidden; 20 left out"."""
+    """Returns for example "258 tokens in 2 documents; 39 hidden; 20 left out"."""
     tokens = list(itertools.chain.from_iterable(documents))
     hidden = sum(token.span != NO_SPAN for token in tokens)
     left_out = sum(token.kind == "left out" for token in tokens)
@@ -79,7 +79,7 @@ def _text_caption(documents: Sequence[Sequence[Token]]) -> str:
 
 
 def _span_numbers(view: ModelView, row: int, hidden: np.ndarray) -> np.ndarray:
-    """Returns i32[L]: the number of each token's hidden span, which is its sentinel's if any."""
+    """Returns i32[L] numbers of the tokens' hidden spans; a sentinel has the number of its span."""
     numbers = np.full(hidden.size, NO_SPAN)
     segments = view.segments[row, : hidden.size]
     starts = hidden & ~(np.roll(hidden, 1) & (np.roll(segments, 1) == segments))
@@ -126,7 +126,7 @@ class _Describer:
             return Token(f"⟨{number}⟩", "sentinel", span=number, id=token)
         if token in self.special:
             return Token(self.reader.names.get(token, text), self.special[token], id=token)
-        if slot < 0:  # it is not copied from the row, so that text is a random token
+        if slot < 0:  # not copied from the row: a text id is then a random token
             first, last = self.reader.ids.text
             return Token(text, "replaced" if first <= token < last else "text", id=token)
         if slot >= self.length:
@@ -137,15 +137,16 @@ class _Describer:
 
 
 def _apart(words: Sequence[Token]) -> list[Token]:
-    """Returns words with a space before each but the first, and those that close a phrase."""
+    """Returns words with a space before them, except the first word and closing punctuation."""
     bare = [replace(word, text=word.text.strip()) for word in words]
     return bare[:1] + [x if x.text in CLOSING else replace(x, before=" ") for x in bare[1:]]
 
 
 def surfaces(reader: Reader, tokens) -> list[str]:
-    """Returns the text of each token; a character in several tokens is the first one's text.
+    """Returns the text of each token.
 
-    A token with part of a character whose other parts do not follow has the text �.
+    If a character takes several tokens, it is the text of the first of them. A token with an
+    incomplete character has the text �.
     """
     tokens = [int(t) for t in tokens]
     texts: list[str] = []
@@ -154,7 +155,7 @@ def surfaces(reader: Reader, tokens) -> list[str]:
         if token in reader.names or "\ufffd" not in reader.decode([token]):
             texts.append(reader.names.get(token) or reader.surface(token))
             continue
-        # A part of a character: as many tokens as make it whole, or this one alone.
+        # Part of a character: take the tokens that complete it, or only this token.
         parts = [token, *itertools.takewhile(lambda t: t not in reader.names, after)]
         counts = range(2, len(parts) + 1)
         whole = next((k for k in counts if "\ufffd" not in reader.decode(parts[:k])), 1)
@@ -171,9 +172,9 @@ def _stack(view: ModelView, describe: _Describer, row: int, name: str) -> StackV
     live = np.flatnonzero(segments > 0)
     used = int(live[-1]) + 1 if live.size else 0
     given = describe(*read(batch[f"{name}_input_tokens"][:used]))
-    # A text's first input, bos, may be the padding id.
+    # The first input of a text is bos, which may be the padding id.
     given = [replace(t, text="▷", kind="start") if t.kind == "pad" else t for t in given]
-    # If there are copies, next to the decoder's tokens or in the decoder, they are predicted, and
+    # If there are noised copies, in the decoder or next to its tokens, the copies are predicted and
     # the originals are not.
     copies = NOISED if f"{NOISED}_input_tokens" in batch else "decoder"
     copied = f"{NOISED}_rates" in batch
@@ -215,8 +216,10 @@ def _stack(view: ModelView, describe: _Describer, row: int, name: str) -> StackV
 
 
 def _slots_caption(used: int, size: int, targets: int, further: Sequence[str]) -> str:
-    """Returns such as "233 slots and 23 of padding; 39 targets, below the slots that predict
-    them"."""
+    """Returns the caption of a stack.
+
+    An example is "233 slots and 23 of padding; 39 targets, below the slots that predict them".
+    """
     words = counted(used, "slot")
     if size > used:
         words += f" and {size - used} of padding"
@@ -229,17 +232,17 @@ def _slots_caption(used: int, size: int, targets: int, further: Sequence[str]) -
 
 
 def _at_slots(describe: _Describer, slots, traced, weights) -> dict[int, Token]:
-    """Returns the tokens that have a loss weight, by the slots that predict them.
+    """Returns {slot: token that it predicts} for the tokens with a loss weight.
 
-    If a slot predicts several tokens, as in `insertion_lm`, their texts are joined in one token.
+    If a slot predicts several tokens, as in `insertion_lm`, their texts are joined into one token.
     """
-    found: dict[int, Token] = {}
+    predicted: dict[int, Token] = {}
     for slot, token, weight in zip(slots, describe(*read(traced), of_text=True), weights):
-        if weight > 0 and (first := found.get(int(slot))):
+        if weight > 0 and (first := predicted.get(int(slot))):
             token = replace(first, text=first.text + token.before + token.text)
         if weight > 0:
-            found[int(slot)] = token
-    return found
+            predicted[int(slot)] = token
+    return predicted
 
 
 def _attentions(view: ModelView, row: int) -> list[AttentionPattern]:
@@ -257,12 +260,14 @@ def _attentions(view: ModelView, row: int) -> list[AttentionPattern]:
 
 
 def _pools(view: ModelView, row: int, objective: Objective) -> list[str]:
-    """Returns such as "slot 4: class 1, swapped" for each pooled slot."""
-    # The pools of an objective without inputs only count its segments.
+    """Returns for example "slot 4: class 1, swapped" for each pooled slot."""
+    # An objective without inputs has pools only to count its segments.
     if "pools_slots" not in view.batch or "inputs" not in view.features:
         return []
     names = next((form.classes for form in objective.facts.prompt_forms if form.classes), ())
-    classes = any(n is not None for n in objective.facts.heads.values())  # some head predicts them
+    classes = any(
+        n is not None for n in objective.facts.heads.values()
+    )  # whether a head predicts them
     pools = []
     columns = (view.batch[f"pools_{name}"][row].tolist() for name in ("slots", "labels", "weights"))
     for slot, label, weight in zip(*columns):

@@ -1,11 +1,12 @@
-"""What self-contained pages are made of: a frame, tables, cards, tiles, charts, one style."""
+"""Building blocks of self-contained HTML pages: a frame, tables, cards, tiles and charts."""
 
 from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
 from ..settings.printable import printable
 
-# v0 … v7: colors of series; after Okabe and Ito (2008), for all kinds of eyes.
+# v0 … v7 are the colors of series. They follow Okabe and Ito (2008), whose colors color-blind
+# readers can distinguish.
 COLORS = """
 :root { color-scheme: light dark; --paper:#fdfcf9; --card:#fff; --ink:#22252b; --soft:#6a6f7a;
   --line:#dcdfe6; --first:#3f6fd9; --second:#d9622b; --chip:#eceef3;
@@ -44,7 +45,7 @@ figure { margin:0 } figcaption { font-size:.82rem; color:var(--soft); margin-top
 figure h3 { margin:0 0 .2rem; overflow-wrap:anywhere }
 .chart svg { width:100%; height:auto; display:block }
 ul { margin:.4rem 0; padding-left:1.2rem } li { margin:.25rem 0; overflow-wrap:anywhere }
-.scroll { overflow-x:auto; background:  /* a shadow at the side where there is more */
+.scroll { overflow-x:auto; background:  /* a shadow at a side that can be scrolled */
   linear-gradient(to right, var(--card) 40%, transparent) 0 0 / 3rem 100% no-repeat local,
   linear-gradient(to left, var(--card) 40%, transparent) 100% 0 / 3rem 100% no-repeat local,
   linear-gradient(to right, var(--line), transparent) 0 0 / .9rem 100% no-repeat scroll,
@@ -59,7 +60,7 @@ th small { display:inline-block; max-width:8.5rem; white-space:normal }
 td small { color:var(--soft) }
 th.left, td.left { text-align:left }
 th:first-child, td:first-child { white-space:normal; min-width:4.5rem; max-width:15rem;
-  overflow-wrap:break-word }  /* within a word only if it is wider than that */
+  overflow-wrap:break-word }  /* breaks within a word only if it is wider */
 footer { color:var(--soft); font-size:.85rem; margin-top:2.5rem }
 code, pre { font:12.5px/1.5 ui-monospace, Menlo, "DejaVu Sans Mono", monospace }
 pre { white-space:pre-wrap; overflow-wrap:anywhere; font-size:12px; background:var(--chip);
@@ -71,11 +72,16 @@ pre { white-space:pre-wrap; overflow-wrap:anywhere; font-size:12px; background:v
 
 
 def document(title: str, facts: Iterable[str], body: str, made_by: str, style: str = "") -> str:
-    """Returns a page, light and dark, that fetches nothing.
+    """Returns a page for light and dark screens that needs no other files.
 
-    `title` and `facts` are text, with a line for each fact. `body` and `made_by` are HTML, and
-    `made_by` comes at the end. Characters that would hide text or reverse its direction are made
-    visible, see `printable`.
+    Characters that would hide text or reverse its direction are made visible, see `printable`.
+
+    Args:
+      title: heading of the page, as text.
+      facts: lines below the heading, as text.
+      body: content of the page, as HTML.
+      made_by: what made the page, as HTML for the footer.
+      style: further CSS.
     """
     return printable(
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -87,7 +93,7 @@ def document(title: str, facts: Iterable[str], body: str, made_by: str, style: s
 
 
 def soft(text: str) -> str:
-    """Returns a paragraph that explains what is near it, of text."""
+    """Returns a paragraph in a muted color, from text."""
     return f'<p class="soft">{escape(text)}</p>\n'
 
 
@@ -96,36 +102,36 @@ def card(content: str) -> str:
 
 
 def folded(title: str, content: str, is_open: bool = False) -> str:
-    """Returns a card of which the title alone is shown until it is opened; both are HTML."""
+    """Returns a card that shows only its title until it is opened; title and content are HTML."""
     shown = " open" if is_open else ""
     return f'<details class="card"{shown}><summary>{title}</summary>\n{content}</details>\n'
 
 
 def items(lines: Iterable[str]) -> str:
-    """Returns a list of lines that are HTML."""
+    """Returns a bulleted list; the lines are HTML."""
     return f"<ul>{''.join(f'<li>{line}</li>' for line in lines)}</ul>\n"
 
 
 def tiles(figures: Iterable[tuple[str, str]]) -> str:
-    """Returns large figures, each with words below it."""
+    """Returns tiles with a large number and a caption each."""
     cells = "".join(f'<div class="tile"><b>{a}</b><span>{b}</span></div>' for a, b in figures)
     return f'<div class="tiles">{cells}</div>\n'
 
 
 def legend(marks: Iterable[str]) -> str:
-    """Returns marks that are explained, each HTML."""
+    """Returns a legend; the marks and their explanations are HTML."""
     return f'<div class="legend">{"".join(f"<span>{mark}</span>" for mark in marks)}</div>\n'
 
 
 def chart(title: str, svg: str, below: str = "") -> str:
-    """Returns a chart with its title above it, all of them HTML."""
+    """Returns a chart with its title above it and a caption below it, all HTML."""
     return f'<figure><h3>{title}</h3><div class="chart">{svg}</div>{below}</figure>\n'
 
 
 def table(
     heads: Sequence[str], lines: Iterable[Sequence[str]], left: Collection[int] = (0,)
 ) -> str:
-    """Returns a table of cells that are HTML; `left`: the columns that are wording."""
+    """Returns a table of HTML cells. The columns `left` are left-aligned, for text."""
 
     def row(cells: Sequence[str], tag: str) -> str:
         sides = [' class="left"' if k in left else "" for k in range(len(cells))]

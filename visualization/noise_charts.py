@@ -1,4 +1,4 @@
-"""Statistics as HTML: figures, tables, and charts of the noise and of the slots of rows."""
+"""Statistics as HTML: tiles, tables, and charts of the noise and of the slots of rows."""
 
 import functools
 from collections.abc import Sequence
@@ -12,34 +12,38 @@ from .picture import Statistics
 from .svg import FIRST, INK, MUTED, SECOND, drawn
 
 WIDTH = 7.6  # inches
-BARS = 48  # of a histogram, at most
+BARS = 48  # largest number of bars of a histogram
 
 
 def statistics(members: Sequence[Statistics]) -> str:
-    """Returns a card with the figures of an objective, or a table of a mixture, and charts."""
+    """Returns a card with charts and the statistics of an objective or a table of its members."""
     bars = [
-        (f"{one.name} {stack}".strip(), use) for one in members for stack, use in one.use.items()
+        (f"{member.name} {stack}".strip(), use)
+        for member in members
+        for stack, use in member.use.items()
     ]
     slots = drawn([functools.partial(_draw_slots, bars=bars)], WIDTH, 0.55 + 0.27 * len(bars))
     charts = [html.chart("Slots that hold a token, of all slots of a row", slots)]
-    for one in members:
-        if one.hidden:  # else there is nothing to draw
-            panels = [functools.partial(draw, noise=one) for draw in (_draw_spans, _draw_where)]
-            charts.append(html.chart(escape(one.name) or "Noise", drawn(panels, WIDTH, height=2.1)))
+    for member in members:
+        if member.hidden:  # a chart of the noise needs hidden tokens
+            panels = [functools.partial(draw, noise=member) for draw in (_draw_spans, _draw_where)]
+            charts.append(
+                html.chart(escape(member.name) or "Noise", drawn(panels, WIDTH, height=2.1))
+            )
     summed = _table(members) if len(members) > 1 else _tiles(members[0])
     return html.card(summed + "".join(charts))
 
 
-def _tiles(one: Statistics) -> str:
+def _tiles(member: Statistics) -> str:
     tiles = [
-        (f"{one.length:,}", "tokens of text in a row"),
-        *([(f"{one.left_out:.1%}", "of them left out")] if one.left_out else []),
-        (f"{one.hidden:.1%}", "of the others hidden" if one.left_out else "of them hidden"),
-        (f"{one.predicted:.1%}", "of them predicted"),
-        (f"{100 * one.with_loss:.1f}", "slots with a loss, for 100 tokens of text"),
+        (f"{member.length:,}", "tokens of text in a row"),
+        *([(f"{member.left_out:.1%}", "of them left out")] if member.left_out else []),
+        (f"{member.hidden:.1%}", "of the others hidden" if member.left_out else "of them hidden"),
+        (f"{member.predicted:.1%}", "of them predicted"),
+        (f"{100 * member.with_loss:.1f}", "slots with a loss, for 100 tokens of text"),
         *(
             (f"{use.share:.0%}", f"of {use.slots} {stack} slots hold a token")
-            for stack, use in one.use.items()
+            for stack, use in member.use.items()
         ),
     ]
     return html.tiles(tiles)
@@ -87,7 +91,7 @@ def _draw_spans(axes, noise: Statistics) -> None:
     last = max(int(np.searchsorted(np.cumsum(share), 0.995)) + 1, first + 2)
     last = min(last, counts.size - 1)
     shown = slice(first, last + 1)
-    # Long spans are counted in bins of several lengths, each drawn as the mean of its lengths.
+    # Many lengths are grouped into bins, and a bar is the mean over the lengths of its bin.
     edges = np.arange(first, last + 1, -(-(last + 1 - first) // BARS))
     sizes = np.diff(np.append(edges, last + 1))
     heights = np.add.reduceat(share[shown], edges - first) / sizes
@@ -106,8 +110,8 @@ def _draw_spans(axes, noise: Statistics) -> None:
 def _draw_where(axes, noise: Statistics) -> None:
     where = (np.arange(BINS) + 0.5) / BINS
     same = np.allclose(noise.hidden_at, noise.predicted_at)
-    words = "hidden and predicted" if same else "hidden"
-    axes.step(where, noise.hidden_at, color=FIRST, where="mid", label=words)
+    label = "hidden and predicted" if same else "hidden"
+    axes.step(where, noise.hidden_at, color=FIRST, where="mid", label=label)
     axes.fill_between(where, noise.hidden_at, step="mid", color=FIRST, alpha=0.2, linewidth=0)
     if not same:
         axes.step(where, noise.predicted_at, color=SECOND, where="mid", label="predicted")
@@ -116,7 +120,7 @@ def _draw_where(axes, noise: Statistics) -> None:
         title="Where in the text",
         xlabel="from its beginning to its end",
         xlim=(0, 1),
-        ylim=(0, 1.35 * top + 0.02),  # the words stand above
+        ylim=(0, 1.35 * top + 0.02),  # leaves room for the legend
         xticks=[],
     )
     axes.set_yticks([share for share in axes.get_yticks() if share <= 1])

@@ -1,4 +1,4 @@
-"""What an objective does on average: counted over many rows, next to what is known in theory."""
+"""Statistics of an objective's noise, counted over many rows and compared with theory."""
 
 import math
 from collections import Counter
@@ -12,7 +12,7 @@ from .picture import Picture, SlotUse, Statistics
 from .rows import STACKS, ModelView, ShownObjective, longest_document, view_of
 from .tracing import read
 
-BINS = 64  # of a row, in `Statistics.hidden_at` and `predicted_at`
+BINS = 64  # number of bins of a row in `Statistics.hidden_at` and `predicted_at`
 
 
 def with_statistics(
@@ -27,21 +27,24 @@ def with_statistics(
     """Returns the picture with the statistics of each member, counted on its share of the rows.
 
     Args:
+      picture: the picture that gets the statistics.
+      members: the objectives to measure.
       stream: i32[n] text that rows are cut from.
-      rows: number of rows of all members together; each has at least 64.
-      settings: of `measure`.
+      stream_name: name of this text.
+      rows: total number of rows; each member gets its share, but at least 64.
+      settings: further arguments of `measure`: slots, seed, span_law and span_mean.
     """
-    found = [
+    measured = [
         measure(member, stream, rows=max(round(rows * member.rate), 64), **settings)
         for member in members
     ]
-    stack = next(iter(found[0].use))
-    slots = f"{max(one.use[stack].slots for one in found):,} {stack} slots"
-    total = sum(one.rows for one in found)
+    stack = next(iter(measured[0].use))
+    slots = f"{max(member.use[stack].slots for member in measured):,} {stack} slots"
+    total = sum(member.rows for member in measured)
     counted_on = (
         f"Counted over {total:,} rows of {stream_name}, one document each, of up to {slots}."
     )
-    return replace(picture, statistics=found, counted_on=counted_on)
+    return replace(picture, statistics=measured, counted_on=counted_on)
 
 
 def measure(
@@ -54,12 +57,16 @@ def measure(
     span_law: str | None = None,
     span_mean: float | None = None,
 ) -> Statistics:
-    """Counts over rows of one document each, cut one after another from a stream of text.
+    """Counts the noise over rows of one document each, cut consecutively from a stream of text.
 
     Args:
+      subject: the objective to measure.
       stream: i32[n] text, repeated if it is too short.
       slots: number of slots of the first stack, which each row fills.
-      span_law, span_mean: see `objectives.catalog.Entry.span_law`.
+      rows: number of rows.
+      seed: seed of the noise.
+      span_law: name of the law of span lengths in theory, as in `objectives.catalog.Entry`.
+      span_mean: mean span length of that law.
     """
     length = longest_document(subject, slots)
     cut = np.resize(stream, (rows + rows % 2, length))
@@ -129,9 +136,10 @@ def span_lengths(hidden: np.ndarray) -> list[np.ndarray]:
 
 
 def composition_law(tokens: int, spans: int) -> np.ndarray:
-    """P(k) that a span has k = 0 … tokens of them, all splits into so many spans alike.
+    """Returns P(k), the probability that a span has k of the tokens, for k from 0 to `tokens`.
 
-    T5's law: C(tokens - k - 1, spans - 2) / C(tokens - 1, spans - 1).
+    All splits of the tokens into this number of spans are equally likely, as in T5:
+    P(k) = C(tokens - k - 1, spans - 2) / C(tokens - 1, spans - 1).
 
     >>> composition_law(4, 2)
     array([0.        , 0.33333333, 0.33333333, 0.33333333, 0.        ])
@@ -146,11 +154,11 @@ def composition_law(tokens: int, spans: int) -> np.ndarray:
 
 
 def _spans(view: ModelView, hidden, law: str | None, mean: float | None):
-    """(how many spans have k tokens, how many should), over all rows."""
+    """Returns the numbers of spans with k tokens over all rows, counted and expected."""
     lengths = span_lengths(hidden)
     counts = np.bincount(np.concatenate(lengths), minlength=2)
-    if law == "poisson":  # each mask stands for a span, those of no tokens too
-        from scipy import stats  # here: not for those who only look at examples
+    if law == "poisson":  # each mask stands for a span, also a span without tokens
+        from scipy import stats  # imported here, since examples do not need it
 
         tokens, _ = read(view.features["inputs"])
         masks = np.sum((tokens == view.ids.mask) & (view.features["inputs_segments"] > 0))

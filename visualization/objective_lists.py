@@ -1,4 +1,4 @@
-"""The catalog of objectives: a table for the terminal, and a page that leads to their pages."""
+"""The catalog of objectives: a table for the terminal, and a page with links to their pages."""
 
 from collections.abc import Mapping
 from html import escape
@@ -12,13 +12,13 @@ LEGEND = (
     "loss: slots with a loss in a row of 512 tokens of text, on average; sentinels and "
     "end-of-sequence count."
 )
-WIDE = 110  # characters that all columns take
+WIDE = 110  # number of characters that all columns take
 TITLE = "Pre-training objectives"
 PAPER = "https://arxiv.org/abs/"
 
 
 def objectives_table(width: int) -> Table:
-    """Returns a line for each objective: all columns if there is room, or else four."""
+    """Returns a table with a line for each objective. A narrow table has only four columns."""
     columns: dict[str, dict] = {
         "objective": {"style": "bold", "no_wrap": True},
         "or": {"style": "dim", "no_wrap": True},
@@ -43,15 +43,15 @@ def index_page(pages: Mapping[str, str], refused: Mapping[str, str], command: st
     """Returns a page with a line for each objective.
 
     Args:
-      pages: the file of each objective that has a page, in the folder of this page.
-      refused: why the other objectives have none.
+      pages: {objective: file name of its page, in the folder of this page}.
+      refused: {objective: why it has no page}.
       command: the command that made the pages.
     """
     heads = ("objective", "good for", "model", "attention", "loss", "paper")
     lines = []
     for name in (name for name in CATALOG if name in pages):
         cells = {column: escape(text) for column, text in _cells(name).items()}
-        words = name.replace("_", "_<wbr>")  # lines may end there
+        words = name.replace("_", "_<wbr>")  # allows a line break
         link = f'<a href="{escape(pages[name])}">{words}</a>'
         cells["objective"] = f"{link} <small>{cells['or']}</small>"
         cells["paper"] = _paper(CATALOG[name].paper)
@@ -60,12 +60,15 @@ def index_page(pages: Mapping[str, str], refused: Mapping[str, str], command: st
     if refused:
         body += "<h2>Without a page</h2>\n"
         body += html.items(f"{escape(name)}: {escape(why)}" for name, why in refused.items())
-    facts = [f"{len(pages)} objectives: what a model is given, what it predicts, who sees whom."]
+    facts = [
+        f"{len(pages)} objectives: what a model is given, what it predicts, and which slots attend "
+        "to which."
+    ]
     return html.document(TITLE, facts, body, f"<code>{escape(command)}</code>")
 
 
 def _cells(name: str) -> dict[str, str]:
-    """Returns what the catalog says about an objective, by column."""
+    """Returns {column: text} from the catalog entry of an objective."""
     entry = CATALOG[name]
     return {
         "objective": name,
@@ -79,7 +82,7 @@ def _cells(name: str) -> dict[str, str]:
 
 
 def _paper(paper: str) -> str:
-    """Returns the name of a paper, as a link.
+    """Returns the name of a paper as a link.
 
     >>> _paper("T5, arXiv:1910.10683")
     '<a href="https://arxiv.org/abs/1910.10683">T5</a>'

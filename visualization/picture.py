@@ -1,4 +1,4 @@
-"""What a picture of an objective shows, for every renderer: plain values that JSON can hold.
+"""The content of a picture of an objective, as plain values for every renderer and for JSON.
 
 `drawing.picture` makes a `Picture` of an objective and a text. `terminal.print_picture` prints it,
 `picture_page.page` makes a page of it, and `as_json` returns it as dictionaries and lists.
@@ -12,7 +12,7 @@ from ..settings.printable import printable
 
 NO_SPAN = -1
 NOWHERE = -1
-FEW = 3  # values of a track, which are counted
+FEW = 3  # largest number of different values of a track that are counted
 
 # Kinds of tokens that a legend explains. Other kinds are "text" and "pad".
 KINDS = {
@@ -37,20 +37,20 @@ class Token:
 
     text: str
     kind: str = "text"  # "text", "pad" or one of `KINDS`
-    span: int = NO_SPAN  # number of its hidden span, or of its sentinel
+    span: int = NO_SPAN  # number of the hidden span that it is in or stands for
     id: int = 0
-    slot: int = NOWHERE  # in the raw row, if it is copied from there
-    before: str = ""  # the space between it and the token before, if that is not a part of it
+    slot: int = NOWHERE  # its slot in the raw row, if it is copied from the row
+    before: str = ""  # space before the token that is not part of its text
 
     @property
     def one_line(self) -> str:
-        """The text with · for a space, ⏎ for a line break, ⇥ for a tab."""
+        """The text with · for a space, ⏎ for a line break and ⇥ for a tab."""
         return printable(self.text.translate(str.maketrans(" \n\t", "·⏎⇥"))) or "‥"
 
 
 @dataclass(frozen=True)
 class Slot:
-    """A slot of a stack: its input token, and the tokens predicted from it."""
+    """A slot of a stack: its input token, and the tokens that are predicted from it."""
 
     given: Token
     predicted: Token | None = None
@@ -64,7 +64,9 @@ class StackView:
     name: str  # "encoder", "decoder" or "noised"
     caption: str
     slots: list[Slot]  # without padding
-    tracks: dict[str, list[int]]  # segments, positions, …, loss weights: a number for each slot
+    tracks: dict[
+        str, list[int]
+    ]  # name (segments, positions, loss weights, …) -> a number for each slot
     targets: int  # number of targets, which may be several for one slot
     further: tuple[str, ...] = ()  # terms that predict other tokens from the same slots
 
@@ -91,7 +93,7 @@ class Example:
 
     title: str  # the member's name; "" for an objective that is not a mixture
     caption: str
-    text: list[list[Token]]  # its documents; hidden tokens have a span
+    text: list[list[Token]]  # tokens of each document; hidden tokens have a span
     stacks: list[StackView]
     attentions: list[AttentionPattern]
     pools: list[str]  # slots whose hidden states stand for texts, with their classes
@@ -100,10 +102,10 @@ class Example:
 
 @dataclass(frozen=True)
 class SlotUse:
-    """Slots of a stack: those that hold a token, and those that are paid for."""
+    """Slots of a stack: how many hold a token, and how many are computed."""
 
-    slots: int
-    mean: float
+    slots: int  # number of slots that are computed, padding included
+    mean: float  # mean number of slots with a token in a row
     least: int
     most: int
 
@@ -114,34 +116,37 @@ class SlotUse:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Counts over the rows of one objective or member; shares are of the tokens not left out."""
+    """Statistics of the rows of one objective or member.
+
+    Shares are relative to the tokens that are not left out, if nothing else is said.
+    """
 
     name: str
     rate: float  # share of the mixture's rows
     rows: int
-    length: int  # tokens of text in a row
-    left_out: float  # share of all tokens of text that is neither given nor predicted
-    hidden: float  # share that is predicted, and not given by the inputs or in their place
+    length: int  # number of text tokens in a row
+    left_out: float  # share of all text tokens that are neither given nor predicted
+    hidden: float  # share that is predicted, but neither in the inputs nor in its place
     predicted: float  # share that is a target or a label
-    with_loss: float  # slots that give a loss, for each token of text
+    with_loss: float  # number of slots with a loss for each token of text
     use: dict[str, SlotUse]
-    spans: list[int]  # [k]: number of hidden spans of k tokens
-    expected_spans: list[float] | None  # [k]: by the law, for as many spans in such rows
-    hidden_at: list[float]  # share hidden in each bin along the row
+    spans: list[int]  # [k] is the number of hidden spans of k tokens
+    expected_spans: list[float] | None  # [k] is the number expected by the law in these rows
+    hidden_at: list[float]  # share of hidden tokens in each bin along the row
     predicted_at: list[float]
 
 
 @dataclass(frozen=True)
 class Picture:
-    """An objective as it is shown."""
+    """An objective as it is shown: facts, examples and statistics."""
 
     name: str
     layout: str
-    facts: list[str]  # a line each: what it is good for, its model, its paper
+    facts: list[str]  # lines on what it is good for, its model and its paper
     examples: list[Example]
     members_left: int = 0  # members of the mixture that are not shown
     statistics: list[Statistics] = field(default_factory=list)
-    counted_on: str = ""  # what the statistics were counted on
+    counted_on: str = ""  # the rows that the statistics were counted on
 
     @property
     def legend(self) -> list[tuple[Token, str]]:
@@ -166,14 +171,15 @@ class Picture:
 
 
 def counted(number: int, noun: str) -> str:
-    """Returns such as "1 slot" or "2,000 slots"."""
+    """Returns for example "1 slot" or "2,000 slots"."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def compact(values: Sequence[int], most: int) -> str:
-    """Returns numbers as text, shortened: equal ones as value×count, ascending as first…last.
+    """Returns numbers as short text: equal numbers as value×count, ascending ones as first…last.
 
-    If there are more than `most` runs, the slots of each value are counted, if values are few.
+    If there are more than `most` runs and only a few different values, the slots of each value are
+    counted instead.
 
     >>> compact([1, 1, 1, 2, 2, 0, 1, 2, 3], most=24)
     '1×3 2×2 0…3'

@@ -1,7 +1,7 @@
-"""A picture as HTML: a self-contained page, light and dark, or the parts of one.
+"""Renders a picture as a self-contained HTML page for light and dark screens.
 
-`page` makes the page. `content` makes what lies between its heading and its footer, for another
-page that has the styles of `html.document` and `STYLE`.
+`page` makes the whole page. `content` makes only the part between the heading and the footer, for
+another page that has the styles of `html.document` and `STYLE`.
 """
 
 import itertools
@@ -13,9 +13,9 @@ from .examples import POOLED
 from .noise_charts import statistics
 from .picture import NO_SPAN, AttentionPattern, Example, Picture, Slot, StackView, Token, compact
 
-SPANS = 6  # colors of spans and documents
-RUNS = 60  # of a track, before it is cut
-BARE = ("text", "pad", "kept", "replaced", "other", "left out")  # kinds of tokens that are no chips
+SPANS = 6  # number of colors of spans and documents
+RUNS = 60  # number of runs of a track that are shown
+BARE = ("text", "pad", "kept", "replaced", "other", "left out")  # kinds not shown as chips
 
 STYLE = """
 :root { --s0:#c98a00; --s1:#0a8f9c; --s2:#b1479f; --s3:#3a8f3a; --s4:#d0493c; --s5:#4a68d8; }
@@ -46,17 +46,18 @@ dl { display:grid; grid-template-columns:max-content 1fr; gap:.05rem 1rem; margi
   font:12px/1.5 ui-monospace, Menlo, "DejaVu Sans Mono", monospace; color:var(--soft) }
 dd { margin:0; overflow-wrap:anywhere }
 .card > * + figure { margin-top:1.3rem }
-.chart { overflow-x:auto } .chart svg { min-width:34rem }  /* its letters stay readable */
+.chart { overflow-x:auto } .chart svg { min-width:34rem }  /* keeps its text readable */
 .patterns { display:flex; flex-wrap:wrap; gap:1.1rem; margin-top:1.1rem }
 .pattern { width:12.5rem; height:auto; display:block; background:var(--chip); border-radius:4px }
 """
 
 
 def page(picture: Picture, command: str) -> str:
-    """Returns the page; names, tokens and paths are escaped.
+    """Returns the page. Names, tokens and paths are escaped.
 
     Args:
-      command: the command that made it, which the footer names.
+      picture: the picture to render.
+      command: the command that made the page, which the footer shows.
     """
     facts = [f"Layout: {picture.layout.replace('_', '-')}", *picture.facts]
     made_by = f"<code>{escape(command)}</code>"
@@ -64,15 +65,15 @@ def page(picture: Picture, command: str) -> str:
 
 
 def content(picture: Picture) -> str:
-    """Returns the examples, folded but for the first, and the statistics if there are any."""
+    """Returns the examples, of which only the first is unfolded, and the statistics if any."""
     count = len(picture.examples)
     folded = [
         html.folded(
-            escape(one.title or (f"Draw {number} of {count}" if count > 1 else "One draw")),
-            example(one),
+            escape(drawn.title or (f"Draw {number} of {count}" if count > 1 else "One draw")),
+            example(drawn),
             is_open=number == 1,
         )
-        for number, one in enumerate(picture.examples, 1)
+        for number, drawn in enumerate(picture.examples, 1)
     ]
     body = f"<h2>Examples</h2>\n{legend(picture)}{''.join(folded)}"
     if picture.statistics:
@@ -82,7 +83,7 @@ def content(picture: Picture) -> str:
 
 
 def legend(picture: Picture) -> str:
-    """Returns the meaning of each kind of special token that a picture has."""
+    """Returns a legend that explains each kind of special token in a picture."""
     return html.legend(f"{_token(token)} {meaning}" for token, meaning in picture.legend)
 
 
@@ -151,16 +152,16 @@ def pattern(attention: AttentionPattern) -> str:
 
 
 def rectangles(attention: AttentionPattern) -> list[tuple[int, int, int, int, int]]:
-    """Returns (first key, first query, keys, queries, document) of queries with the same keys.
+    """Returns (first key, first query, keys, queries, document) for each run of equal queries.
 
     >>> rectangles(AttentionPattern("encoder", "", 2, [0, 0], [2, 2], [1, 1]))
     [(0, 0, 2, 2, 1)]
     """
-    found = []
+    runs = []
     query = 0
     rows = zip(attention.starts, attention.ends, attention.documents)
     for (start, end, document), group in itertools.groupby(rows):
         queries = len(list(group))
-        found.append((start, query, end - start, queries, document))
+        runs.append((start, query, end - start, queries, document))
         query += queries
-    return found
+    return runs

@@ -1,4 +1,4 @@
-"""The pieces of a text that a user asks to hide, as tokens."""
+"""Finds the tokens of the pieces of a text that a user asks to hide."""
 
 import itertools
 import re
@@ -10,12 +10,12 @@ from .examples import Reader, surfaces
 
 
 def pieces_of(names: Sequence[str], text: str) -> list[str]:
-    """Returns what to hide: each name whole if the text has it, else its parts between commas.
+    """Returns the pieces to hide: each name if the text contains it, else its parts between commas.
 
     >>> pieces_of(["a, b", "c,d"], "f(a, b) c d")
     ['a, b', 'c', 'd']
 
-    Raises ValueError for a name with nothing before, between or after its commas.
+    Raises ValueError for a name with an empty part before, between or after its commas.
     """
     parts = [[name] if name in text else name.split(",") for name in names]
     for name, pieces in zip(names, parts):
@@ -28,11 +28,11 @@ def pieces_of(names: Sequence[str], text: str) -> list[str]:
 
 
 def marked(documents: Sequence[np.ndarray], pieces: Sequence[str], reader: Reader) -> np.ndarray:
-    """Returns i32[n]: for each token of the text the number of its piece, from 1; 0 for others.
+    """Returns i32[n] numbers of the pieces that the tokens are in, from 1; 0 for other tokens.
 
-    Each piece is found at its first place after the piece before it.
+    Each piece is found at its first occurrence after the previous piece.
 
-    Raises ValueError for a piece that is not there, or that begins or ends within a token.
+    Raises ValueError for a piece that is not found or that begins or ends within a token.
     """
     texts = surfaces(reader, np.concatenate(documents))
     numbers = np.repeat(np.arange(len(documents)), list(map(len, documents)))
@@ -40,38 +40,43 @@ def marked(documents: Sequence[np.ndarray], pieces: Sequence[str], reader: Reade
     ends = np.cumsum([len(text) for text in texts])
     starts = ends - [len(text) for text in texts]
     at = 0
-    found_in = np.zeros(len(texts), np.int32)
+    piece_numbers = np.zeros(len(texts), np.int32)
     for number, piece in enumerate(pieces, 1):
         wanted = "".join(f" {x}" for x in reader.words(piece)) if reader.words else piece
-        found = [at + one.start() for one in re.finditer(f"(?={re.escape(wanted)})", whole[at:])]
-        runs = [_run(starts, ends, first, first + len(wanted)) for first in found]
-        runs = [run for run in runs if np.unique(numbers[run]).size == 1]  # within a document
+        starts_of_piece = [
+            at + match.start() for match in re.finditer(f"(?={re.escape(wanted)})", whole[at:])
+        ]
+        runs = [_run(starts, ends, first, first + len(wanted)) for first in starts_of_piece]
+        runs = [run for run in runs if np.unique(numbers[run]).size == 1]  # within one document
         if not wanted or not runs:
             if reader.words and "".join(wanted.split()) in "".join(whole[at:].split()):
                 raise ValueError(
                     f"Got {piece!r} to hide, which begins or ends within a word: hide whole words, "
                     "or choose a finer vocabulary (--vocabulary=bytes)."
                 )
-            later = " after what is hidden before it" if at else ""
-            raise ValueError(f"Got {piece!r} to hide, which the text has not{later}.")
+            later = " after the previous piece" if at else ""
+            raise ValueError(
+                f"Got {piece!r} to hide, expected a piece of the text: it does not occur{later}."
+            )
         cuts = ["".join(itertools.compress(texts, run)) for run in runs]
         inside = next((run for run, cut in zip(runs, cuts) if cut.strip() == wanted.strip()), None)
         if inside is None:
             raise ValueError(
-                f"Got {piece!r} to hide, and the tokens there are {cuts[0]!r}: hide whole tokens, "
+                f"Got {piece!r} to hide, but its tokens are {cuts[0]!r}: hide whole tokens, "
                 "or choose a finer vocabulary (--vocabulary=bytes)."
             )
         at = int(ends[inside].max())
-        found_in[inside] = number
-    return found_in
+        piece_numbers[inside] = number
+    return piece_numbers
 
 
 def _run(starts: np.ndarray, ends: np.ndarray, first: int, end: int) -> np.ndarray:
-    """Returns bool[n]: the tokens between two characters of the text.
+    """Returns a bool[n] mask of the tokens between two characters of the text.
 
-    The last parts of a character have no text of their own (`surfaces`), and go with its first.
+    If a character has several tokens, only the first has text (`surfaces`). The other tokens belong
+    to the first.
 
-    >>> _run(np.array([0, 1, 2]), np.array([1, 2, 2]), 1, 2)  # of "aé", as bytes
+    >>> _run(np.array([0, 1, 2]), np.array([1, 2, 2]), 1, 2)  # "aé" in bytes
     array([False,  True,  True])
     """
     return (ends > first) & ((starts < end) | (ends == end))

@@ -1,4 +1,4 @@
-"""Rows of text under an objective and a layout: everything that a model would get of them."""
+"""Prepares rows of text for an objective and a layout: everything that a model would be given."""
 
 import functools
 from collections.abc import Iterable, Sequence
@@ -46,13 +46,14 @@ class ModelView(NamedTuple):
     ids: TokenIds
     tokens: np.ndarray  # i32[rows, L]
     segments: np.ndarray  # i32[rows, L]
-    # Features of the objective, and the batch that the model's stacks take. Tokens are traced:
-    # `tracing.read` returns them with their slots in the row. The partner's begin at `length`.
+    # Features of the objective, and the batch for the stacks of the model. Tokens are traced:
+    # `tracing.read` returns them with their slots in the row. Slots of the partner row begin at
+    # `length`.
     features: dict[str, np.ndarray]
     batch: dict[str, np.ndarray]
     gives_loss: np.ndarray  # bool[rows, T]: slots on whose hidden state the loss depends
-    # For each term that predicts other tokens than the batch's targets, such as tokens further
-    # ahead: their traced ids and weights, i64[rows, N] and f32[rows, N].
+    # name -> (traced ids i64[rows, N], weights f32[rows, N]) of the terms that predict tokens other
+    # than the batch's targets, for example tokens further ahead.
     further: dict[str, tuple[np.ndarray, np.ndarray]]
 
     @property
@@ -64,7 +65,7 @@ def subjects(objective: Objective, layout: str, ids: TokenIds) -> list[ShownObje
     """Returns the objective, or each member of a mixture."""
     if not objective.facts.members:
         return [ShownObjective("", 1.0, objective, layout, ids)]
-    # A rate that follows a schedule says nothing about one row, so all rates are equal then.
+    # A rate that follows a schedule has no value for a single row, so it counts as 1.
     rates = [1.0 if callable(m.rate) else float(m.rate) for m in objective.facts.members]
     return [
         ShownObjective(member.name, rate / sum(rates), member.objective, layout, ids)
@@ -87,15 +88,19 @@ def longest_document(subject: ShownObjective, slots: int) -> int:
 def view_of(
     subject: ShownObjective, rows: Sequence[Sequence[np.ndarray]], seed: int, hidden=None
 ) -> ModelView:
-    """Corrupts and arranges rows, each a list of documents i32[n]; an even number of rows.
+    """Corrupts and arranges rows of documents.
 
-    Rows 2k and 2k + 1 are each other's partners. Every row gets the length of the longest, and the
-    slots that the longest takes. A document has two parts (`halves`) if the objective reads parts,
-    and the label 0. The members of a mixture take turns.
+    Rows 2k and 2k + 1 are each other's partners. Every row is padded to the length of the longest
+    row. A document has two parts (`halves`) if the objective reads parts, and its label is 0. The
+    members of a mixture alternate.
 
     Args:
-      hidden: i32[rows, L] the tokens to hide, in place of those that the objective would draw: the
-        number of the piece that a token is in, or 0. Pieces that touch stay separate spans.
+      subject: the objective and its layout.
+      rows: an even number of rows, each a list of documents i32[n].
+      seed: seed of the noise.
+      hidden: i32[rows, L] numbers of the pieces that tokens are in, 0 for tokens to keep. These
+        pieces are hidden instead of tokens that the objective draws. Adjacent pieces stay separate
+        spans.
     """
     tokens, segments = _padded(rows)
     ids = subject.ids
@@ -164,7 +169,7 @@ def _raw_rows(subject: ShownObjective, tokens, segments, hidden) -> Row:
 
 
 def _first_marks(ids: TokenIds, tokens, segments) -> np.ndarray:
-    """Returns i32[rows, L]: a mark for each token of text, 1 plus its slot.
+    """Returns i32[rows, L] marks of the text tokens: 1 plus the slot of the token.
 
     The slots of odd rows begin at L, which distinguishes a row from its partner.
     """
@@ -178,12 +183,16 @@ def _first_marks(ids: TokenIds, tokens, segments) -> np.ndarray:
 def _traced(
     tokens: np.ndarray, outputs: dict, marks: dict, odd_rows_begin_at: int = 0
 ) -> dict[str, np.ndarray]:
-    """Returns columns in which tokens are traced to their row's slots, from L on to the partner's.
+    """Returns columns with traced tokens.
 
-    A mark counts only if the slot that it names holds the same token.
+    Slots below L are slots of the row itself; slots from L are slots of its partner. A mark is
+    ignored if its slot holds another token.
 
     Args:
-      odd_rows_begin_at: the slot that marks give the first token of an odd row.
+      tokens: i32[rows, L] raw tokens.
+      outputs: columns of the batch.
+      marks: marks of these columns.
+      odd_rows_begin_at: the slot that the marks give to the first token of an odd row.
     """
     outputs, marks = jax.device_get((outputs, marks))
     rows, L = tokens.shape
@@ -198,14 +207,14 @@ def _traced(
 
 
 def _plain_and_marks(traced: dict) -> tuple[dict, dict]:
-    """Returns columns without marks, and their marks."""
+    """Returns the columns without marks, and the marks of the columns."""
     pairs = {name: read(x) for name, x in traced.items()}
     plain = {name: tokens for name, (tokens, _) in pairs.items()}
     return plain, {name: slots + 1 for name, (_, slots) in pairs.items()}
 
 
 def halves(ids: TokenIds, tokens, segments) -> np.ndarray:
-    """Returns i32[rows, L]: 0 before the `middle` of each document, 1 from there on."""
+    """Returns i32[rows, L]: 0 before the `middle` of each document and 1 after it."""
     parts = np.zeros_like(tokens)
     for row in range(len(tokens)):
         for number in range(1, segments[row].max() + 1):
@@ -215,7 +224,7 @@ def halves(ids: TokenIds, tokens, segments) -> np.ndarray:
 
 
 def middle(ids: TokenIds, document: np.ndarray) -> int:
-    """Returns the end of a sentence that is nearest to a document's middle, else the middle."""
+    """Returns the sentence end that is nearest to a document's middle, or else the middle."""
     ends_V = ids.flags("sentence_ends") if ids.sentence_ends else np.zeros(ids.size, bool)
     ends = np.flatnonzero(ends_V[document[:-1]]) + 1
     ends = ends if ends.size else np.array([document.size // 2])
@@ -224,7 +233,7 @@ def middle(ids: TokenIds, document: np.ndarray) -> int:
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _corrupted(lengths, max_documents, corrupt, keys, rows, marks):
-    objective = Objective(lambda n: {}, corrupt, token_loss)  # its loss is not used
+    objective = Objective(lambda n: {}, corrupt, token_loss)  # the loss is not used
     corrupt_rows = batched(objective, dict(lengths), max_documents)
     return follow(corrupt_rows, keys, rows, marks=[None, marks])
 
@@ -241,12 +250,15 @@ def _arranged(stacks, layout, max_documents, bos, features, marks):
 
 
 class _Outputs(NamedTuple):
-    """Outputs whose heads give the states; over ids, 0 for those before text and the states after,
-    so that a loss that reads the logits of text alone depends on them too."""
+    """Outputs of a model whose heads return its hidden states.
+
+    A head over token ids returns zeros for the ids before the text ids, and the states after them.
+    A loss that reads only the logits of text ids then depends on the states too.
+    """
 
     hidden: AnyStates
     heads: dict[str, int | None]
-    first: int  # of the ids of text
+    first: int  # first id of text
 
     def head(self, name: str, hidden):
         if name == "logit_scale":
@@ -256,45 +268,51 @@ class _Outputs(NamedTuple):
 
 
 def slots_with_loss(objective: Objective, first: int, batch: dict) -> np.ndarray:
-    """Returns bool[rows, T]: slots of the predicting stack on whose hidden state the loss depends.
+    """Returns a bool[rows, T] mask of the slots whose hidden states the loss depends on.
 
-    The gradient of the loss says so: what a weight or a feature means is up to the loss. Which
-    slots those are does not depend on the states, so random ones of a few numbers will do.
+    They are the slots of the predicting stack at which the gradient of the loss is not zero. This
+    needs no knowledge of what the loss does with weights and features. The slots do not depend on
+    the values of the states, so narrow random states are enough.
 
-    `first`: of the ids of text.
+    Args:
+      objective: the objective with the loss.
+      first: first id of text.
+      batch: the batch of the rows, by column.
     """
     heads = tuple(objective.facts.heads.items())
     return np.asarray(_gradient_is_there(objective.loss, heads, first, batch))
 
 
-MOST_TARGETS = 4  # of one term, from one slot
+MOST_TARGETS = 4  # largest number of targets of one term and one slot that are shown
 
 
 def further_targets(
     objective: Objective, tokens: np.ndarray, batch: dict, marks: dict
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Returns (traced ids, weights) of each term that predicts others than the batch's targets.
+    """Returns (traced ids, weights) of each term that predicts tokens other than the targets.
 
-    Of a term that predicts several from each slot they are the first few, by number.
+    If a term predicts several tokens from each slot, only the first `MOST_TARGETS` are returned,
+    and numbers are added to the term's name.
 
     Args:
-      tokens: i32[rows, L] of the raw rows.
-      marks: of the batch, by column.
+      objective: the objective with the loss.
+      tokens: i32[rows, L] tokens of the raw rows.
+      batch: the batch of the rows, by column.
+      marks: the marks of the batch, by column.
     """
     targets = [batch[name] for stack in STACKS if (name := f"{stack}_target_tokens") in batch]
-    found_labels = _labels(objective.loss, batch, marks)
-    labels, labels_marks = jax.device_get(found_labels)
-    found: dict[str, tuple] = {}
-    for name, one in labels.items():
-        known = any(np.array_equal(one.values, ids) for ids in targets)
-        if objective.facts.heads[one.head] is None and not known:
-            own = {name: labels_marks[name].values}
-            values = _traced(tokens, {name: one.values}, own)[name]
+    labels_of_terms, marks_of_terms = jax.device_get(_labels(objective.loss, batch, marks))
+    further: dict[str, tuple] = {}
+    for name, labels in labels_of_terms.items():
+        known = any(np.array_equal(labels.values, ids) for ids in targets)
+        if objective.facts.heads[labels.head] is None and not known:
+            label_marks = {name: marks_of_terms[name].values}
+            values = _traced(tokens, {name: labels.values}, label_marks)[name]
             each = max(values.shape[1] // targets[-1].shape[1], 1)
-            columns = (np.array_split(x, each, axis=1) for x in (values, one.weights))
+            columns = (np.array_split(x, each, axis=1) for x in (values, labels.weights))
             names = [name] if each == 1 else [f"{name} {k + 1}" for k in range(MOST_TARGETS)]
-            found |= dict(zip(names, zip(*columns)))
-    return found
+            further |= dict(zip(names, zip(*columns)))
+    return further
 
 
 @functools.partial(jax.jit, static_argnums=0)

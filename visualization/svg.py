@@ -1,4 +1,4 @@
-"""Charts as SVG that takes its colors from the page around it, light or dark."""
+"""Draws charts as SVG. Their colors are the colors of the page around them, light or dark."""
 
 import io
 import re
@@ -8,12 +8,12 @@ from typing import Any
 
 from .html import COLORS
 
-# Drawn in these colors, which are then replaced by the page's own.
+# Placeholder colors, which are replaced by the colors of the page.
 INK = "#010203"
 MUTED = "#040506"
 FIRST = "#070809"
 SECOND = "#0a0b0c"
-SERIES = tuple(f"#0d0e{k:02x}" for k in range(8))  # of as many curves, which all can tell apart
+SERIES = tuple(f"#0d0e{k:02x}" for k in range(8))  # at most eight curves
 ON_PAGE = {
     INK: "var(--ink)",
     MUTED: "var(--line)",
@@ -42,33 +42,38 @@ SETTINGS: Any = {
 
 
 def drawn(panels: Sequence[Callable], width: float, height: float) -> str:
-    """Returns the SVG of panels side by side, each drawn by a function of its axes; sizes in
-    inches."""
-    import matplotlib  # here: half a second that the terminal does not need
+    """Returns the SVG of panels side by side.
+
+    Args:
+      panels: a function of the axes for each panel, which draws it.
+      width: width in inches.
+      height: height in inches.
+    """
+    import matplotlib  # imported here: it takes half a second, and the terminal does not need it
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     file = io.StringIO()
     with matplotlib.rc_context(SETTINGS), warnings.catch_warnings():
-        # The reader's fonts draw the text; a glyph that is missing here only changes its width.
+        # The reader's fonts draw the text. A glyph that is missing here only affects its width.
         warnings.filterwarnings("ignore", "Glyph .* missing")
         figure, axes = plt.subplots(
             1, len(panels), figsize=(width, height), layout="constrained", squeeze=False
         )
-        for draw, one in zip(panels, axes[0]):
-            draw(one)
-        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        figure.savefig(file, format="svg", transparent=True, metadata=nothing)
+        for draw, panel_axes in zip(panels, axes[0]):
+            draw(panel_axes)
+        no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(file, format="svg", transparent=True, metadata=no_metadata)
         plt.close(figure)
     return on_page(file.getvalue())
 
 
 def on_page(svg: str) -> str:
-    """An SVG file as an element of a page: with the page's colors, and no ids that could clash."""
+    """Returns an SVG file as an element of a page, with the page's colors and without ids."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    return re.sub(r"<[^>]*>", _tag_on_page, svg)  # the text between tags does not change
+    return re.sub(r"<[^>]*>", _tag_on_page, svg)  # text between tags is not changed
 
 
 def _tag_on_page(tag: re.Match[str]) -> str:
@@ -79,8 +84,11 @@ def _tag_on_page(tag: re.Match[str]) -> str:
 
 
 def standalone(svg: str) -> str:
-    """Returns the SVG of `drawn` as a file: with colors and a background of its own, light or dark
-    as the reader's system is. Of coordinates two decimals are kept, in half of the bytes."""
+    """Returns the SVG of `drawn` as a file with its own colors and background.
+
+    They are light or dark, as the reader's system is. Coordinates are cut to two decimals, which
+    halves the size of the file.
+    """
     svg = re.sub(r"<!--.*?-->", "", svg)
     svg = re.sub(r"<[^>]*>", _tag_of_file, svg)
     svg = re.sub(r"\s+", " ", svg).replace("> <", ">\n<")

@@ -1,4 +1,4 @@
-"""A picture in the terminal, in its own colors: tokens by span, attention by document."""
+"""Prints a picture in the terminal. Tokens are colored by span, attention by document."""
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -17,8 +17,8 @@ from rich.text import Text
 from .examples import POOLED
 from .picture import NO_SPAN, AttentionPattern, Example, Picture, Slot, Token, compact
 
-COLORS = ("yellow", "cyan", "magenta", "green", "red", "blue")  # of spans and of documents
-STYLES = {  # by the kind of a token
+COLORS = ("yellow", "cyan", "magenta", "green", "red", "blue")  # colors of spans and documents
+STYLES = {  # kind of a token -> style
     "pad": "dim",
     "sentinel": "bold reverse",
     "mask": "bold reverse",
@@ -33,8 +33,8 @@ STYLES = {  # by the kind of a token
     "start": "bold dim",
     "end": "bold dim",
 }
-PIXELS = 32  # of an attention pattern, a side
-RUNS = 24  # of a track, before it is cut
+PIXELS = 32  # largest width and height of an attention pattern
+RUNS = 24  # number of runs of a track that are shown
 
 
 def print_picture(console: Console, picture: Picture) -> None:
@@ -94,7 +94,7 @@ def style(token: Token) -> str:
 
 
 def flowing(tokens: Iterable[Token]) -> Text:
-    """Returns tokens as one text, with its own line breaks."""
+    """Returns tokens as one text that keeps its line breaks."""
     parts = (((t.before, ""), (t.text.replace("\t", "    "), style(t))) for t in tokens)
     return Text.assemble(*itertools.chain.from_iterable(parts))
 
@@ -104,7 +104,7 @@ def _word(token: Token) -> Text:
 
 
 def stacked(slots: Sequence[Slot], width: int) -> list[Text]:
-    """Lines of given tokens, each with the targets of its slots in lines below it, if any."""
+    """Returns lines of input tokens, each with the targets of its slots in the lines below it."""
     blocks: list[list[Text]] = []
     for slot in slots:
         tokens = slot.given, slot.predicted, *slot.further
@@ -137,10 +137,10 @@ def _panel(attention: AttentionPattern) -> Panel:
 
 
 def pixels(attention: AttentionPattern, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the pattern scaled down to at most `most` pixels a side, queries as rows.
+    """Returns the pattern scaled down to at most `most` rows (queries) and columns (keys).
 
     The first array, f[rows, columns], is the share of a pixel's query-key pairs that attend. The
-    second, i32[rows], is the document of a row's first query.
+    second array, i32[rows], is the document of the first query of a row.
 
     >>> causal = AttentionPattern("decoder", "", 3, [0, 0, 0], [1, 2, 3], [1, 1, 1])
     >>> pixels(causal, 8)[0]
@@ -163,7 +163,7 @@ def pixels(attention: AttentionPattern, most: int) -> tuple[np.ndarray, np.ndarr
 
 
 def half_blocks(share: np.ndarray, documents: np.ndarray) -> Text:
-    """Returns a picture of two rows in a line, in ▀, ▄ and █: readable without colors."""
+    """Returns a picture with two rows a line, drawn in ▀, ▄ and █ to be readable without colors."""
     filled = np.pad(share >= 0.5, ((0, len(share) % 2), (0, 0))).astype(int)
     lines = []
     for upper, lower, document in zip(filled[::2], filled[1::2], documents[::2]):

@@ -1,12 +1,12 @@
 """Tracing: finds the slot of the raw row that each token of the features was copied from.
 
-Nothing is changed for it: an objective corrupts the same row with the same ids as in training. Each
-array carries a second array, its marks, with a number for each element: 0, or 1 plus the slot that
-the element was copied from. An operation that moves elements, such as a gather or a sort, moves
-their marks too; other operations drop them. Marks therefore distinguish a token from its twin in
-the row, and a random token from a copy, whatever tables of ids the objective reads.
+The objective needs no changes: it corrupts the same row with the same ids as in training. Each
+array has a second array of marks. The mark of an element is 0, or 1 plus the slot that the element
+was copied from. An operation that moves elements, such as a gather or a sort, moves their marks
+too; other operations drop them. Marks therefore distinguish a token from an equal token in the row,
+and a random token from a copy, for any objective.
 
-Marks are moved as the operations are traced, one by one, in the way of
+Marks are moved while the operations are traced one by one, as described in
 https://docs.jax.dev/en/latest/notebooks/Writing_custom_interpreters_in_Jax.html
 """
 
@@ -32,7 +32,7 @@ def join(tokens, marks) -> np.ndarray:
 def read(traced) -> tuple[np.ndarray, np.ndarray]:
     """Returns (tokens, slots) of traced tokens; the slot of a token without a mark is `NOWHERE`.
 
-    >>> [found.tolist() for found in read(join([7, 7, 9], [1, 4, 0]))]
+    >>> [x.tolist() for x in read(join([7, 7, 9], [1, 4, 0]))]
     [[7, 7, 9], [0, 3, -1]]
     """
     traced = np.asarray(traced, np.int64)
@@ -48,21 +48,23 @@ def follow(function: Callable, *arguments: Any, marks: Sequence[Any]) -> tuple[A
     ([7, 7], [2, 1])
 
     Args:
-      marks: of each argument, with its structure: i32 arrays of its shapes, or None for an
-        argument without marks.
+      function: function of pytrees of arrays.
+      arguments: arguments of the function.
+      marks: marks of each argument, i32 arrays in the structure and shapes of the argument; None
+        for an argument without marks.
     """
     jaxpr, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
-    given = [
-        each
-        for argument, own in zip(arguments, marks, strict=True)
-        for each in (
-            jax.tree.leaves(own) if own is not None else [None] * len(jax.tree.leaves(argument))
+    flat_marks = [
+        leaf
+        for argument, mark in zip(arguments, marks, strict=True)
+        for leaf in (
+            jax.tree.leaves(mark) if mark is not None else [None] * len(jax.tree.leaves(argument))
         )
     ]
-    outputs, found = _run(jaxpr, jax.tree.leaves(arguments), given)
+    outputs, output_marks = _run(jaxpr, jax.tree.leaves(arguments), flat_marks)
     tree = jax.tree.structure(shapes)
-    found = [_marks_or_zeros(x, mark) for x, mark in zip(outputs, found)]
-    return jax.tree.unflatten(tree, outputs), jax.tree.unflatten(tree, found)
+    output_marks = [_marks_or_zeros(x, mark) for x, mark in zip(outputs, output_marks)]
+    return jax.tree.unflatten(tree, outputs), jax.tree.unflatten(tree, output_marks)
 
 
 _Values = Sequence[Any]
@@ -83,13 +85,13 @@ def _run(closed: Any, arguments: _Values, marks: _Marks) -> tuple[list, list]:
         return None if isinstance(x, core.Literal) else known.get(x)
 
     for equation in jaxpr.eqns:
-        given = [value_of(x) for x in equation.invars]
-        given_marks = [mark_of(x) for x in equation.invars]
+        inputs = [value_of(x) for x in equation.invars]
+        input_marks = [mark_of(x) for x in equation.invars]
         rule = _CONTROL.get(equation.primitive.name)
-        rule = rule or (_unmarked if all(m is None for m in given_marks) else _marked)
-        outputs, found = rule(equation, given, given_marks)
+        rule = rule or (_unmarked if all(m is None for m in input_marks) else _marked)
+        outputs, output_marks = rule(equation, inputs, input_marks)
         values |= dict(zip(equation.outvars, outputs))
-        known |= dict(zip(equation.outvars, found))
+        known |= dict(zip(equation.outvars, output_marks))
     return [value_of(x) for x in jaxpr.outvars], [mark_of(x) for x in jaxpr.outvars]
 
 
@@ -99,8 +101,8 @@ def _marks_or_zeros(x, mark):
 
 # --- operations on arrays -------------------------------------------------------------------------
 
-# Operations that move elements, and which of their arguments hold the elements; () is all of them.
-# Sums move an element too, where all others are 0. `_marked` says so of other operations.
+# Operations that move elements -> the arguments that hold the elements; () means all arguments.
+# A sum moves an element too if all other elements are 0. `_marked` handles other operations.
 _MOVES: Mapping[str, tuple[int, ...]] = {
     "broadcast_in_dim": (0,),
     "concatenate": (),
@@ -124,7 +126,7 @@ _MOVES: Mapping[str, tuple[int, ...]] = {
     "transpose": (0,),
     "unstack": (0,),
 }
-# Operations on each element, whose result may be one of their arguments: x * 1, x + 0, max(x, 0).
+# Elementwise operations whose result may equal one of their arguments: x * 1, x + 0, max(x, 0).
 _ELEMENTWISE = {"add", "clamp", "convert_element_type", "max", "min", "mul", "or", "sub"}
 
 
@@ -133,38 +135,38 @@ def _bind(equation, arguments: _Values) -> list:
     return list(outputs) if equation.primitive.multiple_results else [outputs]
 
 
-def _unmarked(equation, given: _Values, marks: _Marks) -> tuple[list, list]:
-    outputs = _bind(equation, given)
+def _unmarked(equation, arguments: _Values, marks: _Marks) -> tuple[list, list]:
+    outputs = _bind(equation, arguments)
     return outputs, [None] * len(outputs)
 
 
-def _marked(equation, given: _Values, marks: _Marks) -> tuple[list, list]:
+def _marked(equation, arguments: _Values, marks: _Marks) -> tuple[list, list]:
     """Applies an operation on arrays to the values and, if it moves elements, to the marks."""
     name = equation.primitive.name
     if name == "sort":
-        marks = [_marks_or_zeros(x, mark) for x, mark in zip(given, marks)]
-        both = _bind(equation, [*given, *marks])
-        return both[: len(given)], both[len(given) :]
-    outputs = _bind(equation, given)
+        marks = [_marks_or_zeros(x, mark) for x, mark in zip(arguments, marks)]
+        both = _bind(equation, [*arguments, *marks])
+        return both[: len(arguments)], both[len(arguments) :]
+    outputs = _bind(equation, arguments)
     if name in _ELEMENTWISE:
-        return outputs, [_kept(outputs[0], given, marks)]
+        return outputs, [_kept(outputs[0], arguments, marks)]
     moved: Sequence[int]
     if name == "select_n":
-        moved = range(1, len(given))
+        moved = range(1, len(arguments))
     elif name in _MOVES:
-        moved = _MOVES[name] or range(len(given))
+        moved = _MOVES[name] or range(len(arguments))
     else:
         return outputs, [None] * len(outputs)
-    if all(marks[i] is None for i in moved) or given[moved[0]].dtype != jnp.int32:
+    if all(marks[i] is None for i in moved) or arguments[moved[0]].dtype != jnp.int32:
         return outputs, [None] * len(outputs)
-    moves = [_marks_or_zeros(x, marks[i]) if i in moved else x for i, x in enumerate(given)]
+    moves = [_marks_or_zeros(x, marks[i]) if i in moved else x for i, x in enumerate(arguments)]
     return outputs, _bind(equation, moves)
 
 
-def _kept(output, given: _Values, marks: _Marks):
-    """Returns the marks of the arguments whose elements are those of the output."""
+def _kept(output, arguments: _Values, marks: _Marks):
+    """Returns the marks of the argument elements that equal the elements of the output."""
     kept = jnp.zeros(output.shape, jnp.int32)
-    for x, mark in zip(given, marks):
+    for x, mark in zip(arguments, marks):
         if mark is not None:
             kept = jnp.where((output == x) & (kept == 0), mark, kept)
     return kept
@@ -173,15 +175,15 @@ def _kept(output, given: _Values, marks: _Marks):
 # --- functions, loops and branches ----------------------------------------------------------------
 
 
-def _call(equation, given: _Values, marks: _Marks) -> tuple[list, list]:
+def _call(equation, arguments: _Values, marks: _Marks) -> tuple[list, list]:
     settings = equation.params
     inner = settings["call_jaxpr"] if "call_jaxpr" in settings else settings["jaxpr"]
     closed = inner if isinstance(inner, core.ClosedJaxpr) else core.ClosedJaxpr(inner, ())
-    return _run(closed, given, marks)
+    return _run(closed, arguments, marks)
 
 
-def _all_marks(given: _Values, marks: _Marks) -> list:
-    return [_marks_or_zeros(x, mark) for x, mark in zip(given, marks)]
+def _all_marks(arguments: _Values, marks: _Marks) -> list:
+    return [_marks_or_zeros(x, mark) for x, mark in zip(arguments, marks)]
 
 
 def _run_with_all_marks(closed, arguments: _Values, marks: _Marks) -> tuple[list, list]:
@@ -189,37 +191,37 @@ def _run_with_all_marks(closed, arguments: _Values, marks: _Marks) -> tuple[list
     return outputs, _all_marks(outputs, found)
 
 
-def _scan(equation, given: _Values, marks: _Marks) -> tuple[list, list]:
+def _scan(equation, arguments: _Values, marks: _Marks) -> tuple[list, list]:
     settings = equation.params
     first = settings["num_consts"]
     end = settings["num_consts"] + settings["num_carry"]
     count = settings["num_carry"]
-    marks = _all_marks(given, marks)
+    marks = _all_marks(arguments, marks)
 
     def step(carry, x):
         (state, state_marks), (each, each_marks) = carry, x
         outputs, found = _run_with_all_marks(
             settings["jaxpr"],
-            [*given[:first], *state, *each],
+            [*arguments[:first], *state, *each],
             [*marks[:first], *state_marks, *each_marks],
         )
         return (outputs[:count], found[:count]), (outputs[count:], found[count:])
 
-    carry = list(given[first:end]), marks[first:end]
-    each = list(given[end:]), marks[end:]
+    carry = list(arguments[first:end]), marks[first:end]
+    each = list(arguments[end:]), marks[end:]
     ended, stacked = lax.scan(step, carry, each, settings["length"], settings["reverse"])
     return [*ended[0], *stacked[0]], [*ended[1], *stacked[1]]
 
 
-def _while(equation, given: _Values, marks: _Marks) -> tuple[list, list]:
+def _while(equation, arguments: _Values, marks: _Marks) -> tuple[list, list]:
     settings = equation.params
     first = settings["cond_nconsts"]
     begin = first + settings["body_nconsts"]
-    marks = _all_marks(given, marks)
+    marks = _all_marks(arguments, marks)
 
-    def goes_on(carry):
+    def condition(carry):
         state, state_marks = carry
-        constants = given[:first]
+        constants = arguments[:first]
         outputs, _ = _run(
             settings["cond_jaxpr"], [*constants, *state], [*marks[:first], *state_marks]
         )
@@ -229,19 +231,19 @@ def _while(equation, given: _Values, marks: _Marks) -> tuple[list, list]:
         state, state_marks = carry
         return _run_with_all_marks(
             settings["body_jaxpr"],
-            [*given[first:begin], *state],
+            [*arguments[first:begin], *state],
             [*marks[first:begin], *state_marks],
         )
 
-    return lax.while_loop(goes_on, step, (list(given[begin:]), marks[begin:]))
+    return lax.while_loop(condition, step, (list(arguments[begin:]), marks[begin:]))
 
 
-def _branches(equation, given: _Values, marks: _Marks) -> tuple[list, list]:
+def _branches(equation, arguments: _Values, marks: _Marks) -> tuple[list, list]:
     branches = [
         lambda arguments, own, closed=closed: _run_with_all_marks(closed, arguments, own)
         for closed in equation.params["branches"]
     ]
-    return lax.switch(given[0], branches, list(given[1:]), _all_marks(given, marks)[1:])
+    return lax.switch(arguments[0], branches, list(arguments[1:]), _all_marks(arguments, marks)[1:])
 
 
 _CONTROL: Mapping[str, Callable] = {

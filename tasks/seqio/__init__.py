@@ -1,1 +1,1 @@
-"""SeqIO: corpora of tasks and mixtures, vocabularies, and objectives as preprocessors."""
+"""SeqIO: corpora from tasks and mixtures, vocabularies, and objectives as preprocessors."""

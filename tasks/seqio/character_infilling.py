@@ -1,8 +1,8 @@
 """Fill-in-the-middle on characters: texts are cut before they are tokenized, as for StarCoder.
 
-A model that learns from cuts between tokens cannot continue inside a word.
-`objectives.fill_in_the_middle` cuts between tokens, on the device; here is its counterpart on the
-host. Nothing must trim the examples of a task afterwards:
+A model that is trained with cuts between tokens cannot continue inside a word.
+`objectives.fill_in_the_middle` cuts between tokens on the device; this module cuts between
+characters on the host. No later step of the task may trim the examples:
 
     preprocessors=[rekey, character_infilling(name="my_infilling")]
 
@@ -34,22 +34,26 @@ def character_infilling(
     spm: Literal["spm", "spmv2"] = "spmv2",
     sentinels: int = 128,
 ) -> Callable[..., tf.data.Dataset]:
-    """A preprocessor from texts to token ids with the middle last.
+    """Returns a preprocessor that converts texts to token ids with the middle last.
 
         {"targets": "x = f(y)"}  ->  {"targets": ids of <prefix>x =<suffix>y)<middle> f(</s>}
 
-    Texts that do not fit `sequence_length` are halved until they do, and then rearranged, so that
-    no middle is cut off. Draws follow from the seed that SeqIO gives each text and from the CRC-32
-    of `name` alone: neither from batches or workers, nor from where a run was resumed.
+    Texts that do not fit `sequence_length` are halved until they fit, and then rearranged, so no
+    middle is cut off. Random draws depend only on SeqIO's seed for the text and on the CRC-32 of
+    `name`. They do not depend on batches, workers or the step at which a run was resumed.
 
     Args:
-        name: of the task; SeqIO gives the members of a mixture the same seeds.
-        text: the feature that holds the text.
-        feature: the output feature whose vocabulary it is, and where the ids go.
-        rate, spm_rate, spm: as for `objectives.fill_in_the_middle`.
+        name: name of the task. It is needed since SeqIO gives all members of a mixture the same
+            seeds.
+        text: name of the feature with the text.
+        feature: name of the output feature, whose vocabulary encodes the text.
+        rate: share of texts that are rearranged.
+        spm_rate: share of the rearranged texts that begin with their suffix.
+        spm: form of these texts: "spmv2" or "spm".
+        sentinels: number of sentinel ids (`special_tokens.token_ids`).
 
-    Raises ValueError when the dataset is made with a vocabulary without markers, or with one that
-    does not give back a text from its parts.
+    Raises ValueError when the dataset is made if the vocabulary has no markers, or if the encoded
+    parts of a text do not decode to the text.
     """
 
     def preprocess(dataset: tf.data.Dataset, sequence_length, output_features) -> tf.data.Dataset:
@@ -58,8 +62,8 @@ def character_infilling(
         fill_in_the_middle(ids)  # refuses ids without markers
         if tokenizer.spaced:
             raise ValueError(
-                f"The vocabulary {tokenizer.path} puts a space before every text, and so between "
-                "the parts of one that is cut: use bytes, a SentencePiece model without a dummy "
+                f"The vocabulary {tokenizer.path} puts a space before every text, and therefore "
+                "between the parts of a text: use bytes, a SentencePiece model without a dummy "
                 "prefix or a byte-level BPE, or cut between tokens with "
                 "objectives.fill_in_the_middle."
             )
@@ -95,7 +99,7 @@ def infill_to_fit(
     longest: int | None,
     *settings,
 ) -> list[np.ndarray]:
-    """`infill_characters` of a text, or of its halves, quarters, … so that none is too long."""
+    """Applies `infill_characters` to a text, or to halves, quarters, … that are short enough."""
     tokens = infill_characters(text, tokenizer, ids, seeds, *settings)
     if longest is None or len(tokens) <= longest or len(text) < 2:
         return [tokens]
@@ -103,8 +107,8 @@ def infill_to_fit(
     halves = (text[:middle], (*seeds, 0)), (text[middle:], (*seeds, 1))
     return [
         piece
-        for half, own in halves
-        for piece in infill_to_fit(half, tokenizer, ids, own, longest, *settings)
+        for half, half_seeds in halves
+        for piece in infill_to_fit(half, tokenizer, ids, half_seeds, longest, *settings)
     ]
 
 
@@ -117,18 +121,21 @@ def infill_characters(
     spm_rate: float = 0.5,
     spm: str = "spmv2",
 ) -> np.ndarray:
-    """The token ids of a text whose middle is moved to its end, closed by end-of-sequence.
+    """Returns the token ids of a text with its middle moved to the end, and end-of-sequence.
 
-    A text of n characters is cut at two indices, each uniform among all n + 1 and independent of
-    the other; prefix, middle and suffix are tokenized each by itself. The forms are those of
-    `objectives.fill_in_the_middle`; a text that is not rearranged is tokenized as it is.
+    A text of n characters is cut at two independent indices, each uniform among all n + 1. Prefix,
+    middle and suffix are tokenized separately. The result has one of the forms of
+    `objectives.fill_in_the_middle`. A text that is not rearranged is tokenized as a whole.
 
     Args:
-        ids: with `fim`.
-        seeds: whole numbers such as (seed of the run, number of the document): the only source of
-            randomness.
+        text: the text.
+        tokenizer: the tokenizer.
+        ids: special ids, which must include `fim`.
+        seeds: whole numbers such as (seed of the run, number of the document). They are the only
+            source of randomness.
         rate: share of texts that are rearranged.
-        spm_rate: share of those that begin with their suffix, written as `spm`: "spmv2" or "spm".
+        spm_rate: share of the rearranged texts that begin with their suffix.
+        spm: form of these texts: "spmv2" or "spm".
 
     Returns:
         i32[n].

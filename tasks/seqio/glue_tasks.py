@@ -1,16 +1,16 @@
-"""GLUE and SuperGLUE as SeqIO tasks over TensorFlow Datasets, for those who have the data.
+"""GLUE and SuperGLUE as SeqIO tasks. The data must be prepared by TensorFlow Datasets.
 
     pretrax evaluate --run=RUN --task=glue_mrpc --data_dir=tensorflow_datasets
 
     glue_cola, glue_sst2, glue_mrpc, glue_qqp, glue_stsb, glue_mnli, glue_mnli_mismatched,
     glue_qnli, glue_rte, glue_wnli; super_glue_boolq, …_cb, …_copa, …_multirc, …_rte, …_wic, …_wsc
 
-Texts are written as T5 was trained on them, each field after its name; answers are the names of
-the classes (Raffel et al. 2020, arXiv:1910.10683, appendix D; `glue_utils.py` of T5's repository).
-WSC is asked with a class for an answer, as its `preprocessors.wsc` does, the two spans between
-marks. Metrics are those of the benchmarks (Wang et al. 2018, arXiv:1804.07461; Wang et al. 2019,
-arXiv:1905.00537). ReCoRD, whose answers are no classes, is not among them. `register` reads nothing
-and opens no network connection.
+Texts are written as in T5's training: each field follows its name. Answers are the names of the
+classes (Raffel et al. 2020, arXiv:1910.10683, appendix D; `glue_utils.py` of T5's repository). In
+WSC the answer is a class and marks surround the two spans, as in T5's `preprocessors.wsc`. Metrics
+are the metrics of the benchmarks (Wang et al. 2018, arXiv:1804.07461; Wang et al. 2019,
+arXiv:1905.00537). ReCoRD is left out, since its answers are not classes. `register` does not read
+data or open network connections.
 """
 
 import functools
@@ -24,7 +24,7 @@ from .quiet_tensorflow import seqio, tf
 VERSIONS = {"glue": "2.0.0", "super_glue": "1.0.2"}
 MNLI = ("entailment", "neutral", "contradiction")
 _ANSWER = ("question", "answer", "paragraph")
-UNTOLD = "<unk>"  # the class of an example whose label is kept back, as in test splits
+UNTOLD = "<unk>"  # class of an example without a public label, as in test splits
 
 
 def _as_it_is(example: dict) -> dict:
@@ -32,7 +32,7 @@ def _as_it_is(example: dict) -> dict:
 
 
 def _with_marked_spans(example: dict) -> dict:
-    """WSC's: * around the noun and # around the pronoun, which each begin at a word's number."""
+    """Puts * around the noun and # around the pronoun of WSC, which begin at a numbered word."""
     first = example["span1_index"]
     second = example["span2_index"]
     text = _marked(example["text"], example["span1_text"], first, "*")
@@ -47,7 +47,7 @@ def _marked(text: tf.Tensor, span: tf.Tensor, word: tf.Tensor, mark: str) -> tf.
 
 
 def _without_markup(example: dict) -> dict:
-    """MultiRC's, whose paragraphs have tags of HTML."""
+    """Removes the HTML tags of MultiRC's paragraphs."""
     return example | {field: _without_tags(example[field]) for field in _ANSWER}
 
 
@@ -56,14 +56,14 @@ def _without_tags(text: tf.Tensor) -> tf.Tensor:
 
 
 class ClassSet(NamedTuple):
-    """A data set: what is read of it, in which words, and how it is scored."""
+    """A data set: the fields that are read, how they are written, and how answers are scored."""
 
-    fields: tuple[str, ...]  # of an example, in the order of the text
-    classes: tuple[str, ...] = ()  # by label; (): a number from 0 to 5
+    fields: tuple[str, ...]  # fields of an example, in the order of the text
+    classes: tuple[str, ...] = ()  # names of the labels; () if the label is a number from 0 to 5
     metrics: Sequence = (task_metrics.accuracy,)
-    data_set: str | None = None  # in TFDS; None: its own name
-    splits: Any = None  # by its name here, where TFDS has others
-    prepared: Callable[[dict], dict] = _as_it_is  # an example, before its fields are written
+    data_set: str | None = None  # name in TFDS, if it differs
+    splits: Any = None  # name here -> name in TFDS, if they differ
+    prepared: Callable[[dict], dict] = _as_it_is  # changes an example before its fields are written
 
 
 def _f1_and_accuracy(positive: str) -> tuple:
@@ -111,67 +111,70 @@ SETS: dict[str, dict[str, ClassSet]] = {
 
 
 def register() -> None:
-    """Registers all of them, once: a second call does nothing."""
+    """Registers all tasks. A second call does nothing."""
     for benchmark, sets in SETS.items():
-        for name, one in sets.items():
+        for name, class_set in sets.items():
             if f"{benchmark}_{name}" in seqio.TaskRegistry.names():
                 return
-            tfds_name = f"{benchmark}/{one.data_set or name}:{VERSIONS[benchmark]}"
-            source = seqio.TfdsDataSource(tfds_name, splits=one.splits)
-            first_word = name.partition("_")[0]  # "mnli" of both splits
-            add_class_task(f"{benchmark}_{name}", first_word, one, source)
+            tfds_name = f"{benchmark}/{class_set.data_set or name}:{VERSIONS[benchmark]}"
+            source = seqio.TfdsDataSource(tfds_name, splits=class_set.splits)
+            first_word = name.partition("_")[0]  # "mnli" for both of its splits
+            add_class_task(f"{benchmark}_{name}", first_word, class_set, source)
 
 
-def add_class_task(task: str, name: str, one: ClassSet, source: seqio.DataSource) -> None:
+def add_class_task(task: str, name: str, class_set: ClassSet, source: seqio.DataSource) -> None:
     """Registers a data set as the task `task`, whose texts begin with `name`.
 
-    `source` has examples with the fields and an integer, or a number, `label`.
+    The examples of `source` have the fields of `class_set`, and a `label` that is a class index or
+    a number.
     """
     feature = seqio.Feature(seqio.ByteVocabulary(extra_ids=T5_EXTRA_IDS), add_eos=True)
     seqio.TaskRegistry.add(
         task,
         source=source,
         preprocessors=[
-            functools.partial(_written, name=name, one=one),
+            functools.partial(_written, name=name, class_set=class_set),
             seqio.preprocessors.tokenize,
             seqio.CacheDatasetPlaceholder(),
             seqio.preprocessors.append_eos_after_trim,
         ],
-        postprocess_fn=functools.partial(_value, one=one),
+        postprocess_fn=functools.partial(_value, class_set=class_set),
         output_features={"inputs": feature, "targets": feature},
-        metric_fns=list(one.metrics),
+        metric_fns=list(class_set.metrics),
     )
 
 
-def _written(dataset: tf.data.Dataset, name: str, one: ClassSet) -> tf.data.Dataset:
-    """Texts in the words of T5: "mrpc sentence1: … sentence2: …" -> "equivalent"."""
+def _written(dataset: tf.data.Dataset, name: str, class_set: ClassSet) -> tf.data.Dataset:
+    """Writes texts as T5 does: "mrpc sentence1: … sentence2: …" -> "equivalent"."""
 
     def written(example):
-        example = one.prepared(example)
+        example = class_set.prepared(example)
         parts = [name]
-        for field in one.fields:
+        for field in class_set.fields:
             parts += [f"{field}:", example[field]]
         label = example["label"]
-        if one.classes:
-            number = tf.where(label < 0, tf.constant(len(one.classes), label.dtype), label)
-            answer = tf.gather([*one.classes, UNTOLD], number)
+        if class_set.classes:
+            number = tf.where(label < 0, tf.constant(len(class_set.classes), label.dtype), label)
+            answer = tf.gather([*class_set.classes, UNTOLD], number)
         else:  # T5 rounds to fifths
             answer = tf.strings.as_string(tf.round(label * 5) / 5, precision=1)
         texts = {"inputs": tf.strings.join(parts, " "), "targets": answer}
-        if "paragraph" not in one.fields:
+        if "paragraph" not in class_set.fields:
             return texts
         place = [example["idx"][key] for key in ("paragraph", "question")]
-        return texts | {"question_number": tf.stack(place)}  # MultiRC scores whole questions
+        return texts | {
+            "question_number": tf.stack(place)
+        }  # MultiRC's metric scores whole questions
 
     return dataset.map(written, tf.data.AUTOTUNE)
 
 
-def _value(text: str, one: ClassSet, example=None, is_target: bool = False):
-    """What metrics compare: a class, a number, or MultiRC's (question, class)."""
-    if not one.classes:
+def _value(text: str, class_set: ClassSet, example=None, is_target: bool = False):
+    """Returns what metrics compare: a class, a number, or (question, class) for MultiRC."""
+    if not class_set.classes:
         try:
             return float(text)
-        except ValueError:  # an answer that is no number is as wrong as the scale allows
+        except ValueError:  # an answer that is not a number counts as 0
             return 0.0
     if example is not None and "question_number" in example:
         return tuple(int(x) for x in example["question_number"]), text

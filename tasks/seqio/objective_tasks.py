@@ -5,7 +5,8 @@
     seqio.MixtureRegistry.add("my_mixture", [("my_spans", 1), ("my_ul2", 3)])
 
 `pretrax train --gin_file=corpora/seqio_objectives.gin` trains on such a mixture, and applies the
-objectives on the device. SeqIO applies them on the host, next to supervised tasks too:
+objectives on the device. SeqIO itself applies them on the host. There they can be mixed with
+supervised tasks:
 
     seqio.MixtureRegistry.add("both", [("my_ul2", 3), ("my_translation", 1)])
     seqio.get_dataset("both", {"inputs": 512, "targets": 512}, seqio.EncDecFeatureConverter())
@@ -40,31 +41,37 @@ def add_objective_task(
         add_objective_task("my_masks", "my_text", build)
         seqio.get_dataset("my_masks", {"inputs": 512}, seqio.PassThroughFeatureConverter())
 
-    A cache holds the tokenized text, from where `text_task` caches it, or else just before the
-    objective. The objective is applied again in every epoch, with the same bits as without a cache.
+    A cache holds the tokenized text, at the place where `text_task` caches it or else just before
+    the objective. The objective is applied again in every epoch, with the same bits as without a
+    cache.
 
     Args:
-        text_task: a task or the name of a registered task. Its `targets` are text, or documents
-            that are tokenized with the vocabulary of that feature; or it has text as `text`.
-        build: any builder of `objectives`, its settings bound by `functools.partial`.
-        columns: whether to give the columns of all streams, so that any two tasks can be mixed.
-            Objectives of inputs and targets need it if some targets do not count, as in
+        name: name of the new task.
+        text_task: a task or the name of a registered task. Its feature `targets` is text, or
+            documents tokenized with the vocabulary of this feature. Instead it may have a text
+            feature `text`.
+        build: any builder of `objectives`, with settings bound by `functools.partial`.
+        columns: whether to return the columns of all streams, so that any two tasks can be mixed.
+            Objectives of inputs and targets need it if some targets have no loss, as in
             `objectives.causal_masking`.
-        sentinels: the number of sentinel ids (`special_tokens.token_ids`).
+        sentinels: number of sentinel ids (`special_tokens.token_ids`).
+
+    Returns:
+        The registered task.
 
     Raises ValueError for settings that `build` refuses, and for a name that is unknown or taken.
-    Lengths are checked when the dataset is made: see `preprocessors.ApplyObjective`.
+    Lengths are checked when the dataset is made, see `preprocessors.ApplyObjective`.
     """
     text = seqio.TaskRegistry.get(text_task) if isinstance(text_task, str) else text_task
     if "targets" not in text.output_features:
         raise ValueError(
             f"The text task {text.name!r} has the features {sorted(text.output_features)}, "
-            "expected `targets`, in whose vocabulary its text is."
+            "expected `targets`, which has the vocabulary of its text."
         )
     vocabulary = text.output_features["targets"].vocabulary
-    # Which columns there are is the same for every vocabulary; that of bytes is not read from disk.
+    # The columns are the same for every vocabulary, and bytes need not be read from disk.
     any_ids = token_ids(byte_tokenizer(), sentinels=sentinels)
-    steps = [_of_the_text(step, text.output_features) for step in text.preprocessors]
+    steps = [_with_text_features(step, text.output_features) for step in text.preprocessors]
     return seqio.TaskRegistry.add(
         name,
         source=text.source,
@@ -80,10 +87,11 @@ def add_objective_task(
     )
 
 
-def _of_the_text(step: Callable, own: Mapping[str, seqio.Feature]) -> Callable:
-    """A step of the text's task with the features of that, in the vocabulary of the new task.
+def _with_text_features(step: Callable, text_features: Mapping[str, seqio.Feature]) -> Callable:
+    """Returns a step of the text task that gets the features of the text task.
 
-    SeqIO gives every step the features of the new task, whose vocabulary a corpus may replace.
+    SeqIO gives every step the features of the new task. The vocabulary of the text is taken from
+    the new task, since a corpus may replace it.
     """
     parameters = inspect.signature(step).parameters
     if "output_features" not in parameters:
@@ -91,10 +99,10 @@ def _of_the_text(step: Callable, own: Mapping[str, seqio.Feature]) -> Callable:
 
     def features(output_features):
         new = vocabulary_of(output_features)
-        old = own["targets"].vocabulary
+        old = text_features["targets"].vocabulary
         return {
-            name: dataclasses.replace(one, vocabulary=new) if one.vocabulary == old else one
-            for name, one in own.items()
+            name: dataclasses.replace(f, vocabulary=new) if f.vocabulary == old else f
+            for name, f in text_features.items()
         }
 
     if "sequence_length" in parameters:
@@ -105,13 +113,13 @@ def _of_the_text(step: Callable, own: Mapping[str, seqio.Feature]) -> Callable:
 
 
 def _tokenized(dataset: tf.data.Dataset, output_features) -> tf.data.Dataset:
-    """Documents as `targets`, tokenized if they are not yet."""
+    """Returns documents as `targets`, and tokenizes them if they are text."""
     spec = dataset.element_spec
     feature = "targets" if "targets" in spec else "text"
     if feature not in spec:
         raise ValueError(
-            f"The text task gives {sorted(spec)}, expected `targets`, tokenized or not, or "
-            "`text`: rename the feature with seqio.preprocessors.rekey."
+            f"The text task has the features {sorted(spec)}, expected `targets` or `text`: "
+            "rename the feature with seqio.preprocessors.rekey."
         )
     vocabulary = vocabulary_of(output_features)
     encode = vocabulary.encode_tf if spec[feature].dtype == tf.string else lambda ids: ids
@@ -121,7 +129,7 @@ def _tokenized(dataset: tf.data.Dataset, output_features) -> tf.data.Dataset:
 def _output_features(
     objective: Objective, vocabulary: seqio.Vocabulary, columns: bool
 ) -> dict[str, seqio.Feature]:
-    """What the objective gives: tokens in the vocabulary, and numbers that pass through."""
+    """Returns the features of the objective: tokens in the vocabulary, and plain numbers."""
     tokens = seqio.Feature(vocabulary, add_eos=False)
     numbers = seqio.PassThroughVocabulary(size=2**31 - 1)
     streams = objective.lengths(2)

@@ -1,6 +1,7 @@
-"""An objective as SeqIO preprocessors: the same pure JAX function, on the host, to the bit.
+"""SeqIO preprocessors that apply an objective on the host.
 
-`tasks.seqio.objective_tasks` registers whole tasks; put together by hand one is
+They call the same pure JAX function as the training step, and return the same bits.
+`tasks.seqio.objective_tasks` registers whole tasks. Such a task can also be registered by hand:
 
     build = functools.partial(objectives.span_corruption, noise_density=0.15)
     seqio.TaskRegistry.add(
@@ -38,24 +39,24 @@ from ...objectives.streams import named, stream_of_columns
 from .quiet_tensorflow import seqio, tf
 from .seqio_vocabularies import tokenizer_and_ids
 
-ROWS = 128  # corrupted in one call; one at a time is ten times slower
-DOCUMENTS = 128  # cut into rows together
+ROWS = 128  # number of rows corrupted in a call; single rows would be ten times slower
+DOCUMENTS = 128  # number of documents that are cut into rows together
 
 
 class CutToRows(NamedTuple):
-    """A preprocessor that cuts tokenized documents into rows of the objective's own raw length.
+    """A preprocessor that cuts tokenized documents into rows of the objective's raw length.
 
-    `DOCUMENTS` documents at a time are laid end to end, as T5 does, and cut; the short row at the
-    end is kept. In a mixture each row is cut for one member, drawn by the rates.
+    As in T5, `DOCUMENTS` documents are concatenated and then cut. The short row at the end is kept.
+    In a mixture each row is cut for one member, which is drawn by the rates.
 
         [1 2 3 4 5] [6 7 8]  ->  [1 2 3] [4 5 6] [7 8]      for a raw length of 3
-                             ->  [1 2 3] [6 7 8] [4 5]      for one that keeps documents apart
+                             ->  [1 2 3] [6 7 8] [4 5]      if documents are cut separately
 
-    For objectives that are not made for a stream of text every document is cut by itself; and all
-    their first rows come before the second ones, so that the two rows of a pair, which are each
-    other's partner, are of different documents (as long as more than one is left).
+    If the objective is not made for a stream of text, every document is cut separately. The first
+    rows of all documents then come before their second rows. The two rows of a pair, which are each
+    other's partners, are thus from different documents (while more than one document is left).
 
-    Documents are `targets` i32[n]; rows are `tokens` i32[n] and `member` i32[].
+    Documents are `targets` i32[n]. Rows are `tokens` i32[n] and `member` i32[].
     """
 
     build: Builder
@@ -67,28 +68,31 @@ class CutToRows(NamedTuple):
         objective, ids = _objective(self.build, output_features, self.sentinels)
         if column := objective.facts.rows.column:
             raise ValueError(
-                f"The objective reads the {column} of documents, which a text does not have: "
-                "train it by `pretrax train` on seqio_corpora.seqio_pairs."
+                f"The objective reads the {column} of documents, which plain text does not have: "
+                "train it with `pretrax train` on seqio_corpora.seqio_pairs."
             )
         raw = np.asarray(_plan(objective, ids, sequence_length).raw_lengths)
-        own_rates = [member.rate for member in members_of(objective)]
-        if any(map(callable, own_rates)):
+        member_rates = [member.rate for member in members_of(objective)]
+        if any(map(callable, member_rates)):
             raise ValueError(
-                "Got a mixture whose rates follow the step of training, expected numbers: a SeqIO "
-                "task knows no steps. Train it by `pretrax train`, or give each member its share."
+                "Got a mixture whose rates are schedules of the training step, expected numbers: a "
+                "SeqIO task has no training steps. Train the mixture with `pretrax train`, or give "
+                "each member a constant rate."
             )
-        rates = np.asarray(own_rates)
+        rates = np.asarray(member_rates)
         limits = np.cumsum(rates / rates.sum())[:-1]
         alone = objective.facts.rows.kind != "stream"
 
         def cut(group: int, documents):
-            """Lengths of rows, their members, and the order in which they are given."""
+            """Returns the lengths of rows, their members, and the order of the rows."""
             runs = documents if alone else np.asarray([documents.sum()])
             most = int((runs // int(raw.min()) + 1).sum())
             bits = np.random.Philox(np.random.SeedSequence(int(group))).random_raw(most)
             draws = (bits >> np.uint64(11)).astype(np.float64) / 2.0**53
             members = np.searchsorted(limits, draws, side="right").astype(np.int32)
-            rows = [np.zeros((2, 0), np.int32)]  # lengths, and which row of its run of tokens
+            rows = [
+                np.zeros((2, 0), np.int32)
+            ]  # length of each row, and its number in its run of tokens
             used = 0
             for length in runs[runs > 0]:
                 ends = np.cumsum(raw[members[used : used + length // int(raw.min()) + 1]])
@@ -100,7 +104,7 @@ class CutToRows(NamedTuple):
             return lengths, members[:used], order
 
         def to_rows(group, documents):
-            if isinstance(documents, tf.Tensor):  # all of one length, known beforehand
+            if isinstance(documents, tf.Tensor):  # all documents have the same static length
                 documents = tf.RaggedTensor.from_tensor(documents)
             tokens = tf.cast(documents.flat_values, tf.int32)
             lengths, members, order = tf.numpy_function(
@@ -119,27 +123,30 @@ class CutToRows(NamedTuple):
 class ApplyObjective(NamedTuple):
     """A preprocessor that applies an objective to rows.
 
-    Rows have `tokens` i32[n] and, in a mixture, `member` i32[]. An objective of inputs and targets,
-    or of targets alone, gives these as i32[variable], for SeqIO's feature converters, which pad,
-    pack and mix them. Every other objective gives the columns of its own streams, see
-    `objectives.streams`, at their full lengths, i32[n], and `member` i32[]. With `columns`, every
-    objective gives the columns of all streams, so that any two tasks can be in one SeqIO mixture;
-    the columns of streams that an objective does not have are empty, i32[0]. The lengths follow
-    from the `sequence_length` that SeqIO has:
+    Rows have `tokens` i32[n] and, in a mixture, `member` i32[]. The output is one of three kinds:
+
+    - An objective of inputs and targets, or of targets alone, returns these as i32[variable].
+      SeqIO's feature converters then pad, pack and mix them.
+    - Every other objective returns the columns of its streams (`objectives.streams`) at their full
+      lengths, i32[n], and `member` i32[].
+    - With `columns`, every objective returns the columns of all streams, so any two tasks can be in
+      one SeqIO mixture. Columns of streams that an objective does not have are empty, i32[0].
+
+    The lengths follow from SeqIO's `sequence_length`:
 
         {"inputs": 512, "targets": 114}   an encoder-decoder
         {"inputs": 512}                   an encoder, which predicts in place
         {"targets": 512}                  a decoder, inputs and targets together
 
-    The key of a row is the seed that SeqIO draws for it, folded with the CRC-32 of `name`: SeqIO
-    gives the members of a mixture the same seeds, and without it two tasks would be masked alike.
-    The partner of row 2k is row 2k + 1, as they come, and the other way round; the last of an odd
-    number has an empty one. Noise that adapts to the model stays as it begins, with a warning: no
-    model is at hand.
+    The key of a row is SeqIO's seed of the row, folded with the CRC-32 of `name`. Without the name,
+    two tasks would be masked alike, since SeqIO gives the members of a mixture the same seeds. Rows
+    2k and 2k + 1 are each other's partners. If the number of rows is odd, the last row has an empty
+    partner. Noise that adapts to the model stays as it is at the start, with a warning, since a
+    SeqIO pipeline has no model.
 
-    Raises ValueError when the dataset is made with lengths or sentinels that do not suffice, or a
-    vocabulary that SeqIO's feature converters would misread; and when it is read, as a TensorFlow
-    error, for targets that do not all count, without `columns`.
+    Raises ValueError when the dataset is made if lengths or sentinels are not enough, or if SeqIO's
+    feature converters would misread the vocabulary. Without `columns`, a TensorFlow error is raised
+    when the dataset is read if some targets have no loss.
     """
 
     build: Builder
@@ -155,14 +162,14 @@ class ApplyObjective(NamedTuple):
         if objective.adaptation:
             warnings.warn(
                 f"The noise of {self.name} adapts to the model, and a SeqIO pipeline has no model: "
-                "the noise stays as it is before the first step. To adapt it, train on the task by "
-                "`pretrax train --gin_file=corpora/seqio_objectives.gin`.",
+                "the noise stays as it is before the first step. To adapt it, train on the task "
+                "with `pretrax train --gin_file=corpora/seqio_objectives.gin`.",
                 stacklevel=2,
             )
         padded = self.columns or not is_pair(objective)
         if not padded and ids.pad:
             raise ValueError(
-                f"SeqIO's feature converters take id 0 for padding, the vocabulary's is {ids.pad}: "
+                f"SeqIO's feature converters expect padding id 0, the vocabulary has {ids.pad}: "
                 "set `columns`, and read the task with seqio.PassThroughFeatureConverter."
             )
         call, shapes = _host_call(objective, group, zlib.crc32(self.name.encode()), padded)
@@ -178,7 +185,7 @@ class ApplyObjective(NamedTuple):
                 output.set_shape([None, *shape])
             return dict(zip(shapes, outputs))
 
-        # Seeds are drawn row by row, before batching: a row's bits do not depend on its batch.
+        # Seeds are drawn before batching, so the noise of a row does not depend on its batch.
         rows = seqio.map_over_dataset(seeded, num_seeds=1)(dataset)
         rows = rows.padded_batch(ROWS, ([group.row_length], [], [], [2]))
         features = rows.map(corrupt, num_parallel_calls=tf.data.AUTOTUNE).unbatch()
@@ -188,13 +195,13 @@ class ApplyObjective(NamedTuple):
 
 
 def is_pair(objective: Objective) -> bool:
-    """Whether an objective gives targets, with inputs or without, and nothing else."""
+    """Returns whether an objective has only targets, or only inputs and targets."""
     streams = {stream.name for stream in named(objective.lengths(2))}
     return "targets" in streams and streams <= {"inputs", "targets"}
 
 
 def row_keys(seeds_Bx2, name_crc: int):
-    """The key of each row: SeqIO's pair of 32-bit seeds as a threefry key, and the task's name."""
+    """Returns the key of each row: SeqIO's pair of 32-bit seeds, folded with the task's name."""
 
     def key(seed):
         data = jax.random.wrap_key_data(seed, impl="threefry2x32")
@@ -204,7 +211,7 @@ def row_keys(seeds_Bx2, name_crc: int):
 
 
 def _host_call(objective: Objective, group: RowGroup, name_crc: int, padded: bool):
-    """(tokens, sizes, members, seeds) -> features on the CPU, and each feature's row shape."""
+    """Returns the compiled (tokens, sizes, members, seeds) -> features, and their row shapes."""
     corrupt = batched(objective, group.features)
     L = group.row_length
 
@@ -221,7 +228,7 @@ def _host_call(objective: Objective, group: RowGroup, name_crc: int, padded: boo
 
     def call(*batch):
         *rows, seeds = batch
-        fill = ROWS - len(seeds)  # a last, short batch: empty rows, so that one shape is compiled
+        fill = ROWS - len(seeds)  # empty rows fill the last batch, so only one shape is compiled
         filled = [
             np.pad(x, [(0, fill)] + [(0, 0)] * (x.ndim - 1))
             for x in (*rows, seeds.astype(np.uint32))
@@ -230,8 +237,8 @@ def _host_call(objective: Objective, group: RowGroup, name_crc: int, padded: boo
             features = {name: np.asarray(x) for name, x in compiled(*filled).items()}
         if not padded and ((features["targets_segments"] > 0) != features["targets_weights"]).any():
             raise ValueError(
-                "Not every target of this objective counts, but SeqIO's feature converters take "
-                "all of them: set `columns`, and read the task with "
+                "Some targets of this objective have no loss, but SeqIO's feature converters give "
+                "all targets a loss: set `columns`, and read the task with "
                 "seqio.PassThroughFeatureConverter."
             )
         return [features[name][: len(seeds)] for name in shapes]
@@ -254,7 +261,7 @@ def _with_all_columns(features: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]
 
 
 def vocabulary_of(output_features: Mapping[str, seqio.Feature]) -> seqio.Vocabulary:
-    """The vocabulary of the text of an objective's task."""
+    """Returns the vocabulary of the text of an objective's task."""
     return (output_features.get("targets") or output_features["inputs"]).vocabulary
 
 
@@ -268,8 +275,8 @@ def _plan(objective: Objective, ids: TokenIds, sequence_length: Mapping[str, int
     stacks = {stack: lengths[name] for stack, name in FEATURES.items() if lengths.get(name)}
     if not stacks:
         raise ValueError(
-            f"An objective on the host needs sequence lengths, got {sequence_length}: expected "
-            'such as {"inputs": 512, "targets": 114}.'
+            f"An objective on the host needs sequence lengths. Got {sequence_length}, expected "
+            'lengths such as {"inputs": 512, "targets": 114}.'
         )
     layout = "_".join(stacks)
     known = sorted(layouts.LAYOUTS, reverse=True)
@@ -280,10 +287,10 @@ def _plan(objective: Objective, ids: TokenIds, sequence_length: Mapping[str, int
         if _suits(objective, name)
     }
     if needed and layout not in needed:
-        expected = ", or ".join(f"{own} for {name!r}" for name, own in needed.items())
+        expected = ", or ".join(f"{sizes} for {name!r}" for name, sizes in needed.items())
         raise ValueError(
-            f"Got the sequence lengths {dict(lengths)}, those of a model of layout {layout!r}, "
-            f"expected those of one that this objective trains: {expected}, and no others."
+            f"Got the sequence lengths {dict(lengths)}, which suit a model of layout {layout!r}. "
+            f"Expected lengths for a model that this objective can train: {expected}."
         )
     try:
         return plan(objective, layouts.LAYOUTS[layout], ids, [stacks])[0]
@@ -292,7 +299,7 @@ def _plan(objective: Objective, ids: TokenIds, sequence_length: Mapping[str, int
 
 
 def _suits(objective: Objective, layout: str) -> bool:
-    """Whether a model of this layout can be trained by every member of the objective."""
+    """Returns whether every member of the objective can train a model of this layout."""
     try:
         for member in members_of(objective):
             layouts.LAYOUTS[layout].lengths(member.objective.lengths(2))

@@ -1,16 +1,17 @@
-"""Two SeqIO tasks from Python's own standard library: a score to look at without a download.
+"""Two SeqIO tasks from Python's own standard library, which need no download.
 
     python_tasks.register()
     seqio.get_dataset("python_modules", {"inputs": 384, "targets": 16}, …)
 
-    task                given                     answer        passages  majority  counting
+    task                input                     answer        passages  majority  counting
     python_modules      source text               its package  1,800 + 240     15.0%     71.3%
     python_identifiers  code, one <extra_id_0>    that name    4,000 + 500      3.6%     25.2%
 
-Passages are to train on and held out (Python 3.11; other versions differ a little). `majority` is
-the accuracy of the most frequent answer, `counting` that of naive Bayes over words, and of the most
-frequent name in the passage. The split `validation` is of the files that `corpora.python_library`
-holds out with its defaults, without what those share with other files.
+Passages are training plus held-out passages (in Python 3.11; other versions differ a little).
+`majority` is the accuracy of always giving the most frequent answer. `counting` is the accuracy of
+naive Bayes over words for `python_modules`, and of the most frequent name in the passage for
+`python_identifiers`. The split `validation` is from the files that `corpora.python_library` holds
+out by default, without text that they share with other files.
 """
 
 import logging
@@ -29,12 +30,13 @@ from .seqio_vocabularies import RunVocabulary, tokenizer_of
 
 
 def register() -> None:
-    """Registers both tasks, once: a second call does nothing. The library is read when used.
+    """Registers both tasks. A second call does nothing.
 
-    Replace the vocabulary, which is bytes, with `task.replace(output_features=…)`. SeqIO cuts
-    longer inputs: give 384 bytes, or 192 pieces, or the sentinel may be lost.
+    Python's library is read when a task is used. The vocabulary is bytes; replace it with
+    `task.replace(output_features=…)`. Inputs should have at least 384 bytes or 192 pieces, since
+    SeqIO cuts longer inputs and the sentinel may be lost.
     """
-    # SeqIO advises against shuffling what is not in files; these few passages are drawn by a hash.
+    # SeqIO warns against shuffling data without files. These few passages are drawn by a hash.
     logging.getLogger("absl").addFilter(
         lambda record: "uncached FunctionDataset" not in record.getMessage()
     )
@@ -58,11 +60,12 @@ def register() -> None:
 def tokenize_around_blank(
     dataset: tf.data.Dataset, output_features: Mapping[str, seqio.Feature]
 ) -> tf.data.Dataset:
-    """`seqio.preprocessors.tokenize`, but `<extra_id_0>` in the inputs becomes the sentinel's id.
+    """Tokenizes like `seqio.preprocessors.tokenize`, but encodes `<extra_id_0>` as the sentinel.
 
         "a <extra_id_0> c"  ->  [100, 35, 358, 35, 102]      in bytes with 100 sentinels
 
-    It stands there exactly once. Raises ValueError for a vocabulary without sentinels.
+    The inputs must have exactly one `<extra_id_0>`. Raises ValueError for a vocabulary without
+    sentinels.
     """
     vocabulary = output_features["inputs"].vocabulary
     sentinel = _first_sentinel(vocabulary)
@@ -87,8 +90,8 @@ def _first_sentinel(vocabulary: seqio.Vocabulary) -> int:
         first = tokenizer_of(vocabulary).named.get(SENTINEL)
     if first is None:
         raise ValueError(
-            f"The vocabulary of `inputs` has no {SENTINEL}, which stands for the hidden name: make "
-            "it with sentinels (`extra_ids=100`), as many as the model has."
+            f"The vocabulary of `inputs` has no {SENTINEL}, which replaces the hidden name: make "
+            "it with the number of sentinels that the model has, for example `extra_ids=100`."
         )
     return first
 
@@ -103,7 +106,7 @@ def _dataset(examples: Callable) -> Callable[..., tf.data.Dataset]:
     return read
 
 
-# name -> (examples, tokenizing, metrics)
+# name -> (examples, preprocessor that tokenizes, metrics)
 _TASKS = {
     "python_modules": (
         module_examples,

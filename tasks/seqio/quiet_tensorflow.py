@@ -2,9 +2,9 @@
 
     from pretrax.tasks.seqio.quiet_tensorflow import seqio, tf
 
-TensorFlow 2.21 writes those while its library is loaded, before it has read TF_CPP_MIN_LOG_LEVEL
-(tensorflow/tensorflow issue 100442), so they are taken out of what it writes to standard error.
-Once it is loaded that variable holds, which JAX sets to 1. With 0 everything is written.
+TensorFlow 2.21 writes these notes while its library is loaded, before it reads TF_CPP_MIN_LOG_LEVEL
+(tensorflow/tensorflow issue 100442). They are therefore removed from standard error. After loading,
+TensorFlow follows this variable, which JAX sets to 1. If it is 0, all notes are written.
 """
 
 import contextlib
@@ -14,13 +14,13 @@ import sys
 import tempfile
 from collections.abc import Iterator
 
-# "I0000 00:00:17… port.cc:153] oneDNN …" and warnings alike, and the line that comes before them
+# "I0000 00:00:17… port.cc:153] oneDNN …", similar warnings, and the line before them
 _NOTE = re.compile(rb"[IW]\d{4} |WARNING: All log messages before absl::InitializeLog")
 
 
 @contextlib.contextmanager
 def _without_notes() -> Iterator[None]:
-    """Leaves out of standard error what libraries written in C++ note there."""
+    """Removes notes of C++ libraries from standard error."""
     sys.stderr.flush()
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as written:
@@ -39,7 +39,7 @@ def _without_notes() -> Iterator[None]:
 
 _loud = os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "0"
 if not _loud:
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # no GPU to be found is no error here
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # a missing GPU is not an error here
 with contextlib.nullcontext() if _loud else _without_notes():
     import seqio
     import tensorflow as tf
@@ -48,9 +48,9 @@ __all__ = ["keep_off_accelerators", "seqio", "tf"]
 
 
 def keep_off_accelerators() -> None:
-    """TensorFlow only reads data here: it must not take the memory that JAX needs."""
+    """Hides accelerators from TensorFlow, which only reads data and must leave memory to JAX."""
     for kind in ("GPU", "TPU"):
         try:
             tf.config.set_visible_devices([], kind)
-        except (RuntimeError, ValueError):  # already in use, or no such kind
+        except (RuntimeError, ValueError):  # already in use, or there is no such device
             pass

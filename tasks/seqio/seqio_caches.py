@@ -1,12 +1,12 @@
-"""SeqIO's caches of preprocessed tasks, as `seqio_cache_tasks` writes them: found, and checked.
+"""Finds and checks SeqIO's caches of preprocessed tasks, which `seqio_cache_tasks` writes.
 
     CACHE_DIR/TASK/COMPLETED                      written last
     CACHE_DIR/TASK/info.SPLIT.json                features with their types, and the number of files
     CACHE_DIR/TASK/stats.SPLIT.json               the number of examples and tokens
     CACHE_DIR/TASK/SPLIT.tfrecord-00000-of-00064  examples as `tf.train.Example`
 
-A cache holds what a task gives before its `seqio.CacheDatasetPlaceholder`. It does not say in which
-vocabulary its ids are: that is checked here.
+A cache holds the examples of a task as they are before its `seqio.CacheDatasetPlaceholder`. It does
+not record the vocabulary of its ids, so this module checks the vocabulary.
 """
 
 import itertools
@@ -20,54 +20,56 @@ from ...settings.atomic_writes import checksum, parse_json
 from .quiet_tensorflow import seqio, tf
 from .seqio_vocabularies import described, tokenizer_of
 
-_COMPARED = 8  # examples whose text is tokenized again
+_COMPARED = 8  # number of examples whose text is tokenized again
 
 
 def add_cache_dirs(cache_dirs: Sequence[str]) -> None:
-    """Has SeqIO look for caches in these folders as well, which must exist."""
+    """Adds folders to the folders in which SeqIO looks for caches. They must exist."""
     if isinstance(cache_dirs, str):
         raise ValueError(f"Got cache_dirs={cache_dirs!r}, expected a list: [{cache_dirs!r}].")
     for folder in cache_dirs:
         if not tf.io.gfile.isdir(folder):
             raise FileNotFoundError(
-                f"cache_dirs names {folder}, which is no folder: expected one that "
+                f"cache_dirs has {folder}, which is not a folder: expected a folder that "
                 "`seqio_cache_tasks --output_cache_dir` has written."
             )
     seqio.add_global_cache_dirs(cache_dirs)
 
 
 def is_read_from_cache(task: seqio.Task, use_cached: bool) -> bool:
-    """Whether SeqIO reads a task's cache: of one that cannot be cached it reads the source."""
+    """Returns whether SeqIO reads a task's cache. Tasks without caching read their source."""
     return use_cached and task.supports_caching
 
 
 def cached_source(task: seqio.Task, split: str) -> seqio.DataSource:
-    return task._get_cached_source(split)  # SeqIO has no public name for it
+    return task._get_cached_source(split)  # SeqIO has no public function for this
 
 
 def check_cache(task: seqio.Task, splits: Sequence[str]) -> None:
-    """Raises FileNotFoundError or ValueError for a task without a whole cache of these splits."""
+    """Raises FileNotFoundError or ValueError if the cache of these splits is incomplete."""
     if task.cache_dir is None:
         folder = seqio.get_task_dir_from_name(task.name)
-        searched = ", ".join(seqio.get_global_cache_dirs()) or "no folder, for cache_dirs is empty"
+        searched = (
+            ", ".join(seqio.get_global_cache_dirs()) or "no folder, since cache_dirs is empty"
+        )
         raise FileNotFoundError(
             f"Task {task.name!r} is not cached: searched for {folder}/COMPLETED in {searched}. "
             f"Write the cache with `seqio_cache_tasks --tasks={task.name} --output_cache_dir=DIR`, "
-            "name the folder where it is in cache_dirs, or set use_cached=False."
+            "add its folder to cache_dirs, or set use_cached=False."
         )
     known = cached_splits(task)
     for split in splits:
         if split not in known:
             raise ValueError(
-                f"The cache {task.cache_dir} has no split {split!r}, expected one of {known}."
+                f"The cache {task.cache_dir} has no split {split!r}: choose one of {known}."
             )
         _check_files(task, split)
 
 
 def cached_splits(task: seqio.Task) -> list[str]:
-    """The splits that a task's cache has."""
-    there = tf.io.gfile.glob(seqio.get_cached_info_path(task.cache_dir, "*"))
-    return sorted(path.rpartition("info.")[2].removesuffix(".json") for path in there)
+    """Returns the splits in the cache of a task."""
+    infos = tf.io.gfile.glob(seqio.get_cached_info_path(task.cache_dir, "*"))
+    return sorted(path.rpartition("info.")[2].removesuffix(".json") for path in infos)
 
 
 def _check_files(task: seqio.Task, split: str) -> None:
@@ -82,8 +84,8 @@ def _check_files(task: seqio.Task, split: str) -> None:
         ) from error
     if files != written:
         raise ValueError(
-            f"The cache {task.cache_dir} holds {files} files of split {split!r}, expected the "
-            f"{written} that were written: copy the others, or write it again."
+            f"The cache {task.cache_dir} has {files} files of split {split!r}, but {written} were "
+            "written: copy the missing files, or write the cache again."
         )
 
 
@@ -95,36 +97,37 @@ def _info(task: seqio.Task, split: str) -> dict:
 def check_cached_ids(
     task: seqio.Task, split: str, features: Sequence[str], vocabulary: Vocabulary
 ) -> None:
-    """Raises ValueError for a cache whose ids are none of the run's vocabulary.
+    """Raises ValueError if the ids of a cache are not from the run's vocabulary.
 
-    Where the cache holds text, that is tokenized as it is read, any vocabulary will do. Ids must be
-    of the vocabulary that the task is registered with, which shows in the first examples of the
-    split where the cache holds their text too, as `targets_pretokenized`; and that must be the
-    run's.
+    A cached text is tokenized when it is read, so it fits any vocabulary. Cached ids must be from
+    the vocabulary that the task is registered with, and this must be the run's vocabulary. If the
+    cache also holds the text, as `targets_pretokenized`, the first examples are compared with it.
     """
     kept = _info(task, split)["features"]
     for name in features:
         if name not in kept or not kept[name]["dtype"].startswith("int"):
             continue
-        own = task.output_features[name].vocabulary
-        if not _are_of_one_file(tokenizer_of(own), vocabulary.tokenizer):
+        task_vocabulary = task.output_features[name].vocabulary
+        if not _have_equal_files(tokenizer_of(task_vocabulary), vocabulary.tokenizer):
             raise ValueError(
-                f"The cache {task.cache_dir} holds ids of {described(own)} in {name!r}, expected "
-                f"the run's vocabulary, {vocabulary.about}: give the corpus "
-                "seqio_vocabularies.from_task, or set use_cached=False to tokenize the text anew."
+                f"The cache {task.cache_dir} has ids of {described(task_vocabulary)} in "
+                f"{name!r}, expected the run's vocabulary, {vocabulary.about}: give the corpus "
+                "seqio_vocabularies.from_task, or set use_cached=False to tokenize the text again."
             )
         _check_against_text(task, split, name)
 
 
-def _are_of_one_file(one: Tokenizer, other: Tokenizer) -> bool:
-    if one.kind != other.kind or None in (one.path, other.path):
-        return one.kind == other.kind
-    return checksum(str(one.path)) == checksum(str(other.path))
+def _have_equal_files(first: Tokenizer, second: Tokenizer) -> bool:
+    if first.kind != second.kind or None in (first.path, second.path):
+        return first.kind == second.kind
+    return checksum(str(first.path)) == checksum(str(second.path))
 
 
 def _check_against_text(task: seqio.Task, split: str, name: str) -> None:
-    """Raises ValueError where the first examples have ids that their text has not; as steps before
-    the cache may have cut them, their number and order is not compared."""
+    """Raises ValueError if the first examples have ids that their text does not have.
+
+    Numbers and order of ids are not compared, since steps before the cache may have cut the text.
+    """
     vocabulary = task.output_features[name].vocabulary
     special = {vocabulary.pad_id, vocabulary.eos_id, vocabulary.bos_id, vocabulary.unk_id}
     special |= set(range(vocabulary.vocab_size - vocabulary.extra_ids, vocabulary.vocab_size))
@@ -134,11 +137,11 @@ def _check_against_text(task: seqio.Task, split: str, name: str) -> None:
         if not isinstance(text, bytes):
             return
         expected = vocabulary.encode(text.decode("utf-8"))
-        if others := set(np.ravel(example[name]).tolist()) - special - set(expected):
+        if unexpected := set(np.ravel(example[name]).tolist()) - special - set(expected):
             raise ValueError(
-                f"The cache {task.cache_dir} was written with another vocabulary than task "
-                f"{task.name!r} has: {name!r} holds the ids {sorted(others)[:5]}, expected those "
-                f"of its text in {described(vocabulary)}, {expected[:5]}…: write it again, with "
-                "`seqio_cache_tasks --overwrite`, or register the task with the vocabulary it was "
-                "cached with."
+                f"The cache {task.cache_dir} was not written with the vocabulary of task "
+                f"{task.name!r}: {name!r} has the ids {sorted(unexpected)[:5]}, expected the "
+                f"ids of its text in {described(vocabulary)}, {expected[:5]}…: write it again with "
+                "`seqio_cache_tasks --overwrite`, or register the task with the vocabulary of the "
+                "cache."
             )

@@ -49,31 +49,35 @@ def seqio_mixture(
         seqio_corpora.seqio_mixture.data_dir = "gs://my-bucket/tensorflow_datasets"
         seqio_corpora.seqio_mixture.vocabulary = @seqio_vocabularies.from_task
 
-    The objective is applied later, on the device: name a task that gives text. Every example is a
-    whole document; a single end-of-sequence id at its end is taken off, the run adds its own.
+    The objective is applied later, on the device, so name a task of plain text. Every example is a
+    whole document. A single end-of-sequence id at its end is removed, since the run adds its own.
 
     Args:
-        mixture_or_task_name: as registered; those of `tasks.seqio.tfds_tasks` are.
-        vocabulary: `seqio_vocabularies.from_task` for the tasks' own; or another factory, of
-            `corpora.vocabularies`, whose vocabulary takes its place.
-        split: to train on.
-        heldout_split: to evaluate on; of a mixture, those of its tasks that have it.
-        module: a module, or a Python file of yours, that registers tasks: "my_tasks.py"; or
-            several, one that registers a mixture after those of its tasks.
-        feature: which feature holds the text's ids.
-        arranged_tokens: of a document at most, where `character_infilling` is a step of a task,
-            which cuts texts to fit: documents may hold its markers. None: they hold text alone.
-        data_dir: of TensorFlow Datasets; a split that is a `seqio.TfdsSplit` is read from the
-            folder that it names itself.
-        use_cached: read each task from SeqIO's cache, which `seqio_cache_tasks` writes; of one that
-            cannot be cached, the source.
-        cache_dirs: folders with caches, beside those of `seqio.add_global_cache_dirs`.
-        shuffle: the order of files, and examples within the task's shuffle buffer.
-        seed: of the order, of stochastic preprocessors and of the mixture's draws.
+        run_dir: run directory, in which the vocabulary is saved.
+        mixture_or_task_name: name of a registered task or mixture. The tasks of
+            `tasks.seqio.tfds_tasks` are registered.
+        vocabulary: `seqio_vocabularies.from_task` for the vocabulary of the tasks, or a factory of
+            `corpora.vocabularies` for a vocabulary that replaces it.
+        split: split to train on.
+        heldout_split: split to evaluate on. Tasks of a mixture that lack it are skipped.
+        module: module or Python file that registers tasks, such as "my_tasks.py", or a list. A
+            module that registers a mixture comes after the modules of its tasks.
+        feature: feature with the ids of the text.
+        arranged_tokens: largest number of tokens of a document if `character_infilling` is a step
+            of a task, which cuts texts to this length. Documents may then contain its markers.
+            None means that documents contain only text.
+        data_dir: folder of TensorFlow Datasets. A split that is a `seqio.TfdsSplit` is read from
+            the folder that it names.
+        use_cached: whether to read each task from SeqIO's cache, which `seqio_cache_tasks` writes.
+            A task that cannot be cached is read from its source.
+        cache_dirs: further folders with caches, in addition to `seqio.add_global_cache_dirs`.
+        shuffle: whether to shuffle the files, and the examples within the task's shuffle buffer.
+        seed: seed of the order, of stochastic preprocessors and of the mixture's draws.
 
-    Raises ValueError, FileNotFoundError for an unknown task, split, feature, or module; an example
-    that holds special ids; with `use_cached` a task that is not cached, or cached in part or in
-    another vocabulary.
+    Raises:
+        ValueError: for an unknown task, split, feature or module, and for an example with special
+            ids. With `use_cached` also for a cache that is incomplete or has another vocabulary.
+        FileNotFoundError: for a module, data or cache that is missing.
     """
 
     def examples_of(tasks: Sequence[seqio.Task], made: Vocabulary) -> list[TaskExamples]:
@@ -132,20 +136,35 @@ def seqio_pairs(
         seqio_corpora.seqio_pairs.vocabulary = @vocabularies.from_run
         vocabularies.from_run.run = "runs/quickstart"
 
-    A document is an example's feature `inputs`, and its `targets` as another part or as labels; a
-    single end-of-sequence at the end of either is taken off. Tasks that an objective was put on
-    (`objective_tasks.add_objective_task`) give the same features, and may stand in the mixture.
+    A document is the feature `inputs` of an example, with its `targets` as another part or as
+    labels. A single end-of-sequence at the end of either is removed. Tasks of objectives
+    (`objective_tasks.add_objective_task`) have the same features, and may be in the mixture.
 
     Args:
-        given_tokens, answer_tokens: longer ones are cut at their end, with a warning.
-        answers: what targets are: "text", a "class" by its name for `sequence_classification`, a
-            "number" for `sequence_regression`, or "tags" for `token_classification`: a class for
-            each word of the inputs, with spaces between, which the word's first token gets.
-        classes: the names of the classes there are, in order. Kept in RUN/classes.json.
-        The others: as for `seqio_mixture`.
+        run_dir: run directory, in which the vocabulary and the classes are saved.
+        mixture_or_task_name: name of a registered task or mixture.
+        vocabulary: factory of the vocabulary, as in `seqio_mixture`.
+        split: split to train on.
+        heldout_split: split to evaluate on. Tasks of a mixture that lack it are skipped.
+        module: module or Python file that registers tasks, or a list of them.
+        given_tokens: largest number of tokens of the inputs. Longer inputs are cut at their end,
+            with a warning.
+        answer_tokens: largest number of tokens of the targets, which are cut likewise.
+        answers: kind of the targets: "text"; a "class" by its name for `sequence_classification`;
+            a "number" for `sequence_regression`; or "tags" for `token_classification`. Tags are a
+            class for each word of the inputs, separated by spaces. The first token of a word gets
+            its tag.
+        classes: names of the classes, in order. They are saved in RUN/classes.json.
+        data_dir: folder of TensorFlow Datasets.
+        use_cached: whether to read each task from SeqIO's cache.
+        cache_dirs: further folders with caches.
+        shuffle: whether to shuffle the files, and the examples within the task's shuffle buffer.
+        seed: seed of the order, of stochastic preprocessors and of the mixture's draws.
 
-    Raises as `seqio_mixture`, and ValueError for a task without `inputs` and `targets`, and for a
-    target that is none of the classes.
+    Raises:
+        ValueError: as in `seqio_mixture`, for a task without `inputs` and `targets`, and for a
+            target that is not one of the classes.
+        FileNotFoundError: for a module, data or cache that is missing.
     """
 
     def examples_of(tasks: Sequence[seqio.Task], made: Vocabulary) -> list[TaskExamples]:
@@ -194,7 +213,7 @@ def seqio_objectives(
     shuffle: bool = True,
     seed: int = 0,
 ) -> Corpus:
-    """The texts of a SeqIO mixture of objective tasks, each read by the members of its objective.
+    """Documents of a SeqIO mixture of objective tasks. Each task's objective reads its own text.
 
         training.Run.corpus = @seqio_corpora.seqio_objectives
         seqio_corpora.seqio_objectives.mixture_or_task_name = "my_spans_and_ul2"
@@ -202,18 +221,32 @@ def seqio_objectives(
         training.Run.objective = @seqio_objectives.mixture_objective
         seqio_objectives.mixture_objective.mixture_or_task_name = "my_spans_and_ul2"
 
-    The tasks are those that `objective_tasks.add_objective_task` registers. Their objectives are
-    applied on the device, so what SeqIO would do on the host, from cutting rows on, is left to the
-    run: it packs the documents and shards the rows. Each task is scored on its own held-out split;
-    a task without that split is scored on the held-out texts of the others.
+    The tasks are registered by `objective_tasks.add_objective_task`. The run replaces the steps
+    that SeqIO would apply on the host after tokenizing: it packs the documents, shards the rows and
+    applies the objectives on the device. Each task is evaluated on its own held-out split. A task
+    without this split is evaluated on the held-out texts of the other tasks.
 
     Args:
-        As for `seqio_mixture`.
+        run_dir: run directory, in which the vocabulary is saved.
+        mixture_or_task_name: name of a registered task or mixture.
+        vocabulary: factory of the vocabulary, as in `seqio_mixture`.
+        split: split to train on.
+        heldout_split: split to evaluate on.
+        module: module or Python file that registers tasks, or a list of them.
+        data_dir: folder of TensorFlow Datasets.
+        use_cached: whether to read each task from SeqIO's cache.
+        cache_dirs: further folders with caches.
+        shuffle: whether to shuffle the files, and the examples within the task's shuffle buffer.
+        seed: seed of the order, of stochastic preprocessors and of the mixture's draws.
 
-    Raises as `seqio_mixture`, and ValueError for a task without an objective.
+    Raises:
+        ValueError: as in `seqio_mixture`, and for a task without an objective.
+        FileNotFoundError: for a module, data or cache that is missing.
     """
     tasks, rates = _found(mixture_or_task_name, module, data_dir, cache_dirs)
-    read = [(task, rate) for task, rate in zip(tasks, rates) if rate]  # others have no members
+    read = [
+        (task, rate) for task, rate in zip(tasks, rates) if rate
+    ]  # a task with rate 0 is not a member
     corpus = _corpus(
         run_dir,
         mixture_or_task_name,
@@ -256,9 +289,9 @@ def _corpus(
     shuffle: bool,
     seed: int,
 ) -> Corpus:
-    """The corpus of tasks, which are checked and read in the run's vocabulary.
+    """Returns the corpus of tasks, after checking them. They are read in the run's vocabulary.
 
-    Its `sources` are the tasks.
+    The `sources` of the corpus are the tasks.
     """
     split, heldout_split = splits
     for task in tasks:
@@ -274,11 +307,11 @@ def _corpus(
     heldout = [each for each in examples if each.name in held]
 
     def corpus(read: Sequence[TaskExamples], rates: Sequence[float]) -> Corpus:
-        own = [each for each in read if each.name in held] or heldout
+        heldout_of_read = [task for task in read if task.name in held] or heldout
         return Corpus(
             ids=made.ids,
             train=functools.partial(MixtureStream, read, rates, split, shuffle=shuffle, seed=seed),
-            heldout=lambda n: heldout_documents(own, heldout_split, n),
+            heldout=lambda n: heldout_documents(heldout_of_read, heldout_split, n),
             codec=made.codec,
         )
 
@@ -287,7 +320,7 @@ def _corpus(
     notes = [
         f"SeqIO {name}: split {split!r} to train on, {heldout_split!r} held out",
         f"{len(tasks)} tasks" if len(tasks) > 1 else "",
-        f"nothing is held out of {without}" if without else "",
+        f"no held-out text from {without}" if without else "",
         f"from SeqIO's cache: {cached}" if cached else "",
     ]
     return corpus(examples, rates)._replace(
@@ -297,12 +330,12 @@ def _corpus(
 
 
 def _unread(tasks: Sequence[seqio.Task], features: Sequence[str]) -> str:
-    """A warning where tasks are supervised, and their answers alone are read; or ""."""
+    """Returns a warning if only the answers of supervised tasks are read; else ""."""
     supervised = [t.name for t in tasks if {"inputs", "targets"} <= t.output_features.keys()]
     if not supervised or len(features) > 1:
         return ""
     return (
-        f"\nwarning: {', '.join(supervised)} is supervised, and {features[0]!r} alone is read: to "
+        f"\nwarning: {', '.join(supervised)} is supervised, but only {features[0]!r} is read: to "
         "train on inputs and targets use seqio_corpora.seqio_pairs, to read the other feature set "
         "seqio_corpora.seqio_mixture.feature."
     )

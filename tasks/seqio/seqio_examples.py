@@ -1,4 +1,4 @@
-"""Examples of SeqIO tasks as documents: texts, and texts with their answers."""
+"""Examples of SeqIO tasks as documents: plain texts, and texts with answers."""
 
 import inspect
 import warnings
@@ -19,7 +19,7 @@ from .seqio_caches import cached_source, is_read_from_cache
 from .seqio_skipping import examples_after
 from .seqio_tasks import readable
 
-UNIT = 2048  # examples
+UNIT = 2048  # smallest number of cached examples that are read as a unit
 
 PairReader = Callable[[np.ndarray, np.ndarray], Document]
 Answers = Literal["text", "class", "number", "tags"]
@@ -27,20 +27,22 @@ Answers = Literal["text", "class", "number", "tags"]
 
 @checked
 def pair_reader(answers: Answers, tokenizer: Tokenizer, classes: Sequence[str]) -> PairReader:
-    """(given, answer), as token ids of a task -> the document, as `objectives.supervised` reads it.
+    """Returns a function from the token ids (given, answer) of an example to its document.
 
-    The label of a class is its index in `classes`. Raises ValueError for answers that need classes
-    without any.
+    The document is what `objectives.supervised` reads. The label of a class is its index in
+    `classes`. Raises ValueError if the answers need classes and there are none.
     """
     numbers = {name: k for k, name in enumerate(classes)}
     if answers in ("class", "tags") and not classes:
-        raise ValueError(f"Got answers={answers!r} and no classes, expected their names.")
+        raise ValueError(
+            f"Got answers={answers!r} without classes, expected the names of the classes."
+        )
 
     def number_of(name: str) -> int:
         if name in numbers:
             return numbers[name]
         known = ", ".join(classes)
-        raise ValueError(f"got the target {name!r}, which is none of the classes: {known}.")
+        raise ValueError(f"got the target {name!r}, expected one of the classes {known}.")
 
     def text_of(tokens: np.ndarray) -> str:
         return tokenizer.decode(tokens.tolist()).strip()
@@ -54,16 +56,19 @@ def pair_reader(answers: Answers, tokenizer: Tokenizer, classes: Sequence[str]) 
     def as_number(given, answer):
         value = float(text_of(answer))
         if not abs(value) * THOUSANDTHS < -NO_LABEL - 1:
-            raise ValueError(f"got the number {value}, expected one between ±2147483.")
+            raise ValueError(f"got the number {value}, expected a number between ±2147483.")
         return labeled(given, round(value * THOUSANDTHS))
 
     def as_tags(given, answer):
         words = text_of(given).split()
         names = text_of(answer).split()
         if len(words) != len(names):
-            raise ValueError(f"got {len(names)} tags for {len(words)} words: {text_of(given)!r}.")
+            raise ValueError(
+                f"got {len(names)} tags, expected one for each of the {len(words)} words: "
+                f"{text_of(given)!r}."
+            )
         pieces = tokenizer.encode_batch([f" {word}" for word in words])
-        # A word may have no token: tokenizers drop some characters.
+        # A word may have no token, since tokenizers drop some characters.
         labels = [[number_of(n), *[NO_LABEL] * len(p)][: len(p)] for n, p in zip(names, pieces)]
         return Document(
             np.concatenate(pieces), True, labels=np.concatenate(labels).astype(np.int32)
@@ -75,9 +80,14 @@ def pair_reader(answers: Answers, tokenizer: Tokenizer, classes: Sequence[str]) 
 class TaskExamples:
     """The examples of one task as documents.
 
-    `document` makes one of the features of an example, as token ids; None of an empty one.
-    `lengths` of features, with end-of-sequence, are for tasks that need some: those that an
-    objective was put on.
+    Args:
+        task: the task.
+        features: names of the features that `document` reads.
+        ids: special ids of the vocabulary.
+        document: makes a document of these features, as token ids; None for an empty example.
+        lengths: lengths of the features with end-of-sequence, for tasks with a step that requires
+            `sequence_length`, such as tasks of objectives.
+        use_cached: whether to read SeqIO's cache of the task.
     """
 
     def __init__(
@@ -99,10 +109,10 @@ class TaskExamples:
         self._lengths = lengths if any(map(_needs_lengths, task.preprocessors)) else None
 
     def num_units(self, split: str, num_shards: int) -> int:
-        """How many units a split has: the files of the source, or of a cache.
+        """Returns the number of units of a split. A unit is a file of the source, or of a cache.
 
-        Small files of a cache are read together, for to open a unit takes a tenth of a second: it
-        has `UNIT` examples or more, as long as each shard of the stream has one.
+        Small files of a cache are read together, since opening a unit takes a tenth of a second. A
+        unit then has at least `UNIT` examples, unless a shard of the stream would have no unit.
         """
         with readable(self.task):
             source = cached_source(self.task, split) if self.cached else self.task.source
@@ -112,12 +122,12 @@ class TaskExamples:
             return min(files, max(num_shards, source.num_input_examples(split) // UNIT))
 
     def documents(self, split: str, *, skip: int = 0, **how: Any) -> Iterator[Document | None]:
-        """Examples of a split; None for an empty one, so that every example is counted."""
-        # Documents are cut later, with a warning; but some steps must know the lengths.
+        """Yields the documents of a split, and None for an empty example so that it is counted."""
+        # Documents are cut later, with a warning. Only some steps need to know the lengths.
         how |= dict(split=split, use_cached=self.cached, sequence_length=self._lengths)
         options = tf.data.Options()
         options.deterministic = True
-        # Its thread sleeps for up to a minute, and who lets go of the examples may wait for it.
+        # The autotune thread sleeps for up to a minute, and closing the dataset may wait for it.
         options.autotune.enabled = False
         with readable(self.task):
             dataset = examples_after(skip, self.task, **how)
@@ -126,7 +136,7 @@ class TaskExamples:
                 yield self._document(*(self._open_ended(example[name]) for name in self.features))
 
     def _open_ended(self, tokens) -> np.ndarray:
-        """Without a single end-of-sequence at the end: objectives close documents themselves."""
+        """Removes one end-of-sequence at the end, since objectives close documents themselves."""
         tokens = np.asarray(tokens, np.int32)
         return tokens[:-1] if tokens.size and tokens[-1] == self._eos else tokens
 
@@ -138,7 +148,10 @@ def text_examples(
     arranged_tokens: int | None = None,
     use_cached: bool = False,
 ) -> TaskExamples:
-    """The text of one task; with `arranged_tokens`, of at most so many, markers among them."""
+    """Returns the texts of one task.
+
+    With `arranged_tokens` they may contain markers and have at most this number of tokens.
+    """
     check = text_checker(ids)
 
     def document(tokens: np.ndarray) -> Document | None:
@@ -149,8 +162,8 @@ def text_examples(
         if arranged_tokens is not None and tokens.size > arranged_tokens:
             raise ValueError(
                 f"Task {task.name!r} has a document of {tokens.size} tokens, expected at most "
-                f"arranged_tokens={arranged_tokens}, to which `character_infilling` cuts texts "
-                "where it is given `sequence_length`: pass that on to it."
+                f"arranged_tokens={arranged_tokens}. `character_infilling` cuts texts to this "
+                "length if it is given `sequence_length`: pass it on."
             )
         return Document(tokens, ends=True)
 
@@ -165,7 +178,7 @@ def pair_examples(
     read: PairReader,
     use_cached: bool = False,
 ) -> TaskExamples:
-    """What one task gives, and the answers to it, each cut to its limit, which a warning tells."""
+    """Returns the texts and answers of one task, cut to their limits with a warning."""
     most_given, most_answer = limits
     has_warned = False
 
@@ -175,8 +188,8 @@ def pair_examples(
             return
         has_warned = True
         warnings.warn(
-            f"Task {task.name!r} has examples of {given} given and {answer} answer tokens, or "
-            f"more: they are cut to given_tokens={most_given} and answer_tokens={most_answer}.",
+            f"Task {task.name!r} has examples with {given} given and {answer} answer tokens or "
+            f"more. They are cut to given_tokens={most_given} and answer_tokens={most_answer}.",
             stacklevel=2,
         )
 
@@ -199,5 +212,5 @@ def pair_examples(
 
 
 def _needs_lengths(step: Callable) -> bool:
-    asked = inspect.signature(step).parameters.get("sequence_length")
-    return asked is not None and asked.default is inspect.Parameter.empty
+    parameter = inspect.signature(step).parameters.get("sequence_length")
+    return parameter is not None and parameter.default is inspect.Parameter.empty

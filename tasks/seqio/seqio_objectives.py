@@ -1,4 +1,4 @@
-"""The objective of a SeqIO mixture of objective tasks, and the text that each of its tasks reads.
+"""The objective of a SeqIO mixture of objective tasks, and the texts of its tasks.
 
 `objective_tasks.add_objective_task` registers such tasks. SeqIO itself applies their objectives on
 the host. A run that trains on the mixture reads the tasks' texts instead, and applies the same
@@ -26,16 +26,23 @@ def mixture_objective(
     module: str | Sequence[str] | None = None,
     data_dir: str | None = None,
 ) -> Objective:
-    """The objectives of a SeqIO mixture's tasks, at its rates; of a single task, its objective.
+    """The mixture of the objectives of a SeqIO mixture's tasks, at its rates.
+
+    A single task has only its own objective.
 
     Members are named after their tasks: "my_spans", or "my_ul2.r_3_15" for a member of a task whose
     objective is itself a mixture.
 
     Args:
-        mixture_or_task_name, module, data_dir: as for `seqio_corpora.seqio_objectives`.
+        ids: special ids of the vocabulary.
+        mixture_or_task_name: name of a registered task or mixture.
+        module: module or Python file that registers tasks, or a list of them.
+        data_dir: folder of TensorFlow Datasets.
 
-    Raises ValueError, FileNotFoundError for an unknown mixture or module, and ValueError for a task
-    without an objective, or objectives that cannot be mixed (`objectives.mixture`).
+    Raises:
+        ValueError: for an unknown mixture or module, for a task without an objective, and for
+            objectives that cannot be mixed (`objectives.mixture`).
+        FileNotFoundError: for a Python file that is missing.
     """
     tasks, rates = found_tasks(mixture_or_task_name, module, data_dir)
     if len(tasks) == 1:
@@ -45,27 +52,27 @@ def mixture_objective(
 
 
 def builder_of(task: seqio.Task) -> Builder:
-    """The builder of the objective that a task applies.
+    """Returns the builder of the objective that a task applies.
 
-    Raises ValueError for a task that applies none, or does more to the rows than apply it.
+    Raises ValueError for a task without an objective, or with other steps on its rows.
     """
     applied = [step for step in task.preprocessors if isinstance(step, ApplyObjective)]
     if not applied:
         raise ValueError(
             f"The SeqIO task {task.name!r} applies no objective, expected a task that "
             "add_objective_task registers. Train on its text with "
-            "--gin_file=corpora/seqio_task.gin and an objective of your choice. A supervised task, "
-            "or a mixture of such tasks with others that give inputs and targets, is trained on "
-            "with --gin_file=runs/finetune_text_to_text.gin --task=NAME."
+            "--gin_file=corpora/seqio_task.gin and an objective of your choice. To train on a "
+            "supervised task, or on a mixture of tasks with inputs and targets, use "
+            "--gin_file=runs/finetune_text_to_text.gin --task=NAME."
         )
-    lost = list(task.preprocessors[_first_of_rows(task) :])
-    lost.remove(applied[0])
-    if lost and isinstance(lost[0], CutToRows):
-        del lost[0]
-    if lost:
+    ignored = list(task.preprocessors[_first_of_rows(task) :])
+    ignored.remove(applied[0])
+    if ignored and isinstance(ignored[0], CutToRows):
+        del ignored[0]
+    if ignored:
         raise ValueError(
-            f"The SeqIO task {task.name!r} has {len(lost)} steps after its text is cut into rows, "
-            "besides the objective. They would be lost, because training cuts rows and applies the "
+            f"The SeqIO task {task.name!r} has {len(ignored)} steps after its text is cut into "
+            "rows, besides the objective. They would be lost, because training cuts rows and applies the "
             "objective on the device. Put them before CutToRows and ApplyObjective, or train on "
             "the task's own features with seqio_corpora.seqio_pairs."
         )
@@ -73,7 +80,7 @@ def builder_of(task: seqio.Task) -> Builder:
 
 
 def text_of(task: seqio.Task) -> seqio.Task:
-    """The task without its objective: `targets` are tokenized documents."""
+    """Returns the task without its objective. Its `targets` are tokenized documents."""
     builder_of(task)
     steps = list(task.preprocessors[: _first_of_rows(task)])
     targets = seqio.Feature(vocabulary_of(task.output_features), add_eos=False)
@@ -81,15 +88,15 @@ def text_of(task: seqio.Task) -> seqio.Task:
 
 
 def _first_of_rows(task: seqio.Task) -> int:
-    """The index of the first step of a task that makes rows, or that applies an objective."""
+    """Returns the index of the first step of a task that makes rows or applies an objective."""
     steps = enumerate(task.preprocessors)
     return next(i for i, step in steps if isinstance(step, CutToRows | ApplyObjective))
 
 
 def has_objectives(mixture_or_task_name: str, module: str | Sequence[str] | None) -> bool:
-    """Whether all tasks of a mixture apply an objective.
+    """Returns whether all tasks of a mixture apply an objective.
 
-    Raises ValueError, FileNotFoundError for an unknown mixture or module.
+    Raises ValueError or FileNotFoundError for an unknown mixture or module.
     """
     tasks, _ = found_tasks(mixture_or_task_name, module, None)
     return all(map(applies_objective, tasks))

@@ -1,9 +1,9 @@
-"""Examples of a SeqIO task from some number on, without the steps for those before it.
+"""Skips examples of a SeqIO task without applying the task's steps to them.
 
-SeqIO shuffles examples after all steps of a task, so that to skip n of them is to take all those
-steps for n examples and the shuffle buffer. Where each step makes one example of one, and depends
-on nothing else, the order of the buffer is the same before the steps: what is skipped is read, and
-no more. Steps that drop, cut, join or number examples, or draw at random, are taken again.
+SeqIO shuffles examples after all steps of a task. To skip n examples, it would apply all steps to n
+examples and to the shuffle buffer. If each step makes one example from one example and depends on
+nothing else, shuffling before the steps gives the same order. Skipped examples are then only read.
+Steps that drop, cut, join or number examples, or are random, are applied to skipped examples too.
 """
 
 from collections.abc import Iterator
@@ -12,18 +12,22 @@ from typing import Any
 from .quiet_tensorflow import seqio, tf
 from .seqio_caches import cached_source
 
-# Datasets of which each element depends on the same element of their input alone.
+# Datasets whose elements depend only on the same element of their input.
 _ELEMENTWISE = {"_MapDataset", "_ParallelMapDataset", "_PrefetchDataset", "_OptionsDataset"}
-# Operations that TensorFlow calls stateful for the tables that they hold, which never change.
+# Operations that TensorFlow calls stateful only because they hold tables, which never change.
 _CONSTANT = {
     *("SentencepieceOp", "SentencepieceTokenizeOp", "SentencepieceTokenizeWithOffsetsOp"),
     *("LookupTableFindV2", "LookupTableSizeV2", "WordpieceTokenizeWithOffsets", "Assert"),
-    *("If", "While", "StatefulPartitionedCall"),  # what they call is looked at itself
+    *(
+        "If",
+        "While",
+        "StatefulPartitionedCall",
+    ),  # the functions that they call are checked separately
 }
 
 
 def examples_after(skip: int, task: seqio.Task, **how: Any) -> tf.data.Dataset:
-    """`task.get_dataset(**how).skip(skip)`, bit for bit, with as few steps as possible.
+    """Returns exactly `task.get_dataset(**how).skip(skip)`, with as few steps as possible.
 
     `how` has `split`, `use_cached`, `shuffle`, `seed`, `shard_info` and `sequence_length`.
     """
@@ -44,7 +48,7 @@ def _skipped_before_steps(
     shard_info: seqio.ShardInfo | None = None,
     sequence_length: dict[str, int] | None = None,
 ) -> tf.data.Dataset | None:
-    """The examples, or None for a task whose steps must be taken for those that are skipped."""
+    """Returns the examples, or None if steps must be applied to skipped examples too."""
     if shuffle and task.shuffle_buffer_size is None:
         return None
     source = cached_source(task, split) if use_cached else task.source
@@ -66,7 +70,7 @@ def _shard(
     seed: int | None,
     shard_info: seqio.ShardInfo | None,
 ) -> tf.data.Dataset:
-    """What `seqio.Task.get_dataset` reads: files of the source, or every n-th of its examples."""
+    """Returns what `seqio.Task.get_dataset` reads: files of the source, or every n-th example."""
     if (
         shard_info is None
         or source.supports_arbitrary_sharding
@@ -78,7 +82,7 @@ def _shard(
 
 
 def _is_elementwise(dataset: tf.data.Dataset, source: tf.data.Dataset) -> bool:
-    """Whether each element of `dataset` depends on the same one of `source` alone."""
+    """Returns whether each element of `dataset` depends only on the same element of `source`."""
     while dataset is not source:
         if type(dataset).__name__ not in _ELEMENTWISE:
             return False
@@ -89,14 +93,16 @@ def _is_elementwise(dataset: tf.data.Dataset, source: tf.data.Dataset) -> bool:
 
 
 def _ops(function: Any) -> Iterator[str]:
-    """The names of the operations of a dataset's function, and of the functions that it calls."""
+    """Yields the operations of a dataset's function and of the functions that it calls."""
     graph = function.function.graph.as_graph_def()
     for nodes in (graph.node, *(called.node_def for called in graph.library.function)):
         yield from (node.op for node in nodes)
 
 
 def _is_stateful(name: str) -> bool:
-    from tensorflow.python.framework import op_def_registry  # tf was imported quietly by now
+    from tensorflow.python.framework import (
+        op_def_registry,
+    )  # imported here, after TensorFlow was imported quietly
 
     registered = op_def_registry.get(name)
     return name not in _CONSTANT and (registered is None or registered.is_stateful)

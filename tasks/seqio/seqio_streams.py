@@ -1,4 +1,4 @@
-"""Endless streams of documents from SeqIO tasks and mixtures that can stop and go on."""
+"""Endless streams of documents from SeqIO tasks and mixtures. They can be stopped and resumed."""
 
 import functools
 import itertools
@@ -12,21 +12,21 @@ from .quiet_tensorflow import seqio
 from .seqio_examples import TaskExamples
 from .seqio_tasks import REPEATABLE_SEED
 
-_DRAWS = 1024  # draws of the mixture made at a time
+_DRAWS = 1024  # number of documents whose tasks are drawn together
 
 
 class MixtureStream(DocumentStream):
     """One shard's endless stream over the tasks of a mixture: a `DocumentStream`.
 
-    Each document's task is drawn by the rates, from `(seed, shard, document number)`. A task is
-    read file by file (its source's shards; small files of a cache together), in an order drawn for
-    every epoch; shard k of S reads files k, k + S, …, or every S-th example where there are fewer
-    files than shards.
+    The task of each document is drawn by the rates, from `(seed, shard, document number)`. A task
+    is read file by file, in an order that is drawn for every epoch. Files are the shards of its
+    source, or groups of small files of a cache. Shard k of S reads the files k, k + S, …, or every
+    S-th example if there are fewer files than shards.
 
     The state is a few integers: the number of documents, and for each task the epoch, the index in
-    the order of files, and the examples read of that file, which restoring skips
-    (`tasks.seqio.seqio_skipping`). A saved `tf.data` iterator would hold the shuffle buffer: tens
-    of megabytes for every shard, at each checkpoint.
+    the order of files, and the number of examples read from this file. Restoring skips these
+    examples (`tasks.seqio.seqio_skipping`). A saved `tf.data` iterator would contain the shuffle
+    buffer, which takes tens of megabytes for every shard in each checkpoint.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class MixtureStream(DocumentStream):
         if int(state["fingerprint"]) != self._fingerprint:
             raise ValueError(
                 "The saved data position belongs to another mixture, split, seed or number of "
-                "shards, or to tasks of another number of files, or that were cached where these "
-                "are not, or the other way round: set them back, or start a new run directory."
+                "shards, or to tasks with another number of files or another use of caches: set "
+                "them back, or start a new run directory."
             )
         self._documents = int(state["documents"])
         for task, place in zip(self._tasks, np.asarray(state["places"]), strict=True):
@@ -78,10 +78,15 @@ class MixtureStream(DocumentStream):
 
 @functools.lru_cache(maxsize=1024)
 def drawn_tasks(rates: tuple[float, ...], key: tuple[int, int], block: int) -> np.ndarray:
-    """The tasks of documents `_DRAWS * block` and following of a shard, i64[_DRAWS]: an index of
-    `rates` for each. `key` is (seed, shard)."""
+    """Returns i64[_DRAWS] task indices of the documents of a shard from `_DRAWS * block`.
+
+    Args:
+        rates: rate of each task.
+        key: (seed, shard).
+        block: number of the block of documents.
+    """
     limits = np.cumsum(np.asarray(rates, np.float64) / np.sum(rates))[:-1]
-    # Raw Philox bits: NumPy promises the same in every version, which it does not for Generator.
+    # NumPy promises that raw Philox bits stay the same in every version, unlike `Generator`.
     bits = np.random.Philox(np.random.SeedSequence((*key, block))).random_raw(_DRAWS)
     return np.searchsorted(limits, (bits >> np.uint64(11)) / 2.0**53, side="right")
 
@@ -98,14 +103,14 @@ class _TaskStream:
         units = text.num_units(split, num_shards)
         by_file = units >= num_shards
         self._by_file = by_file
-        self._of = units if by_file else num_shards
+        self._num_shards = units if by_file else num_shards
         self._units = np.arange(shard, units, num_shards) if by_file else np.asarray([shard])
         self._seed = (seed, zlib.crc32(text.name.encode()))
         self._shard = shard
         self.go_to([0, 0, 0])
 
     def next_document(self) -> Document:
-        barren = 0  # epochs without a document
+        empty_epochs = 0
         while True:
             for document in self._reader:
                 self.place[2] += 1
@@ -115,11 +120,11 @@ class _TaskStream:
             if unit + 1 < len(self._units):
                 self.go_to([epoch, unit + 1, 0])
                 continue
-            barren += 1
-            if barren > 1:
+            empty_epochs += 1
+            if empty_epochs > 1:
                 raise ValueError(
-                    f"Task {self._text.name!r}: split {self._split!r} holds no text for one of its "
-                    f"shards in {' and '.join(self._text.features)}: use fewer shards or another "
+                    f"Task {self._text.name!r}: one of the shards of split {self._split!r} has no "
+                    f"text in {' and '.join(self._text.features)}: use fewer shards or another "
                     "split."
                 )
             self.go_to([epoch + 1, 0, 0])
@@ -134,20 +139,20 @@ class _TaskStream:
             bits = np.random.Philox(np.random.SeedSequence((*self._seed, epoch, self._shard)))
             order = np.argsort(bits.random_raw(len(order)), kind="stable")
         file = int(self._units[order[unit]])
-        # Shards that share files take every S-th example of one order, so they share its seed.
-        apart = (file,) if self._by_file else ()
-        seeds = np.random.SeedSequence((*self._seed, epoch, *apart)).generate_state(1)
+        # Shards that share files read every S-th example of the same order, so they share a seed.
+        file_seed = (file,) if self._by_file else ()
+        seeds = np.random.SeedSequence((*self._seed, epoch, *file_seed)).generate_state(1)
         yield from self._text.documents(
             self._split,
             skip=examples,
             shuffle=self._shuffle,
             seed=int(seeds[0] >> 2),  # SeqIO adds small numbers to it
-            shard_info=seqio.ShardInfo(index=file, num_shards=self._of),
+            shard_info=seqio.ShardInfo(index=file, num_shards=self._num_shards),
         )
 
 
 def heldout_documents(texts: Sequence[TaskExamples], split: str, n: int) -> list[Document]:
-    """Documents of the tasks in turn until they hold `n` tokens, or there are no more.
+    """Returns documents, alternating between the tasks, until they have `n` tokens in total.
 
     Every call returns the same documents, even if a step of a task is random.
     """
@@ -156,5 +161,7 @@ def heldout_documents(texts: Sequence[TaskExamples], split: str, n: int) -> list
     in_turn = itertools.chain.from_iterable(itertools.zip_longest(*readers))
     documents = first_documents(filter(None, in_turn), n)
     if not documents:
-        raise ValueError(f"Split {split!r} of {texts[0].name!r} holds no text to hold out.")
+        raise ValueError(
+            f"Split {split!r} of {texts[0].name!r} has no text to hold out: choose another split."
+        )
     return documents

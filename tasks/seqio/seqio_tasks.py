@@ -1,4 +1,4 @@
-"""SeqIO tasks and mixtures, found by name and checked before anything is read."""
+"""Finds SeqIO tasks and mixtures by name, and checks them before anything is read."""
 
 import contextlib
 import copy
@@ -14,48 +14,54 @@ from . import glue_tasks, python_tasks, tfds_tasks
 from .quiet_tensorflow import seqio, tf
 from .seqio_caches import cached_splits, check_cache, is_read_from_cache
 
-# Seeds the random steps of a task whenever its examples are read for evaluation or tokenized into a
-# store, so that every read gives the same examples.
+# Seed of the random steps of a task if its examples are read for evaluation or for a token store.
+# Every read then gives the same examples.
 REPEATABLE_SEED = 0
 
 
 def found_tasks(name: str, module: str | Sequence[str] | None, data_dir: str | None):
-    """Tasks and rates of a mixture, after what registers tasks was imported.
+    """Returns the tasks and rates of a mixture, after importing the modules that register tasks.
 
-    `module` names one module or file, or several in the order in which they are imported;
-    `data_dir` is where these tasks find TensorFlow Datasets, and no other ones. Raises
-    ValueError, FileNotFoundError as `import_module`, and ValueError for an unknown name and for
-    rates that cannot be drawn by.
+    Args:
+        name: name of the task or mixture.
+        module: module or file to import, or several in this order.
+        data_dir: folder of TensorFlow Datasets, for these tasks only.
+
+    Raises:
+        ValueError: for a module that cannot be imported, an unknown name, and invalid rates.
+        FileNotFoundError: for a file that is missing.
     """
-    for ours in (tfds_tasks, python_tasks, glue_tasks):
-        ours.register()
+    for built_in in (tfds_tasks, python_tasks, glue_tasks):
+        built_in.register()
     modules = [module] if isinstance(module, str) else list(module or ())
-    for each in modules:
-        _import_tasks(each, modules)
+    for one_module in modules:
+        _import_tasks(one_module, modules)
     provider = _provider(name, modules)
     tasks = [provider] if isinstance(provider, seqio.Task) else list(provider.tasks)
     with _reading_from(data_dir, tasks):
         rates = [1.0] if provider in tasks else _rates(provider)
-    return [_of_folder(task, data_dir) for task in tasks], rates
+    return [_in_folder(task, data_dir) for task in tasks], rates
 
 
 def _import_tasks(module: str, modules: Sequence[str]) -> None:
     try:
         import_module(module)
     except ValueError as error:
-        if "different output features" in str(error.__cause__):  # says SeqIO of a mixture's tasks
+        if "different output features" in str(
+            error.__cause__
+        ):  # SeqIO's error for a mixture's tasks
             raise ValueError(
                 f"{error}\nTo mix objectives with different features, register their tasks with "
                 "add_objective_task(…, columns=True)."
             ) from error
-        # Of SeqIO, for a task that a mixture names before it is registered.
+        # SeqIO's error for a mixture with a task that is not registered yet.
         missing = re.fullmatch("Provider name not registered: (.*)", str(error.__cause__))
         if not missing:
             raise
         close = difflib.get_close_matches(missing[1], seqio.TaskRegistry.names(), n=3)
         similar = f" Registered names like it: {', '.join(close)}." if close else ""
         raise ValueError(
-            f"{module} names the SeqIO task {missing[1]!r}, which nothing has registered."
+            f"{module} names the SeqIO task {missing[1]!r}, which is not registered."
             f"{similar} If another module registers it, name that module first: "
             f'module=["…", {module!r}]; got module={list(modules)}.'
         ) from error
@@ -68,21 +74,23 @@ def _provider(name: str, modules: Sequence[str]) -> seqio.Task | seqio.Mixture:
         known = sorted({*seqio.TaskRegistry.names(), *seqio.MixtureRegistry.names()})
         close = difflib.get_close_matches(name, known, n=5, cutoff=0.4) or known[:5]
         raise ValueError(
-            f"There is no SeqIO task or mixture {name!r}; close to it: {', '.join(close)}. A task "
-            "of your own is found when `module` names the file that registers it, or a list of "
-            f"files; imported: {', '.join(modules) or 'none'}."
+            f"There is no SeqIO task or mixture {name!r}. Similar names: {', '.join(close)}. To "
+            "use your own task, set `module` to the file that registers it, or to a list of files. "
+            f"Imported modules: {', '.join(modules) or 'none'}."
         ) from error
 
 
-# SeqIO's own `set_tfds_data_dir_override` holds for all tasks of a process, and a task keeps the
-# first folder that it was read from for good.
+# SeqIO's own `set_tfds_data_dir_override` applies to all tasks of a process, and a task always
+# keeps the first folder that it was read from.
 
 
 @contextlib.contextmanager
 def _reading_from(data_dir: str | None, tasks: Sequence[seqio.Task]) -> Iterator[None]:
-    """Lets tasks read TensorFlow Datasets from a folder meanwhile, as rates by numbers of examples
-    do; None: from theirs."""
-    sources = [one.source for one in tasks if _is_moved(one, data_dir)]
+    """Lets tasks read TensorFlow Datasets from a folder within this context.
+
+    Rates that depend on numbers of examples need this. None keeps the folders of the tasks.
+    """
+    sources = [task.source for task in tasks if _is_moved(task, data_dir)]
     for source in sources:
         source.tfds_dataset.override_data_dir(data_dir)
     try:
@@ -96,8 +104,8 @@ def _is_moved(task: seqio.Task, data_dir: str | None) -> bool:
     return data_dir is not None and isinstance(task.source, seqio.TfdsDataSource)
 
 
-def _of_folder(task: seqio.Task, data_dir: str | None) -> seqio.Task:
-    """The task, which reads TensorFlow Datasets from a folder; None: from its own."""
+def _in_folder(task: seqio.Task, data_dir: str | None) -> seqio.Task:
+    """Returns a task that reads TensorFlow Datasets from a folder; None keeps its own folder."""
     if not _is_moved(task, data_dir):
         return task
     source = copy.deepcopy(task.source)
@@ -110,14 +118,14 @@ def _rates(mixture: seqio.Mixture) -> list[float]:
     if not (np.isfinite(rates).all() and min(rates) >= 0 and sum(rates) > 0):
         names = ", ".join(f"{task.name} {rate:g}" for task, rate in zip(mixture.tasks, rates))
         raise ValueError(
-            f"The rates of mixture {mixture.name!r} came to {names}, expected none below 0 and "
-            "some above."
+            f"The rates of mixture {mixture.name!r} are {names}, expected rates of at least 0 and "
+            "one above 0."
         )
     return rates
 
 
 def _rate(mixture: seqio.Mixture, task: seqio.Task) -> float:
-    """The rate of a task, which may be a function of it, such as of its number of examples."""
+    """Returns the rate of a task, which may be a function of its number of examples."""
     try:
         with readable(task):
             return float(mixture.get_rate(task))
@@ -125,32 +133,32 @@ def _rate(mixture: seqio.Mixture, task: seqio.Task) -> float:
         raise ValueError(
             f"The rate of task {task.name!r} in mixture {mixture.name!r} cannot be computed "
             f"({error}). If it follows the number of examples, give the task's source its "
-            "num_input_examples, write its cache, or set data_dir to where TensorFlow Datasets "
-            "lie; else give a number."
+            "num_input_examples, write its cache, or set data_dir to the folder of TensorFlow "
+            "Datasets. Otherwise give a number."
         ) from error
 
 
 def check_task(
     task: seqio.Task, splits: Sequence[str], features: Sequence[str], *, use_cached: bool = False
 ) -> None:
-    """Raises ValueError for a task without one of these splits or features.
+    """Raises ValueError for a task that lacks one of these splits or features.
 
-    With `use_cached`, of a task that can be cached, the splits are those of its cache;
-    FileNotFoundError where it is not cached.
+    With `use_cached`, the splits of the cache count if the task can be cached. Raises
+    FileNotFoundError if it is not cached.
     """
-    there = sorted(task.output_features)
+    known_features = sorted(task.output_features)
     for feature in features:
-        if feature not in there:
+        if feature not in known_features:
             raise ValueError(
-                f"Task {task.name!r} has no feature {feature!r}, expected one of {there}."
+                f"Task {task.name!r} has no feature {feature!r}, expected one of {known_features}."
             )
     if is_read_from_cache(task, use_cached):
         check_cache(task, splits)
         return
     if task.requires_caching:
         raise ValueError(
-            f"Task {task.name!r} is registered to be read from a cache alone (its "
-            "CacheDatasetPlaceholder is `required`): set use_cached=True, or give "
+            f"Task {task.name!r} can only be read from a cache (its CacheDatasetPlaceholder is "
+            "`required`): set use_cached=True, or give "
             "`pretrax evaluate` --cache_dir=DIR."
         )
     known = splits_of(task, use_cached)
@@ -160,11 +168,11 @@ def check_task(
 
 
 def splits_of(task: seqio.Task, use_cached: bool) -> list[str]:
-    """The splits that a task or its cache has. Raises FileNotFoundError for missing data."""
+    """Returns the splits of a task or its cache. Raises FileNotFoundError for missing data."""
     if is_read_from_cache(task, use_cached):
         return cached_splits(task)
     with readable(task):
-        if not task.source.splits:  # as of a data set that TFDS knows and has not prepared
+        if not task.source.splits:  # for example a TFDS data set that is not prepared
             raise FileNotFoundError("it has no splits")
         return list(task.splits)
 
@@ -172,9 +180,9 @@ def splits_of(task: seqio.Task, use_cached: bool) -> list[str]:
 def tasks_with(
     split: str, tasks: Sequence[seqio.Task], features: Sequence[str], *, use_cached: bool
 ) -> list[str]:
-    """The names of the tasks that have a held-out split, which are checked by `check_task`.
+    """Returns the names of the tasks that have a held-out split, checked by `check_task`.
 
-    Raises ValueError where none has it.
+    Raises ValueError if no task has this split.
     """
     splits = {task.name: splits_of(task, use_cached) for task in tasks}
     found = [task for task in tasks if split in splits[task.name]]
@@ -204,7 +212,7 @@ def common_vocabulary(tasks: Sequence[seqio.Task], features: Sequence[str]) -> s
 
 
 def with_vocabulary(task: seqio.Task, vocabulary: seqio.Vocabulary) -> seqio.Task:
-    """`task` in another vocabulary; features of numbers, which pass through, stay as they are."""
+    """Returns the task in another vocabulary. Features of plain numbers stay as they are."""
     features = {
         name: feature
         if isinstance(feature.vocabulary, seqio.PassThroughVocabulary)
@@ -216,20 +224,19 @@ def with_vocabulary(task: seqio.Task, vocabulary: seqio.Vocabulary) -> seqio.Tas
 
 @contextlib.contextmanager
 def readable(task: seqio.Task) -> Iterator[None]:
-    """Raises an error with the remedy where data, as late as at an example, proves missing or
-    damaged."""
+    """Raises an error with a remedy if data is missing or damaged, also while it is read."""
     try:
         yield
     except (AssertionError, FileNotFoundError, tf.errors.NotFoundError) as error:
         raise FileNotFoundError(
-            f"Task {task.name!r}: its data is not there ({error}). Give its source the files that "
-            "there are; for TensorFlow Datasets set data_dir to where it has them, or prepare them "
-            "first with `tfds build`."
+            f"Task {task.name!r}: its data is missing ({error}). Give its source files that exist. "
+            "For TensorFlow Datasets set data_dir to their folder, or prepare them first with "
+            "`tfds build`."
         ) from error
     except tf.errors.DataLossError as error:
-        words = error.message.rpartition("}} ")[2]
-        cache = f"; of its cache {task.cache_dir} with `seqio_cache_tasks --overwrite`"
+        reason = error.message.rpartition("}} ")[2]
+        cache = f"; write its cache {task.cache_dir} with `seqio_cache_tasks --overwrite`"
         raise ValueError(
-            f"Task {task.name!r}: a file of its data is damaged ({words}). Bring it back from a "
+            f"Task {task.name!r}: a file of its data is damaged ({reason}). Restore it from a "
             f"copy, or write it again{cache * bool(task.cache_dir)}."
         ) from error

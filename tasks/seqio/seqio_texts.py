@@ -1,4 +1,4 @@
-"""Texts of SeqIO tasks and TensorFlow Datasets as they are before any vocabulary, by shard."""
+"""Untokenized texts of SeqIO tasks and TensorFlow Datasets, read by shard."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -14,28 +14,31 @@ from .seqio_tasks import (
 
 
 class TaskTexts(NamedTuple):
-    """The texts of a feature of a SeqIO task, whose shards are the files of its source.
+    """The texts of a feature of a SeqIO task. The shards are the files of its source.
 
-    `read(shard, shards)` yields the same texts however often they are read.
+    `read(shard, shards)` yields the same texts in every call.
     """
 
     name: str
     split: str = "train"
     feature: str = "targets"
-    module: str | None = None  # a module, or a file, that registers the task
-    data_dir: str | None = None  # where TensorFlow Datasets lie
+    module: str | None = None  # module or file that registers the task
+    data_dir: str | None = None  # folder of TensorFlow Datasets; None means ~/tensorflow_datasets
 
     def shards(self) -> int:
-        """Raises ValueError for a mixture, and for a task without the split or the feature."""
+        """Returns the number of shards.
+
+        Raises ValueError for a mixture, and for a task without the split or the feature.
+        """
         task = self._task()
         with readable(task):
             return len(task.source.list_shards(self.split))
 
     def read(self, shard: int, shards: int) -> Iterator[str]:
-        """Raises ValueError for a task whose steps drop the text."""
-        # Any vocabulary will do: the task's own may be a download.
+        """Yields the texts of a shard. Raises ValueError if the steps of the task drop the text."""
+        # Any vocabulary will do, and the task's own vocabulary might have to be downloaded.
         task = with_vocabulary(self._task(), seqio.ByteVocabulary())
-        key = f"{self.feature}_pretokenized"  # where SeqIO's tokenize keeps the text
+        key = f"{self.feature}_pretokenized"  # feature in which SeqIO's tokenize keeps the text
         with readable(task):
             dataset = task.get_dataset(
                 split=self.split,
@@ -47,9 +50,9 @@ class TaskTexts(NamedTuple):
             )
             if key not in dataset.element_spec:
                 raise ValueError(
-                    f"Task {self.name!r} gives {', '.join(dataset.element_spec)}, expected "
-                    f"{key!r}, the text: let seqio.preprocessors.tokenize come with "
-                    "copy_pretokenized=True, its default."
+                    f"Task {self.name!r} has {', '.join(dataset.element_spec)}, "
+                    f"expected {key!r} with the text: call seqio.preprocessors.tokenize with copy_pretokenized=True, its "
+                    "default."
                 )
             yield from _decoded(dataset, key)
 
@@ -59,7 +62,7 @@ class TaskTexts(NamedTuple):
         if len(tasks) > 1 or tasks[0].name != self.name:
             named = ", ".join(task.name for task in tasks)
             raise ValueError(
-                f"{self.name!r} is a mixture: prepare its tasks one by one, which are {named}."
+                f"{self.name!r} is a mixture, expected a task: prepare each of its tasks, {named}."
             )
         check_task(tasks[0], [self.split], [self.feature])
         return tasks[0]
@@ -71,19 +74,19 @@ def _decoded(dataset: tf.data.Dataset, feature: str) -> Iterator[str]:
 
 
 class DatasetTexts(NamedTuple):
-    """The texts of a feature of a data set of TensorFlow Datasets; as `TaskTexts`."""
+    """The texts of a feature of a data set of TensorFlow Datasets, read as `TaskTexts`."""
 
-    name: str  # such as "wikipedia/20230601.en:1.0.0"
+    name: str  # for example "wikipedia/20230601.en:1.0.0"
     split: str = "train"
     feature: str = "text"
-    data_dir: str | None = None  # where it was prepared; None: ~/tensorflow_datasets
+    data_dir: str | None = None  # folder in which it was prepared; None means ~/tensorflow_datasets
 
     def shards(self) -> int:
-        """Raises FileNotFoundError where the data set was not prepared."""
+        """Returns the number of shards. Raises FileNotFoundError if the data is not prepared."""
         return len(self._data_source().list_shards(self.split))
 
     def read(self, shard: int, shards: int) -> Iterator[str]:
-        """Raises ValueError for a data set without the feature."""
+        """Yields the texts of a shard. Raises ValueError if the data set lacks the feature."""
         dataset = self._data_source().get_dataset(
             self.split, shuffle=False, shard_info=seqio.ShardInfo(shard, shards)
         )
@@ -100,8 +103,8 @@ class DatasetTexts(NamedTuple):
             known = list(source.splits or source.tfds_dataset.info.splits)
         except (AssertionError, FileNotFoundError, ValueError) as error:
             raise FileNotFoundError(
-                f"{self.name} is not there ({error}): prepare it with `tfds build`, and set "
-                "data_dir to where it lies."
+                f"{self.name} was not found ({error}): prepare it with `tfds build`, and set "
+                "data_dir to its folder."
             ) from error
         if self.split.partition("[")[0] not in known:
             raise ValueError(f"{self.name} has no split {self.split!r}, expected one of {known}.")

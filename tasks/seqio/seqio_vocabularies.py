@@ -1,4 +1,4 @@
-"""SeqIO's view of the vocabularies: a `tokenizer.json`, and what a run keeps, become one here."""
+"""Vocabularies for SeqIO: from a `tokenizer.json`, and from the vocabulary that a run saves."""
 
 import functools
 import tempfile
@@ -23,11 +23,11 @@ from ...objectives import TokenIds
 from ...settings.atomic_writes import write_bytes
 from .quiet_tensorflow import seqio, tf
 
-_OPENED = ("_tokenizer", "_vocabulary", "_native")  # what a vocabulary opens when it is first used
+_OPENED = ("_tokenizer", "_vocabulary", "_native")  # attributes that are opened when first used
 
 
 class _TokenizerVocabulary(seqio.Vocabulary):
-    """A `Tokenizer` in SeqIO tasks; inside TensorFlow it runs as a Python function."""
+    """A `Tokenizer` for SeqIO tasks. In TensorFlow graphs it runs as a Python function."""
 
     def __init__(self, path: str, extra_ids: int = 0):
         super().__init__(extra_ids=extra_ids)
@@ -37,7 +37,7 @@ class _TokenizerVocabulary(seqio.Vocabulary):
     def _tokenizer(self) -> Tokenizer:
         raise NotImplementedError
 
-    def __getstate__(self):  # gin copies vocabularies: leave out what holds functions
+    def __getstate__(self):  # gin copies vocabularies, but functions cannot be copied
         return {k: v for k, v in self.__dict__.items() if k not in _OPENED}
 
     @property
@@ -53,18 +53,18 @@ class _TokenizerVocabulary(seqio.Vocabulary):
         return self._tokenizer.eos
 
     bos_id = None
-    unk_id = None  # SeqIO would write it over every extra id
+    unk_id = None  # SeqIO would replace every extra id by it
 
     def _encode(self, s: str) -> list[int]:
         return self._tokenizer.encode_batch([s])[0].tolist()
 
     def _decode(self, ids) -> str:
         tokenizer = self._tokenizer
-        closing = {tokenizer.pad, tokenizer.eos}  # which SeqIO leaves at the end of an answer
+        closing = {tokenizer.pad, tokenizer.eos}  # SeqIO leaves these at the end of an answer
         return tokenizer.decode([i for i in ids if i < tokenizer.size and i not in closing])
 
     def _encode_tf(self, s: tf.Tensor) -> tf.Tensor:
-        def encode(text):  # bytes, or outside of datasets an array of them
+        def encode(text):  # bytes, or an array of bytes outside datasets
             return self._tokenizer.encode_batch([np.asarray(text).item().decode("utf-8")])[0]
 
         ids = tf.numpy_function(encode, [s], tf.int32, stateful=False)
@@ -92,9 +92,10 @@ class _TokenizerVocabulary(seqio.Vocabulary):
 
 
 class HuggingFaceVocabulary(_TokenizerVocabulary):
-    """A Hugging Face `tokenizer.json` (BPE, WordPiece or unigram) in SeqIO tasks.
+    """A Hugging Face `tokenizer.json` (BPE, WordPiece or unigram) for SeqIO tasks.
 
-    `extra_ids` sentinels follow the tokenizer's own ids, the first one last, as SeqIO has them.
+    `extra_ids` sentinels follow the ids of the tokenizer. The first sentinel has the last id, as in
+    SeqIO.
     """
 
     @functools.cached_property
@@ -103,9 +104,9 @@ class HuggingFaceVocabulary(_TokenizerVocabulary):
 
 
 class RunVocabulary(_TokenizerVocabulary):
-    """The vocabulary that a run keeps in its directory, with its special ids.
+    """The vocabulary in a run directory, with its special ids.
 
-    Inside TensorFlow it runs as SeqIO's own operation, on all cores, where that gives the same ids.
+    In TensorFlow graphs it runs as SeqIO's own operation on all cores, if this gives the same ids.
     """
 
     @functools.cached_property
@@ -122,14 +123,14 @@ class RunVocabulary(_TokenizerVocabulary):
 
     @functools.cached_property
     def _native(self) -> seqio.Vocabulary | None:
-        """SeqIO's vocabulary whose operation gives the same ids."""
+        """SeqIO's vocabulary whose operation gives the same ids, if there is one."""
         if self._tokenizer.kind == "bytes":
             return seqio.ByteVocabulary(extra_ids=0)
         if self._tokenizer.kind != "sentencepiece":
             return None
         native = seqio.SentencePieceVocabulary(self._tokenizer.path, extra_ids=0)
         probe = "".join(["▁", *self._tokenizer.named])
-        # SeqIO reads ▁ in a text as a space, even if the model knows bytes, and a name that the
+        # SeqIO reads ▁ in a text as a space, even if the model has bytes. It reads a name that the
         # model defines, such as mT5's <extra_id_0>, as a special token.
         return native if native.encode(probe) == self._encode(probe) else None
 
@@ -156,39 +157,47 @@ def from_task(
     sentinels: Natural = 128,
     specials: Sequence[str] = DEFAULT_SPECIALS,
 ) -> Vocabulary:
-    """The vocabulary that SeqIO tasks were registered with: a factory, see `corpora.vocabularies`.
+    """A factory of `corpora.vocabularies` for the vocabulary that SeqIO tasks are registered with.
 
         seqio_corpora.seqio_mixture.vocabulary = @seqio_vocabularies.from_task
 
-    `sentinels` and `specials` are as for `vocabularies.trained`; those that the vocabulary names
-    keep their ids, and that of a run keeps all of them.
+    Args:
+        run_dir: run directory, in which the vocabulary is saved.
+        source: where the corpus gets its vocabulary from.
+        sentinels: number of sentinels.
+        specials: other special tokens. Special tokens that the vocabulary already has keep their
+            ids, and a run's vocabulary keeps all special ids.
 
-    Raises ValueError for a corpus that reads no SeqIO task, or tasks of several vocabularies, and
-    for a run directory that keeps another vocabulary; else as `tokenizer_of`.
+    Raises:
+        ValueError: for a corpus without SeqIO tasks, for tasks with several vocabularies or with
+            one of another kind, and for a run directory with another vocabulary.
+        FileNotFoundError: if a model in a bucket cannot be read.
     """
     if source.task is None:
         raise ValueError(
-            "Got seqio_vocabularies.from_task for a corpus that reads no SeqIO task: give it a "
-            "factory of corpora.vocabularies, such as vocabularies.trained."
+            "Got seqio_vocabularies.from_task for a corpus without SeqIO tasks: give it a factory "
+            " of corpora.vocabularies, such as vocabularies.trained."
         )
-    own = source.task()
-    about: dict[str, Any] = {"factory": "from_task", "task_vocabulary": described(own)}
+    task_vocabulary = source.task()
+    about: dict[str, Any] = {"factory": "from_task", "task_vocabulary": described(task_vocabulary)}
     about |= {"sentinels": sentinels, "specials": list(specials)}
-    make = functools.partial(tokenizer_and_ids, own, sentinels=sentinels, specials=specials)
+    make = functools.partial(
+        tokenizer_and_ids, task_vocabulary, sentinels=sentinels, specials=specials
+    )
     return kept_vocabulary(run_dir, about, make)
 
 
 def described(vocabulary: seqio.Vocabulary) -> str:
-    """What distinguishes a vocabulary of tasks from others, without reading it."""
+    """Returns a description that identifies a vocabulary of tasks, without reading it."""
     path = getattr(vocabulary, "sentencepiece_model_file", getattr(vocabulary, "path", ""))
     return f"{type(vocabulary).__name__}({path!r}, extra_ids={vocabulary.extra_ids})"
 
 
 def tokenizer_of(vocabulary: seqio.Vocabulary) -> Tokenizer:
-    """The `Tokenizer` of a SeqIO vocabulary, for `special_tokens.token_ids` and `codec`.
+    """Returns the `Tokenizer` of a SeqIO vocabulary, for `special_tokens.token_ids` and `codec`.
 
-    A SentencePiece model in a bucket (`gs://…`) is copied to the folder of temporary files; raises
-    FileNotFoundError where that fails, and ValueError for a vocabulary of another kind.
+    A SentencePiece model in a bucket (`gs://…`) is copied to the folder of temporary files. Raises
+    FileNotFoundError if this fails, and ValueError for a vocabulary of another kind.
     """
     if isinstance(vocabulary, seqio.SentencePieceVocabulary):
         path = vocabulary.sentencepiece_model_file
@@ -210,7 +219,10 @@ def tokenizer_and_ids(
     sentinels: int,
     specials: Sequence[str] = DEFAULT_SPECIALS,
 ) -> tuple[Tokenizer, TokenIds]:
-    """A SeqIO vocabulary with its special ids: of a run's those that it keeps, else `token_ids`."""
+    """Returns the tokenizer and the special ids of a SeqIO vocabulary.
+
+    A run's vocabulary has its own special ids; the ids of others come from `token_ids`.
+    """
     tokenizer = tokenizer_of(vocabulary)
     if isinstance(vocabulary, RunVocabulary):
         return tokenizer, vocabulary.ids
@@ -218,16 +230,16 @@ def tokenizer_and_ids(
 
 
 def _local_copy(path: str) -> str:
-    """A file on this machine with what `path` holds, named by its CRC-32."""
+    """Copies a file to this machine and returns its path, which is named by its CRC-32."""
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
             model = file.read()
     except tf.errors.OpError as error:
         raise FileNotFoundError(
-            f"{path} cannot be read ({error}): give the corpus a local copy of it by "
+            f"{path} cannot be read ({error}): give the corpus a local copy of it with "
             "vocabularies.from_file."
         ) from error
     copy = Path(tempfile.gettempdir(), f"vocabulary-{zlib.crc32(model):08x}.model")
-    if not copy.exists() or copy.read_bytes() != model:  # another user's may not be replaced
+    if not copy.exists() or copy.read_bytes() != model:  # a copy of another user cannot be replaced
         write_bytes(copy, model)
     return str(copy)

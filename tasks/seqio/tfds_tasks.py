@@ -5,10 +5,10 @@ For each data set NAME:
     NAME_text              documents as ids, for an objective fused into the training step
     NAME_unsupervised      the same under T5X's name
     NAME_span_corruption   T5's objective applied on the host, for SeqIO's own pipelines
-    NAME_ul2               UL2's mixture of denoisers likewise
+    NAME_ul2               UL2's mixture of denoisers, applied on the host
 
-and the mixtures `c4_wikipedia_*` at rates 9 : 1. `register` reads nothing and opens no network
-connection; where the data lies is `seqio_corpora.seqio_mixture.data_dir`.
+The mixtures `c4_wikipedia_*` have rates of 9 : 1. `register` does not read data or open network
+connections. `seqio_corpora.seqio_mixture.data_dir` is the folder of the data.
 """
 
 import functools
@@ -18,13 +18,16 @@ from ...objectives import Builder
 from .objective_tasks import add_objective_task
 from .quiet_tensorflow import seqio
 
-# T5's, of which a copy called spiece.model comes with every T5 on the Hugging Face hub.
+# T5's vocabulary. Every T5 on the Hugging Face Hub has a copy of it, called spiece.model.
 T5_VOCABULARY = "gs://t5-data/vocabs/cc_all.32000/sentencepiece.model"
 
-# name -> (TFDS name, splits where the data set has no validation split of its own)
+# name -> (TFDS name, splits if the data set has no validation split)
 DATA_SETS = {
     "c4_v220": ("c4/en:2.2.0", None),
-    "c4_v301": ("c4/en:3.0.1", None),  # read where it was prepared: TFDS builds it no more
+    "c4_v301": (
+        "c4/en:3.0.1",
+        None,
+    ),  # only for data that is prepared already: TFDS cannot build it any more
     "c4_v310": ("c4/en:3.1.0", None),
     "wikipedia_20230601.en": (
         "wikipedia/20230601.en:1.0.0",
@@ -42,7 +45,7 @@ RATES = {"c4_v310": 9.0, "wikipedia_20230601.en": 1.0}
 def register_text(name: str, source: seqio.DataSource, vocabulary: seqio.Vocabulary) -> None:
     """Registers `NAME_text`, `NAME_unsupervised`, `NAME_span_corruption` and `NAME_ul2`.
 
-    `source` gives examples with a string `text`.
+    The examples of `source` have a string feature `text`.
     """
     text = [
         functools.partial(seqio.preprocessors.rekey, key_map={"targets": "text"}),
@@ -61,7 +64,7 @@ def register_text(name: str, source: seqio.DataSource, vocabulary: seqio.Vocabul
 
 
 def register() -> None:
-    """Registers all of them, once: a second call does nothing."""
+    """Registers all tasks and mixtures. A second call does nothing."""
     if "c4_wikipedia_text" in seqio.MixtureRegistry.names():
         return
     vocabulary = seqio.SentencePieceVocabulary(T5_VOCABULARY, extra_ids=100)  # read when used

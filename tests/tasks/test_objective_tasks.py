@@ -270,7 +270,7 @@ def test_the_rows_of_a_pair_are_of_different_documents():
 def test_targets_that_do_not_all_count_ask_for_columns():
     text_task("text", documents_for())
     fresh(add_objective_task, "plain", "text", objectives.causal_masking)
-    with pytest.raises(tf.errors.OpError, match="Not every target of this objective counts"):
+    with pytest.raises(tf.errors.OpError, match="targets of this objective have no loss"):
         examples("plain", {"targets": 48})
     fresh(add_objective_task, "columns", "text", objectives.causal_masking, columns=True)
     got = examples("columns", {"targets": 48})
@@ -301,5 +301,5 @@ def test_what_cannot_be_a_task(hugging_face):
     source = seqio.TaskRegistry.get("text").source
     task = seqio.Task("gpt", source=source, output_features=features)
     fresh(add_objective_task, "gpt_causal", task, objectives.causal_lm)
-    with pytest.raises(ValueError, match="id 0 for padding, the vocabulary's is"):
+    with pytest.raises(ValueError, match="padding id 0"):
         examples("gpt_causal", {"targets": 48})

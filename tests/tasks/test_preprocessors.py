@@ -163,7 +163,7 @@ def test_an_objective_without_inputs():
 @pytest.mark.parametrize(
     ("lengths", "sentinels", "said"),
     [
-        (None, 100, "needs sequence lengths, got None"),
+        (None, 100, "needs sequence lengths"),
         ({"inputs": 512, "targets": 512}, 3, "sentinels"),
         ({"inputs": 2, "targets": 2}, 100, "two tokens"),
         ({"inputs": 64}, 100, "{'inputs': 64, 'targets': 64} for 'encoder_decoder', or {'t"),
@@ -186,5 +186,5 @@ def test_rates_that_follow_the_step_are_refused():
         }
         return objectives.mixture(ids, members)
 
-    with pytest.raises(ValueError, match="rates follow the step of training, expected numbers"):
+    with pytest.raises(ValueError, match="rates are schedules of the training step"):
         examples(add_task("by_turns", by_turns))

@@ -188,9 +188,7 @@ def test_rates_of_a_mixture_that_are_none(tmp_path, tiny):
     rates = {"counted": seqio.mixing_rate_num_examples, "unread": 0.0, "less": -1.0}
     for name, rate in rates.items():
         seqio.MixtureRegistry.add(f"numbers_{name}", [("numbers_text", rate)])
-        said = {"counted": "cannot be computed .*num_input_examples"}.get(
-            name, "none below 0 and some"
-        )
+        said = {"counted": "num_input_examples"}.get(name, f"numbers_{name}")
         with pytest.raises(ValueError, match=said):
             seqio_mixture(tmp_path, mixture_or_task_name=f"numbers_{name}")
 
@@ -203,7 +201,7 @@ def test_a_mixture_holds_out_of_the_tasks_that_have_the_split(tmp_path, tiny):
     seqio.MixtureRegistry.add("partly_held", names, default_rate=1)
     corpus = seqio_mixture(tmp_path, mixture_or_task_name="partly_held")
     assert len(corpus.heldout(10**6)) == 30
-    assert corpus.summary.endswith("2 tasks; nothing is held out of unheld_text")
+    assert corpus.summary.endswith("2 tasks; no held-out text from unheld_text")
     said = r"unheld_text has no split 'validation' to hold out, expected .*'train'.*heldout_split"
     with pytest.raises(ValueError, match=said):
         seqio_mixture(tmp_path, mixture_or_task_name="unheld_text")
@@ -237,7 +235,7 @@ def test_an_end_of_sequence_id_is_taken_off_and_other_special_ids_are_refused(tm
 
 def test_what_cannot_be_read_is_said(tmp_path, tiny):
     for settings, error, said in (
-        ({"mixture_or_task_name": "tiny_txt"}, ValueError, "close to it: tiny_text"),
+        ({"mixture_or_task_name": "tiny_txt"}, ValueError, "tiny_text"),
         ({"mixture_or_task_name": "c4_v301_span"}, ValueError, "c4_v301_span_corruption"),
         (
             {"mixture_or_task_name": "tiny_text", "split": "test"},

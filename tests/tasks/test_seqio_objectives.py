@@ -132,7 +132,7 @@ def test_held_out_text_is_that_of_the_task_or_else_of_the_others(tmp_path):
     texts = [corpus.codec.decode(source.heldout(10)[0].tokens) for source in corpus.sources]
     assert texts == ["aaaaa", "aaaaa"]  # letter_c has no validation split
     assert corpus.member_sources == (0, 1)
-    assert "nothing is held out of spans_c" in corpus.summary
+    assert "no held-out text from spans_c" in corpus.summary
     trained = [source.train(0, 1).next_document().tokens for source in corpus.sources]
     assert [set(corpus.codec.decode(tokens)) for tokens in trained] == [{"a"}, {"c"}]
 

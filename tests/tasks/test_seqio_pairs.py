@@ -236,8 +236,8 @@ def test_a_mixture_with_an_objective_put_on_text(tmp_path, model, of_a_run):
 def test_what_is_refused(tmp_path):
     tokenizer = tokenizer_of(VOCABULARY)
     for answers, classes, said in (
-        ("class", (), "answers='class' and no classes"),
-        ("tags", (), "answers='tags' and no classes"),
+        ("class", (), "answers='class' without classes"),
+        ("tags", (), "answers='tags' without classes"),
         ("words", (), "answers must be 'text', .* got 'words'"),
     ):
         with pytest.raises(ValueError, match=said):
@@ -254,6 +254,6 @@ def test_a_supervised_task_as_text_is_warned_of(tmp_path):
     register("warned_of", [("a", "b"), ("c", "d")])
     given = dict(mixture_or_task_name="warned_of", vocabulary=from_task)
     said = seqio_mixture(str(tmp_path / "a"), **given).summary
-    assert "warning: warned_of is supervised, and 'targets' alone is read" in said
+    assert "warning: warned_of is supervised" in said and "'targets'" in said
     assert "seqio_corpora.seqio_pairs" in said and "seqio_mixture.feature" in said
     assert "warning" not in corpus_of(tmp_path / "b", "warned_of").summary

@@ -66,7 +66,7 @@ def test_what_a_task_does_not_have():
         list(TaskTexts("texts_without_tokens").read(0, 1))
     with refuses(ValueError, "test"):
         TaskTexts("texts_without_tokens", "test").shards()
-    with pytest.raises(ValueError, match="is a mixture: prepare its tasks one by one"):
+    with pytest.raises(ValueError, match="is a mixture"):
         TaskTexts("c4_wikipedia_text").shards()
 
 
@@ -79,5 +79,5 @@ def test_a_data_set_in_shares(tfds_dir):
         list(texts._replace(feature="words").read(0, 1))
     with refuses(ValueError, "test"):
         texts._replace(split="test").shards()
-    with pytest.raises(FileNotFoundError, match="is not there .*prepare it with `tfds build`"):
+    with pytest.raises(FileNotFoundError, match="`tfds build`"):
         DatasetTexts("tiny_texts:2.0.0", data_dir=tfds_dir).shards()
