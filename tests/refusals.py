@@ -29,4 +29,6 @@ def is_named(value: str, message: str) -> bool:
     >>> is_named("2", "got 2."), is_named("2", "got 12."), is_named("2", "got 0.2 or 2.5")
     (True, False, False)
     """
-    return re.search(rf"(?<!\w)(?<!\d\.){re.escape(value)}(?!\w|\.\d)", message) is not None
+    before = r"(?<!\w)(?<!\d\.)" if re.match(r"\w", value) else ""
+    after = r"(?!\w|\.\d)" if re.search(r"\w$", value) else ""
+    return re.search(before + re.escape(value) + after, message) is not None

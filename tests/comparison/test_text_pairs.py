@@ -117,5 +117,5 @@ def test_errors():
         pair_accuracy(subject(next_sentence_prediction), pairs=10, training_pairs=320)
     causal = tiny.plan(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 32})
     other = types.SimpleNamespace(plan=causal, trained=types.SimpleNamespace(decode=str))
-    with refuses(ValueError, "next_sent"):
+    with refuses(ValueError, "next_sentence_prediction"):
         pair_accuracy(other)

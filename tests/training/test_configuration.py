@@ -75,7 +75,7 @@ def test_a_call_is_computed_where_it_is_needed():
 
 
 def test_a_parameter_without_a_value_or_with_two_is_told_by_its_flag():
-    with refuses(ValueError, "warmup_steps", "--gin.optimizers.warmup_cos"):
+    with refuses(ValueError, "warmup_steps", "--gin.optimizers.warmup_cosine.peak"):
         Partial(warmup_cosine)(100)
     with refuses(ValueError, "warmup_cosine", "total_steps"):
         Partial(warmup_cosine, total_steps=5, peak=1.0, warmup_steps=1)(100)
@@ -453,17 +453,17 @@ def test_macros_that_stand_for_each_other_are_listed(tmp_path):
         (
             ["runs/own_text.gin", "runs/decoder.gin"],
             ["FILES = 'a'"],
-            r"FILES = 'a'.*replaced by \S+python_library.gin, line \d+",
+            r"FILES = 'a'.*python_library.gin, line \d+",
         ),
         (
             ["runs/decoder.gin", "models/bert_tiny.gin"],
             ["models.decoder.emb_dim = 8"],
-            r"models.decoder.emb_dim = 8.*replaced by \S+bert_base.gin, line \d+",
+            r"models.decoder.emb_dim = 8.*bert_base.gin, line \d+",
         ),
         (
             ["runs/decoder.gin"],
             ["models.decoder.emb_dim = 8", "training.Run.model = @models.encoder"],
-            r"models.decoder.emb_dim = 8.*replaced by training.Run.model = @models.encoder",
+            r"models.decoder.emb_dim = 8.*training.Run.model = @models.encoder",
         ),
         (
             ["runs/decoder.gin"],
@@ -586,7 +586,7 @@ def test_names_of_t5x_are_told_what_they_are_called_here(name):
                 'include "models/bert_tiny.gin"',
                 "models.decoder.emb_dim = 8",
             ],
-            r"models.builders.decoder.emb_dim, .*mine.gin, line 5.*replaced by .*bert_base.gin",
+            r"models.builders.decoder.emb_dim, .*mine.gin, line 5.*bert_base.gin",
         ),
         (['include "absent.gin"'], r"There is no gin file 'absent.gin'"),
     ],

@@ -109,7 +109,7 @@ def test_a_start_without_an_account_is_told_in_words(run, calls, monkeypatch):
 
     monkeypatch.setattr(sys.modules["wandb"], "init", refuse)
     for _ in range(2):  # the first one has not begun it
-        with refuses(ValueError, ".api_key"):
+        with refuses(ValueError, "api_key", "WANDB_MODE"):
             MetricsWriter(run.run_dir, trackers=make_trackers(run))
 
 
