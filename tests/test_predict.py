@@ -347,8 +347,8 @@ def test_killed_and_started_again(run_of, said, tmp_path):
         (
             "causal",
             ["a [MASK]", "--mode=mask"],
-            "a model that never learned to predict masks, expected one that masked_lm, "
-            "masked_next_token or masked_diffusion trained. This one was trained for mode "
+            "a model that never learned to predict masks, expected a model that masked_lm, "
+            "masked_next_token or masked_diffusion trained. This model was trained for mode "
             "'continue': use that, 'next'",
         ),
         ("prefix", ["a [MASK]", "--mode=unmask"], "trained for mode 'complete': use that, 'next'"),
