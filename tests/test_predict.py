@@ -459,7 +459,7 @@ def test_a_draft_model_of_another_vocabulary_or_layout(run_of, capsys, tmp_path,
     other = write_run(tmp_path, "decoder", "causal_lm", vocabulary=ids)
     causal = f"--run={run_of('causal')}"
     said = fails(capsys, causal, "a", f"--draft={other}")
-    assert "Got a draft model with another vocabulary than the model's" in said
+    assert "Got a draft model whose vocabulary differs from the model's" in said
     said = fails(capsys, causal, "a", f"--draft={run_of('spans')}")
     assert "draft model of layout 'encoder_decoder' for a model of layout 'decoder'" in said
     monkeypatch.setenv("HOME", str(tmp_path))  # where copies of buckets are
