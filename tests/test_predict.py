@@ -378,7 +378,7 @@ def test_killed_and_started_again(run_of, said, tmp_path):
         ("causal", ["a", "--max_new=0"], "max_new must be a whole number of at least 1, got 0"),
         ("causal", ["a", "--own_drafts"], "ahead"),
         ("causal", ["--file=none.jsonl", "--out=out.jsonl"], "There is no file none.jsonl"),
-        ("masked", ["a", "--score", "--target=b"], "predicts masks scores texts by themselves"),
+        ("masked", ["a", "--score", "--target=b"], "predicts masks scores texts without a context"),
         ("spans", ["a", "--score"], "no text before it"),
         ("masked", ["a", "--beams=1"], "Got --beams in mode 'mask', which does not use it"),
         ("causal", ["a", "--steps=-4"], "Got --steps in mode 'continue', which does not use it"),
