@@ -136,8 +136,10 @@ _with_bias_on_tpus.defvjp(lambda y, bias: (y + bias[:, None], None), _gradient_o
 
 
 def with_whole_gradient(x):
-    """Returns x, whose gradient XLA for TPUs computes once, in the shape of x, and then uses: else
-    it may compute it anew, and more slowly, within each product that takes it."""
+    """Returns x. XLA for TPUs computes its gradient once, in the shape of x.
+
+    Without this, XLA may recompute the gradient, more slowly, in each product that uses it.
+    """
     return _with_whole_gradient(x) if platform() == "tpu" else x
 
 

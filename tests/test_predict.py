@@ -490,7 +490,7 @@ def test_files_that_cannot_be_answered(run_of, capsys, tmp_path):
         assert not (tmp_path / "out.jsonl").exists()
     file.write_text('{"text": "a"}\n')
     (tmp_path / "out.jsonl").write_text('{"text": "b", "answer": "c"}\n')
-    assert "out.jsonl:1 is no answer to line 1" in fails(capsys, *ask)
+    assert "out.jsonl:1 is not an answer to line 1" in fails(capsys, *ask)
     assert (tmp_path / "out.jsonl").read_text() == '{"text": "b", "answer": "c"}\n'
 
 

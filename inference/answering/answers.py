@@ -28,7 +28,7 @@ class Options:
     draft: Draft | None = None  # smaller model for speculative decoding
     denoiser: str | None = None  # mode token before the text, such as UL2's "R"
     top: int = 5  # number of guesses for each mask or next token, or of classes for each text
-    # Number of steps of unmasking, for each text or block. None: as many steps as masks.
+    # Number of steps of unmasking, for each text or block. None: the number of masks.
     steps: int | None = None
     order: Order = "confidence"  # order of unmasking
     pooling: Pooling | None = None  # how to pool hidden states into an embedding

@@ -3,11 +3,11 @@
     decoded, counts = speculate(*own_drafts(model, params), prompts, max_new=100)
     counts.accepted / counts.drafted        # the acceptance rate
 
-The model reads N drafts in one call. It accepts as many of them as it would have generated itself,
-and adds one token of its own: greedily the very tokens of `inference.decoding.decoding.decode`, and
-with a temperature tokens of the very same distribution (Leviathan et al. 2023, arXiv:2211.17192).
-Drafts come from the model's own heads for tokens ahead (Stern et al. 2018, arXiv:1811.03115;
-Gloeckle et al. 2024) or from a smaller model.
+The model reads N drafts in one call, accepts the drafts that it would have generated, and adds one
+token. Greedy decoding gives the same tokens as `inference.decoding.decoding.decode`. With a
+temperature, the tokens have the same distribution (Leviathan et al. 2023, arXiv:2211.17192). Drafts
+come from the model's heads for tokens ahead (Stern et al. 2018, arXiv:1811.03115; Gloeckle et al.
+2024) or from a smaller model.
 
 Letters: B rows, N drafts, T tokens of a call, S capacity of the KV cache, V ids.
 """

@@ -240,7 +240,7 @@ def test_sentence_transformers_makes_the_same_embeddings(tmp_path):
 @pytest.mark.parametrize(
     "changed, said",
     [
-        ({"out_features": 3}, "out_features=3.*expected as many features out as in"),
+        ({"out_features": 3}, "out_features=3.*expected equal numbers of"),
         ({"activation_function": "torch.nn.modules.linear.Identity"}, "activation='Identity'"),
         ({"in_features": 3, "out_features": 3}, "tensors of the shapes"),
     ],
