@@ -1,4 +1,4 @@
-"""A trained model as one of the lm-evaluation-harness (Gao et al., EleutherAI), package `lm_eval`.
+"""A trained model for the lm-evaluation-harness (Gao et al., EleutherAI), package `lm_eval`.
 
 model = harness_model(open_trained("runs/decoder"))
 lm_eval.simple_evaluate(model=model, tasks=["lambada_openai"])["results"]
@@ -18,57 +18,61 @@ from .answering.scoring import answer_log_probs, answered_prompt
 from .prompting.prompts import Prompt, text_prompt
 from .trained import Trained, allowed_token_mask, check_mode, predicts_from_left, writing_mode
 
-MAX_NEW = 256  # tokens of an answer, where a task does not say, as of the harness's own models
+MAX_NEW = 256  # default length of an answer in tokens, as in the harness's models
 
 
 @checked
 def harness_model(trained: Trained, batch_size: Count = 32) -> Any:
     """Returns the `lm_eval.api.model.LM` of a trained model, for `lm_eval.simple_evaluate`.
 
-    `loglikelihood` is that of `score`: an encoder-decoder reads the context, and the end of its
-    answer is scored too. `loglikelihood_rolling` is of a whole text, each token once, in windows of
-    the rows of training. `generate_until` answers in the mode that training prompted.
+    `loglikelihood` scores like `inference.score`: an encoder-decoder reads the context, and its
+    answer includes end-of-sequence. `loglikelihood_rolling` scores each token of a whole text once,
+    in windows of the length of training rows. `generate_until` answers in the mode that the model
+    was trained for.
 
-    A context of a model that reads from left to right loses its first tokens where the whole is
-    longer than the rows of training, or than the model's positions.
+    If a context and its answer are longer than the rows of training, or than the model's positions,
+    a decoder's context loses its first tokens.
 
     Args:
-      batch_size: rows of a batch.
+      trained: the model.
+      batch_size: number of rows of a batch.
 
-    Raises ValueError for a model that predicts no text from left to right, and ImportError without
-    the package; when called, for an answer that is empty, a whole text for a model that reads one
-    before it writes, and as `score` and `generate` do.
+    Raises:
+      ValueError: The model does not predict text from left to right. The methods of the result
+        raise it for an empty answer, for a whole text if the model needs a text before its answer,
+        and for texts that `score` or `generate` refuse.
+      ImportError: The package `lm_eval` is not installed.
     """
     from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]  (an extra)
 
     if not predicts_from_left(trained) or "vocabulary" not in trained.model.heads:
         raise ValueError(
-            "Got a model that never learned to predict a text from left to right, expected one of "
-            "a causal language model or an encoder-decoder: the harness asks for probabilities of "
+            "Got a model that never learned to predict a text from left to right, expected a "
+            "causal language model or an encoder-decoder: the harness asks for probabilities of "
             "answers."
         )
 
-    likeliest = functools.partial(_next_log_probs_and_hits, trained.ids)  # compiled once
+    slot_figures = functools.partial(_next_log_probs_and_hits, trained.ids)  # compiled once
 
     class RunModel(LM):
-        """Hands requests on, and keeps their answers for the harness's cache."""
+        """Answers requests, and stores the answers in the harness's cache."""
 
         def loglikelihood(self, requests, disable_tqdm: bool = False):
             pairs = [request.args for request in requests]
-            found = _answers_scored(trained, pairs, batch_size, likeliest)
-            return self._kept("loglikelihood", requests, found)
+            scores = _answer_scores(trained, pairs, batch_size, slot_figures)
+            return self._cached("loglikelihood", requests, scores)
 
         def loglikelihood_rolling(self, requests, disable_tqdm: bool = False):
             texts = [text for request in requests for text in request.args]
-            return self._kept(
-                "loglikelihood_rolling", requests, _texts_scored(trained, texts, batch_size)
-            )
+            scores = _text_scores(trained, texts, batch_size)
+            return self._cached("loglikelihood_rolling", requests, scores)
 
         def generate_until(self, requests, disable_tqdm: bool = False):
-            asked = [request.args for request in requests]
-            return self._kept("generate_until", requests, _answers(trained, asked, batch_size))
+            arguments = [request.args for request in requests]
+            answers = _answers(trained, arguments, batch_size)
+            return self._cached("generate_until", requests, answers)
 
-        def _kept(self, name: str, requests, results: Sequence) -> list:
+        def _cached(self, name: str, requests, results: Sequence) -> list:
             for request, result in zip(requests, results):
                 self.cache_hook.add_partial(name, request.args, result)
             return list(results)
@@ -77,33 +81,35 @@ def harness_model(trained: Trained, batch_size: Count = 32) -> Any:
 
 
 def _longest(trained: Trained) -> int | None:
-    """Returns the slots of the longest row that a decoder was trained on, or can read."""
+    """Returns the length of the longest row that a decoder was trained on, or can read."""
     return trained.lengths.get("decoder") or trained.model.max_positions or None
 
 
 def _cut(trained: Trained, prompt: Prompt, most: int | None) -> Prompt:
-    """Returns a prompt with the last `most` tokens, where it is read from left to right alone."""
+    """Returns the prompt, limited to its last `most` tokens if a decoder reads it causally."""
     if most is None or prompt.inputs or trained.model.layout != "decoder":
         return prompt
     return prompt._replace(start=prompt.start[-most:])
 
 
-def _answers_scored(trained: Trained, pairs, batch_size: int, likeliest) -> list:
-    """Returns the log-probability of each second text after the first, and whether it is greedy."""
+def _answer_scores(trained: Trained, pairs, batch_size: int, slot_figures) -> list:
+    """Returns the log-probability of each answer given its context, and whether it is greedy."""
     if any(not text for _, text in pairs):
         raise ValueError("Got an empty answer to be scored, expected some words.")
     longest = _longest(trained)
     answered = []
-    for given, text in pairs:
-        prompt, count = answered_prompt(trained, given, text)
+    for context, text in pairs:
+        prompt, count = answered_prompt(trained, context, text)
         prompt = _cut(trained, prompt, longest and longest - 1)
         answered.append((prompt, min(count, len(prompt.start))))
-    found = answer_log_probs(trained, answered, batch_size, slot_figures=likeliest)
-    return [(float(log_probs.sum()), bool(hits.all())) for log_probs, hits in (x.T for x in found)]
+    figures = answer_log_probs(trained, answered, batch_size, slot_figures=slot_figures)
+    return [
+        (float(log_probs.sum()), bool(hits.all())) for log_probs, hits in (x.T for x in figures)
+    ]
 
 
 def _next_log_probs_and_hits(ids, model, params, batch):
-    """Returns f32[B, T, 2]: the next token's log-probability, and 1 where none is likelier."""
+    """Returns f32[B, T, 2]: the next token's log-probability, and 1 if it is the likeliest."""
     outputs = model.apply(params, batch)
     logits = outputs.head("vocabulary", outputs.hidden["top"])
     next_BxT = jnp.roll(batch["decoder_input_tokens"], -1, 1)
@@ -113,8 +119,11 @@ def _next_log_probs_and_hits(ids, model, params, batch):
     return jnp.stack([-losses, (likeliest == next_BxT).astype(losses.dtype)], -1)
 
 
-def _texts_scored(trained: Trained, texts: Sequence[str], batch_size: int) -> list[float]:
-    """Returns the log-probability of each text: every token once, after as many as a row holds."""
+def _text_scores(trained: Trained, texts: Sequence[str], batch_size: int) -> list[float]:
+    """Returns the log-probability of each text.
+
+    Every token is scored once, given the tokens before it in its window.
+    """
     longest = _longest(trained)
     windows = []
     owners = []
@@ -132,18 +141,18 @@ def _texts_scored(trained: Trained, texts: Sequence[str], batch_size: int) -> li
     return totals.tolist()
 
 
-def _answers(trained: Trained, asked: Sequence[tuple[str, dict]], batch_size: int) -> list[str]:
-    """Returns the answer to each (context, settings of generation)."""
+def _answers(trained: Trained, arguments: Sequence[tuple[str, dict]], batch_size: int) -> list[str]:
+    """Returns the answer for each (context, settings of generation)."""
     mode = writing_mode(trained)
     longest = _longest(trained)
     check_mode(trained, mode)
-    answers = [""] * len(asked)
-    alike: dict[Decoding, list[int]] = {}
-    for number, (_, settings) in enumerate(asked):
-        alike.setdefault(_decoding(settings, longest, batch_size), []).append(number)
-    for decoding, numbers in alike.items():
+    answers = [""] * len(arguments)
+    by_decoding: dict[Decoding, list[int]] = {}
+    for number, (_, settings) in enumerate(arguments):
+        by_decoding.setdefault(_decoding(settings, longest, batch_size), []).append(number)
+    for decoding, numbers in by_decoding.items():
         most = longest and longest - 1 - decoding.max_new
-        prompts = [text_prompt(trained, mode, asked[number][0]) for number in numbers]
+        prompts = [text_prompt(trained, mode, arguments[number][0]) for number in numbers]
         prompts = [_cut(trained, prompt, most) for prompt in prompts]
         for number, (answer, *_) in zip(numbers, generate(trained, prompts, decoding)):
             answers[number] = answer.text
@@ -151,7 +160,7 @@ def _answers(trained: Trained, asked: Sequence[tuple[str, dict]], batch_size: in
 
 
 def _decoding(settings: dict, longest: int | None, batch_size: int) -> Decoding:
-    """Returns our settings of the harness's, by which an answer takes half a row at most."""
+    """Converts the harness's settings of generation. An answer takes at most half a row."""
     from lm_eval.models.utils import normalize_gen_kwargs  # pyright: ignore[reportMissingImports]
 
     settings = normalize_gen_kwargs(settings, MAX_NEW)  # the harness's aliases and defaults

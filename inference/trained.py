@@ -18,37 +18,38 @@ class Trained(NamedTuple):
     model: Any  # a `models.Model`
     params: dict
     ids: TokenIds
-    encode: Callable[[str], list[int]]  # text with special tokens by name, <extra_id_0>
+    encode: Callable[[str], list[int]]  # reads names of special tokens, such as <extra_id_0>
     decode: Callable[[list[int]], str]
-    prompt_forms: tuple[PromptForm, ...] = ()  # of its objective; an imported model has none
-    classes: tuple[str, ...] = ()  # names of classes, of a model that classifies
-    step: int = 0  # of the checkpoint
-    lengths: Mapping[str, int] = {}  # the longest rows of training, by stack; none: unknown
-    # For an imported model, `rules` constrain the tokens that it generates. `frame` holds the ids
-    # before and after a text that an encoder-decoder reads; None: the ids of the vocabulary.
-    rules: GenerationRules = NO_RULES
+    prompt_forms: tuple[PromptForm, ...] = ()  # forms of its objective; imported models have none
+    classes: tuple[str, ...] = ()  # names of the classes of a classifier
+    step: int = 0  # step of the checkpoint
+    lengths: Mapping[str, int] = {}  # longest row of training per stack; empty if unknown
+    rules: GenerationRules = NO_RULES  # constraints on the tokens that an imported model generates
+    # Ids before and after a text that an imported encoder-decoder reads. None: the vocabulary's.
     frame: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
 
 def cls_and_sep(ids: TokenIds) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns the ids before and after a text that an encoder reads, as far as there are any."""
+    """Returns the ids before and after a text that an encoder reads: [CLS] and [SEP], if any."""
     before: tuple[int, ...] = () if ids.cls is None else (ids.cls,)
     after: tuple[int, ...] = () if ids.sep is None else (ids.sep,)
     return before, after
 
 
 def text_form(trained: Trained, mode: str, opens: bool = True) -> PromptForm:
-    """Returns the usual form of a text that is read before an answer is written.
+    """Returns the default prompt form of a text that the model reads before it writes an answer.
 
     Args:
-      opens: whether both texts of an imported encoder-decoder may begin with an id of its
+      trained: the model.
+      mode: name of the form's mode.
+      opens: whether the input and output of an imported encoder-decoder may start with an id of its
         vocabulary, such as BART's <s>.
     """
     ids = trained.ids
     imported = trained.model.layout == "encoder_decoder"
     if trained.frame is not None and imported:
         return PromptForm(mode, before=trained.frame[0], after=trained.frame[1])
-    # Ids that were added after the text ids are unknown to imported models.
+    # Imported models do not know ids that were added after the text ids.
     begins = opens and imported and not trained.prompt_forms
     opening = (ids.cls,) if begins and ids.cls is not None and ids.cls < ids.text[0] else ()
     return PromptForm(mode, before=opening, after=(ids.eos,), start=opening)
@@ -56,9 +57,9 @@ def text_form(trained: Trained, mode: str, opens: bool = True) -> PromptForm:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mode:
-    """A way to use a model: what it reads and answers, which models have it, how it is shown.
+    """A way to use a model: its inputs and answers, the models that support it, and its display.
 
-    `register_mode` makes it known to `answer` and `pretrax predict`. A mode of a user's own:
+    `register_mode` adds a mode to `answer` and `pretrax predict`. To add a mode of your own:
 
         # my_modes.py
         def lengths(trained, texts, options):
@@ -70,78 +71,83 @@ class Mode:
     """
 
     name: str
-    about: str  # what it does, for the help of `pretrax predict`
+    about: str  # description for the help of `pretrax predict`
     # (trained, inputs, answers.Options) -> a record for each input, which can be written as JSON.
     answer: Callable[[Trained, Sequence, Any], list[dict]]
-    layouts: tuple[str, ...] = ("decoder", "encoder_decoder", "encoder")  # of models that have it
+    # Layouts of the models that support the mode.
+    layouts: tuple[str, ...] = ("decoder", "encoder_decoder", "encoder")
 
     # Input
-    read: Callable[[dict], Any] | None = None  # item -> input; None: its text
-    # (texts of the command line, its other options) -> items; None: an item for each text.
+    read: Callable[[dict], Any] | None = None  # item -> input; None takes the item's text
+    # (texts of the command line, its other options) -> items; None makes an item of each text.
     items: Callable[[Sequence[str], Mapping[str, Any]], list[dict]] | None = None
     reads_gap: bool = False  # whether it takes --prefix, --suffix and --cursor
-    # (trained, mode) -> the prompt form of a model whose training has none for this mode.
+    # (trained, mode) -> the prompt form of a model whose training has no form for this mode.
     form: Callable[[Trained, str], PromptForm] = text_form
 
     # Training
-    is_usual: Callable[[Any], bool] = lambda model: False  # for a model with unknown training
-    instead_of: tuple[str, ...] = ()  # modes before which it comes if training prompted both
-    learned_as: tuple[str, ...] = ()  # other modes whose training is also training for this one
-    needs_training: bool = True  # whether a model may lack training for it
+    # Model -> whether this is the default mode of the model if its training is unknown.
+    is_usual: Callable[[Any], bool] = lambda model: False
+    instead_of: tuple[str, ...] = ()  # modes that it takes precedence over, if trained for both
+    learned_as: tuple[str, ...] = ()  # other modes whose training also prepares for this mode
+    needs_training: bool = True  # whether only models trained for the mode support it
     learns: str = ""  # what training for it teaches, for messages: "to insert tokens"
     trained_by: str = ""  # the objectives that train it, for messages
-    # (trained, mode) -> None: raises ValueError for a model that does not have the mode.
+    # (trained, mode) -> None. Raises ValueError if the model does not support the mode.
     check: Callable[[Trained, str], None] = lambda trained, mode: None
-    from_left: bool = False  # whether its answer is written from left to right
-    writes: bool = False  # whether that answer is a text of its own
-    gives_text: bool = False  # whether metrics of tasks can read its answer
-    restores: bool = False  # whether it predicts the tokens that its training hides
-    in_place: bool = False  # whether its answers replace masks, so that the row is read both ways
-    only_frame: bool = False  # whether a decoder reads the framed text without a start of an answer
-    # How a model that was trained for it fills blanks, for messages; None: it fills none.
+    from_left: bool = False  # whether the answer is written from left to right
+    writes: bool = False  # whether the answer is a complete text
+    gives_text: bool = False  # whether metrics of tasks can read the answer
+    restores: bool = False  # whether it predicts the tokens that training hides
+    in_place: bool = False  # whether answers replace masks, so that the row is read both ways
+    only_frame: bool = False  # whether a decoder reads the framed text without an answer's start
+    # How a model that was trained for this mode fills blanks, for messages. None: it cannot.
     fills: str | None = None
 
     # Command line
     is_flag: bool = False  # whether it is chosen by --NAME instead of --mode=NAME
-    options: tuple[str, ...] = ()  # options of `predict` that it uses, of those that not all use
-    # Its own options, which are in `Options.own`: name -> arguments of `add_argument`.
+    options: tuple[str, ...] = ()  # the mode-specific options of `predict` that it uses
+    # Additional options, stored in `Options.own`: name -> arguments of `add_argument`.
     arguments: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
-    mistake: Callable[[Any], str | None] = lambda arguments: None  # what is wrong, of any mode
+    # Arguments -> a message about invalid arguments, or None. It is called for every mode.
+    mistake: Callable[[Any], str | None] = lambda arguments: None
 
     # Terminal
     echoes: bool = False  # whether the text is shown before its answer
-    show: Callable[[Any, dict, dict], None] | None = None  # (console, item, record); None: text
-    # (console, trained, request, options, records): shows all answers together.
+    # (console, item, record) -> None: shows an answer. None prints the answer's text.
+    show: Callable[[Any, dict, dict], None] | None = None
+    # (console, trained, request, options, records) -> None: shows all answers together.
     show_all: Callable[..., None] | None = None
-    run: Callable[..., None] | None = None  # (console, trained, request): instead of answering
+    # (console, trained, request) -> None: runs instead of answering.
+    run: Callable[..., None] | None = None
 
 
-MODES: dict[str, Mode] = {}  # by name, also those that are flags
+MODES: dict[str, Mode] = {}  # modes by name, including flags
 
 
 def register_mode(mode: Mode) -> Mode:
-    """Adds a mode. Raises ValueError if there is one of this name."""
+    """Adds a mode. Raises ValueError if its name is taken."""
     if mode.name in MODES:
-        raise ValueError(f"There is a mode {mode.name!r} already: give this one another name.")
+        raise ValueError(f"The mode {mode.name!r} already exists: choose another name.")
     MODES[mode.name] = mode
     if not mode.is_flag and mode.name not in FORM_MODES:
-        FORM_MODES.append(mode.name)  # so that objectives may state a prompt form for it
+        FORM_MODES.append(mode.name)  # objectives may then state a prompt form for it
     return mode
 
 
 def mode_names(layout: str | None = None) -> list[str]:
-    """Returns the names that --mode takes, for models of a layout or for all models."""
+    """Returns the names that --mode accepts, for models of a layout or for all models."""
     modes = (mode for mode in MODES.values() if not mode.is_flag)
     return [mode.name for mode in modes if layout is None or layout in mode.layouts]
 
 
 def mode_of(trained: Trained) -> str:
-    """Returns the mode that the model was trained for, or the usual one if that is not known."""
+    """Returns the mode that the model was trained for, or the default mode if it is unknown."""
     learned = _learned(trained)
     for name in learned:
         if name in MODES and learned[0] in MODES[name].instead_of:
             return name
-    return (learned or [m.name for m in MODES.values() if m.is_usual(trained.model)])[0]
+    return (learned or [mode.name for mode in MODES.values() if mode.is_usual(trained.model)])[0]
 
 
 def _learned(trained: Trained) -> list[str]:
@@ -149,22 +155,24 @@ def _learned(trained: Trained) -> list[str]:
 
 
 def writing_mode(trained: Trained) -> str:
-    """Returns the mode in which the model reads a text whose next token it predicts."""
+    """Returns the mode in which the model reads a text to predict its next token."""
     writing = [name for name in _learned(trained) if name in MODES and MODES[name].writes]
     return writing[0] if writing else "continue"
 
 
 def is_trained_for(trained: Trained, mode: str) -> bool:
-    """Returns whether training prompted the model so, or nothing is known of its training."""
+    """Returns whether the model was trained for a mode, or whether its training is unknown."""
     learned = _learned(trained)
-    sought = MODES[mode]
-    return not (learned and sought.needs_training) or bool({mode, *sought.learned_as} & {*learned})
+    if not learned or not MODES[mode].needs_training:
+        return True
+    return bool({mode, *MODES[mode].learned_as} & {*learned})
 
 
 def predicts_from_left(trained: Trained) -> bool:
-    """Returns whether training predicted tokens from those before them, or nothing is known of it.
+    """Returns whether the model predicts tokens from the tokens before them.
 
-    An encoder never did.
+    This is true for decoders and encoder-decoders if their training did so or is unknown. It is
+    false for encoders.
     """
     learned = _learned(trained)
     from_left = any(name in MODES and MODES[name].from_left for name in learned)
@@ -172,7 +180,7 @@ def predicts_from_left(trained: Trained) -> bool:
 
 
 def prompt_form(trained: Trained, mode: str) -> PromptForm:
-    """Returns the prompt form for a mode: the one of training, else the mode's usual one."""
+    """Returns the prompt form for a mode: the form of training, or else the mode's default."""
     for form in trained.prompt_forms:
         if form.mode == mode:
             return form
@@ -196,8 +204,10 @@ def answer_opening(trained: Trained) -> tuple[int, ...]:
 
 
 def check_mode(trained: Trained, mode: str) -> None:
-    """Raises ValueError for a mode that does not exist, that this model's layout cannot have, or
-    that its training did not prepare it for, see `Mode.check`."""
+    """Raises ValueError if a mode does not exist, or if the model does not support it.
+
+    A model does not support modes of other layouts, or modes that `Mode.check` refuses.
+    """
     if mode not in MODES:
         raise ValueError(f"Got mode {mode!r}, expected one of {', '.join(mode_names())}.")
     layout = trained.model.layout
@@ -214,18 +224,22 @@ def check_mode(trained: Trained, mode: str) -> None:
 def never_learned(trained: Trained, mode: str, others: str = "") -> ValueError:
     """Returns the error for a model whose training did not prepare it for a mode.
 
-    `others`: what to use besides the modes of its training.
+    Args:
+      trained: the model.
+      mode: name of the mode.
+      others: a suggestion that the message adds to the modes of training.
     """
     missing = MODES[mode]
     learned = " or ".join(map(repr, _learned(trained))) or repr(mode_of(trained))
     return ValueError(
-        f"Got mode {mode!r} for a model that never learned {missing.learns}, expected one that "
-        f"{missing.trained_by} trained. This one was trained for mode {learned}: use that{others}."
+        f"Got mode {mode!r} for a model that never learned {missing.learns}, expected a model that "
+        f"{missing.trained_by} trained. This model was trained for mode {learned}: use "
+        f"that{others}."
     )
 
 
 def check_prompted(trained: Trained, mode: str) -> None:
-    """Raises ValueError unless training is known to have prompted the model for this mode."""
+    """Raises ValueError unless the model is known to have been trained for this mode."""
     if mode not in _learned(trained):
         raise never_learned(trained, mode)
 
@@ -233,16 +247,16 @@ def check_prompted(trained: Trained, mode: str) -> None:
 def allowed_token_mask(
     ids: TokenIds, rows: int, special: Sequence[int] | None = None, stops: Sequence[int] = ()
 ):
-    """Returns the allowed-token mask, bool[rows]: the ids of text and of these special tokens.
-
-    Rows of the embedding that are not ids are never allowed.
+    """Returns the allowed-token mask, bool[rows]: the ids of text and of some special tokens.
 
         allowed_token_mask(ids, rows, ())            # only text, for masks
         allowed_token_mask(ids, rows, (ids.eos,))    # text that may end
 
     Args:
-      special: special tokens that the model learned to predict; None: all but padding.
-      stops: ids that end an answer, which are allowed even if one of them is the padding id.
+      ids: token ids of the vocabulary.
+      rows: number of rows of the embedding. Rows that are not ids are never allowed.
+      special: special tokens that the model learned to predict. None: all but padding.
+      stops: ids that end an answer, which are allowed even if they include the padding id.
     """
     token = np.arange(rows)
     if special is None:

@@ -1,18 +1,19 @@
-"""Sparse layers: each token is processed by a few of many MLPs, the experts.
+"""Sparse layers, in which a few of many expert MLPs process each token.
 
 Letters: B rows, T slots, E width of the residual stream, M width of an expert, N experts, K experts
-of a token, A = B · T · K assignments of a token to an expert, S = T or 1 draws of dropout. On a
-mesh n are the tokens of a device, D the devices that share experts, N the experts of each.
+of a token. A = B · T · K is the number of assignments of a token to an expert, and S = T or 1 the
+number of dropout draws. On a mesh, n is the number of tokens of a device, D the number of devices
+that share experts, and N the number of experts of each.
 
-A router gives every token a probability for each expert; its top K process it, and their outputs
-are summed, weighted by these probabilities (Shazeer et al. 2017, arXiv:1701.06538). No token is
-dropped, unless the model has an `expert_capacity`: assignments are sorted by expert, and one
-grouped product multiplies each group by its own expert's weights (Gale et al. 2022,
-arXiv:2211.15841). Padding is processed by no expert.
+A router gives every token a probability for each expert. The top K experts process the token, and
+their outputs are summed, weighted by these probabilities (Shazeer et al. 2017, arXiv:1701.06538).
+No token is dropped, unless the model has an `expert_capacity`. Assignments are sorted by expert,
+and a grouped product multiplies each group by the weights of its expert (Gale et al. 2022,
+arXiv:2211.15841). Experts do not process padding.
 
 On a mesh, experts are sharded over the mesh axis of "experts" (expert parallelism, Lepikhin et al.
-2020, arXiv:2006.16668). Each device sends its tokens to the devices along it that have their
-experts, by an all-to-all, and these send back what the experts contribute.
+2020, arXiv:2006.16668). An all-to-all sends the tokens of each device to the devices that have
+their experts, and another sends the experts' outputs back.
 """
 
 import functools
@@ -32,34 +33,41 @@ from .linear import activated, dropout, weights
 from .rematerialization import EXCHANGED, GROUPED_PRODUCT, ORDER
 from .sharding import mesh_axes, partitioned, spec_of
 
-ROUTING = "routing"  # the collection of the routers' statistics
-# Logical axes of the kernels into an expert and out of it.
+ROUTING = "routing"  # the Flax collection of the routers' statistics
+# Logical axes of the kernels into and out of an expert.
 INTO = ("experts", "embed", "mlp")
 OUT_OF = ("experts", "mlp", "embed")
-SLACK = 1.25  # what a device sends at once, in assignments that it has if experts are balanced
-UNBALANCED = "unbalanced_experts"  # the name of further turns in a program
+# Number of assignments that a device sends in a turn, relative to balanced experts.
+SLACK = 1.25
+UNBALANCED = "unbalanced_experts"  # the name of further turns in a compiled program
 
 
 class Routing(NamedTuple):
-    """The statistics of one router, or of several along a first axis; sums over a row's tokens."""
+    """The statistics of a router, or of several routers along a first axis.
 
-    assigned_BxN: jax.Array  # f32: tokens assigned to each expert, K for every token
+    Each number is a sum over the tokens of a row.
+    """
+
+    assigned_BxN: jax.Array  # f32: number of tokens of each expert; every token counts K times
     probability_BxN: jax.Array  # f32: the router's probabilities
-    squared_log_sum_B: jax.Array  # f32: of the squared log of the softmax's denominator
-    tokens_B: jax.Array  # f32: tokens that are not padding
+    squared_log_sum_B: jax.Array  # f32: the squared log of the softmax's denominator
+    tokens_B: jax.Array  # f32: number of tokens that are not padding
 
 
 class Experts(nn.Module):
-    """N MLPs of which the top K process each token: `sum_k p_k · MLP_k(x)`.
+    """N MLPs, of which the top K process each token: `sum_k p_k · MLP_k(x)`.
 
-    Where the collection `ROUTING` is mutable, the statistics of the router are written there.
+    If the collection `ROUTING` is mutable, the statistics of the router are written to it.
     """
 
     config: Config
 
     @nn.compact
     def __call__(self, x_BxTxE, segment_ids_BxT=None):
-        """Returns [B, T, E]; zeros for padding, where the segment id is 0 (None: no padding)."""
+        """Returns [B, T, E], with zeros for padding.
+
+        Padding has the segment id 0. Without segment ids there is no padding.
+        """
         c = self.config
         if segment_ids_BxT is None:
             segment_ids_BxT = jnp.ones(x_BxTxE.shape[:2], jnp.int32)
@@ -72,13 +80,16 @@ class Experts(nn.Module):
         return apply(compute, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *kernels)
 
     def _routed(self, x_BxTxE, segment_ids_BxT):
-        """Returns the weights of each token's K experts, and their numbers, N for padding."""
+        """Returns the weights and the indices of the K experts of each token.
+
+        The index of padding is N.
+        """
         c = self.config
         is_token_BxT = segment_ids_BxT > 0
         init = partitioned(weights(c), "embed", None)
         router_ExN = self.param("router", init, (c.emb_dim, c.num_experts))
-        # In float32, which a TPU and a GPU would round for their products: rounded logits choose
-        # other experts (arXiv:2101.03961, section 2.4).
+        # The product is computed in full float32, since TPUs and GPUs round operands by default.
+        # Rounded logits choose different experts (arXiv:2101.03961, section 2.4).
         x_BxTxE = x_BxTxE.astype(jnp.float32)
         logits_BxTxN = jnp.einsum("bte,en->btn", x_BxTxE, router_ExN, precision="highest")
         probabilities_BxTxN = jax.nn.softmax(logits_BxTxN)
@@ -91,11 +102,12 @@ class Experts(nn.Module):
         if c.expert_capacity is not None:
             number_BxTxK = _number_in_document(expert_BxTxK, segment_ids_BxT, c.num_experts)
             expert_BxTxK = jnp.where(number_BxTxK <= c.expert_capacity, expert_BxTxK, c.num_experts)
-        # As their order: computed again, probabilities that are rounded otherwise choose others.
+        # The choice is saved like the order: if the gradient recomputed the probabilities with
+        # different rounding, it could choose different experts.
         return weight_BxTxK, checkpoint_name(expert_BxTxK, ORDER)
 
     def _kernel(self, name, axes, to_stream=False):
-        """Returns the weights of all experts for one product, stacked."""
+        """Returns the stacked weights of all experts for a matrix product."""
         c = self.config
         sizes = {"experts": c.num_experts, "embed": c.emb_dim, "mlp": c.mlp_dim}
         init = weights(c, in_axis=-2, out_axis=-1, to_stream=to_stream, batch_axis=(0,))
@@ -103,9 +115,10 @@ class Experts(nn.Module):
         return self.param(name, partitioned(init, *axes), shape).astype(c.dtype)
 
     def _kept(self, shape):
-        """Returns the factors of dropout within experts, those of a token alike; None: all are 1.
+        """Returns the dropout factors inside experts, the same for all experts of a token.
 
-        Drawn here, and not where experts are computed, so that they are the same on every mesh.
+        None means no dropout. The factors are drawn before tokens are sent to experts, so that they
+        are the same on every mesh.
         """
         c = self.config
         if not c.dropout_rate or not c.dropout_inside or not self.has_rng("dropout"):
@@ -116,13 +129,13 @@ class Experts(nn.Module):
 
 
 def _number_in_document(expert_BxTxK, segment_ids_BxT, N):
-    """Returns of each assignment which one of its document's it is to that expert, from 1."""
+    """Returns the number of each assignment among those of its document and expert, from 1."""
     chosen_BxTxKxN = jax.nn.one_hot(expert_BxTxK, N, dtype=jnp.int32)
     chosen_BxTxN = chosen_BxTxKxN.sum(2)
     counts_BxTxN = jnp.cumsum(chosen_BxTxN, 1)
     begins_BxT = jnp.diff(segment_ids_BxT, axis=1, prepend=0) != 0
     before_BxTxN = jnp.where(begins_BxT[..., None], counts_BxTxN - chosen_BxTxN, 0)
-    counts_BxTxN -= lax.cummax(before_BxTxN, axis=1)  # those of the documents before
+    counts_BxTxN -= lax.cummax(before_BxTxN, axis=1)  # subtracts counts of earlier documents
     return (chosen_BxTxKxN * counts_BxTxN[:, :, None]).sum(-1)
 
 
@@ -138,15 +151,17 @@ def _statistics(logits_BxTxN, probabilities_BxTxN, expert_BxTxK, is_token_BxT) -
 
 
 class _Tokens(NamedTuple):
-    """What experts take of n tokens and their assignments, each k · n + token."""
+    """The inputs of experts: n tokens and their assignments, numbered k · n + token."""
 
     x_nxE: jax.Array
     weight_A: jax.Array
-    draw_n: jax.Array | None  # i32: the draw of dropout that each token has
+    draw_n: jax.Array | None  # i32: the index of each token's dropout draw
 
-    def of(self, order_R, row_Kxn):
-        """Returns what these assignments have, as R tokens that have one each; `row_Kxn`: as of
-        `_taken`."""
+    def assigned(self, order_R, row_Kxn):
+        """Returns the inputs of these assignments, as R tokens with one assignment each.
+
+        `row_Kxn` are the rows of the result that each token has; see `_taken`.
+        """
         token_R = order_R % len(self.x_nxE)
         x_RxE = _taken(self.x_nxE, token_R, row_Kxn)
         weight_R = _taken(self.weight_A, order_R, row_Kxn.reshape(1, -1))
@@ -154,15 +169,15 @@ class _Tokens(NamedTuple):
 
 
 class _Order(NamedTuple):
-    """Assignments in the order of their experts."""
+    """Assignments, sorted by expert."""
 
     order_A: jax.Array  # i32: the assignment of each row
-    row_Kxn: jax.Array  # i32: the row of each assignment; -1 of padding
-    ends_N: jax.Array  # i32: the row after the last of each expert
+    row_Kxn: jax.Array  # i32: the row of each assignment; -1 for padding
+    ends_N: jax.Array  # i32: the row after the last row of each expert
 
 
 def _in_order(expert_Kxn, N: int) -> _Order:
-    """Sorts assignments to N experts; those of padding, numbered N, come last."""
+    """Sorts assignments by their expert. Padding has expert N and comes last."""
     expert_A = expert_Kxn.reshape(-1)
     order_A = checkpoint_name(jnp.argsort(expert_A), ORDER)
     row_A = checkpoint_name(jnp.argsort(order_A), ORDER)
@@ -172,19 +187,19 @@ def _in_order(expert_Kxn, N: int) -> _Order:
 
 
 def _contributions(activations, tokens: _Tokens, expert_Kxn, kept_SxM, kernels):
-    """Returns what the experts of these kernels contribute to each token: [n, E].
+    """Returns the weighted outputs of these kernels' experts for each token: [n, E].
 
-    `kept_SxM` are the factors of S draws of dropout.
+    `kept_SxM` are the factors of S dropout draws.
     """
     *kernels_in, kernel_out = kernels
     order_A, row_Kxn, ends_N = _in_order(expert_Kxn, len(kernel_out))
     sizes_N = jnp.diff(ends_N, prepend=0)
-    x_AxE, weight_A, draw_A = tokens.of(order_A, row_Kxn)
+    x_AxE, weight_A, draw_A = tokens.assigned(order_A, row_Kxn)
     projections = [
         checkpoint_name(grouped_product(x_AxE, kernel, sizes_N), GROUPED_PRODUCT)
         for kernel in kernels_in
     ]
-    # Weighed before the last product, whose result the gradient of the weights then does not need.
+    # The weights are applied before the last product. Their gradient then does not need its result.
     inner_AxM = activated(activations, projections) * weight_A[:, None].astype(jnp.float32)
     if draw_A is not None:
         inner_AxM *= kept_SxM[draw_A]
@@ -192,26 +207,31 @@ def _contributions(activations, tokens: _Tokens, expert_Kxn, kept_SxM, kernels):
     return _summed(out_AxE, order_A % len(tokens.x_nxE), row_Kxn)
 
 
-# The gradient of a gather is a scatter, which is slow on a TPU; of these two each is the other's.
+# The gradient of a gather is a scatter, which is slow on a TPU. Each of the next two functions is
+# the gradient of the other, and both only gather.
 
 
 @jax.custom_vjp
 def _taken(x_n, index_R, row_Kxn):
-    """Returns `x_n[index_R]`, by rows; `row_Kxn` are the K of the result that each of x may be, of
-    which those outside of [0, R) are none."""
+    """Returns the rows `x_n[index_R]`.
+
+    `row_Kxn` are the up to K rows of the result that are copies of each row of x. Values outside
+    [0, R) are ignored.
+    """
     return x_n.at[index_R].get(mode="clip")
 
 
 @jax.custom_vjp
 def _summed(x_R, index_R, row_Kxn):
-    """Returns the sum of its K rows for each of n, added in float32."""
+    """Returns for each of n tokens the sum of its up to K rows of x, added in float32."""
 
     def read_rows(row_n):
-        is_here_n = (row_n >= 0) & (row_n < len(x_R))
+        is_row_n = (row_n >= 0) & (row_n < len(x_R))
         x_n = x_R.at[row_n].get(mode="clip").astype(jnp.float32)
-        return jnp.where(is_here_n.reshape(-1, *[1] * (x_n.ndim - 1)), x_n, 0)
+        return jnp.where(is_row_n.reshape(-1, *[1] * (x_n.ndim - 1)), x_n, 0)
 
-    # One by one: on a TPU a reduction over a first axis, of few, takes several times as long.
+    # The K arrays are added one by one. On a TPU, a reduction over a short first axis takes several
+    # times as long.
     return functools.reduce(jnp.add, map(read_rows, row_Kxn)).astype(x_R.dtype)
 
 
@@ -234,9 +254,9 @@ def _on_one_device(compute, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *ke
 
 
 def _on_every_device(compute, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *kernels):
-    """Returns [B, T, E], what `compute` gives on each device of the mesh for its tokens or experts.
+    """Returns [B, T, E]: `compute`, run on each device of the mesh for its tokens or experts.
 
-    `compute` takes what `_contributions` does after its activations.
+    `compute` takes the arguments of `_contributions` after `activations`.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty or mesh.size == 1:
@@ -245,7 +265,8 @@ def _on_every_device(compute, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *
     specs = [spec_of(axes, kernel.shape, mesh) for axes, kernel in zip(names, kernels)]
     experts, inner, _ = specs[-1]  # the mesh axes of N and M
     rows = spec_of(("batch", "length"), x_BxTxE.shape[:2], mesh)
-    is_shared = kept_BxSxM is not None and kept_BxSxM.shape[1] == 1  # by all slots of a row
+    # Whether all slots of a row share a dropout draw.
+    is_shared = kept_BxSxM is not None and kept_BxSxM.shape[1] == 1
     kept_spec = P(rows[0], None if is_shared else rows[1], inner)
 
     def on_device(x, weight, expert, kept, *kernels):
@@ -258,8 +279,8 @@ def _on_every_device(compute, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *
             y = compute(tokens, expert_Kxn, kept_SxM, whole)
         elif experts in mesh_axes(rows[0]):
             y = _sent_to_experts(compute, experts, tokens, expert_Kxn, kept_SxM, whole)
-        else:  # all who share experts have the same tokens
-            y = _of_own_experts(compute, experts, tokens, expert_Kxn, kept_SxM, whole)
+        else:  # the devices that share experts have the same tokens
+            y = _local_experts(compute, experts, tokens, expert_Kxn, kept_SxM, whole)
             y = lax.psum(y, experts)
         return (y if inner is None else lax.psum(y, inner)).reshape(x.shape)
 
@@ -267,13 +288,15 @@ def _on_every_device(compute, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *
         on_device,
         in_specs=(rows, rows, rows, kept_spec, *specs),
         out_specs=rows,
-        check_vma=False,  # which does not know the gradients of grouped products
+        check_vma=False,  # the check does not support the gradients of grouped products
     )(x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *kernels)
 
 
 def _flat(x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM):
-    """Returns the tokens, their experts and dropout's factors without rows of a batch. The K of a
-    token lie apart, so that sums over them are of whole arrays."""
+    """Returns the tokens, their experts and the dropout factors, flattened over the rows.
+
+    The K assignments are the first axis, so that a sum over them adds whole arrays.
+    """
     x_nxE = x_BxTxE.reshape(-1, x_BxTxE.shape[-1])
     n = len(x_nxE)
     weight_Kxn, expert_Kxn = (
@@ -290,31 +313,32 @@ def _gathered(x, axes, axis: int):
     return x if axes is None else lax.all_gather(x, axes, axis=axis, tiled=True)
 
 
-def _of_own_experts(compute, axes, tokens: _Tokens, expert_Kxn, kept_SxM, kernels):
+def _local_experts(compute, axes, tokens: _Tokens, expert_Kxn, kept_SxM, kernels):
+    """Returns the contributions of this device's experts to its tokens."""
     N = len(kernels[-1])
-    own_Kxn = expert_Kxn - lax.axis_index(axes) * N
-    own_Kxn = jnp.where((own_Kxn >= 0) & (own_Kxn < N), own_Kxn, N)
-    return compute(tokens, own_Kxn, kept_SxM, kernels)
+    local_Kxn = expert_Kxn - lax.axis_index(axes) * N
+    local_Kxn = jnp.where((local_Kxn >= 0) & (local_Kxn < N), local_Kxn, N)
+    return compute(tokens, local_Kxn, kept_SxM, kernels)
 
 
 class _Assigned(NamedTuple):
-    """The assignments of a device's tokens to the experts of D devices, N of each."""
+    """The assignments of a device's tokens to the experts of D devices, N per device."""
 
-    order_A: jax.Array  # i32: as of `_Order`
-    device_Kxn: jax.Array  # i32: where the expert of each is
-    place_Kxn: jax.Array  # i32: which one of those to that device it is; below 0 of padding
-    begins_D: jax.Array  # i32: the row of the first of these
-    received_DxN: jax.Array  # i32: how many tokens of each device are for each expert of this one
-    draw_n: jax.Array | None  # i32: as of `_Tokens`, among those of all D devices
-    kept_SxM: jax.Array | None  # the factors of these
+    order_A: jax.Array  # i32: the assignment of each row, sorted by expert
+    device_Kxn: jax.Array  # i32: the device of each assignment's expert
+    place_Kxn: jax.Array  # i32: number among the assignments to this device; below 0 for padding
+    begins_D: jax.Array  # i32: the first row for each device
+    received_DxN: jax.Array  # i32: number of tokens from each device for each of this one's experts
+    draw_n: jax.Array | None  # i32: each token's dropout draw, among the draws of all D devices
+    kept_SxM: jax.Array | None  # the factors of the draws of all D devices
 
 
 def _sent_to_experts(compute, axes, tokens: _Tokens, expert_Kxn, kept_SxM, kernels):
-    """Returns what all experts contribute to the tokens, of which each is sent to the devices along
-    these mesh axes that have its experts.
+    """Returns the contributions of all experts to the tokens of a device.
 
-    A device sends to each as many rows at once, some more than it has for it where experts are
-    balanced. What is beyond follows in further turns.
+    Each token is sent to the devices along these mesh axes that have its experts. In a turn, a
+    device sends the same number of rows to every device, slightly more than it has if experts are
+    balanced. The remaining rows follow in further turns.
     """
     D = lax.axis_size(axes)
     N = len(kernels[-1])
@@ -334,27 +358,32 @@ def _sent_to_experts(compute, axes, tokens: _Tokens, expert_Kxn, kept_SxM, kerne
     compute = functools.partial(_turn, compute, axes, C)
     if C == order_A.size:
         return compute(0, assigned, tokens.x_nxE, tokens.weight_A, kernels)
-    # As many on all devices, also of other groups: those of a TPU may wait for one another.
+    # All devices run the same number of turns, even in other groups, since the devices of a TPU may
+    # wait for each other.
     turns = lax.pmax(-(-sent_DxN.sum(1).max() // C), jax.sharding.get_abstract_mesh().axis_names)
     turns = checkpoint_name(turns, EXCHANGED)
     return _in_turns(compute, turns, assigned, tokens.x_nxE, tokens.weight_A, kernels)
 
 
 def _rows_for_each(A: int, parts: int) -> int:
-    """Returns how many of its A assignments a device sends at once to each of those that share
-    experts: together whole blocks of a TPU's kernels."""
+    """Returns the number of rows that a device with A assignments sends to each device in a turn.
+
+    All rows that a device receives form whole blocks of the TPU kernels.
+    """
     step = BLOCK_OF_A_TPU // math.gcd(BLOCK_OF_A_TPU, parts)
     return min(A, -(-math.ceil(SLACK * A / parts) // step) * step)
 
 
 def assigned_share(parts: int) -> float:
-    """Returns which share of the rows that a device computes at once is assigned to its experts,
-    where all have as many, and rounding up to whole blocks adds little."""
+    """Returns the share of the rows of a turn that are assigned to a device's experts.
+
+    This assumes balanced experts, and that rounding up to whole blocks adds little.
+    """
     return 1.0 if parts == 1 else 1 / SLACK
 
 
 def _turn(compute, axes, C, number, assigned: _Assigned, x_nxE, weight_A, kernels):
-    """Returns what the C assignments to each device from `number · C` on contribute: [n, E]."""
+    """Returns the contributions [n, E] of C assignments to each device, from `number · C` on."""
     order_A, device_Kxn, place_Kxn, begins_D, received_DxN, draw_n, kept_SxM = assigned
     place_Kxn -= number * C
     is_sent_Kxn = (place_Kxn >= 0) & (place_Kxn < C)
@@ -363,30 +392,30 @@ def _turn(compute, axes, C, number, assigned: _Assigned, x_nxE, weight_A, kernel
     sorted_DxC = begins_D[:, None] + number * C + place_C[None]
     order_R = order_A.at[sorted_DxC.reshape(-1)].get(mode="clip")
     ends_DxN = jnp.cumsum(received_DxN, 1) - number * C
-    expert_DxC = (place_C[None, :, None] >= ends_DxN[:, None]).sum(-1)  # N: of none
+    expert_DxC = (place_C[None, :, None] >= ends_DxN[:, None]).sum(-1)  # N if there is no expert
 
-    sent = _Tokens(x_nxE, weight_A, draw_n).of(order_R, row_Kxn)
+    sent = _Tokens(x_nxE, weight_A, draw_n).assigned(order_R, row_Kxn)
     received = jax.tree.map(lambda a: checkpoint_name(_exchanged(a, axes), EXCHANGED), sent)
     y_RxE = compute(received, expert_DxC.reshape(1, -1), kept_SxM, kernels)
     return _summed(_exchanged(y_RxE, axes), order_R % len(x_nxE), row_Kxn)
 
 
 def _exchanged(x, axes):
-    """Returns from each device the part of its x that is for this one; as many rows for each."""
+    """Returns the parts for this device of every device's x, which has equal parts for all."""
     return lax.all_to_all(x, axes, split_axis=0, concat_axis=0, tiled=True)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _in_turns(compute, turns, assigned: _Assigned, *arrays):
-    """Returns the sum of `compute` over the turns, and has the gradients of the first one saved.
+    """Returns the sum of `compute` over the turns.
 
-    It is differentiated by hand, since JAX differentiates no loop whose number of turns is known
-    only as it runs. The gradient computes products of further turns again.
+    JAX cannot differentiate a loop whose length is known only at run time, so the gradient is
+    written by hand. It saves the residuals of the first turn, and recomputes the further turns.
     """
-    return _and_further(compute, turns, assigned, arrays, compute(0, assigned, *arrays))
+    return _plus_further_turns(compute, turns, assigned, arrays, compute(0, assigned, *arrays))
 
 
-def _and_further(compute, turns, assigned, arrays, y):
+def _plus_further_turns(compute, turns, assigned, arrays, y):
     def add(turn, y):
         return y + compute(turn, assigned, *arrays)
 
@@ -396,7 +425,7 @@ def _and_further(compute, turns, assigned, arrays, y):
 
 def _in_turns_forward(compute, turns, assigned, *arrays):
     y, pull_back = jax.vjp(functools.partial(compute, 0, assigned), *arrays)
-    y = _and_further(compute, turns, assigned, arrays, y)
+    y = _plus_further_turns(compute, turns, assigned, arrays, y)
     return y, (pull_back, turns, assigned, arrays)
 
 
@@ -416,11 +445,11 @@ _in_turns.defvjp(_in_turns_forward, _in_turns_backward)
 
 
 def active_parameters(params, config: Config | None) -> int:
-    """Returns how many parameters process a token: of N experts those of K, and all others.
+    """Returns the number of parameters that process a token: K of N experts, and all others.
 
-        active_parameters(params, config)      # of Mixtral 8x7B 12,879,925,248 of 46,702,792,704
+        active_parameters(params, config)      # Mixtral 8x7B: 12,879,925,248 of 46,702,792,704
 
-    Without a config, of a network that is no single Transformer, all count.
+    Networks other than a single Transformer have no config; all their parameters count.
     """
 
     def active(path, x):
@@ -433,17 +462,18 @@ def active_parameters(params, config: Config | None) -> int:
 
 
 def collected(variables) -> Routing | None:
-    """Returns the statistics of all routers in the collection `ROUTING`, along a first axis."""
+    """Returns the statistics of all routers in the collection `ROUTING`, stacked."""
     routings = jax.tree.leaves(variables, is_leaf=lambda x: isinstance(x, Routing))
     stacked = [r if r.tokens_B.ndim == 2 else jax.tree.map(lambda x: x[None], r) for r in routings]
     return jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *stacked) if stacked else None
 
 
 def load_balance_loss(routing: Routing) -> jax.Array:
-    """Returns `N · sum_i f_i · P_i` of the rows together, its mean over layers: 1 where balanced.
+    """Returns the mean over layers of `N · sum_i f_i · P_i`, which is 1 for balanced experts.
 
-    f_i: the share of assignments that expert i has; P_i: its mean probability, through which the
-    gradient flows (Fedus et al. 2021, arXiv:2101.03961, section 2.2).
+    f_i is the share of assignments to expert i among all rows. P_i is the expert's mean
+    probability, through which the gradient flows (Fedus et al. 2021, arXiv:2101.03961, section
+    2.2).
     """
     assigned_LxN = routing.assigned_BxN.sum(1)
     probability_LxN = routing.probability_BxN.sum(1)

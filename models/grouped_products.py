@@ -22,10 +22,10 @@ def grouped_product(x_AxI, kernels_NxIxO, sizes_N):
     The groups are consecutive, `sizes_N` i32 are their numbers of rows, in all at most A; the rows
     after them are undefined, and so are their gradients. Sums are in float32.
 
-    On TPUs kernels visit the groups' rows alone. Elsewhere blocks of rows are multiplied one after
-    another. `jax.lax.ragged_dot` would do neither: its gradient by the matrices is a product of all
-    rows for each of them on TPUs too, and of 65,536 rows and 64 matrices of 2048 x 1024 the
-    compiler of jax 0.10.2 for an H100 has an array of 16 GiB.
+    On TPUs, the kernels read only the rows of a group. On other platforms, blocks of rows are
+    multiplied one after another. `jax.lax.ragged_dot` would do neither. For the gradient of the
+    matrices it multiplies all rows by each matrix, even on TPUs. With 65,536 rows and 64 matrices
+    of 2048 x 1024, the compiler of jax 0.10.2 for an H100 allocates an array of 16 GiB.
     """
     return _product(x_AxI, kernels_NxIxO, sizes_N)
 

@@ -6,9 +6,9 @@ Source: Gale et al. 2022, "MegaBlocks", arXiv:2211.15841.
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.megablox.gmm import gmm, tgmm
 
-# Inner and outer sizes of a block of 512 rows, of which a core's 16 MiB have room for two each
-# beside their float32 sums.
-SIZES = 1024, 1024  # of a product in bfloat16; in float32 half the inner size
+# Inner and outer sizes of a block of 512 rows. A core's 16 MiB have room for two blocks of each
+# operand, in addition to the float32 sums.
+SIZES = 1024, 1024  # for a product in bfloat16; float32 uses half the inner size
 SIZES_OF_OUTER = 512, 1024
 
 

@@ -1,6 +1,6 @@
 """Linear layers: weights, their initial values, products, activations and dropout.
 
-Functions of a Flax module that has a `Config`: they create its parameters.
+The functions take a Flax module that has a `Config`, and create its parameters.
 """
 
 import functools
@@ -22,15 +22,27 @@ STREAM = ("batch", "length", None)  # logical axes of the residual stream
 
 
 def linear(module, name, x, shape, axes, init=None, inputs=1, slots_last=False, scale=1.0):
-    """Returns x times a weight, contracting its first `inputs` axes, plus a bias if it has one,
-    and times `scale`; `slots_last`: as in `project`."""
+    """Returns `scale` times the linear layer of x: the product with a weight, plus a bias if any.
+
+    Args:
+      module: the Flax module that gets the parameters.
+      name: name of the weight.
+      x: input, whose last `inputs` axes are contracted.
+      shape: shape of the weight, input axes first.
+      axes: logical axes of the weight.
+      init: initializer of the weight. None: `weights(config)`.
+      inputs: number of input axes.
+      slots_last: whether the product is computed and saved as the matrix columns × slots.
+      scale: factor of the result.
+    """
     c = module.config
     bias = None
     kernel = module.param(name, partitioned(init or weights(c), *axes), shape)
     if c.biases or (c.qkv_biases and name in ("query", "key", "value")):
         zeros = partitioned(nn.initializers.zeros, *axes[inputs:])
         bias = module.param(f"{name}_bias", zeros, shape[inputs:])
-    # What has fewer numbers is scaled: the weights, but the result of few slots, as in decoding.
+    # The smaller array is scaled: usually the weights, but the result if x has few slots, as in
+    # decoding.
     scales_weights = math.prod(x.shape[:-inputs]) > math.prod(shape[:inputs])
     if scale != 1 and scales_weights:
         kernel, bias = jax.tree.map(lambda parameter: parameter * scale, (kernel, bias))
@@ -41,19 +53,20 @@ def linear(module, name, x, shape, axes, init=None, inputs=1, slots_last=False, 
 def project(x, kernel, axes=1, slots_last=False, bias=None):
     """Contracts the last `axes` axes of x with the first of the kernel, and adds a bias.
 
-    As a product of two matrices, since XLA's CPU gradient of one with more axes copies both
-    operands: 1.3 to 1.7 times as long. With `slots_last` it is computed, and saved for the
-    gradient, as the matrix columns × slots.
+    The product is computed with two matrices. With more axes, XLA's gradient on CPU copies both
+    operands, and takes 1.3 to 1.7 times as long. With `slots_last`, the product is computed, and
+    saved for the gradient, as the matrix columns × slots.
     """
     rows = x.shape[:-axes]
     columns = kernel.shape[axes:]
     inputs = math.prod(kernel.shape[:axes])
-    # Where slots are sharded, XLA would gather them to join them with rows.
+    # Sharded slots are not joined with the rows, since XLA would gather them.
     apart = len(rows) > 1 and num_shards("length", rows[1]) > 1
     x = x.reshape(*(rows if apart else (-1,)), inputs)
     kernel = kernel.reshape(inputs, -1)
-    # By heads, in the shape before or after, XLA for TPUs would compute gradients with columns of
-    # 64 for a matrix unit of 128. The kernels of attention write theirs with slots last.
+    # The gradients of matrices are computed whole. For separate heads, XLA for TPUs would compute
+    # them with 64 columns, half of the matrix unit. Attention kernels write their gradients with
+    # slots last.
     if axes > 1 and not apart:
         x = with_whole_gradient(x.T).T
     if len(columns) > 1:
@@ -114,8 +127,11 @@ def _bfloat16_einsum(spec, a, b):
 
 
 def _with_bias(y_CxN, bias_C):
-    """Returns the columns y of a product plus their bias, of which XLA for TPUs computes the
-    gradient as a product: a sum over the last axis takes six times as long."""
+    """Returns the columns y of a product plus their bias.
+
+    On TPUs the gradient of the bias is computed as a matrix product, since a sum over the last axis
+    takes six times as long.
+    """
     return _with_bias_on_tpus(y_CxN, bias_C) if platform() == "tpu" else y_CxN + bias_C[:, None]
 
 
@@ -136,8 +152,10 @@ _with_bias_on_tpus.defvjp(lambda y, bias: (y + bias[:, None], None), _gradient_o
 
 
 def with_whole_gradient(x):
-    """Returns x, whose gradient XLA for TPUs computes once, in the shape of x, and then uses: else
-    it may compute it anew, and more slowly, within each product that takes it."""
+    """Returns x. XLA for TPUs computes its gradient once, in the shape of x.
+
+    Without this, XLA may recompute the gradient, more slowly, in each product that uses it.
+    """
     return _with_whole_gradient(x) if platform() == "tpu" else x
 
 
@@ -152,10 +170,10 @@ _with_whole_gradient.defvjp(
 
 
 def on_slots_last(function, x_BxTxHxd):
-    """Returns what a function gives for x as [H, d, B T], in this shape, as [B, T, H, d].
+    """Applies a function to x in the shape [H, d, B T], and returns [B, T, H, d].
 
-    The kernels of fused attention for TPUs take and write it so: what is computed of [B, T, H, d]
-    the compiler would copy before and after.
+    The kernels of fused attention for TPUs read and write this shape. The compiler would copy
+    arrays that are computed as [B, T, H, d] before and after the kernels.
     """
     rows, slots, heads, width = x_BxTxHxd.shape
     x_HxdxBT = x_BxTxHxd.reshape(rows * slots, -1).T.reshape(heads, width, -1)
@@ -169,14 +187,14 @@ def activated(activations, projections):
 
 
 def broadcast(x, like):
-    """Returns x with leading axes of 1 up to the rank of `like`: promotion may be an error."""
+    """Returns x with leading axes of 1 up to the rank of `like`, for strict rank promotion."""
     return x.reshape((1,) * (like.ndim - x.ndim) + x.shape)
 
 
 def dropout(module, x, over=-2, names=STREAM):
-    """Applies dropout; with `dropout_shared` one draw is shared along the axis `over`.
+    """Applies dropout, with one draw for the axis `over` if the model has `dropout_shared`.
 
-    Off unless `apply` was given a 'dropout' key. `names`: the logical axes of x.
+    Dropout is off unless `apply` got a 'dropout' key. `names` are the logical axes of x.
     """
     rate = module.config.dropout_rate
     if not rate or not module.has_rng("dropout"):
@@ -189,32 +207,37 @@ def dropout(module, x, over=-2, names=STREAM):
 
 
 def inner_dropout(module, x, names=STREAM):
-    """Applies dropout where the model has it inside of its MLPs and after its last norm."""
+    """Applies dropout if the model has `dropout_inside`."""
     return dropout(module, x, names=names) if module.config.dropout_inside else x
 
 
 def _bernoulli(key, p, shape, names):
-    """Returns `jax.random.bernoulli`. Of an accelerator's own bits each device draws its part: XLA
-    would have each draw all."""
+    """Returns `jax.random.bernoulli` with this key, probability and shape.
+
+    With an accelerator's random bits ("rbg"), each device draws only its part. XLA would draw all
+    numbers on each device.
+    """
     mesh = jax.sharding.get_abstract_mesh()
     if jax.random.key_impl(key) != "rbg" or mesh.empty or mesh.size == 1:
         return jax.random.bernoulli(key, p, shape)
     spec = spec_of(names, shape, mesh)
     axes = [mesh_axes(entry) for entry in spec]
-    own = [n // math.prod(mesh.shape[a] for a in mesh_names) for n, mesh_names in zip(shape, axes)]
+    local = [
+        n // math.prod(mesh.shape[a] for a in mesh_names) for n, mesh_names in zip(shape, axes)
+    ]
 
     def on_device(data):
         key = jax.random.wrap_key_data(data, impl="rbg")
         for axis in itertools.chain(*axes):
             key = jax.random.fold_in(key, jax.lax.axis_index(axis))
-        return jax.random.bernoulli(key, p, own)
+        return jax.random.bernoulli(key, p, local)
 
     drawn = jax.shard_map(on_device, in_specs=P(), out_specs=spec, check_vma=False)
     return drawn(jax.random.key_data(key))
 
 
 def embedding_weights(c: Config):
-    """Returns the initializer of an embedding: of variance 1, or of deviation `init_stddev`."""
+    """Returns the initializer of an embedding, with variance 1 or deviation `init_stddev`."""
     return nn.initializers.normal(1.0 if c.init_stddev is None else c.init_stddev)
 
 
@@ -226,9 +249,9 @@ def weights(
     to_stream=False,
     batch_axis=(),
 ):
-    """Returns the initializer of a weight: of variance 1 / inputs, or of deviation `init_stddev`.
+    """Returns the initializer of a weight, with variance 1 / inputs or deviation `init_stddev`.
 
-    `batch_axis`: axes along which one array holds several weights.
+    `batch_axis` are axes along which an array holds several weights.
     """
     if c.init_stddev is None:
         return nn.initializers.variance_scaling(

@@ -212,7 +212,7 @@ def masked_autoencoder(vocab_size, heads=("vocabulary", "restored"), **encoder_s
     if config.embedding_dim is not None:
         raise ValueError(
             f"Got embedding_dim={config.embedding_dim}, expected None: the decoder reads token "
-            "embeddings beside the encoder's states, which are as wide as emb_dim."
+            "embeddings together with the encoder's states, whose width is emb_dim."
         )
     layer = dataclasses.replace(config, num_encoder_layers=1, num_experts=0)
 

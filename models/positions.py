@@ -1,10 +1,10 @@
-"""Positions within a document, as a Transformer's layers take them.
+"""Positions within a document, in the forms that a Transformer's layers use.
 
-    relative   T5's learned bias on attention scores, by the distance of key and query
+    relative   T5's learned bias on attention scores, by the distance between key and query
     rotary     rotations of queries and keys (RoPE)
-    sinusoids  added to embeddings; here of positions within a blank
+    sinusoids  added to embeddings; used for positions within a blank
 
-Learned positions are a table beside the token embedding: `models.transformer`. Letters as there.
+Learned positions are an embedding table in `models.transformer`, which also defines the letters.
 """
 
 import math
@@ -27,12 +27,13 @@ class RelativeBias(nn.Module):
     """T5's bias on attention scores, by the bucket of `key index - query index`: [H, T, T].
 
     An index is a slot of the row. Documents packed in a row are contiguous and do not attend to
-    each other, so slots differ by as much as positions within a document do.
+    each other, so the difference of slots is the difference of positions.
 
-    Without a length: by difference, from -MAX_DISTANCE to MAX_DISTANCE, [H, D]; `bias_at` looks up
-    those of queries in any slots.
+    Without a length, the result is [H, D], the bias by difference from -MAX_DISTANCE to
+    MAX_DISTANCE. `bias_at` looks up the bias of queries in any slots.
 
-    Initially small and random; with `init_locality` s in favor of near keys, see `local_biases`.
+    The bias is initially small and random. `init_locality` adds a preference for near keys, see
+    `local_biases`.
     """
 
     config: Config
@@ -48,8 +49,9 @@ class RelativeBias(nn.Module):
             init = lambda *args: random(*args) + near_HxN  # noqa: E731
         init = partitioned(init, "heads", "relpos_buckets")
         table_HxN = self.param("table", init, (heads, NUM_BUCKETS))
-        # One value per distance, 0 1 … T-1 -T … -1; row i of the bias is that list rotated right
-        # by i. Gathering T × T entries of the table would cost as large a scatter in the gradient.
+        # The list has one value per distance, 0 1 … T-1 -T … -1. Row i of the bias is the list
+        # rotated right by i. A gather of T × T entries would need a scatter of that size in the
+        # gradient.
         distances = np.arange(-MAX_DISTANCE, MAX_DISTANCE + 1)
         if length is not None:
             distances = np.r_[0:length, -length:0]
@@ -60,17 +62,21 @@ class RelativeBias(nn.Module):
 
 
 def local_biases(heads, strength, bidirectional):
-    """Returns biases by bucket with which heads begin to attend to near keys: NumPy float32 [H, N].
+    """Returns initial biases by bucket that prefer near keys: NumPy float32 [H, N].
 
         local_biases(4, 2.0, True)[:, relative_position_buckets(np.array([-2, -1, 0, 1, 2]), True)]
-        # [[-2, 0, -2, -4, -6], [-6, -4, -2, 0, -2], [0, -.5, -1, -1.5, -2], [-2, -1.5, -1, -.5, 0]]
+        # [[-2, 0, -2, -4, -6], [-6, -4, -2, 0, -2], [0, -0.5, -1, -1.5, -2],
+        #  [-2, -1.5, -1, -0.5, 0]]
 
-    Head 0 prefers the key just before the query, head 1 the one just after it, the next two those
-    two slots away, and so on; where all keys are before the query, head h the one h + 1 slots
-    before. A slot farther from there costs the first two heads `strength`, each later pair a
-    quarter of it, but 8 at most, so that training can bring back any key. Heads that begin as a
-    convolution are those of ConViT (d'Ascoli et al. 2021, arXiv:2103.10697), penalties that grow
-    with the distance ALiBi's (Press et al. 2022, arXiv:2108.12409).
+    Head 0 prefers the key just before the query, and head 1 the key just after it. Heads 2 and 3
+    prefer the keys two slots away, and so on. If all keys are before the query, head h prefers the
+    key h + 1 slots before it.
+
+    Each slot of distance from the preferred key costs the first two heads `strength`, and each
+    later pair of heads a quarter of the pair before. The penalty is at most 8, so that training can
+    recover any key. ConViT also initializes heads as a convolution (d'Ascoli et al. 2021,
+    arXiv:2103.10697). ALiBi has penalties that grow with the distance (Press et al. 2022,
+    arXiv:2108.12409).
     """
     pair, second = np.divmod(np.arange(heads), 2)
     preferred_H = np.where(second, 1, -1) * (pair + 1) if bidirectional else -1 - np.arange(heads)
@@ -83,7 +89,7 @@ def local_biases(heads, strength, bidirectional):
 
 
 def rotated_right(values_HxN, rows):
-    """Returns [H, rows, N - 1], whose row i is the list rotated right by i without its last.
+    """Returns [H, rows, N - 1]: row i is the list rotated right by i, without its last value.
 
     rotated_right(jnp.array([[0, 1, 2, 3]]), 3)     # [[[0, 1, 2], [3, 0, 1], [2, 3, 0]]]
     """
@@ -93,9 +99,9 @@ def rotated_right(values_HxN, rows):
 
 
 def bias_at(bias_HxD, slots_BxT, keys):
-    """Returns the bias of queries in these slots on keys 0, 1, …, `keys` - 1: [B, H, T, S].
+    """Returns the bias [B, H, T, S] of queries in these slots on keys 0, 1, …, `keys` - 1.
 
-    The last bucket begins before MAX_DISTANCE, so farther keys share its bias.
+    The last bucket starts before MAX_DISTANCE, so all farther keys share its bias.
     """
     distances_BxTxS = jnp.arange(keys)[None, None] - slots_BxT[..., None]
     nearest = jnp.clip(distances_BxTxS, -MAX_DISTANCE, MAX_DISTANCE) + MAX_DISTANCE
@@ -108,9 +114,9 @@ def relative_position_buckets(distances, bidirectional):
         relative_position_buckets(np.array([0, -1, -15, -16, -127, -900]), False)
         # [0, 1, 15, 16, 31, 31]
 
-    Near distances have a bucket each, far ones share logarithmic buckets up to MAX_DISTANCE.
-    Bidirectional: half of the buckets are for keys ahead of the query. Otherwise all keys ahead
-    share bucket 0 with the query itself.
+    Small distances have a separate bucket each. Large distances up to MAX_DISTANCE share
+    logarithmic buckets. If bidirectional, half of the buckets are for keys after the query.
+    Otherwise all keys after the query share bucket 0 with the query itself.
     """
     buckets = NUM_BUCKETS
     ahead = np.zeros_like(distances)
@@ -121,7 +127,7 @@ def relative_position_buckets(distances, bidirectional):
     else:
         distances = np.maximum(-distances, 0)
     exact = buckets // 2
-    # The epsilon keeps powers of two, where the logarithm is a whole number, from falling short.
+    # The epsilon keeps powers of two, whose logarithm is a whole number, in the right bucket.
     far = np.log(np.maximum(distances, 1) / exact + 1e-7) / math.log(MAX_DISTANCE / exact)
     far = np.minimum(exact + (far * (buckets - exact)).astype(int), buckets - 1)
     return ahead + np.where(distances < exact, distances, far)
@@ -146,10 +152,10 @@ def rotary_frequencies(width, theta, scaling=None):
         rotary_frequencies(4, 10_000.0)            # [1, 0.01]
         rotary_frequencies(4, 10_000.0, (2.0,))    # [0.5, 0.005]
 
-    `scaling`: (factor,) divides all of them. (factor, low, high, length) is LLaMA 3.1's: those that
-    turn fewer than `low` times within `length` positions are divided by the factor, those that turn
-    more than `high` times stay, and between them the mix is linear in the number of turns
-    (arXiv:2407.21783; Meta's reference code).
+    A scaling of (factor,) divides all frequencies by the factor. A scaling of (factor, low, high,
+    length) is that of LLaMA 3.1 (arXiv:2407.21783; Meta's reference code). Frequencies with fewer
+    than `low` turns within `length` positions are divided by the factor. Frequencies with more than
+    `high` turns do not change. Between them, the mix is linear in the number of turns.
     """
     frequencies = theta ** -(np.arange(0, width, 2, dtype=np.float32) / width)
     if scaling is None:
@@ -164,7 +170,7 @@ def rotary_frequencies(width, theta, scaling=None):
 
 
 def rotate(x_BxTxHxd, rotation):
-    """Rotates the pairs (i, i + d/2): the 'rotate-half' order of published LLaMA weights."""
+    """Rotates the pairs (i, i + d/2), in the 'rotate-half' order of published LLaMA weights."""
     cos, sin = rotation
     a, b = jnp.split(x_BxTxHxd.astype(jnp.float32), 2, axis=-1)
     rotated = jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
@@ -172,10 +178,10 @@ def rotate(x_BxTxHxd, rotation):
 
 
 def rotate_slots_last(x_BxTxHxd, rotation):
-    """Returns what `rotate` does, computed as [H, d, B T].
+    """Returns the result of `rotate`, computed with the axes [H, d, B T].
 
-    The two of a pair change places by a reversal of halves, P = 2, which XLA for TPUs computes
-    with the rest; it would pad halves that are joined.
+    The members of a pair are swapped by reversing an axis of the halves, P = 2, which XLA for TPUs
+    fuses with the other operations. XLA would pad the halves if they were concatenated.
     """
     cos_RxBT, sin_RxBT = (x.reshape(-1, x.shape[-1]).T for x in rotation)
 

@@ -1,7 +1,7 @@
 """The logical names of the axes of arrays, and the mesh axes that shard them.
 
-Names are mapped to mesh axes by rules, which whoever trains has in force (`training.devices.mesh`).
-Without rules, or without a mesh, nothing is sharded.
+Rules, which training sets (`training.devices.mesh`), map these names to mesh axes. Without rules,
+or without a mesh, nothing is sharded.
 """
 
 import math
@@ -30,8 +30,8 @@ def spec_of(names: Names, shape: Sequence[int], mesh: Mesh | AbstractMesh, rules
 
         spec_of(("embed", "mlp"), (64, 6), mesh)      # P("fsdp", None), where tensor=4
 
-    Of several mesh axes for one axis, the last are left out until the others divide it. Mesh axes
-    of one device are left out.
+    If an axis has several mesh axes, the last ones are left out until the others divide its size.
+    Mesh axes with a single device are left out.
 
     Args:
       rules: pairs of a logical name and mesh axes; None: those in force.

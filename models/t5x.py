@@ -5,10 +5,11 @@
     params = nested(read_params(source, model))          # of models.trees
 
 A checkpoint is a directory. Its file `checkpoint` is msgpack as `flax.serialization` writes it,
-{"version": 3, "optimizer": {"target": parameters, "state": …}}, with small arrays in place. Larger
-ones are zarr folders beside it, `target.encoder.layers_0.attention.query.kernel`, and have a
-TensorStore spec in their place. The checkpoint does not describe its model: the caller does, with a
-file of `gin_configs/models` or by hand. The optimizer's state is not read, and may be absent.
+{"version": 3, "optimizer": {"target": parameters, "state": …}}. It contains small arrays. Larger
+arrays are zarr folders in the same directory, such as
+`target.encoder.layers_0.attention.query.kernel`, and the file has a TensorStore spec in their
+place. A checkpoint does not describe its model. The caller describes it, with a file of
+`gin_configs/models` or by hand. The optimizer's state is not read, and may be absent.
 
 Published checkpoints: https://t5x.readthedocs.io/en/latest/models.html. Names and layout:
 `t5x/checkpoints.py` and `t5x/examples/t5/network.py` of https://github.com/google-research/t5x.
@@ -256,7 +257,7 @@ def _folder_and_shape(path: Path, name: str, spec: Mapping) -> tuple[Path, tuple
     if spec["driver"] != "zarr" or stored in ("", ".", "..") or "/" in stored:
         raise ValueError(
             f"Got driver {spec['driver']!r} and path {stored!r} for {name} in {path / CHECKPOINT}, "
-            "expected 'zarr' and the name of a folder beside it, as T5X writes them."
+            "expected 'zarr' and the name of a folder next to it, as T5X writes them."
         )
     folder = path / stored
     if not (folder / ".zarray").is_file():
@@ -283,8 +284,8 @@ def _read_zarr(folder: Path, shape: tuple[int, ...]) -> np.ndarray:
             f"{folder} is damaged, or incomplete: {error} Download it again."
         ) from error
     raise ValueError(
-        f"Got {folder} of shape {stored.shape}, expected {shape}, as {CHECKPOINT} beside it says: "
-        "they are from different checkpoints. Download both again."
+        f"Got {folder} of shape {stored.shape}, expected {shape} as in the file {CHECKPOINT}: they "
+        "are from different checkpoints. Download both again."
     )
 
 

@@ -347,8 +347,8 @@ def test_killed_and_started_again(run_of, said, tmp_path):
         (
             "causal",
             ["a [MASK]", "--mode=mask"],
-            "a model that never learned to predict masks, expected one that masked_lm, "
-            "masked_next_token or masked_diffusion trained. This one was trained for mode "
+            "a model that never learned to predict masks, expected a model that masked_lm, "
+            "masked_next_token or masked_diffusion trained. This model was trained for mode "
             "'continue': use that, 'next'",
         ),
         ("prefix", ["a [MASK]", "--mode=unmask"], "trained for mode 'complete': use that, 'next'"),
@@ -378,7 +378,7 @@ def test_killed_and_started_again(run_of, said, tmp_path):
         ("causal", ["a", "--max_new=0"], "max_new must be a whole number of at least 1, got 0"),
         ("causal", ["a", "--own_drafts"], "ahead"),
         ("causal", ["--file=none.jsonl", "--out=out.jsonl"], "There is no file none.jsonl"),
-        ("masked", ["a", "--score", "--target=b"], "predicts masks scores texts by themselves"),
+        ("masked", ["a", "--score", "--target=b"], "predicts masks scores texts without a context"),
         ("spans", ["a", "--score"], "no text before it"),
         ("masked", ["a", "--beams=1"], "Got --beams in mode 'mask', which does not use it"),
         ("causal", ["a", "--steps=-4"], "Got --steps in mode 'continue', which does not use it"),
@@ -459,7 +459,7 @@ def test_a_draft_model_of_another_vocabulary_or_layout(run_of, capsys, tmp_path,
     other = write_run(tmp_path, "decoder", "causal_lm", vocabulary=ids)
     causal = f"--run={run_of('causal')}"
     said = fails(capsys, causal, "a", f"--draft={other}")
-    assert "Got a draft model with another vocabulary than the model's" in said
+    assert "Got a draft model whose vocabulary differs from the model's" in said
     said = fails(capsys, causal, "a", f"--draft={run_of('spans')}")
     assert "draft model of layout 'encoder_decoder' for a model of layout 'decoder'" in said
     monkeypatch.setenv("HOME", str(tmp_path))  # where copies of buckets are
@@ -490,7 +490,7 @@ def test_files_that_cannot_be_answered(run_of, capsys, tmp_path):
         assert not (tmp_path / "out.jsonl").exists()
     file.write_text('{"text": "a"}\n')
     (tmp_path / "out.jsonl").write_text('{"text": "b", "answer": "c"}\n')
-    assert "out.jsonl:1 is no answer to line 1" in fails(capsys, *ask)
+    assert "out.jsonl:1 is not an answer to line 1" in fails(capsys, *ask)
     assert (tmp_path / "out.jsonl").read_text() == '{"text": "b", "answer": "c"}\n'
 
 

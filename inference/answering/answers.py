@@ -3,8 +3,8 @@
     answer(trained, "infill", [{"text": "Thank you <extra_id_0> me."}])
     # [{"filled": "Thank you for inviting me.", "blanks": [" for inviting"], "log_prob": -3.1}]
 
-Items are dicts with a "text" (or "prefix" and "suffix", or "text" and "second"), answers are dicts
-that can be written as JSON.
+An item is a dict with a "text" (or "prefix" and "suffix", or "text" and "second"). An answer is a
+dict that can be written as JSON.
 """
 
 import dataclasses
@@ -22,21 +22,22 @@ from .masks import Order
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Settings of a mode, beside its items."""
+    """Settings of a mode, the same for all items."""
 
     decoding: Decoding = Decoding()
-    draft: Draft | None = None  # a smaller model for speculative decoding
-    denoiser: str | None = None  # the mode token that is put before the text, such as UL2's "R"
-    top: int = 5  # guesses for each mask or next token, or classes of each text
-    steps: int | None = None  # of unmasking, a text or a block; None: one for each mask
-    order: Order = "confidence"  # of unmasking
-    pooling: Pooling | None = None  # of embeddings
-    second: bool = False  # embeddings of second texts, of two towers
-    own: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # those of `Mode.arguments`
-    numbers: Sequence[int] | None = None  # of the items in a file; `answer` sets them
-    on_text: Callable[[str], None] | None = None  # called with the answer so far of a single item
+    draft: Draft | None = None  # smaller model for speculative decoding
+    denoiser: str | None = None  # mode token before the text, such as UL2's "R"
+    top: int = 5  # number of guesses for each mask or next token, or of classes for each text
+    # Number of steps of unmasking, for each text or block. None: the number of masks.
+    steps: int | None = None
+    order: Order = "confidence"  # order of unmasking
+    pooling: Pooling | None = None  # how to pool hidden states into an embedding
+    second: bool = False  # whether two towers embed texts as the second text of a pair
+    own: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # values of `Mode.arguments`
+    numbers: Sequence[int] | None = None  # numbers of the items in a file, set by `answer`
+    on_text: Callable[[str], None] | None = None  # called with the partial answer of a single item
     on_batch: Callable[[int], None] | None = None  # called with the number of items answered
-    on_drafts: Callable[[DraftCounts], None] | None = None  # called with counts of drafts
+    on_drafts: Callable[[DraftCounts], None] | None = None  # called with the counts of drafts
 
 
 def answer(
@@ -46,10 +47,19 @@ def answer(
     options: Options = Options(),  # noqa: B008
     numbers: Sequence[int] | None = None,
 ) -> list[dict]:
-    """Returns the mode's answer to each item. `numbers` of the items: see `generation.generate`.
+    """Returns the mode's answer to each item.
 
-    Raises ValueError for a mode that the model cannot have, an item without what the mode reads,
-    and texts that do not fit.
+    Args:
+      trained: the model.
+      mode: name of the mode, a key of `trained.MODES`.
+      items: dicts with the fields that the mode reads.
+      options: settings of the mode.
+      numbers: numbers of the items, which their random keys are derived from and error messages
+        name. None: 0, 1, … without names in messages.
+
+    Raises:
+      ValueError: The model does not support the mode, an item lacks a field that the mode reads, or
+        a text does not fit.
     """
     check_mode(trained, mode)
     if not items:
@@ -60,16 +70,16 @@ def answer(
 
 
 def each(items: Sequence, options: Options, make: Callable) -> list:
-    """Returns `make` of each item; its errors name the number of the item, if it has one."""
-    made = []
+    """Returns `make(item)` for each item. Errors name the item by its number, if it has one."""
+    results = []
     for i, item in enumerate(items):
         try:
-            made.append(make(item))
+            results.append(make(item))
         except ValueError as error:
             if options.numbers is None:
                 raise
             raise ValueError(f"Item {options.numbers[i] + 1}: {error}") from error
-    return made
+    return results
 
 
 def string_of(item: dict, name: str, otherwise: str | None = None) -> str:
@@ -86,7 +96,11 @@ def generated(
     options: Options,
     special: Sequence[int] | None = None,
 ) -> list[list[Answer]]:
-    """Returns the samples that the model generates for each prompt, see `generation.generate`."""
+    """Returns the samples that the model generates for each prompt, with these options.
+
+    `special` are the special tokens that an answer may have in addition to end-of-sequence; None
+    allows all but padding.
+    """
     return generate(
         trained,
         prompts,
@@ -101,7 +115,7 @@ def generated(
 
 
 def written_record(answers: Sequence[Answer]) -> dict:
-    """Returns the record of the samples of an answer."""
+    """Returns the record of an answer and its further samples."""
     first, *others = answers
     record = {"answer": first.text, "log_prob": first.log_prob, "ended": first.ended}
     if others:

@@ -39,10 +39,10 @@ def continue_blocks(
 
         continue_blocks(trained, ["import os"], order="random", temperature=1.0)
 
-    Blocks are counted from the beginning of the text; what it has of its last block is given. As
-    the paper of block diffusion does, each block is masked, written in an `order` of `unmask`, and
-    then kept in the KV cache (Arriola et al. 2025, arXiv:2503.09573, algorithm 2). An
-    encoder-decoder encodes the text anew before each block, and writes it with its decoder alone.
+    Blocks are counted from the beginning of the text, and the tokens that the text has of its last
+    block are kept. As in the paper of block diffusion, each block is masked, written in an `order`
+    of `unmask`, and then stored in the KV cache (Arriola et al. 2025, arXiv:2503.09573, algorithm
+    2). An encoder-decoder encodes the text again before each block, and only its decoder writes.
 
     Args:
       steps: of a block; None: one for each of its masks.

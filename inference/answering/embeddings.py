@@ -29,23 +29,30 @@ def embed(
     batch_size: int = 32,
     on_batch: Callable[[int], None] | None = None,
 ) -> np.ndarray:
-    """Returns f32[N, E]: the embedding of each text, of length 1.
+    """Returns the embedding of each text, f32[N, E], normalized to length 1.
 
-    Models whose loss read one state of a text (of contrastive objectives, of pairs, of classes)
-    pool as in training, and apply the head "embedding" if they have it; imported sentence models
-    pool as their files say. For other models it is the mean of the tokens' hidden states, unless
-    `pooling` says otherwise.
+    If the loss of training reads a single state of a text (contrastive objectives, pairs, classes),
+    the model pools as in training, and applies the head "embedding" if it has it. Imported sentence
+    models pool as their files say. Other models use the mean of the tokens' hidden states by
+    default.
 
-    `second`: the texts are the second ones of pairs, for the second of two towers.
+    Args:
+      trained: the model.
+      texts: the texts.
+      pooling: "first", "last" or "mean". None: the pooling of training, or else the mean.
+      second: whether the second of two towers reads the texts, as the second texts of pairs.
+      batch_size: number of rows of a batch.
+      on_batch: called after each batch with the number of texts that it embedded.
 
-    Raises ValueError for a text that is empty, or longer than the model's positions, and another
-    pooling than that of training.
+    Raises:
+      ValueError: A text is empty or longer than the model's positions, or `pooling` differs from
+        that of training.
     """
     prompt = prompt_form(trained, "embed")
     if prompt.pooling and pooling not in (None, prompt.pooling):
         raise ValueError(
-            f"Got pooling={pooling!r}, expected {prompt.pooling!r}, with which this model was "
-            "trained: leave it out."
+            f"Got pooling={pooling!r}, expected {prompt.pooling!r} as in the training of this "
+            "model: leave out the pooling."
         )
     run = jitted(_embed, trained.model, prompt.head, prompt.pooling or pooling or "mean")
     check_words(*texts)
@@ -70,7 +77,7 @@ def _embed(model, head, pooling, params, batch):
 def pooled(states_BxTxE, batch, pooling):
     """Returns the hidden state [B, E] of the "first" or "last" slot of each row, or their "mean".
 
-    They are states of the decoder, where the batch has one.
+    They are states of the decoder if the batch has a decoder.
     """
     stack = predicting_stack(batch)
     live_BxT = batch[f"{stack}_segment_ids"] > 0

@@ -23,7 +23,7 @@ from ..prompting.prompts import Prompt, batch_prompts, prompt_size, prompts_widt
 from ..prompting.windows import check_prompts
 from ..trained import Trained, allowed_token_mask, answer_opening, stop_ids
 
-CHUNK_SIZE = 16  # tokens between two checks for stop strings
+CHUNK_SIZE = 16  # number of tokens between two checks for stop strings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,22 +32,24 @@ class Decoding:
 
         Decoding(max_new=32, temperature=0.8, top_p=0.95, samples=4)
 
-    Raises ValueError for values out of range, and for values that exclude each other.
+    Raises:
+      ValueError: A value is out of range, or values exclude each other.
     """
 
-    max_new: Count = 64  # the most tokens of an answer
-    temperature: NonNegative = 0.0  # 0: greedy; this and the next four are those of `Sampling`
+    max_new: Count = 64  # maximum number of tokens of an answer
+    # This field and the next four are the fields of `Sampling`. Temperature 0 is greedy.
+    temperature: NonNegative = 0.0
     top_k: Count | None = None
     top_p: PositiveShare | None = None
     min_p: Share | None = None
     repetition_penalty: Positive = 1.0
-    beams: Count = 1  # width of the beam search; 1: no beam search
-    length_penalty: float = 1.0  # of the beam search
-    samples: Count = 1  # answers to each prompt; of a beam search its best ones
+    beams: Count = 1  # width of the beam search; 1 means no beam search
+    length_penalty: float = 1.0  # length penalty of the beam search
+    samples: Count = 1  # number of answers to each prompt; beam search returns its best
     stop_strings: tuple[str, ...] = ()  # an answer ends before the first of these
     seed: int = 0
-    batch_size: Count = 32  # rows
-    own_drafts: bool = False  # speculative decoding by the model's own heads for tokens ahead
+    batch_size: Count = 32  # number of rows of a batch
+    own_drafts: bool = False  # speculative decoding with the model's heads for tokens ahead
 
     def __post_init__(self):
         check_fields(self)
@@ -76,14 +78,14 @@ class Decoding:
 
 
 class Answer(NamedTuple):
-    """One generated text."""
+    """A generated text."""
 
     text: str
-    tokens: list[int]  # without the stop id that ended it; with the tokens of a stop string
-    # Natural log-probability of its tokens, its stop id or stop string included; of a beam search,
-    # the beam's score.
+    tokens: list[int]  # tokens without a final stop id, but with the tokens of a stop string
+    # Natural log-probability of the tokens, including the stop id or stop string. In beam search,
+    # the score of the beam.
     log_prob: float
-    ended: bool  # by a stop id or a stop string, not by its length
+    ended: bool  # whether a stop id or a stop string ended the text, and not the maximum length
 
 
 class Draft(NamedTuple):
@@ -94,18 +96,19 @@ class Draft(NamedTuple):
 
 
 def draft_model(small: Trained, trained: Trained, number: int) -> Draft:
-    """Returns `small` as the draft model of `trained`, with `number` drafts a step.
+    """Returns `small` as a draft model for `trained`, with `number` drafts per step.
 
-    Raises ValueError where they differ in vocabulary or layout.
+    Raises ValueError if their vocabularies or layouts differ.
     """
     if small.ids != trained.ids:
         raise ValueError(
-            "Got a draft model with another vocabulary than the model's: expected the same one."
+            "Got a draft model whose vocabulary differs from the model's, expected the same "
+            "vocabulary: choose another draft model."
         )
     if small.model.layout != trained.model.layout:
         raise ValueError(
             f"Got a draft model of layout {small.model.layout!r} for a model of layout "
-            f"{trained.model.layout!r}: expected the same one."
+            f"{trained.model.layout!r}, expected the same layout: choose another draft model."
         )
     model, params = decoding_form(small.model, small.params)
     return Draft(model_drafter(model, number), params)
@@ -129,15 +132,23 @@ def generate(
         generate(trained, prompts, Decoding(max_new=8))[0][0].text
 
     Args:
-      draft: a draft model, for speculative decoding.
-      special: special tokens that an answer may have, in addition to end-of-sequence; None: all but
+      trained: the model.
+      prompts: the prompts, as `prompting.prompts` makes them.
+      decoding: settings of generation.
+      draft: draft model for speculative decoding.
+      special: special tokens that an answer may have, in addition to end-of-sequence. None: all but
         padding.
-      numbers: the numbers of the prompts, which their random keys are derived from; None: 0, 1, ….
-      on_text: called with the answer so far after each chunk of tokens, if there is one prompt.
+      numbers: numbers of the prompts, which their random keys are derived from. None: 0, 1, ….
+      on_text: called with the partial answer after each chunk of tokens, if there is a single
+        prompt.
       on_batch: called after each batch with the number of prompts that it answered.
       on_drafts: called after each batch of speculative decoding with its counts of drafts.
 
-    Raises and warns as `check_prompts` does, before any answer is generated.
+    Raises:
+      ValueError: A prompt does not fit the model's positions, or drafts cannot follow the rules of
+        the model. Nothing is generated then.
+
+    Warns if a prompt is longer than the rows of training.
     """
     ids = trained.ids
     model = trained.model
@@ -160,16 +171,16 @@ def generate(
     if on_text and not len(prompts) == decoding.samples == 1:
         on_text = None
 
-    def batch_of(some: list[Prompt]) -> Prompts:
-        width = prompts_width(model, some, decoding.max_new)
-        return batch_prompts(model.layout, some, ids, width)
+    def make_batch(rows: list[Prompt]) -> Prompts:
+        width = prompts_width(model, rows, decoding.max_new)
+        return batch_prompts(model.layout, rows, ids, width)
 
     def searched(chosen: list[int]) -> list[list[Answer]]:
-        some = [prompts[i] for i in chosen]
+        rows = [prompts[i] for i in chosen]
         best = beam_search(
             unrolled_model,
             params,
-            batch_of(some),
+            make_batch(rows),
             beams=decoding.beams,
             length_penalty=decoding.length_penalty,
             rules=trained.rules,
@@ -182,18 +193,20 @@ def generate(
                 )._replace(log_prob=float(scores[k]))
                 for k in range(decoding.samples)
             ]
-            for prompt, tokens, start, ends, scores in zip(some, *map(np.asarray, best))
+            for prompt, tokens, start, ends, scores in zip(rows, *map(np.asarray, best))
         ]
 
     def sampled(chosen: list[int]) -> list[list[Answer]]:
         samples = range(decoding.samples)
-        some = [prompts[i] for i in chosen for _ in samples]
-        keys = [numbers[i] * len(samples) + k for i in chosen for k in samples]
-        own = len(set(chosen)) * len(samples)  # rows; the others fill up the batch
+        repeated = [prompts[i] for i in chosen for _ in samples]
+        keys = numbered_keys(
+            decoding.seed, [numbers[i] * len(samples) + k for i in chosen for k in samples]
+        )
+        num_live = len(set(chosen)) * len(samples)  # further rows only fill up the batch
         answers: list[Answer] = []
-        for decoded in decoded_chunks(batch_of(some), numbered_keys(decoding.seed, keys), own):
-            rows = zip(some, *map(np.asarray, decoded))
-            # An answer that a stop string ended stays as it is while other rows continue.
+        for decoded in decoded_chunks(make_batch(repeated), keys, num_live):
+            rows = zip(repeated, *map(np.asarray, decoded))
+            # An answer that a stop string ended does not change while other rows continue.
             answers = [
                 old
                 if old and old.ended
@@ -210,28 +223,28 @@ def generate(
             on_text(answers[0].text)
         return [answers[i : i + len(samples)] for i in range(0, len(answers), len(samples))]
 
-    def decoded_chunks(batch: Prompts, keys, own: int) -> Iterator[Decoded]:
-        drawn = settings | dict(sampling=decoding.sampling, keys=keys)
+    def decoded_chunks(batch: Prompts, keys, num_live: int) -> Iterator[Decoded]:
+        kwargs = settings | dict(sampling=decoding.sampling, keys=keys)
         if draft is None:
-            drawn |= dict(rules=trained.rules, chunk_size=CHUNK_SIZE)
-            return decode_stream(unrolled_model, params, batch, **drawn)
-        decoded, counts = speculate(unrolled_model, params, *draft, batch, **drawn)
+            kwargs |= dict(rules=trained.rules, chunk_size=CHUNK_SIZE)
+            return decode_stream(unrolled_model, params, batch, **kwargs)
+        decoded, counts = speculate(unrolled_model, params, *draft, batch, **kwargs)
         if on_drafts:
-            on_drafts(DraftCounts(*(x[:own] for x in counts)))
+            on_drafts(DraftCounts(*(x[:num_live] for x in counts)))
         return iter([decoded])
 
-    rows_of_each = decoding.beams if decoding.beams > 1 else decoding.samples
+    rows_per_prompt = decoding.beams if decoding.beams > 1 else decoding.samples
     return in_batches(
         searched if decoding.beams > 1 else sampled,
         [prompt_size(model.layout, prompt) for prompt in prompts],
-        max(decoding.batch_size // rows_of_each, 1),
+        max(decoding.batch_size // rows_per_prompt, 1),
         on_batch,
     )
 
 
 def _check_no_rules(trained: Trained) -> None:
-    """Raises ValueError if a model's files have rules that drafts would not follow."""
-    followed = ("stop_ids", "early_stopping")  # the latter affects only beam search
+    """Raises ValueError if a model's files have rules that speculative decoding cannot follow."""
+    followed = ("stop_ids", "early_stopping")  # early_stopping affects only beam search
     broken = [
         f"{name}={value!r}"
         for name, value in trained.rules._asdict().items()
@@ -245,7 +258,7 @@ def _check_no_rules(trained: Trained) -> None:
 
 
 def _without_partial_stop(text: str, stop_strings: Sequence[str]) -> str:
-    """Returns the text without an end that may still become a stop string.
+    """Returns the text without an end that may be the start of a stop string.
 
     >>> _without_partial_stop("a = 1\\nd", ("\\ndef",))
     'a = 1'
@@ -261,9 +274,10 @@ def _answer(
     decoding: Decoding,
     log_probs: np.ndarray,
 ) -> Answer:
-    """Returns the text of tokens up to the first stop string, whose tokens count as the answer's.
+    """Returns the answer up to the first stop string.
 
-    `log_probs`: of each token, or one for all of them.
+    The tokens and the log-probability include the stop string. `log_probs` has the log-probability
+    of each token, or a single number for all tokens.
     """
     tokens = [int(x) for x in generated]
     ended = bool(tokens) and tokens[-1] in stop_ids(trained)

@@ -35,19 +35,26 @@ def insert(
     batch_size: int = 32,
     on_batch: Callable[[int], None] | None = None,
 ) -> list[Written]:
-    """Returns each text with up to `max_new` tokens inserted, wherever the model misses them.
+    """Returns each text with up to `max_new` inserted tokens, at positions that the model chooses.
 
         insert(trained, ["The cat the mat."], temperature=1.0)
 
-    A step draws a slot and a token together from the softmax over all of both, and ends a text that
-    the head "stop" gives a probability of 0.9 or more that nothing is missing (Patel et al. 2025,
-    arXiv:2505.05755). Each reads the whole text anew, with the logits of all slots in memory.
+    A step draws a slot and a token from their joint softmax (Patel et al. 2025, arXiv:2505.05755).
+    A text ends if the head "stop" gives a probability of 0.9 or more that nothing is missing. Each
+    step reads the whole text again, with the logits of all slots in memory.
 
     Args:
-      temperature: 0 takes the likeliest slot and token.
-      numbers: the numbers of the texts, which their random keys are derived from; None: 0, 1, ….
+      trained: the model.
+      texts: the texts.
+      max_new: maximum number of tokens to insert.
+      temperature: temperature of the draws. 0 takes the likeliest slot and token.
+      seed: seed of the draws.
+      numbers: numbers of the texts, which their random keys are derived from. None: 0, 1, ….
+      batch_size: number of rows of a batch.
+      on_batch: called after each batch with the number of texts that it answered.
 
-    Raises ValueError for more slots than the model has positions.
+    Raises:
+      ValueError: A text with its insertions has more slots than the model has positions.
     """
     form = prompt_form(trained, "insert")
     ids = trained.ids

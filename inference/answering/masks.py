@@ -1,7 +1,7 @@
-"""Filling masks: the likeliest tokens of each mask, or all masks generated in turn.
+"""Filling masks: the likeliest tokens of each mask, or a text in which all masks are written.
 
     guesses = fill_masks(trained, ["The [MASK] sat on the mat."], top=5)
-    guesses[0][0][0]           # of the first text's first mask the likeliest: Guess(token, id, p)
+    guesses[0][0][0]           # the likeliest token of the first mask: Guess(token, id, p)
     unmask(trained, ["The [MASK] sat on the [MASK]."])           # a text
 
 Letters: B rows, T slots, K masks of a row, V ids.
@@ -32,15 +32,15 @@ from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
 from .ancestral import earlier_weights, masks_alone
 
-MASKS = ("[MASK]", "<mask>", "<|mask|>")  # in texts
-MASKED = ("mask", "unmask")  # modes with one prompt form: training for one is training for both
-# Orders in which the likeliest tokens can be written; "gibbs" draws each.
+MASKS = ("[MASK]", "<mask>", "<|mask|>")  # names of masks in texts
+MASKED = ("mask", "unmask")  # modes that share a prompt form: training prepares for both
+# Orders that support greedy writing; "gibbs" always draws tokens.
 LikeliestOrder = Literal[
     "confidence", "margin", "entropy", "left_to_right", "random", "mask_predict", "ancestral"
 ]
 Order = Literal[LikeliestOrder, "gibbs"]
 FillingMode = Literal["unmask", "denoise"]
-REWRITING = ("mask_predict", "gibbs")  # orders that write over what they have written
+REWRITING = ("mask_predict", "gibbs")  # orders that may overwrite written tokens
 
 
 class Guess(NamedTuple):
@@ -53,7 +53,8 @@ class Written(NamedTuple):
     """A text that a model has added tokens to."""
 
     text: str
-    ended: bool  # by end-of-sequence or because nothing is missing, not by its length
+    # Whether end-of-sequence or a complete text ended it, and not the maximum length.
+    ended: bool
 
 
 class Masked(NamedTuple):
@@ -64,9 +65,9 @@ class Masked(NamedTuple):
 
 
 def masked_text(trained: Trained, text: str, prompt: PromptForm) -> Masked:
-    """Returns a text with each "[MASK]" as the vocabulary's mask, in its prompt form.
+    """Returns the tokens of a text in its prompt form, with the vocabulary's mask for "[MASK]".
 
-    Raises ValueError for a text without a mask, or a vocabulary without one.
+    Raises ValueError if the text or the vocabulary has no mask.
     """
     mask = trained.ids.special("mask")
     name = trained.decode([mask])
@@ -86,17 +87,17 @@ def fill_masks(
     batch_size: int = 32,
     on_batch: Callable[[int], None] | None = None,
 ) -> list[list[list[Guess]]]:
-    """Returns for each mask of each text its `top` likeliest tokens, masks independently."""
+    """Returns the `top` likeliest tokens of each mask of each text, predicted independently."""
     prompt = prompt_form(trained, "mask")
-    read = [masked_text(trained, text, prompt) for text in texts]
-    check_texts(trained, [one.tokens for one in read])
+    masked_texts = [masked_text(trained, text, prompt) for text in texts]
+    check_texts(trained, [masked.tokens for masked in masked_texts])
     predict = jitted(_mask_logits, trained.model, prompt.head, prompt.shift)
     allowed_V = allowed_token_mask(trained.ids, trained.model.vocab_size, special=())
     first, end = trained.ids.text
     top = min(top, end - first)
 
     def guesses(chosen: list[int]) -> Iterator[list[list[Guess]]]:
-        rows = [read[i] for i in chosen]
+        rows = [masked_texts[i] for i in chosen]
         batch = batch_of(trained, [row.tokens for row in rows])
         slots_BxK = np.array([*itertools.zip_longest(*(x.masks for x in rows), fillvalue=0)]).T
         logits = predict(trained.params, batch, slots_BxK)
@@ -108,7 +109,8 @@ def fill_masks(
                 for _, ids_N, p_N in zip(row.masks, ids_KxN, p_KxN)
             ]
 
-    return in_batches(guesses, [len(one.tokens) for one in read], batch_size, on_batch)
+    sizes = [len(masked.tokens) for masked in masked_texts]
+    return in_batches(guesses, sizes, batch_size, on_batch)
 
 
 @checked
@@ -125,50 +127,58 @@ def unmask(
     batch_size: int = 32,
     on_batch: Callable[[int], None] | None = None,
 ) -> list[str]:
-    """Returns texts with all masks filled; nothing else of a text changes.
+    """Returns the texts with all masks filled. Other tokens do not change.
 
         unmask(trained, ["import [MASK], [MASK]"], order="mask_predict", steps=4)
         unmask(trained, ["import [MASK], [MASK]"], order="gibbs", steps=20, temperature=1.0)
         unmask(trained, ["import [MASK], [MASK]"], mode="denoise", steps=32)
 
-    The first five write each mask once, the others may write over what they have written:
+    The first five orders write each mask once. The other orders may overwrite written tokens:
 
-        confidence      a step writes its share of the masks, those with the most confident
-                        prediction first (Chang et al. 2022, arXiv:2202.04200; LLaDA's
-                        low-confidence remasking)
-        margin          the same, those first whose two likeliest tokens are furthest apart (Kim et
-                        al. 2025, arXiv:2502.06768)
-        entropy         the same, those first whose predictions have the least entropy (Ye et al.
-                        2025, Dream, arXiv:2508.15487)
-        left_to_right   the same, as the text reads
-        random          the same in any order: with temperature 1 and many steps it draws from the
-                        masked diffusion model itself
-        mask_predict    the first step writes all; each later one masks the tokens that were least
-                        probable, linearly fewer, and writes them anew given the others
+        confidence      a step writes an equal share of the masks, the most confident predictions
+                        first (Chang et al. 2022, arXiv:2202.04200; LLaDA's low-confidence
+                        remasking)
+        margin          the same, predictions with the largest margin between the two likeliest
+                        tokens first (Kim et al. 2025, arXiv:2502.06768)
+        entropy         the same, predictions with the least entropy first (Ye et al. 2025, Dream,
+                        arXiv:2508.15487)
+        left_to_right   the same, from left to right
+        random          the same, in a random order: with temperature 1 and many steps, a sample of
+                        the masked diffusion model
+        mask_predict    the first step writes all masks; each later step masks the least probable
+                        tokens, linearly fewer, and writes them again given the others
                         (Ghazvininejad et al. 2019, arXiv:1904.09324)
-        ancestral       a step goes back by an equal part of the diffusion's time: so many masks are
-                        written as its noise has less, by chance, and a model of `hybrid_diffusion`
-                        writes over what may be noise. With temperature 1 and many steps it draws
-                        from the model itself (von Rütte et al. 2025, arXiv:2503.04482); with 0 each
-                        prediction is its likeliest token
-        gibbs           a step visits all in a random order, and masks and draws one at a time given
-                        the others, a call of the model each (Wang and Cho 2019, arXiv:1902.04094)
+        ancestral       a step goes back by an equal part of the diffusion time, and writes a random
+                        number of masks that follows the noise schedule. A `hybrid_diffusion` model
+                        may also overwrite tokens that may be noise. With temperature 1 and many
+                        steps, the text is a sample of the model (von Rütte et al. 2025,
+                        arXiv:2503.04482). With temperature 0, predictions are greedy
+        gibbs           a step visits all masks in a random order. It masks and draws one token at a
+                        time given the others, with a call of the model each (Wang and Cho 2019,
+                        arXiv:1902.04094)
 
     Args:
-      mode: "denoise" for a model that learned from random tokens. Each mask begins as a random
-        token of text, and a step may write over any of them, in the order "ancestral" (Sahoo et
-        al. 2025, arXiv:2506.10892).
-      steps: their number; None: one for each mask of the text.
-      temperature: 0 takes the likeliest token of each mask.
-      numbers: the numbers of the texts, which their random keys are derived from; None: 0, 1, ….
+      trained: the model.
+      texts: texts with "[MASK]".
+      mode: "denoise" for a model that learned from random tokens. Each mask starts as a random
+        token of text, and a step may overwrite any of them, in the order "ancestral" (Sahoo et al.
+        2025, arXiv:2506.10892).
+      steps: number of steps. None: the number of masks of the text.
+      order: order in which the masks are written.
+      temperature: temperature of the draws. 0 takes the likeliest token of each mask.
+      seed: seed of the draws.
+      numbers: numbers of the texts, which their random keys are derived from. None: 0, 1, ….
+      batch_size: number of rows of a batch.
+      on_batch: called after each batch with the number of texts that it answered.
 
-    Raises ValueError for a text without a mask, and for "gibbs" with temperature 0.
+    Raises:
+      ValueError: A text has no mask, or `order` is "gibbs" with temperature 0.
     """
     prompt = prompt_form(trained, mode)
-    read = [masked_text(trained, text, prompt) for text in texts]
-    found = write_masks(
+    masked_texts = [masked_text(trained, text, prompt) for text in texts]
+    written_tokens = write_masks(
         trained,
-        read,
+        masked_texts,
         mode=mode,
         steps=steps,
         order=order,
@@ -179,7 +189,7 @@ def unmask(
         on_batch=on_batch,
     )
     answers = []
-    for row, written_K in zip(read, found):
+    for row, written_K in zip(masked_texts, written_tokens):
         tokens = np.array(row.tokens)
         tokens[row.masks] = written_K
         last = len(row.tokens) - len(prompt.after)
@@ -201,14 +211,17 @@ def write_masks(
     batch_size: int = 32,
     on_batch: Callable[[int], None] | None = None,
 ) -> list[list[int]]:
-    """Returns the tokens written into the masks of each row; for the arguments see `unmask`."""
+    """Returns the tokens written into the masks of each row.
+
+    `rows` are tokens with masks; `unmask` describes the other arguments.
+    """
     order = "ancestral" if mode == "denoise" else order
     check_order(order, temperature)
     prompt = prompt_form(trained, mode)
     ids = trained.ids
     check_texts(trained, [row.tokens for row in rows])
     numbers = range(len(rows)) if numbers is None else numbers
-    how = Unmasking(
+    unmasking = Unmasking(
         order=order,
         sampled=bool(temperature),
         noise=prompt.noise,
@@ -216,15 +229,15 @@ def write_masks(
         text=ids.text,
         random=mode == "denoise",
     )
-    run = jitted(_unmask, trained.model, prompt.head, prompt.shift, how)
+    run = jitted(_unmask, trained.model, prompt.head, prompt.shift, unmasking)
     allowed_V = allowed_token_mask(ids, trained.model.vocab_size, special=())
 
     def filled(chosen: list[int]) -> Iterator[list[int]]:
-        some = [rows[i] for i in chosen]
-        batch = batch_of(trained, [row.tokens for row in some])
-        total_B = np.array([len(row.masks) for row in some], np.int32)
-        slots_BxK = np.zeros((len(some), padded_length(int(total_B.max()))), np.int32)
-        for slots_K, row in zip(slots_BxK, some):
+        batch_rows = [rows[i] for i in chosen]
+        batch = batch_of(trained, [row.tokens for row in batch_rows])
+        total_B = np.array([len(row.masks) for row in batch_rows], np.int32)
+        slots_BxK = np.zeros((len(batch_rows), padded_length(int(total_B.max()))), np.int32)
+        for slots_K, row in zip(slots_BxK, batch_rows):
             slots_K[: len(row.masks)] = row.masks
         masks = MaskSlots(
             slots_BxK,
@@ -240,20 +253,20 @@ def write_masks(
 
 
 def check_order(order: Order, temperature: float) -> None:
-    """Raises ValueError for an order that draws its tokens, without a temperature."""
+    """Raises ValueError if the order draws tokens and the temperature is 0."""
     if order == "gibbs" and not temperature:
         raise ValueError(
-            "Got order='gibbs' with temperature=0, which takes the likeliest tokens, expected some "
-            "to draw them: set a temperature above 0, such as 1."
+            "Got order='gibbs' with temperature=0, expected a temperature at which tokens are "
+            "drawn: set a temperature above 0, such as 1."
         )
 
 
 class MaskSlots(NamedTuple):
     """The masks of a batch of rows."""
 
-    slots: Any  # i32[B, K], from which their random keys are derived
-    asked: Any  # bool[B, K]: the masks that there are; the first ones of each row
-    steps: Any  # i32[B]: in how many steps a row is written
+    slots: Any  # i32[B, K]: slots of the masks, which their random keys are derived from
+    asked: Any  # bool[B, K]: True for masks, which come first, and False for padding
+    steps: Any  # i32[B]: number of steps in which a row is written
     keys: Any  # a random key for each row
 
     @property
@@ -262,33 +275,39 @@ class MaskSlots(NamedTuple):
 
 
 class Unmasking(NamedTuple):
-    """How masks are written: in which order, from what, and against which noise."""
+    """How masks are written: the order, the initial tokens and the noise."""
 
     order: Order
-    sampled: bool  # whether tokens are drawn; else the likeliest is taken
+    sampled: bool  # whether tokens are drawn; otherwise the likeliest token is written
     noise: Callable | None  # `PromptForm.noise`, for the order "ancestral"
-    mask: int
-    text: tuple[int, int]
-    random: bool = False  # whether masks begin as random text
+    mask: int  # id of the mask
+    text: tuple[int, int]  # first id of text, and the id after the last
+    random: bool = False  # whether masks start as random tokens of text
 
 
 def batch_of(trained: Trained, rows: Sequence[Sequence[int]], segment: int = 1) -> dict:
-    """Returns a batch with bidirectional attention for the model's stack; `segment` as of
-    `encoder_batch`."""
+    """Returns a batch with bidirectional attention for the model's stack.
+
+    `segment` is the segment id of all tokens, by which two towers distinguish the texts of a pair.
+    """
     if trained.model.layout == "decoder":
         width = padded_width(rows, trained.model.max_positions)
         return padded_rows("decoder", rows, width)[0]
     batch = encoder_batch(rows, trained.model.max_positions, segment)
-    if "generator" in trained.model.heads:  # ELECTRA samples at labeled slots: there are none
-        none = jnp.zeros((len(rows), 1), jnp.int32)
+    if "generator" in trained.model.heads:
+        # ELECTRA replaces tokens at labeled slots. In inference no slot is labeled.
+        zeros = jnp.zeros((len(rows), 1), jnp.int32)
         names = ("target_tokens", "target_slots", "loss_weights")
-        batch |= {f"encoder_{name}": none for name in names}
+        batch |= {f"encoder_{name}": zeros for name in names}
     return batch
 
 
 def states_and_head(outputs, head: str | None):
-    """Returns (hidden states [B, T, E], states -> logits) of a head over ids, with the states of
-    its own stack if it has one, as ELECTRA's generator; None: the vocabulary projection."""
+    """Returns (hidden states [B, T, E], states -> logits) of a head over ids.
+
+    If the head has a separate stack, like ELECTRA's generator, these are the states of that stack.
+    None is the vocabulary projection.
+    """
     head = head or "vocabulary"
     states = outputs.hidden[head if head in outputs.hidden else "top"]
     return states, functools.partial(outputs.head, head)
@@ -302,44 +321,59 @@ def _mask_logits(model, head, shift, params, batch, slots_BxK):
 
 
 def _unmask(
-    model, head, shift, how: Unmasking, params, batch, masks: MaskSlots, allowed_V, temperature
+    model,
+    head,
+    shift,
+    unmasking: Unmasking,
+    params,
+    batch,
+    masks: MaskSlots,
+    allowed_V,
+    temperature,
 ):
     """Returns the tokens i32[B, K] written into the masks."""
     name = f"{'decoder' if model.layout == 'decoder' else 'encoder'}_input_tokens"
-    given_BxT = jnp.asarray(batch[name])
+    input_BxT = jnp.asarray(batch[name])
     rows_Bx1 = jnp.arange(masks.slots.shape[0])[:, None]
-    into_BxK = jnp.where(masks.asked, masks.slots, given_BxT.shape[1])  # beyond the row: dropped
+    # The slot of padding is beyond the row, so that its token is dropped.
+    slots_BxK = jnp.where(masks.asked, masks.slots, input_BxT.shape[1])
 
     def logits_of(tokens_BxK):
-        filled_BxT = given_BxT.at[rows_Bx1, into_BxK].set(tokens_BxK, mode="drop")
+        filled_BxT = input_BxT.at[rows_Bx1, slots_BxK].set(tokens_BxK, mode="drop")
         filled = batch | {name: filled_BxT}
         return _mask_logits(model, head, shift, params, filled, masks.slots)
 
-    return written(logits_of, masks, how, temperature, allowed_V)
+    return written(logits_of, masks, unmasking, temperature, allowed_V)
 
 
-def written(logits_of, masks: MaskSlots, how: Unmasking, temperature, allowed_V):
+def written(logits_of, masks: MaskSlots, unmasking: Unmasking, temperature, allowed_V):
     """Returns the tokens i32[B, K] that are written into masks, in an order of `unmask`.
 
     Args:
-      logits_of: tokens i32[B, K] of the masks, as far as they are written -> their logits
+      logits_of: function from the tokens i32[B, K] of the masks, written or not, to their logits
         f32[B, K, V].
+      masks: the masks of the rows.
+      unmasking: how masks are written.
+      temperature: temperature of the draws.
+      allowed_V: bool, the allowed-token mask.
     """
-    order = how.order
+    order = unmasking.order
 
     def allowed_logits(tokens_BxK):
         return jnp.where(allowed_V, logits_of(tokens_BxK), -1e30)
 
     if order == "ancestral":
-        return _back_in_time(allowed_logits, masks, how, temperature)
+        return _back_in_time(allowed_logits, masks, unmasking, temperature)
     total_B = masks.total
     calls_B = masks.steps * total_B if order == "gibbs" else masks.steps
 
     def predicted(s, tokens_BxK):
-        """Returns a token for each mask, i32[B, K], its probability f32[B, K], and f32[B, K] by
-        which the masks come first that have most of it."""
+        """Returns for each mask a token, its probability and its priority, each [B, K].
+
+        Masks with the highest priority are written first.
+        """
         logits = allowed_logits(tokens_BxK)
-        if how.sampled:
+        if unmasking.sampled:
             logits = logits / temperature
             keys_BxK = _slot_keys(masks, s, DRAW)
             chosen_BxK = jax.vmap(jax.vmap(jax.random.categorical))(keys_BxK, logits)
@@ -358,46 +392,48 @@ def written(logits_of, masks: MaskSlots, how: Unmasking, temperature, allowed_V)
             return chosen_BxK, p_BxK, _random(masks, s)
         return chosen_BxK, p_BxK, p_BxK
 
-    def call(s, so_far):
-        tokens_BxK, p_BxK = so_far
+    def call(s, carry):
+        tokens_BxK, p_BxK = carry
         if order == "mask_predict":
-            # All masks at first, then linearly fewer, those that were least probable.
+            # The first step writes all masks, later steps the least probable, linearly fewer.
             count_B = total_B * (masks.steps - s) // masks.steps
             now_BxK = masks.asked & (_rank(p_BxK, masks.asked) < count_B[:, None])
         elif order == "gibbs":
-            # The next mask by its random number; all come in turn.
+            # A call writes a single mask. Random numbers order the masks of a step.
             visit_BxK = _rank(_random(masks, s // total_B), masks.asked)
             now_BxK = masks.asked & (visit_BxK == (s % total_B)[:, None])
             now_BxK &= (s < calls_B)[:, None]
         else:
-            now_BxK = masks.asked & (tokens_BxK == how.mask)
-        tokens_BxK = jnp.where(now_BxK, how.mask, tokens_BxK)
-        chosen_BxK, sure_BxK, first_BxK = predicted(s, tokens_BxK)
+            now_BxK = masks.asked & (tokens_BxK == unmasking.mask)
+        tokens_BxK = jnp.where(now_BxK, unmasking.mask, tokens_BxK)
+        chosen_BxK, chosen_p_BxK, priority_BxK = predicted(s, tokens_BxK)
         if order not in REWRITING:  # all masks are spread over the steps as evenly as possible
             count_B = total_B * (s + 1) // masks.steps - total_B * s // masks.steps
-            now_BxK = now_BxK & (_rank(-first_BxK, now_BxK) < count_B[:, None])
+            now_BxK = now_BxK & (_rank(-priority_BxK, now_BxK) < count_B[:, None])
         tokens_BxK = jnp.where(now_BxK, chosen_BxK, tokens_BxK).astype(jnp.int32)
-        return tokens_BxK, jnp.where(now_BxK, sure_BxK, p_BxK)
+        return tokens_BxK, jnp.where(now_BxK, chosen_p_BxK, p_BxK)
 
     shape = masks.slots.shape
-    start = jnp.full(shape, how.mask, jnp.int32), jnp.zeros(shape, jnp.float32)
+    start = jnp.full(shape, unmasking.mask, jnp.int32), jnp.zeros(shape, jnp.float32)
     return lax.fori_loop(0, jnp.max(calls_B), call, start)[0]
 
 
-def _back_in_time(logits_of, masks: MaskSlots, how: Unmasking, temperature):
-    """Returns what `written` does, in the order "ancestral"."""
-    first, last = how.text
-    noise = how.noise or masks_alone
+def _back_in_time(logits_of, masks: MaskSlots, unmasking: Unmasking, temperature):
+    """Returns the tokens i32[B, K] written into masks in the order "ancestral"."""
+    first, last = unmasking.text
+    noise = unmasking.noise or masks_alone
 
     def drawn(key, logits_V, token, time, earlier):
-        if how.sampled:
+        if unmasking.sampled:
             p_V = jax.nn.softmax(logits_V / temperature)
         else:
             p_V = jax.nn.one_hot(most_likely(logits_V), logits_V.size)
-        weights_V = earlier_weights(p_V, token, how.mask, how.text, noise, time, earlier)
-        # What cannot have come about otherwise stays, as a token where the noise has masks alone.
-        found = jax.random.categorical(key, jnp.log(weights_V))
-        return jnp.where(jnp.any(weights_V > 0), found, token)
+        weights_V = earlier_weights(
+            p_V, token, unmasking.mask, unmasking.text, noise, time, earlier
+        )
+        # If no earlier id is possible, the token stays.
+        earlier_token = jax.random.categorical(key, jnp.log(weights_V))
+        return jnp.where(jnp.any(weights_V > 0), earlier_token, token)
 
     def step(s, tokens_BxK):
         time_B, earlier_B = (jnp.maximum(1 - n / masks.steps, 0.0) for n in (s, s + 1))
@@ -407,19 +443,19 @@ def _back_in_time(logits_of, masks: MaskSlots, how: Unmasking, temperature):
         drawn_BxK = jax.vmap(draw_row)(keys_BxK, logits, tokens_BxK, time_B, earlier_B)
         return jnp.where((s < masks.steps)[:, None], drawn_BxK, tokens_BxK).astype(jnp.int32)
 
-    start_BxK = jnp.full(masks.slots.shape, how.mask, jnp.int32)
-    if how.random:
+    start_BxK = jnp.full(masks.slots.shape, unmasking.mask, jnp.int32)
+    if unmasking.random:
         start_BxK = first + (_random(masks, 0) * (last - first)).astype(jnp.int32)
     return lax.fori_loop(0, jnp.max(masks.steps), step, start_BxK)
 
 
-# what a row's key of a call is split into
+# A row's key of a call is split into keys for two uses.
 DRAW = 0
 ORDER = 1
 
 
 def _slot_keys(masks: MaskSlots, call, use):
-    """Returns a key for each slot, [B, K]: no slot's depends on the padding of its row."""
+    """Returns a key for each slot, [B, K], which does not depend on the padding of its row."""
     call_B = jnp.broadcast_to(call, masks.keys.shape)
     split = jax.vmap(lambda key, s: jax.random.split(jax.random.fold_in(key, s))[use])
     fold_in = jax.vmap(jax.vmap(jax.random.fold_in, in_axes=(None, 0)))
@@ -427,10 +463,10 @@ def _slot_keys(masks: MaskSlots, call, use):
 
 
 def _random(masks: MaskSlots, call):
-    """Returns uniform numbers f32[B, K], which order the masks of each row."""
+    """Returns uniform random numbers f32[B, K], which order the masks of each row."""
     return jax.vmap(jax.vmap(jax.random.uniform))(_slot_keys(masks, call, ORDER))
 
 
 def _rank(numbers_BxK, among_BxK):
-    """Returns i32[B, K]: how many of a row's numbers, `among` these, come before each."""
+    """Returns i32[B, K]: the rank of each number among the numbers of its row in `among_BxK`."""
     return jnp.argsort(jnp.argsort(jnp.where(among_BxK, numbers_BxK, jnp.inf), 1), 1)

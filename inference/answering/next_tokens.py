@@ -26,17 +26,16 @@ def next_tokens(
     batch_size: int = 32,
     on_batch: Callable[[int], None] | None = None,
 ) -> list[list[Guess]]:
-    """Returns the `top` likeliest tokens after each text, of the whole distribution's probability.
+    """Returns the `top` likeliest tokens after each text, with their probabilities.
 
         next_tokens(trained, ["def f(x):", "import"], top=3)
         # [[Guess("\\n", 202, 0.81), …], [Guess(" os", 4219, 0.07), …]]
 
-    A text is read as in training: from left to right, or both ways by a model that was trained to
-    complete or answer it, whose next token begins the answer.
+    A text is read as in training: from left to right, or both ways if the model was trained to
+    complete or answer texts. In the second case the next token starts the answer. Do not end a text
+    with a space, since the space belongs to the next token.
 
-    Leave no space at its end: it belongs to the token that follows.
-
-    Raises ValueError for a text with blanks, and for one longer than the model's positions.
+    Raises ValueError if a text has blanks or is longer than the model's positions.
     """
     model = trained.model
     mode = writing_mode(trained)

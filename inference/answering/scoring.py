@@ -42,10 +42,13 @@ Tokens = Sequence[int] | np.ndarray
 
 
 class Scored(NamedTuple):
+    """The score of a text."""
+
     tokens: list[str]
-    log_probs: list[float]  # natural logarithms, of each token
-    bytes: int  # of the text in UTF-8, without names of blanks
-    exact: bool = True  # False: a pseudo-log-likelihood, which is no probability of the text
+    log_probs: list[float]  # natural log-probability of each token
+    bytes: int  # length of the text in UTF-8 bytes, without names of blanks
+    # Whether this is the log-probability of the text. False for a pseudo-log-likelihood.
+    exact: bool = True
 
     @property
     def log_prob(self) -> float:
@@ -63,20 +66,29 @@ def score(
     on_batch: Callable[[int], None] | None = None,
     denoiser: str | None = None,
 ) -> list[Scored]:
-    """Returns the log-probability of each pair's second text, given the first, which may be "".
+    """Returns the log-probability of the second text of each pair, given the first text.
 
-    The first text is the prompt, after the mode token of a `denoiser` (UL2), and the second its
-    answer, end-of-sequence included except for models that continue texts. These have the tokens
-    of both texts together, and one that is in both is scored. A decoder that continues texts scores
-    without a first one each token given those before it. An encoder, and a decoder that learned to
-    predict masks alone, scores each token given all others, masked one at a time: a
-    pseudo-log-likelihood (Salazar et al. 2020, arXiv:1910.14659), which is not a probability of the
-    text, so that its bits per byte have no meaning.
+    The first text is the prompt and the second its answer, including end-of-sequence. Models that
+    continue texts instead read the tokens of both texts together. They score the tokens beyond the
+    first text, including a token that spans both texts. With an empty first text, they score each
+    token given the tokens before it.
 
-    Raises ValueError for a text to be scored that is empty, or longer than the model's positions,
-    without a first text for a model that reads one both ways, and with one for a model that
-    predicts masks; for a model that predicts no tokens, of block diffusion, or trained for its
-    states alone; and for a denoiser where the text that is scored follows no mode token.
+    An encoder, or a decoder that only learned to predict masks, scores each token given all other
+    tokens, masked one at a time. This is a pseudo-log-likelihood (Salazar et al. 2020,
+    arXiv:1910.14659) and not a probability of the text, so its bits per byte have no meaning.
+
+    Args:
+      trained: the model.
+      pairs: (first text, second text); the first text may be "".
+      batch_size: number of rows of a batch.
+      on_batch: called after each batch with the number of texts that it scored.
+      denoiser: mode token before the first text (UL2).
+
+    Raises:
+      ValueError: A second text is empty or does not fit the model's positions. A first text is
+        missing for a model that reads it both ways, or present for a model that predicts masks. The
+        model does not predict tokens, is a block diffusion model, or was trained only for its
+        states. A denoiser is given, but the scored text does not follow a mode token.
     """
     if any(not text for _, text in pairs):
         raise ValueError("Got an empty text to be scored, expected some words.")
@@ -84,15 +96,15 @@ def score(
     if not predicts_from_left(trained):
         _check_no_denoiser(denoiser)
         return _score_in_place(trained, pairs, batch_size, on_batch)
-    answered = [answered_prompt(trained, given, text, denoiser) for given, text in pairs]
-    found = answer_log_probs(trained, answered, batch_size, on_batch)
+    answered = [answered_prompt(trained, context, text, denoiser) for context, text in pairs]
+    all_log_probs = answer_log_probs(trained, answered, batch_size, on_batch)
     return [
         Scored(
             [trained.decode([token]) for token in prompt.start[len(prompt.start) - count :]],
             log_probs.tolist(),
             len(BLANK.sub("", text).encode()),
         )
-        for (prompt, count), (_, text), log_probs in zip(answered, pairs, found)
+        for (prompt, count), (_, text), log_probs in zip(answered, pairs, all_log_probs)
     ]
 
 
@@ -105,13 +117,18 @@ def answer_log_probs(
 ) -> list[np.ndarray]:
     """Returns for each (prompt, n) the log-probabilities f64[n] of the last n tokens of its start.
 
-        answer_log_probs(trained, [(Prompt([], [5, 6, 7]), 3)])    # each from those before
+        answer_log_probs(trained, [(Prompt([], [5, 6, 7]), 3)])    # given the tokens before each
 
     Args:
-      slot_figures: (model, params, batch) -> [B, T, …], for other figures of each next token than
-        `next_log_probs`.
+      trained: the model.
+      answered: prompts that include their answers, with the number of tokens to score.
+      batch_size: number of rows of a batch.
+      on_batch: called after each batch with the number of prompts that it scored.
+      slot_figures: function (model, params, batch) -> [B, T, …], which computes figures of each
+        next token. By default these are the log-probabilities.
 
-    Raises ValueError for a prompt of more slots than the model has positions.
+    Raises:
+      ValueError: A prompt has more slots than the model has positions.
     """
     model = trained.model
     prompts = [prompt for prompt, _ in answered]
@@ -130,59 +147,60 @@ def answer_log_probs(
 
 
 def answer_slots(layout: str, prompt: Prompt, count: int) -> slice:
-    """Returns the slots of the decoder that predict the last `count` tokens of a prompt's start.
+    """Returns the decoder slots that predict the last `count` tokens of a prompt's start.
 
     >>> answer_slots("decoder", Prompt([5, 6], [7, 8, 9]), 2)
     slice(3, 5, None)
     """
-    # Slot p predicts the token of slot p + 1; inputs and bos come before the first.
+    # Slot p predicts the token of slot p + 1. Inputs and bos come before the first token.
     end = len(prompt.start) + (0 if layout == "encoder_decoder" else len(prompt.inputs))
     return slice(end - count, end)
 
 
 def answered_prompt(
-    trained: Trained, given: str, text: str, denoiser: str | None = None
+    trained: Trained, context: str, text: str, denoiser: str | None = None
 ) -> tuple[Prompt, int]:
-    """Returns a prompt with its answer, and the number of tokens to score."""
+    """Returns the prompt of a context with its answer, and the number of tokens to score."""
     forms = trained.prompt_forms
     reads_both_ways = forms and not any(form.causal for form in forms)
-    if not given and (trained.model.layout == "encoder_decoder" or reads_both_ways):
+    if not context and (trained.model.layout == "encoder_decoder" or reads_both_ways):
         raise ValueError(
-            "Got a text to be scored and no text before it: an encoder-decoder, and a decoder that "
-            "reads a text both ways, scores what it writes after one. Give both, such as `pretrax "
+            "Got a text to be scored and no text before it: an encoder-decoder, or a decoder that "
+            "reads a text both ways, scores an answer given a text. Give both, such as `pretrax "
             "predict --run=RUN --score TEXT --target=ANSWER`."
         )
-    if not given:
-        return _continued(trained, given, text, denoiser)
+    if not context:
+        return _continued(trained, context, text, denoiser)
     mode = mode_of(trained)
-    if mode == "infill" and (BLANK.search(given) or completes(trained)):
-        prompt = infill_prompt(trained, given, denoiser)
+    if mode == "infill" and (BLANK.search(context) or completes(trained)):
+        prompt = infill_prompt(trained, context, denoiser)
     elif mode in ("complete", "respond", "restore"):
-        prompt = text_prompt(trained, mode, given, denoiser)
+        prompt = text_prompt(trained, mode, context, denoiser)
     elif mode == "continue" or any(form.causal for form in forms):
-        return _continued(trained, given, text, denoiser)
+        return _continued(trained, context, text, denoiser)
     else:
-        prompt = text_prompt(trained, "respond", given, denoiser)
-    closed = [*trained.encode(text), trained.ids.eos]
-    blanks = [*prompt.blanks, *prompt.blanks[-1:] * len(closed)]
-    start = [*prompt.start, *answer_opening(trained), *closed]
-    return Prompt(prompt.inputs, start, blanks), len(closed)
+        prompt = text_prompt(trained, "respond", context, denoiser)
+    answer = [*trained.encode(text), trained.ids.eos]
+    blanks = [*prompt.blanks, *prompt.blanks[-1:] * len(answer)]
+    start = [*prompt.start, *answer_opening(trained), *answer]
+    return Prompt(prompt.inputs, start, blanks), len(answer)
 
 
-def _continued(trained: Trained, given: str, text: str, denoiser: str | None) -> tuple[Prompt, int]:
-    """Returns the tokens of both texts together, and the number of those beyond the first text.
+def _continued(
+    trained: Trained, context: str, text: str, denoiser: str | None
+) -> tuple[Prompt, int]:
+    """Returns the tokens of both texts together, and the number of tokens beyond the context.
 
-    They are those of training. One that the cut goes through counts as beyond it.
+    The tokens are the same as in training. A token that spans the cut counts as beyond the context.
     """
     _check_no_denoiser(denoiser)
-    whole = trained.encode(given + text)
-    same = [one == other for one, other in zip(trained.encode(given), whole)]
+    whole = trained.encode(context + text)
+    same = [token == other for token, other in zip(trained.encode(context), whole)]
     return Prompt([], whole), len(whole) - [*same, False].index(False)
 
 
 def _check_predicts_tokens(trained: Trained) -> None:
-    """Raises ValueError for a model that predicts no tokens, neither from left to right nor
-    masked."""
+    """Raises ValueError if the model does not predict tokens, neither causally nor masked."""
     heads = trained.model.heads
     if "vocabulary" not in heads and "generator" not in heads:
         raise ValueError(
@@ -209,13 +227,13 @@ def _check_no_denoiser(denoiser: str | None) -> None:
     if denoiser is not None:
         raise ValueError(
             f"Got denoiser {denoiser!r} for a text that this model scores without a mode token, "
-            "expected a model that reads a text after one and writes an answer, such as UL2's, and "
-            "both texts: leave --denoiser out."
+            "expected a model such as UL2, which answers a text after a mode token, and both "
+            "texts: leave out --denoiser."
         )
 
 
 def next_log_probs(model, params, batch):
-    """Returns f32[B, T]: in each slot the log-probability of the token in the next one."""
+    """Returns f32[B, T]: in each slot, the log-probability of the next slot's token."""
     outputs = model.apply(params, batch)
     next_BxT = jnp.roll(batch["decoder_input_tokens"], -1, 1)
     losses, _ = cross_entropy(outputs.head("vocabulary", outputs.hidden["top"]), next_BxT)
@@ -223,21 +241,21 @@ def next_log_probs(model, params, batch):
 
 
 def _score_in_place(trained, pairs, batch_size, on_batch):
-    if any(given for given, _ in pairs):
+    if any(context for context, _ in pairs):
         raise ValueError(
             "Got a text and its answer, expected one text: a model that predicts masks scores "
-            "texts by themselves."
+            "texts without a context. Leave out the answer."
         )
-    found = []
+    scores = []
     for _, text in pairs:
         tokens = trained.encode(text)
-        alone = [(tokens, [slot]) for slot in range(len(tokens))]
-        log_probs = [float(x) for (x,) in hidden_log_probs(trained, alone, batch_size)]
+        one_hidden = [(tokens, [slot]) for slot in range(len(tokens))]
+        log_probs = [float(x) for (x,) in hidden_log_probs(trained, one_hidden, batch_size)]
         names = [trained.decode([token]) for token in tokens]
-        found.append(Scored(names, log_probs, len(text.encode()), exact=False))
+        scores.append(Scored(names, log_probs, len(text.encode()), exact=False))
         if on_batch:
             on_batch(1)
-    return found
+    return scores
 
 
 def hidden_log_probs(
@@ -245,11 +263,17 @@ def hidden_log_probs(
 ) -> list[np.ndarray]:
     """Returns for each (tokens, hidden) the log-probabilities f64[n] of its n hidden tokens.
 
-        hidden_log_probs(trained, [([5, 6, 7], [0]), ([5, 6, 7], [1, 2])])    # of 5; of 6 and of 7
+        hidden_log_probs(trained, [([5, 6, 7], [0]), ([5, 6, 7], [1, 2])])    # of 5; of 6 and 7
 
-    All hidden tokens of a text are masked at once, and each is predicted from what is left.
+    All hidden tokens of a text are masked at once, and predicted from the other tokens.
 
-    Raises ValueError for a vocabulary without mask, or a text longer than the model's positions.
+    Args:
+      trained: the model.
+      texts: (tokens of a text, indices of the hidden tokens).
+      batch_size: number of rows of a batch.
+
+    Raises:
+      ValueError: The vocabulary has no mask, or a text is longer than the model's positions.
     """
     mask = trained.ids.special("mask")
     form = prompt_form(trained, "mask")
@@ -259,9 +283,9 @@ def hidden_log_probs(
     predicted_V = text_V if form.noise else jnp.ones_like(text_V)
     check_texts(trained, [[*form.before, *tokens, *form.after] for tokens, _ in texts])
 
-    def log_probs(some: list[int]) -> Iterator[np.ndarray]:
-        # Full batches only, so that all texts of a length share a program.
-        chosen = some + some[-1:] * (batch_size - len(some))
+    def log_probs(indices: list[int]) -> Iterator[np.ndarray]:
+        # The batch is filled up, so that all texts of a length share a compiled program.
+        chosen = indices + indices[-1:] * (batch_size - len(indices))
         rows = []
         most = max(len(texts[i][1]) for i in chosen)
         width = 1 if most == 1 else padded_length(most)
@@ -282,8 +306,10 @@ def hidden_log_probs(
 
 
 def _log_probs_at(model, head, params, batch, slots_BxK, labels_BxK, predicted_V):
-    """Returns f32[B, K]: the log-probabilities of these tokens in these slots, among all ids that
-    the model learned to predict."""
+    """Returns f32[B, K]: the log-probabilities of the labels in these slots.
+
+    The probability is over all ids that the model learned to predict.
+    """
     states_BxTxE, project = states_and_head(model.apply(params, batch), head)
     hidden_BxKxE = jnp.take_along_axis(states_BxTxE, slots_BxK[..., None], axis=1)
     logits_BxKxV = jnp.where(predicted_V, project(hidden_BxKxE), -1e30)

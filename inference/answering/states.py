@@ -45,14 +45,17 @@ class TextRow(NamedTuple):
 def states(
     trained: Trained, texts: Sequence[str], *, layers: Sequence[int] = (TOP,), batch_size: int = 32
 ) -> Iterator[tuple[int, TextStates]]:
-    """Yields the number of each text with its states, the shortest texts first.
+    """Yields the number of each text with its states, shortest texts first.
 
     Args:
-      layers: 0 is the embeddings, 1 the first layer, and so on; -1 the last.
+      trained: the model.
+      texts: the texts.
+      layers: numbers of layers; 0 is the embeddings, 1 the first layer, -1 the last layer.
+      batch_size: number of rows of a batch.
 
-    Raises ValueError for a text without tokens, or with more than the model's positions, for a
-    layer that there is not, and for layers other than the last of a model of two encoders, such as
-    two towers.
+    Raises:
+      ValueError: A text has no tokens, or more than the model has positions. A layer does not
+        exist. A model with two encoders, such as two towers, only supports the last layer.
     """
     tokens = [trained.encode(text) for text in texts]
     yield from token_states(trained, tokens, layers=layers, batch_size=batch_size)

@@ -26,7 +26,7 @@ class EvaluationTask(NamedTuple):
     predict_metrics: Sequence[Callable]  # (targets, predictions) -> {name: figure}
     score_metrics: Sequence[Callable]  # (targets, log-probabilities of the targets) -> the same
     guess: str  # the most frequent target
-    guessed_from: str = "training"  # of which examples, in words
+    guessed_from: str = "training"  # name of the examples in which `guess` is the most frequent
 
 
 class TaskScores(NamedTuple):

@@ -1,4 +1,4 @@
-"""Batches of rows of similar lengths, in few shapes, so that they share compiled programs."""
+"""Batches of rows of similar lengths, in a few shapes that share compiled programs."""
 
 import functools
 import math
@@ -8,11 +8,13 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-LENGTH_MULTIPLE = 32  # rows are padded to a multiple of it, to share compiled programs
+LENGTH_MULTIPLE = 32  # rows are padded to a multiple of it, so that they share compiled programs
 
 
 def padded_length(longest: int, limit: int | None = None) -> int:
-    """Returns the slots to pad rows of up to `longest` tokens to, at most `limit`; 0 or None: any.
+    """Returns the length to which rows of up to `longest` tokens are padded.
+
+    The length is at most `limit`, unless that is 0 or None.
 
     >>> padded_length(40), padded_length(40, limit=50), padded_length(64)
     (64, 50, 64)
@@ -22,10 +24,10 @@ def padded_length(longest: int, limit: int | None = None) -> int:
 
 
 def by_length(sizes: Sequence[int], batch_size: int) -> Iterator[list[int]]:
-    """Yields the indices of each batch's rows, shortest rows first.
+    """Yields the indices of the rows of each batch, shortest rows first.
 
-    Every batch has the same number of rows, a multiple of the devices that they are sharded over;
-    the last one repeats its last row.
+    Every batch has the same number of rows, a multiple of the number of devices that they are
+    sharded over. The last batch repeats its last row.
 
     >>> list(by_length([5, 1, 3], 2))
     [[1, 2], [0, 0]]
@@ -44,12 +46,16 @@ def in_batches(
     batch_size: int,
     on_batch: Callable[[int], None] | None = None,
 ) -> list:
-    """Returns the result of each row, in order: `run` takes the indices of a batch of `by_length`.
-
-    `on_batch` is called after each batch with the number of its rows.
+    """Returns the result of each row, in the order of the rows.
 
     >>> in_batches(lambda rows: [10 * i for i in rows], [5, 1, 3], 2)
     [0, 10, 20]
+
+    Args:
+      run: function from the indices of a batch's rows to their results.
+      sizes: length of each row; rows of similar lengths share a batch.
+      batch_size: number of rows of a batch.
+      on_batch: called after each batch with the number of its rows.
     """
     results: list = [None] * len(sizes)
     for chosen in by_length(sizes, batch_size):
@@ -61,7 +67,10 @@ def in_batches(
 
 
 def _row_shards() -> int:
-    """Returns the devices that rows are sharded over within `training.devices.mesh.placed_on`."""
+    """Returns the number of devices that rows are sharded over.
+
+    It is 1 outside `training.devices.mesh.placed_on`.
+    """
     mesh = jax.sharding.get_abstract_mesh()
     spec = nn.logical_to_mesh_axes(("batch",))
     return math.prod(mesh.shape[axis] for axes in spec or () for axis in axes or ())
@@ -73,10 +82,12 @@ def encoder_batch(rows: Sequence[Sequence[int]], max_positions: int = 0, segment
     encoder_batch([[5, 6, 7], [8]])["encoder_input_tokens"].shape    # (2, 32)
 
     Args:
-      max_positions: the model's limit on the length of a row, up to which rows are padded; 0: none.
-      segment: the segment id of all tokens; two towers tell the texts of a pair by it.
+      rows: tokens of each row, at least one.
+      max_positions: limit on the length of a row, which padding does not exceed. 0: no limit.
+      segment: segment id of all tokens. Two towers distinguish the texts of a pair by it.
 
-    Raises ValueError where a row has no tokens.
+    Raises:
+      ValueError: A row has no tokens.
     """
     batch, _ = padded_rows("encoder", rows, padded_width(rows, max_positions))
     return batch | {"encoder_segment_ids": segment * batch["encoder_segment_ids"]}
@@ -94,15 +105,22 @@ def check_positions(
     whose: str = "this model's",
     shorter: str = "a shorter text",
 ) -> None:
-    """Raises ValueError where a row takes more slots, `max_new` of them for generated tokens, than
-    the stack that reads it has positions; 0 positions: any number. `shorter`: what to give instead.
+    """Raises ValueError if a row has more slots than the stack that reads it has positions.
+
+    Args:
+      max_positions: number of positions of the stack. 0: no limit.
+      stack: "encoder" or "decoder", for the message.
+      slots: length of the row, including `max_new`.
+      max_new: number of slots for generated tokens.
+      whose: the model with this limit, for the message.
+      shorter: the remedy that the message names.
     """
     if not max_positions or slots <= max_positions:
         return
-    held = f"prompt and up to {max_new} new tokens" if max_new else "a text"
+    content = f"prompt and up to {max_new} new tokens" if max_new else "a text"
     fewer = ", or generate fewer tokens (max_new)" if max_new else ""
     raise ValueError(
-        f"Got {slots} slots for the {stack} ({held}), expected at most {max_positions}, {whose} "
+        f"Got {slots} slots for the {stack} ({content}), expected at most {max_positions}, {whose} "
         f"max_positions: give {shorter}{fewer}."
     )
 
@@ -110,10 +128,10 @@ def check_positions(
 def padded_rows(stack: str, rows: Sequence[Sequence[int]], width: int | None = None):
     """Returns (a batch for `stack` with bidirectional attention, the rows' lengths i32[B]).
 
-    They are arrays of NumPy: what JAX computes of rows of another width is another program to
-    compile. `width` None is the length of the longest row.
+    The arrays are NumPy arrays, because JAX would compile a program for each width of the rows. If
+    `width` is None, it is the length of the longest row.
 
-    Raises ValueError where there are no rows, or one has no tokens.
+    Raises ValueError if there are no rows, or if a row has no tokens.
     """
     if not rows or not all(len(row) for row in rows):
         raise ValueError("Got a text of no tokens, expected one or more: give some words.")
@@ -122,7 +140,7 @@ def padded_rows(stack: str, rows: Sequence[Sequence[int]], width: int | None = N
     live = slots < lengths[:, None]
     tokens = np.zeros_like(slots)
     tokens[live] = np.concatenate([np.asarray(row) for row in rows])
-    # A slot of padding attends to itself: no interval may be empty.
+    # A padding slot attends to itself, since intervals must not be empty.
     start = np.where(live, 0, slots)
     end = np.where(live, lengths[:, None], slots + 1)
     batch = {
@@ -136,10 +154,11 @@ def padded_rows(stack: str, rows: Sequence[Sequence[int]], width: int | None = N
 
 @functools.lru_cache(maxsize=256)
 def jitted(function: Callable, model, *settings, donated: int | tuple[int, ...] = ()):
-    """Returns `function` jitted with its first arguments fixed; the same one at every call.
+    """Returns `function`, jitted with its first arguments fixed.
 
     jitted(function, model, 3)(params, batch)    # function(model, 3, params, batch)
 
-    `donated`: which of the arguments that are left give up their arrays.
+    Calls with equal arguments return the same function, so that it is compiled once. `donated` has
+    the numbers of the other arguments whose arrays are donated.
     """
     return jax.jit(functools.partial(function, model, *settings), donate_argnums=donated)

@@ -27,20 +27,20 @@ class Beams(NamedTuple):
 
     tokens: Any  # i32[B, K, S]: prompt, generated tokens with their stop id, zeros
     starts: Any  # i32[B]: the lengths of the prompts
-    ends: Any  # i32[B, K]: prompt and generated tokens
+    ends: Any  # i32[B, K]: lengths of prompt and generated tokens
     scores: Any  # f32[B, K]: natural log-probability / (generated tokens) ** length_penalty
 
 
 class BeamState(NamedTuple):
-    """The state of the search: live beams, and the best that are finished."""
+    """The state of the search: the live beams, and the best finished beams."""
 
-    length: Any  # i32[]: generated tokens of a live beam
-    cache: Any  # the KV cache, of B · K rows
-    tokens: Any  # i32[B, K, S], of live beams
-    log_probs: Any  # f32[B, K], of live beams
-    logits: Any  # f32[B, K, V], of the next token of live beams
+    length: Any  # i32[]: number of generated tokens of a live beam
+    cache: Any  # the KV cache with B · K rows
+    tokens: Any  # i32[B, K, S]: tokens of live beams
+    log_probs: Any  # f32[B, K]: log-probabilities of live beams
+    logits: Any  # f32[B, K, V]: logits of the next token of live beams
     finished: Beams
-    improvable: Any  # bool[B]: a live beam may still beat a finished one
+    improvable: Any  # bool[B]: whether a live beam may still beat a finished beam
 
 
 @checked
@@ -56,21 +56,28 @@ def beam_search(
     allowed_tokens=None,
     rules: GenerationRules = NO_RULES,
 ) -> Beams:
-    """Searches until no live beam of a prompt can beat its K finished ones.
+    """Searches until no live beam of a prompt can beat its K finished beams.
 
     The bound is the score that the best live beam would have if it ended now, as in `transformers`
     by default. After `max_new` tokens every live beam counts as finished.
 
     Args:
-      beams: K.
-      length_penalty: the power of the length that log-probabilities are divided by: above 0 favors
-        long continuations, 0 compares plain log-probabilities.
-      The others: as in `inference.decoding.decoding.decode`.
+      model, params: results of `decoding_form`.
+      prompts: result of `decoder_prompts` or `encoder_decoder_prompts`.
+      beams: K, the number of beams.
+      max_new: maximum number of tokens to generate.
+      stop_ids: ids that end a beam.
+      length_penalty: power of the length that divides log-probabilities. Above 0 favors long
+        continuations; 0 compares plain log-probabilities.
+      allowed_tokens: bool[V], the allowed-token mask. None: all ids.
+      rules: further constraints on the generated tokens.
 
-    Returns `Beams` of the K best continuations, S = P + max_new.
+    Returns:
+      `Beams` with the K best continuations, S = P + max_new.
 
-    Raises ValueError where `beams` or `max_new` is below 1, or prompt and generated tokens exceed
-    the model's positions.
+    Raises:
+      ValueError: `beams` or `max_new` is below 1, or prompt and generated tokens exceed the model's
+        positions.
     """
     capacity = required_capacity(model, prompts, max_new)
     search = jitted(_search, model, beams, tuple(stop_ids), rules, capacity)
@@ -81,7 +88,7 @@ def _search(
     model, beams, stop_ids, rules, capacity, params, prompts: Prompts, max_new, penalty, allowed_V
 ):
     lengths_BxK = jnp.repeat(prompts.lengths[:, None], beams, 1)
-    # Each row K times: all its beams share the encoder's outputs.
+    # Each row is repeated K times. All beams of a row share the encoder's outputs.
     repeated = Prompts(
         {name: jnp.repeat(x, beams, 0) for name, x in prompts.batch.items()},
         lengths_BxK.reshape(-1),
@@ -112,7 +119,7 @@ def _search(
         tokens_BxS = jnp.pad(tokens_BxP, [(0, 0), (0, capacity - tokens_BxP.shape[1])])
         tokens_BxS *= jnp.arange(capacity)[None] < prompts.lengths[:, None]
         tokens = jnp.repeat(tokens_BxS[:, None], beams, 1)
-        # At first all beams are equal: only one of them may continue.
+        # All beams are equal at first, so only one of them may continue.
         log_probs = jnp.where(beams_1xK == 0, 0.0, _NEVER) + 0.0 * lengths_BxK
         no_score = jnp.full(log_probs.shape, _NEVER)
         finished = Beams(tokens, prompts.lengths, lengths_BxK, no_score)
@@ -127,7 +134,7 @@ def _search(
         length = state.length + 1
         total_BxKxV = scored(state) + state.log_probs[..., None]
         vocab = total_BxKxV.shape[-1]
-        # Enough candidates that K stay live when K of them stop.
+        # There are enough candidates that K stay live even if K of them stop.
         candidates = beams * max(2, 1 + len(stop_ids))
         best_BxC, index_BxC = lax.top_k(total_BxKxV.reshape(-1, beams * vocab), candidates)
         parent_BxC = index_BxC // vocab
@@ -138,7 +145,7 @@ def _search(
         tokens_BxCxS = tokens_BxCxS.at[rows_Bx1, column_1xC, slot_BxC].set(chosen_BxC)
         stopped_BxC = jnp.isin(chosen_BxC, jnp.array(stop_ids, jnp.int32)) | (length == max_new)
 
-        # Candidates that end compete with those finished before, if they are among the K best.
+        # Candidates that end compete with finished beams, if they are among the K best candidates.
         scores_BxC = best_BxC / length.astype(jnp.float32) ** penalty
         counts = stopped_BxC & (column_1xC < beams) & state.improvable[:, None]
         rivals = Beams(
@@ -172,7 +179,7 @@ def _search(
 
 
 def _reordered(cache, parents_BxK):
-    """Returns the cache reordered by parent beam; the encoder's is the same for all beams."""
+    """Returns the cache reordered by parent beam. All beams share the encoder's cache."""
     rows, beams = parents_BxK.shape
     flat = (parents_BxK + beams * jnp.arange(rows)[:, None]).reshape(-1)
 

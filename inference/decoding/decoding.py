@@ -4,9 +4,9 @@
     decoded = decode(*decoding_form(model, params), prompts, max_new=20, stop_ids=(ids.eos,))
     decoded.tokens[0][decoded.starts[0] : decoded.ends[0]]        # generated after 5 6 7
 
-Prompts of different lengths share a batch: each starts at slot 0 with padding after it, and a new
-token takes the first slot of padding. So a token's slot is its position, rows do not depend on each
-other, and decoding a batch gives what decoding each of its rows alone gives.
+Prompts of different lengths share a batch. Each prompt starts at slot 0 with padding after it, and
+a new token takes the first padding slot. A token's slot is thus its position, and rows do not
+depend on each other: a row of a batch is decoded as it would be alone.
 
 Letters: B rows, P slots of the longest prompt, S capacity of the KV cache, V ids.
 """
@@ -31,7 +31,7 @@ class Prompts(NamedTuple):
     """Prompts as one batch."""
 
     batch: dict  # the batch that `models.Model.prefill` takes
-    lengths: Any  # i32[B]: slots of the decoder that hold the prompt, 1 or more
+    lengths: Any  # i32[B]: length of each prompt in decoder slots, at least 1
 
 
 class Decoded(NamedTuple):
@@ -39,14 +39,14 @@ class Decoded(NamedTuple):
 
     tokens: Any  # i32[B, S]: prompt, generated tokens, zeros
     starts: Any  # i32[B]: the lengths of the prompts
-    ends: Any  # i32[B]: prompt and generated tokens, a stop id included
-    # f32[B, S]: natural logarithm of each generated token's probability under the model, before
-    # temperature and filters; 0 in all other slots.
+    ends: Any  # i32[B]: the lengths of prompt and generated tokens, including a stop id
+    # f32[B, S]: natural log-probability of each generated token, before temperature and filters.
+    # Other slots have 0.
     token_log_probs: Any
 
     @property
     def log_probs(self):
-        """f32[B]: natural logarithm of the probability of a row's generated tokens together."""
+        """The natural log-probability of all generated tokens of each row, f32[B]."""
         return self.token_log_probs.sum(1)
 
 
@@ -62,18 +62,19 @@ def decoder_prompts(
     decoder_prompts([[5, 6, 7], [8]]).batch["decoder_input_tokens"]    # [[5, 6, 7], [8, 0, 0]]
 
     Args:
-      rows: the tokens of each prompt, one or more.
-      prefixes: for each row the number of leading tokens with bidirectional attention, the inputs
-        of a prefix language model; None: causal attention throughout.
-      width: P, the slots to pad to, so that batches of other lengths share a compiled program;
-        None: the length of the longest row.
-      blanks: for the last tokens of each row the position of the blank that each fills (GLM's 2D
-        positions, see `objectives.blank_infilling`): they take that position, and a block position
-        that counts from 1 within each blank. None: no blanks.
-      block_size: tokens that attend to each other both ways, counted from the start of a row (block
-        diffusion).
+      rows: tokens of each prompt, at least one.
+      prefixes: number of leading tokens of each row with bidirectional attention, the inputs of a
+        prefix language model. None: causal attention.
+      width: P, the number of slots to pad to, so that batches of different lengths share a compiled
+        program. None: the length of the longest row.
+      blanks: positions of the blanks that the last tokens of each row fill (GLM's 2D positions, see
+        `objectives.blank_infilling`). These tokens take the position of their blank, and a block
+        position that counts from 1 within the blank. None: no blanks.
+      block_size: size of the blocks, counted from the start of a row, within which tokens attend to
+        each other both ways (block diffusion).
 
-    Raises ValueError where a row has no tokens.
+    Raises:
+      ValueError: A row has no tokens.
     """
     batch, lengths_B = padded_rows("decoder", rows, width)
     slot_BxP = batch["decoder_positions"]
@@ -87,7 +88,7 @@ def decoder_prompts(
 
 
 def _blank_positions(slot_BxP, lengths_B, blanks: Sequence[Sequence[int]]) -> dict:
-    """Returns positions and block positions; in block 0 are the tokens that fill no blank."""
+    """Returns positions and block positions; tokens that do not fill a blank are in block 0."""
     positions = np.array(slot_BxP)
     counts = np.zeros(slot_BxP.shape, np.int32)
     for row, (length, blank_positions) in enumerate(zip(lengths_B, blanks)):
@@ -109,10 +110,14 @@ def encoder_decoder_prompts(
     encoder_decoder_prompts([[5, 6, 7], [8]], [[0], [0]]).batch["encoder_input_tokens"]
     # [[5, 6, 7], [8, 0, 0]]
 
-    `starts` are the first tokens of the decoder for each row, mostly bos alone; the widths are the
-    slots of the encoder and of the decoder, as in `decoder_prompts`.
+    Args:
+      rows: tokens that the encoder reads, at least one per row.
+      starts: first tokens of the decoder for each row, usually only bos.
+      width: number of encoder slots to pad to. None: the length of the longest row.
+      start_width: number of decoder slots to pad to. None: the length of the longest start.
 
-    Raises ValueError where a row, or a start, has no tokens.
+    Raises:
+      ValueError: A row or a start has no tokens.
     """
     encoder, encoder_lengths_B = padded_rows("encoder", rows, width)
     prompts = decoder_prompts(starts, width=start_width)
@@ -123,16 +128,16 @@ def encoder_decoder_prompts(
 
 
 def decoding_form(model, params):
-    """Returns (model, params) as `decode` takes them: layers unrolled, next-token head only.
+    """Returns (model, params) in the form for `decode`: unrolled layers, only the next-token head.
 
-    A model without a KV cache gets the means to decode without one.
+    A model without a KV cache gets functions that decode without a cache.
     """
     model, params = next_token_only(*unrolled(model, params))
     return (model if model.extend else without_cache(model)), params
 
 
 def next_batch(prompts: Prompts, tokens_BxT, slots_BxT) -> dict:
-    """Returns the batch with which `models.Model.extend` writes tokens to these cache slots."""
+    """Returns a batch for `models.Model.extend`, which writes tokens to these cache slots."""
     batch = {
         "decoder_input_tokens": tokens_BxT,
         "decoder_segment_ids": jnp.ones_like(tokens_BxT),
@@ -160,12 +165,12 @@ def next_batch(prompts: Prompts, tokens_BxT, slots_BxT) -> dict:
 class DecodeState(NamedTuple):
     cache: Any  # the KV cache of capacity S
     tokens: Any  # i32[B, S]
-    ends: Any  # i32[B]: prompt and generated tokens
-    logits: Any  # f32[B, V]: of the next token
-    log_probs: Any  # f32[B, S]: of each generated token
-    done: Any  # bool[B]: ended by a stop id
+    ends: Any  # i32[B]: lengths of prompt and generated tokens
+    logits: Any  # f32[B, V]: logits of the next token
+    log_probs: Any  # f32[B, S]: log-probability of each generated token
+    done: Any  # bool[B]: whether a stop id ended the row
     keys: Any  # a random key for each row
-    seen: Any  # bool[B, V]: ids that a row holds, for the repetition penalty; or None
+    seen: Any  # bool[B, V]: ids in each row, for the repetition penalty; None without a penalty
 
 
 def decode(
@@ -183,22 +188,25 @@ def decode(
     """Generates up to `max_new` tokens after each prompt, or up to a stop id.
 
         decoded = decode(*decoding_form(model, params), decoder_prompts([[5, 6, 7]]), max_new=20)
-        decoded.tokens[0][3 : decoded.ends[0]]        # 20 tokens, the most likely each time
+        decoded.tokens[0][3 : decoded.ends[0]]        # 20 tokens, always the most likely
 
     Args:
-      model, params: what `decoding_form` returns.
-      prompts: what `decoder_prompts` or `encoder_decoder_prompts` returns.
+      model, params: results of `decoding_form`.
+      prompts: result of `decoder_prompts` or `encoder_decoder_prompts`.
+      max_new: maximum number of tokens to generate.
       stop_ids: ids that end a row.
-      sampling: how a token is chosen; the default is greedy.
-      keys: a random key for each row, so that a row's draws do not depend on its neighbors;
-        required where sampling has a temperature.
-      allowed_tokens: bool[V], the allowed-token mask; None: all ids.
+      sampling: how a token is chosen; greedy by default.
+      keys: a random key for each row, so that a row's draws do not depend on other rows. Required
+        if sampling has a temperature.
+      allowed_tokens: bool[V], the allowed-token mask. None: all ids.
       rules: further constraints on the generated tokens.
 
-    Returns a `Decoded`, S = P + max_new.
+    Returns:
+      A `Decoded` with S = P + max_new.
 
-    Raises ValueError where `max_new` is below 1, prompt and generated tokens exceed the model's
-    positions, or a temperature has no keys.
+    Raises:
+      ValueError: `max_new` is below 1, prompt and generated tokens exceed the model's positions, or
+        sampling has a temperature but no keys.
     """
     stream = decode_stream(
         model,
@@ -228,7 +236,10 @@ def decode_stream(
     rules: GenerationRules = NO_RULES,
     chunk_size: int = 16,
 ) -> Iterator[Decoded]:
-    """Yields what `decode` returns after every `chunk_size` tokens, to stream or stop early."""
+    """Yields a `Decoded` after every `chunk_size` tokens, to stream the text or to stop early.
+
+    The last value equals the result of `decode` with the same arguments.
+    """
     capacity = required_capacity(model, prompts, max_new)
     keys = row_keys(sampling, keys, prompts)
     prefill = jitted(_prefill, model, sampling.repetition_penalty != 1, capacity)
@@ -238,16 +249,16 @@ def decode_stream(
         reached = min(limit, max_new)
         state = generate(params, prompts, state, allowed_tokens, reached, max_new)
         decoded = Decoded(state.tokens, prompts.lengths, state.ends, state.log_probs)
-        yield jax.tree.map(jnp.copy, decoded)  # the next call donates the arrays themselves
+        yield jax.tree.map(jnp.copy, decoded)  # copies, since the next call donates these arrays
         if bool(state.done.all()):
             return
 
 
 @checked
 def required_capacity(model, prompts: Prompts, max_new: Count) -> int:
-    """Returns the KV cache slots that prompts and `max_new` generated tokens take.
+    """Returns the number of KV cache slots for the prompts and `max_new` generated tokens.
 
-    Raises ValueError where the model has fewer positions than that.
+    Raises ValueError if the model has fewer positions.
     """
     capacity = prompts.batch["decoder_input_tokens"].shape[1] + max_new
     check_positions(model.max_positions, "decoder", capacity, max_new)
@@ -258,13 +269,13 @@ def required_capacity(model, prompts: Prompts, max_new: Count) -> int:
 
 
 def row_keys(sampling: Sampling, keys, prompts: Prompts):
-    """Returns the random key of each row; arbitrary ones where nothing is drawn."""
+    """Returns the random key of each row; greedy decoding gets arbitrary keys."""
     if keys is not None:
         return keys
     if sampling.temperature:
         raise ValueError(
-            f"Got temperature={sampling.temperature} and no keys, expected one for each row, such "
-            "as keys=jax.random.split(jax.random.key(0), rows)."
+            f"Got temperature={sampling.temperature} and no keys, expected a random key for each "
+            "row: pass keys, such as jax.random.split(jax.random.key(0), rows)."
         )
     return jax.random.split(jax.random.key(0), prompts.lengths.shape[0])
 
@@ -304,7 +315,7 @@ def _generate(
     limit,
     max_new,
 ) -> DecodeState:
-    """Generates until every row has ended or holds `limit` generated tokens."""
+    """Generates until every row has ended or has `limit` generated tokens."""
     rows = jnp.arange(prompts.lengths.shape[0])
 
     def is_finished(state: DecodeState):
@@ -316,11 +327,12 @@ def _generate(
     def step(state: DecodeState) -> DecodeState:
         finished = is_finished(state)
         keys = jax.vmap(jax.random.fold_in)(state.keys, state.ends - prompts.lengths)
-        rows_of = state.tokens, prompts.lengths, state.ends
-        logits = ruled(state.logits, rules, stop_ids, *rows_of, max_new)
+        logits = ruled(
+            state.logits, rules, stop_ids, state.tokens, prompts.lengths, state.ends, max_new
+        )
         chosen = choose(keys, logits, sampling, state.seen)
         log_prob = state.logits[rows, chosen] - jax.nn.logsumexp(state.logits, -1)
-        # A finished row writes zeros into the slot after its end, which nothing reads.
+        # A finished row writes zeros into the slot after its end. No row reads that slot.
         at_end = rows, state.ends
         tokens = state.tokens.at[at_end].set(jnp.where(finished, 0, chosen), mode="drop")
         log_probs = state.log_probs.at[at_end].set(jnp.where(finished, 0, log_prob), mode="drop")
@@ -347,6 +359,9 @@ def _generate(
 
 
 def next_logits(outputs, hidden, allowed_V):
-    """Returns the logits, f32[…, V], of the tokens after these hidden states; -1e30 if excluded."""
+    """Returns the logits f32[…, V] of the tokens after these hidden states.
+
+    Tokens that are not allowed have -1e30.
+    """
     logits = outputs.head("vocabulary", hidden)
     return logits if allowed_V is None else jnp.where(allowed_V, logits, -1e30)

@@ -15,22 +15,25 @@ import numpy as np
 
 from ...constraints import Count, NonNegative, Positive, PositiveShare, Share, check_fields
 
-_NEVER = -1e30  # finite, so that a row with every id masked gives no nan
+_NEVER = -1e30  # finite, so that a row whose ids are all masked is not nan
 
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """Settings of the distribution that a token is drawn from, applied in the order of the fields.
+    """Settings of the distribution that tokens are drawn from, applied in the order of the fields.
 
         Sampling(temperature=0.8, top_p=0.95)
 
-    Temperature 0, the default, takes the most likely token, and only the penalty has an effect.
+    Temperature 0, the default, always takes the most likely token. Only the repetition penalty then
+    has an effect.
 
-    Raises ValueError for values out of range, and for filters with temperature 0.
+    Raises:
+      ValueError: A value is out of range, or a filter is set with temperature 0.
     """
 
-    repetition_penalty: Positive = 1.0  # lowers ids that the row holds (Keskar et al. 2019); 1: off
-    temperature: NonNegative = 0.0  # logits are divided by it
+    # Lowers the logits of ids that the row already has (Keskar et al. 2019). 1 turns it off.
+    repetition_penalty: Positive = 1.0
+    temperature: NonNegative = 0.0  # divides the logits
     top_k: Count | None = None  # keeps the k most likely ids
     top_p: PositiveShare | None = None  # keeps the fewest ids that reach this probability (nucleus)
     min_p: Share | None = None  # keeps ids of at least this share of the top probability
@@ -48,9 +51,13 @@ GREEDY = Sampling()
 
 
 def choose(keys_B, logits_BxV, sampling: Sampling, seen_BxV=None):
-    """Returns a token for each row, i32[B], drawn with the row's own key.
+    """Returns a token for each row, i32[B], drawn with the row's random key.
 
-    `seen_BxV`: ids that each row holds, for the repetition penalty; None: no penalty.
+    Args:
+      keys_B: a random key for each row.
+      logits_BxV: logits of the next token.
+      sampling: settings of the distribution.
+      seen_BxV: bool, the ids that each row already has. None: no repetition penalty.
     """
     if not sampling.temperature:
         return most_likely(penalized(logits_BxV, seen_BxV, sampling))
@@ -59,14 +66,14 @@ def choose(keys_B, logits_BxV, sampling: Sampling, seen_BxV=None):
 
 
 def numbered_keys(seed: int, numbers: Sequence[int]):
-    """Returns a random key for each number, so that a draw depends on nothing beside it."""
+    """Returns a random key for each number, which depends only on the number and the seed."""
     fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
     return fold(jax.random.key(seed), np.array(numbers, np.uint32))
 
 
 def most_likely(logits_BxV):
-    """Returns the id of the largest logit, i32[B]; of equal ones the lowest id."""
-    # XLA for CPU takes three times as long over argmax, which it does not vectorize.
+    """Returns the id of the largest logit, i32[B]; in a tie, the lowest id."""
+    # XLA for CPU takes three times as long for argmax, which it does not vectorize.
     top_Bx1 = logits_BxV.max(-1, keepdims=True)
     last = logits_BxV.shape[-1] - 1
     ids_BxV = jax.lax.broadcasted_iota(jnp.int32, logits_BxV.shape, logits_BxV.ndim - 1)
@@ -78,8 +85,8 @@ def adjusted(logits_BxV, sampling: Sampling, seen_BxV=None):
 
     Ids that are filtered out have -1e30.
 
-    adjusted(jnp.log(jnp.array([[.5, .3, .2]])), Sampling(temperature=1, top_p=.6))
-    # [[log .5, log .3, -1e30]]
+    adjusted(jnp.log(jnp.array([[0.5, 0.3, 0.2]])), Sampling(temperature=1, top_p=0.6))
+    # [[log 0.5, log 0.3, -1e30]]
     """
     logits_BxV = penalized(logits_BxV, seen_BxV, sampling)
     if not sampling.temperature:
@@ -100,7 +107,10 @@ def adjusted(logits_BxV, sampling: Sampling, seen_BxV=None):
 
 
 def penalized(logits_BxV, seen_BxV, sampling: Sampling):
-    """Returns the logits, those of seen ids divided, or if negative multiplied, by the penalty."""
+    """Returns the logits after the repetition penalty.
+
+    Positive logits of seen ids are divided by the penalty, and negative logits multiplied.
+    """
     if seen_BxV is None or sampling.repetition_penalty == 1:
         return logits_BxV
     penalty = sampling.repetition_penalty
@@ -109,7 +119,10 @@ def penalized(logits_BxV, seen_BxV, sampling: Sampling):
 
 
 def _outside(logits_BxV, top_p):
-    """Returns bool[B, V]: ids outside the nucleus, the fewest most likely that reach `top_p`."""
+    """Returns bool[B, V]: whether an id is outside the nucleus.
+
+    The nucleus is the smallest set of the most likely ids whose probability reaches `top_p`.
+    """
     order_BxV = jnp.argsort(-logits_BxV, -1)
     p_BxV = jax.nn.softmax(jnp.take_along_axis(logits_BxV, order_BxV, -1), -1)
     before_BxV = jnp.cumsum(p_BxV, -1) - p_BxV

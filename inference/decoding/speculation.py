@@ -3,11 +3,11 @@
     decoded, counts = speculate(*own_drafts(model, params), prompts, max_new=100)
     counts.accepted / counts.drafted        # the acceptance rate
 
-The model reads N drafts in one call. It accepts as many of them as it would have generated itself,
-and adds one token of its own: greedily the very tokens of `inference.decoding.decoding.decode`, and
-with a temperature tokens of the very same distribution (Leviathan et al. 2023, arXiv:2211.17192).
-Drafts come from the model's own heads for tokens ahead (Stern et al. 2018, arXiv:1811.03115;
-Gloeckle et al. 2024) or from a smaller model.
+The model reads N drafts in one call, accepts the drafts that it would have generated, and adds one
+token. Greedy decoding gives the same tokens as `inference.decoding.decoding.decode`. With a
+temperature, the tokens have the same distribution (Leviathan et al. 2023, arXiv:2211.17192). Drafts
+come from the model's heads for tokens ahead (Stern et al. 2018, arXiv:1811.03115; Gloeckle et al.
+2024) or from a smaller model.
 
 Letters: B rows, N drafts, T tokens of a call, S capacity of the KV cache, V ids.
 """
@@ -30,7 +30,7 @@ class Drafts(NamedTuple):
     """Proposals for the tokens after the pending one."""
 
     tokens: Any  # i32[B, N]
-    logits: Any  # f32[B, N, V]: of the distributions they were drawn from; greedily not used
+    logits: Any  # f32[B, N, V]: logits that the drafts were drawn from; unused if greedy
 
 
 class Verified(NamedTuple):
@@ -38,37 +38,37 @@ class Verified(NamedTuple):
 
     outputs: Any  # `models.Outputs` of the T tokens
     batch: dict  # the batch of the T tokens
-    last: Any  # i32[B]: index among them of the last accepted one
-    pending: Any  # i32[B]: the model's own token after it, for the next slot
+    last: Any  # i32[B]: index of the last accepted token among the T tokens
+    pending: Any  # i32[B]: the token that the model adds after it, for the next slot
 
 
 class Drafter(NamedTuple):
     """A source of drafts: two pure functions and a number."""
 
-    number: int  # N
+    number: int  # N, the number of drafts per step
     # (params, prompts, capacity) -> drafter state
     start: Callable
     # (params, drafter state, prompts, Verified, keys, sampling) -> drafter state, Drafts
     draft: Callable
-    max_positions: int = 0  # of its model; 0: any number
+    max_positions: int = 0  # number of positions of its model; 0 means any number
 
 
 class DraftCounts(NamedTuple):
-    """Counts of drafts for each row, while it was unfinished."""
+    """Counts of drafts for each row, until the row was finished."""
 
-    steps: Any  # i32[B]: calls of the model after the prompt's
-    drafted: Any  # i32[B]
-    accepted: Any  # i32[B]
+    steps: Any  # i32[B]: number of calls of the model after the call for the prompt
+    drafted: Any  # i32[B]: number of drafts
+    accepted: Any  # i32[B]: number of accepted drafts
 
 
 class SpeculationState(NamedTuple):
     cache: Any
     tokens: Any  # i32[B, S]
-    ends: Any  # i32[B]: prompt and generated tokens; the last is pending: not in the cache yet
+    ends: Any  # i32[B]: lengths of prompt and generated tokens; the last token is not cached yet
     drafts: Drafts
-    drafter: Any  # the drafter's own state
+    drafter: Any  # the state of the drafter
     log_probs: Any  # f32[B, S]
-    done: Any  # bool[B]: ended by a stop id
+    done: Any  # bool[B]: whether a stop id ended the row
     counts: DraftCounts
 
 
@@ -85,12 +85,20 @@ def speculate(
     keys=None,
     allowed_tokens=None,
 ) -> tuple[Decoded, DraftCounts]:
-    """Does what `inference.decoding.decoding.decode` does, with drafts.
+    """Generates like `inference.decoding.decoding.decode`, with speculative decoding.
 
-    `own_drafts` returns the first four arguments; the others are as in `decode`.
+    Args:
+      model, params, drafter, draft_params: for example the results of `own_drafts`.
+      prompts: result of `decoder_prompts` or `encoder_decoder_prompts`.
+      max_new: maximum number of tokens to generate.
+      stop_ids: ids that end a row.
+      sampling: how a token is chosen; greedy by default.
+      keys: a random key for each row. Required if sampling has a temperature.
+      allowed_tokens: bool[V], the allowed-token mask. None: all ids.
 
-    Raises ValueError as `decode` does, and for a repetition penalty, which each draft would change
-    for the next.
+    Raises:
+      ValueError: `max_new` is below 1, a row exceeds the model's positions, or a temperature has no
+        keys. Sampling has a repetition penalty, which each draft would change for the next.
     """
     if sampling.repetition_penalty != 1:
         raise ValueError(
@@ -194,13 +202,13 @@ def _speculate(
 
 
 def verify(keys_B, logits_BxTxV, drafts: Drafts, sampling: Sampling):
-    """Returns (accepted i32[B], next i32[B]): the accepted drafts, and the model's token after.
+    """Returns (accepted i32[B], next i32[B]): the number of accepted drafts, and the next token.
 
-    A draft d drawn from q is accepted with probability min(1, p(d) / q(d)), p being the
-    distribution that `sampling` makes of the model's logits; after the first one that is rejected,
-    the next token is drawn from the positive part of p - q, normalized.
+    A draft d drawn from q is accepted with probability min(1, p(d) / q(d)), where p is the
+    distribution of the model's logits under `sampling`. After the first rejected draft, the next
+    token is drawn from the normalized positive part of p - q.
 
-    `logits_BxTxV` are the model's after the pending token and after each draft, T = N + 1.
+    `logits_BxTxV` are the model's logits after the pending token and after each draft, T = N + 1.
     """
     number = drafts.tokens.shape[1]
     if not sampling.temperature:
@@ -222,7 +230,7 @@ def verify(keys_B, logits_BxTxV, drafts: Drafts, sampling: Sampling):
     at = accepted_B[:, None, None]
     p_BxV = jnp.take_along_axis(p_BxTxV, at, 1)[:, 0]
     excess_BxV = jnp.maximum(p_BxV - jnp.take_along_axis(q_BxTxV, at, 1)[:, 0], 0)
-    # Where p and q agree to the last bit the excess is 0, and no draft is ever rejected.
+    # If p and q are equal the excess is 0. No draft is rejected then, and the value is not used.
     excess_BxV = jnp.where(excess_BxV.sum(-1, keepdims=True) > 0, excess_BxV, p_BxV)
     own_B = jax.vmap(jax.random.categorical)(split[:, 1], jnp.log(excess_BxV))
     return accepted_B, own_B.astype(jnp.int32)
@@ -291,10 +299,10 @@ def independent_drafter(model) -> Drafter:
 
 
 def sequential_drafter(model) -> Drafter:
-    """Drafts by the model's sequential modules, each of which continues the one before.
+    """Drafts by the model's sequential modules, each of which continues the previous module.
 
-    A module's cache for the last accepted token is computed from drafts, and stays when these are
-    rejected: that can make later drafts worse, and changes no generated token.
+    A module's cache for the last accepted token is computed from drafts, and is kept even if these
+    are rejected. This can make later drafts worse, but does not change generated tokens.
     """
     number = model.config.num_ahead
     call = sequential_module(model.config)

@@ -44,8 +44,8 @@ def labels_of_file(run_dir: str, file: str, examples: int | None = None) -> Eval
     Labels are the classes of the run, where it has some; to others they are any text. `examples`
     is as for `heldout_labels`.
 
-    Raises ValueError for no file, for one that `labeled_readers.read_labeled` cannot read, and
-    for a label that is no class of the run.
+    Raises ValueError if the file does not exist, if `labeled_readers.read_labeled` cannot read it,
+    or if a label is not a class of the run.
     """
     if not os.path.isfile(file):
         raise ValueError(f"There is no file {file}: give the path of a TSV or JSONL file.")

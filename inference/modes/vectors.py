@@ -20,7 +20,7 @@ from ..reporting.predict_options import Request
 from ..reporting.printing import plain_table, progress_of
 from ..trained import Mode, Trained, cls_and_sep, register_mode
 
-NEAREST = 3  # tokens that are named beside each
+NEAREST = 3  # number of nearest tokens that are shown for each token
 MOST_SIMILAR = 12  # texts whose similarities are shown as a table
 
 
@@ -62,7 +62,7 @@ def _show_embeddings(
     """Prints cosines of the embeddings of items (rows) with those of others, else of each other."""
     items = request.items
     against: Sequence[dict] = [{"text": text} for text in options.own["against"] or ()]
-    # Of two towers, the second reads what is compared with; to one encoder both are the same.
+    # The second of two towers reads the texts to compare with. A single encoder reads both alike.
     second = dataclasses.replace(options, second=True)
     their_records = answer(trained, "embed", against, second)
     size = len(records[0]["embedding"])

@@ -109,7 +109,8 @@ def _in_form(form: PromptForm, tokens: list[int]) -> Prompt:
 def text_frame(trained: Trained) -> tuple[list[int], list[int]]:
     """Returns the ids before and after a text in a row that the model continues, or reads.
 
-    Of a causal language model they are ([bos], []), of a T5 ([], [eos]); mode tokens are left out.
+    They are ([bos], []) for a causal language model, and ([], [eos]) for a T5. Mode tokens are left
+    out.
     """
     form = prompt_form(trained, mode_of(trained))
     modes = {i for _, i in trained.ids.modes}

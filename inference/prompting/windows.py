@@ -1,10 +1,11 @@
-"""The longest rows that a model can read, and those that it was trained on.
+"""Checks of the length of rows, against the model's positions and the rows of training.
 
-    check_texts(trained, rows)             # before they are embedded, classified, filled in, scored
+    check_texts(trained, rows)             # before rows are embedded, classified, filled in, scored
     check_prompts(trained, prompts, 64)    # before up to 64 tokens are generated after each
 
-A row beyond learned positions is refused. One beyond the rows of training is a `BeyondTraining`
-warning: rotary and relative positions have no end, but nothing was learned there.
+A row that is longer than learned positions is refused. A row that is longer than the rows of
+training causes a `BeyondTraining` warning. Rotary and relative positions have no limit, but the
+model has not learned to use longer distances.
 """
 
 import warnings
@@ -14,21 +15,24 @@ from ..decoding.batching import check_positions
 from ..trained import Trained
 from .prompts import Prompt, prompt_size
 
-SHOWN = 16  # tokens of a text that is too long, by which it is found again
+SHOWN = 16  # number of tokens that a message shows of a text that is too long
 
 
 class BeyondTraining(UserWarning):
-    """Text that takes more `slots` of a stack than the rows that a model was `trained` on.
+    """Warns of a text that is longer than the rows of training.
 
     Args:
-      remedy: a sentence that says what to do about it.
-      held: what else is in those slots, such as ", with up to 6 new tokens".
+      stack: "encoder" or "decoder".
+      slots: length of the text in slots of the stack.
+      trained: length of the rows of training.
+      remedy: sentence that says what to change.
+      held: other content of the slots, such as ", with up to 6 new tokens".
     """
 
     def __init__(self, stack: str, slots: int, trained: int, remedy: str, held: str = ""):
         super().__init__(
             f"Got a text that takes {slots} slots of the {stack}{held}, and the rows of training "
-            f"had {trained}: what lies beyond them the model has not learned to read. {remedy}"
+            f"had {trained}: the model has not learned to read longer texts. {remedy}"
         )
         self.stack = stack
         self.slots = slots
@@ -36,18 +40,21 @@ class BeyondTraining(UserWarning):
 
 
 def check_texts(trained: Trained, rows: Sequence[Sequence[int]], max_new: int = 0) -> None:
-    """Checks rows that one stack reads whole, with up to `max_new` tokens that it generates: raises
-    and warns as `check_prompts` does."""
+    """Checks rows that a single stack reads, including up to `max_new` generated tokens.
+
+    Raises ValueError if a row is longer than the model's positions, and warns of `BeyondTraining`.
+    """
     stack = "decoder" if trained.model.layout == "decoder" else "encoder"
     longest = max(rows, key=len, default=())
     _check(trained, stack, len(longest) + max_new, longest, max_new)
 
 
 def check_prompts(trained: Trained, prompts: Sequence[Prompt], max_new: int) -> None:
-    """Checks prompts after each of which up to `max_new` tokens are generated.
+    """Checks prompts that are continued by up to `max_new` generated tokens.
 
-    Raises ValueError as `batching.check_positions` does; warns of `BeyondTraining`. An answer of an
-    encoder-decoder has slots of its own, in which it mostly ends by itself: none is warned of.
+    Raises ValueError if a row is longer than the model's positions, and warns of `BeyondTraining`.
+    There is no warning for the answer of an encoder-decoder: it has separate slots, and usually
+    ends before `max_new`.
     """
     model = trained.model
     if not prompts:

@@ -65,9 +65,9 @@ class AnswerFile:
         self.done = self._whole_lines()
 
     def check_made_by(self, settings: dict) -> None:
-        """Records the settings that produce the answers, in a file beside them.
+        """Records the settings that produce the answers, in a file next to them.
 
-        Raises ValueError where the file holds answers produced with other settings.
+        Raises ValueError if the file has answers that other settings produced.
         """
         path = self._made_by
         settings = json.loads(json.dumps(settings))
@@ -75,8 +75,8 @@ class AnswerFile:
             before = _object(path.read_bytes())
             if before is None:
                 raise ValueError(
-                    f"{path} is damaged, which says how the answers in {self._path} were made: "
-                    "delete it to go on with them as they are, or give another --out."
+                    f"{path}, which records how the answers in {self._path} were made, is damaged: "
+                    "delete it to continue with these answers, or give another --out."
                 )
             changes = ", ".join(
                 f"{name}={before.get(name)!r}, not {settings.get(name)!r}"
@@ -110,8 +110,8 @@ class AnswerFile:
     ) -> None:
         """Appends the answers that are missing: `answer` gets `chunk` items and their numbers.
 
-        Where it fails it gets fewer, until the items that cannot be answered are found. Raises what
-        it raises where that is no matter of an item: where all of several fail.
+        If it fails, it is called with fewer items, until the failing items are found. If all of
+        several items fail, the items are not the cause, and its exception is raised.
         """
         for first in range(self.done, len(self._items), chunk):
             numbers = range(first, min(first + chunk, len(self._items)))
@@ -140,12 +140,12 @@ class AnswerFile:
             record = _object(line)
             if item is None or record is None or _differs(item, record):
                 raise ValueError(
-                    f"{self._path}:{number + 1} is no answer to line {number + 1} of the items: "
-                    "the answers are to another file. Give another --out, or delete it."
+                    f"{self._path}:{number + 1} is not an answer to line {number + 1} of the "
+                    "items: the answers belong to another file. Give another --out, or delete it."
                 )
         if torn and not (torn.startswith(b"{") and self._made_by.exists()):
             raise ValueError(
-                f"{self._path} holds {torn[:40]!r}, which is no answer: give another --out, or "
+                f"{self._path} has {torn[:40]!r}, which is not an answer: give another --out, or "
                 "delete it."
             )
         if torn:
@@ -201,7 +201,7 @@ def _reason(error: Exception) -> str | None:
 
 
 def _beside(key: str, item: dict) -> str:
-    """Returns the name of an item's field beside an answer's field of the same name.
+    """Returns the new name of an item's field that has the name of an answer's field.
 
     >>> _beside("answer", {"answer": 1}), _beside("log_prob", {"log_prob": 1, "given_log_prob": 2})
     ('expected', 'given_given_log_prob')

@@ -34,8 +34,9 @@ def show_passages(
 
     `heldout` returns the held-out documents of a member, given by its index.
 
-    Passages are cut from the concatenated documents, or are whole ones where the objective requires
-    rows of one document. None are shown where no member hides tokens, or labels are no tokens.
+    Passages are cut from the concatenated documents, or are whole documents if the objective
+    requires rows of one document. Nothing is shown if no member hides tokens, or if labels are not
+    tokens.
     """
     layout = LAYOUTS[model.layout]
     members = [m.objective for m in members_of(objective)]

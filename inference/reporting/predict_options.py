@@ -41,7 +41,7 @@ class Request(NamedTuple):
     items: list[dict]
     options: Options
     arguments: argparse.Namespace  # of the command line
-    made_by: dict[str, Any]  # what the answers depend on, beside the items
+    made_by: dict[str, Any]  # settings that the answers depend on, in addition to the items
 
 
 # Options that change no answer: a file is continued by a command with others.
@@ -69,8 +69,8 @@ def add_mode_arguments(parser: argparse.ArgumentParser, add: Callable) -> None:
 def request_of(trained: Trained, arguments: argparse.Namespace) -> Request:
     """Returns the request that the options of `pretrax predict` make, without a draft model.
 
-    Raises ValueError for a mode that the model cannot have, options that the mode does not use or
-    that are out of range, and texts or files that are no items.
+    Raises ValueError for a mode that the model does not support, for options that the mode does not
+    use or that are out of range, and for texts or files that are not items.
     """
     values = vars(arguments)
     flags = [mode.name for mode in MODES.values() if mode.is_flag and values[mode.name]]

@@ -80,13 +80,14 @@ NOT_EXPRESSIBLE = "settings that it cannot express"
 
 
 class Recognized(NamedTuple):
-    """A Hugging Face model as one of ours."""
+    """A Hugging Face model, converted to a `Model` of this package."""
 
     family: Family
-    settings: dict  # keywords of the builder `models.LAYOUT`
+    settings: dict  # keyword arguments of the builder `models.LAYOUT`
     heads: tuple[str, ...]
     model: Model
-    lacking: str  # the prefix that names of tensors have in models with heads, and here have not
+    # Prefix of tensor names that models with heads have and this directory lacks, or "".
+    lacking: str
 
     @property
     def config(self) -> Config:
@@ -94,17 +95,18 @@ class Recognized(NamedTuple):
         return self.model.config
 
     def tensor_name(self, name: str) -> str:
-        """Returns the name in this directory of a tensor named as in models with heads."""
+        """Returns the name of a tensor in this directory, given its name in models with heads."""
         return name.removeprefix(self.lacking)
 
 
 def recognize(source: TensorFiles) -> Recognized:
-    """Returns the model that a directory holds, after checking the names of all its tensors.
+    """Returns the model of a directory, after checking the names of all its tensors.
 
         recognize(open_source("t5-v1_1-small")).config.emb_dim        # 512
 
-    Raises ValueError, naming them, for an unknown architecture, fields of config.json that `Config`
-    cannot express or that are not known, and tensors left over or missing.
+    Raises:
+      ValueError: The architecture is unknown, a field of config.json is unknown or cannot be
+        expressed by `Config`, or a tensor is extra or missing. The message names them.
     """
     hf = Fields(source.config)
     kind = hf.get("model_type")
@@ -140,7 +142,7 @@ def recognize(source: TensorFiles) -> Recognized:
 
 
 def _check_architecture(hf: Fields, layout: str) -> None:
-    """Raises ValueError where fields that every config.json may have are of another network."""
+    """Raises ValueError if general fields of config.json describe an unsupported network."""
     refuse(hf, is_decoder=False, add_cross_attention=False, tie_encoder_decoder=False)
     alone = ("EncoderModel", "ForTokenClassification")  # in T5
     for name in hf.get("architectures") or []:
@@ -159,7 +161,7 @@ def _check_architecture(hf: Fields, layout: str) -> None:
 
 
 def _check_names(source: TensorFiles, recognized: Recognized) -> None:
-    """Raises ValueError unless the directory's tensors are exactly those of the model."""
+    """Raises ValueError unless the directory has exactly the tensors of the model."""
     family = recognized.family
     config = recognized.config
     expected = {name for name, _, _ in named_tensors(family.links(config), config)}
@@ -184,9 +186,9 @@ def _check_names(source: TensorFiles, recognized: Recognized) -> None:
 
 
 def read_params(source: TensorFiles, recognized: Recognized) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields (path, float32 array) of each of our parameters, reading one at a time.
+    """Yields (path, float32 array) of each parameter, and reads one tensor at a time.
 
-    Raises ValueError, before any is read, for a tensor whose shape is not that of config.json.
+    Raises ValueError before the first read if a tensor's shape differs from config.json.
     """
     config = recognized.config
     shapes = parameter_shapes(recognized.model)
@@ -217,24 +219,26 @@ def write_model(
     extra: Mapping[str, Any] = {},
     **settings,
 ) -> Family:
-    """Writes a directory that `transformers` loads; returns its family.
+    """Writes a directory that `transformers` loads, and returns its family.
 
         write_model("exported", model.config, params, dtype="bfloat16")
 
-    Args:
-      params: our parameters, a tree of arrays.
-      family: the family to export as, which must have such a model; None: the first that has one.
-      dtype: "float32" or "bfloat16", of the tensors.
-      extra: further fields of config.json, such as special ids. A RoBERTa without a pad_token_id
-        gets the one that its position embedding begins after.
-      settings: of `files.write_directory`.
+    The parameters that `left_out` names are not written.
 
-    Parameters that `left_out` names are not written.
+    Args:
+      directory: folder to write.
+      config: settings of the model.
+      params: parameters of the model, a tree of arrays.
+      family: family to export as, which must have such a model. None: the first that has one.
+      dtype: type of the tensors, "float32" or "bfloat16".
+      extra: further fields of config.json, such as special ids. A RoBERTa without a pad_token_id
+        gets the id that its position embedding starts after.
+      settings: keyword arguments of `files.write_directory`.
 
     Raises:
-      ValueError: the family, or no family, has such a model (the message names the settings that
-        differ), `extra` has fields of another model, the model has classes that the family's
-        classifier cannot express, or its last layer is a parallel head.
+      ValueError: The family, or every family, lacks such a model; the message names the settings
+        that differ. `extra` has fields of another model. The model has classes that the family's
+        classifier cannot express. The last layer of the model is a parallel head.
     """
     if family is None:
         family = family_of(config)
@@ -286,7 +290,7 @@ def has_untied_warning(family: Family, config: Config) -> bool:
 
 
 def _check_family(config: Config, family: Family) -> None:
-    """Raises ValueError, naming the settings that differ, for a model that the family lacks."""
+    """Raises ValueError if the family lacks such a model, and names the settings that differ."""
     if config.layout != family.layout:
         raise ValueError(
             f"Got a model of layout {config.layout!r} to be exported as {family.model_type!r}, "
@@ -300,7 +304,7 @@ def _check_family(config: Config, family: Family) -> None:
 
 
 def _check_read_back(config: Config, values: Mapping[str, Any], family: Family) -> None:
-    """Raises ValueError for a config.json that describes another model than `config`."""
+    """Raises ValueError if the config.json describes a model that differs from `config`."""
     if differ := _differing(config, _read_back(config, values, family)):
         raise ValueError(
             f"Got further fields for config.json that describe another {family.model_type!r}, "
@@ -324,8 +328,8 @@ def left_out(family: Family, config: Config, params: Mapping[str, Any]) -> list[
 def family_of(config: Config) -> Family:
     """Returns the first family that has such a model.
 
-    Raises ValueError, naming the settings in which the nearest family differs, and the presets of
-    the same layout that families have.
+    Raises ValueError if no family has one. The message names the settings in which the nearest
+    family differs, and the families' presets of the same layout.
     """
     same = [family for family in FAMILIES.values() if family.layout == config.layout]
     candidates = [(_differences(config, family), family) for family in same]
@@ -416,6 +420,6 @@ def meaning(config: Config) -> dict:
 
 
 def parameter_shapes(model: Model) -> dict[str, tuple[int, ...]]:
-    """Returns the shape of each parameter, by path; nothing is allocated."""
+    """Returns the shape of each parameter by its path, without allocating parameters."""
     params = named(nn.unbox(builders.abstract_params(model)))
     return {path: tuple(x.shape) for path, x in params.items()}

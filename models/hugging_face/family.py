@@ -81,10 +81,11 @@ class Family(NamedTuple):
     config: Callable[[Config], dict]  # -> config.json, without ids
     links: Callable[[Config], list[Link]]
     copies: Callable[[Config], dict[str, str]]  # tensors that repeat others: name -> name
-    harmless: frozenset[str] = frozenset()  # fields that change no output, beside `HARMLESS`
+    # Fields that change no output, in addition to `HARMLESS`.
+    harmless: frozenset[str] = frozenset()
     # tensors that a checkpoint need not have, since they follow from the settings: name -> tensor
     implied: Callable[[Config], Mapping[str, np.ndarray]] = lambda c: {}
-    ignored: tuple[str, ...] = ()  # within names of tensors that are no parameters of ours
+    ignored: tuple[str, ...] = ()  # parts of names of tensors that are not parameters
     # Tensors of parts that our models lack. An export has them, untrained, since `transformers`
     # would warn that they are missing: name -> tensor
     untrained: Callable[[Config], Mapping[str, np.ndarray]] = lambda c: {}
@@ -189,7 +190,7 @@ def settings_of(hf: dict, names: Mapping[str, str], gated: bool = False) -> dict
     {'emb_dim': 8, 'num_heads': 2, 'head_dim': 4}
 
     Args:
-      gated: the MLP has a linear projection beside the one with the activation.
+      gated: whether the MLP has a second, linear projection.
     """
     settings: dict[str, Any] = {}
     for key, name in names.items():
@@ -291,7 +292,7 @@ def rotary(rope: dict, theta: float | None) -> tuple[float, tuple | None]:
     for name in rope.keys() - set(read):
         if rope[name] is not None:
             raise ValueError(
-                f"Got {name}={rope[name]!r} beside rope_type={kind!r} in config.json, expected no "
+                f"Got {name}={rope[name]!r} with rope_type={kind!r} in config.json, expected no "
                 "such parameter: it is not supported."
             )
     numbers: dict[str, Any] = {"rope_theta": rope.get("rope_theta", theta)}

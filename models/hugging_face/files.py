@@ -41,8 +41,8 @@ def open_source(directory: str) -> TensorFiles:
 
         open_source("t5-v1_1-small").shapes["shared.weight"]        # (32128, 512)
 
-    Raises ValueError where it is no such directory, where weights are pickled or missing, or where
-    a file is damaged, naming the file.
+    Raises ValueError if the directory does not hold such a model, if weights are pickled or
+    missing, or if a file is damaged. The message names the file.
     """
     path = Path(directory)
     if not path.is_dir():

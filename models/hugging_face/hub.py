@@ -16,8 +16,8 @@ class Repository(NamedTuple):
 def open_repository(name: str) -> Repository:
     """Returns a repository of the hub, which is not made yet.
 
-    Raises ValueError for what is no OWNER/NAME, without a login, and without a network;
-    ModuleNotFoundError without `huggingface_hub`.
+    Raises ValueError for a name that is not OWNER/NAME, without a login, and without a network.
+    Raises ModuleNotFoundError without `huggingface_hub`.
     """
     from huggingface_hub import HfApi  # here: an extra
     from huggingface_hub.errors import HfHubHTTPError, HTTPError, LocalTokenNotFoundError

@@ -1,4 +1,4 @@
-"""Files beside the weights of an imported model, kept so that an export has them again.
+"""Files next to the weights of an imported model, which are kept for a later export.
 
 keep_files(files_to_keep("t5-v1_1-small"), "runs/t5/hugging_face")      # config, tokenizer, license
 put_back("runs/t5/hugging_face", "exported")
@@ -39,7 +39,7 @@ def kept_config(folder: Path | str) -> dict[str, Any]:
 
 
 def put_back(folder: Path | str, target: Path | str) -> None:
-    """Copies kept files beside an export, whose own config.json stays."""
+    """Copies kept files to the folder of an export, except config.json, which the export has."""
     for file in sorted(Path(folder).glob("*")):
         if file.name != CONFIG:
             shutil.copyfile(file, Path(target) / file.name)

@@ -208,7 +208,8 @@ def imported(
       shapes: of all our arrays, by path: {"decoder/layers/mlp/wo": (12, 2048, 768)}.
       read: name of a tensor of a checkpoint -> the tensor.
 
-    Raises ValueError for weights that are no finite floats. Names and shapes are checked before.
+    Raises ValueError for weights that are not finite floats. The caller has checked their names and
+    shapes.
     """
     sources: dict[str, list[tuple[tuple[int, ...], str, Callable[[np.ndarray], np.ndarray]]]] = {}
     for name, link, locations in named_tensors(links, config):

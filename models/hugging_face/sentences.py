@@ -35,7 +35,7 @@ class Modules(NamedTuple):
 
 
 def open_modules(directory: Path | str) -> Modules | None:
-    """Returns what a directory's modules do with hidden states; None: it is no sentence model.
+    """Returns how a directory's modules pool hidden states, or None without such modules.
 
     Raises ValueError for another pooling, modules that change embeddings in another way, and a
     prompt before every text.
@@ -93,8 +93,8 @@ def _dense(path: Path, folder: str) -> dict[str, np.ndarray]:
     if got != {"in_features": width, "out_features": width, "bias": True, "activation": "Tanh"}:
         layer = ", ".join(f"{name}={value!r}" for name, value in got.items())
         raise ValueError(
-            f"Got {layer} in {path / folder / 'config.json'}, expected as many features out as in, "
-            "a bias and Tanh: another layer is not supported."
+            f"Got {layer} in {path / folder / 'config.json'}, expected equal numbers of input and "
+            "output features, a bias and Tanh: another layer is not supported."
         )
     file = own_file(path, f"{folder}/{WEIGHTS}")
     try:
@@ -114,9 +114,9 @@ def _dense(path: Path, folder: str) -> dict[str, np.ndarray]:
 def write_modules(
     directory: Path | str, emb_dim: int, pooling: str, head: Mapping[str, Any] | None = None
 ) -> None:
-    """Writes the modules that pool as the model was trained to, beside its weights.
+    """Writes modules that pool as in training, next to the weights of the model.
 
-    A modules.json that is there, of an imported model, stays.
+    An existing modules.json, of an imported model, is kept.
 
     Args:
       pooling: "first" or "mean".

@@ -1,6 +1,6 @@
 """T5Gemma (model_type "t5gemma"), two stacks of Gemma 2, and T5Gemma 2 ("t5gemma2"), of Gemma 3.
 
-Of T5Gemma 2 the text part alone: an export has the smallest tower for images, untrained.
+Only the text part of T5Gemma 2 is supported. An export has the smallest image tower, untrained.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from . import llama
 from .family import Family, Fields, check_fields, layer_kinds, refuse, register, with_heads
 from .links import Link, attention, table
 
-# Of a stack: what it repeats of the whole model, and the width of what cross-attention reads.
+# Fields of a stack that repeat a field of the whole model, and the width of the encoder's states.
 OF_STACKS = {"is_decoder", "is_encoder_decoder", "dropout_rate", "cross_attention_hidden_size"}
 OF_IMAGES = {"boi_token_index", "eoi_token_index", "image_token_index", "mm_tokens_per_image"}
 # Names of tensors of images: their tower, and an embedding that ends them.

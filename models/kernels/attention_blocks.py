@@ -1,6 +1,7 @@
 """What kernels of attention share on every platform: blocks of slots, and T5's bias cut into tiles.
 
-Letters beside those of `models.attention`: D differences of slots, Q queries and K keys of a block.
+Letters, in addition to those of `models.attention`: D differences of slots, Q queries and K keys of
+a block.
 
 T5's bias depends on key slot - query slot alone, and is the same from MAX_DISTANCE on. Cut into
 tiles of equal sides it has few different ones for each head, by the tiles that lie between its keys
@@ -66,7 +67,7 @@ def padded(x, length, axis=-1, **values):
 def figures(s, log_sum_BxHxT, other_BxHxT):
     """Returns what gradients need of each query, f32[B, H, T] padded: the log of its softmax's
     denominator, and another figure."""
-    # Of padding so large that its probabilities are 0, whatever the bias is.
+    # The log-sums of padding are so large that its probabilities are 0 with any bias.
     log_sum = padded(log_sum_BxHxT, s.queries, constant_values=-LOWEST)
     return log_sum, padded(other_BxHxT, s.queries)
 
@@ -143,8 +144,9 @@ def tiles(bias_HxD, tile):
     First that of the farthest later keys; the middle one is of the same keys and queries.
     """
     heads, differences = bias_HxD.shape
-    # The differences of all tiles' first key beside one another, descending, and before them those
-    # of the keys after it: each key has the list of the one before, rotated by one.
+    # The list has the descending differences of the first key of all tiles, one tile after another.
+    # Before them are the differences of later keys: each key has the list of the previous key,
+    # rotated by one.
     first = far(tile) * tile
     columns = (2 * far(tile) + 1) * tile
     more = first + tile - 1 - differences // 2

@@ -2,13 +2,13 @@
 
     out = attend(q, k, v, intervals, bias_HxD)      # the values and gradients of `attention.attend`
 
-The softmax runs over blocks of keys (Milakov and Gimelshein 2018, arXiv:1805.02867), and the
-gradient computes the probabilities again from the saved log-sums, once for queries and once for
-keys and values (Dao 2023, arXiv:2307.08691), on TPUs once for all where a row has few keys. Blocks
-of keys outside of all intervals of a block of queries are skipped, those inside of all are computed
-without a mask.
+The softmax runs over blocks of keys (Milakov and Gimelshein 2018, arXiv:1805.02867). The gradient
+recomputes the probabilities from the saved log-sums, once for queries and once for keys and values
+(Dao 2023, arXiv:2307.08691). If a row has few keys, TPUs recompute them only once for all. Blocks
+of keys outside all intervals of a block of queries are skipped. Blocks inside all intervals are
+computed without a mask.
 
-The kernels are in `fused_attention_tpu` and `fused_attention_gpu`, what they share in
+The kernels are in `fused_attention_tpu` and `fused_attention_gpu`, and their shared code is in
 `attention_blocks`.
 """
 
@@ -37,7 +37,7 @@ def kernels_of(platform):
 def check_device(config, device):
     """Raises ValueError for a TPU or GPU whose kernels cannot train a model of these settings.
 
-    `config`: a `Config`, or None for a network of one's own.
+    `config` is a `Config`, or None for a network of your own.
     """
     if device.device_kind.startswith(("TPU v2", "TPU v3")):
         raise ValueError(
@@ -249,9 +249,10 @@ def _on_every_device(function, arrays, outputs):
 def _on_mirrored_halves(function, axes, arrays, outputs):
     """Calls `function` for half of a device's queries, and for half of those of its mirror image.
 
-    The later a causal query is, the more keys it attends to. So the devices of a row swap the
-    second halves of their queries, the first device with the last and so on: the first half of
-    shard i and the second half of shard n - 1 - i attend to as many keys for every i.
+    Later causal queries attend to more keys. To balance the work, the devices of a row swap the
+    second halves of their queries, the first device with the last and so on. The first half of
+    shard i and the second half of shard n - 1 - i together attend to the same number of keys for
+    every i.
     """
     own = jax.lax.axis_index(axes)
     devices = jax.lax.axis_size(axes)

@@ -23,7 +23,7 @@ from . import attention_blocks
 from .attention_blocks import LOWEST, dot, padded, seeing_blocks, tiles, visible_blocks
 
 BLOCK = 512  # most queries, and most keys, of a block
-MOST_SUMS = 2**19  # of the gradients of a row's keys, for which there is room beside a block
+MOST_SUMS = 2**19  # number of gradient sums of a row's keys that fit in addition to a block
 TILE = 128  # lanes of a TPU's registers: blocks are a multiple of it
 SUBLANES = 8  # their rows
 FAR = attention_blocks.far(TILE)
@@ -126,9 +126,10 @@ def _heads_last(x_HxdxBT, like):
 
 # --- the grid -------------------------------------------------------------------------------------
 #
-# Of the first two kernels it is (head, row, block of queries, n-th block of keys that it sees), so
-# that a head's tiles are read once; of the third, which is not always needed, (key head, row, block
-# of keys, n-th of its query heads, n-th block of queries that sees it).
+# The grid of the first two kernels is (head, row, block of queries, n-th block of keys that it
+# sees), so that a head's tiles are read once. The grid of the third kernel, which is not always
+# needed, is (key head, row, block of keys, n-th of its query heads, n-th block of queries that sees
+# it).
 
 
 class _At(NamedTuple):

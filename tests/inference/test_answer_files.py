@@ -172,7 +172,7 @@ def test_answers_to_other_items_are_refused_and_left_alone(tmp_path):
         (1, [{"prefix": "a", "suffix": "b"}] * 4),
         (3, [*ITEMS[:2], ITEMS[3], ITEMS[2]]),
     ):
-        with pytest.raises(ValueError, match=rf"out\.jsonl:{number} is no answer to line {number}"):
+        with pytest.raises(ValueError, match=rf"out\.jsonl:{number} is not an .* line {number}"):
             AnswerFile(str(file), items)
     for content in (b"not json\n", b"[1]\n", b"{}\n", b"\xff\n"):
         file.write_bytes(content)

@@ -260,7 +260,7 @@ def test_what_cannot_be_scored():
         (decoder, ("", ""), "empty text"),
         (both, ("", "tea"), "no text before it"),
         (prefix, ("", "tea"), "no text before it: .* a decoder that reads a text both ways"),
-        (encoder, ("a", "tea"), "predicts masks scores texts by themselves"),
+        (encoder, ("a", "tea"), "predicts masks scores texts without a context"),
         (short, ("", "12345678"), "9 slots for the decoder .*expected at most 8"),
         (short_both, ("12345678", "1"), "9 slots"),
         (short_both, ("1", "12345678"), "10 slots"),

@@ -116,7 +116,7 @@ def test_a_field_that_is_not_refused_and_changes_no_setting_changes_no_output(na
         (
             "llama",
             {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "mscale": 1.0}},
-            "mscale=1.0 beside rope_type='linear'",
+            "mscale=1.0 with rope_type='linear'",
         ),
         ("bert", {"quantization_config": {"bits": 4}}, "quantization_config=.*delete it"),
     ],

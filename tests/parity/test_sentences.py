@@ -143,7 +143,7 @@ def test_an_imported_sentence_model_pools_as_its_files_say(pooling, ours, tmp_pa
     expected = np.stack([pooled(model, tokenizer, text, pooling) for text in TEXTS])
     np.testing.assert_allclose(embed(trained, TEXTS), expected, atol=1e-5)
     np.testing.assert_allclose(embed(trained, TEXTS, pooling=ours), expected, atol=1e-5)
-    with pytest.raises(ValueError, match=f"expected '{ours}', with which this model was trained"):
+    with pytest.raises(ValueError, match=f"expected '{ours}' as in the training"):
         embed(trained, TEXTS, pooling={"first": "mean", "mean": "first"}[ours])
     convert.main([f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/out"])
     kept = json.loads((tmp_path / "out" / "1_Pooling" / "config.json").read_text())
@@ -240,7 +240,7 @@ def test_sentence_transformers_makes_the_same_embeddings(tmp_path):
 @pytest.mark.parametrize(
     "changed, said",
     [
-        ({"out_features": 3}, "out_features=3.*expected as many features out as in"),
+        ({"out_features": 3}, "out_features=3.*expected equal numbers of"),
         ({"activation_function": "torch.nn.modules.linear.Identity"}, "activation='Identity'"),
         ({"in_features": 3, "out_features": 3}, "tensors of the shapes"),
     ],
