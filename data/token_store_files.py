@@ -170,8 +170,8 @@ class StoreWriter:
         where = f"Document {self._documents} for {self._name}"
         if shapes.keys() != self._dtypes.keys() or len(set(shapes.values())) > 1:
             raise ValueError(
-                f"{where}: got {shapes}, expected tokens and {list(self._columns) or 'no columns'} "
-                "of the same length."
+                f"{where}: got {shapes}, expected the arrays {['tokens', *self._columns]}, all of "
+                "the same length."
             )
         tokens = arrays["tokens"]
         if not tokens.size:
