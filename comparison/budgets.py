@@ -24,9 +24,10 @@ from ..training.state import new_state
 from ..training.step import Recipe, count_text_tokens, make_batches
 from ..training.throughput import step_flops
 
-COUNTED = 2000  # steps whose tokens or targets are counted; later ones have as many on average
-NOISE_SEED = 20_200_103  # of the corruption in which targets are counted; the same for every run
-TIMED = 20  # steps that a pilot times
+# Number of steps whose tokens or targets are counted. Later steps are assumed to have their mean.
+COUNTED = 2000
+NOISE_SEED = 20_200_103  # seed of the corruption in which targets are counted, for every run
+TIMED = 20  # number of steps that a pilot times
 
 
 @checked
@@ -68,8 +69,8 @@ def targets(plan: Plan, *, number: Count) -> int:
 def targets_of_steps(plan: Plan) -> Iterator[tuple[Sequence[Row], dict[str, int]]]:
     """Yields the rows of each step, and how many targets each term of the loss has in them.
 
-    A target counts once whatever its weight, and once for each term that predicts it; metrics are
-    no loss. Noise that follows the model is that of one that has learned nothing.
+    A target counts once for each term of the loss that predicts it, regardless of its weight.
+    Metrics do not count. Noise that depends on the model is that of an untrained model.
     """
     count = jax.jit(functools.partial(_targets, plan.recipe))
     key = jax.random.key(NOISE_SEED)
@@ -182,7 +183,7 @@ def _rounded_up(number: float) -> int:
 
 
 def budget_words(budget: Callable | Mapping[str, Callable]) -> str:
-    """Returns a budget in words: "400,000 text tokens"; of several all."""
+    """Returns a budget as text, "400,000 text tokens", or all of several budgets."""
     if isinstance(budget, Mapping):
         return ", ".join(map(budget_words, budget.values()))
     one = as_partial(budget)

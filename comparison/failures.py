@@ -1,4 +1,4 @@
-"""Why a process of a comparison failed: `failure.txt` beside `compare.log`, in which it prints."""
+"""Reasons of failed processes of a comparison: `failure.txt`, next to their log `compare.log`."""
 
 import traceback
 from collections.abc import Callable

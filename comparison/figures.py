@@ -58,14 +58,19 @@ def _plain(value: Any) -> Any:
 
 
 def settings_in_words(eval_metric: Callable, eval_metrics: Sequence[Callable]) -> list[str]:
-    """Returns the settings of an eval metric in words; none where it alone has its function."""
-    one = as_partial(eval_metric)
-    several = [as_partial(other).function for other in eval_metrics].count(one.function) > 1
-    return [_in_words(name, value) for name, value in one.settings.items()] if several else []
+    """Returns the settings that distinguish an eval metric from others of the same function.
+
+    The list is empty if no other eval metric has this function.
+    """
+    partial = as_partial(eval_metric)
+    functions = [as_partial(other).function for other in eval_metrics]
+    if functions.count(partial.function) == 1:
+        return []
+    return [_in_words(name, value) for name, value in partial.settings.items()]
 
 
 def _in_words(name: str, value: Any) -> str:
-    """Returns a setting in words: a name, or several, by themselves, others as "power=4"."""
+    """Returns a setting as text: names without the setting's name, other values as "power=4"."""
     names = [value] if isinstance(value, str) else value
     if isinstance(names, list | tuple) and all(isinstance(one, str) for one in names):
         return ", ".join(names)

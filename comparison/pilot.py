@@ -183,10 +183,11 @@ def _table(column: Column) -> np.ndarray:
 def leave_out(column: Column, noise: PairedNoise, still_falls: bool) -> str:
     """Returns why an eval metric cannot tell variants apart at this size; "" where it can.
 
-    It cannot where no variant is clear of the baseline, or none of the best value that there is.
-    That differences are small is no reason: who chooses by them what is tested will find some that
-    are not there. So will, less often, who leaves out of these seeds' tests what this names:
-    `pilot_tables.about_the_error_rate` says which runs may follow.
+    It cannot if no variant is clearly better than the baseline, or if no variant is clearly worse
+    than the best possible value. Small differences are not a reason: choosing the tested eval
+    metrics by the size of differences finds differences that do not exist. Leaving out the named
+    eval metrics in tests on the same seeds has this effect, too, though less often (see
+    `pilot_tables.about_the_error_rate`).
     """
     if not noise.freedom:
         return "no two variants have two seeds of it"
@@ -194,7 +195,7 @@ def leave_out(column: Column, noise: PairedNoise, still_falls: bool) -> str:
     sign = 1 if column.better == HIGHER else -1
     if np.ptp(values) <= NO_SPREAD * np.max(np.abs(values)):
         return f"every run has {values.mean():.4g}"
-    # Of variants by themselves, whose noise is pooled too: seeds that are good for all count.
+    # Pooled standard error of the variants' means, including the part that seeds share.
     error = math.sqrt(float(np.mean(np.var(values, axis=1, ddof=1))) / values.shape[1])
     means = sign * values.mean(1)
     best = float(column.better == HIGHER)

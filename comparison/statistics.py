@@ -197,7 +197,7 @@ def seeds_needed(differences: np.ndarray, level: float) -> int | None:
     """Returns the least number of seeds whose paired t-test at `level` finds a difference as large
     and as noisy as these with a chance of `POWER`; None: more than `MOST_SEEDS`, or unknown.
 
-    The size of a difference that was picked for its size is too large: it is no promise.
+    A difference that was selected for its size is overestimated, so the number may be too small.
     """
     if not has_spread(differences):
         return None

@@ -38,12 +38,12 @@ def read_comparison(
     search_paths: Sequence[str] = (),
     trusted: Sequence[str] = (),
 ) -> Comparison:
-    """Returns the comparison of `gin_configs/comparisons/NAME.gin`, or of a gin file of one's own.
+    """Returns the comparison of `gin_configs/comparisons/NAME.gin`, or of your own gin file.
 
         read_comparison("masking_rate", ["SEEDS = [0, 1, 2]"])
 
-    Raises ValueError for what cannot be read, a binding that nothing uses, a field that is missing,
-    and what `comparison.check` refuses.
+    Raises ValueError for a file that cannot be read, an unused binding, a missing field, and a
+    comparison that `comparison.check` refuses.
     """
     file = comparison_file(name)
     trusted = (*trusted, "pretrax.comparison")

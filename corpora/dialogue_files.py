@@ -112,7 +112,7 @@ def turns_of(line: dict) -> list[str]:
 def _objects(line: dict, name: str, role: str, text: str) -> list[dict]:
     messages = line[name]
     if not isinstance(messages, list) or not all(isinstance(m, dict) for m in messages):
-        raise ValueError(f'"{name}" is no list of objects with "{role}" and "{text}"')
+        raise ValueError(f'"{name}" is not a list of objects with "{role}" and "{text}"')
     return messages
 
 

@@ -35,9 +35,9 @@ def synthetic_documents(
         vocabulary: as for `text_files`; one of whole words suits most worlds.
         seed: of what is drawn, and of the order of reading.
 
-    Raises ValueError for what `drawn_task` refuses, for a vocabulary that lacks words of the
-    documents, questions or answers or encodes two answers of a question alike, and for a run that
-    was trained on other documents than the synthetic task now has.
+    Raises ValueError for an invalid synthetic task (see `drawn_task`), and for a run that was
+    trained on other documents than the task has now. The vocabulary must have all words of the
+    documents, questions and answers, and must not encode two answers of a question alike.
     """
     drawn = drawn_task(task, seed)
     name = as_partial(task).function.__name__

@@ -1,4 +1,4 @@
-"""A corpus of the packages that are installed beside pretrax: megabytes without a download."""
+"""A corpus of the Python packages installed with pretrax: megabytes of text without a download."""
 
 import functools
 import re

@@ -38,18 +38,22 @@ def labeled_text(
         training.Run.corpus = @corpora.labeled_text
         corpora.labeled_text.files = "films.tsv"       # or "data/*.jsonl"
 
-    `corpora.labeled_readers` says what a line is. A label is the name of a class; the
-    classes are the labels that there are to train on, sorted, and are kept in RUN/classes.json. A
-    document is a text with its class as label, or with the class's name as another part.
+    `corpora.labeled_readers` describes the format of a line. A label is the name of a class. The
+    classes are the sorted labels of the training text, and are kept in RUN/classes.json. A document
+    is a text with its class as label, or with the name of its class as another part.
 
     Args:
-        given_tokens: of a text; longer ones are cut at their end, and counted.
-        answer_tokens: the most of a label that is written as text, which `text_to_text` learns;
-            None: it is a class, which `sequence_classification` learns.
-        heldout_every: one text in so many is held out, by a hash of it, so that no order of the
-            lines matters and a text that comes twice is on one side; the first of each label is
-            not.
-        The others: as for `text_files`.
+        files: paths or glob patterns, as a list or separated by commas, in a bucket with "://".
+        vocabulary: a factory of `corpora.vocabularies`.
+        given_tokens: number of tokens to which texts are cut; cut texts are counted.
+        answer_tokens: largest number of tokens of a label that is written as text, which
+            `text_to_text` learns. With None, a label is a class, which
+            `sequence_classification` learns.
+        heldout_files: paths or patterns of the held-out text, in place of `heldout_every`.
+        heldout_every: one text in `heldout_every` is held out, by a hash of the text. The order of
+            the lines does not matter, and equal texts are on one side. The first text of each label
+            is not held out.
+        seed: seed of the order of the documents.
 
     Raises ValueError (`data.reading.MalformedLine` for a line), FileNotFoundError, OSError.
     """
@@ -84,24 +88,24 @@ def labeled_text(
 
 
 def _kept_classes(run_dir: str) -> tuple[str, ...]:
-    """The classes of a run's checkpoints, whose answers others, counted anew, would misname."""
+    """Returns the classes of a run with checkpoints; newly counted classes could be others."""
     if classes := load_classes(run_dir):
         return tuple(classes)
     raise ValueError(
-        f"{run_dir} holds a checkpoint, and no {CLASSES}, which names its classes: bring it back "
-        "from a copy, write it as a JSON list of the labels it was trained on, sorted, or start "
-        "anew in another run directory."
+        f"{run_dir} holds a checkpoint, but no {CLASSES} with the names of its classes: restore "
+        "it from a copy, write it as a sorted JSON list of the training labels, or start another "
+        "run directory."
     )
 
 
 def _classes_of(paths: Sequence[str]) -> tuple[str, ...]:
-    """The labels of files, sorted."""
+    """Returns the sorted labels of files."""
     counts = collections.Counter(label for _, label in read_labeled(paths))
     if len(counts) < 2:
         got = f"one label, {next(iter(counts))!r}," if counts else "no label"
         raise ValueError(
             f"Got {got} in the {counts.total():,} texts of {', '.join(paths)}, expected two or "
-            "more to tell apart: give texts of other classes too."
+            "more classes: give texts of other classes too."
         )
     return tuple(sorted(counts))
 
@@ -113,7 +117,7 @@ def _side(
     classes: Sequence[str],
     advance: Callable[[int], None] = lambda size: None,
 ) -> Iterator[Labeled]:
-    """The lines of a side, which are all lines of its files where `every` is None."""
+    """Yields the lines of a side; if `every` is None, these are all lines of its files."""
     labels = set()
     for example in read_labeled(paths, classes, advance):
         held = every and example.label in labels and zlib.crc32(example.text.encode()) % every == 0
@@ -123,7 +127,7 @@ def _side(
 
 
 def _answers(classes: Sequence[str], vocabulary: Vocabulary, longest: int) -> dict[str, np.ndarray]:
-    """The tokens of labels as text, which the vocabulary must write in so many at most."""
+    """Returns the tokens of the labels as text, at most `longest` tokens each."""
     answers = dict(zip(classes, vocabulary.tokenizer.encode_batch(list(classes))))
     for name, tokens in answers.items():
         if tokens.size > longest:
@@ -134,8 +138,8 @@ def _answers(classes: Sequence[str], vocabulary: Vocabulary, longest: int) -> di
         written = vocabulary.codec.decode(tokens.tolist()).strip()
         if written != name:
             raise ValueError(
-                f"The vocabulary writes the label {name!r} as {written!r}, so that no answer could "
-                "be right: rename it so."
+                f"The vocabulary decodes the label {name!r} as {written!r}, so no answer could be "
+                "right: rename the label so."
             )
     return answers
 
@@ -148,7 +152,7 @@ def _encode(
     examples: Iterable[Labeled],
     left_out: LeftOut,
 ) -> Iterator[Document]:
-    """The documents of labeled texts, with `answers` as another part, or the classes as labels."""
+    """Yields the documents of labeled texts, with `answers` as parts or classes as labels."""
     numbers = {name: number for number, name in enumerate(classes)}
     for batch in batches(examples, lambda example: len(example.text)):
         encoded = tokenizer.encode_batch([text for text, _ in batch])

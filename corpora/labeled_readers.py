@@ -39,7 +39,9 @@ def read_labeled(
     Raises MalformedLine for a line, or a header, that is not as expected, or a damaged file, and
     ValueError for a file of another kind.
     """
-    first: RawDocument | None = None  # that is no line of TSV, whose labels are all strings
+    first: RawDocument | None = (
+        None  # the first row that is not of TSV, where all labels are strings
+    )
     for path in paths:
         if reading.has_fields(path):
             rows = reading.good(reading.raw_documents(path, _fields, advance), _EXAMPLE)

@@ -49,15 +49,16 @@ def text_files(
     all trained on or all held out. The text is tokenized once, into the run directory.
 
     Args:
-        files: paths or glob patterns, a list or separated by commas, in a bucket with "://".
+        run_dir: the run directory, which keeps the vocabulary and the tokens.
+        files: paths or glob patterns, as a list or separated by commas, in a bucket with "://".
         vocabulary: a factory of `corpora.vocabularies`.
-        heldout_files: the same for held-out text; without it `heldout_every` says what is held out.
+        heldout_files: paths or patterns of the held-out text, in place of `heldout_every`.
         text_field: the field of a JSONL line, or the column of a table, that holds the text.
-        on_malformed: what a line that cannot be read does: "error", or "skip", which counts it.
-        heldout_every: one document in so many is held out. With fewer documents, whole ones are
-            held out, from the last one on, that bring the held-out tokens closer to that share. A
-            single document is cut: 10 holds out its last tenth.
-        seed: of the order of the documents.
+        on_malformed: "error" to stop at a line that cannot be read, or "skip" to count such lines.
+        heldout_every: one document in `heldout_every` is held out. With fewer documents, whole
+            documents are held out from the last one on, as long as each brings the held-out tokens
+            closer to that share. A single document is cut: 10 holds out its last tenth.
+        seed: seed of the order of the documents.
 
     Raises ValueError (`data.reading.MalformedLine` for a line), FileNotFoundError, OSError.
     """
@@ -144,7 +145,7 @@ def tokenized_files(
 
 
 def counted(paths: Sequence[str]) -> str:
-    """The number of files, in words, which is not known of files that are gone: "2 files"."""
+    """Returns the number of files for a message, such as "2 files"; without files, "files"."""
     return f"{len(paths) or ''} file{'' if len(paths) == 1 else 's'}".strip()
 
 
@@ -162,7 +163,7 @@ def _skew_warning(tokens: Tokenized, every: int) -> str:
 
 
 def with_heldout(tokens: Tokenized, split: FileSplit) -> tuple[Tokenized, str]:
-    """The tokens with held-out documents, and how these were chosen, in words."""
+    """Returns the tokens with held-out documents, and a description of how these were chosen."""
     if HELDOUT in tokens.documents:
         return tokens, f"from {counted(split.paths.get(HELDOUT, []))}"
     documents = tokens.documents[TRAIN]

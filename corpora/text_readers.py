@@ -30,7 +30,7 @@ class LeftOut(collections.Counter[str]):
             self.first_malformed.append(f"{bad.place}: {bad.reason}")
 
     def describe(self) -> str:
-        """The counts in words; "" for nothing."""
+        """Returns the counts as text; "" if nothing was left out."""
         more = ["…"] if self[_MALFORMED] > len(self.first_malformed) else []
         shown = {_MALFORMED: f" ({'; '.join(self.first_malformed + more)})"}
         counts = [f"{n:,} {what}{shown.get(what, '')}" for what, n in self.items() if n]

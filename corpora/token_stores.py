@@ -62,7 +62,7 @@ def token_store(
     if kept.ids != corpus.ids:
         raise ValueError(
             f"The vocabulary in {opened[0].folder.path} has other token ids than its text: got "
-            f"{kept.ids}, expected {corpus.ids}. Write the store anew."
+            f"{kept.ids}, expected {corpus.ids}. Write the store again."
         )
     return corpus._replace(codec=kept.codec, ids=kept.ids)  # its ids know their texts
 

@@ -83,7 +83,7 @@ def tokenized(run_dir: str, texts: Mapping[str, SplitText], vocabulary: Vocabula
 def _pieces(
     split: str, text: SplitText, vocabulary: Vocabulary, left_out: list[str]
 ) -> Iterator[Document]:
-    """The documents of a text; adds what was left out of it, in words, to `left_out`."""
+    """Yields the documents of a text, and counts what is left out in `left_out`."""
     tokens = empty = unknown = 0
     with progress_bar(f"Tokenizing ({split})", text.total) as advance:
         read = text.read(advance)

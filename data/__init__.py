@@ -1,1 +1,1 @@
-"""What a row is made of: documents from corpora and token stores, packed; no TensorFlow."""
+"""Data for training: documents, token stores and packing into rows; TensorFlow is not needed."""

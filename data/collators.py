@@ -106,7 +106,7 @@ class Collator:
         planned = packing_policies.plan_packing(self._policy, objective, layout, [self._group])
         shortest = min(planned.limits.values(), key=lambda limit: limit.raw)
         self._packing = planned._replace(limits={0: shortest})
-        # What is read by itself needs no end beside that which its frame has already.
+        # A text that is read alone needs no end of document if its prompt form ends with one.
         closed = any(form.after[-1:] == (ids.eos,) for form in objective.facts.prompt_forms)
         self._end = ids.eos if marks and not (closed and packing == "single") else None
         self._compiled: Callable | None = None

@@ -1,6 +1,6 @@
-"""The data of a run, independent of its source: `Corpus`, its streams and documents.
+"""The data of a run, independent of its source: `Corpus`, document streams and documents.
 
-A run names a function that returns its `Corpus`: one of `corpora`, or of
+A run names a function that returns its `Corpus`, such as a function of `corpora` or of
 `tasks.seqio.seqio_corpora`.
 """
 
@@ -15,24 +15,24 @@ from ..objectives import TokenIds
 class Document(NamedTuple):
     """A document as token ids, or consecutive tokens of a document that was cut.
 
-    A text and its answer are `Document(tokens, parts=[0, 0, 0, 1, 1])`, a text of class 4
-    `Document(tokens, labels=[4, 4, 4, 4, 4])`.
+    For example, a text with its answer is `Document(tokens, parts=[0, 0, 0, 1, 1])`, and a text of
+    class 4 is `Document(tokens, labels=[4, 4, 4, 4, 4])`.
     """
 
     tokens: np.ndarray  # int32[n] with n >= 1: text ids only, nothing appended
-    # Whether the document ends here. Otherwise it continues in another one, which may be anywhere
-    # in the stream.
+    # Whether the document ends here. Otherwise it continues in another `Document`, which may be
+    # anywhere in the stream.
     ends: bool = True
-    parts: np.ndarray | None = None  # int32[n], as in `objectives.Row`; None: the corpus has none
-    labels: np.ndarray | None = None  # int32[n], as in `objectives.Row`; None: the corpus has none
+    parts: np.ndarray | None = None  # int32[n], as in `objectives.Row`; None without parts
+    labels: np.ndarray | None = None  # int32[n], as in `objectives.Row`; None without labels
 
     @property
     def columns(self) -> dict[str, Any]:
-        """Returns the arrays of the document by name: "tokens" and, where known, the others."""
+        """The arrays of the document by name: "tokens", and "parts" or "labels" if it has them."""
         return {name: x for name, x in self._asdict().items() if name != "ends" and x is not None}
 
     def cut(self, at: int) -> tuple["Document", "Document"]:
-        """Returns the first `at` tokens, which do not end the document, and the tokens after them.
+        """Splits the document before token `at`; only the second piece may end the document.
 
         >>> first, rest = Document(np.arange(5), parts=np.array([0, 0, 1, 1, 1])).cut(2)
         >>> first.ends, rest.ends, rest.columns
@@ -44,7 +44,7 @@ class Document(NamedTuple):
 
 
 def in_parts(*parts: Sequence[int] | np.ndarray) -> Document:
-    """Returns the document of these parts, each the tokens of one.
+    """Returns the document whose parts are these token sequences.
 
     >>> piece = in_parts([5, 6], [7])
     >>> piece.tokens.tolist(), piece.parts.tolist(), piece.ends
@@ -56,16 +56,16 @@ def in_parts(*parts: Sequence[int] | np.ndarray) -> Document:
 
 
 def first_documents(documents: Iterator[Document], tokens: int) -> list[Document]:
-    """Returns the first documents, until they have this number of tokens or there are no more."""
-    found: list[Document] = []
+    """Returns the first documents that have at least this number of tokens, or all documents."""
+    first: list[Document] = []
     while tokens > 0 and (document := next(documents, None)) is not None:
-        found.append(document)
+        first.append(document)
         tokens -= document.tokens.size
-    return found
+    return first
 
 
 def check_shard(shard: int, num_shards: int) -> None:
-    """Raises ValueError for a shard that is none of 0 … num_shards - 1: ranks begin at 0."""
+    """Raises ValueError for a shard outside 0 … num_shards - 1."""
     if not 0 <= shard < num_shards:
         raise ValueError(f"The shard must be in 0…{num_shards - 1}, got {shard}.")
 
@@ -73,44 +73,44 @@ def check_shard(shard: int, num_shards: int) -> None:
 class DocumentStream(Protocol):
     """An endless, deterministic, resumable stream of tokenized documents.
 
-    A thread reads it ahead of the steps (`training.prefetch`), so what several streams share must
-    bear that others are read on the main thread.
+    A thread reads it ahead of the steps (`training.prefetch`), so state that several streams share
+    must be safe to use from several threads.
     """
 
     def next_document(self) -> Document:
-        """Returns the next document, or the next piece of one that was cut.
+        """Returns the next document, or the next piece of a document that was cut.
 
-        Its arrays are kept as they are until they are in a row, so nobody may change them later.
+        Its arrays are kept without a copy until they are packed, so they must not change later.
         """
 
     def state(self) -> dict[str, np.ndarray]:
-        """Returns the data position as a few small arrays, with the same keys at every call."""
+        """Returns the data position as a few small arrays, with the same keys in every call."""
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Continues exactly where the stream that returned `state` was."""
+        """Continues exactly where the stream was when it returned `state`."""
 
     def reshard(self, states: Sequence[dict[str, np.ndarray]]) -> None:
-        """Continues where shards of another number, of which these are all states, were together.
+        """Continues from the states of all shards of a run with another number of shards.
 
-        Over all new shards, no document is lost and none is read twice. Raises ValueError where a
-        corpus cannot change its number of shards, as one that does not define this.
+        Over all new shards, no document is lost or read twice. Raises ValueError if the corpus
+        cannot change its number of shards, which is the default.
         """
         raise ValueError(
             f"The run was begun with data_shards = {len(states)}, and this corpus cannot change "
-            "it: set it back, or start a new run directory. A token store can."
+            "it: set it back, or start a new run directory. A token store can change it."
         )
 
     def begin_step(self, step: int) -> None:
-        """Is called before the documents of each step are read; rates may follow the step."""
+        """Called before the documents of each step are read; rates may depend on the step."""
         return None
 
     def progress(self) -> dict[str, "Progress"]:
-        """Returns how much of each store was read, by name; nothing for a corpus without stores."""
+        """Returns how much of each store was read, by name; empty for a corpus without stores."""
         return {}
 
 
 def state_within(state: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
-    """Returns the arrays of a state whose names begin with a prefix, without it."""
+    """Returns the arrays of a state whose names have the prefix, under names without it."""
     return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
 
 
@@ -125,34 +125,34 @@ class Codec(NamedTuple):
     """Conversion of text to token ids and back, for display and for tasks."""
 
     encode: Callable[[str], list[int]]
-    decode: Callable[[Sequence[int]], str]  # special tokens are shown by name, e.g. <extra_id_0>
+    decode: Callable[[Sequence[int]], str]  # shows special tokens by name, e.g. <extra_id_0>
 
 
 class Corpus(NamedTuple):
     """The text of a run as token ids: streams of training documents, and held-out documents."""
 
     ids: TokenIds
-    # (shard, number of shards) -> the shard's endless stream. The number of shards is a setting of
-    # the run, not the number of hosts: the data order does not depend on the machines.
+    # A function (shard, number of shards) -> the shard's endless stream. The number of shards is a
+    # setting of the run and not the number of hosts, so the data order does not depend on machines.
     train: Callable[[int, int], DocumentStream]
-    # n -> the first held-out documents, until they have n tokens or there are no more
+    # A function n -> the first held-out documents with at least n tokens, or all of them.
     heldout: Callable[[int], list[Document]]
-    codec: Codec | None = None  # None: ids only, without text
+    codec: Codec | None = None  # None if the corpus has ids without text
     classes: tuple[str, ...] = ()  # the names of the classes of labels, or of all answers
-    # Tokens of the longest document, where they must not be cut: they have parts or labels, or are
-    # in an order that a cut would break.
+    # Number of tokens of the longest document, if documents must not be cut: they have parts or
+    # labels, or an order that a cut would break. Otherwise None.
     longest: int | None = None
     # The columns of its documents in addition to tokens: "parts" or "labels", as in `Document`.
     columns: tuple[str, ...] = ()
-    labels_of: str | None = None  # "documents" or "tokens": what a label is of; None: not known
-    # The texts of a mixture whose members do not all read the same text, and for each member of the
-    # objective the index of its text. `train` and `heldout` then give all texts together. Empty:
-    # every member reads the text of this corpus.
+    labels_of: str | None = None  # whether labels are of "documents" or "tokens"; None if unknown
+    # The corpora of a mixture whose members do not all read the same text, and for each member of
+    # the objective the index of its corpus. `train` and `heldout` then give all texts together. If
+    # empty, every member reads the text of this corpus.
     sources: tuple["Corpus", ...] = ()
     member_sources: tuple[int, ...] = ()
     summary: str = ""  # a description of what was read: documents, tokens, skipped lines
 
 
 def read_by(member: int, corpus: Corpus) -> Corpus:
-    """Returns the corpus whose text a member of the objective reads, given by its index."""
+    """Returns the corpus that a member of the objective, given by its index, reads."""
     return corpus.sources[corpus.member_sources[member]] if corpus.sources else corpus

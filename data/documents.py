@@ -154,7 +154,7 @@ def joined(documents: DocumentArrays) -> DocumentArrays:
 
 
 def text_size(documents: int, tokens: int) -> str:
-    """How much text there is, in words: "1 document, 2,345 tokens"."""
+    """Returns the size of a text for a message, such as "1 document, 2,345 tokens"."""
     return f"{documents:,} document{'' if documents == 1 else 's'}, {tokens:,} tokens"
 
 

@@ -64,14 +64,16 @@ def find_files(patterns: str | Sequence[str]) -> list[str]:
 def matching_files(patterns: Iterable[str]) -> list[str]:
     """Returns the files on disk that match glob patterns, sorted, one path for each file."""
     paths = {path for one in patterns for path in _matches(one) if not os.path.isdir(path)}
-    # Of several paths of a file the last stays: one that is no link, and the first by name.
+    # If several paths lead to one file, the last path is kept: not a link, and the first by name.
     in_order = sorted(paths, key=lambda path: (os.path.islink(path), path), reverse=True)
     return sorted({os.path.realpath(path): path for path in in_order}.values())
 
 
 def _matches(pattern: str) -> Iterator[str]:
-    """Yields the paths that match; `glob.iglob` would follow a loop of links 40 times round, and
-    two loops in one folder without end."""
+    """Yields the paths that match a pattern, following each folder once.
+
+    `glob.iglob` would follow a loop of links 40 times, and two loops in one folder without end.
+    """
     head, *tail = re.split(r"(?:^|(?<=/))\*\*(?:/|$)", pattern, maxsplit=1)
     if not tail:
         yield from glob.iglob(pattern)

@@ -1,4 +1,4 @@
-"""A token store as a data source of Grain, for a pipeline of one's own; Grain itself is not needed.
+"""A token store as a data source for your own Grain pipeline; Grain itself is not needed.
 
 dataset = grain.MapDataset.source(StoreSource("stores/web")).shuffle(seed=0).repeat()
 dataset[0]["tokens"]
@@ -27,8 +27,9 @@ class StoreSource:
 
     A record is a document, or a piece of one of more than 16,384 tokens, which then does not end.
 
-    Raises ValueError for no finished store, and a split that it lacks; when read, for a block whose
-    checksums differ, and IndexError for a number that is no record's.
+    Raises ValueError for an unfinished store, and for a split that the store does not have. Reading
+    a record raises ValueError for a block whose checksums differ, and IndexError for a record
+    number that does not exist.
     """
 
     def __init__(self, path: str | os.PathLike, split: str = TRAIN):

@@ -4,17 +4,17 @@ A row is cut for one member of a mixture, and that member's `objective.lengths` 
 document before corruption: a row takes what fits the planned features, and nothing is truncated
 later. There are four policies:
 
-    concatenate   documents end to end and cut, all of a row one segment: attention crosses their
+    concatenate   documents end to end and cut; a row is one segment, so attention crosses document
                   borders (GPT-2; with end-of-sequence between, RoBERTa's FULL-SENTENCES)
-    isolate       the same rows, each document a separate segment
-    whole         only documents longer than a row are cut; the largest waiting pieces that still
-                  fit fill a row up
-    single        one document a row, or one piece of a longer one
+    isolate       the same rows, but each document is a separate segment
+    whole         only documents longer than a row are cut; the largest waiting pieces that fit
+                  fill up the row
+    single        one document per row, or one piece of a longer document
 
 The rows of a step come from different documents, since neighboring parts of one document teach
-little more than one of them. So some hundred pieces wait for a row: each row begins with the
-oldest, and the rest of a document that it cuts waits behind all others. `concatenate` and `isolate`
-continue a row with documents that were not read yet.
+little more than one of the parts. A pool of some hundred pieces waits for a row. Each row begins
+with the oldest piece, and the rest of a document that the row cuts goes to the end of the pool.
+`concatenate` and `isolate` continue a row with documents that have not been read yet.
 
 Source: Liu et al. 2019, "RoBERTa", section 4.2, for FULL-SENTENCES; Ding et al. 2024, "Fewer
 Truncations Improve Language Modeling", for best-fit packing.
@@ -34,31 +34,34 @@ from ..objectives.contract import check_classes, check_parts
 from ..objectives.layouts import Layout
 from .corpus import Document, DocumentStream, Progress, state_within
 
-# Pieces that wait for a row. They are saved with the data position: fewer if they are long.
+# Number of pieces that wait for a row, and a bound on their tokens. They are saved with the data
+# position.
 POOL = 256
 POOL_TOKENS = 2**20
 
-ORDER = 2  # raised when rows are read in another order: data positions of the old one are refused
+# Version of the order in which rows are read. Data positions of another version are refused.
+ORDER = 2
 
 
-_TEXT = Rows()  # of text alone
+_TEXT = Rows()  # the rows of an objective that reads text only
 
 
 class Limits(NamedTuple):
     """The limits of a row of one member.
 
-    The documents of a row share its tokens, the slots of every stream and those of every stack.
-    Each of these is a limit, with a table in `taken`, the slots that a document of n tokens takes,
-    and one in `longest`, the tokens of the longest document that fits a number of free slots.
+    The documents of a row share its tokens, the slots of every stream and the slots of every stack.
+    Each of these is a limit with two tables. Its table in `taken` gives the slots that a document
+    of n tokens takes. Its table in `longest` gives the tokens of the longest document that fits
+    into a number of free slots.
     """
 
-    documents: int  # the most of a row
+    documents: int  # largest number of documents of a row
     taken: tuple[Sequence[int], ...]
     longest: tuple[Sequence[int], ...]
 
     @property
     def raw(self) -> int:
-        """Tokens of the longest document."""
+        """Number of tokens of the longest document."""
         return len(self.taken[0]) - 1
 
 
@@ -66,7 +69,7 @@ class Packing(NamedTuple):
     """The packing policy of a run, and the limits of its rows."""
 
     policy: str
-    limits: Mapping[int, Limits]  # of each member's rows, by the member's number
+    limits: Mapping[int, Limits]  # the limits of a member's rows, by the member's number
     rows: Rows = Rows()  # the rows that the objective requires
 
 
@@ -92,8 +95,8 @@ def resolve(
     >>> resolve(causal_lm(ids)), resolve(fill_in_the_middle(ids))
     (('concatenate', True), ('whole', False))
 
-    Raises ValueError for a policy without the rows that the objective requires, or a mixture of
-    members with and without end-of-sequence of their own where rows are no stream.
+    Raises ValueError for a policy that does not give the rows that the objective requires. If rows
+    are not a stream, it also refuses mixtures in which only some members append end-of-sequence.
     """
     rows = objective.facts.rows
     suited = POLICIES[rows.kind]
@@ -121,7 +124,7 @@ def resolve(
 
 
 def documents_of_a_row(policy: str, max_documents: int) -> int:
-    """Returns the most documents of a row: `max_documents`, or 1 where a row is one segment."""
+    """Returns the largest number of documents of a row, which is 1 if a row is one segment."""
     return max_documents if policy in ("isolate", "whole") else 1
 
 
@@ -146,11 +149,14 @@ def rows_of_documents(
     end_of_document: int | None = None,
     tokens: int | None = None,
 ) -> list[Row]:
-    """Returns all rows of finitely many documents: every token is in exactly one row.
+    """Returns all rows of a finite number of documents, with every token in exactly one row.
 
     Args:
+      documents: the documents, in order.
+      packing: the packing of the run.
       member: the index of the member whose rows these are.
-      tokens: the number of tokens taken, including end-of-sequence; None: all.
+      end_of_document: the token that follows every document, or None.
+      tokens: number of tokens to take, including end-of-sequence, or None for all.
 
     rows_of_documents([Document([5, 6]), Document([7])], packing)    # of the policy "isolate"
     -> [Row(tokens=[5, 6, 7], segments=[1, 1, 2], member=0)]
@@ -163,7 +169,7 @@ def rows_of_documents(
         tokens = tokens if tokens is None else tokens - text.tokens.size
         if text.tokens.size:
             texts.append(text)
-    # These two policies keep the order of the documents, the others choose among all of them.
+    # These two policies keep the order of the documents. The others choose among all documents.
     pool = 1 if packing.policy in ("concatenate", "isolate") else len(texts)
     waiting = _Waiting(iter(texts), packing.rows.column, pool=pool, at_least=pool)
     rows = []
@@ -196,18 +202,18 @@ class ShardReader:
         self._stream.begin_step(step)
 
     def progress(self) -> dict[str, Progress]:
-        """Returns what was read of each store; `waiting_tokens` of it are in no row yet."""
+        """Returns how much was read of each store, including the tokens that wait for a row."""
         return self._stream.progress()
 
     def waiting_tokens(self) -> int:
-        """Returns the tokens of documents that wait for a row, without their ends."""
+        """Returns the number of tokens that wait for a row, without ends of documents."""
         return self._waiting.tokens - self._ends * len(self._waiting)
 
     def row(self, member: int = 0) -> Row:
         """Returns the next row of a member, without padding.
 
-        No document is in two of `rows_of_a_step` successive rows, except many small ones with the
-        policy `whole`.
+        No document is in two of `rows_of_a_step` successive rows, except for many small documents
+        with the policy `whole`.
         """
         self._waiting.gather()
         return _next_row(self._waiting, self._packing, member)
@@ -216,7 +222,7 @@ class ShardReader:
         return self.position()()
 
     def position(self) -> Callable[[], dict[str, np.ndarray]]:
-        """Returns a function that gives the current state at any later time; it costs little."""
+        """Returns a cheap function that gives the present state at any later time."""
         waiting = self._waiting.documents()
         stream = {f"stream.{k}": np.array(v) for k, v in self._stream.state().items()}
 
@@ -231,7 +237,7 @@ class ShardReader:
         return state
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Continues where `state` was returned. Raises ValueError for one of another `ORDER`."""
+        """Continues where `state` was taken. Raises ValueError for a state of another `ORDER`."""
         self._waiting.replace(self._waiting_in(state))
         self._stream.restore(state_within(state, "stream."))
 
@@ -240,11 +246,12 @@ class ShardReader:
     ) -> None:
         """Continues from the states of all readers of another number of shards.
 
-        The documents that wait are shared among the new shards, the oldest first. Raises ValueError
-        as `restore`, and as `DocumentStream.reshard`.
+        The waiting documents are distributed over the new shards, the oldest first.
+
+        Raises ValueError for a state of another `ORDER`, and if the stream cannot be resharded.
         """
         by_age = itertools.zip_longest(*map(self._waiting_in, states))
-        waiting = [one for same_age in by_age for one in same_age if one is not None]
+        waiting = [piece for same_age in by_age for piece in same_age if piece is not None]
         self._waiting.replace(waiting[shard::num_shards])
         self._stream.reshard([state_within(state, "stream.") for state in states])
 
@@ -263,9 +270,10 @@ class ShardReader:
 def closed(document: Document, end_of_document: int | None = None, rows: Rows = _TEXT) -> Document:
     """Returns a document as `rows` hold it: with end-of-sequence, and the column that they have.
 
-    closed(Document([5, 6]), 1) -> Document([5, 6, 1])
-    closed(Document([5, 6], ends=False), 1) -> Document([5, 6], ends=False)
-    closed(Document([5, 6], parts=[0, 1]), 1, Rows("parts")) -> Document([5, 6, 1], parts=[0, 1, 1])
+            closed(Document([5, 6]), 1) -> Document([5, 6, 1])
+            closed(Document([5, 6], ends=False), 1) -> Document([5, 6], ends=False)
+            closed(Document([5, 6], parts=[0, 1]), 1, Rows("parts"))
+            -> Document([5, 6, 1], parts=[0, 1, 1])
 
     Raises ValueError for a document without the column, for a piece of a document that has it, and
     for classes and parts that the rows do not have.
@@ -380,7 +388,7 @@ def _limits(objective: Objective, layout: Layout, group: RowGroup, raw: int) -> 
         return _one_document(raw)
     planned = {"tokens": group.row_length} | group.features | group.stacks
     needs = [_needs(objective, layout, n) for n in range(1, raw + 1)]
-    # Of limits with the same costs only the narrowest matters.
+    # Only the narrowest of several limits with the same costs matters.
     capacity_of: dict[tuple[int, ...], int] = {}
     for name in needs[0]:
         taken = (0, *(each[name] for each in needs))

@@ -1,8 +1,8 @@
-"""Reads documents from files of all kinds, on disk or in a bucket, and names every bad one.
+"""Reads documents from files of many formats, on disk or in a bucket, and names every bad record.
 
-What a file is, its name says, once `.gz` or `.zst` is taken off it: `.jsonl`, `.ndjson` and `.json`
-hold a document a line, `.parquet` and `.arrow` one a row, `.warc` and `.wet` one a record; any
-other file is a document of plain text.
+The name of a file, without `.gz` or `.zst`, gives its format. A `.jsonl`, `.ndjson` or `.json` file
+has a document in each line, a `.parquet` or `.arrow` file in each row, and a `.warc` or `.wet` file
+in each record. Any other file is a plain-text document.
 """
 
 import contextlib
@@ -22,27 +22,28 @@ from ..settings.atomic_writes import parse_json
 from ..settings.extras import missing_package_message
 
 JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
-BOM = b"\xef\xbb\xbf"  # that some programs begin UTF-8 with
-LONGEST = 1 << 26  # bytes of a line or of a plain text file, which are in memory whole
-BUFFER = 1 << 17  # bytes that are read at once
-PART = 1 << 17  # bytes of a part of a plain text; tokenizers slow down on longer parts
-_ARCHIVES = (".tar", ".tgz", ".zip", ".7z", ".rar", ".bz2", ".xz", ".lz4")  # else a .tar is a text
-_ARCHIVED = {"conversion": "text", "response": "page"}  # records of WARC that hold a document
-# Rules of what is left out though nothing is wrong with it: lines between those of JSONL, and what
-# a server answered with another status than 200, as of a page that was not found.
+BOM = b"\xef\xbb\xbf"  # byte order mark with which some programs begin UTF-8
+LONGEST = 1 << 26  # largest number of bytes of a line or a plain-text file, held in memory
+BUFFER = 1 << 17  # number of bytes that are read at once
+PART = 1 << 17  # bytes of a part of a plain-text file; tokenizers slow down on longer parts
+# Archives are refused; without this list they would be read as plain text.
+_ARCHIVES = (".tar", ".tgz", ".zip", ".7z", ".rar", ".bz2", ".xz", ".lz4")
+_ARCHIVED = {"conversion": "text", "response": "page"}  # WARC records that hold a document
+# Rules that leave out records that are not bad: blank lines of JSONL, and answers of a server with
+# a status other than 200, such as pages that were not found.
 LEFT_OUT = ("blank", "http_status")
 
 
 class RawDocument(NamedTuple):
-    """A document as a file holds it, or a part of a long plain text file."""
+    """A document as a file holds it, or a part of a long plain-text file."""
 
-    text: Any  # a string, or what the caller makes of a line's object or of a row
+    text: Any  # a string, or the value that `DocumentOf` makes of a line's object or a row
     path: str = ""
     at: int = 0  # the first byte of its line, or the number of its row or record, from 0
-    # Number of its line, from 1. In a byte range: from the first line of the range.
+    # The number of its line, from 1. In a byte range, lines are counted from its start.
     line: int | None = None
-    fields: dict[str, Any] = {}  # all of the line's object, of the row, or of a web page
-    ends: bool = True  # whether the document ends with it; otherwise the next part follows
+    fields: dict[str, Any] = {}  # all fields of the line's object, the row or the web page
+    ends: bool = True  # whether the document ends here; otherwise its next part follows
 
     @property
     def place(self) -> str:
@@ -50,15 +51,15 @@ class RawDocument(NamedTuple):
 
 
 class Bad(NamedTuple):
-    """A record that is no document."""
+    """A record that is not a document."""
 
-    place: str  # file, and line, row or record
+    place: str  # the file and the line, row or record
     rule: str  # `malformed`, `empty` or `damaged`, or one of `LEFT_OUT`
     reason: str
 
 
 class MalformedLine(ValueError):
-    """A line or a file that cannot be read, by its place."""
+    """A line or a file that cannot be read; the message names its place."""
 
     bad: Bad
 
@@ -68,7 +69,7 @@ DocumentOf = Callable[[dict[str, Any]], Any]
 
 
 def malformed(bad: Bad, change: str = "Mend it.") -> MalformedLine:
-    """An error that says what is bad, and what to change."""
+    """Returns the error of a bad record, which says what is wrong and what to change."""
     error = MalformedLine(f"{bad.place}: {bad.reason}. {change}")
     error.bad = bad
     return error
@@ -141,12 +142,15 @@ def unpacked(path: str) -> str:
 def opened(path: str, advance: Callable[[int], object] = lambda size: None) -> Iterator[Any]:
     """Opens a file to read its bytes, uncompressed, buffered; `advance` as in `raw_documents`.
 
-    Raises MalformedLine for an archive, for what is no file, such as a named pipe, and, while it is
-    read, for a compressed file that is damaged; OSError for a file that cannot be opened.
+    Raises MalformedLine for an archive, for a path that is not a regular file, such as a named
+    pipe, and while reading for a damaged compressed file. Raises OSError for a file that cannot be
+    opened.
     """
     remote = "://" in path
     packed = os.path.splitext(path)[1].lower()
-    if not remote and not stat.S_ISREG(os.stat(path).st_mode):  # its reader would wait for a writer
+    if not remote and not stat.S_ISREG(
+        os.stat(path).st_mode
+    ):  # Reading a pipe would wait for a writer.
         raise malformed(Bad(path, "malformed", "a pipe, socket or device, expected a file"))
     if unpacked(path).endswith(_ARCHIVES):
         reason = "an archive, expected text: unpack it, or use gzip or zstd"
@@ -335,7 +339,7 @@ def check_is_text(text: str, what: str) -> None:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        raise ValueError(f"{what} holds half a surrogate pair, which is no text") from None
+        raise ValueError(f"{what} holds half a surrogate pair, which is not valid text") from None
 
 
 # --- other formats -------------------------------------------------------------------------------

@@ -205,7 +205,7 @@ class _Round:
             return self._loading[lane]
 
     def _load(self, lane: int) -> DocumentArrays:
-        # All lanes have as many records, but the first ones one more where that leaves some.
+        # All lanes have the same number of records; the first lanes take one of the rest each.
         each, more = divmod(int(self._ends[-1]), self.lanes)
         start = lane * each + min(lane, more)
         end = start + each + (lane < more)

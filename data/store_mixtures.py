@@ -71,7 +71,7 @@ def corpus_of_stores(stores: Sequence[TokenStore], rates: Sequence[Rate], *, see
 
     def train(shard: int, num_shards: int) -> DocumentStream:
         streams = [RecordStream(order, shard, num_shards) for order in orders()]
-        # Of what is read, which of a small store are shorter pieces than the records that it holds.
+        # Mean tokens of the pieces that are read; a small store is read in pieces of its records.
         mean_tokens = [order.records.tokens / order.size for order in orders()]
         return MixedStream(dict(zip(_names(stores), streams)), rates, mean_tokens, seed)
 
@@ -234,7 +234,10 @@ class MixedStream(DocumentStream):
         return state
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Stores that the state does not have begin anew. Raises ValueError where it has others."""
+        """Continues where the state was taken; stores that it does not have begin at their start.
+
+        Raises ValueError if the state has stores that the mixture does not have.
+        """
         self._check_known(state)
         self._draw = int(state["draw"])
         for i, stream in enumerate(self._streams):

@@ -2,10 +2,10 @@
 
     seqio.TaskRegistry.add(…, metric_fns=[metrics.accuracy, metrics.macro_f1])
 
-Each takes what a task's `postprocess_fn` gives, one target and one prediction for each example, and
-gives fractions: 1.0 is perfect, 0.25 a quarter. Only BLEU is from 0 to 100, as everywhere. Lists of
-different lengths, or empty ones, are a ValueError. `majority` and `unigram` are guesses that look
-at no input: what a score stands beside.
+Each metric takes the outputs of a task's `postprocess_fn`, one target and one prediction for each
+example, and returns fractions from 0 to 1. Only BLEU is from 0 to 100, as is usual. Lists of
+different lengths and empty lists raise ValueError. `majority` and `unigram` are baseline
+predictions that ignore the input.
 """
 
 import collections
@@ -55,7 +55,7 @@ def binary_f1(
 def macro_f1(targets: Sequence, predictions: Sequence) -> dict[str, float]:
     """Returns the mean F1 over the labels of the targets, unweighted.
 
-    Generated text may be no label: it misses the target, and is not a class.
+    A prediction that is not a label of the targets counts as wrong, and does not add a class.
 
     >>> macro_f1(["a", "a", "a", "b"], ["a", "a", "b", "b"])  # F1 of a 4/5, of b 2/3
     {'macro_f1': 0.7333333333333334}
@@ -72,8 +72,9 @@ def matthews(targets: Sequence, predictions: Sequence) -> dict[str, float]:
     >>> {name: round(x, 4) for name, x in got.items()}  # 2 * 2 - 0 * 1, over sqrt(2 * 3 * 3 * 2)
     {'matthews': 0.6667}
 
-    Predictions that are no label of the targets count as the other class. Raises ValueError for
-    targets of more than two classes.
+    A prediction that is not a label of the targets counts as the other class.
+
+    Raises ValueError for targets of more than two classes.
     """
     pairs = _pairs(targets, predictions)
     labels = sorted(set(targets))

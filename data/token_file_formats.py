@@ -36,10 +36,11 @@ def open_token_file(path: str, ids: TokenIds) -> DocumentArrays:
         open_token_file("data/my_text_document.bin", ids)
 
     Args:
-        path: the `.bin` or the `.ds`; what lies beside it says which program's it is.
-        ids: those of the vocabulary that it was tokenized with; `eos` ends its documents.
+        path: the `.bin` or the `.ds` file; the files next to it show which program wrote it.
+        ids: the ids of the vocabulary that it was tokenized with; `eos` ends its documents.
 
-    Raises ValueError for a file of another kind or vocabulary, and FileNotFoundError for none.
+    Raises ValueError for a file of another format or vocabulary, and FileNotFoundError if the file
+    does not exist.
     """
     check_token_ids(ids)
     if not os.path.exists(path):
@@ -99,8 +100,8 @@ def _nanogpt(path: str, end: int) -> tuple[np.ndarray, np.ndarray]:
     tokens = _mapped(path, np.dtype("<u2"), os.path.getsize(path) // 2)
     if (odd := tokens[1:_BLOCK:2]).size >= 8 and not odd.any():
         raise ValueError(
-            f"{path}: every second id is 0, as where ids of 32 bits are read as uint16: expected "
-            "uint16, as nanoGPT writes them, or Megatron's .idx beside it."
+            f"{path}: every second id is 0, as if 32-bit ids were read as uint16, expected uint16 "
+            "ids as nanoGPT writes them: write it so, or put Megatron's .idx file next to it."
         )
     marks = [
         start + 1 + np.flatnonzero(tokens[start : start + _BLOCK] == end)

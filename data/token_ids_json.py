@@ -29,7 +29,7 @@ def ids_from_json(values: dict[str, Any]) -> TokenIds:
 
 
 def special_roles(ids: TokenIds) -> dict[int, str]:
-    """Returns what each special id stands for, in words.
+    """Returns the role of each special id as text.
 
     >>> special_roles(TokenIds(size=16, text=(3, 14), sentinels=(15, 14)))
     {0: 'pad', 1: 'eos', 15: 'sentinel 0', 14: 'sentinel 1'}

@@ -62,16 +62,16 @@ class TokenStore:
 def open_store(path: str | os.PathLike) -> TokenStore:
     """Opens a token store; reads its description alone.
 
-    Raises ValueError for a folder that is no finished store of this format, or a damaged one.
+    Raises ValueError for a folder that is not a finished store of this format, or is damaged.
     """
     folder = Folder(path)
     try:
         described = read_description(folder, STORE)
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(
-            f"{folder.path} is no finished token store: it holds no {STORE}, which is written "
+            f"{folder.path} is not a finished token store: it has no {STORE}, which is written "
             "last. Give the folder that `pretrax prepare` or `write_store` has filled, or write it "
-            "anew."
+            "again."
         ) from None
     try:
         return TokenStore(
@@ -100,8 +100,8 @@ def _all_there(folder: Folder) -> Iterator[None]:
 class StoreRecords:
     """The records of a split of a store, or of some of its blocks, as `Records`.
 
-    Of a store on a disk the columns are mapped, and a block's checksums are verified when it is
-    first read; of one in a bucket they are read, and verified whenever they are.
+    The columns of a store on disk are memory-mapped, and the checksums of a block are verified on
+    its first read. For a store in a bucket, blocks are downloaded and verified on every read.
     """
 
     def __init__(self, store: TokenStore, split: str, blocks: np.ndarray):

@@ -170,13 +170,13 @@ class StoreWriter:
         where = f"Document {self._documents} for {self._name}"
         if shapes.keys() != self._dtypes.keys() or len(set(shapes.values())) > 1:
             raise ValueError(
-                f"{where}: got {shapes}, expected tokens and {list(self._columns) or 'nothing'} "
-                "beside them, of one length."
+                f"{where}: got {shapes}, expected the arrays {['tokens', *self._columns]}, all of "
+                "the same length."
             )
         tokens = arrays["tokens"]
         if not tokens.size:
             if piece.ends and self._closed and not self._closed[-1]:
-                self._closed[-1] = True  # an empty last piece ends the document before it
+                self._closed[-1] = True  # An empty last piece ends the previous document.
                 self._documents += 1
             return
         self._check(tokens, where)
@@ -427,7 +427,7 @@ def read_description(folder: Folder, name: str) -> dict[str, Any]:
     if format_ != FORMAT:
         raise ValueError(
             f"{folder.where(name)}: got a store of format {format_!r}, expected {FORMAT}: read it "
-            "with the version of pretrax that wrote it, or write it anew."
+            "with the version of pretrax that wrote it, or write it again."
         )
     try:
         return atomic_writes.unsealed(described)

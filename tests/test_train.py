@@ -163,7 +163,7 @@ def test_a_command_line_that_cannot_be_read(data, tmp_path, capsys, arguments, e
         ([f"RUN_DIR={__file__!r}"], r"run_dir is a directory, and .*test_train.py is a file"),
         (["RUN_DIR='runs/a[1]'"], r"brackets cannot be read, got runs/a\[1\]"),
         ([r"RUN_DIR='runs/a\\b'"], r"expected a path without a backslash"),
-        (["DATA='/absent'"], r"/absent.* is no finished token store"),
+        (["DATA='/absent'"], r"/absent.* is not a finished token store"),
     ],
     ids=lambda x: ",".join(x) if isinstance(x, list) else None,
 )

@@ -1,7 +1,7 @@
-"""The same word in two meanings: do its hidden states come apart?
+"""Words in two meanings: whether the hidden states of a word distinguish its meanings.
 
-Textbooks take the word "bank", by the river and in the street. Here a word is prose, between words
-of a comment or a docstring, or code: "return the first item" and "return item".
+The textbook example is "bank", by the river and in the street. Here a word is prose (in a comment
+or a docstring) or code: "return the first item" and "return item".
 """
 
 import collections
@@ -28,8 +28,8 @@ CODE = 1
 # Lowercase letters between single spaces; in prose between two words of such letters.
 _WORD = re.compile(r"(?<= )[a-z]{3,}\b")
 _BETWEEN_WORDS = re.compile(r"(?<=[a-z] )[a-z]{3,}(?= [a-z])")
-CHARACTERS = 600  # that are read on either side
-TRIED = 4  # times as many uses of a word are tokenized as are needed
+CHARACTERS = 600  # number of characters that are read on either side
+TRIED = 4  # number of uses of a word that are tokenized, as a multiple of the needed number
 NEIGHBOURS = "neighbors"
 
 
@@ -59,12 +59,12 @@ def word_in_context(
     context: Count = 24,
     layers: Layers | None = None,
 ) -> list[Figure]:
-    """Are the states of one word nearer in two uses of one meaning than of different meanings?
+    """Share of comparisons in which a word's states are closer within a meaning than across.
 
-    The figure is the share of comparisons in which two uses of one meaning have the greater cosine
-    (the area under the ROC curve), the mean over words; a tie is half a point. Of each word the
-    state is that of its last token. All uses of a word are the same tokens at the same position, so
-    the embeddings, layer 0, hold nothing: exactly .5.
+    A comparison asks whether two uses of one meaning have a greater cosine than two uses of
+    different meanings (the area under the ROC curve). The share is averaged over words, and ties
+    count half. The state of a word is that of its last token. All uses of a word are the same
+    tokens at the same position, so the embeddings (layer 0) score exactly 0.5.
 
         word_in_context              of the layer that is best on other uses of the same words
         word_in_context/layer_3      of each layer, on the same uses
@@ -73,12 +73,13 @@ def word_in_context(
                                      that reads words without their order knows
 
     Args:
-      words: the most frequent in both meanings.
-      uses: of each word in each meaning, of which half choose the layer.
-      context: tokens on either side of the word.
-      layers: to measure; None: all.
+      subject: the run to measure.
+      words: number of words, the most frequent ones in both meanings.
+      uses: number of uses of each word in each meaning; half of them choose the layer.
+      context: number of tokens on either side of the word.
+      layers: layers to measure, or None for all.
 
-    Raises ValueError for a layer that there is not, and where no word has as many uses.
+    Raises ValueError for an unknown layer, and if no word has enough uses.
     """
     subject.check_library_unseen()
     trained = subject.trained

@@ -35,18 +35,19 @@ def synthetic_answers(
         synthetic_answers/sum                      of each kind
         synthetic_answers/sum/left_to_right        of masks that are written in this order
 
-    A model that continues texts writes what follows a question, and is right where that begins
-    with a right answer. Where a question has a blank, one that fills in text writes what stands
-    there, and is right where that is a right answer. One that predicts masks is given as many as
-    the right answer has tokens, and what follows them, as in `synthetic_questions`; it writes one
-    in each step, in each of the orders of `inference.unmask`, of which the first counts. The
-    baseline writes the answer that is right most often.
+    A model that continues texts writes after the question, and is right if its text begins with a
+    correct answer. If the question has a blank, a model that fills in text writes the blank, and is
+    right if the blank is a correct answer. A model that predicts masks is given one mask for each
+    token of the correct answer and the text after them, as in `synthetic_questions`. It writes one
+    mask per step, in each of the orders of `inference.unmask`; the first order is the main figure.
+    The baseline writes the most frequent correct answer.
 
     Args:
-      orders: of masks. A model of `uniform_diffusion` has "ancestral" alone.
+      subject: the run to measure.
+      orders: orders of the masks. A model of `uniform_diffusion` has only "ancestral".
 
-    Raises ValueError for a run whose corpus is no synthetic task, for a model that does not
-    continue texts, and for one that does not fill in text where a question has a blank.
+    Raises ValueError if the corpus of the run is not a synthetic task, and for a model that does
+    not continue texts. For questions with a blank, it refuses models that do not fill in text.
     """
     trained = subject.trained
     questions = synthetic_task_of(subject).questions

@@ -30,12 +30,12 @@ NAME = 18  # letters in a line of a variant's name
 LONGEST_NAME = 60  # letters of a name in a legend
 WIDTH = 4.4  # of a chart, inches: two side by side on a desk, one on a phone, both readable
 BASELINE: Any = dict(color=INK, linestyle=(0, (4, 3)), linewidth=1)
-TITLE = 46  # letters in a line of a chart's title, beside names of variants
-# inches
+TITLE = 46  # number of letters in a line of a chart's title, next to the names of variants
+# Sizes in inches.
 LAW_HEIGHT = CURVES_HEIGHT = 3.0
 LEARNING_HEIGHT = 2.6
 LEGEND_LINE = 0.17
-FILES_OVER = ("text tokens", "FLOPs")  # what files have curves over; a page has them over all
+FILES_OVER = ("text tokens", "FLOPs")  # horizontal axes of chart files; a page has all axes
 
 Links = Mapping[tuple[str, int], str]  # by a run's variant and seed: the URL of its folder
 

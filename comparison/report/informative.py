@@ -1,8 +1,8 @@
 """Rules that find what an eval metric could not detect. They use only the results of a comparison.
 
-A difference between two variants is not informative if one of them is not shown to be better than a
-reference that needs no model, or if a run was fine-tuned at an edge of its grid of learning rates.
-A claim that there is no difference also needs a positive control.
+A difference between two variants is not informative in two cases. One of the variants may not be
+shown to be better than a reference that needs no model. Or a run was fine-tuned at an edge of its
+grid of learning rates. A claim that there is no difference also needs a positive control.
 """
 
 import math

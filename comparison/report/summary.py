@@ -88,7 +88,10 @@ class Summary(NamedTuple):
 
 
 def summary(results: Results) -> Summary:
-    """Raises ValueError for a figure of several units, and for a reference that is no variant."""
+    """Returns the summary of the results.
+
+    Raises ValueError for a figure with several units, and for a reference that is not a variant.
+    """
     setup = results.setup
     if setup.reference is not None and setup.reference not in setup.variants:
         raise ValueError(

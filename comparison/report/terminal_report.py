@@ -9,7 +9,7 @@ from . import tables, wording
 from .equality import unequal
 from .summary import Summary
 
-FEW = 5  # differences that do not hold, in words
+FEW = 5  # number of differences that do not hold and are described in a sentence
 TRIALS = "held-out loss of each tuning trial, by the variant's own objective"
 
 

@@ -1,4 +1,4 @@
-"""Sentences of a report, the same in the terminal, in Markdown and on the page."""
+"""The sentences of a report, which are the same in the terminal, in Markdown and on the page."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -56,7 +56,7 @@ PARTS = "Without claims: no test was made of these."
 
 
 def mean_words(column: Column, variant: str) -> str:
-    """Returns a variant's mean as "0.646 ± 0.012"; alone where no interval is known."""
+    """Returns a variant's mean as "0.646 ± 0.012", or without "±" if no interval is known."""
     if variant not in column.estimates:
         return MISSING
     places = decimals(column.estimates.values())
@@ -66,14 +66,14 @@ def mean_words(column: Column, variant: str) -> str:
 
 
 def about_column(column: Column) -> str:
-    """Such as "share, higher is better", beside the column's name."""
+    """Returns the text next to the column's name, such as "share, higher is better"."""
     return ", ".join(word for word in (unit_beside(column), WHICH[column.better]) if word)
 
 
 def unit_beside(column: Column) -> str:
-    """Returns the unit, for beside the column's name; "" where the name says it.
+    """Returns the unit for the text next to the column's name; "" if the name has the unit.
 
-    It does where an eval metric measured in several units: "bits_per_byte (bits per byte)".
+    The name of a figure with several units has the unit: "bits_per_byte (bits per byte)".
     """
     return "" if f"({column.unit})" in column.name else column.unit
 
@@ -82,9 +82,9 @@ class DifferenceWords(NamedTuple):
     variants: str  # "40% − 15%"
     size: str  # "+0.031"
     interval: str  # "+0.012 to +0.050"
-    p: str  # corrected
-    holds: str  # "holds", or why it is not known to
-    needed: str  # seeds, for the next comparison
+    p: str  # the corrected p-value
+    holds: str  # "holds", or the reason why it is not known to hold
+    needed: str  # number of seeds for the next comparison
 
 
 def difference_words(difference: Difference) -> DifferenceWords:
@@ -106,7 +106,10 @@ def difference_words(difference: Difference) -> DifferenceWords:
 
 
 def setting(summary: Summary) -> str:
-    """Such as "masking_rate: 3 variants with 5 seeds each, equal in 400,000 text tokens"."""
+    """Returns the setting of the comparison in a sentence.
+
+    For example, "masking_rate: 3 variants with 5 seeds each, equal in 400,000 text tokens."
+    """
     setup = summary.setup
     counts = [sum(run.variant == v for run in summary.trained) for v in setup.variants]
     seeds = " to ".join(map(str, sorted({min(counts), max(counts)})))
@@ -118,7 +121,7 @@ def setting(summary: Summary) -> str:
 
 
 def tuning(summary: Summary) -> list[str]:
-    """Returns what was tuned, of each variant to what; or that nothing was, as far as is known."""
+    """Returns lines about the tuned setting and each variant's value, or that nothing was tuned."""
     setup = summary.setup
     rates = summary.setup.learning_rates
     if setup.tuned:
@@ -148,13 +151,15 @@ def tuning(summary: Summary) -> list[str]:
 
 
 def in_short(summary: Summary) -> list[str]:
-    """Returns what was found, and at which figures nothing could be."""
+    """Returns the findings, followed by the figures that are not informative."""
     return [*found(summary), *not_informative(summary)]
 
 
 def not_informative(summary: Summary) -> list[str]:
-    """Returns a line for each figure without an informative difference, and none for scaling laws,
-    which do not compare variants."""
+    """Returns a line for each figure without an informative difference.
+
+    There are no lines for scaling laws, which do not compare variants.
+    """
     if summary.setup.scaling:
         return []
     reasons = {c.name: why_column_is_not_informative(summary, c) for c in summary.columns}
@@ -162,8 +167,11 @@ def not_informative(summary: Summary) -> list[str]:
 
 
 def found(summary: Summary) -> list[str]:
-    """Returns whether it ended early, the differences that hold, and how many do not; of several
-    budgets the laws."""
+    """Returns the findings as lines.
+
+    They say whether the comparison ended early, which differences hold, and how many do not. With
+    several budgets, they are the scaling laws.
+    """
     if summary.setup.scaling:
         lines = [line for law in summary.laws for line in law_in_short(law)]
         return lines or [f"There is no loss in {NATS} as yet, which a law could be fitted to."]
@@ -203,7 +211,7 @@ def _claim(summary: Summary, difference: Difference) -> str:
 
 
 def law_in_short(law: FittedLaw) -> list[str]:
-    """Returns a law in words, how well it fits, and what it puts the largest budget on."""
+    """Returns a law as text, its error of fit, and its optimum for the largest budget."""
     if law.fit is None:
         return [f"{law.figure}: no law. {law.refusal}"]
     one = law.fit.law
@@ -239,12 +247,11 @@ def short(value: float) -> str:
 
 
 def best_at_equal(summary: Summary) -> list[str]:
-    """Returns a line for each eval metric that has curves of several variants: the best mean at the
-    most that all of them have had, of text tokens, FLOPs and seconds; of equal means, all that have
-    it.
+    """Returns the best mean at equal cost, a line for each eval metric with several curves.
 
-    Between two checkpoints a mean is taken to lie on the line through both; where a variant has
-    no checkpoint as early, nothing is said.
+    The cost is the largest number of text tokens, FLOPs or seconds that all variants have reached.
+    All variants with the best mean are named. Means are interpolated linearly between checkpoints.
+    A cost is left out if a variant has no checkpoint that early.
     """
     lines = []
     for column in summary.columns:
@@ -265,7 +272,7 @@ def best_at_equal(summary: Summary) -> list[str]:
 
 
 def _best_of(means: Mapping[str, float], column: Column) -> str:
-    """Returns the variant of the best mean, or those that share it, as "a and b alike"."""
+    """Returns the variant with the best mean, or all variants that share it ("a and b alike")."""
     best = best_of(means, column.better)
     if len(best) == len(means):
         return "all alike"
@@ -281,7 +288,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def notes(summary: Summary) -> list[str]:
-    """Returns the notes of each figure, with the variants they are of where not all have them."""
+    """Returns the notes of each figure, with the variants that have them unless all have them."""
     lines = []
     for column in (*summary.columns, *summary.costs):
         for note, variants in column.notes.items():
@@ -292,8 +299,10 @@ def notes(summary: Summary) -> list[str]:
 
 
 def refused(summary: Summary) -> list[str]:
-    """Returns why eval metrics could not measure variants, with the seeds where others of a variant
-    were measured; and which figures of a variant are no number."""
+    """Returns why eval metrics could not measure variants, and which figures are not finite.
+
+    Seeds are named if other seeds of the variant were measured.
+    """
     seeds: dict[tuple[str, str, str], list[int]] = {}
     for run in summary.runs:
         for name, why in run.refusals.items():
@@ -311,7 +320,7 @@ def refused(summary: Summary) -> list[str]:
 
 
 def _left_out(summary: Summary) -> list[str]:
-    """Returns a line for each variant of which an eval metric lacks seeds."""
+    """Returns a line for each variant that lacks the figures of some seeds."""
     seeds = len({run.seed for run in summary.runs})
     lines = []
     for variant in summary.setup.variants:
@@ -333,7 +342,7 @@ def limits(summary: Summary) -> str:
 
 
 def reading(summary: Summary) -> str:
-    """Returns how the table of differences is to be read."""
+    """Returns the explanation of the table of differences."""
     looks = len(summary.setup.looks)
     together = f", at all {looks} looks together" if looks else ""
     also = f" and for the {looks} looks (Bonferroni)" if looks else ""
@@ -351,7 +360,7 @@ def _looks(setup: ComparisonSetup) -> str:
 
 
 def stopped(summary: Summary) -> list[str]:
-    """Returns a line where the comparison ended before its last look: at which, and why."""
+    """Returns a line with the look and the reason if the comparison ended before its last look."""
     setup = summary.setup
     seeds = len({run.seed for run in summary.runs})
     if seeds not in setup.looks[:-1]:
@@ -381,7 +390,7 @@ def about_curve(name: str) -> str:
 
 
 def next_one(difference: Difference) -> str:
-    """Such as "40% against 15% at classify: −0.004 (…) may be chance; 43 seeds would show …"."""
+    """Returns "40% against 15% at classify: −0.004 (…) may be chance; 43 seeds would show …"."""
     d = difference
     one = difference_words(difference)
     return (

@@ -161,16 +161,16 @@ def fit(
         if min(sizes, amounts) >= 3 and different >= len(best):  # others leave some numbers open
             draws.append(_search(points[:, some], [best, _MIDDLE]))
     laws = tuple(_as_law(draw) for draw in draws)
-    # Of laws that were drawn, for a number of one may be infinite.
+    # Take percentiles that are drawn laws, since a parameter of a law may be infinite.
     low, high = np.percentile(np.array(laws), ENDS, axis=0, method="nearest").tolist()
     return Fit(_as_law(best), Law(*low), Law(*high), laws)
 
 
 def fit_work(parameters: Sequence[float], flops_per_token: Sequence[float]) -> Work:
-    """Returns the FLOPs of a token as they grow with the size of models, by least squares of logs.
+    """Returns the growth of FLOPs per token with model size, by least squares of logarithms.
 
-    Of small models they are no fixed number for each parameter: embeddings, which take few, are
-    many of the parameters of the smallest.
+    FLOPs per parameter are not constant for small models, since embeddings take few FLOPs but are
+    a large part of the parameters of the smallest models.
 
     >>> work = fit_work([1e5, 1e6], [4e5, 5e6])
     >>> round(work.of_token(1e5)), round(work.power, 3)

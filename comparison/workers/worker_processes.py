@@ -59,7 +59,7 @@ def start_process(
 ) -> subprocess.Popen:
     """Starts a process that calls a function on some cores, and appends what it prints to a file.
 
-    An earlier failure beside that file is removed: the process may end before it comes to do so.
+    An earlier failure next to the log is removed, since the process may end before it removes it.
     """
     program = [sys.executable, "-P", "-m", "pretrax.comparison.workers.worker"]
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -94,8 +94,7 @@ def run_trials(
     shares: Sequence[Sequence[int]],
     watch: Callable[[Sequence[Trial], Sequence[Trial]], None],
 ) -> list[Trial]:
-    """Runs trials in order, as many at once as there are shares of cores; returns those that
-    failed.
+    """Runs trials in order, one per share of cores at a time, and returns the trials that failed.
 
     Args:
       start: `start_tuning_trial`, or that of a cluster.

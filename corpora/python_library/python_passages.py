@@ -36,7 +36,7 @@ WORDS = {"train": 1000, "validation": 480}
 AROUND = 60  # characters on either side of a word, at most
 KINDS = ("comment", "keyword", "name", "number", "operator", "string")
 
-# What is no name: comments and texts, in which names stand for something else, and numbers.
+# Comments, strings and numbers are matched first, so that only the rest can be names.
 _LEXEMES = re.compile(
     r"""\#[^\n]*
     | '{3}(?:\\.|[^\\])*?'{3} | "{3}(?:\\.|[^\\])*?"{3}
@@ -76,13 +76,13 @@ def module_examples() -> dict[str, list[tuple[str, str]]]:
 
 @functools.cache
 def identifier_examples() -> dict[str, list[tuple[str, str]]]:
-    """(passage with one name hidden, the name) of both splits, in the order of a hash.
+    """Returns pairs (passage with a hidden name, the name) of both splits, in the order of a hash.
 
         "    total = 0\\n    for x in values:\\n        <extra_id_0> += x"  ->  "total"
 
-    The name has three letters or more, occurs in the code of the passage a second time at least,
-    and is no keyword, no builtin, and neither `self` nor `cls`. Which one, and where, is drawn by a
-    hash of the passage, evenly over the names.
+    The name has at least three letters and occurs at least twice in the code of the passage.
+    Keywords, builtins, `self` and `cls` are not hidden. The name and its place are drawn uniformly
+    over the names by a hash of the passage.
     """
     files = library_split()
     split: dict[str, list[tuple[str, str]]] = {}
@@ -95,22 +95,22 @@ def identifier_examples() -> dict[str, list[tuple[str, str]]]:
 
 
 class Tagged(NamedTuple):
-    """A passage, its words, and the kind of each."""
+    """A passage with its words and the kind of each word."""
 
     text: str
-    words: tuple[tuple[int, int], ...]  # the characters start <= i < end of each
-    kinds: tuple[str, ...]  # of `KINDS`
+    words: tuple[tuple[int, int], ...]  # the characters start <= i < end of each word
+    kinds: tuple[str, ...]  # the kind of each word, one of `KINDS`
 
 
 @functools.cache
 def tagged_examples() -> dict[str, list[Tagged]]:
-    """Passages of both splits with the kind of each word by Python's `tokenize`.
+    """Returns passages of both splits with the kind of each word by Python's `tokenize`.
 
         "  # add 1\n  x += 1\n"  ->  # comment, add comment, 1 comment, x name, + operator, …
 
-    A word is a run of letters and digits, or one other character that is no space; the words of a
-    string or a comment have its kind. Many do not tell it by themselves: guessing each word's most
-    frequent kind is right for 69%. Files that do not tokenize are left out.
+    A word is a run of letters and digits, or another single character that is not a space. The
+    words of a string or a comment have its kind. Many words are ambiguous: guessing the most
+    frequent kind of each word is correct for 69%. Files that do not tokenize are left out.
     """
     files = library_split()
     split: dict[str, list[Tagged]] = {}
@@ -242,7 +242,7 @@ _WORDS = re.compile(r"\w+|[^\w\s]")
 
 
 def _tagged(text: str) -> Iterator[Tagged]:
-    """Yields the passages of a text with the kinds of their words; none where it is no Python."""
+    """Yields the passages of a text with the kinds of their words; nothing if it is not Python."""
     try:
         kinds = character_kinds(text)
     except (tokenize.TokenError, SyntaxError):

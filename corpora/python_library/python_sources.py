@@ -93,9 +93,9 @@ def documented_definitions(document: LibraryText, left_out: Counter[str]) -> Ite
             '''The mean.'''
             return …
 
-    The docstrings of what is defined inside are no part of the code either, and a pair whose code
-    still holds the docstring is left out. Other documents than Python files have no definitions.
-    What is left out is counted by the words for it.
+    Docstrings of nested definitions are removed from the code, too. A pair whose code still
+    contains the docstring is left out. Documents other than Python files have no definitions.
+    `left_out` counts the omitted pairs by reason.
     """
     if not document.name.endswith(".py"):
         return
@@ -107,7 +107,7 @@ def documented_definitions(document: LibraryText, left_out: Counter[str]) -> Ite
     for node in _definitions(tree):
         if not _has_docstring(node):
             continue
-        # Half a surrogate pair may be written as an escape, but is no text.
+        # Half a surrogate pair may be written as an escape, but is not valid text.
         docstring = (ast.get_docstring(node) or "").encode("utf-8", "replace").decode()
         code = source.without_docstrings(node)
         if not docstring.strip() or len(node.body) == 1:
@@ -127,7 +127,7 @@ def docstrings(text: str) -> str:
     if (tree := _parsed(text)) is None:
         return ""
     found = (ast.get_docstring(node) for node in (tree, *_definitions(tree)))
-    # Half a surrogate pair may be written as an escape, but is no text.
+    # Half a surrogate pair may be written as an escape, but is not valid text.
     return "\n\n".join(filter(None, found)).encode("utf-8", "replace").decode()
 
 

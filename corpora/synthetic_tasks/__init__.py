@@ -1,11 +1,10 @@
-"""Synthetic tasks: functions that draw text from a seed, and questions about it whose answers are
-known.
+"""Synthetic tasks: functions that draw text from a seed, with questions whose answers are known.
 
     training.Run.corpus = @corpora.synthetic_documents
     corpora.synthetic_documents.task = @synthetic_tasks.reversal
 
 The eval metric `synthetic_questions` asks a run the questions of the synthetic task that it was
-trained on. One of your own is one more function `(*, seed) -> SyntheticTask`
+trained on. Your own synthetic task is a function `(*, seed) -> SyntheticTask`
 (docs/own_synthetic_task.md).
 """
 

@@ -5,10 +5,10 @@ last.
     3 4 5 + 1 2 9 = 4 7 4 0        reversed
 
 Lee et al. 2023, "Teaching Arithmetic to Small Transformers" (arXiv:2307.03381): the last digit of a
-sum is told by two digits, and each one before it by two digits and a carry, so that causal models
-learn sums from fewer examples where they are written from the last digit on. Where they are written
-plainly, all carries must be known before any digit is. Who predicts masks may write in any order.
-Theirs are numbers without leading zeros; here all have as many digits as each other.
+sum depends on two digits, and every other digit on two digits and a carry. Causal models therefore
+learn sums from fewer examples if the last digit is written first. In the usual order, all carries
+must be known before the first digit. A model that predicts masks may write in any order. In the
+paper numbers have no leading zeros; here all numbers have the same number of digits.
 """
 
 from collections.abc import Iterator

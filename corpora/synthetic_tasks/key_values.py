@@ -2,10 +2,10 @@
 
     k3 v9 k1 v4 k7 v2 : k7 v2 k3 v9 k1 v4
 
-Arora et al. 2023, "Zoology" (arXiv:2312.04927): multi-query associative recall. Pairs are drawn
-anew in each document, and then every key comes once more, in another order, before its value: the
-first half can only be guessed, and the values of the second can be looked up. Theirs have up to 64
-pairs of a vocabulary of 8,192, and gaps between the keys that are asked.
+Arora et al. 2023, "Zoology" (arXiv:2312.04927): multi-query associative recall. Each document draws
+new pairs, and then repeats every key with its value in another order. The first half can only be
+guessed, and the values of the second half can be looked up. The paper has up to 64 pairs of a
+vocabulary of 8,192, and gaps between the keys that are asked.
 """
 
 from collections.abc import Sequence

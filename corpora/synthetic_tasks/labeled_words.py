@@ -6,11 +6,11 @@ list only.
     horse dax
     cheese wug
 
-Words are of four kinds. In each list each kind has one of four labels, drawn anew, so that what a
-label means can be known from the examples before it and from nothing else: a model that predicts
-labels better than chance has learned to use its context. As linear functions are for Garg et al.
-2022 (arXiv:2208.01066), and repeated tokens for Olsson et al. 2022 (arXiv:2209.11895), but a word
-need not have stood in the list before: another of its kind tells its label.
+There are four kinds of words. Each list draws which of four labels each kind has, so the meaning of
+a label is known only from the earlier examples of the list. A model that predicts labels better
+than chance has learned to use its context. Garg et al. 2022 (arXiv:2208.01066) use linear
+functions, and Olsson et al. 2022 (arXiv:2209.11895) repeated tokens. Here the word itself need not
+occur earlier in the list, since another word of its kind shows the label.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ KINDS = (  # of words of one token in most vocabularies
     ("hammer", "knife", "brush", "rope"),
     ("rain", "snow", "wind", "storm"),
 )
-LABELS = ("dax", "wug", "fep", "kiv")  # which are no words
+LABELS = ("dax", "wug", "fep", "kiv")  # invented words
 _FEW = (8, 4, 2, 1, 0)  # examples before a question
 
 
@@ -47,7 +47,9 @@ def word_list(rng: np.random.Generator, examples: int) -> list[LabeledWord]:
     """
     labels = rng.integers(len(LABELS), size=len(KINDS)).tolist()
     kinds = rng.integers(len(KINDS), size=examples).tolist()
-    words = rng.integers(len(KINDS[0]), size=examples).tolist()  # each kind has as many
+    words = rng.integers(
+        len(KINDS[0]), size=examples
+    ).tolist()  # Each kind has the same number of words.
     return [LabeledWord(KINDS[k][word], LABELS[labels[k]]) for k, word in zip(kinds, words)]
 
 

@@ -85,19 +85,22 @@ def grammar(
     hidden: Annotated[int, Ge(1), Le(4)] = 3,
     questions: Count = 60,
 ) -> SyntheticTask:
-    """Strings of a grammar that is drawn from the seed; asked are terminals that were hidden.
+    """Strings of a grammar that is drawn from the seed; questions ask for hidden terminals.
 
         corpora.synthetic_documents.task = @synthetic_tasks.grammar
 
-    The kind of questions is `filled_in`: the answers are all sequences of as many terminals, and
-    those are right with which the grammar has the string. The synthetic task `accepts` strings that
-    the grammar has. Much of it is told by the terminals nearby: of one grammar (seed 0),
-    frequencies of three of them in a row are right in .33, of five in .60, of seven in .88, of .05
-    by chance.
+    The kind of questions is `filled_in`. The answers are all sequences of `hidden` terminals, and
+    an answer is correct if the grammar generates the string with it. The synthetic task `accepts`
+    the strings of the grammar.
+
+    Much of an answer follows from nearby terminals. For one grammar (seed 0), the most frequent
+    three terminals in a row are correct for a share of 0.33, five for 0.60 and seven for 0.88. The
+    chance is 0.05.
 
     Args:
-      strings: how many there are to train on; a twentieth more is held out.
-      levels: of rules; a string has 2 ** levels to 3 ** levels terminals.
+      seed: seed of the grammar and its strings.
+      strings: number of training strings; a twentieth more is held out.
+      levels: number of levels of rules; a string has 2 ** levels to 3 ** levels terminals.
       hidden: consecutive terminals of a question's string.
       questions: how many, each of another string.
 
@@ -122,7 +125,7 @@ def grammar(
 
 
 def _unread(rng, rules: Grammar, strings: Sequence[str], others: Collection[str]) -> list[str]:
-    """Returns as many strings of the grammar, without the others, for which new ones are drawn."""
+    """Returns strings of the grammar that are not among `others`; new strings replace these."""
     drawn = (derived(rng, rules) for _ in range(_DRAWS * len(strings)))
     new = (one for one in itertools.chain(strings, drawn) if one not in others)
     found = [*itertools.islice(new, len(strings))]

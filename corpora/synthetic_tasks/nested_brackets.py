@@ -1,13 +1,13 @@
-"""A synthetic task of nested brackets: what belongs at a cursor that has text on both sides?
+"""A synthetic task of nested brackets: filling a gap that depends on the text on both sides.
 
     ( [ ] { ( ) } )
 
-Brackets of several kinds are closed in the order of the Dyck languages (Chomsky & Schützenberger
-1963); Yao et al. 2021, "Self-Attention Networks Can Process Bounded Hierarchical Languages"
-(arXiv:2105.11115), train on those of bounded depth. They are the skeleton of code, in which an
-editor's cursor stands: what is closed there was opened before it, and what is opened there is
-closed after it, so that neither side alone tells what belongs between (Bavarian et al. 2022,
-arXiv:2207.14255, train causal models to fill in such a middle).
+Brackets of several kinds are closed as in the Dyck languages (Chomsky & Schützenberger 1963). Yao
+et al. 2021, "Self-Attention Networks Can Process Bounded Hierarchical Languages"
+(arXiv:2105.11115), train on Dyck languages of bounded depth. The brackets resemble code with a
+cursor. Brackets closed in the gap were opened before it, and brackets opened in the gap are closed
+after it, so neither side alone determines the gap. Bavarian et al. 2022 (arXiv:2207.14255) train
+causal models to fill in such a middle.
 """
 
 import itertools
@@ -72,14 +72,16 @@ def brackets(
 
         corpora.synthetic_documents.task = @synthetic_tasks.brackets
 
-    The kind of questions is `filled_in`: a blank stands for brackets of which the first closes what
-    was opened before it, and the last opens what is closed after it. They are the only ones of
-    their number with which the document is balanced. Wrong ones close what the right ones close,
-    and then open as many of other kinds, which is as likely after what comes before, so that who
-    does not read what comes after is worth chance. The synthetic task `accepts` what is balanced.
+    The kind of questions is `filled_in`. The first hidden bracket closes a bracket before the
+    blank, and the last one opens a bracket that is closed after it. Only the correct answer of this
+    length balances the document. A wrong answer closes the same brackets and then opens the same
+    number of brackets of other kinds. It is equally likely given the text before the blank, so a
+    model that ignores the text after the blank scores at chance. The synthetic task `accepts`
+    balanced documents.
 
     Args:
-      documents: how many there are to train on; a twentieth more is held out.
+      seed: seed of the documents.
+      documents: number of training documents; a twentieth more is held out.
       pairs: of brackets in a document.
       deepest: how many are open at once, at most.
       hidden: consecutive brackets of a question's document.
@@ -88,8 +90,8 @@ def brackets(
 
     No document of a question is trained on or held out.
 
-    Raises ValueError where fewer than two brackets are left beside the hidden ones, where no place
-    is found that has as many wrong answers, and where all documents are asked.
+    Raises ValueError if fewer than two brackets are not hidden, if no place has the required number
+    of wrong answers, or if every document is asked.
     """
     if hidden > 2 * pairs - 2:
         raise ValueError(
@@ -121,7 +123,7 @@ def _question(rng, pairs, deepest, hidden, choices) -> tuple[str, SyntheticQuest
         closing = tuple(itertools.takewhile(lambda one: one not in _OPENS, true))
         opening = true[len(closing) :]
         crosses = closing and opening and _OPENS.keys() >= {*opening}
-        # A pair among them could be of any kind; what is opened anew might never have been closed.
+        # A pair within the gap could be of any kind, and the opened brackets must be closed later.
         is_only_one = crosses and _OPENS[opening[0]] != closing[-1]
         if is_only_one and len(_OPENS) ** len(opening) >= choices:
             break

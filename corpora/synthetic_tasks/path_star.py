@@ -2,11 +2,11 @@
 
     7 2 | 4 9 | 9 1 | 4 7 / 4 1 = 4 9 1
 
-From a source several arms go out, of as many nodes each. A document lists the edges in a drawn
-order, names the source and the goal, which is the end of one arm, and then the path. Bachmann &
-Nagarajan 2024, "The Pitfalls of Next-Token Prediction" (arXiv:2403.06963): given a node of the
-path, its edge tells the next one, so that a causal model learns every step but the first, where
-only the goal tells which arm is right; the steps between are then no help to learn that.
+Several arms with the same number of nodes start at a source. A document lists the edges in random
+order, names the source and the goal, which is the end of one arm, and then gives the path. Bachmann
+& Nagarajan 2024, "The Pitfalls of Next-Token Prediction" (arXiv:2403.06963): given a node of the
+path, its edge shows the next node. A causal model therefore learns every step except the first, at
+which only the goal shows the correct arm. The later steps do not help to learn the first step.
 """
 
 from collections.abc import Sequence

@@ -72,14 +72,13 @@ def rearranging(
     """
     if not choices <= length <= items:
         raise ValueError(
-            f"Got lists of {length} of {items} items and {choices} choices, expected as many items "
-            "or more as a list has, and as many choices or fewer: change "
-            "synthetic_tasks.rearranging."
+            f"Got lists of {length} of {items} items and {choices} choices, expected at least "
+            f"{length} items and at most {length} choices: change synthetic_tasks.rearranging."
         )
     if questions > (lists := math.perm(items, length)) // 2:
         raise ValueError(
             f"Got {questions} questions of each task and {lists} lists of {length} of {items} "
-            "items, expected half as many questions at most, so that others can be trained on: "
+            f"items, expected at most {lists // 2} questions, so that others can be trained on: "
             "raise synthetic_tasks.rearranging.items, or lower its questions."
         )
     rng = np.random.default_rng(seed)

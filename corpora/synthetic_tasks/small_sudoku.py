@@ -134,7 +134,7 @@ def _question(rng: np.random.Generator, least: int, choices: int) -> SyntheticQu
     else:
         raise ValueError(
             f"Got {choices} choices, expected fewer: in {_DRAWS} puzzles with {least} cells given, "
-            "not as many pairs of others differ: lower synthetic_tasks.sudoku.choices or its given."
+            "too few pairs of other cells differ: lower synthetic_tasks.sudoku.choices or given."
         )
     wrong = []
     for k in rng.permutation(len(able))[: choices - 1].tolist():

@@ -7,12 +7,12 @@ starts at any of them and ends before it comes round, so that no sentence tells 
 any two of one process do by their states. All sentences of a document have the name of its process,
 which tells them from those of another one.
 
-Lan et al. 2020, ALBERT (arXiv:1909.11942): the negatives of next sentence prediction (Devlin et al.
-2019, BERT, arXiv:1810.04805) are of another document and can be told by their topic alone, those of
-sentence order prediction by the order alone, so that a model which was trained on the first cannot
-tell the second. Here the name is the topic, and the states are the order. Another text's states do
-not go on either, mostly: where there are few of them and many names, the order is the easier of the
-two, and next sentence prediction teaches that.
+Lan et al. 2020, ALBERT (arXiv:1909.11942): next sentence prediction (Devlin et al. 2019, BERT,
+arXiv:1810.04805) has negatives from another document, which the topic alone reveals. Sentence order
+prediction has swapped negatives, which only the order reveals. A model trained on the former
+therefore fails on the latter. In this task the name is the topic, and the states are the order.
+The states of another text mostly break the order, too. With few states and many names, the order is
+the easier cue, and next sentence prediction teaches the order.
 """
 
 from collections.abc import Sequence
@@ -65,14 +65,17 @@ def processes(
 
         corpora.synthetic_documents.task = @synthetic_tasks.processes
 
-    Kinds of pairs: `order`, the two halves of a text, right as they stand and wrong when they are
-    swapped, and `belongs`, wrong with the second half of a text about another process. Kinds of
-    questions, about the first sentence of the second half: `state`, by the one before, and `name`.
-    No state comes twice in a text: who has learned this alone, and leaves out answers that were
-    read, is right in .29 of `state`, and in .32 where what follows is read too, of .25 by chance.
+    Kinds of pairs: in `order`, the wrong pair is the two halves of a text swapped. In `belongs`,
+    the wrong pair has the second half of a text about another process.
+
+    Kinds of questions, about the first sentence of the second half: `state`, which follows from the
+    previous sentence, and `name`. A state does not occur twice in a text. A reader who knows only
+    this, and excludes answers that were read, is correct for a share of 0.29 of `state`, or 0.32 if
+    the following text is read, too. The chance is 0.25.
 
     Args:
-      documents: how many there are to train on; a twentieth more is held out.
+      seed: seed of the documents.
+      documents: number of training documents; a twentieth more is held out.
       sentences: of each text.
       states: of the cycle; more than a text has sentences.
       names: of processes.
@@ -84,8 +87,8 @@ def processes(
     if states <= sentences or choices > min(states, names):
         raise ValueError(
             f"Got {states} states, {names} names, {choices} choices and {sentences} sentences, "
-            "expected more states than sentences, so that no text comes round, and at least as "
-            "many states and names as choices: raise synthetic_tasks.processes.states."
+            "expected more states than sentences, so that a state does not come twice, and at "
+            f"least {choices} states and names: raise synthetic_tasks.processes.states."
         )
     rng = np.random.default_rng(seed)
     words = rng.permutation(invented_words(states + names)).tolist()

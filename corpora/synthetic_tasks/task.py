@@ -11,7 +11,7 @@ _HELDOUT_EVERY = 20  # documents
 
 
 class SyntheticQuestion(NamedTuple):
-    """A text with a blank, <extra_id_0>, or at whose end the answer belongs, and what may answer.
+    """A text with candidate answers, which fill its blank, <extra_id_0>, or belong at its end.
 
     >>> question = SyntheticQuestion("capitals", "The capital of France is", (" Paris", " Rome"))
     >>> question.chance
@@ -20,24 +20,22 @@ class SyntheticQuestion(NamedTuple):
 
     kind: str  # the figure in which it counts, in letters, digits and underscores
     text: str
-    answers: tuple[str, ...]  # candidates; those that are right come first
-    right: int = 1  # how many of them are right
-    # What follows the answer, or a text with a blank, up to the end of its document, for models
-    # that predict masks, which have read whole documents; a mask may stand in it. None: not a
-    # document's end.
+    answers: tuple[str, ...]  # the candidates, with the correct answers first
+    right: int = 1  # number of correct answers
+    # The text after the answer, or after a text with a blank, up to the end of the document. Models
+    # that predict masks read it, since they have read whole documents. It may contain masks. None
+    # if it does not reach the end of a document.
     after: str | None = ""
-    known: float = (
-        1.0  # how often a reader is right who knows the synthetic task and reads the text
-    )
+    known: float = 1.0  # share of a reader who knows the synthetic task and reads the text
 
     @property
     def chance(self) -> float:
-        """Returns how often one is right who draws an answer."""
+        """The probability that a randomly drawn answer is correct."""
         return self.right / len(self.answers)
 
 
 class SyntheticPair(NamedTuple):
-    """Two texts of which the second follows the first in a document, and two of which it does not.
+    """Two texts that follow one another in a document, and two texts that do not.
 
     SyntheticPair("order", ("I ate .", "I slept ."), ("I slept .", "I ate ."))
     """
@@ -48,21 +46,21 @@ class SyntheticPair(NamedTuple):
 
 
 class SyntheticTask(NamedTuple):
-    """Documents drawn from a seed, and questions that tell whether a model has learned from them.
+    """Documents drawn from a seed, and questions that show whether a model has learned from them.
 
-    A synthetic task is a function of a seed, `(*, seed, …) -> SyntheticTask`, with settings of its
-    own.
+    A synthetic task is made by a function of a seed, `(*, seed, …) -> SyntheticTask`, which may
+    have other settings.
     """
 
-    documents: Sequence[str]  # to train on
-    heldout: Sequence[str]  # text of the same synthetic task that is no document, for the loss
-    questions: Sequence[SyntheticQuestion]  # the kind of the first one sums the synthetic task up
+    documents: Sequence[str]  # training documents
+    heldout: Sequence[str]  # other texts of the same task, for the held-out loss
+    questions: Sequence[SyntheticQuestion]  # The kind of the first question is the main figure.
     accepts: Callable[[str], bool] | None = None  # whether a text may be a document; None: unknown
-    pairs: Sequence[SyntheticPair] = ()  # of texts; the kind of the first one sums them up
+    pairs: Sequence[SyntheticPair] = ()  # The kind of the first pair is the main figure.
 
 
 def heldout_count(documents: int) -> int:
-    """Returns how many texts are held out besides those to train on: a twentieth more.
+    """Returns the number of held-out texts in addition to the documents: a twentieth, rounded up.
 
     >>> heldout_count(40), heldout_count(41)
     (2, 3)
@@ -71,43 +69,44 @@ def heldout_count(documents: int) -> int:
 
 
 def train_and_heldout(texts: Iterable[str], documents: int) -> tuple[list[str], list[str]]:
-    """Returns so many texts to train on, and those after them that are held out.
+    """Returns the first `documents` texts for training, and the following texts as held-out texts.
 
     >>> train_and_heldout("abcd", 3)
     (['a', 'b', 'c'], ['d'])
     """
-    found = [*itertools.islice(texts, documents + heldout_count(documents))]
-    return found[:documents], found[documents:]
+    first = [*itertools.islice(texts, documents + heldout_count(documents))]
+    return first[:documents], first[documents:]
 
 
 def drawn_texts(draw: Callable[[], str], documents: int) -> tuple[list[str], list[str]]:
-    """Returns what `train_and_heldout` does, of texts that a function draws."""
+    """Returns training texts and held-out texts that a function draws (see `train_and_heldout`)."""
     return train_and_heldout((draw() for _ in itertools.count()), documents)
 
 
 def drawn_task(function: Callable[..., Any], seed: int) -> SyntheticTask:
-    """Returns the synthetic task that a function draws from a seed, without the held-out texts that
-    are among its documents.
+    """Returns the synthetic task that a function draws from a seed.
 
-    Raises ValueError for what has no name, as a `functools.partial`, for a function without `seed`,
-    for what is no synthetic task, has no text or no question, or for a question or pair that names
-    no kind or has nothing wrong.
+    Held-out texts that are also documents are removed.
+
+    Raises ValueError for a function without a name (such as a `functools.partial`) or without
+    `seed`, and for a result that is not a `SyntheticTask` or has no text or no question. Questions
+    and pairs must have a kind and at least one wrong answer.
     """
-    one = as_partial(function)
-    name = getattr(one.function, "__name__", None)
+    partial = as_partial(function)
+    name = getattr(partial.function, "__name__", None)
     if name is None:
         raise ValueError(
-            f"Got {one.function!r:.80} as a synthetic task, which has no name that a run could "
+            f"Got {partial.function!r:.80} as a synthetic task, which has no name that a run could "
             "keep, expected a function: write `def my_task(*, seed): …`, and bind settings of it "
             "in a gin file, my_module.my_task.size = 3, or as Partial(my_task, size=3)."
         )
     try:
-        inspect.signature(one.function).bind(**{**one.settings, "seed": seed})
+        inspect.signature(partial.function).bind(**{**partial.settings, "seed": seed})
     except TypeError as error:
         raise ValueError(
             f"{name} cannot draw a synthetic task ({error}), expected a function of `seed` alone, "
-            f"with "
-            "defaults for all else: write `def my_task(*, seed): …`, or bind what it lacks."
+            "with defaults for all other settings: write `def my_task(*, seed): …`, or bind the "
+            "missing settings."
         ) from None
     made = function(seed=seed)
     if not isinstance(made, SyntheticTask):
@@ -127,9 +126,8 @@ def drawn_task(function: Callable[..., Any], seed: int) -> SyntheticTask:
     empty = [field for field in needed if not getattr(made, field)]
     if empty:
         raise ValueError(
-            f"{name} returned a synthetic task without {' and '.join(empty)}, expected some: give "
-            f"it more "
-            "of what it draws."
+            f"{name} returned a synthetic task without {' and '.join(empty)}, expected at least "
+            "one of each: let it draw more."
         )
     for question in made.questions:
         _check_question(name, question)
@@ -139,9 +137,9 @@ def drawn_task(function: Callable[..., Any], seed: int) -> SyntheticTask:
     heldout = [text for text in made.heldout if text not in read]
     if not heldout:
         raise ValueError(
-            f"{name} returned no held-out text but {made.heldout[0]!r:.80} and such, which are "
-            "documents to train on as well, expected others: leave them out of the documents, or "
-            "let it draw from more, so that not all of them are read."
+            f"{name} returned only held-out texts that are also documents, such as "
+            f"{made.heldout[0]!r:.80}, expected other texts: leave them out of the documents, or "
+            "let it draw from more texts."
         )
     return made._replace(heldout=heldout)
 
@@ -151,14 +149,13 @@ def _check_pair(name: str, pair: Any) -> None:
     if len(texts) != 4 or not all(isinstance(text, str) and text for text in texts):
         raise ValueError(
             f"{name} has the pair {pair!r:.200}, expected a "
-            f"`corpora.synthetic_tasks.SyntheticPair` of two "
-            "right texts and two wrong ones: "
+            "`corpora.synthetic_tasks.SyntheticPair` with two right texts and two wrong texts: "
             "SyntheticPair('order', ('One .', 'Two .'), ('Two .', 'One .'))."
         )
     if not pair.kind.isidentifier() or pair.right == pair.wrong:
         raise ValueError(
             f"{name} has the pair {pair!r:.200}, expected a kind such as 'order', and wrong texts "
-            "that are not the right ones."
+            "that differ from the right texts."
         )
 
 
@@ -166,23 +163,23 @@ def _check_question(name: str, question: Any) -> None:
     if not isinstance(question, SyntheticQuestion):
         raise ValueError(
             f"{name} asks {question!r:.200}, expected a "
-            f"`corpora.synthetic_tasks.SyntheticQuestion`: "
+            "`corpora.synthetic_tasks.SyntheticQuestion`: "
             "SyntheticQuestion('capitals', 'The capital of France is', (' Paris', ' Rome'))."
         )
     answers = question.answers
-    if not isinstance(answers, list | tuple) or not all(isinstance(one, str) for one in answers):
+    if not isinstance(answers, list | tuple) or not all(isinstance(x, str) for x in answers):
         raise ValueError(
             f"{name} asks {question!r:.200} with answers {answers!r:.80}, expected a tuple of "
             "texts, such as (' Paris', ' Rome')."
         )
-    twice = [answer for answer in answers if answers.count(answer) > 1]
-    if twice:
+    duplicates = [answer for answer in answers if answers.count(answer) > 1]
+    if duplicates:
         raise ValueError(
-            f"{name} asks {question!r:.200} with the answer {twice[0]!r} more than once, "
-            "expected different ones: leave the right answer out of the wrong ones."
+            f"{name} asks {question!r:.200} with the answer {duplicates[0]!r} more than once, "
+            "expected different answers: leave the right answer out of the wrong answers."
         )
     if not question.kind.isidentifier() or not 0 < question.right < len(answers):
         raise ValueError(
-            f"{name} asks {question!r:.200}, expected a kind such as 'capitals', and answers "
-            "of which the first, as many as `right`, are right and at least one is wrong."
+            f"{name} asks {question!r:.200}, expected a kind such as 'capitals', and answers of "
+            "which the first `right` are right and at least one is wrong."
         )

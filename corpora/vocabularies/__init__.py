@@ -1,4 +1,4 @@
-"""Vocabularies: factories that a corpus is given, and what of them a run directory keeps.
+"""Vocabularies: factories for corpora, and the files that a run directory keeps of them.
 
 corpora.text_files.vocabulary = @vocabularies.trained
 vocabularies.trained.size = 8192

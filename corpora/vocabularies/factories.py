@@ -119,10 +119,12 @@ def utf8_bytes(
     sentinels: Natural = 128,
     specials: Sequence[str] = DEFAULT_SPECIALS,
 ) -> Vocabulary:
-    """The 256 bytes of UTF-8, as in ByT5: nothing to train, 4 to 5 times as many ids as pieces.
+    """The 256 bytes of UTF-8, as in ByT5, without training.
 
-    `sentinels` and `specials` are as for `trained`. Raises ValueError for a run directory that
-    keeps another vocabulary.
+    A text has 4 to 5 times more byte ids than subword pieces. `sentinels` and `specials` are as for
+    `trained`.
+
+    Raises ValueError for a run directory that keeps another vocabulary.
     """
     about = {"factory": "utf8_bytes"}
     return _with_special_ids(run_dir, about, byte_tokenizer, sentinels, specials)
@@ -142,8 +144,8 @@ def from_file(
 
     `sentinels` and `specials` are as for `trained`; those that the file names keep their ids.
 
-    Raises ValueError, FileNotFoundError for a file that is no tokenizer, or is not there, and for a
-    run directory that keeps another vocabulary.
+    Raises ValueError for a file that is not a tokenizer, and for a run directory that keeps another
+    vocabulary. Raises FileNotFoundError if the file does not exist.
     """
 
     def make() -> Tokenizer:
@@ -156,9 +158,10 @@ def from_file(
 def from_run(run_dir: str, source: VocabularySource, *, run: str) -> Vocabulary:
     """The vocabulary that another run, or an imported model, keeps, with all its special ids.
 
-        vocabularies.from_run.run = "runs/quickstart"      to go on from its parameters
+        vocabularies.from_run.run = "runs/quickstart"      # to continue from its parameters
 
-    Raises FileNotFoundError where `run` keeps none, and ValueError where `run_dir` keeps another.
+    Raises FileNotFoundError if `run` does not keep a vocabulary, and ValueError if `run_dir` keeps
+    another vocabulary.
     """
     return kept_vocabulary(
         run_dir, {"factory": "from_run", "run": run}, lambda: load_vocabulary(run)[:2]
@@ -205,10 +208,11 @@ def kept_vocabulary(
 
 
 def save_vocabulary(run_dir: str, vocabulary: Vocabulary) -> None:
-    """Keeps a vocabulary in `run_dir`, so that the directory explains itself.
+    """Writes a vocabulary into `run_dir`, so that the directory is self-contained.
 
-    `vocabulary.json` says what it is, its special ids and their names, and the checksums of both;
-    the tokenizer's own file lies beside it as `vocabulary.model` or `tokenizer.json`.
+    `vocabulary.json` has the kind of the vocabulary, its special ids with their names, and the
+    checksums of both files. The file of the tokenizer is next to it, as `vocabulary.model` or
+    `tokenizer.json`.
     """
     tokenizer, ids, about = vocabulary
     name = _FILES.get(tokenizer.kind)
@@ -229,9 +233,9 @@ def save_vocabulary(run_dir: str, vocabulary: Vocabulary) -> None:
 
 
 def renew_checksums(run_dir: str) -> None:
-    """Keeps the checksums of a vocabulary whose tokenizer's file was written anew, on purpose.
+    """Updates the checksums of a vocabulary whose tokenizer file was rewritten on purpose.
 
-    A tokenizer.json that was has all special tokens, none of them above its ids.
+    A rewritten tokenizer.json has all special tokens among its own ids.
     """
     values = read_json(os.path.join(run_dir, VOCABULARY))
     _write(run_dir, values | ({"extra_ids": 0} if values["kind"] == "hugging_face" else {}))

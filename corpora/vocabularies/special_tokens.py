@@ -31,13 +31,15 @@ def token_ids(
         -> TokenIds(size=32109, text=(2, 32000), pad=0, eos=1, sentinels=(32099, …, 32000),
                     modes=(("R", 32100), ("S", 32101), ("X", 32102)), mask=32103, …)
 
-    With 128 sentinels (UL2's (3, .5) denoiser needs 128 at 512 inputs, T5 has 100) the last 28 are
-    appended: 32100 … 32127. A tokenizer that names none gets them descending, as SeqIO does.
+    T5 has 100 sentinels, and UL2's (3, 0.5) denoiser needs 128 at 512 inputs. With 128 sentinels,
+    the last 28 are appended to T5's vocabulary: 32100 … 32127. If a tokenizer names no sentinels,
+    they get descending ids, as in SeqIO.
 
     Args:
-        sentinels: how many, in order of use.
-        specials: which others are wanted: "mask", "cls", "sep", "fim" (three ids), and the names
-            of mode tokens ("R", "S", "X", or any other, which is then called `[NAME]`).
+        tokenizer: the tokenizer.
+        sentinels: number of sentinels, in the order of their use.
+        specials: other special tokens: "mask", "cls", "sep", "fim" (three ids), and names of mode
+            tokens ("R", "S", "X", or any other name, whose token is `[NAME]`).
 
     Raises ValueError where two special tokens share an id, or too little text is left.
     """
@@ -89,16 +91,17 @@ def published_ids(
     sentinels: int | None = None,
     specials: Sequence[str] = (),
 ) -> TokenIds:
-    """The special ids of a published model: those that its files name, and nothing appended.
+    """Returns the special ids of a published model, as its files name them.
 
     Args:
-        directory: of `transformers`: tokenizer_config.json and special_tokens_map.json say which
-            token pads, starts, ends, masks, classifies and separates.
-        config: its config.json, which says the same by ids, and with what a decoder starts.
-        sentinels, specials: those that the tokenizer does not name are appended; None: as many
-            sentinels as it names.
+        tokenizer: the tokenizer of the model.
+        directory: a folder of `transformers`, whose tokenizer_config.json and
+            special_tokens_map.json name the padding, start, end, mask, class and separator tokens.
+        config: its config.json, which gives the same by ids, and the decoder's start token.
+        sentinels: number of sentinels; missing ones are appended. None for those that it names.
+        specials: other special tokens; missing ones are appended.
 
-    Raises ValueError as `token_ids`.
+    Raises ValueError if the ids are not consistent, as `token_ids` does.
     """
     return _ids_by_roles(tokenizer, _names_in(directory), config, sentinels, specials)
 
@@ -111,14 +114,16 @@ def transformers_ids(tokenizer: Any, config: Any) -> TokenIds:
         transformers_ids(tokenizer, model.config)
         -> TokenIds(size=30522, text=(104, 30522), pad=0, eos=102, mask=103, cls=101, sep=102, …)
 
-    What an objective needs beside them is added to the tokenizer, as `tokenizer.add_tokens(["[R]",
-    "[S]", "[X]"], special_tokens=True)`, and to the model, by `resize_token_embeddings`.
+    Add further tokens that an objective needs to the tokenizer, for example with
+    `tokenizer.add_tokens(["[R]", "[S]", "[X]"], special_tokens=True)`, and to the model with
+    `resize_token_embeddings`.
 
     Args:
-        config: of the model: how many ids it has, and with what its decoder starts.
+        tokenizer: the tokenizer of `transformers`.
+        config: the config of the model, with its number of ids and the decoder's start token.
 
-    Raises ValueError for a tokenizer that is not of the library `tokenizers`, for ids that the
-    model has no embedding of, and as `token_ids`.
+    Raises ValueError for a tokenizer that is not of the library `tokenizers`, for ids without an
+    embedding in the model, and for inconsistent ids, as `token_ids` does.
     """
     own = _tokenizer_of_transformers(tokenizer)
     names = {f"{role}_token": getattr(tokenizer, f"{role}_token", None) for role in ROLES}
@@ -171,7 +176,7 @@ def _ids_by_roles(
     roles = _roles(tokenizer, names, config)
     eos = roles.get("eos", roles.get("sep", tokenizer.eos))
     tokenizer = tokenizer._replace(pad=roles.get("pad", tokenizer.pad), eos=eos)
-    if tokenizer.pad is None:  # segments tell padding: any id that is no text will do
+    if tokenizer.pad is None:  # Segments mark padding, so any id that is not text will do.
         tokenizer = tokenizer._replace(pad=eos)
     known = KNOWN_NAMES | {"fim": tuple(prefix for prefix, _, _ in FIM_NAMES)}
     own = [key for key, some in known.items() if not tokenizer.named.keys().isdisjoint(some)]

@@ -44,8 +44,8 @@ class Tokenizer(NamedTuple):
     encode_batch: Callable[[Sequence[str]], list[np.ndarray]]  # never gives a special id
     decode: Callable[[Sequence[int]], str]  # ordinary ids alone
     surface: Callable[[int], str]  # how an id reads within a text, with the space before a word
-    named: dict[str, int]  # the special tokens that it names
-    blocked: tuple[int, ...]  # its ids that are no text
+    named: dict[str, int]  # the special tokens that it names, with their ids
+    blocked: tuple[int, ...]  # its ids that are not text
     pad: int | None
     eos: int | None
     spaced: bool = False  # decoding drops the space before a first word
@@ -101,7 +101,7 @@ def sentencepiece_tokenizer(path: str, *, extra_ids: int | None = None) -> Token
     try:
         processor.Load(path)
     except (OSError, RuntimeError) as error:
-        raise ValueError(f"{path} is no SentencePiece model ({error}).") from error
+        raise ValueError(f"{path} is not a SentencePiece model ({error}).") from error
     own = processor.GetPieceSize()
     named: dict[str, int] = {}
     blocked: list[int] = []
@@ -201,7 +201,7 @@ def hugging_face_tokenizer(path: str) -> Tokenizer:
     try:
         tokenizer = tokenizers.Tokenizer.from_file(path)
     except Exception as error:  # the library raises a bare Exception
-        raise ValueError(f"{path} is no Hugging Face tokenizer.json ({error}).") from error
+        raise ValueError(f"{path} is not a Hugging Face tokenizer.json ({error}).") from error
     return tokenizer_of(tokenizer, path)
 
 

@@ -123,7 +123,7 @@ def _of_sentencepiece(path: str):
         raise ValueError(
             f"{path} changes text before it reads it, or has no bytes for what it does not know"
         )
-    # Spaces as they are, so that ▁ in a text is no piece, and becomes bytes.
+    # Keep spaces as they are, so that ▁ in a text does not match a piece and becomes bytes.
     pieces = [p.piece.replace(SPACE, " ") for p in model.pieces]
     ordinary = [p.type == p.NORMAL for p in model.pieces]
     if trained.model_type == trained.UNIGRAM:

@@ -91,7 +91,7 @@ def test_turns_of_a_line(line, turns):
         ({"messages": [message("user", "a"), message("user", "b")]}, "role 'user'"),
         ({"messages": [{"role": "user"}]}, "no field 'content'"),
         ({"messages": [message("user", 3)]}, "int, expected a string"),
-        ({"messages": ["a", "b"]}, "no list of objects"),
+        ({"messages": ["a", "b"]}, "not a list of objects"),
         ({"messages": None}, 'expected "messages"'),
         (
             {"messages": [message("user", "a"), message("assistant", " ")]},
@@ -107,7 +107,7 @@ def test_turns_of_a_line(line, turns):
         ({"conversations": [{"from": "gpt", "value": "a"}]}, "role 'assistant'"),
         ({"conversations": [{"from": "bot", "value": "a"}]}, "role 'bot'"),
         ({"conversations": [{"from": "human", "text": "a"}]}, "no field 'value'"),
-        ({"conversations": "a"}, '"conversations" is no list of objects with "from" and "value"'),
+        ({"conversations": "a"}, '"conversations" is not a list of objects with'),
         ({"messages": [message("user", [{"type": "image_url"}])]}, "image_url.*expected text"),
         ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "calls a tool"),
         (

@@ -51,7 +51,7 @@ def test_a_run_whose_synthetic_task_has_changed_is_refused(tmp_path, monkeypatch
     ("made", "said"),
     [
         (["snow is white"], "returned .* expected a `corpora.synthetic_tasks.SyntheticTask`"),
-        (SyntheticTask([], ["a"], []), "without documents and questions, expected some"),
+        (SyntheticTask([], ["a"], []), "without documents and questions, expected"),
         (SyntheticTask(["a"], ["a"], [QUESTION._replace(right=2)]), "at least one is wrong"),
         (SyntheticTask(["a"], ["a"], [QUESTION._replace(right=0)]), "at least one is wrong"),
         (
@@ -82,7 +82,7 @@ def test_a_run_whose_synthetic_task_has_changed_is_refused(tmp_path, monkeypatch
         ),
         (
             SyntheticTask(["a"], ["a"], [QUESTION], pairs=[("a", "b")]),
-            "a `corpora.synthetic_tasks.SyntheticPair` of",
+            "a `corpora.synthetic_tasks.SyntheticPair`",
         ),
         (
             SyntheticTask(["a"], ["a"], [QUESTION], pairs=[PAIR._replace(wrong=("a",))]),
@@ -94,11 +94,11 @@ def test_a_run_whose_synthetic_task_has_changed_is_refused(tmp_path, monkeypatch
         ),
         (
             SyntheticTask(["a"], ["a"], [QUESTION], pairs=[PAIR._replace(wrong=PAIR.right)]),
-            "not the right",
+            "differ from the right",
         ),
         (
             SyntheticTask(["a", "b"], ["b"], [QUESTION]),
-            "no held-out text but 'b' and such, .* as well, ex",
+            "such as 'b', expected other texts",
         ),
     ],
 )

@@ -137,7 +137,7 @@ def test_folders_that_are_no_store_are_refused(tmp_path):
         store.write_text(written)
         with pytest.raises(ValueError, match=said):
             open_store(tmp_path)
-    with pytest.raises(ValueError, match="no finished token store"):
+    with pytest.raises(ValueError, match="not a finished token store"):
         open_store(store)
     with refuses(ValueError, "/a"):
         open_store("nowhere://a")

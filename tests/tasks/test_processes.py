@@ -96,5 +96,5 @@ def test_synthetic_tasks_are_seeded():
 
 @pytest.mark.parametrize("settings", [{"states": 6}, {"names": 3}])
 def test_errors(settings):
-    with pytest.raises(ValueError, match="more states than sentences, so that no text comes round"):
+    with pytest.raises(ValueError, match="more states than sentences"):
         processes(seed=0, documents=1, questions=1, **settings)

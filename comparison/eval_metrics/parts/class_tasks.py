@@ -45,9 +45,9 @@ def class_task(
     read from Python's library; any other name is that of a registered SeqIO task, such as
     "glue_mrpc", with its own metrics.
 
-    Raises ValueError, FileNotFoundError as `tasks.seqio_evaluation.evaluation_tasks`,
-    and ValueError for a task without a few classes, one whose classes are of words where they are
-    to be of texts, and one of the library's held-out files for a run that has trained on those.
+    Raises ValueError or FileNotFoundError for a registered task that cannot be read. Raises
+    ValueError for a task without a small number of classes, and for classes of words without
+    `of_words`. A run that was trained on the library's held-out files is refused, too.
     """
     if name in _OFFLINE:
         subject.check_library_unseen()

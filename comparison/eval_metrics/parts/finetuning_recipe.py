@@ -4,11 +4,11 @@
     found = finetuned(trained, texts, None, labels_N, [np.arange(len(texts))], recipe)
     found.predict(["import os"], None)                  # i[1, 1]
 
-The head is a linear layer on the mean hidden state of a text's own tokens, or, where the class is
-of a word in it, on that of the token in which the word ends. A head on [CLS], on the
-last token, or an answer written as text would each suit one objective, which has trained that very
-slot; all have trained the states of all tokens. It starts with the classes' shares as its bias, and
-a kernel that is drawn once for all models of a width: at zero it would give them no gradient.
+The head is a linear layer on the mean hidden state of a text's own tokens. For a class of a word,
+it reads the state of the token in which the word ends. A head on [CLS] or on the last token, or an
+answer written as text, would favor the objective that has trained this slot. All objectives have
+trained the states of all tokens. The bias starts at the logarithms of the classes' shares. The
+kernel is drawn once for all models of a width, since a zero kernel would give no gradient.
 
 Letters: B rows, T slots, E width, C classes, D draws of labeled examples.
 """

@@ -1,6 +1,6 @@
-"""The bound on the likelihood of texts that the loss of a run's own objective gives, by its noise.
+"""A bound on the likelihood of texts by the loss of a run's own objective under its noise.
 
-Of block and uniform diffusion, whose tokens are not hidden one by one from all others.
+Block and uniform diffusion need it, since they do not hide single tokens from all others.
 """
 
 import functools
@@ -17,13 +17,13 @@ from ....training.heldout import recipe_under
 from ....training.step import arranged
 from ..subject import Subject
 
-ROWS = 16  # whose noise is drawn at a time
+ROWS = 16  # number of rows whose noise is drawn at a time
 
 
 def is_read_by_noise(subject: Subject) -> bool:
-    """Returns whether a likelihood of text is had by the objective's own noise alone.
+    """Returns whether only the noise of the objective itself gives a likelihood of text.
 
-    Raises ValueError where it would have to be, and the objective's loss is no bound.
+    Raises ValueError if this is so, but the loss of the objective is not a bound.
     """
     modes = {form.mode for form in subject.trained.prompt_forms}
     if not modes or modes - {"blocks", "denoise"}:
@@ -32,7 +32,7 @@ def is_read_by_noise(subject: Subject) -> bool:
         raise ValueError(
             "The loss of the objective bounds no likelihood, since it is a mixture, or its rates "
             "do not range from almost 0 to 1: expected one objective, with a lowest_rate of at "
-            "most .001 and highest_rate=1."
+            "most 0.001 and highest_rate=1."
         )
     return True
 
@@ -55,7 +55,7 @@ def nats_by_noise(subject: Subject, texts: Sequence[np.ndarray], keys: jax.Array
     longest = max(2, *(text.size for text in texts))  # one token alone makes no row
     recipe, packing, _ = recipe_under(plan, objective, longest)
     (group,) = recipe.groups
-    # Of no tokens there is no row.
+    # An empty text does not have a row.
     live = np.flatnonzero([text.size for text in texts])
     pieces = [Document(text) for text in texts if text.size]
     packed = rows_of_documents(pieces, Packing("single", packing.limits))

@@ -86,8 +86,8 @@ def _parsed(text: str) -> ast.Module | None:
 def continues_to_parse(prefix: str, text: str) -> bool:
     """Returns whether a prefix parses with the complete lines of a text, and they hold a statement.
 
-    Of an unfinished statement at the end its lines are left out: where a bracket or a string is
-    left open, a block has no body, or a decorator no function.
+    The lines of an unfinished statement at the end are left out. A statement is unfinished if a
+    bracket or a string is open, a block has no body, or a decorator has no function.
 
     >>> continues_to_parse("x = 1\\n", "y = (x)\\nz = f(\\n")
     True

@@ -1,4 +1,4 @@
-"""Ranking answers by their log-probability: what a model knows without any training for a task.
+"""Ranking of answers by their log-probability, without training for the task.
 
 answer_log_probs(trained, [Question("import os\\n# from the package", (" http", " xml"))])
 """
@@ -37,15 +37,15 @@ class Question(NamedTuple):
 
 
 def answer_log_probs(trained: Trained, questions: Sequence[Question]) -> list[np.ndarray]:
-    """Returns f64[A, 2] for each question: of each answer the log-probability, and that per token.
+    """Returns f64[A, 2] per question: the log-probability of each answer, in total and per token.
 
-    Each model scores as it was trained: an answer follows the text, or fills a blank, which is the
-    middle of a text for a model that writes middles. A model that only continues texts scores the
-    whole text with the answer in it, one that completes them what begins with the answer, and one
-    that predicts masks the answer's tokens, all masked at once; it reads what is known to come
-    `after`, and end-of-sequence, as it has in training.
+    Each model scores answers as it was trained. An answer follows the text or fills its blank,
+    which is the middle of the text for a model that writes middles. A model that only continues
+    texts scores the whole text with the answer. A model that completes texts scores the answer and
+    the text after it. A model that predicts masks scores the tokens of the answer, all masked at
+    once, and reads the known text `after` them and end-of-sequence, as in training.
 
-    Raises ValueError for a model that does none of these, such as one that only classifies.
+    Raises ValueError for a model that does none of these, such as a classifier.
     """
     mode = mode_of(trained)
     candidates = [(question, answer) for question in questions for answer in question.answers]
@@ -53,8 +53,8 @@ def answer_log_probs(trained: Trained, questions: Sequence[Question]) -> list[np
         tokens = [answered_tokens(trained, question, answer) for question, answer in candidates]
         found = hidden_log_probs(trained, tokens)
     elif mode == "complete" and not any(form.causal for form in trained.prompt_forms):
-        # As tokens: before a blank there may be no word, or nothing, and a prefix may be empty. No
-        # end-of-sequence is asked for, as of a causal model: not every answer ends its document.
+        # Score tokens, since the text before a blank may be empty or end within a word. As for a
+        # causal model, end-of-sequence is not scored, since not every answer ends its document.
         reading = LikelihoodForm(CONDITIONAL, prompt_form(trained, mode))
         split = [_split(question.text, answer) for question, answer in candidates]
         encode = trained.encode
