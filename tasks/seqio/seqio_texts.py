@@ -51,8 +51,8 @@ class TaskTexts(NamedTuple):
             if key not in dataset.element_spec:
                 raise ValueError(
                     f"Task {self.name!r} has {', '.join(dataset.element_spec)}, "
-                    f"expected {key!r} with the text: call seqio.preprocessors.tokenize with copy_pretokenized=True, its "
-                    "default."
+                    f"expected {key!r} with the text: call seqio.preprocessors.tokenize with "
+                    "copy_pretokenized=True, its default."
                 )
             yield from _decoded(dataset, key)
 
