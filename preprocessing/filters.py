@@ -144,7 +144,7 @@ def _within(least: int, most: int | None, text: str, metadata: dict) -> tuple[bo
 
 
 def rule(*, function: Callable[[str, dict], Any]) -> Step:
-    """Drops documents that your user_function function does not keep.
+    """Drops documents that your own function does not keep.
 
     Args:
       function: `(text, metadata) -> bool`, whether to keep the document, or `(bool, reason)`.

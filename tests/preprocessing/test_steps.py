@@ -299,7 +299,7 @@ def test_no_words_to_decontaminate_by(tmp_path, capsys):
 duplicates.decontaminate.files = {str(tmp_path / "evaluation.txt")!r}"""
     with pytest.raises(SystemExit):
         planted.run_steps(tmp_path, steps)
-    assert "have no 12 words in a row: give longer ones" in capsys.readouterr().err
+    assert "n_gram=12" in capsys.readouterr().err
     (tmp_path / "evaluation.jsonl").write_text("no JSON")
     with pytest.raises(SystemExit):
         planted.run_steps(tmp_path, steps.replace(".txt", ".jsonl"))
