@@ -5,8 +5,8 @@
     python benchmarks/objectives.py --steps=1000          # all as long as the quickstart
 
 The baseline is the objective's loss on the same held-out rows for a model that ignores its input.
-It predicts tokens by their frequency and classes by their share, and has one embedding for all texts.
-Runs and their output are saved in runs/objectives/NAME. Finished runs are not repeated.
+It predicts tokens by their frequency and classes by their share, and has one embedding for all
+texts. Runs and their output are saved in runs/objectives/NAME. Finished runs are not repeated.
 """
 
 import argparse
