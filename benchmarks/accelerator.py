@@ -1,21 +1,21 @@
-"""The day an accelerator is lent: what pretrax does on it, in one command of eight minutes.
+"""Measures pretrax on an accelerator, with one command of eight minutes.
 
-    python benchmarks/accelerator.py                                  # all parts, one by one
-    python benchmarks/accelerator.py --parts=products,attention       # some of them
-    python benchmarks/accelerator.py --tiny                           # all of them, tiny, on a CPU
+    python benchmarks/accelerator.py                                  # all parts
+    python benchmarks/accelerator.py --parts=products,attention       # these parts
+    python benchmarks/accelerator.py --tiny                           # all parts, tiny, on a CPU
 
-Needs jax, flax, optax, orbax and numpy alone. Each part is a process of its own, so that one that
-fails, or is killed at the time limit, takes no other with it, and what it had measured until then
-is kept. The figures go into a JSON file (`--out`) as they come, by device, version of jax and size.
-Started again, the command measures the parts that are not complete there, those that never were
-measured first; it exits with 1 as long as there are any.
+This needs only jax, flax, optax, orbax and numpy. Each part runs in a separate process. A part that
+fails or is killed at the time limit does not affect other parts, and its results so far are kept.
+Results are written to a JSON file (`--out`) as they arrive, by device, version of jax and size. If
+started again, the command measures the parts that are not complete in this file, beginning with
+parts that were never measured. It exits with 1 until all parts are complete.
 
-    products       bfloat16 products and copies, beside the peak of the data sheet
-    attention      plain, JAX's (cuDNN's on GPUs) and fused, alone: forward, and with the gradient
-    t5_base, …     training steps with fused attention where the device has it: time, tokens, MFU,
-                   memory beside what the compiler said before (as `--compile` does), corruption
-    …_plain        the same with plain attention
-    decoding       tokens a second of greedy decoding
+    products       bfloat16 matrix products and copies, compared with the data sheet's peak.
+    attention      plain, JAX's (cuDNN's on GPUs) and fused attention, with and without gradient.
+    t5_base, …     training steps with fused attention if the device has it: time, tokens, MFU,
+                   corruption, and memory compared with the compiler's estimate (`--compile`).
+    …_plain        the same steps with plain attention.
+    decoding       tokens per second of greedy decoding.
 
 MFU and the FLOP/s of attention count all pairs of queries and keys, causal or not.
 """
@@ -42,8 +42,8 @@ from rich.console import Console
 from benchmarks.common import make_parser, plain_table, rows_of_process, shown
 from pretrax.settings import atomic_writes
 
-# A training step: a file of gin_configs/models and its vocabulary, an objective, rows of a device,
-# slots of the stacks.
+# name of a training step -> (file of gin_configs/models, size of its vocabulary, objective, rows of
+# a device, slots of the stacks)
 T5_SLOTS = {"encoder": 512, "decoder": 114}
 STEPS = {
     "t5_base": ("t5_1_1_base", 32_128, "span_corruption", 64, T5_SLOTS),
@@ -61,8 +61,8 @@ TINY = {
     "switch_base_8": "switch_tiny",
 }
 PARTS = ("products", "attention", *STEPS, "decoding", *(f"{name}_plain" for name in STEPS))
-FAILED = "failed"  # how figures begin that there are not
-START = 20  # seconds, below which a part would be cut off before its first figure
+FAILED = "failed"  # begins the text of a result that could not be measured
+START = 20  # seconds that a part needs for its first result
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -76,29 +76,31 @@ def main(arguments: list[str] | None = None) -> None:
     device = this_device(options.tiny)
     by_device = json.loads(options.out.read_text()) if options.out.exists() else {}
     results = by_device.setdefault(device, {})
-    # What has never been measured comes first: a part that fails for good takes no time from it.
+    # Parts that were never measured come first, so parts that always fail take no time from them.
     for name in sorted(options.parts, key=lambda name: name in results):
         if not is_complete(results, name):
             left = until - time.monotonic()
             if left < START:
-                console.print(f"{name}: left out, for the {options.minutes:g} minutes are over.")
+                console.print(f"{name}: skipped, since the {options.minutes:g} minutes are over.")
                 continue
             found = run_part(name, options.tiny, left)
             if name not in results or is_better(found, results[name]):
                 results[name] = found
                 atomic_writes.write_text(options.out, json.dumps(by_device, indent=1) + "\n")
         show(console, name, results[name])
-    console.print(f"All figures are in {options.out}.")
+    console.print(f"All results are in {options.out}.")
     if lacking := [name for name in options.parts if not is_complete(results, name)]:
         sys.exit(f"Not complete: {', '.join(lacking)}; the same command measures them again.")
 
 
 def this_device(tiny: bool) -> str:
-    """Returns in words what figures are of, such as "1 × NVIDIA H100 80GB HBM3, jax 0.11.2"; tiny
-    ones, which show that a part runs, are others."""
+    """Returns a description of the device, such as "1 × NVIDIA H100 80GB HBM3, jax 0.11.2".
+
+    Tiny sizes, which only show that a part runs, have a different description.
+    """
     found = run_part("device", tiny, 120)
     if not found["rows"]:
-        sys.exit(f"No device is found: the process that asks for one {found['problem']}")
+        sys.exit(f"No device was found: the process that looked for it {found['problem']}")
     (device,) = found["rows"]
     return f"{device['device']}, jax {device['jax']}{', tiny' * tiny}"
 
@@ -120,7 +122,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
     parser = make_parser(__doc__)
     parser.add_argument("--parts", type=names, default=list(PARTS), help="separated by commas")
-    parser.add_argument("--minutes", type=float, default=8, help="after which no part goes on")
+    parser.add_argument("--minutes", type=float, default=8, help="time limit of all parts")
     parser.add_argument("--out", type=Path, default=Path("accelerator.json"))
     parser.add_argument("--tiny", action="store_true", help="small enough for a CPU")
     parser.add_argument("--part", choices=("device", *PARTS), help=argparse.SUPPRESS)
@@ -128,9 +130,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def run_part(name: str, tiny: bool, seconds: float) -> dict:
-    """Measures a part in a process that may take so many seconds.
+    """Measures a part in a process with a time limit in seconds.
 
-    Returns its rows, its seconds, and its problem, None where it is complete.
+    Returns its rows, its seconds, and its problem, which is None if the part is complete.
     """
     command = [sys.executable, __file__, f"--part={name}", *["--tiny"] * tiny]
     environment = {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.92"} | os.environ
@@ -140,8 +142,10 @@ def run_part(name: str, tiny: bool, seconds: float) -> dict:
 
 
 def show(console: Console, name: str, found: dict) -> None:
-    """Prints the rows of a part as tables, one for each set of columns; the first row is of the
-    device."""
+    """Prints the rows of a part as tables, one for each set of columns.
+
+    The first row describes the device.
+    """
     device, *rows = found["rows"] or [{}]
     title = f"{name}, {found['seconds']:.0f} s; " + ", ".join(map(str, device.values()))
     for columns in dict.fromkeys(map(tuple, rows)):
@@ -160,7 +164,7 @@ def show(console: Console, name: str, found: dict) -> None:
 
 
 def measured(part: str, tiny: bool) -> Iterator[dict]:
-    """Yields the device, and then the figures of a part, as JSON has them."""
+    """Yields the device and then the results of a part, as values for JSON."""
     allow_without_annotated_types()
     import jax
 
@@ -178,8 +182,10 @@ def measured(part: str, tiny: bool) -> Iterator[dict]:
 
 
 def allow_without_annotated_types() -> None:
-    """Puts something in the place of annotated_types, which declares ranges of settings and which
-    no other package here brings, where it is not installed."""
+    """Replaces annotated_types by a stub if it is not installed.
+
+    It declares ranges of settings, and no other required package installs it.
+    """
     try:
         import annotated_types  # noqa: F401
     except ModuleNotFoundError:
@@ -188,12 +194,12 @@ def allow_without_annotated_types() -> None:
         for name, field in (bounds | dict(MinLen="min_length")).items():
             setattr(module, name, namedtuple(name, field))
         module.GroupedMetadata = type("GroupedMetadata", (), {})
-        module.Interval = lambda **bounds: None  # not checked then
+        module.Interval = lambda **bounds: None  # ranges are not checked
         sys.modules["annotated_types"] = module
 
 
 def seconds_of(call: Callable, *arguments, window: float = 0.5) -> float:
-    """Returns the seconds of a call: the median of three windows of calls that are queued."""
+    """Returns the seconds of a call, as the median of three windows of queued calls."""
     import jax
 
     def several(times: int) -> float:
@@ -209,25 +215,25 @@ def seconds_of(call: Callable, *arguments, window: float = 0.5) -> float:
 
 
 def peak() -> float | None:
-    """Returns the FLOP/s of the data sheet, of all devices; None where they are not known."""
+    """Returns the data sheet's FLOP/s of all devices together; None if they are not known."""
     from pretrax.training.throughput import peak_flops
 
     return peak_flops()
 
 
 def share_of_peak(flops: float) -> float | None:
-    """Returns the percentage that FLOP/s are of the peak; None where that is not known."""
+    """Returns FLOP/s as a percentage of the peak; None if the peak is not known."""
     return 100 * flops / peak() if peak() else None
 
 
 def products(tiny: bool) -> Iterator[dict]:
-    """Chains of X W V, [M, K] by [K, N] by [N, K], and of passes over memory, on one device."""
+    """Measures chains of X W V, [M, K] by [K, N] by [N, K], and passes over memory on a device."""
     import jax
     import jax.numpy as jnp
 
     shapes = (
         *((n, n, n) for n in (2048, 4096, 8192, 16384)),
-        *((32768, 768, 2048), (32768, 1024, 2816), (16384, 2048, 8192)),  # of T5 and LLaMA
+        *((32768, 768, 2048), (32768, 1024, 2816), (16384, 2048, 8192)),  # sizes of T5 and LLaMA
     )
     for m, k, n in [(64, 64, 64)] if tiny else shapes:
         keys = jax.random.split(jax.random.key(0), 3)
@@ -247,7 +253,10 @@ def products(tiny: bool) -> Iterator[dict]:
 
 
 def attention(tiny: bool) -> Iterator[dict]:
-    """16 heads of 64, 16,384 tokens, or one row of more; all lengths of one way, then the next."""
+    """Measures attention with 16 heads of 64 on 16,384 tokens, or on one row if it is longer.
+
+    All lengths of a way come before the next way.
+    """
     import jax
 
     from benchmarks import attention as alone
@@ -255,7 +264,7 @@ def attention(tiny: bool) -> Iterator[dict]:
     options = alone.parse([])
     options.heads = 2 if tiny else options.heads
     platform, failed = jax.devices()[0].platform, False
-    for i, way in enumerate(("plain", "JAX's", "fused")):  # a kernel that crashes comes last
+    for i, way in enumerate(("plain", "JAX's", "fused")):  # kernels that may crash come last
         for kind in ("causal", "T5"):
             plain, fused, jax_own = alone.ways(kind, platform, elsewhere=False)
             function = (plain, jax_own, fused)[i]
@@ -270,7 +279,7 @@ def attention(tiny: bool) -> Iterator[dict]:
 
 
 def times_of(function: Callable, inputs: tuple) -> dict:
-    """Returns milliseconds and TFLOP/s of attention, forward and with its gradient, or why not."""
+    """Returns milliseconds and TFLOP/s of attention with and without gradient, or an error."""
     import jax
 
     from benchmarks.attention import drawn, forward_and_backward
@@ -279,14 +288,14 @@ def times_of(function: Callable, inputs: tuple) -> dict:
     rows, slots, heads, width = arrays[0].shape
     figures: dict = {"rows": rows, "slots": slots}
     forward = jax.jit(lambda arrays, _: function(*arrays))
-    # The gradient takes five products where the forward pass takes two.
+    # The gradient takes five matrix products, the forward pass two.
     for name, call, number in (
         ("forward", forward, 2),
         ("both", forward_and_backward(function), 7),
     ):
         try:
             seconds = seconds_of(call, arrays, arrays[0], window=0.1)
-        except Exception as error:  # kernels refuse, run out of memory or crash in their own ways
+        except Exception as error:  # kernels fail with many kinds of errors
             words = f"{FAILED}: {type(error).__name__}: {error}".splitlines()[0][:80]
             words = "too many" if "RESOURCE_EXHAUSTED" in str(error) else words
             figures |= {f"{name}, ms": words, f"{name}, TFLOP/s": None}
@@ -297,7 +306,7 @@ def times_of(function: Callable, inputs: tuple) -> dict:
 
 
 def step(model, vocabulary, objective, rows, slots, *, tiny: bool, plain: bool) -> Iterator[dict]:
-    """A run's own step, on rows that are full."""
+    """Measures the training step of a run on full rows."""
     import jax
 
     from pretrax import objectives
@@ -331,7 +340,7 @@ def step(model, vocabulary, objective, rows, slots, *, tiny: bool, plain: bool) 
             batch_size=rows * jax.device_count(),
             data_shards=jax.device_count(),
             steps=1000,
-            # As the runs for such hosts.
+            # as in the runs for hosts of this kind
             mesh=functools.partial(make_mesh, data=1, fsdp=-1),
             tpu_compiler_options=compiler_options(),
         ),
@@ -411,7 +420,7 @@ def read_model(name: str) -> tuple[str, dict]:
 
 
 def compiler_options() -> dict[str, bool | int]:
-    """Returns what the named runs for accelerators compile with, without gin."""
+    """Returns the compiler options of the runs for accelerators, read without gin."""
     text = (ROOT / "gin_configs/runs/eight_devices.gin").read_text()
     (options,) = re.findall(r"tpu_compiler_options = (\{.*?\})", text, re.DOTALL)
     return ast.literal_eval(options)
@@ -436,7 +445,7 @@ def synthetic_rows(planned) -> tuple:
 
 
 def decoding(tiny: bool) -> Iterator[dict]:
-    """Greedy decoding of fresh models: prompts, or sources, of 128 tokens, and 128 new ones."""
+    """Measures greedy decoding of fresh models: 128 tokens of prompt or source, 128 new tokens."""
     import flax.linen as nn
     import jax
     import numpy as np

@@ -1,12 +1,12 @@
-"""Attention alone, forward and backward: how long it takes, or how much memory, plain and fused.
+"""Measures the time or memory of attention, forward and backward, plain and fused.
 
-    python benchmarks/attention.py                                      # on the accelerator here
-    python benchmarks/attention.py --compile=h100:1                     # what one elsewhere takes
-    python benchmarks/attention.py --slots 128 --heads=2 --repeats=1    # in seconds, on a CPU
+    python benchmarks/attention.py                                      # time, on this machine
+    python benchmarks/attention.py --compile=h100:1                     # memory, on others
+    python benchmarks/attention.py --slots 128 --heads=2 --repeats=1    # a short test on a CPU
 
-Of rows in bfloat16. "T5" is bidirectional with T5's bias and its gradient, "causal" has no bias,
-and beside it is JAX's own: on GPUs cuDNN's flash attention, elsewhere XLA's. Memory is what a
-program takes beside its inputs and outputs.
+Arrays are in bfloat16. "T5" is bidirectional attention with T5's bias and its gradient. "causal"
+has no bias, and is compared with JAX's own attention: cuDNN's flash attention on GPUs, XLA's on
+other devices. Memory is what a program needs in addition to its inputs and outputs.
 """
 
 import argparse
@@ -58,13 +58,15 @@ def main(arguments: list[str] | None = None) -> None:
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = make_parser(__doc__)
-    parser.add_argument("--compile", metavar="TOPOLOGY", help=f"such as {EXAMPLE}; one chip of it")
+    parser.add_argument(
+        "--compile", metavar="TOPOLOGY", help=f"topology, such as {EXAMPLE}; one chip is used"
+    )
     parser.add_argument("--slots", type=int, nargs="+", default=[512, 2048, 8192, 32768])
     parser.add_argument("--rows", type=int, default=1)
     parser.add_argument("--heads", type=int, default=16)
-    parser.add_argument("--width", type=int, default=64, help="of a head")
+    parser.add_argument("--width", type=int, default=64, help="width of a head")
     parser.add_argument(
-        "--repeats", type=int, default=10, help="of each timed call, of which the median"
+        "--repeats", type=int, default=10, help="number of timed calls, whose median counts"
     )
     return parser.parse_args(arguments)
 
@@ -73,7 +75,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def inputs(kind: str, slots: int, options) -> tuple:
-    """Shapes of queries, keys, values and the bias, None where there is none."""
+    """Returns the shapes of queries, keys, values and the bias; None if there is no bias."""
     shape = (options.rows, slots, options.heads, options.width)
     one = jax.ShapeDtypeStruct(shape, jnp.bfloat16)
     bias = jax.ShapeDtypeStruct((options.heads, 2 * MAX_DISTANCE + 1), jnp.float32)
@@ -81,7 +83,7 @@ def inputs(kind: str, slots: int, options) -> tuple:
 
 
 def ways(kind: str, platform: str, elsewhere: bool):
-    """Returns plain, fused and JAX's attention of (q, k, v, bias); None where there is none."""
+    """Returns plain, fused and JAX's attention of (q, k, v, bias); None for a missing function."""
 
     def intervals(q):
         rows, slots = q.shape[:2]
@@ -102,7 +104,7 @@ def ways(kind: str, platform: str, elsewhere: bool):
         name = "cudnn" if platform == "gpu" else "xla"
         return jax.nn.dot_product_attention(q, k, v, scale=1.0, is_causal=True, implementation=name)
 
-    # cuDNN has to be there to be compiled for.
+    # cuDNN must be installed to compile for it.
     peer = jax_own if kind == "causal" and not (elsewhere and platform == "gpu") else None
     return plain, fused if fused_attention.kernels_of(platform) else None, peer
 
@@ -123,7 +125,7 @@ def drawn(shapes: tuple) -> tuple:
 
 
 def milliseconds(function, shapes, device, options) -> float | str:
-    """Milliseconds of a call, the median of a few."""
+    """Returns the median milliseconds of several calls."""
     arrays = drawn(shapes)
     try:
         call = forward_and_backward(function).lower(arrays, arrays[0]).compile()
@@ -138,7 +140,7 @@ def milliseconds(function, shapes, device, options) -> float | str:
 
 
 def memory(function, shapes, device, options) -> float | str:
-    """MiB that the compiled program takes beside its inputs and outputs."""
+    """Returns the MiB that the compiled program needs in addition to its inputs and outputs."""
     placed = jax.sharding.SingleDeviceSharding(device)
     shapes = jax.tree.map(lambda x: x.update(sharding=placed), shapes)
     try:
@@ -158,7 +160,7 @@ def too_many(error: Exception) -> str:
 
 
 def ratios(plain, fused, jax_own) -> tuple[float | str, float | str]:
-    """Returns how many times as much the first and the last take."""
+    """Returns the ratios of plain and JAX's attention to fused attention."""
     if not isinstance(fused, float) or not fused:
         return "–", "–"
     return tuple(x / fused if isinstance(x, float) else "–" for x in (plain, jax_own))

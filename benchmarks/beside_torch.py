@@ -7,7 +7,7 @@
 A model with random parameters is exported to `transformers`. From there pretrax and PyTorch take
 steps of AdamW on the same batch: forward pass, loss, gradients and update. Each runs in its own
 process, and they take turns. The losses of the first step must agree. The table has the median step
-time of each. In bfloat16 the parameters stay float32, and PyTorch uses autocast. Where JAX finds a
+time of each. In bfloat16 the parameters stay float32, and PyTorch uses autocast. If JAX finds a
 GPU, both libraries use it, and pretrax uses its fused attention.
 """
 
@@ -54,10 +54,10 @@ FIRST_LOSS_TOLERANCE = {"float32": 1e-3, "bfloat16": 1e-2}  # relative
 class Measured(NamedTuple):
     """A model to measure."""
 
-    file: str  # in gin_configs/models
-    mlp: int  # width of the MLP, in widths of the model
-    layers: dict[str, int]  # by the builder's setting
-    lengths: dict[str, int]  # slots of each stack
+    file: str  # name of a file in gin_configs/models
+    mlp: int  # width of the MLP divided by the width of the model
+    layers: dict[str, int]  # setting of the builder -> number of layers
+    lengths: dict[str, int]  # stack -> number of slots
 
 
 MODELS = {
@@ -129,8 +129,7 @@ def compare(rows: int, repeats: int, width: int, dtype: str, models=MODELS) -> N
 
 
 def processor() -> str:
-    """Returns the name of the GPU, or of this machine's processor with the instructions that decide
-    its speed."""
+    """Returns the name of the GPU, or of the processor with its relevant instruction sets."""
     device = jax.devices()[0]
     if device.platform != "cpu":
         return device.device_kind
@@ -166,7 +165,7 @@ def make(measured: Measured, width: int, dtype: str) -> Model:
 
 
 def example(model: Model, rows: int, lengths: dict[str, int]) -> dict[str, np.ndarray]:
-    """Full rows of random tokens, as the model reads them; an encoder predicts 15% of them."""
+    """Returns full rows of random tokens for the model. An encoder predicts 15% of them."""
     generator = np.random.default_rng(0)
     batch = {}
     for stack, slots in lengths.items():
@@ -197,13 +196,13 @@ def example(model: Model, rows: int, lengths: dict[str, int]) -> dict[str, np.nd
         ends = np.full((rows, lengths["decoder"]), lengths["encoder"], np.int32)
         batch["cross_key_intervals"] = np.stack([np.zeros_like(ends), ends], 1)
     else:
-        live[:, -1] = 0  # nothing follows the last
+        live[:, -1] = 0  # the last token has no next token
     batch["decoder_target_tokens"], batch["decoder_loss_weights"] = following, live
     return batch
 
 
 def our_steps(model: Model, params, batch) -> Callable[[], tuple[float, float]]:
-    """Returns a function that takes a step, and returns its loss and seconds."""
+    """Returns a function that takes a step and returns its loss and seconds."""
     optimizer = optax.adamw(LEARNING_RATE)
 
     def step(params, state, batch):
@@ -276,7 +275,7 @@ def torch_process(folder: str, dtype: str) -> None:
 
 
 def torch_batch(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns the batch by the names that `transformers` has for it."""
+    """Returns the batch under the names that `transformers` uses."""
     if "encoder_target_slots" in batch:
         labels = np.full_like(batch["encoder_input_tokens"], -100)
         np.put_along_axis(labels, batch["encoder_target_slots"], batch["encoder_target_tokens"], 1)

@@ -1,12 +1,12 @@
-"""How long a checkpoint holds up training, and how long until it is written, and is read again.
+"""Measures how long a checkpoint blocks training, how long it takes to write, and to restore.
 
     python benchmarks/checkpoints.py                             # GPT-2 and GPT-2 medium
     python benchmarks/checkpoints.py --folder=/mnt/disk          # on another disk
-    python benchmarks/checkpoints.py --models gpt2_tiny          # in seconds
+    python benchmarks/checkpoints.py --models gpt2_tiny          # a short test
 
-The state is that of AdamW, float32: parameters and two moments. A save computes a checksum of every
-array and copies all to the host's memory while training waits, and compresses and writes them while
-it goes on; a restore computes the checksums again. Of each the median counts.
+The state is the state of AdamW in float32: parameters and two moments. While training is blocked, a
+save computes checksums of all arrays and copies them to host memory. It compresses and writes them
+in the background. A restore computes the checksums again. The table shows medians.
 """
 
 import argparse
@@ -59,7 +59,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         help="files of gin_configs/models (default: gpt2 gpt2_medium)",
     )
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--folder", help="for the checkpoints; default: the system's temporary one")
+    parser.add_argument(
+        "--folder", help="folder for the checkpoints; by default the system's temporary folder"
+    )
     return parser.parse_args(arguments)
 
 
@@ -71,8 +73,7 @@ def state_of(name: str) -> State:
 
 
 def save_and_restore(folder: str, state: State, step: int) -> tuple[float, float, float]:
-    """Returns the seconds that a save takes of the caller, those until it is written, and those of
-    a restore."""
+    """Returns the seconds that a save blocks, the seconds until it is written, and of a restore."""
     shapes = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
     )

@@ -15,7 +15,7 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def plain_table(*columns: str, left: int = 1, title: str | None = None) -> Table:
-    """Returns a table whose first `left` columns are words, and whose other columns are figures."""
+    """Returns a table whose first `left` columns are text, and whose other columns are numbers."""
     table = Table(title=title, title_justify="left", box=None)
     for number, column in enumerate(columns):
         table.add_column(column, justify="left" if number < left else "right")
@@ -36,10 +36,15 @@ def shown(figure: object) -> str:
 def rows_of_process(
     command: list[str], seconds: float | None = None, environment: dict[str, str] | None = None
 ) -> tuple[list[dict], str | None]:
-    """Runs a command that prints JSON objects, a line each.
+    """Runs a command that prints JSON objects, one a line.
 
-    Returns those that it printed, and what went wrong; None if nothing did. After so many seconds
-    the command is killed.
+    Args:
+      command: the command and its arguments.
+      seconds: time limit, after which the command is killed.
+      environment: environment variables of the command.
+
+    Returns:
+      The printed objects, and an error message or None.
     """
     problem = None
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
@@ -52,7 +57,7 @@ def rows_of_process(
         else:
             if process.returncode:
                 err.seek(0)
-                last = err.read().strip()[-2000:] or "it said nothing"
+                last = err.read().strip()[-2000:] or "it printed no error"
                 problem = f"ended with status {process.returncode}: {last}"
         out.seek(0)
         lines = [line for line in out if line.startswith("{") and line.endswith("}\n")]

@@ -1,15 +1,14 @@
-"""How fast objectives corrupt text on one core, against T5's own TensorFlow preprocessors.
+"""Measures how fast objectives corrupt text on one core, compared with T5's TensorFlow code.
 
     python benchmarks/corruption.py
     git clone https://github.com/google-research/text-to-text-transfer-transformer /tmp/t5
     python benchmarks/corruption.py --t5=/tmp/t5
-    python benchmarks/corruption.py ul2 bart                        # some, by their builders' names
+    python benchmarks/corruption.py ul2 bart                        # only these builders
     python benchmarks/corruption.py --repeats=1 --batch=2 --tokens=2000         # under a minute
 
-Everything runs in one process pinned to one core, and is measured in tokens of text per second of
-CPU time (of all its threads), so that other work on the machine does not count. `bare` is the
-jitted function alone, as it runs inside a training step; `host` is the SeqIO pipeline from
-tokenized documents to ragged features, as T5's is.
+Everything runs in one process on one core. Speeds are text tokens per second of CPU time of all its
+threads, so other work on the machine does not count. `bare` is the jitted function alone, as in a
+training step. `host` is the SeqIO pipeline from tokenized documents to ragged features, as in T5.
 """
 
 import argparse
@@ -32,7 +31,7 @@ from benchmarks.common import make_parser
 
 INPUTS = 512
 DECODERS = {"span_corruption": 114, "ul2": 512, "prefix_lm": 512, "causal_lm": 512}
-# What builders have no default for.
+# Arguments that builders have no default for.
 SETTINGS = {
     "sequence_classification": {"num_classes": 4},
     "token_classification": {"num_classes": 4},
@@ -49,19 +48,26 @@ def main(arguments: list[str] | None = None) -> None:
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = make_parser(__doc__)
-    parser.add_argument("names", nargs="*", help="objectives; all of them if none is named")
-    parser.add_argument("--t5", type=Path, metavar="DIR", help="a checkout of T5, to compare with")
-    parser.add_argument("--repeats", type=int, default=9, help="runs of each, default 9")
-    parser.add_argument("--batch", type=int, default=256, help="rows of a bare call, default 256")
+    parser.add_argument("names", nargs="*", help="names of objectives; by default all")
+    parser.add_argument("--t5", type=Path, metavar="DIR", help="checkout of T5 to compare with")
+    parser.add_argument("--repeats", type=int, default=9, help="number of runs of each, default 9")
     parser.add_argument(
-        "--tokens", type=int, default=400_000, help="that pipelines read, default 400,000"
+        "--batch", type=int, default=256, help="number of rows of a bare call, default 256"
     )
-    parser.add_argument("--core", type=int, help="the core to run on, default the last one")
+    parser.add_argument(
+        "--tokens",
+        type=int,
+        default=400_000,
+        help="number of tokens for pipelines, default 400,000",
+    )
+    parser.add_argument(
+        "--core", type=int, help="number of the core to run on, by default the last"
+    )
     return parser.parse_args(arguments)
 
 
 def pin(core: int | None) -> None:
-    """Keeps this process on one core; threads that JAX and TensorFlow start later inherit that."""
+    """Pins this process to a core, and the threads that JAX and TensorFlow start later."""
     cores = os.sched_getaffinity(0)
     if core is not None and core not in cores:
         sys.exit(f"--core must be one of {sorted(cores)}, got {core}.")
@@ -71,7 +77,7 @@ def pin(core: int | None) -> None:
 
 
 def measure(run, repeats: int) -> list[float]:
-    """CPU seconds of each of several runs, after one that does not count."""
+    """Returns the CPU seconds of several runs, after a first run that does not count."""
     run()
     seconds = []
     for _ in range(repeats):
@@ -82,7 +88,7 @@ def measure(run, repeats: int) -> list[float]:
 
 
 def rates(tokens: int, seconds: list[float]) -> tuple[float, float]:
-    """(best, median) tokens per second."""
+    """Returns (best, median) tokens per second."""
     return tokens / min(seconds), tokens / statistics.median(seconds)
 
 
@@ -161,7 +167,7 @@ def special_ids():
 
 
 def builders() -> dict:
-    """Every exported builder of an objective that is no combination of others, and BERT.
+    """Returns every exported builder of an objective that is not a combination, and BERT.
 
     Those of `DECODERS` come first.
     """
@@ -232,7 +238,7 @@ def pipelines(options: argparse.Namespace) -> dict[str, tuple[float, float] | st
 
 
 def corpus(tf, tokens: int):
-    """Documents of 1 to some 2000 random byte ids, in memory."""
+    """Returns documents of 1 to about 2000 random byte ids, in memory."""
     import numpy as np
 
     random = np.random.default_rng(0)
@@ -250,7 +256,7 @@ def measure_pipeline(make, documents, repeats: int) -> tuple[float, float]:
         dataset = make(documents)
     tokens = documents.reduce(0, lambda n, x: n + tf.size(next(iter(x.values())))).numpy()
 
-    def read_all():  # in TensorFlow, so that Python's loop over examples does not count
+    def read_all():  # in TensorFlow, so the time of a Python loop does not count
         dataset.reduce(0, lambda n, x: n + tf.size(x["targets"])).numpy()
 
     return rates(int(tokens), measure(read_all, repeats))
@@ -273,15 +279,15 @@ def host_pipeline(name: str, lengths: dict[str, int], features):
 
 
 def load_t5_preprocessors(checkout: Path) -> types.ModuleType:
-    """T5's `preprocessors.py` alone: the package around it imports more than it needs."""
+    """Imports only T5's `preprocessors.py`, since its package imports more than it needs."""
     path = checkout / "t5" / "data" / "preprocessors.py"
     if not path.is_file():
         sys.exit(f"--t5 must be a checkout of text-to-text-transfer-transformer: no file {path}.")
     if importlib.util.find_spec("babel") is None:
-        sys.modules["babel"] = types.ModuleType("babel")  # used for translation tasks alone
+        sys.modules["babel"] = types.ModuleType("babel")  # only used for translation tasks
     spec = importlib.util.spec_from_file_location("t5_preprocessors", path)
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where AutoGraph looks for it
+    sys.modules[spec.name] = module  # AutoGraph looks for it here
     spec.loader.exec_module(module)
     return module
 

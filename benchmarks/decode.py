@@ -1,14 +1,15 @@
-"""How fast text is generated: ours beside `transformers`, and with drafts of a model's own.
+"""Measures how fast text is generated, compared with `transformers` and with own drafts.
 
     python benchmarks/decode.py                       a decoder and a T5, 1 and 32 texts at once
-    python benchmarks/decode.py --run=runs/bytes_ahead     with drafts of its own, and without
+    python benchmarks/decode.py --run=runs/bytes_ahead     with and without its own drafts
 
-Models of the first table are drawn at random and written for `transformers` to read, so that both
-make the same tokens greedily. The two take turns, and of each the best time counts. Without
-`transformers` ours is measured alone.
+Models of the first table have random parameters and are exported to `transformers`, so both
+libraries generate the same tokens greedily. They alternate, and the best time of each counts.
+Without `transformers` only
+pretrax is measured.
 
-Where other work shares the cores, threads of one library wait for each other, and `transformers`
-was seen to take tens of times as long. Then give both a single core, and compare CPU time:
+If other work uses the cores, threads of a library wait for each other. `transformers` then took
+tens of times as long. In this case give both libraries a single core, and compare CPU time:
 
     taskset -c 0 python benchmarks/decode.py
 """
@@ -50,7 +51,7 @@ else:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
 
-TEXTS = 16  # prompts of a run, and the modules that they are cut from
+TEXTS = 16  # number of prompts of a run, and of the modules that they are cut from
 SPEED = ("tokens/s", "ms a token", "CPU ms")  # columns that `speed` fills
 MODULES = ("argparse", "asyncio", "calendar", "csv", "decimal", "difflib", "json", "logging")
 
@@ -81,20 +82,21 @@ def main(arguments: list[str] | None = None) -> None:
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = make_parser(__doc__)
-    parser.add_argument("--layers", type=int, default=6, help="of each stack")
-    parser.add_argument("--width", type=int, default=512, help="of the residual stream")
+    parser.add_argument("--layers", type=int, default=6, help="number of layers of each stack")
+    parser.add_argument("--width", type=int, default=512, help="width of the residual stream")
     parser.add_argument("--vocabulary", type=int, default=8192)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 32])
-    parser.add_argument("--prompt", type=int, default=32, help="tokens of a prompt, or a source")
-    parser.add_argument("--new", type=int, default=64, help="tokens to make")
+    parser.add_argument(
+        "--prompt", type=int, default=32, help="number of tokens of a prompt or source"
+    )
+    parser.add_argument("--new", type=int, default=64, help="number of tokens to generate")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--run", help="directory of a run of multi_token_prediction")
     return parser.parse_args(arguments)
 
 
 def best_of(repeats: int, *calls) -> list[np.ndarray]:
-    """[seconds, CPU seconds] of each call, the least of either. They take turns, compiled
-    before."""
+    """Returns the least [seconds, CPU seconds] of each call. Compiled calls alternate."""
     for call in calls:
         call()
     times = [[] for _ in calls]
@@ -107,12 +109,12 @@ def best_of(repeats: int, *calls) -> list[np.ndarray]:
 
 
 def made(found) -> list[list[int]]:
-    """What was made of each row."""
+    """Returns the tokens that were generated for each row."""
     tokens, starts, ends = map(np.asarray, (found.tokens, found.starts, found.ends))
     return [row[start:end].tolist() for row, start, end in zip(tokens, starts, ends)]
 
 
-# --- beside transformers ------------------------------------------------------------------------
+# --- compared with transformers -----------------------------------------------------------------
 
 
 def beside_transformers(console: Console, options) -> None:
@@ -144,13 +146,13 @@ def beside_transformers(console: Console, options) -> None:
 
 
 def speed(seconds: np.ndarray, batch: int, new: int) -> tuple[str, str, str]:
-    """Tokens a second, milliseconds for a token of every text, and of CPU."""
+    """Returns tokens per second, and milliseconds and CPU milliseconds per token of all texts."""
     wall, cpu = 1e3 * seconds / new
     return f"{1e3 * batch / wall:,.0f}", f"{wall:.2f}", f"{cpu:.2f}"
 
 
 def make_models(options):
-    """Name -> (model, prompts of rows): a decoder in the manner of LLaMA, and a T5 1.1."""
+    """Returns {name: (model, prompts of rows)} of a LLaMA-like decoder and a T5 1.1."""
     sizes = dict(
         emb_dim=options.width,
         num_heads=options.width // 64,
@@ -178,7 +180,7 @@ def make_models(options):
 
 
 def their_model(model, params):
-    """The same model in `transformers`, or None where that is not installed."""
+    """Returns the same model in `transformers`, or None if this is not installed."""
     if transformers is None:
         return None
     with tempfile.TemporaryDirectory() as directory:
@@ -204,9 +206,9 @@ def generated(model, rows, new: int) -> list[list[int]]:
 
 
 def with_own_drafts(console: Console, options) -> None:
-    """Plain against speculative decoding of a run, its prompts from Python's own library.
+    """Compares plain with speculative decoding of a run, with prompts from Python's library.
 
-    Of few texts at once several batches are taken, for texts differ in how well they are foreseen.
+    Several batches are measured if they have few texts, since drafts fit some texts better.
     """
     from pretrax.corpora.vocabularies import load_vocabulary
     from pretrax.training.saved.runs import open_run
@@ -220,8 +222,8 @@ def with_own_drafts(console: Console, options) -> None:
     drafts = ("drafts kept a step", "speed-up", "CPU speed-up")
     table = plain_table("texts at once", "", *SPEED, *drafts, left=2)
     for batch in options.batches:
-        number = max(1, TEXTS // batch)  # of batches
-        rows = np.array_split(text, number * batch)  # so that texts are of all the modules
+        number = max(1, TEXTS // batch)  # number of batches
+        rows = np.array_split(text, number * batch)  # so batches have texts of all modules
         rows = [row[: options.prompt].tolist() for row in rows]
         batches = [decoder_prompts(rows[i : i + batch]) for i in range(0, len(rows), batch)]
         ours = lambda b=batches: [made(decode(*plain, p, max_new=options.new)) for p in b]  # noqa: E731

@@ -1,12 +1,12 @@
-"""Fine-tunes a pre-trained model, and the same model from scratch, and compares them over seeds.
+"""Compares fine-tuning of a pre-trained model and of the same model from scratch, over seeds.
 
     pretrax train                                # the quickstart, from which half of the runs start
     python benchmarks/finetuning.py              # twenty seeds each; an hour on one core
     python benchmarks/finetuning.py --run=finetune_classification --steps=200 --seeds=5
 
-Both take the same steps on the same examples in the same order, which differs from seed to seed. A
-pair of runs of one seed gives a difference; the interval is Student's for the mean of these
-differences, 95%. Runs are kept in runs/finetuning/, and one that is finished is not repeated.
+Both take the same steps on the same examples in the same order, which depends on the seed. The two
+runs of a seed give a difference. The interval is Student's 95% confidence interval of the mean
+difference. Runs are saved in runs/finetuning/, and finished runs are not repeated.
 """
 
 import argparse
@@ -42,24 +42,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = make_parser(__doc__)
-    parser.add_argument("--run", default="finetune_text_to_text", help="of gin_configs/runs")
+    parser.add_argument(
+        "--run", default="finetune_text_to_text", help="name of a file in gin_configs/runs"
+    )
     parser.add_argument("--steps", type=int, default=150)
-    parser.add_argument("--seeds", type=int, default=20, help="2 or more")
-    parser.add_argument("--folder", type=Path, default=Path("runs/finetuning"), help="of the runs")
-    parser.add_argument("--gin_bindings", action="append", default=[], help="of every run")
+    parser.add_argument("--seeds", type=int, default=20, help="number of seeds, at least 2")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("runs/finetuning"), help="folder of the runs"
+    )
+    parser.add_argument("--gin_bindings", action="append", default=[], help="bindings of every run")
     options = parser.parse_args(arguments)
     if options.seeds < 2:
-        parser.error(f"a deviation needs 2 seeds or more, got {options.seeds}")
+        parser.error(f"a deviation needs at least 2 seeds, got {options.seeds}")
     return options
 
 
 def trained(options: argparse.Namespace, start: str, seed: int) -> dict[str, float]:
-    """The task's figures after the last step of one run, and its baselines."""
+    """Returns the task's results after the last step of a run, and its baselines."""
     steps = options.steps
     changes = {"evaluate_every": steps, "seed": seed}
     if start == "from scratch":
         changes["initial_run"] = None
-    order = f"seqio_corpora.seqio_pairs.seed = {seed}"  # of the examples
+    order = f"seqio_corpora.seqio_pairs.seed = {seed}"  # seed of the examples' order
     return trained_once(
         options.folder / f"{options.run}-{start.replace(' ', '_')}-{steps}-{seed}",
         steps,
@@ -93,7 +97,7 @@ def table(options, scores: dict) -> Table:
 
 
 def interval(differences: np.ndarray) -> tuple[float, float]:
-    """Mean and half the width of its 95% interval, by Student's t."""
+    """Returns the mean and half the width of its 95% interval, by Student's t."""
     from scipy import stats
 
     n = differences.size

@@ -1,12 +1,12 @@
-"""Trains every objective on its small run, and prints what each has learned beside its baseline.
+"""Trains every objective on its small run, and prints its held-out loss and a baseline.
 
     python benchmarks/objectives.py                       # all of them; about an hour on two cores
-    python benchmarks/objectives.py masked_lm bart        # some, by their gin files' names
+    python benchmarks/objectives.py masked_lm bart        # only these gin files
     python benchmarks/objectives.py --steps=1000          # all as long as the quickstart
 
-The baseline is the objective's own loss, on the same held-out rows, of a model that looks at
-nothing: tokens predicted by their frequency, classes by their share, one embedding for all texts.
-Runs and what they printed are kept in runs/objectives/NAME; a run that is finished is not repeated.
+The baseline is the objective's loss on the same held-out rows for a model that ignores its input.
+It predicts tokens by their frequency and classes by their share, and has one embedding for all
+texts. Runs and their output are saved in runs/objectives/NAME. Finished runs are not repeated.
 """
 
 import argparse
@@ -30,8 +30,8 @@ from pretrax.training.run_configuration import read_run
 from pretrax.training.saved.result import Result, read_result
 from pretrax.training.trainer import train
 
-# How long each run goes on: about until it has left its baseline behind. An encoder learns from 15%
-# of its places only, and whether two texts belong together from one label a pair.
+# Number of steps of each run, about enough to be better than its baseline. An encoder learns from
+# only 15% of its slots, and whether two texts belong together from only one label per pair.
 STEPS = {
     "quickstart": 150,
     "decoder": 150,
@@ -45,14 +45,14 @@ STEPS = {
     "sentence_pairs": 1000,
     "sentence_pairs_after_bert": 300,
 }
-# Beside the small run's own settings: its peak is that of a causal model.
+# In addition to the settings of the small run, whose peak is for a causal model.
 BINDINGS = {"permutation_lm": ["optimizers.warmup_cosine.peak = 0.03"]}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parse(arguments)
     console = Console(highlight=False)
-    names = options.names or list(CATALOG)  # "bert" before those that start with it
+    names = options.names or list(CATALOG)  # "bert" comes before runs that start from it
     found = {}
     for number, name in enumerate(names, 1):
         started = time.monotonic()
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def trained(name: str, options: argparse.Namespace) -> Result:
-    """What the small run of an objective came to."""
+    """The result of an objective's small run."""
     small = run_of(name)
     changes = {}
     if small == "sentence_pairs_after_bert":
@@ -82,7 +82,7 @@ def trained(name: str, options: argparse.Namespace) -> Result:
 def trained_once(
     folder: Path, steps: int, gin_files: Sequence[str], bindings: Sequence[str], **changes: Any
 ) -> Result:
-    """Trains a run of gin files in a folder, unless it is finished, and returns its result.
+    """Trains a run of gin files in a folder unless it is finished, and returns its result.
 
     `changes` are fields of the run; what it prints is written to output.txt.
     """
@@ -94,7 +94,7 @@ def trained_once(
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "output.txt", "w") as output:
         result = train(run, Console(file=output, width=100))
-    jax.clear_caches()  # the next run shares no program with this one
+    jax.clear_caches()  # the next run uses other programs
     return result
 
 
@@ -120,14 +120,18 @@ def table(found: dict[str, Result]) -> Table:
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = make_parser(__doc__)
-    parser.add_argument("names", nargs="*", help="objectives; all of them if none is named")
-    parser.add_argument("--steps", type=int, help=f"of each run; by default {STEPS}")
-    parser.add_argument("--folder", type=Path, default=Path("runs/objectives"), help="of the runs")
-    parser.add_argument("--gin_bindings", action="append", default=[], help="of every run")
+    parser.add_argument("names", nargs="*", help="names of objectives; by default all")
+    parser.add_argument(
+        "--steps", type=int, help=f"number of steps of each run; by default {STEPS}"
+    )
+    parser.add_argument(
+        "--folder", type=Path, default=Path("runs/objectives"), help="folder of the runs"
+    )
+    parser.add_argument("--gin_bindings", action="append", default=[], help="bindings of every run")
     options = parser.parse_args(arguments)
     unknown = sorted(set(options.names) - set(CATALOG))
     if unknown:
-        parser.error(f"no such objectives: {unknown}; there are {sorted(CATALOG)}")
+        parser.error(f"unknown objectives {unknown}, expected some of {sorted(CATALOG)}")
     return options
 
 

@@ -1,12 +1,12 @@
-"""How full rows are, and how fast they are made, under each way of packing documents into rows.
+"""Measures how full rows are, and how fast they are packed, for each packing policy.
 
     python benchmarks/packing.py
-    python benchmarks/packing.py --documents=200 --tokens=20000 --repeats=1     # in seconds
+    python benchmarks/packing.py --documents=200 --tokens=20000 --repeats=1     # a short test
 
 Documents have the lengths of the functions of Python's library (four characters a token), or are
-log-normal with a median of 200 tokens, like web text. The useful share is that of all slots of the
-model's stacks which hold a token. `greedy` is SeqIO's packer: it corrupts documents first, keeps
-one row open, and closes it when the next document does not fit.
+log-normal with a median of 200 tokens, like web text. The useful share is the share of slots in the
+model's stacks that hold a token. `greedy` is SeqIO's packer. It corrupts documents first, keeps one
+row open, and closes the row when the next document does not fit.
 """
 
 import argparse
@@ -37,7 +37,7 @@ MODELS = {
     "causal, 512": (CAUSAL, layouts.decoder, {"decoder": 512}),
 }
 POLICIES = ("single", "concatenate", "isolate", "whole")
-BATCH = 64  # rows that a timed reader gives at a time
+BATCH = 64  # number of rows of a batch of a timed reader
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -67,11 +67,18 @@ def main(arguments: list[str] | None = None) -> None:
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = make_parser(__doc__)
-    parser.add_argument("--documents", type=int, default=20_000, help="at most, of each kind")
     parser.add_argument(
-        "--tokens", type=int, default=10_000_000, help="that a timed reader gives, default 10M"
+        "--documents", type=int, default=20_000, help="largest number of documents of each kind"
     )
-    parser.add_argument("--repeats", type=int, default=3, help="of each timed reader")
+    parser.add_argument(
+        "--tokens",
+        type=int,
+        default=10_000_000,
+        help="number of tokens of a timed reader, default 10M",
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=3, help="number of passes of each timed reader"
+    )
     return parser.parse_args(arguments)
 
 
@@ -79,7 +86,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def python_functions() -> np.ndarray:
-    """Lengths of the library's top-level functions, in an order drawn at random."""
+    """Returns the lengths of the library's top-level functions, in a random order."""
     texts = (document.read() for document in library_documents())
     functions = [function for text in texts for function in text.split("\ndef ")]
     lengths = np.array([max(len(function) // 4, 1) for function in functions])
@@ -92,7 +99,7 @@ def log_normal(number: int = 20_000, longest: int = 20_000) -> np.ndarray:
 
 
 class Stream:
-    """Documents of these lengths, again and again."""
+    """An endless stream of documents with these lengths."""
 
     def __init__(self, lengths):
         self._pieces = [Document(np.full(n, 2, np.int32)) for n in lengths]
@@ -113,7 +120,7 @@ class Stream:
 
 
 def filled(objective, layout, shape, lengths) -> tuple[list[float], float]:
-    """Useful shares of the three ways, and how many documents a row of the last has."""
+    """Returns the useful shares of three policies, and the documents per row of the last."""
     packing = packing_of("whole", objective, layout, shape)
     pieces = [piece for n in lengths for piece in cut(n, packing.limits[0].raw)]
     slots = [slots_of(objective, layout, shape, n) for n in pieces]
@@ -130,7 +137,7 @@ def filled(objective, layout, shape, lengths) -> tuple[list[float], float]:
 
 
 def greedy(documents, shape) -> list[np.ndarray]:
-    """SeqIO's packer: one open row, closed when the next document, corrupted, does not fit."""
+    """Packs as SeqIO: a row is closed when the next corrupted document does not fit."""
     capacity, rows = list(shape.values()), [documents[0]]
     for document in documents[1:]:
         if (rows[-1] + document <= capacity).all():
@@ -145,7 +152,7 @@ def share(rows, shape) -> float:
 
 
 def slots_of(objective, layout, shape, n) -> np.ndarray:
-    """What a document of n tokens fills of each stack."""
+    """Returns the number of slots that a document of n tokens fills in each stack."""
     needs = layout.lengths(objective.lengths(int(n)))
     return np.array([needs[stack] for stack in shape])
 
@@ -167,7 +174,7 @@ def reader_speed(packing, lengths, options) -> float:
 
 
 def row_reader(stream, packing) -> Callable[[], int]:
-    """Returns a function that makes a batch of rows, and returns its number of tokens."""
+    """Returns a function that packs a batch of rows and returns its number of tokens."""
     reader = ShardReader(stream, packing)
 
     def read() -> int:

@@ -1,19 +1,20 @@
-"""What each step of `pretrax prepare` finds of what is planted, and how fast the chain is.
+"""Measures the recall, precision and speed of the steps of `pretrax prepare`.
 
     python benchmarks/prepare.py
-    python benchmarks/prepare.py --documents=60        # in seconds
+    python benchmarks/prepare.py --documents=60        # a short test
 
-The text is Python's library and pydoc's topics, which every machine has. Planted beside it, from a
-seed: copies; copies in which a share of the words is another one; and junk of several kinds. Recall
-is the share of the planted that leave in the step that they were planted for; precision is the
-share of planted families among what this step drops. What else it drops is counted, and of near
-duplicates how many share at least 0.7 of their 5-grams with a document that was kept.
+The text is Python's library and pydoc's topics, which every machine has. Some documents are planted
+in it, drawn from a seed: copies, copies with a share of changed words, and several kinds of junk.
+Recall is the share of planted documents that are dropped in the step that they were planted for.
+Precision is the share of planted families among the documents that this step drops. Other dropped
+documents are counted too. For near duplicates, the table shows how many of them share at least 0.7
+of their 5-grams with a kept document.
 
-Then, on one core, of whose time that of other programs is left out: documents and tokens a second
-of the whole chain, of reading and tokenizing alone, and of the same by datatrove's own reader and
-tokenizer, all with one Hugging Face tokenizer; then with one SentencePiece vocabulary, and of T5's
-chain with it: a SeqIO task that reads the same texts from a TFRecord file, tokenizes them and
-appends end-of-sequence. T5's writes nothing.
+Speeds are documents and tokens per second of CPU time on one core. With one Hugging Face tokenizer
+they are measured for the whole chain, for reading and tokenizing only, and for datatrove's own
+reader and tokenizer. With one SentencePiece vocabulary they are measured again, and compared with
+T5's chain: a SeqIO task that reads the same texts from a TFRecord file, tokenizes them and appends
+end-of-sequence. T5's chain does not write its output.
 """
 
 import argparse
@@ -50,7 +51,7 @@ from pretrax.preprocessing.words import WORDS
 
 SEED = 0
 VOCABULARY_SIZE = 8192
-CHANGED = (0.01, 0.02, 0.05, 0.1, 0.2)  # shares of words that differ in near copies
+CHANGED = (0.01, 0.02, 0.05, 0.1, 0.2)  # shares of changed words in near copies
 JUNK: dict[str, Callable[[random.Random], str]] = {
     "a phrase again and again": lambda rng: "buy now " * rng.randrange(100, 300),
     "a line again and again": lambda rng: "Click here to read more of this story.\n" * 60,
@@ -64,9 +65,9 @@ RULES = ("gopher_repetition", "gopher_quality")
 
 class Planted(NamedTuple):
     kind: str
-    step: tuple[str, ...]  # in one of which it should leave
+    step: tuple[str, ...]  # it should be dropped in one of these steps
     text: str
-    family: str  # the id of the document that it is a copy of
+    family: str  # id of the document that it copies
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -83,8 +84,12 @@ def main(arguments: list[str] | None = None) -> None:
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = make_parser(__doc__)
-    parser.add_argument("--documents", type=int, default=2_000, help="of the library, at most")
-    parser.add_argument("--planted", type=int, default=50, help="of each kind")
+    parser.add_argument(
+        "--documents", type=int, default=2_000, help="largest number of documents of the library"
+    )
+    parser.add_argument(
+        "--planted", type=int, default=50, help="number of planted documents of each kind"
+    )
     return parser.parse_args(arguments)
 
 
@@ -92,7 +97,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def plant(texts: dict[str, str], number: int) -> dict[str, Planted]:
-    """Returns {id: what is planted}, so many of each kind, each copy of another document."""
+    """Returns {id: planted document}. Each copy is a copy of a different document."""
     rng = random.Random(SEED)
     long_ones = [name for name, text in texts.items() if len(text.split()) >= 100]
     rng.shuffle(long_ones)
@@ -112,7 +117,7 @@ def plant(texts: dict[str, str], number: int) -> dict[str, Planted]:
 
 
 def changed(text: str, share: float, rng: random.Random) -> str:
-    """Returns a text of which a share of the words is another word."""
+    """Returns a text with a share of its words changed."""
     parts = text.split(" ")
     words = [i for i, part in enumerate(parts) if part.strip()]
     for i in rng.sample(words, max(1, round(share * len(words)))):
@@ -121,7 +126,7 @@ def changed(text: str, share: float, rng: random.Random) -> str:
 
 
 def write(file: Path, texts: dict[str, str], planted: dict[str, Planted]) -> None:
-    """Writes all of it in random order."""
+    """Writes all documents in a random order."""
     records = [*texts.items(), *((name, one.text) for name, one in planted.items())]
     random.Random(SEED).shuffle(records)
     lines = (json.dumps({"id": name, "text": text}) + "\n" for name, text in records)
@@ -134,7 +139,7 @@ def write(file: Path, texts: dict[str, str], planted: dict[str, Planted]) -> Non
 def run_chain(
     folder: Path, out: str, *bindings: str, every_example: bool = False
 ) -> Sequence[StepReport]:
-    """Runs the default steps, or others, in this process."""
+    """Runs the default steps or other steps in this process."""
     given = [f"FILES = {str(folder / 'raw.jsonl')!r}", f"OUT = {str(folder / out)!r}", *bindings]
     p = read_preparation([], given)
     object.__setattr__(p, "executor", executors.this_process)
@@ -156,7 +161,7 @@ def silent(what: str, tasks: int) -> Iterator[Callable[[int], None]]:
 
 @contextlib.contextmanager
 def one_core() -> Iterator[None]:
-    """Keeps this process, and the threads of its libraries, on one core."""
+    """Pins this process and the threads of its libraries to one core."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return
@@ -188,7 +193,7 @@ def print_found(
     kinds = dict.fromkeys(one.kind for one in planted.values())
     for kind in kinds:
         names = [name for name, one in planted.items() if one.kind == kind]
-        # Of a family one member leaves, whichever comes first.
+        # Any member of a family may be the dropped document.
         left = [left_in(name, planted[name], where) for name in names]
         own = sum(step in planted[name].step for name, step in zip(names, left))
         stays = sum(step is None for step in left)
@@ -214,12 +219,12 @@ def print_found(
 
 
 def left_in(name: str, one: Planted, where: dict[str, str]) -> str | None:
-    """Returns the step in which a planted document left, or the document that it copies."""
+    """Returns the step that dropped a planted document, or the document that it copies."""
     return where.get(name) or (where.get(one.family) if one.family else None)
 
 
 def is_near(text: str, kept: dict[str, str], least: float = 0.7) -> bool:
-    """Whether a kept document shares so many 5-grams with a text (Jaccard)."""
+    """Returns whether a kept document has this Jaccard similarity of 5-grams with a text."""
     own = n_grams(text)
     for other in map(n_grams, kept.values()):
         if len(own & other) >= least * len(own | other):
@@ -284,7 +289,7 @@ def write_tokenizer(folder: Path, texts: Sequence[str]) -> str:
 
 
 def datatrove_tokens(folder: Path, tokenizer: str) -> int:
-    """Tokenizes the raw text by datatrove's own blocks, and returns the number of tokens."""
+    """Tokenizes the raw text with datatrove's own blocks, and returns the number of tokens."""
     tokenize = DocumentTokenizer(
         str(folder / "datatrove"),
         tokenizer_name_or_path=tokenizer,
@@ -307,7 +312,7 @@ def write_tfrecord(file: Path, texts: Sequence[str]) -> None:
 
 
 def seqio_tokens(folder: Path, pieces: str) -> int:
-    """Tokenizes the raw text by a SeqIO task as T5's are, and returns the number of tokens."""
+    """Tokenizes the raw text with a SeqIO task like T5's, and returns the number of tokens."""
     read = seqio.TFExampleDataSource(
         {"train": str(folder / "raw.tfrecord")}, {"text": tf.io.FixedLenFeature([], tf.string)}
     )

@@ -1,14 +1,14 @@
-"""Whether a slice can generate with a model that one chip cannot hold, by the compiler.
+"""Compiles generation with a model that is too large for a chip, for all chips of a slice.
 
     pip install -e '.[compile]'
     python benchmarks/sharded_decoding.py                         # UL2 20B on v5e:4x4
     python benchmarks/sharded_decoding.py runs/t5_1_1_xl_c4.gin v5e:2x4 --rows=32
 
-The two programs of `pretrax predict` are compiled, that which reads the prompts and that which then
-writes a token at a time, for parameters spread over all chips as its `--tensor` does (products are
-divided) and its `--fsdp` (gathered when they are used). No parameter is allocated. For each it
-prints the memory of a chip, what the chips send each other, and the time that the compiler expects:
-for the prompts of all rows, and for one token of each.
+`pretrax predict` has two programs: one reads the prompts, the other then writes a token at a time.
+Both are compiled for parameters that are sharded over all chips, with `--tensor` (matrix products
+are split) and with `--fsdp` (parameters are gathered when used). No parameters are allocated. The
+table shows the memory of a chip, the bytes that chips exchange, and the compiler's estimate of the
+time. Times are for the prompts of all rows, and for one token of each row.
 """
 
 import argparse
@@ -40,11 +40,11 @@ from pretrax.training.saved.runs import placed
 
 
 class Figures(NamedTuple):
-    """What the compiler says of a program on one chip."""
+    """The compiler's estimates for a program on one chip."""
 
-    memory: int  # bytes, its arguments among them
-    sent: int  # bytes
-    seconds: float | None  # None: it gives no cycles
+    memory: int  # bytes, including the arguments
+    sent: int  # number of exchanged bytes
+    seconds: float | None  # None if the compiler gives no cycles
     problem: str = ""
 
 
@@ -71,16 +71,16 @@ def main(arguments: list[str] | None = None) -> None:
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = make_parser(__doc__)
     add = parser.add_argument
-    add("run", nargs="?", default="runs/ul2_20b_c4.gin", help="gin file of one that writes")
+    add("run", nargs="?", default="runs/ul2_20b_c4.gin", help="gin file of a run that can generate")
     add("slice", nargs="?", default="v5e:4x4")
-    add("--rows", type=int, default=16, help="texts at once")
-    add("--prompt", type=int, default=512, help="tokens of each")
-    add("--new", type=int, default=128, help="tokens to write after each")
+    add("--rows", type=int, default=16, help="number of texts")
+    add("--prompt", type=int, default=512, help="number of tokens of each text")
+    add("--new", type=int, default=128, help="number of tokens to generate for each text")
     return parser.parse_args(arguments)
 
 
 def compiled(options, topology: Topology, axis: str) -> dict[str, Figures]:
-    """Returns the figures of both programs where one axis of the mesh has all chips."""
+    """Returns the estimates of both programs if one axis of the mesh has all chips."""
     sizes = dict(data=1, fsdp=1, tensor=1) | {axis: topology.chips}
     mesh = make_mesh(**sizes, devices=devices_of(topology))
     model, params = sharded_model(options.run, mesh)
@@ -105,8 +105,7 @@ def compiled(options, topology: Topology, axis: str) -> dict[str, Figures]:
 
 
 def sharded_model(gin_file: str, mesh):
-    """Returns the model of a run with its layers apart, as decoding has them, and its parameters'
-    shapes, sharded."""
+    """Returns the model of a run with unrolled layers, as in decoding, and its sharded shapes."""
     run = read_run([gin_file])
     config = run.model(run.vocabulary_rows or T5_VOCABULARY).config
     model = model_of(without_scans(config))
@@ -114,7 +113,7 @@ def sharded_model(gin_file: str, mesh):
 
 
 def prompts_of(layout: str, rows: int, slots: int) -> decoding.Prompts:
-    """Returns prompts of so many tokens each, for a decoder, or for an encoder."""
+    """Returns prompts of a number of tokens each, for a decoder or an encoder."""
     texts = [[1] * slots] * rows
     if layout == "decoder":
         return decoding.decoder_prompts(texts)
@@ -122,7 +121,7 @@ def prompts_of(layout: str, rows: int, slots: int) -> decoding.Prompts:
 
 
 def compile_for(lowered: jax.stages.Lowered) -> jax.stages.Compiled | str:
-    """Returns the program, or why there is none: what it lacks of a chip's memory."""
+    """Returns the program, or a text on the missing memory if it does not fit a chip."""
     try:
         return lowered.compile()
     except jax.errors.JaxRuntimeError as error:

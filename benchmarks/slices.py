@@ -1,15 +1,15 @@
-"""How fast the named runs would train: each compiled for its TPU slice, on any Linux host.
+"""Estimates how fast the named runs train: compiles each for its TPU slice, on any Linux host.
 
     pip install -e '.[compile]'
-    python benchmarks/slices.py                              # all of them, minutes each
-    python benchmarks/slices.py t5_large bert_base           # some of them
+    python benchmarks/slices.py                              # all runs, some minutes each
+    python benchmarks/slices.py t5_large bert_base           # only these runs
 
-What `pretrax train --compile` says of each, as one table: the compiler's estimate of a step, the
-share that the model's FLOPs are of the peak in that time, where the time goes, and what a chip must
-hold. Each run is compiled in a process of its own, and its figures are kept in a JSON file
-(`--out`), by its name, slice, settings and versions of jax and libtpu: started again, the command
-compiles those that are not there. It exits with 1 as long as there are any. After changes to the
-code or to gin files, give another file.
+The table shows the results of `pretrax train --compile` for each run: the compiler's estimate of a
+step, the model's FLOPs as a share of the peak, the largest parts of the time, and the memory of a
+chip. Each run is compiled in a separate process. Its results are saved in a JSON file (`--out`), by
+name, slice, settings and versions of jax and libtpu. If started again, the command compiles the
+runs that are missing in the file, and exits with 1 until none is missing. Give another file after
+changes to the code or to gin files.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from pretrax.training.compile_check import GIB, check
 from pretrax.training.devices.topologies import read_topology, use_cpu
 from pretrax.training.run_configuration import read_run
 
-LARGEST = 4  # parts that the table names
+LARGEST = 4  # number of parts of a step that the table shows
 
 
 class Case(NamedTuple):
@@ -44,12 +44,12 @@ class Case(NamedTuple):
 
 
 def computed_as_in_runs(builder: str) -> tuple[str, ...]:
-    """Returns how the runs compute their own models, which a file that chooses another drops."""
+    """Returns the bindings of runs for their own models, which other model files do not have."""
     return f"models.{builder}.attention = 'fused'", f"models.{builder}.unroll_scan = True"
 
 
 def decoder(model: str, slice: str, rows: int, slots: int, vocabulary: int, **mesh: int) -> Case:
-    """Returns a decoder that no run is named for, trained as `runs/decoder_small_c4.gin`."""
+    """Returns a run of a decoder that has no gin file, like `runs/decoder_small_c4.gin`."""
     sizes = {"data": 1, "fsdp": 1} | mesh
     return Case(
         slice,
@@ -66,7 +66,7 @@ def decoder(model: str, slice: str, rows: int, slots: int, vocabulary: int, **me
 
 
 def store(name: str, vocabulary: int) -> Case:
-    """Returns a run on a token store, which is not opened, with a vocabulary of whole tiles."""
+    """Returns a run on a token store that is not opened, with a padded vocabulary size."""
     bindings = "STORE = 'unread'", f"training.Run.vocabulary_rows = {vocabulary}"
     return Case("v5e:2x4", (f"runs/{name}_store.gin",), bindings)
 
@@ -127,7 +127,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = make_parser(__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(CASES)}")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"runs: {', '.join(CASES)}")
     parser.add_argument("--out", type=Path, default=Path("slices.json"))
     parser.add_argument("--case", choices=CASES, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -138,20 +138,22 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def key(name: str) -> str:
-    """Returns what the figures of a run are kept by."""
+    """Returns the key of a run's results."""
     case, versions = CASES[name], (f"{p} {metadata.version(p)}" for p in ("jax", "libtpu"))
     return "; ".join([name, case.slice, *case.bindings, *versions])
 
 
 def compiled(name: str) -> tuple[dict, str | None]:
-    """Returns the figures of a run, compiled in a process of its own, and what went wrong."""
+    """Returns the results of a run compiled in a separate process, and an error or None."""
     rows, problem = rows_of_process([sys.executable, __file__, f"--case={name}"])
     return (rows or [{}])[-1], problem
 
 
 def figures(case: Case) -> dict:
-    """Returns what the compiler says of a run, in seconds, shares and GiB; without a step if it
-    does not fit."""
+    """Returns the compiler's estimates of a run, in seconds, shares and GiB.
+
+    They have no step time if the run does not fit.
+    """
     topology = read_topology(case.slice)
     use_cpu()
     found = check(read_run(case.files, case.bindings), topology)
@@ -171,7 +173,7 @@ def figures(case: Case) -> dict:
 
 
 def table(by_run: Mapping[str, dict]) -> Table:
-    """Returns the figures of runs, one a row, with the largest parts of each step."""
+    """Returns a table of the results of runs, with the largest parts of each step."""
     columns = ("estimated step", "of peak", "GiB a chip, of")
     shown = plain_table("run", "slice", "mesh", *columns, left=3)
     shown.add_column("largest parts, % of the step")

@@ -1,14 +1,15 @@
-"""How fast a token store is opened, resumed and read, and that its order does not depend on who
-reads.
+"""Measures how fast a token store is opened, resumed and read.
+
+It also checks that the order does not depend on the number of processes that read it.
 
     python benchmarks/token_store.py
-    python benchmarks/token_store.py --documents=100000 --tokens=100000 --repeats=1     # in seconds
+    python benchmarks/token_store.py --documents=100000 --tokens=100000 --repeats=1  # a short test
 
-The large store has as many documents as C4, 365 million, without text: its tokens are sparse files
-of zeros, which take no space, and its index 1.5 GB. It is opened by a process of its own, whose
-time begins when its imports are done, and whose memory is all that it has, of which a third of a GB
-is jax and NumPy. Rows are those of span corruption at 512 tokens, of documents with log-normal
-lengths, a median of 200 tokens.
+The large store has 365 million documents, the number of documents of C4, but no text. Its tokens
+are sparse files of zeros that take no space, and its index has 1.5 GB. It is opened in a separate
+process. The time starts after the imports. Memory is the total of the process, including a third of
+a GB for jax and NumPy. Rows are for span corruption at 512 tokens. Lengths of documents are
+log-normal with a median of 200 tokens.
 """
 
 import argparse
@@ -41,8 +42,8 @@ from pretrax.data.token_store import open_store
 from pretrax.objectives import layouts, span_corruption
 from pretrax.settings.folders import Folder
 
-STEPS, DOCUMENTS_OF_A_STEP = 10**6, 600  # of a run that is resumed
-SHARDS = 4  # of the order that several processes read
+STEPS, DOCUMENTS_OF_A_STEP = 10**6, 600  # of the run that is resumed
+SHARDS = 4  # number of shards that several processes read
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -58,13 +59,25 @@ def main(arguments: list[str] | None = None) -> None:
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = make_parser(__doc__)
-    parser.add_argument("--documents", type=int, default=365_000_000, help="of the large store")
-    parser.add_argument("--tokens", type=int, default=20_000_000, help="of the small one")
-    parser.add_argument("--repeats", type=int, default=3, help="of each timed reader")
     parser.add_argument(
-        "--processes", type=int, nargs="+", default=[1, 2, 4], help="that read the same order"
+        "--documents", type=int, default=365_000_000, help="number of documents of the large store"
     )
-    parser.add_argument("--folder", help="for temporary files, 2 GB; default: the system's")
+    parser.add_argument(
+        "--tokens", type=int, default=20_000_000, help="number of tokens of the small store"
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=3, help="number of passes of each timed reader"
+    )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        nargs="+",
+        default=[1, 2, 4],
+        help="numbers of processes that read the same order",
+    )
+    parser.add_argument(
+        "--folder", help="folder for 2 GB of temporary files; by default the system's"
+    )
     return parser.parse_args(arguments)
 
 
@@ -72,7 +85,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def write_large(path: str, documents: int) -> files.Counts:
-    """Writes a store of one block again and again, whose tokens are holes in files."""
+    """Writes a store that repeats one block, with tokens in sparse files."""
     lengths = log_normal(files.BLOCK, files.LONGEST)
     tokens, blocks = int(lengths.sum()), -(-documents // files.BLOCK)
     index = (2 * lengths + 1).astype("<u4").tobytes()
@@ -105,7 +118,7 @@ def write_large(path: str, documents: int) -> files.Counts:
 
 
 def opening(path: str, counts: files.Counts) -> Table:
-    """Returns the table of what a process takes that opens a store, and one that resumes in it."""
+    """Returns the table of the costs of processes that open a store and resume in it."""
     title = f"{counts.documents:,} documents, {counts.tokens:,} tokens"
     figures = ("seconds", "of CPU", "GB of memory")
     table = plain_table("to the first document", *figures, title=title)
@@ -115,8 +128,7 @@ def opening(path: str, counts: files.Counts) -> Table:
 
 
 def open_and_resume(path: str) -> list[tuple[str, float, float, float]]:
-    """Returns the seconds to a first document, those of CPU time, and the process's peak memory,
-    GB."""
+    """Returns the seconds and CPU seconds to the first document, and the peak memory in GB."""
     read = STEPS * DOCUMENTS_OF_A_STEP
     drift = np.random.default_rng(0).integers(-3000, 3000, 64)
     rows = []
@@ -149,7 +161,7 @@ def write_small(path: str, tokens: int) -> None:
 
 
 def reading(path: str, options: argparse.Namespace) -> Table:
-    """Returns the table of speeds, in tokens of text a second of CPU time.
+    """Returns the table of speeds, in text tokens per second of CPU time.
 
     A run reads the text that it has tokenized document by document, and other stores by blocks.
     """
@@ -161,7 +173,7 @@ def reading(path: str, options: argparse.Namespace) -> Table:
     ):
         order = Shuffled(open_records(), 0)
         reads = [documents_of(order), rows_of(order, "concatenate"), rows_of(order, "whole")]
-        # Half as many tokens as there are.
+        # Half of the tokens of the store.
         speeds = (speed_of(read, options.tokens // 2, options.repeats) for read in reads)
         table.add_row(name, *(f"{one / 1e6:.1f}" for one in speeds))
     return table
@@ -179,7 +191,7 @@ def rows_of(order: Shuffled, policy: str):
 
 
 def same_order(path: str, options: argparse.Namespace) -> Table:
-    """Returns the table of what several processes read together, which is the same."""
+    """Returns the table of the order that several processes read, which is always the same."""
     title = f"2,000 documents of {SHARDS} shards, read by"
     table = plain_table("processes", "order", left=2, title=title)
     for processes in options.processes:
@@ -203,7 +215,7 @@ def read_shards(path: str, shards: range) -> dict[int, list[bytes]]:
 
 
 def in_a_process(function, arguments):
-    """Returns what a function does in a new process."""
+    """Returns the result of a function in a new process."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(function, arguments)
 

@@ -1,4 +1,4 @@
-"""Claims of papers and textbooks, and what kept comparisons say about them: docs/what_was_found.md.
+"""Claims of papers and textbooks, and verdicts of our comparisons: docs/what_was_found.md.
 
 `python docs/guide.py` writes the page. A claim names the comparison, the pair of variants and the
 figure that are closest to what its source measured. The verdict follows from their difference by
@@ -336,10 +336,12 @@ CLAIMS = (
     ),
 )
 
-Found = Mapping[str, Summary]  # by the name of the comparison
+Found = Mapping[str, Summary]  # name of a comparison -> its summary
 
 
 class Verdict(NamedTuple):
+    """The verdict on a claim, with the measured difference."""
+
     claim: Claim
     verdict: str
     why: str = ""  # why the comparison is not informative
@@ -385,8 +387,10 @@ def _difference(summary: Summary | None, claim: Claim) -> Difference | None:
 
 
 def _corrected(summary: Summary, difference: Difference) -> Estimate:
-    """Returns the difference with an interval that is corrected for all differences of the
-    comparison (Bonferroni)."""
+    """Returns the difference with a Bonferroni-corrected interval.
+
+    The correction is for all differences of the comparison.
+    """
     level = LEVEL / max(len(summary.setup.looks), 1)
     return at_level(difference.estimate, level, level / len(summary.differences))
 
@@ -406,7 +410,7 @@ def _read(difference: Difference, as_claimed: Estimate) -> str:
 
 
 def _read_margin(as_claimed: Estimate, margin: float) -> str:
-    """Returns the verdict on a claim of no difference: by the corrected interval, as for others."""
+    """Returns the verdict on a claim of no difference, from the corrected interval."""
     if as_claimed.low > -margin:
         return REPRODUCED
     return OPPOSITE if as_claimed.high < -margin else INCONCLUSIVE
@@ -425,7 +429,7 @@ def table(found: Found, cite: Callable[[str], str], claims: Sequence[Claim] = CL
 
 
 def counts(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
-    """Such as "Of 23 claims, 9 are reproduced at this size and 14 are not informative."."""
+    """Returns for example "Of 23 claims, 9 are reproduced at this size and 14 are …"."""
     some = [v.verdict for v in verdicts(found, claims)]
     kinds = {kind: some.count(kind) for kind in (*COLORS, MISSING)}
     words = [f"{n} {'is' if n == 1 else 'are'} {kind}" for kind, n in kinds.items() if n]
@@ -435,7 +439,7 @@ def counts(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
 
 
 def _effect(found: Found, v: Verdict) -> str:
-    """Returns the difference in words, after the reason if it is not informative."""
+    """Returns a text on the difference, and on the reason if it is not informative."""
     if not v.is_known:
         return ""
     summary = found[v.claim.comparison]
@@ -457,7 +461,7 @@ def _difference_words(v: Verdict, column: Column) -> str:
 
 
 def _cost_words(summary: Summary, v: Verdict, column: Column) -> str:
-    """Returns what the variant that is claimed to be no worse costs, and the interval of that."""
+    """Returns a text on the cost of the variant that is claimed to be as good, and its interval."""
     difference = _difference(summary, v.claim)
     assert difference is not None  # it is known
     corrected = _as_claimed(summary, difference, v.claim, _corrected(summary, difference))
@@ -473,14 +477,17 @@ def _cost_words(summary: Summary, v: Verdict, column: Column) -> str:
 
 def _number(value: float, v: Verdict, sign: bool = False) -> str:
     """Returns a number with two digits of the half width of the claim's interval."""
-    sizes = (abs(v.high - v.low) / 2, abs(v.mean))  # no interval: of one seed, or of equal ones
+    sizes = (
+        abs(v.high - v.low) / 2,
+        abs(v.mean),
+    )  # there is no interval for one seed or equal results
     size = next((one for one in sizes if math.isfinite(one) and one), 0)
     places = max(0, 1 - math.floor(math.log10(size))) if size else 2
     return number(value, places, sign=sign)
 
 
 def _cost(found: Found, v: Verdict) -> str:
-    """Returns what the runs were, and the command that repeats them."""
+    """Returns the size of the runs, and the command that repeats them."""
     name = v.claim.comparison
     if not v.is_known:
         return f"`pretrax compare {name}`"
@@ -497,8 +504,8 @@ def _cost(found: Found, v: Verdict) -> str:
 def picture(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
     """Returns an SVG of each claim's interval, to the right if the difference is as claimed.
 
-    Units differ, so that each row has its own scale: the farther end of its interval, or its
-    margin. Claims that are not informative have a dashed line and an open mark.
+    Units differ, so each row has its own scale: the farther end of its interval, or its margin.
+    Claims that are not informative have a dashed line and an open mark.
     """
     known = [v for v in verdicts(found, claims) if math.isfinite(v.low)]
 

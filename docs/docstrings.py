@@ -1,10 +1,10 @@
-"""Doctests in docstrings as code blocks: Markdown would read `>>>` as nested quotations."""
+"""Turns doctests in docstrings into code blocks. Markdown reads `>>>` as nested quotations."""
 
 import re
 
 import griffe
 
-# Lines from one that begins with >>> up to the next empty one, at one indentation.
+# Lines from a line that begins with >>> up to the next empty line, at one indentation.
 DOCTEST = re.compile(r"^( *)>>> .*(?:\n\1\S.*|\n\1 +\S.*)*", re.MULTILINE)
 
 

@@ -1,11 +1,11 @@
-"""Draws the guide to objectives and the pages of comparisons from the results that are there.
+"""Writes the guide to objectives and the pages of comparisons from saved results.
 
     python docs/guide.py
 
-reads docs/comparisons/NAME/, the comparison.json, runs.jsonl, results.jsonl and tuning.jsonl that
-`pretrax compare` leaves in a directory, and writes docs/comparisons/NAME.md, charts in NAME/, the
-tables of docs/choosing.md, and docs/what_was_found.md. Where nothing has been measured, or too
-little to tell, a trial says so; the other columns are the literature's.
+This reads comparison.json, runs.jsonl, results.jsonl and tuning.jsonl in docs/comparisons/NAME/, as
+`pretrax compare` writes them. It writes docs/comparisons/NAME.md, charts in NAME/, the tables of
+docs/choosing.md, and docs/what_was_found.md. A cell says so if nothing was measured, or too little
+to draw a conclusion. The other columns come from the literature.
 """
 
 import re
@@ -29,9 +29,9 @@ from pretrax.comparison.statistics import Difference
 
 DOCS = Path(__file__).resolve().parent
 PAGE, FOUND, COMPARISONS = "choosing.md", "what_was_found.md", "comparisons"
-HOME = "Home ground:"  # begins the note of `loss_under` for a variant that was trained so
+HOME = "Home ground:"  # start of a note on variants that were trained with the loss of `loss_under`
 
-PAPERS = {  # by the key that a trial names: words, number at arXiv
+PAPERS = {  # key in a cell -> (text of the link, arXiv number)
     "albert": ("Lan et al. 2020", "1909.11942"),
     "addition": ("Lee et al. 2023", "2307.03381"),
     "amlm": ("Edman & Fraser 2025", "2510.20475"),
@@ -69,14 +69,14 @@ PAPERS = {  # by the key that a trial names: words, number at arXiv
 
 
 class Task(NamedTuple):
-    """A row of the guide: what a model shall do, and which objective to take."""
+    """A row of the guide: a task of a model, and the objective to use for it."""
 
     task: str
-    take: str  # what the literature recommends up to a billion parameters, in a few words
-    comparison: str  # that tells it for small models
-    figure: str | None  # of the comparison; None: no eval metric measures this
-    base: str  # up to a billion parameters: the literature, papers as {key}
-    large: str  # beyond
+    take: str  # short recommendation of the literature up to a billion parameters
+    comparison: str  # comparison that shows it for small models
+    figure: str | None  # figure of the comparison; None if no eval metric measures this
+    base: str  # literature up to a billion parameters, with papers as {key}
+    large: str  # literature beyond a billion parameters
 
 
 class Setting(NamedTuple):
@@ -85,7 +85,7 @@ class Setting(NamedTuple):
     choice: str
     comparison: str
     literature: str
-    parts: tuple[str, ...] = ()  # of its figures, which answer the question
+    parts: tuple[str, ...] = ()  # parts of its figures that answer the question
 
 
 TASKS = (
@@ -344,7 +344,7 @@ SETTINGS = (
     ),
 )
 
-Found = Mapping[str, Summary]  # by the name of the comparison
+Found = Mapping[str, Summary]  # name of a comparison -> its summary
 
 
 def main() -> None:
@@ -356,7 +356,7 @@ def main() -> None:
 def drawn(docs: Path) -> dict[str, str]:
     """Returns {file: text} of the pages that follow from the results under `docs`.
 
-    Raises ValueError where results are damaged, or a page lacks a table's marks.
+    Raises ValueError if results are damaged, or if a page lacks the marks of a table.
     """
     folders = sorted((docs / COMPARISONS).glob(f"*/{results.COMPARISON}"))
     found = {path.parent.name: summary(results.read(path.parent)) for path in folders}
@@ -389,7 +389,7 @@ def drawn(docs: Path) -> dict[str, str]:
 
 
 def in_a_minute(found: Found) -> str:
-    """Returns the table of one recommendation for each task, and of what is shown of it here."""
+    """Returns the table with a recommendation for each task, and what our results show about it."""
     heads = ["to", "take, up to a billion parameters", "shown here, by small models"]
     rows = [[one.task, f"**{one.take}**", _shown(found, one)] for one in TASKS]
     return table(heads, rows)
@@ -468,8 +468,10 @@ def settled(told: Summary) -> str:
 
 
 def _home_words(told: Summary, d: Difference) -> str:
-    """Returns " (home ground of UL2)" where the better one alone was trained on what is measured,
-    or on more of it; else ""."""
+    """Returns " (home ground of UL2)" for a figure that only the better variant was trained on.
+
+    It is returned too if the better variant was trained more on it. Otherwise returns "".
+    """
     better, worse = (d.variant, d.other) if told.gain(d) > 0 else (d.other, d.variant)
     notes = told.column(d).notes.items()
     home = [some for note, some in notes if note.startswith(HOME) and better in some]
@@ -477,7 +479,7 @@ def _home_words(told: Summary, d: Difference) -> str:
 
 
 def uninformative(told: Summary) -> str:
-    """Returns at which figures nothing could be found, and why; "" if there are none."""
+    """Returns a text on the figures that are not informative, and why; "" if there are none."""
     return escaped(" ".join(wording.not_informative(told)))
 
 
@@ -494,7 +496,7 @@ def _measured(found: Found, task: Task) -> str:
 
 
 def _shown(found: Found, task: Task) -> str:
-    """Returns what holds of a task's figure, in a few words."""
+    """Returns a short text on the differences that hold for a task's figure."""
     if task.figure is None:
         return "no eval metric measures this"
     if task.comparison not in found:
@@ -505,7 +507,7 @@ def _shown(found: Found, task: Task) -> str:
     why = _why_not_informative(told, task.figure)
     if why:
         return escaped(f"not informative: {why}") + link
-    better: dict[str, list[str]] = {}  # by those that are worse
+    better: dict[str, list[str]] = {}  # worse variant -> better variants
     for d in some:
         if d.holds and not why_not_informative(told, d):
             best, worse = (d.variant, d.other) if told.gain(d) > 0 else (d.other, d.variant)
@@ -523,10 +525,13 @@ def _why_not_informative(told: Summary, figure: str) -> str:
 
 
 def leaders(told: Summary, column: Column) -> str:
-    """Returns which variant is best, from which others it cannot be distinguished, and with which
-    it was not compared, as in a comparison with a reference; or why that says nothing."""
+    """Returns a text on the best variant, or on why the figure is not informative.
+
+    It lists the variants that are not distinguished from the best variant, and the variants that
+    were not compared with it, as in a comparison with a reference.
+    """
     best = column.best
-    assert best is not None  # of two variants or more
+    assert best is not None  # there are at least two variants
     mean = f"{mean_words(column, best)} {column.unit}"
     if why := why_column_is_not_informative(told, column):
         return escaped(f"Not informative: {why}. The best mean is {mean} ({best}).")
@@ -561,24 +566,24 @@ def paper_link(key: str) -> str:
 
 
 def _cited(text: str) -> str:
-    """Returns a trial with its papers as links."""
+    """Returns a cell with its papers as links."""
     return text.format(**{key: paper_link(key) for key in PAPERS})
 
 
 def table(heads: list[str], rows: list[list[str]]) -> str:
     lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join(f"| {' | '.join(trials)} |" for trials in lines)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def filled(text: str, name: str, rows: str, page: str = PAGE) -> str:
     """Returns the text of a page with this table between its marks.
 
-    Raises ValueError where the page has no such marks.
+    Raises ValueError if the page does not have these marks exactly once.
     """
     begins, ends = f"<!-- drawn: {name} -->", "<!-- end -->"
     pattern = re.compile(f"({re.escape(begins)}\n).*?({re.escape(ends)})", re.DOTALL)
     if len(pattern.findall(text)) != 1:
-        raise ValueError(f"{page} has no {begins} … {ends}, expected it once.")
+        raise ValueError(f"{page} must have {begins} … {ends} exactly once.")
     return pattern.sub(lambda match: f"{match[1]}\n{rows}\n\n{match[2]}", text)
 
 

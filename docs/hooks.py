@@ -18,8 +18,8 @@ PACKAGES = (
     *("objectives", "models", "data", "corpora", "training", "inference"),
     *("tasks", "visualization", "comparison", "preprocessing", "settings"),
 )
-GROUND = "constraints"  # a module, which all packages import
-RESULTS = sorted((ROOT / "docs" / "comparisons").glob("*.md"))  # of docs/guide.py
+GROUND = "constraints"  # a module that all packages import
+RESULTS = sorted((ROOT / "docs" / "comparisons").glob("*.md"))  # pages that docs/guide.py writes
 BUILDER = re.compile(r"\[`objectives\.(\w+)`\]\(\.\./\.\./(objectives/(\w+))\.py\)")
 FROM_THE_ROOT = {
     "index.md": "README.md",
@@ -34,13 +34,15 @@ FROM_THE_ROOT = {
 
 @event_priority(100)  # before mkdocstrings reads its configuration
 def on_config(config):
-    """Gives mkdocstrings the folders as a package `pretrax`, and lists results and the
-    reference."""
+    """Gives mkdocstrings the folders as a package `pretrax`, and adds pages to the navigation.
+
+    The added pages are the results of comparisons and the API reference.
+    """
     global _copy  # lives as long as the build
     _copy = tempfile.TemporaryDirectory(prefix="pretrax-docs-")
     package = Path(_copy.name) / "pretrax"
     package.mkdir()
-    (package / "__init__.py").touch()  # so that no installed `pretrax` is searched as well
+    (package / "__init__.py").touch()  # keeps an installed `pretrax` from being searched too
     for name in PACKAGES:
         shutil.copytree(ROOT / name, package / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / f"{GROUND}.py", package)
@@ -72,8 +74,11 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Fills in tables; some pages are files of the root, their links as seen from docs/. Builders
-    that are named with their file lead to the API reference."""
+    """Returns the text of a page with its tables filled in.
+
+    Pages that are files of the root get links relative to docs/. Builders that are linked to their
+    file are linked to the API reference instead.
+    """
     source = FROM_THE_ROOT.get(page.file.src_uri)
     if source:
         markdown = (ROOT / source).read_text().replace("](docs/", "](")
@@ -87,7 +92,7 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def modules(package: str) -> list[str]:
-    """The public modules of a package, as `objectives.contract`."""
+    """Returns the public modules of a package, such as `objectives.contract`."""
     paths = sorted((ROOT / package).rglob("*.py"))
     names = [".".join(p.relative_to(ROOT).with_suffix("").parts) for p in paths]
     return [name.removesuffix(".__init__") for name in names if name != f"{package}.__init__"]
@@ -102,7 +107,7 @@ def index_page(package: str) -> str:
 
 
 def index_text(package: str) -> str:
-    """What a package is, and its modules by the first sentence of their docstrings."""
+    """Returns the docstring of a package, and a table of its modules and their first sentences."""
     rows = [
         [f"[`{name}`]({page_of(name).removeprefix(f'api/{package}/')})", summary(name)]
         for name in modules(package)
@@ -122,13 +127,13 @@ def summary(module: str) -> str:
 
 
 def configs(folder: str) -> str:
-    """The gin files of a folder, with the first sentence of their heads."""
+    """Returns a table of the gin files of a folder, with the first sentence of their comments."""
     paths = sorted((ROOT / "gin_configs" / folder).glob("*.gin"))
     return table(["file", "about"], [[f"`{folder}/{p.name}`", head(p)] for p in paths])
 
 
 def head(path: Path) -> str:
-    """The first sentence of the comment that opens a gin file, commands left out."""
+    """Returns the first sentence of the comment at the start of a gin file, without commands."""
     lines = []
     for line in path.read_text().splitlines():
         if not line.startswith("#"):
@@ -140,7 +145,7 @@ def head(path: Path) -> str:
 
 
 def run_fields() -> str:
-    """The fields of training.Run, by the groups that comments begin in its source."""
+    """Returns a table of the fields of training.Run, in the groups of its source."""
     text = (ROOT / "training" / "run.py").read_text()
     body = text[text.index("class Run:") :].split("\n\n\n")[0]
     fields = re.findall(r"^      (\w+) \((.*?)\): (.*(?:\n {8}.*)*)", body, re.MULTILINE)
@@ -157,7 +162,7 @@ def run_fields() -> str:
 
 
 def t5x() -> str:
-    """T5X's names of settings, from settings/t5x_names.py."""
+    """Returns a table of T5X's names of settings, from settings/t5x_names.py."""
     names = literal("settings/t5x_names.py", "NAMES")
     return table(
         ["in T5X", "in pretrax"],
@@ -166,13 +171,13 @@ def t5x() -> str:
 
 
 def heads() -> str:
-    """The heads that models can have, from models/heads.py."""
+    """Returns a table of the heads that models can have, from models/heads.py."""
     transformers = literal("models/heads.py", "TRANSFORMERS")
     ahead = "hidden states for the token after the next; `ahead_3`, … for those after it"
     rows = [["`ahead_2`", ahead, "`decoder`"]]
     for head in calls("models/heads.py", "Head"):
         if not {"name", "about", "builders"} <= head.keys():
-            continue  # one of a user, by `add_head`
+            continue  # a head of the user, from `add_head`
         builders = head["builders"]
         parts = builders.elts if isinstance(builders, ast.Tuple) else [builders]
         having = [
@@ -186,28 +191,28 @@ def heads() -> str:
 
 
 def calls(file: str, function: str) -> list[dict[str, ast.expr]]:
-    """The keyword arguments of each call of a function in a file."""
+    """Returns the keyword arguments of each call of a function in a file."""
     nodes = ast.walk(ast.parse((ROOT / file).read_text()))
-    found = [node for node in nodes if isinstance(node, ast.Call)]
+    all_calls = [node for node in nodes if isinstance(node, ast.Call)]
     return [
         {keyword.arg: keyword.value for keyword in call.keywords}
-        for call in found
+        for call in all_calls
         if ast.unparse(call.func) == function
     ]
 
 
 def literal(file: str, name: str):
-    """The value that a module gives a name, which must be a literal."""
+    """Returns the value of a name in a module, which must be a literal."""
     for node in ast.parse((ROOT / file).read_text()).body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if getattr(targets[0], "id", None) == name:
             return ast.literal_eval(node.value)
-    raise ValueError(f"{file} gives {name} no value.")
+    raise ValueError(f"{file} does not set {name}.")
 
 
 def table(heads: list[str], rows: list[list[str]]) -> str:
     lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(trials) + " |" for trials in lines) + "\n"
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
 
 
 TABLES = {

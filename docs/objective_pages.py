@@ -1,12 +1,12 @@
-"""Draws a page of each objective, with a picture, and the table that lists them.
+"""Writes a page with a picture for each objective, and the table of all objectives.
 
-    python docs/objective_pages.py                         all of them: some two minutes of one core
-    python docs/objective_pages.py bert span_corruption    the pictures of these alone
+    python docs/objective_pages.py                         all pages, two minutes on one core
+    python docs/objective_pages.py bert span_corruption    only these pictures
 
-A page has what is said of its objective elsewhere: objectives/catalog.py, its gin file, the table
-of docs/performance.md, the laws of tests/objectives/registry.py. Its picture is an example of the
-page that `pretrax show --html` writes. The program writes docs/objectives/NAME.md and NAME.svg, the
-table of docs/objectives.md, and docs/images/objectives.svg, which README.md shows.
+A page combines objectives/catalog.py, the gin file of the objective, the table of
+docs/performance.md, and the laws of tests/objectives/registry.py. Its picture is an example from
+the page that `pretrax show --html` writes. The program writes docs/objectives/NAME.md and NAME.svg,
+the table of docs/objectives.md, and docs/images/objectives.svg, which README.md shows.
 """
 
 import ast
@@ -25,7 +25,7 @@ ROOT = DOCS.parent
 os.environ["JAX_PLATFORMS"] = "cpu"
 sys.path.insert(0, str(ROOT))
 
-import guide  # beside this file
+import guide  # in the same folder
 import jax
 from rich.console import Console
 
@@ -38,17 +38,17 @@ from pretrax.visualization.picture import KINDS, Picture, Slot, Token, compact
 from tests.objectives.registry import CASES, LAWS
 
 PAGE, FOLDER = "objectives.md", "objectives"
-PICTURE, OVERVIEW = "images/objectives.svg", ("span_corruption", "masked_lm")  # of README.md
+PICTURE, OVERVIEW = "images/objectives.svg", ("span_corruption", "masked_lm")  # shown in README.md
 TEXT = (
     "The quick brown fox jumps over the lazy dog. The dog sleeps for an hour and dreams of a fox. "
     "It rains, so the fox walks home, and the dog is still asleep at night."
 )
 TEXTS = {"number_token_loss": "Of 9 8 7 6 dogs 5 4 3 sleep, and 2 or 1 or 0 dream of a fox."}
-SEED = 2  # of the noise of a picture
-WIDTH = 760  # pixels of a picture
-LETTER = 7.83  # pixels of a letter in the widest of the usual fonts
+SEED = 2  # seed of the noise of a picture
+WIDTH = 760  # width of a picture in pixels
+LETTER = 7.83  # width in pixels of a letter in the widest common font
 STANDS_OUT = set(KINDS) - set(picture_page.BARE)  # kinds of tokens with space around their text
-# A browser draws HTML within an SVG also if the SVG is an image, as on GitHub.
+# Browsers draw HTML within an SVG even if the SVG is an image, as on GitHub.
 FILE = """<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>{style}
 body {{ background:var(--card); border-radius:10px; padding:1.1rem 1.2rem; height:{height}px }}
@@ -69,7 +69,7 @@ _BART = ("fairseq", "facebookresearch/fairseq/blob/main/fairseq/data/denoising_d
 _BERT = ("BERT", "google-research/bert/blob/master/create_pretraining_data.py")
 _ALBERT = ("ALBERT", "google-research/albert/blob/master/create_pretraining_data.py")
 _MEGATRON = "NVIDIA/Megatron-LM/blob/main/megatron"
-ELSEWHERE = {  # code that we have seen, the authors' own first
+ELSEWHERE = {  # other code that we have read, beginning with the authors' own
     "causal_lm": [_TRANSFORMERS],
     "prefix_lm": [_T5],
     "multi_token_prediction": [
@@ -229,7 +229,7 @@ def picture(name: str) -> str:
 
 
 def overview() -> str:
-    """Returns what a few objectives give a model of one text, and what it predicts, as an SVG."""
+    """Returns an SVG of what a model is given of a text and predicts, for a few objectives."""
     examples = [
         replace(one, title=name, attentions=[], stacks=[replace(s, tracks={}) for s in one.stacks])
         for name in OVERVIEW
@@ -263,7 +263,7 @@ def svg(of: Picture) -> str:
 
 
 def _height(of: Picture) -> int:
-    """Returns the pixels that a browser with wide letters needs, by the sizes in the styles."""
+    """Returns the height in pixels that a browser with wide letters needs."""
     height = 40.0 + 22 * _lines([8 * len(about) + 30 for _, about in of.legend])
     for one in of.examples:
         height += 52 + 60 * bool(one.title) + 76 * bool(one.pools)
@@ -297,7 +297,7 @@ def _cell_width(slot: Slot) -> float:
 
 
 def _lines(widths: Iterable[float], gap: float = 18) -> int:
-    """Returns the lines that boxes of these widths fill, with a gap between two."""
+    """Returns the number of lines that boxes of these widths fill, with a gap between boxes."""
     lines = 1
     used = 0.0
     for width in widths:
@@ -312,7 +312,7 @@ def _lines(widths: Iterable[float], gap: float = 18) -> int:
 
 
 def _train(name: str) -> str:
-    """Returns the commands of an objective's small run: that of the run it begins with, if any."""
+    """Returns the commands of an objective's small run, and of the run it starts from, if any."""
     small = run_of(name)
     begins = re.search(
         r'^INITIAL_RUN = "runs/(\w+)"',
@@ -342,7 +342,7 @@ def _learned(name: str) -> str:
 
 
 def _laws(builder: str) -> str:
-    """Returns what the tests hold a builder to, and why some settings of it keep a law less."""
+    """Returns the laws that tests check for a builder, and the reasons for exceptions."""
     cases = [case for case in CASES.values() if case.builder == builder]
     whys = [(law, why) for case in cases for law, why in case.exempt.items()]
     kept = ", ".join(law for law in LAWS if law not in dict(whys))
@@ -363,7 +363,7 @@ def _builder(name: str) -> str:
 
 
 def _module(builder: str) -> str:
-    """Returns the file of a builder, from the root."""
+    """Returns the path of a builder's file, relative to the root."""
     exports = ast.parse((ROOT / "objectives/__init__.py").read_text(encoding="utf-8"))
     return next(
         f"objectives/{node.module}.py"

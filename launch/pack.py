@@ -3,15 +3,16 @@
 
     python3 launch/pack.py --archive=sent.tar.gz -- train --gin_file=my_run.gin --module=my_tasks.py
 
-The start scripts call this before they create anything. The archive holds `project/`, the folder
-that you start from, and `pretrax/`, the checkout that holds this script, both as they are on disk:
-nothing has to be committed. `PRETRAX` names another checkout, or a wheel.
+The launch scripts call this script before they create anything. The archive contains `project/`,
+the folder that you start from, and `pretrax/`, the checkout of this script. Both are as they are on
+disk, so you need not commit anything. `PRETRAX` names another checkout or a wheel.
 
-With `--installed` nothing is packed: the command will run in this folder, on a disk that its hosts
+With `--installed` nothing is packed. The command will run in this folder, on a disk that its hosts
 share, with the pretrax of the Python that runs this script.
 
-Standard output has one line, what to install: `./pretrax[all]`. Everything else goes to standard
-error. The machine that you start from may have no pretrax, so this file needs nothing but Python.
+Standard output has one line with the requirement to install, such as `./pretrax[all]`. Everything
+else goes to standard error. This file needs only Python, since the machine that you start from may
+not have pretrax.
 """
 
 from __future__ import annotations
@@ -36,17 +37,13 @@ from typing import NamedTuple
 
 LARGEST_FILE = 10 * 2**20  # bytes; larger files are data, which belongs in a bucket
 LARGEST_PROJECT = 100 * 2**20
-SHOWN = 20  # files in a list
-UNLISTED = "hidden, or made by a program"  # a reason that nobody asks about
-NOT_PACKAGED = (
-    "tests",
-    "docs",
-    "benchmarks",
-)  # folders of a checkout that installing does not need
+SHOWN = 20  # largest number of files in a printed list
+UNLISTED = "hidden, or made by a program"  # a reason that is not printed
+NOT_PACKAGED = ("tests", "docs", "benchmarks")  # folders of a checkout that are not installed
 
 
 class Mistake(Exception):
-    """A mistake of the user, which the message explains."""
+    """A mistake of the user, explained by the message."""
 
 
 class Sources(NamedTuple):
@@ -58,7 +55,7 @@ class Sources(NamedTuple):
 
     @property
     def gin_files(self) -> set[str]:
-        """Names by which gin files can be given: "runs/decoder.gin", also below "gin_configs/"."""
+        """Names that gin files can be given by: "runs/decoder.gin", also with "gin_configs/"."""
         full = {path for path in self.files if path.startswith("gin_configs/")}
         return full | {path[len("gin_configs/") :] for path in full}
 
@@ -70,7 +67,7 @@ class Sources(NamedTuple):
 
 
 class Files(NamedTuple):
-    """Files below a folder, by their paths within it, and what is left out, with the reason."""
+    """Relative paths of the files below a folder that are sent, and left-out parts with reasons."""
 
     sent: list[str]
     left_out: dict[str, str]
@@ -92,11 +89,13 @@ def main() -> None:
 
 
 def pack(options: argparse.Namespace) -> str:
-    """Writes the archive, says what is in it, and returns what to install."""
+    """Writes the archive, prints its contents, and returns the requirement to install."""
     folder = Path.cwd()
     home = Path.home().resolve()
     if folder in (home, *home.parents):
-        raise Mistake(f"{folder} would be sent. Start from the folder of your project.")
+        raise Mistake(
+            f"The whole folder {folder} would be sent. Start from the folder of your project."
+        )
     check_git(folder)
     sources = find_sources(os.environ.get("PRETRAX"))
     extras = read_extras(options.extras, sources)
@@ -125,7 +124,7 @@ def pack(options: argparse.Namespace) -> str:
 
 
 def check_installed(options: argparse.Namespace) -> str:
-    """Says where the command will run, and returns what its environment needs to have installed."""
+    """Prints where the command will run, and returns the requirement of its environment."""
     sources = installed_sources()
     extras = read_extras(options.extras, sources)
     if absent := absent_packages(extras):
@@ -145,7 +144,7 @@ def check_installed(options: argparse.Namespace) -> str:
 
 
 def find_sources(given: str | None) -> Sources:
-    """Returns the checkout or wheel that is given; None stands for the checkout of this script."""
+    """Returns the given checkout or wheel; None means the checkout of this script."""
     path = Path(given).expanduser().resolve() if given else Path(__file__).resolve().parents[1]
     if path.suffix == ".whl" and path.is_file():
         with zipfile.ZipFile(path) as wheel:
@@ -197,7 +196,7 @@ def extras_of(setup: Path) -> set[str]:
 
 
 def read_extras(text: str, sources: Sources) -> str:
-    """Returns extras in brackets, as pip takes them; "seqio,grain" becomes "[seqio,grain]"."""
+    """Returns extras in brackets for pip: "seqio,grain" becomes "[seqio,grain]"."""
     names = [name.strip() for name in text.strip().strip("[]").split(",") if name.strip()]
     for name in names:
         if name not in sources.extras:
@@ -209,12 +208,12 @@ def read_extras(text: str, sources: Sources) -> str:
 
 
 def absent_packages(extras: str) -> list[str]:
-    """Returns the packages that extras of the installed pretrax ask for and that are not there."""
+    """Returns the missing packages that extras of the installed pretrax require."""
     absent = []
     for requirement in importlib.metadata.requires("pretrax") or ():
         package, _, marker = requirement.partition(";")
-        asked = re.search(r"extra == ['\"](.*?)['\"]", marker)
-        if not asked or asked[1] not in extras.strip("[]").split(","):
+        extra = re.search(r"extra == ['\"](.*?)['\"]", marker)
+        if not extra or extra[1] not in extras.strip("[]").split(","):
             continue
         name = re.match(r"[\w.-]+", package)
         assert name
@@ -226,7 +225,7 @@ def absent_packages(extras: str) -> list[str]:
 
 
 def describe(path: Path) -> str:
-    """Returns the words for a wheel or a checkout."""
+    """Returns a description of a wheel or a checkout."""
     if path.is_file():
         return f"the wheel {path}"
     commit = git(path, "rev-parse", "--short=8", "HEAD")
@@ -243,16 +242,19 @@ def describe(path: Path) -> str:
 def named_files(
     command: Sequence[str], folder: Path, sources: Sources, *, relative: bool
 ) -> set[str]:
-    """Returns the user's own modules and gin files that a command names, with what these include.
+    """Returns the user's own modules and gin files that a command names, and files they include.
 
-    `relative`: the paths must lie within the folder, since only the folder is sent.
+    Args:
+      command: words of the command.
+      folder: folder of the project.
+      sources: the pretrax that will run the command.
+      relative: whether the paths must be within the folder, since only the folder is sent.
 
-    Raises Mistake for a file that does not exist, or that would not be sent, and for a command that
-    pretrax does not have.
+    Raises Mistake for a file that does not exist or would not be sent, and for an unknown command.
     """
     if command[0] not in sources.verbs:
         raise Mistake(
-            f"Got {command[0]!r} for a command of pretrax, expected one of "
+            f"Got the command {command[0]!r}, expected one of "
             f"{', '.join(sorted(sources.verbs))}, such as: train --gin_file=my_run.gin"
         )
     options = list(split_options(command))
@@ -275,7 +277,7 @@ def named_files(
 
 
 def split_options(command: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yields the options of a command with their values, and words that are neither with "".
+    """Yields (name, value) of the options of a command, and ("", word) of other words.
 
     >>> list(split_options(["train", "--module=a.py", "--gin_file", "my.gin"]))
     [('', 'train'), ('module', 'a.py'), ('gin_file', 'my.gin')]
@@ -293,7 +295,7 @@ def split_options(command: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def texts_in(value: str) -> list[str]:
-    """Returns the texts of a value as the command line takes it.
+    """Returns the texts in the value of an option of the command line.
 
     >>> texts_in("['a.py', 'b']"), texts_in("a.py")
     (['a.py', 'b'], ['a.py'])
@@ -307,7 +309,7 @@ def texts_in(value: str) -> list[str]:
 
 
 def texts_of_gin(text: str) -> Iterator[tuple[str, str]]:
-    """Yields the texts in lines of gin, each with the setting it is given to, or "include".
+    """Yields (setting or "include", text) of all texts in lines of gin.
 
     >>> list(texts_of_gin("include 'a.gin'\\nmine.module = ['b.py', 'c']  # or 'd.py'"))
     [('include', 'a.gin'), ('mine.module', 'b.py'), ('mine.module', 'c')]
@@ -326,7 +328,7 @@ def texts_of_gin(text: str) -> Iterator[tuple[str, str]]:
             elif not in_value and token.type in (tokenize.NAME, tokenize.OP):
                 name += token.string
     except (tokenize.TokenError, SyntaxError):
-        return  # pretrax says what is wrong with the file
+        return  # pretrax will report what is wrong with the file
 
 
 class _Named:
@@ -340,7 +342,7 @@ class _Named:
         self.found: set[str] = set()
 
     def add(self, path: str) -> None:
-        """Adds a file by its path, as it is seen from the folder."""
+        """Adds a file by its path relative to the folder."""
         full = Path(os.path.abspath(self._folder / self._usable(path)))
         if not full.is_file():
             raise Mistake(f"There is no file {path} in {self._folder}: the command names it.")
@@ -357,11 +359,11 @@ class _Named:
             self._add_imports(full)
 
     def _add_imports(self, file: Path) -> None:
-        """Adds what a module of the user's imports from its own folder, or from the project's."""
+        """Adds the files that a module imports from its own folder or from the project folder."""
         try:
             tree = ast.parse(file.read_bytes())
         except (SyntaxError, ValueError):
-            return  # pretrax says what is wrong with the file
+            return  # pretrax will report what is wrong with the file
         for name in imported_names(tree):
             parts = name.replace(".", "/")
             for folder in (file.parent, self._folder):
@@ -481,7 +483,7 @@ def unsent_data(command: Sequence[str], folder: Path, sent: Sequence[str]) -> li
 
 
 def files_below(folder: Path, sources: Path) -> Files:
-    """Returns the files of a folder that are sent, and what is left out of it."""
+    """Returns the files of a folder that are sent, and the parts that are left out."""
     listed = listed_by_git(folder)
     names = walk(folder, sources) if listed is None else listed
     sent: list[str] = []
@@ -496,19 +498,19 @@ def files_below(folder: Path, sources: Path) -> Files:
 
 
 def check_git(folder: Path) -> None:
-    """Raises Mistake if a folder is in a repository of git, which does not say what it ignores."""
+    """Raises Mistake if a folder is in a git repository, but git cannot list its ignored files."""
     for root in (folder, *folder.parents):
         if (root / ".git").exists() and git(folder, "rev-parse") is None:
             raise Mistake(
                 f"git cannot read the repository {root}, so files that it ignores would be sent. "
-                f"See what `git -C {folder} status` says."
+                f"Run `git -C {folder} status` to see the reason."
             )
 
 
 def listed_by_git(folder: Path) -> list[str] | None:
-    """Returns the files that git does not ignore; None if git has no say in this folder.
+    """Returns the files that git does not ignore.
 
-    That is a folder outside of a repository, or one that its repository ignores as a whole.
+    Returns None for a folder outside a repository, or that its repository ignores as a whole.
     """
     listed = git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     if listed == "" and git(folder.parent, "check-ignore", "--quiet", folder.name) is not None:
@@ -517,7 +519,7 @@ def listed_by_git(folder: Path) -> list[str] | None:
 
 
 def walk(folder: Path, sources: Path) -> Iterator[str]:
-    """Yields the files of a folder, and folders that are left out."""
+    """Yields the files of a folder, and the subfolders that are left out."""
     for root, folders, names in os.walk(folder):
         for name in sorted(folders):
             path = Path(root, name)
@@ -536,12 +538,12 @@ def left_out_part(folder: Path, name: str, sources: Path) -> tuple[str, str]:
             return part, reason
     path = folder / name
     if path.is_dir():
-        return name, folder_reason(path, sources) or "a repository of its own"
+        return name, folder_reason(path, sources) or "a separate repository"
     return name, file_reason(path)
 
 
 def file_reason(path: Path) -> str:
-    """Returns why a file is not sent, "" if it is."""
+    """Returns why a file is not sent; "" if it is sent."""
     if path.name.startswith("."):
         return UNLISTED
     if not path.is_file():
@@ -554,7 +556,7 @@ def file_reason(path: Path) -> str:
 
 @functools.cache
 def folder_reason(path: Path, sources: Path) -> str:
-    """Returns why a folder is not sent, "" if it is."""
+    """Returns why a folder is not sent; "" if it is sent."""
 
     def holds(*names: str) -> bool:
         return all((path / name).exists() for name in names)
@@ -596,7 +598,7 @@ def write_archive(archive: str, folder: Path, sent: Sequence[str], sources: Path
 
 
 def git(folder: Path, *words: str) -> str | None:
-    """Returns what git prints for a folder, None without git or outside of a repository."""
+    """Returns the output of git for a folder; None without git or outside a repository."""
     try:
         return subprocess.run(
             ["git", "-C", str(folder), *words],

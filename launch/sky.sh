@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# A run on any cloud, by SkyPilot, with its run directory in a bucket, from the folder of your project:
+# Starts a run on any cloud with SkyPilot, from the folder of your project. Its run directory is in a
+# bucket:
 #
 #   BUCKET=gs://my-bucket/runs/mine PATH_OF_PRETRAX/launch/sky.sh launch -- \
 #       train --gin_file=my_run.gin --module=my_tasks.py --gin.mesh.make_mesh.data=-1
-#   BUCKET=… PATH_OF_PRETRAX/launch/sky.sh jobs launch -- train …   # a spot machine that is taken away comes back
+#   BUCKET=… PATH_OF_PRETRAX/launch/sky.sh jobs launch -- train …   # a preempted spot machine is replaced
 #
-# `launch` or `jobs launch` and options of theirs come before --, the command after it. Your folder is
-# sent to ~/project, and the command runs there, so that relative paths to your modules and gin files are
-# the same as here. Nothing has to be committed. Data, run directories and hidden files are not sent:
-# keep data in a bucket. The machine is that of sky.yaml.
+# `launch` or `jobs launch` and their options come before --, the command comes after it. Your folder is
+# sent to ~/project, and the command runs there. Relative paths to your modules and gin files are
+# therefore the same as here. You need not commit anything. Data, run directories and hidden files are
+# not sent: keep data in a bucket. sky.yaml describes the machine.
 #
 # Settings, given before the script:
 #   BUCKET=gs://…    the run directory

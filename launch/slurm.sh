@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# A run as a Slurm job, a process for each GPU, submitted from the folder of your project:
+# Submits a run as a Slurm job, with a process for each GPU, from the folder of your project:
 #
 #   PATH_OF_PRETRAX/launch/slurm.sh --nodes=2 --gpus-per-node=8 -- \
 #       train --gin_file=my_run.gin --module=my_tasks.py --run_dir=/shared/runs/mine
 #
-# Options of sbatch come before --, the command after it. The command is checked before anything is
-# queued. It runs in your folder, which all nodes must share, so that relative paths to your modules and
-# gin files are the same as here. The environment is .venv of that folder, or else the active one.
+# Options of sbatch come before --, the command comes after it. The command is checked before anything is
+# queued. It runs in your folder, which all nodes must share. Relative paths to your modules and gin files
+# are therefore the same as here. The environment is .venv of this folder, or else the active environment.
 # `sbatch --nodes=2 … slurm.sh train …` queues the same job without the checks.
 #
-# Two minutes before the end all processes are sent SIGTERM, at which they save a checkpoint, and the
-# job is queued again.
+# Two minutes before the time limit, all processes are sent SIGTERM. They save a checkpoint, and the job
+# is queued again.
 #
 # Settings, given before the script:
 #   DRY_RUN=1        print what would be queued and run, and queue nothing
@@ -51,7 +51,7 @@ submit() { # OPTIONS -- COMMAND
     fi
 }
 
-again() { # To the processes, past srun, which would kill them at a SIGTERM of its own.
+again() { # signals the processes and not srun, which would kill them
     scancel --signal=TERM "$SLURM_JOB_ID"
     wait "$step" || true
     scontrol requeue "$SLURM_JOB_ID"
@@ -59,8 +59,8 @@ again() { # To the processes, past srun, which would kill them at a SIGTERM of i
 }
 
 run() { # COMMAND
-    # Each process sees all GPUs of its node, and JAX takes the one of its rank; without a number of
-    # CPUs, Slurm would bind each to a single one.
+    # Each process sees all GPUs of its node, and JAX uses the GPU of the process's rank. Without a number
+    # of CPUs, Slurm would bind each process to a single CPU.
     local tasks="${SLURM_GPUS_ON_NODE:-1}" cpus="${SLURM_CPUS_ON_NODE:-$(nproc)}"
     local words=(srun --ntasks-per-node="$tasks" --cpus-per-task="$((cpus / tasks))"
         --gpu-bind=none --kill-on-bad-exit=1

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# A run on a Cloud TPU VM, one host or a slice, started from the folder of your project:
+# Starts a run on a Cloud TPU VM, one host or a slice, from the folder of your project:
 #
 #   PATH_OF_PRETRAX/launch/tpu_vm.sh start NAME ZONE TYPE train --gin_file=my_run.gin --module=my_tasks.py
-#   … keep NAME ZONE TYPE train …   # spot: start it again whenever it is taken away
-#   … logs NAME ZONE                # follow the first host's
+#   … keep NAME ZONE TYPE train …   # spot VM: start it again whenever it is preempted
+#   … logs NAME ZONE                # follow the log of the first host
 #   … stop NAME ZONE                # delete the VM
 #
-# TYPE is such as v5litepod-8 or v5p-64. Your folder is sent to ~/project on every host, and the command
-# runs there, so that relative paths to your modules and gin files are the same as here. Nothing has to
-# be committed. Data, run directories and hidden files are not sent: keep data in a bucket.
+# TYPE is for example v5litepod-8 or v5p-64. Your folder is sent to ~/project on every host, and the
+# command runs there. Relative paths to your modules and gin files are therefore the same as here. You
+# need not commit anything. Data, run directories and hidden files are not sent: keep data in a bucket.
 #
-# The command runs on every host, detached: it continues when ssh drops, and its output is kept in
-# ~/pretrax.log there. Checkpoints belong in a bucket, since the disks go with the VM. On a slice of
+# The command runs detached on every host. It continues if ssh disconnects, and writes its output to
+# ~/pretrax.log there. Keep checkpoints in a bucket, since the disks are deleted with the VM. On a slice of
 # several hosts, `train` needs --gin.training.Run.distributed=True. `keep` continues until you stop it:
 # delete the VM when the run is done.
 #
@@ -20,10 +20,10 @@
 #   EXTRAS='[seqio]' extras of pretrax to install (default: [all]; '' for none)
 #   PRETRAX=PATH     another checkout of pretrax to install, or a wheel (default: this script's)
 #   SPOT=1           a spot VM for `start`
-#   VERSION=…        the VM's software, if it is not the usual one of the type
+#   VERSION=…        the VM's software version, if it is not the default of the type
 set -euo pipefail
 
-EVERY=${EVERY:-60} # seconds between two looks at a spot VM
+EVERY=${EVERY:-60} # seconds between two checks of a spot VM
 
 usage() {
     sed -n '2,/^set/p' "$0" | sed -n 's/^# \{0,1\}//p' >&2
@@ -57,26 +57,26 @@ create() {
         ${SPOT:+--spot}
 }
 
-install() { # Python by uv: the VM's own may be older than pretrax needs
+install() { # uv installs Python, since the VM's Python may be too old for pretrax
     gcloud_tpu scp "$ARCHIVE" "$NAME:" --zone="$ZONE" --worker=all &&
         on_hosts "tar xzf sent.tar.gz && curl -LsSf https://astral.sh/uv/install.sh | sh &&
         ~/.local/bin/uv venv --allow-existing --python 3.12 ~/environment &&
         ~/.local/bin/uv pip install --python ~/environment '$REQUIREMENT' 'jax[tpu]<0.11' gcsfs"
 }
 
-begin() { # The command, on every host, whatever becomes of this connection.
+begin() { # runs the command on every host, also after this connection ends
     local command
     printf -v command ' %q' "$@"
     # `;` and not `&&`, since a list of both in the background would keep ssh's output open.
     on_hosts "cd ~/project || exit 1; nohup ~/environment/bin/pretrax$command >> ~/pretrax.log 2>&1 < /dev/null &"
 }
 
-start() { # one list, since `until` below has `set -e` ignored in it
+start() { # a single && list, since `set -e` is ignored within `until` below
     create && install && begin "$@" &&
         echo "${DRY_RUN:+Nothing was run; without DRY_RUN: }Started on $NAME. Next: $0 logs $NAME $ZONE" >&2
 }
 
-is_gone() { # taken away, or not there; a question that fails for another reason is asked again
+is_gone() { # preempted or deleted; a check that fails for another reason is repeated
     local said
     if said=$(gcloud_tpu describe "$NAME" --zone="$ZONE" --format='value(state)' 2>&1); then
         [[ $said == *PREEMPTED* || $said == *TERMINATED* ]]
@@ -85,19 +85,19 @@ is_gone() { # taken away, or not there; a question that fails for another reason
     fi
 }
 
-insist() { # as `start`, until there is room for a spot VM
+insist() { # like `start`, until a spot VM is available
     until start "$@"; do
         gcloud_tpu delete "$NAME" --zone="$ZONE" --quiet || true
         sleep "$EVERY"
     done
 }
 
-keep() { # A spot VM that is taken away is deleted and made again: the run continues from its checkpoint.
+keep() { # deletes and recreates a preempted spot VM; the run continues from its checkpoint
     SPOT=1
     insist "$@"
     while [ -z "${DRY_RUN:-}" ]; do
         sleep "$EVERY"
-        touch "$ARCHIVE" # a week from now, too, nothing that cleans /tmp may remove it
+        touch "$ARCHIVE" # keeps programs that clean /tmp from removing it
         is_gone || continue
         gcloud_tpu delete "$NAME" --zone="$ZONE" --quiet || true
         insist "$@"

@@ -1,11 +1,11 @@
-"""From raw text to a token store: read, clean, filter, deduplicate, tokenize; the only datatrove.
+"""Prepares a token store from raw text: reads, cleans, filters, deduplicates and tokenizes it.
 
     from pretrax import preprocessing
     preprocessing.Preparation.steps = [@filters.gopher_repetition, @duplicates.near_duplicates]
 
 A `Preparation` is a value: a source, steps, an output and an executor, each a function with
-settings. Its parts live in `sources`, `filters`, `duplicates`, `outputs` and `executors`, which
-need the extra `prepare`.
+settings. These functions are in `sources`, `filters`, `duplicates`, `outputs` and `executors`,
+which need the extra `prepare`. No other package uses datatrove.
 """
 
 from .preparation import Preparation

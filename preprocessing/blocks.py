@@ -1,8 +1,8 @@
-"""What pipelines are made of: a source, steps, passes, and the documents between them.
+"""Parts of a pipeline: sources, steps and passes, and the documents between them.
 
-A *step* is what a user names: a filter, a deduplication. Where a document's fate depends on the
-others, as a duplicate's does, it has *passes* over all documents first. Then its *block*, a
-datatrove `PipelineStep`, runs over the documents of each task.
+A *step* is what a user lists in a preparation, such as a filter or a deduplication. If the result
+for a document depends on other documents, as for duplicates, the step first has *passes* over all
+documents. Then its *block*, a datatrove `PipelineStep`, runs over the documents of each task.
 """
 
 import contextlib
@@ -17,42 +17,44 @@ import zstandard
 from datatrove.data import Document
 from datatrove.pipeline.base import PipelineStep
 
-EXAMPLES = 3  # dropped documents that are kept for the report, of each rule and task
+EXAMPLES = 3  # number of dropped documents in the report, for each rule and task
 EXAMPLE_CHARACTERS = 2_000
-RULE = "filter_reason"  # the key of metadata at which datatrove says why it dropped a document
+RULE = "filter_reason"  # metadata key under which datatrove writes why it dropped a document
 
 
 class Pass(NamedTuple):
-    """Work before the documents of a step can be judged."""
+    """Work over all documents before a step can decide about a single document."""
 
     name: str
     blocks: Sequence[PipelineStep]
-    tasks: int | None = None  # None: one for each task of the documents, which the blocks read
+    tasks: int | None = None  # number of tasks; None means the tasks of the documents
 
 
 class Step(NamedTuple):
-    """What a user names in a pipeline."""
+    """A step of a pipeline, as a user lists it."""
 
     name: str
-    # (folder of what the passes wrote, where dropped documents are shown) -> its block
+    # (folder that the passes wrote to, writer of dropped documents) -> block of the step
     block: Callable[[str, "Dropped"], PipelineStep]
-    passes: Callable[[str], Sequence[Pass]] | None = None  # (folder to write to) -> in order
-    rule: str = ""  # of the only rule; "": the block names those it drops by
-    version: Sequence[Any] = ()  # as a source's, of what it reads beside the documents
+    passes: Callable[[str], Sequence[Pass]] | None = None  # (folder to write to) -> passes in order
+    rule: str = ""  # name of the only rule; "" if the block names its rules
+    version: Sequence[Any] = ()  # plain values that change if other data of the step changes
 
 
 class Source(NamedTuple):
-    """Raw text in tasks: a fixed division, so that results do not depend on the workers."""
+    """Raw text, divided into tasks. The division does not depend on the number of workers."""
 
     name: str
     tasks: int
-    version: Sequence[Any]  # plain values, of which one changes when the text or its reading does
-    block: Callable[["Dropped"], PipelineStep]  # gives the documents of a task
-    about: str  # in words
+    version: Sequence[Any]  # plain values that change if the text or the way to read it changes
+    block: Callable[
+        ["Dropped"], PipelineStep
+    ]  # (writer of dropped documents) -> block that yields the documents of a task
+    about: str  # description for the user
 
 
 class Dropped(contextlib.AbstractContextManager):
-    """Keeps the first dropped documents of each rule, as an exclusion writer of datatrove."""
+    """Saves the first dropped documents of each rule. It is an exclusion writer of datatrove."""
 
     def __init__(self, folder: str, rule: str):
         self._folder = folder
@@ -66,9 +68,9 @@ class Dropped(contextlib.AbstractContextManager):
 
     def note(self, rule: str, name: str, text: str, rank: int) -> None:
         self._rank = rank
-        some = self._kept.setdefault(rule, [])
-        if len(some) < EXAMPLES:
-            some.append({"id": name, "text": text[:EXAMPLE_CHARACTERS]})
+        examples = self._kept.setdefault(rule, [])
+        if len(examples) < EXAMPLES:
+            examples.append({"id": name, "text": text[:EXAMPLE_CHARACTERS]})
 
     def __exit__(self, *_: object) -> None:
         if self._kept:
@@ -78,18 +80,18 @@ class Dropped(contextlib.AbstractContextManager):
 
 
 def examples_in(folder: str) -> dict[str, list[dict[str, str]]]:
-    """Returns the first dropped documents of each rule that `Dropped` kept, over all tasks."""
-    found: dict[str, list[dict[str, str]]] = {}
+    """Returns the first dropped documents of each rule that `Dropped` saved, over all tasks."""
+    merged: dict[str, list[dict[str, str]]] = {}
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         with open(os.path.join(folder, name)) as file:
-            for rule, some in json.load(file).items():
-                known = found.setdefault(rule, [])
-                known += some[: EXAMPLES - len(known)]
-    return found
+            for rule, examples in json.load(file).items():
+                known = merged.setdefault(rule, [])
+                known += examples[: EXAMPLES - len(known)]
+    return merged
 
 
 class WriteDocuments(PipelineStep):
-    """Writes the documents of each task to a file of its own, whole or not at all."""
+    """Writes the documents of each task to a separate file, as an atomic write."""
 
     type = "Writer"
     name = "documents"
@@ -119,7 +121,9 @@ def _as_line(document: Document) -> bytes:
 
 
 def _plain(value: Any, levels: int = 100) -> Any:
-    r"""Returns a value in which what orjson does not take is text, and what is deeper is "…".
+    r"""Returns a value that orjson can write.
+
+    Parts that orjson cannot write become text. Parts below `levels` levels become "…".
 
     >>> _plain({"a": 10**30, 1: ["\ud800"]})
     {'a': '1000000000000000000000000000000', '1': ['\\ud800']}
@@ -127,16 +131,16 @@ def _plain(value: Any, levels: int = 100) -> Any:
     if isinstance(value, dict | list | tuple) and not levels:
         return "…"
     if isinstance(value, dict):
-        return {_plain(str(key)): _plain(one, levels - 1) for key, one in value.items()}
+        return {_plain(str(key)): _plain(item, levels - 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one, levels - 1) for one in value]
+        return [_plain(item, levels - 1) for item in value]
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         return str(value)
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 class ReadDocuments(PipelineStep):
-    """Gives the documents that `WriteDocuments` wrote for a task."""
+    """Reads the documents that `WriteDocuments` wrote for a task."""
 
     type = "Reader"
     name = "documents"

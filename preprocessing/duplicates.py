@@ -28,7 +28,7 @@ from .words import WORDS
 
 
 def exact_duplicates() -> Step:
-    """Keeps one of documents with the same text, by a 64-bit hash; drops others as `duplicate`."""
+    """Keeps one document of each text, by a 64-bit hash, and drops the others as `duplicate`."""
     config = ExactDedupConfig(content_getter=_text)
 
     def passes(folder: str) -> list[Pass]:
@@ -41,7 +41,7 @@ def exact_duplicates() -> Step:
 
     def block(folder: str, dropped: Dropped):
         found = os.path.join(folder, "found")
-        os.makedirs(found, exist_ok=True)  # datatrove makes it for a duplicate
+        os.makedirs(found, exist_ok=True)  # datatrove only makes it if there is a duplicate
         return ExactDedupFilter(found, config, dropped)
 
     return Step("exact_duplicates", block, passes, rule="duplicate")
@@ -51,17 +51,20 @@ def exact_duplicates() -> Step:
 def near_duplicates(
     *, n_gram: Count = 5, buckets: Count = 14, hashes_per_bucket: Count = 8, seed: int = 1
 ) -> Step:
-    """Keeps one of documents that share most of their n-grams, by MinHash (Broder 1997).
+    """Keeps one of several documents that share most of their n-grams, by MinHash (Broder 1997).
 
-    Drops the others as `near_duplicate`. Two documents that share a share s of their n-grams
-    (Jaccard) are found with probability 1 - (1 - s^hashes)^buckets: .92 at s = .8 and .56 at .7 for
-    the settings of FineWeb, which are the defaults. Of documents linked by such pairs, one is kept.
-    Texts are compared in lower case, without punctuation and accents, with every number as 0; those
-    of fewer than `n_gram` words are kept.
+    The other documents are dropped as `near_duplicate`. A pair of documents with a Jaccard
+    similarity s of their n-grams is found with probability 1 - (1 - s^hashes)^buckets. With the
+    defaults, which are FineWeb's settings, this is 0.92 at s = 0.8 and 0.56 at s = 0.7. One
+    document is kept of all documents that are linked by such pairs. Texts are compared in lower
+    case, without punctuation and accents, and with every number as 0. Texts with fewer than
+    `n_gram` words are kept.
 
     Args:
-      n_gram: words of an n-gram.
-      buckets, hashes_per_bucket: groups of hashes, of which all are equal where a pair is found.
+      n_gram: number of words of an n-gram.
+      buckets: number of groups of hashes. A pair is found if all hashes of a group are equal.
+      hashes_per_bucket: number of hashes of a group.
+      seed: seed of the hashes.
     """
     config = MinhashConfig(
         n_grams=n_gram, num_buckets=buckets, hashes_per_bucket=hashes_per_bucket, seed=seed
@@ -93,10 +96,14 @@ def decontaminate(
     """Drops documents that share an n-gram of words with evaluation texts, as `contaminated`.
 
     Args:
-      files, text_field: those texts, as for `sources.files`.
-      n_gram: words that both have in a row; texts of fewer are looked for nowhere.
+      files: paths or patterns of the evaluation texts, as in `sources.files`.
+      text_field: field or column that holds the text.
+      n_gram: number of consecutive words that both texts share. Shorter evaluation texts are
+        ignored.
 
-    Raises ValueError where no text has an n-gram, for a malformed one, and as `sources.files`.
+    Raises:
+      ValueError: if no evaluation text has an n-gram, or a text is malformed.
+      FileNotFoundError: if no file matches a pattern.
     """
     config = NGramsDecontConfig(n_grams=n_gram)
     paths = find_files(files)
@@ -117,9 +124,9 @@ def _text(document: Document) -> str:
 
 
 class _Index(NGramsDecontFilter):
-    """Writes the hashes of all n-grams of texts where `NGramsDecontFilter` reads them.
+    """Writes the hashes of all n-grams of texts for `NGramsDecontFilter`.
 
-    datatrove's own indexer needs the package lighteval, whatever the texts.
+    datatrove's own indexer always needs the package lighteval.
     """
 
     type = "Index"
@@ -134,13 +141,15 @@ class _Index(NGramsDecontFilter):
         hashed = create_hash_func(HashConfig())
         hashes = set()
         for path in self.paths:
-            for one in good(raw_documents(path, self.text_field)):
-                words = WORDS.word_tokenize(simplify_text(one.text, self.config.norm_config))
-                hashes |= {hashed(" ".join(one)) for one in ngrams(words, self.config.n_grams)}
+            for document in good(raw_documents(path, self.text_field)):
+                words = WORDS.word_tokenize(simplify_text(document.text, self.config.norm_config))
+                hashes |= {
+                    hashed(" ".join(n_gram)) for n_gram in ngrams(words, self.config.n_grams)
+                }
         if not hashes:
             raise ValueError(
-                f"The evaluation texts of duplicates.decontaminate have no {self.config.n_grams} "
-                "words in a row: give longer ones, or lower n_gram."
+                "The evaluation texts of duplicates.decontaminate are shorter than n_gram="
+                f"{self.config.n_grams} words: give longer texts, or lower n_gram."
             )
         with self.index_folder.open("texts.index.hashes", "wb") as file:
             file.write(np.array(sorted(hashes), np.uint64).tobytes())

@@ -1,10 +1,10 @@
-"""What runs the tasks of a pipeline: processes of this machine, a Slurm cluster, or Ray.
+"""Executors, which run the tasks of a pipeline: on this machine, a Slurm cluster or Ray.
 
     preprocessing.Preparation.executor = @executors.slurm
     executors.slurm.partition = "cpu"
 
-Each is called as `(blocks, tasks, log, workers)` for one pass and returns what `run_tasks` runs: a
-datatrove executor. A task that is complete has a file in LOG/completions, and is not run again.
+An executor is called as `(blocks, tasks, log, workers)` for one pass. It returns a datatrove
+executor for `run_tasks`. A complete task has a file in LOG/completions, and is not run again.
 """
 
 import contextlib
@@ -32,18 +32,18 @@ from datatrove.utils.logging import logger
 from ..settings.system_errors import name_file
 
 _SAFE_PATH = "PYTHONSAFEPATH"  # has the effect of Python's option -P
-_LOOK = 2.0  # seconds between two looks at the tasks of a cluster
+_POLL_SECONDS = 2.0  # interval at which the tasks of a cluster are checked
 
 Blocks = Sequence[PipelineStep]
 
 
 def local(blocks: Blocks, tasks: int, log: str, workers: int | None) -> PipelineExecutor:
-    """Processes of this machine."""
+    """Runs tasks in processes of this machine."""
     return _Local(list(blocks), tasks, workers or cores(), log)
 
 
 def this_process(blocks: Blocks, tasks: int, log: str, workers: int | None) -> PipelineExecutor:
-    """This process, one task after another: for a debugger, and for figures of one core."""
+    """Runs one task after another in this process, for a debugger or to measure a single core."""
     return _ThisProcess(list(blocks), tasks, 1, log)
 
 
@@ -60,13 +60,20 @@ def slurm(
     command: str = "",
     sbatch_args: Mapping[str, Any] | None = None,
 ) -> PipelineExecutor:
-    """Jobs of a Slurm cluster, which share OUT with the machine that this command waits on.
+    """Runs tasks as jobs of a Slurm cluster, whose nodes must share OUT with this machine.
 
     Args:
-      partition, time: of the jobs; `time` is their limit.
-      command: that a job starts with, such as one that activates an environment; "": the one this
-        command runs in.
-      sbatch_args: others of sbatch, by name.
+      blocks: blocks of the pass.
+      tasks: number of tasks.
+      log: folder of the logs.
+      workers: largest number of jobs at a time; None means no limit.
+      partition: partition of the jobs.
+      time: time limit of the jobs.
+      cpus_per_task: number of CPUs of a task.
+      gib_per_cpu: memory of a CPU in GiB.
+      command: command at the start of a job, for example to activate an environment. By default
+        the environment of this process is used.
+      sbatch_args: further arguments of sbatch, by name.
     """
     return SlurmPipelineExecutor(
         list(blocks),
@@ -75,13 +82,13 @@ def slurm(
         partition,
         cpus_per_task=cpus_per_task,
         mem_per_cpu_gb=gib_per_cpu,
-        workers=workers or -1,  # as many as the cluster gives
+        workers=workers or -1,  # no limit
         job_name="pretrax",
         env_command=command or f'export PATH="{os.path.dirname(sys.executable)}:$PATH"',
         sbatch_args=dict(sbatch_args or {}),
         logging_dir=log,
         slurm_logs_folder=os.path.join(log, "slurm"),
-        qos="",  # one of `sbatch_args`, where a cluster has some
+        qos="",  # set it in `sbatch_args` if the cluster needs it
     )
 
 
@@ -94,7 +101,7 @@ def ray(
     cpus_per_task: int = 1,
     gib_per_cpu: int = 2,
 ) -> PipelineExecutor:
-    """Tasks of a Ray cluster that is there (`pip install ray`), whose nodes share OUT."""
+    """Runs tasks on a running Ray cluster (`pip install ray`), whose nodes must share OUT."""
     return RayPipelineExecutor(
         list(blocks),
         tasks,
@@ -106,11 +113,13 @@ def ray(
 
 
 def run_tasks(executor: PipelineExecutor, advance: Callable[[int], None]) -> None:
-    """Runs what is not complete of an executor's tasks, and waits for all.
+    """Runs the tasks of an executor that are not complete yet, and waits for all of them.
 
-    Calls `advance` with numbers of tasks as they are completed, first with that of those that were.
-    Raises what a task raised on this machine, and ValueError for a worker that died, and for jobs
-    that ended before their tasks.
+    Calls `advance` first with the number of tasks that are complete already, and then with the
+    number of newly completed tasks.
+
+    Raises the error of a task on this machine, and ValueError for a worker that died or for jobs
+    that ended before their tasks were complete.
     """
     waiting = executor.get_incomplete_ranks()
     advance(executor.world_size - len(waiting))
@@ -122,22 +131,22 @@ def run_tasks(executor: PipelineExecutor, advance: Callable[[int], None]) -> Non
     with _quiet():
         executor.run()
     while waiting:
-        runs = _is_running(executor)  # first, so that what ends meanwhile counts as complete
+        runs = _is_running(executor)  # before the tasks, so tasks that end now count as complete
         incomplete = executor.get_incomplete_ranks()
         advance(len(waiting) - len(incomplete))
         waiting = incomplete
         if waiting and not runs:
             raise ValueError(
-                f"{len(waiting):,} of {executor.world_size:,} tasks have not come to their end, "
-                f"and nothing runs them any more: see their logs in {executor.logging_dir.path}. "
-                "The same command goes on."
+                f"{len(waiting):,} of {executor.world_size:,} tasks did not finish and are not "
+                f"running any more: see their logs in {executor.logging_dir.path}. The same "
+                "command continues them."
             )
         if waiting:
-            time.sleep(_LOOK)
+            time.sleep(_POLL_SECONDS)
 
 
 def _is_running(executor: PipelineExecutor) -> bool:
-    """Returns whether submitted jobs wait or run; Ray's `run` has waited for its own."""
+    """Returns whether submitted jobs wait or run. Ray's `run` waits for its tasks itself."""
     job = getattr(executor, "job_id", None)
     if job is None:
         return False
@@ -147,11 +156,11 @@ def _is_running(executor: PipelineExecutor) -> bool:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Hides what datatrove writes to stderr; the log of each task is in a file of its own."""
+    """Hides what datatrove writes to stderr. The log of each task is in a separate file."""
     nowhere = open(os.devnull, "w", encoding="utf-8")
     with nowhere, contextlib.redirect_stderr(nowhere):
         yield
-    logger.remove()  # else it writes on to what is closed
+    logger.remove()  # it would write to the closed file otherwise
 
 
 def cores() -> int:
@@ -161,10 +170,10 @@ def cores() -> int:
 
 
 class _Local(LocalPipelineExecutor):
-    """Runs tasks in processes that end when this one does, however it ends.
+    """Runs tasks in worker processes that end when this process ends for any reason.
 
-    datatrove's own goes on after its parent was killed, so that a second start would write the same
-    files beside it, and waits without end for a worker that was killed.
+    datatrove's own executor continues after its parent was killed. A second start would then write
+    the same files at the same time. It also waits forever for a worker that was killed.
     """
 
     def run_ranks(self, ranks: Sequence[int], advance: Callable[[int], None]) -> None:
@@ -182,11 +191,11 @@ class _Local(LocalPipelineExecutor):
             pool.shutdown()
         except BrokenProcessPool:
             raise ValueError(
-                "A worker process was ended from outside, as Linux does where memory is short: the "
-                f"same command goes on; give it fewer --workers. What workers wrote: {errors}."
+                "A worker process was killed, probably since memory ran out: run the same command "
+                f"again with fewer --workers to continue. Output of the workers: {errors}."
             ) from None
         finally:
-            held.close()  # which ends workers in the middle of a task
+            held.close()  # ends workers in the middle of a task
             pool.shutdown(cancel_futures=True)
 
 
@@ -207,7 +216,7 @@ def _start_forkserver(errors: str) -> None:
     """
     os.makedirs(os.path.dirname(errors), exist_ok=True)
     interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    own = os.dup(2)
+    stderr = os.dup(2)
     try:
         with open(errors, "ab") as file, _safe_path():
             os.dup2(file.fileno(), 2)
@@ -220,8 +229,8 @@ def _start_forkserver(errors: str) -> None:
             "worker processes have sockets there: set TMPDIR=/tmp."
         ) from error
     finally:
-        os.dup2(own, 2)
-        os.close(own)
+        os.dup2(stderr, 2)
+        os.close(stderr)
         signal.signal(signal.SIGINT, interrupt)
 
 
@@ -243,7 +252,7 @@ def _safe_path() -> Iterator[None]:
 
 def _begin_worker(alive: Any, errors: str) -> None:
     """Ends a worker when the process that started it closes a pipe, or dies."""
-    with open(errors, "ab") as file:  # the process it is forked from has that of the first pass
+    with open(errors, "ab") as file:  # its parent writes to the file of the first pass
         os.dup2(file.fileno(), 2)
     # datatrove writes the log of each task to a separate file.
     sys.stderr = open(os.devnull, "w", encoding="utf-8")
@@ -263,6 +272,6 @@ def _run_rank(executor: PipelineExecutor, rank: int) -> None:
         name_file(error)
         try:
             pickle.loads(pickle.dumps(error))
-        except Exception:  # as of some clients of buckets, which would end the pool instead
+        except Exception:  # for example errors of bucket clients, which would break the pool
             raise ValueError(f"Task {rank} raised {type(error).__name__}: {error}") from None
         raise

@@ -1,10 +1,10 @@
-"""Steps that judge or mend one document at a time.
+"""Steps that filter or change one document at a time.
 
     preprocessing.Preparation.steps = [@filters.clean, @filters.gopher_quality, @mine/filters.rule]
     mine/filters.rule.function = @my_rules.no_short_lines
 
-Each is a function with settings that returns a `Step`. The rules of C4, Gopher and FineWeb, and the
-replacement of personal data, are datatrove's; words are those of `preprocessing.words`.
+Each is a function with settings that returns a `Step`. The rules of C4, Gopher and FineWeb and the
+replacement of personal data come from datatrove. Words are counted as in `preprocessing.words`.
 """
 
 import functools
@@ -33,19 +33,20 @@ from .blocks import Step
 from .words import WORDS
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ufeff]")
-# Tried at the start of a run alone: at each of its characters, long runs take time in their square.
+# The lookbehind makes it match only at the start of a run of spaces. Without it, the time would
+# grow with the square of the length of a run.
 _LINE_END = re.compile(r"(?<![ \t])[ \t]*(?:\r\n?|\n)")
 _WITH_AT = re.compile(r"(?<!\S)[^\s@]*+@\S*")
 _BLANK_LINES = re.compile(r"\n{4,}")
 
 
 def clean() -> Step:
-    r"""Mends what is no text: control characters, byte order marks, line ends, runs of blank lines.
+    r"""Removes control characters and byte order marks, and cleans line ends and blank lines.
 
-    Line ends become "\n" without spaces before them, more than two blank lines become two, and a
-    text has no blank lines around it. Indentation stays. Drops what is then `empty`.
+    Line ends become "\n" without spaces before them. More than two blank lines become two, and
+    blank lines around the text are removed. Indentation stays. Drops texts that are then `empty`.
     """
-    return Step("clean", lambda folder, dropped: _Mend(cleaned, dropped))
+    return Step("clean", lambda folder, dropped: _Change(cleaned, dropped))
 
 
 def cleaned(text: str, metadata: dict | None = None) -> str:
@@ -61,20 +62,19 @@ def cleaned(text: str, metadata: dict | None = None) -> str:
 def personal_data(*, emails: bool = True, public_ips: bool = True) -> Step:
     """Replaces e-mail addresses by email@example.com, and public IPv4 addresses by 0.0.0.0.
 
-    As FineWeb does (arXiv:2406.17557, section 3.5), with one replacement of each kind.
-
-    IP addresses that are not routed in the internet stay: they tell of nobody.
+    This follows FineWeb (arXiv:2406.17557, section 3.5), with one replacement of each kind. Private
+    IP addresses stay, since they identify nobody.
     """
     replace = functools.partial(
         _without_personal_data,
         PIIFormatter(remove_emails=emails, remove_ips=False, email_replacement="email@example.com"),
         PIIFormatter(remove_emails=False, remove_ips=public_ips, ip_replacement="0.0.0.0"),
     )
-    return Step("personal_data", lambda folder, dropped: _Mend(replace, dropped))
+    return Step("personal_data", lambda folder, dropped: _Change(replace, dropped))
 
 
 def _without_personal_data(emails: PIIFormatter, ips: PIIFormatter, text: str, _: dict) -> str:
-    # An address has an @ and no space; datatrove's pattern takes minutes for 200 kB in base64.
+    # Only words with an @ are searched: datatrove's pattern takes minutes for 200 kB of base64.
     return ips.format(_WITH_AT.sub(lambda word: emails.format(word[0]), text))
 
 
@@ -84,13 +84,13 @@ def with_metadata(*, template: str, share: PositiveShare = 1.0) -> Step:
 
         filters.with_metadata.template = "{url}\n\n"
 
-    With the address of a page before it, models learned from a third less text (Gao et al. 2025,
-    arXiv:2501.01956), if the last tenth of training had none: hence `share`. A document that lacks
-    one of the fields stays as it is.
+    Models learned from a third less text if each page followed its address (Gao et al. 2025,
+    arXiv:2501.01956). The last tenth of their training had no addresses, so `share` can be set
+    below 1. A document that lacks one of the fields is not changed.
 
     Args:
-      template: a text with the names of fields of a record in braces.
-      share: of the documents, drawn by a hash of their text.
+      template: text with the names of fields of a record in braces.
+      share: share of the documents that are changed, drawn by a hash of their text.
 
     Raises ValueError for a template without fields.
     """
@@ -104,7 +104,7 @@ def with_metadata(*, template: str, share: PositiveShare = 1.0) -> Step:
             'in braces, such as "{url}\\n\\n".'
         )
     put = functools.partial(_with_metadata, template, fields, share)
-    return Step("with_metadata", lambda folder, dropped: _Mend(put, dropped))
+    return Step("with_metadata", lambda folder, dropped: _Change(put, dropped))
 
 
 def _with_metadata(
@@ -127,10 +127,12 @@ def _with_metadata(
 def length(*, least: int = 0, most: int | None = None) -> Step:
     """Drops documents below `least` characters, `too_short`, or above `most`, `too_long`.
 
-    Raises ValueError where `least` is above `most`.
+    Raises ValueError if `least` is above `most`.
     """
     if most is not None and least > most:
-        raise ValueError(f"filters.length.least is {least}, more than its most, {most}.")
+        raise ValueError(
+            f"filters.length.least is {least}, expected at most filters.length.most={most}."
+        )
     within = functools.partial(_within, least, most)
     return Step("length", lambda folder, dropped: _Rule(within, dropped))
 
@@ -142,15 +144,16 @@ def _within(least: int, most: int | None, text: str, metadata: dict) -> tuple[bo
 
 
 def rule(*, function: Callable[[str, dict], Any]) -> Step:
-    """Drops what a function of yours does not keep.
+    """Drops documents that your own function does not keep.
 
     Args:
-      function: `(text, metadata) -> bool`, whether to keep it, or `(bool, reason)`. Workers look it
-        up by name, at the top of a module; where that file has changed, the step is done again.
+      function: `(text, metadata) -> bool`, whether to keep the document, or `(bool, reason)`.
+        Workers import it by name, so it must be at the top level of a module. If the file of the
+        module changes, the step is run again.
     """
-    own = as_partial(function).function
-    name = name_of(own).rpartition(".")[2]
-    file = inspect.getsourcefile(own) if inspect.isfunction(own) else None
+    user_function = as_partial(function).function
+    name = name_of(user_function).rpartition(".")[2]
+    file = inspect.getsourcefile(user_function) if inspect.isfunction(user_function) else None
     version = [checksum(file)] if file and os.path.exists(file) else []
     return Step(name, lambda folder, dropped: _Rule(function, dropped), version=version)
 
@@ -168,19 +171,21 @@ def gopher_quality(
     min_stop_words: int = 2,
     stop_words: Sequence[str] | None = None,
 ) -> Step:
-    """Drops what reads unlike prose, by Gopher's rules (Rae et al. 2021, arXiv:2112.11446, A.1.1).
+    """Drops text that is not prose, by Gopher's rules (Rae et al. 2021, arXiv:2112.11446, A.1.1).
 
     A setting of 0 switches its rule off.
 
     Args:
-      min_words, max_words: words of a document.
-      min_mean_word_length, max_mean_word_length: characters of a word, in the mean.
-      max_symbols_per_word: of "#", and of ellipses.
-      max_bullet_lines: share of lines that start with a bullet.
-      max_ellipsis_lines: share of lines that end with an ellipsis.
-      min_words_with_letters: share of words with a letter.
-      min_stop_words: different stop words that a document has at least.
-      stop_words: None: eight of English.
+      min_words: smallest number of words of a document.
+      max_words: largest number of words of a document.
+      min_mean_word_length: smallest mean length of a word, in characters.
+      max_mean_word_length: largest mean length of a word, in characters.
+      max_symbols_per_word: largest number of "#" for each word, and of ellipses.
+      max_bullet_lines: largest share of lines that start with a bullet.
+      max_ellipsis_lines: largest share of lines that end with an ellipsis.
+      min_words_with_letters: smallest share of words with a letter.
+      min_stop_words: smallest number of different stop words in a document.
+      stop_words: list of stop words; None means eight English words.
     """
     return _datatrove(
         "gopher_quality",
@@ -210,14 +215,15 @@ def gopher_repetition(
         *((8, 0.12), (9, 0.11), (10, 0.10)),
     ),
 ) -> Step:
-    """Drops what repeats itself, by Gopher's rules (Rae et al. 2021, arXiv:2112.11446, table A1).
+    """Drops repetitive text, by Gopher's rules (Rae et al. 2021, arXiv:2112.11446, table A1).
 
     Args:
-      duplicate_lines, duplicate_paragraphs: their largest share.
-      duplicate_line_characters, duplicate_paragraph_characters: the largest share of characters in
-        them.
-      top_n_grams: (n, largest share of characters in the most frequent n-gram).
-      duplicate_n_grams: (n, largest share of characters in n-grams that come again).
+      duplicate_lines: largest share of duplicate lines.
+      duplicate_paragraphs: largest share of duplicate paragraphs.
+      duplicate_line_characters: largest share of characters in duplicate lines.
+      duplicate_paragraph_characters: largest share of characters in duplicate paragraphs.
+      top_n_grams: (n, largest share of characters in the most frequent n-gram) for each n.
+      duplicate_n_grams: (n, largest share of characters in repeated n-grams) for each n.
     """
     return _datatrove(
         "gopher_repetition",
@@ -245,16 +251,18 @@ def c4(
 ) -> Step:
     """Drops lines and documents of web pages by C4's rules (Raffel et al. 2020, arXiv:1910.10683).
 
-    The lines that stay lose their indentation. C4's list of bad words is not here.
+    Lines that are kept lose their indentation. C4's list of bad words is not included.
 
     Args:
-      terminal_punctuation: drop lines that do not end a sentence.
-      min_sentences: of a document's remaining lines; -1 asks for none.
-      min_words_per_line: drop shorter lines; -1: none.
-      max_word_length: drop lines with a longer word, in characters; -1: none.
-      citations: remove "[12]" and "[edit]" from lines.
-      lorem_ipsum, curly_bracket: drop documents with these.
-      javascript, policy: drop lines that mention Javascript, cookies or terms of use.
+      terminal_punctuation: whether to drop lines that do not end with a sentence end.
+      min_sentences: smallest number of sentences in the remaining lines; -1 switches it off.
+      min_words_per_line: smallest number of words of a line; -1 switches it off.
+      max_word_length: drop lines with a longer word, in characters; -1 switches it off.
+      citations: whether to remove "[12]" and "[edit]" from lines.
+      lorem_ipsum: whether to drop documents with "lorem ipsum".
+      javascript: whether to drop lines that mention Javascript.
+      curly_bracket: whether to drop documents with a curly bracket.
+      policy: whether to drop lines that mention cookies or terms of use.
     """
     return _datatrove(
         "c4",
@@ -282,11 +290,11 @@ def fineweb_quality(
     """Drops lists and fragments by FineWeb's own rules (Penedo et al. 2024, arXiv:2406.17557, 3.6).
 
     Args:
-      lines_with_punctuation: least share of lines that end a sentence.
-      short_lines: largest share of lines with `short_line_length` characters or fewer.
-      short_line_length: in characters.
-      duplicate_line_characters: largest share of characters in lines that come again.
-      line_ends_per_word: at most.
+      lines_with_punctuation: smallest share of lines that end with a sentence end.
+      short_lines: largest share of lines with at most `short_line_length` characters.
+      short_line_length: length of a short line, in characters.
+      duplicate_line_characters: largest share of characters in repeated lines.
+      line_ends_per_word: largest number of line ends for each word.
     """
     return _datatrove(
         "fineweb_quality",
@@ -300,19 +308,21 @@ def fineweb_quality(
 
 
 def language(*, keep: Sequence[str], confidence: float = 0.65, characters: int = 1_000) -> Step:
-    """Drops documents in none of some languages, as lingua identifies them without a download.
+    """Drops documents in other languages than the listed ones, as identified by lingua.
+
+    Lingua needs no download. Dropped documents are counted by their most likely language, such as
+    `language_fr`, or as `language_unsure`.
 
     Args:
-      keep: ISO 639-1 codes, such as ["en", "de"].
-      confidence: the probability that one of these languages must have; FineWeb's is 0.65.
-      characters: how much of a document is looked at, from its start.
+      keep: ISO 639-1 codes of the languages to keep, such as ["en", "de"].
+      confidence: smallest total probability of these languages; FineWeb's is 0.65.
+      characters: number of characters that are checked, from the start of a document.
 
-    Drops others by the likeliest language, such as `language_fr`, or as `language_unsure`. Raises
-    ValueError for a code that lingua does not know.
+    Raises ValueError for a code that lingua does not know.
     """
-    from lingua import Language  # a hundred megabytes of models, which other steps do without
+    from lingua import Language  # imported here, since it has a hundred megabytes of models
 
-    codes = {one.iso_code_639_1.name.lower() for one in Language.all()}
+    codes = {language.iso_code_639_1.name.lower() for language in Language.all()}
     unknown = [code for code in keep if code not in codes]
     if not keep or isinstance(keep, str) or unknown:
         raise ValueError(
@@ -327,7 +337,7 @@ def language(*, keep: Sequence[str], confidence: float = 0.65, characters: int =
 def _detector() -> Any:
     from lingua import LanguageDetectorBuilder
 
-    # The mode for longer text, of 70 MB.
+    # The mode for longer texts takes 70 MB.
     return LanguageDetectorBuilder.from_all_languages().with_low_accuracy_mode().build()
 
 
@@ -335,8 +345,9 @@ def _is_of_languages(
     keep: Sequence[str], confidence: float, characters: int, text: str, metadata: dict
 ) -> tuple[bool, str]:
     values = _detector().compute_language_confidence_values(text[:characters])
-    share = {one.language.iso_code_639_1.name.lower(): one.value for one in values}
-    # lingua gives equal ones, as all are of a text of numbers, in another order each time.
+    share = {value.language.iso_code_639_1.name.lower(): value.value for value in values}
+    # Lingua returns languages of equal probability in a random order, for example for a text of
+    # numbers. Sorting makes the result repeatable.
     likeliest = max(sorted(share), key=lambda code: share[code])
     kept = sum(share[code] for code in keep) >= confidence
     if not share[likeliest]:
@@ -351,14 +362,16 @@ def _datatrove(name: str, block: type[BaseFilter], **settings: Any) -> Step:
 
 
 class _OwnFilter(BaseFilter):
-    """A filter that leaves the metadata of documents alone: datatrove's adds up any `token_count`,
-    which may be a text."""
+    """A filter that ignores the metadata of documents.
+
+    datatrove's filter sums the metadata `token_count`, which may be a text.
+    """
 
     def update_doc_stats(self, document: Document) -> None: ...
 
 
 class _C4(C4QualityFilter):
-    """datatrove's, which also counts what it changes, and drops what it leaves no line of."""
+    """datatrove's filter. It also counts the texts that it changes, and drops empty texts."""
 
     def filter(self, doc: Document) -> bool | tuple[bool, str]:
         text = doc.text
@@ -371,7 +384,7 @@ class _C4(C4QualityFilter):
 
 
 class _Rule(_OwnFilter):
-    """Drops what a function of text and metadata does not keep."""
+    """Drops the documents that a function of text and metadata does not keep."""
 
     name = "rule"
 
@@ -383,7 +396,7 @@ class _Rule(_OwnFilter):
     def filter(self, doc: Document) -> bool | tuple[bool, str]:
         try:
             outcome = self.function(doc.text, doc.metadata)
-        except Exception as error:  # of any kind: it is a function of the user's
+        except Exception as error:  # any kind of error, since the user wrote the function
             raise ValueError(
                 f"{self.rule} raised {type(error).__name__} for {doc.id}: {error}."
             ) from error
@@ -397,10 +410,10 @@ class _Rule(_OwnFilter):
         return True if kept else (False, reason or "rule")
 
 
-class _Mend(_OwnFilter):
-    """Changes the text of documents, and drops those that have none left."""
+class _Change(_OwnFilter):
+    """Changes the text of documents, and drops documents whose text is then empty."""
 
-    name = "mend"
+    name = "change"
 
     def __init__(self, function: Callable[[str, dict], str], dropped):
         super().__init__(dropped)

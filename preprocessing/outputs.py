@@ -1,4 +1,4 @@
-"""What a preparation leaves: a token store, or documents; each task writes a part of its own.
+"""The outputs of a preparation: a token store, or documents. Each task writes a separate part.
 
 preprocessing.Preparation.output = @outputs.token_store
 outputs.token_store.vocabulary = @vocabularies.trained
@@ -24,38 +24,41 @@ from ..data.token_store_files import STORE, StoreWriter, is_sealed, seal
 from ..settings.run_directory import SENTENCEPIECE_MODEL, TOKENIZER, VOCABULARY
 from .blocks import WriteDocuments, documents_of
 
-WRITTEN = (  # all that outputs write in OUT
+WRITTEN = (  # names of all files and folders that outputs write in OUT
     *("documents", "train", "heldout", "train.blocks", "heldout.blocks"),
     *(STORE, VOCABULARY, SENTENCEPIECE_MODEL, TOKENIZER),
 )
-_BATCH_CHARACTERS = 1 << 20  # tokenized at a time
+_BATCH_CHARACTERS = 1 << 20  # number of characters that are tokenized together
 
 
 class Output(NamedTuple):
-    """What is left of the documents of the last step."""
+    """What is written of the documents of the last step."""
 
     name: str
-    # (its folder, folder of the documents, their tasks) -> None: a vocabulary, before the tasks
+    # (folder of the output, folder of the documents, number of tasks) -> None. Runs before the
+    # tasks, for example to make a vocabulary.
     begin: Callable[[str, str, int], None] | None
-    # (its folder, folder of the documents) -> what each task does
+    # (folder of the output, folder of the documents) -> block of each task
     block: Callable[[str, str], PipelineStep]
-    # (its folder, tasks, what is said of its making) -> None: what comes after
+    # (folder of the output, number of tasks, description) -> None. Runs after the tasks.
     end: Callable[[str, int, Mapping[str, Any]], None]
-    next_command: Callable[[str], str]  # (its folder) -> the command that uses it
+    next_command: Callable[[str], str]  # (folder of the output) -> a command that uses it
 
 
 @checked
 def token_store(*, vocabulary: Callable, heldout_every: AtLeastTwo = 100) -> Output:
-    """Tokens for `--gin_file=corpora/token_store.gin`, their vocabulary, and held-out documents.
+    """Writes a token store for `--gin_file=corpora/token_store.gin`.
+
+    The store has the tokens, their vocabulary and held-out documents.
 
     Args:
-      vocabulary: a factory of `corpora.vocabularies`, which is given a sample of the documents.
-      heldout_every: one document in so many is held out, by a hash of its text, so that it is held
-        out whatever else there is. A task that would have none holds out the document of the
-        smallest hash. If it has a single document, that is held out whole in the last task and
-        trained on in others. Only if there is no other document at all, its end is held out.
+      vocabulary: factory of `corpora.vocabularies`, which gets a sample of the documents.
+      heldout_every: one document in this number is held out. It is chosen by a hash of its text, so
+        the choice does not depend on other documents. A task without such a document holds out the
+        document with the smallest hash. A task with a single document holds it out only if it is
+        the last task with documents. If there is only one document in total, its end is held out.
 
-    Raises ValueError for documents without a token.
+    Raises ValueError if the documents have no tokens.
     """
 
     def begin(out: str, documents: str, tasks: int) -> None:
@@ -82,13 +85,13 @@ def token_store(*, vocabulary: Callable, heldout_every: AtLeastTwo = 100) -> Out
 
 
 def documents() -> Output:
-    """The documents of the last step in OUT/documents, as JSONL: text, id and metadata; zstd."""
+    """Writes the documents to OUT/documents as JSONL.zst, with text, id and metadata."""
     return Output(
         "write",
         None,
         lambda out, documents: WriteDocuments(os.path.join(out, "documents")),
         lambda out, tasks, about: None,
-        lambda out: (  # which makes tokens of them as they are
+        lambda out: (  # tokenizes the documents without further steps
             f"pretrax prepare --files={shlex.quote(f'{out}/documents/*')} "
             f"--out={shlex.quote(out.rstrip('/') + '_tokens')} "
             "--gin.preprocessing.Preparation.steps=[]"
@@ -97,13 +100,13 @@ def documents() -> Output:
 
 
 def heldout_hash(text: str) -> int:
-    """Returns the hash by which documents are held out."""
+    """Returns the hash that decides whether a document is held out."""
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big")
 
 
 def _texts_of_vocabulary(documents: str, tasks: int) -> Iterator[str]:
-    """Yields the texts to train a vocabulary on: of each task its share of a bounded amount."""
+    """Yields the texts to train a vocabulary on: an equal share of a bounded amount per task."""
     for rank in range(tasks):
         texts = (document.text for document in documents_of(documents, rank))
         yield from first_texts(texts, MOST_READ // tasks)
@@ -123,8 +126,8 @@ class _Tokenize(PipelineStep):
 
     def run(self, data, rank: int = 0, world_size: int = 1):
         tokenizer, ids, _ = load_vocabulary(self.out)
-        hashes = [heldout_hash(one.text) for one in documents_of(self.documents, rank)]
-        held_out = {one for one in hashes if one % self.heldout_every == 0}
+        hashes = [heldout_hash(document.text) for document in documents_of(self.documents, rank)]
+        held_out = {value for value in hashes if value % self.heldout_every == 0}
         is_single = len(hashes) == 1
         is_last = is_single and not self._have_documents(range(rank + 1, world_size))
         is_only = is_last and not self._have_documents(range(rank))

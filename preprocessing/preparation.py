@@ -1,4 +1,4 @@
-"""`Preparation`: what becomes of raw text, as a value."""
+"""`Preparation`: the settings that prepare raw text, as a value."""
 
 import dataclasses
 import os
@@ -25,19 +25,19 @@ class Preparation:
     )
     """
 
-    out: NonEmptyText  # the folder for the result and its report
+    out: NonEmptyText  # folder for the result and its report
     source: Callable  # () -> blocks.Source
     steps: Sequence[Callable]  # each () -> blocks.Step, in order
     output: Callable  # () -> outputs.Output
-    executor: Callable  # (blocks, tasks, log, workers) -> what runs them
+    executor: Callable  # (blocks, tasks, log, workers) -> executor that runs them
 
     def __post_init__(self):
-        """Raises ValueError for settings that nothing can be prepared by."""
+        """Raises ValueError for invalid settings."""
         check_fields(self, "preprocessing.Preparation.")
         if "://" in self.out:
             raise ValueError(
-                f"OUT is a folder on a disk that all workers share, got {self.out}: copy the "
-                "finished store to the bucket."
+                f"Got OUT={self.out}, expected a folder on a disk that all workers share: copy the "
+                "finished store to the bucket afterwards."
             )
 
 
@@ -47,35 +47,35 @@ def read_preparation(
     search_paths: Sequence[str] = (),
     trusted: Sequence[str] = (),
 ) -> Preparation:
-    """Returns the preparation of gin files, `DEFAULT` where there are none.
+    """Returns the preparation that gin files describe. Without files it is `DEFAULT`.
 
         read_preparation([], ["FILES = 'raw/*.jsonl'", "OUT = 'stores/mine'"])
 
-    Raises ValueError for settings that are wrong, missing or unused, and, of the modules that they
-    name, without the extra `prepare`.
+    Raises ValueError for settings that are wrong, missing or unused, and for modules that need the
+    extra `prepare` if it is not installed.
     """
     settings = read_settings(Preparation, list(files) or [DEFAULT], bindings, search_paths, trusted)
     names = [field.name for field in dataclasses.fields(Preparation)]
     if missing := [name for name in names if name not in settings]:
         raise ValueError(
-            f"The gin files give no {', no '.join(missing)}: bind "
-            f"preprocessing.Preparation.{missing[0]}, or include {DEFAULT!r} at the head of yours."
+            f"The gin files do not set {', '.join(missing)}: bind "
+            f"preprocessing.Preparation.{missing[0]}, or include {DEFAULT!r} first in your file."
         )
     return Preparation(**settings)
 
 
 def plain_settings(name: str, value: Any) -> dict[str, str]:
-    """Returns all settings within a value by their path, as text; those by default too.
+    """Returns {path: value as text} of all settings within a value, defaults included.
 
     >>> from pretrax.preprocessing import filters
     >>> plain_settings("steps", [Partial(filters.length, least=100)])
     {'steps[0]': "'preprocessing.filters.length'", 'steps[0].least': '100', 'steps[0].most': 'None'}
     """
-    return {path: repr(one) for path, one in flattened(name, value)}
+    return {path: repr(setting) for path, setting in flattened(name, value)}
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Returns in words how settings differ; of a step that is another one, its name alone.
+    """Returns lines that say how settings differ. If a step was replaced, only its name is given.
 
     >>> differences({"steps[0].least": "100"}, {"steps[0].least": "200"})
     ['steps[0].least was 100, is 200']

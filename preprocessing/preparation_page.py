@@ -16,7 +16,7 @@ pre + p, h3 + p { overflow-wrap:anywhere }
 
 
 def page(report: PreparationReport) -> str:
-    """Returns the page as HTML; names, rules and texts are escaped."""
+    """Returns the page as HTML. Names, rules and texts are escaped."""
     records = report.steps[0].taken
     title = f"{report.documents:,} documents of {records:,}"
     figures = [
@@ -47,7 +47,7 @@ def _table(steps: Sequence[StepReport]) -> str:
         ]
         for s in steps
     ]
-    return html.table(["", "in", "out", "left of all", "dropped, by rule"], lines, left=(0, 4))
+    return html.table(["", "in", "out", "share left", "dropped, by rule"], lines, left=(0, 4))
 
 
 def _rules(step: StepReport) -> str:
@@ -59,7 +59,7 @@ def _rules(step: StepReport) -> str:
 
 def _examples(steps: Sequence[StepReport]) -> str:
     cards = "".join(_card(step) for step in steps if step.examples)
-    about = html.soft("The first documents that each rule dropped, from their start.")
+    about = html.soft("The beginning of the first documents that each rule dropped.")
     return f"<h2>What was dropped</h2>\n{about}{cards}" if cards else ""
 
 
@@ -68,6 +68,6 @@ def _card(step: StepReport) -> str:
     for rule, examples in sorted(step.examples.items()):
         dropped = f"{step.dropped.get(rule, 0):,} dropped"
         content += f"<h3>{escape(rule)} <small>{dropped}</small></h3>\n"
-        for one in examples:
-            content += f"{html.soft(one['id'])}<pre>{escape(one['text'])}</pre>\n"
+        for example in examples:
+            content += f"{html.soft(example['id'])}<pre>{escape(example['text'])}</pre>\n"
     return html.folded(escape(step.name), content)

@@ -1,4 +1,4 @@
-"""What a preparation did: report.json, and what of it is printed."""
+"""The report of a preparation: report.json, and the table that is printed."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -10,31 +10,33 @@ from rich.text import Text
 
 from ..settings.atomic_writes import write_bytes, write_json
 
-REPORT = "report.json"  # written last: a folder that holds it is finished
+REPORT = "report.json"  # written last, so it marks a finished folder
 PAGE = "report.html"
-LOG = "prepare.log"  # of all tasks, by datatrove
+LOG = "prepare.log"  # datatrove's logs of all tasks
 
 
 class StepReport(NamedTuple):
-    """What a step did."""
+    """The results of a step."""
 
     name: str
-    taken: int  # documents that went in; of the source records
-    given: int  # documents that came out
-    dropped: Mapping[str, int]  # by rule
-    changed: int | None = None  # documents whose text it changed; None: it changes none
-    tokens: int = 0  # that it wrote
-    unknown: int = 0  # of these, which stand for what the vocabulary does not know
-    examples: Mapping[str, Sequence[Mapping[str, str]]] = {}  # by rule: {"id": …, "text": …}
+    taken: int  # number of documents that went in; for the source, number of records
+    given: int  # number of documents that came out
+    dropped: Mapping[str, int]  # rule -> number of dropped documents
+    changed: int | None = (
+        None  # number of documents with a changed text; None if the step changes no text
+    )
+    tokens: int = 0  # number of tokens that were written
+    unknown: int = 0  # number of these tokens that are unknown to the vocabulary
+    examples: Mapping[str, Sequence[Mapping[str, str]]] = {}  # rule -> [{"id": …, "text": …}]
 
 
 class PreparationReport(NamedTuple):
-    """What a preparation did."""
+    """The results of a preparation."""
 
-    source: str  # in words
+    source: str  # description of the source
     steps: Sequence[StepReport]
     settings: Mapping[str, str]
-    made_of: str  # a fingerprint of settings and source
+    made_of: str  # fingerprint of the settings and the source
 
     @property
     def documents(self) -> int:
@@ -46,8 +48,8 @@ class PreparationReport(NamedTuple):
 
 
 def write(out: str, report: PreparationReport, page: str) -> None:
-    """Writes the page, then the report, which says that the preparation is finished."""
-    # A file's name or a record's id may hold half a surrogate pair.
+    """Writes the page and then the report, which marks the preparation as finished."""
+    # The name of a file or the id of a record may contain half a surrogate pair.
     write_bytes(os.path.join(out, PAGE), page.encode("utf-8", "backslashreplace"))
     steps = [
         {"name": s.name, "in": s.taken, "out": s.given, "dropped": dict(s.dropped)}
@@ -67,14 +69,14 @@ def write(out: str, report: PreparationReport, page: str) -> None:
 
 
 def print_table(console: Console, steps: Sequence[StepReport]) -> None:
-    """Prints a line for each step: what went in, what came out, what was dropped by which rule."""
+    """Prints a line for each step: documents in, documents out, and dropped documents by rule."""
     table = Table("step", "in", "out", "dropped", box=None, header_style="bold")
     for column in table.columns[:3]:
         column.no_wrap = True
     for column in table.columns[1:3]:
         column.justify = "right"
     for step in steps:
-        # a user's names are no markup
+        # names of the user must not be read as markup
         name = Text(step.name)
         dropped = Text(words_of(step))
         table.add_row(name, f"{step.taken:,}", f"{step.given:,}", dropped)
@@ -82,7 +84,7 @@ def print_table(console: Console, steps: Sequence[StepReport]) -> None:
 
 
 def words_of(step: StepReport) -> str:
-    """Returns what a step dropped, changed and did not know, in words.
+    """Returns a text on what a step dropped and changed, and on unknown tokens.
 
     >>> words_of(StepReport("clean", 9, 7, {"empty": 2}, changed=3))
     'empty 2; 3 changed'

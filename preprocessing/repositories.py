@@ -1,7 +1,8 @@
 """Source code by repository: the files of a folder as one document.
 
-A model that is to use a project's other files must see them together in training: DeepSeek-Coder
-(Guo et al. 2024, arXiv:2401.14196, 2.2), StarCoder2 (Lozhkov et al. 2024, arXiv:2402.19173).
+To use the other files of a project, a model must see them together in training. This follows
+DeepSeek-Coder (Guo et al. 2024, arXiv:2401.14196, section 2.2) and StarCoder2 (Lozhkov et al. 2024,
+arXiv:2402.19173).
 """
 
 import ast
@@ -19,17 +20,20 @@ from ..data.reading import LONGEST, Bad, MalformedLine, plain_text
 def repositories_in(
     folders: str | Sequence[str], files: str | Sequence[str]
 ) -> dict[str, tuple[str, ...]]:
-    """Returns the folders that match, in order, with the paths below them of files that do.
+    """Returns {folder: relative paths of its files} of the folders that match, in order.
 
-    Arguments are as of `sources.repositories`. Raises FileNotFoundError for a pattern that no
-    folder matches, and where no folder has such a file.
+    Args:
+      folders: paths or glob patterns of folders.
+      files: patterns of files below each folder.
+
+    Raises FileNotFoundError for a pattern that no folder matches, and if no folder has such a file.
     """
     paths_of: dict[str, tuple[str, ...]] = {}
     for pattern in listed(folders):
         matching = sorted(filter(os.path.isdir, glob.glob(os.path.expanduser(pattern))))
         if not matching:
             raise FileNotFoundError(
-                f"No folder matches {pattern!r}, looked for from {os.getcwd()}."
+                f"No folder matches {pattern!r} in {os.getcwd()}: correct the pattern."
             )
         for folder in matching:
             patterns = [os.path.join(glob.escape(folder), inner) for inner in listed(files)]
@@ -37,14 +41,16 @@ def repositories_in(
             if inside := tuple(os.path.relpath(path, folder) for path in paths):
                 paths_of[folder] = inside
     if not paths_of:
-        raise FileNotFoundError(f"No folder of {folders!r} has files that match {files!r}.")
+        raise FileNotFoundError(
+            f"No folder of {folders!r} has files that match {files!r}: change a pattern."
+        )
     return paths_of
 
 
 def documents(folder: str, paths: Sequence[str], header: str) -> Iterator[Document | Bad]:
-    """Yields the document of these files of a repository, after those that are no text.
+    """Yields files of a repository that are not text, and then a document of all its other files.
 
-    Before each file stands `header`, a text with "{path}" and "{repository}".
+    Each file follows `header`, a text with "{path}" and "{repository}".
     """
     name = os.path.basename(os.path.abspath(folder))
     texts: dict[str, str] = {}
@@ -57,7 +63,7 @@ def documents(folder: str, paths: Sequence[str], header: str) -> Iterator[Docume
         if text.strip():
             texts[path] = text.rstrip() + "\n"
     if sum(map(len, texts.values())) > LONGEST:
-        reason = f"longer than {LONGEST >> 20} MiB in all: give fewer of its files"
+        reason = f"longer than {LONGEST >> 20} MiB in total: give fewer of its files"
         yield Bad(folder, "malformed", reason)
         return
     parts = (header.format(path=path, repository=name) + texts[path] for path in ordered(texts))
@@ -66,15 +72,15 @@ def documents(folder: str, paths: Sequence[str], header: str) -> Iterator[Docume
 
 
 def ordered(texts: Mapping[str, str]) -> list[str]:
-    """Returns the paths of files so that a Python file follows those it imports; else by name.
+    """Returns the paths of files by name, but with each Python file after the files it imports.
 
     >>> ordered({"a.py": "import b", "b.py": "from . import c", "c.py": "", "README.md": "Hello"})
     ['README.md', 'c.py', 'b.py', 'a.py']
 
-    Of files that import each other, the first by name comes last.
+    If files import each other, the first file by name comes last.
     """
     modules = {_module(path): path for path in texts if path.endswith(".py")}
-    # A project may lie in a folder of its repository, such as src/.
+    # A project may be in a subfolder of its repository, such as src/.
     roots = sorted({"", *(name.partition(".")[0] + "." for name in modules if "." in name)})
     by_any_name = {
         name.removeprefix(root): path for root in roots for name, path in modules.items()
@@ -83,9 +89,9 @@ def ordered(texts: Mapping[str, str]) -> list[str]:
     entered = set[str]()
     for first in sorted(texts):
         pending = [(first, iter([first]))]
-        while pending:  # depth first; no recursion, since chains of imports may be long
+        while pending:  # depth first without recursion, since chains of imports may be long
             path, following = pending[-1]
-            other = next((one for one in following if one not in entered), None)
+            other = next((name for name in following if name not in entered), None)
             if other is None:
                 pending.pop()
                 if pending:
@@ -97,7 +103,7 @@ def ordered(texts: Mapping[str, str]) -> list[str]:
 
 
 def _module(path: str) -> str:
-    """Returns the dotted name of a Python file, from the folder of its repository."""
+    """Returns the dotted module name of a Python file in its repository."""
     parts = path.removesuffix(".py").split("/")
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -107,7 +113,7 @@ def _imported(path: str, text: str, modules: Mapping[str, str]) -> list[str]:
     if not path.endswith(".py"):
         return []
     try:
-        with warnings.catch_warnings(action="ignore"):  # of what the code itself gets wrong
+        with warnings.catch_warnings(action="ignore"):  # warnings about the parsed code
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []

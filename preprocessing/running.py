@@ -1,16 +1,16 @@
-"""Runs a preparation: stages one after another, each of tasks, and continues what was begun.
+"""Runs the stages of a preparation one after another, or continues an interrupted preparation.
 
-OUT/prepare.work holds a folder for each stage:
+OUT/prepare.work has a folder for each stage:
 
-    00_read/made_of.json     what the stage and those before it are made of
-            passes/          what the passes of its first step wrote
-            documents/       the documents that are left, a file for each task
-            dropped/01_STEP/ the first documents that each rule dropped
+    00_read/made_of.json     fingerprint of the stage and the stages before it
+            passes/          files that the passes of its first step wrote
+            documents/       documents that are left, a file for each task
+            dropped/01_STEP/ first documents that each rule dropped
             log/PASS/        datatrove's completions/, stats/ and logs/ of each task
 
-A stage is as many steps as one look at the documents allows: a step with passes begins a new one. A
-stage that is made of something else than before is made again, with all that follow. In the end
-OUT/report.json says that the preparation is finished, and OUT/prepare.work goes.
+The steps of a stage need only one pass over the documents. A step with own passes starts a new
+stage. If the fingerprint of a stage has changed, the stage and all later stages are run again. At
+the end OUT/report.json marks the preparation as finished, and OUT/prepare.work is removed.
 """
 
 import collections
@@ -42,40 +42,40 @@ from .outputs import WRITTEN, Output
 from .preparation import Preparation, out_path, plain_settings
 from .preparation_report import LOG, StepReport, words_of
 
-WORK = "prepare.work"  # its name is no other program's: a folder that holds it is ours to write in
+WORK = "prepare.work"  # no other program uses this name, so its folder may be written to
 _MADE_OF = "made_of.json"
-_DOCUMENTS = "documents"  # the folder of what is left, and the pass that writes it
+_DOCUMENTS = "documents"  # folder of the documents that are left, and the pass that writes it
 
-# (what runs, its number of tasks) -> a context that gives `advance(tasks)`
+# (description, number of tasks) -> a context that returns `advance(tasks)`
 Watch = Callable[[str, int], contextlib.AbstractContextManager[Callable[[int], None]]]
 
 
 class Stage(NamedTuple):
-    """Steps whose blocks run one after another on a document."""
+    """Steps whose blocks run on a document one after another."""
 
     folder: str
-    # Those of the first stage follow the source; in others the first has passes.
+    # In the first stage they follow the source. In other stages the first step has passes.
     steps: Sequence[Step]
-    made_of: str  # a fingerprint of its settings and of all before it
+    made_of: str  # fingerprint of the settings of this stage and the stages before it
 
     def path(self, *names: str) -> str:
         return os.path.join(self.folder, *names)
 
     @property
     def passes(self) -> Sequence[Pass]:
-        """Returns the passes of its first step, which write to its folder `passes`."""
+        """Returns the passes of the first step, which write to the folder `passes` of the stage."""
         find = self.steps[0].passes if self.steps else None
         return find(self.path("passes")) if find else ()
 
 
 def parts_of(preparation: Preparation) -> tuple[Source, list[Step], Output]:
-    """Calls the functions of a preparation. Raises ValueError for a result of another kind."""
+    """Returns the results of the functions of a preparation, or raises ValueError for others."""
     for k, step in enumerate(preparation.steps):
         function = as_partial(step).function
         if "text" in (parameters(function) or ()):
             raise ValueError(
-                f"preprocessing.Preparation.steps[{k}] is {name_of(function)}, a function of a "
-                "text: list @filters.rule instead, and set "
+                f"preprocessing.Preparation.steps[{k}] is {name_of(function)}, a function of text, "
+                "expected a function that returns a step: list @filters.rule instead, and set "
                 f"filters.rule.function = @{name_of(function)}."
             )
     return (
@@ -103,42 +103,47 @@ def run(
     workers: int | None,
     watch: Watch,
 ) -> list[StepReport]:
-    """Runs what is not done yet, and returns what each step did. Raises what a task raises."""
+    """Runs what is not done yet, and returns a report of each step. Raises errors of tasks."""
 
-    def run_pass(what: str, blocks: Sequence[PipelineStep], tasks: int, log: str) -> None:
-        with watch(what, tasks) as advance:
+    def run_pass(description: str, blocks: Sequence[PipelineStep], tasks: int, log: str) -> None:
+        with watch(description, tasks) as advance:
             run_tasks(preparation.executor(blocks, tasks, log, workers), advance)
 
     out = out_path(preparation)
     tasks = source.tasks
     reports: list[StepReport] = []
-    documents = ""  # the folder of those of the stage before
+    documents = ""  # folder of the documents of the previous stage
     *stages, last = stages_of(preparation, source, steps, output)
     for stage in stages:
         _begin(stage)
-        # The number of each block of which there is a report, its name and its rule.
+        # Number, name and rule of each block with a report.
         named = [] if documents else [(0, source.name, "malformed")]
         named += [(k, step.name, step.rule) for k, step in enumerate(stage.steps, 1)]
-        # Blocks of one stage may have the same name.
+        # Blocks of a stage may have equal names, so folders have a number too.
         places = [stage.path("dropped", f"{k:02d}_{name}") for k, name, _ in named]
         shown = [Dropped(place, rule) for place, (_, _, rule) in zip(places, named)]
         head = ReadDocuments(documents) if documents else source.block(shown.pop(0))
-        for one in stage.passes:
-            blocks = [head, *one.blocks] if one.tasks is None else one.blocks
-            what = f"{stage.steps[0].name}: {one.name}"
-            run_pass(what, blocks, one.tasks or tasks, stage.path("log", one.name))
-        own = [step.block(stage.path("passes"), one) for step, one in zip(stage.steps, shown)]
+        for stage_pass in stage.passes:
+            blocks = [head, *stage_pass.blocks] if stage_pass.tasks is None else stage_pass.blocks
+            description = f"{stage.steps[0].name}: {stage_pass.name}"
+            pass_log = stage.path("log", stage_pass.name)
+            run_pass(description, blocks, stage_pass.tasks or tasks, pass_log)
+        step_blocks = [
+            step.block(stage.path("passes"), dropped) for step, dropped in zip(stage.steps, shown)
+        ]
         documents = stage.path(_DOCUMENTS)
         log = stage.path("log", _DOCUMENTS)
-        what = ", ".join(name for _, name, _ in named)
-        run_pass(what, [head, *own, WriteDocuments(documents)], tasks, log)
+        description = ", ".join(name for _, name, _ in named)
+        run_pass(description, [head, *step_blocks, WriteDocuments(documents)], tasks, log)
         reports += [
             _report(name, rule, log, tasks, k, place)
             for place, (k, name, rule) in zip(places, named)
         ]
     if not reports[-1].given:
-        words = "; ".join(f"{one.name} dropped {words_of(one)}" for one in reports if one.dropped)
-        raise ValueError(f"No document is left of {source.about}: {words or 'there was none'}.")
+        dropped = "; ".join(f"{r.name} dropped {words_of(r)}" for r in reports if r.dropped)
+        raise ValueError(
+            f"No document is left of {source.about}: {dropped or 'there were no documents'}."
+        )
     _begin(last, lambda: _clear(out))
     if output.begin:
         with watch("vocabulary", 1) as advance:
@@ -152,7 +157,7 @@ def run(
 def stages_of(
     preparation: Preparation, source: Source, steps: Sequence[Step], output: Output
 ) -> list[Stage]:
-    """Returns the stages of a preparation; the last one is the output's, and has no steps.
+    """Returns the stages of a preparation. The last stage is for the output and has no steps.
 
     [[step.name for step in stage.steps] for stage in stages_of(…)]
     # [['clean', 'gopher_quality'], ['exact_duplicates'], ['near_duplicates', 'personal_data'], []]
@@ -180,7 +185,7 @@ def stages_of(
 
 
 def _begin(stage: Stage, clear: Callable[[], None] = lambda: None) -> None:
-    """Makes the folder of a stage, after `clear`, unless there is one that is made of the same."""
+    """Calls `clear` and makes the folder of a stage, unless it exists with this fingerprint."""
     file = os.path.join(stage.folder, _MADE_OF)
     if os.path.exists(file) and read_json(file) == stage.made_of:
         return
@@ -190,7 +195,7 @@ def _begin(stage: Stage, clear: Callable[[], None] = lambda: None) -> None:
 
 
 def _clear(out: str) -> None:
-    """Removes what an output of other settings had begun, and nothing else."""
+    """Removes the files of an output with other settings, and nothing else."""
     for path in (os.path.join(out, name) for name in WRITTEN):
         if os.path.isdir(path):
             shutil.rmtree(path)
@@ -199,12 +204,12 @@ def _clear(out: str) -> None:
 
 
 def finish(out: str) -> None:
-    """Keeps the logs of all tasks in one file, and removes `prepare.work`."""
+    """Saves the logs of all tasks in one file, and removes `prepare.work`."""
     work = os.path.join(out, WORK)
     if not os.path.isdir(work):
         return
     log = os.path.join(out, LOG)
-    if not os.path.exists(log):  # else it was killed below, when some logs had gone
+    if not os.path.exists(log):  # otherwise it was killed below, after some logs were removed
         with open(log + ".tmp", "wb") as whole:
             for path in sorted(pathlib.Path(work).rglob("*.log")):
                 whole.write(path.read_bytes())
@@ -213,7 +218,7 @@ def finish(out: str) -> None:
 
 
 def _report(name: str, rule: str, log: str, tasks: int, block: int, dropped: str) -> StepReport:
-    """Returns what the block of a number did in a pass, as datatrove has counted for each task."""
+    """Returns the report of a block in a pass, from datatrove's counts of each task."""
     totals = collections.Counter[str]()
     for rank in range(tasks):
         stats = read_json(os.path.join(log, "stats", f"{rank:05d}.json"))[block]["stats"]

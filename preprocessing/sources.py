@@ -1,9 +1,9 @@
-"""Where raw text comes from.
+"""Sources of raw text.
 
     preprocessing.Preparation.source = @sources.files
     sources.files.files = "raw/*.jsonl.zst, s3://bucket/more/*.parquet"
 
-A source divides its text into tasks, by its sizes alone.
+A source divides its text into tasks. The division depends only on the sizes of the files.
 """
 
 import functools
@@ -23,15 +23,15 @@ from ..settings.user_modules import import_module
 from .blocks import Dropped, Source
 from .repositories import documents, repositories_in
 
-MOST_TASKS = 512  # near duplicates are found with a file of each task open
+MOST_TASKS = 512  # the search for near duplicates keeps a file of each task open
 
 
 class FileRange(NamedTuple):
-    """A file, or the lines of one that start within a range of its bytes."""
+    """A file, or the lines of a file that start within a range of bytes."""
 
     path: str
     start: int = 0
-    end: int | None = None  # None: to its end
+    end: int | None = None  # None means the end of the file
 
 
 @checked
@@ -42,16 +42,18 @@ def files(
     on_malformed: Literal["error", "skip"] = "error",
     task_bytes: Count = 8 << 20,
 ) -> Source:
-    """Plain text, source code, JSONL, Parquet, Arrow, WARC and WET, each also as .gz or .zst.
+    """Reads plain text, source code, JSONL, Parquet, Arrow, WARC and WET, also as .gz or .zst.
 
     Args:
-      files: paths or glob patterns (`**` for any depth), a list or separated by commas; with a
-        protocol, such as s3://, in a bucket; a folder that Hugging Face's `datasets` saved.
-      text_field: the field or column that holds the text; the others are the document's metadata.
-      on_malformed: "error" ends at the first record that cannot be read, "skip" counts them.
-      task_bytes: of files that one task reads; more where there would be more than 512 tasks.
+      files: paths or glob patterns (`**` for any depth), as a list or separated by commas. With a
+        protocol such as s3:// they are in a bucket. A path may also be a folder that Hugging Face's
+        `datasets` saved.
+      text_field: field or column with the text; other fields are the metadata of the document.
+      on_malformed: "error" stops at the first record that cannot be read; "skip" counts them.
+      task_bytes: number of bytes that a task reads. It is raised if there would be more than 512
+        tasks.
 
-    Raises ValueError and FileNotFoundError for patterns by which no file can be read.
+    Raises ValueError or FileNotFoundError if the patterns match no file that can be read.
     """
     versions = versions_of(find_files(files))
     sizes = {path: size for path, size, _ in versions}
@@ -68,28 +70,33 @@ def repositories(
     on_malformed: Literal["error", "skip"] = "error",
     task_bytes: Count = 8 << 20,
 ) -> Source:
-    """Source code by repository: a folder is a document, of its files one after another.
+    """Reads source code by repository: the files of a folder are one document.
 
-    A Python file follows those it imports, other files are in the order of their names; see
-    `preprocessing.repositories` for the sources followed. A document's metadata are `repository`,
-    the name of the folder, and the number of its `files`.
+    Files are in the order of their names, but a Python file follows the files that it imports. See
+    `preprocessing.repositories` for the papers. The metadata of a document are `repository`, the
+    name of the folder, and the number of its `files`.
 
     Args:
-      folders: paths or glob patterns of folders, such as "repos/*", a list or separated by commas.
-      files: patterns below each folder, likewise; compressed files are unpacked.
-      header: what stands before each file: a text with "{path}" and "{repository}".
-      on_malformed: "error" ends at the first file that is no text, "skip" counts them.
-      task_bytes: of files that one task reads; more where there would be more than 512 tasks.
+      folders: paths or glob patterns of folders, such as "repos/*", as a list or separated by
+        commas.
+      files: patterns of files below each folder, likewise. Compressed files are unpacked.
+      header: text before each file, with "{path}" and "{repository}".
+      on_malformed: "error" stops at the first file that is not text; "skip" counts them.
+      task_bytes: number of bytes that a task reads. It is raised if there would be more than 512
+        tasks.
 
-    Raises ValueError for a header with other names, and FileNotFoundError for a pattern that
-    matches nothing; a folder without such files is left out.
+    Folders without such files are left out.
+
+    Raises:
+      ValueError: for a header with other names.
+      FileNotFoundError: for a pattern that matches nothing.
     """
     try:
         header.format(path="", repository="")
     except (KeyError, IndexError, ValueError) as error:
         raise ValueError(
-            f"sources.repositories.header is {header!r} ({error!r}), expected a text with "
-            '"{path}" and "{repository}" alone in braces.'
+            f"sources.repositories.header is {header!r} ({error!r}), expected a text with no "
+            'fields in braces other than "{path}" and "{repository}".'
         ) from error
     paths_of = repositories_in(folders, files)
     version: list[Any] = [header]
@@ -111,7 +118,7 @@ def _source(
     task_bytes: int,
     noun: str,
 ) -> Source:
-    """Returns the source of files or folders of these sizes, which `read` reads one by one."""
+    """Returns the source of files or folders with these sizes, which `read` reads one by one."""
     shares = shares_of(sizes, task_bytes)
     block = functools.partial(_Read, functools.partial(_documents_of_share, shares, read))
     about = f"{len(sizes):,} {noun}, {sum(sizes.values()) / 1e6:,.1f} MB"
@@ -129,14 +136,14 @@ def _documents_of_share(
 def documents_of_file(
     text_field: str, on_malformed: str, file_range: FileRange
 ) -> Iterator[Document | Bad]:
-    """Yields the documents of a file and its bad records, in order; raises as `_judged`."""
+    """Yields the documents and the bad records of a file in order. Raises what `_judged` raises."""
     lines = (file_range.start, file_range.end)
-    found = (
-        _document(one, text_field) if isinstance(one, RawDocument) else one
-        for one in raw_documents(file_range.path, text_field, byte_range=lines)
-        if isinstance(one, RawDocument) or one.rule != "blank"
+    records = (
+        _document(record, text_field) if isinstance(record, RawDocument) else record
+        for record in raw_documents(file_range.path, text_field, byte_range=lines)
+        if isinstance(record, RawDocument) or record.rule != "blank"
     )
-    return _judged(found, on_malformed, "files")
+    return _judged(records, on_malformed, "files")
 
 
 def _document(record: RawDocument, text_field: str) -> Document:
@@ -145,32 +152,33 @@ def _document(record: RawDocument, text_field: str) -> Document:
     if not isinstance(name, str | int):
         name = f"{record.path}@{record.at}" if fields else record.path
     others = {key: value for key, value in fields.items() if key not in (text_field, "id")}
-    if isinstance(within := others.get("metadata"), dict):  # as datatrove and Dolma write them
-        others = within | {key: value for key, value in others.items() if key != "metadata"}
+    if isinstance(nested := others.get("metadata"), dict):  # as datatrove and Dolma write it
+        others = nested | {key: value for key, value in others.items() if key != "metadata"}
     return Document(record.text, str(name), metadata={"file": record.path, **others})
 
 
 def _documents_of_repository(
     paths_of: Mapping[str, Sequence[str]], header: str, on_malformed: str, folder: FileRange
 ) -> Iterator[Document | Bad]:
-    found = documents(folder.path, paths_of[folder.path], header)
-    return _judged(found, on_malformed, "repositories")
+    records = documents(folder.path, paths_of[folder.path], header)
+    return _judged(records, on_malformed, "repositories")
 
 
 def _judged(
-    found: Iterable[Document | Bad], on_malformed: str = "skip", source: str = ""
+    records: Iterable[Document | Bad], on_malformed: str = "skip", source: str = ""
 ) -> Iterator[Document | Bad]:
-    """Yields documents and bad records, a document without text as a bad one.
+    """Yields documents and bad records. A document without text is yielded as a bad record.
 
-    Raises MalformedLine at the first bad one where `on_malformed`, a setting of `source`, says so.
+    Raises MalformedLine at the first bad record if `on_malformed`, a setting of `source`, is
+    "error".
     """
-    for one in found:
-        if isinstance(one, Bad) and one.rule not in LEFT_OUT and on_malformed == "error":
+    for record in records:
+        if isinstance(record, Bad) and record.rule not in LEFT_OUT and on_malformed == "error":
             skip = f"--gin.sources.{source}.on_malformed=\"'skip'\""
-            raise malformed(one, f"Mend it, or skip such records: {skip}")
-        if isinstance(one, Document) and not one.text.strip():
-            one = Bad(one.id, "empty", "no text")
-        yield one
+            raise malformed(record, f"Fix it, or skip such records: {skip}")
+        if isinstance(record, Document) and not record.text.strip():
+            record = Bad(record.id, "empty", "no text")
+        yield record
 
 
 def seqio_task(
@@ -181,19 +189,21 @@ def seqio_task(
     module: str | None = None,
     data_dir: str | None = None,
 ) -> Source:
-    """The text of a SeqIO task, as it is before it is tokenized.
+    """Reads the text of a SeqIO task before it is tokenized.
 
     Args:
-      name: of the task, one of yours or of `tasks.seqio.tfds_tasks`.
-      module: a module, or a file, that registers the task. A change of it is a change of the
-        text; changes of modules that it imports, and of the task's data, are not noticed.
-      data_dir: where TensorFlow Datasets lie; None: ~/tensorflow_datasets.
+      name: name of the task, your own or from `tasks.seqio.tfds_tasks`.
+      split: split to read.
+      feature: feature with the text.
+      module: module or file that registers the task. If it changes, the text is read again.
+        Changes of modules that it imports and of the task's data are not noticed.
+      data_dir: folder of TensorFlow Datasets; None means ~/tensorflow_datasets.
 
-    Raises ValueError for a mixture, and what the task does not have.
+    Raises ValueError for a mixture, and for a split or feature that the task does not have.
     """
     from ..tasks.seqio.seqio_texts import TaskTexts
 
-    source = _of_tensorflow(TaskTexts(name, split, feature, module, data_dir))
+    source = _tensorflow_source(TaskTexts(name, split, feature, module, data_dir))
     file = import_module(module).__file__ if module else None
     return source._replace(version=[*source.version, checksum(file)]) if file else source
 
@@ -201,20 +211,24 @@ def seqio_task(
 def tensorflow_dataset(
     *, name: str, split: str = "train", feature: str = "text", data_dir: str | None = None
 ) -> Source:
-    """The text of a data set of TensorFlow Datasets that `tfds build` has prepared.
+    """Reads the text of a data set of TensorFlow Datasets that `tfds build` has prepared.
 
     Args:
-      name: such as "wikipedia/20230601.en:1.0.0".
-      data_dir: where it lies; None: ~/tensorflow_datasets.
+      name: name and version, such as "wikipedia/20230601.en:1.0.0".
+      split: split to read.
+      feature: feature with the text.
+      data_dir: folder of TensorFlow Datasets; None means ~/tensorflow_datasets.
 
-    Raises FileNotFoundError where it is not there, ValueError for what it does not have.
+    Raises:
+      FileNotFoundError: if the data set is not prepared.
+      ValueError: for a split or feature that it does not have.
     """
     from ..tasks.seqio.seqio_texts import DatasetTexts
 
-    return _of_tensorflow(DatasetTexts(name, split, feature, data_dir))
+    return _tensorflow_source(DatasetTexts(name, split, feature, data_dir))
 
 
-def _of_tensorflow(texts: Any) -> Source:
+def _tensorflow_source(texts: Any) -> Source:
     tasks = min(texts.shards(), MOST_TASKS)
     about = f"{texts.name}, {texts.split}, of {texts.shards():,} files"
     read = functools.partial(_documents_of_tensorflow, texts, tasks)
@@ -227,7 +241,7 @@ def _documents_of_tensorflow(texts: Any, tasks: int, rank: int) -> Iterator[Docu
 
 
 def shares_of(sizes: Mapping[str, int], share_bytes: int) -> list[list[FileRange]]:
-    """Returns what each task reads: consecutive files, and ranges of long ones of JSONL.
+    """Returns what each task reads: consecutive files, and byte ranges of long JSONL files.
 
     >>> shares_of({"a.txt": 3, "b.txt": 3, "c.jsonl": 12}, 6)
     [[FileRange(path='a.txt', start=0, end=None), FileRange(path='b.txt', start=0, end=None)],
@@ -243,17 +257,17 @@ def shares_of(sizes: Mapping[str, int], share_bytes: int) -> list[list[FileRange
             ranges = [FileRange(path, at, min(at + share_bytes, size)) for at in starts]
         else:
             ranges = [FileRange(path)]
-        for one in ranges:
-            if left <= 0:  # so that all but the last have their bytes
+        for file_range in ranges:
+            if left <= 0:  # all shares but the last are full
                 shares.append([])
                 left = share_bytes
-            shares[-1].append(one)
-            left -= size if one.end is None else one.end - one.start
+            shares[-1].append(file_range)
+            left -= size if file_range.end is None else file_range.end - file_range.start
     return shares
 
 
 class _Read(PipelineStep):
-    """Gives the documents of a task, which `read` yields by its rank, and counts the bad ones."""
+    """Yields the documents of a task, and counts its bad records. `read` takes the task's rank."""
 
     type = "Reader"
     name = "read"
@@ -265,11 +279,11 @@ class _Read(PipelineStep):
 
     def run(self, data=None, rank: int = 0, world_size: int = 1):
         with self.dropped:
-            for one in self.read(rank):
+            for record in self.read(rank):
                 self.stat_update("total")
-                if isinstance(one, Bad):
-                    self.stat_update("dropped", f"dropped_{one.rule}")
-                    self.dropped.note(one.rule, one.place, one.reason, rank)
+                if isinstance(record, Bad):
+                    self.stat_update("dropped", f"dropped_{record.rule}")
+                    self.dropped.note(record.rule, record.place, record.reason, rank)
                     continue
                 self.stat_update("forwarded")
-                yield one
+                yield record

@@ -1,10 +1,10 @@
-"""Words and sentences of a text, without a model of a language."""
+"""Splits a text into words and sentences without a language model."""
 
 import re
 
 from datatrove.utils.word_tokenizers import WordTokenizer
 
-# Kana, Han, Thai, Lao, Khmer, Burmese: scripts without spaces, of which a character is a word.
+# Scripts without spaces: Kana, Han, Thai, Lao, Khmer, Burmese. Each character counts as a word.
 _UNSPACED = (
     "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\u0e00-\u0eff\u1780-\u17ff\u1000-\u109f"
 )
@@ -14,18 +14,18 @@ _SENTENCE_END = re.compile(r"(?<![.!?])[.!?]++[\"'”’)\]]*(?:\s+|$)|[。！�
 
 
 class Words(WordTokenizer):
-    """What stands between spaces, as Gopher's rules count words (arXiv:2112.11446, table A1).
+    """Splits words at spaces, as Gopher's rules count words (arXiv:2112.11446, table A1).
 
     >>> Words().word_tokenize("It's 3.5 km, 東京")
     ["It's", '3.5', 'km,', '東', '京']
 
-    datatrove's own tokenizers of words need spaCy or Stanza and a model for each language, and
+    datatrove's own word tokenizers need spaCy or Stanza and a model for each language. They also
     count punctuation as words.
     """
 
     def __init__(self):
         super().__init__()
-        # Several rules ask for the words of a document.
+        # The words of the last document, since several rules ask for them.
         self._last: tuple[str, list[str]] = ("", [])
 
     def word_tokenize(self, text: str) -> list[str]:

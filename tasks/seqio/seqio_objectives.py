@@ -73,9 +73,8 @@ def builder_of(task: seqio.Task) -> Builder:
         raise ValueError(
             f"The SeqIO task {task.name!r} has {len(ignored)} steps after its text is cut into "
             "rows, besides the objective. They would be lost, because training cuts rows and "
-            "applies the "
-            "objective on the device. Put them before CutToRows and ApplyObjective, or train on "
-            "the task's own features with seqio_corpora.seqio_pairs."
+            "applies the objective on the device. Put them before CutToRows and ApplyObjective, or "
+            "train on the task's own features with seqio_corpora.seqio_pairs."
         )
     return applied[0].build
 

@@ -52,8 +52,7 @@ class TaskTexts(NamedTuple):
                 raise ValueError(
                     f"Task {self.name!r} has {', '.join(dataset.element_spec)}, "
                     f"expected {key!r} with the text: call seqio.preprocessors.tokenize with "
-                    f"copy_pretokenized=True, its "
-                    "default."
+                    "copy_pretokenized=True, its default."
                 )
             yield from _decoded(dataset, key)
 

@@ -2,10 +2,10 @@
 
 For each data set NAME:
 
-    NAME_text              documents as ids, for an objective fused into the training step
-    NAME_unsupervised      the same under T5X's name
-    NAME_span_corruption   T5's objective applied on the host, for SeqIO's own pipelines
-    NAME_ul2               UL2's mixture of denoisers, applied on the host
+    NAME_text              documents as ids; the training step applies the objective.
+    NAME_unsupervised      the same task under T5X's name.
+    NAME_span_corruption   T5's objective, applied on the host by SeqIO.
+    NAME_ul2               UL2's mixture of denoisers, applied on the host by SeqIO.
 
 The mixtures `c4_wikipedia_*` have rates of 9 : 1. `register` does not read data or open network
 connections. `seqio_corpora.seqio_mixture.data_dir` is the folder of the data.

@@ -234,7 +234,7 @@ def test_gin_files_open_with_name_size_and_source(name):
     if name in PRESETS:
         assert "\n# Shape: " in comment and "https://" in comment
     if name in TINY:
-        assert f"\n# Settings: as {known.like}.gin, but for sizes." in comment
+        assert f"\n# Settings: as {known.like}.gin, except for the sizes." in comment
 
 
 @pytest.mark.parametrize("name", KNOWN)

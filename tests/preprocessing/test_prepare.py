@@ -254,7 +254,7 @@ filters.rule.function = @own_rules.keeps
 def test_mistakes_are_named_before_anything_is_read(tmp_path, capsys):
     (tmp_path / "a.txt").write_text("Some text.")
     for flag, words in (
-        ("--gin.OUT='s3://bucket/store'", "OUT is a folder on a disk that all workers share"),
+        ("--gin.OUT='s3://bucket/store'", "OUT=s3://bucket/store"),
         (
             "--gin.preprocessing.Preparation.steps='clean'",
             "steps must be a list of functions, got 'clean'",

@@ -84,7 +84,7 @@ def test_saved_datasets_of_several_splits_and_cached_files(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("{}")
     (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-    with refuses(ValueError, "train"):
+    with refuses(ValueError, tmp_path / "train"):
         find_files(str(tmp_path))
     assert find_files(str(tmp_path / "train")) == [str(tmp_path / "train" / "data-0.arrow")]
     (tmp_path / "dataset_dict.json").unlink()

@@ -75,7 +75,7 @@ def test_each_file_is_read_once_whatever_links_lead_to_it(tmp_path):
 def test_what_is_no_text_is_named(tmp_path):
     write(tmp_path / "one", {"a.py": b"\xff\xfe", "b.py": "x = 1\n"})
     strict = sources.repositories(folders=str(tmp_path / "one"))
-    with refuses(MalformedLine, "one/a.py", "8", "sources.repositories.on_malformed"):
+    with refuses(MalformedLine, "UTF-8", "sources.repositories.on_malformed"):
         read(strict, tmp_path)
     lenient = sources.repositories(folders=str(tmp_path / "one"), on_malformed="skip")
     (one,) = read(lenient, tmp_path)

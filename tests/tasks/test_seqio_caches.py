@@ -133,7 +133,7 @@ def test_a_mixture_from_several_folders_and_a_source(tmp_path):
     names = ["cached_a", "cached_b", "never_cached"]
     seqio.MixtureRegistry.add("cached_mixture", names, default_rate=1)
     seqio.add_global_cache_dirs([str(tmp_path / "one")])  # as a user's module does
-    with refuses(FileNotFoundError, "cached_b", "cache_dirs"):
+    with refuses(FileNotFoundError, "cached_b", tmp_path / "one"):
         corpus_of(tmp_path / "run", "cached_mixture")
     folders = [str(tmp_path / "other")]
     corpus = corpus_of(tmp_path / "run", "cached_mixture", cache_dirs=folders)

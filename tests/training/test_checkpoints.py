@@ -503,9 +503,7 @@ def test_a_full_disk_is_told_in_words(tmp_path, monkeypatch):
         OSError, match="could not be saved in .*No space left.*\n.*Free some space"
     ) as none:
         checkpoints.wait()
-    assert "none" in str(none.value) and str(none.value).endswith(
-        ": it starts from the beginning."
-    )
+    assert "none" in str(none.value) and str(none.value).endswith(": it starts from the beginning.")
     monkeypatch.setattr(checkpoints, "steps", lambda: [4, 8])
     with refuses(OSError, "4", "8"):
         checkpoints.wait()
