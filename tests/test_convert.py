@@ -769,10 +769,10 @@ def in_files(directory, name):
             lambda d: edit_config(d, model_type=["llama"]),
             r"model_type=\['llama'\].*expected one of",
         ),
-        (lambda d: edit_config(d, hidden_act=["silu"]), "another kind than expected.*'list'"),
+        (lambda d: edit_config(d, hidden_act=["silu"]), "of the wrong type.*'list'"),
         (
             lambda d: edit_config(d, rope_parameters=["linear"]),
-            "another kind than expected.*'list'",
+            "of the wrong type.*'list'",
         ),
         (
             lambda d: (d / "config.json").write_text("[" * 10**5),

@@ -385,7 +385,7 @@ def test_what_cannot_be_opened_is_not_set_aside(run_dir, monkeypatch, name):
 
 def test_what_cannot_be_read_for_now_is_not_called_damaged():
     with refuses(ValueError, "3", "runs/a", "503"):
-        with checkpoints.damage_in_words("runs/a", 3):
+        with checkpoints.reading_errors("runs/a", 3):
             raise OSError("503")
 
 
