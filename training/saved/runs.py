@@ -18,7 +18,7 @@ from ..devices.mesh import shardings_of
 from ..run import padded_vocabulary
 from ..run_configuration import read_directory
 from ..state import unboxed
-from .checkpoints import Checkpoints, reading_errors, differences
+from .checkpoints import Checkpoints, differences, reading_errors
 
 
 class SavedModel(NamedTuple):
