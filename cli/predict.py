@@ -2,6 +2,7 @@
 
     pretrax predict --run=runs/quickstart "def open(<extra_id_0>):"
     pretrax predict --run=runs/decoder "import os" --temperature=0.8 --top_p=0.95 --samples=3
+
     pretrax predict --run=runs/fim --prefix="def f(x):" --suffix="    return y"
     pretrax predict --run=runs/bert "The [MASK] is open." --top=10
 

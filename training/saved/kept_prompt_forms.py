@@ -31,7 +31,7 @@ _TOKENS = ("before", "after", "start")  # fields of a form that hold token ids
 
 
 def save_prompt_forms(run_dir: str, forms: Iterable[PromptForm]) -> None:
-    """Keeps the prompt forms that an imported model came with."""
+    """Saves the prompt forms that an imported model came with."""
     write_json(Path(run_dir) / PROMPT_FORMS, [_to_json(form) for form in forms])
 
 
@@ -94,7 +94,7 @@ def read_prompt_record(
 
 
 def misfit(forms: Iterable[PromptForm], ids: TokenIds, model: Model) -> str | None:
-    """Returns why a model cannot be prompted so, in words; None if it can."""
+    """Returns a message if a model cannot be prompted with these forms; None if it can."""
     return next(filter(None, (_misfit(form, ids, model) for form in forms)), None)
 
 
