@@ -52,7 +52,7 @@ def check_steps(steps: Steps | None, done: int, of: int) -> None:
         )
 
 
-def untraced_words(steps: Steps, taken: int) -> str:
+def untraced_message(steps: Steps, taken: int) -> str:
     """Returns a message for a finished run that is asked for a trace."""
     return (
         f"--profile={steps.first}:{steps.last} has no effect, since all {taken} steps are taken: "
