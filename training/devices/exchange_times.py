@@ -10,10 +10,9 @@ from .accelerators import ACCELERATORS
 from .collectives import Collective
 from .topologies import Topology
 
-# Bytes per second through one link in one direction, from "How to scale your model",
-# https://jax-ml.github.io/scaling-book/tpus. The data sheet of v7x,
-# https://cloud.google.com/tpu/docs/tpu7x, gives 1,200 GB/s for six links in both directions, of
-# which a twelfth is one link in one direction.
+# Bytes per second through one link in one direction. Source: "How to scale your model",
+# https://jax-ml.github.io/scaling-book/tpus. The value of v7x is a twelfth of the 1,200 GB/s of its
+# data sheet, which counts six links in both directions (https://cloud.google.com/tpu/docs/tpu7x).
 LINKS = {"TPU v5e": 45e9, "TPU v5p": 90e9, "TPU v6e": 90e9, "TPU v7x": 100e9}
 
 Coordinates = Sequence[Sequence[int]]  # coordinates of each device's chip, in order of the mesh

@@ -27,7 +27,7 @@ class Instruction:
         self.line = line
         found = _INSTRUCTION.match(line)
         self.name, self.shape, self.opcode, operands = found.groups() if found else ("", "", "", "")
-        # The numbers of operands may stand between their names as comments.
+        # Comments between the names may give the numbers of the operands.
         self.operands = [one.rpartition("*/")[2].strip() for one in operands.split(",")]
 
     def find(self, pattern: str | re.Pattern[str]) -> re.Match[str] | None:
