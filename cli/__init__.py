@@ -1,6 +1,6 @@
-"""The verbs of the command `pretrax`: a thin story each, told by the packages below them.
+"""The subcommands of `pretrax`. Each is a thin module on top of the other packages.
 
-`pretrax train`, `python -m pretrax train` and, in a checkout, `python train.py` do the same.
+`pretrax train`, `python -m pretrax train` and, in a checkout, `python train.py` are equivalent.
 """
 
 import importlib
@@ -13,7 +13,7 @@ from ..settings.command_terminal import in_terminal, say, undecoded
 VERBS = {
     "prepare": "clean, filter, deduplicate and tokenize raw text into a token store",
     "train": "train a model on a pre-training objective",
-    "check": "check an objective of your own against the laws",
+    "check": "check your own objective against the laws",
     "show": "show what an objective does to text",
     "predict": "continue, fill in, classify, embed or score text with a trained model",
     "evaluate": "score a run on downstream tasks, or its objective on held-out text",
@@ -24,9 +24,16 @@ VERBS = {
 
 
 def make_parser(verb: str, about: str | None, **settings):
-    """Returns an `argparse.ArgumentParser` whose help has `about` as it is written, with the option
-    of every verb. An option that takes one value is refused if it is given again with another."""
-    import argparse  # here, so that `pretrax --help` does not wait for it
+    """Returns an `argparse.ArgumentParser` with the option that all subcommands share.
+
+    An option with a single value is refused if it is repeated with a different value.
+
+    Args:
+      verb: name of the subcommand.
+      about: text of the help, printed without changes to its lines.
+      **settings: further arguments of `argparse.ArgumentParser`.
+    """
+    import argparse  # not at the top, so that `pretrax --help` does not wait for it
 
     from ..settings.command_line import refuse_repeated_options
 
@@ -37,13 +44,13 @@ def make_parser(verb: str, about: str | None, **settings):
         **settings,
     )
     refuse_repeated_options(parser)
-    where = "show where in the program an error came up"
-    parser.add_argument("--traceback", action="store_true", help=where)
+    traceback = "show where in the program an error occurred"
+    parser.add_argument("--traceback", action="store_true", help=traceback)
     return parser
 
 
 def complete() -> None:
-    """Tells a shell how its line may go on, as `register-python-argcomplete pretrax` asks."""
+    """Prints completions of a shell's line (see `register-python-argcomplete pretrax`)."""
     import argparse
 
     import argcomplete
@@ -52,7 +59,7 @@ def complete() -> None:
     point = int(os.environ["COMP_POINT"])
     _, begun, _, words, _ = argcomplete.split_line(line, point)
     if words[1:] and words[1] in VERBS:
-        os.environ["_ARGCOMPLETE"] = "2"  # the words of the line that are the program
+        os.environ["_ARGCOMPLETE"] = "2"  # number of words of the line that name the program
         run(words[1], [*words[2:], begun])
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("verb", choices=VERBS)
@@ -60,13 +67,13 @@ def complete() -> None:
 
 
 def run(verb: str, argv: Sequence[str] | None = None) -> None:
-    """Imports a verb, and no other, and runs it with these arguments or the program's own."""
+    """Imports a subcommand and runs it with `argv`, or with the program's own arguments."""
     with in_terminal():
         if problem := undecoded(sys.argv[1:] if argv is None else argv) or _without_folder():
             say(f"error: {problem}")
             raise SystemExit(2)
         if os.getcwd() not in sys.path:
-            sys.path.append(os.getcwd())  # for a user's modules that a gin file imports
+            sys.path.append(os.getcwd())  # for users' modules that a gin file imports
         importlib.import_module(f"pretrax.cli.{verb}").main(argv)
 
 

@@ -1,11 +1,11 @@
-"""Checks an objective of your own: runs the laws that every objective keeps, and prints a table.
+"""Checks your own objective: tests the laws that every objective keeps, and prints a table.
 
     pretrax check my_objectives.mine                       a builder: token ids -> objective
-    pretrax check my_objectives.mine noise_density=0.3     with settings, as Python writes them
+    pretrax check my_objectives.mine noise_density=0.3     with settings as Python literals
 
-Small rows of random text go through it, packed rows and mixtures included; nothing is trained. The
-exit status is 1 if a law is broken, and 2 if the objective cannot be checked or needs heads that
-no model has.
+The check uses small rows of random text, including packed rows and mixtures. Nothing is trained.
+The exit status is 1 if a law is broken. It is 2 if the objective cannot be checked, or needs heads
+that no model has.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def built(name: str, settings: Sequence[str]) -> Objective:
-    """The objective that the builder `name` makes of `SPECIMEN`."""
+    """Returns the objective that the builder `name` creates for the token ids `SPECIMEN`."""
     module, _, builder = name.rpartition(".")
     if not module:
         raise ValueError(f"Got {name!r}, expected MODULE.BUILDER, such as my_objectives.mine.")
@@ -81,7 +81,7 @@ def built(name: str, settings: Sequence[str]) -> Objective:
         objective = build(SPECIMEN, **values)
     except ValueError:
         raise
-    except Exception as error:  # of a user's function: any
+    except Exception as error:  # a user's function may raise any error
         raise ValueError(f"{name} could not be built: {raised(error)}") from error
     if not isinstance(objective, Objective):
         raise ValueError(f"{name} gives a {type(objective).__name__}, expected an Objective.")
@@ -103,7 +103,7 @@ def _setting(text: str) -> tuple[str, object]:
 
 
 def print_laws(console: Console, objective: Objective) -> int:
-    """Prints which laws hold, for each member; returns how many are broken that must hold."""
+    """Prints which laws hold for each member; returns the number of broken laws that must hold."""
     names = [escape(m.name) for m in objective.facts.members] or ["this objective"]
     table = Table("law", *names, box=None, highlight=False)
     reasons = []
@@ -117,7 +117,7 @@ def print_laws(console: Console, objective: Objective) -> int:
         count += sum(reason is not None for reason in accepted if name not in USUAL)
         reasons += [f"{name}: {reason}" for reason in dict.fromkeys(accepted) if reason]
         if name in ("lengths never decrease", "features are as planned") and any(accepted):
-            break  # the others would read features that are not there
+            break  # the other laws would read missing features
     console.print(table)
     for line in reasons:
         console.print(line, markup=False, highlight=False, soft_wrap=True)

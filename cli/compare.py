@@ -3,12 +3,12 @@
     pretrax compare masking_rate
     pretrax compare masking_rate --power
     pretrax compare my_comparison.gin --seeds="[0, 1, 2]" --workers=2
-    pretrax compare masking_rate --report       draws the report of what is there again
+    pretrax compare masking_rate --report       writes the report of the existing results again
 
-A comparison is a file of gin_configs/comparisons, or one of yours: a base run, named variants of
-it, seeds, a budget that is equal for all, and eval metrics; or sizes, each on several budgets, and
-the law of their loss. Killed at any moment and started again, the same command goes on; seeds,
-variants and eval metrics that are added run what is missing.
+A comparison is a file of gin_configs/comparisons, or your own file. It names a base run, variants
+of it, seeds, a budget that is equal for all, and eval metrics. Or it names model sizes, each on
+several budgets, to fit the law of their loss. If the command is killed at any moment, start it
+again to continue. If you add seeds, variants or eval metrics, only the missing parts run.
 """
 
 import argparse
@@ -67,16 +67,16 @@ from ..training.reporting.console import print_warning
 from . import make_parser
 
 LOCK = ".lock"  # held by the command that compares
-ENOUGH = 5  # seeds, as most of the comparisons in gin_configs have
+ENOUGH = 5  # number of seeds of most comparisons in gin_configs
 ONE_SEED = (
-    "One seed gives no intervals, and says of no difference whether another seed would give it "
-    "too: give {}. Runs that are there are kept."
+    "One seed gives no intervals, so it does not show whether a difference would hold for another "
+    "seed: give {}. Existing runs are kept."
 )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     options, given = parse(argv)
-    stopped = "\nStopped; the same command goes on from where each run was saved."
+    stopped = "\nStopped; the same command continues each run from its last checkpoint."
     with report_user_errors(options.traceback, stopped), sigterm_as_interrupt():
         succeeded = compare(options, given)
     raise SystemExit(0 if succeeded else 1)
@@ -85,37 +85,37 @@ def main(argv: Sequence[str] | None = None) -> None:
 def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, GinArguments]:
     parser = make_parser("compare", __doc__, allow_abbrev=False)
     names = (
-        "a name of gin_configs/comparisons, or a gin file of yours; with --report, a directory too"
+        "a name in gin_configs/comparisons, or your own gin file; with --report, also a directory"
     )
     name = parser.add_argument("comparison", metavar="NAME", help=names)
     name.completer = lambda **_: named_comparisons()
     workers = (
-        "runs at a time, each on its share of the cores (default: one a core; 1 with accelerators)"
+        "number of runs at a time, each on its share of the cores (default: one for each core; 1 "
+        "with accelerators)"
     )
     parser.add_argument("--workers", type=at_least(1), metavar="N", help=workers)
     pilot = (
-        f"train {SEEDS} seeds, or take those that are complete, and say which eval metrics can "
-        f"tell "
-        "variants apart and how many seeds that takes"
+        f"train {SEEDS} seeds, or use complete ones, and show which eval metrics can distinguish "
+        "variants and how many seeds that needs"
     )
     parser.add_argument("--power", action="store_true", help=pilot)
     least = (
-        "the least difference that is worth knowing, in the unit of its figure, as "
+        "the smallest difference that matters, in the unit of its figure, such as "
         "classify=0.02; repeatable. For --power, and for looks"
     )
     parser.add_argument(
         "--wanted", type=wanted, action="append", default=[], metavar="FIGURE=SIZE", help=least
     )
-    report = "draw the report again, of the results that are there; run nothing"
+    report = "write the report of the existing results again; run nothing"
     parser.add_argument("--report", action="store_true", help=report)
     cluster = parser.add_argument_group("a Slurm cluster", f"needs {install_command('slurm')}")
-    cluster.add_argument("--slurm", action="store_true", help="each run is a job of the cluster")
-    cluster.add_argument("--partition", metavar="NAME", help="of the jobs")
+    cluster.add_argument("--slurm", action="store_true", help="start each run as a job")
+    cluster.add_argument("--partition", metavar="NAME", help="partition of the jobs")
     for name in ("minutes", "cpus", "gpus"):
         default = getattr(JobOptions(), name)
         kind = at_least(0 if name == "gpus" else 1)
-        words = f"of a job (default: {default})"
-        cluster.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=words)
+        about = f"{name} of a job (default: {default})"
+        cluster.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=about)
     add_gin_arguments(parser)
     options, given = parse_with_gin(parser, argv, Comparison, _named(argv))
     if given.files:
@@ -132,12 +132,12 @@ def wanted(text: str) -> tuple[str, float]:
     try:
         return figure, float(size)
     except ValueError:
-        words = f"expected FIGURE=SIZE, such as classify=0.02, got {text!r}"
-        raise argparse.ArgumentTypeError(words) from None
+        message = f"expected FIGURE=SIZE, such as classify=0.02, got {text!r}"
+        raise argparse.ArgumentTypeError(message) from None
 
 
 def _named(argv: Sequence[str] | None) -> list[str]:
-    """Returns the file of the comparison that a command line names, as far as it names one."""
+    """Returns the file of the comparison that a command line names; [] if it names none."""
     for word in sys.argv[1:] if argv is None else argv:
         with contextlib.suppress(ValueError):
             if not word.startswith("-"):
@@ -146,7 +146,7 @@ def _named(argv: Sequence[str] | None) -> list[str]:
 
 
 def compare(options: argparse.Namespace, given: GinArguments) -> bool:
-    """Runs what a comparison lacks, and writes its report; of a pilot, prints what it says.
+    """Runs the missing parts of a comparison and writes its report; a pilot is only printed.
 
     Returns whether every run succeeded.
     """
@@ -217,7 +217,7 @@ def compare(options: argparse.Namespace, given: GinArguments) -> bool:
 
 
 def check_options(options: argparse.Namespace) -> None:
-    """Raises ValueError for options that nothing would read."""
+    """Raises ValueError for options that would have no effect."""
     idle = [
         f"--{name}" for name in ("power", "wanted", "slurm", "workers") if getattr(options, name)
     ]
@@ -246,9 +246,9 @@ def reported(asked: str, settings: Sequence[Sequence[str]]) -> str:
 def run_to_the_last_look(
     comparison: Comparison, trials: Sequence[Trial], run: Callable[[Sequence[Trial]], list[Trial]]
 ) -> tuple[list[Trial], list[Trial]]:
-    """Runs trials up to the first look that decides all that is wanted, and at which none failed.
+    """Runs trials up to the first look without failures that decides all wanted differences.
 
-    Returns the trials up to there, and those that failed.
+    Returns the trials up to that look, and the trials that failed.
     """
     failed: list[Trial] = []
     begun = 0
@@ -268,7 +268,7 @@ def run_missing(
     facts: Mapping[str, VariantFacts],
     trials: Sequence[Trial],
 ) -> list[Trial]:
-    """Runs what trials lack; returns those that failed."""
+    """Runs the missing parts of trials; returns the trials that failed."""
     states = [trial.state for trial in trials]
     missing = [one.trial for one in states if not one.is_complete or one.refusals]
     start, shares = how_to_start(options, directory, facts, max(len(missing), 1))
@@ -285,21 +285,22 @@ def job_options(options: argparse.Namespace) -> JobOptions:
 def how_to_start(
     options: argparse.Namespace, directory: str, facts: Mapping[str, VariantFacts], runs: int
 ) -> tuple[Start, list[list[int]]]:
-    """Returns what starts a run, and the cores of each of those that run at a time."""
+    """Returns the function that starts a run, and the cores of each concurrent run."""
     if options.slurm:
         start = starter(directory, job_options(options))
         return start, [[0]] * (options.workers or runs)  # the cluster's cores
     on_accelerators = any(one.platform != "cpu" for one in facts.values())
-    alone = options.workers is None and on_accelerators  # a run takes all of them
+    alone = options.workers is None and on_accelerators  # a run uses all accelerators
     return start_trial, cores_of_workers(1 if alone else options.workers)
 
 
 def planned(
     console: Console, comparison: Comparison, search_paths: Sequence[str], cores: Sequence[int]
 ) -> dict[str, VariantFacts]:
-    """Returns the facts of each variant, of which a process plans those that are missing.
+    """Returns the facts of each variant. Missing facts are computed by another process.
 
-    It is alone on a worker's cores, so that it can time steps; this process leaves devices alone.
+    That process has a worker's cores to itself, so that it can measure step times. This process
+    does not use any device.
     """
     directory = comparison.directory
     log = Path(comparison.directory) / LOG
@@ -316,30 +317,29 @@ def planned(
 
 
 def print_failed(console: Console, failed: Sequence[Trial]) -> None:
-    """Prints why runs failed, and where all is that they printed."""
+    """Prints why runs failed, and the paths of their logs."""
     for trial in failed:
         failure = failure_of(trial.run.run_dir)
         log = Path(trial.run.run_dir) / LOG
-        words = f"\nFailed: {trial.name}: {failure}\n  (all that it printed: {log})"
-        console.print(words, markup=False)
+        message = f"\nFailed: {trial.name}: {failure}\n  (its full output: {log})"
+        console.print(message, markup=False)
 
 
 def print_end(console: Console, comparison: Comparison, failed: Sequence[Trial]) -> None:
-    """Prints what there is to read, and how to go on."""
+    """Prints where the results are, and how to continue."""
     more = (
-        f"To go on: more seeds ({more_seeds(comparison.seeds)}), variants or eval metrics; only "
-        f"what "
-        "is missing is run."
+        f"To continue: add seeds ({more_seeds(comparison.seeds)}), variants or eval metrics; only "
+        "the missing parts run."
     )
     if comparison.looks:
-        more = ""  # seeds beyond those planned would be looks too
-    again = "The same command runs what failed again." if failed else more
+        more = ""  # seeds beyond the planned seeds would be further looks
+    again = "The same command runs the failed parts again." if failed else more
     holds = f"{comparison.directory} holds report.html, report.md, results.jsonl and runs/."
     console.print(f"\n{holds} {again}", markup=False)
 
 
 def more_seeds(seeds: Sequence[int]) -> str:
-    """Returns the option for more seeds: `ENOUGH` of them, or two more than there are.
+    """Returns the option for more seeds: `ENOUGH` seeds in total, or at least two more.
 
     >>> more_seeds([0, 7]), more_seeds([0, 1, 2, 3, 4])
     ('--seeds="[0, 7, 1, 2, 3]"', '--seeds="[0, 1, 2, 3, 4, 5, 6]"')

@@ -1,16 +1,18 @@
 """Converts models: from Hugging Face or T5X to a run directory, and from a run to Hugging Face.
 
-    pretrax convert --from=hf:t5-v1_1-small --to=runs/t5            a directory of transformers
-    pretrax convert --from=runs/quickstart --to=hf:exported         and back
-    pretrax convert --from=runs/quickstart --to=hf:exported --push=me/quickstart    to the hub too
+    pretrax convert --from=hf:t5-v1_1-small --to=runs/t5            import from transformers
+    pretrax convert --from=runs/quickstart --to=hf:exported         export to transformers
+
+    pretrax convert --from=runs/quickstart --to=hf:exported --push=me/quickstart    and to the hub
+
     pretrax convert --from=t5x:checkpoint_1000000 --to=runs/t5 --model=models/t5_1_1_base.gin
 
 An export of a run has the settings of `generate` and a model card, README.md, with its figures.
 
-An import is a run directory: its config.gin names the model, its vocabulary and its checkpoint lie
-beside it. The last lines printed are commands: one that trains the model on your own text, one that
-applies it. Tokens that an objective needs and the tokenizer lacks are added by --sentinels and
---specials; a model that comes without a tokenizer gets one by --tokenizer:
+An import is a run directory: it has a config.gin that names the model, the vocabulary and a
+checkpoint. The last lines printed are commands that train the model on your own text and apply it.
+--sentinels and --specials add tokens that an objective needs and the tokenizer lacks. --tokenizer
+gives a tokenizer to a model without one:
 
     pretrax convert --from=hf:t5-v1_1-small --to=runs/t5 --sentinels=128 --specials=R,S,X
     pretrax convert --from=t5x:checkpoint_1000000 --to=runs/t5 --tokenizer=spiece.model \\
@@ -69,8 +71,8 @@ UNTIED = (
     "every T5 1.1 and mT5. It loads all weights as they are. Do not set tie_word_embeddings=False, "
     "as the warning proposes: the embeddings of the encoder and the decoder would be random."
 )
-CARD = "README.md"  # of a model, which the Hugging Face hub shows
-# The sources for which an option has a meaning.
+CARD = "README.md"  # the model card, which the Hugging Face hub shows
+# Option -> the sources for which it has a meaning.
 USED_BY: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("tokenizer", "sentinels", "specials"), (HF, T5X)),
     **dict.fromkeys(("model", "unscaled"), (T5X,)),
@@ -207,7 +209,7 @@ def write_run(console: Console, options: argparse.Namespace, imported: Imported)
 
 
 def reported(progress: Progress, arrays: Iterable) -> Iterator[tuple[str, np.ndarray]]:
-    """The same arrays, with progress for each; the last step is to save them."""
+    """Yields the arrays and shows progress for each. The last step is saving them."""
     task = progress.add_task("Reading", total=None)
     for path, array in arrays:
         progress.update(task, advance=1, description=f"Reading {path}")
@@ -243,7 +245,7 @@ def export(console: Console, options: argparse.Namespace) -> None:
         put_back(kept, folder)
         name = family.architecture_of(config)
         notes = [UNTIED] if hugging_face.has_untied_warning(family, config) else []
-        if "corpus" in fields:  # it was trained, and not imported alone
+        if "corpus" in fields:  # the run was trained, not only imported
             shapes = hugging_face.open_source(folder).shapes.values()
             result = read_result(options.source)
             count = sum(map(math.prod, shapes))
@@ -267,7 +269,9 @@ def export(console: Console, options: argparse.Namespace) -> None:
         atomic_writes.write_checksums(folder)
     lines = [f"{target} holds step {run.step} of {options.source} as {name}, {dtype}."]
     if left:
-        lines.append(f"Left out, for transformers has no place for it: {', '.join(sorted(left))}.")
+        lines.append(
+            f"Left out, since transformers has no place for it: {', '.join(sorted(left))}."
+        )
     if left_modes:
         lines.append(f"Modes that an import of it lacks: {', '.join(left_modes)}.")
     lines += [lacking] if lacking else []
@@ -281,7 +285,7 @@ def export(console: Console, options: argparse.Namespace) -> None:
 
 
 def check_direction(layout: str, forms: Sequence[PromptForm]) -> None:
-    """Raises ValueError for a decoder whose classes follow from text that it read both ways."""
+    """Raises ValueError for a decoder that classifies text with bidirectional attention."""
     for form in forms:
         if layout == "decoder" and form.mode in ("classify", "tag") and not form.causal:
             raise ValueError(

@@ -1,15 +1,16 @@
-"""Evaluates a run: downstream tasks by their metrics, held-out text, or what compares objectives.
+"""Evaluates a run: on downstream tasks, on held-out text, or by eval metrics.
 
     pretrax evaluate --run=runs/finetuned --task=python_modules
     pretrax evaluate --run=runs/finetuned --task=my_task --module=my_tasks.py --all_checkpoints
     pretrax evaluate --run=runs/finetuned --labeled=reviews.tsv
+
     pretrax evaluate --run=runs/quickstart --heldout
     pretrax evaluate --run=runs/decoder --heldout --objective=prefix_lm --objective=masked_lm
     pretrax evaluate --run=runs/decoder --eval_metric=bits_per_byte --gin.bits_per_byte.tokens=5000
 
 A task is any SeqIO task or mixture with metrics; `python_modules` and `python_identifiers` come
-with this code. Labeled text is TSV or JSONL with `text` and `label`. Beside each figure stands a
-baseline's: the most frequent answer, or a model that ignores its input. Eval metrics take
+with pretrax. Labeled text is TSV or JSONL with `text` and `label`. Each figure is printed with a
+baseline: the most frequent answer, or a model that ignores its input. Settings of eval metrics are
 --gin.NAME.SETTING=VALUE.
 """
 
@@ -87,23 +88,23 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--task", action="append", default=[], help=task)
     add("--labeled", metavar="FILE", help="TSV or JSONL with the columns `text` and `label`")
     add("--module", action="append", help="module or .py file of tasks; repeatable")
-    add("--data_dir", help="of TensorFlow Datasets")
+    add("--data_dir", help="folder of TensorFlow Datasets")
     caches = "a folder with SeqIO's caches, from which tasks are then read; repeatable"
     add("--cache_dir", action="append", default=[], metavar="DIR", help=caches)
-    add("--split", default="validation", help="of the task that is read (default: validation)")
-    examples = "score N examples: the first of a task, of a file any; default: all"
+    add("--split", default="validation", help="split of the task (default: validation)")
+    examples = "score N examples: the first of a task, a sample of a file; default: all"
     add("--examples", type=at_least(1), metavar="N", help=examples)
-    add("--heldout", action="store_true", help="the objective on held-out text")
+    add("--heldout", action="store_true", help="score the objective on held-out text")
     other = "with --heldout: another objective, such as causal_lm or mlm; repeatable"
     add("--objective", action="append", default=[], metavar="NAME", help=other)
     names = f"one of {', '.join(EVAL_METRICS)}; repeatable"
     add("--eval_metric", action="append", default=[], metavar="NAME", help=names)
-    add("--step", type=int, help="of the checkpoint; default: the latest")
+    add("--step", type=int, help="step of the checkpoint; default: the latest")
     add("--all_checkpoints", action="store_true", help="evaluate every checkpoint of the run")
-    add("--mode", help=f"one of {', '.join(mode_names())}; default: what it was trained for")
+    add("--mode", help=f"one of {', '.join(mode_names())}; default: what the run was trained for")
     beams = "beam search with N beams (default: 1, none)"
     add("--beams", type=at_least(1), default=1, metavar="N", help=beams)
-    longest = "tokens of an answer, at most; default: as the longest target has"
+    longest = "largest number of tokens of an answer; default: that of the longest target"
     add("--max_new", type=at_least(1), metavar="N", help=longest)
     add_device_arguments(parser)
     add_trust_argument(parser)
@@ -173,15 +174,15 @@ def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> No
             keep_answers(options.run, task.name, trained.step, scores)
             for metric, figure in scores.metrics.items():
                 baseline = scores.baseline.get(metric)
-                beside = "" if baseline is None else f"{baseline:.4g}"
+                reference = "" if baseline is None else f"{baseline:.4g}"
                 table.add_row(
-                    escape(task.name), str(trained.step), escape(metric), f"{figure:.4g}", beside
+                    escape(task.name), str(trained.step), escape(metric), f"{figure:.4g}", reference
                 )
     mode = options.mode or mode_of(trained)
     counts = ", ".join(f"{len(task.texts)} examples" for task in tasks)
     guesses = ", ".join(repr(task.guess) for task in tasks)
     source = options.labeled or options.split
-    # Beside the table, which would wrap them at its own width.
+    # The lines are not a part of the table, which would wrap them at its own width.
     say = functools.partial(console.print, markup=False, soft_wrap=True)
     say(f"{options.run}: {mode}, {source}, {counts}")
     console.print(table)

@@ -1,15 +1,17 @@
-"""Plans a training: what a budget is best spent on, or what a run takes.
+"""Plans a training run: the best model size for a budget, or the cost of a run.
 
     pretrax plan --flops=1e21                                     size and tokens for a budget
-    pretrax plan --chips=64 --of=v5p --hours=24                   the same, of chips and hours
-    pretrax plan --gin_file=runs/t5_1_1_base_c4.gin --chips=8 --of=v5e      what a run takes
-    pretrax plan --parameters=175e9 --tokens=300e9                what a size and tokens take
-    pretrax plan --flops=1e14 --law=comparisons/scaling           by a law of your own runs
+    pretrax plan --chips=64 --of=v5p --hours=24                   the same, from chips and hours
+
+    pretrax plan --gin_file=runs/t5_1_1_base_c4.gin --chips=8 --of=v5e      cost of a run
+
+    pretrax plan --parameters=175e9 --tokens=300e9                cost of a size and tokens
+    pretrax plan --flops=1e14 --law=comparisons/scaling           with a law from your own runs
 
 Sizes for a budget follow a scaling law of causal language models on web text (Hoffmann et al. 2022,
-fitted again by Besiroglu et al. 2024), and six FLOPs for each parameter and token; other objectives
-and other text have other laws, which --law takes from a comparison of sizes and budgets. What a run
-takes follows its own shapes.
+fitted again by Besiroglu et al. 2024). They assume six FLOPs for each parameter and token. Other
+objectives and other text have other laws: --law takes the law of a comparison of sizes and budgets.
+The cost of a run follows from its own shapes.
 """
 
 import argparse
@@ -54,18 +56,18 @@ def main(argv: Sequence[str] | None = None) -> None:
 def parser_of_plans() -> argparse.ArgumentParser:
     parser = make_parser("plan", __doc__, allow_abbrev=False)
     add = parser.add_argument_group("a budget").add_argument
-    add("--flops", type=above_zero, metavar="N", help="of the whole training, such as 1e21")
-    add("--hours", type=above_zero, metavar="N", help="of all the chips")
-    measured = "of `pretrax compare scaling`, whose law is taken"
+    add("--flops", type=above_zero, metavar="N", help="FLOPs of the whole run, such as 1e21")
+    add("--hours", type=above_zero, metavar="N", help="hours on all the chips")
+    measured = "directory of `pretrax compare scaling`, whose law is used"
     add("--law", metavar="DIRECTORY", help=measured)
     add = parser.add_argument_group("a size").add_argument
-    add("--parameters", type=above_zero, metavar="N", help="of a model, such as 7e9")
-    add("--tokens", type=above_zero, metavar="N", help="that it is trained on, such as 2e12")
+    add("--parameters", type=above_zero, metavar="N", help="parameters of a model, such as 7e9")
+    add("--tokens", type=above_zero, metavar="N", help="tokens to train on, such as 2e12")
     add = parser.add_argument_group("chips").add_argument
-    add("--chips", type=at_least(1), metavar="N", help="their number (default: 1)")
+    add("--chips", type=at_least(1), metavar="N", help="number of chips (default: 1)")
     kinds = ", ".join(short_names())
-    add("--of", metavar="KIND", help=f"one of {kinds}")
-    share = "share of their peak that a step reaches (default: 0.4)"
+    add("--of", metavar="KIND", help=f"kind of the chips: one of {kinds}")
+    share = "share of the peak FLOP/s that a step reaches (default: 0.4)"
     add("--mfu", type=above_zero, default=0.4, metavar="SHARE", help=share)
     add_gin_arguments(parser)
     return parser
@@ -90,26 +92,26 @@ def mistake_of(
         "--flops": bool(options.flops),
         "--hours": bool(options.hours),
     }
-    asked = [name for name, there in kinds.items() if there]
+    asked = [name for name, is_given in kinds.items() if is_given]
     mistakes = {
         "--chips and --of go together": bool(options.chips) != bool(options.of),
         "--mfu is a share of the peak, 1 at most": options.mfu > 1,
-        "--hours are of chips: give --chips and --of": options.hours and not options.of,
+        "--hours needs chips: give --chips and --of": options.hours and not options.of,
         "--law goes with a budget or a size: a run's cost follows from its shapes": bool(
             options.law and gin_arguments.files
         ),
-        "--mfu is of chips: give --chips and --of": "mfu" in typed and not options.of,
+        "--mfu needs chips: give --chips and --of": "mfu" in typed and not options.of,
         "--gin.NAME=VALUE is a setting of a run: give its --gin_file": bool(
             gin_arguments.bindings and not gin_arguments.files
         ),
         "--parameters and --tokens go together": bool(options.parameters) != bool(options.tokens),
         f"give one of {', '.join(kinds)}, got {' and '.join(asked) or 'none'}": len(asked) != 1,
     }
-    return next((words for words, wrong in mistakes.items() if wrong), None)
+    return next((message for message, is_wrong in mistakes.items() if is_wrong), None)
 
 
 def budget_of(options: argparse.Namespace, chips: Chips | None) -> float:
     if options.flops:
         return options.flops
-    assert chips is not None  # by `mistake_of`
+    assert chips is not None  # `mistake_of` has checked this
     return options.hours * 3600 * chips.flops_per_second

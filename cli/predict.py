@@ -2,16 +2,18 @@
 
     pretrax predict --run=runs/quickstart "def open(<extra_id_0>):"
     pretrax predict --run=runs/decoder "import os" --temperature=0.8 --top_p=0.95 --samples=3
+
     pretrax predict --run=runs/fim --prefix="def f(x):" --suffix="    return y"
     pretrax predict --run=runs/bert "The [MASK] is open." --top=10
+
     pretrax predict --run=runs/decoder --mode=next "import" --top=10
     pretrax predict --run=runs/NAME --file=in.jsonl --out=out.jsonl       restartable
     pretrax predict --run=runs/NAME --score "How likely is this?"
     pretrax predict --run=runs/NAME --score "How likely, given this," --target=" is that?"
     pretrax predict --run=runs/bert --mode=pair "It rains." "Does this follow?"
 
-RUN is the directory of a run, or of a model that `pretrax convert` imported. Without --mode it does
-what the run's objective trained it for, and says what that is.
+RUN is the directory of a run, or of a model that `pretrax convert` imported. The default mode is
+the one that the run's objective trained; the command prints it.
 """
 
 import argparse
@@ -80,31 +82,31 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser(
         "predict", __doc__, usage="%(prog)s --run=RUN [TEXT …] [options]", epilog=f"modes:\n{modes}"
     )
-    parser.add_argument("texts", nargs="*", metavar="TEXT", help="an input each, or a pair")
-    where = "the directory of a run, also in a bucket"
-    parser.add_argument("--run", required=True, metavar="RUN", help=where)
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="one input each, or a pair")
+    about = "the directory of a run, on disk or in a bucket"
+    parser.add_argument("--run", required=True, metavar="RUN", help=about)
     add = add_to_modes = parser.add_argument_group("what to do").add_argument
-    add("--mode", help="one of those below; default: what it was trained for")
+    add("--mode", help="one of the modes below; default: the mode that the run was trained for")
     add("--module", action="append", metavar="M", help="module or .py file of modes; repeatable")
-    add("--prefix", help="what stands before the middle")
-    add("--suffix", help="what stands after it")
-    add("--cursor", metavar="FILE:LINE:COLUMN", help="the middle is here in a file, from 1")
+    add("--prefix", help="text before the middle")
+    add("--suffix", help="text after the middle")
+    add("--cursor", metavar="FILE:LINE:COLUMN", help="position of the middle in a file, from 1")
     add("--denoiser", metavar="R|S|X", help="the mode token before the text (UL2)")
-    guesses = "guesses for each mask or next token, or classes"
+    guesses = "number of guesses for each mask or next token, or of classes"
     add("--top", type=at_least(1), metavar="N", default=5, help=guesses)
-    add("--masks", type=at_least(0), default=0, metavar="N", help="N times [MASK] after each text")
-    add("--steps", type=int, metavar="N", help="of unmasking; default: one for each mask")
+    add("--masks", type=at_least(0), default=0, metavar="N", help="append N [MASK] to each text")
+    add("--steps", type=int, metavar="N", help="unmasking steps; default: one for each mask")
     add(
         "--order",
         default="confidence",
-        help="of unmasking: confidence, margin, entropy, left_to_right, random, mask_predict, "
-        "ancestral or gibbs",
+        help="order of unmasking: confidence, margin, entropy, left_to_right, random, "
+        "mask_predict, ancestral or gibbs",
     )
     add = parser.add_argument_group("many at once").add_argument
-    add("--file", metavar="IN.jsonl", help='a line each: {"text": "…"}')
-    add("--out", metavar="OUT.jsonl", help="where their answers go, line by line")
+    add("--file", metavar="IN.jsonl", help='inputs, one on each line: {"text": "…"}')
+    add("--out", metavar="OUT.jsonl", help="file for the answers, one on each line")
     add = parser.add_argument_group("few-shot prompts").add_argument
-    add("--examples", metavar="EX.jsonl", help="solved examples, a JSON object a line")
+    add("--examples", metavar="EX.jsonl", help="solved examples, a JSON object on each line")
     add("--template", help='such as "Q: {question}\\nA: {answer}"')
     add("--answer", default="answer", help="the template's field that is answered")
     add_decoding_arguments(parser)
@@ -120,7 +122,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def import_modes(argv: Sequence[str] | None) -> None:
-    """Imports the modules of --module, whose modes have options that are parsed afterwards."""
+    """Imports the modules of --module before parsing, since their modes may add options."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--module", action="append", default=[])
     parser.add_argument("--traceback", action="store_true")
@@ -131,19 +133,19 @@ def import_modes(argv: Sequence[str] | None) -> None:
 
 
 def mistake_of(options: argparse.Namespace) -> str | None:
-    """The first thing that is wrong with options of which each is right by itself."""
+    """Returns the first mistake in a combination of options; None if there is none."""
     file = options.file
     out = options.out
     mode = MODES.get(options.mode)
     same = file and out and Path(file).resolve() == Path(out).resolve()
     mistakes = {
-        "--file and --out go together: one is read, the other written": bool(file) != bool(out),
+        "--file and --out go together: the inputs and the answers": bool(file) != bool(out),
         "--examples and --template go together": bool(options.examples) != bool(options.template),
         '--stop="" is in every text: give some words': "" in options.stop,
-        "--out is --file: answers need a file of their own": same,
+        "--out is the same file as --file: answers need another file": same,
         "--own_drafts and --draft exclude each other": options.own_drafts and options.draft,
         f"--mode={options.mode} is not a mode: give --{options.mode}": mode and mode.is_flag,
     }
-    found = [words for words, wrong in mistakes.items() if wrong]
-    found += filter(None, (one.mistake(options) for one in MODES.values()))
-    return next(iter(found), None)
+    messages = [message for message, is_wrong in mistakes.items() if is_wrong]
+    messages += filter(None, (mode.mistake(options) for mode in MODES.values()))
+    return next(iter(messages), None)

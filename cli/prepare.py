@@ -4,9 +4,9 @@
     pretrax prepare --gin_file=preprocessing/fineweb.gin --files='crawl/*.warc.gz' \\
         --out=stores/web
 
-The steps are those of gin_configs/preprocessing/default.gin, or of a gin file of yours. OUT then
-holds the store, report.json and report.html: what each step took, dropped by which rule, and
-examples of it. Killed at any moment and started again, the same command goes on.
+The steps are in gin_configs/preprocessing/default.gin, or in your own gin file. OUT then has the
+store, report.json and report.html. The report shows how many documents each step read, how many
+each rule dropped, and examples. If the command is killed at any moment, start it again to continue.
 """
 
 import contextlib
@@ -38,13 +38,13 @@ LOCK = ".lock"  # held by the command that prepares
 def main(argv: Sequence[str] | None = None) -> None:
     parser = make_parser("prepare", __doc__, allow_abbrev=False)
     workers = (
-        "tasks at a time, on which the result does not depend (default: one a core, or as many as "
-        "a cluster gives)"
+        "number of tasks at a time, which does not change the result (default: one for each core, "
+        "or what a cluster provides)"
     )
     parser.add_argument("--workers", type=at_least(1), metavar="N", help=workers)
     add_gin_arguments(parser, default=DEFAULT)
     options, gin_arguments = parse_with_gin(parser, argv, Preparation, [DEFAULT])
-    stopped = "\nStopped; the same command goes on after the tasks that are complete."
+    stopped = "\nStopped; the same command continues after the complete tasks."
     with report_user_errors(options.traceback, stopped):
         preparation = read_preparation(*gin_arguments)
         held = out_path(preparation, LOCK)
@@ -53,8 +53,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def prepare(preparation: Preparation, workers: int | None) -> None:
-    """Prepares text, or says that it is prepared already, and prints what was done."""
-    # Here: datatrove, which --help does without.
+    """Prepares text and prints a summary, unless the text is prepared already."""
+    # These modules import datatrove, which --help does not need.
     from ..preprocessing import preparation_page, preparation_report, running
 
     console = PrintableConsole(highlight=False)
@@ -89,8 +89,7 @@ def prepare(preparation: Preparation, workers: int | None) -> None:
 
 
 def check_unchanged(out: str, before: Any, settings: dict[str, str], made_of: str) -> None:
-    """Raises ValueError where a folder holds what was prepared of other text, or by other
-    settings."""
+    """Raises ValueError if a folder was prepared from other text or with other settings."""
     # Other programs write reports too.
     if not isinstance(before, dict) or not {"made_of", "settings"} <= before.keys():
         raise ValueError(f"{out} holds a report.json of something else: give OUT a new folder.")
@@ -100,13 +99,13 @@ def check_unchanged(out: str, before: Any, settings: dict[str, str], made_of: st
         "files of the source or of a step have changed"
     ]
     raise ValueError(
-        f"{out} is prepared already, otherwise: {'; '.join(changed)}. Give another OUT, or delete "
-        "it."
+        f"{out} was prepared with other settings: {'; '.join(changed)}. Give another OUT, or "
+        "delete it."
     )
 
 
 def check_is_own(out: str) -> None:
-    """Raises ValueError for a folder that holds other files than those of a preparation."""
+    """Raises ValueError for a folder with files that do not belong to a preparation."""
     from ..preprocessing.running import WORK
 
     others = [name for name in os.listdir(out) if name != LOCK]
@@ -116,7 +115,7 @@ def check_is_own(out: str) -> None:
 
 @contextlib.contextmanager
 def progress_of(console: Console, what: str, tasks: int) -> Iterator[Callable[[int], None]]:
-    """Shows how far a pass is by a bar, or that it began by a line where the output is a log."""
+    """Shows the progress of a pass as a bar. If the output is a log, prints a line at its start."""
     is_log = not console.is_terminal
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     bar = Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=is_log)

@@ -1,18 +1,21 @@
-"""Shows what an objective does to text: what a model is given, what it predicts, who sees whom.
+"""Shows what an objective does to text: inputs, targets and attention masks.
 
-    pretrax show                                               span corruption, on a short text
+    pretrax show                                               span corruption of a short text
     pretrax show --objective=ul2 --text="To be, or not to be"  every member of a mixture
+
     pretrax show --text="The quick brown fox jumps." --hide="quick brown,jumps"    what to hide
     pretrax show --vocabulary=words --text="The cat sat"       word by word
-    pretrax show --objective=masked_lm --html=masked_lm.html   a page, with statistics
+
+    pretrax show --objective=masked_lm --html=masked_lm.html   a page with statistics
     pretrax show --list                                        all objectives
-    pretrax show --all --out=objectives_pages                  a page of each
-    pretrax show --objective=my_objectives.mine                an objective of your own
-    pretrax show --gin_file=my_run.gin                         the objective of a run to come
+    pretrax show --all --out=objectives_pages                  a page for each objective
+
+    pretrax show --objective=my_objectives.mine                your own objective
+    pretrax show --gin_file=my_run.gin                         the objective of a gin file
     pretrax show --run=runs/quickstart                         a run's objective and vocabulary
 
-Nothing is downloaded. Text and vocabulary are those of the corpus that a gin file names. Without a
-corpus, --run or --vocabulary, a vocabulary is learned from Python's own library and kept in
+Nothing is downloaded. Text and vocabulary come from the corpus that a gin file names. Without a
+corpus, --run or --vocabulary, a vocabulary is trained on Python's standard library and kept in
 runs/show.
 """
 
@@ -70,7 +73,7 @@ WIDTH = 136  # characters of a line in a file
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Programs are many and run once: they are compiled quickly, and kept for the next time."""
+    """Runs the command. Its many programs run once, so they are compiled without optimization."""
     jax.config.update("jax_disable_most_optimizations", True)
     keep_compiled()
     run(sys.argv[1:] if argv is None else argv)
@@ -115,13 +118,13 @@ def show(
 def show_all(
     console: Console, options: argparse.Namespace, gin_arguments: GinArguments, command: str
 ) -> None:
-    """Writes a page of each objective into --out, and one that lists them."""
+    """Writes a page for each objective into --out, and a page that lists them."""
     text = open_text(console, options, gin_arguments, choose(options, gin_arguments))
     text = text._replace(stream=functools.lru_cache(maxsize=1)(text.stream))
     pages: dict[str, str] = {}
     refused: dict[str, str] = {}
     index = os.path.join(options.out, "index.html")
-    console.print(f"Writing {index}, and a page of each objective beside it", markup=False)
+    console.print(f"Writing {index}, and a page for each objective next to it", markup=False)
     began = time.monotonic()
     for done, name in enumerate(CATALOG):
         one = argparse.Namespace(**{**vars(options), "objective": name, "html": f"{name}.html"})
@@ -201,10 +204,10 @@ def to_train(
     layout: str,
     text: SampleText,
 ) -> str:
-    """Returns the options of `pretrax train` for what was shown, "" if no run of it is known.
+    """Returns the options of `pretrax train` for the shown objective; "" if no run is known.
 
-    They are the user's own files if these name a model, and else a small run: the objective's own,
-    or the run of the layout that was asked for.
+    If the user's own files name a model, the options name these files. Otherwise they name a small
+    run: the objective's own run, or the run of the requested layout.
     """
     if options.objective and not choice.entry:
         return ""
@@ -230,17 +233,17 @@ def to_train(
 
 
 def read_command_line(argv: Sequence[str]) -> tuple[argparse.Namespace, GinArguments]:
-    """The options, and the gin files and bindings."""
+    """Returns the options of a command line, and its gin files and bindings."""
     parser = make_parser(
         "show", __doc__, usage="%(prog)s [--objective=NAME] [options]", allow_abbrev=False
     )
     add = parser.add_argument
     name = f"one of --list, a short name (mlm), or MODULE.BUILDER (default: {DEFAULT})"
     add("--objective", metavar="NAME", help=name).completer = lambda **_: list(CATALOG)
-    add("--text", action="append", help="a document of the row; a blank line begins another")
+    add("--text", action="append", help="a document of the row; a blank line begins another one")
     add("--file", metavar="PATH", help="a text file, as one document")
-    pieces = "what to hide of the text, in place of what is drawn: pieces of it, between commas, "
-    pieces += "each the first after the one before"
+    pieces = "pieces of the text to hide instead of random ones, separated by commas; each piece "
+    pieces += "is searched after the previous one"
     add("--hide", action="append", default=[], metavar="PIECES", help=pieces)
     add("--task", metavar="NAME", help="a SeqIO task or mixture: its first held-out document")
     add("--module", action="append", help="a module, or a .py file, of the task; repeatable")
@@ -249,14 +252,19 @@ def read_command_line(argv: Sequence[str]) -> tuple[argparse.Namespace, GinArgum
     vocabulary = "'bytes', 'words' (those of the text), a SentencePiece .model or a tokenizer.json"
     add("--vocabulary", metavar="PATH", help=vocabulary)
     add("--layout", choices=list(LAYOUTS), help="default: the one that suits the objective")
-    length = "slots of the encoder or the single stack, which the text may take (default: the "
-    length += f"sequence_lengths of the gin files, else {LENGTH})"
+    length = "number of slots of the encoder or the single stack for the text (default: the "
+    length += f"sequence_lengths of the gin files, otherwise {LENGTH})"
     add("--length", type=at_least(1), metavar="SLOTS", help=length)
-    add("--rows", type=at_least(1), metavar="N", help="examples of each (default: 1, on a page 3)")
-    add("--seed", type=int, default=0, help="of the noise (default: 0)")
+    add(
+        "--rows",
+        type=at_least(1),
+        metavar="N",
+        help="number of examples (default: 1, or 3 on a page)",
+    )
+    add("--seed", type=int, default=0, help="seed of the noise (default: 0)")
     add("--html", metavar="FILE", help="write a page with examples and statistics")
-    add("--list", action="store_true", help="a table of all objectives")
-    add("--all", action="store_true", help="a page of each objective, into the folder --out")
+    add("--list", action="store_true", help="print a table of all objectives")
+    add("--all", action="store_true", help="write a page for each objective into the folder --out")
     add("--out", metavar="DIR", help="with --all: the folder, in which index.html lists the pages")
     add_gin_arguments(parser)
     options, gin_arguments = parse_with_gin(parser, argv, Run)
@@ -271,30 +279,33 @@ def read_command_line(argv: Sequence[str]) -> tuple[argparse.Namespace, GinArgum
 
 
 def choose(options: argparse.Namespace, gin_arguments: GinArguments) -> Choice:
-    """What --objective names, else what the gin files bind, else the run's, else span
-    corruption."""
+    """Returns the objective to show.
+
+    It is the first of these that is given: --objective, the objective of the gin files, the
+    objective of --run. Otherwise it is span corruption.
+    """
     name = options.objective
     files = list(gin_arguments.files)
     lines = list(gin_arguments.bindings)
     if name is None and not files and options.task and _has_objectives(options):
         files = ["corpora/seqio_objectives.gin"]
-    if options.task and files:  # what a run of SeqIO's tasks asks for
+    if options.task and files:  # macros that a run of a SeqIO task requires
         lines.insert(0, f"MIXTURE_OR_TASK_NAME = {options.task!r}")
     if options.module and files:
         lines.insert(0, f"MODULE = {options.module!r}")
     if name is None and not files and options.run and run_directory.is_run(options.run):
-        read_directory(options.run, gin_arguments.trusted)  # which says what is wrong with it
+        read_directory(options.run, gin_arguments.trusted)  # raises an error if it is not valid
         files = [os.path.join(options.run, run_directory.CONFIG)]
     elif name is None and not files:
         name = DEFAULT
     describes_run = bool(files)
-    if name and "." in name:  # MODULE.BUILDER, of the user's own
+    if name and "." in name:  # MODULE.BUILDER of the user
         module = name.rpartition(".")[0]
         lines = [f"import {module}", f"training.Run.objective = @{name}", *lines]
         name = None
     elif name:
         name = find(name)
-        # The objective's file may set what only a model like that of its small run has.
+        # The objective's file may set parameters that only the model of its small run has.
         files = [*(files or [f"runs/{run_of(name)}.gin"]), f"objectives/{name}.gin"]
     fields = read_fields(files, lines, gin_arguments.search_paths, gin_arguments.trusted)
     if "objective" not in fields:
@@ -337,9 +348,9 @@ def _text_of_corpus(corpus: Callable, length: int) -> SampleText:
 
 
 def _row_length(gin_arguments: GinArguments, choice: Choice) -> int:
-    """Returns the slots of the first stack of the run that gin files describe, else `LENGTH`.
+    """Returns the number of slots of the first stack of the gin files' run, or `LENGTH`.
 
-    A run with several shapes of rows has the longest.
+    If the run has several shapes of rows, the longest one counts.
     """
     if not gin_arguments.files or not choice.sequence_lengths:
         return LENGTH
@@ -348,7 +359,7 @@ def _row_length(gin_arguments: GinArguments, choice: Choice) -> int:
 
 
 def unused(options: argparse.Namespace, gin_arguments: GinArguments, choice: Choice) -> list[str]:
-    """Returns what the gin files bind, and the picture does not show, in sentences."""
+    """Returns sentences about settings of the gin files that the picture does not show."""
     sentences: list[str] = []
     if not gin_arguments.files:
         return sentences

@@ -2,10 +2,10 @@
 
     pretrax train                                                  the quickstart, on any laptop
     pretrax train --gin_file=runs/own_text.gin --files='data/*.txt'
-    pretrax train --gin_file=runs/ul2_20b_c4.gin --compile=v5p:4x4x8       its step, for that slice
+    pretrax train --gin_file=runs/ul2_20b_c4.gin --compile=v5p:4x4x8       compile its step only
 
-A run directory holds everything that a run leaves. The same command started again continues from
-the last checkpoint, or says that the run is finished.
+A run directory holds all results of a run. Start the same command again to continue from the last
+checkpoint. If the run is finished, the command says so.
 """
 
 import sys
@@ -29,9 +29,9 @@ QUICKSTART = "runs/quickstart.gin"
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = make_parser("train", __doc__, allow_abbrev=False)
-    words = f"train nothing: compile the step for devices that are elsewhere, such as {EXAMPLE}"
+    about = f"only compile the step, for devices that need not exist here, such as {EXAMPLE}"
     add = parser.add_mutually_exclusive_group().add_argument
-    add("--compile", metavar="TOPOLOGY", help=words)
+    add("--compile", metavar="TOPOLOGY", help=about)
     add("--profile", metavar="FIRST:LAST", help="trace these steps for TensorBoard")
     add_gin_arguments(parser, default=QUICKSTART)
     options, gin_arguments = parse_with_gin(parser, argv, Run, files=[QUICKSTART])

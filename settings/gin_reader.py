@@ -557,8 +557,8 @@ class GinReader:
                 return f"The value in use is set by --gin.{scoped}.{name}=VALUE."
         if later is not None:
             return (
-                f"{later.at} replaces its function or macro: remove the binding, or set it for the "
-                "replacement."
+                f"Its function or macro is replaced by {later.at}: remove the binding, or set it "
+                "for the replacement."
             )
         if function is None:
             names = ", ".join(sorted(k[2] for k in self._used if k[1] is None)) or "none"

@@ -143,7 +143,7 @@ def assert_equal(got, expected):
 def test_there_and_back_are_the_same_bits(make, family, tmp_path, capsys):
     params = imported(tmp_path, make())
     said = capsys.readouterr().out
-    assert "No tokenizer came with it" in said and "--tokenizer=FILE" in said
+    assert "The model came without a tokenizer" in said and "--tokenizer=FILE" in said
     found = open_run(str(tmp_path / "run"))
     assert found.step == 0 and found.model.vocab_size == make().vocab_size
     if make().config.scan_layers:
@@ -769,10 +769,10 @@ def in_files(directory, name):
             lambda d: edit_config(d, model_type=["llama"]),
             r"model_type=\['llama'\].*expected one of",
         ),
-        (lambda d: edit_config(d, hidden_act=["silu"]), "another kind than expected.*'list'"),
+        (lambda d: edit_config(d, hidden_act=["silu"]), "of the wrong type.*'list'"),
         (
             lambda d: edit_config(d, rope_parameters=["linear"]),
-            "another kind than expected.*'list'",
+            "of the wrong type.*'list'",
         ),
         (
             lambda d: (d / "config.json").write_text("[" * 10**5),

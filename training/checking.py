@@ -1,6 +1,6 @@
-"""Checks of a user's objective or model, once before a run starts.
+"""Checks users' own objectives and models before a run starts.
 
-This package's own are checked by its tests.
+The objectives and models of this package are checked by its tests.
 """
 
 import warnings
@@ -17,15 +17,15 @@ from ..objectives.losses import predicting_stack
 from .router_terms import router_terms
 from .step import Recipe, arranged
 
-PROBES = 8  # slots of a stack whose inputs are changed
-MOST_PARAMETERS = 2 * 10**8  # of a model that is run for the checks
+PROBES = 8  # number of slots of a stack whose inputs are changed
+MOST_PARAMETERS = 2 * 10**8  # size of the largest model that is run for the checks
 
 
 def check_own(recipe: Recipe) -> None:
-    """Checks the objective and the model of a run, unless they are this package's.
+    """Checks the objective and the model of a run, unless they are from this package.
 
-    Raises ValueError for features, losses or shapes that would train wrongly without an error, and
-    for outputs that depend on inputs outside of their key intervals.
+    Raises ValueError for features, losses or shapes that would silently train wrongly, and for
+    outputs that depend on inputs outside their key intervals.
     """
     own_objective = is_own(recipe.objective)
     own_model = not (getattr(recipe.model.apply, "__module__", "") or "").startswith("pretrax.")
@@ -39,7 +39,7 @@ def check_own(recipe: Recipe) -> None:
 
 
 def example_batch(recipe: Recipe, group: RowGroup) -> dict:
-    """Returns a batch of two rows of random text, of three documents where rows may hold them."""
+    """Returns a batch of two rows of random text, each with three documents if that is possible."""
     raw = min(group.raw_lengths)
     several = group.max_documents > 1 and raw >= 6
     lengths = [raw // 4, raw // 6, raw // 4] if several else [raw]
@@ -54,8 +54,10 @@ def example_batch(recipe: Recipe, group: RowGroup) -> dict:
 
 
 def check_terms(recipe: Recipe, batch: dict) -> None:
-    """Raises ValueError where the model's outputs and the loss do not match, or the loss has a term
-    of a name that the model's routers have; nothing is run."""
+    """Raises ValueError if the model's outputs and the loss do not match.
+
+    Also raises ValueError if a term of the loss has the name of a router's term. Nothing is run.
+    """
 
     def terms(batch):
         params = nn.unbox(recipe.model.init(jax.random.key(0), batch))
@@ -70,28 +72,29 @@ def check_terms(recipe: Recipe, batch: dict) -> None:
     if top.shape[:2] != (rows, slots):
         raise ValueError(
             f"The model's hidden['top'] is of shape {list(top.shape)}, expected "
-            f"[{rows}, {slots}, …]: one state for each slot of the {stack}."
+            f"[{rows}, {slots}, …]: return one state for each slot of the {stack}."
         )
     check_shapes(losses, rows)
     for name in losses.keys() & router_losses.keys():
         raise ValueError(
-            f"The objective's loss has a term {name!r}, and so have the routers of the model's "
-            "experts, which would replace it: give the objective's another name."
+            f"The objective's loss has a term {name!r}, which the routers of the model's experts "
+            "have too and would replace: give the objective's term another name."
         )
 
 
 def check_leaks(recipe: Recipe, batch: dict) -> None:
-    """Raises ValueError where an output depends on an input outside of its key interval.
+    """Raises ValueError if an output depends on an input outside its key interval.
 
-    Inputs are changed one at a time: only outputs whose key intervals include that slot may change.
+    Inputs are changed one at a time. Only outputs whose key intervals include the changed slot may
+    change.
     """
     model = recipe.model
     shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), batch))
     size = sum(x.size for x in jax.tree.leaves(shapes))
     if size > MOST_PARAMETERS:
         warnings.warn(
-            f"The model's {size:,} parameters are too many to check that documents stay apart: "
-            "check a smaller one of its kind.",
+            f"The model has too many parameters ({size:,}) to check that documents of a row do not "
+            "see each other: check a smaller model of the same kind.",
             stacklevel=2,
         )
         return

@@ -1,10 +1,10 @@
-"""The compile check: a run's own step, compiled for TPUs or GPUs that are elsewhere.
+"""The compile check: compiles a run's step for TPUs or GPUs that need not exist on this machine.
 
     pretrax train --gin_file=runs/ul2_20b_c4.gin --compile=v5p:4x4x8
 
-It says whether a run's mesh suits the slice, how much memory the step takes on a chip, what it
-sends between chips, and how long the compiler for TPUs expects it to take. No corpus is opened, and
-nothing is trained.
+It shows whether the run's mesh suits the slice and how much memory the step takes on a chip. It
+also shows the traffic between chips, and for TPUs the compiler's estimate of the step time. No
+corpus is opened, and nothing is trained.
 """
 
 import dataclasses
@@ -42,10 +42,10 @@ class Memory(NamedTuple):
     """Bytes on one chip."""
 
     parameters: int
-    optimizer: int  # and the state of noise that adapts to the model
-    activations: int  # and gradients, and all else that lives within a step
-    program: int
-    padding: int = 0  # of the tiles that parameters and optimizer are held in; and a step's rows
+    optimizer: int  # state of the optimizer, averages, and noise that adapts to the model
+    activations: int  # activations, gradients and other arrays of a step
+    program: int  # code of the program
+    padding: int = 0  # padding of arrays to whole tiles, and the rows of a step
 
     @property
     def total(self) -> int:
@@ -53,22 +53,22 @@ class Memory(NamedTuple):
 
 
 class Check(NamedTuple):
-    """What the compiler says of a run on a topology."""
+    """The results of compiling a run's step for a topology."""
 
     topology: Topology
-    mesh: Mapping[str, int]
-    parameters: int
-    active: int  # parameters that process a token
-    flops: int  # of a step, on all chips; the backward pass included
-    text_tokens: int  # of a step whose rows are full
+    mesh: Mapping[str, int]  # axis -> number of devices
+    parameters: int  # number of parameters
+    active: int  # number of parameters that process a token
+    flops: int  # FLOPs of a step on all chips, including the backward pass
+    text_tokens: int  # number of tokens of text in a step with full rows
     memory: Memory
-    traffic: Mapping[str, Traffic]
-    seconds: float  # that compilation took here
-    refusal: str = ""  # of the compiler, where the step does not fit
-    attention: str | None = None  # as `Model` has it
-    options: Mapping[str, Any] = {}  # of the compiler
-    estimate: StepTime | None = None  # of the step's time; None: the compiler gives no cycles
-    causal_flops: int | None = None  # as MaxText counts them, see `throughput`; None: not causal
+    traffic: Mapping[str, Traffic]  # kind of collective -> traffic
+    seconds: float  # seconds of the compilation on this machine
+    refusal: str = ""  # message of the compiler, if the step does not fit
+    attention: str | None = None  # the model's attention mechanism, see `Model`
+    options: Mapping[str, Any] = {}  # options of the compiler
+    estimate: StepTime | None = None  # estimated step time; None: the compiler gives no cycles
+    causal_flops: int | None = None  # FLOPs as MaxText counts them; None: not a causal model
 
     @property
     def chip_gib(self) -> int:
@@ -76,7 +76,7 @@ class Check(NamedTuple):
 
     @property
     def peak_share(self) -> float | None:
-        """The share of the peak that the step's FLOPs come to; None without an estimate."""
+        """Returns the step's share of the peak FLOP/s; None without an estimate."""
         if self.estimate is None:
             return None
         peak = math.prod(self.mesh.values()) * ACCELERATORS[self.topology.kind].flops
@@ -88,14 +88,15 @@ class Check(NamedTuple):
 
 
 def check(run: Run, topology: Topology) -> Check:
-    """Returns what the compiler says of a run's step on a topology. Takes a minute or more.
+    """Compiles a run's step for a topology. This takes a minute or more.
 
-    The vocabulary is a stand-in of the run's `vocabulary_rows`, or of T5's size; where a run counts
-    its classes, they are two.
+    The vocabulary is a placeholder with the run's `vocabulary_rows`, or of T5's size. If the number
+    of classes depends on the corpus, two classes are assumed.
 
-    Raises ValueError as `devices_of` and `planning.plan` do, and for a mesh of other devices.
+    Raises ValueError if there is no compiler for the topology, if the run cannot work, or if the
+    mesh needs another number of devices.
     """
-    if is_bucket(run.run_dir):  # in which nothing is read or written
+    if is_bucket(run.run_dir):  # nothing is read from the bucket or written to it
         run = dataclasses.replace(run, run_dir=folder_of(run.run_dir))
     check_run(run)
     planned = plan(run, *_elsewhere(run, devices_of(topology)))
@@ -154,14 +155,14 @@ def check(run: Run, topology: Topology) -> Check:
 
 
 def _elsewhere(run: Run, devices) -> tuple[Corpus, Mesh]:
-    """Returns a corpus without text, and the mesh of these devices."""
+    """Returns a corpus without text, and the run's mesh of the given devices."""
     mesh = as_partial(run.mesh).function
     try:
         inspect.signature(mesh).bind_partial(devices=devices)
     except TypeError:
         raise ValueError(
-            f"Got the mesh {name_of(mesh)}, expected a function that takes `devices`, as "
-            "mesh.make_mesh does: those of a topology are not found in this process."
+            f"Got the mesh {name_of(mesh)}, expected a function that takes `devices`, such as "
+            "mesh.make_mesh: the devices of a topology do not exist in this process."
         ) from None
     return _corpus_of(run), run.mesh(devices=devices)
 
@@ -187,6 +188,6 @@ def _bytes_on_a_chip(tree) -> int:
 
 
 def _shortened(error: str) -> str:
-    """Returns the sentence of the compiler's error that gives figures."""
+    """Returns the sentence with figures from the compiler's error."""
     used = re.search(r"Used [^.]*\.\w+ of [^.]*\.\w+ \w+\. Exceeded[^.]*\.\w+", error)
     return used[0] if used else error.splitlines()[0]

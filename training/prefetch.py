@@ -1,4 +1,4 @@
-"""Batches that are read while steps are computed, with the data position of the step in hand."""
+"""Prefetches batches while steps are computed, and keeps the data position of the current step."""
 
 import collections
 import concurrent.futures
@@ -8,11 +8,11 @@ from typing import NamedTuple
 from ..objectives import Row
 from .batches import Batches
 
-AHEAD = 2  # batches that wait at most: one hides reading, two the stall of a file that is opened
+AHEAD = 2  # most batches to prefetch: the first hides reading, the second the opening of a file
 
 
 class _Read(NamedTuple):
-    """A batch, and where the data stood after it."""
+    """A batch, and the data position after it."""
 
     rows: tuple[Row, ...]
     state: Callable[[], dict[str, bytes]]
@@ -20,14 +20,14 @@ class _Read(NamedTuple):
 
 
 class Prefetcher:
-    """Reads the batches of a number of steps on a thread, two ahead of the step that is computed.
+    """Reads the batches of a number of steps on a thread, up to two batches ahead.
 
         with contextlib.closing(Prefetcher(batches, steps)) as ahead:
             rows = next(ahead)
             ahead.state()    # the data position after these rows, though more have been read
 
-    What reading raises, `next` raises when it comes to that batch. Nothing is read beyond the last
-    step. Nobody else may read `batches` meanwhile.
+    If reading a batch raises an error, `next` raises it for that batch. Nothing is read beyond the
+    last step. No other code may read `batches` at the same time.
     """
 
     def __init__(self, batches: Batches, steps: int):
@@ -44,15 +44,15 @@ class Prefetcher:
         return self._last.rows
 
     def state(self) -> dict[str, bytes]:
-        """Returns the data position after the last batch that was returned, as `Batches.state`."""
+        """Returns the data position (`Batches.state`) after the last returned batch."""
         return self._last.state()
 
     def progress(self) -> dict[str, float]:
-        """Returns what was read up to that batch, as `Batches.progress`."""
+        """Returns the figures of `Batches.progress` after the last returned batch."""
         return self._last.progress
 
     def close(self) -> None:
-        """Ends the thread; a batch that it is reading is read to its end."""
+        """Ends the thread, after the batch that it is reading."""
         self._thread.shutdown(cancel_futures=True)
 
     def _read_more(self) -> None:

@@ -1,9 +1,10 @@
-"""The processes of a run on several hosts: how they find each other, and learn that one has ended.
+"""Connects the processes of a run on several hosts, and ends all of them if one process ends.
 
-JAX misses a process that died after a minute or more, and then aborts the others in C++. So JAX
-waits for longer here, and each process keeps a connection to the first one. The operating system
-closes that of a process that ends, however it ends, and keeps that of one that compiles, saves or
-is paused; only a host that answers nothing for `UNREACHABLE_AFTER` seconds counts as lost.
+JAX notices a dead process only after a minute or more, and then aborts the others in C++. Therefore
+JAX waits longer here, and each process keeps a connection to the first process. The operating
+system closes the connection when a process ends for any reason. It keeps the connection of a
+process that compiles, saves or is paused. A host is lost if it does not answer for
+`UNREACHABLE_AFTER` seconds.
 """
 
 import contextlib
@@ -34,23 +35,23 @@ from .saved.checkpoints import steps_in
 
 T = TypeVar("T")
 
-UNREACHABLE_AFTER = 60  # seconds
-_MISSING_AFTER = 300  # seconds in which all processes are started
-_SAY_SO_EVERY = 30  # seconds, meanwhile
-_PAUSED_AT_MOST = 600  # seconds; then JAX aborts the others, in C++
-# seconds until a silent host is probed, and between two probes
-_IDLE = 15
-_BETWEEN = 5
-_NEWS = 2  # seconds in which the end of another process is heard of
-# keys of JAX's key-value store
+UNREACHABLE_AFTER = 60  # seconds without an answer after which a host is lost
+_MISSING_AFTER = 300  # seconds within which all processes must start
+_SAY_SO_EVERY = 30  # seconds between messages while processes are missing
+_PAUSED_AT_MOST = 600  # seconds of a pause after which JAX aborts the other processes
+_IDLE = 15  # seconds until a silent host is probed
+_BETWEEN = 5  # seconds between two probes
+_NEWS = 2  # seconds within which the end of another process is noticed
+# Keys in JAX's key-value store.
 _ADDRESS = "pretrax/watch"
 _SETTINGS = "pretrax/settings"
 
 
 class ProcessWatch:
-    """The connections of this process: of the first one to all others, of another to the first.
+    """The connections between the first process and each other process.
 
-    When another process ends before the run does, this one says so and ends too, with status 1.
+    If another process ends before the run does, this process prints a message and ends with status
+    1.
     """
 
     def __init__(self, run: Run):
@@ -59,7 +60,7 @@ class ProcessWatch:
         self._number = state.process_id
         self._processes = state.num_processes
         self._connections: dict[int, Connection] = {}
-        self._ending = threading.Lock()  # never released by what ends this process's watch
+        self._ending = threading.Lock()  # taken once, by whichever thread ends this process first
         if self._number == 0:
             key = os.urandom(16)
             listener = Listener(("", 0), backlog=self._processes, authkey=key)
@@ -71,15 +72,15 @@ class ProcessWatch:
             _start(self._connect, host, int(port), bytes.fromhex(key))
 
     def finish(self) -> None:
-        """Tells the others that this process needs nobody any more."""
+        """Informs the other processes that this process has finished."""
         self._ending.acquire()
         self._tell(None)
 
     def fail(self, how: str) -> None:
-        """Tells the others how this process failed, unless one of them ended before."""
-        time.sleep(_NEWS)  # what failed here may be that another ended, and then that is said
+        """Informs the other processes how this process failed, unless another one ended before."""
+        time.sleep(_NEWS)  # the cause may be the end of another process, which is then reported
         self._ending.acquire()
-        self._tell(self._words(self._number, socket.gethostname(), how))
+        self._tell(self._message(self._number, socket.gethostname(), how))
         self._await_others()
 
     def _accept(self, listener: Listener) -> None:
@@ -104,31 +105,33 @@ class ProcessWatch:
             self._listen(0, host, connection)
 
     def _listen(self, number: int, host: str, connection: Connection) -> None:
-        """Waits for what a process sends as it ends: None, or which process failed, and how."""
+        """Waits for the message that a process sends when it ends: None, or a failure."""
         _probe_when_silent(connection)
         self._connections[number] = connection
         try:
             failure = json.loads(connection.recv_bytes())
         except (EOFError, OSError):
-            failure = self._words(number, host, "died, or cannot be reached")
+            failure = self._message(number, host, "died, or cannot be reached")
         del self._connections[number]
         if failure:
             self._end(failure)
 
     def _end(self, failure: str) -> None:
         self._ending.acquire()
-        # Read from the folder's names, since Orbax's list also has the one that is being saved.
+        # Orbax's list also has the checkpoint that is being saved, so the folder is listed instead.
         where = run_directory.checkpoints(self._run.run_dir, self._run.checkpoint_dir)
         steps: list[int] = []
         with contextlib.suppress(OSError):
             steps = steps_in(run_directory.absolute(where))
-        resumed = f"continues from the checkpoint of step {steps[-1]}" if steps else "starts anew"
+        resumed = "starts from the beginning"
+        if steps:
+            resumed = f"continues from the checkpoint of step {steps[-1]}"
         if self._run.local_checkpoint_dir is not None:
             resumed += ", or from a later local copy"
         _print(f"\nerror: {failure}\nStart all processes again: the same command {resumed}.")
         self._tell(failure)
         self._await_others()
-        os._exit(1)  # the main thread may wait in C++ for what never comes
+        os._exit(1)  # the main thread may wait in C++ forever
 
     def _tell(self, failure: str | None) -> None:
         for connection in list(self._connections.values()):
@@ -136,27 +139,28 @@ class ProcessWatch:
                 connection.send_bytes(json.dumps(failure).encode())
 
     def _await_others(self) -> None:
-        """Waits for their ends: where the first process ends before them, JAX aborts them."""
+        """Waits in the first process until the others end. Otherwise JAX would abort them."""
         until = time.monotonic() + 5
         while self._number == 0 and self._connections and time.monotonic() < until:
             time.sleep(0.01)
 
-    def _words(self, number: int, host: str, how: str) -> str:
+    def _message(self, number: int, host: str, how: str) -> str:
         return f"process {number} of {self._processes}, on {host}, {how}"
 
 
-_watch: ProcessWatch | None = None  # like JAX's own connection, one for each process
+_watch: ProcessWatch | None = None  # one for each process, like JAX's own connection
 
 
 def join_processes(run: Run) -> None:
-    """Connects the processes of a run; call it before anything touches a device.
+    """Connects the processes of a run. Call it before anything uses a device.
 
-    JAX finds the processes by itself on Cloud TPU, Slurm, Kubernetes and Open MPI. Elsewhere set
-    three environment variables on every host: JAX_COORDINATOR_ADDRESS=host:port of the first
+    JAX finds the processes automatically on Cloud TPU, Slurm, Kubernetes and Open MPI. Elsewhere,
+    set three environment variables on every host: JAX_COORDINATOR_ADDRESS=host:port of the first
     process, JAX_NUM_PROCESSES, and JAX_PROCESS_ID from 0.
 
-    Raises ValueError when the processes are not found, or are of runs with other settings. Ends the
-    program where one of them is not started in time, as JAX does, but in words.
+    If a process does not start in time, prints a message and ends the program.
+
+    Raises ValueError if the processes are not found or have different settings.
     """
     global _watch
     names = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
@@ -192,7 +196,7 @@ def join_processes(run: Run) -> None:
 
 @contextlib.contextmanager
 def _waiting_reported(address: str | None) -> Iterator[None]:
-    """A context in which other processes are awaited; reports it, and ends if none comes."""
+    """Prints messages while other processes are missing. Ends the program if they do not start."""
     joined = threading.Event()
 
     def report() -> None:
@@ -203,8 +207,8 @@ def _waiting_reported(address: str | None) -> Iterator[None]:
             _print(f"Waiting for the other processes of this run, {where}, {seconds} seconds.")
         _print(
             "\nerror: Some processes of this run were not started, or cannot be reached. Start all "
-            "at once, with the same JAX_COORDINATOR_ADDRESS and JAX_NUM_PROCESSES, each with a "
-            "JAX_PROCESS_ID of its own, from 0."
+            "at once, with the same JAX_COORDINATOR_ADDRESS and JAX_NUM_PROCESSES, and with "
+            "different values of JAX_PROCESS_ID, from 0."
         )
         os._exit(2)  # the main thread waits in C++
 
@@ -216,10 +220,12 @@ def _waiting_reported(address: str | None) -> Iterator[None]:
 
 
 def _check_same_settings(run: Run) -> None:
-    """Raises ValueError where this process and the first one were started with different settings:
-    they would wait for each other without end, or train two halves of a model on two objectives."""
+    """Raises ValueError if this process and the first process have different settings.
+
+    They would wait for each other forever, or train two halves of a model on two objectives.
+    """
     state: Any = distributed.global_state
-    text = run_text(fields_of(run)).text  # functions are not the same object in two processes
+    text = run_text(fields_of(run)).text  # functions of two processes can be compared only as text
     lines = [f"{state.num_processes} processes", *filter(None, text.splitlines())]
     if state.process_id == 0:
         state.client.key_value_set(_SETTINGS, json.dumps(lines))
@@ -232,14 +238,14 @@ def _check_same_settings(run: Run) -> None:
         *(f"  process {state.process_id}: {line}" for line in lines if line not in first),
     ]
     raise ValueError(
-        "The processes of this run were started with different settings; what one does not name "
-        "has its default there:\n" + "\n".join(different) + "\nStart all with the same ones."
+        "The processes of this run were started with different settings. A missing setting has its "
+        "default:\n" + "\n".join(different) + "\nStart all processes with the same settings."
     )
 
 
 def check_alone(verb: str) -> None:
-    """Raises ValueError where a verb of one process is started as several."""
-    for variable in ("JAX_NUM_PROCESSES", "SLURM_STEP_NUM_TASKS"):  # the latter is of `srun -n`
+    """Raises ValueError if a command for a single process was started as several processes."""
+    for variable in ("JAX_NUM_PROCESSES", "SLURM_STEP_NUM_TASKS"):  # `srun -n` sets the latter
         if (count := os.environ.get(variable, "1")) not in ("", "1"):
             raise ValueError(
                 f"`pretrax {verb}` is a program of one process, got {variable}={count}: start it "
@@ -256,7 +262,7 @@ def first_process_first(prepare: Callable[[], T]) -> T:
 
 
 def as_the_first(decision: bool) -> bool:
-    """Returns the first process's decision, on all of them: their clocks differ."""
+    """Returns the first process's decision on all processes, since their clocks differ."""
     if jax.process_count() == 1:
         return decision
     return bool(multihost_utils.broadcast_one_to_all(np.array(decision)))
@@ -266,19 +272,19 @@ _asked = itertools.count(1)
 
 
 def must_stop_together() -> bool:
-    """Returns whether to save and stop, once any process got SIGTERM: after each step, the same on
-    all of them.
+    """Returns whether to save and stop because a process received SIGTERM.
 
-    JAX stops all at the count after the highest that one had reached when the signal came. That is
-    the first where it came before any, as while a run compiles: so what is counted are the steps
-    of these processes, and not those of a run, which may resume at any.
+    Call it after each step. All processes return the same. JAX stops all processes at the count
+    after the highest count that a process had reached at the signal. If the signal comes before the
+    first call, for example during compilation, this is the first count. Therefore the calls of this
+    process are counted, not the steps of the run, which may start at any step.
     """
     return multihost_utils.reached_preemption_sync_point(next(_asked))
 
 
 @contextlib.contextmanager
 def ends_together() -> Iterator[None]:
-    """A context of what processes do together: if one fails, the others name it and end."""
+    """A context for the joint work of all processes. If one fails, the others report it and end."""
     try:
         yield
     except BaseException as error:
@@ -291,7 +297,7 @@ def ends_together() -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_shutdown() -> Iterator[None]:
-    """Ends the program at an exception, of several processes, before JAX waits for the others."""
+    """Ends a program of several processes at an exception, before JAX waits for the others."""
     try:
         yield
     except BaseException as error:
@@ -307,8 +313,8 @@ def without_shutdown() -> Iterator[None]:
 def _how(error: BaseException) -> str:
     if not isinstance(error, Exception):
         return "was interrupted."
-    words = explanation(error) or f"{type(error).__name__}: {error}".splitlines()[0]
-    return f"failed: {words}"
+    message = explanation(error) or f"{type(error).__name__}: {error}".splitlines()[0]
+    return f"failed: {message}"
 
 
 def _start(function: Callable, *arguments) -> None:
@@ -320,7 +326,7 @@ def _print(text: str) -> None:
 
 
 def _probe_when_silent(connection: Connection) -> None:
-    """Lets the operating system close a connection when the other host answers nothing."""
+    """Lets the operating system close a connection if the other host does not answer."""
     with socket.socket(fileno=os.dup(connection.fileno())) as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if hasattr(socket, "TCP_KEEPIDLE"):

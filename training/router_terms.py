@@ -1,4 +1,4 @@
-"""The losses and the statistics of the routers of sparse layers, as terms of a step."""
+"""The losses and statistics of the routers of sparse layers, as terms of a step."""
 
 import jax
 import jax.numpy as jnp
@@ -10,16 +10,24 @@ ROUTER_TERMS = ("load_balance", "router_z", "busiest_expert", "unused_experts")
 
 
 def router_terms(routing: Routing | None, batch: dict, balance: float, z: float) -> dict[str, Term]:
-    """Returns the terms of a model's routers for a batch; none of a model without experts.
+    """Returns the terms of a model's routers for a batch; {} for a model without experts.
 
-    load_balance       Switch's loss, `balance` its weight in the loss: 1 where balanced
-    router_z           the router's z-loss, `z` its weight in the loss
-    busiest_expert     tokens of a layer's busiest expert, in equal shares: 1 where balanced
-    unused_experts     share of the experts that process no token of the batch
+    - `load_balance`: Switch's load-balancing loss. It is 1 if experts are balanced.
+    - `router_z`: the router's z-loss.
+    - `busiest_expert`: tokens of a layer's busiest expert, divided by an equal share. It is 1 if
+      experts are balanced.
+    - `unused_experts`: share of the experts that process no token of the batch.
 
-    They are means over layers. The sums of a term weight them by tokens: with microbatches or row
-    groups each is balanced for itself, and the step has their mean, whose size their number leaves
-    as it is. A larger microbatch leaves experts more freedom (Qiu et al. 2025, arXiv:2501.11873).
+    The values are means over layers, weighted by tokens. Each microbatch and each row group is
+    balanced separately, and the step has their mean. The size of the loss therefore does not depend
+    on their number. Larger microbatches leave experts more freedom (Qiu et al. 2025,
+    arXiv:2501.11873).
+
+    Args:
+      routing: what the routers did. None: a model without experts.
+      batch: the model's features.
+      balance: weight of `load_balance` in the loss.
+      z: weight of `router_z` in the loss.
     """
     if routing is None:
         return {}
@@ -36,7 +44,7 @@ def router_terms(routing: Routing | None, batch: dict, balance: float, z: float)
 
 
 def router_weights(batch: dict) -> dict[str, jax.Array]:
-    """Returns the weights f32[B] of the terms of routers, whether or not a model has routers."""
+    """Returns the weights f32[B] of all router terms, even if a model has no routers."""
     return dict.fromkeys(ROUTER_TERMS, _tokens(batch))
 
 

@@ -33,11 +33,15 @@ def read_run(
 
         read_run(["runs/decoder.gin", "objectives/ul2.gin"], ["STEPS = 20"])
 
-    Arguments as for `settings.gin_reader.read_settings`.
+    Args:
+      files: paths, or names in the project's `gin_configs`; later files override earlier files.
+      bindings: lines of gin, which override the files.
+      search_paths: more folders in which to look for the files and their includes.
+      trusted: modules that a run directory's config.gin may name, see `settings.trust`.
 
-    Raises ValueError as it does, and for a missing field. Raises it also for the config.gin of a
-    run that was moved, unless it is given a RUN_DIR, and for a config.gin that sets one of
-    `trust.OUTSIDE`.
+    Raises ValueError for a file that cannot be read, an unused binding, or a missing field. Also
+    raises ValueError for the config.gin of a run that was moved, unless a RUN_DIR is given, and for
+    a config.gin that sets a field of `trust.OUTSIDE`.
     """
     reader = GinReader(Run, search_paths, trusted).read(files, bindings)
     fields = reader.settings()
@@ -47,15 +51,16 @@ def read_run(
     return run
 
 
-read_fields = functools.partial(read_settings, Run)  # of which some may be missing
+read_fields = functools.partial(read_settings, Run)  # some fields may be missing
 
 
 def read_lines(lines: Sequence[str], search_paths: Sequence[str] = ()) -> dict[str, Any]:
-    """Returns the fields of a `Run` that lines give in turn, of which later ones override earlier.
+    """Returns the fields of a `Run` from a list of files and bindings, read in order.
 
         read_lines(["runs/decoder.gin", "STEPS = 20", "objectives/ul2.gin"])
 
-    A line that ends in `.gin` is a file, any other a binding; see `read_run`.
+    A line that ends in `.gin` names a file. Any other line is a binding. Later lines override
+    earlier lines.
     """
     reader = GinReader(Run, search_paths)
     for line in lines:
@@ -66,7 +71,7 @@ def read_lines(lines: Sequence[str], search_paths: Sequence[str] = ()) -> dict[s
 
 
 def as_run(fields: Mapping[str, Any]) -> Run:
-    """Returns the run of these fields. Raises ValueError where one without a default is missing."""
+    """Returns the run with these fields. Raises ValueError if a required field is missing."""
     missing = [name for name in FIELDS if is_required(name) and name not in fields]
     if missing:
         remedies = "".join(f"\n  {name}: {_REMEDIES[name]}" for name in missing)
@@ -75,12 +80,16 @@ def as_run(fields: Mapping[str, Any]) -> Run:
 
 
 def read_directory(run_dir: str, trusted: Collection[str] = ()) -> dict[str, Any]:
-    """Returns the fields of the `Run` in a run directory's config.gin; `trusted` as in `read_run`.
+    """Returns the fields of the `Run` in a run directory's config.gin.
 
-    The directory of an imported model has no more than a model; `run_of_directory` wants all.
+    The directory of an imported model has only a model; `run_of_directory` requires all fields.
 
-    Raises ValueError if `run_dir` is no run directory, was written by another version, names what
-    is not trusted, or links to files elsewhere.
+    Args:
+      run_dir: the run directory.
+      trusted: modules that config.gin may name, see `settings.trust`.
+
+    Raises ValueError if `run_dir` is not a run directory, or another version wrote it. Also raises
+    ValueError if it names modules that are not trusted, or links to files elsewhere.
     """
     run_directory.check_is_run(run_dir)
     check_links(run_dir)
@@ -88,29 +97,34 @@ def read_directory(run_dir: str, trusted: Collection[str] = ()) -> dict[str, Any
 
 
 def run_of_directory(run_dir: str, trusted: Collection[str] = ()) -> Run:
-    """Returns the run that a directory holds, which may have been moved since.
+    """Returns the run in a directory, which may have been moved.
 
-    Raises ValueError as `read_directory`, and where the directory holds a model alone.
+    Args:
+      run_dir: the run directory.
+      trusted: modules that config.gin may name, see `settings.trust`.
+
+    Raises ValueError if the directory cannot be read or is not trusted (`read_directory`), and if
+    it holds only a model.
     """
     fields = read_directory(run_dir, trusted) | {"run_dir": run_dir}
     if "corpus" not in fields or "objective" not in fields:
         raise ValueError(
-            f"{run_dir}/config.gin holds a model without a corpus and an objective, as an imported "
-            "one: expected the directory of a run of `pretrax train`."
+            f"{run_dir}/config.gin holds a model without a corpus and an objective, such as an "
+            "imported model: expected the directory of a run of `pretrax train`."
         )
     return as_run(fields)
 
 
 def _check_not_moved(reader: GinReader) -> None:
-    """Raises ValueError if the run's directory is that of a config.gin in another folder."""
+    """Raises ValueError if a config.gin names another run directory than its own folder."""
     path, directory = reader.origin("run_dir")
     if path is None or path.name != run_directory.CONFIG or not isinstance(directory, str):
         return
     if Path(directory).resolve() != path.parent:
         raise ValueError(
-            f"{path} is of a run in the directory {directory}, which is another one than its "
-            f"own: to train on what was moved here, give --run_dir={path.parent}; "
-            "for a new run, another RUN_DIR."
+            f"{path} belongs to a run in the directory {directory}, not in its own folder. To "
+            f"continue the moved run, give --run_dir={path.parent}. For a new run, give another "
+            "RUN_DIR."
         )
 
 

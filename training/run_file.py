@@ -8,7 +8,7 @@ from ..settings import atomic_writes, run_directory
 from ..settings.gin_writer import GinText, gin_text
 from .run import Run, fields_of
 
-# Fields that are written as macros, so that a command line can override them by a short option.
+# Fields that are written as macros, so that a short option can override them.
 MACROS = {"run_dir": "RUN_DIR", "steps": "STEPS"}
 
 

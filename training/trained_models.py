@@ -1,4 +1,4 @@
-"""A run's model together with its vocabulary: what `inference` works with."""
+"""Loads a run's model together with its vocabulary, for `inference`."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -15,7 +15,7 @@ from .conversion.generation_files import generation_rules, writes_text
 from .run import longest_rows
 from .run_configuration import read_directory
 from .saved.kept_prompt_forms import misfit, prompt_forms
-from .saved.runs import load_model, model_of_run, settings_in_words
+from .saved.runs import load_model, model_of_run, setting_errors
 
 
 def open_trained(
@@ -24,18 +24,19 @@ def open_trained(
     mesh: Mesh | None = None,
     trusted: Collection[str] = (),
 ) -> Trained:
-    """The model of a run, or of an imported one, with its vocabulary.
+    """Returns the model of a run or of an import, with its vocabulary.
 
         trained = open_trained("runs/quickstart")
         inference.answer(trained, "infill", [{"text": "import <extra_id_0>"}])
 
     Args:
-        step: of the checkpoint; None: the latest.
-        mesh: over which the parameters are sharded; None: they are on the first device. Within
-            `training.devices.mesh.placed_on(mesh)` the rows of a batch are sharded as well.
+        run_dir: the run directory.
+        step: step of the checkpoint. None: the latest checkpoint.
+        mesh: mesh over which the parameters are sharded. None: they are on the first device.
+            Within `training.devices.mesh.placed_on(mesh)`, rows of a batch are sharded as well.
         trusted: modules that the directory may name, see `settings.trust`.
 
-    Raises ValueError for no run, no checkpoint, or no vocabulary there.
+    Raises ValueError if the directory is not a run, or has no checkpoint or no vocabulary.
     """
     fields = read_directory(run_dir, trusted)
     try:
@@ -48,7 +49,7 @@ def open_trained(
     ids = vocabulary.ids
     codec = vocabulary.codec
     classes = tuple(run_directory.load_classes(run_dir))
-    with settings_in_words(run_dir):
+    with setting_errors(run_dir):
         planned = model_of_run(fields, ids, len(classes))
         lengths = longest_rows(fields.get("sequence_lengths", {}))
     forms = prompt_forms(run_dir, fields, ids)
@@ -57,7 +58,7 @@ def open_trained(
         raise damaged(Path(run_dir) / run_directory.PROMPT_FORMS, wrong)
     model = run.model
     params = run.params
-    if model.extend:  # it writes, which is fastest with its layers apart
+    if model.extend:  # the model can generate, which is fastest with unrolled layers
         model, params = unrolled(model, params, donate=True)
     trained = Trained(
         model=model,
@@ -74,7 +75,7 @@ def open_trained(
 
 
 def _with_files(trained: Trained, folder: Path, vocabulary: Vocabulary) -> Trained:
-    """Returns an imported model with the generation rules that the folder of its files gives."""
+    """Returns an imported model with the generation rules in the folder of its files."""
     layout = trained.model.layout
     if not writes_text(trained.model) or not folder.is_dir():
         return trained

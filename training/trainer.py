@@ -23,22 +23,22 @@ from .loop import take_steps
 from .planning import Plan, abstract_state_of, check_run, open_batches, open_corpus, plan
 from .processes import ends_together, join_processes
 from .reporting.console import (
-    anew_words,
-    finished_words,
+    finished_message,
     make_console,
-    model_words,
+    model_summary,
     print_closing,
     print_note,
     print_plan,
     print_scores,
     print_stopped,
     print_warning,
-    resumed_words,
-    unnamed_words,
+    restart_message,
+    resumed_message,
+    unnamed_message,
 )
 from .reporting.metrics import MetricsWriter, set_aside
 from .reporting.plots import plot_losses
-from .reporting.profiling import Steps, check_steps, untraced_words
+from .reporting.profiling import Steps, check_steps, untraced_message
 from .reporting.trackers import make_trackers
 from .reporting.wall_time import WallTime
 from .run import Run, longest_rows
@@ -155,7 +155,7 @@ def _start(
     if resumed is None:
         if jax.process_index() == 0 and (step := set_aside(run.run_dir)):
             where = run_directory.checkpoints(run.run_dir, run.checkpoint_dir)
-            print_warning(console, anew_words(where, step))
+            print_warning(console, restart_message(where, step))
         state, note = first_state(run, training.shapes, planned.mesh, planned.corpus.classes)
         print_note(console, note)
     else:
@@ -163,15 +163,15 @@ def _start(
         for message in resumed.damaged:
             print_warning(console, message)
         if finished := finished_result(run, int(state.step), changed):
-            print_note(console, finished_words(run, finished.step))
+            print_note(console, finished_message(run, finished.step))
             if profiled:
-                print_warning(console, untraced_words(profiled, finished.step))
+                print_warning(console, untraced_message(profiled, finished.step))
             return finished
-        print_note(console, resumed_words(int(state.step), changed, resumed.copied))
+        print_note(console, resumed_message(int(state.step), changed, resumed.copied))
     check_steps(profiled, int(state.step), run.steps)
     if jax.process_index() == 0 and (unnamed := write_run(run)):
-        print_warning(console, unnamed_words(unnamed))
-    print_note(console, model_words(planned, state))
+        print_warning(console, unnamed_message(unnamed))
+    print_note(console, model_summary(planned, state))
     if cache := kept_in():
         print_note(console, f"Compiled programs are kept in {cache}")
     return state

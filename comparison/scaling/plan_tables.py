@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ...training.reporting.console import active_words, print_warning
+from ...training.reporting.console import active_note, print_warning
 from ...training.run import T5_VOCABULARY
 from ..figures import NATS
 from ..formatting import amount, plain_table
@@ -109,7 +109,7 @@ def print_run(
         text = {"steps": f"{steps:,}", "tokens of text": amount(needs.text_tokens * steps)}
         columns.append(text | _compute(flops) | (_time(flops, chips) if chips else {}))
     work = f"{needs.flops_per_token:.3g} FLOPs a token of text"
-    active = active_words(needs.parameters, needs.active, amount)
+    active = active_note(needs.parameters, needs.active, amount)
     console.print(f"{amount(needs.parameters)} parameters{active}, {work}")
     _print_columns(console, columns)
     shards = shards_of_state(fields, chips and chips.devices)

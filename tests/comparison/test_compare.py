@@ -69,7 +69,7 @@ def test_a_complete_comparison_starts_nothing(own, capsys):
     assert (pathlib.Path(file).parent / "compared/results.jsonl").read_bytes() == before
     said = capsys.readouterr().out
     assert "Does a larger step help?" in said and "All of these are equal." in said
-    assert "To go on: more seeds" in " ".join(said.split())
+    assert "To continue: add seeds" in " ".join(said.split())
 
 
 @pytest.mark.slow

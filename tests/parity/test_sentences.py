@@ -180,7 +180,7 @@ def test_an_exported_electra_is_its_discriminator(tmp_path, capsys):
     convert.main([f"--from={directory}", f"--to=hf:{tmp_path}/out"])
     said = " ".join(capsys.readouterr().out.split())
     assert "as ElectraForPreTraining" in said
-    assert "Left out, for transformers has no place for it: generator, generator_in, gene" in said
+    assert "Left out, since transformers has no place for it: generator, generator_in, gene" in said
     kind = transformers.ElectraForPreTraining
     model, loaded = kind.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not loaded["missing_keys"] and not loaded["unexpected_keys"]

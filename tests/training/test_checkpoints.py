@@ -328,7 +328,7 @@ def test_in_a_bucket_damaged_ones_are_moved_to_a_folder_that_is_not_there(monkey
         restore("gs://bucket/run")
     assert bucket.find("/bucket/run/checkpoints") == []
     assert len(bucket.find("/bucket/run/damaged_checkpoints/3")) == 2
-    with refuses(ValueError, "/damaged_checkpoints", "2", "3"):
+    with refuses(ValueError, "damaged_checkpoints", "2", "3"):
         restore("gs://bucket/run")
 
 
@@ -385,7 +385,7 @@ def test_what_cannot_be_opened_is_not_set_aside(run_dir, monkeypatch, name):
 
 def test_what_cannot_be_read_for_now_is_not_called_damaged():
     with refuses(ValueError, "3", "runs/a", "503"):
-        with checkpoints.damage_in_words("runs/a", 3):
+        with checkpoints.reading_errors("runs/a", 3):
             raise OSError("503")
 
 
@@ -503,7 +503,9 @@ def test_a_full_disk_is_told_in_words(tmp_path, monkeypatch):
         OSError, match="could not be saved in .*No space left.*\n.*Free some space"
     ) as none:
         checkpoints.wait()
-    assert "none" in str(none.value) and str(none.value).endswith(": it starts from the beginning.")
+    assert "Complete checkpoints: none" in str(none.value) and str(none.value).endswith(
+        ": it starts from the beginning."
+    )
     monkeypatch.setattr(checkpoints, "steps", lambda: [4, 8])
     with refuses(OSError, "4", "8"):
         checkpoints.wait()

@@ -542,7 +542,7 @@ def test_values_that_double_each_other_are_refused_at_once(tmp_path, first, each
 
 def test_a_misspelt_file_of_ones_own_is_found_first(tmp_path):
     (tmp_path / "my_run.gin").write_text("")
-    with refuses(ValueError, "/my_run.gin") as error:
+    with refuses(ValueError, "my_run.gin") as error:
         read_run([str(tmp_path / "my_rnu.gin")])
     assert str(error.value).count(".gin") <= 6
 

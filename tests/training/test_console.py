@@ -14,8 +14,8 @@ from pretrax.settings.user_errors import report_user_errors
 from pretrax.training.evaluation import Score
 from pretrax.training.reporting.console import (
     StepProgress,
-    closing_words,
-    finished_words,
+    closing_message,
+    finished_message,
     print_heldout,
     print_plan,
     print_scores,
@@ -52,7 +52,7 @@ def test_bits_per_byte_are_of_likelihoods_of_the_text():
     cells = [line.split() for line in said.splitlines()]
     assert ["3", "a/tokens", "2.000", "7.4", "4.000", "10"] in cells
     assert ["3", "b/tokens", "2.000", "7.4", "0.721", "4.000", "10"] in cells
-    assert "bits per byte: of the text, whose tokens have 4.00 bytes" in said
+    assert "bits per byte: for each byte of text (a token has 4.00 bytes)" in said
     for score, size in ((masked, 4.0), (exact, math.nan)):
         sizes = {score.member: size}
         assert "bits per byte" not in printed(print_heldout, [(3, [score])], sizes)
@@ -94,19 +94,19 @@ def test_a_loss_without_a_target_is_no_loss_of_nothing():
 def test_a_run_ends_with_commands_that_use_it(plan):
     functions = [name for name, value in fields_of(plan.run).items() if callable(value)]
     run = dataclasses.replace(plan.run, **dict.fromkeys(functions, objectives.causal_lm))
-    said = closing_words(run, True, {})
+    said = closing_message(run, True, {})
     assert 'pretrax predict --run=unused "TEXT"' in said
     assert "pretrax evaluate --run=unused --heldout" in said
-    assert "predict" not in closing_words(run, False, {})
+    assert "predict" not in closing_message(run, False, {})
     own = dataclasses.replace(run, objective=printed)
-    assert f"--run=unused --trust={__name__}" in closing_words(own, True, {})
-    spaced = closing_words(dataclasses.replace(run, run_dir="my runs/a"), True, {})
+    assert f"--run=unused --trust={__name__}" in closing_message(own, True, {})
+    spaced = closing_message(dataclasses.replace(run, run_dir="my runs/a"), True, {})
     assert "pretrax evaluate '--run=my runs/a' --heldout" in spaced
 
 
 def test_a_run_on_several_stores_ends_with_what_it_read_of_each(plan):
     read = {"data/web/share": 0.25, "data/web/epochs": 0.01, "data/a/b/share": 0.75}
-    said = closing_words(plan.run, False, read | {"data/a/b/epochs": 1.234})
+    said = closing_message(plan.run, False, read | {"data/a/b/epochs": 1.234})
     shares = "web 25.0% of the tokens, 0.01 epochs; a/b 75.0% of the tokens, 1.23 epochs."
     assert said.startswith(f"\nRead of the stores: {shares}\nDone.")
 
@@ -126,8 +126,8 @@ def test_progress_has_the_mfu_where_it_is_known(more, end):
 
 
 def test_a_finished_run_says_how_many_steps_it_took(plan):
-    assert "finished: 100 of 100 steps" in finished_words(plan.run, 100)
-    said = finished_words(plan.run, 300)
+    assert "finished: 100 of 100 steps" in finished_message(plan.run, 100)
+    said = finished_message(plan.run, 300)
     assert "it took 300 steps, and got --steps=100, which are fewer" in said
     assert "--steps=600" in said
 

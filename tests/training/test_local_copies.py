@@ -194,7 +194,7 @@ def test_a_copy_of_before_a_start_without_copies_is_not_used(here):
     here.start_without_copies()
     restored, unused = here.start()
     assert_is(restored, 4, False)
-    assert "of another start of this one" in unused
+    assert "of another start of this run" in unused
 
 
 def test_whoever_removes_a_checkpoint_goes_back_beyond_the_copies_after_it(here):
@@ -207,7 +207,7 @@ def test_whoever_removes_a_checkpoint_goes_back_beyond_the_copies_after_it(here)
 def test_a_folder_that_cannot_be_made_is_told_with_its_setting(here):
     here.local += "/7"
     pathlib.Path(here.local).write_text("a file")
-    why = "Got training.Run.local_checkpoint_dir = .*/7'.* in which this host makes no folder"
+    why = "Got training.Run.local_checkpoint_dir = .*/7'.* in which this host cannot make a folder"
     with pytest.raises(OSError, match=why):
         here.start()
 

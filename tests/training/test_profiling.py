@@ -49,7 +49,7 @@ def test_a_run_leaves_a_trace_beside_its_curves(tmp_path, capsys):
     assert traced(run.dir / "tensorboard" / "plugins" / "profile") == {2}
     tiny.run_here([*run.arguments(), "--profile=2:2"])
     said = " ".join(capsys.readouterr().out.split())
-    assert "warning: --profile=2:2 traces nothing, since all 2 steps are taken: raise" in said
+    assert "warning: --profile=2:2 has no effect, since all 2 steps are taken: raise" in said
 
 
 def test_to_write_a_trace_is_no_part_of_a_step(monkeypatch, tmp_path):

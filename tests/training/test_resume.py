@@ -120,7 +120,7 @@ def test_killed_twice_equals_never_killed(data, whole, tmp_path, capsys):
     process = start(run, program=("-c", STALLED))
     wait_for(process, lambda: list(saved.glob("8.*tmp*/data*/shard_00000.npz")))
     said = " ".join(kill(process).split())
-    assert "metrics.jsonl went to step" in said and "the run starts anew" in said
+    assert "metrics.jsonl went to step" in said and "starts from the beginning" in said
     (kept,) = run.dir.glob("metrics.until_*.jsonl")
     last = json.loads(kept.read_text().splitlines()[-1])["step"]
     assert last >= 2 and kept.name == f"metrics.until_{last}.jsonl"

@@ -326,7 +326,7 @@ def test_what_fails_in_one_process_is_said_by_both(data, tmp_path):
     errs = [p.communicate(timeout=100)[1] for p in both]
     assert [p.returncode for p in both] == [1, 2]
     assert re.search(r"error: process 1 of 2, on \S+, failed: .*stork", errs[0])
-    assert "Start all processes again: the same command starts anew." in errs[0]
+    assert "Start all processes again: the same command starts from the beginning." in errs[0]
     assert re.search(r"error: .*stork", errs[1]) and "process" not in errs[1]
 
 

@@ -77,7 +77,7 @@ def test_what_fits_is_taken_and_the_rest_is_told(source, inside):
     assert int(start.state.step) == 0 and start.state.opt_state == fresh.opt_state
     said = start.describe()
     assert "Starting from step 7 of" in said and "1 arrays, 32 parameters" in said
-    assert "initialized: new_head/w" in said and "not used: old_head/w" in said
+    assert "other classes: new_head/w" in said and "not used: old_head/w" in said
 
 
 def test_checkpoints_that_a_run_kept_elsewhere_are_taken(source, tmp_path):
@@ -99,7 +99,7 @@ def test_checkpoints_that_a_run_kept_elsewhere_are_taken(source, tmp_path):
     "shapes, message",
     [
         ({"trunk": (8, 5)}, r"trunk/w: there \(8, 4\), here \(8, 5\)"),
-        ({"other": (8, 4)}, "no array has a name of this model's"),
+        ({"other": (8, 4)}, "no array has the name of a parameter"),
     ],
 )
 def test_a_model_that_does_not_fit_is_refused(source, shapes, message):

@@ -30,15 +30,16 @@ def imported_vocabulary(
     sentinels: int | None = None,
     specials: Sequence[str] = (),
 ) -> Vocabulary | None:
-    """Returns the tokenizer of a directory with its special ids; None where there is no tokenizer.
+    """Returns the tokenizer of a directory with its special ids; None if there is no tokenizer.
 
     Args:
-      path: a directory of `transformers` with this `config`, or a T5X checkpoint. Where a run was
-        exported to it, its vocabulary.json says which special ids there are.
-      tokenizer: a file for a directory that holds none.
+      path: a directory of `transformers`, or a T5X checkpoint. If a run was exported to it, its
+        vocabulary.json has the special ids.
+      config: the values of its config.json.
+      tokenizer: a tokenizer file for a directory without a tokenizer.
       sentinels, specials: more special ids, see `special_tokens.published_ids`.
 
-    Raises ValueError where the directory has what these settings would replace.
+    Raises ValueError if the directory already has a tokenizer or ids that these would replace.
     """
     wanted = sentinels is not None or bool(specials)
     file = next((path / name for name in (VOCABULARY, *TOKENIZERS) if (path / name).exists()), None)
@@ -70,8 +71,10 @@ def imported_vocabulary(
 
 
 def imported_frame(path: Path, vocabulary: Vocabulary, layout: str) -> tuple[tuple, tuple]:
-    """Returns the ids before and after a text, as the tokenizer.json of a directory adds them;
-    without one the usual ids of the layout."""
+    """Returns the ids that the tokenizer.json of a directory adds before and after a text.
+
+    Without a tokenizer.json, returns the usual ids of the layout.
+    """
     tokenizer = vocabulary.tokenizer
     ids = vocabulary.ids
     file = path / TOKENIZER
@@ -98,16 +101,16 @@ def saved_vocabulary(run_dir: str) -> Vocabulary | None:
 
 
 def without_params(model: Model, vocabulary: Vocabulary, forms: Sequence[PromptForm]) -> Trained:
-    """Returns a model without its parameters, which says how it is prompted."""
+    """Returns a trained model without its parameters, to inspect how it is prompted."""
     codec = vocabulary.codec
     return Trained(model, {}, vocabulary.ids, codec.encode, codec.decode, tuple(forms))
 
 
 def config_ids(run_dir: str, layout: str) -> dict[str, int | None]:
-    """The ids that a config.json names, from the run's vocabulary; empty where it has none.
+    """Returns the ids for a config.json from the run's vocabulary; {} if it has no vocabulary.
 
-    A decoder whose rows start with the padding id pads with the end of sequence, or `generate` of
-    `transformers` would hide the start of a prompt that comes without a mask.
+    If the rows of a decoder start with the padding id, the end-of-sequence id becomes the padding
+    id. Otherwise `generate` of `transformers` would mask the start of a prompt without a mask.
     """
     vocabulary = saved_vocabulary(run_dir)
     if vocabulary is None:
@@ -126,10 +129,11 @@ def config_ids(run_dir: str, layout: str) -> dict[str, int | None]:
 def export_vocabulary(run_dir: str, target: str, model: Model, forms: Sequence[PromptForm]) -> str:
     """Writes the run's vocabulary, also as a tokenizer of `transformers`.
 
-    That frames a text as the model's rows do: a decoder of one's own starts with `bos`. A tokenizer
-    that came with an imported model is in `target` already: only ids added to that are written.
+    The tokenizer adds the same ids around a text as the model's rows have. For example, a decoder
+    trained by pretrax starts with `bos`. The tokenizer of an imported model is in `target` already,
+    so only ids that were added to it are written.
 
-    Returns what could not be written, in words, or "".
+    Returns a message about what could not be written, or "".
     """
     folder = Path(target)
     there = any((folder / name).exists() for name in (*TOKENIZERS, VOCABULARY))

@@ -24,31 +24,35 @@ from .generation_files import generation_rules, start_of_decoder, writes_text
 
 
 class Imported(NamedTuple):
-    """A model whose files were checked; its parameters are yet to be read."""
+    """A model whose files were checked, but whose parameters were not read yet."""
 
-    kind: str  # in words
+    kind: str  # description of the kind of model
     model: Model
-    settings: Mapping[str, Any]  # keywords of its builder
-    arrays: Iterable[tuple[str, np.ndarray]]  # (path, parameter), read one at a time
-    vocabulary: Vocabulary | None  # None: no tokenizer came with it
-    classes: Sequence[str] = ()  # names of the classes, where it has such a head
-    prompt_forms: Sequence[PromptForm] = ()  # where its files say more than the usual ones
-    files: Sequence[Path] = ()  # beside the weights, which belong to the model
-    # The mode that shows a model without prompt forms best; None: that of its layout.
+    settings: Mapping[str, Any]  # keyword arguments of its builder
+    arrays: Iterable[tuple[str, np.ndarray]]  # (path, parameter) pairs, read one at a time
+    vocabulary: Vocabulary | None  # None: the model has no tokenizer
+    classes: Sequence[str] = ()  # names of the classes, if it has a classifier
+    prompt_forms: Sequence[PromptForm] = ()  # prompt forms, if its files define them
+    files: Sequence[Path] = ()  # files of the model other than its weights
+    # The best mode for showing a model without prompt forms; None: the mode of its layout.
     shown_mode: str | None = None
 
 
 def from_hugging_face(directory: str, **vocabulary: Any) -> Imported:
-    """Opens a directory that `save_pretrained` wrote; `vocabulary` is for `imported_vocabulary`.
+    """Opens a directory that `save_pretrained` wrote.
 
-    Raises ValueError for a directory that is not whole, and a model that `models` cannot build.
+    Args:
+      directory: the directory.
+      **vocabulary: keyword arguments of `imported_vocabulary`.
+
+    Raises ValueError for an incomplete directory, and for a model that `models` cannot build.
     """
     try:
         return _from_hugging_face(directory, **vocabulary)
     except (TypeError, AttributeError, ArithmeticError) as error:
         raise ValueError(
-            f"A value of the JSON files of {directory} is of another kind than expected ({error}), "
-            "such as a list in place of a string: download them again."
+            f"A value in the JSON files of {directory} is of the wrong type ({error}), "
+            "such as a list instead of a string: download them again."
         ) from error
 
 
@@ -88,11 +92,11 @@ def _from_hugging_face(directory: str, **vocabulary: Any) -> Imported:
 def _shown_mode(
     found: Recognized, config: Mapping[str, Any], vocabulary: Vocabulary | None
 ) -> str | None:
-    """Returns the mode that shows a published model best; None: that of its layout."""
+    """Returns the best mode for showing a published model; None: the mode of its layout."""
     if "vocabulary" not in found.heads or vocabulary is None:
         return None
     mode = found.family.shown_mode
-    # A T5 with settings for tasks learned to answer texts, as the first T5s and Flan-T5 did.
+    # A T5 with settings for tasks was trained to answer texts, such as the first T5s and Flan-T5.
     answers = bool(config.get("task_specific_params"))
     return None if mode == "infill" and (answers or not vocabulary.ids.sentinels) else mode
 
@@ -111,7 +115,7 @@ def _with_dense(
 ) -> tuple[Model, Iterator[tuple[str, np.ndarray]]]:
     """Returns the model whose head "embedding" is the layer `dense`, and its parameters.
 
-    It takes the place of BERT's pooler, which a sentence model does not use.
+    The head replaces BERT's pooler, which a sentence model does not use.
     """
     builder = getattr(models, found.model.layout)
     model = builder(found.config.vocab_size, (*found.heads, "embedding"), **found.settings)
@@ -129,7 +133,7 @@ def _with_dense(
 def _prompt_forms(
     source: TensorFiles, found: Recognized, modules: Modules | None, frame: tuple[tuple, tuple]
 ) -> list[PromptForm]:
-    """Returns how a sentence model or a classifier reads a text, and what its probabilities are."""
+    """Returns the prompt forms of a sentence model or a classifier."""
     forms = []
     causal = found.model.layout == "decoder"
     if modules:
@@ -142,8 +146,8 @@ def _prompt_forms(
                 f"Got problem_type='regression' with {found.config.num_classes} numbers in "
                 f"{source.path / 'config.json'}, expected one number: more are not supported."
             )
-        # Of causal states the last alone has read the whole text; "classifier_pooling" is
-        # ModernBERT's.
+        # In a causal model, only the last state has seen the whole text. "classifier_pooling" is a
+        # setting of ModernBERT.
         pooling: Pooling = "last"
         if found.model.layout == "encoder":
             pooling = POOLINGS[source.config.get("classifier_pooling", "cls")]
@@ -161,10 +165,12 @@ def from_t5x(
     """Opens a T5X checkpoint.
 
     Args:
-      builder: rows of the vocabulary -> the encoder-decoder that the checkpoint is of.
-      unscaled: norms that have no scale there, see `models.t5x.read_params`.
+      directory: the checkpoint.
+      builder: function from the rows of the vocabulary to the encoder-decoder.
+      unscaled: norms without a scale in the checkpoint, see `models.t5x.read_params`.
+      **vocabulary: keyword arguments of `imported_vocabulary`.
 
-    Raises ValueError for a checkpoint that is not whole, or of another model.
+    Raises ValueError for an incomplete checkpoint, or a checkpoint of another model.
     """
     source = t5x.open_t5x(directory)
     model = builder(t5x.vocabulary_rows(source))
@@ -175,12 +181,12 @@ def from_t5x(
 
 
 def t5x_preset(file: str) -> Callable[..., Model]:
-    """The encoder-decoder that a gin file binds: vocabulary rows -> model."""
+    """Returns the encoder-decoder of a gin file, as a function of the vocabulary's rows."""
     build = read_fields([file]).get("model")
     if build is None or build(128).layout != "encoder_decoder":
         raise ValueError(
-            f"{file} binds no encoder-decoder to training.Run.model, expected the gin file of one, "
-            "such as models/t5_1_1_base.gin: T5X checkpoints of another kind are not read."
+            f"{file} binds no encoder-decoder to training.Run.model, expected a gin file such as "
+            "models/t5_1_1_base.gin: other T5X checkpoints are not supported."
         )
     return build
 
@@ -190,8 +196,8 @@ def _fitting(vocabulary: Vocabulary | None, model: Model) -> Vocabulary | None:
     if vocabulary is not None and vocabulary.ids.text[1] > model.vocab_size:
         raise ValueError(
             f"The tokenizer {vocabulary.about.get('vocabulary', 'of the run')} has text ids up to "
-            f"{vocabulary.ids.text[1] - 1}, the model's embedding {model.vocab_size} rows, so it "
-            "is not the one that the model was trained with: give that one. Rows are added for ids "
-            "of --sentinels and --specials alone."
+            f"{vocabulary.ids.text[1] - 1}, but the model's embedding has {model.vocab_size} rows: "
+            "give the tokenizer that the model was trained with. Rows are added only for ids of "
+            "--sentinels and --specials."
         )
     return vocabulary

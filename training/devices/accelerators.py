@@ -1,15 +1,15 @@
-"""Accelerators: what each kind computes in a second and holds, from the makers' data sheets."""
+"""Peak FLOP/s and memory of each kind of accelerator, from the makers' data sheets."""
 
 from typing import NamedTuple
 
 
 class Accelerator(NamedTuple):
-    """One device of a kind, as JAX counts devices: of a TPU v3 or v7x, each half of a chip."""
+    """One device as JAX counts devices. On a TPU v3 or v7x, each half of a chip is a device."""
 
-    flops: float  # FLOP/s, dense, in bfloat16
-    gib: int  # of memory
-    also: tuple[str, ...] = ()  # what JAX calls it
-    on_chip: int = 1  # devices
+    flops: float  # peak FLOP/s, dense, in bfloat16
+    gib: int  # GiB of memory
+    also: tuple[str, ...] = ()  # other names, which JAX uses
+    on_chip: int = 1  # number of devices on a chip
 
 
 ACCELERATORS = {
@@ -27,12 +27,12 @@ ACCELERATORS = {
 
 
 def kind_of_name(name: str) -> str:
-    """Returns the kind that a short name means.
+    """Returns the kind of accelerator with a short name.
 
     >>> kind_of_name("v5p"), kind_of_name("h100")
     ('TPU v5p', 'NVIDIA H100')
 
-    Raises ValueError for a name that is of none.
+    Raises ValueError for an unknown name.
     """
     for kind in ACCELERATORS:
         if name.lower() in (kind.lower(), kind.lower().split()[-1]):
@@ -41,7 +41,7 @@ def kind_of_name(name: str) -> str:
 
 
 def kind_of_device(device_kind: str) -> str | None:
-    """Returns the kind of a JAX device by its `device_kind`; None where it is not known (a CPU).
+    """Returns the kind of a JAX device by its `device_kind`; None if it is unknown, as for a CPU.
 
     >>> kind_of_device("TPU v5 lite"), kind_of_device("NVIDIA H100 80GB HBM3")
     ('TPU v5e', 'NVIDIA H100')
@@ -53,5 +53,5 @@ def kind_of_device(device_kind: str) -> str | None:
 
 
 def short_names() -> list[str]:
-    """Returns the names that `kind_of_name` takes: ['v3', 'v4', 'v5e', …]."""
+    """Returns the short names that `kind_of_name` accepts: ['v3', 'v4', 'v5e', …]."""
     return [kind.split()[-1] for kind in ACCELERATORS]

@@ -35,10 +35,10 @@ def traffic(text: str) -> dict[str, Traffic]:
         program = jax.jit(f).lower(x).compile()
         traffic(program.as_text())    # {"all-gather": Traffic(calls=3, bytes=4096)}
 
-    A TPU's program writes a reduce-scatter as an all-reduce whose result is sliced at once, in a
+    In a TPU's program, a reduce-scatter is an all-reduce whose result is sliced at once, in a
     computation of that name. It counts as a reduce-scatter. A collective may start in one fusion,
-    continue in others beside their products, and end in a last one. Each of these fusions has it,
-    and it counts where it starts.
+    continue during the products of other fusions, and end in a last fusion. The collective is in
+    the text of each of these fusions, but counts only in the fusion where it starts.
     """
     computations = computations_of(text)
     found = collectives(computations)
@@ -52,7 +52,7 @@ def traffic(text: str) -> dict[str, Traffic]:
 
 
 def collectives(computations: Computations) -> dict[str, list[Collective]]:
-    """Returns the collectives of each computation, those of several fusions where they start."""
+    """Returns the collectives of each computation. Each counts only where it starts."""
     return {name: list(_collectives(name, ones)) for name, ones in computations.items()}
 
 
@@ -69,7 +69,7 @@ def _collectives(name: str, ones: Sequence[Instruction]) -> Iterator[Collective]
     shapes = {one.name: one.shape for one in ones}
     starts = [one for one in ones if '"AsyncCollectiveStart"' in one.line]
     started = {operand for one in starts for operand in one.operands}
-    # Not by their channels, which all collectives of a `shard_map` may share.
+    # Channels do not identify a collective, since all collectives of a `shard_map` may share one.
     is_part = "async_collective_fusion" in name or any("AsyncCollective" in x.line for x in ones)
     for one in filter(is_collective, ones):
         if is_part and one.name not in started:
@@ -80,8 +80,8 @@ def _collectives(name: str, ones: Sequence[Instruction]) -> Iterator[Collective]
         if is_start and kind != "all-reduce":  # operands, results and temporary arrays
             parts = _PART.findall(_LAYOUT.sub("", one.shape)[1:-1])
         given = sum(size(shapes.get(operand, "")) for operand in one.operands)
-        # What is gathered is the result, what is to be reduced the operands: a sum of float32 may
-        # be written as bfloat16.
+        # A gather is measured by its result, a reduction by its operands: a sum of float32 may be
+        # written as bfloat16.
         whole = max([given, *map(size, parts)])
         if name.startswith("all-reduce-scatter"):
             kind = "reduce-scatter"

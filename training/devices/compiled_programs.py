@@ -1,4 +1,4 @@
-"""What JAX compiles, kept on disk: a second start of the same run reads it there."""
+"""JAX's compilation cache on disk, which speeds up the next start of the same run."""
 
 import contextlib
 import os
@@ -9,26 +9,26 @@ import jax
 
 FOLDER = "jax_compilation_cache_dir"
 ENABLED = "jax_enable_compilation_cache"
-MAX_BYTES = 2 << 30  # of programs on disk; those of the quickstart take 9 MB
+MAX_BYTES = 2 << 30  # largest size of all programs on disk; the quickstart's programs take 9 MB
 
 
 def kept_in() -> str | None:
-    """Returns the folder in which this process keeps what is compiled, or None."""
+    """Returns the folder of this process's compilation cache, or None if it has none."""
     return jax.config.values[FOLDER] if jax.config.values[ENABLED] else None
 
 
 def keep_compiled() -> None:
-    """Has JAX keep what it compiles in `~/.cache/pretrax/compiled/HOST`, and look for it there.
+    """Enables JAX's compilation cache in `~/.cache/pretrax/compiled/HOST`.
 
-    Where the environment names a folder, `JAX_COMPILATION_CACHE_DIR`, that is used. Programs are
-    code: they are read from a folder of the user's own, and never from a run directory, which may
-    be another one's. What is compiled for the processor of one host need not run on another, so
-    each has a folder; where that cannot be written, nothing is kept.
+    The environment variable `JAX_COMPILATION_CACHE_DIR` overrides the folder. Programs are code, so
+    they are read only from the user's own folder. They are never read from a run directory, which
+    may come from somebody else. A program for one host's processor may not run on another host, so
+    each host has its own folder. If the folder cannot be written, there is no cache.
 
-    It is a setting of the process, before anything is compiled, and not for a run of several
-    processes: JAX has the first one alone write, so that those of other hosts would find nothing in
-    theirs, and on GPUs, where XLA divides the tuning of kernels among all processes of a program,
-    might wait for the first, which does not compile it again.
+    Call this before anything is compiled, and not in a run of several processes. There, JAX lets
+    only the first process write, so other hosts would find nothing in their folders. On GPUs, XLA
+    divides the tuning of kernels among all processes of a program. The other processes might then
+    wait for the first process, which reads the program from its cache.
     """
     if jax.config.values[FOLDER] is None and jax.config.values[ENABLED]:
         caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
@@ -39,17 +39,17 @@ def keep_compiled() -> None:
             return
         remove_beyond(MAX_BYTES, Path(folder))
         jax.config.update(FOLDER, folder)
-        # Small programs too: there are dozens, which take a fifth of a small run's second start.
+        # Small programs are cached too. Compiling them takes a fifth of a small run's second start.
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 
 def remove_beyond(most: int, folder: Path) -> None:
-    """Removes the programs in a folder that were not read or written for longest, until the others
-    take `most` bytes.
+    """Removes the least recently used programs in a folder until the others take `most` bytes.
 
-    JAX's own `jax_compilation_cache_max_size` is not used: whenever it adds a program, it reads a
-    file beside every other one for the time of its use, and adds no more for ever where one is
-    missing, as beside those that were kept without a bound, or that a killed process wrote.
+    JAX's own `jax_compilation_cache_max_size` is not used. When JAX adds a program, it reads the
+    time of last use of every program from another file. If one such file is missing, JAX never adds
+    a program again. This happens for programs that were kept without a limit, or that a killed
+    process wrote.
     """
     programs = []
     for program in folder.glob("*-cache"):

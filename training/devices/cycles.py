@@ -1,12 +1,14 @@
 """How long a step takes, as the compiler for TPUs estimates it.
 
-The compiler writes into its program how many cycles it expects of each instruction, in the
-`estimated_cycles` of its `backend_config`. Their sum, each as often as its loops turn, over the
-clock is the time of the step's computation. Some instructions have none: kernels, whose time here
-is what their FLOPs and bytes take by the chip's data sheet, exchanges between chips
-(`exchange_times`), and some others, such as sorts, gathers and random bits, which take what reading
-and writing does. Kernels of attention state FLOPs as if every query attended to every key, those
-of experts as if all rows that they are given were assigned to an expert.
+The compiler writes an expected number of cycles for each instruction into its program, in
+`estimated_cycles` of the `backend_config`. The computation time of a step is the sum of these
+cycles, times the turns of their loops, divided by the clock rate.
+
+Some instructions have no cycles. The time of a kernel follows from its FLOPs and bytes and the
+chip's data sheet. `exchange_times` computes the time of exchanges between chips. Other
+instructions, such as sorts, gathers and random bits, take the time of reading and writing memory.
+Attention kernels state FLOPs as if every query attended to every key. Kernels of experts state
+FLOPs as if all their rows were assigned to an expert.
 """
 
 import re
@@ -29,7 +31,7 @@ from .program_text import (
 )
 from .topologies import Topology
 
-# Parts of the step, by the first of these that the path of an operation's name has.
+# Part of the step -> pattern. An operation belongs to the first part whose pattern its name has.
 PARTS = {
     "experts": re.compile("experts|router"),
     "attention": re.compile("attention|relative_bias|rotat"),
@@ -39,16 +41,16 @@ PARTS = {
     "corruption": re.compile(r"vmap\("),
     "optimizer and metrics": re.compile(""),
 }
-COPIES = "copies"  # without computation: between layouts, into the scan's arrays, zeros
+COPIES = "copies"  # part for copies between layouts and into the scan's arrays, and for zeros
 FORWARD, BACKWARD, NEITHER = range(3)
 
 
 class TPU(NamedTuple):
-    """What cycles and kernels are measured by."""
+    """The figures of a TPU from which times are computed."""
 
-    clock: float  # cycles a second: those with which its matrix units reach the data sheet's peak
-    bandwidth: float  # bytes a second, of a device's memory
-    width: int  # of a matrix unit: it multiplies by so many rows and columns at once
+    clock: float  # cycles per second at which the matrix units reach the data sheet's peak
+    bandwidth: float  # bytes per second of a device's memory
+    width: int  # number of rows and columns that a matrix unit multiplies at once
 
 
 # Google's data sheets, https://cloud.google.com/tpu/docs/v5e, v5p, v6e and tpu7x.
@@ -64,8 +66,8 @@ class PartTime(NamedTuple):
     """Seconds of a part of the step on a chip."""
 
     forward: float = 0.0
-    backward: float = 0.0  # and what it computes again
-    neither: float = 0.0  # before and after the gradient
+    backward: float = 0.0  # seconds of the backward pass, including recomputation
+    neither: float = 0.0  # seconds before and after the gradient
 
     @property
     def seconds(self) -> float:
@@ -75,27 +77,27 @@ class PartTime(NamedTuple):
 class Exchanges(NamedTuple):
     """All collectives of a step."""
 
-    bytes: int  # as `collectives.Traffic`
-    seconds: float  # on the links
-    waited: float  # seconds of these in which nothing is computed
-    unknown: int  # bytes between slices, whose network is not known here
+    bytes: int  # bytes of whole arrays, see `collectives.Traffic`
+    seconds: float  # seconds on the links
+    waited: float  # seconds on the links in which nothing is computed
+    unknown: int  # bytes between slices, for which no time is counted
 
 
 class SlowProducts(NamedTuple):
     """Products of the same shapes that the matrix unit computes slowly, or in several passes."""
 
     shapes: str
-    part: str
-    seconds: float  # of a step
-    peak: float  # the share of the data sheet's FLOP/s that they reach
-    advice: str
+    part: str  # part of the step
+    seconds: float  # seconds in a step
+    peak: float  # share of the data sheet's FLOP/s that they reach
+    advice: str  # what to change
 
 
 class StepTime(NamedTuple):
     """The time of a step on a chip, by the compiler's cycles."""
 
     parts: Mapping[str, PartTime]
-    kernels: float  # seconds in `parts` that are from FLOPs and bytes, for want of cycles
+    kernels: float  # seconds in `parts` that were computed from FLOPs and bytes, without cycles
     exchanges: Exchanges
     slow: Sequence[SlowProducts]  # longest first
 
@@ -107,21 +109,24 @@ class StepTime(NamedTuple):
 def estimate(
     text: str, topology: Topology, chips: Coordinates, assigned: float = 1.0
 ) -> StepTime | None:
-    """Returns how long a run of a compiled program takes; None for what has no cycles.
+    """Returns the time of a compiled program; None if the program has no cycles.
 
         program = step.lower(state, rows).compile()
         estimate(program.as_text(), topology, [d.coords for d in mesh.devices.flat]).seconds
 
-    Of the branches of a conditional the longest one counts. Exchanges follow one another on the
-    links. What is started ahead is waited for where the program's order has its end, if it takes
-    longer than what is computed until then; what ends in another turn of its loop, if it takes
-    longer than a turn computes. A loop between start and end counts with all its turns, as if it
-    left the links free. Copies into the chip's own memory ahead of their use count nothing.
+    The longest branch of a conditional counts. Exchanges use the links one after another. An
+    asynchronous exchange overlaps with the computation between its start and its end; only the
+    remaining time is waited for. If it ends in another turn of its loop, it overlaps with the
+    computation of one turn. A loop between start and end counts with all its turns, as if it did
+    not use the links. Prefetches into the chip's own memory take no time.
 
     Args:
-      assigned: share of the rows given to kernels of experts that are assigned to an expert, where
-        all experts have as many: the kernels skip the others. Further turns, of experts that have
-        more, count nothing.
+      text: text of the compiled program.
+      topology: the slice for which it was compiled.
+      chips: coordinates of the chip of each device, in the order of the mesh.
+      assigned: share of the rows of expert kernels that are assigned to an expert, if all experts
+        have the same number of rows. The kernels skip the other rows. Further turns of experts with
+        more rows do not count.
     """
     if topology.kind not in TPUS or '"estimated_cycles"' not in text:
         return None
@@ -203,22 +208,22 @@ class _Estimate:
             )
 
     def _seconds(self, one: Instruction) -> tuple[float, bool]:
-        """Returns how long an instruction takes, and whether that is a kernel's bound."""
+        """Returns the seconds of an instruction, and whether it is a kernel."""
         if cycles := one.find(_CYCLES):
             return int(cycles[1]) / self._tpu.clock, False
         if 'custom_call_target="tpu_custom_call"' in one.line:
             return self._kernel_seconds(one), True
         if any(map(is_collective, _fused(one, self._computations))):
-            return 0.0, False  # it takes the links' time
+            return 0.0, False  # an exchange takes time on the links only
         moved = _WITHOUT_CYCLES.get(one.opcode, 0)
         return moved and moved * size(one.shape) / self._tpu.bandwidth, False
 
     def _kernel_seconds(self, one: Instruction) -> float:
-        """Returns the time of a kernel at the peak.
+        """Returns the seconds of a kernel at the peak.
 
-        It follows from the FLOPs and bytes that the kernel states as its cost, or else from the
-        bytes of its arrays. Products of a side below the matrix unit's width, such as heads of 64,
-        fill it to that share.
+        The time follows from the FLOPs and bytes that the kernel states as its cost. Without a
+        stated cost, it follows from the bytes of its arrays. If a side of a product is narrower
+        than the matrix unit, such as heads of 64, the unit is used only to that share.
         """
         operands = one.find(_OPERANDS)
         wide = operands[1] if operands else ""
@@ -236,7 +241,7 @@ class _Estimate:
     def _exchanges(
         self, one: Instruction, own: Mapping[str, Collective]
     ) -> Iterator[tuple[str, Collective]]:
-        """Yields the collectives of an instruction or its fusion, each with the name of its end."""
+        """Yields (key, collective) for an instruction or its fusion. The end has the same key."""
         if one.line in own:
             yield one.name, own[one.line]
         if found := one.find(_FUSED):
@@ -246,8 +251,11 @@ class _Estimate:
                 yield key, inner._replace(asynchronous=inner.asynchronous or is_start)
 
     def _slow_products(self, whole: float) -> list[SlowProducts]:
-        """Returns the products that take a hundredth of the step or more, and that reach less than
-        half of the peak or are not in bfloat16; the longest first."""
+        """Returns the slow products of a step, the longest first.
+
+        They take at least 1% of the step, and reach less than half of the peak or are not in
+        bfloat16.
+        """
         named = []
         for (operands, part), (one, seconds, flops) in self._products.items():
             share = flops / (seconds * self._peak)
@@ -264,8 +272,8 @@ _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _COST = re.compile(r'"cost_estimate":\{"flops":"(\d+)".*?"bytes_accessed":"(\d+)"')
 _FUSED = re.compile(r" (?:fusion|async-start)\(.*calls=%?([\w.-]+)")
 _OPERANDS = re.compile(r"operand_layout_constraints=\{(.*?)\}, \w+=")
-# Some of these have none: how often they move as many bytes as their result has. A `reshape` moves
-# them where it is no `bitcast`; random bits are only written.
+# Opcode without cycles -> memory traffic, as a multiple of the bytes of the result. A `reshape`
+# moves its bytes unless it is a `bitcast`. Random bits are only written.
 _WITHOUT_CYCLES = {
     **dict.fromkeys(("sort", "gather", "scatter", "fusion", "reshape"), 2),
     "rng-bit-generator": 1,
@@ -273,7 +281,7 @@ _WITHOUT_CYCLES = {
 
 
 def _run_by(one: Instruction, computations: Computations) -> Iterator[tuple[str, int]]:
-    """Yields (computation, turns) of those whose instructions have cycles of their own."""
+    """Yields (computation, turns) for the computations whose instructions have their own cycles."""
     if one.opcode in ("while", "call"):
         yield from called(one, computations)
     elif one.opcode == "conditional":
@@ -289,30 +297,30 @@ def _cycles(name: str, computations: Computations) -> int:
 
 
 def _fused(one: Instruction, computations: Computations) -> Sequence[Instruction]:
-    """Returns the instructions of a fusion, or of what is started to run beside others."""
+    """Returns the instructions of a fusion or of an asynchronous computation."""
     found = one.find(_FUSED)
     return computations.get(found[1], ()) if found else ()
 
 
-# --- exchanges beside computation -----------------------------------------------------------------
+# --- exchanges that overlap with computation ------------------------------------------------------
 
 _CHAIN = re.compile(r'chain_id="(\d+)"|channel_id=(\d+)')
 
 
 class _Turn:
-    """The time of a turn of a loop, or of what is in none, in the program's order."""
+    """The time of one turn of a loop, or of a computation without a loop, in program order."""
 
     def __init__(self):
         self.now = self.computed = self.waited = 0.0  # seconds
-        self.links = 0.0  # when the links are free
-        self.running: dict[str, tuple[float, float]] = {}  # when each ends, and how long it takes
+        self.links = 0.0  # time at which the links are free
+        self.running: dict[str, tuple[float, float]] = {}  # key -> (end time, seconds) of exchanges
 
     def compute(self, seconds: float):
         self.now += seconds
         self.computed += seconds
 
     def exchange(self, seconds: float, key: str | None):
-        """Sends what `end` waits for by its key, or, without one, what is waited for at once."""
+        """Starts an exchange. `end` waits for its key; without a key, it is waited for at once."""
         self.links = max(self.now, self.links) + seconds
         if key is None:
             self._wait(self.links)
@@ -333,7 +341,7 @@ class _Turn:
 
 
 def _ended(one: Instruction, computations: Computations) -> list[str]:
-    """Returns the names of the exchanges that end in an instruction."""
+    """Returns the keys of the exchanges that end in an instruction."""
     if one.opcode.endswith("-done"):
         return one.operands[:1]
     fused = _fused(one, computations)
@@ -348,7 +356,7 @@ def _chain(line: str) -> str:
     return next((chain for chain, _ in found if chain), found[0][1] if found else "")
 
 
-# --- of which part of the step --------------------------------------------------------------------
+# --- parts of the step ----------------------------------------------------------------------------
 
 _NAME = re.compile(r'op_name="([^"]*)"')
 _MOVES = "copy broadcast pad slice reshape transpose concatenate reverse".split()
@@ -356,7 +364,7 @@ _STACKED = re.compile(r"dynamic_(update_)?(index_in_dim|slice)\)?(/\w+)?$")
 
 
 def _place(one: Instruction) -> tuple[str, int]:
-    """Returns the part of an instruction, and whether it is of the forward or the backward pass."""
+    """Returns the part of the step of an instruction, and its direction, such as `FORWARD`."""
     found = one.find(_NAME)
     name = found[1] if found else ""
     direction = BACKWARD if "transpose(" in name else FORWARD if "jvp(" in name else NEITHER
@@ -367,10 +375,9 @@ def _place(one: Instruction) -> tuple[str, int]:
 
 # --- products -------------------------------------------------------------------------------------
 
-# share of the peak; of the step; lines
-SLOW = 0.5
-WORTH_NAMING = 0.01
-MOST_NAMED = 6
+SLOW = 0.5  # products below this share of the peak are slow
+WORTH_NAMING = 0.01  # smallest share of the step of a listed product
+MOST_NAMED = 6  # largest number of listed products
 
 
 class _Products(NamedTuple):

@@ -1,4 +1,4 @@
-"""How long the exchanges of a compiled program take on the links between a slice's chips."""
+"""The time that exchanges of a compiled program take on the links between a slice's chips."""
 
 import math
 import re
@@ -10,22 +10,22 @@ from .accelerators import ACCELERATORS
 from .collectives import Collective
 from .topologies import Topology
 
-# Bytes a second through one link, in one direction: "How to scale your model",
-# https://jax-ml.github.io/scaling-book/tpus; of v7x a twelfth of the 1,200 GB/s of its data sheet,
-# https://cloud.google.com/tpu/docs/tpu7x, for six links in both directions.
+# Bytes per second through one link in one direction. Source: "How to scale your model",
+# https://jax-ml.github.io/scaling-book/tpus. The value of v7x is a twelfth of the 1,200 GB/s of its
+# data sheet, which counts six links in both directions (https://cloud.google.com/tpu/docs/tpu7x).
 LINKS = {"TPU v5e": 45e9, "TPU v5p": 90e9, "TPU v6e": 90e9, "TPU v7x": 100e9}
 
-Coordinates = Sequence[Sequence[int]]  # of the chip of each device, in the order of the mesh
+Coordinates = Sequence[Sequence[int]]  # coordinates of each device's chip, in order of the mesh
 
 
 def exchange_seconds(one: Collective, topology: Topology, chips: Coordinates) -> float | None:
-    """Returns the seconds that a collective takes with the links to itself; None between slices.
+    """Returns the seconds of a collective that does not share links; None between slices.
 
-    A chip of the group has one link along each side of the slice that the group spans, two where it
-    is a ring. A gather of n chips brings it (n - 1) / n of the whole through these, a
-    reduce-scatter as much, an all-reduce twice as much. An all-to-all is bound by the links through
-    the middle of the longest side, where a ring counts half, and a permutation by the one to a
-    neighbor.
+    A chip of the group has one link along each side of the slice that the group spans, or two if
+    the side is a ring. In a gather over n chips, each chip receives (n - 1) / n of the whole
+    through these links. A reduce-scatter takes the same time, and an all-reduce twice the time. An
+    all-to-all is limited by the links through the middle of the longest side, and takes half the
+    time on a ring. A permutation is limited by the link to a neighbor.
 
     >>> v5e = Topology("TPU v5e", (4, 4))
     >>> chips = [(x, y, 0) for x in range(4) for y in range(4)]
@@ -67,8 +67,9 @@ _NAMED_AXES = re.compile(
 
 
 def group_of(line: str, devices: int) -> list[int]:
-    """Returns the first group of devices that a collective joins, of four ways to write it; all of
-    them where it names none.
+    """Returns the first group of devices of a collective; all devices if it names no group.
+
+    The text of a program has four notations for groups.
 
     >>> group_of("replica_groups={{0,2},{1,3}}", 4), group_of("replica_groups=[2,2]<=[4]", 4)
     ([0, 2], [0, 1])
@@ -91,8 +92,7 @@ def group_of(line: str, devices: int) -> list[int]:
 
 
 def _devices(sizes: str, order: str | None) -> np.ndarray:
-    """Returns the numbers of all devices, counted through axes of `sizes` that then change places
-    to `order`."""
+    """Returns the numbers of all devices as an array of `sizes`, transposed to `order`."""
     ids = np.arange(math.prod(_numbers(sizes))).reshape(_numbers(sizes))
     return ids.transpose(_numbers(order)) if order else ids
 

@@ -1,9 +1,12 @@
 """The device mesh, and the sharding of parameters and batches over its axes.
 
-Mesh axes: `data` (parameters replicated), `fsdp` (parameters sharded, gathered when used), `expert`
-(as `fsdp`, but each device keeps its own experts of sparse layers and computes them for the
-others), `context` (as `fsdp`, but its devices share rows, of whose slots each has its part),
-`tensor` (matrix products sharded).
+The axes of the mesh are:
+- `data`: parameters are replicated.
+- `fsdp`: parameters are sharded, and gathered when they are used.
+- `expert`: like `fsdp`, but each device keeps its own experts of sparse layers and computes them
+  for the other devices.
+- `context`: like `fsdp`, but its devices share rows, and each device has a part of their slots.
+- `tensor`: matrix products are sharded.
 
 Attention over `context` gathers keys and values along it, and each device computes its own queries
 (Llama 3, arXiv:2407.21783, section 3.3.2).
@@ -25,10 +28,10 @@ from ...models.sharding import mesh_axes, spec_of
 AXES = ("data", "fsdp", "expert", "context", "tensor")
 BATCH = ("data", "fsdp", "expert")
 
-SPREAD_SIZE = 2**16  # of the smallest array that is updated in parts: less takes no time
+SPREAD_SIZE = 2**16  # size of the smallest array that is updated in parts
 
-# Logical axis of a parameter or an activation -> mesh axes. Where experts have taken one of these,
-# the next rule of that name holds.
+# Logical axis of a parameter or an activation -> mesh axes. If experts use one of these mesh axes
+# already, the next rule with the same name holds.
 RULES = (
     ("batch", BATCH),
     ("vocab", "tensor"),
@@ -57,12 +60,12 @@ def make_mesh(
     >>> dict(make_mesh(data=2, fsdp=2, tensor=2).shape)  # on eight devices
     {'data': 2, 'fsdp': 2, 'expert': 1, 'context': 1, 'tensor': 2}
 
-    Neighbors in the mesh are neighbors in a TPU slice, as far as its shape allows. Several
-    slices, which a slower network joins, are spread over `data`: once a step their gradients are
-    summed, and nothing else crosses that network. Hosts of GPUs are spread over the first axes that
-    are above 1, of which `fsdp` may be one.
+    Neighbors in the mesh are neighbors in a TPU slice, as far as its shape allows. Several slices
+    are spread over `data`, since a slower network connects them. Only the gradients cross that
+    network, once in each step. Hosts of GPUs are spread over the first axes above 1, which may
+    include `fsdp`.
 
-    Raises ValueError when the axes do not multiply to the number of devices, or `data` is no
+    Raises ValueError if the product of the axes is not the number of devices, or if `data` is not a
     multiple of the number of TPU slices.
     """
     devices = jax.devices() if devices is None else devices
@@ -77,28 +80,30 @@ def make_mesh(
     if taken != len(devices):
         raise ValueError(
             f"The mesh {requested} takes {taken} devices, there are {len(devices)}: "
-            "choose data, fsdp, expert, context and tensor (mesh.make_mesh) so that they multiply "
-            "to that."
+            "choose data, fsdp, expert, context and tensor (mesh.make_mesh) so that their product "
+            "is the number of devices."
         )
     return Mesh(_arranged(sizes, devices), AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
 def evaluation_mesh(build: Callable[[], Mesh]) -> Mesh:
-    """Returns the mesh of a training where there are its devices; otherwise one of all that there
-    are, over which parameters and rows are spread.
+    """Returns the training mesh if its devices exist, otherwise a mesh of all devices.
+
+    The mesh of all devices spreads parameters and rows over `fsdp`.
 
     >>> dict(evaluation_mesh(lambda: make_mesh(data=2, fsdp=8)).shape)  # on eight devices
     {'data': 1, 'fsdp': 8, 'expert': 1, 'context': 1, 'tensor': 1}
     """
     try:
         return build()
-    except ValueError:  # it takes another number of devices
+    except ValueError:  # the mesh needs another number of devices
         return make_mesh(data=1, fsdp=-1)
 
 
 def _arranged(sizes: Sequence[int], devices: Sequence[jax.Device]) -> np.ndarray:
-    # An axis may be longer than one of the slice, such as 64 on 4x4x8: it takes parts of several.
-    # JAX numbers hosts of GPUs as slices too, whose devices it orders host by host by itself.
+    # An axis of the mesh may be longer than an axis of the slice, such as 64 on 4x4x8. It then
+    # takes parts of several axes. JAX also numbers hosts of GPUs as slices, but it already orders
+    # their devices host by host.
     is_tpu = devices[0].platform == "tpu"
     slices = len({getattr(device, "slice_index", 0) for device in devices}) if is_tpu else 1
     if slices == 1:
@@ -154,9 +159,9 @@ def shardings_of(boxed, mesh: Mesh):
 def spread_over_data(params, shardings, mesh: Mesh):
     """Returns the shardings in which parameters are updated: their own, and over `data`.
 
-    The devices of `data` have the same parameters, of which each updates a part (ZeRO stage 1,
-    Rajbhandari et al. 2020, arXiv:1910.02054): the largest axis of an array is divided further, or
-    the next that can be. Small arrays, and those that `data` does not divide, are updated by all.
+    The devices of `data` have the same parameters, and each updates a part of them (ZeRO stage 1,
+    Rajbhandari et al. 2020, arXiv:1910.02054). The largest axis of an array that `data` can divide
+    is divided further. All devices update small arrays, and arrays that `data` cannot divide.
 
         [512, 2048] over ("fsdp", None) -> ("fsdp", "data")
     """
@@ -179,10 +184,10 @@ def spread_over_data(params, shardings, mesh: Mesh):
 def shardings_like(opt_state, params, shardings, mesh: Mesh):
     """Returns the shardings of an optimizer's state, from those of the parameters.
 
-    An array is sharded as the parameter that its path ends with, if it has that one's shape: with
-    the parameters `{"mlp": {"wi": …}}`, Adam's `mu/mlp/wi` is sharded as `mlp/wi`. If it has that
-    shape without one axis, as Adafactor's rows and columns of second moments, it is sharded as the
-    others. All else is replicated.
+    An array is sharded like the parameter that its path ends with, if both have the same shape. For
+    the parameters `{"mlp": {"wi": …}}`, Adam's `mu/mlp/wi` is sharded like `mlp/wi`. Adafactor's
+    rows and columns of second moments lack one axis of the parameter; they are sharded like its
+    other axes. All other arrays are replicated.
     """
     flat, _ = jax.tree_util.tree_flatten_with_path(params)
     known = {path: (x.shape, s) for (path, x), s in zip(flat, jax.tree.leaves(shardings))}

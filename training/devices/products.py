@@ -68,7 +68,7 @@ def products_of(instructions: Sequence[Instruction]) -> Iterator[Product]:
 
 
 def _convolution(one: Instruction, left, right, result) -> tuple[int, int]:
-    """Returns the FLOPs and the columns of a convolution, without its products by padding."""
+    """Returns the FLOPs and the columns of a convolution, without products with padding."""
     labels = one.find(_LABELS)
     assert labels is not None
     left_axes, right_axes, result_axes = labels.groups()
@@ -87,7 +87,7 @@ def _convolution(one: Instruction, left, right, result) -> tuple[int, int]:
 
 
 def _taps(length: int, size: int, results: int, window: dict[str, str]) -> int:
-    """Returns how many pairs of a result and a place of the window meet a number of the operand."""
+    """Returns the number of (result, window position) pairs that read a value of the operand."""
     stride = int(window.get("stride", 1))
     left = int(window.get("lhs_dilate", 1))
     right = int(window.get("rhs_dilate", 1))

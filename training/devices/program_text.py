@@ -27,7 +27,7 @@ class Instruction:
         self.line = line
         found = _INSTRUCTION.match(line)
         self.name, self.shape, self.opcode, operands = found.groups() if found else ("", "", "", "")
-        # The numbers of operands may stand between their names as comments.
+        # Comments between the names may give the numbers of the operands.
         self.operands = [one.rpartition("*/")[2].strip() for one in operands.split(",")]
 
     def find(self, pattern: str | re.Pattern[str]) -> re.Match[str] | None:
@@ -53,11 +53,12 @@ def computations_of(text: str) -> dict[str, list[Instruction]]:
 def called(one: Instruction, computations: Computations) -> Iterator[tuple[str, int]]:
     """Yields (computation, turns) for each computation that an instruction runs.
 
-    Further turns of experts do not count: they do not run if all experts have as many tokens.
+    Further turns of experts do not count: they do not run if all experts have the same number of
+    tokens.
     """
     if f'/{UNBALANCED}/while"' in one.line:
         return
-    if one.opcode in ("async-done", "async-update"):  # the call stands in its start
+    if one.opcode in ("async-done", "async-update"):  # the start instruction has the call
         return
     turns = _turns(one, computations) if one.opcode == "while" else 1
     names = [*_CALLED.findall(one.line), *branches(one)]

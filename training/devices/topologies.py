@@ -1,6 +1,6 @@
-"""TPU slices and hosts of GPUs that are elsewhere, as devices to compile for.
+"""TPU slices and hosts of GPUs as devices to compile for, without having them.
 
-The compilers, of the package `libtpu` and of JAX's plugin for CUDA, run on any Linux host.
+The compilers in the package `libtpu` and in JAX's plugin for CUDA run on any Linux host.
 """
 
 import importlib.util
@@ -16,17 +16,17 @@ from ...settings.extras import install_command
 from .accelerators import ACCELERATORS, kind_of_name, short_names
 
 EXAMPLE = "v5p:4x4x8, 2*v5e:16x16 for two slices, or 2*h100:8 for two hosts of eight GPUs"
-# Without these, libtpu asks the host for its own TPU, which a laptop answers by a timeout.
+# Without these, libtpu looks for a TPU of the host, which ends in a timeout on a laptop.
 _ENVIRONMENT = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
-    "TPU_ACCELERATOR_TYPE": "v5p-8",  # of any kind: the topology has its own
+    "TPU_ACCELERATOR_TYPE": "v5p-8",  # any kind; the topology overrides it
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_STDERR_LOG_LEVEL": "3",
 }
-# The slices that Google has, by chips a side (https://cloud.google.com/tpu/docs/v3, v4, v5e, v5p,
-# v6e and tpu7x). Those in three dimensions beyond `_SMALL` have a multiple of four chips a side,
-# the shortest first, and as many as `_LARGEST` in all.
+# Shapes of Google's slices, in chips (https://cloud.google.com/tpu/docs/v3, v4, v5e, v5p, v6e and
+# tpu7x). Slices in three dimensions are those of `_SMALL`, or have a multiple of four chips on each
+# side, the shortest side first, and at most `_LARGEST` chips.
 _FLAT = {
     "TPU v3": "2x2 4x4 4x8 8x8 8x16 16x16 16x32 32x32",
     "TPU v5e": "1x1 2x2 2x4 4x4 4x8 8x8 8x16 16x16",
@@ -34,21 +34,21 @@ _FLAT = {
 }
 _SMALL = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
 _LARGEST = {"TPU v4": 4096, "TPU v5p": 6144, "TPU v7x": 9216}
-MOST_GPUS = 16  # of a host: Google's a2-megagpu-16g; others have up to 8
+MOST_GPUS = 16  # largest number of GPUs of a host (Google's a2-megagpu-16g; others have up to 8)
 CUDA_PLUGINS = ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13")
 
 
 class GPU(NamedTuple):
-    """What XLA has to know of a GPU, from NVIDIA's data sheets and CUDA's tables."""
+    """XLA's description of a GPU, from NVIDIA's data sheets and CUDA's tables."""
 
     name: str
-    capability: int  # the version of its instructions
-    cores: int  # streaming multiprocessors
-    shared_memory: int  # bytes for each of them
-    l2_cache: int  # bytes
-    bandwidth: int  # bytes a second, of its memory
-    clock: float  # GHz
-    float32_units: int = 128  # of a multiprocessor
+    capability: int  # major compute capability
+    cores: int  # number of streaming multiprocessors
+    shared_memory: int  # bytes of shared memory of each multiprocessor
+    l2_cache: int  # bytes of L2 cache
+    bandwidth: int  # bytes per second of its memory
+    clock: float  # clock rate in GHz
+    float32_units: int = 128  # number of float32 units of each multiprocessor
 
 
 GPUS = {
@@ -64,9 +64,9 @@ GPUS = {
 class Topology(NamedTuple):
     """TPU slices of one shape, or hosts of GPUs."""
 
-    kind: str  # of `accelerators.ACCELERATORS`
-    shape: tuple[int, ...]  # chips; of GPUs their number on a host
-    slices: int = 1  # or hosts
+    kind: str  # a kind of `accelerators.ACCELERATORS`
+    shape: tuple[int, ...]  # chips on each side of a slice, or the number of GPUs of a host
+    slices: int = 1  # number of slices or hosts
 
     @property
     def chips(self) -> int:
@@ -78,13 +78,14 @@ class Topology(NamedTuple):
 
 
 def read_topology(text: str) -> Topology:
-    """Returns the topology of a text.
+    """Parses a topology.
 
     >>> read_topology("2*v5e:4x4"), read_topology("h100:8")
     (Topology(kind='TPU v5e', shape=(4, 4), slices=2), Topology(kind='NVIDIA H100', shape=(8,),
     slices=1))
 
-    Raises ValueError for what is none, and for a slice that there is not, with the nearest.
+    Raises ValueError for any other text, and for a slice that does not exist, with the nearest
+    slices.
     """
     kinds = [name.lower() for name in short_names()]
     match = re.fullmatch(r"(?:(\d+)\*)?(\w+):(\d+(?:x\d+)*)", text.strip())
@@ -102,8 +103,8 @@ def read_topology(text: str) -> Topology:
         if topology.shape[0] > MOST_GPUS:
             hosts = Topology(kind, (8,), -(-topology.chips // 8))
             raise ValueError(
-                f"Got the topology {text!r}, hosts of {topology.shape[0]} GPUs, and there are none "
-                f"of more than {MOST_GPUS}; {hosts.chips} on hosts of eight: {hosts}."
+                f"Got the topology {text!r}, hosts of {topology.shape[0]} GPUs, but hosts have at "
+                f"most {MOST_GPUS} GPUs: give {hosts.chips} GPUs on hosts of eight as {hosts}."
             )
     elif topology.shape not in (known := _slices(kind)):
         nearest = _nearest(topology.shape, known)
@@ -130,7 +131,7 @@ def _slices(kind: str) -> list[tuple[int, ...]]:
 
 
 def _nearest(shape: tuple[int, ...], known: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Returns the two shapes whose numbers of chips, and then whose sides, differ least.
+    """Returns the two shapes with the most similar numbers of chips, and then sides.
 
     >>> _nearest((16, 32), [(8, 16), (16, 16), (1, 1)])
     [(16, 16), (8, 16)]
@@ -144,15 +145,17 @@ def _nearest(shape: tuple[int, ...], known: list[tuple[int, ...]]) -> list[tuple
 
 
 def use_cpu() -> None:
-    """Lets this process run on its CPU alone. To be called before JAX looks for devices: a plugin
-    for GPUs that finds none here would not be there to compile either."""
+    """Makes this process use only its CPU. Call it before JAX looks for devices.
+
+    Otherwise a plugin for GPUs that finds no GPU would not be available for compiling either.
+    """
     jax.config.update("jax_platforms", "cpu")
 
 
 def devices_of(topology: Topology) -> list[jax.Device]:
-    """Returns the devices of a topology, in a process that uses its CPU alone (`use_cpu`).
+    """Returns the devices of a topology, in a process that uses only its CPU (`use_cpu`).
 
-    Raises ValueError where there is no compiler for it, or no such slice.
+    Raises ValueError if its compiler is not installed, or if there is no such slice.
     """
     options = _gpus(topology) if topology.kind in GPUS else _tpus(topology)
     try:
@@ -172,9 +175,9 @@ def _tpus(topology: Topology) -> dict:
     options: dict = {"platform": "tpu", "topology_name": name}
     if topology.slices > 1:
         options["num_slices"] = topology.slices
-    if topology.kind == "TPU v4":  # its two cores are one device, as they are on its own hosts
+    if topology.kind == "TPU v4":  # the two cores of a chip are one device, as on real hosts
         options["chip_config_name"] = "megacore"
-    if topology.shape == (1, 1):  # a host of one chip, where libtpu takes four for granted
+    if topology.shape == (1, 1):  # a host has one chip here; libtpu's default is four
         options["chips_per_host_bounds"] = (1, 1, 1)
     return options
 

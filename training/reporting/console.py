@@ -1,4 +1,4 @@
-"""Terminal output: a progress bar, tables, and plain lines where the output is a log."""
+"""Terminal output of a run: a progress bar and tables, or plain lines if the output is a log."""
 
 import contextlib
 import math
@@ -29,14 +29,14 @@ from ..run import Run, fields_of
 from ..saved.result import Result
 from ..state import State, parameter_count
 
-SECONDS_BETWEEN_LINES = 20  # of a log, where there is no terminal
+SECONDS_BETWEEN_LINES = 20  # seconds between progress lines in a log
 
 
 def make_console() -> Console:
-    """Returns a console that prints on the first process only, and wraps logs at 120 columns.
+    """Returns a console that prints only on the first process and wraps logs at 120 columns.
 
-    Where its output fails, as on a full disk or a closed pipe, it prints no more, and raises
-    nothing.
+    If its output fails, for example on a full disk or a closed pipe, it stops printing and does not
+    raise an error.
     """
     output = cast(TextIO, _Output(sys.stdout))
     console = PrintableConsole(file=output, quiet=jax.process_index() != 0, highlight=False)
@@ -46,7 +46,7 @@ def make_console() -> Console:
 
 
 class _Output:
-    """A text stream whose failures end what it prints, and not the program."""
+    """A text stream that stops printing after a failure, so that the program can continue."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream
@@ -64,12 +64,12 @@ class _Output:
             return
         try:
             act()
-        except (OSError, ValueError) as error:  # a ValueError: it is closed
+        except (OSError, ValueError) as error:  # a closed stream raises ValueError
             self._failed = True
             with contextlib.suppress(OSError, ValueError):
                 reason = getattr(error, "strerror", None) or error
                 print(f"warning: Output ends here ({reason}); the run continues.", file=sys.stderr)
-            # What waits in its buffer would fail again at the end of the program.
+            # Writing the buffer at the end of the program would fail again.
             with contextlib.suppress(OSError, ValueError), open(os.devnull, "w") as nowhere:
                 os.dup2(nowhere.fileno(), self._stream.fileno())
 
@@ -78,7 +78,7 @@ class _Output:
 
 
 class StepProgress:
-    """A live bar with loss, tokens/s, MFU if known, and time left; in a log, a line every 20 s."""
+    """A live bar with loss, tokens/s, MFU and time left; in a log, a line every 20 seconds."""
 
     def __init__(self, console: Console, step: int, steps: int):
         self._console = console
@@ -102,7 +102,7 @@ class StepProgress:
         self._bar.stop()
 
     def update(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Shows `Monitor`'s metrics of the steps up to this one."""
+        """Shows the metrics that `Monitor` reports at a step."""
         figures = f"loss {metrics['loss']:.3f}  {metrics['tokens_per_second']:,.0f} tokens/s"
         if "mfu" in metrics:
             figures += f"  {metrics['mfu']:.1%} MFU (all pairs)"
@@ -118,21 +118,21 @@ class StepProgress:
 
 
 def print_check(console: Console, check: Check) -> bool:
-    """Prints what the compiler says of a run on a topology; returns whether it fits."""
+    """Prints the results of a compile check; returns whether the step fits."""
     devices = math.prod(check.mesh.values())
-    active = active_words(check.parameters, check.active)
+    active = active_note(check.parameters, check.active)
     tflop = check.flops / 1e12
-    what = Table(box=None, show_header=False, title_justify="left")
-    what.title = f"The step, compiled for {check.topology} in {check.seconds:.0f} s"
-    what.add_row("devices", f"{devices:,} × {check.topology.kind}, mesh {dict(check.mesh)}")
-    what.add_row("parameters", f"{check.parameters:,}{active}")
+    overview = Table(box=None, show_header=False, title_justify="left")
+    overview.title = f"The step, compiled for {check.topology} in {check.seconds:.0f} s"
+    overview.add_row("devices", f"{devices:,} × {check.topology.kind}, mesh {dict(check.mesh)}")
+    overview.add_row("parameters", f"{check.parameters:,}{active}")
     if check.attention is not None:
-        what.add_row("attention", check.attention)
+        overview.add_row("attention", check.attention)
     for name, value in check.options.items():
-        what.add_row("compiler option", Text(f"{name} = {value}"))
-    what.add_row("text", f"{check.text_tokens:,} tokens a step")
-    what.add_row("compute", f"{tflop:,.4g} TFLOP a step, {tflop / devices:,.4g} a chip")
-    console.print(what)
+        overview.add_row("compiler option", Text(f"{name} = {value}"))
+    overview.add_row("text", f"{check.text_tokens:,} tokens a step")
+    overview.add_row("compute", f"{tflop:,.4g} TFLOP a step, {tflop / devices:,.4g} a chip")
+    console.print(overview)
     if check.refusal:
         console.print(f"\nThe compiler: {check.refusal}", markup=False, soft_wrap=True)
     memory = Table("memory of a chip", Column("GiB", justify="right"), box=None)
@@ -145,8 +145,8 @@ def print_check(console: Console, check: Check) -> bool:
     if check.traffic:
         columns = (Column(name, justify="right") for name in ("a step", "GiB a step, on a chip"))
         sent = Table("collectives", *columns, box=None)
-        for kind, one in check.traffic.items():
-            sent.add_row(f"  {kind}", f"{one.calls:,}", f"{one.bytes / GIB:.3f}")
+        for kind, traffic in check.traffic.items():
+            sent.add_row(f"  {kind}", f"{traffic.calls:,}", f"{traffic.bytes / GIB:.3f}")
         console.print(sent)
     if check.estimate:
         _print_estimate(console, check.estimate)
@@ -167,7 +167,7 @@ def print_check(console: Console, check: Check) -> bool:
 
 
 def _print_estimate(console: Console, estimate: StepTime) -> None:
-    """Prints how long each part of a step takes by the compiler's cycles, and slow products."""
+    """Prints the estimated time of each part of a step, and the slow products."""
     columns = (Column(name, justify="right") for name in ("forward", "backward", "rest", "ms", "%"))
     parts = Table("time, by the compiler's cycles", *columns, box=None)
     for name, part in estimate.parts.items():
@@ -178,16 +178,16 @@ def _print_estimate(console: Console, estimate: StepTime) -> None:
     console.print(parts)
     console.print(
         f"  {sent.bytes / GIB:,.2f} GiB are exchanged in {1e3 * sent.seconds:,.1f} ms, "
-        f"{1e3 * (sent.seconds - sent.waited):,.1f} of them beside computation."
+        f"{1e3 * (sent.seconds - sent.waited):,.1f} ms of them overlapped with computation."
     )
     if sent.unknown:
         console.print(
-            f"  {sent.unknown / GIB:,.2f} GiB go between slices, for which no time is counted."
+            f"  {sent.unknown / GIB:,.2f} GiB go between slices; no time is counted for them."
         )
     if estimate.kernels:
         console.print(
-            f"  {1e3 * estimate.kernels:,.1f} ms are of kernels, which have no cycles: what "
-            "their FLOPs and bytes take at the peak, as if all queries attended to all keys."
+            f"  {1e3 * estimate.kernels:,.1f} ms are for kernels, which have no cycles: the time "
+            "of their FLOPs and bytes at the peak, as if all queries attended to all keys."
         )
     if estimate.slow:
         slow = Table(
@@ -205,58 +205,61 @@ def _of_step(seconds: float, estimate: StepTime) -> tuple[str, str]:
 
 
 def _advice(state: int, most: int) -> str:
-    """Returns what to change where parameters and optimizer take `state` of a chip's bytes."""
+    """Returns what to change if a step does not fit.
+
+    Args:
+      state: bytes of parameters and optimizer on a chip.
+      most: bytes of memory of a chip.
+    """
     if state > most / 2:
         return (
-            "Most of a chip is taken by parameters and the optimizer: spread them over more chips "
-            "(--gin.mesh.make_mesh.fsdp=NUMBER, or tensor), or take a larger slice."
+            "Parameters and the optimizer take most of a chip: spread them over more chips "
+            "(--gin.mesh.make_mesh.fsdp=NUMBER, or tensor), or use a larger slice."
         )
     return (
-        "Most is taken by activations: raise --gin.training.Run.microbatches, recompute more (the "
-        "model's remat_policy = 'full', or unroll_scan = False), lower batch_size or "
+        "Activations take most of a chip: raise --gin.training.Run.microbatches, recompute more "
+        "(the model's remat_policy = 'full', or unroll_scan = False), lower batch_size or "
         "sequence_lengths, divide rows among chips (--gin.mesh.make_mesh.context=NUMBER), or "
-        "take a larger slice."
+        "use a larger slice."
     )
 
 
-def active_words(
-    parameters: int, active: int, written: Callable[[int], str] = "{:,}".format
-) -> str:
-    """Returns how many parameters process a token, to be put after their number; "" where all do.
+def active_note(parameters: int, active: int, written: Callable[[int], str] = "{:,}".format) -> str:
+    """Returns a note with the number of parameters that process a token; "" if all of them do.
 
-    >>> active_words(46_702_792_704, 12_879_925_248)
+    >>> active_note(46_702_792_704, 12_879_925_248)
     ' (12,879,925,248 active)'
     """
     return f" ({written(active)} active)" if active < parameters else ""
 
 
-def model_words(plan: Plan, state: State) -> str:
-    """Returns the size of a run's model, how its attention is computed, its rows and its devices.
+def model_summary(plan: Plan, state: State) -> str:
+    """Returns a line with a run's parameters, attention mechanism, rows and devices.
 
-    model_words(planned, state)
+    model_summary(planned, state)
     # "935,040 parameters, plain attention, 16 rows a step, mesh {'data': 1, …} of cpu"
     """
     model = plan.recipe.model
     mesh = plan.mesh
     parameters = parameter_count(state)
-    active = active_words(parameters, active_parameters(state.params, model.config))
+    active = active_note(parameters, active_parameters(state.params, model.config))
     attention = [] if model.attention is None else [f"{model.attention} attention"]
     parts = [f"{parameters:,} parameters{active}", *attention, f"{plan.run.batch_size} rows a step"]
     return f"{', '.join(parts)}, mesh {dict(mesh.shape)} of {mesh.devices.flat[0].device_kind}"
 
 
-_OF_WORDS = ("member", "stacks", "objective")  # columns; the others are of numbers
+_TEXT_COLUMNS = ("member", "stacks", "objective")  # all other columns have numbers
 
 
 def _table(*headings: str, **settings: Any) -> Table:
     table = Table(box=None, header_style="bold", title_justify="left", **settings)
     for heading in headings:
-        table.add_column(heading, justify="left" if heading in _OF_WORDS else "right")
+        table.add_column(heading, justify="left" if heading in _TEXT_COLUMNS else "right")
     return table
 
 
 def print_plan(console: Console, plan: Plan) -> None:
-    """Prints the corpus, and of each member the row group, row length and share of useful slots."""
+    """Prints the corpus, and each member's rows, raw tokens, stacks and share of useful slots."""
     console.print(plan.corpus.summary, markup=False)
     table = _table("member", "rows", "raw tokens", "stacks", "useful", title="Rows of a step")
     members = members_of(plan.recipe.objective)
@@ -291,18 +294,18 @@ def print_task_scores(console: Console, figures: Mapping[str, float], step: int)
     for name, value in figures.items():
         if name.startswith("task/"):
             baseline = figures.get(f"baseline/{name}")
-            beside = "" if baseline is None else f" (the most frequent answer: {baseline:.4g})"
-            console.print(f"step {step}  {name}: {value:.4g}{beside}", markup=False)
+            reference = "" if baseline is None else f" (the most frequent answer: {baseline:.4g})"
+            console.print(f"step {step}  {name}: {value:.4g}{reference}", markup=False)
 
 
 def print_note(console: Console, text: str) -> None:
-    """Prints a text whose lines stay whole, so that paths and commands can be copied."""
+    """Prints a text without wrapping its lines, so that paths and commands can be copied."""
     if text:
         console.print(text, markup=False, soft_wrap=True)
 
 
 def print_warning(console: Console, message: str) -> None:
-    """Prints a message, in which nothing is markup, as a warning."""
+    """Prints a message as a warning, without interpreting markup in it."""
     console.print("[bold red]warning[/]:", Text(message))
 
 
@@ -329,12 +332,14 @@ def print_heldout(
     evaluations: Sequence[tuple[int, Sequence[Score]]],
     bytes_per_token: Mapping[str, float],
 ) -> None:
-    """Prints held-out figures of checkpoints, (step, scores) each, and what they are.
+    """Prints the held-out figures of checkpoints, and a legend.
 
-    Losses that are the text's exact likelihood have bits per byte.
+    Losses that are the exact likelihood of the text have bits per byte.
 
     Args:
-      bytes_per_token: of the text of each member; nan for token ids without text.
+      console: where to print.
+      evaluations: (step, scores) of each checkpoint.
+      bytes_per_token: mean bytes of a token in each member's text; nan for ids without text.
     """
     exact = {
         s.member: bytes_per_token[s.member] for _, all in evaluations for s in all if s.of_text
@@ -350,11 +355,11 @@ def print_heldout(
     console.print(table)
     for step, scores in evaluations:
         print_metrics(console, scores, step)
-    legend = ["nats and perplexity: of a target, such as a hidden token"]
+    legend = ["nats and perplexity: for each target, such as a hidden token"]
     if has_bits:
         legend.append(
-            f"bits per byte: of the text, whose tokens have {_sizes(exact)}; for losses that are "
-            "its exact likelihood"
+            f"bits per byte: for each byte of text (a token has {_sizes(exact)}), only for losses "
+            "that are the exact likelihood of the text"
         )
     for line in [*legend, "baseline: nats of a model that ignores its input"]:
         console.print(line, markup=False, soft_wrap=True)
@@ -384,23 +389,36 @@ def print_stopped(console: Console, run: Run, result: Result) -> None:
         f"\nStopped at step {result.step} of {run.steps} as asked; a checkpoint is saved. The same "
         "command continues from there."
     )
-    console.print(words, time_words(result.seconds), sep="\n")
+    console.print(words, time_summary(result.seconds), sep="\n")
 
 
 def print_closing(
     console: Console, plan: Plan, result: Result, read: Mapping[str, float], failed: str | None
 ) -> None:
-    """Prints the last lines of a run; `failed`: why its losses could not be plotted, if so."""
+    """Prints the last lines of a run.
+
+    Args:
+      console: where to print.
+      plan: the run's plan.
+      result: the run's result.
+      read: the figures of `Batches.progress`.
+      failed: why the losses could not be plotted; None if they were plotted.
+    """
     if failed:
         print_warning(console, failed)
-    closing = closing_words(plan.run, plan.corpus.codec is not None, read)
+    closing = closing_message(plan.run, plan.corpus.codec is not None, read)
     # Commands stay on one line, so that they can be copied.
-    console.print(time_words(result.seconds), closing, sep="\n", markup=False, soft_wrap=True)
+    console.print(time_summary(result.seconds), closing, sep="\n", markup=False, soft_wrap=True)
 
 
-def closing_words(run: Run, reads_text: bool, read: Mapping[str, float]) -> str:
-    """Returns the closing lines of a run: what it read, the `progress` of its `Batches`, its files,
-    and next commands; to predict is for text alone."""
+def closing_message(run: Run, reads_text: bool, read: Mapping[str, float]) -> str:
+    """Returns the closing lines of a run: what it read, its files, and next commands.
+
+    Args:
+      run: the run.
+      reads_text: whether the model reads text, so that `pretrax predict` applies to it.
+      read: the figures of `Batches.progress`.
+    """
     stores = [name.split("/", 1)[1].rpartition("/")[0] for name in read if name.endswith("/share")]
     shares = [
         f"{name} {read[f'data/{name}/share']:.1%} of the tokens, {read[f'data/{name}/epochs']:.3g} "
@@ -422,50 +440,56 @@ def closing_words(run: Run, reads_text: bool, read: Mapping[str, float]) -> str:
     )
 
 
-def time_words(seconds: Mapping[str, float]) -> str:
-    """Returns where the time of a run went, as `WallTime.seconds` has it.
+def time_summary(seconds: Mapping[str, float]) -> str:
+    """Returns a line with the wall time of a run by kind, from `WallTime.seconds`.
 
-    >>> time_words({"compile": 12.04, "data": 0.1, "step": 1460})
+    >>> time_summary({"compile": 12.04, "data": 0.1, "step": 1460})
     'Wall time 1,472.1 s: compile 12.0, data 0.1, step 1,460.0.'
     """
     parts = ", ".join(f"{kind} {value:,.1f}" for kind, value in seconds.items())
     return f"Wall time {sum(seconds.values()):,.1f} s: {parts}."
 
 
-def resumed_words(step: int, changed: Sequence[str], copied: bool) -> str:
-    """Returns the message for a run that continues; `changed`: how it differs from before."""
+def resumed_message(step: int, changed: Sequence[str], copied: bool) -> str:
+    """Returns the message for a resumed run.
+
+    Args:
+      step: step from which it resumes.
+      changed: one line for each changed field.
+      copied: whether it resumes from a local copy.
+    """
     lines = [f"Continuing from the {'local copy' if copied else 'checkpoint'} of step {step}."]
     if changed:
         lines += ["Values changed since:", *(f"  {line}" for line in changed)]
     return "\n".join(lines)
 
 
-def anew_words(checkpoints: str, step: int) -> str:
+def restart_message(checkpoints: str, step: int) -> str:
     return (
-        f"There is no checkpoint in {checkpoints}, though {run_directory.METRICS} went to step "
-        f"{step}: the run starts anew, and those lines are now in "
-        f"{run_directory.METRICS_UNTIL.format(step)}. If there should be checkpoints, stop it, and "
-        "see that their folder is mounted."
+        f"There is no checkpoint in {checkpoints}, although {run_directory.METRICS} went to step "
+        f"{step}. The run starts from the beginning, and the old metrics are now in "
+        f"{run_directory.METRICS_UNTIL.format(step)}. If there should be checkpoints, stop the run "
+        "and check that their folder is mounted."
     )
 
 
-def unnamed_words(functions: Sequence[str]) -> str:
+def unnamed_message(functions: Sequence[str]) -> str:
     """Returns the warning for functions of a run that its config.gin cannot name."""
     return (
         f"{', '.join(functions)} cannot be named in config.gin: define the function at the top of "
-        "a module. Without that, no other verb can open this run."
+        "a module. Otherwise no other command can open this run."
     )
 
 
-def finished_words(run: Run, step: int) -> str:
-    """Returns the message for a run that is finished at this step: how to train it further."""
+def finished_message(run: Run, step: int) -> str:
+    """Returns the message for a run that is finished at a step, with how to train it further."""
     another = run.run_dir.rstrip("/") + "_2"
     took = f"{step} of {step} steps"
     if run.steps < step:
         took = f"it took {step} steps, and got --steps={run.steps}, which are fewer"
     return (
         f"\nThis run is finished: {took}, results in {run.run_dir}.\n"
-        f"To go on, raise its steps (--steps={2 * step}), which stretches the learning "
-        "rate's schedule to the new length; to start anew, give another directory "
+        f"To continue, raise its steps (--steps={2 * step}), which stretches the learning "
+        "rate's schedule to the new length. To start again, give another directory "
         f"(--run_dir={another})."
     )

@@ -1,4 +1,4 @@
-"""Metrics of a run, written as JSON lines, for TensorBoard (without TensorFlow), and for others."""
+"""Writes the metrics of a run as JSON lines, to TensorBoard without TensorFlow, and to trackers."""
 
 import contextlib
 import json
@@ -20,14 +20,16 @@ class MetricsWriter:
         with MetricsWriter("runs/quickstart") as metrics:
             metrics.write(10, {"loss": 5.1})
 
-    Training does not depend on them: where they cannot be written, as on a full disk, `warn` is
-    called once, and lines wait in memory until they can be. All is written by the thread that
-    calls, so that none is left to end or to wait for.
+    Training does not depend on the files. If they cannot be written, for example on a full disk,
+    `warn` is called once, and lines wait in memory until writing works again. The calling thread
+    does all the writing, so there is no thread to wait for.
 
     Args:
-      step: that a run resumes from; entries of later steps are removed, so that the files equal
-        those of a run that was not interrupted.
-      trackers: receive the same metrics; one that cannot start now is left out.
+      run_dir: the run directory.
+      step: the step from which a run resumes. Entries of later steps are removed, so that the files
+        equal the files of a run that was not interrupted.
+      warn: shows a warning.
+      trackers: other receivers of the metrics. A tracker that cannot start is left out.
     """
 
     def __init__(
@@ -44,32 +46,32 @@ class MetricsWriter:
             return
         path = Path(run_dir) / run_directory.METRICS
         for line in _read(path)[1]:
-            warn(f"{path}, line {line} cannot be read, and is left out.")
+            warn(f"{path}, line {line} cannot be read and is left out.")
         from .tensorboard import TensorBoard
 
         lines = _Lines(path)
-        lines.start(step)  # outside of the loop below: a run directory must be writable
+        lines.start(step)  # not in the loop below, since the run directory must be writable
         self._trackers.append(lines)
         for tracker in (TensorBoard(Path(run_dir) / run_directory.TENSORBOARD), *trackers):
-            with self._failures_in_words():
+            with self._warn_of_failures():
                 tracker.start(step)
                 self._trackers.append(tracker)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Writes one entry; `step` must not be lower than the one before, or that of `rewind`."""
+        """Writes one entry. Steps must not decrease, except after `rewind`."""
         self._all(lambda tracker: tracker.write(step, values))
 
     def write_text(self, step: int, name: str, text: str) -> None:
-        """Shows text, as it is, in TensorBoard and where else; nothing where there is none."""
+        """Shows a text in TensorBoard and other trackers, unless it is empty."""
         if text:
             self._all(lambda tracker: tracker.write_text(step, name, text))
 
     def flush(self) -> None:
-        """Writes to the disk what waits in memory; to be called with each checkpoint."""
+        """Writes lines that wait in memory. It is called with each checkpoint."""
         self._all(lambda tracker: tracker.flush())
 
     def rewind(self, step: int) -> None:
-        """Takes back the entries of later steps, as where a run resumes from this one."""
+        """Removes the entries of later steps, as if the run had resumed from this step."""
         self.flush()
         self._all(lambda tracker: tracker.rewind(step))
 
@@ -85,22 +87,22 @@ class MetricsWriter:
 
     def _all(self, act: Callable[[Tracker], None]) -> None:
         for tracker in self._trackers:
-            with self._failures_in_words():
+            with self._warn_of_failures():
                 act(tracker)
 
     @contextlib.contextmanager
-    def _failures_in_words(self):
+    def _warn_of_failures(self):
         try:
             yield
         except OSError as error:
             if not self._failed:
-                words = system_error_message(error) or error
-                self._warn(f"Training continues, but metrics cannot be written: {words}")
+                message = system_error_message(error) or error
+                self._warn(f"Training continues, but metrics cannot be written: {message}")
             self._failed = True
 
 
 class _Lines(Tracker):
-    """Appends whole lines to a file; those that could not be written come before the next."""
+    """Appends whole lines to a file. Lines that could not be written are tried again later."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -120,27 +122,30 @@ class _Lines(Tracker):
                 file.write(self._waiting)
         except OSError:
             with contextlib.suppress(OSError):
-                os.truncate(self._path, size)  # of a line that was written in part
+                os.truncate(self._path, size)  # removes a partly written line
             raise
         self._waiting = ""
 
     def rewind(self, step: int) -> None:
-        """Removes the entries of later steps, and lines that are damaged."""
+        """Removes the entries of later steps, and damaged lines."""
         earlier = [entry for entry in _read(self._path)[0] if entry["step"] <= step]
         atomic_writes.write_text(self._path, "".join(json.dumps(entry) + "\n" for entry in earlier))
 
 
 def read_metrics(run_dir: str | Path) -> list[dict[str, float]]:
-    """Returns the entries of `RUN/metrics.jsonl`, oldest first; none where there is no such file.
+    """Returns the entries of `RUN/metrics.jsonl`, oldest first; [] if there is no such file.
 
-    Lines that are damaged are left out.
+    Damaged lines are left out.
     """
     return _read(Path(run_dir) / run_directory.METRICS)[0]
 
 
 def set_aside(run_dir: str | Path) -> int:
-    """Moves the metrics of a run that begins anew to `RUN/metrics.until_STEP.jsonl`, where those of
-    another such beginning overwrite none; returns the last step that they have, 0 for none."""
+    """Moves the metrics of a run that starts over to `RUN/metrics.until_STEP.jsonl`.
+
+    STEP is the last step of the metrics, so that metrics of earlier starts are kept apart. Returns
+    this step, or 0 if there are no metrics.
+    """
     last = int(max((entry["step"] for entry in read_metrics(run_dir)), default=0))
     if last:
         path = Path(run_dir) / run_directory.METRICS
@@ -149,8 +154,10 @@ def set_aside(run_dir: str | Path) -> int:
 
 
 def _read(path: Path) -> tuple[list[dict[str, float]], list[int]]:
-    """Returns the entries of a file, and the numbers of its damaged lines, but for a last one that
-    a kill cut short."""
+    """Returns the entries of a file, and the numbers of its damaged lines.
+
+    A damaged last line does not count, since a kill may have cut it short.
+    """
     entries = []
     damaged = []
     lines = path.read_bytes().split(b"\n") if path.exists() else [b""]

@@ -44,15 +44,15 @@ class Monitor:
         self._causal_flops = causal_flops(plan.recipe, plan.schedules)
         self._peak = peak_flops()
         self._learning_rate = learning_rate_of(plan.run)
-        self._unseen: list[tuple[int, dict]] = []  # not read yet
+        self._unseen: list[tuple[int, dict]] = []  # (step, metrics) pairs that were not read yet
 
     def add(self, step: int, metrics: dict) -> None:
-        """Raises LossSpike when an earlier step was one."""
+        """Adds the metrics of a step. Raises LossSpike if an earlier step was a spike."""
         self.check()
         self._unseen.append((step, metrics))
 
     def check(self) -> None:
-        """Waits for all steps added, and raises as `add` does."""
+        """Waits for all added steps. Raises LossSpike if one of them was a spike."""
         for step, metrics in self._unseen:
             values = jax.device_get(metrics)
             self._spikes.check(step, {name: float(values[name]) for name in WATCHED})
@@ -72,8 +72,14 @@ class Monitor:
         return self._unreported.state(self._seconds())
 
     def report(self, step: int, read: Mapping[str, float]) -> None:
-        """Writes and shows means over the steps that were checked since the last report, if any,
-        and `read`, the `progress` of the run's `Batches`."""
+        """Writes and shows means over the steps that were checked since the last report.
+
+        Without such steps it does nothing.
+
+        Args:
+          step: the current step.
+          read: the figures of `Batches.progress`.
+        """
         if not self._unreported.steps:
             return
         line = self._unreported.means() | dict(read)
@@ -88,7 +94,7 @@ class Monitor:
             if self._causal_flops is not None:
                 line["mfu_causal"] = self._causal_flops * steps_per_second / self._peak
         if self._learning_rate is not None:
-            line["learning_rate"] = float(self._learning_rate(step - 1))  # of the last step
+            line["learning_rate"] = float(self._learning_rate(step - 1))  # rate of the last step
         self._writer.write(step, line | {f"seconds/{kind}": x for kind, x in passed.items()})
         self._progress.update(step, line)
         self._unreported.clear()
@@ -112,7 +118,7 @@ class Monitor:
 
 
 def learning_rate_of(run: Run) -> Callable[[int], float] | None:
-    """Returns the learning rate as a function of the steps taken before; None if unknown.
+    """Returns the learning rate as a function of the number of steps taken; None if unknown.
 
     It is the optimizer's setting `learning_rate`, as in `training.optimizers`.
     """

@@ -1,4 +1,4 @@
-"""Commands to run next with an imported model: to train it further, and to apply it."""
+"""Suggests commands for an imported model: to train it further, and to apply it."""
 
 import shlex
 from collections.abc import Collection
@@ -29,11 +29,13 @@ STARTS: dict[str, list[tuple[list[str], Builder, list[dict[str, int]]]]] = {
 def next_lines(
     run_dir: str, trained: Trained, rows: int, shown_mode: str | None = None
 ) -> list[str]:
-    """Lines for an imported model with a tokenizer: rows that were added, and commands.
+    """Returns lines for an imported model with a tokenizer: added rows, and commands.
 
     Args:
-      rows: of the run's embedding, which may have more than the model's.
-      shown_mode: as for `predict_command`.
+      run_dir: the run directory.
+      trained: the model, whose parameters are not used.
+      rows: number of rows of the run's embedding, which may exceed the model's.
+      shown_mode: the mode to show if the model's training is not known. None: the layout's mode.
     """
     model = trained.model
     ids = trained.ids
@@ -54,22 +56,25 @@ def next_lines(
 
 
 def tokenizer_lines(arguments: str, run_dir: str) -> list[str]:
-    """Lines for a model that came without a tokenizer; `arguments` are those of its import."""
+    """Returns lines for a model without a tokenizer. `arguments` are the options of its import."""
     return [
-        "No tokenizer came with it, so it reads no text, and no corpus of text trains it. Delete "
-        f"{run_dir} and give its own tokenizer, a SentencePiece .model or a tokenizer.json:",
+        "The model came without a tokenizer, so it cannot read text. Delete "
+        f"{run_dir} and give the model's own tokenizer, a SentencePiece .model or tokenizer.json:",
         f"  pretrax convert {arguments} --tokenizer=FILE",
     ]
 
 
 def train_command(run_dir: str, model: Model, ids: TokenIds) -> str | None:
-    """A command that trains the model on text files; None where `ids` suffice for no objective."""
+    """Returns a command that trains the model on text files.
+
+    Returns None if the special tokens in `ids` do not suffice for any objective.
+    """
     longest = model.max_positions or 256
     for files, objective, lengths in STARTS[model.layout]:
         shapes = [{k: min(n, longest) for k, n in shape.items()} for shape in lengths]
         try:
             plan(objective(ids), LAYOUTS[model.layout], ids, shapes)
-        except ValueError:  # it lacks special tokens
+        except ValueError:  # the vocabulary lacks special tokens
             continue
         flags = " ".join(f"--gin_file={file}" for file in files)
         value = shapes[0] if len(shapes) == 1 else shapes
@@ -87,8 +92,9 @@ def predict_command(
     """Returns a command that applies a model to a text as it was trained.
 
     Args:
+      run_dir: the run directory.
       trained: the model, whose parameters are not used.
-      shown_mode: the mode for a model whose training is not known; None: that of its layout.
+      shown_mode: the mode for a model whose training is not known. None: the layout's mode.
       trusted: modules that the run directory names.
     """
     usual = mode_of(trained)

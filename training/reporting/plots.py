@@ -9,9 +9,9 @@ from .metrics import read_metrics
 
 
 def plot_losses(run_dir: str | Path, scores: Sequence[Score]) -> str | None:
-    """Draws training loss, and held-out loss and baseline by member, to `RUN/loss.png`.
+    """Draws the training loss and each member's held-out loss and baseline to `RUN/loss.png`.
 
-    Returns None, or why nothing was drawn: whatever fails here, the run has its result.
+    Returns None, or a message if the plot failed. A failure does not affect the run's result.
     """
     try:
         _draw(Path(run_dir), scores)

@@ -1,4 +1,4 @@
-"""A trace of some steps of a run: what the devices and the host did when."""
+"""Traces steps of a run, for TensorBoard's profiler."""
 
 import re
 from collections.abc import Callable
@@ -10,19 +10,19 @@ from .wall_time import WallTime
 
 
 class Steps(NamedTuple):
-    """The steps of a trace, the first and the last with it."""
+    """The first and the last step of a trace."""
 
     first: int
     last: int
 
 
 def read_steps(text: str | None) -> Steps | None:
-    """Returns the steps of "FIRST:LAST"; None for None.
+    """Parses "FIRST:LAST"; returns None for None.
 
     >>> read_steps("10:13")
     Steps(first=10, last=13)
 
-    Raises ValueError for another text, and for a last step before the first.
+    Raises ValueError for any other text, and if the last step is before the first step.
     """
     if text is None:
         return None
@@ -30,13 +30,20 @@ def read_steps(text: str | None) -> Steps | None:
     steps = Steps(*map(int, match.groups())) if match else Steps(0, 0)
     if not 1 <= steps.first <= steps.last:
         raise ValueError(
-            f"--profile is {text!r}, expected the first and the last step of a trace, as in 10:13."
+            f"Got --profile={text!r}, expected the first and the last step of a trace, such as "
+            "10:13."
         )
     return steps
 
 
 def check_steps(steps: Steps | None, done: int, of: int) -> None:
-    """Raises ValueError where a run that has done so many of its steps will not take these."""
+    """Raises ValueError if a run will not take the steps of a trace.
+
+    Args:
+      steps: the steps of the trace.
+      done: number of steps that the run has taken.
+      of: total number of steps of the run.
+    """
     if steps and not done < steps.first <= steps.last <= of:
         raise ValueError(
             f"--profile={steps.first}:{steps.last} asks for a trace of steps that this start does "
@@ -45,19 +52,19 @@ def check_steps(steps: Steps | None, done: int, of: int) -> None:
         )
 
 
-def untraced_words(steps: Steps, taken: int) -> str:
-    """Returns what to change where a finished run, of so many steps, is asked for a trace."""
+def untraced_message(steps: Steps, taken: int) -> str:
+    """Returns a message for a finished run that is asked for a trace."""
     return (
-        f"--profile={steps.first}:{steps.last} traces nothing, since all {taken} steps are taken: "
+        f"--profile={steps.first}:{steps.last} has no effect, since all {taken} steps are taken: "
         f"raise --steps, and trace steps after {taken}."
     )
 
 
 class Profiler:
-    """Traces its steps into a folder; without steps it does nothing.
+    """Traces steps into a folder. Without steps it does nothing.
 
-    To write a trace takes seconds, which `wall_time` does not count as those of a step. Where it
-    cannot be written, `warn` is called with a message, and the run continues.
+    Writing a trace takes seconds, which `wall_time` counts as "rest". If the trace cannot be
+    written, `warn` is called with a message and the run continues.
     """
 
     def __init__(
@@ -74,13 +81,13 @@ class Profiler:
 
     def before(self, step: int) -> None:
         """Begins the trace before its first step."""
-        # A run that is rolled back takes steps again: its trace goes on.
+        # A run that is rolled back takes steps again. A running trace continues.
         if self._steps and step == self._steps.first and not self._running:
             jax.profiler.start_trace(self._folder)
             self._running = True
 
     def after(self, step: int, result) -> None:
-        """Ends the trace once the result of its last step is computed."""
+        """Ends the trace when the result of its last step is computed."""
         if self._running and self._steps and step == self._steps.last:
             jax.block_until_ready(result)
             self._stop()
@@ -95,5 +102,5 @@ class Profiler:
                 try:
                     jax.profiler.stop_trace()
                 except jax.errors.JaxRuntimeError as error:
-                    self._steps = None  # JAX begins no other one after this
+                    self._steps = None  # JAX cannot begin another trace after this error
                     self._warn(f"The trace could not be written ({error}).")

@@ -1,6 +1,6 @@
-"""The metrics of a run as TensorBoard's files, without TensorFlow.
+"""Writes the metrics of a run as TensorBoard's files, without TensorFlow.
 
-Only what writes them imports this: tensorboardX imports PyTorch where that is installed.
+Import this module only to write them, since tensorboardX imports PyTorch if it is installed.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ def _next_prefix(folder: Path) -> str:
 
 
 class TensorBoard(Tracker):
-    """Writes TensorBoard's files in a folder; after a failure it begins another file."""
+    """Writes TensorBoard's files to a folder. After a failure it begins another file."""
 
     def __init__(self, folder: Path):
         self._folder = folder
@@ -77,7 +77,7 @@ class TensorBoard(Tracker):
     def _new_file(self) -> EventsWriter:
         self._folder.mkdir(parents=True, exist_ok=True)
         writer = EventsWriter(str(self._folder / _next_prefix(self._folder)), f".{os.getpid()}")
-        if self._step:  # which hides the points of later steps that are there
+        if self._step:  # the log hides points of later steps in earlier files
             log = SessionLog(status=SessionLog.START)
             writer.write_event(Event(step=self._step + 1, wall_time=time.time(), session_log=log))
             self._step = 0

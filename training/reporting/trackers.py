@@ -66,7 +66,7 @@ def weights_and_biases(run: Run, *, project: NonEmptyText) -> Tracker:
     Raises ValueError if the package `wandb` is not installed.
     """
     spec = importlib.util.find_spec("wandb")
-    if spec is None or spec.origin is None:  # a folder wandb/ that the package left, without it
+    if spec is None or spec.origin is None:  # the package may be gone but its folder wandb/ left
         raise ValueError(
             f"trackers.weights_and_biases.project = {project!r} needs the package of Weights & "
             f"Biases: install it ({install_command('wandb')}), or leave the tracker out of "
@@ -110,7 +110,7 @@ class _WeightsAndBiases(Tracker):
                 id=run_id,
                 resume="allow",
                 config={name: _plain(value) for name, value in settings},
-                settings=wandb.Settings(console="off"),  # which would show the live bar in pieces
+                settings=wandb.Settings(console="off"),  # it would record pieces of the live bar
             )
         except wandb.Error as error:
             if kept:
@@ -140,7 +140,7 @@ class _WeightsAndBiases(Tracker):
     def _as_oserror(self) -> Iterator[None]:
         try:
             yield
-        except (self._error, OSError) as error:  # an OSError: the connection to its service is lost
+        except (self._error, OSError) as error:  # OSError: the connection to the service is lost
             raise OSError(f"Weights & Biases: {error}") from error
 
 

@@ -1,23 +1,24 @@
-"""The wall time of a run, divided among what the run does."""
+"""The wall time of a run, divided by kind of work."""
 
 import contextlib
 import time
 from collections.abc import Callable, Iterator
 
-# The step is compiled once. Steps are their computation; data, the time that they wait for rows.
-# The rest is what comes before and after, such as opening the corpus.
+# "compile" is the compilation of the step, "step" its computation, and "data" the time that steps
+# wait for rows. "rest" is all other work, such as opening the corpus.
 KINDS = ("compile", "data", "step", "evaluation", "saving", "rest")
 
 
 class WallTime:
-    """Divides the time since it was made among `KINDS`, so that they sum to it.
+    """Divides the time since its creation among `KINDS`. The times of all kinds sum to it.
 
         wall_time = WallTime()
         with wall_time.of("data"):
             rows = next(batches)
         wall_time.seconds()["data"]    # 0.02
 
-    What is done within something else counts for itself alone. It is for one thread.
+    Contexts may be nested; time in an inner context counts only for its own kind. All contexts must
+    be on the same thread.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic):
@@ -28,7 +29,7 @@ class WallTime:
 
     @contextlib.contextmanager
     def of(self, kind: str) -> Iterator[None]:
-        """Counts what is done in its context for this kind."""
+        """Counts the time in this context for a kind."""
         outer = self._kind
         self._turn_to(kind)
         try:

@@ -1,4 +1,4 @@
-"""The check of an assignment map, which takes parameters of other names from another run."""
+"""Checks an assignment map, which renames parameters of another run for a warm start."""
 
 import re
 from collections.abc import Collection
@@ -19,17 +19,21 @@ ADAPTED = (
 
 
 def check_assignment_map(run: Run, trusted: Collection[str] = ()) -> None:
-    """Raises ValueError for an assignment map with nothing to take from, with a broken pattern, or
-    between models whose layers differ in more than their number; `trusted` as in `read_run`.
+    """Raises ValueError for an assignment map that cannot work.
 
-    Shapes alone would not show that the layers of one have other positions or norms.
+    The map may have no initial run, or a broken pattern. Or the layers of the two models may differ
+    in more than their number. Shapes alone would not show different positions or norms.
+
+    Args:
+      run: the run with the assignment map.
+      trusted: modules that the initial run's config.gin may name, see `settings.trust`.
     """
     if not run.assignment_map:
         return
     if run.initial_run is None:
         raise ValueError(
-            "Got training.Run.assignment_map without training.Run.initial_run, expected the run "
-            "whose parameters it names: set that, or leave the map out."
+            "Got training.Run.assignment_map without training.Run.initial_run, the run whose "
+            "parameters the map names: set initial_run, or leave the map out."
         )
     for pattern, name in run.assignment_map.items():
         try:
@@ -40,14 +44,14 @@ def check_assignment_map(run: Run, trusted: Collection[str] = ()) -> None:
                 f"expression and a name with its groups as \\1, \\2, …: {error}."
             ) from error
     if not run_directory.is_run(run.initial_run):
-        return  # of checkpoints alone nothing is known but names and shapes
+        return  # checkpoints without a run have only names and shapes to compare
     models = read_directory(run.initial_run, trusted).get("model"), run.model
     there, here = (model and model(128).config for model in models)
     if there and here and (differ := _different_layers(there, here)):
         raise ValueError(
-            f"The layers of {run.initial_run} and of this model differ, so that "
-            f"training.Run.assignment_map would take what means something else: "
-            f"{'; '.join(differ)}. Configure the layers as that run's config.gin does."
+            f"The layers of {run.initial_run} and of this model differ, so that parameters of "
+            f"training.Run.assignment_map would have another meaning: "
+            f"{'; '.join(differ)}. Configure the layers as in that run's config.gin."
         )
 
 

@@ -174,7 +174,7 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 @contextlib.contextmanager
-def damage_in_words(source: str, step: int):
+def reading_errors(source: str, step: int):
     """Turns any error of reading a checkpoint into a ValueError that names the step."""
     try:
         yield

@@ -1,4 +1,4 @@
-"""A run directory of an imported model, from which other runs start and which every verb opens.
+"""Writes the run directory of an imported model, which all commands can open.
 
 write_parameters("runs/t5", arrays, rows)       # checkpoints/0
 config_text("runs/t5", "hf:t5", "encoder_decoder", settings, rows)      # of its config.gin
@@ -25,8 +25,8 @@ from ..run_file import run_text
 from ..state import State
 from .checkpoints import Checkpoints
 
-CORPORA = ("text_files", "python_library")  # which are to take the imported vocabulary
-OF_VOCABULARY = (  # a row for each id
+CORPORA = ("text_files", "python_library")  # corpora that use the imported vocabulary
+OF_VOCABULARY = (  # parameters with a row for each id
     *("token_embedding", "encoder_embedding", "vocabulary/embedding", "vocabulary/bias"),
 )
 
@@ -41,7 +41,7 @@ def check_new(run_dir: str) -> None:
 
 
 def embedding_rows(model: Model, ids: TokenIds | None) -> int:
-    """Rows of the embedding: the model's, and more where its vocabulary got further ids."""
+    """Returns the number of rows of the embedding, including rows for ids that were added."""
     if ids is None or ids.size <= model.vocab_size:
         return model.vocab_size
     return padded_vocabulary(ids)
@@ -50,8 +50,12 @@ def embedding_rows(model: Model, ids: TokenIds | None) -> int:
 def write_parameters(run_dir: str, arrays: Iterable[tuple[str, np.ndarray]], rows: int) -> int:
     """Writes the checkpoint of step 0; returns the number of parameters.
 
-    All of `arrays`, (path, array) each, are read before anything is written; `rows` of the
-    embedding beyond the model's are the mean of those.
+    All arrays are read before anything is written.
+
+    Args:
+      run_dir: the run directory.
+      arrays: (path, array) of each parameter.
+      rows: number of rows of the embedding. Added rows are the mean of the model's rows.
     """
     params = nested(
         (path, jax.device_put(with_rows(path, array, rows), may_alias=True))
@@ -64,7 +68,7 @@ def write_parameters(run_dir: str, arrays: Iterable[tuple[str, np.ndarray]], row
 
 
 def with_rows(path: str, array: np.ndarray, rows: int) -> np.ndarray:
-    """The array; of the vocabulary, with the mean of its rows for each row that it lacks.
+    """Returns the array. Missing rows of the vocabulary are filled with the mean of its rows.
 
     >>> with_rows("token_embedding", np.array([[1.0], [3.0]]), 3)
     array([[1.],
@@ -80,9 +84,14 @@ def with_rows(path: str, array: np.ndarray, rows: int) -> np.ndarray:
 def config_text(
     run_dir: str, source: str, layout: str, settings: Mapping[str, Any], rows: int
 ) -> str:
-    """The gin file of a model imported from "hf:DIR" or "t5x:DIR", for a run to include.
+    """Returns the gin file of an imported model, which a run can include.
 
-    `layout` is the builder among `models`, `settings` its keywords, `rows` the embedding's.
+    Args:
+      run_dir: the run directory.
+      source: source of the import, "hf:DIR" or "t5x:DIR".
+      layout: name of the model's builder in `models`.
+      settings: keyword arguments of the builder.
+      rows: number of rows of the embedding.
     """
     model = Partial(getattr(models, layout), **settings)
     fields = {"model": model, "initial_run": run_dir, "vocabulary_rows": rows}
@@ -94,7 +103,7 @@ def config_text(
         "from pretrax import corpora",
         "from pretrax.corpora import vocabularies",
         "",
-        # Without one there too: to learn another vocabulary would make the embeddings nonsense.
+        # This holds even without an imported vocabulary: the embeddings fit no other vocabulary.
         *(f"corpora.{name}.vocabulary = @vocabularies.from_run" for name in CORPORA),
         f"vocabularies.from_run.run = {run_dir!r}",
     ]
@@ -102,8 +111,8 @@ def config_text(
 
 
 def settings_of(model: Model) -> dict[str, Any]:
-    """The keywords with which the model's builder makes its network, heads left out."""
-    assert model.config is not None  # an imported model is built from one
+    """Returns the keyword arguments of the model's builder, without heads."""
+    assert model.config is not None  # every imported model has a configuration
     values = dataclasses.asdict(model.config)
     for name in ("vocab_size", "heads", "num_ahead", "ahead"):
         del values[name]

@@ -1,4 +1,4 @@
-"""How the model of a run directory reads a text: as its objective says, or the files it came with.
+"""The prompt forms of a run directory, from its objective or from the files of an imported model.
 
 save_prompt_forms("runs/minilm", [PromptForm("embed", pooling="mean")])     # of an import
 prompt_forms("runs/minilm", read_directory("runs/minilm"), ids)
@@ -24,21 +24,24 @@ from ...settings.atomic_writes import read_record, write_json
 from ...settings.directories import own_file
 from ...settings.run_directory import PROMPT_FORMS
 
-# In a directory of `transformers`, which ignores it.
+# File in an exported directory; `transformers` ignores it.
 PROMPT_RECORD = "pretrax_prompt_forms.json"
 _OF_IDS = ("text", "mask")  # fields of a noise that the token ids give
 _TOKENS = ("before", "after", "start")  # fields of a form that hold token ids
 
 
 def save_prompt_forms(run_dir: str, forms: Iterable[PromptForm]) -> None:
-    """Keeps the prompt forms that an imported model came with."""
+    """Saves the prompt forms that an imported model came with."""
     write_json(Path(run_dir) / PROMPT_FORMS, [_to_json(form) for form in forms])
 
 
 def prompt_forms(run_dir: str, fields: Mapping[str, Any], ids: TokenIds) -> tuple[PromptForm, ...]:
-    """The prompt forms of a run's objective, or those that an imported model came with.
+    """Returns the prompt forms of a run's objective or of an imported model.
 
-    `fields`: of the run's config.gin.
+    Args:
+      run_dir: the run directory.
+      fields: the fields of the run's config.gin.
+      ids: the ids of the run's vocabulary.
     """
     objective = fields.get("objective")
     file = Path(run_dir) / PROMPT_FORMS
@@ -94,7 +97,7 @@ def read_prompt_record(
 
 
 def misfit(forms: Iterable[PromptForm], ids: TokenIds, model: Model) -> str | None:
-    """Returns why a model cannot be prompted so, in words; None if it can."""
+    """Returns a message if a model cannot be prompted with these forms; None if it can."""
     return next(filter(None, (_misfit(form, ids, model) for form in forms)), None)
 
 
@@ -117,7 +120,7 @@ def _is_recordable(form: PromptForm) -> bool:
 def _to_json(form: PromptForm) -> dict[str, Any]:
     """Returns the fields of a form that differ from their defaults, and the mode."""
     defaults = PromptForm._field_defaults
-    # An objective of a user's own may give token ids as numbers of NumPy.
+    # A user's own objective may give token ids as NumPy integers.
     tokens = {name: tuple(map(int, getattr(form, name))) for name in _TOKENS}
     fields = form._asdict() | tokens
     values = {name: x for name, x in fields.items() if x != defaults.get(name)}

@@ -1,7 +1,7 @@
 """The model card of an exported run: the README.md that the Hugging Face hub shows.
 
-Source: Mitchell et al. 2019, "Model Cards for Model Reporting" (arXiv:1810.03993); the header is
-that of huggingface.co/docs/hub/model-cards.
+Source: Mitchell et al. 2019, "Model Cards for Model Reporting" (arXiv:1810.03993). The header
+follows huggingface.co/docs/hub/model-cards.
 """
 
 import json
@@ -14,7 +14,7 @@ from ..evaluation import Score
 from ..run import longest_rows
 from .result import Result
 
-# The end of the name of a class of `transformers` -> what the hub calls its task.
+# End of the name of a class of `transformers` -> the hub's name of its task.
 _TASKS = {
     "ForCausalLM": "text-generation",
     "LMHeadModel": "text-generation",
@@ -37,12 +37,13 @@ def model_card(
     """Returns the model card of a run at a step, in Markdown.
 
     Args:
-      name: of the exported directory, or of its repository on the Hugging Face hub.
-      fields: of the run's config.gin.
-      result: the figures of the run; None: it has none yet. Those of another step are left out.
-      architecture: the class of `transformers` that it was exported as.
-      parameters: their number.
-      notes: on loading it, each a paragraph.
+      name: name of the exported directory, or of its repository on the Hugging Face hub.
+      fields: the fields of the run's config.gin.
+      result: the result of the run. A result of another step is left out. None: no result.
+      step: step of the exported checkpoint.
+      architecture: name of the exported model's class in `transformers`.
+      parameters: number of parameters.
+      notes: paragraphs about loading the model.
     """
     objective, corpus = (_name(fields[name]) for name in ("objective", "corpus"))
     longest = longest_rows(fields["sequence_lengths"])
@@ -71,7 +72,7 @@ def _last(path: str) -> str:
 
 
 def _name(function: Callable) -> str:
-    function = getattr(function, "function", function)  # of a `Partial`
+    function = getattr(function, "function", function)  # unwraps a `Partial`
     return name_of(getattr(function, "func", function)).rpartition(".")[2]
 
 

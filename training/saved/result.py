@@ -14,11 +14,11 @@ class Result(NamedTuple):
     """The figures of a run after its last step."""
 
     run_dir: str
-    step: int  # the last one taken
-    finished: bool  # False: stopped before its last step; the same call resumes it
-    scores: tuple[Score, ...]  # of each member of the objective, on held-out text
-    tasks: dict[str, float]  # downstream: "task/NAME/METRIC", and "baseline/task/NAME/METRIC"
-    seconds: dict[str, float]  # where the last start's went, see `training.reporting.wall_time`
+    step: int  # last step that was taken
+    finished: bool  # whether it took all its steps; if not, the same call resumes it
+    scores: tuple[Score, ...]  # held-out scores of each member of the objective
+    tasks: dict[str, float]  # values of "task/NAME/METRIC" and "baseline/task/NAME/METRIC"
+    seconds: dict[str, float]  # seconds of the last start by kind, see `reporting.wall_time`
 
 
 def write_result(result: Result) -> None:

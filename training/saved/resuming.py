@@ -18,15 +18,15 @@ from .result import Result, read_result
 
 
 class Training(NamedTuple):
-    """A run that trains, and what a checkpoint holds of it."""
+    """A run in training, and the objects whose state its checkpoints hold."""
 
     run: Run
-    shapes: Abstract  # of the state
+    shapes: Abstract  # shapes and shardings of the state
     batches: Batches  # the rows of the next steps
     spikes: Spikes
     unreported: Unreported  # metrics of the steps that are not reported yet
     checkpoints: Checkpoints
-    copies: LocalCopies | None = None  # on this host's own disk
+    copies: LocalCopies | None = None  # local copies on this host's own disk
 
 
 def resume(training: Training, changed: Sequence[str] = ()) -> Restored | None:
@@ -34,9 +34,11 @@ def resume(training: Training, changed: Sequence[str] = ()) -> Restored | None:
 
     The batches, spikes and unreported metrics of `training` are restored from the same step.
 
-    `changed` is what `check_resumable` returned.
+    Args:
+      training: the run and its checkpoints.
+      changed: the changed fields that `check_resumable` returned, for error messages.
 
-    Raises ValueError, with the fields that changed, where the checkpoints do not fit the run.
+    Raises ValueError, with the changed fields, if the checkpoints do not fit the run.
     """
     run = training.run
     fields = f"Values that differ from the run's config.gin:\n{_listed(changed or ['none'])}"
@@ -49,7 +51,7 @@ def resume(training: Training, changed: Sequence[str] = ()) -> Restored | None:
         raise ValueError(
             f"The checkpoints in {run.run_dir} do not fit this configuration.\n{fields}\n"
             f"Arrays that differ:\n{_listed(str(error).splitlines())}\n"
-            "Set the values back, or start anew in another run directory."
+            "Set the values back, or start again in another run directory."
         ) from None
     if restored is None:
         return None
@@ -67,22 +69,25 @@ def resume(training: Training, changed: Sequence[str] = ()) -> Restored | None:
 
 
 def changed_fields(run: Run, trusted: Collection[str] = ()) -> list[str]:
-    """Returns how the run differs from the one last started in its directory, a line each.
+    """Returns a line for each field that changed since the last start in the run directory.
 
-    `trusted` are modules that its config.gin may name, beside those of the run's own functions.
+    Args:
+      run: the run.
+      trusted: modules that the directory's config.gin may name, in addition to the modules of the
+        run's own functions.
 
-    Raises ValueError as `run_configuration.read_directory` does.
+    Raises ValueError if the directory's config.gin cannot be read or names other modules.
     """
-    if not run_directory.is_run(str(run.run_dir)):  # of another type, which `plan` refuses
+    if not run_directory.is_run(str(run.run_dir)):  # `plan` refuses a run_dir of another type
         return []
     now = fields_of(run)
     before = read_directory(run.run_dir, {*trusted, *trust.modules_of(now)})
-    # A function without a name is not in config.gin, and cannot be compared.
+    # A function without an importable name is not in config.gin, so it cannot be compared.
     nameless = set(run_text(now).unnamed) - before.keys()
     return differences(before, {k: v for k, v in now.items() if k not in nameless})
 
 
-# What changes nothing of what a run comes to, and `steps`, by which a finished run goes on.
+# Fields that do not change the result of a run, and `steps`, which may extend a finished run.
 _FREE = (
     *("run_dir", "steps", "keep_checkpoints", "keep_every", "keep_best"),
     *("mesh", "distributed", "microbatches", "shard_optimizer_over_data", "tpu_compiler_options"),
@@ -91,40 +96,46 @@ _FREE = (
     *("trackers", "hooks"),
     *("model.remat_policy", "model.unroll_scan", "model.attention"),
 )
-# What may be changed between two starts of a run as well.
+# Fields that change the result of a run, but may be changed between two starts.
 _ADJUSTED = (
     *("optimizer", "heldout_tokens", "evaluation_tasks", "data_shards", "rollback_sigmas"),
-    *("corpus.stores", "corpus.temperature"),  # rates of token stores; other stores are refused
+    *("corpus.stores", "corpus.temperature"),  # rates of token stores; restoring checks the stores
 )
 _SET_BACK = "Set them back, or give another directory (--run_dir=runs/NAME)."
 
 
 def check_resumable(run: Run, trusted: Collection[str] = ()) -> list[str]:
-    """Returns the `changed_fields` of a run; `trusted` is as there.
+    """Returns the changed fields of a run, after checking that it may be resumed with them.
 
-    What a run learns, and from what, is fixed by its first checkpoint: objective, model, corpus,
-    rows, seed and warm start.
+    The first checkpoint fixes the objective, model, corpus, rows, seed and warm start of a run.
 
-    Raises ValueError where the run's directory holds checkpoints of another run.
+    Args:
+      run: the run.
+      trusted: modules that the directory's config.gin may name.
+
+    Raises ValueError if the run directory holds checkpoints of a run with other fixed fields.
     """
     changed = changed_fields(run, trusted)
     other = _changed_beyond(changed, (*_FREE, *_ADJUSTED))
     if other and has_checkpoint(run.run_dir):
         raise ValueError(
             f"{run.run_dir} holds checkpoints of a run with other values:\n{_listed(other)}\n"
-            "A run that is resumed keeps them; its steps, optimizer, devices, data_shards and "
+            "A resumed run must keep these values. Its steps, optimizer, devices, data_shards and "
             f"schedule of evaluations may change. {_SET_BACK}"
         )
     return changed
 
 
 def finished_result(run: Run, step: int, changed: Sequence[str]) -> Result | None:
-    """Returns the result of a run that has taken its steps, or None where some are left.
+    """Returns the result of a run that has taken all its steps; None if some are left.
 
-    `step` is how many it has taken, `changed` what `check_resumable` returned.
+    Args:
+      run: the run.
+      step: number of steps that it has taken.
+      changed: the changed fields that `check_resumable` returned.
 
-    Raises ValueError where the result in the directory is another run's, and where one that has not
-    finished is past the steps that it is to take.
+    Raises ValueError if the result in the directory belongs to a run with other values. Also raises
+    ValueError if the run is beyond its number of steps without having finished.
     """
     finished = read_result(run.run_dir)
     if finished is not None and finished.step == step >= run.steps:
@@ -143,7 +154,7 @@ def finished_result(run: Run, step: int, changed: Sequence[str]) -> Result | Non
 
 
 def _changed_beyond(changed: Sequence[str], allowed: Sequence[str]) -> list[str]:
-    """Returns the lines of `changed` that are not of these fields or settings."""
+    """Returns the lines of `changed` that are not about the allowed fields or settings."""
 
     def is_allowed(line: str) -> bool:
         path = line.partition(":")[0]

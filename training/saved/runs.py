@@ -1,4 +1,4 @@
-"""A run directory read back: the model that it trained, and its parameters."""
+"""Loads the trained model of a run directory, with its parameters."""
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -18,16 +18,16 @@ from ..devices.mesh import shardings_of
 from ..run import padded_vocabulary
 from ..run_configuration import read_directory
 from ..state import unboxed
-from .checkpoints import Checkpoints, damage_in_words, differences
+from .checkpoints import Checkpoints, differences, reading_errors
 
 
 class SavedModel(NamedTuple):
     """The model of a run directory, with the parameters of one checkpoint."""
 
     directory: str
-    step: int  # of the checkpoint
+    step: int  # step of the checkpoint
     model: Any  # a `models.Model`
-    params: dict  # float32
+    params: dict  # float32 parameters
 
 
 def open_run(
@@ -37,18 +37,19 @@ def open_run(
     model: Model | None = None,
     trusted: Collection[str] = (),
 ) -> SavedModel:
-    """The model of a run, with the parameters of its latest checkpoint, or of that of a step.
+    """Returns the model of a run with the parameters of a checkpoint.
 
     Args:
-      model: as its plan builds it, or `model_of_run`. None: it is built anew with the heads that
-        were saved, which can be told of the models of this package.
+      directory: the run directory.
+      step: step of the checkpoint. None: the latest checkpoint.
+      mesh: mesh over which the parameters are sharded as in training. None: all parameters are on
+        the first device of this machine.
+      model: the model, as built by the run's plan or by `model_of_run`. None: the model is built
+        with the heads that were saved. This works for the models of this package.
       trusted: modules that the directory may name, see `settings.trust`.
 
-    The parameters are spread over the mesh as in training, or, without one, whole on this machine's
-    first device.
-
-    Raises ValueError where `directory` is no run, has no such checkpoint, or one that is damaged or
-    of another model.
+    Raises ValueError if `directory` is not a run or has no such checkpoint. Also raises ValueError
+    if the checkpoint is damaged or belongs to another model.
     """
     return load_model(directory, read_directory(directory, trusted), step, mesh, model)
 
@@ -60,7 +61,17 @@ def load_model(
     mesh: Mesh | None = None,
     model: Model | None = None,
 ) -> SavedModel:
-    """Does what `open_run` does, with the fields of the run's config.gin, once they are read."""
+    """Returns the model of a run whose config.gin was read already.
+
+    Args:
+      directory: the run directory.
+      fields: the fields of its config.gin.
+      step: step of the checkpoint. None: the latest checkpoint.
+      mesh: mesh over which the parameters are sharded. None: they are on the first device.
+      model: the model. None: the model is built with the heads that were saved.
+
+    Raises ValueError as in `open_run`.
+    """
     builder = fields.get("model")
     if builder is None:
         raise ValueError(
@@ -68,22 +79,22 @@ def load_model(
         )
 
     def load(step: int) -> SavedModel:
-        with damage_in_words(directory, step):
+        with reading_errors(directory, step):
             shapes = checkpoints.param_shapes(step)
         built = model
         if built is None:
             rows = _embedding_rows(shapes, f"Checkpoint {step} of {directory}")
-            with settings_in_words(directory):
+            with setting_errors(directory):
                 built = _saved_model(builder, shapes, rows)
         target = placed(abstract_params(built), mesh)
         different = differences(shapes, {name: x.shape for name, x in named(target).items()})
         if different:
             raise ValueError(
                 f"Checkpoint {step} of {directory} is of another model than its config.gin builds: "
-                "it was changed since, or written by another version of this code.\n"
+                "the file was changed, or another version of pretrax wrote it.\n"
                 + "\n".join(different[:5])
             )
-        with damage_in_words(directory, step):
+        with reading_errors(directory, step):
             params = checkpoints.load_params(step, target)
         return SavedModel(directory, step, built, params)
 
@@ -99,9 +110,14 @@ def load_model(
 
 
 def model_of_run(fields: Mapping[str, Any], ids: TokenIds, num_classes: int = 0) -> Model | None:
-    """The model of a run's fields, with the heads that its objective needs; None: it has none.
+    """Returns the model of a run with the heads of its objective.
 
-    `num_classes` is of the run's classes.json, which an objective may have counted.
+    Returns None if the fields contain no model or no objective.
+
+    Args:
+      fields: the fields of the run's config.gin.
+      ids: the ids of its vocabulary.
+      num_classes: number of classes in the run's classes.json, for objectives that count them.
     """
     if fields.get("model") is None or fields.get("objective") is None:
         return None
@@ -111,46 +127,50 @@ def model_of_run(fields: Mapping[str, Any], ids: TokenIds, num_classes: int = 0)
 
 
 @contextlib.contextmanager
-def settings_in_words(directory: str) -> Iterator[None]:
-    """Names the file where a setting of the wrong kind or value ends a call of what a run names."""
+def setting_errors(directory: str) -> Iterator[None]:
+    """Turns errors of a run's functions into a ValueError that names its config.gin."""
     try:
         yield
     except ValueError as error:
         raise ValueError(f"{directory}/{run_directory.CONFIG}: {error}") from error
     except (TypeError, AttributeError, ArithmeticError) as error:
         raise ValueError(
-            f"{directory}/{run_directory.CONFIG} gives its model or its objective a value of "
-            f"another kind than expected: {error}."
+            f"{directory}/{run_directory.CONFIG} gives its model or its objective a value of the "
+            f"wrong type: {error}."
         ) from error
 
 
 def _embedding_rows(shapes: dict[str, tuple[int, ...]], where: str) -> int:
-    """The rows of the token embedding among parameters of these shapes."""
+    """Returns the number of rows of the token embedding among parameters of these shapes."""
     rows = next((x[0] for n, x in shapes.items() if n.endswith("token_embedding")), None)
     if rows is None:
         raise ValueError(
-            f"{where} holds no token_embedding, so its model is none of `models`, and its heads "
-            "cannot be told by its parameters: expected a run with an objective and a vocabulary."
+            f"{where} holds no token_embedding, so its model is not one of `models`, and its heads "
+            "cannot be inferred from its parameters: expected a run with an objective and a "
+            "vocabulary."
         )
     return rows
 
 
 def _saved_model(builder: Callable, shapes: dict[str, tuple[int, ...]], rows: int) -> Model:
-    """The model that has parameters of these shapes."""
+    """Returns the model that has parameters of these shapes."""
     model = builder(rows)
     heads = saved_heads(shapes)
     c = model.config
-    if c is None:  # pairs of stacks have the heads that they have
+    if c is None:  # pairs of stacks have fixed heads
         return model
-    # The vocabulary's head may take no parameters.
+    # The vocabulary's head may have no parameters of its own.
     if c.logits_via_embedding and not (c.vocabulary_layer or c.vocabulary_bias):
         heads = {"vocabulary": None, **heads}
     return builder(rows, heads)
 
 
 def placed(params, mesh: Mesh | None) -> dict:
-    """Returns abstract parameters with where they go: over a mesh as in training, or, without one,
-    to the first device."""
+    """Returns abstract parameters with their shardings.
+
+    The parameters are sharded over a mesh as in training. Without a mesh they go to the first
+    device.
+    """
 
     def abstract(x, sharding):
         return jax.ShapeDtypeStruct(x.shape, jnp.float32, sharding=sharding)
@@ -162,7 +182,7 @@ def placed(params, mesh: Mesh | None) -> dict:
 
 
 def saved_steps(directory: str, trusted: Collection[str] = ()) -> list[int]:
-    """The steps of a run's checkpoints. Raises ValueError where `directory` is no run."""
+    """Returns the steps of a run's checkpoints. Raises ValueError if it is not a run directory."""
     with _saved(directory, read_directory(directory, trusted)) as checkpoints:
         return checkpoints.steps()
 
@@ -173,7 +193,7 @@ def _saved(directory: str, fields: Mapping[str, Any]) -> Checkpoints:
 
 
 def saved_heads(shapes: dict[str, tuple[int, ...]]) -> dict[str, int | None]:
-    """The heads that have parameters here, with their numbers of classes where they classify."""
+    """Returns the heads that have parameters. A classifier has its number of classes as value."""
     tops = {name.partition("/")[0] for name in shapes}
     heads: dict[str, int | None] = {"vocabulary": None} if "vocabulary" in tops else {}
     for top in sorted(tops):
@@ -186,7 +206,7 @@ def saved_heads(shapes: dict[str, tuple[int, ...]]) -> dict[str, int | None]:
 
 
 def _num_ahead(shapes: dict[str, tuple[int, ...]]) -> int:
-    """How many tokens beyond the next these parameters predict."""
+    """Returns the number of tokens after the next token that these parameters predict."""
 
     def count(kind: str, norm: str = "layer/mlp_norm") -> int:
         scale = "decoder/ahead/{}/" + norm + "/scale"

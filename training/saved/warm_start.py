@@ -1,6 +1,6 @@
-"""Warm start: a run that starts with the parameters of another one, matched by name and shape.
+"""Warm start: initializes a run with the parameters of another run, matched by name and shape.
 
-From a decoder to an encoder-decoder with its layers in both stacks (arXiv:2504.06225), a run has
+This assignment map starts both stacks of an encoder-decoder from a decoder (arXiv:2504.06225):
 
     assignment_map = {
         r"encoder/(.*)": r"decoder/\1",
@@ -23,16 +23,18 @@ from ...settings import atomic_writes, run_directory, run_ids
 from ...settings.directories import own_file
 from ..run import Run
 from ..state import Abstract, State, averaged_from_here, new_state
-from .checkpoints import Checkpoints, MismatchError, damage_in_words
+from .checkpoints import Checkpoints, MismatchError, reading_errors
 
 
 class WarmStart(NamedTuple):
+    """The first state of a run, and the origin of its parameters."""
+
     state: State
-    source: str
-    step: int  # of the checkpoint
-    taken: tuple[str, ...]  # names of parameters
-    fresh: tuple[str, ...]  # not in the checkpoint, or of other classes: as initialized
-    unused: tuple[str, ...]  # of the checkpoint, not in the model
+    source: str  # run directory or folder of checkpoints
+    step: int  # step of the checkpoint
+    taken: tuple[str, ...]  # names of the parameters from the checkpoint
+    fresh: tuple[str, ...]  # names of the parameters that were initialized
+    unused: tuple[str, ...]  # names of parameters that only the checkpoint has
 
     def describe(self) -> str:
         sizes = {name: x.size for name, x in named(self.state.params).items()}
@@ -42,19 +44,29 @@ class WarmStart(NamedTuple):
             f"{len(self.taken)} arrays, {count:,} parameters."
         )
         if self.fresh:
-            text += f"\nNot there, or of other classes, and initialized: {', '.join(self.fresh)}"
+            text += (
+                "\nInitialized, since they are missing there or have other classes: "
+                f"{', '.join(self.fresh)}"
+            )
         if self.unused:
-            text += f"\nThere, and not used: {', '.join(self.unused)}"
+            text += f"\nThere, but not used: {', '.join(self.unused)}"
         return text
 
 
 def first_state(
     run: Run, shapes: Abstract, mesh: Mesh, classes: Sequence[str]
 ) -> tuple[State, str]:
-    """Returns the state that a run starts with, and in words where its parameters are from, unless
-    they are fresh; `classes` as for `warm_start`.
+    """Returns the first state of a run, and a note about the origin of its parameters.
 
-    Raises ValueError as `warm_start` and `check_same_vocabulary` do.
+    The note is "" if the parameters are random.
+
+    Args:
+      run: the run.
+      shapes: shapes and shardings of the state.
+      mesh: the mesh of the devices.
+      classes: the classes that the run predicts, in order.
+
+    Raises ValueError if the checkpoint or the vocabulary of `Run.initial_run` does not fit.
     """
     state = new_state(shapes, run.seed, mesh)
     if run.initial_run is None:
@@ -70,9 +82,9 @@ def name_there(name: str, assignment_map: Mapping[str, str]) -> str:
     >>> name_there("encoder/layers/mlp/wo", {r"encoder/(.*)": r"decoder/\1"})
     'decoder/layers/mlp/wo'
     """
-    for pattern, there in assignment_map.items():
-        if found := re.fullmatch(pattern, name):
-            return found.expand(there)
+    for pattern, source_name in assignment_map.items():
+        if match := re.fullmatch(pattern, name):
+            return match.expand(source_name)
     return name
 
 
@@ -85,19 +97,20 @@ def warm_start(
     """Returns a fresh state with the parameters of the latest checkpoint of `source`.
 
     Args:
-      source: a run directory, whose checkpoints may lie elsewhere (`Run.checkpoint_dir`), or a
-        directory of checkpoints.
-      state: step 0; its parameters keep their shardings. The optimizer starts anew.
-      classes: that the run predicts, in order. Where the source names others, or in another order,
-        the last layer of its classifiers would take one for another: it is left as initialized.
-      assignment_map: names of parameters there by patterns of names here: `Run.assignment_map`.
+      source: a run directory or a directory of checkpoints. The checkpoints of a run may be in
+        another folder (`Run.checkpoint_dir`).
+      state: the state of step 0. The parameters keep their shardings, and the optimizer keeps its
+        initial state.
+      classes: the classes that the run predicts, in order. If the source has other classes or
+        another order, the last layers of classifiers stay as initialized.
+      assignment_map: patterns of parameter names -> names in the source, see `Run.assignment_map`.
 
-    Raises ValueError where there is no checkpoint, where a parameter has another shape there, where
-    no name or no pattern of the map matches, or where one is damaged.
+    Raises ValueError if there is no checkpoint or it is damaged. Also raises ValueError if a
+    parameter has another shape there, or if no name or no pattern of the map matches.
     """
 
     def start(step: int) -> WarmStart:
-        with damage_in_words(source, step):
+        with reading_errors(source, step):
             return _started(checkpoints, step, source, state, classes, assignment_map)
 
     with _saved(source) as checkpoints:
@@ -115,7 +128,7 @@ def _started(
     classes: Sequence[str],
     assignment_map: Mapping[str, str],
 ) -> WarmStart:
-    """Does what `warm_start` does, from the checkpoint of one step."""
+    """Returns the state with the parameters of one checkpoint."""
     in_source = checkpoints.param_shapes(step)
     in_run = named(state.params)
     there = {name: name_there(name, assignment_map) for name in in_run}
@@ -125,9 +138,10 @@ def _started(
             raise MismatchError(
                 f"Got {pattern!r} in training.Run.assignment_map, which fits no parameter of "
                 f"this model that checkpoint {step} of {source} has: leave it out, or correct "
-                f"it. Those there are {_some(in_source)}, those here {_some(in_run)}."
+                f"it. The checkpoint has {_first_names(in_source)}. The model has "
+                f"{_first_names(in_run)}."
             )
-    if _other_classes(source, classes):  # the last layer of a classifier has a column for each
+    if _other_classes(source, classes):  # a classifier's last layer has a column for each class
         layers = tuple(f"projections_{head}/classifier/" for head in classifiers())
         taken = [name for name in taken if not name.startswith(layers)]
     differ = [
@@ -136,7 +150,7 @@ def _started(
         if in_source[there[name]] != in_run[name].shape
     ]
     if differ or not taken:
-        reason = "; ".join(differ) or "no array has a name of this model's"
+        reason = "; ".join(differ) or "no array has the name of a parameter of this model"
         raise MismatchError(
             f"Checkpoint {step} of {source} does not fit this model: {reason}. Configure the "
             "same model and vocabulary as that run's config.gin."
@@ -157,9 +171,10 @@ def _started(
 def _loaded(
     checkpoints: Checkpoints, step: int, in_run: Mapping[str, jax.Array], there: Mapping[str, str]
 ) -> dict[str, jax.Array]:
-    """Returns parameters by their names here, each an array of its own, which a step may donate.
+    """Returns loaded parameters by their names in this model.
 
-    One that several here are taken from is read as often.
+    Each parameter is a separate array, so that a step may donate it. A source parameter that
+    several parameters take is therefore read several times.
     """
     loaded: dict[str, jax.Array] = {}
     while left := {here: name for here, name in there.items() if here not in loaded}:
@@ -170,7 +185,7 @@ def _loaded(
     return loaded
 
 
-def _some(names: Collection[str], shown: int = 4) -> str:
+def _first_names(names: Collection[str], shown: int = 4) -> str:
     return ", ".join(sorted(names)[:shown]) + ", …" * (len(names) > shown)
 
 
@@ -184,7 +199,7 @@ def _abstract(x: jax.Array) -> jax.ShapeDtypeStruct:
 
 
 def check_source(source: str) -> None:
-    """Raises ValueError where `source` holds nothing that `warm_start` can take."""
+    """Raises ValueError if `source` holds no checkpoint for `warm_start`."""
     with _saved(source) as checkpoints:
         if not checkpoints.steps():
             raise _no_checkpoint(source)
@@ -197,12 +212,12 @@ def _saved(source: str) -> Checkpoints:
 def _no_checkpoint(source: str) -> ValueError:
     return ValueError(
         f"initial_run = {source!r} holds no checkpoint in {_folder(source)}: give the directory of "
-        "a run that has saved one, or of its checkpoints."
+        "a run that has saved a checkpoint, or the folder of its checkpoints."
     )
 
 
 def _folder(source: str) -> str:
-    """Returns the folder of the checkpoints of a source: where its run kept them, or itself."""
+    """Returns the checkpoint folder of a source, which may be the source itself."""
     run_directory.check_place(source)
     if run_directory.is_run(source):
         from ...settings.gin_reader import plain_field
@@ -213,8 +228,10 @@ def _folder(source: str) -> str:
 
 
 def check_same_vocabulary(source: str, run_dir: str) -> None:
-    """Raises ValueError where two runs, if both have a vocabulary, have other tokenizers, or other
-    ids of special tokens."""
+    """Raises ValueError if two runs have different tokenizers or ids of special tokens.
+
+    Nothing is checked if one of them has no vocabulary.
+    """
     kept = [os.path.join(directory, run_directory.VOCABULARY) for directory in (source, run_dir)]
     if not all(map(os.path.exists, kept)):
         return
@@ -225,12 +242,12 @@ def check_same_vocabulary(source: str, run_dir: str) -> None:
         if in_run["names"].get(name, i) != i
     ]
     if in_source["tokenizer"] != in_run["tokenizer"]:
-        moved = ["the tokenizer is another one"]
+        moved = ["the tokenizers differ"]
     if moved:
         raise ValueError(
-            f"The parameters of {source} are of another vocabulary than that of {run_dir}: "
-            f"{', '.join(moved[:5])}. Give the corpus vocabularies.from_run, in a new run "
-            f"directory: vocabularies.from_run.run = {source!r}."
+            f"The parameters of {source} are for another vocabulary than the one in {run_dir}: "
+            f"{', '.join(moved[:5])}. Start in a new run directory with the vocabulary "
+            f"vocabularies.from_run and vocabularies.from_run.run = {source!r}."
         )
 
 
