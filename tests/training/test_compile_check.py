@@ -380,8 +380,8 @@ def test_an_estimate_is_printed_by_parts_and_the_step_in_the_last_line(capsys):
     assert re.search(r"attention +20\.0 +50\.0 +70\.0 +54 *\n", said)
     assert re.search(r"copies +10\.0 +30\.0 +40\.0 +31 *\n", said)
     assert re.search(r"waited for +20\.0 +15 *\n", said)
-    assert "3.00 GiB are exchanged in 60.0 ms, 40.0 of them beside" in said
-    assert "1.00 GiB go between slices" in said and "4.0 ms are of kernels" in said
+    assert "3.00 GiB are exchanged in 60.0 ms, 40.0 ms of them overlapped" in said
+    assert "1.00 GiB go between slices" in said and "4.0 ms are for kernels" in said
     assert re.search(r"MLP bf16\[4096,128\] × bf16\[128,2816\] +30\.0 +14 +an inner size", said)
 
 

@@ -186,7 +186,7 @@ def test_a_run_that_begins_anew_meets_no_copy_of_the_one_before(here, rows):
     assert restored is None and here.copies() == []
     assert unused == (
         "The local copy of step 7 is not used: it is of another run, or of another start of this "
-        "one."
+        "run."
     )
 
 
