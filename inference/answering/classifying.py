@@ -1,4 +1,4 @@
-"""Classes and numbers of texts, of pairs of texts and of tokens, from the heads of a model.
+"""Classes of texts, pairs of texts and tokens, and regressions, from the heads of a model.
 
 classify(trained, ["import asyncio"])             # [[("asyncio", 0.93), ("json", 0.01), …]]
 judge(trained, [("Ada wrote", " a program.")])    # [[("follows", 0.88), ("does not follow", 0.12)]]
@@ -28,10 +28,10 @@ def classify(
 ) -> list[list[tuple[str, float]]]:
     """Returns the classes of each text with their probabilities, the likeliest first.
 
-    They add up to 1, unless the prompt form says that classes are independent: then a text may have
-    several. For a regression (one class) it is [("", number)].
+    The probabilities add up to 1, unless the prompt form says that classes are independent. A text
+    may then have several classes. The result of a regression (one class) is [("", number)].
 
-    Raises ValueError for a model without a head for classes, or a text that is empty or too long.
+    Raises ValueError if the model has no head for classes, or if a text is empty or too long.
     """
     rows = [[trained.encode(text)] for text in texts]
     independent = prompt_form(trained, "classify").independent
@@ -47,11 +47,11 @@ def judge(
 ) -> list[list[tuple[str, float]]]:
     """Returns the classes of each pair of texts with their probabilities, the likeliest first.
 
-    The names of the classes are the objective's: "follows" and "does not follow" of next sentence
-    prediction, or "comes later" with negatives of the same document; "in order" and "swapped" of
-    sentence order prediction.
+    The objective names the classes. Next sentence prediction has "follows" and "does not follow",
+    or "comes later" with negatives of the same document. Sentence order prediction has "in order"
+    and "swapped".
 
-    Raises ValueError for a model without a head for pairs, or texts that are empty or too long.
+    Raises ValueError if the model has no head for pairs, or if a text is empty or too long.
     """
     classes = prompt_form(trained, "pair").classes
     rows = [[trained.encode(text) for text in pair] for pair in pairs]
@@ -77,11 +77,11 @@ def tag(
     A word is tokenized with a space before it, and its first token predicts its class, as in
     training (`tasks.seqio.seqio_corpora`, answers "tags").
 
-    Raises ValueError as `classify` does.
+    Raises ValueError if the model has no head for token classes, or if a text is empty or too long.
     """
     words = [text.split() for text in texts]
-    pieces = [[trained.encode(f" {word}") for word in some] for some in words]
-    rows = [[list(itertools.chain(*some))] for some in pieces]
+    pieces = [[trained.encode(f" {word}") for word in text_words] for text_words in words]
+    rows = [[list(itertools.chain(*text_pieces))] for text_pieces in pieces]
     before = len(prompt_form(trained, "tag").before)
     tags = []
     for i, logits in enumerate(_logits_of(trained, "tag", rows, batch_size, on_batch)):
@@ -98,7 +98,7 @@ def _name(classes: Sequence[str], number: int) -> str:
 def _logits_of(
     trained: Trained, mode: str, items: Sequence[Sequence[list[int]]], batch_size, on_batch
 ):
-    """Returns logits of each text or pair, [C], or of all its slots, [T, C] ("tag"), in order."""
+    """Returns the logits of each text or pair, [C], or of all its slots, [T, C], for "tag"."""
     prompt = prompt_form(trained, mode)
     if (head := prompt.head) not in trained.model.heads:
         raise ValueError(

@@ -45,11 +45,20 @@ def continue_blocks(
     2). An encoder-decoder encodes the text again before each block, and only its decoder writes.
 
     Args:
-      steps: of a block; None: one for each of its masks.
-      numbers: the numbers of the texts, which their random keys are derived from; None: 0, 1, ….
+      trained: the model.
+      texts: the texts.
+      max_new: maximum number of tokens of an answer.
+      steps: number of steps per block. None: the number of masks of the block.
+      order: order in which masks are written.
+      temperature: temperature of the draws. 0 takes the likeliest token of each mask.
+      seed: seed of the draws.
+      numbers: numbers of the texts, which their random keys are derived from. None: 0, 1, ….
+      batch_size: number of rows of a batch.
+      on_batch: called after each batch with the number of texts that it answered.
 
-    Raises ValueError for a text without words, for more slots than the model has positions, and for
-    "gibbs" with temperature 0.
+    Raises:
+      ValueError: A text has no words, a row has more slots than the model has positions, or `order`
+        is "gibbs" with temperature 0.
     """
     check_order(order, temperature)
     form = prompt_form(trained, "blocks")
@@ -57,7 +66,7 @@ def continue_blocks(
     for text in texts:
         check_words(text)
     rows = [trained.encode(text) for text in texts]
-    spare = -max_new % form.block_size  # of the last block
+    spare = -max_new % form.block_size  # number of slots of the last block beyond `max_new`
     check_texts(trained, rows, max_new)
     numbers = range(len(rows)) if numbers is None else numbers
     model, params = decoding_form(trained.model, trained.params)
@@ -95,7 +104,7 @@ def _continue(
     steps,
     temperature,
 ):
-    """Returns tokens i32[B, S]: each prompt, and `max_new` or more after it, or those up to eos."""
+    """Returns tokens i32[B, S]: each prompt, and at least `max_new` tokens, or tokens up to eos."""
     given_BxP = jnp.asarray(prompts.batch["decoder_input_tokens"])
     lengths_B = prompts.lengths
     rows_Bx1 = jnp.arange(given_BxP.shape[0])[:, None]

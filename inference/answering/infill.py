@@ -1,4 +1,4 @@
-"""Predictions of the tokens that an objective hides, with the true ones."""
+"""Predictions of the tokens that an objective hides, together with the true tokens."""
 
 from typing import NamedTuple
 
@@ -18,11 +18,11 @@ from .masks import MASKED, states_and_head
 
 
 class Infilled(NamedTuple):
-    """One row, as token ids without padding or end-of-sequence."""
+    """A row as token ids, without padding or end-of-sequence."""
 
     given: list[int]  # the inputs, with a sentinel for each hidden span
-    predicted: list[int]
-    truth: list[int]
+    predicted: list[int]  # the predicted tokens
+    truth: list[int]  # the hidden tokens
 
 
 def infill(
@@ -30,9 +30,8 @@ def infill(
 ) -> list[Infilled]:
     """Hides parts of rows of one document each, and predicts them greedily from the rest.
 
-    Predictions consist of text, sentinels and end-of-sequence.
-
-    Each new token runs the whole model again, so this is for a few short rows.
+    Predictions consist of text, sentinels and end-of-sequence. Each new token runs the whole model
+    again, so use this only for a few short rows.
     """
     features, batch = _corrupted(objective, model, ids, group, keys, rows)
     allowed_V = allowed_token_mask(ids, model.vocab_size, special=(ids.eos, *ids.sentinels))
@@ -49,8 +48,8 @@ def fill_in_place(
 ) -> list[Infilled]:
     """Predicts masked tokens in rows of one document each, every token independently.
 
-    In the result sentinel k stands for the k-th mask. Tokens that are predicted without a mask are
-    left out, and so are rows without a mask and masks beyond the sentinels.
+    In the result, sentinel k stands for the k-th mask. Tokens that are predicted without a mask are
+    left out. Rows without a mask, and masks beyond the number of sentinels, are left out as well.
     """
     features, batch = _corrupted(objective, model, ids, group, keys, rows)
     heads = [form.head for form in objective.facts.prompt_forms if form.mode in MASKED]
@@ -71,7 +70,7 @@ def fill_in_place(
 
 
 def _corrupted(objective: Objective, model, ids: TokenIds, group: RowGroup, keys, rows: Row):
-    """Returns the features, and the batch of the model, which has no token of the targets."""
+    """Returns the features, and the model's batch, in which the targets are replaced by zeros."""
     arrange = LAYOUTS[model.layout].arrange
 
     @jax.jit
@@ -89,7 +88,7 @@ def _corrupted(objective: Objective, model, ids: TokenIds, group: RowGroup, keys
 
 
 def _numbered(ids: TokenIds, inputs, segments, labels, slots, weights, predicted) -> Infilled:
-    """Returns one row with sentinels for its masks, in the order of the text."""
+    """Returns a row with sentinels for its masks, in the order of the text."""
     live = np.flatnonzero((weights > 0) & (inputs[slots] == ids.mask))[: len(ids.sentinels)]
     sentinels = ids.sentinels[: live.size]
     given = inputs.copy()
@@ -99,12 +98,14 @@ def _numbered(ids: TokenIds, inputs, segments, labels, slots, weights, predicted
 
 
 def greedy_targets(model, params, batch, allowed_tokens=None):
-    """Returns i32[B, T]: the most likely targets one after another, each given those before it.
-
-    Decoder inputs of `batch` after the slot that predicts the first target are not used.
+    """Returns i32[B, T]: the greedy targets, each predicted given the targets before it.
 
     Args:
-      allowed_tokens: bool[V], the allowed-token mask; None: all ids.
+      model: the model.
+      params: its parameters.
+      batch: batch of the model. Its decoder inputs after the slot that predicts the first target
+        are not used.
+      allowed_tokens: bool[V], the allowed-token mask. None: all ids.
     """
     rows, targets = batch["decoder_target_tokens"].shape
     row = jnp.arange(rows)

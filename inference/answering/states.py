@@ -1,12 +1,12 @@
-"""Hidden states of texts, of any layer, as a frozen model gives them.
+"""Hidden states of texts in any layer of a frozen model.
 
-    for i, found in states(trained, ["import os", "def f(): pass"], layers=[0, -1]):
-        found.layers           # f32[2, T, E]: of the embeddings, and of the last layer
-        found.layers[:, found.text].mean(1)
+    for i, text_states in states(trained, ["import os", "def f(): pass"], layers=[0, -1]):
+        text_states.layers           # f32[2, T, E]: the embeddings, and the last layer
+        text_states.layers[:, text_states.text].mean(1)
 
-A text is read in the form of training: an encoder and the encoder of an encoder-decoder read it
-both ways, a decoder from left to right, or both ways where it was trained to read prompts so
-(prefix language modeling, UL2).
+A text is read as in training. An encoder, or the encoder of an encoder-decoder, reads it both ways.
+A decoder reads it from left to right, or both ways if training did so (prefix language modeling,
+UL2).
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,21 +25,21 @@ from ..prompting.windows import check_texts
 from ..trained import MODES, Trained, mode_of, prompt_form
 from .masks import batch_of
 
-TOP = -1  # the last layer, after the final norm: what heads take
+TOP = -1  # the last layer, after the final norm, which heads read
 
 
 class TextStates(NamedTuple):
-    layers: np.ndarray  # f32[N, T, E], of the N layers asked for
-    tokens: list[int]  # T ids: those before the text, the text's, those after it
-    text: slice  # the slots of the text's own
+    layers: np.ndarray  # f32[N, T, E], the states of N layers
+    tokens: list[int]  # T ids, of the text and of the frame around it
+    text: slice  # the slots of the text without the frame
 
 
 class TextRow(NamedTuple):
     """A text as a model reads it."""
 
     tokens: list[int]
-    text: slice  # the slots of the text's own
-    prefix: int  # a decoder reads so many of its first tokens both ways
+    text: slice  # the slots of the text without the frame around it
+    prefix: int  # number of first tokens that a decoder reads both ways
 
 
 def states(
@@ -68,7 +68,7 @@ def token_states(
     layers: Sequence[int] = (TOP,),
     batch_size: int = 32,
 ) -> Iterator[tuple[int, TextStates]]:
-    """Yields what `states` does, of texts that are token ids."""
+    """Yields the same as `states`, for texts that are token ids."""
     layers = tuple(layers)
     model = trained.model
     params = trained.params
@@ -87,8 +87,11 @@ def token_states(
 
 
 def layers_of(trained: Trained) -> list[int]:
-    """Returns the numbers of all layers, the embeddings' included; of ELECTRA the discriminator's,
-    and of a model that holds no single `Transformer` the last layer's alone."""
+    """Returns the numbers of all layers, including 0 for the embeddings.
+
+    ELECTRA has the layers of its discriminator. Other models without a single `Transformer` have
+    only the last layer.
+    """
     model = trained.model
     if model.config is None and model.part is None:
         return [TOP]
@@ -97,7 +100,7 @@ def layers_of(trained: Trained) -> list[int]:
 
 
 def check_layers(trained: Trained, layers: Sequence[int]) -> None:
-    """Raises ValueError for a layer that there is not."""
+    """Raises ValueError for a layer that the model does not have."""
     known = list(dict.fromkeys([*layers_of(trained), TOP]))
     for layer in layers:
         if layer not in known:
@@ -108,7 +111,7 @@ def check_layers(trained: Trained, layers: Sequence[int]) -> None:
 
 
 def text_row(trained: Trained, tokens: Sequence[int]) -> TextRow:
-    """Returns a text's tokens between those that training puts around it."""
+    """Returns the tokens of a text in the frame that training puts around it."""
     before, after = text_frame(trained)
     row = [*before, *tokens, *after]
     form = prompt_form(trained, mode_of(trained))

@@ -1,4 +1,4 @@
-"""Downstream tasks: what a model answers to their examples, and what their metrics make of it."""
+"""Downstream tasks: a model's answers to their examples, and the tasks' metrics of the answers."""
 
 import json
 import os
@@ -31,8 +31,8 @@ class EvaluationTask(NamedTuple):
 
 class TaskScores(NamedTuple):
     metrics: dict[str, float]
-    baseline: dict[str, float]  # the same of one who always answers `guess`
-    records: list[dict]  # of each example: text, target, answer
+    baseline: dict[str, float]  # metrics of always answering `guess`
+    records: list[dict]  # text, target and answer of each example
 
 
 def score_task(
@@ -67,11 +67,11 @@ def score_task(
 def written_answers(
     trained: Trained, texts: Sequence[str], mode: str, options: Options
 ) -> list[str]:
-    """Returns the model's answer to each text, as metrics read it: of a text with blanks the first.
+    """Returns the model's answer to each text; for a text with blanks, the answer of the first.
 
     Raises ValueError for a mode that writes no answer, such as "embed".
     """
-    able = [one.name for one in MODES.values() if one.gives_text]
+    able = [other.name for other in MODES.values() if other.gives_text]
     if mode not in able:
         raise ValueError(
             f"Got mode {mode!r}, which gives no answer that a metric could read, expected one of "
@@ -95,16 +95,19 @@ def task_figures(trained: Trained, tasks: Sequence[EvaluationTask]) -> dict[str,
     return figures
 
 
-def keep_answers(run_dir: str, task: str, step: int | None, found: TaskScores) -> None:
-    """Writes RUN/evaluation/TASK-STEP.jsonl, a line for each answer, and one line of figures in
-    RUN/evaluation/metrics.jsonl."""
-    lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in found.records)
+def keep_answers(run_dir: str, task: str, step: int | None, scores: TaskScores) -> None:
+    """Writes the answers and the metrics of a task to the run directory.
+
+    RUN/evaluation/TASK-STEP.jsonl gets a line for each answer, and RUN/evaluation/metrics.jsonl a
+    line of metrics.
+    """
+    lines = (json.dumps(record, ensure_ascii=False) + "\n" for record in scores.records)
     write_text(os.path.join(run_dir, EVALUATION, f"{task}-{step}.jsonl"), "".join(lines))
-    add_evaluation(run_dir, {"task": task, "step": step, **found.metrics})
+    add_evaluation(run_dir, {"task": task, "step": step, **scores.metrics})
 
 
 def longest_answer(targets: Sequence[str], encode: Callable[[str], Sequence[int]]) -> int:
-    """Returns how many tokens an answer may have: some more than the longest target."""
+    """Returns the maximum number of tokens of an answer: the longest target's, plus 4."""
     return max(len(encode(target)) for target in targets) + 4
 
 

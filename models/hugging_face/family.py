@@ -69,46 +69,46 @@ class Fields(dict):
 
 
 class Family(NamedTuple):
-    """One `model_type` of `config.json`."""
+    """A family of models: a `model_type` of `config.json`."""
 
     model_type: str
-    architecture: str  # the class that an export names if none of `by_heads` fits
-    layout: str  # the builder: "encoder_decoder", "decoder" or "encoder"
-    base: str  # the prefix of tensor names, which models without heads lack
+    architecture: str  # class of an export if no class of `by_heads` fits
+    layout: str  # name of the builder: "encoder_decoder", "decoder" or "encoder"
+    base: str  # prefix of tensor names, which models without heads lack
     # (config.json, name -> whether the tensor exists) -> fields of Config. It reads every field
     # that changes the outputs, and refuses values that Config cannot express.
     settings: Callable[[dict, Callable[[str], bool]], dict]
-    config: Callable[[Config], dict]  # -> config.json, without ids
-    links: Callable[[Config], list[Link]]
-    copies: Callable[[Config], dict[str, str]]  # tensors that repeat others: name -> name
+    config: Callable[[Config], dict]  # Config -> config.json without ids
+    links: Callable[[Config], list[Link]]  # Config -> how tensors map to parameters
+    copies: Callable[[Config], dict[str, str]]  # Config -> tensors that copy others, by name
     # Fields that change no output, in addition to `HARMLESS`.
     harmless: frozenset[str] = frozenset()
-    # tensors that a checkpoint need not have, since they follow from the settings: name -> tensor
+    # Config -> tensors that a checkpoint may lack, since they follow from the settings, by name.
     implied: Callable[[Config], Mapping[str, np.ndarray]] = lambda c: {}
     ignored: tuple[str, ...] = ()  # parts of names of tensors that are not parameters
-    # Tensors of parts that our models lack. An export has them, untrained, since `transformers`
-    # would warn that they are missing: name -> tensor
+    # Config -> tensors of parts that our models lack, by name. An export has them, untrained, since
+    # `transformers` would warn that they are missing.
     untrained: Callable[[Config], Mapping[str, np.ndarray]] = lambda c: {}
     # Fields of config.json for a model whose special ids are not known. Without them `transformers`
-    # takes the ids of the published models, which may lie outside of the vocabulary.
+    # takes the ids of the published models, which may be outside the vocabulary.
     unknown_ids: Mapping[str, int | None] = MappingProxyType({})
-    # Whether `transformers` ties the logits of every model, whatever config.json says. It warns
-    # of an export that has its own projection, and loads it as it is.
+    # Whether `transformers` ties the logits of every model, regardless of config.json. It warns
+    # about an export with a separate projection, and loads it correctly.
     assumes_tied: bool = False
-    presets: tuple[str, ...] = ()  # gin files of gin_configs/models that are of this family
-    # (heads, class): an export names the first class whose heads the model has
+    presets: tuple[str, ...] = ()  # names of the presets in gin_configs/models of this family
+    # (heads, class) pairs. An export names the first class whose heads the model has.
     by_heads: tuple[tuple[tuple[str, ...], str], ...] = ()
-    # Whether a classifier's decoder starts with the last id of the text, and not with
+    # Whether a classifier's decoder starts with the last id of the text instead of
     # decoder_start_token_id.
     wraps_text: bool = False
-    # The mode in which `predict` shows a published model of the family; None: that of its layout.
+    # Mode in which `predict` uses a published model of the family. None: that of its layout.
     shown_mode: str | None = None
-    # config.json -> the same with what depends on ids, which `config` does not know
+    # config.json -> config.json with the fields that depend on ids, which `config` does not know.
     with_ids: Callable[[dict], dict] = lambda values: values
-    # (config, params by path, pad_token_id) -> the same network with its parameters where
-    # `transformers` looks them up with this padding id; None: they do not depend on it
+    # (config, params by path, pad_token_id) -> the same network, with its parameters in the rows
+    # that `transformers` reads with this padding id. None if they do not depend on it.
     with_pad: Callable[[Config, dict, int], tuple[Config, dict]] | None = None
-    # model_type of models that also read images, of which this family is the text model
+    # The model_type of models that also read images, whose text model is of this family.
     type_with_images: str | None = None
 
     def ignores(self, tensor_name: str) -> bool:
@@ -116,7 +116,7 @@ class Family(NamedTuple):
 
     @property
     def heads(self) -> frozenset[str]:
-        """The heads of which `transformers` has a class."""
+        """The heads for which `transformers` has a class."""
         return frozenset(head for heads, _ in self.by_heads for head in heads)
 
     def architecture_of(self, c: Config) -> str:
@@ -129,14 +129,14 @@ FAMILIES: dict[str, Family] = {}  # by model_type
 
 
 def register(*families: Family) -> None:
-    """Makes families known to `recognize` and `write_model`, or replaces those of the same type."""
+    """Registers families for `recognize` and `write_model`; replaces those of the same type."""
     FAMILIES.update({family.model_type: family for family in families})
 
 
 def with_heads(hf: dict, heads: Sequence[str]) -> dict[str, Any]:
-    """Returns the settings of a model with these heads: their names, and their classes' number."""
+    """Returns the settings `heads` and `num_classes` of a model with these heads."""
     classes = 0
-    if set(classifiers()) & set(heads):  # `transformers` omits the number where it is two
+    if set(classifiers()) & set(heads):  # `transformers` omits the number if it is two
         classes = len(hf.get("id2label") or {}) or hf.get("num_labels", 2)
     return {"heads": tuple(heads), "num_classes": classes}
 
@@ -159,7 +159,7 @@ def classes_of(name: str, *heads: str) -> tuple[tuple[tuple[str, ...], str], ...
 
 
 def class_names(hf: Mapping[str, Any]) -> list[str]:
-    """Returns the names of classes in a config.json, in order; none where they are numbered."""
+    """Returns the names of classes in a config.json, in order; [] if they are only numbered."""
     named = {int(number): name for number, name in (hf.get("id2label") or {}).items()}
     names = [named[number] for number in sorted(named)]
     plain = [f"LABEL_{number}" for number in range(len(names))]
@@ -167,7 +167,7 @@ def class_names(hf: Mapping[str, Any]) -> list[str]:
 
 
 def class_labels(names: Sequence[str]) -> dict:
-    """The entries of a config.json for names of classes; none where there are no names.
+    """Returns the fields of a config.json for names of classes; {} if there are no names.
 
     >>> class_labels(["no", "yes"])
     {'id2label': {'0': 'no', '1': 'yes'}, 'label2id': {'no': 0, 'yes': 1}}
