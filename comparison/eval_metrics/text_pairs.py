@@ -1,4 +1,4 @@
-"""Pairs of texts as an objective makes them, classified by the model and by their words alone."""
+"""An objective's own pairs of texts, classified by the model and by their words alone."""
 
 from collections.abc import Sequence
 from typing import Annotated, NamedTuple
@@ -22,8 +22,8 @@ from .parts.probing import best_probe
 from .subject import Subject
 
 FIGURES_VERSION = 1  # see `kept_figures.version_of`
-TRAINING_SEED = 20_200_104  # of the corruption of training rows; the same for every run
-BATCH = 16  # rows
+TRAINING_SEED = 20_200_104  # seed of the corruption of training rows, the same for every run
+BATCH = 16  # number of rows of a batch
 
 
 class TextPairs(NamedTuple):
@@ -31,25 +31,27 @@ class TextPairs(NamedTuple):
     labels: np.ndarray  # i32[N]
 
 
-Enough = Annotated[int, Ge(50)]  # to measure, and to learn from
+Enough = Annotated[int, Ge(50)]  # number of pairs that is enough to measure or to learn from
 
 
 @checked
 def pair_accuracy(
     subject: Subject, *, pairs: Enough = 1000, training_pairs: Enough = 4000
 ) -> list[Figure]:
-    """Does the second text follow the first? Accuracy on the objective's own held-out pairs.
+    """Accuracy of the model on the objective's own held-out pairs of texts.
 
-    The baseline is of the words alone: logistic regression on the tf-idf of both texts, their
-    products or their cosine alone, fitted to pairs that the objective makes of training text. A
-    task that it solves is too easy: a model need not read. Its own is the most frequent class.
+    The baseline uses the words alone. It is a logistic regression on the tf-idf of both texts,
+    their products, or their cosine alone, fitted to pairs that the objective makes from training
+    text. A task that it solves is too easy, since a model need not read the texts. The baseline of
+    this part (`bag_of_words`) is the most frequent class.
 
     Args:
-      pairs: held out, that are judged; fewer where there is less text.
-      training_pairs: that the bag of words is fitted to.
+      subject: the run to measure.
+      pairs: number of held-out pairs, fewer if the text is too short.
+      training_pairs: number of training pairs to which the bag of words is fitted.
 
-    Raises ValueError for a run whose objective makes no pairs, and for fewer than 50 pairs of
-    either kind.
+    Raises ValueError for a run whose objective makes no pairs, and for fewer than 50 held-out or
+    training pairs.
     """
     plan = subject.plan
     decode = subject.trained.decode
@@ -83,8 +85,11 @@ def bag_of_words_classes(training: TextPairs, texts: Sequence[tuple[str, str]]) 
 
 
 def pair_features(bags: Bags, texts: Sequence[tuple[str, str]]) -> dict[str, np.ndarray]:
-    """Returns the cosine of both texts' tf-idf, f32[N, 1]; with their products, f32[N, 1 + W]; and
-    with either's own, f32[N, 1 + 3W], which tell the order of two texts."""
+    """Returns three sets of features of pairs of texts by name.
+
+    "cosine" is the cosine of the tf-idf of both texts, f32[N, 1]. "products" adds the products of
+    both, f32[N, 1 + W]. "all" adds the tf-idf of each text, f32[N, 1 + 3W], which shows the order.
+    """
     u, v = (bags.rare_counts([pair[side] for pair in texts]) for side in (0, 1))
     lengths = np.linalg.norm(u, axis=1) * np.linalg.norm(v, axis=1)
     cosine = np.sum(u * v, 1)[:, None] / np.maximum(lengths, 1e-6)[:, None]
@@ -125,7 +130,7 @@ def _batches(
 
 
 def _joined(batches: Sequence[dict], form: PromptForm, decode) -> TextPairs:
-    """Returns the pairs of batches as texts: those that count."""
+    """Returns the pairs of the batches that count, as texts."""
     texts = []
     labels = []
     for batch in batches:

@@ -1,6 +1,6 @@
-"""Held-out text of which some tokens are masked: how many are restored, by the order and the steps.
+"""Unmasking: the share of masked tokens of held-out text that a model restores.
 
-The rows and what is masked of them are the same for every run of a corpus.
+The rows and their masked tokens are the same for every run of a corpus.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ from .compression import heldout_rows
 from .subject import Subject
 
 FIGURES_VERSION = 1  # see `kept_figures.version_of`
-SEED = 20_250_206  # of the tokens that are masked; the same in every run
+SEED = 20_250_206  # seed of the masked tokens, the same for every run
 ORDERS: Sequence[LikeliestOrder] = get_args(LikeliestOrder)
-STEPS = (1, 2, 4, 8, 16, 32)  # the last: one for each mask of a row of 64 tokens
+STEPS = (1, 2, 4, 8, 16, 32)  # The last number is one step per mask of a row of 64 tokens.
 
 
 @checked
@@ -34,25 +34,27 @@ def unmasking(
     steps: Annotated[Sequence[Count], MinLen(1)] = STEPS,
     orders: Annotated[Sequence[LikeliestOrder], MinLen(1)] | None = None,
 ) -> list[Figure]:
-    """Share of masked tokens of held-out text that are restored, by the order and the steps.
+    """Share of masked tokens of held-out text that are restored, by order and number of steps.
 
-        unmasking                      of the first order, with the last number of steps
-        unmasking/confidence/4         of this order, with 4 steps
-        unmasking/ancestral/4          the same: of `uniform_diffusion` this order alone
+    - `unmasking`: the share for the first order with the last number of steps.
+    - `unmasking/ORDER/STEPS`: the share for an order and a number of steps, such as
+      `unmasking/confidence/4`. Models of `uniform_diffusion` have only the order `ancestral`.
 
-    Each token is the likeliest one where it is written, see `inference.unmask`; one step writes all
-    masks at once, whatever the order. The baseline writes the token that is most frequent among
-    those that are masked, the best that one token can do.
+    Each written token is the likeliest one (see `inference.unmask`). A single step writes all masks
+    at once in every order. The baseline writes the most frequent masked token, which is the best
+    constant guess.
 
     Args:
-      tokens: of held-out text.
-      row_tokens: of each row.
-      share: of a row's tokens that are masked, one or more.
-      steps, orders: that are measured; None: all orders that the model has. More steps than masks
-        are one for each, but of "mask_predict" and "ancestral", which write them again.
+      subject: the run to measure.
+      tokens: number of tokens of held-out text.
+      row_tokens: number of tokens of each row.
+      share: share of a row's tokens that are masked, at least one token.
+      steps: numbers of steps. With more steps than masks, each step writes one mask; only
+        "mask_predict" and "ancestral" use the other steps to write masks again.
+      orders: orders of the masks, or None for all orders that the model has.
 
-    Raises ValueError for a model that fills no masks, orders that it does not have, and a corpus
-    without text.
+    Raises ValueError for a model that does not fill masks, for orders that it does not have, and
+    for a corpus without text.
     """
     trained = subject.trained
     corpus = subject.plan.corpus
@@ -84,7 +86,7 @@ def unmasking(
 def masked_rows(
     trained: Trained, corpus: Corpus, tokens: int, row_tokens: int, share: float
 ) -> tuple[list[Masked], np.ndarray]:
-    """Returns rows of held-out text with masks, and the tokens i32[n] that are behind them."""
+    """Returns rows of held-out text with masks, and the masked tokens i32[n]."""
     random = np.random.default_rng(SEED)
     mask = trained.ids.special("mask")
     form = prompt_form(trained, _filling_mode(trained))

@@ -1,4 +1,4 @@
-"""Fine-tuning to write: how well a model learns to answer a text with a text.
+"""Fine-tuning to write: how well a model learns to answer texts with texts.
 
 Letters: B rows, T slots of the decoder.
 """
@@ -40,10 +40,10 @@ from .parts.two_languages import translations
 from .subject import Subject
 
 FIGURES_VERSION = 1  # see `kept_figures.version_of`
-SENTENCES = {"train": 1200, "validation": 240}  # as many as there are docstrings
+SENTENCES = {"train": 1200, "validation": 240}  # the same numbers as of docstrings
 
 TextAndAnswer = tuple[str, str]
-Answered = tuple[Prompt, int]  # a text as a prompt, its answer at its end, and the answer's tokens
+Answered = tuple[Prompt, int]  # a prompt that ends with its answer, and the answer's token count
 
 
 @checked
@@ -55,27 +55,29 @@ def finetune_to_write(
     peaks: Annotated[Sequence[Positive], MinLen(1)] = (0.02, 0.05, 0.1),
     batch_size: Count = 16,
 ) -> list[Figure]:
-    """How well does a model write the answers to held-out texts after fine-tuning, text to text?
+    """Quality of the answers to held-out texts after text-to-text fine-tuning.
 
-        finetune_to_write                  share of the baseline's nats that it saves
-        finetune_to_write/bits_per_byte    of the true answers, given the texts
-        finetune_to_write/rouge_2          of what it writes greedily: F1 of pairs of words
-        finetune_to_write/exact_match      share of the answers that it writes as they are
-        finetune_to_write/from_scratch…    the same of fresh parameters, by the same recipe
-        finetune_to_write/gain             what pre-training is worth
+    - `finetune_to_write`: share of the baseline's nats that the model saves.
+    - `finetune_to_write/bits_per_byte`: bits per byte of the true answers, given the texts.
+    - `finetune_to_write/rouge_2`: F1 of pairs of words of greedily written answers.
+    - `finetune_to_write/exact_match`: share of answers that are written exactly.
+    - `finetune_to_write/from_scratch…`: the same for fresh parameters with the same recipe.
+    - `finetune_to_write/gain`: the benefit of pre-training.
 
-    The baseline predicts the tokens of an answer by their frequencies in those of training, one
-    added to each of the vocabulary, so that shares compare runs of one vocabulary; and writes the
-    most frequent pair of words.
+    The baseline predicts the tokens of an answer by their frequencies in the training answers, with
+    one added for each token of the vocabulary. Shares are therefore comparable between runs with
+    the same vocabulary. For the written answers, the baseline is the most frequent pair of words.
 
     Args:
+      subject: the run to measure.
       task: "python_docstrings", to write the first paragraph of a docstring, given the code; or
         "translation", between the two languages of `comparison.eval_metrics.parts.two_languages`.
-      steps, batch_size: of the training at each of `peaks`.
-      peaks: peak learning rates, relative to the size of a parameter, to choose from by a part of
-        the training examples.
+      steps: number of steps of each training.
+      peaks: peak learning rates, relative to the size of a parameter. The best one is chosen on a
+        part of the training examples.
+      batch_size: number of examples of each step.
 
-    Raises ValueError for a model that writes no text.
+    Raises ValueError for a model that does not write text.
     """
     pairs = _python_docstrings(subject) if task == "python_docstrings" else _translation()
     trained = _answering(subject.trained)
@@ -83,7 +85,7 @@ def finetune_to_write(
         split: [answered_prompt(trained, *pair) for pair in some] for split, some in pairs.items()
     }
     texts = [text_prompt(trained, "respond", text) for text, _ in pairs["validation"]]
-    check_prompts(trained, texts, _longest(answered))  # before anything is learned
+    check_prompts(trained, texts, _longest(answered))  # Refuse long texts before the training.
     figures = []
     starts = {"": trained, "/from_scratch": from_scratch(trained, subject.seed)}
     for start, model in starts.items():
@@ -120,8 +122,10 @@ def _translation() -> dict[str, list[TextAndAnswer]]:
 
 
 def _answering(trained: Trained) -> Trained:
-    """Returns the model in the form of `objectives.text_to_text`; raises ValueError where it writes
-    no text."""
+    """Returns the model with the prompt forms of `objectives.text_to_text`.
+
+    Raises ValueError for a model that does not write text.
+    """
     if trained.model.layout == "encoder" or "vocabulary" not in trained.model.heads:
         raise ValueError(
             f"Got a model of layout {trained.model.layout!r} with the heads "
@@ -138,8 +142,10 @@ def _finetuned(
     peaks: Sequence[float],
     batch_size: int,
 ) -> tuple[Trained, float]:
-    """Returns the model fine-tuned at the peak that is best on the last fifth of the examples, from
-    which it has not learned, and that peak."""
+    """Returns the fine-tuned model and its peak learning rate.
+
+    The peak is the best one on the last fifth of the examples, which are not used for training.
+    """
     model = trained.model
     prompts = [prompt for prompt, _ in answered]
     check_prompts(trained, prompts, 0)
@@ -169,11 +175,11 @@ def _finetuned(
 
 
 def _loss(model, params, batch, own_BxT):
-    """Returns nats for each token of an answer."""
+    """Returns the nats per token of the answers."""
     return -jnp.sum(next_log_probs(model, params, batch) * own_BxT) / jnp.sum(own_BxT)
 
 
-# --- what it is worth -----------------------------------------------------------------------------
+# --- figures --------------------------------------------------------------------------------------
 
 
 def _figures(
@@ -214,7 +220,7 @@ def _nats(writer: Trained, answered: Sequence[Answered]) -> float:
 
 
 def _nats_by_frequency(answered: dict[str, list[Answered]], ids) -> float:
-    """Returns the nats of the held-out answers by the frequencies of tokens in training ones."""
+    """Returns the nats of the held-out answers by token frequencies in the training answers."""
     training, heldout = (
         Tally(
             np.bincount(

@@ -116,18 +116,18 @@ def test_looks_end_with_the_seeds():
 
 
 @pytest.mark.parametrize(
-    "fields, expected",
+    "fields, named",
     [
-        (dict(looks=[5]), r"ascending order, fewer than the 5 .* got \[5\]"),
-        (dict(looks=[4, 3]), r"ascending order, .* got \[4, 3\]"),
-        (dict(looks=[3, 3]), r"ascending order, .* got \[3, 3\]"),
-        (dict(looks=[1]), "looks must be a list of whole numbers of at least 2"),
-        (dict(looks=[3], budget={"1M": len}), "looks go with one budget"),
-        (dict(wanted={"len": 0.0}), "wanted must be"),
+        (dict(looks=[5]), ("looks", 5, [5])),
+        (dict(looks=[4, 3]), ("looks", [4, 3])),
+        (dict(looks=[3, 3]), ("looks", [3, 3])),
+        (dict(looks=[1]), ("looks", [1])),
+        (dict(looks=[3], budget={"1M": len}), ("looks", "budget")),
+        (dict(wanted={"len": 0.0}), ("wanted", 0.0)),
     ],
 )
-def test_looks_that_cannot_be_planned(fields, expected):
-    with pytest.raises(ValueError, match=expected):
+def test_looks_that_cannot_be_planned(fields, named):
+    with refuses(ValueError, *named):
         check(compared(**fields))
 
 
