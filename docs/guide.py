@@ -381,9 +381,9 @@ def drawn(docs: Path) -> dict[str, str]:
         },
     }
     pages[claims.PICTURE] = claims.picture(found)
-    for page, of_page in tables.items():
+    for page, page_tables in tables.items():
         pages[page] = (docs / page).read_text(encoding="utf-8")
-        for mark, rows in of_page.items():
+        for mark, rows in page_tables.items():
             pages[page] = filled(pages[page], mark, rows, page)
     return pages
 
@@ -397,13 +397,13 @@ def in_a_minute(found: Found) -> str:
 
 def measured(found: Found) -> str:
     """Returns a sentence on the runs that the tables were drawn from."""
-    runs = [run for told in found.values() for run in told.trained]
+    runs = [run for comparison in found.values() for run in comparison.trained]
     if not runs:
         return "Nothing has been measured here yet."
     seeds = [
-        sum(run.variant == variant for run in told.trained)
-        for told in found.values()
-        for variant in told.setup.variants
+        sum(run.variant == variant for run in comparison.trained)
+        for comparison in found.values()
+        for variant in comparison.setup.variants
     ]
     sizes, seconds = [run.parameters for run in runs], [run.seconds for run in runs]
     return (
@@ -427,60 +427,66 @@ def by_setting(found: Found) -> str:
     for one in SETTINGS:
         here = _missing(one.comparison)
         if one.comparison in found:
-            told = found[one.comparison]
-            lines = [*(means(told, part) for part in one.parts), settled(told), uninformative(told)]
+            comparison = found[one.comparison]
+            lines = [
+                *(means(comparison, part) for part in one.parts),
+                settled(comparison),
+                uninformative(comparison),
+            ]
             here = f"{' '.join(filter(None, lines))} ({_link(one.comparison)})"
         rows.append([one.choice, here, _cited(one.literature)])
     return table(["choice", "here: small models", "literature"], rows)
 
 
-def means(told: Summary, part: str) -> str:
+def means(comparison: Summary, part: str) -> str:
     """Returns the means of a part of an eval metric with their intervals; "" without one."""
-    column = next((column for column in told.parts if column.name == part), None)
+    column = next((column for column in comparison.parts if column.name == part), None)
     if column is None:
         return ""
     words = (f"{variant} {mean_words(column, variant)}" for variant in column.estimates)
     return escaped(f"{part}: {', '.join(words)}.")
 
 
-def settled(told: Summary) -> str:
+def settled(comparison: Summary) -> str:
     """Returns all informative differences that a comparison found, for and against, or its laws."""
     held: dict[tuple[str, str], dict[str, list[str]]] = {}
-    found = [d for d in told.differences if d.holds and not why_not_informative(told, d)]
-    for d in found:
-        which = "better at" if told.gain(d) > 0 else "worse at"
-        figure = d.figure + _home_words(told, d)
+    informative = [
+        d for d in comparison.differences if d.holds and not why_not_informative(comparison, d)
+    ]
+    for d in informative:
+        which = "better at" if comparison.gain(d) > 0 else "worse at"
+        figure = d.figure + _home_words(comparison, d)
         held.setdefault((d.variant, d.other), {}).setdefault(which, []).append(figure)
-    if not any(d.holds for d in told.differences):
-        return escaped(" ".join(wording.found(told)[:2]))
-    if not found:
+    if not any(d.holds for d in comparison.differences):
+        return escaped(" ".join(wording.found(comparison)[:2]))
+    if not informative:
         return "No informative difference holds."
     lines = [
         f"{variant} against {other}: "
         + "; ".join(f"{which} {', '.join(figures)}" for which, figures in sorted(kinds.items()))
         for (variant, other), kinds in held.items()
     ]
-    rest = len(told.differences) - len(found)
+    rest = len(comparison.differences) - len(informative)
     lines.append(
-        f"{rest} of {len(told.differences)} differences do not hold or are not informative"
+        f"{rest} of {len(comparison.differences)} differences do not hold or are not informative"
     )
     return escaped(f"{'. '.join(lines)}.")
 
 
-def _home_words(told: Summary, d: Difference) -> str:
+def _home_words(comparison: Summary, d: Difference) -> str:
     """Returns " (home ground of UL2)" for a figure that only the better variant was trained on.
 
     It is returned too if the better variant was trained more on it. Otherwise returns "".
     """
-    better, worse = (d.variant, d.other) if told.gain(d) > 0 else (d.other, d.variant)
-    notes = told.column(d).notes.items()
+    better, worse = (d.variant, d.other) if comparison.gain(d) > 0 else (d.other, d.variant)
+    notes = comparison.column(d).notes.items()
     home = [some for note, some in notes if note.startswith(HOME) and better in some]
     return f" (home ground of {better})" if home and worse not in home[0] else ""
 
 
-def uninformative(told: Summary) -> str:
+def uninformative(comparison: Summary) -> str:
     """Returns a text on the figures that are not informative, and why; "" if there are none."""
-    return escaped(" ".join(wording.not_informative(told)))
+    return escaped(" ".join(wording.not_informative(comparison)))
 
 
 def _measured(found: Found, task: Task) -> str:
@@ -488,11 +494,11 @@ def _measured(found: Found, task: Task) -> str:
         return "No eval metric here measures this."
     if task.comparison not in found:
         return _missing(task.comparison)
-    told = found[task.comparison]
-    column = next((one for one in told.columns if one.name == task.figure), None)
+    comparison = found[task.comparison]
+    column = next((one for one in comparison.columns if one.name == task.figure), None)
     if column is None or column.best is None:
         return f"Too few figures of `{task.figure}` to compare ({_link(task.comparison)})."
-    return f"{leaders(told, column)} ({_link(task.comparison)}, `{task.figure}`)"
+    return f"{leaders(comparison, column)} ({_link(task.comparison)}, `{task.figure}`)"
 
 
 def _shown(found: Found, task: Task) -> str:
@@ -501,16 +507,16 @@ def _shown(found: Found, task: Task) -> str:
         return "no eval metric measures this"
     if task.comparison not in found:
         return _missing(task.comparison)
-    told = found[task.comparison]
+    comparison = found[task.comparison]
     link = f" ([{task.figure}]({COMPARISONS}/{task.comparison}.md))"
-    some = [d for d in told.differences if d.figure == task.figure]
-    why = _why_not_informative(told, task.figure)
+    some = [d for d in comparison.differences if d.figure == task.figure]
+    why = _why_not_informative(comparison, task.figure)
     if why:
         return escaped(f"not informative: {why}") + link
     better: dict[str, list[str]] = {}  # worse variant -> better variants
     for d in some:
-        if d.holds and not why_not_informative(told, d):
-            best, worse = (d.variant, d.other) if told.gain(d) > 0 else (d.other, d.variant)
+        if d.holds and not why_not_informative(comparison, d):
+            best, worse = (d.variant, d.other) if comparison.gain(d) > 0 else (d.other, d.variant)
             better.setdefault(worse, []).append(best)
     lines = [
         f"{'; '.join(best)}: {'each ' * (len(best) > 1)}better than {worse}"
@@ -519,12 +525,12 @@ def _shown(found: Found, task: Task) -> str:
     return escaped(". ".join(lines) or "no difference holds") + link
 
 
-def _why_not_informative(told: Summary, figure: str) -> str:
-    column = next((one for one in told.columns if one.name == figure), None)
-    return why_column_is_not_informative(told, column) if column else ""
+def _why_not_informative(comparison: Summary, figure: str) -> str:
+    column = next((one for one in comparison.columns if one.name == figure), None)
+    return why_column_is_not_informative(comparison, column) if column else ""
 
 
-def leaders(told: Summary, column: Column) -> str:
+def leaders(comparison: Summary, column: Column) -> str:
     """Returns a text on the best variant, or on why the figure is not informative.
 
     It lists the variants that are not distinguished from the best variant, and the variants that
@@ -533,11 +539,12 @@ def leaders(told: Summary, column: Column) -> str:
     best = column.best
     assert best is not None  # there are at least two variants
     mean = f"{mean_words(column, best)} {column.unit}"
-    if why := why_column_is_not_informative(told, column):
+    if why := why_column_is_not_informative(comparison, column):
         return escaped(f"Not informative: {why}. The best mean is {mean} ({best}).")
     holds = {
-        d.variant if d.other == best else d.other: d.holds and not why_not_informative(told, d)
-        for d in told.differences
+        d.variant if d.other == best else d.other: d.holds
+        and not why_not_informative(comparison, d)
+        for d in comparison.differences
         if d.figure == column.name and best in (d.variant, d.other)
     }
     others = [variant for variant in column.estimates if variant != best]

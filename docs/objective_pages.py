@@ -248,24 +248,24 @@ def _drawn(name: str) -> Picture:
 # --- pictures as files ----------------------------------------------------------------------------
 
 
-def svg(of: Picture) -> str:
+def svg(drawing: Picture) -> str:
     """Returns the HTML of a picture as an SVG file, which Markdown can show on any site."""
     parts = []
-    for one in of.examples:
+    for one in drawing.examples:
         title = f"<h2>{escape(one.title)}</h2>\n" if one.title else ""
         parts.append(title + picture_page.example(one))
     return FILE.format(
         width=WIDTH,
-        height=_height(of),
+        height=_height(drawing),
         style=html.STYLE + picture_page.STYLE,
-        content=picture_page.legend(of) + "".join(parts),
+        content=picture_page.legend(drawing) + "".join(parts),
     )
 
 
-def _height(of: Picture) -> int:
+def _height(drawing: Picture) -> int:
     """Returns the height in pixels that a browser with wide letters needs."""
-    height = 40.0 + 22 * _lines([8 * len(about) + 30 for _, about in of.legend])
-    for one in of.examples:
+    height = 40.0 + 22 * _lines([8 * len(about) + 30 for _, about in drawing.legend])
+    for one in drawing.examples:
         height += 52 + 60 * bool(one.title) + 76 * bool(one.pools)
         height += sum(8 + _flow_height(document) for document in one.text)
         for stack in one.stacks:

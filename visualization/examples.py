@@ -48,7 +48,7 @@ def example(subject: ShownObjective, view: ModelView, reader: Reader, row: int =
     describe = _Describer(
         reader, view.length, _span_numbers(view, row, hidden), set(labeled[labeled >= 0].tolist())
     )
-    raw = describe(view.tokens[row, : segments.size], np.arange(segments.size), of_text=True)
+    raw = describe(view.tokens[row, : segments.size], np.arange(segments.size), is_raw=True)
     raw = [replace(token, kind="left out") if out else token for token, out in zip(raw, left_out)]
     documents = [
         [token for token, s in zip(raw, segments) if s == number]
@@ -112,15 +112,15 @@ class _Describer:
         self.special |= {mode: "mode" for _, mode in ids.modes}
         self.sentinel = {i: k for k, i in enumerate(ids.sentinels)}
 
-    def __call__(self, tokens, slots, of_text: bool = False) -> list[Token]:
+    def __call__(self, tokens, slots, is_raw: bool = False) -> list[Token]:
         texts = surfaces(self.reader, tokens)
         described = [
-            self._token(int(token), int(slot), text, of_text)
+            self._token(int(token), int(slot), text, is_raw)
             for token, slot, text in zip(tokens, slots, texts)
         ]
         return _apart(described) if self.reader.words else described
 
-    def _token(self, token: int, slot: int, text: str, of_text: bool) -> Token:
+    def _token(self, token: int, slot: int, text: str, is_raw: bool) -> Token:
         if token in self.sentinel:
             number = self.sentinel[token]
             return Token(f"⟨{number}⟩", "sentinel", span=number, id=token)
@@ -132,7 +132,7 @@ class _Describer:
         if slot >= self.length:
             return Token(text, "other", id=token)
         span = int(self.spans[slot]) if slot < self.spans.size else NO_SPAN
-        kind = "kept" if slot in self.labeled and not of_text else "text"
+        kind = "kept" if slot in self.labeled and not is_raw else "text"
         return Token(text, kind, span=span, id=token, slot=slot)
 
 
@@ -237,7 +237,7 @@ def _at_slots(describe: _Describer, slots, traced, weights) -> dict[int, Token]:
     If a slot predicts several tokens, as in `insertion_lm`, their texts are joined into one token.
     """
     predicted: dict[int, Token] = {}
-    for slot, token, weight in zip(slots, describe(*read(traced), of_text=True), weights):
+    for slot, token, weight in zip(slots, describe(*read(traced), is_raw=True), weights):
         if weight > 0 and (first := predicted.get(int(slot))):
             token = replace(first, text=first.text + token.before + token.text)
         if weight > 0:

@@ -113,11 +113,11 @@ def _slots_used(view: ModelView) -> dict[str, SlotUse]:
     return used
 
 
-def _along(marks: np.ndarray, of: np.ndarray) -> list[float]:
-    """Returns, for each of `BINS` parts of the row, the share of marks among the tokens `of`."""
+def _along(marks: np.ndarray, tokens: np.ndarray) -> list[float]:
+    """Returns, for each of `BINS` parts of the row, the share of marks among its tokens."""
     bin_of_slot = np.arange(marks.shape[1]) * BINS // marks.shape[1]
     total, marked = (
-        np.bincount(bin_of_slot, weights=x.sum(axis=0), minlength=BINS) for x in (of, marks)
+        np.bincount(bin_of_slot, weights=x.sum(axis=0), minlength=BINS) for x in (tokens, marks)
     )
     return (marked / np.maximum(total, 1)).tolist()
 
