@@ -1,15 +1,16 @@
 """Pre-training objectives as pure JAX functions on token ids.
 
-A builder raises ValueError for a setting that its annotation excludes, and for token ids that lack
-what it `needs`; its docstring says what else it refuses.
+A builder takes the token ids of a vocabulary and returns an objective. It raises ValueError for a
+setting that its annotation excludes, and for token ids without a special token that it needs. Its
+docstring lists all other errors.
 
-Families of objectives are `language_modeling`, `multi_token_prediction`, `upcoming_tokens`,
+The families of objectives are `language_modeling`, `multi_token_prediction`, `upcoming_tokens`,
 `next_latent`, `number_tokens`, `joint_embedding`, `denoising`, `autoencoding`, `mass`,
 `gap_sentences`, `mixtures`, `blanks`, `infilling`, `masked_language_modeling`, `adaptive_masking`,
 `masked_autoencoding`, `masked_diffusion`, `block_diffusion`, `hybrid_diffusion`,
 `uniform_diffusion`, `insertion`, `permutation`, `sentence_pairs`, `contrastive_learning` and
-`supervised`. They choose tokens by `selection` and `span_lengths`, apply the noises of `noising`,
-and write features by `splicing`; `contract` says what they return, and `laws` checks it.
+`supervised`. They choose tokens with `selection` and `span_lengths`, apply noise from `noising`,
+and write features with `splicing`. `contract` defines what they return, and `laws` checks it.
 """
 
 from . import layouts

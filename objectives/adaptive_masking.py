@@ -32,15 +32,16 @@ def adaptive_masked_lm(
 ) -> Objective:
     """Masked language modeling whose masks follow what the model has learned (AMLM).
 
-        text                        the cat sat on the mat
-        chances, at first           .15 .15 .15 .15 .15 .15
-        once the model has learned   .08 .25 .22 .05 .08 .22     "the" and "on"
+        text                                    the cat sat on the mat
+        chances in percent, at first             15  15  15 15  15  15
+        after the model learned "the" and "on"    8  25  22  5   8  22
 
-    Every word of the vocabulary has a chance of its own to be masked. After `every` steps it goes
-    four fifths of the way to rate (1 - a), where a is the share of the word's labels in these steps
-    that the model predicted, with half a right and half a wrong answer added: words that were not
-    masked have a = 1/2; while no label comes, as in a mixture's turn of others, chances stay. Then
-    no chance is below .005, and all are scaled to a mean of `rate`.
+    Every word of the vocabulary has a separate chance of being masked. After every `every` steps,
+    the chance moves four fifths of the way to rate (1 - a). Here a is the share of the word's
+    labels in these steps that the model predicted, with half a right and half a wrong answer added.
+    Words that were not masked therefore have a = 1/2. If these steps have no labels at all, for
+    example while a mixture trains other members, the chances stay. Then chances are raised to at
+    least 0.005 and scaled to a mean of `rate`.
 
     In each document the chances are scaled to a mean of `rate` over its text. Held-out text,
     `pretrax show` and SeqIO tasks have no model that learns, and mask every word at `rate`: a

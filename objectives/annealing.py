@@ -1,6 +1,6 @@
-"""Settings that change as training goes on: a rate of noise that rises or falls.
+"""Settings that change during training, such as a noise rate that rises or falls.
 
-Sources: Ankner et al. 2023 (arXiv:2305.15096), whose masking rate falls from .30 to .15 in a line.
+Sources: Ankner et al. 2023 (arXiv:2305.15096), whose masking rate falls linearly from 0.30 to 0.15.
 """
 
 import functools
@@ -40,7 +40,7 @@ def annealed(
 
     Args:
       ids: for the builder.
-      builder: of an objective that is no mixture.
+      builder: builder of an objective that is not a mixture.
       setting: one of its parameters, a number, but not the scale of a term of its loss, which all
         stages share. A whole number at both ends is whole in between.
       first, last: its value at the first step, and from step `steps` on.

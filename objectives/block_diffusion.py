@@ -46,8 +46,9 @@ def block_diffusion(
 
     A noised token attends to its own noised block, both ways, and to the inputs of the blocks
     before it; an input to the inputs of its own block and of those before it. So one pass trains
-    every block to be unmasked given the text before it. A decoder has both beside each other; of an
-    encoder-decoder the encoder has the inputs, and the decoder the noised tokens.
+    every block to be unmasked given the text before it. A decoder reads the inputs and the noised
+    tokens in the same stack. In an encoder-decoder, the encoder reads the inputs and the decoder
+    reads the noised tokens.
 
     A token's loss counts 1 / rate of its block, and the sum is divided by all tokens, so that its
     mean is a bound on the negative log-likelihood per token. With blocks of one token it is the
@@ -56,11 +57,11 @@ def block_diffusion(
 
     Args:
       ids: needs `mask`; text tokens and end-of-sequence are masked.
-      block_size: tokens of a block; the last one of a document may be shorter.
-      lowest_rate, highest_rate: the rates between which those of blocks are drawn. A narrower range
-        than 0.001 to 1 lowers the variance of the gradient, and the loss is no bound then, unless
-        blocks are of one token: the paper finds 0.3 to 0.8 for blocks of 16 and 0.45 to 0.95 for
-        blocks of 4, and its code searches for them among ranges of .5 to .9.
+      block_size: number of tokens in a block; the last block of a document may be shorter.
+      lowest_rate, highest_rate: range of the noise rates of blocks. A narrower range than 0.001 to
+        1 lowers the variance of the gradient. The loss is then not a bound, unless blocks have one
+        token. The paper finds 0.3 to 0.8 for blocks of 16 and 0.45 to 0.95 for blocks of 4. Its
+        code searches for them among ranges of 0.5 to 0.9.
 
     Features: inputs, inputs_segments, noised, noised_begins, noised_ends, noised_rates i32[I];
     labels, labels_slots, labels_weights i32[K].
@@ -68,7 +69,7 @@ def block_diffusion(
     >>> block_diffusion(ids).lengths(512)
     {'inputs': 512, 'noised': 512, 'labels': 512}
 
-    Raises ValueError where the lowest rate is above the highest.
+    Raises ValueError if the lowest rate is above the highest.
     """
     if lowest_rate > highest_rate:
         raise ValueError(
@@ -96,8 +97,8 @@ def block_diffusion(
 def _block_loss(batch) -> BatchLoss:
     """Returns `token_loss` of noised copies, labels weighted 1 / rate of their block, over all
     tokens that have a copy."""
-    beside = "noised_segment_ids" in batch  # beside clean tokens, and not in a decoder of their own
-    stack, hidden = ("noised", "noised") if beside else ("decoder", "top")
+    shares_stack = "noised_segment_ids" in batch  # with the clean tokens, in one decoder
+    stack, hidden = ("noised", "noised") if shares_stack else ("decoder", "top")
     copied = batch[f"{stack}_segment_ids"] > 0
     return loss_by_rates(batch, batch["noised_rates"], copied, hidden)
 

@@ -30,29 +30,29 @@ def _static(**settings):
 
 
 NO_LABEL = -(2**31)  # label of a token without one
-COUNTED = 0  # stands for the number of classes that the corpus of a run names
+COUNTED = 0  # placeholder for the number of classes that the corpus of a run names
 
 
 class Row(NamedTuple):
-    """A raw row, as the host ships it.
+    """A raw row, as the host sends it to the device.
 
     Attributes:
       tokens: i32[L] ids of text, with padding at the end.
-      segments: i32[L] number of each token's document: 1, 2, …; 0 for padding. The lengths of
-        documents follow from it alone.
+      segments: i32[L] number of each token's document: 1, 2, …; 0 for padding. The
+        segments alone determine the lengths of documents.
       member: i32[] index of the mixture's member that this row was cut for.
-      parts: i32[L] number of the part of its document that each token is in: 0 for a text, a first
-        side or a user's turn; 1 for its answer, the second side or the first answer; 2 for the next
-        turn, and so on. None unless the objective requires parts (`Rows.kind`).
-      labels: i32[L] the class of a document at each of its tokens, a number in thousandths, the
-        class of each token, or `NO_LABEL`. None unless the objective requires labels.
-      hidden: bool[L] the tokens to hide, instead of those that an objective would draw
+      parts: i32[L] index of each token's part in its document: 0 for a text, a first side or a
+        user's turn; 1 for its answer, the second side or the first answer; 2 for the next turn, and
+        so on. None unless the objective requires parts (`Rows.kind`).
+      labels: i32[L] at each token, one of: the class of its document, a number in thousandths, the
+        token's own class, or `NO_LABEL`. None unless the objective requires labels.
+      hidden: bool[L] the tokens to hide, instead of tokens that the objective would draw
         (`objectives.hide`). None in training.
       hidden_starts: bool[L] the hidden tokens that begin a new span although the token before them
-        is hidden too. None: each run of hidden tokens is one span.
+        is hidden too. If None, each run of hidden tokens is one span.
       chances: i32[L] how likely each token is to be hidden, relative to the other tokens of its
-        document: above 0 and at most 16 bits. None: all tokens are equally likely, as before
-        training and wherever no model is at hand.
+        document: above 0 and at most 16 bits. If None, all tokens are equally likely, for example
+        before training or without a model.
     """
 
     tokens: Array
@@ -68,8 +68,8 @@ class Row(NamedTuple):
 # The kinds of rows that an objective may require, from the least to the most demanding;
 # `data.packing.POLICIES` maps them to packing policies.
 ROW_KINDS = {
-    "stream": "text that may run on over the ends of documents",
-    "documents": "documents, or stretches of them, kept apart",
+    "stream": "text that may continue across the ends of documents",
+    "documents": "separate documents, or stretches of them",
     "document": "one document, or a stretch of one, in a row",
     "parts": "whole documents of several parts, such as a text and its answer",
     "labels": "whole documents with labels",
@@ -83,9 +83,9 @@ class Rows(NamedTuple):
       kind: one of `ROW_KINDS`.
       appends_eos: whether the objective itself appends end-of-sequence to documents.
       sentinels: number of sentinels available, if `Objective.lengths` counts them.
-      num_parts: number of parts of a document that the objective reads; None: any number.
-      num_classes: number of classes: labels are 0 … num_classes - 1, or `NO_LABEL`. None: labels
-        are any numbers. `COUNTED`: as many classes as the corpus names.
+      num_parts: number of parts of a document that the objective reads. None allows any number.
+      num_classes: number of classes: labels are 0 … num_classes - 1, or `NO_LABEL`. None allows
+        any numbers as labels. `COUNTED` is the number of classes that the corpus names.
     """
 
     kind: str = "stream"
@@ -96,12 +96,12 @@ class Rows(NamedTuple):
 
     @property
     def column(self) -> str | None:
-        """The further column of rows that is read: "parts", "labels" or None."""
+        """The additional column that the objective reads: "parts", "labels" or None."""
         return self.kind if self.kind in ("parts", "labels") else None
 
     @property
     def description(self) -> str:
-        """The kind in words."""
+        """A description of the kind, for messages."""
         return ROW_KINDS[self.kind]
 
 
@@ -118,10 +118,10 @@ class ClassProjection(Protocol):
     def finish(self) -> Callable: ...  # f32[..., V] -> f32[..., V]: a bias, a scale, a softcap
 
     @property
-    def row_shards(self) -> int: ...  # in which a mesh has the rows of the states; 1 on one device
+    def row_shards(self) -> int: ...  # mesh shards of the rows of the states; 1 on one device
 
     @property
-    def slot_shards(self) -> int: ...  # and the slots of each row, [B, K, E]
+    def slot_shards(self) -> int: ...  # mesh shards of the slots of each row, [B, K, E]
 
 
 class ModelOutputs(Protocol):
@@ -165,13 +165,13 @@ class Labels:
 
 
 class Sums(NamedTuple):
-    """What a term comes to for a model's outputs, summed over the slots of each row.
+    """The value of a term for a model's outputs, summed over the slots of each row.
 
     Attributes:
       losses: f32[B] in nats, or in the unit of a metric.
-      z_losses: f32[B] what the run's z-loss adds (`objectives.cross_entropy`); None: nothing.
-      labels: i32[B, N] labels that the model itself produced, for `Labels.values`; None: the batch
-        has them.
+      z_losses: f32[B] the run's z-loss (`objectives.cross_entropy`). If None, nothing is added.
+      labels: i32[B, N] labels that the model itself produced, for `Labels.values`. If None, the
+        batch has the labels.
     """
 
     losses: Array
@@ -193,13 +193,13 @@ class Term:
     states, the term has no baseline.
 
     Attributes:
-      weights: f32[B] what the sums are divided by.
+      weights: f32[B] weights of the rows; the sums are divided by their total.
       scale: a number, or a function of the step (an optax schedule). None: a metric, which is
         logged but is not part of the loss.
-      labels: what the term scores, or None.
-      sums: f32[B] summed loss of each row; None before the model's outputs are known
+      labels: labels that the term scores, or None.
+      sums: f32[B] summed loss of each row. None before the model's outputs are known
         (`BatchLoss.scored`).
-      z_losses: f32[B] what the run's z-loss adds to `sums`; None: nothing.
+      z_losses: f32[B] the run's z-loss, which is added to `sums`. If None, nothing is added.
     """
 
     weights: Array
@@ -226,19 +226,19 @@ class BatchLoss(NamedTuple):
 
         Raises ValueError if `sums` has other names than `terms`.
         """
-        found = self.sums(outputs)
-        if found.keys() != self.terms.keys():
+        sums = self.sums(outputs)
+        if sums.keys() != self.terms.keys():
             raise ValueError(
-                f"The loss has the terms {list(self.terms)}, and sums for {list(found)}: expected "
+                f"The loss has the terms {list(self.terms)}, and sums for {list(sums)}: expected "
                 "the same names."
             )
-        return {name: _scored(term, found[name]) for name, term in self.terms.items()}
+        return {name: _scored(term, sums[name]) for name, term in self.terms.items()}
 
     def __or__(self, other: "BatchLoss") -> "BatchLoss":
-        if both := sorted(self.terms.keys() & other.terms.keys()):
+        if shared := sorted(self.terms.keys() & other.terms.keys()):
             raise ValueError(
-                f"Two losses have a term {both[0]!r}, so that one would be lost: expected terms of "
-                "different names."
+                f"Two losses have a term {shared[0]!r}, so that one would be lost: expected terms "
+                "with different names."
             )
         return BatchLoss(
             self.terms | other.terms,
@@ -246,7 +246,7 @@ class BatchLoss(NamedTuple):
         )
 
     def with_term(self, name: str, **fields: Any) -> "BatchLoss":
-        """Returns this loss of one term with another name, and with these fields of the term."""
+        """Returns this single-term loss with the term renamed and the given fields replaced."""
         ((old_name, term),) = self.terms.items()
         return BatchLoss(
             {name: dataclasses.replace(term, **fields)},
@@ -254,8 +254,8 @@ class BatchLoss(NamedTuple):
         )
 
 
-def _scored(term: Term, found: Array | Sums) -> Term:
-    sums = found if isinstance(found, Sums) else Sums(found)
+def _scored(term: Term, sums: Array | Sums) -> Term:
+    sums = sums if isinstance(sums, Sums) else Sums(sums)
     labels = term.labels
     if labels is not None and sums.labels is not None:
         labels = dataclasses.replace(labels, values=sums.labels)
@@ -263,20 +263,21 @@ def _scored(term: Term, found: Array | Sums) -> Term:
 
 
 class Lengths(Protocol):
-    """The slots that one document takes, from its number of tokens."""
+    """The number of slots that one document takes, as a function of its number of tokens."""
 
     def __call__(self, n: int, /) -> dict[str, int]:
         """Returns {stream: slots, "sentinels": ids used} of a document of n >= 1 tokens.
 
-        The streams are in `objectives.streams`. Python ints that never decrease in n. "both"
-        bounds inputs and targets together, where that is tighter than the sum of the two.
+        The streams are in `objectives.streams`. Counts are Python ints and never
+        decrease in n. "both" bounds inputs and targets together, if that bound is tighter than
+        their sum.
         """
 
 
 class Corrupt(Protocol):
-    """From a raw row to features.
+    """Turns a raw row into features.
 
-    One that is written for rows of one document is lifted to packed rows by `each_document`.
+    `each_document` lifts a function for rows of one document to packed rows.
     """
 
     def __call__(
@@ -291,12 +292,12 @@ class Corrupt(Protocol):
           max_documents: the most documents that the row may hold; a Python int, and so static.
 
         Returns {column: i32[...]} of exactly these lengths; `objectives.streams` has the columns.
-        Documents stay apart: the features of one are its own segment.
+        Documents stay separate: each document's features form one segment.
         """
 
 
 class Loss(Protocol):
-    """The loss of a batch, in two steps: what is scored, and then how outputs score."""
+    """The loss of a batch, in two steps: first the scored terms, then the sums of the outputs."""
 
     def __call__(self, batch: dict[str, Array], /) -> BatchLoss:
         """Returns the terms, and the function from a model's outputs to their sums.
@@ -309,9 +310,9 @@ class Loss(Protocol):
 class Adaptation(NamedTuple):
     """Noise that follows how well the model does, by a state that training keeps and saves.
 
-    Each step gives its rows the chances of the state, counts what the model did with them, and
-    updates the state. Without a state, for example in evaluation, noise is drawn as for
-    `Row.chances` None.
+    Each step passes the state's chances to its rows, counts how the model did on them, and updates
+    the state. Without a state (for example in evaluation), noise is drawn as for
+    `Row.chances=None`.
 
     Attributes:
       init: () -> the state before the first step: a tree of arrays, replicated on every device.
@@ -334,11 +335,11 @@ class Facts(NamedTuple):
 
     Attributes:
       heads: {name: number of classes} of the heads that the loss requires of the model. None: one
-        class for each id of the vocabulary, or a head without classes. `COUNTED`: as many classes
-        as the run's corpus names.
+        class for each id of the vocabulary, or a head without classes. `COUNTED`: the number
+        of classes that the run's corpus names.
       rows: the rows that the objective requires.
       requires: further requirements of the model and of the rows of a step.
-      prompt_forms: how models that it trained are prompted; the first form is the default.
+      prompt_forms: how to prompt models trained with it; the first form is the default.
       members: the members of a mixture; () for any other objective.
       couples_rows: whether the loss of a row depends on the other rows of its batch.
       likelihood: name of the term that is the exact negative log-likelihood of the text: each of
@@ -364,11 +365,11 @@ class Objective(NamedTuple):
         Objective(lambda n: {"targets": n}, backwards, token_loss)
 
     Attributes:
-      lengths: the slots that one document takes, from its number of tokens.
-      corrupt: from a raw row to features.
-      loss: the terms of the loss of a batch, and what outputs score.
-      facts: what the objective needs of models and rows, and what is known about it.
-      adaptation: how the noise follows the model; None: it does not.
+      lengths: number of slots that one document takes, from its number of tokens.
+      corrupt: turns a raw row into features.
+      loss: returns the loss terms of a batch, and the function that scores outputs.
+      facts: requirements on models and rows, and known properties of the objective.
+      adaptation: how the noise follows the model. If None, the noise does not adapt.
     """
 
     lengths: Lengths
@@ -400,7 +401,7 @@ class Member(NamedTuple):
 
 
 def build(builder: Builder, ids: TokenIds) -> Objective:
-    """Returns the builder's objective; raises ValueError for what is no builder."""
+    """Returns the builder's objective; raises ValueError for anything but a builder."""
     if not callable(builder):
         raise ValueError(
             f"Got a {type(builder).__name__} for a builder, expected a function of TokenIds: "
@@ -421,7 +422,7 @@ def members_of(objective: Objective) -> tuple[Member, ...]:
 
 
 def joint_rows(rows: Mapping[str, Rows]) -> Rows:
-    """Returns the rows that suit all of several objectives, from those of each by its name.
+    """Returns the rows that suit several objectives, from {name: rows of each}.
 
     >>> joint_rows({"a": Rows("stream"), "b": Rows("document")}).kind
     'document'
@@ -440,7 +441,7 @@ def joint_rows(rows: Mapping[str, Rows]) -> Rows:
         )
     return Rows(
         kind=max(kinds.values(), key=list(ROW_KINDS).index),
-        appends_eos=any(known("appends_eos")),  # of a mixture, members have theirs
+        appends_eos=any(known("appends_eos")),  # each member of a mixture keeps its own value
         sentinels=max(known("sentinels"), default=None),
         num_parts=min(known("num_parts"), default=None),
         num_classes=min(known("num_classes"), default=None),
@@ -488,7 +489,7 @@ def check_facts(objective: Objective) -> None:
 
 
 def check_rows(rows: Rows) -> None:
-    """Raises ValueError for rows of no known kind."""
+    """Raises ValueError for rows of an unknown kind."""
     if not isinstance(rows, Rows) or rows.kind not in ROW_KINDS:
         raise ValueError(
             f"An objective's rows must be Rows(kind), with a kind of {list(ROW_KINDS)}, got "
@@ -499,7 +500,7 @@ def check_rows(rows: Rows) -> None:
 def with_counted_classes(objective: Objective, count: int) -> Objective:
     """Returns the objective, and its members, with `count` in place of `COUNTED`.
 
-    Raises ValueError where the corpus names too few classes for an objective that has them counted.
+    Raises ValueError if an objective has `COUNTED` classes and the corpus names fewer than two.
     """
     facts = objective.facts
     if COUNTED not in facts.heads.values():

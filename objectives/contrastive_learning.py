@@ -60,9 +60,9 @@ def contrastive(
       ids: needs `cls`; and `mask` for masking.
       views: "dropout", the text twice, so that views differ by dropout alone (SimCSE; the model
         must have some); "deletion" of random tokens, "shuffling" of all, "cropping" to a random
-        passage, or "masking" of spans of three on average, each drawn anew for each view.
-      share: of the tokens deleted, cropped away or masked.
-      temperature: similarities are divided by it; None: the model's "logit_scale" is learned.
+        passage, or "masking" of spans of three on average, drawn independently for each view.
+      share: share of the tokens that are deleted, cropped away or masked.
+      temperature: divisor of the similarities. None: the model learns "logit_scale" instead.
       pooling: a view's embedding is its "first" hidden state, of [CLS], or the "mean" of all.
       loss: "info_nce", the first view must select the second among all second ones (SimCSE);
         "symmetric_info_nce", the mean of that and its reverse (CLIP); "nt_xent", each must select
@@ -153,7 +153,8 @@ def info_nce(left_Nxe, right_Mxe, scale, live_N, live_M, symmetric=True):
       left_Nxe, right_Mxe: embeddings of any length, M >= N; the right ones beyond N are negatives
         for all left ones (hard negatives).
       scale: factor of cosine similarities, 1 / temperature.
-      live_N, live_M: bool; embeddings that are not live are no negatives, and have no valid loss.
+      live_N, live_M: bool; embeddings that are not live are not used as negatives, and
+        have no valid loss.
       symmetric: the mean of selecting right_i among all right ones and left_i among all left ones;
         or the former alone, as in SimCSE.
 

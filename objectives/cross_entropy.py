@@ -120,7 +120,7 @@ def projected_scores(projection: ClassProjection, score: Callable):
 def _cutter(rows: int, slots: int, shards: int) -> Callable:
     """Returns [B, K, …] -> [N, B, C, …], the pieces of arrays of this many rows and slots.
 
-    Of slots in shards, each piece has equally many of every shard.
+    If slots are sharded, each piece has the same number of slots from every shard.
     """
     slots //= shards
     pieces = min(-(-rows * slots * shards // slots_of_a_piece()), slots)
@@ -152,7 +152,7 @@ class _Given(NamedTuple):
 
     states_NxBxCxE: Array
     kernel_ExV: Array
-    constants: tuple  # what the projection's `finish` takes beside its products
+    constants: tuple  # further inputs of the projection's `finish`, in addition to its products
     weights_NxBxC: Array
 
 
@@ -194,7 +194,7 @@ def _sums_and_gradient(finish, z_loss, shards, labels_NxBxC, given: _Given):
         logits_BxCxV, pull_back = jax.vjp(finish, products, *given.constants)
         losses_BxC, log_partition = cross_entropy(logits_BxCxV, labels_BxC)
         z_losses_BxC = z_loss * log_partition**2
-        # Of the losses: probabilities, less 1 at the label; of the z-losses: probabilities too.
+        # The losses contribute probabilities, less 1 at the label; the z-losses probabilities.
         weights = weights_BxC[..., None]
         tops = log_partition[..., None]
         d_logits = jnp.exp(logits_BxCxV - tops) * (weights * (1.0 + 2.0 * z_loss * tops))
@@ -239,8 +239,8 @@ def _backward(finish, z_loss, shards, saved, cotangents: Sums):
         sums = functools.partial(_plain_sums, finish, z_loss, shards, labels_NxBxC)
         return jax.vjp(sums, given)[1](cotangents)[0]
 
-    # Of a mean all cotangents are one. XLA sees that by itself when it compiles a step, and drops
-    # the other gradient, if they are one array, compared as integers: floats may be NaN.
+    # In a mean, all cotangents are the same array. XLA then proves them equal when it compiles a
+    # step, and drops the other gradient. The comparison is of integers, since floats may be NaN.
     bits = functools.partial(lax.bitcast_convert_type, new_dtype=jnp.int32)
     row_bits = [bits(x_B) for x_B in {id(x): x for x in jax.tree.leaves(cotangents)}.values()]
     equal = [jnp.all(x_B == row_bits[0][0]) for x_B in row_bits]

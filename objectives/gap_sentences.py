@@ -34,14 +34,15 @@ def gap_sentences(
         inputs    a b . _ d . /
         targets   c a . /
 
-    Of s sentences the whole part of rate s is selected, and at least one. Sentences end with one of
-    the ids' `sentence_ends`, of several in a row with the last; the rest of a document is one too.
+    In a document of s sentences, floor(rate s) are selected, and at least one. A sentence ends with
+    one of the ids' `sentence_ends`, or with the last of several in a row. Text after the last end
+    is a sentence too.
 
     Args:
       ids: needs `mask` and `sentence_ends`.
       rate: share of the sentences; 0.3 is the paper's best.
       selection: "principal", those whose ROUGE1-F1 with the rest of the document is highest, each
-        scored by itself, and the later of equal ones; "random"; or "lead", the first.
+        scored separately, and the later of equal ones; "random"; or "lead", the first.
       unchanged_share: of the selected sentences, the share that the inputs hold as they are.
         PEGASUS-large has 0.2, with a rate of 0.45.
 

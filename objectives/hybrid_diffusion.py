@@ -187,7 +187,7 @@ def hybrid_losses(noise: HybridNoise, logits, labels, given, time):
 
     same = noise.replacing / number * jnp.sqrt(time / (1 - time))
     loss_weights = weighted(2.0, 1.0, jnp.minimum(same, _HIGHEST_WEIGHT))
-    # Of the paper's c, which is `replaced`, c + (1 - t) c' is c / 2 t.
+    # The paper's c is `replaced`, for which c + (1 - t) c' is c / 2 t.
     stays = 1 - time + replaced / number
     bound_weights = weighted(1.0, 0.5, replaced / number / (2 * stays)) / (time * (1 - time))
     return losses, loss_weights, bound_weights

@@ -147,7 +147,7 @@ def _drop_tokens(key, row, partner, lengths, max_documents, *, opening, bos, tex
     if row.hidden is not None:
         dropped = is_text & row.hidden
 
-    # Of each document the first slot is [CLS]'s, the second bos's, where its first token would go.
+    # Each document begins with two slots: [CLS], and bos, where a dropped first token would go.
     stays = live & ~dropped
     slots = running_sum(stays) + 2 * row.segments - 1
     columns = row.tokens, slots, jnp.ones_like(slots)

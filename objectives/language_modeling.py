@@ -3,7 +3,7 @@
 Sources: Radford et al. 2019 (GPT-2) for packed causal language modeling; Raffel et al. 2020 (T5)
 for the prefix split, `random_prefix_noise_mask` in its published code; Zhuang et al. 2025 (MEAP,
 arXiv:2502.07490), algorithm 1, for masked inputs; Xu et al. 2026 (MIR, arXiv:2606.06888) with their
-published code, for masked inputs beside plain ones.
+published code, for masked inputs in addition to plain inputs.
 """
 
 import functools
@@ -37,13 +37,13 @@ from .token_ids import TokenIds
 
 
 def causal_lm(ids: TokenIds) -> Objective:
-    """Causal language modeling: every token from those before it in its document.
+    """Causal language modeling: predict every token from the tokens before it in its document.
 
         targets   a b c d e f
 
-    The decoder's inputs are the same tokens one slot later, after `ids.bos`. Nothing is appended:
-    rows cut from a stream of documents have end-of-sequence where a document ends, if the run is
-    configured so.
+    The decoder's inputs are the same tokens one slot later, after `ids.bos`. The objective appends
+    nothing. Rows that are cut from a stream of documents contain end-of-sequence at the end of a
+    document if the run is configured to add it.
 
     Features: targets, targets_segments, targets_weights i32[T].
 
@@ -66,13 +66,13 @@ def _copy_row(key, row, partner, lengths, max_documents):
 
 @checked
 def masked_input_next_token(ids: TokenIds, rate: OpenShare = 0.15) -> Objective:
-    """MEAP: causal language modeling in which a share of the tokens that are read is masked.
+    """MEAP: causal language modeling with a share of the input tokens masked.
 
         inputs    ^ a _ c d _       (^ is `ids.bos`)
         targets   a b c d e f
 
-    Every token is predicted, those included that later ones do not see. The model is used as one of
-    `causal_lm` is: without masks.
+    Every token is predicted, including the tokens that are masked in the input. The trained model
+    is used like a model trained with `causal_lm`, without masks.
 
     Args:
       ids: needs `mask`; only text tokens are masked.
@@ -105,25 +105,28 @@ def _mask_read_tokens(selection, mask, key, row, partner, lengths, max_documents
 def masked_input_regularization(
     ids: TokenIds, highest_rate: PositiveShare = 0.5, scale: Positive = 0.4
 ) -> Objective:
-    """MIR: causal language modeling, and the same again with some of the tokens read masked.
+    """MIR: causal language modeling on the text and on a copy with some input tokens masked.
 
         targets   a b c d e f       a b c d e f
         inputs    ^ a b c d e       ^ a _ c _ e      (^ is `ids.bos`; rate drawn: 0.4)
 
-    Made for text that is read many times, where it adds to what weight decay does. It takes the
-    work of two rows. The model is used as one of `causal_lm` is: without masks.
+    The method is meant for training over many epochs, where it regularizes in addition to weight
+    decay. Each row costs as much compute as two. The trained model is used like a model trained
+    with `causal_lm`, without masks.
 
-    Terms of the loss: "tokens", as in `causal_lm`, and "masked_inputs", of all tokens again.
+    The loss has two terms: "tokens", as in `causal_lm`, and "masked_inputs", over all tokens of the
+    masked copy.
 
     Args:
       ids: needs `mask`; only text tokens are masked.
-      highest_rate: the rate of a document is uniform from 0 to it. The first eight tokens of a
-        document are never masked, as in the published code.
-      scale: what the mean of the second term is multiplied by.
+      highest_rate: highest masking rate. The rate of each document is uniform between 0 and
+        `highest_rate`. The first eight tokens of a document are never masked, as in the published
+        code.
+      scale: factor of the mean of the "masked_inputs" term.
 
     Features: targets, targets_segments, targets_weights, targets_stand_ins i32[T]. A document is
-    two segments, the second with masks; pools_slots, pools_labels, pools_weights i32[P] are 0, and
-    only say that there are two.
+    two segments, and the second one has the masks. pools_slots, pools_labels and pools_weights
+    i32[P] are all 0: their size only declares that each document has two segments.
 
     >>> masked_input_regularization(ids).lengths(512)
     {'targets': 1024, 'stand_ins': 1024, 'pools': 2}
@@ -169,8 +172,8 @@ def _copy_with_masks(key, row, partner, lengths, max_documents, *, highest, mask
 def _loss_of_both(scale: float, batch) -> BatchLoss:
     tokens, slots, weights = predictions(batch)
     segments = prediction_segments(batch)
-    every = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
-    slots = jnp.broadcast_to(every, tokens.shape) if slots is None else slots
+    all_slots = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
+    slots = jnp.broadcast_to(all_slots, tokens.shape) if slots is None else slots
 
     def copy_loss(name: str, remainder: int, scale: float) -> BatchLoss:
         """The loss of one copy of each document, which is at most half of all slots."""
@@ -187,19 +190,21 @@ def _loss_of_both(scale: float, batch) -> BatchLoss:
 
 @checked
 def prefix_lm(ids: TokenIds, suffix_share: OpenShare = 0.5, mode: str | None = None) -> Objective:
-    """Prefix language modeling: the beginning of a document is given, the rest predicted.
+    """Prefix language modeling: predict the rest of a document from its beginning.
 
         inputs    a b c d /
         targets   e f /
 
     Args:
-      suffix_share: average share of tokens predicted. Up to a half the suffix is uniform in
-        1 … n - round((1 - 2 share)(n - 1)), at most n - 1, as in T5; UL2's S-denoiser is 0.25.
-        Above a half the prefix is, with the share of the prefix.
-      mode: name of a mode token of the ids, put before each document's inputs.
+      suffix_share: average share of tokens that are predicted. If it is at most 0.5, the length of
+        the suffix is uniform in 1 … n - round((1 - 2 share)(n - 1)), at most n - 1, as in T5. If it
+        is above 0.5, the length of the prefix is drawn in the same way, with the prefix's share.
+        UL2's S-denoiser has a share of 0.25.
+      mode: name of a mode token of `ids` that precedes the inputs of each document. If None, there
+        is no mode token.
 
     Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights i32[T].
-    End-of-sequence closes inputs and targets. A document of one token is all target.
+    End-of-sequence closes both inputs and targets. A document of one token has no prefix.
 
     >>> prefix_lm(ids, 0.25).lengths(512)
     {'inputs': 512, 'targets': 257, 'both': 514}
@@ -233,7 +238,7 @@ def prefix_lm(ids: TokenIds, suffix_share: OpenShare = 0.5, mode: str | None = N
 
 
 def _longest_drawn(n, kept, xp):
-    """Returns the most tokens, 1 or more, of the side of a split whose length is drawn."""
+    """Returns the maximum length, at least 1, of the side of a split whose length is drawn."""
     return xp.maximum(xp.minimum(n - round_ratio((n - 1) * kept[0], kept[1]), n - 1), 1)
 
 
@@ -242,7 +247,7 @@ def _split_rows(key, row, partner, lengths, max_documents, *, kept, draws_prefix
     bits = document_bits(key, document.length.size)
     drawn = 1 + below(bits, _longest_drawn(document.length, kept, jnp))
     suffix = jnp.where(draws_prefix, jnp.maximum(document.length - drawn, 1), drawn)
-    if row.hidden is not None:  # all from the first hidden token on
+    if row.hidden is not None:  # the suffix begins at the first hidden token
         begin, _ = marked_runs(row.hidden, row.segments, document, 1)
         suffix = document.length - begin[:, 0]
     present = document.length > 0
@@ -256,7 +261,7 @@ def _split_rows(key, row, partner, lengths, max_documents, *, kept, draws_prefix
 def divided(row, present_D, frame, given: Documents, answer: Documents, lengths) -> dict:
     """Returns features with one span of each document as its inputs and another as its targets.
 
-    The frame is around the inputs, and what closes it closes the targets too.
+    The frame surrounds the inputs. Its closing tokens also close the targets.
     """
     source, (before_at, after_at) = with_specials(row.tokens, *frame)
     opening = piece(before_at, present_D * frame[0].size)
@@ -269,7 +274,7 @@ def divided(row, present_D, frame, given: Documents, answer: Documents, lengths)
 
 
 def _read_stand_ins(row: StackRow, batch: dict) -> dict:
-    """Gives later slots the stand-in of a target in place of the target."""
+    """Feeds later slots the stand-in of a target instead of the target."""
     targets = row.features["targets"]
     stand_ins = row.features["targets_stand_ins"]
     read = jnp.where(stand_ins > 0, stand_ins, targets)
@@ -279,7 +284,7 @@ def _read_stand_ins(row: StackRow, batch: dict) -> dict:
 register(
     Stream(
         name="stand_ins",
-        about="what later slots are given in place of a target; 0: the target itself",
+        about="the token that later slots read instead of a target; 0: the target itself",
         columns=("targets_stand_ins",),
         in_use="targets_segments",
         arranged={"decoder": _read_stand_ins},

@@ -525,7 +525,7 @@ def noise_is_drawn(case: LawExamples) -> None:
 
 
 def every_target_counts(case: LawExamples) -> None:
-    """Targets that are no padding have a weight of 1; other weights are 0 or 1."""
+    """Targets other than padding have a weight of 1; other weights are 0 or 1."""
     features = corrupted(case)
     if "targets" in features:
         uncounted = (features["targets_weights"] > 0) != (features["targets_segments"] > 0)

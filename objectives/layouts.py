@@ -1,11 +1,10 @@
 """Layouts: an objective's features arranged for an encoder-decoder, a decoder or an encoder.
 
-An objective says what is given and what is predicted, independent of architecture. A layout
-arranges that as a model's batch, under SeqIO's names. Every attention pattern (causal,
-bidirectional, prefix, cross, with packed documents) is, for each query, one interval of keys
-[start, end).
+An objective defines inputs and targets independently of the architecture. A layout arranges them as
+a model's batch, under SeqIO's names. Every attention pattern (causal, bidirectional, prefix or
+cross, with packed documents) is one interval of keys [start, end) for each query.
 
-The streams that many objectives give are registered here; see `objectives.streams`.
+This module registers the streams that many objectives produce; see `objectives.streams`.
 """
 
 import functools
@@ -53,7 +52,7 @@ def _encoder_decoder(features, lengths, bos, max_documents):
 
 
 def _with_streams(row: StackRow, batch: dict) -> dict:
-    """Returns the batch with what the streams of a row add to it or change of it."""
+    """Returns the batch with the additions and changes of the row's streams."""
     for stream in present(row.features):
         batch = batch | stream.arranged[row.stack](row, batch)
     return batch
@@ -65,15 +64,15 @@ def _with_streams(row: StackRow, batch: dict) -> dict:
 def joint_slots(n: dict[str, int]) -> int:
     """Returns the slots that inputs and targets take together, from an objective's lengths.
 
-    `both` is tighter than the sum where one stream is long only when the other is short.
+    `both` is tighter than the sum if one stream is long only when the other is short.
     """
     return n.get("both", n.get("inputs", 0) + n.get("targets", 0))
 
 
 def single_stack_lengths(stack: str, n: dict[str, int]) -> dict[str, int]:
-    """Returns the slots of a stack by itself, from an objective's lengths.
+    """Returns the slots of a single stack, from an objective's lengths.
 
-    Raises ValueError for streams that the stack has no place for, and where nothing is predicted.
+    Raises ValueError for streams that the stack cannot take, and if nothing is predicted.
     """
     _check_streams(stack, n)
     if "targets" not in n and "labels" not in n and "pools" not in n:
@@ -184,7 +183,7 @@ def _orders(row: StackRow, batch: dict) -> dict:
 
 
 def positions_of_tokens(model, groups) -> str | None:
-    """Requires a model that takes the positions of tokens, wherever they stand."""
+    """Requires a model that accepts explicit positions, for tokens out of order."""
     config = model.config
     if config is None or (config.positions not in ("relative", "none") and config.window is None):
         return None

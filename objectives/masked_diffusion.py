@@ -44,10 +44,11 @@ def masked_diffusion(
       ids: needs `mask`; only text tokens are masked.
       lowest_rate: 1 / rate stays below its inverse. A higher one than 0.001 leaves out rates that
         the bound has, and `Facts.bound` is None.
-      weighted: by 1 / rate. Without, each masked token counts 1, and the sum is still divided by
-        all text tokens: gradients of less variance, with which Sahoo et al. 2026 need some 12% less
-        compute for the same likelihood. That mean is no bound, nor nats per token, and so a term by
-        itself, "masked"; the bound is a metric, "bound", for one more vocabulary projection.
+      weighted: whether to weight losses by 1 / rate. If False, each masked token has a weight of 1,
+        and the sum is still divided by all text tokens. The gradients then have less variance:
+        Sahoo et al. 2026 need about 12% less compute for the same likelihood. That mean is not a
+        bound and not in nats per token, so it is a separate term, "masked". The bound is then a
+        metric, "bound", which costs one more vocabulary projection.
 
     Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K];
     rates i32[D], 24-bit integers.

@@ -413,8 +413,8 @@ def poisson_spans(
 
     An empty span inserts a mask. Lengths are drawn until round(density * n) tokens are covered, to
     which the last span is truncated. There is at most one span before each other token, and one
-    after the last, in random gaps. Of as many spans as `infilling_counts` allows, the last covers
-    the remaining tokens.
+    after the last, in random gaps. `infilling_counts` bounds the number of spans; if the bound is
+    reached, the last span covers the remaining tokens.
 
     Raises ValueError for spans with too few tokens to separate them.
     """

@@ -1,4 +1,4 @@
-"""Number tokens: beside the cross-entropy, how far a predicted digit is from the true one.
+"""Number tokens: a loss for the distance between the predicted digit and the true digit.
 
 Source: Zausinger et al. 2025, "Regress, Don't Guess" (arXiv:2411.02083), and the authors' package
 `ntloss`.

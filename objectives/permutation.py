@@ -80,7 +80,7 @@ def _permute(selection, mask, key, row, partner, lengths, max_documents):
     hidden = None if row.hidden is None else fit(row.hidden, tokens.size)
     chosen, _ = choose(choice_key, tokens, segments, max_documents, selection, hidden)
 
-    # Of each document those that are given, as they stand, and then the chosen ones.
+    # Each document has its given tokens first, in order, and then the chosen tokens.
     bits = jax.random.bits(order_key, tokens.shape, jnp.uint32)
     padding = 2 * max_documents
     group = jnp.where(segments > 0, 2 * (segments - 1) + chosen, padding)

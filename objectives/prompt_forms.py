@@ -69,20 +69,20 @@ class PromptForm(NamedTuple):
     # encoder-decoder reads these ids instead of bos before it reads the text again.
     start: tuple[int, ...] = ()
     causal: bool = False  # the answer continues the text, with causal attention throughout
-    # Of "infill": "together", one answer has every blank after its sentinel; "in turn", each blank
-    # has a separate answer, after its sentinel; "masks", the same, where blanks are mask tokens.
+    # For "infill". "together": one answer has every blank after its sentinel. "in turn": each blank
+    # has a separate answer, after its sentinel. "masks": the same, but blanks are mask tokens.
     blanks: Literal["together", "in turn", "masks"] = "together"
     shift: Annotated[int, Interval(ge=-1, le=0)] = (
         0  # slots from a mask to the slot that predicts its token
     )
-    block_size: Count = 1  # of "blocks": the tokens that are read both ways, and written together
-    head: str | None = None  # None: the vocabulary projection; of "embed": no head
-    # Of "embed", "pair" and "classify": what the loss read of a text, its "first" slot, the "mean"
-    # of all or the "last"; None: each slot by itself, and "embed" takes the mean.
+    block_size: Count = 1  # for "blocks": number of tokens written together
+    head: str | None = None  # None: the vocabulary projection, or no head for "embed"
+    # For "embed", "pair" and "classify": which slots the loss read, the "first", the "mean" of all
+    # or the "last". If None, it read each slot separately, and "embed" takes the mean.
     pooling: Pooling | None = None
-    independent: bool = False  # of "classify": each class has a probability of its own
-    # Of "unmask" and "denoise": (time f32[...], from 0 to 1) -> `Noised`, of a model that predicts
-    # ids of text alone; None: tokens are masked with the time as their probability.
+    independent: bool = False  # for "classify": whether each class has a separate probability
+    # For "unmask" and "denoise": (time f32[...], from 0 to 1) -> `Noised`, for a model that
+    # predicts only text ids. If None, tokens are masked with the time as their probability.
     noise: Callable[..., Noised] | None = None
     classes: tuple[str, ...] = ()  # names of the head's classes, where the objective has them
 

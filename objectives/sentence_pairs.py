@@ -97,9 +97,9 @@ def sentence_order_prediction(ids: TokenIds, at_sentence_ends: bool = True) -> O
 def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
     """Applies a second objective to the inputs that a first one arranged.
 
-    BERT is next sentence prediction, then masked language modeling: special tokens are no text,
-    and are not masked. The loss is the sum of both. `first` and `second` are builders, of which
-    only the first may rearrange: masked_lm goes second with framed=False.
+    BERT is next sentence prediction, then masked language modeling: special tokens are not
+    text, and are not masked. The loss is the sum of both. `first` and `second` are builders. Only
+    the first may rearrange tokens: masked_lm goes second with framed=False.
 
     >>> unframed = functools.partial(masked_lm, framed=False)
     >>> then(ids, next_sentence_prediction, unframed).lengths(125)

@@ -1,4 +1,4 @@
-"""Objectives for a training loop of one's own: token ids in, features out, everything checked."""
+"""Objectives for your own training loop: token ids in, features out, with all inputs checked."""
 
 from collections.abc import Callable
 

@@ -37,10 +37,11 @@ def uniform_diffusion(ids: TokenIds, lowest_rate: LowestRate = LOWEST_RATE) -> O
     (1 - e) / (N a q), of N ids of text, where the token given came about with a probability of q,
     and tokens stay with one of a = 1 - (1 - e) t at a time t, uniform from e to 1.
 
-    As in that code, it leaves out two terms of the bound: what restores tokens from the noise of
-    the time e, and what that of the time 1 still tells of them. Of a model that knows nothing they
-    are .013 and .0001 nats per token, of 256 ids and e = .001: its loss is 5.537, where the text
-    has ln 256 = 5.545. With e = .3 it is 4.007: above .001, `Facts.bound` is None.
+    As in that code, the loss omits two terms of the bound: the cost of restoring tokens from the
+    noise at time e, and the information about them that remains at time 1. For a model that knows
+    nothing, with 256 ids and e = 0.001, these terms are 0.013 and 0.0001 nats per token. Its loss
+    is 5.537 nats, compared with ln 256 = 5.545 for the text. With e = 0.3 its loss is 4.007 nats.
+    If e is above 0.001, `Facts.bound` is None.
 
     A strict bound integrates over the times from e to 1. Like that code, we take the mean over
     these times and omit the factor 1 - e. This makes the loss larger by a factor of 1 / (1 - e),

@@ -1,4 +1,4 @@
-"""Upcoming tokens: beside the next token, a head predicts which tokens come soon.
+"""Upcoming tokens: an additional head predicts which tokens come soon.
 
 Sources: Zuhri et al. 2025 (arXiv:2508.19228) and the authors' published code for
 `token_order_prediction`; Mahajan et al. 2025 (arXiv:2510.14751), section 3, for `future_summary`.

@@ -33,7 +33,7 @@ def hide(
         one span, or separate spans if their numbers differ.
       seed: of what remains to be drawn, such as which masked tokens stay as they are.
 
-    Returns the columns of `objectives.streams`, each i32 of as many slots as are in use.
+    Returns the columns of `objectives.streams`, each i32 with only the slots that are in use.
 
     Raises ValueError for other shapes, tokens that are no text, nothing to hide, more spans than
     there are sentinels, and an objective that hides no tokens of one's choice.
