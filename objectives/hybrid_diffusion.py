@@ -59,27 +59,30 @@ def hybrid_diffusion(
         inputs    a _ _ x e f      (t: 0.4; x is a random token in place of d)
         labels    a b c d e f
 
-    A token is masked with a probability of t / C, replaced by uniform random text with
-    (C - 1) / C, where C = 1 + B sqrt(t (1 - t)) and B = 2 s / (1 - s) for a share s: in the middle,
-    at t = 1/2, replaced tokens are that share. So a model learns to correct tokens too, where
-    `masked_diffusion` copies them.
+    A token is masked with a probability of t / C, and replaced by uniform random text with a
+    probability of (C - 1) / C. Here C = 1 + B sqrt(t (1 - t)) and B = 2 s / (1 - s) for a share s.
+    At t = 1/2, a share s of the tokens is replaced. The model thus learns to correct tokens, which
+    a model of `masked_diffusion` only copies.
 
-    The loss of a token is the divergence of the noise of the predicted token from that of the true
-    one, plus a term for the token given, weighted 2 for a mask, 1 for a replaced token and
-    (B / N) sqrt(t / (1 - t)) for one that is as it was, of N ids of text.
+    The loss of a token has two parts. One is the divergence between the noise of the predicted
+    token and the noise of the true token. The other is a term for the input token. The sum is
+    weighted 2 for a mask, 1 for a replaced token, and (B / N) sqrt(t / (1 - t)) for an unchanged
+    token, with N ids of text.
 
     Args:
       ids: needs `mask`; only text tokens are noised.
-      random_share: s, of the paper 0, 0.1 or 0.2. With 0 the model is that of `masked_diffusion`.
+      random_share: the share s; the paper has 0, 0.1 and 0.2. With 0 the model is that of
+        `masked_diffusion`.
 
     Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K]; rates
     i32[D], t as 24-bit integers.
 
-    Terms: "divergence", over all text tokens, which is weighted and no nats per token, so that in a
-    mixture it is a term by itself; and as a metric "bound", weighted so that it bounds the negative
-    log-likelihood per token. As in that code, it leaves out what restores tokens from the noise of
-    the earliest time, 1e-4, in which some are replaced: of a model that knows nothing .029 nats per
-    token of 256 ids with s = .1, and .205 with s = .5. Where documents end is given.
+    Terms: "divergence", over all text tokens, is weighted and not in nats per token, so it is a
+    separate term in a mixture. The metric "bound" is weighted so that it bounds the negative
+    log-likelihood per token. As in that code, it omits the cost of restoring tokens from the noise
+    at the earliest time, 1e-4, when some tokens are replaced. For a model that knows nothing, with
+    256 ids, this is 0.029 nats per token with s = 0.1, and 0.205 with s = 0.5. The ends of
+    documents are part of the input.
 
     >>> hybrid_diffusion(ids).lengths(512)
     {'inputs': 512, 'labels': 512, 'rates': 1}

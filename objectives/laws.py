@@ -1,8 +1,8 @@
 """The laws that every objective keeps, checked on small rows of random text.
 
-`check_objective` runs those that a run depends on, before it starts, for an objective of one's own;
-`pretrax check` runs all of them and prints the table; the tests run them over every objective of
-this package. A law is a function that raises `Broken` and says what it saw.
+Before a run starts, `check_objective` checks a user's objective for the laws that the run depends
+on. `pretrax check` checks all laws and prints a table. The tests check every objective of this
+package. A law is a function that raises `Broken` with a message about what it saw.
 """
 
 import contextlib

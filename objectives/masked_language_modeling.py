@@ -74,9 +74,10 @@ def masked_lm(
         code, within a word too.
       replace_together: draw once for a whole word or span what it becomes.
       max_predictions: the most labels of a document.
-      static_copies: None draws anew in every epoch (RoBERTa). A number draws from that many fixed
-        masks of each row (BERT's published data has 10). Rows must be the same in every epoch, as
-        those of one document are (`packing = "single"`): all others are packed anew.
+      static_copies: number of fixed masks of each row, from which every epoch draws one (BERT's
+        published data has 10). If None, every epoch draws new masks (RoBERTa). Rows must be the
+        same in every epoch, as with one document per row (`packing = "single"`); other packings
+        make different rows in every epoch.
       framed: put `cls` before each document, whose hidden state classifiers read, and `sep` after.
 
     Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K].

@@ -62,9 +62,9 @@ def mixture(
     >>> [(m.name, m.rate) for m in nested.facts.members]
     [('inner.span', 6.0), ('inner.prefix', 2.0), ('causal', 2.0)]
 
-    Raises ValueError for a rate that is not above zero, a mixture among the members whose noise
-    adapts to the model, two members of one name, members that require different rows, or members
-    that make different numbers of texts of a document.
+    Raises ValueError for a rate that is not above zero, a member that is itself a mixture with
+    noise that adapts to the model, or two members with the same name. It also raises ValueError for
+    members that require different rows, or that make different numbers of texts of a document.
     """
     listed = [_member(name, pair, ids) for name, pair in members.items()]
     forms = (form for member in listed for form in member.objective.facts.prompt_forms)

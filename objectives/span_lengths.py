@@ -25,8 +25,8 @@ _LONGEST_SPAN = 63  # of a Poisson law; with a mean of 20 one in 10**13 is longe
 def noise_counts(n, density, mean_span_length, xp=jnp):
     """Returns (noise tokens, spans) of a document of n tokens.
 
-    A document of one token has no noise. Where there are too few other tokens to separate the
-    spans, there are as many spans as fit. (T5's code crashes there.)
+    A document of one token has no noise. If there are too few other tokens to separate the
+    spans, the number of spans is the largest that fits. (T5's code crashes in this case.)
 
     >>> [int(x) for x in noise_counts(568, (3, 20), (3, 1), np)]
     [85, 28]

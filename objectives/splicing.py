@@ -210,8 +210,9 @@ def frame_of(before: tuple[int, ...], after: tuple[int, ...]) -> tuple:
 def framed(text, present_D, frame, size: int):
     """Writes each document of a row between the special tokens of a frame.
 
-    As a `splice` of three pieces a document, but documents keep their order, so that comparisons
-    with their ends find each slot: with 16 documents a row, BART takes .8 of the time on a CPU.
+    The result is a `splice` of three pieces for each document. Documents keep their order here, so
+    comparisons with their ends find each slot. This is faster: with 16 documents in a row, BART
+    takes 0.8 times as long on a CPU.
 
     Args:
       text: (tokens, segments) i32[N] each.

@@ -15,22 +15,22 @@ def corruptor(builder: Builder, ids: TokenIds, length: int) -> Callable:
     """Returns `(key, tokens_BxL) -> features_B`, jitted, for batches of token ids.
 
     Args:
-      builder: of the objective, such as `ul2`; settings go in by `functools.partial`.
-      ids: of the vocabulary.
-      length: L, tokens of a row.
+      builder: builder of the objective, such as `ul2`; bind settings with `functools.partial`.
+      ids: special token ids of the vocabulary.
+      length: L, the number of tokens in a row.
 
     Each row is one document of text ids and `ids.eos`, with `ids.pad` at its end for padding. In a
     mixture the member of each row is drawn by the rates. Features are JAX arrays i32[B, slots],
-    their columns described in `objectives.streams`, beside "member" i32[B]. Rows are partners as
+    with the columns of `objectives.streams`, and "member" i32[B]. Rows are partners as
     those of `batched`; inside of `jit` or `vmap` they are not checked.
 
     >>> corrupt = corruptor(span_corruption, ids, length=100)
     >>> corrupt(jax.random.key(0), jnp.full((8, 100), 5))["targets"].shape
     (8, 21)
 
-    Raises ValueError for ids that cannot be told apart, too few sentinels, an objective that reads
+    Raises ValueError for ids that overlap, too few sentinels, an objective that reads
     parts or labels (give `batched` rows that have them), or rates that follow a schedule; when
-    called, for no rows, another length, or tokens that are no text.
+    called, for no rows, another length, or tokens that are not text.
     """
     objective = build(builder, check_token_ids(ids))
     column = objective.facts.rows.column

@@ -129,7 +129,7 @@ def uniform_losses(text: tuple[int, int], logits, labels, given, rate, rate_of_c
       text: the first and the last of the ids of text.
       logits: f32[..., V]; those of text ids count.
       labels, given: i32[...] the true token, and the noised one.
-      rate: f32[...], the probability of a token to be drawn anew, within 0 and 1.
+      rate: f32[...], the probability that a token is drawn again, between 0 and 1.
       rate_of_change: its derivative by the time, which is uniform between 0 and 1.
     """
     keeps = 1 - rate

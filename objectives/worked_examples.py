@@ -35,8 +35,8 @@ def hide(
 
     Returns the columns of `objectives.streams`, each i32 with only the slots that are in use.
 
-    Raises ValueError for other shapes, tokens that are no text, nothing to hide, more spans than
-    there are sentinels, and an objective that hides no tokens of one's choice.
+    Raises ValueError for other shapes, tokens that are not text, nothing to hide, more spans
+    than there are sentinels, and an objective that cannot hide chosen tokens.
     """
     objective = build(builder, check_token_ids(ids))
     tokens = np.asarray(tokens)
