@@ -134,7 +134,7 @@ def _linked(text: str, url: str | None) -> str:
 
 
 def _table(table: Table, urls: Mapping[int, str | None] = MappingProxyType({})) -> str:
-    """Returns a table in which the first trial of a row links to the row's URL, if it has one."""
+    """Returns a table in which the first cell of a row links to the row's URL, if it has one."""
     heads = map(escaped, table.heads)
     dashes = ["---", *["---:"] * (len(table.heads) - 1)]
     rows = [

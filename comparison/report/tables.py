@@ -19,7 +19,7 @@ BASELINE = "baseline"  # the last row of `eval_metrics`: what a model that knows
 class Table(NamedTuple):
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
-    strong: Collection[tuple[int, int]] = ()  # (row, column) of the trials that stand out
+    strong: Collection[tuple[int, int]] = ()  # (row, column) of the cells that stand out
 
 
 def eval_metrics(summary: Summary, heads: Sequence[str]) -> Table:

@@ -48,7 +48,7 @@ def _means(summary: Summary) -> Table:
 
 
 def _table(of: tables.Table, caption: str, dim: int | None = None) -> Table:
-    """Returns a table whose strong trials are green; `dim` is the index of a row that is dim."""
+    """Returns a table whose strong cells are green; `dim` is the index of a row that is dim."""
     table = plain_table("", *map(Text, of.heads[1:]))
     table.caption = caption
     table.caption_justify = "left"
