@@ -60,8 +60,8 @@ def about_steps(pilot: Pilot) -> str:
     return (
         f"Losses that fell by {STEEP:.0%} or more over the last doubling of their text still fall. "
         "Twice the steps cost what twice the seeds do: they may bring an eval metric off its "
-        "baseline "
-        "and move variants apart, or together, where seeds do no more than lower the noise."
+        "baseline and move variants apart, or together, where seeds do no more than lower the "
+        "noise."
     )
 
 

@@ -48,8 +48,7 @@ def synthetic_documents(
         raise ValueError(
             f"{run_dir} was trained on other documents than {name} draws now, so that its "
             "questions are of another synthetic task: set the function and its settings back, or "
-            "start a "
-            "new run directory."
+            "start a new run directory."
         )
     _check_known(drawn, name, made.tokenizer)
     return corpus_of(f"Documents of {name}", tokens, made, held_out="drawn by the world", seed=seed)

@@ -36,11 +36,10 @@ _SEEDS_BEFOREHAND = (
 TRIALS_TITLE = "How each variant was tuned"
 TRIALS = (
     "The loss that each variant trains, on training text that the tuning trials held out: of one "
-    "variant "
-    "losses can be compared, of two not. Only the best values of a round are tried in the next, "
+    "variant losses can be compared, of two not. Only the best values of a round are tried in the "
+    "next, "
     "and the best of the last is chosen (successive halving, Jamieson & Talwalkar 2016). Tuning "
-    "trials "
-    "have seeds of their own, and what the eval metrics measure has no part in them."
+    "trials have seeds of their own, and what the eval metrics measure has no part in them."
 )
 CURVES_TITLE = "Eval metrics over training"
 CURVES = (

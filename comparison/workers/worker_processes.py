@@ -155,8 +155,8 @@ def _lacking(trial: Trial) -> str:
     return (
         f"its process ended without the figures of {', '.join(state.unmeasured)}: see its {LOG}. "
         "If it printed that it measured them, either the file of an eval metric or of a synthetic "
-        "task has "
-        "changed since this command began, and starting it again measures them again; or a setting "
+        "task has changed since this command began, and starting it again measures them again; or "
+        "a setting "
         "is printed differently in each process, as an object without a __repr__ is"
     )
 

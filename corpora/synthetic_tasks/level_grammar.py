@@ -133,8 +133,7 @@ def _unread(rng, rules: Grammar, strings: Sequence[str], others: Collection[str]
         raise ValueError(
             f"Got a grammar of {len(rules)} levels, of whose strings most are held out or asked, "
             f"expected others for {len(strings)} documents: raise synthetic_tasks.grammar.levels, "
-            f"or lower "
-            "its strings and questions."
+            "or lower its strings and questions."
         )
     return found
 

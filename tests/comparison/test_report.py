@@ -431,9 +431,8 @@ def test_what_was_tried_and_chosen_is_in_every_report(made, tmp_path):
     strong = [(i, j) for i in (2, 5, 7) for j in (1, 3)]  # .1, .1 and .03, and their last losses
     assert sorted(tried.strong) == strong
     lines = (
-        "Tuned for each variant: optimizers.warmup_cosine.peak, by tuning trials of 25% and 50% of "
-        "its "
-        "steps. Chosen: 15% 0.1, 30% 0.1, 40% 0.03.",
+        "Tuned for each variant: optimizers.warmup_cosine.peak, by tuning trials of 25% and 50% "
+        "of its steps. Chosen: 15% 0.1, 30% 0.1, 40% 0.03.",
         "30%: the best of 3 is the largest, 0.1: try larger ones.",
     )
     short, whole, console = markdown(told), page(told), Console(width=200, record=True)
