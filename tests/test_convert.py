@@ -627,7 +627,7 @@ def test_the_tokenizer_of_a_larger_model_is_refused(tmp_path, capsys):
     source, _ = written(tmp_path / "hf", llama(599))
     given = f"--tokenizer={sentencepiece(tmp_path)}"
     said = fails(capsys, f"--from=hf:{source}", f"--to={tmp_path}/run", given)
-    assert "has text ids up to 599, the model's embedding 599 rows" in said
+    assert "text ids up to 599" in said and "599 rows" in said
     assert not (tmp_path / "run").exists()
 
 

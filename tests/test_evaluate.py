@@ -130,7 +130,7 @@ def test_metrics_of_seqio_are_numbers_and_others_are_named():
         return {"confidence": 1.0}
 
     register("colors_rich", [rich, auxiliary])
-    with pytest.warns(UserWarning, match="'colors_rich': 1 of its metrics left out"):
+    with pytest.warns(UserWarning, match="'colors_rich': 1 of its metrics"):
         (task,) = evaluation_tasks("", names=["colors_rich"])
     assert [metric([], []) for metric in task.predict_metrics] == [{"right": 0.5, "n": 2}]
 
@@ -155,11 +155,11 @@ def test_answers_are_postprocessed_with_their_examples(monkeypatch):
 @pytest.mark.parametrize(
     "settings, said",
     [
-        (dict(names=["color"]), "close to it: colors"),
+        (dict(names=["color"]), "'color'.*colors"),
         (dict(names=["colors_mute"]), "'colors_mute' has no metrics, expected metric_fns"),
         (dict(names=["colors_unasked"]), "'colors_unasked' has no feature 'inputs', expected"),
         (dict(names=["colors"], split="test"), "no split 'test', expected one of"),
-        (dict(names=["colors"], examples=0), "no example in its split 'validation'"),
+        (dict(names=["colors"], examples=0), "in its split 'validation'"),
     ],
 )
 def test_tasks_that_cannot_be_scored(settings, said):
@@ -292,7 +292,7 @@ def test_mistakes_are_said_in_a_line(answering, capsys, tmp_path):
         ([f"--run={answering}", "--heldout", "--text=1"], "unknown argument '--text=1'"),
         ([f"--run={answering}", "--eval_metric=lengths"], "There is no eval metric 'lengths'"),
         ([f"--run={answering}", "--task=colors", "--examples=0"], "number, 1 or more, got '0'"),
-        ([f"--run={answering}", "--task=color"], "close to it: colors"),
+        ([f"--run={answering}", "--task=color"], "'color'.*colors"),
         ([f"--run={answering}", "--task=colors_mute"], "has no metrics"),
         ([f"--run={answering}", "--task=colors", "--step=4"], "no checkpoint of step 4, but of"),
         ([f"--run={answering}", "--task=colors", "--mode=embed"], "no answer that a metric"),

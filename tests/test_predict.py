@@ -436,7 +436,7 @@ def test_mistakes_are_said_in_a_line(run_of, capsys, tmp_path, monkeypatch, name
         (["a", "--target=b"], "give --score as well"),
         (["--file=a", "--out=b", "--score", "--target=b"], "a line of --file has its own"),
         (["--file=a.jsonl", "--out=b.jsonl", "--against", "c"], "are in --out"),
-        (["--file=a.jsonl", "--out=./a.jsonl"], "answers need a file of their own"),
+        (["--file=a.jsonl", "--out=./a.jsonl"], "--out is the same file as --file"),
     ],
 )
 def test_arguments_that_exclude_each_other(capsys, arguments, error):

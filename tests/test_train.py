@@ -53,7 +53,7 @@ def test_help_explains_and_exits_0(capsys):
     [
         (["--gin.training.Run.batchsize=8"], r"batchsize'; did you mean 'batch_size'\? .*seed"),
         (["--gin.trian.train.steps=8"], r"trian"),
-        (["--gin.STEPZ=10"], r"Nothing .* uses STEPZ = 10\. .*DATA, PEAK, RUN_DIR, STEPS;"),
+        (["--gin.STEPZ=10"], r"STEPZ = 10\. .*DATA, PEAK, RUN_DIR, STEPS\."),
         (["--gin.training.Run.steps=5", "--gin.STEPS=10"], r"Nothing .* uses STEPS = 10\."),
         (
             ["--gin.training.Run.optimizer=@objectives.raw_lenght"],
@@ -103,8 +103,8 @@ def test_a_command_line_that_cannot_be_read(data, tmp_path, capsys, arguments, e
         (["training.Run.sequence_lengths={'decoder': 1}"], r"'span': Lengths .* too short"),
         (["training.Run.sequence_lengths={'encoder': 32}"], r"stacks among \['decoder'.*encoder"),
         (["training.Run.batch_size=6"], r"batch_size must be a multiple of 4 .*got 6"),
-        (["training.Run.batch_size=4"], r"4 rows, which 1 microbatches over 8 devices"),
-        (["training.Run.microbatches=3"], r"8 rows, which 3 microbatches over 8 devices"),
+        (["training.Run.batch_size=4"], r"Got 4 rows .*multiple of 8 .*1 microbatches over 8"),
+        (["training.Run.microbatches=3"], r"Got 8 rows .*multiple of 24 .*3 microbatches over 8"),
         (["training.Run.microbatches=0"], r"microbatches"),
         (["STEPS=0"], r"steps"),
         (["mesh.make_mesh.data=3"], r"mesh .*'data': 3.* takes 3 devices, there are 8"),
@@ -126,14 +126,14 @@ def test_a_command_line_that_cannot_be_read(data, tmp_path, capsys, arguments, e
             ["training.Run.sequence_lengths={'decoder': 64.0}"],
             r"whole numbers of at least 1, .*64.0",
         ),
-        (["training.Run.keep_every=6"], r"keep_every = 6 .* checkpoint_every = 4 saves"),
+        (["training.Run.keep_every=6"], r"keep_every = 6 .* checkpoint_every = 4 "),
         (
             ["training.Run.local_checkpoint_minutes=5"],
-            r"local_checkpoint_dir = None says where .* give both, or neither",
+            r"local_checkpoint_dir = None .*local_checkpoint_minutes = 5",
         ),
         (
             ["training.Run.local_checkpoint_dir='/local'"],
-            r"local_checkpoint_minutes = None how often: give both, or neither",
+            r"local_checkpoint_dir = .*local_checkpoint_minutes = None",
         ),
         (
             [
@@ -142,14 +142,14 @@ def test_a_command_line_that_cannot_be_read(data, tmp_path, capsys, arguments, e
             ],
             r"Got training.Run.local_checkpoint_dir = 'gs://bucket/local', expected a folder on",
         ),
-        (["training.Run.keep_best=1"], r"evaluate_every = None they would have none: make"),
+        (["training.Run.keep_best=1"], r"keep_best = 1 .*evaluate_every = None"),
         (
             ["training.Run.rollback_sigmas=0"],
             r"rollback_sigmas must be a number above 0 or None, got 0",
         ),
         (
             ["training.Run.rollback_sigmas=6", "training.Run.checkpoint_every=None"],
-            r"rollback_sigmas = 6 goes back to a checkpoint, and checkpoint_every = None saves",
+            r"rollback_sigmas = 6 .*checkpoint_every = None",
         ),
         (["training.Run.initial_run='/absent'"], r"initial_run = '/absent' holds no checkpoint"),
         (
@@ -160,8 +160,8 @@ def test_a_command_line_that_cannot_be_read(data, tmp_path, capsys, arguments, e
             ["RUN_DIR='nowhere://bucket/run'"],
             r"Got checkpoints in nowhere://bucket/run/checkpoints, expected a folder on disk or",
         ),
-        ([f"RUN_DIR={__file__!r}"], r"run_dir is a directory, and .*test_train.py is a file"),
-        (["RUN_DIR='runs/a[1]'"], r"brackets cannot be read, got runs/a\[1\]"),
+        ([f"RUN_DIR={__file__!r}"], r"run_dir = .*test_train.py"),
+        (["RUN_DIR='runs/a[1]'"], r"Got checkpoints in runs/a\[1\]"),
         ([r"RUN_DIR='runs/a\\b'"], r"expected a path without a backslash"),
         (["DATA='/absent'"], r"/absent.* is not a finished token store"),
     ],

@@ -248,7 +248,7 @@ filters.rule.function = @own_rules.keeps
     (tmp_path / "evaluation.txt").write_text("one two three")
     with pytest.raises(SystemExit):
         planted.run_steps(tmp_path, steps)
-    assert "otherwise: files of the source or of a step have changed" in capsys.readouterr().err
+    assert "files of the source or of a step have changed" in capsys.readouterr().err
 
 
 def test_mistakes_are_named_before_anything_is_read(tmp_path, capsys):
