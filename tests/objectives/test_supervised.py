@@ -117,6 +117,12 @@ def test_token_classification_labels_each_token_in_place():
     assert found["inputs"][found["labels_slots"][:4]].tolist() == [5, 7, 8, 10]
 
 
+def test_builds_with_other_settings_share_their_loss():
+    # Evaluation compiles one program for members with equal losses.
+    for build in (objectives.sequence_classification, objectives.token_classification):
+        assert build(IDS, 3).loss == build(IDS, 5).loss
+
+
 def test_classes_are_counted_from_the_corpus_where_no_number_is_given():
     def both(ids):
         members = {"a": (objectives.sequence_classification, 1), "b": (objectives.masked_lm, 1)}
