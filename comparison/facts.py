@@ -20,7 +20,7 @@ from .comparison import Comparison, folder_of, trained_variants
 from .failures import exit_status, failure_words
 from .matching import PARAMETERS, WHAT, macro_of, nearest, solved_line
 from .measured_checkpoints import measured_steps
-from .results import TRIALS, of_fields, read_tuning_trials
+from .results import TRIALS, from_fields, read_tuning_trials
 from .tuning import line_of, tuning_trial_steps, values_for, with_value
 from .variants import RUNS, SET, SHARED, TUNING, runs_of_variants
 
@@ -59,7 +59,7 @@ def read_facts(directory: str, variant: str) -> VariantFacts | None:
     path = _path(directory, variant)
     if not path.exists():
         return None
-    return atomic_writes.read_record(path, lambda record: of_fields(VariantFacts, record))
+    return atomic_writes.read_record(path, lambda record: from_fields(VariantFacts, record))
 
 
 def write_facts(directory: str, variant: str, facts: VariantFacts) -> None:

@@ -151,7 +151,7 @@ def read_tuning_trials(directory: str | Path) -> list[TuningTrial]:
     """Returns the tuning trials that were kept, an empty list if there are none."""
     path = Path(directory) / TRIALS
     return (
-        read_lines(path, lambda record: of_fields(TuningTrial, record, "loss"))
+        read_lines(path, lambda record: from_fields(TuningTrial, record, "loss"))
         if path.exists()
         else []
     )
@@ -196,7 +196,7 @@ def read_setup(directory: str | Path) -> ComparisonSetup | None:
 
 
 def _setup(record: Mapping[str, Any]) -> ComparisonSetup:
-    setup = of_fields(ComparisonSetup, record)
+    setup = from_fields(ComparisonSetup, record)
     variants = {name: [*lines] for name, lines in setup.variants.items()}
     shares = tuple(setup.shares)
     looks = tuple(setup.looks)
@@ -210,11 +210,11 @@ def _trained_run(record: Mapping[str, Any]) -> TrainedRun:
 
 def _measurement(ends: Mapping[tuple[str, int], int], record: Mapping[str, Any]) -> Measurement:
     """Returns the measurement of a line. Lines without a step, of older files, are of the end."""
-    figure = of_fields(Figure, {name: record[name] for name in Figure._fields}, "value")
+    figure = from_fields(Figure, {name: record[name] for name in Figure._fields}, "value")
     at_end = Measurement(record["variant"], record["seed"], record["run"], figure)
     if "step" not in record:
         return at_end
-    spent = of_fields(Spent, {name: record[name] for name in Spent._fields})
+    spent = from_fields(Spent, {name: record[name] for name in Spent._fields})
     is_end = spent.step == ends.get((at_end.variant, at_end.seed))
     return at_end if is_end else at_end._replace(spent=spent)
 
@@ -227,7 +227,7 @@ def _check_variants(results: Results) -> None:
         raise ValueError(f"Got runs of {', '.join(unknown)}, expected variants among {known}.")
 
 
-def of_fields(kind: type[One], record: Mapping[str, Any], measured: str = "") -> One:
+def from_fields(kind: type[One], record: Mapping[str, Any], measured: str = "") -> One:
     """Returns the NamedTuple with the fields of a JSON record.
 
     Args:

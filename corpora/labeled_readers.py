@@ -39,9 +39,8 @@ def read_labeled(
     Raises MalformedLine for a line, or a header, that is not as expected, or a damaged file, and
     ValueError for a file of another kind.
     """
-    first: RawDocument | None = (
-        None  # the first row that is not of TSV, where all labels are strings
-    )
+    # The first row that is not from a TSV file, in which all labels are strings.
+    first: RawDocument | None = None
     for path in paths:
         if reading.has_fields(path):
             rows = reading.good(reading.raw_documents(path, _fields, advance), _EXAMPLE)

@@ -41,9 +41,8 @@ class StoreSource:
                 f"{self._path} has no split {split!r}, expected one of {list(store.splits)}."
             )
         self._records = store.records(split)
-        self._ends = np.cumsum(
-            self._records.counts, dtype=np.int64
-        )  # the records up to the end of each block
+        # Number of records up to the end of each block.
+        self._ends = np.cumsum(self._records.counts, dtype=np.int64)
         self._block = functools.lru_cache(maxsize=_KEPT)(self._load)
 
     def __len__(self) -> int:

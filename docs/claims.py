@@ -477,10 +477,8 @@ def _cost_words(summary: Summary, v: Verdict, column: Column) -> str:
 
 def _number(value: float, v: Verdict, sign: bool = False) -> str:
     """Returns a number with two digits of the half width of the claim's interval."""
-    sizes = (
-        abs(v.high - v.low) / 2,
-        abs(v.mean),
-    )  # there is no interval for one seed or equal results
+    # There is no interval for one seed or equal results.
+    sizes = (abs(v.high - v.low) / 2, abs(v.mean))
     size = next((one for one in sizes if math.isfinite(one) and one), 0)
     places = max(0, 1 - math.floor(math.log10(size))) if size else 2
     return number(value, places, sign=sign)

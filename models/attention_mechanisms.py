@@ -46,9 +46,8 @@ class Mechanism(NamedTuple):
     bias: Literal["slots", "distances"] | None = None
     softcap: bool = False  # whether it caps scores, as `Config.attention_softcap` says
     windows: bool = True  # whether intervals may begin after the first key of a document
-    log_sum: bool = (
-        False  # whether it returns log sums, which merge attention over two sets of keys
-    )
+    # Whether it returns log sums, which merge attention over two sets of keys.
+    log_sum: bool = False
     dtypes: tuple[str, ...] = ("float32", "bfloat16")  # values of `Config.dtype`
     platforms: tuple[str, ...] = ()  # platforms that train with it, as JAX names them; (): all
 
@@ -59,7 +58,7 @@ class Mechanism(NamedTuple):
     padding: Callable[[int], int] = lambda slots: 0
     # Number of slots -> whether arrays [H, d, B T] are faster for it than [B, T, H, d].
     slots_last: Callable[[int], bool] = lambda slots: False
-    bias_multiple: int = 1  # with a bias, the multiple of which the slots of a shard must be
+    bias_multiple: int = 1  # with a bias, the slots of a shard must be a multiple of this number
 
 
 MECHANISMS: dict[str, Mechanism] = {}

@@ -350,9 +350,8 @@ def builders_with(heads: Iterable[str]) -> list[str]:
     builders = [builder for builder in _builders() if registered <= set(heads_of(builder))]
     if registered == set(heads):
         return builders
-    return [
-        builder for builder in builders if builder == "decoder"
-    ]  # others predict no token ahead
+    # Only decoders predict several tokens ahead.
+    return [builder for builder in builders if builder == "decoder"]
 
 
 def check_heads(heads: Iterable[str], model_heads: Iterable[str] | None = None) -> None:

@@ -72,9 +72,8 @@ class PromptForm(NamedTuple):
     # For "infill". "together": one answer has every blank after its sentinel. "in turn": each blank
     # has a separate answer, after its sentinel. "masks": the same, but blanks are mask tokens.
     blanks: Literal["together", "in turn", "masks"] = "together"
-    shift: Annotated[int, Interval(ge=-1, le=0)] = (
-        0  # slots from a mask to the slot that predicts its token
-    )
+    # Number of slots from a mask to the slot that predicts its token.
+    shift: Annotated[int, Interval(ge=-1, le=0)] = 0
     block_size: Count = 1  # for "blocks": number of tokens written together
     head: str | None = None  # None: the vocabulary projection, or no head for "embed"
     # For "embed", "pair" and "classify": which slots the loss read, the "first", the "mean" of all

@@ -47,9 +47,8 @@ class Source(NamedTuple):
     name: str
     tasks: int
     version: Sequence[Any]  # plain values that change if the text or the way to read it changes
-    block: Callable[
-        ["Dropped"], PipelineStep
-    ]  # (writer of dropped documents) -> block that yields the documents of a task
+    # (writer of dropped documents) -> block that yields the documents of a task
+    block: Callable[["Dropped"], PipelineStep]
     about: str  # description for the user
 
 

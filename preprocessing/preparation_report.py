@@ -22,9 +22,8 @@ class StepReport(NamedTuple):
     taken: int  # number of documents that went in; for the source, number of records
     given: int  # number of documents that came out
     dropped: Mapping[str, int]  # rule -> number of dropped documents
-    changed: int | None = (
-        None  # number of documents with a changed text; None if the step changes no text
-    )
+    # Number of documents with a changed text; None if the step changes no text.
+    changed: int | None = None
     tokens: int = 0  # number of tokens that were written
     unknown: int = 0  # number of these tokens that are unknown to the vocabulary
     examples: Mapping[str, Sequence[Mapping[str, str]]] = {}  # rule -> [{"id": …, "text": …}]

@@ -5,9 +5,10 @@
         corpus=Partial(corpora.python_library),
         objective=objectives.ul2,
         model=Partial(models.encoder_decoder, emb_dim=128, num_heads=4, head_dim=32, mlp_dim=256,
-                    num_encoder_layers=2, num_decoder_layers=2),
-        optimizer=Partial(optimizers.adamw, learning_rate=Partial(optimizers.warmup_constant,
-        peak=1e-3)), sequence_lengths={"encoder": 128, "decoder": 128},
+                      num_encoder_layers=2, num_decoder_layers=2),
+        optimizer=Partial(optimizers.adamw,
+                          learning_rate=Partial(optimizers.warmup_constant, peak=1e-3)),
+        sequence_lengths={"encoder": 128, "decoder": 128},
         batch_size=16,
         steps=700,
     )

@@ -265,14 +265,12 @@ def _pools(view: ModelView, row: int, objective: Objective) -> list[str]:
     if "pools_slots" not in view.batch or "inputs" not in view.features:
         return []
     names = next((form.classes for form in objective.facts.prompt_forms if form.classes), ())
-    classes = any(
-        n is not None for n in objective.facts.heads.values()
-    )  # whether a head predicts them
+    predicts_classes = any(size is not None for size in objective.facts.heads.values())
     pools = []
     columns = (view.batch[f"pools_{name}"][row].tolist() for name in ("slots", "labels", "weights"))
     for slot, label, weight in zip(*columns):
         words = f"slot {slot}"
-        if classes:
+        if predicts_classes:
             words += f": class {label}" + (f", {names[label]}" if label < len(names) else "")
         pools.append(words if weight > 0 else "one without a loss")
     return pools

@@ -64,9 +64,8 @@ class StackView:
     name: str  # "encoder", "decoder" or "noised"
     caption: str
     slots: list[Slot]  # without padding
-    tracks: dict[
-        str, list[int]
-    ]  # name (segments, positions, loss weights, …) -> a number for each slot
+    # Name, such as "segments" or "loss weights" -> a number for each slot.
+    tracks: dict[str, list[int]]
     targets: int  # number of targets, which may be several for one slot
     further: tuple[str, ...] = ()  # terms that predict other tokens from the same slots
 

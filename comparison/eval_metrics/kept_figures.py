@@ -18,7 +18,7 @@ from ...inference.prompting.windows import BeyondTraining
 from ...settings import atomic_writes, run_directory
 from ...settings.partial import as_partial
 from ..figures import HIGHER, LOWER, NEITHER, Figure, settings_of_eval_metric
-from ..results import of_fields, read_lines, write_lines
+from ..results import from_fields, read_lines, write_lines
 from .subject import Subject
 
 
@@ -160,7 +160,7 @@ def _path(run_dir: str) -> Path:
 def _kept(run_dir: str) -> list[tuple[Line, Measured]]:
     def measured(line: Line) -> tuple[Line, Measured]:
         return line, Measured(
-            tuple(of_fields(Figure, fields, "value") for fields in line["figures"]),
+            tuple(from_fields(Figure, fields, "value") for fields in line["figures"]),
             line["refusal"],
         )
 

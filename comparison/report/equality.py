@@ -1,4 +1,4 @@
-"""What was equal of the variants of a comparison, and what was not: what each of them took."""
+"""Costs of each variant (parameters, FLOPs, tokens, time), and which of them were equal."""
 
 import math
 import statistics
@@ -12,7 +12,7 @@ from ..formatting import MINUS, plain_table, spread
 from ..matching import PARAMETERS, WHAT, macro_of_solved
 from .summary import Summary
 
-# What a variant takes, and the field of a `TrainedRun` or of its `VariantFacts`.
+# Cost of a variant -> field of `TrainedRun` or of `VariantFacts`.
 COSTS = {
     "parameters": "parameters",
     "FLOPs a token": "flops_per_token",
@@ -21,13 +21,8 @@ COSTS = {
     "steps": "steps",
     "seconds": "seconds",
 }
-PLANNED = (
-    "parameters",
-    "steps",
-    "text tokens",
-    "FLOPs",
-    "FLOPs a token",
-)  # those of `VariantFacts`
+# The costs that `VariantFacts` has.
+PLANNED = ("parameters", "steps", "text tokens", "FLOPs", "FLOPs a token")
 
 Costs = Mapping[str, Mapping[str, float]]  # by variant, by the names of `COSTS`
 

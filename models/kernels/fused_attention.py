@@ -57,9 +57,8 @@ def check_device(config, device):
 def are_slots_last(slots):
     """Returns whether the kernels take arrays with slots last, [H, d, B T], so that whatever else
     is computed of them should be too: on TPUs, where slots are not sharded."""
-    return (
-        platform() == "tpu" and num_shards("length", slots) == 1
-    )  # else rows are joined with them
+    # If slots are sharded, rows are joined with them instead.
+    return platform() == "tpu" and num_shards("length", slots) == 1
 
 
 def padding(slots):

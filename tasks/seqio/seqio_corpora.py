@@ -244,9 +244,8 @@ def seqio_objectives(
         FileNotFoundError: for a module, data or cache that is missing.
     """
     tasks, rates = _found(mixture_or_task_name, module, data_dir, cache_dirs)
-    read = [
-        (task, rate) for task, rate in zip(tasks, rates) if rate
-    ]  # a task with rate 0 is not a member
+    # A task with rate 0 is not a member.
+    read = [(task, rate) for task, rate in zip(tasks, rates) if rate]
     corpus = _corpus(
         run_dir,
         mixture_or_task_name,

@@ -100,9 +100,8 @@ def _ops(function: Any) -> Iterator[str]:
 
 
 def _is_stateful(name: str) -> bool:
-    from tensorflow.python.framework import (
-        op_def_registry,
-    )  # imported here, after TensorFlow was imported quietly
+    # Imported only now, after TensorFlow was imported quietly.
+    from tensorflow.python.framework import op_def_registry
 
     registered = op_def_registry.get(name)
     return name not in _CONSTANT and (registered is None or registered.is_stateful)
