@@ -1,13 +1,14 @@
-"""What a pilot of a few seeds says of a comparison before the others are paid for.
+"""Pilots: a few seeds of a comparison, which help to plan the other seeds.
 
-Three questions: which eval metrics cannot tell variants apart at this size, how many seeds a
-difference takes, and whether more steps would help where seeds would not.
+A pilot answers three questions: which eval metrics cannot distinguish variants at this size, how
+many seeds it takes to find a difference, and whether more steps would help if seeds do not.
 
-Two seeds say little of the noise of one difference. The noise of all differences of a figure is
-therefore taken to be equal, and is pooled: it is the residual of a two-way layout of variants and
+Two seeds say little about the noise of one difference. The noise of all differences of a figure is
+therefore assumed to be equal and is pooled: it is the residual of a two-way layout of variants and
 seeds, with (variants - 1) x (seeds - 1) degrees of freedom. Numbers of seeds come with intervals,
-as those of a pilot must (Browne 1995): for a size that is given by the chi-squared distribution of
-the variance, for one that the pilot saw by the noncentral t distribution of size over noise.
+as the planning with a pilot requires (Browne 1995). For a given size of difference, the interval
+follows from the chi-squared distribution of the variance. For a size that the pilot measured, it
+follows from the noncentral t distribution of size over noise.
 """
 
 import math
@@ -52,7 +53,7 @@ class PairedNoise(NamedTuple):
 
 
 class Need(NamedTuple):
-    """The seeds that a difference takes; None: more than `statistics.MOST_SEEDS`."""
+    """Number of seeds that find a difference; None: more than `statistics.MOST_SEEDS`."""
 
     of: str  # which difference
     size: float  # in the figure's unit
@@ -62,7 +63,7 @@ class Need(NamedTuple):
 
 
 class Prospect(NamedTuple):
-    """What a pilot says of an eval metric."""
+    """The conclusions of a pilot about an eval metric."""
 
     column: Column
     noise: PairedNoise

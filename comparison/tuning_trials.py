@@ -33,7 +33,7 @@ def tune(
     """Returns the facts of the variants, each with the value that its tuning trials have chosen.
 
     Args:
-      run_all: trains those of some trials that are not complete, and returns once they have ended.
+      run_all: trains the incomplete trials of a sequence, and returns when all have ended.
 
     Raises ValueError where a tuning trial failed otherwise than by diverging, and for a variant all
     of whose tuning trials diverged.
@@ -123,7 +123,7 @@ def _with_trial(
 
 
 def _keep(directory: str, tuning_trials: Sequence[tuple[TuningTrial, Trial]]) -> None:
-    """Keeps what tuning trials came to; raises ValueError naming those that came to nothing."""
+    """Stores the results of tuning trials; raises ValueError naming the trials that failed."""
     ended = []
     failed = []
     for tuning_trial, trial in tuning_trials:

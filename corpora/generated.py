@@ -31,9 +31,9 @@ def synthetic_documents(
         vocabularies.trained.model_type = "word"
 
     Args:
-        synthetic task: draws it: one of `corpora.synthetic_tasks`, or a function of yours.
-        vocabulary: as for `text_files`; one of whole words suits most worlds.
-        seed: of what is drawn, and of the order of reading.
+        task: function that draws the synthetic task, of `corpora.synthetic_tasks` or your own.
+        vocabulary: as for `text_files`. A vocabulary of whole words suits most synthetic tasks.
+        seed: seed of the draws and of the order in which documents are read.
 
     Raises ValueError for an invalid synthetic task (see `drawn_task`), and for a run that was
     trained on other documents than the task has now. The vocabulary must have all words of the
@@ -51,7 +51,8 @@ def synthetic_documents(
             "start a new run directory."
         )
     _check_known(drawn, name, made.tokenizer)
-    return corpus_of(f"Documents of {name}", tokens, made, held_out="drawn by the world", seed=seed)
+    held_out = "drawn by the synthetic task"
+    return corpus_of(f"Documents of {name}", tokens, made, held_out=held_out, seed=seed)
 
 
 def _check_known(task: SyntheticTask, name: str, tokenizer: Tokenizer) -> None:

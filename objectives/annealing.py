@@ -93,7 +93,7 @@ def annealed(
 
 
 def _joint_adaptation(stages: Sequence[Member], at: np.ndarray) -> Adaptation | None:
-    """Returns that of all stages: what one has learned, the next begins with."""
+    """Returns the adaptation of all stages. A stage starts from the state of the stage before."""
     found = [stage.objective.adaptation for stage in stages]
     adaptations = [one for one in found if one is not None]  # all, of one builder, or none
     if not adaptations:
@@ -107,7 +107,7 @@ def _joint_adaptation(stages: Sequence[Member], at: np.ndarray) -> Adaptation | 
 
 
 def _between(first: float, last: float, stages: int) -> list:
-    """Returns the values of the stages, in turn: whole numbers, or those that densities may be."""
+    """Returns the values of the stages in turn: whole numbers if both ends are, else floats."""
     line = np.linspace(first, last, stages)
     if isinstance(first, int) and isinstance(last, int):
         return list(dict.fromkeys(int(round(x)) for x in line))

@@ -151,8 +151,8 @@ def sequence_classification(ids: TokenIds, num_classes: AtLeastTwo | None = None
 
     Args:
       ids: needs `cls` and `sep`.
-      num_classes: of the head "classes"; None: as many as the corpus of a run names. Documents
-        without a class do not count.
+      num_classes: number of classes of the head "classes"; None: the number that the run's corpus
+        names. Documents without a class do not count.
 
     Features: inputs, inputs_segments i32[I]; pools_slots, pools_labels, pools_weights i32[P].
 

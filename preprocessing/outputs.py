@@ -32,7 +32,7 @@ _BATCH_CHARACTERS = 1 << 20  # number of characters that are tokenized together
 
 
 class Output(NamedTuple):
-    """What is written of the documents of the last step."""
+    """A kind of output: how the documents of the last step are written."""
 
     name: str
     # (folder of the output, folder of the documents, number of tasks) -> None. Runs before the

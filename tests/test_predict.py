@@ -95,9 +95,9 @@ def slow(*case):
 @pytest.mark.parametrize(
     "name, arguments, announced, form",
     [
-        ("causal", BOTH, "continue — goes on from a text, prompted as in "
+        ("causal", BOTH, "continue — continues a text, prompted as in "
                          "training.", r"Ada.*\nso it"),
-        slow("elsewhere", ["Ada"], "continue — goes on from a text, since it is of layout", "Ada"),
+        slow("elsewhere", ["Ada"], "continue — continues a text, since it is of layout", "Ada"),
         slow("blanks", ["a <extra_id_0> b <extra_id_1>"], "infill — fills blanks", "a .* b .*"),
         slow("pairs", ["a", "--mode=embed"], "embed — gives each text an embedding", "1 embedding"),
         ("pairs", ["a", "b"], "pair — judges whether a second text follows the first, prompted as",
@@ -106,7 +106,7 @@ def slow(*case):
              r"nats over 1 tokens, each given all others: 'a'"),
         slow("ahead", ["Ada", "--own_drafts"], "continue",
              r"Ada.*\n(.*\n)*Drafts: \d+ of \d+ accepted"),
-        slow("prefix", ["Ada"], "complete — goes on from a text that it reads both ways", ".+"),
+        slow("prefix", ["Ada"], "complete — continues a text that it reads both ways", ".+"),
         ("spans", ["a <extra_id_0> b"], "infill — fills blanks", "a .* b"),
         slow("ul2", ["a <extra_id_0> b", "--denoiser=X"], "infill", "a .* b"),
         slow("bart", ["a <mask> b"], "restore — writes a damaged text as it was", ".*"),
@@ -125,7 +125,7 @@ def slow(*case):
         slow("insertions", ["a b", "--temperature=1"],
              "insert — inserts tokens, wherever they are missing", ".*a.* .*b.*"),
         slow("blocks", ["a", "--steps=2", "--order=random"],
-         "blocks — goes on from a text, a block of tokens at a time, by --order", ".*"),
+         "blocks — continues a text, a block of tokens at a time, by --order", ".*"),
         ("towers", ["a", "b", "--against", "c", "d"], "embed — gives each text an embedding",
          r"2 embeddings of 16 numbers(.*\n)+Cosines\s+c +d *\n *a +-?[01]\.\d+ +-?[01]\.\d+ *\n"
          r" *b "),

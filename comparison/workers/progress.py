@@ -20,7 +20,7 @@ class ComparisonProgress:
     """Bars in a terminal; where the output is a log, a line for each run that begins or ends.
 
     Args:
-      trials: that will be run, besides those that are complete already.
+      trials: the trials that will be run. Complete trials are not among them.
     """
 
     def __init__(self, console: Console, trials: Sequence[Trial], complete: int):

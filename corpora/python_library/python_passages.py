@@ -117,7 +117,7 @@ def tagged_examples() -> dict[str, list[Tagged]]:
     counts = counted_in(files)
     for part, documents in files.items():
         found: list[Tagged] = []
-        # Some of each file, of as many as are needed: to tokenize the whole library takes long.
+        # Only as many files as necessary are read, since tokenizing the whole library takes long.
         for document in sorted(documents, key=lambda document: drawn_order(document.name)):
             if len(found) >= TAGGED_PASSAGES[part]:
                 break

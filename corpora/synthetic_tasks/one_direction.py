@@ -97,7 +97,7 @@ def reversal(*, seed: int, people: AtLeastTwo = 30, choices: AtLeastTwo = 10) ->
 
 
 def invented_words(count: int) -> Sequence[str]:
-    """Returns so many different words of three syllables, the same ones in every world.
+    """Returns `count` different words of three syllables, the same words for every synthetic task.
 
     >>> invented_words(3)[:2]
     ['dipepu', 'nusuna']

@@ -1,14 +1,14 @@
-"""A synthetic task of small Sudoku: some cells are told by those that are given, others by these in
-turn.
+"""A synthetic task of small Sudoku. The given cells determine others, and those determine the rest.
 
     3 _ _ 1 _ _ _ _ _ 4 _ _ _ _ 2 _ = 3 2 4 1 4 1 3 2 2 4 1 3 1 3 2 4
 
-A grid has four rows, four columns and four boxes, and the digits 1 to 4 in each of them. Who writes
-cell by cell from the first on must often know the whole grid before; who writes the surest first
-fills one cell after another, as people do. Shah et al. 2024 (arXiv:2409.10502) train causal models
-on grids of nine rows, written in the order of a solver; Ye et al. 2024 (arXiv:2410.14157) and Kim
-et al. 2025 (arXiv:2502.06768) find that masked diffusion solves them in the order of its own
-certainty, where causal models that write from left to right fail.
+A grid has four rows, four columns and four boxes, with the digits 1 to 4 in each of them. A model
+that writes cells from left to right must often know the whole grid before it begins. A model that
+writes the most certain cell first can fill one cell after another, as people do. Shah et al. 2024
+(arXiv:2409.10502) train causal models on grids of nine rows, written in the order of a solver; Ye
+et al. 2024 (arXiv:2410.14157) and Kim et al. 2025 (arXiv:2502.06768) find that masked diffusion
+solves them in the order of its own certainty, whereas causal models that write from left to right
+fail.
 """
 
 import functools

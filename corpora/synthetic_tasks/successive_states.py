@@ -1,18 +1,18 @@
-"""A synthetic task of processes: only who compares two sentences knows which one comes first.
+"""A synthetic task of processes: the order of two sentences shows only if they are compared.
 
     dipepu was nukilo . dipepu is sefaba . dipepu became togiru .
 
-A process goes through the states of a cycle, the same in all documents, one with each sentence. It
-starts at any of them and ends before it comes round, so that no sentence tells where it stands, and
-any two of one process do by their states. All sentences of a document have the name of its process,
-which tells them from those of another one.
+A process goes through the states of a cycle, one state per sentence. The cycle is the same in all
+documents. A process starts at any state and ends before the state returns. A single sentence
+therefore does not reveal its position, but two sentences of a process reveal their order by their
+states. All sentences of a document have the name of its process, which distinguishes documents.
 
 Lan et al. 2020, ALBERT (arXiv:1909.11942): next sentence prediction (Devlin et al. 2019, BERT,
 arXiv:1810.04805) has negatives from another document, which the topic alone reveals. Sentence order
 prediction has swapped negatives, which only the order reveals. A model trained on the former
 therefore fails on the latter. In this task the name is the topic, and the states are the order.
-The states of another text mostly break the order, too. With few states and many names, the order is
-the easier cue, and next sentence prediction teaches the order.
+The states of another text usually break the order, too. With few states and many names, the order
+is the easier cue, and next sentence prediction teaches the order.
 """
 
 from collections.abc import Sequence

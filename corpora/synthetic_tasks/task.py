@@ -96,9 +96,9 @@ def drawn_task(function: Callable[..., Any], seed: int) -> SyntheticTask:
     name = getattr(partial.function, "__name__", None)
     if name is None:
         raise ValueError(
-            f"Got {partial.function!r:.80} as a synthetic task, which has no name that a run could "
-            "keep, expected a function: write `def my_task(*, seed): …`, and bind settings of it "
-            "in a gin file, my_module.my_task.size = 3, or as Partial(my_task, size=3)."
+            f"Got {partial.function!r:.80} as a synthetic task, expected a function with a name, "
+            "which a run can store: write `def my_task(*, seed): …`, and bind its settings in a "
+            "gin file, my_module.my_task.size = 3, or as Partial(my_task, size=3)."
         )
     try:
         inspect.signature(partial.function).bind(**{**partial.settings, "seed": seed})

@@ -45,7 +45,7 @@ def _mode(name: str, about: str, layouts: tuple[str, ...], denoised: bool = True
 register_mode(
     _mode(
         "continue",
-        "goes on from a text",
+        "continues a text",
         ("decoder",),
         denoised=False,
         form=causal_form,
@@ -54,7 +54,7 @@ register_mode(
     )
 )
 register_mode(
-    _mode("complete", "goes on from a text that it reads both ways", ("encoder_decoder", "decoder"))
+    _mode("complete", "continues a text that it reads both ways", ("encoder_decoder", "decoder"))
 )
 register_mode(_mode("restore", "writes a damaged text as it was", ("encoder_decoder", "decoder")))
 register_mode(

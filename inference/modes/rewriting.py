@@ -102,7 +102,7 @@ register_mode(
 register_mode(
     Mode(
         name="blocks",
-        about="goes on from a text, a block of tokens at a time, by --order",
+        about="continues a text, a block of tokens at a time, by --order",
         layouts=("decoder", "encoder_decoder"),
         answer=_blocks,
         learns="to write blocks",

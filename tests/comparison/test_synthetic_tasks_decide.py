@@ -1,4 +1,4 @@
-"""A comparison by any world's questions finds an effect that is planted, and none where none is."""
+"""Comparisons by the questions of synthetic tasks find a planted effect, and no other effect."""
 
 import inspect
 import math
@@ -11,13 +11,13 @@ from pretrax.comparison.statistics import differences
 from pretrax.corpora import synthetic_tasks
 
 FEW = {"documents": 9, "graphs": 9, "strings": 9, "lists": 9, "sums": 400}  # to train on
-WORLDS = [
+TASKS = [
     name for name in synthetic_tasks.__all__ if inspect.isfunction(getattr(synthetic_tasks, name))
 ]
 COMPARISONS, SEEDS = 60, 5
 
 
-@pytest.fixture(scope="module", params=WORLDS)
+@pytest.fixture(scope="module", params=TASKS)
 def questions(request):
     """The questions of the first kind, by which a synthetic task is summed up."""
     draw = getattr(synthetic_tasks, request.param)

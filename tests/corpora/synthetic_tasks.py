@@ -1,4 +1,4 @@
-"""What tests of all synthetic tasks ask of a world's questions."""
+"""Checks of a synthetic task's questions that the tests of all tasks share."""
 
 from collections.abc import Callable
 

@@ -10,7 +10,7 @@ from pretrax.corpora.synthetic_tasks.nested_brackets import KINDS, balanced
 from pretrax.inference.prompting.prompts import BLANK
 from tests.corpora.synthetic_tasks import shares_of_reader
 
-WORLD = brackets(seed=0, documents=300, questions=60)
+TASK = brackets(seed=0, documents=300, questions=60)
 
 
 def closed_by_removal(text):
@@ -29,13 +29,13 @@ def depth(text):
 
 
 def test_documents_are_balanced_and_of_bounded_depth():
-    assert (len(WORLD.documents), len(WORLD.heldout)) == (300, 15)
-    for text in [*WORLD.documents, *WORLD.heldout]:
+    assert (len(TASK.documents), len(TASK.heldout)) == (300, 15)
+    for text in [*TASK.documents, *TASK.heldout]:
         assert len(text.split()) == 24 and depth(text) <= 6
-        assert closed_by_removal(text) and WORLD.accepts(text)
-    kinds = collections.Counter(" ".join(WORLD.documents).split())
+        assert closed_by_removal(text) and TASK.accepts(text)
+    kinds = collections.Counter(" ".join(TASK.documents).split())
     assert set(kinds) == {*"".join(KINDS)} and min(kinds.values()) > 0.8 * max(kinds.values())
-    assert max(map(depth, WORLD.documents)) == 6
+    assert max(map(depth, TASK.documents)) == 6
 
 
 @pytest.mark.parametrize("text", ["", "( ]", "( [ ) ]", "(", ") (", "( ) x", "()"])
@@ -70,9 +70,9 @@ def test_who_reads_both_sides_is_right_and_who_reads_one_is_worth_chance():
                 rest = rest.replace(" ", "").replace(kind, "")
         return not any(one in rest for one in ")]}>")
 
-    assert shares_of_reader(WORLD, of_both) == {"filled_in": 1.0}
-    assert shares_of_reader(WORLD, lambda question: None) == {"filled_in": 1 / 4}
-    for question in WORLD.questions:
+    assert shares_of_reader(TASK, of_both) == {"filled_in": 1.0}
+    assert shares_of_reader(TASK, lambda question: None) == {"filled_in": 1 / 4}
+    for question in TASK.questions:
         assert all(fits_before(question, answer) for answer in question.answers)
         assert len({*question.answers}) == 4
         # After what comes before, documents go on with each of them equally often: where one may be

@@ -9,7 +9,7 @@ from pretrax.corpora.synthetic_tasks import level_grammar
 from tests.corpora.synthetic_tasks import shares_of_reader
 from tests.refusals import refuses
 
-WORLD = level_grammar.grammar(seed=0, strings=60, levels=3, questions=20)
+TASK = level_grammar.grammar(seed=0, strings=60, levels=3, questions=20)
 
 
 def language(grammar):
@@ -58,17 +58,17 @@ def test_who_writes_out_the_grammar_is_always_right_and_who_guesses_is_worth_cha
             x for x in reversed(question.answers) if before + x.replace(" ", "") + after in every
         )
 
-    assert shares_of_reader(WORLD, known) == {"filled_in": 1.0}
-    chance = shares_of_reader(WORLD, lambda question: None)["filled_in"]
-    assert chance == pytest.approx(np.mean([one.right / 27 for one in WORLD.questions]))
+    assert shares_of_reader(TASK, known) == {"filled_in": 1.0}
+    chance = shares_of_reader(TASK, lambda question: None)["filled_in"]
+    assert chance == pytest.approx(np.mean([one.right / 27 for one in TASK.questions]))
     assert chance < 0.2
-    assert all(len({*one.answers}) == 27 for one in WORLD.questions)
+    assert all(len({*one.answers}) == 27 for one in TASK.questions)
 
 
 def test_every_document_is_accepted_and_most_changes_are_not():
-    assert all(map(WORLD.accepts, [*WORLD.documents, *WORLD.heldout]))
-    changed = [one.replace("a", "c", 1) for one in WORLD.documents if "a" in one]
-    assert np.mean([WORLD.accepts(one) for one in changed]) < 0.5
+    assert all(map(TASK.accepts, [*TASK.documents, *TASK.heldout]))
+    changed = [one.replace("a", "c", 1) for one in TASK.documents if "a" in one]
+    assert np.mean([TASK.accepts(one) for one in changed]) < 0.5
 
 
 @pytest.mark.parametrize("seed", range(3))

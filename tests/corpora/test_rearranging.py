@@ -5,7 +5,7 @@ import collections
 from pretrax.corpora.synthetic_tasks import rearranging
 from tests.corpora.synthetic_tasks import shares_of_reader
 
-WORLD = rearranging(seed=0, documents=300, length=5, items=9, questions=40)
+TASK = rearranging(seed=0, documents=300, length=5, items=9, questions=40)
 TASKS = ("sort", "reverse", "copy")
 
 
@@ -23,9 +23,9 @@ def expected(task, items):
 
 
 def test_a_document_does_its_task_to_a_list_of_different_items():
-    assert (len(WORLD.documents), len(WORLD.heldout)) == (300, 15)
+    assert (len(TASK.documents), len(TASK.heldout)) == (300, 15)
     tasks, firsts = collections.Counter(), set()
-    for text in [*WORLD.documents, *WORLD.heldout]:
+    for text in [*TASK.documents, *TASK.heldout]:
         task, items, made = parts(text)
         assert made == expected(task, items) and len({*items}) == 5
         tasks[task] += 1
@@ -38,10 +38,10 @@ def test_who_does_the_task_is_always_right_and_who_guesses_is_worth_chance():
         task, items, _ = parts(question.text)
         return "".join(f" {item}" for item in expected(task, items))
 
-    assert shares_of_reader(WORLD, done) == dict.fromkeys(TASKS, 1.0)
+    assert shares_of_reader(TASK, done) == dict.fromkeys(TASKS, 1.0)
     chance = dict.fromkeys(TASKS, 1 / 4)
-    assert shares_of_reader(WORLD, lambda question: None) == chance
-    for question in WORLD.questions:
+    assert shares_of_reader(TASK, lambda question: None) == chance
+    for question in TASK.questions:
         sets = {tuple(sorted(answer.split())) for answer in question.answers}
         assert len(sets) == (2 if question.kind == "sort" else 1)
         assert len({*question.answers}) == 4 and question.after == ""
@@ -55,7 +55,7 @@ def test_neither_order_nor_items_alone_tell_what_is_sorted():
         return sorted(items) == sorted(parts(question.text)[1])
 
     left = {goes_up: 2, has_its_items: 3}  # of four answers, the right one among them
-    for question in WORLD.questions:
+    for question in TASK.questions:
         answers = [[*map(int, answer.split())] for answer in question.answers]
         if question.kind == "sort":
             for rule, number in left.items():

@@ -7,7 +7,7 @@ import pytest
 from pretrax.corpora.synthetic_tasks import key_values
 from tests.corpora.synthetic_tasks import shares_of_reader
 
-WORLD = key_values.recall(seed=0, documents=200, pairs=5, keys=8, values=9, questions=30)
+TASK = key_values.recall(seed=0, documents=200, pairs=5, keys=8, values=9, questions=30)
 
 
 def halves(text):
@@ -18,9 +18,9 @@ def halves(text):
 
 
 def test_a_document_has_its_pairs_twice():
-    assert (len(WORLD.documents), len(WORLD.heldout)) == (200, 10)
+    assert (len(TASK.documents), len(TASK.heldout)) == (200, 10)
     orders, firsts = set(), collections.Counter()
-    for document in [*WORLD.documents, *WORLD.heldout]:
+    for document in [*TASK.documents, *TASK.heldout]:
         read, again = halves(document)
         assert len(read) == len({*read.values()}) == 5
         assert dict(zip(again[::2], again[1::2])) == read
@@ -34,10 +34,10 @@ def test_who_looks_up_the_key_is_always_right_and_who_guesses_is_worth_chance():
         read, again = halves(question.text)
         return f" {read[again[-1]]}"
 
-    assert shares_of_reader(WORLD, looked_up) == {"last": 1.0, "first": 1.0}
+    assert shares_of_reader(TASK, looked_up) == {"last": 1.0, "first": 1.0}
     chance = pytest.approx(dict.fromkeys(("last", "first"), 1 / 5))
-    assert shares_of_reader(WORLD, lambda question: None) == chance
-    for question in WORLD.questions:
+    assert shares_of_reader(TASK, lambda question: None) == chance
+    for question in TASK.questions:
         read, again = halves(question.text)
         assert {*question.answers} == {f" {value}" for value in read.values()}
         rest = question.after.split()
@@ -54,7 +54,7 @@ def test_who_reads_all_other_pairs_need_not_look_up_the_key():
         left = [answer for answer in question.answers if answer[1:] not in came]
         return left[0] if len(left) == 1 else None
 
-    from_left = shares_of_reader(WORLD, lambda question: left_over(question, False))
+    from_left = shares_of_reader(TASK, lambda question: left_over(question, False))
     assert from_left == {"last": 1.0, "first": pytest.approx(1 / 5)}
-    both_ways = shares_of_reader(WORLD, lambda question: left_over(question, True))
+    both_ways = shares_of_reader(TASK, lambda question: left_over(question, True))
     assert both_ways == {"last": 1.0, "first": 1.0}

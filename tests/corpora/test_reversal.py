@@ -5,7 +5,7 @@ import re
 from pretrax.corpora.synthetic_tasks import one_direction
 from tests.corpora.synthetic_tasks import shares_of_reader
 
-WORLD = one_direction.reversal(seed=0, people=12, choices=4)
+TASK = one_direction.reversal(seed=0, people=12, choices=4)
 FACT = re.compile(r"the \w+ of \w+")
 NAME = re.compile(r"\b[bdfgklmnprstvz][aeiou](?:[bdfgklmnprstvz][aeiou]){2}\b")
 
@@ -18,7 +18,7 @@ def name_and_fact(document):
     return name, fact, "name" if document.endswith(name) else "fact"
 
 
-READ = [name_and_fact(document) for document in WORLD.documents]
+READ = [name_and_fact(document) for document in TASK.documents]
 
 
 def asked(question):
@@ -45,15 +45,15 @@ def reading(both_ways):
 
 
 def test_who_reads_both_ways_is_always_right_and_who_reads_one_way_guesses_the_other():
-    assert shares_of_reader(WORLD, reading(True)) == {"reversed": 1.0, "as_read": 1.0}
-    assert shares_of_reader(WORLD, reading(False)) == {"reversed": 0.25, "as_read": 1.0}
+    assert shares_of_reader(TASK, reading(True)) == {"reversed": 1.0, "as_read": 1.0}
+    assert shares_of_reader(TASK, reading(False)) == {"reversed": 0.25, "as_read": 1.0}
 
 
 def test_nothing_but_the_facts_tells_an_answer():
     """The answers are those of one group, that never or always stand last, and all different."""
     last = {"name": {name for name, _, at in READ if at == "name"}}
     last["fact"] = {fact for _, fact, at in READ if at == "fact"}
-    for question in WORLD.questions:
+    for question in TASK.questions:
         answers = [answer[1:] for answer in question.answers]
         assert len(set(answers)) == 4
         stood_last = {answer in last[asked(question)[1]] for answer in answers}
@@ -61,12 +61,12 @@ def test_nothing_but_the_facts_tells_an_answer():
 
 
 def test_no_document_is_a_question_with_its_answer():
-    documents = {*WORLD.documents}
-    for question in WORLD.questions:
+    documents = {*TASK.documents}
+    for question in TASK.questions:
         assert question.text + question.answers[0] not in documents
-    assert not documents & {*WORLD.heldout}
-    of_read = [one for one in WORLD.questions if one.kind == "as_read"]
-    assert {one.text + one.answers[0] for one in of_read} <= {*WORLD.heldout}
+    assert not documents & {*TASK.heldout}
+    of_read = [one for one in TASK.questions if one.kind == "as_read"]
+    assert {one.text + one.answers[0] for one in of_read} <= {*TASK.heldout}
 
 
 def test_all_seeds_have_the_words_of_one_vocabulary():

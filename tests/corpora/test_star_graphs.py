@@ -7,7 +7,7 @@ import pytest
 from pretrax.corpora.synthetic_tasks import path_star
 from tests.corpora.synthetic_tasks import shares_of_reader
 
-WORLD = path_star.star_graphs(seed=0, graphs=40, arms=3, length=5, nodes=30, questions=60)
+TASK = path_star.star_graphs(seed=0, graphs=40, arms=3, length=5, nodes=30, questions=60)
 
 
 def parsed(text):
@@ -25,9 +25,9 @@ def path_to(edges, source, goal):
 
 
 def test_a_document_has_the_path_from_its_source_to_its_goal():
-    assert (len(WORLD.documents), len(WORLD.heldout)) == (40, 2)
+    assert (len(TASK.documents), len(TASK.heldout)) == (40, 2)
     goals = set()
-    for document in [*WORLD.documents, *WORLD.heldout]:
+    for document in [*TASK.documents, *TASK.heldout]:
         edges, source, goal, path = parsed(document)
         assert path == path_to(edges, source, goal) and len(path) == 5 and len(edges) == 12
         assert sum(start == source for start, _ in edges) == 3
@@ -48,13 +48,13 @@ def test_who_looks_ahead_is_always_right_and_who_follows_edges_guesses_the_first
         return f" {after[0]}" if len(after) == 1 else None
 
     kinds = ("first_node", "path", "next_node")
-    assert shares_of_reader(WORLD, ahead) == dict.fromkeys(kinds, 1.0)
+    assert shares_of_reader(TASK, ahead) == dict.fromkeys(kinds, 1.0)
     expected = {"first_node": 1 / 3, "path": 1 / 3, "next_node": 1.0}
-    assert shares_of_reader(WORLD, follow) == pytest.approx(expected)
+    assert shares_of_reader(TASK, follow) == pytest.approx(expected)
 
 
 def test_what_comes_after_an_answer_tells_the_goal_and_nothing_else():
-    for question in WORLD.questions:
+    for question in TASK.questions:
         _, _, goal, given = parsed(question.text)
         *masks, last = question.after.split()
         assert last == goal and {*masks} <= {"[MASK]"}

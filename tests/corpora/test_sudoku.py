@@ -8,7 +8,7 @@ from pretrax.corpora.synthetic_tasks import sudoku
 from pretrax.corpora.synthetic_tasks.small_sudoku import drawn_puzzles, grids
 from tests.corpora.synthetic_tasks import shares_of_reader
 
-WORLD = sudoku(seed=0, puzzles=300, questions=40)
+TASK = sudoku(seed=0, puzzles=300, questions=40)
 CELLS = range(16)
 
 
@@ -40,12 +40,12 @@ def test_there_are_288_grids():
 
 
 def test_each_puzzle_has_one_solution_and_it_is_written():
-    assert (len(WORLD.documents), len(WORLD.heldout)) == (300, 15)
-    for text in [*WORLD.documents[:60], *WORLD.heldout]:
+    assert (len(TASK.documents), len(TASK.heldout)) == (300, 15)
+    for text in [*TASK.documents[:60], *TASK.heldout]:
         puzzle, _, written = text.partition(" =")
         (found,) = solutions(puzzle.split())
         assert found == written.split() and is_solved(found)
-    grids_read = {text.partition(" =")[2] for text in WORLD.documents}
+    grids_read = {text.partition(" =")[2] for text in TASK.documents}
     assert len(grids_read) > 150  # of 288
 
 
@@ -69,9 +69,9 @@ def test_who_solves_is_always_right_and_who_guesses_is_worth_chance():
         (found,) = solutions(question.text.removesuffix(" =").split())
         return "".join(f" {digit}" for digit in found)
 
-    assert shares_of_reader(WORLD, solved) == {"solution": 1.0}
-    assert shares_of_reader(WORLD, lambda question: None) == {"solution": 1 / 4}
-    for question in WORLD.questions:
+    assert shares_of_reader(TASK, solved) == {"solution": 1.0}
+    assert shares_of_reader(TASK, lambda question: None) == {"solution": 1 / 4}
+    for question in TASK.questions:
         right, *wrong = (answer.split() for answer in question.answers)
         given = question.text.split()
         for one in wrong:

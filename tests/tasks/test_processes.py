@@ -7,7 +7,7 @@ import pytest
 from pretrax.corpora.synthetic_tasks import processes
 from tests.corpora.synthetic_tasks import shares_of_reader
 
-WORLD = processes(seed=0, documents=400, sentences=4, states=6, names=5, questions=40)
+TASK = processes(seed=0, documents=400, sentences=4, states=6, names=5, questions=40)
 
 
 def sentences(text):
@@ -21,7 +21,7 @@ def steps_of(task):
     return {a[2]: b[2] for text in read for a, b in zip(text, text[1:])}
 
 
-AFTER = steps_of(WORLD)
+AFTER = steps_of(TASK)
 
 
 def is_right(first, second):
@@ -31,11 +31,11 @@ def is_right(first, second):
 
 
 def test_a_document_has_one_name_and_goes_through_the_states_of_one_cycle():
-    assert (len(WORLD.documents), len(WORLD.heldout), len(AFTER)) == (400, 20, 6)
+    assert (len(TASK.documents), len(TASK.heldout), len(AFTER)) == (400, 20, 6)
     state = first = next(iter(AFTER))
     seen = [state := AFTER[state] for _ in AFTER]
     assert len({*seen}) == 6 and seen[-1] == first
-    for text in [*WORLD.documents, *WORLD.heldout]:
+    for text in [*TASK.documents, *TASK.heldout]:
         names, _, states = zip(*sentences(text))
         assert len({*names}) == 1 and len({*states}) == 4
         assert all(AFTER[a] == b for a, b in zip(states, states[1:]))
@@ -45,7 +45,7 @@ def test_a_sentence_by_itself_tells_nothing_of_its_place():
     """Each state stands in each place about as often as in any other."""
     places = collections.Counter(
         (place, state)
-        for text in WORLD.documents
+        for text in TASK.documents
         for place, (*_, state) in enumerate(sentences(text))
     )
     assert len(places) == 4 * 6
@@ -53,9 +53,9 @@ def test_a_sentence_by_itself_tells_nothing_of_its_place():
 
 
 def test_who_compares_sentences_tells_all_pairs_and_their_words_tell_no_order():
-    assert collections.Counter(pair.kind for pair in WORLD.pairs) == {"order": 40, "belongs": 40}
-    assert WORLD.pairs[0].kind == "order"
-    for pair in WORLD.pairs:
+    assert collections.Counter(pair.kind for pair in TASK.pairs) == {"order": 40, "belongs": 40}
+    assert TASK.pairs[0].kind == "order"
+    for pair in TASK.pairs:
         assert is_right(*pair.right) and not is_right(*pair.wrong)
         same_words = sorted(" ".join(pair.right).split()) == sorted(" ".join(pair.wrong).split())
         assert same_words == (pair.kind == "order")
@@ -69,10 +69,10 @@ def test_who_knows_the_cycle_is_always_right_and_who_guesses_is_worth_chance():
         name, _, state = sentences(question.text)[2 - 1]
         return f" {AFTER[state] if question.kind == 'state' else name}"
 
-    assert shares_of_reader(WORLD, known) == {"state": 1.0, "name": 1.0}
+    assert shares_of_reader(TASK, known) == {"state": 1.0, "name": 1.0}
     chance = dict.fromkeys(("state", "name"), 1 / 4)
-    assert shares_of_reader(WORLD, lambda question: None) == chance
-    for question in WORLD.questions:
+    assert shares_of_reader(TASK, lambda question: None) == chance
+    for question in TASK.questions:
         whole = sentences(question.text + question.answers[0] + question.after)
         assert len(whole) == 4 and all(AFTER[a[2]] == b[2] for a, b in zip(whole, whole[1:]))
 

@@ -1,1 +1,1 @@
-"""What several eval metrics share: tasks, prompts, features, probes, rankings."""
+"""Parts that several eval metrics share: tasks, prompts, features, probes, rankings."""
