@@ -142,7 +142,7 @@ def damaged_folder(checkpoints: str) -> str:
     return posixpath.join(folder, f"damaged_{name}")
 
 
-def held(run_dir: str) -> contextlib.AbstractContextManager[None]:
+def training_lock(run_dir: str) -> contextlib.AbstractContextManager[None]:
     """Returns a context in which no other training process writes to a run directory.
 
     Entering it raises ValueError if another process trains the run.

@@ -52,7 +52,7 @@ logging.getLogger("absl").addFilter(  # there is no primary host on purpose
 )
 
 
-def opened(
+def open_local_copies(
     directory: str | None, where: str, checkpoints: Checkpoints
 ) -> "contextlib.AbstractContextManager[LocalCopies | None]":
     """Opens the local copies of a run; yields None if it keeps no copies.
