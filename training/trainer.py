@@ -218,11 +218,13 @@ def fill_passages(planned: Plan, state: State, writer: MetricsWriter, console: C
     recipe = planned.recipe
     if corpus.codec is None:
         return
-    trained = recipe.objective, recipe.model, state.eval_params, corpus.ids
     with console.capture() as captured:
         show_passages(
             console,
-            *trained,
+            recipe.objective,
+            recipe.model,
+            state.eval_params,
+            corpus.ids,
             corpus.codec.decode,
             lambda member: read_by(member, corpus).heldout(4000),
         )

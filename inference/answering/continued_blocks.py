@@ -81,8 +81,8 @@ def continue_blocks(
         prompts = decoder_prompts(some, width=width, block_size=form.block_size)
         required_capacity(model, prompts, max_new)
         keys = numbered_keys(seed, [numbers[i] for i in chosen])
-        settings = allowed_V, keys, steps or 0, temperature
-        for row, tokens in zip(some, np.asarray(run(params, prompts, *settings))):
+        written = run(params, prompts, allowed_V, keys, steps or 0, temperature)
+        for row, tokens in zip(some, np.asarray(written)):
             answer = tokens[len(row) : len(row) + max_new].tolist()
             ended = ids.eos in answer
             answer = answer[: answer.index(ids.eos)] if ended else answer

@@ -137,8 +137,9 @@ def answer_log_probs(
 
     def log_probs(chosen: list[int]) -> Iterator[np.ndarray]:
         rows = [prompts[i] for i in chosen]
-        widths = prompts_width(model, rows), starts_width(model, rows)
-        batch = batch_prompts(model.layout, rows, trained.ids, *widths).batch
+        batch = batch_prompts(
+            model.layout, rows, trained.ids, prompts_width(model, rows), starts_width(model, rows)
+        ).batch
         for i, log_probs_T in zip(chosen, np.asarray(run(trained.params, batch))):
             yield log_probs_T[answer_slots(model.layout, *answered[i])].astype(np.float64)
 

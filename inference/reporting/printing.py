@@ -102,7 +102,12 @@ def plain_table(*columns: str | Column, title: str | None = None) -> Table:
 @contextlib.contextmanager
 def progress_of(console: Console, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
     """Gives what advances a bar by a number of texts; none is shown but in a terminal."""
-    columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    with Progress(
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    ) as progress:
         task = progress.add_task("", total=total, completed=done)
         yield lambda n: progress.advance(task, n)
