@@ -142,9 +142,7 @@ def _openai_message(message: dict) -> tuple[str, str]:
         kinds = {str(part.get("type") if isinstance(part, dict) else part) for part in content}
         if kinds - {"text"}:
             raise ValueError(
-                
                 f"a message has parts of the types {sorted(kinds)}, expected only text"
-            
             )
         text = "".join(text_of("text", part) for part in content)
     else:
@@ -169,9 +167,7 @@ def _turns(messages: Iterable[tuple[str, str]]) -> list[str]:
                 "turn, after at most one system message"
             )
     if len(turns) < 2:
-        raise ValueError(
-            "no answer in it, expected a user message and an assistant message"
-        )
+        raise ValueError("no answer in it, expected a user message and an assistant message")
     return turns
 
 

@@ -256,9 +256,8 @@ def _tagged(text: str) -> Iterator[Tagged]:
     for passage, start in _passages(text):
         words = [match.span() for match in _WORDS.finditer(passage)]
         pairs = [(word, kinds[start + word[0]]) for word in words]
-        tagged = [
-            (word, kind) for word, kind in pairs if kind
-        ]  # A backslash at a line's end has no kind.
+        # A backslash at the end of a line has no kind.
+        tagged = [(word, kind) for word, kind in pairs if kind]
         if tagged:
             yield Tagged(passage, *map(tuple, zip(*tagged)))
 

@@ -74,8 +74,11 @@ def recall(
 
     texts = drawn_texts(lambda: _written(*drawn()), documents)
     asked = [drawn() for _ in range(questions)]
-    each = (("last", pairs - 1), ("first", 0))
-    return SyntheticTask(*texts, [_question(kind, *one, at) for kind, at in each for one in asked])
+    kinds = (("last", pairs - 1), ("first", 0))
+    return SyntheticTask(
+        *texts,
+        [_question(kind, *document, at) for kind, at in kinds for document in asked],
+    )
 
 
 def _written(read: Sequence[str], again: Sequence[str]) -> str:

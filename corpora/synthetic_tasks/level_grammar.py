@@ -93,9 +93,9 @@ def grammar(
     an answer is correct if the grammar generates the string with it. The synthetic task `accepts`
     the strings of the grammar.
 
-    Much of an answer follows from nearby terminals. For one grammar (seed 0), guessing from the most
-    frequent three terminals in a row is correct for a share of 0.33, five terminals for 0.60 and
-    seven terminals for 0.88. The chance is 0.05.
+    Much of an answer follows from nearby terminals. For one grammar (seed 0), a guess of the most
+    frequent three terminals in a row is correct for a share of 0.33. Guesses from the most frequent
+    five and seven terminals in a row are correct for 0.60 and 0.88. The chance is 0.05.
 
     Args:
       seed: seed of the grammar and its strings.
@@ -140,7 +140,7 @@ def _unread(rng, rules: Grammar, strings: Sequence[str], others: Collection[str]
 
 
 def _question(rng, accepted, string: Sequence[str], hidden: int) -> SyntheticQuestion:
-    """Returns a question for `hidden` terminals of a string, without its first and last terminal."""
+    """Returns a question for `hidden` terminals between the ends of a string."""
     for _ in range(_DRAWS):
         start = int(rng.integers(1, len(string) - hidden))
         before, after = (" ".join(part) for part in (string[:start], string[start + hidden :]))
