@@ -130,8 +130,9 @@ def _checked(row: RawDocument, first: RawDocument | None, classes: Sequence[str]
         )
     if row.fields and first and type(label) is not (kind := type(first.text[1])):
         raise ValueError(
-            f"got the label {json.dumps(label)}, a {type(label).__name__}, but the label of "
-            f"{first.place} is a {kind.__name__}: write all labels as strings, or all as numbers"
+            f"got the label {json.dumps(label)} of type {type(label).__name__}, but the label of "
+            f"{first.place} has the type {kind.__name__}: write all labels as strings, or all as "
+            "numbers"
         )
     if not isinstance(text, str):
         raise ValueError(f"got the text {json.dumps(text, default=str)[:60]}, expected a string")
