@@ -382,7 +382,7 @@ def _differing(config: Config, exported: Config) -> list[str]:
     if not set(classifiers()) & set(config.heads):
         unused.add("classifier_layer")
     return [
-        f"{name}: {before[name]!r}, there {after[name]!r}"
+        f"{name}={before[name]!r} instead of {after[name]!r}"
         for name in before
         if name not in unused and before[name] != after[name]
     ]
