@@ -131,11 +131,12 @@ WAITS = (1, 5, 20)  # seconds before each further attempt to read a checkpoint
 _REMOVED_AT_MOST = 20  # largest number of checkpoints in a row that are removed during reading
 
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
-# Messages of tensorstore about data that it cannot decode or find, and about failing storage.
-_DAMAGE_MESSAGE = re.compile("(DATA_LOSS|NOT_FOUND|OUT_OF_RANGE): |FAILED_PRECONDITION: .*ZSTD_")
+# Messages of tensorstore about data that it cannot decode or find, and about failing storage. Some
+# decoding errors have another status or none, so they are recognized by their words.
+_DAMAGE_MESSAGE = re.compile("(DATA_LOSS|NOT_FOUND|OUT_OF_RANGE): |.*(Error decoding |ZSTD_)")
 _STORAGE_MESSAGE = re.compile(
     "UNAVAILABLE|DEADLINE_EXCEEDED|PERMISSION_DENIED|UNAUTHENTICATED|ABORTED"
-    "|os_error_code='(?!(2|20|21)')"
+    "|Allocation error|os_error_code='(?!(2|20|21)')"
 )
 
 
@@ -152,6 +153,8 @@ def shows_damage(error: BaseException | None) -> bool:
     >>> [shows_damage(e) for e in (FileNotFoundError(), ValueError("DATA_LOSS: CRC-32C"))]
     [True, True]
     >>> shows_damage(ValueError("FAILED_PRECONDITION: ZSTD_decompressStream() failed"))
+    True
+    >>> shows_damage(ValueError("Error opening 'zarr3' driver: Error decoding b-tree node: …"))
     True
     >>> [shows_damage(e) for e in (PermissionError(), ValueError("UNAVAILABLE: 503"))]
     [False, False]
