@@ -178,8 +178,8 @@ def _check_names(source: TensorFiles, recognized: Recognized) -> None:
         )
     for name in sorted(copies.keys() & names):
         original = copies[name]
-        tied = [source.read(recognized.tensor_name(n)) for n in (name, original)]
-        if not np.array_equal(*tied):
+        copied = source.read(recognized.tensor_name(name))
+        if not np.array_equal(copied, source.read(recognized.tensor_name(original))):
             raise ValueError(
                 f"{name} and {original} in {source.path} differ, expected the same values: the "
                 f"family {family.model_type!r} ties them."

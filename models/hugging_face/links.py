@@ -222,8 +222,8 @@ def imported(
     for name, link, locations in named_tensors(links, config):
         part_shapes = [at.shape(shapes) for at in locations]
         for part, at in enumerate(locations):
-            convert = partial(to_array, link, part, shapes=part_shapes)
-            sources.setdefault(at.path, []).append((at.numbers, name, convert))
+            from_tensor = partial(to_array, link, part, shapes=part_shapes)
+            sources.setdefault(at.path, []).append((at.numbers, name, from_tensor))
     for path, parts in sources.items():
         # The array is filled layer by layer. Stacking a list of layers would take twice the memory.
         array = _empty(shapes[path])
