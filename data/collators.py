@@ -101,7 +101,7 @@ class Collator:
         if any(map(callable, rates)):
             raise ValueError("The rates of the mixture follow a schedule, expected numbers.")
         self._rates = np.asarray(rates) / sum(rates)
-        self._policy, marks = packing_policies.resolve(objective, packing)
+        self._policy, marks = packing_policies.resolve_packing(objective, packing)
         layout = layouts.LAYOUTS[self._layout]
         planned = packing_policies.plan_packing(self._policy, objective, layout, [self._group])
         shortest = min(planned.limits.values(), key=lambda limit: limit.raw)

@@ -73,11 +73,11 @@ class Packing(NamedTuple):
     rows: Rows = Rows()  # the rows that the objective requires
 
 
-# The policies for each kind of rows (`objectives.contract.ROW_KINDS`), the default first: T5 and
-# GPT-2 concatenate; BART, GLM, CM3 and fill-in-the-middle keep documents apart; BERT's pairs,
-# SimCSE's views and examples have a row to themselves.
-Policy = Literal["concatenate", "isolate", "whole", "single"]
-POLICIES: dict[str, tuple[Policy, ...]] = {
+PolicyName = Literal["concatenate", "isolate", "whole", "single"]
+# The names of the policies that suit each kind of rows (`objectives.contract.ROW_KINDS`), the
+# default first: T5 and GPT-2 concatenate; BART, GLM, CM3 and fill-in-the-middle keep documents
+# apart; BERT's pairs, SimCSE's views and labeled examples each get their own row.
+POLICIES: dict[str, tuple[PolicyName, ...]] = {
     "stream": ("concatenate", "isolate", "whole", "single"),
     "documents": ("whole", "isolate", "single"),
     "document": ("single", "whole", "isolate"),
@@ -87,12 +87,12 @@ POLICIES: dict[str, tuple[Policy, ...]] = {
 
 
 @checked
-def resolve(
-    objective: Objective, policy: Policy | None = None, mark_document_ends: bool | None = None
+def resolve_packing(
+    objective: Objective, policy: PolicyName | None = None, mark_document_ends: bool | None = None
 ) -> tuple[str, bool]:
     """Returns the policy, and whether end-of-sequence follows every document; None: the default.
 
-    >>> resolve(causal_lm(ids)), resolve(fill_in_the_middle(ids))
+    >>> resolve_packing(causal_lm(ids)), resolve_packing(fill_in_the_middle(ids))
     (('concatenate', True), ('whole', False))
 
     Raises ValueError for a policy that does not give the rows that the objective requires. If rows
@@ -124,8 +124,8 @@ def resolve(
 
 
 def documents_of_a_row(policy: str, max_documents: int) -> int:
-    """Returns the largest number of documents of a row, which is 1 if a row is one segment."""
-    return max_documents if policy in ("isolate", "whole") else 1
+    """Returns the largest number of documents that are kept apart in a row."""
+    return max_documents if _POLICIES[policy].has_segments else 1
 
 
 def plan_packing(
@@ -169,8 +169,7 @@ def rows_of_documents(
         tokens = tokens if tokens is None else tokens - text.tokens.size
         if text.tokens.size:
             texts.append(text)
-    # These two policies keep the order of the documents. The others choose among all documents.
-    pool = 1 if packing.policy in ("concatenate", "isolate") else len(texts)
+    pool = 1 if _POLICIES[packing.policy].keeps_order else len(texts)
     waiting = _Waiting(iter(texts), packing.rows.column, pool=pool, at_least=pool)
     rows = []
     while waiting.gather():
@@ -330,7 +329,7 @@ def stacked(rows: Sequence[Row], length: int) -> Row:
     )
 
 
-# --- policies: (waiting documents, limits) -> the documents of one row --------------------------
+# --- policies -----------------------------------------------------------------------------------
 
 
 def _concatenate(waiting: "_Waiting", limits: Limits) -> list[Document]:
@@ -357,26 +356,55 @@ def _documents_apart(waiting: "_Waiting", limits: Limits, following: Callable) -
     return documents
 
 
-_FILL: dict[str, Callable[["_Waiting", Limits], list[Document]]] = {
-    "concatenate": _concatenate,
-    "isolate": lambda waiting, limits: _documents_apart(waiting, limits, _Waiting.unread),
-    "whole": lambda waiting, limits: _documents_apart(waiting, limits, _Waiting.largest),
-    "single": lambda waiting, limits: [waiting.oldest(limits.raw)],
+class PackingPolicy(NamedTuple):
+    """How a row is filled with documents.
+
+    Attributes:
+      fill: (waiting documents, limits of the row) -> the documents of the next row.
+      has_segments: whether the documents of a row are separate segments. Otherwise the row is one
+        segment.
+      keeps_order: whether rows hold documents in the order in which they are read. Otherwise the
+        policy chooses among the waiting documents.
+    """
+
+    fill: Callable[["_Waiting", Limits], list[Document]]
+    has_segments: bool
+    keeps_order: bool
+
+
+_POLICIES = {
+    "concatenate": PackingPolicy(_concatenate, has_segments=False, keeps_order=True),
+    "isolate": PackingPolicy(
+        lambda waiting, limits: _documents_apart(waiting, limits, _Waiting.unread),
+        has_segments=True,
+        keeps_order=True,
+    ),
+    "whole": PackingPolicy(
+        lambda waiting, limits: _documents_apart(waiting, limits, _Waiting.largest),
+        has_segments=True,
+        keeps_order=False,
+    ),
+    "single": PackingPolicy(
+        lambda waiting, limits: [waiting.oldest(limits.raw)],
+        has_segments=False,
+        keeps_order=False,
+    ),
 }
 
 
 def _next_row(waiting: "_Waiting", packing: Packing, member: int) -> Row:
     """Returns the next row of waiting documents, without padding."""
-    documents = _FILL[packing.policy](waiting, packing.limits[member])
+    policy = _POLICIES[packing.policy]
+    documents = policy.fill(waiting, packing.limits[member])
     columns = {
         name: np.concatenate([document.columns[name] for document in documents])
         for name in documents[0].columns
     }
-    if packing.policy == "concatenate":
-        segments = np.ones_like(columns["tokens"])
-    else:
+    if policy.has_segments:
         numbers = np.arange(1, len(documents) + 1, dtype=np.int32)
         segments = np.repeat(numbers, [document.tokens.size for document in documents])
+    else:
+        segments = np.ones_like(columns["tokens"])
     return Row(segments=segments, member=member, **columns)
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from .. import objectives
 from ..data.corpus import Corpus
-from ..data.packing import Packing, documents_of_a_row, plan_packing, resolve
+from ..data.packing import Packing, documents_of_a_row, plan_packing, resolve_packing
 from ..objectives import Objective, members_of
 from ..objectives.layouts import LAYOUTS
 from ..objectives.mixtures import longest
@@ -129,7 +129,7 @@ def recipe_under(
             f"Rows of {row_tokens} tokens need the slots {stacks}, but the model has only "
             f"{model.max_positions} positions: give fewer row_tokens."
         )
-    policy, mark_ends = resolve(objective)
+    policy, mark_ends = resolve_packing(objective)
     most = documents_of_a_row(policy, Run.max_documents)
     (group,) = objectives.plan(objective, layout, ids, [stacks], most)
     group = group._replace(raw_lengths=(row_tokens,) * len(group.raw_lengths))

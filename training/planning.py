@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from .. import objectives
 from ..constraints import check_fields
 from ..data.corpus import Corpus
-from ..data.packing import Packing, documents_of_a_row, plan_packing, resolve
+from ..data.packing import Packing, documents_of_a_row, plan_packing, resolve_packing
 from ..models import Model
 from ..models.attention_mechanisms import MECHANISMS
 from ..models.sharding import mesh_axes, spec_of
@@ -94,7 +94,7 @@ def _plan(run: Run, corpus: Corpus, mesh: Mesh, trains: bool) -> Plan:
     objective = with_counted_classes(objective, len(corpus.classes))
     model = run.model(padded_vocabulary(ids, run.vocabulary_rows), objective.facts.heads)
     layout = LAYOUTS[model.layout]
-    policy, mark_ends = resolve(objective, run.packing, run.mark_document_ends)
+    policy, mark_ends = resolve_packing(objective, run.packing, run.mark_document_ends)
     lengths = run.sequence_lengths
     most = documents_of_a_row(policy, run.max_documents)
     try:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..constraints import Count, NonEmptyText, NonNegative, OpenShare, Positive
-from ..data.packing import Policy
+from ..data.packing import PolicyName
 from ..objectives import TokenIds
 from ..objectives.mixtures import longest
 from ..settings.partial import flattened
@@ -135,7 +135,7 @@ class Run:
 
     # Objective
     objective: Callable
-    packing: Policy | None = None
+    packing: PolicyName | None = None
     max_documents: Count = 16
     mark_document_ends: bool | None = None
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..data.packing import resolve
+from ..data.packing import resolve_packing
 from ..objectives import Objective, TokenIds, packed_lengths
 from ..objectives.laws import check_objective, is_own
 from ..objectives.layouts import LAYOUTS
@@ -93,7 +93,7 @@ def _closed(
     They end with end-of-sequence if the run marks the ends of documents and the objective does not
     read parts.
     """
-    _, mark_document_ends = resolve(objective, None, choice.mark_document_ends)
+    _, mark_document_ends = resolve_packing(objective, None, choice.mark_document_ends)
     closing = [ids.eos] if mark_document_ends and objective.facts.rows.kind != "parts" else []
     return [np.append(document, closing).astype(np.int32) for document in documents]
 

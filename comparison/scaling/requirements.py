@@ -11,7 +11,7 @@ import jax
 import optax
 
 from ... import objectives
-from ...data.packing import documents_of_a_row, resolve
+from ...data.packing import documents_of_a_row, resolve_packing
 from ...models.builders import abstract_params
 from ...models.experts import active_parameters
 from ...objectives.contract import with_counted_classes
@@ -64,7 +64,7 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
     # Two, where a run counts its classes: how many there are changes its cost by next to nothing.
     objective = with_counted_classes(fields["objective"](ids), 2)
     model = fields["model"](rows, objective.facts.heads)
-    policy, _ = resolve(objective, fields.get("packing"), fields.get("mark_document_ends"))
+    policy, _ = resolve_packing(objective, fields.get("packing"), fields.get("mark_document_ends"))
     lengths = fields["sequence_lengths"]
     groups = objectives.plan(
         objective,

@@ -431,13 +431,13 @@ def test_a_column_stays_with_its_tokens_and_is_part_of_the_position(policy, colu
 def test_a_mixture_of_members_with_and_without_ends_of_their_own_is_refused():
     both = mixture(IDS, {"causal": (causal_lm, 1), "middle": (fill_in_the_middle, 1)})
     with refuses(ValueError, "causal", "mark_document_ends"):
-        packing.resolve(both)
-    assert packing.resolve(both, mark_document_ends=True) == ("whole", True)
+        packing.resolve_packing(both)
+    assert packing.resolve_packing(both, mark_document_ends=True) == ("whole", True)
     open_ended = lambda ids: causal_lm(ids).with_facts(rows=Rows("documents"))  # noqa: E731
     both = mixture(IDS, {"causal": (causal_lm, 1), "apart": (open_ended, 1)})
-    assert packing.resolve(both) == ("whole", True)
+    assert packing.resolve_packing(both) == ("whole", True)
     stream = mixture(IDS, {"causal": (causal_lm, 1), "span": (span_corruption, 1)})
-    assert packing.resolve(stream) == ("concatenate", True)
+    assert packing.resolve_packing(stream) == ("concatenate", True)
 
 
 @pytest.mark.parametrize("policy", packing.POLICIES["parts"])
@@ -531,8 +531,8 @@ def test_only_policies_of_several_documents_plan_for_them():
 )
 def test_an_objective_has_a_packing_of_its_own(build, policy, marked):
     objective = build(IDS)
-    assert packing.resolve(objective) == (policy, marked)
-    assert packing.resolve(objective, "whole", not marked) == ("whole", not marked)
+    assert packing.resolve_packing(objective) == (policy, marked)
+    assert packing.resolve_packing(objective, "whole", not marked) == ("whole", not marked)
 
 
 @pytest.mark.parametrize(
@@ -545,7 +545,7 @@ def test_an_objective_has_a_packing_of_its_own(build, policy, marked):
 )
 def test_rows_that_an_objective_is_not_made_for_are_refused(build, policy, words):
     with pytest.raises(ValueError, match=words):
-        packing.resolve(build(IDS), policy)
+        packing.resolve_packing(build(IDS), policy)
 
 
 def test_a_limit_that_says_the_same_is_looked_at_once():
