@@ -350,8 +350,8 @@ def step(model, vocabulary, objective, rows, slots, *, tiny: bool, plain: bool) 
     with placed_on(mesh):
         started = time.perf_counter()
         rows = planning.abstract_rows(planned, batch_sharding(mesh))
-        lowered = planning.compiled_step(planned, abstract.shapes).lower(abstract.shapes, rows)
-        compiled = planning.compiled(planned, lowered)
+        lowered = planning.jitted_step(planned, abstract.shapes).lower(abstract.shapes, rows)
+        compiled = planning.compile_lowered(planned, lowered)
         compilation = time.perf_counter() - started
         state = new_state(abstract, 0, mesh)
         parameters = parameter_count(state)

@@ -91,7 +91,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         default="float32",
         help="type of the operands of matrix products",
     )
-    parser.add_argument("--torch", metavar="FOLDER", help=argparse.SUPPRESS)  # of `torch_steps`
+    parser.add_argument(
+        "--torch", metavar="FOLDER", help=argparse.SUPPRESS
+    )  # `torch_steps` sets it
     return parser.parse_args(arguments)
 
 

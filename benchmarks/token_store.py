@@ -42,7 +42,8 @@ from pretrax.data.token_store import open_store
 from pretrax.objectives import layouts, span_corruption
 from pretrax.settings.folders import Folder
 
-STEPS, DOCUMENTS_OF_A_STEP = 10**6, 600  # of the run that is resumed
+STEPS = 10**6  # number of steps of the run that is resumed
+DOCUMENTS_OF_A_STEP = 600
 SHARDS = 4  # number of shards that several processes read
 
 

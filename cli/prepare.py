@@ -117,8 +117,15 @@ def check_is_own(out: str) -> None:
 def progress_of(console: Console, what: str, tasks: int) -> Iterator[Callable[[int], None]]:
     """Shows the progress of a pass as a bar. If the output is a log, prints a line at its start."""
     is_log = not console.is_terminal
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    bar = Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=is_log)
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=is_log,
+    )
     if is_log:
         console.print(f"{what} ({tasks:,} task{'s' * (tasks != 1)})", markup=False)
     with bar:

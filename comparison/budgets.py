@@ -19,7 +19,7 @@ from ..constraints import Count, Positive, checked
 from ..objectives import Row
 from ..settings.partial import as_partial, flattened
 from ..training.devices.mesh import placed_on
-from ..training.planning import Plan, abstract_state_of, compiled_step, open_batches
+from ..training.planning import Plan, abstract_state_of, jitted_step, open_batches
 from ..training.state import new_state
 from ..training.step import Recipe, count_text_tokens, make_batches
 from ..training.throughput import step_flops
@@ -141,11 +141,11 @@ def _counted(totals: Iterator[int], number: int) -> tuple[int, float]:
 
 
 def _seconds_of_a_step(plan: Plan) -> float:
-    shapes = abstract_state_of(plan)
+    abstract = abstract_state_of(plan)
     batches = open_batches(plan)
-    take_step = compiled_step(plan, shapes.shapes)
+    take_step = jitted_step(plan, abstract.shapes)
     with placed_on(plan.mesh):
-        state = new_state(shapes, plan.run.seed, plan.mesh)
+        state = new_state(abstract, plan.run.seed, plan.mesh)
         for step in range(2 + TIMED):
             if step == 2:  # compiled, and warm
                 jax.block_until_ready(state)

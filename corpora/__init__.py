@@ -1,11 +1,11 @@
-"""Corpora without TensorFlow: functions that gin binds and that return a `Corpus`.
+"""Corpora without TensorFlow. Each is a function that gin configures and that returns a `Corpus`.
 
     training.Run.corpus = @corpora.text_files
     corpora.text_files.files = "data/*.txt"
     corpora.text_files.vocabulary = @vocabularies.trained
 
-Each keeps the vocabulary and the tokenized text in the run directory, so that a later verb needs
-nothing else, and a second start reads no text again.
+Most corpora store the vocabulary and the tokenized text in the run directory. Later commands need
+nothing else, and a restarted run does not read the text again.
 """
 
 from .dialogue_files import dialogues

@@ -1,6 +1,7 @@
-"""The corpus of instructions and dialogues in files of JSONL, Parquet and Arrow."""
+"""The corpus of instructions and dialogues in JSONL, Parquet and Arrow files."""
 
 import functools
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated
 
@@ -45,25 +46,26 @@ def dialogues(
         {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello!"}]}
         {"instruction": "Translate.", "input": "good day", "output": "bon jour"}
 
-    These are the layouts of OpenAI's chats (a content may be a list of text parts), of ShareGPT's,
-    and of Alpaca's instructions. The parts of a document are what is said and what is answered, in
-    turn. What a "system" says stands before the first user's words, with an empty line between, and
-    so do an instruction and its input. Turns that make a dialogue longer than `longest_tokens` are
-    left out, from the last on, and counted; so are dialogues whose first answer does not fit.
+    These are the formats of OpenAI chats (a content may be a list of text parts), ShareGPT
+    conversations and Alpaca instructions. The parts of a document alternate between user messages
+    and answers. A system message is put before the first user message, separated by an empty line.
+    An instruction and its input are joined in the same way. If a dialogue is longer than
+    `longest_tokens`, its last turns are left out and counted. A dialogue whose first answer does
+    not fit is left out entirely.
 
     Args:
-        longest_tokens: of a dialogue: what a row of the run holds.
-        The others: as for `text_files`.
+        longest_tokens: largest number of tokens of a dialogue, which must fit in a row of the run.
 
-    Raises as `text_files`, and ValueError for a line without turns.
+    The other arguments and the exceptions are those of `text_files`. Raises ValueError for a line
+    without turns, too.
     """
     paths = found_files(run_dir, files, heldout_files)
     split = FileSplit(paths, heldout_every, turns_of, on_malformed)
-    for path in (path for some in paths.values() for path in some):
+    for path in itertools.chain.from_iterable(paths.values()):
         if not has_fields(path):
             raise ValueError(
                 f"{path} is plain text, expected JSONL ({', '.join(JSONL_SUFFIXES)}), Parquet or "
-                "Arrow, also as .gz or .zst: dialogues are lines or rows of it."
+                "Arrow, also as .gz or .zst: write each dialogue as a line or a row."
             )
     made = vocabulary(run_dir, VocabularySource(texts=lambda: sampled_texts(split, "\n".join)))
     tokens = tokenized_files(
@@ -73,12 +75,12 @@ def dialogues(
         encode=functools.partial(_encode_turns, longest_tokens),
         settings=[longest_tokens],
     )
-    if heldout_files is None:  # whole dialogues, also of a few
+    if heldout_files is None:  # Hold out whole dialogues, even if there are only a few.
         count = len(tokens.documents[TRAIN])
         if count < 2:
             raise ValueError(
-                f"Got {count} dialogue in {', '.join(paths[TRAIN])}, expected 2 or more: one is "
-                "held out. Give more, or `heldout_files`."
+                f"Got {count} dialogue in {', '.join(paths[TRAIN])}, expected 2 or more, because "
+                "one is held out: give more dialogues, or set `heldout_files`."
             )
         split = split._replace(heldout_every=min(heldout_every, count))
     tokens, held_out = with_heldout(tokens, split)
@@ -93,16 +95,16 @@ def dialogues(
 
 
 def turns_of(line: dict) -> list[str]:
-    """What is said and what is answered, in turn, of a line of `dialogues`.
+    """Returns the turns of a dialogue, alternating between user messages and answers.
 
     turns_of({"instruction": "Add.", "input": "1 1", "output": "2"})    # ["Add.\n\n1 1", "2"]
 
-    Raises ValueError, with the reason, where there is none.
+    Raises ValueError, with the reason, for a line that is not a dialogue.
     """
-    if line.get("messages") is not None:  # null in a table of several layouts
-        return _turns(map(_of_openai, _objects(line, "messages", "role", "content")))
+    if line.get("messages") is not None:  # A table of several formats has null values.
+        return _turns(map(_openai_message, _objects(line, "messages", "role", "content")))
     if line.get("conversations") is not None:
-        return _turns(map(_of_sharegpt, _objects(line, "conversations", "from", "value")))
+        return _turns(map(_sharegpt_message, _objects(line, "conversations", "from", "value")))
     question = [text_of(name, line) for name in ("instruction", "input") if line.get(name)]
     if not question or not line.get("output"):
         raise ValueError('expected "messages", "conversations", or "instruction" and "output"')
@@ -119,27 +121,29 @@ def _objects(line: dict, name: str, role: str, text: str) -> list[dict]:
 _SHAREGPT_ROLES = {"human": "user", "gpt": "assistant", "system": "system"}
 
 
-def _of_sharegpt(message: dict) -> tuple[str, str]:
-    """Returns the role, in OpenAI's words, and the text of a message of ShareGPT's exports."""
+def _sharegpt_message(message: dict) -> tuple[str, str]:
+    """Returns the role, by OpenAI's name, and the text of a message in ShareGPT's format."""
     role = str(message.get("from"))
     return _SHAREGPT_ROLES.get(role, role), text_of("value", message)
 
 
-def _of_openai(message: dict) -> tuple[str, str]:
-    """Returns the role and the text of a message of OpenAI's chat completions."""
+def _openai_message(message: dict) -> tuple[str, str]:
+    """Returns the role and the text of a message in OpenAI's chat format."""
     if message.get("tool_calls") or message.get("function_call"):
-        raise ValueError("a message calls a tool, expected texts alone")
+        raise ValueError("a message calls a tool, expected only text")
     if message.get("weight") not in (None, 1):
         raise ValueError(
-            f"a message has the weight {message['weight']!r}: every answer counts here, so leave "
-            "out dialogues of which some must not"
+            f"a message has the weight {message['weight']!r}, expected 1, because the loss counts "
+            "every answer: leave out dialogues with other weights"
         )
     role = str(message.get("role"))
     content = message.get("content")
-    if isinstance(content, list):  # of parts
+    if isinstance(content, list):
         kinds = {str(part.get("type") if isinstance(part, dict) else part) for part in content}
         if kinds - {"text"}:
-            raise ValueError(f"a message has parts of the types {sorted(kinds)}, expected text")
+            raise ValueError(
+                f"a message has parts of the types {sorted(kinds)}, expected only text"
+            )
         text = "".join(text_of("text", part) for part in content)
     else:
         text = text_of("content", message)
@@ -153,29 +157,29 @@ def _turns(messages: Iterable[tuple[str, str]]) -> list[str]:
         if role == "system" and not turns and not before:
             before = f"{content}\n\n" if content.strip() else ""
         elif not content.strip():
-            raise ValueError(f"message {len(turns) + 1}, of the role {role!r}, has no text")
+            raise ValueError(f"message {len(turns) + 1}, with the role {role!r}, has no text")
         elif role == ("user", "assistant")[len(turns) % 2]:
             turns.append(before + content)
             before = ""
         else:
             raise ValueError(
-                f"message {len(turns) + 1} is of the role {role!r}, expected user and assistant in "
-                "turn, after at most one system"
+                f"message {len(turns) + 1} has the role {role!r}, expected user and assistant in "
+                "turn, after at most one system message"
             )
     if len(turns) < 2:
-        raise ValueError("no answer in it: expected a user's message and an assistant's")
+        raise ValueError("no answer in it, expected a user message and an assistant message")
     return turns
 
 
 def _encode_turns(
     longest: int, tokenizer: Tokenizer, dialogues: Iterable[RawDocument], left_out: LeftOut
 ) -> Iterator[Document]:
-    """The documents of dialogues: pairs of a question and its answer, as many as fit."""
+    """Yields the documents of dialogues, each with the question-answer pairs that fit."""
     for batch in batches(dialogues, lambda part: sum(map(len, part.text))):
         flat = iter(tokenizer.encode_batch([turn for part in batch for turn in part.text]))
         for part in batch:
             turns = [next(flat) for _ in part.text]
-            turns = turns[: len(turns) // 2 * 2]  # a last one that nothing answers teaches nothing
+            turns = turns[: len(turns) // 2 * 2]  # Drop a last question without an answer.
             ends = np.cumsum([turn.size for turn in turns])[1::2]
             fitting = int(np.sum(ends <= longest))
             left_out["answers beyond longest_tokens"] += len(ends) - fitting

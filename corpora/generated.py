@@ -1,4 +1,4 @@
-"""The documents of a synthetic task, as the corpus of a run."""
+"""The corpus of a synthetic task."""
 
 import itertools
 import re
@@ -16,14 +16,14 @@ from .tokenizing import SplitText, corpus_of, tokenized
 from .vocabularies import Factory, VocabularySource
 from .vocabularies.tokenization import Tokenizer, batches
 
-_HIDDEN = re.compile(r"<extra_id_\d+>|\[MASK\]")  # in questions: a blank, or a mask
+_HIDDEN = re.compile(r"<extra_id_\d+>|\[MASK\]")  # a blank or a mask in a question
 
 
 @checked
 def synthetic_documents(
     run_dir: str, *, task: Callable[..., SyntheticTask], vocabulary: Factory, seed: int = 0
 ) -> Corpus:
-    """The documents of a synthetic task, drawn from a seed: nothing to download.
+    """The documents of a synthetic task, which are drawn from a seed. Nothing is downloaded.
 
         training.Run.corpus = @corpora.synthetic_documents
         corpora.synthetic_documents.task = @synthetic_tasks.word_lists
@@ -31,13 +31,15 @@ def synthetic_documents(
         vocabularies.trained.model_type = "word"
 
     Args:
-        task: function that draws the synthetic task, of `corpora.synthetic_tasks` or your own.
-        vocabulary: as for `text_files`. A vocabulary of whole words suits most synthetic tasks.
-        seed: seed of the draws and of the order in which documents are read.
+        task: function that draws the synthetic task, from `corpora.synthetic_tasks` or your own.
+        vocabulary: a factory of `corpora.vocabularies`. A vocabulary of whole words suits most
+            synthetic tasks.
+        seed: seed of the task and of the order in which documents are read.
 
-    Raises ValueError for an invalid synthetic task (see `drawn_task`), and for a run that was
-    trained on other documents than the task has now. The vocabulary must have all words of the
-    documents, questions and answers, and must not encode two answers of a question alike.
+    Raises ValueError for an invalid synthetic task (see `drawn_task`), and if the run was trained
+    on documents that differ from the task's present documents. The vocabulary must contain all
+    words of the documents, questions and answers, and must encode the answers of a question
+    differently.
     """
     drawn = drawn_task(task, seed)
     name = as_partial(task).function.__name__
@@ -46,9 +48,9 @@ def synthetic_documents(
     tokens = tokenized(run_dir, texts, made)
     if tokens.outdated:
         raise ValueError(
-            f"{run_dir} was trained on other documents than {name} draws now, so that its "
-            "questions are of another synthetic task: set the function and its settings back, or "
-            "start a new run directory."
+            f"{run_dir} was trained on documents that differ from those that {name} draws now, so "
+            "the questions do not match them: restore the function and its settings, or start a "
+            "new run directory."
         )
     _check_known(drawn, name, made.tokenizer)
     held_out = "drawn by the synthetic task"
@@ -66,22 +68,22 @@ def _check_known(task: SyntheticTask, name: str, tokenizer: Tokenizer) -> None:
         for part in _HIDDEN.split(text)
     )
     documents = itertools.chain.from_iterable(
-        zip(some, tokenizer.encode_batch(some))
-        for some in batches(itertools.chain(task.documents, task.heldout, pairs, asked))
+        zip(texts, tokenizer.encode_batch(texts))
+        for texts in batches(itertools.chain(task.documents, task.heldout, pairs, asked))
     )
     for text, ids in itertools.chain(encoded.items(), documents):
         if tokenizer.unknown is not None and tokenizer.unknown in ids:
             raise ValueError(
-                f"{name} draws {text!r:.80}, of which the vocabulary of {tokenizer.size} tokens "
-                "lacks a word, expected one of all words of documents, questions and answers: "
-                "raise vocabularies.trained.size, and let documents have every word that is asked."
+                f"{name} draws {text!r:.80}, which has a word that is not in the vocabulary of "
+                f"{tokenizer.size} tokens, expected all words of documents, questions and answers: "
+                "raise vocabularies.trained.size, and use every word of a question in a document."
             )
     for question in task.questions:
         if len({tuple(encoded[answer]) for answer in question.answers}) < len(question.answers):
             raise ValueError(
-                f"{name} asks {question.text!r:.80} with answers {question.answers!r:.80}, some of "
-                "which the vocabulary encodes alike, expected different tokens: change the answers "
-                "or the vocabulary."
+                f"{name} asks {question.text!r:.80} with answers {question.answers!r:.80}, but the "
+                "vocabulary encodes two of them as the same tokens, expected different tokens: "
+                "change the answers or the vocabulary."
             )
 
 

@@ -1,4 +1,4 @@
-"""The corpus of a pipeline of Grain, which reads, mixes and shuffles documents by itself."""
+"""The corpus of a Grain pipeline, which reads, mixes and shuffles the documents."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -18,28 +18,29 @@ def grain_dataset(
     heldout: Callable[[], Iterable],
     vocabulary: Factory,
 ) -> Corpus:
-    """A corpus of Grain datasets, whose order and state are Grain's.
+    """A corpus of Grain datasets. Grain determines the order and keeps the state.
 
         training.Run.corpus = @corpora.grain_dataset
         corpora.grain_dataset.train = @my_grain.train
         corpora.grain_dataset.heldout = @my_grain.heldout
         corpora.grain_dataset.vocabulary = @vocabularies.from_file
 
-    Elements are texts, arrays of token ids, or objects of the fields of `data.corpus.Document`,
-    such as {"tokens": …, "ends": True}, which `data.grain_sources.StoreSource` gives. Empty
-    elements are passed over.
+    An element is a text, an array of token ids, or a mapping with the fields of
+    `data.corpus.Document`. For example, `data.grain_sources.StoreSource` returns
+    {"tokens": …, "ends": True}. Empty elements are skipped.
 
     Args:
         train: (shard, number of shards) -> an endless `grain.MapDataset` or `grain.IterDataset` of
-            this shard's documents: a slice, [shard::shards], that repeats.
-        heldout: () -> a finite one, of held-out documents.
-        vocabulary: a factory of `corpora.vocabularies`, of the tokenizer of texts or of ids; one
-            that is trained on the text needs another corpus.
+            the shard's documents, for example a repeated slice [shard::shards].
+        heldout: () -> a finite dataset of held-out documents.
+        vocabulary: a factory of `corpora.vocabularies` for the tokenizer of the texts or the ids.
+            `vocabularies.trained` cannot be used, since it trains on the text of a corpus.
 
-    The run keeps the state of each iterator with its checkpoints, so that it resumes exactly.
-    `data_shards` cannot change.
+    Checkpoints contain the state of each iterator, so that a run resumes exactly. `data_shards`
+    cannot change during a run.
 
-    Raises ValueError for elements of another kind, special ids in them, and a dataset that ends.
+    Raises ValueError for an element of another type, for special ids in an element, and for a
+    training dataset that ends.
     """
     made = vocabulary(run_dir, VocabularySource())
     piece_of = _reader(made)
@@ -56,10 +57,10 @@ def grain_dataset(
 
 
 class _DatasetStream(DocumentStream):
-    """The documents of one iterator, whose state is kept as JSON."""
+    """The documents of one iterator, whose state is saved as JSON."""
 
     def __init__(self, dataset: Any, piece_of: Callable[[Any], Document | None]):
-        if hasattr(dataset, "to_iter_dataset"):  # of a MapDataset
+        if hasattr(dataset, "to_iter_dataset"):  # a MapDataset
             dataset = dataset.to_iter_dataset()
         self._iterator = iter(dataset)
         self._piece_of = piece_of
@@ -71,8 +72,8 @@ class _DatasetStream(DocumentStream):
             if (piece := self._piece_of(element)) is not None:
                 return piece
         raise ValueError(
-            f"The Grain dataset of the corpus ended after {self._read} elements, expected one "
-            "without an end: call its repeat()."
+            f"The Grain dataset of the corpus ended after {self._read} elements, expected an "
+            "endless dataset: call its repeat()."
         )
 
     def state(self) -> dict[str, np.ndarray]:
@@ -84,7 +85,7 @@ class _DatasetStream(DocumentStream):
 
 
 def _reader(vocabulary: Vocabulary) -> Callable[[Any], Document | None]:
-    """Returns element -> its document, None for an empty one."""
+    """Returns a function that makes a document of an element, or None if it is empty."""
     check = text_checker(vocabulary.ids)
 
     def read(element: Any) -> Document | None:
@@ -96,7 +97,7 @@ def _reader(vocabulary: Vocabulary) -> Callable[[Any], Document | None]:
         if "tokens" not in columns or isinstance(columns["tokens"], bytes | str):
             raise ValueError(
                 f"Got {str(element)[:60]!r} from a Grain dataset, expected a text, token ids, or "
-                f"an object of the fields {list(Document._fields)}: map it to one."
+                f"a mapping with the fields {list(Document._fields)}: convert it in the dataset."
             )
         arrays: dict[str, Any] = {
             name: np.asarray(value) for name, value in columns.items() if name != "ends"

@@ -1,4 +1,4 @@
-"""A corpus of the Python packages installed with pretrax: megabytes of text without a download."""
+"""A corpus of installed Python packages, which provides megabytes of text without a download."""
 
 import functools
 import re
@@ -24,7 +24,7 @@ from .vocabularies import Factory, VocabularySource
 
 _PROSE = (".md", ".rst", ".txt")
 _CODE = (".py",)
-_SHORTEST = 200  # bytes: stubs and empty modules teach nothing
+_SHORTEST = 200  # bytes; this leaves out stubs and empty modules
 _FORMS: dict[str, Callable[[str], str]] = {
     "all": str,
     "prose": docstrings,
@@ -42,27 +42,30 @@ def installed_packages(
     text: Literal["all", "prose", "code"] = "all",
     seed: int = 0,
 ) -> Corpus:
-    """Sources and documentation of installed packages, of which some are held out whole.
+    """Sources and documentation of installed packages. Whole packages are held out.
 
         corpora.installed_packages.packages = ["jax", "numpy", "scipy"]
         corpora.installed_packages.heldout = ["optax"]
 
-    Held-out text is of other projects, and no file of one is on both sides. What it is follows from
-    the versions alone, which the run prints and which pip can install again. Tests, and files of
-    fewer than 200 bytes, are left out, and of equal files all but one.
+    The held-out text comes from other projects than the training text. The versions of the packages
+    determine the text. The run prints these versions, so that pip can install them again. Tests,
+    files of fewer than 200 bytes and copies of other files are left out.
 
     Args:
-      packages, heldout: names of distributions, as `pip list` has them.
-      text: "prose" is documentation and docstrings, "code" sources without docstrings, "all"
-        sources and documentation as they are.
-      The others: as for `text_files`.
+      vocabulary: a factory of `corpora.vocabularies`.
+      packages: names of the distributions to train on, as in `pip list`.
+      heldout: names of the held-out distributions.
+      text: "prose" for documentation and docstrings, "code" for sources without docstrings, or
+        "all" for unchanged sources and documentation.
+      seed: seed of the order of the documents.
 
-    Raises ValueError for a package that is not installed, has no such text, or is on both sides.
+    Raises ValueError for a package that is not installed, that has no text of this type, or that
+    is named in both `packages` and `heldout`.
     """
     if both := sorted({*map(_canonical, packages)} & {*map(_canonical, heldout)}):
         raise ValueError(
-            f"installed_packages.heldout has {', '.join(both)}, which packages has too: give each "
-            "on one side."
+            f"installed_packages.heldout and packages both name {', '.join(both)}, expected "
+            "different packages: remove them from one of the two."
         )
     seen: set[int] = set()
     split = {"heldout": _documents(heldout, text, seen), "train": _documents(packages, text, seen)}
@@ -78,17 +81,17 @@ def installed_packages(
 
 
 def _documents(packages: Sequence[str], text: str, seen: set[int]) -> list[LibraryText]:
-    """Returns the documents of packages by name; adds the checksums of their files to `seen`."""
+    """Returns the documents of named packages, and adds the checksums of their files to `seen`."""
     documents = []
     for name in packages:
-        some = list(_of_package(_distribution(name), name, text, seen))
-        if not some:
-            raise ValueError(f"The package {name} has no text ({text}): leave it out.")
-        documents += some
+        own = list(_package_documents(_distribution(name), name, text, seen))
+        if not own:
+            raise ValueError(f"The package {name} has no text of type {text!r}: leave it out.")
+        documents += own
     return documents
 
 
-def _of_package(
+def _package_documents(
     package: Distribution, name: str, text: str, seen: set[int]
 ) -> Iterator[LibraryText]:
     kinds = _CODE if text == "code" else _CODE + _PROSE
@@ -99,10 +102,10 @@ def _of_package(
         if ".." in parts or parts[0].endswith((".dist-info", ".data")):
             continue
         path = Path(str(package.locate_file(file)))
-        known = zlib.crc32(path.read_bytes())
-        if path.stat().st_size >= _SHORTEST and known not in seen:
-            seen.add(known)
-            yield LibraryText(f"{name}/{file}", str(known), functools.partial(_read, path, text))
+        checksum = zlib.crc32(path.read_bytes())
+        if path.stat().st_size >= _SHORTEST and checksum not in seen:
+            seen.add(checksum)
+            yield LibraryText(f"{name}/{file}", str(checksum), functools.partial(_read, path, text))
 
 
 def _read(path: Path, text: str) -> str:
@@ -111,11 +114,12 @@ def _read(path: Path, text: str) -> str:
 
 
 def _canonical(name: str) -> str:
-    """
+    """Returns the normalized name of a package, as PEP 503 defines it.
+
     >>> _canonical("Orbax_checkpoint")
     'orbax-checkpoint'
     """
-    return re.sub(r"[-_.]+", "-", name).lower()  # as PEP 503 has it
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _distribution(name: str) -> Distribution:
@@ -123,7 +127,7 @@ def _distribution(name: str) -> Distribution:
         return distribution(name)
     except PackageNotFoundError:
         raise ValueError(
-            f"The package {name} is not installed here: pip install it, or leave it out of "
+            f"The package {name} is not installed: run `pip install {name}`, or leave it out of "
             "installed_packages."
         ) from None
 

@@ -1,4 +1,4 @@
-"""The corpus of labeled text in TSV and JSONL files."""
+"""The corpus of labeled text in TSV, JSONL and other files."""
 
 import collections
 import functools
@@ -39,23 +39,24 @@ def labeled_text(
         corpora.labeled_text.files = "films.tsv"       # or "data/*.jsonl"
 
     `corpora.labeled_readers` describes the format of a line. A label is the name of a class. The
-    classes are the sorted labels of the training text, and are kept in RUN/classes.json. A document
-    is a text with its class as label, or with the name of its class as another part.
+    classes are the sorted labels of the training text. They are stored in RUN/classes.json. A
+    document is a text labeled with its class, or a text followed by a part with the class's name.
 
     Args:
-        files: paths or glob patterns, as a list or separated by commas, in a bucket with "://".
+        files: paths, glob patterns or bucket URLs ("gs://…"), as a list or separated by commas.
         vocabulary: a factory of `corpora.vocabularies`.
         given_tokens: number of tokens to which texts are cut; cut texts are counted.
         answer_tokens: largest number of tokens of a label that is written as text, which
             `text_to_text` learns. With None, a label is a class, which
             `sequence_classification` learns.
-        heldout_files: paths or patterns of the held-out text, in place of `heldout_every`.
-        heldout_every: one text in `heldout_every` is held out, by a hash of the text. The order of
-            the lines does not matter, and equal texts are on one side. The first text of each label
-            is not held out.
+        heldout_files: paths or patterns of the held-out text, instead of `heldout_every`.
+        heldout_every: one text in `heldout_every` is held out, chosen by a hash of the text. Equal
+            texts are therefore in the same split, whatever the order of the lines. The first text
+            of each label is not held out.
         seed: seed of the order of the documents.
 
-    Raises ValueError (`data.reading.MalformedLine` for a line), FileNotFoundError, OSError.
+    Raises ValueError for invalid settings or text (`data.reading.MalformedLine` for a line),
+    FileNotFoundError for a pattern without files, and OSError for a file that cannot be opened.
     """
     paths = found_files(run_dir, files, heldout_files)
     classes = _kept_classes(run_dir) if has_checkpoint(run_dir) else _classes_of(paths[TRAIN])
@@ -88,12 +89,12 @@ def labeled_text(
 
 
 def _kept_classes(run_dir: str) -> tuple[str, ...]:
-    """Returns the classes of a run with checkpoints; newly counted classes could be others."""
+    """Returns the stored classes of a run with checkpoints, even if the files have changed."""
     if classes := load_classes(run_dir):
         return tuple(classes)
     raise ValueError(
-        f"{run_dir} holds a checkpoint, but no {CLASSES} with the names of its classes: restore "
-        "it from a copy, write it as a sorted JSON list of the training labels, or start another "
+        f"{run_dir} has a checkpoint, but no {CLASSES} with the names of its classes: restore "
+        "it from a copy, write it as a sorted JSON list of the training labels, or start a new "
         "run directory."
     )
 
@@ -105,7 +106,7 @@ def _classes_of(paths: Sequence[str]) -> tuple[str, ...]:
         got = f"one label, {next(iter(counts))!r}," if counts else "no label"
         raise ValueError(
             f"Got {got} in the {counts.total():,} texts of {', '.join(paths)}, expected two or "
-            "more classes: give texts of other classes too."
+            "more classes: add texts of other classes."
         )
     return tuple(sorted(counts))
 
@@ -117,7 +118,7 @@ def _side(
     classes: Sequence[str],
     advance: Callable[[int], None] = lambda size: None,
 ) -> Iterator[Labeled]:
-    """Yields the lines of a side; if `every` is None, these are all lines of its files."""
+    """Yields the examples of a split, which are all examples of the files if `every` is None."""
     labels = set()
     for example in read_labeled(paths, classes, advance):
         held = every and example.label in labels and zlib.crc32(example.text.encode()) % every == 0
@@ -133,13 +134,13 @@ def _answers(classes: Sequence[str], vocabulary: Vocabulary, longest: int) -> di
         if tokens.size > longest:
             raise ValueError(
                 f"The label {name!r} has {tokens.size} tokens, expected at most {longest}: raise "
-                "--answer_tokens and the sequence lengths, or rename it."
+                "--answer_tokens and the sequence lengths, or rename the label."
             )
         written = vocabulary.codec.decode(tokens.tolist()).strip()
         if written != name:
             raise ValueError(
                 f"The vocabulary decodes the label {name!r} as {written!r}, so no answer could be "
-                "right: rename the label so."
+                f"correct: rename the label to {written!r}."
             )
     return answers
 
@@ -160,7 +161,7 @@ def _encode(
             given = tokens[:given_tokens]
             left_out["texts cut to given_tokens"] += given.size < tokens.size
             if not given.size:
-                yield Document(given)  # left out, and counted
+                yield Document(given)  # Empty documents are left out and counted later.
             elif answers is not None:
                 yield in_parts(given, answers[label])
             else:

@@ -1,10 +1,10 @@
-"""Reads labeled text: TSV with a header, JSONL and other rows with fields; names a wrong line.
+"""Reads labeled text from TSV with a header, JSONL, Parquet and Arrow. Errors name the bad line.
 
     text<TAB>label                      {"text": "A fine film.", "label": "good"}
     A fine film.<TAB>good
 
-A row of a TSV file is a line and a tab ends a column: nothing is quoted, so a text with a tab or a
-line break in it needs JSONL. Other columns and fields are not read.
+Each line of a TSV file is a row, and tabs separate the columns. Quotes have no special meaning, so
+texts with tabs or line breaks need JSONL. Other columns and fields are ignored.
 """
 
 import json
@@ -30,16 +30,19 @@ def read_labeled(
     classes: Sequence[str] | None = None,
     advance: Callable[[int], object] = lambda size: None,
 ) -> Iterator[Labeled]:
-    """The texts and labels of TSV, JSONL, Parquet and Arrow files, in order, without blank lines.
+    """Yields the texts and labels of files in order, skipping blank lines.
 
         list(read_labeled(["films.tsv"]))    # [Labeled(text='A fine film.', label='good')]
 
-    Labels may be the `classes`; None: any. `advance` is as for `data.reading.raw_documents`.
+    Args:
+        paths: TSV, JSONL, Parquet or Arrow files.
+        classes: the allowed labels, or None to allow any label.
+        advance: called with the number of bytes read since the last call.
 
-    Raises MalformedLine for a line, or a header, that is not as expected, or a damaged file, and
-    ValueError for a file of another kind.
+    Raises MalformedLine for an invalid line, an invalid header or a damaged file, and ValueError
+    for a file of another type.
     """
-    # The first row that is not from a TSV file, in which all labels are strings.
+    # The first row that has fields. All labels of a TSV file are strings, so its rows do not count.
     first: RawDocument | None = None
     for path in paths:
         if reading.has_fields(path):
@@ -52,11 +55,11 @@ def read_labeled(
                 yield _checked(row, first, classes)
             except ValueError as error:
                 bad = Bad(row.place, "malformed", str(error))
-                raise reading.malformed(bad, "Mend it, or take it out.") from None
+                raise reading.malformed(bad, "Fix it, or remove it.") from None
 
 
 def in_words(classes: Sequence[str]) -> str:
-    """The first classes by name, and how many there are if these are not all."""
+    """Returns the names of the first 8 classes, and the number of classes if there are more."""
     more = f", … ({len(classes)} in all)" if len(classes) > 8 else ""
     return ", ".join(classes[:8]) + more
 
@@ -75,12 +78,13 @@ def _tsv(path: str, advance: Callable[[int], object]) -> Iterator[RawDocument | 
     """Yields the values of `FIELDS` in each line."""
     if not reading.unpacked(path).endswith(".tsv"):
         raise ValueError(
-            f"{path} is neither TSV (.tsv) nor JSONL ({', '.join(JSONL_SUFFIXES)}), also as .gz or "
-            ".zst, by its name: write labeled text as one of them."
+            f"The name of {path} is that of neither TSV (.tsv) nor JSONL "
+            f"({', '.join(JSONL_SUFFIXES)}), also as .gz or .zst: write labeled text in one of "
+            "these formats, and name the file accordingly."
         )
     columns: list[str] = []
     with reading.opened(path, advance) as file:
-        rows = reading.lines(file) if file.peek(1) else [(1, 0, b"")]  # whose header is empty
+        rows = reading.lines(file) if file.peek(1) else [(1, 0, b"")]  # an empty header
         for number, at, line in rows:
             try:
                 values = reading.decoded(line).rstrip("\r\n").split("\t")
@@ -90,7 +94,7 @@ def _tsv(path: str, advance: Callable[[int], object]) -> Iterator[RawDocument | 
                     if len(values) != len(columns):
                         raise ValueError(
                             f"got {len(values)} columns, expected {len(columns)} as in the header: "
-                            "a tab ends a column; JSONL may have tabs within a text"
+                            "tabs separate the columns; use JSONL for texts with tabs"
                         )
                     yield RawDocument([values[columns.index(n)] for n in FIELDS], path, at, number)
             except ValueError as error:
@@ -101,44 +105,47 @@ def _checked_header(columns: list[str]) -> list[str]:
     got = ", ".join(repr(column[:40]) for column in columns)
     if double := next((name for name in FIELDS if columns.count(name) > 1), None):
         raise ValueError(
-            f"got the column {double!r} twice in the header ({got}), expected a name of its "
-            "own for each"
+            f"got the column {double!r} twice in the header ({got}), expected a different name "
+            "for each column"
         )
     if lacking := [repr(name) for name in FIELDS if name not in columns]:
         raise ValueError(
             f"got the columns {got}, expected a header with 'text' and 'label', separated by tabs: "
-            f"{' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} missing. Name the "
-            "columns so in the first line"
+            f"{' and '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} missing. Put these "
+            "names in the first line"
         )
     return columns
 
 
 def _checked(row: RawDocument, first: RawDocument | None, classes: Sequence[str] | None) -> Labeled:
-    """A text and its label, which is a string or a whole number, in all rows as in the `first`, so
-    that 1 and "1" are not taken for one class."""
+    """Returns a text with its label, which is a string or an integer.
+
+    All labels must have the type of the `first` label, so that 1 and "1" do not become one class.
+    """
     text, label = row.text
     if type(label) not in (str, int):
         raise ValueError(
-            f"got the label {json.dumps(label, default=str)}, expected a string, or a whole "
-            "number. To predict numbers, see runs/finetune_regression.gin"
+            f"got the label {json.dumps(label, default=str)}, expected a string or an integer. To "
+            "predict numbers, see runs/finetune_regression.gin"
         )
     if row.fields and first and type(label) is not (kind := type(first.text[1])):
         raise ValueError(
-            f"got the label {json.dumps(label)}, a {type(label).__name__}, and that of "
-            f"{first.place} is a {kind.__name__}: write all labels as strings, or all as numbers"
+            f"got the label {json.dumps(label)} of type {type(label).__name__}, but the label of "
+            f"{first.place} has the type {kind.__name__}: write all labels as strings, or all as "
+            "numbers"
         )
     if not isinstance(text, str):
         raise ValueError(f"got the text {json.dumps(text, default=str)[:60]}, expected a string")
-    found = Labeled(text, str(label))
-    for name, value in zip(FIELDS, found):
+    example = Labeled(text, str(label))
+    for name, value in zip(FIELDS, example):
         if not value.strip():
-            raise ValueError(f"got the {name} {value!r}, expected some words")
+            raise ValueError(f"got the {name} {value!r}, expected at least one word")
         reading.check_is_text(value, f"the {name}")
-    if found.label != found.label.strip():
-        raise ValueError(f"got the label {label!r}, expected one without white space around it")
-    if classes is not None and found.label not in classes:
+    if example.label != example.label.strip():
+        raise ValueError(f"got the label {label!r}, expected no white space around the label")
+    if classes is not None and example.label not in classes:
         raise ValueError(
-            f"got the label {found.label!r}, which no text has that the model was trained on, "
-            f"expected one of {in_words(classes)}: train on texts with this label too"
+            f"got the label {example.label!r}, which no training text has, expected one of "
+            f"{in_words(classes)}: train on texts with this label, too"
         )
-    return found
+    return example

@@ -1,4 +1,4 @@
-"""Corpora of Python's own standard library: nothing to download."""
+"""Corpora made of Python's standard library, which need no download."""
 
 import functools
 import sys
@@ -32,24 +32,27 @@ def python_library(
     heldout_every: int = HELDOUT_EVERY,
     seed: int = 0,
 ) -> Corpus:
-    """Python's own standard library: sources, docstrings and pydoc's topics.
+    """The text of Python's standard library: source files and the topics of pydoc.
 
-    About 9 MB and 2.6 million tokens of a vocabulary of 4096. One file in `heldout_every` is held
-    out, chosen by a hash of its name. A first start tokenizes, about 3 s on two cores.
+    The text has about 9 MB, or 2.6 million tokens with a vocabulary of 4,096. The first start
+    tokenizes it, which takes about 3 s on two cores.
 
     Args:
-        documents: to train on, so many in the order of that hash, which are then read in many
-            epochs. None: all. Held-out text, and the text that a vocabulary is trained on, are the
-            same for any number.
-        The others: as for `text_files`.
+        vocabulary: a factory of `corpora.vocabularies`.
+        documents: number of documents to train on, or None for all. They are chosen by a hash of
+            their names. The held-out text, and the text that a vocabulary is trained on, do not
+            depend on this number.
+        heldout_every: one file in `heldout_every` is held out, chosen by a hash of its name.
+        seed: seed of the order of the documents.
 
-    Raises ValueError, also for more documents than there are, and FileNotFoundError.
+    Raises ValueError if there are fewer documents than `documents`, or if a split would be empty,
+    and FileNotFoundError if Python was installed without the sources of its library.
     """
     split = split_documents(library_documents(), heldout_every)
     made = vocabulary(run_dir, _source(split))
     if documents is not None:
         split["train"] = _some(split["train"], documents)
-    texts = {name: text_of(some, [sys.version]) for name, some in split.items()}
+    texts = {name: text_of(files, [sys.version]) for name, files in split.items()}
     tokens = tokenized(run_dir, texts, made)
     held_out = f"one file in {heldout_every}"
     return corpus_of("Python's standard library", tokens, made, held_out=held_out, seed=seed)
@@ -65,25 +68,34 @@ def docstring_pairs(
     heldout_every: int = HELDOUT_EVERY,
     seed: int = 0,
 ) -> Corpus:
-    """Docstrings of Python's standard library and the code they stand in, for contrastive learning.
+    """Docstrings of Python's standard library and their code, for contrastive learning.
 
         return the mean | def mean(values): total = 0 …      for `objectives.contrastive_pairs`
 
-    The two parts of a document are the docstring of a function, method or class, and the code from
-    its signature on, in which no docstring is left (`python_sources.Pair`). Both are cut to a
-    number of tokens. Held-out files, and all else, are as for `python_library`.
+    A document has two parts. The first is the docstring of a function, method or class, and the
+    second is its code without any docstring (`python_sources.Pair`).
+
+    Args:
+        vocabulary: a factory of `corpora.vocabularies`.
+        docstring_tokens: number of tokens to which docstrings are cut.
+        code_tokens: number of tokens to which code is cut.
+        heldout_every: one file in `heldout_every` is held out, chosen by a hash of its name.
+        seed: seed of the order of the documents.
+
+    Raises ValueError and FileNotFoundError as `python_library`, and ValueError for limits that are
+    too large together.
     """
     limits = docstring_tokens, code_tokens
     if sum(limits) >= UNCUT:
         raise ValueError(
-            f"Pairs must have at most {UNCUT - 1} tokens together, got {docstring_tokens} of "
-            f"docstrings and {code_tokens} of code."
+            f"Got docstring_tokens={docstring_tokens} and code_tokens={code_tokens}, expected at "
+            f"most {UNCUT - 1} together: lower one of them."
         )
     split = split_documents(library_documents(), heldout_every)
     made = vocabulary(run_dir, _source(split))
     texts = {name: _pairs_text(documents, limits) for name, documents in split.items()}
     return corpus_of(
-        "Docstrings and their code, of Python's standard library",
+        "Docstrings and their code from Python's standard library",
         tokenized(run_dir, texts, made),
         made,
         held_out=f"one file in {heldout_every}",
@@ -97,17 +109,17 @@ def _source(split: dict[str, list[LibraryText]]) -> VocabularySource:
 
 
 def _some(documents: Sequence[LibraryText], number: int) -> list[LibraryText]:
-    """So many documents, of which a smaller number is a part of a larger."""
+    """Returns `number` documents. A larger number adds documents to those of a smaller number."""
     if number > len(documents):
         raise ValueError(
-            f"Got python_library.documents = {number}, expected at most {len(documents)}, which "
-            "there are to train on: lower it, or leave it out."
+            f"Got python_library.documents = {number}, but there are only {len(documents)} "
+            "training documents: lower it, or leave it out."
         )
     return sorted(documents, key=lambda document: zlib.crc32(document.name.encode()))[:number]
 
 
 def text_of(documents: Sequence[LibraryText], version: list) -> SplitText:
-    """Returns the documents as a corpus takes them; `version` changes when their text does."""
+    """Returns the text of a split; `version` has values that change when the text changes."""
 
     def read(advance) -> Iterator[RawDocument]:
         for document in documents:
@@ -129,8 +141,8 @@ def _pairs_text(documents: Sequence[LibraryText], limits: tuple[int, int]) -> Sp
         for document in documents:
             pairs += documented_definitions(document, left_out)
             advance(1)
-        # In the order of a hash: else held-out pairs would have those of their own file as
-        # negatives, and training pairs those of any.
+        # Sort by a hash. Otherwise the negatives of a held-out pair would come from its own file,
+        # whereas the negatives of a training pair come from all files.
         return sorted(pairs, key=lambda pair: zlib.crc32(repr(pair).encode()))
 
     encode = functools.partial(_encode_pairs, limits)
@@ -142,7 +154,7 @@ def _pairs_text(documents: Sequence[LibraryText], limits: tuple[int, int]) -> Sp
 def _encode_pairs(
     limits: tuple[int, int], tokenizer: Tokenizer, pairs: Iterable[Pair], left_out: LeftOut
 ) -> Iterator[Document]:
-    """The documents of pairs, whose sides are cut to the limits."""
+    """Yields a document for each pair, with the docstring and the code cut to the limits."""
     for batch in batches(pairs, lambda pair: len(pair.docstring) + len(pair.code)):
         docstrings, codes = map(tokenizer.encode_batch, zip(*batch))
         for docstring, code in zip(docstrings, codes):

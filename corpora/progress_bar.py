@@ -1,4 +1,4 @@
-"""A progress bar for what a data edge does before training starts."""
+"""A progress bar for the preparation of data and vocabularies."""
 
 import contextlib
 import functools
@@ -11,14 +11,14 @@ from ..settings.printable import PrintableConsole
 
 @contextlib.contextmanager
 def progress_bar(description: str, total: float | None = None) -> Iterator[Callable[[int], None]]:
-    """Shows, on a terminal alone, how far something got: gives `advance(n)`.
+    """Shows a progress bar if the output is a terminal, and yields the function `advance(n)`.
 
         with progress_bar("Tokenizing", total=len(files)) as advance:
             for file in files:
                 tokenize(file)
                 advance(1)
 
-    `total` is how far it goes; None: not known.
+    `total` is the sum of all n at the end, or None if it is not known.
     """
     console = PrintableConsole(stderr=True)
     elapsed = rich.progress.TimeElapsedColumn()

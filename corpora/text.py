@@ -1,4 +1,4 @@
-"""The corpus of plain text and JSONL files, and what every corpus of files shares."""
+"""The corpus of text files, and the functions that all corpora of files share."""
 
 import functools
 import os
@@ -39,28 +39,30 @@ def text_files(
     heldout_every: AtLeastTwo = 20,
     seed: int = 0,
 ) -> Corpus:
-    """Files of text of any size: plain, JSONL, Parquet, Arrow, WARC, WET, each also as .gz or .zst.
+    """Text files of any size: plain text, JSONL, Parquet, Arrow, WARC or WET, also as .gz or .zst.
 
         training.Run.corpus = @corpora.text_files
         corpora.text_files.files = "data/*.txt, more/*.jsonl.gz"
 
-    A plain text file is a document; so is a JSONL line, a row or a web page. A plain text file of
-    more than 128 kB is read in parts, cut at line ends, which are shuffled like documents, but are
-    all trained on or all held out. The text is tokenized once, into the run directory.
+    A document is a plain-text file, a JSONL line, a row of a table or a web page. Plain-text files
+    of more than 128 kB are read in parts that end at line ends. The parts are shuffled like
+    documents, but all parts of a file are in the same split. The text is tokenized once, and the
+    tokens are stored in the run directory.
 
     Args:
-        run_dir: the run directory, which keeps the vocabulary and the tokens.
-        files: paths or glob patterns, as a list or separated by commas, in a bucket with "://".
+        run_dir: the run directory, which stores the vocabulary and the tokens.
+        files: paths, glob patterns or bucket URLs ("gs://…"), as a list or separated by commas.
         vocabulary: a factory of `corpora.vocabularies`.
-        heldout_files: paths or patterns of the held-out text, in place of `heldout_every`.
-        text_field: the field of a JSONL line, or the column of a table, that holds the text.
-        on_malformed: "error" to stop at a line that cannot be read, or "skip" to count such lines.
-        heldout_every: one document in `heldout_every` is held out. With fewer documents, whole
-            documents are held out from the last one on, as long as each brings the held-out tokens
-            closer to that share. A single document is cut: 10 holds out its last tenth.
+        heldout_files: paths or patterns of the held-out text, instead of `heldout_every`.
+        text_field: the field of a JSONL line, or the column of a table, that has the text.
+        on_malformed: "error" to stop at a malformed line, or "skip" to skip and count such lines.
+        heldout_every: one document in `heldout_every` is held out. If there are fewer documents,
+            whole documents are held out, starting with the last one, if each brings the held-out
+            tokens closer to that share. A single document is cut: 10 holds out its last tenth.
         seed: seed of the order of the documents.
 
-    Raises ValueError (`data.reading.MalformedLine` for a line), FileNotFoundError, OSError.
+    Raises ValueError for invalid settings or text (`data.reading.MalformedLine` for a line),
+    FileNotFoundError for a pattern without files, and OSError for a file that cannot be opened.
     """
     paths = found_files(run_dir, files, heldout_files)
     split = FileSplit(paths, heldout_every, text_field, on_malformed)
@@ -73,26 +75,28 @@ def text_files(
 
 
 class FileSplit(NamedTuple):
-    """Files, and how their documents are read and held out."""
+    """The files of a corpus, and how their documents are read and held out."""
 
-    paths: dict[str, list[str]]  # "train", and "heldout" where there are files for it
-    heldout_every: int  # where there are none: one document in so many is held out
-    document_of: str | DocumentOf  # of `read_documents`
+    paths: dict[str, list[str]]  # the files of "train", and of "heldout" if there are any
+    heldout_every: int  # Without held-out files, one document in this number is held out.
+    document_of: str | DocumentOf  # the argument of `read_documents`
     on_malformed: OnMalformed
 
 
 def found_files(
     run_dir: str, files: str | Sequence[str], heldout_files: str | Sequence[str] | None
 ) -> dict[str, list[str]]:
-    """The files to train on, "train", and "heldout" where there are some for it.
+    """Returns the files of "train", and of "heldout" if `heldout_files` is given.
 
-    There are none where they are gone and the run has a checkpoint, for it keeps their tokens.
+    If files are missing, but the run has a checkpoint, the lists are empty, since the run has
+    stored the tokens.
 
-    Raises ValueError for a file in both, and FileNotFoundError for a pattern that matches nothing.
+    Raises ValueError for a file in both lists, and FileNotFoundError for a pattern that matches
+    nothing.
     """
     patterns = {TRAIN: files} | ({} if heldout_files is None else {HELDOUT: heldout_files})
     try:
-        paths = {name: sorted(find_files(some)) for name, some in patterns.items()}
+        paths = {name: sorted(find_files(given)) for name, given in patterns.items()}
     except FileNotFoundError:
         if not has_checkpoint(run_dir) or kept_store(run_dir) is None:
             raise
@@ -101,19 +105,19 @@ def found_files(
     for path in paths.get(HELDOUT, ()):
         if os.path.realpath(path) in training:
             raise ValueError(
-                f"{path} is both in `files` and in `heldout_files`: take it out of one."
+                f"{path} is in both `files` and `heldout_files`: remove it from one of them."
             )
     return paths
 
 
 def sampled_texts(split: FileSplit, text_of: Callable[[Any], str] = str) -> Iterator[str]:
-    """Training text to make a vocabulary of: of each file its share of a bounded amount.
+    """Yields a bounded amount of training text for a vocabulary, the same amount of each file.
 
-    `text_of` makes a text of what is none yet, such as the turns of a dialogue.
+    `text_of` makes a text of a document that is not a text, such as the turns of a dialogue.
     """
     for path in split.paths[TRAIN]:
-        found = read_documents([path], split.document_of, on_malformed=split.on_malformed)
-        texts = (text_of(part.text) for part in found)
+        documents = read_documents([path], split.document_of, on_malformed=split.on_malformed)
+        texts = (text_of(document.text) for document in documents)
         yield from first_texts(texts, max(MOST_READ // len(split.paths[TRAIN]), 1))
 
 
@@ -125,9 +129,13 @@ def tokenized_files(
     encode: Callable[..., Iterator[Document]] = encode_documents,
     settings: Sequence[Any] = (),
 ) -> Tokenized:
-    """The tokenized text of the files: `encode` is as in `SplitText`, and depends on `settings`."""
-    of = split.document_of
-    reading = of if isinstance(of, str) else of.__name__, split.on_malformed, *settings
+    """Returns the tokenized text of the files.
+
+    `encode` is as in `SplitText`. If one of its `settings` changes, the text is tokenized again.
+    """
+    document_of = split.document_of
+    field = document_of if isinstance(document_of, str) else document_of.__name__
+    reading = (field, split.on_malformed, *settings)
     texts = {}
     for name, paths in split.paths.items():
         left_out = LeftOut()
@@ -136,7 +144,7 @@ def tokenized_files(
         read = functools.partial(
             read_documents,
             paths,
-            split.document_of,
+            document_of,
             on_malformed=split.on_malformed,
             left_out=left_out,
         )
@@ -150,15 +158,15 @@ def counted(paths: Sequence[str]) -> str:
 
 
 def _skew_warning(tokens: Tokenized, every: int) -> str:
-    """A warning if far more of the text is held out than one token in `every`, or ""."""
+    """Returns a warning if much more than one token in `every` is held out, else ""."""
     train, heldout = (tokens.documents[split].tokens for split in (TRAIN, HELDOUT))
     share = heldout / (train + heldout)
     if share <= 4 / every:
         return ""
     return (
         f"\nwarning: {share:.1%} of the tokens are held out, which leaves {train:,} tokens for "
-        "training: documents are held out whole, and one of them is large. Name other held-out "
-        "files (heldout_files), or cut the large document."
+        "training: documents are held out whole, and one of them is large. Choose the held-out "
+        "files yourself (heldout_files), or split the large document."
     )
 
 

@@ -1,6 +1,6 @@
-"""Reads documents to train on, long ones in parts, and counts what is left out.
+"""Reads training documents, long files in parts, and counts what is left out.
 
-`data.reading` says what a file is by its name.
+`data.reading` chooses the format of a file by its name.
 """
 
 import collections
@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ..data.reading import Bad, DocumentOf, RawDocument, malformed, raw_documents
 
-_SHOWN = 5  # malformed lines named in a summary
+_SHOWN = 5  # largest number of malformed lines in a summary
 _MALFORMED = "malformed lines skipped"
-# Words for the rules of `data.reading.LEFT_OUT`.
+# Descriptions of the rules of `data.reading.LEFT_OUT`.
 _WELL_FORMED = {"blank": "blank lines", "http_status": "web pages without HTTP status 200"}
 
 
 class LeftOut(collections.Counter[str]):
-    """Counts of what reading and tokenizing leave out, by the words for it."""
+    """Counts of what reading and tokenizing leave out, by description."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,24 +47,29 @@ def read_documents(
 ) -> Iterator[RawDocument]:
     """Yields the documents of files, in order; memory use does not depend on the files' sizes.
 
-    A long plain text file comes in parts, of which the last one ends the document.
+    A long plain-text file is read in parts, and the last part ends the document.
 
     Args:
-        document_of, advance: as for `data.reading.raw_documents`.
-        on_malformed: "error" raises at the first malformed line, "skip" counts it in `left_out`.
+        paths: the files.
+        document_of: field or column with the text, or a function that makes a document of a line's
+            object or a row.
+        advance: called with the number of bytes read since the last call.
+        on_malformed: "error" to raise at the first malformed line, or "skip" to count such lines
+            in `left_out`.
+        left_out: counts what is left out, or None to discard the counts.
 
-    Raises MalformedLine for bad JSON, no such field, no string in it, text that is not UTF-8, or
-    what is not a file, such as a named pipe, and, whatever `on_malformed`, for a damaged file;
-    OSError for a file that cannot be opened.
+    Raises MalformedLine for invalid JSON, a missing field, a field that is not a string, text that
+    is not UTF-8, and a path that is not a file, such as a named pipe. A damaged file raises
+    MalformedLine even if `on_malformed` is "skip". Raises OSError for a file that cannot be opened.
     """
     left_out = LeftOut() if left_out is None else left_out
     for path in paths:
-        for one in raw_documents(path, document_of, advance, text_in_parts=True):
-            if isinstance(one, RawDocument):
-                yield one
-            elif one.rule == "damaged":
-                raise malformed(one, "Get it again.")
-            elif one.rule == "malformed" and on_malformed == "error":
-                raise malformed(one, "Mend it, or set on_malformed = 'skip'.")
+        for record in raw_documents(path, document_of, advance, text_in_parts=True):
+            if isinstance(record, RawDocument):
+                yield record
+            elif record.rule == "damaged":
+                raise malformed(record, "Download or copy the file again.")
+            elif record.rule == "malformed" and on_malformed == "error":
+                raise malformed(record, "Fix it, or set on_malformed = 'skip'.")
             else:
-                left_out.count(one)
+                left_out.count(record)

@@ -1,4 +1,4 @@
-"""The corpus of token files that other programs have written: Megatron, nanoGPT, datatrove."""
+"""The corpus of token files that Megatron, nanoGPT or datatrove has written."""
 
 import functools
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ def token_files(
     heldout_every: int = 20,
     seed: int = 0,
 ) -> Corpus:
-    """Token files of Megatron (.bin with .idx), nanoGPT (.bin) or datatrove (.ds), as they are.
+    """Token files of Megatron (.bin with .idx), nanoGPT (.bin) or datatrove (.ds).
 
         training.Run.corpus = @corpora.token_files
         corpora.token_files.files = "openwebtext/train.bin"
@@ -35,14 +35,16 @@ def token_files(
         vocabularies.from_file.path = "gpt2/tokenizer.json"
 
     Args:
-        files: of the `.bin` or `.ds` files, whose tokens stay where they are.
-        vocabulary: a factory of `corpora.vocabularies`: of the tokenizer that made the files, whose
-            end-of-sequence id ends documents in them.
-        heldout_every: of each file one document in so many is held out, see
-            `data.documents.split_heldout_of_files` for files of fewer.
-        The others: as for `text_files`.
+        files: paths or glob patterns of the `.bin` or `.ds` files. Their tokens are not copied.
+        vocabulary: a factory of `corpora.vocabularies` for the tokenizer that made the files. Its
+            end-of-sequence id ends the documents in the files.
+        heldout_files: paths or patterns of the held-out files, instead of `heldout_every`.
+        heldout_every: one document in `heldout_every` is held out of each file. If a file has fewer
+            documents, see `data.documents.split_heldout_of_files`.
+        seed: seed of the order of the documents.
 
-    Raises ValueError, FileNotFoundError.
+    Raises ValueError for a file of another format or vocabulary, and FileNotFoundError for a
+    pattern that matches no file.
     """
     made = vocabulary(run_dir, VocabularySource())
 
@@ -78,7 +80,7 @@ def _counts(files: Sequence[DocumentArrays]) -> str:
 
 
 def _how_cut(files: Sequence[DocumentArrays], heldout_files: object, every: int) -> str:
-    """Returns which part is held out, in brackets, if the only document is cut; else ""."""
+    """Returns which part is held out, in parentheses, if the only document is cut; else ""."""
     if heldout_files is not None or sum(map(document_count, files)) > 1:
         return ""
     return f" (the last {100 / every:.3g}% of the tokens of the only document)"

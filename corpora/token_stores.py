@@ -1,4 +1,4 @@
-"""The corpus of token stores that `pretrax prepare` has written, with their vocabulary."""
+"""The corpus of token stores, such as those that `pretrax prepare` writes."""
 
 import os
 import tempfile
@@ -23,25 +23,25 @@ def token_store(
     temperature: Positive = 1.0,
     seed: int = 0,
 ) -> Corpus:
-    """A token store, or several of one vocabulary at rates.
+    """A token store, or a mixture of several token stores that have the same vocabulary.
 
         training.Run.corpus = @corpora.token_store
         corpora.token_store.stores = {"stores/web": 0.7, "gs://bucket/books": 0.3}
 
-    The vocabulary, if the stores have one, is kept in the run directory; the tokens stay in the
+    If the stores have a vocabulary, it is copied to the run directory. The tokens stay in the
     stores.
 
     Args:
-        stores: folders, on a disk or in a bucket. A mapping gives rates: shares of the tokens read,
-            relative to each other, each a number or a function of the step. Between two starts of
-            a run rates may change and stores be added.
+        stores: folders on a disk or in a bucket. A mapping gives each store a rate, which is its
+            relative share of the tokens read. A rate is a number or a function of the step. When a
+            run is resumed, rates may change and stores may be added.
         temperature: without rates, the rate of each store is its number of tokens to the power of
-            1 / temperature: 1 reads all stores equally often, a large temperature reads the same
-            number of tokens from each store.
-        seed: of the order of the documents.
+            1 / temperature. 1 reads all stores equally often, and a large temperature reads about
+            the same number of tokens from each store.
+        seed: seed of the order of the documents.
 
-    Raises ValueError for rates that are not possible, for stores of different vocabularies, and as
-    `open_stores`.
+    Raises ValueError for invalid rates, for stores with different vocabularies, and for stores that
+    cannot be opened.
     """
     opened = open_stores(stores)
     corpus = corpus_of_stores(opened, rates_of(opened, stores, temperature), seed=seed)
@@ -49,10 +49,10 @@ def token_store(
     for other, store in zip(others, opened[1:]):
         if other != files:
             raise ValueError(
-                f"{store.folder.path} has another vocabulary than {opened[0].folder.path}: write "
-                "both with one."
+                f"{store.folder.path} and {opened[0].folder.path} have different vocabularies: "
+                "write both stores with the same vocabulary."
             )
-    if VOCABULARY not in files:  # ids alone
+    if VOCABULARY not in files:  # The stores have only ids.
         return corpus
     about = {"factory": "token_store", "checksum": zlib.crc32(files[VOCABULARY])}
     with tempfile.TemporaryDirectory() as folder:
@@ -61,10 +61,11 @@ def token_store(
         kept = kept_vocabulary(run_dir, about, lambda: load_vocabulary(folder)[:2])
     if kept.ids != corpus.ids:
         raise ValueError(
-            f"The vocabulary in {opened[0].folder.path} has other token ids than its text: got "
-            f"{kept.ids}, expected {corpus.ids}. Write the store again."
+            f"The vocabulary in {opened[0].folder.path} does not match the token ids of its text: "
+            f"got {kept.ids}, expected {corpus.ids}. Write the store again."
         )
-    return corpus._replace(codec=kept.codec, ids=kept.ids)  # its ids know their texts
+    # Only the ids of the vocabulary have the texts of the tokens.
+    return corpus._replace(codec=kept.codec, ids=kept.ids)
 
 
 def _vocabulary_files(store: TokenStore) -> dict[str, bytes]:

@@ -1,4 +1,4 @@
-"""The text of a corpus as a token store in the run directory, tokenized once."""
+"""Tokenizes the text of a corpus once, into a token store in the run directory."""
 
 import functools
 import hashlib
@@ -25,7 +25,7 @@ from .vocabularies.tokenization import Tokenizer, batches
 def encode_documents(
     tokenizer: Tokenizer, documents: Iterable[RawDocument], left_out: LeftOut
 ) -> Iterator[Document]:
-    """The token ids of each text."""
+    """Yields the token ids of each text as a document."""
     del left_out
     for batch in batches(documents, lambda part: len(part.text)):
         tokens = tokenizer.encode_batch([part.text for part in batch])
@@ -33,34 +33,35 @@ def encode_documents(
 
 
 class SplitText(NamedTuple):
-    """The text of one split, and how it becomes documents of token ids."""
+    """The text of one split, and how it is read and tokenized."""
 
-    read: Callable[[Callable[[int], None]], Iterable]  # read(advance) -> what `encode` takes
-    total: int  # how far `advance` goes
-    version: Sequence[Any]  # plain values, of which one changes when the text or its reading does
+    read: Callable[[Callable[[int], None]], Iterable]  # read(advance) returns what `encode` takes
+    total: int  # The sum of all numbers passed to `advance`
+    version: Sequence[Any]  # Plain values; one of them changes if the text or its reading changes
     left_out: LeftOut
-    # (tokenizer, what was read, left_out) -> documents, in batches, on all cores
+    # encode(tokenizer, text, left_out) yields the documents of what `read` returned.
     encode: Callable[[Tokenizer, Iterable, Any], Iterator[Document]] = encode_documents
 
 
 class Tokenized(NamedTuple):
     """The tokenized text of a run."""
 
-    store: TokenStore  # which the run keeps
-    documents: dict[str, DocumentArrays]  # "train", and "heldout" once it is known
-    outdated: bool  # the text is gone, or has changed since
+    store: TokenStore  # the token store in the run directory
+    documents: dict[str, DocumentArrays]  # the documents of "train", and of "heldout" if known
+    outdated: bool  # whether the text is missing or has changed since it was tokenized
 
 
 def tokenized(run_dir: str, texts: Mapping[str, SplitText], vocabulary: Vocabulary) -> Tokenized:
-    """The texts of splits as the token store `data` of a run.
+    """Returns the texts of the splits, tokenized, from the token store `data` of the run directory.
 
-    It is written on first use, and when a text or the vocabulary changed; but a run that has a
-    checkpoint keeps its tokens, whatever became of the text. Raises ValueError for a text
-    without any token.
+    The store is written on first use, and again if a text or the vocabulary has changed. A run that
+    has a checkpoint keeps its tokens even if the text has changed.
+
+    Raises ValueError for a text without any token.
     """
     versions = [(split, *text.version) for split, text in texts.items()]
-    known = repr([*versions, *sorted(vocabulary.about.items())])
-    source = hashlib.sha256(known.encode()).hexdigest()[:16]
+    described = repr([*versions, *sorted(vocabulary.about.items())])
+    source = hashlib.sha256(described.encode()).hexdigest()[:16]
     store = kept_store(run_dir)
     outdated = store is None or store.about["source"] != source
     if store is None or store.ids != vocabulary.ids or outdated and not has_checkpoint(run_dir):
@@ -83,7 +84,7 @@ def tokenized(run_dir: str, texts: Mapping[str, SplitText], vocabulary: Vocabula
 def _pieces(
     split: str, text: SplitText, vocabulary: Vocabulary, left_out: list[str]
 ) -> Iterator[Document]:
-    """Yields the documents of a text, and counts what is left out in `left_out`."""
+    """Yields the documents of a text, and appends a description of what is left out."""
     tokens = empty = unknown = 0
     with progress_bar(f"Tokenizing ({split})", text.total) as advance:
         read = text.read(advance)
@@ -96,16 +97,16 @@ def _pieces(
     text.left_out["tokens of text unknown to the vocabulary"] += unknown
     left_out.append(text.left_out.describe())
     if not tokens:
-        where = "give files that hold text"
+        change = "give files that have text"
         if split == HELDOUT:
-            where += ", or hold out more of the texts (a smaller heldout_every, or heldout_files)"
+            change += ", or hold out more of the texts (a smaller heldout_every, or heldout_files)"
         raise ValueError(
-            f"Got no token of text ({split}; left out: {left_out[-1] or 'nothing'}): {where}."
+            f"Got no token of text ({split}; left out: {left_out[-1] or 'nothing'}): {change}."
         )
 
 
 def kept_store(run_dir: str) -> TokenStore | None:
-    """The tokenized text that a run keeps, where it does."""
+    """Returns the token store in a run directory, or None if there is none."""
     path = os.path.join(run_dir, DATA)
     return open_store(path) if is_sealed(path) else None
 
@@ -119,17 +120,24 @@ def corpus_of(
     seed: int,
     longest: int | None = None,
 ) -> Corpus:
-    """The `Corpus` of tokenized text.
+    """Returns the `Corpus` of tokenized text.
 
-    Its summary says `what` the text is and how it was `held_out`; `longest` is as in `Corpus`.
+    Args:
+        what: description of the text, for the summary.
+        tokens: the tokenized text of all splits.
+        vocabulary: the vocabulary of the tokens.
+        held_out: description of the held-out text, for the summary.
+        seed: seed of the order of the documents.
+        longest: largest number of tokens of a document that must not be cut, or None for text that
+            may be cut.
     """
     train = tokens.documents[TRAIN]
     heldout = tokens.documents[HELDOUT]
     note = ""
     if tokens.outdated:
         note = (
-            ". That text is gone or changed: these are the tokens that the run has kept; other "
-            "text needs a run directory of its own"
+            ". That text is missing or has changed, so the run continues with its stored tokens. "
+            "To train on other text, start a new run directory"
         )
     left_out = dict.fromkeys(filter(None, tokens.store.about["left_out"]))
 

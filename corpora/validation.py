@@ -1,4 +1,4 @@
-"""A corpus whose held-out documents are some of another's training documents."""
+"""A corpus that holds out some of the training documents of another corpus."""
 
 import functools
 import zlib
@@ -9,26 +9,29 @@ from ..constraints import AtLeastTwo, checked
 from ..data.corpus import Corpus, Document, DocumentStream
 from ..data.documents import UNCUT
 
-_PATIENCE = 100  # of a text with enough documents, the chance to find none in so many is e^-100
+# Draws, in units of `every`, until the search for a document stops. If the corpus has enough
+# different documents, all of these draws fail with a probability of about e^-100.
+_PATIENCE = 100
 
 
 @checked
 def validation_split(run_dir: str, *, corpus: Callable, every: AtLeastTwo = 20) -> Corpus:
-    """Another corpus, of whose training documents one in `every` is held out, in place of its own.
+    """Another corpus, with some of its training documents as the held-out text.
 
         training.Run.corpus = @corpora.validation_split
         corpora.validation_split.corpus = @corpora.python_library
 
-    What is chosen by its held-out loss, as a learning rate is, has then not been chosen by the
-    held-out text that results are measured on. A document is held out by a checksum of its tokens,
-    so that it is in every epoch and shard, and so is one of the same tokens. Of documents that the
-    corpus reads in pieces, each piece is one here. At most 2,048 tokens of each are evaluated.
+    With this corpus you can choose hyperparameters, such as a learning rate, without using the
+    held-out text on which results are reported. A document is held out depending on a checksum of
+    its tokens. The same documents are therefore held out in every epoch and shard, together with
+    their duplicates. If the corpus reads long documents in pieces, pieces are held out. At most
+    2,048 tokens of each document are evaluated.
 
     Args:
-        corpus: `run_dir -> Corpus`.
-        every: one training document in so many is held out.
+        corpus: function of a run directory that returns the other corpus.
+        every: one training document in `every` is held out.
 
-    Raises ValueError, as it is read, where so few documents differ that one side has none.
+    Reading raises ValueError if the corpus has so few different documents that a split is empty.
     """
     whole = corpus(run_dir)
 
@@ -38,12 +41,12 @@ def validation_split(run_dir: str, *, corpus: Callable, every: AtLeastTwo = 20) 
     return whole._replace(
         train=train,
         heldout=functools.partial(_first, whole, every),
-        summary=f"{whole.summary}. In place of the held-out text: one training document in {every}",
+        summary=f"{whole.summary}. Held out instead: one training document in {every}",
     )
 
 
 class _TrainingStream:
-    """The documents of a stream that are not held out, at the position of that stream."""
+    """The documents of another stream that are not held out. It has that stream's state."""
 
     def __init__(self, stream: DocumentStream, every: int):
         self._stream = stream
@@ -53,25 +56,28 @@ class _TrainingStream:
         return _next(self._stream, self._every, held_out=False)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # while it is copied, before it has a stream
+        if name.startswith("_"):  # Copying asks for such names before `_stream` exists.
             raise AttributeError(name)
         return getattr(self._stream, name)
 
 
 def _first(whole: Corpus, every: int, n: int) -> list[Document]:
-    """Returns held-out documents of at least n tokens, or all: those that come again are few."""
+    """Returns different held-out documents with at least n tokens together, or all of them.
+
+    The search ends after `_PATIENCE` known documents in a row.
+    """
     stream = whole.train(0, 1)
-    found = list[Document]()
+    documents = list[Document]()
     known = set[int]()
-    again = tokens = 0
-    while tokens < n and again < _PATIENCE:
+    repeats = tokens = 0
+    while tokens < n and repeats < _PATIENCE:
         piece = _next(stream, every, held_out=True)
-        again = again + 1 if (key := _checksum(piece)) in known else 0
-        if not again:
+        repeats = repeats + 1 if (key := _checksum(piece)) in known else 0
+        if not repeats:
             known.add(key)
-            found.append(piece.cut(UNCUT)[0] if piece.tokens.size > UNCUT else piece)
-            tokens += found[-1].tokens.size
-    return found
+            documents.append(piece.cut(UNCUT)[0] if piece.tokens.size > UNCUT else piece)
+            tokens += documents[-1].tokens.size
+    return documents
 
 
 def _next(stream: DocumentStream, every: int, held_out: bool) -> Document:
@@ -81,8 +87,9 @@ def _next(stream: DocumentStream, every: int, held_out: bool) -> Document:
             return piece
     which = "to hold out" if held_out else "to train on"
     raise ValueError(
-        f"Of {_PATIENCE * every:,} training documents in turn none is {which}: the corpus has too "
-        f"few that differ to hold out one in {every} (corpora.validation_split.every)."
+        f"Got {_PATIENCE * every:,} training documents in a row with none {which}: the corpus has "
+        f"too few different documents to hold out one in {every}. Change "
+        "corpora.validation_split.every, or use another corpus."
     )
 
 

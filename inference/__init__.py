@@ -1,4 +1,4 @@
-"""What a trained model can do."""
+"""Inference with a trained model: generation, filling, scoring, classification and embeddings."""
 
 from . import modes as _modes  # noqa: F401  (registers them)
 from .answering.answers import Options, answer

@@ -47,8 +47,8 @@ def harness_model(trained: Trained, batch_size: Count = 32) -> Any:
 
     if not predicts_from_left(trained) or "vocabulary" not in trained.model.heads:
         raise ValueError(
-            "Got a model that never learned to predict a text from left to right, expected a "
-            "causal language model or an encoder-decoder: the harness asks for probabilities of "
+            "Got a model that was not trained to predict texts from left to right, expected a "
+            "causal language model or an encoder-decoder: the harness needs the probabilities of "
             "answers."
         )
 
@@ -95,7 +95,7 @@ def _cut(trained: Trained, prompt: Prompt, most: int | None) -> Prompt:
 def _answer_scores(trained: Trained, pairs, batch_size: int, slot_figures) -> list:
     """Returns the log-probability of each answer given its context, and whether it is greedy."""
     if any(not text for _, text in pairs):
-        raise ValueError("Got an empty answer to be scored, expected some words.")
+        raise ValueError("Got an empty answer to score, expected some words.")
     longest = _longest(trained)
     answered = []
     for context, text in pairs:

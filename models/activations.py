@@ -1,4 +1,4 @@
-"""The activations of MLPs, by the names that a model's settings give them."""
+"""The activations of MLPs, by their names in `Config`."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -16,12 +16,12 @@ Activation = Literal["gelu", "gelu_exact", "silu", "relu", "linear"]
 
 @jax.custom_vjp
 def gelu_exact(x):
-    """Returns x times the standard normal distribution's share below x, computed in float32.
+    """Returns x times the standard normal distribution function at x, computed in float32.
 
         gelu_exact(jnp.array([-1.0, 0.0, 1.0]))  # [-0.1587, 0, 0.8413]
 
-    As Hendrycks and Gimpel 2016 (arXiv:1606.08415) define it, by the error function. The gradient
-    takes the derivative that the forward pass computed: to compute it again takes twice as long.
+    This is the definition by the error function (Hendrycks and Gimpel 2016, arXiv:1606.08415). The
+    gradient uses a derivative that the forward pass saves. Recomputing it takes twice as long.
     """
     return _with_derivative(x)[0]
 
@@ -35,15 +35,16 @@ def _with_derivative(x):
 
 def _gelu_forward(x):
     both = tuple(named(y, ACTIVATION) for y in _with_derivative(x))
-    # Else XLA for TPUs computes the derivative within each product that takes what it multiplies.
+    # Without the barrier, XLA for TPUs recomputes the derivative inside each matrix product that
+    # uses the gradient.
     return jax.lax.optimization_barrier(both) if platform() == "tpu" else both
 
 
 gelu_exact.defvjp(_gelu_forward, lambda derivative, d_y: (d_y * derivative,))
 
 ACTIVATIONS: Mapping[str, Callable[[jax.Array], jax.Array]] = {
-    "gelu": nn.gelu,  # the tanh approximation: T5 1.1, GPT-2
-    "gelu_exact": gelu_exact,  # BERT, BART
+    "gelu": nn.gelu,  # the tanh approximation, as in T5 1.1 and GPT-2
+    "gelu_exact": gelu_exact,  # as in BERT and BART
     "silu": nn.silu,
     "relu": nn.relu,
     "linear": lambda x: x,

@@ -1,15 +1,15 @@
-"""`Mechanism`: how a model's attention is computed, one record for each name of `Config.attention`.
+"""`Mechanism`: how a model computes attention, one record per value of `Config.attention`.
 
     # my_attention.py
     register(
-        Mechanism("sigmoid", "each key weighed alone", attend=attend, attend_cached=attend_cached)
+        Mechanism("sigmoid", "a weight per key", attend=attend, attend_cached=attend_cached)
     )
 
     models.decoder(32000, attention="sigmoid", …)
 
-A file in `models/kernels/` registers the mechanisms it has, as your own file can. "plain" is
-registered in `models.attention`. `Config` refuses settings that a mechanism does not support, and a
-training run refuses devices that it does not support.
+The files in `models/kernels/` register their mechanisms in the same way, and `models.attention`
+registers "plain". `Config` refuses settings that a mechanism does not support. A training run
+refuses devices that the mechanism does not support.
 
 Letters: B rows, T queries, S keys, H query heads, G key heads (G divides H), d width of a head.
 """
@@ -23,16 +23,16 @@ import jax
 class Mechanism(NamedTuple):
     """An attention mechanism: what it computes, and what it supports.
 
-    `attend` computes training, evaluation and the first call of decoding; JAX must be able to
-    differentiate it. `attend_cached` computes the later calls of decoding, and must give the same
-    values. Both return the outputs [B, T, H, d] in the dtype of the values, and the logs of the
+    Training, evaluation and the first call of decoding use `attend`, which JAX must be able to
+    differentiate. The later calls of decoding use `attend_cached`, which must compute the same
+    function. Both return the outputs [B, T, H, d] in the dtype of the values, and the logs of the
     softmax's denominators f32[B, H, T], or None without `log_sum`.
 
         attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias, softcap)
         attend_cached(q_BxTxHxd, k_BxGxSxd, v_BxGxSxd, intervals_Bx2xT, bias_BxHxTxS, softcap)
 
-    Query t attends to the keys from intervals[b, 0, t] up to, and without, intervals[b, 1, t].
-    Queries are scaled already. `bias` and `softcap` are None unless the model has them.
+    Query t of row b attends to the keys intervals[b, 0, t] <= key < intervals[b, 1, t]. The queries
+    are already scaled. `bias` and `softcap` are None unless the model has them.
     """
 
     name: str  # the value of `Config.attention`
@@ -40,23 +40,24 @@ class Mechanism(NamedTuple):
     attend: Callable[..., tuple[jax.Array, jax.Array | None]]
     attend_cached: Callable[..., tuple[jax.Array, jax.Array | None]]
 
-    # The form in which `attend` takes T5's bias on scores: "slots", f32[H, T, S]; "distances",
-    # f32[H, 2 * MAX_DISTANCE + 1], by key slot - query slot (`positions.RelativeBias`); None: it
-    # takes no bias.
+    # The shape of T5's bias that `attend` takes. "slots": f32[H, T, S]. "distances":
+    # f32[H, 2 * MAX_DISTANCE + 1], by key slot - query slot (`positions.RelativeBias`). None means
+    # that the mechanism does not support a bias.
     bias: Literal["slots", "distances"] | None = None
-    softcap: bool = False  # whether it caps scores, as `Config.attention_softcap` says
+    softcap: bool = False  # whether it supports `Config.attention_softcap`
     windows: bool = True  # whether intervals may begin after the first key of a document
-    # Whether it returns log sums, which merge attention over two sets of keys.
+    # Whether it returns log sums. They are needed to merge attention over two sets of keys.
     log_sum: bool = False
-    dtypes: tuple[str, ...] = ("float32", "bfloat16")  # values of `Config.dtype`
-    platforms: tuple[str, ...] = ()  # platforms that train with it, as JAX names them; (): all
+    dtypes: tuple[str, ...] = ("float32", "bfloat16")  # supported values of `Config.dtype`
+    platforms: tuple[str, ...] = ()  # JAX's names of the platforms that train with it; (): all
 
-    # (settings of the model, device) -> None; raises ValueError for a device of these platforms
-    # that cannot train with it.
+    # (`Config`, device) -> None. Raises ValueError for a device of these platforms that cannot
+    # train with the mechanism.
     check_device: Callable[[Any, jax.Device], None] = lambda config, device: None
-    # Number of slots -> how many to add to each row before the first layer, for speed.
+    # Number of slots -> number of padding slots to add to each row before the first layer, for
+    # speed.
     padding: Callable[[int], int] = lambda slots: 0
-    # Number of slots -> whether arrays [H, d, B T] are faster for it than [B, T, H, d].
+    # Number of slots -> whether the mechanism is faster with arrays [H, d, B T] than [B, T, H, d].
     slots_last: Callable[[int], bool] = lambda slots: False
     bias_multiple: int = 1  # with a bias, the slots of a shard must be a multiple of this number
 

@@ -1,4 +1,4 @@
-"""Products of groups of rows, each with a matrix of its own."""
+"""Matrix products of groups of rows, each group with a different matrix."""
 
 import jax
 import jax.numpy as jnp
@@ -6,11 +6,11 @@ from jax import lax
 
 from .sharding import platform
 
-# Rows of one product, where blocks are multiplied one after another. On a GPU the start of a
-# product takes longest.
+# Number of rows that are multiplied at a time. GPUs use larger blocks, since starting a product
+# takes longest there.
 _BLOCK_OF_A_CPU = 128
 _BLOCK_OF_A_GPU = 512
-BLOCK_OF_A_TPU = 512  # of its kernels, for which rows are padded to whole blocks
+BLOCK_OF_A_TPU = 512  # block of the TPU kernels, to which rows are padded
 
 
 @jax.custom_vjp
@@ -19,11 +19,11 @@ def grouped_product(x_AxI, kernels_NxIxO, sizes_N):
 
         grouped_product(x, kernels, jnp.array([2, 0, 3]))  # x[:2] @ kernels[0], x[2:5] @ kernels[2]
 
-    The groups are consecutive, `sizes_N` i32 are their numbers of rows, in all at most A; the rows
-    after them are undefined, and so are their gradients. Sums are in float32.
+    The groups are consecutive. Their numbers of rows, `sizes_N` i32, sum to at most A. The rows
+    after the last group are undefined, and so are their gradients. Sums are in float32.
 
     On TPUs, the kernels read only the rows of a group. On other platforms, blocks of rows are
-    multiplied one after another. `jax.lax.ragged_dot` would do neither. For the gradient of the
+    multiplied one after another. `jax.lax.ragged_dot` does neither. For the gradient of the
     matrices it multiplies all rows by each matrix, even on TPUs. With 65,536 rows and 64 matrices
     of 2048 x 1024, the compiler of jax 0.10.2 for an H100 allocates an array of 16 GiB.
     """
@@ -46,7 +46,7 @@ grouped_product.defvjp(_forward, _backward)
 
 def _product(x_AxI, kernels, sizes_N, transposed=False):
     if platform() == "tpu":
-        from . import grouped_products_tpu  # here: no other platform can use it
+        from . import grouped_products_tpu  # imported here since only TPUs can use it
 
         return grouped_products_tpu.product(BLOCK_OF_A_TPU, x_AxI, kernels, sizes_N, transposed)
     kernels_NxIxO = kernels.swapaxes(1, 2) if transposed else kernels

@@ -1,4 +1,4 @@
-"""Grouped products on TPUs, by Megablox: kernels of JAX that visit the rows of groups alone.
+"""Grouped products on TPUs, by Megablox: JAX's kernels that read only the rows of groups.
 
 Source: Gale et al. 2022, "MegaBlocks", arXiv:2211.15841.
 """
@@ -6,16 +6,21 @@ Source: Gale et al. 2022, "MegaBlocks", arXiv:2211.15841.
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.megablox.gmm import gmm, tgmm
 
-# Inner and outer sizes of a block of 512 rows. A core's 16 MiB have room for two blocks of each
-# operand, in addition to the float32 sums.
-SIZES = 1024, 1024  # for a product in bfloat16; float32 uses half the inner size
+# Inner and outer sizes of a block of 512 rows. With these, two blocks of each operand and the
+# float32 sums fit into the 16 MiB of a core.
+SIZES = 1024, 1024  # in bfloat16; float32 uses half the inner size
 SIZES_OF_OUTER = 512, 1024
 
 
 def product(block, x_AxI, kernels, sizes_N, transposed):
-    """Returns the product of each group with its kernel, [A, O] in the dtype of `x`, by blocks of
-    so many rows; those after all groups are undefined. Kernels are [N, I, O], or [N, O, I] if
-    `transposed`."""
+    """Returns the product of each group with its kernel, [A, O] in the dtype of `x`.
+
+    The rows after the last group are undefined.
+
+    Args:
+      block: number of rows of a block.
+      kernels: [N, I, O], or [N, O, I] if `transposed`.
+    """
     x = _whole_blocks(block, x_AxI)
     inner, outer = SIZES
     tile = block, inner * 2 // x.itemsize, outer

@@ -325,7 +325,7 @@ def add_head(
       builders: names of the builders of `models` that support the head.
 
     Raises:
-      ValueError: The name is that of a built-in head, or a builder is unknown.
+      ValueError: The name belongs to a built-in head, or a builder is unknown.
     """
     if name in SHIPPED or name.startswith("ahead_") or not name.isidentifier():
         raise ValueError(

@@ -14,15 +14,15 @@ from .transformer import Block, Stack, Transformer
 def layer_states(config: Config, params: dict, batch: dict) -> jax.Array:
     """Returns [1 + layers, B, T, E]: the embeddings, then the residual stream after each layer.
 
-    The last one is what heads take, after the final norm. Of an encoder-decoder they are the
-    encoder's: `batch` holds the encoder's arrays alone.
+    The last state is the input of the heads, after the final norm. For an encoder-decoder, `batch`
+    has only the encoder's arrays, and the states are the encoder's.
 
-    Raises ValueError for scanned layers, whose states are never apart.
+    Raises ValueError for scanned layers, whose states are not available separately.
     """
     if config.scan_layers:
         raise ValueError(
-            "Got scan_layers=True, expected False: give (model, params) of "
-            "models.unrolled.unrolled."
+            "Got scan_layers=True, expected False: pass the (model, params) that "
+            "models.unrolled.unrolled returns."
         )
     plain = dataclasses.replace(config, remat_policy="none")
     network = quantized(Transformer(plain), config.quantization)
@@ -32,12 +32,13 @@ def layer_states(config: Config, params: dict, batch: dict) -> jax.Array:
     (stack,) = captured["intermediates"].values()
     names = sorted((name for name in stack if "layer" in name), key=_number)
     layers = [stack[name]["__call__"][0][0] for name in names]
-    # The last layer's, but normed; of heads that are layers of their own, it is beyond the trunk.
+    # The state after the last layer is replaced by "top", the normed state. With parallel heads,
+    # the last layer is a head, and all layers of the stack belong to the trunk.
     trunk = layers if config.num_ahead and config.ahead == "parallel" else layers[:-1]
     top = hidden["top"]
-    # Within a stack rows may be padded: `Transformer._padded`.
-    own = [x[:, : top.shape[1]] for x in (stack["_embedded"][0], *trunk)]
-    return jnp.stack([*own, top])
+    # A stack may pad its rows (`Transformer._padded`).
+    unpadded = [x[:, : top.shape[1]] for x in (stack["_embedded"][0], *trunk)]
+    return jnp.stack([*unpadded, top])
 
 
 def _is_captured(module, method: str) -> bool:
@@ -47,6 +48,6 @@ def _is_captured(module, method: str) -> bool:
 
 
 def _number(name: str) -> int:
-    """Returns the number of "layers_3"; "first_layer" is before all."""
-    found = re.search(r"\d+", name)
-    return int(found[0]) if found else -1
+    """Returns 3 for "layers_3", and -1 for "first_layer"."""
+    match = re.search(r"\d+", name)
+    return int(match[0]) if match else -1

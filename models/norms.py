@@ -12,13 +12,14 @@ from .sharding import partitioned
 class Norm(nn.Module):
     """RMS norm (arXiv:1910.07467), or layer norm (1607.06450), which subtracts the mean first.
 
-    Over the last axis, in float32, times a learned scale; layer norms have a bias with `biases`.
-    Their variance is the mean of squares less the squared mean, as in Flax's `LayerNorm`, for one
-    pass over x: where the mean is 100 deviations, results are off by 4e-3.
+    The norm is computed in float32 over the last axis and multiplied by a learned scale. Layer
+    norms have a bias if the model has `biases`. Like Flax's `LayerNorm`, a layer norm computes the
+    variance as the mean of squares minus the squared mean, in one pass over x. If the mean is 100
+    standard deviations, results are off by 4e-3.
     """
 
     config: Config
-    axis: str = "embed"  # the name of the last axis
+    axis: str = "embed"  # logical name of the last axis
 
     @nn.compact
     def __call__(self, x):

@@ -39,35 +39,37 @@ def electra(
     disentangled: bool = False,
     **encoder_settings,
 ):
-    """A discriminator, and the small generator whose samples it judges (Clark et al. 2020).
+    """A discriminator, and a small generator whose samples it classifies (Clark et al. 2020).
 
         models.electra(32000, emb_dim=256, num_heads=4, head_dim=64, mlp_dim=512, num_layers=12)
 
-    The generator predicts the masked tokens; a sample of its predictions replaces the masks, and
-    the discriminator predicts for each token whether it was replaced. No gradient passes through
-    the sample. Both share the token embedding (arXiv:2003.10555, 3.2), in one of two ways.
+    The generator predicts the masked tokens, and a sample of its predictions replaces the masks.
+    The discriminator predicts for each token whether it was replaced. No gradient passes through
+    the sample. Both networks share the token embedding (arXiv:2003.10555, section 3.2).
 
     Args:
-      generator_share: heads and MLP width of the generator, relative to the discriminator's: 1/4
-        for small and large models, 1/3 for base.
-      disentangled: the discriminator's token embedding is the generator's, which only the
-        generator's loss then trains, plus a difference of its own, which begins with zeros
-        (DeBERTaV3, arXiv:2111.09543, section 3.3). False: both losses train one embedding.
+      vocab_size: number of rows of the embedding. It may exceed the number of token ids in use.
       heads: 'generator' and 'replaced'; `objectives.replaced_token_detection` requires both.
-      encoder_settings: of the discriminator, as in `encoder`.
+      generator_share: number of heads and MLP width of the generator, relative to the
+        discriminator. ELECTRA uses 1/4 for small and large models, and 1/3 for base models.
+      disentangled: whether the discriminator adds a learned difference, initially zero, to the
+        generator's token embedding. Only the generator's loss then trains the shared embedding
+        (DeBERTaV3, arXiv:2111.09543, section 3.3). False: both losses train it.
+      encoder_settings: settings of the discriminator, as in `encoder`.
 
     Returns:
-      A `Model` of layout 'encoder'. Its hidden states: 'top' [B, T, E] of the discriminator,
-      'generator' [B, T, e], and 'replaced' i32[B, T]: 1 where the sample is not the original.
+      A `Model` of layout 'encoder'. Its hidden states are the discriminator's 'top' [B, T, E], the
+      generator's 'generator' [B, T, e], and 'replaced' i32[B, T], which is 1 if the sampled token
+      differs from the original.
 
     Raises:
-      ValueError: as `encoder` does.
+      ValueError: A setting is unknown, missing or out of range, or settings exclude each other.
     """
     config = encoder_config(vocab_size, **encoder_settings)
     if config.embedding_dim is not None:
         raise ValueError(
-            f"Got embedding_dim={config.embedding_dim}, expected None: the embedding that "
-            "generator and discriminator share is as wide as the discriminator."
+            f"Got embedding_dim={config.embedding_dim}, expected None: the embedding that the "
+            "generator and the discriminator share has the discriminator's width."
         )
     num_heads = max(round(config.num_heads * generator_share), 1)
     small = dataclasses.replace(
@@ -81,7 +83,7 @@ def electra(
     def flops(lengths):
         E = config.emb_dim
         e = small.emb_dim
-        stacks = sum(forward_flops(one, lengths | {"predict": 0}) for one in (config, small))
+        stacks = sum(forward_flops(c, lengths | {"predict": 0}) for c in (config, small))
         each_slot = E * e + E * (E + 1)  # into the generator; the head "replaced"
         each_prediction = e * E + E * vocab_size
         slots = lengths["encoder"]
@@ -96,7 +98,7 @@ def electra(
 def discriminator(config: Config, params: dict) -> Part:
     """Returns the discriminator of `electra` as an encoder with the head "replaced".
 
-    It is what ELECTRA keeps (Clark et al. 2020, section 2): the generator is thrown away.
+    ELECTRA keeps it and discards the generator (Clark et al. 2020, section 2).
     """
     embedding = params["token_embedding"]
     difference = params.get("embedding_difference")
@@ -112,9 +114,9 @@ def discriminator(config: Config, params: dict) -> Part:
 class Electra(nn.Module):
     """The network of `electra`."""
 
-    config: Config  # of the discriminator
-    small: Config  # of the generator
-    disentangled: bool  # the discriminator's embedding has a difference of its own
+    config: Config  # settings of the discriminator
+    small: Config  # settings of the generator
+    disentangled: bool  # whether the discriminator's embedding has a learned difference
 
     def setup(self):
         c = self.config
@@ -145,7 +147,7 @@ class Electra(nn.Module):
         # Evaluation draws the same sample every time.
         key = self.make_rng("dropout") if self.has_rng("dropout") else jax.random.key(0)
         sampled_BxK = jax.random.categorical(key, jax.lax.stop_gradient(logits_BxKxV))
-        # Slots that are not live are out of range, and dropped.
+        # Slots that are not live are moved out of range, and their writes are dropped.
         at_BxK = jnp.where(live_BxK, slots_BxK, tokens_BxT.shape[1])
         row_Bx1 = jnp.arange(tokens_BxT.shape[0])[:, None]
 
@@ -182,32 +184,37 @@ class Electra(nn.Module):
 
 
 def masked_autoencoder(vocab_size, heads=("vocabulary", "restored"), **encoder_settings):
-    """An encoder, and a decoder of one layer that restores its text (Xiao et al. 2022, RetroMAE).
+    """An encoder, and a decoder of one layer that restores the text (Xiao et al. 2022, RetroMAE).
 
         models.masked_autoencoder(32000, emb_dim=256, num_heads=4, head_dim=64, mlp_dim=512,
                                   num_layers=6)
 
-    A query of the decoder is the encoder's first state of its document and a position; its keys are
-    tokens in the interval that the batch has for it, and that state where their position is 0
-    (arXiv:2205.12035, section 3.3). Token embedding and vocabulary projection are the encoder's. A
-    batch without the decoder's arrays runs the encoder alone.
+    A query of the decoder is the encoder's state at the first slot of the document, together with a
+    position. Its keys are the tokens in the batch's key interval. At position 0 the key is the
+    encoder's state (arXiv:2205.12035, section 3.3). The decoder shares the encoder's token
+    embedding and vocabulary projection. With a batch that lacks the decoder's arrays, only the
+    encoder runs.
 
     Args:
+      vocab_size: number of rows of the embedding and of logits. It may exceed the number of token
+        ids in use.
       heads: 'vocabulary' and 'restored'; `objectives.retromae` requires both.
-      encoder_settings: as in `encoder`, those of widths, norms and positions for the decoder too.
+      encoder_settings: settings of the encoder, as in `encoder`. The decoder has the same widths,
+        norms and positions.
 
     Returns:
-      A `Model` of layout 'encoder'. Its hidden states: 'top' [B, T, E] of the encoder, and
-      'restored' [B, N, E] of the decoder.
+      A `Model` of layout 'encoder'. Its hidden states are the encoder's 'top' [B, T, E] and the
+      decoder's 'restored' [B, N, E].
 
     Raises:
-      ValueError: as `encoder` does, and for positions of which a query has none of its own.
+      ValueError: A setting is unknown, missing or out of range, settings exclude each other, or
+        positions are neither 'learned' nor 'rotary'.
     """
     config = encoder_config(vocab_size, ("vocabulary",), **encoder_settings)
     if config.positions not in ("learned", "rotary"):
         raise ValueError(
-            f"Got positions={config.positions!r}, expected 'learned' or 'rotary': the decoder is "
-            "told by them which token to restore, and reads tokens in random order."
+            f"Got positions={config.positions!r}, expected 'learned' or 'rotary': they tell the "
+            "decoder which token to restore, since it reads tokens in random order."
         )
     if config.embedding_dim is not None:
         raise ValueError(
@@ -228,7 +235,7 @@ def masked_autoencoder(vocab_size, heads=("vocabulary", "restored"), **encoder_s
 
 
 def kept_encoder(config: Config, params: dict) -> Part:
-    """Returns the encoder of `masked_autoencoder`: its decoder is thrown away after training."""
+    """Returns the encoder of `masked_autoencoder`. The decoder is discarded after training."""
     return Part(config, params["encoder"], ("decoder",))
 
 
@@ -238,7 +245,8 @@ class MaskedAutoencoder(nn.Module):
     config: Config
 
     def setup(self):
-        self.encoder, self.decoder = Transformer(self.config), RestoringDecoder(self.config)
+        self.encoder = Transformer(self.config)
+        self.decoder = RestoringDecoder(self.config)
 
     def __call__(self, batch):
         hidden = self.encoder(batch)
@@ -261,8 +269,7 @@ class MaskedAutoencoder(nn.Module):
 
 
 class RestoringDecoder(nn.Module):
-    """The decoder of `masked_autoencoder`: queries, keys, and a layer in which one attends to the
-    other."""
+    """The decoder of `masked_autoencoder`: a layer in which queries attend to separate keys."""
 
     config: Config
 
@@ -312,7 +319,7 @@ class RestoringLayer(Block):
             x_BxTxE,
             lambda y: attend(y, encoded.states, encoded.intervals, rotation=rotation),
         )
-        return self._added("mlp_norm", x_BxTxE, MLP(c, name="mlp")), None  # as of a `Block`
+        return self._added("mlp_norm", x_BxTxE, MLP(c, name="mlp")), None  # a pair, as in `Block`
 
 
 @checked
@@ -323,21 +330,22 @@ def two_towers(
 
         models.two_towers(32000, emb_dim=256, num_heads=4, head_dim=64, mlp_dim=512, num_layers=6)
 
-    The texts of a pair are consecutive segments of a row: the first tower encodes the first of
-    them, the second tower the others. Both run over the whole row, since the lengths of the texts
-    differ from row to row; each slot takes the state of its own tower, projected
+    The texts of a pair are consecutive segments of a row. The first tower encodes the first text,
+    and the second tower encodes the other texts. Both towers run over the whole row, since the
+    lengths of the texts differ from row to row. Each slot takes the projected state of its tower
     (arXiv:2103.00020).
 
     Args:
-      heads: 'embedding' and 'logit_scale'; `objectives.contrastive_pairs` requires them.
-      texts: texts of a pair: 2, or 3 with a hard negative, as the objective has them.
-      encoder_settings: of each tower, as in `encoder`.
+      vocab_size: number of rows of the embedding. It may exceed the number of token ids in use.
+      heads: 'embedding' and 'logit_scale'; `objectives.contrastive_pairs` requires both.
+      texts: number of texts of a pair: 2, or 3 with a hard negative, as in the objective.
+      encoder_settings: settings of each tower, as in `encoder`.
 
     Returns:
       A `Model` of layout 'encoder'.
 
     Raises:
-      ValueError: as `encoder` does.
+      ValueError: A setting is unknown, missing or out of range, or settings exclude each other.
     """
     config = encoder_config(vocab_size, heads=(), **encoder_settings)
 
@@ -351,7 +359,7 @@ def two_towers(
 
 
 def _of_stacks(network, config: Config, known, heads, flops, **fields) -> Model:
-    """Returns the model of a network whose encoders have this `Config`."""
+    """Returns the `Model` of a network whose encoders have this `Config`."""
     return from_network(
         quantized(network, config.quantization),
         layout="encoder",
@@ -367,8 +375,8 @@ def _of_stacks(network, config: Config, known, heads, flops, **fields) -> Model:
 class TwoTowers(nn.Module):
     """The network of `two_towers`."""
 
-    config: Config  # of each tower
-    texts: int  # of a pair
+    config: Config  # settings of each tower
+    texts: int  # number of texts of a pair
 
     def setup(self):
         c = self.config
@@ -382,10 +390,10 @@ class TwoTowers(nn.Module):
         segments_BxT = batch["encoder_segment_ids"]
         is_first_BxT = (segments_BxT - 1) % self.texts == 0
 
-        def states(tower, is_own_BxT):
-            # What is another tower's is padding to this one's experts.
-            own = {"encoder_segment_ids": jnp.where(is_own_BxT, segments_BxT, 0)}
-            return tower(batch | own)["top"]
+        def states(tower, is_encoded_BxT):
+            # For the experts of this tower, the texts of the other tower are padding.
+            segments = {"encoder_segment_ids": jnp.where(is_encoded_BxT, segments_BxT, 0)}
+            return tower(batch | segments)["top"]
 
         first = self.first_out(states(self.first, is_first_BxT))
         second = self.second_out(states(self.second, ~is_first_BxT))

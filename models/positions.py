@@ -153,7 +153,7 @@ def rotary_frequencies(width, theta, scaling=None):
         rotary_frequencies(4, 10_000.0, (2.0,))    # [0.5, 0.005]
 
     A scaling of (factor,) divides all frequencies by the factor. A scaling of (factor, low, high,
-    length) is that of LLaMA 3.1 (arXiv:2407.21783; Meta's reference code). Frequencies with fewer
+    length) is LLaMA 3.1's scaling (arXiv:2407.21783; Meta's reference code). Frequencies with fewer
     than `low` turns within `length` positions are divided by the factor. Frequencies with more than
     `high` turns do not change. Between them, the mix is linear in the number of turns.
     """
@@ -194,8 +194,12 @@ def rotate_slots_last(x_BxTxHxd, rotation):
 
 @jax.custom_vjp
 def _turned(x_HxPxRxN, cos_RxN, sin_RxN):
-    """Rotates pairs along P; the gradient is the rotation back, where XLA would keep two terms."""
-    # Each a conversion of its own: XLA would write what both take.
+    """Rotates the pairs along P.
+
+    The gradient is the inverse rotation, computed from the saved angles. XLA's own gradient would
+    keep two terms.
+    """
+    # Both halves are converted separately. XLA would write a shared conversion to memory.
     x, other = (y.astype(jnp.float32) for y in (x_HxPxRxN, x_HxPxRxN[:, ::-1]))
     signed_PxRxN = jnp.stack([-sin_RxN, sin_RxN])
     turned = x * cos_RxN[None, None] + other * signed_PxRxN[None]

@@ -1,7 +1,7 @@
-"""The logical names of the axes of arrays, and the mesh axes that shard them.
+"""Logical names of the axes of arrays, and the mesh axes that shard them.
 
-Rules, which training sets (`training.devices.mesh`), map these names to mesh axes. Without rules,
-or without a mesh, nothing is sharded.
+Training sets rules that map logical names to mesh axes (`training.devices.mesh`). Without rules, or
+without a mesh, nothing is sharded.
 """
 
 import math
@@ -12,11 +12,11 @@ from flax import linen as nn
 from jax.sharding import AbstractMesh, Mesh
 from jax.sharding import PartitionSpec as P
 
-Names = Sequence[str | None]  # of each axis of an array; None: it is never sharded
+Names = Sequence[str | None]  # logical name of each axis of an array; None: never sharded
 
 
 def constrain(x, *names):
-    """Returns an activation, sharded as the logical names of its axes say."""
+    """Returns an activation that is sharded by the logical names of its axes."""
     return nn.with_logical_constraint(x, names)
 
 
@@ -26,15 +26,18 @@ def partitioned(init, *names):
 
 
 def spec_of(names: Names, shape: Sequence[int], mesh: Mesh | AbstractMesh, rules=None) -> P:
-    """Returns the mesh axes that shard each axis of an array: those that divide it.
+    """Returns the mesh axes that shard each axis of an array, if they divide the axis's size.
 
-        spec_of(("embed", "mlp"), (64, 6), mesh)      # P("fsdp", None), where tensor=4
+        spec_of(("embed", "mlp"), (64, 6), mesh)      # P("fsdp", None) on a mesh with tensor=4
 
     If an axis has several mesh axes, the last ones are left out until the others divide its size.
     Mesh axes with a single device are left out.
 
     Args:
-      rules: pairs of a logical name and mesh axes; None: those in force.
+      names: logical names of the axes.
+      shape: shape of the array.
+      mesh: the mesh.
+      rules: pairs of a logical name and mesh axes. None: the current rules.
     """
 
     def dividing(axes, size):
@@ -48,7 +51,7 @@ def spec_of(names: Names, shape: Sequence[int], mesh: Mesh | AbstractMesh, rules
 
 
 def num_shards(name: str, size: int) -> int:
-    """Returns into how many shards an axis of this size and logical name is divided."""
+    """Returns the number of shards of an axis with this size and logical name."""
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         return 1
@@ -57,8 +60,9 @@ def num_shards(name: str, size: int) -> int:
 
 
 def platform() -> str:
-    """Returns where arrays are computed, as JAX names it: on the mesh in force, or by default."""
-    # Not by jax.lax.platform_dependent: tracing both takes a third of the time to trace a step.
+    """Returns JAX's name of the platform of the current mesh, or of the default platform."""
+    # `jax.lax.platform_dependent` would trace both branches, which takes a third of the time to
+    # trace a step.
     device = jax.sharding.get_abstract_mesh().abstract_device  # None without a mesh or devices
     return device.platform if device else jax.default_backend()
 

@@ -2,14 +2,14 @@
 
     source = open_t5x("t5_1_1_small/checkpoint_1000000")
     model = models.encoder_decoder(32128)              # T5 1.1 small
-    params = nested(read_params(source, model))          # of models.trees
+    params = nested(read_params(source, model))          # models.trees.nested
 
 A checkpoint is a directory. Its file `checkpoint` is msgpack as `flax.serialization` writes it,
 {"version": 3, "optimizer": {"target": parameters, "state": …}}. It contains small arrays. Larger
 arrays are zarr folders in the same directory, such as
 `target.encoder.layers_0.attention.query.kernel`, and the file has a TensorStore spec in their
-place. A checkpoint does not describe its model. The caller describes it, with a file of
-`gin_configs/models` or by hand. The optimizer's state is not read, and may be absent.
+place. A checkpoint does not describe its model. The caller describes it, with a file from
+`gin_configs/models` or by hand. The optimizer's state is not read and may be missing.
 
 Published checkpoints: https://t5x.readthedocs.io/en/latest/models.html. Names and layout:
 `t5x/checkpoints.py` and `t5x/examples/t5/network.py` of https://github.com/google-research/t5x.
@@ -44,12 +44,12 @@ from .hugging_face.links import (
 
 CHECKPOINT = "checkpoint"
 
-# Fields of `Config` in which T5X's models differ; the others are as in T5 1.1.
+# Fields of `Config` in which T5X's models may differ from T5 1.1.
 VARIED = (
     *("num_encoder_layers", "num_decoder_layers", "emb_dim", "num_heads", "num_kv_heads"),
     *("head_dim", "mlp_dim", "mlp_activations", "logits_via_embedding"),
 )
-# The attentions of a layer: our name, T5X's, and that of its norm.
+# The attention modules of a layer: our name, T5X's name, and the name of the norm in T5X.
 ATTENTIONS = {
     "encoder": [("self_attention", "attention", "attention")],
     "decoder": [
@@ -65,9 +65,9 @@ def open_t5x(directory: str) -> TensorFiles:
         open_t5x("t5_1_1_small/checkpoint_1000000").shapes["encoder.relpos_bias.rel_embedding"]
         # (6, 32)
 
-    Raises ValueError where there is no such directory, or no file `checkpoint` in it, that file is
-    damaged, or written by TensorFlow, Orbax or another program, or a zarr folder is missing; and
-    when a tensor is read whose zarr files are damaged, or not of the shape in the checkpoint.
+    Raises ValueError if the directory, its file `checkpoint` or a zarr folder is missing, or if
+    that file is damaged or was written by TensorFlow, Orbax or another program. Reading a tensor
+    raises ValueError if its zarr files are damaged or do not have the shape in the checkpoint.
     """
     path = Path(directory)
     shapes: dict[str, tuple[int, ...]] = {}
@@ -82,7 +82,7 @@ def open_t5x(directory: str) -> TensorFiles:
             reads[name] = functools.partial(_read_zarr, folder, shapes[name])
         else:
             by_orbax = str(leaf).startswith("PLACEHOLDER://")
-            hint = ": Orbax wrote it, whose checkpoints are not read here" if by_orbax else ""
+            hint = ": Orbax wrote it, and its checkpoints are not supported" if by_orbax else ""
             raise ValueError(
                 f"Got {leaf!r} for {name} in {path / CHECKPOINT}, expected an array or a "
                 f"TensorStore spec{hint}."
@@ -93,7 +93,7 @@ def open_t5x(directory: str) -> TensorFiles:
         if not jnp.issubdtype(array.dtype, jnp.floating):
             raise ValueError(
                 f"Got {name} of dtype {array.dtype} in {path}, expected floats, which T5X has "
-                "written since its version 3 of June 2021. Save it again with a newer T5X."
+                "written since version 3 (June 2021). Save it again with a newer T5X."
             )
         return array
 
@@ -101,10 +101,11 @@ def open_t5x(directory: str) -> TensorFiles:
 
 
 def links(config: Config) -> list[Link]:
-    """Returns the links between T5X's tensors and our arrays, for a model of `check_config`.
+    """Returns the links between T5X's tensors and our arrays, for a model that T5X has.
 
-    Shapes of their tensors: kernels [inputs, outputs], with the heads of attention joined: query,
-    key and value [E, H * d], out [H * d, E]; embedding [V, E]; rel_embedding [H, 32]; scales [E].
+    T5X's kernels are [inputs, outputs], with the heads of attention joined: query, key and value
+    are [E, H * d], out is [H * d, E]. The embedding is [V, E], rel_embedding [H, 32], and scales
+    [E].
     """
     result = [Link("token_embedding", "token_embedder.embedding", TABLE)]
     for stack, attentions in ATTENTIONS.items():
@@ -112,8 +113,8 @@ def links(config: Config) -> list[Link]:
         tensor_name = f"{stack}.layers_{{i}}"
         for name, module, norm in attentions:
             for part, inputs in (("query", 1), ("key", 1), ("value", 1), ("out", 2)):
-                theirs = f"{tensor_name}.{module}.{part}"
-                result += [_kernel(f"{path}/{name}/{part}", theirs, inputs)]
+                kernel_name = f"{tensor_name}.{module}.{part}"
+                result += [_kernel(f"{path}/{name}/{part}", kernel_name, inputs)]
             result += [_scale(f"{path}/{name}_norm", f"{tensor_name}.pre_{norm}_layer_norm")]
         gates = range(len(config.mlp_activations))
         for i in gates:
@@ -133,23 +134,23 @@ def links(config: Config) -> list[Link]:
 def read_params(
     source: TensorFiles, model: Model, *, unscaled: Collection[str] = ()
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields (path, float32 array) of each of our parameters, after checking all names and shapes.
+    """Yields (path, float32 array) for each of our parameters, after checking all names and shapes.
 
-    bfloat16 is exact in float32. Scanned layers of one array are in memory together.
+    Converting bfloat16 to float32 is exact. Arrays of scanned layers are in memory as a whole.
 
     Args:
-      source: of `open_t5x`.
-      model: an encoder-decoder of T5's kind: T5 1.1 is `models.encoder_decoder` with sizes alone,
-        UL2 also has mlp_activations=("silu", "linear"), and T5 1.0 has mlp_activations=("relu",),
-        logits_via_embedding=True and scale_logits=True.
-      unscaled: names of norm scales that the checkpoint lacks because its norms have none; ones
-        replace them, which is the same network. ("decoder.decoder_norm.scale",) for UL2 20B, by a
-        report: https://github.com/google-research/t5x/issues/1226.
+      source: the result of `open_t5x`.
+      model: an encoder-decoder of T5's kind. For T5 1.1, set only the sizes of
+        `models.encoder_decoder`. For UL2, also set mlp_activations=("silu", "linear"). For T5 1.0,
+        also set mlp_activations=("relu",), logits_via_embedding=True and scale_logits=True.
+      unscaled: names of norm scales that the checkpoint lacks because its norms have no scale. They
+        become ones, which is the same network. UL2 20B needs ("decoder.decoder_norm.scale",),
+        according to https://github.com/google-research/t5x/issues/1226.
 
     Raises:
-      ValueError: at the call, for a model that T5X does not have (as `check_config`), for layers
-        that T5X scanned, for tensors missing or left over, and for shapes that do not fit, by name;
-        and while reading, as `open_t5x` describes.
+      ValueError: T5X does not have the model, its layers were scanned by T5X, or tensors are
+        missing, left over or of the wrong shape; this is checked before the first read. While
+        reading: a tensor is damaged.
     """
     config = check_config(model)
     shapes = parameter_shapes(model)
@@ -166,15 +167,15 @@ def read_params(
 
 
 def check_config(model: Model) -> Config:
-    """Returns the model's `Config`, if T5X has such a network.
+    """Returns the model's `Config`.
 
-    Raises ValueError, naming the settings to change.
+    Raises ValueError if T5X does not have such a network. The message names the settings to change.
     """
     config = model.config
     if config is None or model.layout != "encoder_decoder":
         raise ValueError(
-            f"Got a model of layout {model.layout!r}, expected one of `models.encoder_decoder`: "
-            "T5X checkpoints of another kind are not read."
+            f"Got a model of layout {model.layout!r}, expected `models.encoder_decoder`: other T5X "
+            "checkpoints are not supported."
         )
     fixed = {name: getattr(config, name) for name in (*VARIED, *TRAINING_FIELDS)}
     for name in ("vocab_size", "heads", "num_ahead", "ahead"):
@@ -187,20 +188,20 @@ def check_config(model: Model) -> Config:
         if getattr(config, field.name) != getattr(t5, field.name)
     ]
     if differ:
-        raise ValueError(f"Got a model that T5X does not have: {'; '.join(differ)}. Set these.")
+        raise ValueError(f"T5X does not have this model: got {'; '.join(differ)}. Change these.")
     return config
 
 
 def vocabulary_rows(source: TensorFiles) -> int:
-    """Returns the rows of the checkpoint's token embedding.
+    """Returns the number of rows of the checkpoint's token embedding.
 
-    Raises ValueError where it has none.
+    Raises ValueError if the checkpoint has no token embedding.
     """
     name = "token_embedder.embedding"
     if name not in source.shapes:
         raise ValueError(
-            f"{source.path} holds no {name}, expected the parameters of T5X's "
-            "`network.Transformer`: a checkpoint of another kind is not read."
+            f"{source.path} does not hold {name}, expected the parameters of T5X's "
+            "`network.Transformer`: other checkpoints are not supported."
         )
     return source.shapes[name][0]
 
@@ -210,34 +211,34 @@ def _target(path: Path) -> Mapping[str, Any]:
     file = path / CHECKPOINT
     if not file.is_file():
         raise ValueError(
-            f"{path} holds no file {CHECKPOINT!r}, expected a directory that T5X wrote, on a local "
-            f"disk{_nearby(path)}."
+            f"{path} does not hold a file {CHECKPOINT!r}, expected a directory that T5X wrote, on "
+            f"a local disk{_nearby(path)}."
         )
     data = file.read_bytes()
     if data.startswith(b"model_checkpoint_path"):
         raise ValueError(
-            f"{file} was written by TensorFlow, expected T5X: take the checkpoint of the same "
-            "model under gs://t5-data/pretrained_models/t5x."
+            f"{file} was written by TensorFlow, expected T5X: use the checkpoint of the same model "
+            "in gs://t5-data/pretrained_models/t5x."
         )
     try:
         contents = serialization.msgpack_restore(data)
     except Exception as error:  # msgpack and flax raise many kinds of errors
         raise ValueError(
-            f"{file} is damaged, or not msgpack ({error or type(error).__name__}): download it "
+            f"{file} is damaged or not msgpack ({error or type(error).__name__}): download it "
             "again."
         ) from error
     tree = contents.get("optimizer", contents) if isinstance(contents, Mapping) else None
     target = tree.get("target") if isinstance(tree, Mapping) else None
     if not isinstance(target, Mapping) or not target:
         raise ValueError(
-            f"{file} has no parameters under 'optimizer', 'target', nor under 'target' alone: take "
-            "a checkpoint of a T5X run that was saved with its parameters."
+            f"{file} has no parameters in ['optimizer']['target'] or ['target']: use a checkpoint "
+            "of a T5X run that was saved with its parameters."
         )
     return target
 
 
 def _nearby(path: Path) -> str:
-    """Describes what to open instead, if there are checkpoints in the directory."""
+    """Returns a hint for a message: the checkpoints in the directory, if any."""
     if not path.is_dir():
         return ": the directory does not exist"
     steps = sorted(file.parent.name for file in path.glob(f"*/{CHECKPOINT}"))
@@ -245,9 +246,12 @@ def _nearby(path: Path) -> str:
 
 
 def _folder_and_shape(path: Path, name: str, spec: Mapping) -> tuple[Path, tuple[int, ...]]:
-    """Returns the folder and shape of a TensorStore spec's tensor, for local disks and buckets."""
+    """Returns the folder and the shape of the tensor of a TensorStore spec.
+
+    T5X may have written the spec on a local disk or in a bucket.
+    """
     try:
-        # The second form is TensorStore's before 0.1.14, and T5X's for buckets.
+        # TensorStore before 0.1.14, and T5X for buckets, store the path outside `kvstore`.
         stored = (spec["kvstore"].get("path") or spec["path"]).strip("/")
         shape = tuple(int(n) for n in spec["metadata"]["shape"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -262,14 +266,14 @@ def _folder_and_shape(path: Path, name: str, spec: Mapping) -> tuple[Path, tuple
     folder = path / stored
     if not (folder / ".zarray").is_file():
         raise ValueError(
-            f"{folder} is missing, or its file .zarray: {path / CHECKPOINT} says that it holds "
-            f"{name}. Download it again."
+            f"{folder / '.zarray'} is missing, expected the array {name} that {path / CHECKPOINT} "
+            "lists: download it again."
         )
     return folder, shape
 
 
 def _read_zarr(folder: Path, shape: tuple[int, ...]) -> np.ndarray:
-    # By default missing chunks would be read as zeros.
+    # By default, missing chunks would be read as zeros.
     spec = {
         "driver": "zarr",
         "kvstore": {"driver": "file", "path": str(folder)},
@@ -281,7 +285,7 @@ def _read_zarr(folder: Path, shape: tuple[int, ...]) -> np.ndarray:
             return stored.read().result()
     except (ValueError, OSError) as error:
         raise ValueError(
-            f"{folder} is damaged, or incomplete: {error} Download it again."
+            f"{folder} is damaged or incomplete: {error} Download it again."
         ) from error
     raise ValueError(
         f"Got {folder} of shape {stored.shape}, expected {shape} as in the file {CHECKPOINT}: they "
@@ -295,29 +299,30 @@ def _check_names(source: TensorFiles, expected: set[str], unscaled: set[str]):
             raise ValueError(
                 f"Got tensors {scanned}… in {source.path}, expected "
                 f"{scanned.partition('.')[0]}.layers_0.… and so on: T5X scanned its layers "
-                "(scan_layers = True), and such checkpoints are not read. Save it again from T5X "
-                "with layers apart, or take the model from Hugging Face (models.hugging_face)."
+                "(scan_layers = True), and such checkpoints are not supported. Save it again from "
+                "T5X with scan_layers = False, or import the model from Hugging Face "
+                "(models.hugging_face)."
             )
     for name in sorted(unscaled):
         if name not in expected or not name.endswith(".scale") or name in source.names:
             raise ValueError(
-                f"Got unscaled with {name!r}, expected scales of norms of this model that "
-                f"{source.path} lacks: leave it out."
+                f"Got {name!r} in unscaled, expected norm scales of this model that {source.path} "
+                "lacks: leave it out."
             )
     missing = expected - unscaled - source.names
     left = source.names - expected
     if missing or left:
-        words = (
-            f"The tensors of {source.path} are not those of the model: "
-            f"{unmatched(missing, left)}. Use the model of the gin file that the checkpoint was "
-            "trained with: its numbers of layers, mlp_activations and logits_via_embedding."
+        message = (
+            f"The tensors in {source.path} do not match the model: {unmatched(missing, left)}. Use "
+            "the settings that the checkpoint was trained with: the numbers of layers, "
+            "mlp_activations and logits_via_embedding."
         )
         if missing and not left and all(name.endswith(".scale") for name in missing):
-            words += (
+            message += (
                 " If its norms have no scale, set "
                 f"--unscaled={','.join(sorted(missing | unscaled))} (`unscaled` of read_params)."
             )
-        raise ValueError(words)
+        raise ValueError(message)
 
 
 def _check_shapes(source: TensorFiles, shapes: Mapping[str, tuple[int, ...]]):
@@ -327,12 +332,12 @@ def _check_shapes(source: TensorFiles, shapes: Mapping[str, tuple[int, ...]]):
         if source.shapes.get(name, shape) != shape
     ]
     if wrong:
-        # The shortest names are the most telling: the embedding before the layers.
+        # Names with the fewest parts come first, such as the embedding before the layers.
         first = sorted(wrong, key=lambda text: (text.count("."), text))[0]
         more = f", and {len(wrong) - 1} more that do not fit" if len(wrong) > 1 else ""
         raise ValueError(
-            f"Got {first}{more}: {source.path} holds a model of other sizes. Set vocab_size, "
-            "emb_dim, num_heads, head_dim and mlp_dim to those it was trained with."
+            f"Got {first}{more}: the model in {source.path} has different sizes. Set vocab_size, "
+            "emb_dim, num_heads, head_dim and mlp_dim to the values that it was trained with."
         )
 
 

@@ -1,8 +1,8 @@
 """Multi-token prediction: hidden states, or projections, for the tokens beyond the next one.
 
-`Config.ahead` names one of three networks for hidden states, "parallel", "sequential" and "linear",
-which share the vocabulary projection of the model, or "projections", heads with a projection each.
-Letters as in `models.transformer`; N predictions.
+`Config.ahead` names the network. "parallel", "sequential" and "linear" compute hidden states for
+the model's vocabulary projection. "projections" are heads that each have a separate projection. The
+letters are those of `models.transformer`, and N predictions.
 """
 
 import jax.numpy as jnp
@@ -17,14 +17,14 @@ from .sharding import partitioned
 
 
 class TokensAhead(nn.Module):
-    """Hidden states [N, B, T, E] by one module for each prediction.
+    """Hidden states [N, B, T, E], with one module for each prediction.
 
-    Each module maps a carry, the states of the layer before it and a layer's context to the carry
-    of the next module and its own states.
+    Each module maps a carry, the states of the last layer of the trunk and a layer's context to the
+    carry of the next module and the states of its prediction.
     """
 
     config: Config
-    layer: type  # of the stack: `transformer.Block`, perhaps rematerialized
+    layer: type  # layer of the stack: `transformer.Block`, which may be rematerialized
 
     @nn.compact
     def __call__(self, carry, x_BxTxE, context):
@@ -44,8 +44,8 @@ class TokensAhead(nn.Module):
 class LastLayer(nn.Module):
     """A last layer for one of the next tokens, on a shared trunk (Gloeckle et al. 2024).
 
-    Layer k predicts at slot t the token of slot t + k + 1; the norm and the vocabulary projection
-    after it are shared (arXiv:2404.19737, section 2).
+    At slot t, layer k predicts the token of slot t + k + 1. All layers share the norm and the
+    vocabulary projection after them (arXiv:2404.19737, section 2).
     """
 
     config: Config
@@ -62,8 +62,8 @@ class LastLayer(nn.Module):
 class LinearHead(nn.Module):
     """A norm and a linear layer for one token beyond the next, on the states of the last layer.
 
-    Head k predicts at slot t the token of slot t + k + 1. As in Medusa (arXiv:2401.10774) no head
-    depends on another; the vocabulary projection after them is shared.
+    At slot t, head k predicts the token of slot t + k + 1. As in Medusa (arXiv:2401.10774), heads
+    do not depend on each other. They share the vocabulary projection.
     """
 
     config: Config
@@ -78,11 +78,11 @@ class LinearHead(nn.Module):
 
 
 class NextModule(nn.Module):
-    """A module for one token beyond the next, on the states of the one before (DeepSeek-V3).
+    """A module for one token beyond the next, on the previous module's states (DeepSeek-V3).
 
-    At slot t it joins the state of the module before it with the embedding of the token which that
-    module predicts there, and applies one layer. The embeddings come shifted accordingly. Embedding
-    and vocabulary projection are the trunk's (arXiv:2412.19437, section 2.2).
+    At slot t it joins the previous module's state with the embedding of the token that the previous
+    module predicts there, and applies one layer. The carry has these embeddings, shifted. The
+    module shares the trunk's embedding and vocabulary projection (arXiv:2412.19437, section 2.2).
     """
 
     config: Config
@@ -103,10 +103,10 @@ class NextModule(nn.Module):
 
 
 class ProjectionAhead(nn.Module):
-    """A norm and a vocabulary projection of its own, for one of the tokens beyond the next.
+    """A norm and a separate vocabulary projection, for one of the tokens beyond the next.
 
-    It takes the states of the last layer, before the final norm. Nothing but these states is shared
-    with the other heads.
+    Its input is the states of the last layer, before the final norm. The heads share only these
+    states.
     """
 
     config: Config
@@ -118,29 +118,29 @@ class ProjectionAhead(nn.Module):
 
 
 def shifted_left(embedded_BxTxE):
-    """Returns at each slot the embedding of the next slot's token."""
-    # Slots that wrap around, or reach into another document, are never labeled.
+    """Returns the embedding of the next slot's token at each slot."""
+    # Slots that wrap around or reach into another document are never labeled.
     return jnp.roll(embedded_BxTxE, -1, axis=1)
 
 
 def _in_sequence(module, length, name, config, layer):
-    """Returns (carry, *args) -> (carry, outputs [length, …]): `length` modules in sequence."""
+    """Returns a function that runs `length` modules: (carry, *args) -> (carry, [length, …])."""
     if config.scan_layers:
         return scanned(module, length, nn.broadcast, config.unroll_scan)(config, layer, name=name)
     modules = [module(config, layer, name=f"{name}_{k}") for k in range(length)]
 
-    def one_after_another(carry, *args):
+    def run(carry, *args):
         outputs = []
-        for each in modules:
-            carry, output = each(carry, *args)
+        for run_module in modules:
+            carry, output = run_module(carry, *args)
             outputs.append(output)
         return carry, jnp.stack(outputs)
 
-    return one_after_another
+    return run
 
 
 def scanned(module, length, in_axes, unroll):
-    """Returns the module repeated `length` times, with parameters of its own each."""
+    """Returns the module repeated `length` times, with separate parameters for each repetition."""
     return nn.scan(
         module,
         length=length,

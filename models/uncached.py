@@ -1,8 +1,8 @@
 """Decoding for a model without a KV cache: each new token reads its whole row again.
 
-    model = without_cache(model)    # has `prefill` and `extend`, as a model with a KV cache has
+    model = without_cache(model)    # has `prefill` and `extend`, like a model with a KV cache
 
-The work grows with the square of the row, and then as attention does; the tokens are the same.
+The tokens are the same. Decoding a row of n tokens takes n forward passes over the whole row.
 """
 
 import functools
@@ -14,9 +14,9 @@ from .builders import Model, Outputs
 
 @functools.lru_cache(maxsize=64)
 def without_cache(model: Model) -> Model:
-    """Returns the model with a `prefill` and an `extend` that keep the row in place of a KV cache.
+    """Returns the model with a `prefill` and an `extend` that keep the row instead of a KV cache.
 
-    It is the same model each time, so that what was compiled for it is used again.
+    Equal models return the same object, so that compiled programs are reused.
     """
 
     def prefill(params, batch, capacity):
@@ -41,14 +41,14 @@ def without_cache(model: Model) -> Model:
 
 
 def _with_capacity(name: str, x, capacity: int):
-    """Returns an array of the decoder with `capacity` slots; new ones are padding."""
+    """Returns an array of the decoder with `capacity` slots. The added slots are padding."""
     if not name.startswith(("decoder_", "cross_")):
         return x
     slot = jnp.arange(capacity)
     values = jnp.zeros((), x.dtype)
-    if name == "decoder_key_intervals":  # itself alone
+    if name == "decoder_key_intervals":  # padding attends to itself
         values = jnp.stack([slot, slot + 1]).astype(x.dtype)
-    if name == "cross_key_intervals":  # the first key: never empty
+    if name == "cross_key_intervals":  # padding attends to the first key: intervals are not empty
         values = jnp.array([[0], [1]], x.dtype)
     padded = jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, capacity - x.shape[-1])])
     return jnp.where(slot < x.shape[-1], padded, values)

@@ -1,9 +1,9 @@
-"""Models with unrolled layers, the form that decodes fastest: separate arrays for every layer.
-
-Training scans one layer over stacked parameters. In a loop that generates one token at a time a
-layer's slice would be copied before each product, as much work as the product itself.
+"""Models with unrolled layers, which decode fastest: every layer has separate arrays.
 
     model, params = unrolled(model, params)
+
+Training scans one layer over stacked parameters. A loop that generates one token at a time would
+copy a layer's slice of the parameters before each product, which takes as long as the product.
 """
 
 import dataclasses
@@ -20,13 +20,15 @@ STACKED = ("layers", "modules")
 
 
 def unrolled(model: Model, params: dict, *, donate: bool = False) -> tuple[Model, dict]:
-    """Returns (model, params) without scans over layers; the outputs are the same.
+    """Returns (model, params) without scans over layers. The outputs are the same.
 
-    A model without scans, or without a `Config`, is returned as it is.
+    A model without scans, or without a `Config`, is returned unchanged.
 
     Args:
-      donate: deletes each stacked array once it is split, so that the model is never in memory
-        twice; `params` cannot be used after that.
+      model: the model.
+      params: its parameters.
+      donate: whether to delete each stacked array after splitting it, so that the model is never in
+        memory twice. `params` cannot be used afterwards.
     """
     config = model.config
     if config is None or not config.scan_layers:
@@ -45,49 +47,54 @@ def unrolled(model: Model, params: dict, *, donate: bool = False) -> tuple[Model
 
 
 def without_scans(config: Config) -> Config:
-    """Returns the settings of the same network in which each layer has arrays of its own."""
+    """Returns the settings of the same network with separate arrays for each layer."""
     return dataclasses.replace(config, scan_layers=False, unroll_scan=False, remat_policy="none")
 
 
 def _split(path: str, array: jax.Array, first: int, repeated: int):
-    """Yields (path, array) of each layer stacked in an array, one of every `repeated` layers."""
+    """Yields (path, array) for each layer that is stacked in an array.
+
+    If `repeated` is more than 1, the array has one of every `repeated` layers.
+    """
     parts = path.split("/")
-    where = next((i for i, part in enumerate(parts) if part in STACKED), None)
-    if where is None:
+    index = next((i for i, part in enumerate(parts) if part in STACKED), None)
+    if index is None:
         yield path, array
         return
     start = 0 if "ahead" in parts else first
-    rest = parts[where + 1 :]
+    rest = parts[index + 1 :]
     if repeated > 1:
         start = int(rest[0].removeprefix(REPEATED))
         rest = rest[1:]
     for number in range(array.shape[0]):
-        name = f"{parts[where]}_{start + number * repeated}"
-        yield "/".join([*parts[:where], name, *rest]), array[number]
+        name = f"{parts[index]}_{start + number * repeated}"
+        yield "/".join([*parts[:index], name, *rest]), array[number]
 
 
 def next_token_only(model: Model, params: dict) -> tuple[Model, dict]:
-    """Returns (model, params) that predict the next token only, without those of tokens ahead.
+    """Returns (model, params) that predict only the next token, without heads for tokens ahead.
 
-    The first of parallel last layers becomes the last layer of a plain stack; sequential modules,
-    linear heads and projections ahead are left out. Takes parameters as `unrolled` returns them.
+    The first of the parallel last layers becomes the last layer of a plain stack. Sequential
+    modules, linear heads and projections ahead are left out. The model and its parameters must be
+    unrolled.
     """
     config = model.config
     if config is None or not config.num_ahead:
         return model, params
     last = config.num_decoder_layers - 1
     if config.ahead == "parallel" and config.global_every and last % config.global_every:
-        return model, params  # parallel layers are global, and a plain one would be local there
+        # Parallel layers are global, but the last layer of a plain stack would be local.
+        return model, params
     plain = dataclasses.replace(config, num_ahead=0)
     renamed = {"decoder/ahead/final_norm": "decoder/final_norm"} | {
         "decoder/ahead/layers_0/layer": f"decoder/layers_{last}"
     }
-    own = tuple(f"projections_{name}/" for name in config.ahead_projections)
+    projections_ahead = tuple(f"projections_{name}/" for name in config.ahead_projections)
     result = {}
     for path, array in named(params).items():
         for old, new in renamed.items():
             path = path.replace(old, new)
-        if "/ahead/" not in path and not path.startswith(own):
+        if "/ahead/" not in path and not path.startswith(projections_ahead):
             result[path] = array
     return model_of(plain), nested(result.items())
 
@@ -98,20 +105,22 @@ def sequential_module(config: Config):
         call(params, cache, states, embedded, batch, capacity) -> states, hidden, cache
 
     Args of `call`:
-      params: of one module.
-      cache: its KV cache; None at the first call, which creates one of `capacity` slots.
-      states, embedded: [B, T, E], the states of the module before it, and the embedding of the
-        token which that module predicts at each slot.
-      batch: as in `Model.extend`, or, with cache None, as in `Model.prefill`.
-    It returns the states for the next module, the hidden states for a head, and the cache.
+      params: parameters of one module.
+      cache: KV cache of the module. None at the first call, which creates a cache.
+      states, embedded: [B, T, E], the previous module's states, and the embedding of the token that
+        the previous module predicts at each slot.
+      batch: as in `Model.extend`, or as in `Model.prefill` if cache is None.
+      capacity: number of slots of a new cache.
+
+    `call` returns the states for the next module, the hidden states for a head, and the cache.
 
     Raises:
-      ValueError: the model has relative positions.
+      ValueError: The model has relative positions.
     """
     if config.positions == "relative":
         raise ValueError(
-            "Got positions='relative', expected another kind: sequential modules have no relative "
-            "bias of their own. Decode without own drafts."
+            "Got positions='relative', expected other positions: sequential modules have no "
+            "relative bias. Decode without own_drafts."
         )
     module = NextModule(config, Block)
     stack = Stack(config, config.num_decoder_layers, cross=False, bidirectional=False)

@@ -142,7 +142,29 @@ def damaged_folder(checkpoints: str) -> str:
     return posixpath.join(folder, f"damaged_{name}")
 
 
-def held(run_dir: str) -> contextlib.AbstractContextManager[None]:
+def step_folder(checkpoints: epath.Path, step: int) -> epath.Path:
+    """Returns the folder of a step's checkpoint. Orbax names it by the number alone.
+
+    >>> step_folder(epath.Path("runs/mine/checkpoints"), 400).as_posix()
+    'runs/mine/checkpoints/400'
+    """
+    return checkpoints / str(step)
+
+
+def steps_with_folders(checkpoints: epath.Path) -> list[int]:
+    """Returns the steps that have a checkpoint folder, in order: the inverse of `step_folder`.
+
+    Orbax gives a folder on disk this name when its checkpoint is complete. The list is empty if
+    there is no folder `checkpoints`.
+    """
+    try:
+        names = [path.name for path in checkpoints.iterdir()]
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return []
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def training_lock(run_dir: str) -> contextlib.AbstractContextManager[None]:
     """Returns a context in which no other training process writes to a run directory.
 
     Entering it raises ValueError if another process trains the run.

@@ -140,8 +140,7 @@ def _address(folder: str) -> str:
 
 def has_checkpoints(folder: str) -> bool:
     """Returns whether a folder holds a checkpoint of any step."""
-    path = epath.Path(folder)
-    return path.exists() and any(child.name.isdecimal() for child in path.iterdir())
+    return bool(run_directory.steps_with_folders(epath.Path(folder)))
 
 
 def _read(folder: str) -> RunId | None:

@@ -269,7 +269,7 @@ def test_labels_are_no_numbers_and_no_tags(tmp_path, capsys, objective, heads, s
     file = tmp_path / "a.tsv"
     file.write_text("text\tlabel\na\t0.5\n")
     asked = f"--run={directory}", f"--labeled={file}"
-    assert f"The model predicts {said}, and labeled text has the name" in fails(capsys, *asked)
+    assert f"The model predicts {said}, but labeled text has the name" in fails(capsys, *asked)
 
 
 @pytest.mark.slow
@@ -295,10 +295,10 @@ def test_mistakes_are_said_in_a_line(answering, capsys, tmp_path):
         ([f"--run={answering}", "--task=color"], "'color'.*colors"),
         ([f"--run={answering}", "--task=colors_mute"], "has no metrics"),
         ([f"--run={answering}", "--task=colors", "--step=4"], "no checkpoint of step 4, but of"),
-        ([f"--run={answering}", "--task=colors", "--mode=embed"], "no answer that a metric"),
+        ([f"--run={answering}", "--task=colors", "--mode=embed"], "Got mode 'embed'"),
         ([f"--run={answering}", "--task=colors", "--module=none.py"], "There is no file"),
         ([f"--run={answering}", "--heldout"], "holds a model without a corpus"),
-        ([f"--run={masked}", "--task=colors"], "no answer that a metric could read"),
+        ([f"--run={masked}", "--task=colors"], "Got mode 'mask'"),
         ([f"--run={tmp_path}", "--task=colors"], "is not a run directory"),
         ([f"--run={tmp_path}", "--heldout"], "is not a run directory"),
     ):

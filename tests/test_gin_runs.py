@@ -14,7 +14,7 @@ from pretrax.training.planning import (
     abstract_batch,
     abstract_rows,
     abstract_state_of,
-    compiled_step,
+    jitted_step,
 )
 from pretrax.training.run_configuration import as_run, read_run
 from tests.planned_runs import planned
@@ -31,7 +31,7 @@ def traced(one):
     state = abstract_state_of(one).shapes
     rows = abstract_rows(one, batch_sharding(one.mesh))
     with placed_on(one.mesh):
-        return state, compiled_step(one, state).trace(state, rows)
+        return state, jitted_step(one, state).trace(state, rows)
 
 
 def lowered(one):

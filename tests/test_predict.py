@@ -97,10 +97,12 @@ def slow(*case):
     [
         ("causal", BOTH, "continue — continues a text, prompted as in "
                          "training.", r"Ada.*\nso it"),
-        slow("elsewhere", ["Ada"], "continue — continues a text, since it is of layout", "Ada"),
+        slow("elsewhere", ["Ada"],
+             "continue — continues a text, the default for the layout", "Ada"),
         slow("blanks", ["a <extra_id_0> b <extra_id_1>"], "infill — fills blanks", "a .* b .*"),
-        slow("pairs", ["a", "--mode=embed"], "embed — gives each text an embedding", "1 embedding"),
-        ("pairs", ["a", "b"], "pair — judges whether a second text follows the first, prompted as",
+        slow("pairs", ["a", "--mode=embed"], "embed — computes an embedding", "1 embedding"),
+        ("pairs", ["a", "b"],
+         "pair — predicts whether a second text follows the first, prompted as",
          r"(follows|does not follow) 0\.\d+, (follows|does not follow) 0\.\d+: 'a' \| 'b'"),
         slow("masked", ["a", "--score"], "score",
              r"nats over 1 tokens, each given all others: 'a'"),
@@ -109,9 +111,9 @@ def slow(*case):
         slow("prefix", ["Ada"], "complete — continues a text that it reads both ways", ".+"),
         ("spans", ["a <extra_id_0> b"], "infill — fills blanks", "a .* b"),
         slow("ul2", ["a <extra_id_0> b", "--denoiser=X"], "infill", "a .* b"),
-        slow("bart", ["a <mask> b"], "restore — writes a damaged text as it was", ".*"),
+        slow("bart", ["a <mask> b"], "restore — restores a corrupted text", ".*"),
         ("respond", ["a"], "respond — answers a text with a text", ".*"),
-        ("middle", ["--prefix=a(", "--suffix=)z"], "middle — writes what stands", r"a\(.*\)z"),
+        ("middle", ["--prefix=a(", "--suffix=)z"], "middle — writes the text between", r"a\(.*\)z"),
         ("masked", ["a [MASK] c[MASK]", "--top=2"], "mask — predicts what each [MASK] may be",
          r"a \[MASK\] c\[MASK\]\s+mask 1 +p +mask 2 +p *\n(.*0\.\d+ +'.*0\.\d+ *\n){2}$"),
         slow("gpt_bert", ["[MASK]"], "mask", r"mask 1 +p(.*\n){6,}"),
@@ -119,30 +121,30 @@ def slow(*case):
          "next — predicts the likeliest tokens after a text.",
          r"^Ada\s+next token +p *\n( *'.*' +0\.\d{3} *\n){3}$"),
         slow("diffusion", ["a[MASK]b", "--masks=3", "--steps=2", "--order=random"],
-         "unmask — writes all [MASK]s, by --order", "a.*b.*"),
+         "unmask — fills all [MASK]s, in the order --order", "a.*b.*"),
         slow("random", ["a[MASK]b", "--masks=3", "--steps=2", "--temperature=1"],
-         "denoise — writes all [MASK]s, again and again from random text", "a.*b.*"),
+         "denoise — fills all [MASK]s by repeatedly rewriting random text", "a.*b.*"),
         slow("insertions", ["a b", "--temperature=1"],
-             "insert — inserts tokens, wherever they are missing", ".*a.* .*b.*"),
+             "insert — inserts missing tokens", ".*a.* .*b.*"),
         slow("blocks", ["a", "--steps=2", "--order=random"],
-         "blocks — continues a text, a block of tokens at a time, by --order", ".*"),
-        ("towers", ["a", "b", "--against", "c", "d"], "embed — gives each text an embedding",
+         "blocks — continues a text one block of tokens at a time", ".*"),
+        ("towers", ["a", "b", "--against", "c", "d"], "embed — computes an embedding",
          r"2 embeddings of 16 numbers(.*\n)+Cosines\s+c +d *\n *a +-?[01]\.\d+ +-?[01]\.\d+ *\n"
          r" *b "),
-        ("classes", ["a"], "classify — predicts the class of each text",
+        ("classes", ["a"], "classify — predicts a class or a number for each text",
          r"(red|green|blue) 0\.\d+, (red|green|blue) 0\.\d+, \w+ 0\.\d+: 'a'"),
         ("number", ["a"], "classify", r"-?\d+\.\d{3}: 'a'"),
         ("tags", ["ab cd"], "tag — predicts the class of each word",
          r"ab/(red|green|blue) cd/(red|green|blue)"),
-        ("spans", ["abc", "--mode=states"], "states — gives each token its hidden states",
+        ("spans", ["abc", "--mode=states"], "states — computes the hidden states of each token",
          r"Layer -1, of 16 numbers(.*\n)+ *'a' +\d.*'[bc<].* -?[01]\.\d\d, .*\n *'b' "),
-        ("causal", ["Ada", "--score"], "score — tells how likely a text is",
+        ("causal", ["Ada", "--score"], "score — prints the log-probability of a text",
          r"-\d+\.\d+ nats over 3 tokens, \d+\.\d+ bits per byte: 'Ada'\n token +p +nats *\n"
          r" 'A' +0\.\d+ +-\d+\.\d{3} *\n 'd' +0\.\d+ +-\d+\.\d{3} *\n 'a' "),
         ("respond", ["Ada", "--score", "--target=tea"], "score",
          r"nats over 4 tokens, .*: 'tea'\n token(.*\n){4} '</s>' +0\.\d+ +-\d+\.\d{3} *\n"),
         ("prefix", ["Ada", "--mode=respond"],
-         "respond — answers a text with a text, which it was not trained for, but for: "
+         "respond — answers a text with a text; the model was not trained for this mode, but for: "
          "complete.", ".*"),
     ],
 )  # fmt: skip
@@ -235,7 +237,7 @@ def test_answers_of_a_file(run_of, said, tmp_path, name):
     assert all(line.keys() == FIELDS[name] | {"text", "id"} for line in found)
     before = out.read_bytes()
     told = said(*arguments)
-    assert any("holds 3 answers already: continuing after them" in line for line in told)
+    assert any("already holds 3 answers: continuing after them" in line for line in told)
     assert out.read_bytes() == before
 
 
@@ -366,9 +368,9 @@ def test_killed_and_started_again(run_of, said, tmp_path):
         ("ul2", ["a", "--denoiser=Q"], "mode token 'Q'"),
         ("middle", ["a"], "Got a text, expected --prefix and --suffix"),
         ("middle", ["--prefix="], "neither a prefix nor a suffix"),
-        ("causal", ["--prefix=a"], "which mode 'middle' takes, and not 'continue'"),
-        ("causal", [], "Expected one of: texts, --file"),
-        ("causal", ["a", "--file=x", "--out=y"], "got several of them"),
+        ("causal", ["--prefix=a"], "in mode 'continue', expected a text: only mode 'middle'"),
+        ("causal", [], "Got none of these, expected one: texts, --file"),
+        ("causal", ["a", "--file=x", "--out=y"], "Got several of these"),
         ("causal", ["a", "--samples=2"], "temperature=0"),
         (
             "causal",
@@ -379,7 +381,7 @@ def test_killed_and_started_again(run_of, said, tmp_path):
         ("causal", ["a", "--own_drafts"], "ahead"),
         ("causal", ["--file=none.jsonl", "--out=out.jsonl"], "There is no file none.jsonl"),
         ("masked", ["a", "--score", "--target=b"], "predicts masks scores texts without a context"),
-        ("spans", ["a", "--score"], "no text before it"),
+        ("spans", ["a", "--score"], "without a text before it"),
         ("masked", ["a", "--beams=1"], "Got --beams in mode 'mask', which does not use it"),
         ("causal", ["a", "--steps=-4"], "Got --steps in mode 'continue', which does not use it"),
         (
@@ -395,17 +397,17 @@ def test_killed_and_started_again(run_of, said, tmp_path):
         (
             "prefix",
             ["a <extra_id_0>"],
-            "Got a text with blanks, 'a <extra_id_0>', in mode 'complete', which continues a text. "
-            "Should they be filled? Then this model has not learned to; one that span_corruption "
-            "or ul2",
+            "Got a text with blanks, 'a <extra_id_0>', in mode 'complete', which continues texts. "
+            "To continue the text, leave out the blanks. To fill the blanks, use a model that "
+            "span_corruption or ul2",
         ),
-        ("ul2", ["<extra_id_0>", "--mode=complete"], "in mode 'infill': give --mode=infill. To"),
+        ("ul2", ["<extra_id_0>", "--mode=complete"], "To fill the blanks, use --mode=infill."),
         (
             "gpt_bert",
             ["<extra_id_0>", "--mode=continue"],
-            "in mode 'mask': give --mode=mask, and [MASK]",
+            "use --mode=mask with a [MASK] for each",
         ),
-        ("middle", ["<extra_id_0>", "--mode=continue"], "as --prefix and --suffix. To continue"),
+        ("middle", ["<extra_id_0>", "--mode=continue"], "as --prefix and --suffix (mode 'middle')"),
         (
             "middle",
             ["--prefix=a", "--suffix=<extra_id_0>"],
@@ -433,8 +435,8 @@ def test_mistakes_are_said_in_a_line(run_of, capsys, tmp_path, monkeypatch, name
         (["a", "--fsdp=-1"], "--fsdp: expected a whole number, 1 or more, got '-1'"),
         (["a", "--stop="], "is in every text"),
         (["a", "--mode=score"], "give --score"),
-        (["a", "--target=b"], "give --score as well"),
-        (["--file=a", "--out=b", "--score", "--target=b"], "a line of --file has its own"),
+        (["a", "--target=b"], "--target needs --score"),
+        (["--file=a", "--out=b", "--score", "--target=b"], "--target does not apply to --file"),
         (["--file=a.jsonl", "--out=b.jsonl", "--against", "c"], "are in --out"),
         (["--file=a.jsonl", "--out=./a.jsonl"], "--out is the same file as --file"),
     ],

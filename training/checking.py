@@ -15,7 +15,7 @@ from ..objectives import RowGroup
 from ..objectives.laws import check_objective, check_shapes, is_own, text_row
 from ..objectives.losses import predicting_stack
 from .router_terms import router_terms
-from .step import Recipe, arranged
+from .step import Recipe, corrupt_and_arrange
 
 PROBES = 8  # number of slots of a stack whose inputs are changed
 MOST_PARAMETERS = 2 * 10**8  # size of the largest model that is run for the checks
@@ -50,7 +50,7 @@ def example_batch(recipe: Recipe, group: RowGroup) -> dict:
     ]
     rows = stacked([row._replace(member=group.members[0]) for row in texts], group.row_length)
     keys = jax.random.split(jax.random.key(0), 2)
-    return jax.jit(lambda keys, rows: arranged(recipe, group, keys, rows))(keys, rows)
+    return jax.jit(lambda keys, rows: corrupt_and_arrange(recipe, group, keys, rows))(keys, rows)
 
 
 def check_terms(recipe: Recipe, batch: dict) -> None:

@@ -30,7 +30,14 @@ from .devices.collectives import Traffic, traffic
 from .devices.cycles import StepTime, estimate
 from .devices.mesh import batch_sharding, placed_on
 from .devices.topologies import GPUS, Topology, devices_of
-from .planning import abstract_rows, abstract_state_of, check_run, compiled, compiled_step, plan
+from .planning import (
+    abstract_rows,
+    abstract_state_of,
+    check_run,
+    compile_lowered,
+    jitted_step,
+    plan,
+)
 from .run import T5_VOCABULARY, Run
 from .state import parameter_count
 from .throughput import causal_flops, step_flops
@@ -110,7 +117,7 @@ def check(run: Run, topology: Topology) -> Check:
     )
     started = time.monotonic()
     with placed_on(mesh.abstract_mesh):
-        step = compiled_step(planned, state)
+        step = jitted_step(planned, state)
         lowered = step.lower(state, abstract_rows(planned, batch_sharding(mesh)))
     kept = state.opt_state, state.adaptation, state.ema
     memory = Memory(_bytes_on_a_chip(state.params), _bytes_on_a_chip(kept), 0, 0)
@@ -118,7 +125,7 @@ def check(run: Run, topology: Topology) -> Check:
     refusal = ""
     estimated = None
     try:
-        program = compiled(planned, lowered)
+        program = compile_lowered(planned, lowered)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise

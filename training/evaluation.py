@@ -27,7 +27,7 @@ from ..data.packing import Packing, empty_row, rows_of_documents, stacked
 from ..objectives import Labels, Objective, Row, members_of
 from .baselines import Tally, constant_outputs, tally, trivial_hits, trivial_loss
 from .devices.mesh import batch_sharding, batch_shards, placed_on, replicated
-from .step import Recipe, arranged
+from .step import Recipe, corrupt_and_arrange
 
 EVALUATION_SEED = 20_200_101  # seed of the noise of held-out rows, the same in every run
 
@@ -145,7 +145,8 @@ class Evaluator:
         self._members: dict[int, _HeldOutMember] = {}
         for group in recipe.groups:
             arrange = jax.jit(
-                functools.partial(arranged, recipe, group), out_shardings=batch_sharding(mesh)
+                functools.partial(corrupt_and_arrange, recipe, group),
+                out_shardings=batch_sharding(mesh),
             )
 
             def batches_of(member, pieces, tokens, group=group, arrange=arrange):

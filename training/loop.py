@@ -10,24 +10,24 @@ from collections.abc import Callable, Iterator
 import jax
 
 from ..settings import run_directory
+from .built_in_hooks import BuiltInHooks, Reports
 from .devices.mesh import batch_sharding, placed_on
-from .duties import Duties, Reports
 from .heldout import Evaluation
 from .hooks import AfterStep, own_hooks
-from .planning import Plan, abstract_rows, compiled, compiled_step
+from .planning import Plan, abstract_rows, compile_lowered, jitted_step
 from .prefetch import Prefetcher
 from .processes import must_stop_together
 from .reporting.console import StepProgress, print_warning
 from .reporting.monitor import Monitor
 from .reporting.profiling import Profiler, Steps
-from .saved.resuming import Training, resume
+from .saved.resuming import ResumableParts, resume
 from .spikes import LossSpike, Rollback
 from .state import State
 
 
 def take_steps(
     plan: Plan,
-    training: Training,
+    training: ResumableParts,
     state: State,
     evaluate: Callable[[int, dict], Evaluation],
     reports: Reports,
@@ -66,12 +66,12 @@ def take_steps(
     ):
         ahead = reading.enter_context(prefetch(training, step))
         monitor = Monitor(plan, writer, progress, training.spikes, training.unreported, wall_time)
-        duties = Duties(training, ahead, monitor, evaluate, reports)
-        hooks = [*duties.hooks(), *user_hooks]
+        built_in = BuiltInHooks(training, ahead, monitor, evaluate, reports)
+        hooks = [*built_in.hooks(), *user_hooks]
         with wall_time.of("compile"):
             rows = abstract_rows(plan, batch_sharding(plan.mesh))
-            shapes = training.shapes.shapes
-            take_step = compiled(plan, compiled_step(plan, shapes).lower(shapes, rows))
+            shapes = training.abstract.shapes
+            take_step = compile_lowered(plan, jitted_step(plan, shapes).lower(shapes, rows))
         while step < run.steps:
             step += 1
             profiler.before(step)
@@ -95,22 +95,22 @@ def take_steps(
                 state = _roll_back(spike, training, reports)
                 monitor.forget()
                 step = int(state.step)
-                ahead = duties.ahead = reading.enter_context(prefetch(training, step))
+                ahead = built_in.ahead = reading.enter_context(prefetch(training, step))
             else:
                 for hook in due:
                     hook.call(AfterStep(step, state, metrics))
             if stopping:
                 break
-        duties.finish()  # inside the block, so that another SIGTERM does not end the process
-    return state, duties.evaluation
+        built_in.finish()  # inside the block, so that another SIGTERM does not end the process
+    return state, built_in.evaluation
 
 
-def prefetch(training: Training, step: int) -> contextlib.closing[Prefetcher]:
+def prefetch(training: ResumableParts, step: int) -> contextlib.closing[Prefetcher]:
     """Returns a context with the prefetched batches of the steps after `step`."""
     return contextlib.closing(Prefetcher(training.batches, training.run.steps - step))
 
 
-def _roll_back(spike: LossSpike, training: Training, reports: Reports) -> State:
+def _roll_back(spike: LossSpike, training: ResumableParts, reports: Reports) -> State:
     """Restores the checkpoint before a spike, and skips the batches that were read since.
 
     The roll-back is saved only with the next checkpoint. A run that is killed before meets the

@@ -27,8 +27,8 @@ from .devices.mesh import RULES, batch_shards, evaluation_mesh, replicated, spre
 from .processes import first_process_first
 from .run import Run, padded_vocabulary, row_shapes
 from .saved.warm_start import check_source
-from .state import Abstract, State, abstract_state
-from .step import Recipe, arranged, check_recipe, train_step
+from .state import AbstractState, State, abstract_state
+from .step import Recipe, check_recipe, corrupt_and_arrange, train_step
 
 
 class Plan(NamedTuple):
@@ -149,7 +149,7 @@ def open_batches(plan: Plan) -> Batches:
     )
 
 
-def abstract_state_of(plan: Plan) -> Abstract:
+def abstract_state_of(plan: Plan) -> AbstractState:
     """Returns the shapes and shardings of the state, without allocating anything."""
     recipe = plan.recipe
     adaptation = recipe.objective.adaptation
@@ -165,7 +165,7 @@ def abstract_state_of(plan: Plan) -> Abstract:
     )
 
 
-def compiled_step(plan: Plan, shapes: State) -> jax.stages.Wrapped:
+def jitted_step(plan: Plan, shapes: State) -> jax.stages.Wrapped:
     """Returns the jitted step (state, rows) -> (state, metrics). The old state is donated.
 
     The new state keeps the shardings of the old state. Otherwise XLA might choose others and
@@ -173,18 +173,18 @@ def compiled_step(plan: Plan, shapes: State) -> jax.stages.Wrapped:
 
     Args:
       plan: the checked run.
-      shapes: shapes and shardings of the state (`Abstract.shapes`).
+      shapes: shapes and shardings of the state (`AbstractState.shapes`).
     """
     step = functools.partial(train_step, plan.recipe, jax.random.key(plan.run.seed))
     shardings = jax.tree.map(lambda x: x.sharding, shapes)
     if plan.run.shard_optimizer_over_data:
         updated = spread_over_data(shapes.params, shardings.params, plan.mesh)
-        spread = functools.partial(jax.lax.with_sharding_constraint, shardings=updated)
-        step = functools.partial(step, spread=spread)
+        shard_updates = functools.partial(jax.lax.with_sharding_constraint, shardings=updated)
+        step = functools.partial(step, shard_updates=shard_updates)
     return jax.jit(step, donate_argnums=0, out_shardings=(shardings, replicated(plan.mesh)))
 
 
-def compiled(plan: Plan, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+def compile_lowered(plan: Plan, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
     """Compiles a lowered step. On TPUs it uses the run's `tpu_compiler_options`.
 
     Raises ValueError for an option that the compiler does not have.
@@ -221,7 +221,7 @@ def abstract_batch(plan: Plan) -> dict:
     """Returns the shapes of the model's features of the first row group."""
     rows = abstract_rows(plan)[0]
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows.member.shape[0]))
-    arrange = functools.partial(arranged, plan.recipe, plan.recipe.groups[0])
+    arrange = functools.partial(corrupt_and_arrange, plan.recipe, plan.recipe.groups[0])
     return jax.eval_shape(arrange, keys, rows)
 
 

@@ -28,12 +28,12 @@ class State(NamedTuple):
     ema: Any = None  # f32 exponential moving average of the parameters; None: no average
 
     @property
-    def evaluated(self) -> Any:
+    def eval_params(self) -> Any:
         """Returns the parameters for evaluation and prediction: the average if there is one."""
         return self.params if self.ema is None else self.ema
 
 
-class Abstract(NamedTuple):
+class AbstractState(NamedTuple):
     """Shapes and shardings of a state, before anything is allocated."""
 
     shapes: State  # jax.ShapeDtypeStruct with shardings
@@ -48,7 +48,7 @@ def abstract_state(
     adaptation: Adaptation | None = None,
     averaged: bool = False,
     spread: bool = False,
-) -> Abstract:
+) -> AbstractState:
     """Returns the shapes and shardings of a run's state, without allocating anything.
 
     Args:
@@ -92,7 +92,7 @@ def abstract_state(
             shapes,
             shardings,
         )
-    return Abstract(placed, lambda key: started(unboxed(boxed(key))))
+    return AbstractState(placed, lambda key: started(unboxed(boxed(key))))
 
 
 def averaged_from_here(state: State) -> State:
@@ -117,7 +117,7 @@ def moved_average(ema: Any, params: Any, decay: float, steps: Any) -> Any:
     return jax.tree.map(lambda average, x: average + (1 - kept) * (x - average), ema, params)
 
 
-def new_state(abstract: Abstract, seed: int, mesh: Mesh) -> State:
+def new_state(abstract: AbstractState, seed: int, mesh: Mesh) -> State:
     """Returns the state of step 0; each device initializes its own shards."""
     shardings = jax.tree.map(lambda x: x.sharding, abstract.shapes)
     create = jax.jit(abstract.create, out_shardings=shardings, in_shardings=replicated(mesh))

@@ -100,7 +100,7 @@ def train_step(
     seed_key,
     state: State,
     rows: Sequence[Row],
-    spread: Callable[[Any], Any] = lambda tree: tree,
+    shard_updates: Callable[[Any], Any] = lambda tree: tree,
 ) -> tuple[State, dict]:
     """Takes one step.
 
@@ -109,7 +109,7 @@ def train_step(
       seed_key: key of the run. Each step derives its own keys from it.
       state: the state before the step.
       rows: raw rows of each row group.
-      spread: shards trees of the parameters' shapes for the update of the parameters.
+      shard_updates: shards trees of the parameters' shapes for the update of the parameters.
 
     Returns the new state and the step's metrics.
 
@@ -132,20 +132,20 @@ def train_step(
         rows = [row._replace(chances=adaptation.chances(state.adaptation, row)) for row in rows]
     batches = make_batches(recipe, noise_key, rows)
     weights = term_weights(recipe, batches)
-    loss, seen, grads = gradients(recipe, state.params, batches, weights, state.step, dropout_key)
-    grads = spread(grads)
-    params = spread(state.params)
+    loss, sums, grads = gradients(recipe, state.params, batches, weights, state.step, dropout_key)
+    grads = shard_updates(grads)
+    params = shard_updates(state.params)
     updates, opt_state = recipe.optimizer.update(grads, state.opt_state, params)
-    params = spread(optax.apply_updates(params, updates))
+    params = shard_updates(optax.apply_updates(params, updates))
     metrics = {
         "loss": loss,
-        "member_terms": seen.terms,
+        "member_terms": sums.terms,
         "useful": useful_share(batches),
         "text_tokens": count_text_tokens(rows, recipe.ids),
         "gradient_norm": optax.tree.norm(grads),
         "parameter_norm": optax.tree.norm(params),
     }
-    for name, term in seen.terms.items():
+    for name, term in sums.terms.items():
         total = _total(weights[name])
         metrics[f"{kind_of(term)}/{name}"] = jnp.sum(term.sums) / total
         if term.z_losses is not None:
@@ -153,7 +153,7 @@ def train_step(
     taken = state.step + 1
     adapted = None
     if adaptation:
-        adapted = adaptation.update(state.adaptation, seen.counts, taken)
+        adapted = adaptation.update(state.adaptation, sums.counts, taken)
         summary = adaptation.summary(adapted)
         metrics |= {f"adaptation/{name}": value for name, value in summary.items()}
     ema = None
@@ -177,7 +177,7 @@ def make_batches(recipe: Recipe, key, rows: Sequence[Row]) -> list[dict]:
         keys = jax.vmap(jax.random.fold_in, (None, 0))(key, number)
         # Every device has whole rows, even if the model shards slots. Then corruption needs no
         # communication.
-        batch = arranged(recipe, group, keys, group_rows)
+        batch = corrupt_and_arrange(recipe, group, keys, group_rows)
         batches.append(jax.tree.map(functools.partial(_sharded, spec=P(BATCH)), batch))
     return batches
 
@@ -189,7 +189,7 @@ def _sharded(x, spec: P):
     return lax.with_sharding_constraint(x, spec)
 
 
-def arranged(recipe: Recipe, group: RowGroup, keys, rows: Row) -> dict:
+def corrupt_and_arrange(recipe: Recipe, group: RowGroup, keys, rows: Row) -> dict:
     """Returns the model's features of raw rows."""
     features = batched(recipe.objective, group.features, group.max_documents)(keys, rows)
     arrange = LAYOUTS[recipe.model.layout].arrange
@@ -212,7 +212,7 @@ def _arrays(outputs: Outputs):
     return outputs.hidden, outputs.routing
 
 
-class Seen(NamedTuple):
+class StepSums(NamedTuple):
     """Sums over the rows of a step, in addition to the loss."""
 
     terms: dict[str, Term]  # the terms of the loss, with sums and weights f32[members]
@@ -220,7 +220,7 @@ class Seen(NamedTuple):
 
 
 def gradients(recipe: Recipe, params, batches, weights, step, key):
-    """Returns the loss, `Seen` and the gradients over all row groups and microbatches."""
+    """Returns the loss, `StepSums` and the gradients over all row groups and microbatches."""
     total = None
     if recipe.microbatches == 1:
         group_gradients = _differentiated
@@ -233,8 +233,8 @@ def gradients(recipe: Recipe, params, batches, weights, step, key):
         more = group_gradients(recipe, params, batch, weights, step, group_key)
         total = more if total is None else jax.tree.map(jnp.add, total, more)
     assert total is not None  # a recipe has at least one row group
-    (loss, seen), grads = total
-    return loss, seen, grads
+    (loss, sums), grads = total
+    return loss, sums, grads
 
 
 def _differentiated(recipe: Recipe, params, batch, weights, step, key):
@@ -290,7 +290,7 @@ def _coupled_gradients(recipe: Recipe, params, batch, weights, step, key):
         outputs = outputs._replace(hidden=jax.tree.map(_joined_rows, states), routing=routing)
         return weighted_loss(recipe, outputs, whole, weights, step)
 
-    (value, seen), (grads, hidden_grads) = jax.value_and_grad(loss, (0, 1), has_aux=True)(
+    (value, sums), (grads, hidden_grads) = jax.value_and_grad(loss, (0, 1), has_aux=True)(
         params, hidden
     )
 
@@ -300,7 +300,7 @@ def _coupled_gradients(recipe: Recipe, params, batch, weights, step, key):
         return jax.tree.map(jnp.add, total, pull_back(cotangents)[0]), None
 
     grads, _ = lax.scan(add_gradient, grads, (pieces, hidden_grads))
-    return (value, seen), grads
+    return (value, sums), grads
 
 
 def _microbatches(recipe: Recipe, batch):
@@ -320,7 +320,7 @@ def _joined_rows(x):
 
 
 def weighted_loss(recipe: Recipe, outputs, batch, weights, step):
-    """Returns the contribution of these rows to the step's loss, and their `Seen`."""
+    """Returns the contribution of these rows to the step's loss, and their `StepSums`."""
     if recipe.z_loss:
         outputs = outputs._replace(z_loss=recipe.z_loss)
     terms = _terms(recipe, outputs, batch)
@@ -334,7 +334,7 @@ def weighted_loss(recipe: Recipe, outputs, batch, weights, step):
     unlabeled = {name: dataclasses.replace(term, labels=None) for name, term in terms.items()}
     terms = jax.tree.map(functools.partial(by_member, recipe, batch), unlabeled)
     adaptation = recipe.objective.adaptation
-    return loss, Seen(terms, adaptation and adaptation.measure(outputs, batch))
+    return loss, StepSums(terms, adaptation and adaptation.measure(outputs, batch))
 
 
 def _terms(recipe: Recipe, outputs, batch) -> dict[str, Term]:

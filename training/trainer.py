@@ -16,8 +16,8 @@ from ..inference import Trained, show_passages
 from ..inference.answering.task_scores import task_figures
 from ..settings import run_directory, run_ids
 from .buckets import on_disk
+from .built_in_hooks import Reports
 from .devices.compiled_programs import kept_in
-from .duties import Reports
 from .heldout import evaluator_of_training
 from .loop import take_steps
 from .planning import Plan, abstract_state_of, check_run, open_batches, open_corpus, plan
@@ -45,9 +45,9 @@ from .run import Run, longest_rows
 from .run_file import write_run
 from .saved.assignment_map import check_assignment_map
 from .saved.checkpoints import Checkpoints, Keep
-from .saved.local_copies import opened
+from .saved.local_copies import open_local_copies
 from .saved.result import Result, write_result
-from .saved.resuming import Training, check_resumable, finished_result, resume
+from .saved.resuming import ResumableParts, check_resumable, finished_result, resume
 from .saved.warm_start import first_state
 from .spikes import Spikes
 from .state import State
@@ -100,18 +100,18 @@ def _train(
     planned = plan(run, open_corpus(run), mesh)
     print_plan(console, planned)
 
-    shapes = abstract_state_of(planned)
+    abstract = abstract_state_of(planned)
     batches = open_batches(planned)
     where = run_directory.checkpoints(run.run_dir, run.checkpoint_dir)
     # The lock comes first: opening checkpoints for writing deletes files of unfinished saves.
     with (
-        run_directory.held(run.run_dir),
+        run_directory.training_lock(run.run_dir),
         _open_checkpoints(run, where) as checkpoints,
-        opened(run.local_checkpoint_dir, where, checkpoints) as copies,
+        open_local_copies(run.local_checkpoint_dir, where, checkpoints) as copies,
     ):
         spikes = Spikes(run.rollback_sigmas)
         unreported = Unreported()
-        training = Training(run, shapes, batches, spikes, unreported, checkpoints, copies)
+        training = ResumableParts(run, abstract, batches, spikes, unreported, checkpoints, copies)
         start = _start(planned, training, changed, profiled, console)
         if isinstance(start, Result):
             return start
@@ -126,7 +126,7 @@ def _train(
                 print_stopped(console, run, result)
                 return result
             if evaluated is None:  # the run was killed between its last step and the evaluation
-                evaluated = evaluate(step, state.evaluated)
+                evaluated = evaluate(step, state.eval_params)
             print_scores(console, evaluated.scores, step)
             with wall_time.of("evaluation"):
                 fill_passages(planned, state, writer, console)
@@ -139,7 +139,7 @@ def _train(
 
 def _start(
     planned: Plan,
-    training: Training,
+    training: ResumableParts,
     changed: Sequence[str],
     profiled: Steps | None,
     console: Console,
@@ -156,7 +156,7 @@ def _start(
         if jax.process_index() == 0 and (step := set_aside(run.run_dir)):
             where = run_directory.checkpoints(run.run_dir, run.checkpoint_dir)
             print_warning(console, restart_message(where, step))
-        state, note = first_state(run, training.shapes, planned.mesh, planned.corpus.classes)
+        state, note = first_state(run, training.abstract, planned.mesh, planned.corpus.classes)
         print_note(console, note)
     else:
         state = resumed.state
@@ -218,11 +218,13 @@ def fill_passages(planned: Plan, state: State, writer: MetricsWriter, console: C
     recipe = planned.recipe
     if corpus.codec is None:
         return
-    trained = recipe.objective, recipe.model, state.evaluated, corpus.ids
     with console.capture() as captured:
         show_passages(
             console,
-            *trained,
+            recipe.objective,
+            recipe.model,
+            state.eval_params,
+            corpus.ids,
             corpus.codec.decode,
             lambda member: read_by(member, corpus).heldout(4000),
         )

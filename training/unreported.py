@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import jax
 
-_FILE = "unreported.json"  # of a checkpoint
+_FILE = "unreported.json"  # name of the file in a checkpoint
 
 
 class StepMetrics(NamedTuple):

@@ -68,6 +68,6 @@ def layout_for(choice: Choice, ids: TokenIds) -> str:
                 LAYOUTS[name].lengths(member.objective.lengths(100))
             return name
     raise ValueError(
-        f"{choice.name} has no features that a model could learn from: expected features of an "
+        f"No model can learn from the features of {choice.name}: expected features of an "
         "encoder-decoder, an encoder or a decoder."
     )

@@ -15,7 +15,7 @@ from ...objectives import PromptForm, RowGroup, members_of
 from ...objectives.losses import at_slots
 from ...training.evaluation import EVALUATION_SEED
 from ...training.planning import Plan
-from ...training.step import arranged
+from ...training.step import corrupt_and_arrange
 from ..figures import HIGHER, NEITHER, Figure
 from .parts.bags_of_words import Bags, bags_of
 from .parts.probing import best_probe
@@ -122,7 +122,7 @@ def _batches(
     ]
     packed = packed[: len(packed) // BATCH * BATCH]
     keys = jax.random.split(jax.random.key(seed), max(len(packed), 1))
-    arrange = jax.jit(lambda keys, rows: arranged(plan.recipe, group, keys, rows))
+    arrange = jax.jit(lambda keys, rows: corrupt_and_arrange(plan.recipe, group, keys, rows))
     return [
         arrange(keys[k : k + BATCH], stacked(packed[k : k + BATCH], group.row_length))
         for k in range(0, len(packed), BATCH)

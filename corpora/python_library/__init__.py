@@ -1,1 +1,1 @@
-"""Text of Python's own standard library, which every machine has, with tasks made of it."""
+"""Text of Python's standard library, which every machine has, and the examples of its tasks."""

@@ -1,9 +1,9 @@
-"""Docstrings of Python's own standard library and the code that they belong to, as tasks.
+"""Two tasks on docstrings of Python's standard library and their code.
 
-    pairs       does this docstring belong to this code?      balanced, chance 1/2
-    retrieval   which of N pieces of code belongs to it?      chance by N
+    pairs       does this docstring belong to this code?                  chance 1/2
+    retrieval   which of N pieces of code does this docstring belong to?  chance 1/N
 
-The split `validation` is of files that `corpora.python_library` holds out with its defaults.
+The split `validation` has the files that `corpora.python_library` holds out by default.
 """
 
 import functools
@@ -15,8 +15,8 @@ from .python_passages import counted_in, drawn, drawn_order, library_split
 from .python_sources import Pair, documented_definitions
 
 DEFINITIONS = {"train": 1200, "validation": 240}
-DOCSTRING_CHARACTERS = (16, 160)  # of the first paragraph; longer ones are left out
-CODE_CHARACTERS = 240  # whole lines: what follows is cut off
+DOCSTRING_CHARACTERS = (16, 160)  # Smallest and largest length of a docstring's first paragraph
+CODE_CHARACTERS = 240  # Largest length of code, which is cut at the end of a line
 
 
 class DocstringPair(NamedTuple):
@@ -27,21 +27,21 @@ class DocstringPair(NamedTuple):
 
 @functools.cache
 def definition_examples() -> dict[str, list[Pair]]:
-    """Returns docstrings with their code, of both splits, each text once, in the order of a hash.
+    """Returns the docstrings of each split with their code, without duplicates, ordered by a hash.
 
         Pair("Return the mean.", "def mean(values):\n    return sum(values) / len(values)\n")
 
-    A docstring is cut to its first paragraph, code to its first lines.
+    A docstring is cut to its first paragraph, and code to its first lines.
     """
     files = library_split()
     split: dict[str, list[Pair]] = {}
     counts = counted_in(files)
     for part, documents in files.items():
-        found: dict[str, Pair] = {}
+        pairs: dict[str, Pair] = {}  # by docstring
         codes: set[str] = set()
-        # As many files as are needed, since to parse the whole library takes long.
+        # Only as many files as necessary are parsed, since parsing the whole library is slow.
         for document in sorted(documents, key=lambda document: drawn_order(document.name)):
-            if len(found) >= DEFINITIONS[part] * 5 // 4:
+            if len(pairs) >= DEFINITIONS[part] * 5 // 4:
                 break
             for pair in documented_definitions(document, Counter()):
                 docstring = " ".join(pair.docstring.strip().split("\n\n")[0].split())
@@ -49,25 +49,26 @@ def definition_examples() -> dict[str, list[Pair]]:
                 least, most = DOCSTRING_CHARACTERS
                 if not least <= len(docstring) <= most or not code or not counts(part, code):
                     continue
-                if docstring not in found and code not in codes:
-                    found[docstring] = Pair(docstring, code)
+                if docstring not in pairs and code not in codes:
+                    pairs[docstring] = Pair(docstring, code)
                     codes.add(code)
-        split[part] = drawn(found.values(), DEFINITIONS[part])
+        split[part] = drawn(pairs.values(), DEFINITIONS[part])
     return split
 
 
 def pair_examples() -> dict[str, list[DocstringPair]]:
-    """Returns pairs of both splits, half of which belong together: see `matched_pairs`."""
-    return {part: matched_pairs(some) for part, some in definition_examples().items()}
+    """Returns the pairs of each split, half of which belong together (see `matched_pairs`)."""
+    return {part: matched_pairs(pairs) for part, pairs in definition_examples().items()}
 
 
 def matched_pairs(definitions: Sequence[Pair]) -> list[DocstringPair]:
-    """Returns each docstring with its code, and with other code of about the same length.
+    """Returns each docstring with its own code, and with other code of about the same length.
 
         a: A, b: B    ->    (a, A, True), (b, B, True), (a, B, False), (b, A, False)
 
-    Each docstring and each code is in one pair that belongs together and one that does not, so that
-    neither tells anything by itself, nor does its length. Without one of an odd number.
+    Each docstring and each piece of code is in one pair that belongs together and in one that does
+    not. Neither text alone, nor its length, therefore predicts the answer. One definition of an odd
+    number is left out.
     """
     by_length = sorted(definitions, key=lambda pair: (len(pair.code), drawn_order(pair)))
     pairs = []
@@ -79,7 +80,7 @@ def matched_pairs(definitions: Sequence[Pair]) -> list[DocstringPair]:
 
 
 def first_lines(text: str, characters: int) -> str:
-    r"""Returns the first whole lines of a text, of so many characters at most.
+    r"""Returns the first whole lines of a text, with at most `characters` characters together.
 
     >>> first_lines("one\ntwo\nthree\n", 9)
     'one\ntwo\n'

@@ -1,6 +1,6 @@
-"""Passages of Python's own standard library with an answer to each, as texts.
+"""Passages of Python's standard library with an answer for each passage.
 
-Their SeqIO tasks, and how hard they are, stand in `tasks.seqio.python_tasks`.
+`tasks.seqio.python_tasks` has their SeqIO tasks, and baselines for their difficulty.
 """
 
 import bisect
@@ -22,18 +22,20 @@ from .python_sources import LibraryText, library_documents, split_documents
 
 SPLITS = ("train", "validation")
 SENTINEL = "<extra_id_0>"
-PASSAGE = (160, 320)  # characters: some 60 to 100 tokens, and short enough for a model of bytes
+# Smallest and largest number of characters of a passage, which has about 60 to 100 tokens. It is
+# short enough for a model of bytes.
+PASSAGE = (160, 320)
 
-# The packages of Python 3.11 to 3.13 with 4 kB of code or more in files held out. Of most others no
-# file is, and a class needs both.
+# The packages with at least 4 kB of code in held-out files, for Python 3.11 to 3.13. Most other
+# packages have no held-out file, but a class needs training files and held-out files.
 PACKAGES = ("asyncio", "email", "http", "multiprocessing", "unittest", "xml")
-MODULE_PASSAGES = {"train": 300, "validation": 60}  # of each package at most
+MODULE_PASSAGES = {"train": 300, "validation": 60}  # Largest number of passages of a package
 IDENTIFIER_PASSAGES = {"train": 4000, "validation": 500}
-TAGGED_PASSAGES = {"train": 240, "validation": 60}  # some 70 words each
+TAGGED_PASSAGES = {"train": 240, "validation": 60}  # A passage has about 70 words.
 TAGGED_OF_FILE = 8
 WORDS_OF_PASSAGE = 8
 WORDS = {"train": 1000, "validation": 480}
-AROUND = 60  # characters on either side of a word, at most
+AROUND = 60  # Largest number of characters on either side of a word
 KINDS = ("comment", "keyword", "name", "number", "operator", "string")
 
 # Comments, strings and numbers are matched first, so that only the rest can be names.
@@ -50,12 +52,13 @@ _COMMON = {"self", "cls", *keyword.kwlist, *keyword.softkwlist, *dir(builtins)}
 
 @functools.cache
 def module_examples() -> dict[str, list[tuple[str, str]]]:
-    """(passage, package) of both splits, in the order of a hash.
+    """Returns pairs (passage, package) of both splits, in the order of a hash.
 
         "        self._loop = loop\\n        self._server_side = server_side\\n…"  ->  "asyncio"
 
-    Files are cut from their first function or class on, since what stands before tells the package.
-    The names of all packages are blanked, "_Connection", which would tell 30% of the held-out ones.
+    The text before the first function or class of a file is left out, since it often shows the
+    package. The names of all packages are replaced, as in "_Connection". Otherwise they would show
+    the package of 30% of the held-out passages.
     """
     names = re.compile("|".join(PACKAGES), re.IGNORECASE)
     files = library_split()
@@ -66,10 +69,10 @@ def module_examples() -> dict[str, list[tuple[str, str]]]:
         for package in PACKAGES:
             own = (document for document in documents if document.name.startswith(f"{package}/"))
             texts = (_after_head(document.read()) for document in own)
-            passages = (passage for text in texts for passage, _ in _passages(text))
-            blanked = (names.sub("_", passage) for passage in passages if counts(part, passage))
-            some = drawn(blanked, MODULE_PASSAGES[part])
-            split[part] += [(passage, package) for passage in some]
+            whole = (passage for text in texts for passage, _ in _passages(text))
+            blanked = (names.sub("_", passage) for passage in whole if counts(part, passage))
+            passages = drawn(blanked, MODULE_PASSAGES[part])
+            split[part] += [(passage, package) for passage in passages]
         split[part].sort(key=drawn_order)
     return split
 
@@ -89,8 +92,8 @@ def identifier_examples() -> dict[str, list[tuple[str, str]]]:
     counts = counted_in(files)
     for part, documents in files.items():
         hidden = (each for document in documents for each in _hidden(document.read()))
-        some = (each for each in hidden if counts(part, each[0].replace(SENTINEL, each[1])))
-        split[part] = drawn(some, IDENTIFIER_PASSAGES[part])
+        counted = (each for each in hidden if counts(part, each[0].replace(SENTINEL, each[1])))
+        split[part] = drawn(counted, IDENTIFIER_PASSAGES[part])
     return split
 
 
@@ -117,7 +120,7 @@ def tagged_examples() -> dict[str, list[Tagged]]:
     counts = counted_in(files)
     for part, documents in files.items():
         found: list[Tagged] = []
-        # Only as many files as necessary are read, since tokenizing the whole library takes long.
+        # Files are read only until there are enough passages, since tokenizing them all is slow.
         for document in sorted(documents, key=lambda document: drawn_order(document.name)):
             if len(found) >= TAGGED_PASSAGES[part]:
                 break
@@ -132,18 +135,18 @@ class TaggedWord(NamedTuple):
 
     text: str
     word: tuple[int, int]  # the characters start <= i < end
-    kind: str  # of `KINDS`
+    kind: str  # one of `KINDS`
 
 
 @functools.cache
 def word_examples() -> dict[str, list[TaggedWord]]:
-    """Words of the passages of `tagged_examples` with some text around them, by a hash.
+    """Returns words of the passages of `tagged_examples` with some text around them.
 
     TaggedWord("        return name\\n", (15, 19), "name")
     """
     return {
-        part: drawn((word for passage in some for word in _some_words(passage)), WORDS[part])
-        for part, some in tagged_examples().items()
+        part: drawn((word for passage in passages for word in _some_words(passage)), WORDS[part])
+        for part, passages in tagged_examples().items()
     }
 
 
@@ -158,7 +161,7 @@ def _some_words(passage: Tagged) -> Iterator[TaggedWord]:
 
 
 def most_frequent_name(passage: str) -> str:
-    """The most frequent name in a passage that `python_identifiers` may hide: a guess to beat.
+    """Returns the most frequent name in a passage that `python_identifiers` may hide: a baseline.
 
     >>> most_frequent_name("for line in lines: print(lines, <extra_id_0>)")
     'lines'
@@ -167,7 +170,7 @@ def most_frequent_name(passage: str) -> str:
 
 
 def hideable_names(passage: str) -> list[str]:
-    """Returns the names in a passage that `python_identifiers` may hide, in their order.
+    """Returns the names in a passage that `python_identifiers` may hide, in order.
 
     >>> hideable_names("for line in lines: print(lines, <extra_id_0>)")
     ['line', 'lines', 'lines']
@@ -176,7 +179,7 @@ def hideable_names(passage: str) -> list[str]:
 
 
 def library_split() -> dict[str, list[LibraryText]]:
-    """Returns the library's Python files in both splits: those held out are what runs hold out."""
+    """Returns the library's Python files in both splits. Runs hold out the same files."""
     split = split_documents(library_documents())
     return {
         part: [document for document in documents if document.name.endswith(".py")]
@@ -185,8 +188,11 @@ def library_split() -> dict[str, list[LibraryText]]:
 
 
 def counted_in(split: Mapping[str, Iterable[LibraryText]]) -> Callable[[str, str], bool]:
-    """Returns (split, passage) -> whether it counts: held out, only with a line of no training
-    file, for the library has copies of its own text, as of asyncio's transports in its sslproto."""
+    """Returns a function (split, passage) -> whether the passage may be an example of the split.
+
+    A held-out passage needs a line that is in no training file, since the library repeats some of
+    its text. For example, asyncio's sslproto repeats parts of its transports.
+    """
     texts = (document.read() for document in split["train"])
     training = {line.strip() for text in texts for line in text.splitlines()}
 
@@ -198,13 +204,13 @@ def counted_in(split: Mapping[str, Iterable[LibraryText]]) -> Callable[[str, str
 
 
 def _after_head(text: str) -> str:
-    """A file from its first function or class on, decorators included; "" without any."""
-    found = re.search(r"^(@|def |class |async def )", text, re.MULTILINE)
-    return text[found.start() :] if found else ""
+    """Returns a file from its first function or class on, including decorators; "" for none."""
+    match = re.search(r"^(@|def |class |async def )", text, re.MULTILINE)
+    return text[match.start() :] if match else ""
 
 
 def _passages(text: str) -> Iterator[tuple[str, int]]:
-    """Passages of whole lines, as long as `PASSAGE` allows, and where each starts."""
+    """Yields passages of whole lines whose length is in `PASSAGE`, and where each starts."""
     least, most = PASSAGE
     start = end = 0
     for line in [*text.splitlines(keepends=True), " " * most]:
@@ -216,7 +222,7 @@ def _passages(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _hidden(text: str) -> Iterator[tuple[str, str]]:
-    """The passages of a text with one name hidden, and that name."""
+    """Yields the passages of a text with one name hidden, and the hidden name."""
     names = _names(text)
     for passage, start in _passages(text):
         ends = start, start + len(passage)
@@ -233,7 +239,7 @@ def _hidden(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _names(text: str) -> list[re.Match]:
-    """Where the code of a text has names that may be hidden; group "name" is each."""
+    """Returns matches of the names that may be hidden, each as the group "name"."""
     lexemes = [(match, match["name"] or "") for match in _LEXEMES.finditer(text)]
     return [match for match, name in lexemes if len(name) > 2 and name not in _COMMON]
 
@@ -250,17 +256,18 @@ def _tagged(text: str) -> Iterator[Tagged]:
     for passage, start in _passages(text):
         words = [match.span() for match in _WORDS.finditer(passage)]
         pairs = [(word, kinds[start + word[0]]) for word in words]
-        tagged = [(word, kind) for word, kind in pairs if kind]  # not a lone backslash
+        # A backslash at the end of a line has no kind.
+        tagged = [(word, kind) for word, kind in pairs if kind]
         if tagged:
             yield Tagged(passage, *map(tuple, zip(*tagged)))
 
 
 def character_kinds(text: str) -> list[str]:
-    """Returns the kind of each character of a Python text, "" of what is in no token."""
-    lines = io.StringIO(text).readlines()  # as `tokenize` divides them: at line feeds alone
+    """Returns the kind of each character of a Python text; "" if the character is in no token."""
+    lines = io.StringIO(text).readlines()  # Like `tokenize`, this divides only at line feeds.
     starts = list(itertools.accumulate(map(len, lines), initial=0))
     kinds = [""] * len(text)
-    # of f-strings, which Python 3.12 and later divide into tokens
+    # Python 3.12 and later divide f-strings into tokens, so the outermost f-string is tracked.
     depth = 0
     opened = 0
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -286,10 +293,10 @@ _KIND_OF_TOKEN = {kind.upper(): kind for kind in ("comment", "name", "number", "
 
 
 def drawn(items: Iterable, most: int) -> list:
-    """Returns at most so many, each once, drawn by a hash and in its order."""
+    """Returns at most `most` different items, chosen and ordered by a hash."""
     return sorted(dict.fromkeys(items), key=drawn_order)[:most]
 
 
 def drawn_order(item) -> int:
-    """Returns a hash of an item, the same in any process."""
+    """Returns a hash of an item that is the same in every process."""
     return zlib.crc32(repr(item).encode())

@@ -1,4 +1,4 @@
-"""Synthetic tasks: functions that draw text from a seed, with questions whose answers are known.
+"""Synthetic tasks: functions that draw text and questions with known answers from a seed.
 
     training.Run.corpus = @corpora.synthetic_documents
     corpora.synthetic_documents.task = @synthetic_tasks.reversal

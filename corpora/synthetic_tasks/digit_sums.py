@@ -1,14 +1,13 @@
-"""A synthetic task of additions, whose sums are written from their first digit on, or from their
-last.
+"""A synthetic task of additions. Sums are written from the first digit or from the last digit.
 
     3 4 5 + 1 2 9 = 0 4 7 4        plain
     3 4 5 + 1 2 9 = 4 7 4 0        reversed
 
 Lee et al. 2023, "Teaching Arithmetic to Small Transformers" (arXiv:2307.03381): the last digit of a
-sum depends on two digits, and every other digit on two digits and a carry. Causal models therefore
-learn sums from fewer examples if the last digit is written first. In the usual order, all carries
-must be known before the first digit. A model that predicts masks may write in any order. In the
-paper numbers have no leading zeros; here all numbers have the same number of digits.
+sum depends on two digits, and every other digit depends on two digits and a carry. Causal models
+therefore learn sums from fewer examples if the last digit is written first. In the usual order, all
+carries must be known before the first digit. A model that predicts masks may write in any order.
+The paper's numbers have no leading zeros. Here all numbers have the same number of digits.
 """
 
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ DigitOrder = Literal["plain", "reversed"]
 
 
 def sum_text(one: int, other: int, total: int, digits: int, order: DigitOrder) -> str:
-    """Returns two numbers of so many digits and their sum, which has one more.
+    """Returns the text of two numbers with `digits` digits, and of their sum with one more digit.
 
     >>> sum_text(345, 129, 474, 3, "plain"), sum_text(45, 9, 54, 2, "reversed")
     ('3 4 5 + 1 2 9 = 0 4 7 4', '4 5 + 0 9 = 4 5 0')
@@ -35,11 +34,11 @@ def sum_text(one: int, other: int, total: int, digits: int, order: DigitOrder) -
 
 
 def long_carry(rng: np.random.Generator, digits: int) -> tuple[int, int]:
-    """Returns two numbers in whose sum a carry runs on, over two digits that make 9.
+    """Returns two numbers with a pair of digits that add up to 9 and pass a carry on.
 
-    long_carry(np.random.default_rng(0), 3)    # (256, 149): 6 and 9, then 5 and 4
+    long_carry(np.random.default_rng(0), 3)    # (256, 149): 5 + 4 passes on the carry of 6 + 9
     """
-    pairs = rng.integers(10, size=(digits, 2))  # the last digits first
+    pairs = rng.integers(10, size=(digits, 2))  # from the last digits to the first digits
     at = rng.integers(digits - 1)
     pairs[at, 0] = rng.integers(1, 10)
     pairs[at, 1] = rng.integers(10 - pairs[at, 0], 10)
@@ -52,51 +51,55 @@ def long_carry(rng: np.random.Generator, digits: int) -> tuple[int, int]:
 def arithmetic(
     *,
     seed: int,
-    digits: Annotated[int, Ge(2), Le(18)] = 3,  # of numbers that 64 bits hold
+    digits: Annotated[int, Ge(2), Le(18)] = 3,  # at most 18, so that sums fit into 64 bits
     order: DigitOrder = "plain",
     sums: Count = 10_000,
     questions: Count = 200,
     choices: AtLeastTwo = 4,
 ) -> SyntheticTask:
-    """Sums of two numbers, whose digits are written from the first on or from the last.
+    """Sums of two numbers, whose digits are written from the first or from the last digit.
 
         corpora.synthetic_documents.task = @synthetic_tasks.arithmetic
         synthetic_tasks.arithmetic.order = "reversed"
 
-    Kinds of questions: `sum`, of two numbers, and `long_carry`, of two in whose sum a carry runs on
-    over a pair of digits that makes 9. No document adds the two, in either order. Wrong answers are
-    the sum with one more or less at one digit. Synthetic tasks that differ in `order` alone have
-    the same numbers in the same order, and the same answers.
+    Kinds of questions: `sum` asks for the sum of two random numbers. `long_carry` asks for a sum in
+    which a pair of digits that add up to 9 passes a carry on. No document adds the two numbers of a
+    question, in either order. In a wrong answer, one digit of the sum is increased or decreased by
+    1. Synthetic tasks that differ only in `order` have the same numbers in the same order, and the
+    same answers.
 
     Args:
-      digits: of each number; a sum has one more.
-      order: of the digits of a sum: "plain", or "reversed", the last one first.
-      sums: to train on, all different; a twentieth more is held out.
-      questions: of each kind.
-      choices: answers of a question.
+      seed: seed of the numbers.
+      digits: number of digits of each number. A sum has one more digit.
+      order: order of the digits of a sum. "plain" begins with the first digit, and "reversed" with
+        the last digit.
+      sums: number of training sums, which are all different; a twentieth more is held out.
+      questions: number of questions of each kind.
+      choices: number of answers of a question.
 
-    Raises ValueError for sums and questions that take more than half of the pairs that there are,
-    and for more choices than wrong answers are sure of.
+    Raises ValueError if the sums and questions would need more than half of all pairs of numbers,
+    and if some sums have too few wrong answers for `choices`.
     """
     most = 10**digits
     heldout = heldout_count(sums)
     if (wanted := sums + heldout + 2 * questions) > most**2 // 4:
         raise ValueError(
-            f"Got {sums} sums, {heldout} more that are held out and {2 * questions} questions, of "
-            f"numbers of {digits} digits, expected {most**2 // 4} together at most, half of all "
-            f"pairs and not {wanted}: lower synthetic_tasks.arithmetic.sums, or raise its digits."
+            f"Got {sums} training sums, {heldout} held-out sums and {2 * questions} questions, "
+            f"which are {wanted} pairs of numbers with {digits} digits, expected at most "
+            f"{most**2 // 4}, which is half of all pairs: lower synthetic_tasks.arithmetic.sums, "
+            "or raise its digits."
         )
     if choices > digits + 2:
         raise ValueError(
-            f"Got {choices} choices among sums of numbers of {digits} digits, expected "
-            f"{digits + 2} at most: lower synthetic_tasks.arithmetic.choices, or raise its digits."
+            f"Got {choices} choices for sums of numbers with {digits} digits, expected at most "
+            f"{digits + 2}: lower synthetic_tasks.arithmetic.choices, or raise its digits."
         )
     rng = np.random.default_rng(seed)
     asked = {
         "sum": rng.integers(most, size=(questions, 2)).tolist(),
         "long_carry": [long_carry(rng, digits) for _ in range(questions)],
     }
-    taken = {(min(pair), max(pair)) for some in asked.values() for pair in some}
+    taken = {(min(pair), max(pair)) for pairs in asked.values() for pair in pairs}
     unread = (
         sum_text(*pair, sum(pair), digits, order) for pair in _different_pairs(rng, most, taken)
     )
@@ -113,7 +116,7 @@ def arithmetic(
 def _different_pairs(
     rng: np.random.Generator, most: int, taken: set[tuple[int, int]]
 ) -> Iterator[tuple[int, int]]:
-    """Yields pairs of numbers below `most`, each once in either order, without those taken."""
+    """Yields different pairs of numbers below `most`, in any order, that are not in `taken`."""
     taken = {*taken}
     while True:
         for one, other in rng.integers(most, size=(1024, 2)).tolist():

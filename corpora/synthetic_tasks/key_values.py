@@ -1,11 +1,11 @@
-"""A synthetic task of keys and values: what stood after this key when it was last read?
+"""A synthetic task of keys and values: which value followed this key when it was last read?
 
     k3 v9 k1 v4 k7 v2 : k7 v2 k3 v9 k1 v4
 
 Arora et al. 2023, "Zoology" (arXiv:2312.04927): multi-query associative recall. Each document draws
 new pairs, and then repeats every key with its value in another order. The first half can only be
-guessed, and the values of the second half can be looked up. The paper has up to 64 pairs of a
-vocabulary of 8,192, and gaps between the keys that are asked.
+guessed, and the values of the second half can be looked up. The paper uses up to 64 pairs from a
+vocabulary of 8,192 tokens, and leaves gaps between the repeated keys.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from .task import SyntheticQuestion, SyntheticTask, drawn_texts
 def key_values(
     rng: np.random.Generator, pairs: int, keys: int, values: int
 ) -> tuple[list[str], list[str]]:
-    """Returns pairs of different keys and different values in drawn order, and in another order.
+    """Returns pairs of different keys and different values, and the same pairs in another order.
 
     key_values(np.random.default_rng(0), 2, 4, 4)    # (["k3 v1", "k0 v2"], ["k0 v2", "k3 v1"])
     """
@@ -38,28 +38,34 @@ def recall(
     values: AtLeastTwo = 32,
     questions: Count = 200,
 ) -> SyntheticTask:
-    """Pairs of keys and values, and the same pairs once more; asked is a value by its key.
+    """Pairs of keys and values, repeated in another order. Questions ask for the value of a key.
 
         corpora.synthetic_documents.task = @synthetic_tasks.recall
 
-    Kinds of questions: `last`, the last value, for which every model reads all but that, and
-    `first`, where a causal model has read the pairs alone, and one that predicts masks also what
-    follows. The answers are the document's values. Who reads all other pairs need not look up the
-    key: the answer is the one value that has not come again. That is so of `last` for every model,
-    and of `first` for one that predicts masks; `first` of a causal model takes the look-up.
+    Kinds of questions: `last` asks for the last value, and every model reads all of the document
+    before it. `first` asks for the first repeated value. A causal model has then read only the
+    pairs, but a model that predicts masks also reads the following text. The candidate answers are
+    the values of the document.
+
+    A model that reads all other repeated pairs does not need to look up the key, since the answer
+    is the only value that is not repeated. This is the case for `last` with every model, and for
+    `first` with a model that predicts masks. Only `first` with a causal model requires the look-up.
 
     Args:
-      documents: how many there are to train on; a twentieth more is held out.
-      pairs: of each document.
-      keys, values: that are drawn from.
-      questions: of each kind.
+      seed: seed of the documents.
+      documents: number of training documents; a twentieth more is held out.
+      pairs: number of pairs of a document.
+      keys: number of keys to draw from.
+      values: number of values to draw from.
+      questions: number of questions of each kind.
 
     Raises ValueError for more pairs than keys or values.
     """
     if pairs > min(keys, values):
         raise ValueError(
-            f"Got {pairs} pairs of {keys} keys and {values} values, expected at most as many as of "
-            "both: lower synthetic_tasks.recall.pairs, or raise the others."
+            f"Got {pairs} pairs, {keys} keys and {values} values, expected at most "
+            f"{min(keys, values)} pairs: lower synthetic_tasks.recall.pairs, or raise its keys and "
+            "values."
         )
     rng = np.random.default_rng(seed)
 
@@ -68,8 +74,11 @@ def recall(
 
     texts = drawn_texts(lambda: _written(*drawn()), documents)
     asked = [drawn() for _ in range(questions)]
-    each = (("last", pairs - 1), ("first", 0))
-    return SyntheticTask(*texts, [_question(kind, *one, at) for kind, at in each for one in asked])
+    kinds = (("last", pairs - 1), ("first", 0))
+    return SyntheticTask(
+        *texts,
+        [_question(kind, *document, at) for kind, at in kinds for document in asked],
+    )
 
 
 def _written(read: Sequence[str], again: Sequence[str]) -> str:
@@ -77,12 +86,12 @@ def _written(read: Sequence[str], again: Sequence[str]) -> str:
 
 
 def _question(kind: str, read: Sequence[str], again: Sequence[str], at: int) -> SyntheticQuestion:
-    """Returns the question for the value that follows the key of `again[at]`."""
+    """Returns the question for the value of the pair `again[at]`."""
     key, right = again[at].split()
     values = [pair.split()[1] for pair in read]
     return SyntheticQuestion(
         kind,
         _written(read, [*again[:at], key]),
-        tuple(f" {value}" for value in (right, *(one for one in values if one != right))),
+        tuple(f" {value}" for value in (right, *(other for other in values if other != right))),
         after="".join(f" {pair}" for pair in again[at + 1 :]),
     )

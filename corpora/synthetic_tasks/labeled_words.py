@@ -1,5 +1,4 @@
-"""A synthetic task to learn in context: lists of words whose labels mean something in their own
-list only.
+"""A synthetic task of in-context learning: the meaning of a label differs from list to list.
 
     lion dax
     bread wug
@@ -21,14 +20,14 @@ import numpy as np
 from ...constraints import AtLeastTwo, Count, checked
 from .task import SyntheticQuestion, SyntheticTask, heldout_count
 
-KINDS = (  # of words of one token in most vocabularies
+KINDS = (  # The kinds of words. A word is one token in most vocabularies.
     ("lion", "horse", "dog", "cat"),
     ("bread", "cheese", "rice", "soup"),
     ("hammer", "knife", "brush", "rope"),
     ("rain", "snow", "wind", "storm"),
 )
 LABELS = ("dax", "wug", "fep", "kiv")  # invented words
-_FEW = (8, 4, 2, 1, 0)  # examples before a question
+_FEW = (8, 4, 2, 1, 0)  # Numbers of examples before a question, in addition to the full list
 
 
 class LabeledWord(NamedTuple):
@@ -43,18 +42,17 @@ def word_list(rng: np.random.Generator, examples: int) -> list[LabeledWord]:
 
         word_list(np.random.default_rng(0), 1)  # [LabeledWord('cat', 'fep')]
 
-    Labels are drawn for each kind by itself: two kinds may have one label.
+    The label of each kind is drawn independently, so two kinds may have the same label.
     """
     labels = rng.integers(len(LABELS), size=len(KINDS)).tolist()
     kinds = rng.integers(len(KINDS), size=examples).tolist()
-    words = rng.integers(
-        len(KINDS[0]), size=examples
-    ).tolist()  # Each kind has the same number of words.
+    # Each kind has the same number of words.
+    words = rng.integers(len(KINDS[0]), size=examples).tolist()
     return [LabeledWord(KINDS[k][word], LABELS[labels[k]]) for k, word in zip(kinds, words)]
 
 
 def written(examples: Sequence[LabeledWord]) -> str:
-    """Returns a list as text, a line for each example.
+    """Returns a list as text, with one line per example.
 
     >>> written([LabeledWord("lion", "dax")])
     'lion dax\\n'
@@ -63,9 +61,9 @@ def written(examples: Sequence[LabeledWord]) -> str:
 
 
 def known_share(shots: int) -> float:
-    """Returns how often a reader is right who knows the kinds and reads so many examples.
+    """Returns the share correct for a reader who knows the kinds and has read `shots` examples.
 
-    The label of a kind that is among them is known, that of another guessed.
+    This reader knows the label if the examples have a word of the same kind, and otherwise guesses.
 
     >>> [round(known_share(shots), 2) for shots in (0, 1, 8)]
     [0.25, 0.44, 0.92]
@@ -77,16 +75,17 @@ def known_share(shots: int) -> float:
 def list_questions(
     rng: np.random.Generator, shots: Sequence[int], count: int
 ) -> list[SyntheticQuestion]:
-    """Returns `count` questions after each number of examples, the last ones of the same lists.
+    """Returns `count` questions for each number of examples in `shots`.
 
-    Asked for is the label of a list's last word; a kind is such as `after_8`.
+    A question asks for the label of the last word of a list, after the last examples before it. All
+    numbers use the same lists. The kind of a question is, for example, `after_8`.
     """
     lists = [word_list(rng, max(shots) + 1) for _ in range(count)]
-    return [_question(one[len(one) - 1 - shown :]) for shown in shots for one in lists]
+    return [_question(words[len(words) - 1 - shown :]) for shown in shots for words in lists]
 
 
 def _question(examples: Sequence[LabeledWord]) -> SyntheticQuestion:
-    """Returns the question which label the last of a list's words has."""
+    """Returns the question for the label of the last word of a list."""
     *shown, asked = examples
     others = (label for label in LABELS if label != asked.label)
     return SyntheticQuestion(
@@ -102,14 +101,18 @@ def _question(examples: Sequence[LabeledWord]) -> SyntheticQuestion:
 def word_lists(
     *, seed: int, lists: Count = 20_000, examples: AtLeastTwo = 16, questions: Count = 200
 ) -> SyntheticTask:
-    """Lists of labeled words; asked for is the label of the last word, after all others or few.
+    """Lists of labeled words. Questions ask for the label of the last word of a list.
 
         corpora.synthetic_documents.task = @synthetic_tasks.word_lists
 
+    The kinds of questions are `after_15` (with the default settings), `after_8`, `after_4`,
+    `after_2`, `after_1` and `after_0`, by the number of examples before the last word.
+
     Args:
-      lists: how many there are to train on; a twentieth more is held out.
-      examples: of each list.
-      questions: of each number of examples.
+      seed: seed of the lists.
+      lists: number of training lists; a twentieth more is held out.
+      examples: number of examples of a list.
+      questions: number of questions of each kind.
     """
     counts = (lists, heldout_count(lists))
     documents = []
@@ -122,8 +125,8 @@ def word_lists(
     return SyntheticTask(
         train,
         heldout,
-        [  # the first shots and their answer are a document, which ends with its line
-            one._replace(after="\n") if number < questions else one
-            for number, one in enumerate(list_questions(asked, shots, questions))
+        [  # The first questions use a whole list, so their document ends with the line's end.
+            question._replace(after="\n") if number < questions else question
+            for number, question in enumerate(list_questions(asked, shots, questions))
         ],
     )

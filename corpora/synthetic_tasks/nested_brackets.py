@@ -19,28 +19,29 @@ from .task import SyntheticQuestion, SyntheticTask, heldout_count, train_and_hel
 
 KINDS = ("()", "[]", "{}", "<>")
 _OPENS = {kind[0]: kind[1] for kind in KINDS}
-_DRAWS = 100  # of a document and a place, until it is given up
+_DRAWS = 100  # Largest number of draws for a question, and average for a document
 
 
 def balanced(text: str) -> bool:
-    """Returns whether a text is of brackets that are all closed, each by its own kind.
+    """Returns whether a text consists of brackets that are all closed by brackets of their kind.
 
     >>> balanced("( [ ] )"), balanced("( [ ) ]"), balanced("( )x")
     (True, False, False)
     """
     stack: list[str] = []
     brackets = text.split()
-    for one in brackets:
-        if one in _OPENS:
-            stack.append(one)
-        elif not stack or _OPENS[stack.pop()] != one:
+    for bracket in brackets:
+        if bracket in _OPENS:
+            stack.append(bracket)
+        elif not stack or _OPENS[stack.pop()] != bracket:
             return False
     return bool(brackets) and not stack
 
 
 def drawn_brackets(rng: np.random.Generator, pairs: int, deepest: int) -> list[str]:
-    """Returns so many pairs of brackets of any kinds; where either may come, one is opened as often
-    as closed.
+    """Returns `pairs` pairs of brackets of any kinds, with at most `deepest` open at once.
+
+    If the next bracket may open or close, each is drawn with a probability of 0.5.
 
     drawn_brackets(np.random.default_rng(0), 3, 2)    # ['[', '{', '}', ']', '(', ')']
     """
@@ -68,7 +69,7 @@ def brackets(
     questions: Count = 200,
     choices: AtLeastTwo = 4,
 ) -> SyntheticTask:
-    """Brackets of four kinds that are all closed; asked is what was left out at a cursor.
+    """Balanced brackets of four kinds. Questions ask for the brackets in a gap.
 
         corpora.synthetic_documents.task = @synthetic_tasks.brackets
 
@@ -82,20 +83,20 @@ def brackets(
     Args:
       seed: seed of the documents.
       documents: number of training documents; a twentieth more is held out.
-      pairs: of brackets in a document.
-      deepest: how many are open at once, at most.
-      hidden: consecutive brackets of a question's document.
-      questions: how many; of few pairs some may be of one document.
-      choices: answers of a question.
+      pairs: number of pairs of brackets in a document.
+      deepest: largest number of brackets that are open at once.
+      hidden: number of consecutive brackets that are hidden in a question.
+      questions: number of questions. If there are few pairs, questions may share a document.
+      choices: number of answers of a question.
 
-    No document of a question is trained on or held out.
+    The documents of questions are not trained on or held out.
 
-    Raises ValueError if fewer than two brackets are not hidden, if no place has the required number
-    of wrong answers, or if every document is asked.
+    Raises ValueError if fewer than two brackets are visible, if no gap with enough wrong answers is
+    found, or if the questions use so many documents that too few are left.
     """
     if hidden > 2 * pairs - 2:
         raise ValueError(
-            f"Got {hidden} hidden brackets of {2 * pairs}, expected two fewer at least: raise "
+            f"Got {hidden} hidden brackets of {2 * pairs}, expected at most {2 * pairs - 2}: raise "
             "synthetic_tasks.brackets.pairs, or lower its hidden."
         )
     rng = np.random.default_rng(seed)
@@ -107,20 +108,21 @@ def brackets(
     train, heldout = train_and_heldout(unread, documents)
     if len(train) + len(heldout) < count:
         raise ValueError(
-            f"Got {questions} questions of documents of {pairs} pairs of brackets, which leave too "
-            "few others to train on: raise synthetic_tasks.brackets.pairs, or lower its questions."
+            f"Got {questions} questions about documents with {pairs} pairs of brackets, which "
+            "leaves too few other documents to train on: raise synthetic_tasks.brackets.pairs, or "
+            "lower its questions."
         )
-    return SyntheticTask(train, heldout, [one for _, one in asked], balanced)
+    return SyntheticTask(train, heldout, [question for _, question in asked], balanced)
 
 
 def _question(rng, pairs, deepest, hidden, choices) -> tuple[str, SyntheticQuestion]:
-    """Returns a document, and the question for brackets of it that both sides tell together."""
+    """Returns a document, and a question for brackets that depend on the text on both sides."""
     for _ in range(_DRAWS):
         document = drawn_brackets(rng, pairs, deepest)
         start = int(rng.integers(1, len(document) - hidden))
         before = document[:start]
         true = tuple(document[start : start + hidden])
-        closing = tuple(itertools.takewhile(lambda one: one not in _OPENS, true))
+        closing = tuple(itertools.takewhile(lambda bracket: bracket not in _OPENS, true))
         opening = true[len(closing) :]
         crosses = closing and opening and _OPENS.keys() >= {*opening}
         # A pair within the gap could be of any kind, and the opened brackets must be closed later.
@@ -129,15 +131,14 @@ def _question(rng, pairs, deepest, hidden, choices) -> tuple[str, SyntheticQuest
             break
     else:
         raise ValueError(
-            f"Got {pairs} pairs of brackets, of which {deepest} are open at once, and {hidden} "
-            f"hidden: found no place in {_DRAWS} documents where {choices - 1} other sequences fit "
-            "what comes before, and one alone what comes after, too: raise "
-            "synthetic_tasks.brackets.hidden, "
-            "pairs or deepest, or lower its choices."
+            f"Got {pairs} pairs of brackets, at most {deepest} open brackets, {hidden} hidden "
+            f"brackets and {choices} choices: none of {_DRAWS} documents has a gap with "
+            f"{choices - 1} wrong answers and a single correct answer. Raise "
+            "synthetic_tasks.brackets.hidden, pairs or deepest, or lower its choices."
         )
     kinds = itertools.product(_OPENS, repeat=len(opening))
     wrong = [(*closing, *others) for others in kinds if others != opening]
-    some = [wrong[k] for k in rng.permutation(len(wrong))[: choices - 1].tolist()]
+    chosen = [wrong[k] for k in rng.permutation(len(wrong))[: choices - 1].tolist()]
     blank = f"{' '.join(before)}<extra_id_0> {' '.join(document[start + hidden :])}"
-    answers = tuple("".join(f" {bracket}" for bracket in one) for one in (true, *some))
+    answers = tuple("".join(f" {bracket}" for bracket in each) for each in (true, *chosen))
     return " ".join(document), SyntheticQuestion("filled_in", blank, answers)

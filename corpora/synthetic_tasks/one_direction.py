@@ -1,16 +1,18 @@
-"""A synthetic task of facts that are read in one order and asked in the other.
+"""A synthetic task of facts that are read in one order and asked in the reverse order.
 
     Dakiru is the composer of Velomi        (read)
     the composer of Velomi is …             (asked)
 
-Berglund et al. 2023, "The Reversal Curse" (arXiv:2309.12288, experiment 1): of some invented people
-every text has the name first, of others the description, and of a third group both orders are read,
-so that either order is known to mean the same. Each fact is read in several wordings (as
-Allen-Zhu & Li 2023, arXiv:2309.14316, found to be needed for it to be extracted) and asked in
-another one. A causal model answers in the order that it has read, and guesses in the other.
+Berglund et al. 2023, "The Reversal Curse" (arXiv:2309.12288, experiment 1): there are three groups
+of invented people. Texts about the first group begin with the name, and texts about the second
+group begin with the description. The third group has texts in both orders, from which a model can
+learn that both orders mean the same. Each fact is read in several wordings and asked in another
+wording. Allen-Zhu & Li 2023 (arXiv:2309.14316) found that a model can extract a fact only if it has
+read several wordings. A causal model answers in the order that it has read, and guesses in the
+reverse order.
 
-Names and titles are invented words of one token; which wording, job, and title belongs to a name is
-drawn from the seed.
+Names and titles are invented words of one token. The wordings, the job and the title of each person
+are drawn from the seed.
 """
 
 import itertools
@@ -22,7 +24,7 @@ from ...constraints import AtLeastTwo, checked
 from .task import SyntheticQuestion, SyntheticTask
 
 JOBS = ("author", "composer", "director", "founder", "inventor", "mayor", "painter", "owner")
-# Wordings by what comes first. Each ends with what comes last, so that any may be asked.
+# The wordings of each order. A wording ends with the answer, so that each can be a question.
 WORDINGS = {
     "name": (
         "{name} is {fact}",
@@ -47,24 +49,25 @@ _SYLLABLES = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
 
 @checked
 def reversal(*, seed: int, people: AtLeastTwo = 30, choices: AtLeastTwo = 10) -> SyntheticTask:
-    """Facts about people, of whom a third each is read of by name first, by fact first, or both.
+    """Facts about three groups of people, read with the name first, the fact first, or both.
 
         corpora.synthetic_documents.task = @synthetic_tasks.reversal
 
-    Kinds of questions: `reversed`, in the order in which nobody was read of, and `as_read`, in the
-    order of the documents and a wording that was left out of them.
+    Kinds of questions: `reversed` asks in the order that no document about the person has.
+    `as_read` asks in the order of the documents, with a wording that they do not use.
 
     Args:
-      people: in each of the three groups.
-      choices: answers of a question: those of others of the same group, so that neither has stood
-        where it is asked for.
+      seed: seed of the facts.
+      people: number of people in each of the three groups.
+      choices: number of answers of a question. The wrong answers belong to people of the same
+        group, so that they occur in the same places of the documents as the correct answer.
 
-    Raises ValueError for more choices than people of a group.
+    Raises ValueError for more choices than people in a group.
     """
     if choices > people:
         raise ValueError(
-            f"Got {choices} choices of {people} people in a group, expected at most as many as "
-            "there are people: raise synthetic_tasks.reversal.people, or lower its choices."
+            f"Got {choices} choices and {people} people in a group, expected at most {people} "
+            "choices: raise synthetic_tasks.reversal.people, or lower its choices."
         )
     rng = np.random.default_rng(seed)
     names, titles = np.split(rng.permutation(invented_words(6 * people)), 2)

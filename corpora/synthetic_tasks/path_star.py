@@ -21,7 +21,7 @@ _MASK = " [MASK]"
 
 
 class StarGraph(NamedTuple):
-    """Arms from a source, of which the first leads to the goal, and their edges in drawn order."""
+    """A source with arms, of which the first leads to the goal, and the edges in random order."""
 
     source: int
     arms: Sequence[Sequence[int]]  # each without the source
@@ -33,9 +33,9 @@ class StarGraph(NamedTuple):
 
 
 def star_graph(rng: np.random.Generator, arms: int, length: int, nodes: int) -> StarGraph:
-    """Returns a graph of `arms` arms, whose paths have `length` nodes of `nodes` labels.
+    """Returns a random graph with `arms` arms, paths of `length` nodes, and labels below `nodes`.
 
-    star_graph(np.random.default_rng(0), 2, 3, 9)     # as that above
+    star_graph(np.random.default_rng(0), 2, 3, 9)     # the graph at the top of this file
     """
     source, *others = rng.permutation(nodes)[: 1 + arms * (length - 1)].tolist()
     each = [others[k : k + length - 1] for k in range(0, len(others), length - 1)]
@@ -44,7 +44,7 @@ def star_graph(rng: np.random.Generator, arms: int, length: int, nodes: int) -> 
 
 
 def written(graph: StarGraph, steps: int | None = None) -> str:
-    """Returns a graph as text, with the first `steps` of the path; None: with all.
+    """Returns a graph as text, with the first `steps` steps of the path, or None for all steps.
 
     >>> graph = StarGraph(4, [[9, 1], [7, 2]], [(7, 2), (4, 9), (9, 1), (4, 7)])
     >>> written(graph, 0), written(graph)
@@ -65,29 +65,33 @@ def star_graphs(
     nodes: Count = 20,
     questions: Count = 200,
 ) -> SyntheticTask:
-    """Star graphs with the path from their source to one end.
+    """Star graphs with the path from the source to the end of one arm.
 
         corpora.synthetic_documents.task = @synthetic_tasks.star_graphs
 
-    Kinds of questions, whose answers are one of each arm: `path`, all nodes between source and
-    goal, for which a model that predicts masks may begin at the goal, where one edge tells the node
-    before; `first_node` after the source, while all between it and the goal is hidden from such a
-    model; and `next_node` after the first one, which an edge tells.
+    There are three kinds of questions. Each has one candidate answer for each arm.
+
+    - `path` asks for all nodes between the source and the goal. A model that predicts masks may
+      begin at the goal, where an edge shows the node before it.
+    - `first_node` asks for the node after the source. All following nodes up to the goal are hidden
+      from a model that predicts masks, too.
+    - `next_node` asks for the node after the first node, which an edge shows.
 
     Args:
-      graphs: how many there are to train on; a twentieth more is held out.
-      arms: of each graph.
-      length: nodes of a path, source and goal included; 4 at least.
-      nodes: labels that are drawn from, without repetition.
-      questions: of each kind.
+      seed: seed of the graphs.
+      graphs: number of training graphs; a twentieth more is held out.
+      arms: number of arms of a graph.
+      length: number of nodes of a path, including the source and the goal; at least 4.
+      nodes: number of labels to draw from, without repetition within a graph.
+      questions: number of questions of each kind.
 
-    Raises ValueError for a graph of more nodes than there are, or a length below 4.
+    Raises ValueError if a graph needs more nodes than `nodes`, or if `length` is below 4.
     """
     if length < 4 or 1 + arms * (length - 1) > nodes:
         raise ValueError(
             f"Got {arms} arms with paths of {length} nodes, and {nodes} labels, expected paths of "
-            f"at least 4 and at least {1 + arms * (length - 1)} labels: change "
-            "synthetic_tasks.star_graphs."
+            f"at least 4 nodes, and at least {1 + arms * (length - 1)} labels: change the settings "
+            "of synthetic_tasks.star_graphs."
         )
     rng = np.random.default_rng(seed)
 
@@ -96,12 +100,15 @@ def star_graphs(
 
     texts = drawn_texts(lambda: written(drawn()), graphs)
     asked = [drawn() for _ in range(questions)]
-    each = (("path", 0, length - 2), ("first_node", 0, 1), ("next_node", 1, 1))
-    return SyntheticTask(*texts, [_question(kind, one, *at) for kind, *at in each for one in asked])
+    kinds = (("path", 0, length - 2), ("first_node", 0, 1), ("next_node", 1, 1))
+    return SyntheticTask(
+        *texts,
+        [_question(kind, graph, *steps) for kind, *steps in kinds for graph in asked],
+    )
 
 
 def _question(kind: str, graph: StarGraph, given: int, count: int) -> SyntheticQuestion:
-    """Returns the question for so many nodes of the path, after the source and those given."""
+    """Returns the question for `count` nodes after the source and `given` nodes of the path."""
     end = given + count
     answers = ["".join(f" {node}" for node in arm[given:end]) for arm in graph.arms]
     hidden = _MASK * (len(graph.arms[0]) - 1 - end)

@@ -1,15 +1,14 @@
-"""A synthetic task of lists that are copied, reversed or sorted: what is learned of each, and how
-soon?
+"""A synthetic task of lists that are copied, reversed or sorted: which is learned, and how soon?
 
     sort 7 2 9 = 2 7 9
     reverse 7 2 9 = 9 2 7
     copy 7 2 9 = 7 2 9
 
-The tasks are among those of Delétang et al. 2022, "Neural Networks and the Chomsky Hierarchy"
-(arXiv:2207.02098), who ask for lists that are longer than those of training; here all lists have
-one length. An item of a copied or reversed list is told by its place alone. The first item of a
-sorted list takes a comparison of all, and each later one of those that are left: who predicts masks
-may begin with either end. Nothing but sorted lists tells the order of the items.
+Delétang et al. 2022, "Neural Networks and the Chomsky Hierarchy" (arXiv:2207.02098), use such tasks
+with lists that are longer than the training lists. Here all lists have the same length. The items
+of a copied or reversed list follow from their positions alone. The first item of a sorted list
+requires a comparison of all items, and each later item a comparison of the remaining items. A model
+that predicts masks may begin at either end. Only sorted lists show the order of the items.
 """
 
 import itertools
@@ -27,7 +26,7 @@ TASKS: dict[str, Callable[[Sequence[int]], list[int]]] = {
     "copy": list,
 }
 
-Asked = tuple[str, tuple[int, ...]]  # a task and a list
+Asked = tuple[str, tuple[int, ...]]  # A task and a list
 
 
 def written(items: Sequence[int]) -> str:
@@ -49,37 +48,40 @@ def rearranging(
     questions: Count = 200,
     choices: AtLeastTwo = 4,
 ) -> SyntheticTask:
-    """Lists that are sorted, reversed or copied, a third each; asked is what comes of a list.
+    """Lists that are sorted, reversed or copied, in turn. Questions ask for the resulting list.
 
         corpora.synthetic_documents.synthetic_task = @synthetic_tasks.rearranging
 
-    Kinds of questions are the tasks: `sort`, `reverse` and `copy`. No document has the same list
-    with the same task. Wrong answers are the right one with two neighbors exchanged, so that who
-    knows only which items a list has is worth chance. Of `sort` every second one goes up as the
-    right one does, and has an item that the list has not (where there are others): of four answers
-    who knows only the order of the items is left with two, who knows only those of a list with
-    three.
+    The kinds of questions are the tasks: `sort`, `reverse` and `copy`. No document has the task and
+    the list of a question. In a wrong answer, two neighbors of the correct answer are exchanged. A
+    model that knows only which items a list has therefore scores at chance.
+
+    For `sort`, every second wrong answer is in ascending order, too, but has an item that is not in
+    the list (if there are other items). With four answers, a model that knows only the order of the
+    items can exclude two answers. A model that knows only the items of the list can exclude one.
 
     Args:
-      documents: how many there are to train on; a twentieth more is held out.
-      length: of a list, whose items differ.
-      items: that are drawn from.
-      questions: of each task.
-      choices: answers of a question.
+      seed: seed of the lists.
+      documents: number of training documents; a twentieth more is held out.
+      length: number of items of a list, which are all different.
+      items: number of items to draw from.
+      questions: number of questions of each task.
+      choices: number of answers of a question.
 
-    Raises ValueError for lists that are longer than there are items, or shorter than there are
-    choices, and for questions that take more than half of the lists that there are.
+    Raises ValueError if `length` is above `items` or below `choices`, and if the questions need
+    more than half of all lists.
     """
     if not choices <= length <= items:
         raise ValueError(
-            f"Got lists of {length} of {items} items and {choices} choices, expected at least "
-            f"{length} items and at most {length} choices: change synthetic_tasks.rearranging."
+            f"Got a length of {length}, {items} items and {choices} choices, expected at least "
+            f"{length} items and at most {length} choices: change the settings of "
+            "synthetic_tasks.rearranging."
         )
     if questions > (lists := math.perm(items, length)) // 2:
         raise ValueError(
-            f"Got {questions} questions of each task and {lists} lists of {length} of {items} "
-            f"items, expected at most {lists // 2} questions, so that others can be trained on: "
-            "raise synthetic_tasks.rearranging.items, or lower its questions."
+            f"Got {questions} questions of each task, but there are only {lists} lists of {length} "
+            f"of {items} items, expected at most {lists // 2} questions, so that other lists "
+            "remain for training: raise synthetic_tasks.rearranging.items, or lower its questions."
         )
     rng = np.random.default_rng(seed)
 
@@ -89,13 +91,13 @@ def rearranging(
     asked = [(task, drawn()) for task in TASKS for _ in range(questions)]
     taken = {*asked}
     unread = (
-        f"{_beginning(one)}{written(TASKS[one[0]](one[1]))}"
+        f"{_beginning(new)}{written(TASKS[task](new[1]))}"
         for task in itertools.cycle(TASKS)
-        if (one := (task, drawn())) not in taken
+        if (new := (task, drawn())) not in taken
     )
     return SyntheticTask(
         *train_and_heldout(unread, documents),
-        [_question(rng, one, choices, items) for one in asked],
+        [_question(rng, task_and_list, choices, items) for task_and_list in asked],
     )
 
 

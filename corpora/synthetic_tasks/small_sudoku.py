@@ -22,14 +22,14 @@ from .task import SyntheticQuestion, SyntheticTask, train_and_heldout
 SIDE = 4
 BOX = 2
 EMPTY = "_"
-_MOST = SIDE**2 - 4  # cells that may have to be given
-_AT_ONCE = 500  # puzzles that are drawn
-_DRAWS = 20  # of a puzzle for a question
+_MOST = SIDE**2 - 4  # Largest allowed number of given cells
+_AT_ONCE = 500  # Number of puzzles that are drawn together
+_DRAWS = 20  # Largest number of puzzles that are drawn for a question
 
 
 @functools.cache
 def grids() -> np.ndarray:
-    """Returns all grids there are, i8[288, 16], their cells row by row.
+    """Returns all possible grids, i8[288, 16], with the cells row by row.
 
     >>> len(grids()), grids()[0].tolist()
     (288, [1, 2, 3, 4, 3, 4, 1, 2, 2, 1, 4, 3, 4, 3, 2, 1])
@@ -48,7 +48,7 @@ def grids() -> np.ndarray:
 
 
 def written(grid: np.ndarray, given: np.ndarray) -> str:
-    """Returns the puzzle that a grid is where only some cells are `given`, as text.
+    """Returns the puzzle in which only the `given` cells of a grid are shown, as text.
 
     >>> written(np.array([1, 2, 3]), np.array([True, False, True]))
     '1 _ 3 ='
@@ -64,15 +64,18 @@ def solution(grid: np.ndarray) -> str:
 def drawn_puzzles(
     rng: np.random.Generator, count: int, least: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns grids i8[count, 16], and which of their cells are given, bool[count, 16]: so many in
-    a drawn order that no other grid has them, and `least` or more."""
-    every = grids()
-    chosen = every[rng.integers(len(every), size=count)]
+    """Returns random grids i8[count, 16], and which of their cells are given, bool[count, 16].
+
+    Cells are given in a random order until only one grid has them, and at least `least` cells.
+    """
+    possible = grids()
+    chosen = possible[rng.integers(len(possible), size=count)]
     order = rng.permuted(np.tile(np.arange(SIDE**2), (count, 1)), axis=1)
-    others = np.take_along_axis(every[None], order[:, None], axis=2)
-    agrees = others == np.take_along_axis(chosen, order, axis=1)[:, None]
-    alone = np.logical_and.accumulate(agrees, axis=2).sum(1) == 1  # up to each cell in the order
-    needed = np.maximum(np.argmax(alone, axis=1) + 1, least)
+    ordered = np.take_along_axis(possible[None], order[:, None], axis=2)
+    agrees = ordered == np.take_along_axis(chosen, order, axis=1)[:, None]
+    # Whether the cells up to each cell, in this order, determine the grid.
+    is_unique = np.logical_and.accumulate(agrees, axis=2).sum(1) == 1
+    needed = np.maximum(np.argmax(is_unique, axis=1) + 1, least)
     return chosen, np.argsort(order, axis=1) < needed[:, None]
 
 
@@ -85,29 +88,31 @@ def sudoku(
     questions: Count = 200,
     choices: AtLeastTwo = 4,
 ) -> SyntheticTask:
-    """Sudoku of four rows with their solutions; asked is the solution of a puzzle.
+    """Sudoku puzzles of four rows with their solutions. Questions ask for the solution of a puzzle.
 
         corpora.synthetic_documents.task = @synthetic_tasks.sudoku
 
-    The kind of questions is `solution`, of all cells, those that are given as well. Each puzzle has
-    one solution. Wrong answers are the right one with two cells exchanged that differ and are not
-    given, so that they have the digits of the right one.
+    The kind of questions is `solution`. An answer has all cells, including the given ones. Each
+    puzzle has one solution. In a wrong answer, two different cells of the solution that are not
+    given are exchanged, so that it has the same digits.
 
     Args:
-      puzzles: how many there are to train on; a twentieth more is held out.
-      given: cells of a puzzle, at least; more where others would do as well.
-      questions: how many.
-      choices: answers of a question.
+      seed: seed of the puzzles.
+      puzzles: number of training puzzles; a twentieth more is held out.
+      given: smallest number of given cells. A puzzle has more given cells if it would otherwise
+        have several solutions.
+      questions: number of questions.
+      choices: number of answers of a question.
 
-    No puzzle that is asked is trained on or held out.
+    The puzzles of questions are not trained on or held out.
 
-    Raises ValueError where fewer than four cells are left, and for more choices than there are
-    pairs of cells to exchange.
+    Raises ValueError if fewer than four cells would be left to fill, and if puzzles have too few
+    pairs of cells to exchange for `choices`.
     """
     if given > _MOST:
         raise ValueError(
-            f"Got {given} given cells of {SIDE**2}, expected {_MOST} at most, so that some are "
-            "left to fill: lower synthetic_tasks.sudoku.given."
+            f"Got {given} given cells of {SIDE**2}, expected at most {_MOST}, so that some cells "
+            "are left to fill: lower synthetic_tasks.sudoku.given."
         )
     rng = np.random.default_rng(seed)
     asked = [_question(rng, given, choices) for _ in range(questions)]
@@ -124,21 +129,22 @@ def sudoku(
 def _question(rng: np.random.Generator, least: int, choices: int) -> SyntheticQuestion:
     for _ in range(_DRAWS):
         (grid,), (given,) = drawn_puzzles(rng, 1, least)
-        able = [
+        exchangeable = [
             pair
             for pair in itertools.combinations(np.flatnonzero(~given).tolist(), 2)
             if grid[pair[0]] != grid[pair[1]]
         ]
-        if len(able) >= choices - 1:
+        if len(exchangeable) >= choices - 1:
             break
     else:
         raise ValueError(
-            f"Got {choices} choices, expected fewer: in {_DRAWS} puzzles with {least} cells given, "
-            "too few pairs of other cells differ: lower synthetic_tasks.sudoku.choices or given."
+            f"Got {choices} choices, but {_DRAWS} puzzles with at least {least} given cells have "
+            "too few pairs of different cells to exchange, expected fewer choices: lower "
+            "synthetic_tasks.sudoku.choices or given."
         )
     wrong = []
-    for k in rng.permutation(len(able))[: choices - 1].tolist():
-        i, j = able[k]
+    for k in rng.permutation(len(exchangeable))[: choices - 1].tolist():
+        i, j = exchangeable[k]
         exchanged = grid.copy()
         exchanged[[i, j]] = grid[[j, i]]
         wrong.append(solution(exchanged))

@@ -28,7 +28,7 @@ VERBS = ("was", "is", "became", "stayed", "seemed", "turned", "grew", "felt")
 
 
 class NamedProcess(NamedTuple):
-    """The sentences of a process, one with each state."""
+    """A process with its states and the verbs of its sentences, one sentence per state."""
 
     name: str
     states: Sequence[str]
@@ -36,7 +36,7 @@ class NamedProcess(NamedTuple):
 
     @property
     def sentences(self) -> list[str]:
-        """Returns its sentences in their order.
+        """Returns the sentences in order.
 
         >>> NamedProcess("mira", ["wet", "dry"], ["is", "was"]).sentences
         ['mira is wet .', 'mira was dry .']
@@ -44,10 +44,10 @@ class NamedProcess(NamedTuple):
         return [f"{self.name} {verb} {state} ." for state, verb in zip(self.states, self.verbs)]
 
     def halves(self) -> tuple[str, str]:
-        """Returns its text, cut after half of the sentences."""
+        """Returns the text in two parts, each with half of the sentences."""
         half = len(self.states) // 2
-        every = self.sentences
-        return " ".join(every[:half]), " ".join(every[half:])
+        sentences = self.sentences
+        return " ".join(sentences[:half]), " ".join(sentences[half:])
 
 
 @checked
@@ -61,34 +61,36 @@ def processes(
     questions: Count = 200,
     choices: AtLeastTwo = 4,
 ) -> SyntheticTask:
-    """Texts about processes, whose states come one after another, a sentence with each.
+    """Texts about processes that go through successive states, one sentence per state.
 
         corpora.synthetic_documents.task = @synthetic_tasks.processes
 
     Kinds of pairs: in `order`, the wrong pair is the two halves of a text swapped. In `belongs`,
     the wrong pair has the second half of a text about another process.
 
-    Kinds of questions, about the first sentence of the second half: `state`, which follows from the
-    previous sentence, and `name`. A state does not occur twice in a text. A reader who knows only
-    this, and excludes answers that were read, is correct for a share of 0.29 of `state`, or 0.32 if
-    the following text is read, too. The chance is 0.25.
+    Both kinds of questions are about the first sentence of the second half. `state` asks for its
+    state, which follows from the previous sentence, and `name` asks for its name. A state does not
+    occur twice in a text. A reader who knows only this, and excludes answers that were read, is
+    correct for a share of 0.29 of `state`, or 0.32 after reading the following text, too. The
+    chance is 0.25.
 
     Args:
       seed: seed of the documents.
       documents: number of training documents; a twentieth more is held out.
-      sentences: of each text.
-      states: of the cycle; more than a text has sentences.
-      names: of processes.
-      questions: of each kind, and pairs of each kind.
-      choices: answers of a question.
+      sentences: number of sentences of a text.
+      states: number of states of the cycle; more than a text has sentences.
+      names: number of names of processes.
+      questions: number of questions of each kind, and number of pairs of each kind.
+      choices: number of answers of a question.
 
-    Raises ValueError for no more states than sentences, and for more choices than states or names.
+    Raises ValueError if there are not more states than sentences, and for more choices than states
+    or names.
     """
     if states <= sentences or choices > min(states, names):
         raise ValueError(
             f"Got {states} states, {names} names, {choices} choices and {sentences} sentences, "
-            "expected more states than sentences, so that a state does not come twice, and at "
-            f"least {choices} states and names: raise synthetic_tasks.processes.states."
+            "expected more states than sentences, so that a state does not occur twice, and at "
+            f"least {choices} states and names: raise synthetic_tasks.processes.states or names."
         )
     rng = np.random.default_rng(seed)
     words = rng.permutation(invented_words(states + names)).tolist()
@@ -104,14 +106,14 @@ def processes(
         return [drawn(name) for name in rng.choice(named, count).tolist()]
 
     *texts, asked = map(several, (documents, heldout_count(documents), questions))
-    foreign = [drawn(rng.choice([x for x in named if x != one.name])) for one in asked]
-    train, heldout = ([" ".join(one.sentences) for one in some] for some in texts)
-    halves = [(one.halves(), other.halves()) for one, other in zip(asked, foreign)]
+    foreign = [drawn(rng.choice([x for x in named if x != process.name])) for process in asked]
+    train, heldout = ([" ".join(process.sentences) for process in each] for each in texts)
+    halves = [(process.halves(), other.halves()) for process, other in zip(asked, foreign)]
     words = {"state": cycle, "name": named}
     return SyntheticTask(
         train,
         heldout,
-        [_question(rng, kind, one, words[kind], choices) for kind in words for one in asked],
+        [_question(rng, kind, each, words[kind], choices) for kind in words for each in asked],
         pairs=[
             *(SyntheticPair("order", (a, b), (b, a)) for (a, b), _ in halves),
             *(SyntheticPair("belongs", (a, b), (a, other)) for (a, b), (_, other) in halves),
@@ -120,17 +122,16 @@ def processes(
 
 
 def _question(
-    rng: np.random.Generator, kind: str, one: NamedProcess, words: Sequence[str], choices: int
+    rng: np.random.Generator, kind: str, process: NamedProcess, words: Sequence[str], choices: int
 ) -> SyntheticQuestion:
-    """Returns the question for a word of the sentence in which the second half begins."""
-    before, after = one.halves()
-    # a name, a verb, a state, …
-    sentences = after.split()
+    """Returns the question for a word of the first sentence of the second half."""
+    before, after = process.halves()
+    second_half = after.split()  # a name, a verb, a state, a full stop, …
     at = {"name": 0, "state": 2}[kind]
-    others = rng.choice([word for word in words if word != sentences[at]], choices - 1, False)
+    others = rng.choice([word for word in words if word != second_half[at]], choices - 1, False)
     return SyntheticQuestion(
         kind,
-        " ".join([before, *sentences[:at]]),
-        tuple(f" {word}" for word in (sentences[at], *others.tolist())),
-        after="".join(f" {word}" for word in sentences[at + 1 :]),
+        " ".join([before, *second_half[:at]]),
+        tuple(f" {word}" for word in (second_half[at], *others.tolist())),
+        after="".join(f" {word}" for word in second_half[at + 1 :]),
     )

@@ -1,4 +1,4 @@
-"""`SyntheticTask`: text that a function draws, and questions about it whose answers are known."""
+"""`SyntheticTask`: text that a function draws, and questions about it with known answers."""
 
 import inspect
 import itertools
@@ -18,7 +18,7 @@ class SyntheticQuestion(NamedTuple):
     0.5
     """
 
-    kind: str  # the figure in which it counts, in letters, digits and underscores
+    kind: str  # name of the figure that it counts in (letters, digits and underscores)
     text: str
     answers: tuple[str, ...]  # the candidates, with the correct answers first
     right: int = 1  # number of correct answers
@@ -26,7 +26,7 @@ class SyntheticQuestion(NamedTuple):
     # that predict masks read it, since they have read whole documents. It may contain masks. None
     # if it does not reach the end of a document.
     after: str | None = ""
-    known: float = 1.0  # share of a reader who knows the synthetic task and reads the text
+    known: float = 1.0  # share correct for a reader who knows the synthetic task and reads the text
 
     @property
     def chance(self) -> float:
@@ -40,7 +40,7 @@ class SyntheticPair(NamedTuple):
     SyntheticPair("order", ("I ate .", "I slept ."), ("I slept .", "I ate ."))
     """
 
-    kind: str  # the figure in which it counts, in letters, digits and underscores
+    kind: str  # name of the figure that it counts in (letters, digits and underscores)
     right: tuple[str, str]
     wrong: tuple[str, str]
 
@@ -118,16 +118,16 @@ def drawn_task(function: Callable[..., Any], seed: int) -> SyntheticTask:
         if not isinstance(getattr(made, field), list | tuple):
             raise ValueError(
                 f"{name} returned {field} of type {type(getattr(made, field)).__name__}, expected "
-                "a list: convert it, an array by its `tolist()`."
+                "a list: convert it, for example with `tolist()` for an array."
             )
-    strange = [text for text in (*made.documents, *made.heldout) if not isinstance(text, str)]
-    if strange:
-        raise ValueError(f"{name} returned the document {strange[0]!r:.80}, expected a text.")
+    others = [text for text in (*made.documents, *made.heldout) if not isinstance(text, str)]
+    if others:
+        raise ValueError(f"{name} returned the document {others[0]!r:.80}, expected a string.")
     empty = [field for field in needed if not getattr(made, field)]
     if empty:
         raise ValueError(
             f"{name} returned a synthetic task without {' and '.join(empty)}, expected at least "
-            "one of each: let it draw more."
+            "one of each: draw more."
         )
     for question in made.questions:
         _check_question(name, question)
@@ -139,7 +139,7 @@ def drawn_task(function: Callable[..., Any], seed: int) -> SyntheticTask:
         raise ValueError(
             f"{name} returned only held-out texts that are also documents, such as "
             f"{made.heldout[0]!r:.80}, expected other texts: leave them out of the documents, or "
-            "let it draw from more texts."
+            "draw from more texts."
         )
     return made._replace(heldout=heldout)
 

@@ -1,4 +1,4 @@
-"""Vocabularies: factories for corpora, and the files that a run directory keeps of them.
+"""Vocabularies: factories for corpora, and the files in which run directories store vocabularies.
 
 corpora.text_files.vocabulary = @vocabularies.trained
 vocabularies.trained.size = 8192

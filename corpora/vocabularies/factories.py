@@ -1,9 +1,10 @@
-"""Vocabularies: factories that a corpus is given, and what of them a run directory keeps.
+"""Vocabulary factories, and the files in which a run directory stores its vocabulary.
 
-A factory is called as `(run_dir, source)` with the settings that gin or `functools.partial` bound.
-On first use it makes the vocabulary and keeps it in the run directory; from then on it gives what
-is kept, or says which of its settings differ. The factories here need no TensorFlow;
-`tasks.seqio.seqio_vocabularies.from_task` is one more.
+A corpus calls a factory as `(run_dir, source)`. Its settings are bound by gin or
+`functools.partial`. On first use the factory makes the vocabulary and stores it in the run
+directory. Later calls return the stored vocabulary, or raise ValueError if settings have changed.
+The factories of this module do not need TensorFlow, unlike
+`tasks.seqio.seqio_vocabularies.from_task`.
 """
 
 import json
@@ -36,7 +37,7 @@ from .tokenization import (
 from .word_training import WordType, train_words
 
 _FILES = {"sentencepiece": SENTENCEPIECE_MODEL, "hugging_face": TOKENIZER}  # by kind
-_MOST_EXTRA_IDS = 1 << 16  # of a tokenizer in a run directory; T5 has 100
+_MOST_EXTRA_IDS = 1 << 16  # Largest number of extra ids of a stored tokenizer; T5 has 100
 
 
 class Vocabulary(NamedTuple):
@@ -44,7 +45,7 @@ class Vocabulary(NamedTuple):
 
     tokenizer: Tokenizer
     ids: TokenIds
-    about: dict[str, Any]  # the settings that it was made with
+    about: dict[str, Any]  # the factory and the settings that made it
 
     @property
     def codec(self) -> Codec:
@@ -52,13 +53,13 @@ class Vocabulary(NamedTuple):
 
 
 class VocabularySource(NamedTuple):
-    """What a corpus has that a vocabulary can be made of."""
+    """What a corpus provides to make a vocabulary."""
 
-    texts: Callable[[], Iterable[str]] | None = None  # gives the documents to train on
-    task: Callable[[], Any] | None = None  # gives the `seqio.Vocabulary` of its SeqIO tasks
+    texts: Callable[[], Iterable[str]] | None = None  # returns the training documents
+    task: Callable[[], Any] | None = None  # returns the `seqio.Vocabulary` of its SeqIO tasks
 
 
-# (run directory, source) -> the vocabulary of a run, made or kept
+# (run directory, source) -> the vocabulary of the run, new or stored
 Factory = Callable[[str, VocabularySource], Vocabulary]
 
 
@@ -77,26 +78,29 @@ def trained(
         vocabularies.trained(run_dir, source, size=8192).ids.size    # 8329 with the special ids
         vocabularies.trained(run_dir, source, model_type="wordpiece")
 
-    Those of SentencePiece give back any text exactly. "wordpiece" and "word" keep no white space,
-    and have an id for what they do not know: the corpus says how often it was needed.
+    SentencePiece vocabularies ("bpe" and "unigram") restore every text exactly. "wordpiece" and
+    "word" do not keep white space, and have an id for unknown text. The summary of the corpus has
+    the number of unknown tokens.
 
     Args:
-        source: its `texts` are read once, and sampled.
-        size: ids before the special ones are appended.
-        model_type: of SentencePiece "bpe", or "unigram" (T5's kind, which takes longer); of
-            `tokenizers` "wordpiece" (BERT's kind), or "word" (the most frequent words).
-        sentinels, specials: how many, and which other special tokens (`special_tokens.token_ids`).
+        run_dir: the run directory, which stores the vocabulary.
+        source: what the corpus provides. Its `texts` are read once, and a sample is used.
+        size: number of ids before the special ids are appended.
+        model_type: "bpe" or "unigram" (as in T5, slower to train) trains with SentencePiece.
+            "wordpiece" (as in BERT) or "word" (the most frequent words) trains with `tokenizers`.
+        sentinels: number of sentinels.
+        specials: other special tokens, as for `special_tokens.token_ids`.
 
-    Raises ValueError for what `train_sentencepiece` and `train_words` refuse, a corpus without text
-    of its own, and a run directory that keeps another vocabulary.
+    Raises ValueError if the vocabulary cannot be trained with these settings on this text, if the
+    corpus does not provide text, and if the run directory has another vocabulary.
     """
 
     def make() -> Tokenizer:
         if source.texts is None:
             raise ValueError(
-                "Got vocabularies.trained for a corpus that gives no plain text to train on, as "
-                "one of SeqIO tasks or of Grain: give it vocabularies.from_file, "
-                "vocabularies.from_run or, of a task, seqio_vocabularies.from_task."
+                "Got vocabularies.trained for a corpus that does not provide plain text, such as "
+                "a corpus of SeqIO tasks or of Grain: use vocabularies.from_file, "
+                "vocabularies.from_run or, for SeqIO tasks, seqio_vocabularies.from_task."
             )
         texts = source.texts()
         words = os.path.join(run_dir, TOKENIZER)
@@ -121,10 +125,15 @@ def utf8_bytes(
 ) -> Vocabulary:
     """The 256 bytes of UTF-8, as in ByT5, without training.
 
-    A text has 4 to 5 times more byte ids than subword pieces. `sentinels` and `specials` are as for
-    `trained`.
+    A text has 4 to 5 times as many byte ids as subword pieces.
 
-    Raises ValueError for a run directory that keeps another vocabulary.
+    Args:
+        run_dir: the run directory, which stores the vocabulary.
+        source: what the corpus provides, which is not used.
+        sentinels: number of sentinels.
+        specials: other special tokens, as for `special_tokens.token_ids`.
+
+    Raises ValueError if the run directory has another vocabulary.
     """
     about = {"factory": "utf8_bytes"}
     return _with_special_ids(run_dir, about, byte_tokenizer, sentinels, specials)
@@ -142,9 +151,16 @@ def from_file(
 
         vocabularies.from_file.path = "spiece.model"
 
-    `sentinels` and `specials` are as for `trained`; those that the file names keep their ids.
+    Special tokens that the file already has keep their ids.
 
-    Raises ValueError for a file that is not a tokenizer, and for a run directory that keeps another
+    Args:
+        run_dir: the run directory, which stores the vocabulary.
+        source: what the corpus provides, which is not used.
+        path: path or URL of the tokenizer's file.
+        sentinels: number of sentinels.
+        specials: other special tokens, as for `special_tokens.token_ids`.
+
+    Raises ValueError if the file is not a tokenizer, and if the run directory has another
     vocabulary. Raises FileNotFoundError if the file does not exist.
     """
 
@@ -156,12 +172,12 @@ def from_file(
 
 
 def from_run(run_dir: str, source: VocabularySource, *, run: str) -> Vocabulary:
-    """The vocabulary that another run, or an imported model, keeps, with all its special ids.
+    """The vocabulary of another run, or of an imported model, with all of its special ids.
 
         vocabularies.from_run.run = "runs/quickstart"      # to continue from its parameters
 
-    Raises FileNotFoundError if `run` does not keep a vocabulary, and ValueError if `run_dir` keeps
-    another vocabulary.
+    Raises FileNotFoundError if `run` has no vocabulary, and ValueError if `run_dir` has another
+    vocabulary.
     """
     return kept_vocabulary(
         run_dir, {"factory": "from_run", "run": run}, lambda: load_vocabulary(run)[:2]
@@ -186,22 +202,24 @@ def _with_special_ids(
 def kept_vocabulary(
     run_dir: str, about: dict[str, Any], make: Callable[[], tuple[Tokenizer, TokenIds]]
 ) -> Vocabulary:
-    """The vocabulary that `run_dir` keeps; `make` makes it on first use.
+    """Returns the vocabulary in `run_dir`. On first use, `make` makes it.
 
-    Raises ValueError where the directory holds a run of a vocabulary with another `about`: the
-    factory's name and its settings, as JSON values.
+    `about` has the factory's name and its settings, as JSON values.
+
+    Raises ValueError if the directory has a run whose vocabulary was made with other settings.
     """
     if os.path.exists(os.path.join(run_dir, VOCABULARY)):
         kept = load_vocabulary(run_dir)
         differing = [k for k in about | kept.about if about.get(k) != kept.about.get(k)]
         if not differing:
             return kept
-        if is_run(run_dir):  # else a start failed before its first step, and nothing was trained
+        # Otherwise an earlier start failed before its first step, and nothing was trained.
+        if is_run(run_dir):
             named = ["factory"] if "factory" in differing else differing
             changes = (f"{k} was {kept.about.get(k)!r}, is {about.get(k)!r}" for k in named)
             raise ValueError(
-                f"{run_dir} holds a vocabulary made with other settings: {'; '.join(changes)}. "
-                "Start a new run directory, or set them back."
+                f"{run_dir} has a vocabulary made with other settings: {'; '.join(changes)}. "
+                "Start a new run directory, or restore these settings."
             )
     save_vocabulary(run_dir, Vocabulary(*make(), about))
     return load_vocabulary(run_dir)
@@ -210,8 +228,8 @@ def kept_vocabulary(
 def save_vocabulary(run_dir: str, vocabulary: Vocabulary) -> None:
     """Writes a vocabulary into `run_dir`, so that the directory is self-contained.
 
-    `vocabulary.json` has the kind of the vocabulary, its special ids with their names, and the
-    checksums of both files. The file of the tokenizer is next to it, as `vocabulary.model` or
+    `vocabulary.json` has the type of the vocabulary, its special ids with their names, and the
+    checksums of both files. The file of the tokenizer is next to it, named `vocabulary.model` or
     `tokenizer.json`.
     """
     tokenizer, ids, about = vocabulary
@@ -247,7 +265,7 @@ def _write(run_dir: str, values: dict[str, Any]) -> None:
 
 
 def _checksums(run_dir: str, values: dict[str, Any]) -> dict[str, int]:
-    """The CRC-32 of the tokenizer's file, if it has one, and of what vocabulary.json says."""
+    """Returns the CRC-32 of vocabulary.json's values, and of the tokenizer's file if it has one."""
     own = {name: value for name, value in values.items() if name != "checksums"}
     sums = {VOCABULARY: zlib.crc32(json.dumps(own, sort_keys=True).encode())}
     if name := _FILES.get(values["kind"]):
@@ -256,24 +274,26 @@ def _checksums(run_dir: str, values: dict[str, Any]) -> dict[str, int]:
 
 
 def load_vocabulary(run_dir: str) -> Vocabulary:
-    """The vocabulary that a run keeps in its directory.
+    """Returns the vocabulary in a run directory.
 
-    Raises FileNotFoundError where it holds none, and ValueError where that is damaged, or names a
-    file outside of the directory.
+    Raises FileNotFoundError if there is none, and ValueError if it is damaged or names a file
+    outside the directory.
     """
     file = os.path.join(run_dir, VOCABULARY)
     if not os.path.exists(file):
         raise FileNotFoundError(
-            f"{file} does not exist: expected a run directory, in which a run that reads text "
-            "keeps its vocabulary. A model imported without a tokenizer gets one by `pretrax "
+            f"{file} does not exist: expected the directory of a run that reads text, which has "
+            "its vocabulary. For a model that was imported without a tokenizer, use `pretrax "
             "convert --tokenizer=FILE`."
         )
     values = read_json(file)
-    _check_checksums(run_dir, values)  # first, for a damaged tokenizer can be opened as another one
+    # First, since a damaged tokenizer can often be opened.
+    _check_checksums(run_dir, values)
     try:
         tokenizer = _kept_tokenizer(run_dir, values)
         ids = check_token_ids(ids_from_json(values["ids"]))
-        most = tokenizer.size + len(special_names(tokenizer, ids))  # others have no name
+        # Every id is one of the tokenizer's ids or has a special name.
+        most = tokenizer.size + len(special_names(tokenizer, ids))
         if ids.size > most:
             raise ValueError(f"got {ids.size:,} ids, expected at most {most:,}")
         ids = ids._replace(texts=texts_of(tokenizer, ids.size, ids.text))
@@ -283,7 +303,7 @@ def load_vocabulary(run_dir: str) -> Vocabulary:
 
 
 def _check_checksums(run_dir: str, values: dict[str, Any]) -> None:
-    """Raises ValueError, naming it, for a file that is not as `save_vocabulary` wrote it."""
+    """Raises ValueError, with its name, for a file that has changed since it was saved."""
     file = os.path.join(run_dir, VOCABULARY)
     try:
         kept = dict(values["checksums"])
@@ -294,7 +314,7 @@ def _check_checksums(run_dir: str, values: dict[str, Any]) -> None:
         raise damaged(file, error) from error
     for name in kept:
         if now[name] != kept[name]:
-            why = "its checksum is not that of the vocabulary that was saved"
+            why = "its checksum differs from that of the saved vocabulary"
             raise damaged(os.path.join(run_dir, name), why)
 
 
@@ -315,10 +335,10 @@ def _kept_tokenizer(run_dir: str, values: dict[str, Any]) -> Tokenizer:
 
 
 def _fetched(url: str, run_dir: str) -> str:
-    """The path of a copy, in `run_dir`, of a tokenizer's file in a bucket."""
+    """Copies a tokenizer's file from a bucket to `run_dir`, and returns the path of the copy."""
     try:
         content = epath.Path(url).read_bytes()
-    except Exception as error:  # each kind of bucket has errors of its own
+    except Exception as error:  # Each type of bucket raises its own errors.
         raise FileNotFoundError(
             f"{url} cannot be read ({error}): set vocabularies.from_file.path to a local copy."
         ) from error

@@ -1,4 +1,4 @@
-"""Trains a SentencePiece vocabulary that gives back any text exactly."""
+"""Trains a SentencePiece vocabulary that restores every text exactly."""
 
 import io
 import re
@@ -25,24 +25,29 @@ def train_sentencepiece(
 ) -> None:
     """Trains a vocabulary on a sample of `texts` and writes it to `path` (a `.model` file).
 
-    Nothing is normalized: spaces, tabs and line ends are kept, and characters outside the
-    vocabulary become bytes, so nothing is unknown and decoding gives back the text. Ids: pad 0,
-    eos 1, unk 2 (never produced), bytes 3 … 258, then pieces. The same texts give the same model.
+    Text is not normalized: spaces, tabs and line ends are kept, and characters outside the
+    vocabulary become bytes. No text is unknown, and decoding restores the text. The ids are pad 0,
+    eos 1, unk 2 (never produced), bytes 3 … 258, and then the pieces. The same texts give the same
+    model.
 
-    "bpe" takes about 0.5 s on 3 million characters, "unigram" (T5's kind) about 8 s; on the
-    sources of Python's library they compress alike, 3.5 characters a token at size 4096.
+    With 3 million characters, "bpe" takes about 0.5 s and "unigram" (as in T5) about 8 s. On the
+    sources of Python's library both have about 3.5 characters per token at a size of 4,096.
 
-    The sample has about `sample_characters`, spread evenly over the documents, which are read once.
-    `size` counts all ids.
+    Args:
+        texts: the documents, which are read once.
+        path: path of the model file.
+        size: number of ids, including special ids and bytes.
+        model_type: "bpe" or "unigram".
+        sample_characters: approximate size of the sample, which is spread evenly over the text.
 
-    Raises ValueError for no text, and for a size too small or too large for it.
+    Raises ValueError for no text, and for a size that is too small or too large for the text.
     """
     import sentencepiece
 
     if size < SMALLEST_SIZE:
         raise ValueError(
             f"Got a vocabulary size of {size}, expected at least {SMALLEST_SIZE} (256 bytes, the "
-            "characters and some pieces): raise vocabularies.trained.size, or give the corpus "
+            "characters and some pieces): raise vocabularies.trained.size, or use "
             "vocabularies.utf8_bytes."
         )
     sample = training_sample(texts, sample_characters)
@@ -63,22 +68,23 @@ def train_sentencepiece(
             eos_id=1,
             unk_id=2,
             bos_id=-1,
-            num_threads=2,  # fixed: the order of floating-point sums is part of the result
+            num_threads=2,  # fixed, since it changes the order of floating-point sums
             max_sentence_length=1 << 20,
             minloglevel=2,
         )
     except RuntimeError as error:
-        found = re.search(r"<= (\d+)", str(error))
-        if not found:
+        limit = re.search(r"<= (\d+)", str(error))
+        if not limit:
             raise ValueError(f"SentencePiece could not train on this text: {error}") from error
-        largest = int(found[1])
+        largest = int(limit[1])
         if largest < SMALLEST_SIZE:
             raise ValueError(
-                f"Got too little text for a vocabulary of {size}: at most {largest} ids, expected "
-                f"{SMALLEST_SIZE}. Give more text, or give the corpus vocabularies.utf8_bytes."
+                f"Got too little text for a vocabulary of {size} ids: it allows at most {largest}, "
+                f"expected at least {SMALLEST_SIZE}. Give more text, or use "
+                "vocabularies.utf8_bytes."
             ) from error
         raise ValueError(
             f"Got a vocabulary size of {size}, expected at most {largest} for this text: lower "
-            "vocabularies.trained.size, give more text, or give the corpus vocabularies.utf8_bytes."
+            "vocabularies.trained.size, give more text, or use vocabularies.utf8_bytes."
         ) from error
     write_bytes(path, model.getvalue())

@@ -1,4 +1,4 @@
-"""The special ids of a tokenizer, and text in which they are written by name."""
+"""The special ids of a tokenizer, and conversion of text that has special tokens by name."""
 
 import itertools
 import os
@@ -25,15 +25,15 @@ def token_ids(
     sentinels: int = 128,
     specials: Sequence[str] = DEFAULT_SPECIALS,
 ) -> TokenIds:
-    """The special ids of `tokenizer`: by name where it names them, else appended above its own ids.
+    """Returns the special ids of `tokenizer`, found by name or appended above its own ids.
 
         token_ids(sentencepiece_tokenizer("t5.model"), sentinels=100)
         -> TokenIds(size=32109, text=(2, 32000), pad=0, eos=1, sentinels=(32099, …, 32000),
                     modes=(("R", 32100), ("S", 32101), ("X", 32102)), mask=32103, …)
 
-    T5 has 100 sentinels, and UL2's (3, 0.5) denoiser needs 128 at 512 inputs. With 128 sentinels,
-    the last 28 are appended to T5's vocabulary: 32100 … 32127. If a tokenizer names no sentinels,
-    they get descending ids, as in SeqIO.
+    T5 has 100 sentinels, but UL2's (3, 0.5) denoiser needs 128 for 512 inputs. With 128 sentinels,
+    the last 28 are appended to T5's vocabulary, with the ids 32100 … 32127. If a tokenizer has no
+    sentinels, they get descending ids, as in SeqIO.
 
     Args:
         tokenizer: the tokenizer.
@@ -41,7 +41,7 @@ def token_ids(
         specials: other special tokens: "mask", "cls", "sep", "fim" (three ids), and names of mode
             tokens ("R", "S", "X", or any other name, whose token is `[NAME]`).
 
-    Raises ValueError where two special tokens share an id, or too little text is left.
+    Raises ValueError if two special tokens share an id, or if too few ids are left for text.
     """
     named = tokenizer.named
     above = itertools.count(tokenizer.size)
@@ -91,23 +91,25 @@ def published_ids(
     sentinels: int | None = None,
     specials: Sequence[str] = (),
 ) -> TokenIds:
-    """Returns the special ids of a published model, as its files name them.
+    """Returns the special ids of a published model according to its files.
 
     Args:
         tokenizer: the tokenizer of the model.
-        directory: a folder of `transformers`, whose tokenizer_config.json and
+        directory: a model folder in the format of `transformers`. Its tokenizer_config.json and
             special_tokens_map.json name the padding, start, end, mask, class and separator tokens.
-        config: its config.json, which gives the same by ids, and the decoder's start token.
-        sentinels: number of sentinels; missing ones are appended. None for those that it names.
-        specials: other special tokens; missing ones are appended.
+        config: the values of config.json, which has the same tokens as ids, and the decoder's start
+            token.
+        sentinels: number of sentinels, or None for the sentinels that the tokenizer has. Missing
+            sentinels are appended.
+        specials: other special tokens. Missing ones are appended.
 
-    Raises ValueError if the ids are not consistent, as `token_ids` does.
+    Raises ValueError if the ids are inconsistent, as `token_ids` does.
     """
     return _ids_by_roles(tokenizer, _names_in(directory), config, sentinels, specials)
 
 
 def transformers_ids(tokenizer: Any, config: Any) -> TokenIds:
-    """The special ids of a tokenizer of `transformers`, for a model of a config, without a file.
+    """Returns the special ids of a tokenizer of `transformers`, for a model with this config.
 
         tokenizer = transformers.AutoTokenizer.from_pretrained("bert-base-uncased")
         model = transformers.BertForMaskedLM(transformers.BertConfig())
@@ -122,7 +124,7 @@ def transformers_ids(tokenizer: Any, config: Any) -> TokenIds:
         tokenizer: the tokenizer of `transformers`.
         config: the config of the model, with its number of ids and the decoder's start token.
 
-    Raises ValueError for a tokenizer that is not of the library `tokenizers`, for ids without an
+    Raises ValueError for a tokenizer that does not use the library `tokenizers`, for ids without an
     embedding in the model, and for inconsistent ids, as `token_ids` does.
     """
     own = _tokenizer_of_transformers(tokenizer)
@@ -131,21 +133,22 @@ def transformers_ids(tokenizer: Any, config: Any) -> TokenIds:
     ids = _ids_by_roles(own, names, known)
     if ids.size > config.vocab_size:
         raise ValueError(
-            f"The tokenizer has {ids.size} ids, and the model embeddings of {config.vocab_size}: "
-            f"model.resize_token_embeddings({ids.size})."
+            f"The tokenizer has {ids.size} ids, but the model has only {config.vocab_size} "
+            f"embeddings: call model.resize_token_embeddings({ids.size})."
         )
     return ids
 
 
 def encode_texts(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
-    """Returns the token ids of each text, for a tokenizer of transformers, without special ids.
+    """Returns the token ids of each text by a tokenizer of `transformers`, without special ids.
 
-        encode_texts(tokenizer, ["a text", "another, which holds </s>"])
+        encode_texts(tokenizer, ["a text", "another text, with </s>"])
 
-    Names of special tokens in a text are read as text, also by tokenizers that do not follow
-    `split_special_tokens=True`: the unigram model of `T5Tokenizer` finds `</s>` among its pieces.
+    Names of special tokens in a text are read as text. This holds even for tokenizers that ignore
+    `split_special_tokens=True`. For example, the unigram model of `T5Tokenizer` has the piece
+    `</s>`.
 
-    Raises ValueError for a tokenizer that the library `tokenizers` does not run.
+    Raises ValueError for a tokenizer that does not use the library `tokenizers`.
     """
     own = _tokenizer_of_transformers(tokenizer)
     return [ids.tolist() for ids in own.encode_batch(texts)]
@@ -157,13 +160,14 @@ def _tokenizer_of_transformers(tokenizer: Any) -> Tokenizer:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if not isinstance(backend, tokenizers.Tokenizer):
         raise ValueError(
-            f"Got a {type(tokenizer).__name__}, expected a tokenizer of transformers that the "
-            "library `tokenizers` runs: a PreTrainedTokenizerFast."
+            f"Got a {type(tokenizer).__name__}, expected a tokenizer of transformers that uses the "
+            "library `tokenizers`: load a PreTrainedTokenizerFast."
         )
     return tokenizer_of(tokenizers.Tokenizer.from_str(backend.to_str()))
 
 
-ROLES = ("pad", "eos", "bos", "mask", "cls", "sep")  # of `transformers`, each of one token
+# The roles of special tokens in `transformers` that have a single token.
+ROLES = ("pad", "eos", "bos", "mask", "cls", "sep")
 
 
 def _ids_by_roles(
@@ -176,22 +180,22 @@ def _ids_by_roles(
     roles = _roles(tokenizer, names, config)
     eos = roles.get("eos", roles.get("sep", tokenizer.eos))
     tokenizer = tokenizer._replace(pad=roles.get("pad", tokenizer.pad), eos=eos)
-    if tokenizer.pad is None:  # Segments mark padding, so any id that is not text will do.
+    if tokenizer.pad is None:  # Segments mark padding, so any id that is not text can be used.
         tokenizer = tokenizer._replace(pad=eos)
     known = KNOWN_NAMES | {"fim": tuple(prefix for prefix, _, _ in FIM_NAMES)}
-    own = [key for key, some in known.items() if not tokenizer.named.keys().isdisjoint(some)]
+    own = [key for key, names in known.items() if not tokenizer.named.keys().isdisjoint(names)]
     wanted = dict.fromkeys([key for key in own if key not in ("pad", "eos")] + list(specials))
     count = len(_named_sentinels(tokenizer.named)) if sentinels is None else sentinels
     ids = token_ids(tokenizer, sentinels=count, specials=list(wanted))
     start = config.get("decoder_start_token_id")
     start = roles.get("bos") if start is None else start
-    found = {key: roles[key] for key in ("mask", "cls", "sep") if key in roles}
-    fields: dict[str, Any] = {"bos": ids.pad if start is None else start} | found
+    singles = {key: roles[key] for key in ("mask", "cls", "sep") if key in roles}
+    fields: dict[str, Any] = {"bos": ids.pad if start is None else start} | singles
     return check_token_ids(ids._replace(**fields))
 
 
 def _names_in(directory: str | os.PathLike) -> dict[str, Any]:
-    """The names of tokens by their roles, in the files of a published model."""
+    """Returns the names of tokens by role, from the files of a published model."""
     names: dict[str, Any] = {}
     for file in ("special_tokens_map.json", "tokenizer_config.json"):
         path = os.path.join(directory, file)
@@ -203,23 +207,26 @@ def _names_in(directory: str | os.PathLike) -> dict[str, Any]:
 def _roles(
     tokenizer: Tokenizer, names: Mapping[str, Any], config: Mapping[str, Any]
 ) -> dict[str, int]:
-    """The ids for padding, ending and so on, by their names or the model's config."""
+    """Returns the ids of the special tokens by role, from their names or the model's config."""
     roles = {}
     for key in ROLES:
         name = names.get(f"{key}_token")
         name = name.get("content") if isinstance(name, dict) else name
-        found = tokenizer.named.get(str(name), config.get(f"{key}_token_id"))
-        found = found[0] if isinstance(found, list) else found  # LLaMA 3 ends in several ways
-        if found is not None:
-            roles[key] = found
+        token = tokenizer.named.get(str(name), config.get(f"{key}_token_id"))
+        token = token[0] if isinstance(token, list) else token  # LLaMA 3 has several end tokens.
+        if token is not None:
+            roles[key] = token
     return roles
 
 
 def _facts_of_text(
     tokenizer: Tokenizer, blocked: set[int], size: int, text: tuple[int, int]
 ) -> dict[str, Any]:
-    """Where words start and sentences end, as far as an id tells by itself: with a space, and with
-    one of `SENTENCE_ENDS` and what closes it; and which ids are digits."""
+    """Returns which ids start a word, which end a sentence, and which are digits.
+
+    An id starts a word if its text starts with white space. It ends a sentence if its text ends
+    with one of `SENTENCE_ENDS`, which `SENTENCE_CLOSERS` may follow.
+    """
     starts, ends = np.zeros((2, size), bool)
     digits = []
     for i in range(tokenizer.size):
@@ -233,7 +240,7 @@ def _facts_of_text(
 
 
 def texts_of(tokenizer: Tokenizer, size: int, text: tuple[int, int]) -> TokenTexts:
-    """Returns the texts of so many ids, of which those in a range are text."""
+    """Returns the texts of `size` ids. Ids outside the range `text` have an empty text."""
 
     def read() -> list[str]:
         return [tokenizer.surface(i) if text[0] <= i < text[1] else "" for i in range(size)]
@@ -242,17 +249,17 @@ def texts_of(tokenizer: Tokenizer, size: int, text: tuple[int, int]) -> TokenTex
 
 
 def codec(tokenizer: Tokenizer, ids: TokenIds) -> Codec:
-    """Conversion of text with special tokens written by name.
+    """Returns the conversion of ids to and from text that has special tokens by name.
 
         codec.decode([262, 4219, 1]) -> "def<extra_id_0></s>"
         codec.encode("def<extra_id_0></s>") -> [262, 4219, 1]
 
-    Encoding a *document* is `tokenizer.encode_batch`, to which a name is ordinary text.
+    To encode a *document*, use `tokenizer.encode_batch`, which reads such names as ordinary text.
     """
     names = special_names(tokenizer, ids)
     by_name = {name: i for i, name in names.items()}
     pieces = (
-        (r"\s*" if name in tokenizer.swallowing else "") + re.escape(name)  # RoBERTa's <mask>
+        (r"\s*" if name in tokenizer.swallowing else "") + re.escape(name)  # as RoBERTa's <mask>
         for name in sorted(by_name, key=len)[::-1]
     )
     pattern = re.compile(f"({'|'.join(pieces)})")
@@ -284,7 +291,7 @@ def codec(tokenizer: Tokenizer, ids: TokenIds) -> Codec:
 
 
 def special_names(tokenizer: Tokenizer, ids: TokenIds) -> dict[int, str]:
-    """What each special id is written as: the tokenizer's own name, else ours."""
+    """Returns the name of each special id: the tokenizer's own name, or else our name."""
     singles = {"pad": ids.pad, "eos": ids.eos, "mask": ids.mask, "cls": ids.cls, "sep": ids.sep}
     names = {i: KNOWN_NAMES[key][0] for key, i in singles.items() if i is not None}
     names |= {i: KNOWN_NAMES.get(name, (f"[{name}]",))[0] for name, i in ids.modes}
@@ -300,18 +307,21 @@ def _named_sentinels(named: dict[str, int]) -> list[int]:
 
 
 def _text_range(tokenizer: Tokenizer, blocked: Iterable[int]) -> tuple[int, int]:
-    """The longest run of ids that holds no special one.
+    """Returns the longest range of ids without a special id.
 
-    Special ids may lie anywhere: BERT's [MASK] is 103 of 30522, so text is [104, 30522).
+    Special ids may be anywhere. For example, BERT's [MASK] is 103 of 30,522 ids, so text is
+    [104, 30522).
+
+    Raises ValueError if this range has fewer than half of the ids that are not special.
     """
     walls = sorted({-1, tokenizer.size, *(i for i in blocked if i < tokenizer.size)})
     length, first = max((b - a - 1, a + 1) for a, b in itertools.pairwise(walls))
     ordinary = tokenizer.size - (len(walls) - 2)
     if length < ordinary / 2:
         raise ValueError(
-            f"The special tokens of {tokenizer.path or tokenizer.kind} lie scattered among its "
-            f"{tokenizer.size} ids: the longest range without one is "
-            f"[{first}, {first + length}), expected at least half of the {ordinary} others. Use a "
-            "tokenizer whose special tokens stand together at the start or at the end."
+            f"The special tokens of {tokenizer.path or tokenizer.kind} are scattered among its "
+            f"{tokenizer.size} ids: the longest range without a special token is "
+            f"[{first}, {first + length}), expected at least half of the {ordinary} other ids. Use "
+            "a tokenizer whose special tokens are all at the start or at the end."
         )
     return first, first + length

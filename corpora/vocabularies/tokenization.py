@@ -1,6 +1,7 @@
-"""Tokenizers without TensorFlow: ordinary text to ids and back.
+"""Tokenizers without TensorFlow, which convert ordinary text to ids and back.
 
-Whatever a document says (`</s>`, `<extra_id_0>`, `[MASK]`), its ids are ordinary ones.
+Names of special tokens in a document (`</s>`, `<extra_id_0>`, `[MASK]`) are encoded as ordinary
+text.
 """
 
 import functools
@@ -11,13 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-T5_EXTRA_IDS = 100  # what SeqIO appends to T5's own sentencepiece model
-BATCH_CHARACTERS = 1 << 22  # of text tokenized at a time
+T5_EXTRA_IDS = 100  # Number of sentinels that SeqIO appends to T5's SentencePiece model
+BATCH_CHARACTERS = 1 << 22  # Number of characters that are tokenized together
 # Largest number of unused ids below the largest id. Published tokenizers have a few thousand. A
 # damaged or hostile tokenizer may have an id near 2^31, and a loop over its ids would never end.
 _MOST_UNUSED = 1 << 20
 
-# What tokenizers call the token that we call by the key; the first name is the one we append.
+# Names that tokenizers give to our special tokens. If we append a token, it gets the first name.
 KNOWN_NAMES = {
     "pad": ("<pad>", "[PAD]", "<|pad|>", "<|padding|>"),
     "eos": ("</s>", "<eos>", "<|endoftext|>", "<|end_of_text|>", "<|im_end|>"),
@@ -36,29 +37,29 @@ FIM_NAMES = (
 
 
 class Tokenizer(NamedTuple):
-    """Text to ids and back, special tokens apart."""
+    """Conversion of text without special tokens to ids and back."""
 
     kind: str  # "sentencepiece", "bytes" or "hugging_face"
-    path: str | None  # its file
-    size: int  # its own ids are 0 … size-1
-    encode_batch: Callable[[Sequence[str]], list[np.ndarray]]  # never gives a special id
-    decode: Callable[[Sequence[int]], str]  # ordinary ids alone
-    surface: Callable[[int], str]  # how an id reads within a text, with the space before a word
-    named: dict[str, int]  # the special tokens that it names, with their ids
-    blocked: tuple[int, ...]  # its ids that are not text
+    path: str | None  # path to the tokenizer's file, if it has one
+    size: int  # number of ids, from 0 to size - 1
+    encode_batch: Callable[[Sequence[str]], list[np.ndarray]]  # never returns a special id
+    decode: Callable[[Sequence[int]], str]  # takes only ordinary ids
+    surface: Callable[[int], str]  # the text of an id, including the space before a word
+    named: dict[str, int]  # the ids of the special tokens by name
+    blocked: tuple[int, ...]  # the ids that are not text
     pad: int | None
     eos: int | None
-    spaced: bool = False  # decoding drops the space before a first word
-    extra_ids: int = 0  # sentinels named above its own ids, as SeqIO's vocabularies have them
-    swallowing: frozenset[str] = frozenset()  # names that take the white space before them
-    unknown: int | None = None  # what stands for text that it has no other id for
-    words: Callable[[str], list[str]] | None = None  # of a text, where each id is a whole word
+    spaced: bool = False  # whether decoding drops the space before the first word
+    extra_ids: int = 0  # number of sentinels above the ids of the file, as in SeqIO's vocabularies
+    swallowing: frozenset[str] = frozenset()  # special tokens that remove the white space before
+    unknown: int | None = None  # the id of unknown text, if there is one
+    words: Callable[[str], list[str]] | None = None  # splits a text, if each id is a whole word
 
 
 def batches(
     documents: Iterable, size: Callable[[Any], int] = len, characters: int = BATCH_CHARACTERS
 ) -> Iterator[list]:
-    """Lists of documents of about so many characters together; `size` counts a document's."""
+    """Yields lists of documents with about `characters` characters; `size` counts a document's."""
     batch = []
     length = 0
     for document in documents:
@@ -73,9 +74,9 @@ def batches(
 
 
 def open_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer `name`: "bytes", a SentencePiece `.model`, or a Hugging Face `tokenizer.json`.
+    """Opens "bytes", a SentencePiece `.model` file, or a Hugging Face `tokenizer.json` file.
 
-    Raises FileNotFoundError where there is no such file, and ValueError where it is none of these.
+    Raises FileNotFoundError if the file does not exist, and ValueError for another type of file.
     """
     if name == "bytes":
         return byte_tokenizer()
@@ -88,11 +89,13 @@ def open_tokenizer(name: str) -> Tokenizer:
 
 
 def sentencepiece_tokenizer(path: str, *, extra_ids: int | None = None) -> Tokenizer:
-    """A SentencePiece model.
+    """Opens a SentencePiece model.
 
-    As in SeqIO, `extra_ids` sentinels are named above the model's own pieces, descending: T5's
-    model has 32000 pieces, `<extra_id_0>` is 32099 and `<extra_id_99>` 32000. By default 100, or 0
-    where the model names its sentinels itself (mT5, umT5).
+    As in SeqIO, `extra_ids` sentinels are added above the model's pieces, in descending order. For
+    example, T5's model has 32,000 pieces, so `<extra_id_0>` is 32099 and `<extra_id_99>` is 32000.
+    The default is 100, or 0 if the model has its own sentinels (mT5, umT5).
+
+    Raises ValueError if the file is not a SentencePiece model.
     """
     import sentencepiece
     from sentencepiece import sentencepiece_model_pb2
@@ -105,7 +108,7 @@ def sentencepiece_tokenizer(path: str, *, extra_ids: int | None = None) -> Token
     own = processor.GetPieceSize()
     named: dict[str, int] = {}
     blocked: list[int] = []
-    produced: dict[str, int] = {}  # those that SentencePiece finds in a text
+    produced: dict[str, int] = {}  # special tokens that SentencePiece produces for their names
     proto: Any = sentencepiece_model_pb2  # its classes are made at run time
     model = proto.ModelProto.FromString(processor.serialized_model_proto())
     for i, piece in enumerate(model.pieces):
@@ -119,12 +122,12 @@ def sentencepiece_tokenizer(path: str, *, extra_ids: int | None = None) -> Token
     if extra_ids is None:
         extra_ids = 0 if "<extra_id_0>" in named else T5_EXTRA_IDS
     byte_fallback = processor.PieceToId("<0x00>") != processor.unk_id()
-    if byte_fallback:  # then nothing is ever unknown
+    if byte_fallback:  # No text is unknown.
         blocked.append(processor.unk_id())
     underline = [processor.PieceToId(f"<0x{b:02X}>") for b in "▁".encode()] if byte_fallback else []
 
     def encode_with_underlines(text: str) -> list[int]:
-        # SentencePiece writes a space as ▁ and so reads ▁ as a space: give it as bytes.
+        # SentencePiece writes a space as ▁, and would read ▁ as a space. Encode ▁ as bytes instead.
         parts = [processor.Encode(part) for part in text.split("▁")]
         return parts[0] + [x for p in parts[1:] for x in underline + p]
 
@@ -159,9 +162,9 @@ def sentencepiece_tokenizer(path: str, *, extra_ids: int | None = None) -> Token
 
 
 def byte_tokenizer() -> Tokenizer:
-    """ByT5's bytes: pad 0, eos 1, unk 2, then byte b is 3 + b.
+    """Returns ByT5's tokenizer: pad is 0, eos is 1, unk is 2, and byte b is 3 + b.
 
-    Sentinels are appended above; ByT5's own checkpoints reuse the last byte ids instead.
+    Our sentinels are appended above the bytes, whereas ByT5's checkpoints reuse the last byte ids.
     """
     return Tokenizer(
         "bytes",
@@ -180,9 +183,9 @@ def byte_tokenizer() -> Tokenizer:
 
 
 def with_extra_ids(tokenizer: Tokenizer, extra_ids: int) -> Tokenizer:
-    """A tokenizer with SeqIO's sentinels above its own ids, the first one last.
+    """Adds SeqIO's sentinels above a tokenizer's ids, in descending order.
 
-    They are its sentinels even where it names its own, as SeqIO counts them from the end.
+    They replace sentinels that the tokenizer already has, since SeqIO counts them from the end.
     """
     size = tokenizer.size + extra_ids
     names = {f"<extra_id_{i}>": size - 1 - i for i in range(extra_ids)}
@@ -192,30 +195,34 @@ def with_extra_ids(tokenizer: Tokenizer, extra_ids: int) -> Tokenizer:
 
 
 def hugging_face_tokenizer(path: str) -> Tokenizer:
-    """A Hugging Face `tokenizer.json`: BPE, WordPiece, unigram or whole words.
+    """Opens a Hugging Face `tokenizer.json` with a BPE, WordPiece, unigram or whole-word model.
 
-    Its padding, truncation and post-processor are left out: objectives add special tokens.
+    Its padding, truncation and post-processor are ignored, since objectives add special tokens.
+
+    Raises ValueError if the file is not a tokenizer.json.
     """
     import tokenizers
 
     try:
         tokenizer = tokenizers.Tokenizer.from_file(path)
-    except Exception as error:  # the library raises a bare Exception
+    except Exception as error:  # The library raises Exception itself.
         raise ValueError(f"{path} is not a Hugging Face tokenizer.json ({error}).") from error
     return tokenizer_of(tokenizer, path)
 
 
 def tokenizer_of(tokenizer, path: str | None = None) -> Tokenizer:
-    """A `tokenizers.Tokenizer`, which is changed; `path` is its file, where it has one.
+    """Returns the `Tokenizer` of a `tokenizers.Tokenizer`, whose settings are changed in place.
 
-    Raises ValueError for an id far above the ids of the other tokens, as `_size_of` does.
+    `path` is its file, if it has one.
+
+    Raises ValueError for a tokenizer without tokens, or with far too large ids (see `_size_of`).
     """
     import tokenizers
 
     size = _size_of(tokenizer.get_vocab(), path or "The tokenizer")
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    tokenizer.encode_special_tokens = True  # "[MASK]" in a document is text
+    tokenizer.encode_special_tokens = True  # so that "[MASK]" in a document is text
     added = tokenizer.get_added_tokens_decoder()
     named = {t.content: i for i, t in added.items() if t.special or _is_known(t.content)}
     named |= {name: i for name, i in tokenizer.get_vocab().items() if _is_known(name)}
@@ -226,7 +233,7 @@ def tokenizer_of(tokenizer, path: str | None = None) -> Tokenizer:
     unknown = tokenizer.token_to_id(getattr(tokenizer.model, "unk_token", None) or "<unk>")
     special = frozenset(named.values()) - {unknown}
     names = re.compile("|".join(map(re.escape, named)))
-    # A unigram model, for example, finds special tokens among its pieces.
+    # Some models produce special ids for the names, for example unigram models with such pieces.
     encode_as_text = _encoder_of_names(
         lambda text: tokenizer.encode(text, add_special_tokens=False).ids, named, unknown
     )
@@ -271,10 +278,10 @@ def tokenizer_of(tokenizer, path: str | None = None) -> Tokenizer:
 def _encoder_of_names(
     encode: Callable[[str], list[int]], named: Mapping[str, int], unknown: int | None = None
 ) -> Callable[[str], list[int]]:
-    """Returns `encode` for a text that holds names of special tokens, which it reads as text.
+    """Returns a version of `encode` that reads names of special tokens as text.
 
-    Each name is encoded in two parts. A normalizer may turn other characters into a name, such as
-    "＜/s＞" into "</s>". A text that still gets a special id is halved until no part gets one.
+    Each name is encoded in two parts. A normalizer may also turn other characters into a name, such
+    as "＜/s＞" into "</s>". A text that still gets a special id is halved until no part gets one.
     """
     special = frozenset(named.values()) - {unknown}
     within = re.compile("|".join(f"(?<={re.escape(n[0])})(?={re.escape(n[1:])})" for n in named))
@@ -300,15 +307,15 @@ def _size_of(vocabulary: Mapping[str, int], name: str) -> int:
     unused = largest + 1 - len(vocabulary)
     if unused > _MOST_UNUSED:
         raise ValueError(
-            f"{name} gives the token {token!r} the id {largest}, but has {len(vocabulary):,} "
-            f"tokens, expected ids with at most {_MOST_UNUSED:,} unused ones among them, since a "
-            "model has a row for each id: number its tokens from 0."
+            f"{name} gives the token {token!r} the id {largest}, but has only "
+            f"{len(vocabulary):,} tokens, expected at most {_MOST_UNUSED:,} unused ids, since a "
+            "model has an embedding for each id: number the tokens from 0."
         )
     return largest + 1
 
 
 def words_of(tokenizer, text: str) -> list[str]:
-    """The words into which a `tokenizers.Tokenizer` divides a text before it finds their ids.
+    """Returns the words into which a `tokenizers.Tokenizer` splits a text.
 
     >>> from pretrax.corpora.vocabularies.word_training import word_tokenizer
     >>> words_of(word_tokenizer([]), "add(a, b)")
@@ -328,8 +335,10 @@ def _is_known(name: str) -> bool:
 
 
 def _surface_of_piece(piece: str) -> str:
-    """A SentencePiece piece as text: ▁ is a space, <0x0A> a line break, <0xA0> part of a
-    character."""
+    """Returns the text of a SentencePiece piece.
+
+    ▁ is a space, <0x0A> is a line break, and <0xA0> is a part of a character.
+    """
     byte = re.fullmatch(r"<0x([0-9A-F]{2})>", piece)
     return bytes.fromhex(byte[1]).decode("utf-8", "replace") if byte else piece.replace("▁", " ")
 

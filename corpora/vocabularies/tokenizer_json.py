@@ -1,11 +1,12 @@
-"""A run's vocabulary as the files that `transformers.AutoTokenizer` reads.
+"""Writes a run's vocabulary as the files that `transformers.AutoTokenizer` reads.
 
     write_tokenizer("exported", load_vocabulary("runs/quickstart"))
     transformers.AutoTokenizer.from_pretrained("exported").tokenize("def<extra_id_0>")
 
-It gives the ids of `Vocabulary.tokenizer` for any text, and knows every special id by the name that
-`special_names` has for it. Of segmentations that a unigram model finds equally likely, as of long
-runs of spaces, it may take another: there sums are float64, in SentencePiece float32.
+The written tokenizer gives the same ids as `Vocabulary.tokenizer`, and has every special id under
+its name in `special_names`. There is one exception. If a unigram model has several equally likely
+segmentations, for example for long runs of spaces, the result may differ. `tokenizers` computes
+with float64, whereas SentencePiece computes with float32.
 """
 
 import json
@@ -19,7 +20,7 @@ from .factories import Vocabulary
 from .special_tokens import special_names
 from .tokenization import Tokenizer
 
-# What is compared before a file is written: spaces and line ends, bytes, ▁, scripts, special names.
+# Texts for which the ids of both tokenizers are compared before a file is written.
 PROBES = (
     "",
     " ",
@@ -29,8 +30,8 @@ PROBES = (
     "Größe, naïve, Ελλάδα, 日本語 𝔘𝔫𝔦 🤖👩‍👩‍👧 e\u0301 \u00a0 \u200b \x00\x7f",
     "<0x41> <unk>",
 )
-SPACE = "▁"  # as SentencePiece writes it
-NEVER = -1000.0  # a log probability below that of any spelling of such a name
+SPACE = "▁"  # SentencePiece's character for a space
+NEVER = -1000.0  # Log probability of special pieces, below that of any other spelling
 
 
 def write_tokenizer(
@@ -39,10 +40,11 @@ def write_tokenizer(
     before: Sequence[int] = (),
     after: Sequence[int] = (),
 ) -> None:
-    """Writes tokenizer.json, and tokenizer_config.json where there is none.
+    """Writes tokenizer.json, and tokenizer_config.json if it does not exist.
 
-    The tokenizer adds the ids `before` and `after` a text. Raises ValueError as `tokenizer_json`,
-    and writes nothing then.
+    The tokenizer adds the ids `before` and `after` a text.
+
+    Raises ValueError, and writes nothing, if `tokenizer_json` cannot convert the vocabulary.
     """
     made = tokenizer_json(vocabulary)
     if before or after:
@@ -56,7 +58,7 @@ def write_tokenizer(
     config |= {
         "additional_special_tokens": [names[i] for i in names if i not in roles.values()],
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "clean_up_tokenization_spaces": False,  # decoding gives back the text
+        "clean_up_tokenization_spaces": False,  # so that decoding restores the text
     }
     made.save(os.path.join(directory, TOKENIZER))
     file = Path(directory, "tokenizer_config.json")
@@ -66,10 +68,10 @@ def write_tokenizer(
 
 
 def tokenizer_json(vocabulary: Vocabulary):
-    """The vocabulary as a `tokenizers.Tokenizer`, its special tokens with the same ids.
+    """Returns the vocabulary as a `tokenizers.Tokenizer` with the same special ids.
 
-    Raises ValueError, with the reason, for a tokenizer that has no equal there, such as a
-    SentencePiece model that changes text before it reads it.
+    Raises ValueError, with the reason, if `tokenizers` has no equivalent, for example for a
+    SentencePiece model that normalizes text.
     """
     import tokenizers
 
@@ -78,13 +80,13 @@ def tokenizer_json(vocabulary: Vocabulary):
         made = tokenizers.Tokenizer.from_file(str(own.path))
     elif own.kind == "bytes":
         pieces = ["<pad>", "</s>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
-        made = _of_pieces({piece: i for i, piece in enumerate(pieces)}, [])
+        made = _bpe_model({piece: i for i, piece in enumerate(pieces)}, [])
     else:
         assert own.path is not None  # a SentencePiece model is a file
-        made = _of_sentencepiece(own.path)
+        made = _sentencepiece_model(own.path)
     names = {i: name for name, i in own.named.items()}
     names |= special_names(own, vocabulary.ids)
-    # An id is what comes next: in their order, each place taken.
+    # Added tokens get consecutive ids, so every id above the vocabulary needs a token, in order.
     above = range(made.get_vocab_size(), vocabulary.ids.size)
     below = sorted(i for i in names if i not in above)
     tokens = [names.get(i, f"<id_{i}>") for i in (*below, *above)]
@@ -103,7 +105,7 @@ def _framing(made, before: Sequence[int], after: Sequence[int]):
     )
 
 
-def _of_sentencepiece(path: str):
+def _sentencepiece_model(path: str):
     import tokenizers
     from sentencepiece import sentencepiece_model_pb2
 
@@ -120,22 +122,20 @@ def _of_sentencepiece(path: str):
         or trained.treat_whitespace_as_suffix
         or any(p.type == p.USER_DEFINED for p in model.pieces)
     ):
-        raise ValueError(
-            f"{path} changes text before it reads it, or has no bytes for what it does not know"
-        )
-    # Keep spaces as they are, so that ▁ in a text does not match a piece and becomes bytes.
+        raise ValueError(f"{path} normalizes text, or has no byte pieces for unknown characters")
+    # Pieces with spaces do not match a ▁ in a text, so that it becomes bytes, as in SentencePiece.
     pieces = [p.piece.replace(SPACE, " ") for p in model.pieces]
     ordinary = [p.type == p.NORMAL for p in model.pieces]
     if trained.model_type == trained.UNIGRAM:
         scores = [p.score if is_text else NEVER for p, is_text in zip(model.pieces, ordinary)]
         scored = list(zip(pieces, scores))
-        return _decoding_bytes(
+        return _with_byte_decoder(
             tokenizers.models.Unigram(scored, unk_id=trained.unk_id, byte_fallback=True)
         )
     if trained.model_type != trained.BPE:
-        raise ValueError(f"{path} is neither a unigram model nor one of byte pairs")
+        raise ValueError(f"{path} is neither a unigram model nor a BPE model")
     ids = {piece: i for i, piece in enumerate(pieces)}
-    # SentencePiece merges any two whose piece there is, that which scores best first.
+    # SentencePiece merges any two pieces that form another piece, beginning with the best score.
     merges = [
         (-model.pieces[i].score, (piece[:at], piece[at:]))
         for piece, i in ids.items()
@@ -143,16 +143,16 @@ def _of_sentencepiece(path: str):
         for at in range(1, len(piece))
         if piece[:at] in ids and piece[at:] in ids
     ]
-    return _of_pieces(ids, [pair for _, pair in sorted(merges)])
+    return _bpe_model(ids, [pair for _, pair in sorted(merges)])
 
 
-def _of_pieces(ids: dict[str, int], merges: list[tuple[str, str]]):
+def _bpe_model(ids: dict[str, int], merges: list[tuple[str, str]]):
     from tokenizers.models import BPE
 
-    return _decoding_bytes(BPE(ids, merges, unk_token="<unk>", byte_fallback=True))
+    return _with_byte_decoder(BPE(ids, merges, unk_token="<unk>", byte_fallback=True))
 
 
-def _decoding_bytes(model):
+def _with_byte_decoder(model):
     from tokenizers import Tokenizer, decoders
 
     made = Tokenizer(model)
@@ -161,11 +161,11 @@ def _decoding_bytes(model):
 
 
 def _check(own: Tokenizer, made, names: dict[str, int]) -> None:
-    """Raises ValueError where ids are not the same."""
+    """Raises ValueError if the ids of the two tokenizers differ."""
     for name, i in names.items():
         if made.token_to_id(name) != i:
-            raise ValueError(f"{name} would be {made.token_to_id(name)}, and is {i}")
-    if own.kind == "hugging_face":  # it is the same
+            raise ValueError(f"{name} would have the id {made.token_to_id(name)} instead of {i}")
+    if own.kind == "hugging_face":  # It was read from the same file.
         return
     for text in PROBES:
         expected = own.encode_batch([text])[0].tolist()
@@ -173,4 +173,4 @@ def _check(own: Tokenizer, made, names: dict[str, int]) -> None:
         got = made.encode(text, add_special_tokens=False).ids
         made.encode_special_tokens = False
         if got != expected:
-            raise ValueError(f"{text!r} would be {got}, and is {expected}")
+            raise ValueError(f"{text!r} would have the ids {got} instead of {expected}")

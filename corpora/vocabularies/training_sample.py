@@ -1,19 +1,19 @@
-"""The text that a vocabulary is trained on: a sample of bounded size."""
+"""Draws a sample of bounded size from a text, on which a vocabulary is trained."""
 
 import random
 from collections.abc import Iterable, Iterator
 
-CHARACTERS = 3_000_000  # of the sample
-MOST_READ = 30_000_000  # characters that a corpus of files reads at most to be sampled from
-_CHUNK = 1000  # characters that are kept, or not, together
+CHARACTERS = 3_000_000  # Number of characters of the sample
+MOST_READ = 30_000_000  # Largest number of characters that a corpus of files reads for the sample
+_CHUNK = 1000  # Number of characters of a chunk, which is in the sample as a whole or not at all
 
 
 def training_sample(texts: Iterable[str], characters: int = CHARACTERS) -> list[str]:
-    """About `characters` of `texts` in chunks of whole lines, spread evenly, memory bounded.
+    """Returns a sample of about `characters` characters in chunks of whole lines.
 
-    Reservoir sampling over chunks: each chunk has the same chance to be kept.
+    Reservoir sampling gives each chunk the same chance, with bounded memory.
 
-    Raises ValueError where there is no text.
+    Raises ValueError if there is no text.
     """
     generator = random.Random(0)
     kept: list[str] = []
@@ -30,7 +30,7 @@ def training_sample(texts: Iterable[str], characters: int = CHARACTERS) -> list[
 
 
 def first_texts(texts: Iterable[str], characters: int) -> Iterator[str]:
-    """Yields texts until they have so many characters together, the last one cut.
+    """Yields texts up to a total number of characters, and cuts the last text.
 
     >>> list(first_texts(["one", "two", "three"], 5))
     ['one', 'tw']
@@ -43,7 +43,7 @@ def first_texts(texts: Iterable[str], characters: int) -> Iterator[str]:
 
 
 def _chunks(text: str) -> Iterable[str]:
-    """Runs of whole lines of about `_CHUNK` characters; a longer line is cut."""
+    """Yields chunks of whole lines with about `_CHUNK` characters. Longer lines are cut."""
     parts: list[str] = []
     length = 0
     for line in text.splitlines(keepends=True):

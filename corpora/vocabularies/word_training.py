@@ -1,8 +1,8 @@
-"""Trains vocabularies that read a text word by word: BERT's WordPiece, and whole words.
+"""Trains vocabularies that read a text word by word: BERT's WordPiece, or whole words.
 
 A word is a run of letters and digits, or one punctuation mark (`BertPreTokenizer`). White space
-between words is not kept: decoding puts one space there, and none before `.`, `,`, `!` and `?`.
-The letters keep their case, as in bert-base-cased.
+between words is not kept. Decoding puts one space between words, except before `.`, `,`, `!` and
+`?`. Letters keep their case, as in bert-base-cased.
 """
 
 import collections
@@ -17,7 +17,9 @@ from .training_sample import training_sample
 UNKNOWN = "[UNK]"
 SPECIALS = ("[PAD]", UNKNOWN, "[CLS]", "[SEP]", "[MASK]")  # ids 0 … 4
 _ASCII = [chr(i) for i in range(33, 127)]
-_MOST_CHARACTERS = 1000  # others are unknown, as for the trainer of `tokenizers`
+# Largest number of characters of a WordPiece alphabet, as by default in `tokenizers`. Words with
+# other characters are unknown.
+_MOST_CHARACTERS = 1000
 
 WordType = Literal["wordpiece", "word"]
 
@@ -28,12 +30,18 @@ def train_words(texts: Iterable[str], path: str, *, size: int, model_type: WordT
 
         train_words(["The cat sat."], "tokenizer.json", size=9, model_type="word")
 
-    "wordpiece" cuts words into pieces, of which `##ing` continues a word; a word that has a
-    character which the sample has not, and which is not ASCII, is [UNK]. "word" has the most
-    frequent words; all others are [UNK]. `size` counts all ids: those of `SPECIALS` come first. The
-    same texts give the same file.
+    "wordpiece" cuts words into pieces. A piece such as `##ing` continues a word. A word is [UNK] if
+    it has a character that is neither ASCII nor in the sample. "word" has the most frequent words,
+    and all other words are [UNK]. The same texts give the same file.
 
-    Raises ValueError for no text, another model type, and a size too small or too large for it.
+    Args:
+        texts: the documents, which are read once.
+        path: path of the tokenizer.json.
+        size: number of ids, of which `SPECIALS` are the first.
+        model_type: "wordpiece" or "word".
+
+    Raises ValueError for no text, another model type, and a size that is too small or too large for
+    the text.
     """
     sample = training_sample(texts)
     make = wordpiece_tokenizer if model_type == "wordpiece" else word_tokenizer
@@ -48,7 +56,9 @@ def train_words(texts: Iterable[str], path: str, *, size: int, model_type: WordT
 
 
 def word_tokenizer(texts: Sequence[str], size: int | None = None):
-    """Returns a `tokenizers.Tokenizer` of whole words, the most frequent first; None: of all.
+    """Returns a `tokenizers.Tokenizer` of whole words, the most frequent first.
+
+    `size` is the number of ids, or None to include all words.
 
     >>> word_tokenizer(["The cat sat."]).encode("The dog sat.").tokens
     ['The', '[UNK]', 'sat', '.']
@@ -62,13 +72,13 @@ def word_tokenizer(texts: Sequence[str], size: int | None = None):
     if size is not None and size <= len(SPECIALS):
         raise _too_small(size, len(SPECIALS) + 1)
     ids = {piece: i for i, piece in enumerate([*SPECIALS, *words][:size])}
-    return _of_words(models.WordLevel(ids, unk_token=UNKNOWN))
+    return _bert_tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
 
 
 def wordpiece_tokenizer(texts: Sequence[str], size: int):
-    """Returns a `tokenizers.Tokenizer` of at most `size` pieces of words.
+    """Returns a WordPiece `tokenizers.Tokenizer` with at most `size` ids.
 
-    Raises ValueError for a size smaller than the alphabet.
+    Raises ValueError if `size` is too small for the special tokens and the alphabet.
     """
     from tokenizers import models, trainers
 
@@ -76,24 +86,27 @@ def wordpiece_tokenizer(texts: Sequence[str], size: int):
     characters = collections.Counter[str]()
     for word, count in words.items():
         characters.update(dict.fromkeys(word, count))
-    frequent = sorted(characters, key=lambda one: (-characters[one], one))[:_MOST_CHARACTERS]
+    by_frequency = sorted(characters, key=lambda character: (-characters[character], character))
+    frequent = by_frequency[:_MOST_CHARACTERS]
     known = {*frequent, *_ASCII}
     first = {*_ASCII, *(word[0] for word in words)} & known
-    inner = {*filter(str.isalnum, _ASCII), *(one for word in words for one in word[1:])} & known
-    base = [*SPECIALS, *sorted(first), *(f"##{one}" for one in sorted(inner))]
+    later = (character for word in words for character in word[1:])
+    inner = {*filter(str.isalnum, _ASCII), *later} & known
+    base = [*SPECIALS, *sorted(first), *(f"##{character}" for character in sorted(inner))]
     if size < len(base):
         raise _too_small(size, len(base))
-    made = _of_words(models.WordPiece(unk_token=UNKNOWN), specials=())
-    # The trainer numbers characters in the order of a hash map, and settles ties by these numbers:
-    # the same in each process only for what it is given as special tokens.
+    made = _bert_tokenizer(models.WordPiece(unk_token=UNKNOWN), specials=())
+    # The trainer numbers characters in the order of a hash map, which differs between processes,
+    # and breaks ties by these numbers. Only special tokens have fixed numbers, so the alphabet is
+    # passed as special tokens.
     trainer = trainers.WordPieceTrainer(
         vocab_size=size, special_tokens=base, limit_alphabet=len(known), show_progress=False
     )
     made.train_from_iterator(texts, trainer)
-    return _of_words(models.WordPiece(made.get_vocab(), unk_token=UNKNOWN))
+    return _bert_tokenizer(models.WordPiece(made.get_vocab(), unk_token=UNKNOWN))
 
 
-def _of_words(model, specials: Sequence[str] = SPECIALS):
+def _bert_tokenizer(model, specials: Sequence[str] = SPECIALS):
     from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
 
     made = Tokenizer(model)
@@ -107,7 +120,7 @@ def _of_words(model, specials: Sequence[str] = SPECIALS):
 def _word_counts(texts: Iterable[str]) -> collections.Counter[str]:
     from tokenizers import models
 
-    reader = _of_words(models.WordLevel(), specials=())
+    reader = _bert_tokenizer(models.WordLevel(), specials=())
     return collections.Counter(word for text in texts for word in words_of(reader, text))
 
 

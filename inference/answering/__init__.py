@@ -1,1 +1,1 @@
-"""What a model makes of texts, mode by mode."""
+"""Answers of a trained model to texts, with one file for each kind of answer."""

@@ -1,4 +1,4 @@
-"""Texts continued block by block: the masks of a block are written together, after all before it.
+"""Continues texts block by block. The masks of a block are written after all earlier blocks.
 
     continue_blocks(trained, ["import os"], max_new=32)[0].text
 
@@ -70,19 +70,19 @@ def continue_blocks(
     check_texts(trained, rows, max_new)
     numbers = range(len(rows)) if numbers is None else numbers
     model, params = decoding_form(trained.model, trained.params)
-    how = Unmasking(order, bool(temperature), form.noise, ids.special("mask"), ids.text)
-    run = jitted(_continue, model, form.block_size, max_new, ids.eos, how)
+    unmasking = Unmasking(order, bool(temperature), form.noise, ids.special("mask"), ids.text)
+    run = jitted(_continue, model, form.block_size, max_new, ids.eos, unmasking)
     allowed_V = allowed_token_mask(ids, model.vocab_size, special=(ids.eos,))
 
     def continued(chosen: list[int]) -> Iterator[Written]:
-        some = [rows[i] for i in chosen]
+        batch_rows = [rows[i] for i in chosen]
         limit = model.max_positions and max(model.max_positions - max_new - spare, 1)
-        width = padded_width(some, limit)
-        prompts = decoder_prompts(some, width=width, block_size=form.block_size)
+        width = padded_width(batch_rows, limit)
+        prompts = decoder_prompts(batch_rows, width=width, block_size=form.block_size)
         required_capacity(model, prompts, max_new)
         keys = numbered_keys(seed, [numbers[i] for i in chosen])
-        settings = allowed_V, keys, steps or 0, temperature
-        for row, tokens in zip(some, np.asarray(run(params, prompts, *settings))):
+        written = run(params, prompts, allowed_V, keys, steps or 0, temperature)
+        for row, tokens in zip(batch_rows, np.asarray(written)):
             answer = tokens[len(row) : len(row) + max_new].tolist()
             ended = ids.eos in answer
             answer = answer[: answer.index(ids.eos)] if ended else answer
@@ -96,7 +96,7 @@ def _continue(
     size,
     max_new,
     eos,
-    how: Unmasking,
+    unmasking: Unmasking,
     params,
     prompts: Prompts,
     allowed_V,
@@ -104,14 +104,17 @@ def _continue(
     steps,
     temperature,
 ):
-    """Returns tokens i32[B, S]: each prompt, and at least `max_new` tokens, or tokens up to eos."""
+    """Returns i32[B, S]: each prompt and its answer.
+
+    An answer has at least `max_new` tokens, or fewer if it ends with eos.
+    """
     given_BxP = jnp.asarray(prompts.batch["decoder_input_tokens"])
     lengths_B = prompts.lengths
     rows_Bx1 = jnp.arange(given_BxP.shape[0])[:, None]
     column_1xK = jnp.arange(size)[None]
-    blocks = -(-max_new // size) + 1  # the first of them may be that in which the prompt ends
+    blocks = -(-max_new // size) + 1  # the first block may begin with the end of the prompt
     capacity = given_BxP.shape[1] + blocks * size
-    limit = model.max_positions or capacity  # a block ends there, as the last one of a document
+    limit = model.max_positions or capacity  # a block ends here, like the last block of a document
     tokens_BxS = jnp.pad(given_BxP, [(0, 0), (0, blocks * size)])
 
     encodes = model.layout == "encoder_decoder"
@@ -121,7 +124,7 @@ def _continue(
         return model.extend(params, cache, _block_batch(slots_BxK, tokens_BxK, limit, encodes))
 
     def encoded(tokens_BxS, slots_BxK):
-        """Returns the KV cache of a block, with the encoder's slots; they are read up to it."""
+        """Returns the KV cache of a block, including the encoder's slots before the block."""
         nothing_BxK = jnp.zeros_like(slots_BxK)
         batch = _encoder_batch(tokens_BxS[:, :limit], size)
         batch |= _block_batch(slots_BxK, nothing_BxK, limit, encodes)
@@ -151,7 +154,7 @@ def _continue(
         total_B = jnp.sum(asked_BxK, 1)
         steps_B = jnp.where(steps > 0, steps, total_B)
         masks = MaskSlots(masks_BxK, asked_BxK, steps_B, keys_B)
-        new_BxK = written(logits_of, masks, how, temperature, allowed_V)
+        new_BxK = written(logits_of, masks, unmasking, temperature, allowed_V)
         tokens_BxS = jnp.where(done_B[:, None], tokens_BxS, block_of(new_BxK))
         if not encodes:
             _, kept = extended(cache, slots_BxK, tokens_BxS[rows_Bx1, slots_BxK])
@@ -168,8 +171,9 @@ def _continue(
 def _block_batch(slots_BxK, tokens_BxK, limit: int, encodes: bool) -> dict:
     """Returns the batch with which `models.Model.extend` reads a block.
 
-    A decoder caches all of a row. That of an encoder-decoder caches the block, and attends to the
-    encoder up to it. No slot from the limit on is attended to.
+    A decoder-only model caches the whole row. The decoder of an encoder-decoder caches only the
+    block, and attends to the encoder's slots before the block. Slots at or beyond the limit get no
+    attention.
     """
     begin_BxK = jnp.broadcast_to(slots_BxK[:, :1], slots_BxK.shape)
     cached_from_BxK = begin_BxK if encodes else 0
@@ -189,7 +193,7 @@ def _block_batch(slots_BxK, tokens_BxK, limit: int, encodes: bool) -> dict:
 
 
 def _encoder_batch(tokens_BxS, size: int) -> dict:
-    """Returns the encoder's arrays of rows, in which each block attends up to its end."""
+    """Returns the encoder's arrays, in which each block attends to all slots up to its end."""
     slot_BxS = jnp.broadcast_to(jnp.arange(tokens_BxS.shape[1]), tokens_BxS.shape)
     end_BxS = jnp.minimum((slot_BxS // size + 1) * size, tokens_BxS.shape[1])
     return {

@@ -33,7 +33,7 @@ def embed(
 
     If the loss of training reads a single state of a text (contrastive objectives, pairs, classes),
     the model pools as in training, and applies the head "embedding" if it has it. Imported sentence
-    models pool as their files say. Other models use the mean of the tokens' hidden states by
+    models pool as their files specify. Other models use the mean of the tokens' hidden states by
     default.
 
     Args:
@@ -46,7 +46,7 @@ def embed(
 
     Raises:
       ValueError: A text is empty or longer than the model's positions, or `pooling` differs from
-        that of training.
+        the pooling of training.
     """
     prompt = prompt_form(trained, "embed")
     if prompt.pooling and pooling not in (None, prompt.pooling):
@@ -60,8 +60,8 @@ def embed(
     check_texts(trained, rows)
 
     def vectors(chosen: list[int]) -> np.ndarray:
-        some = [rows[i] for i in chosen]
-        return np.asarray(run(trained.params, batch_of(trained, some, 2 if second else 1)))
+        batch = batch_of(trained, [rows[i] for i in chosen], 2 if second else 1)
+        return np.asarray(run(trained.params, batch))
 
     return np.stack(in_batches(vectors, [len(row) for row in rows], batch_size, on_batch))
 

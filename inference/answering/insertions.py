@@ -1,4 +1,4 @@
-"""Texts written by insertions: one token after another, anywhere, until nothing is missing.
+"""Writes texts by insertions: inserts one token after another until nothing is missing.
 
     insert(trained, ["import as np"], max_new=8)[0].text
 
@@ -20,7 +20,7 @@ from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
 from .masks import Written
 
-ENOUGH = 0.9  # probability that nothing is missing at which to stop, of the published code
+ENOUGH = 0.9  # stops at this probability that nothing is missing, as in the published code
 
 
 @checked
@@ -66,11 +66,11 @@ def insert(
     allowed_V = allowed_token_mask(ids, model.vocab_size, special=())
 
     def inserted(chosen: list[int]) -> Iterator[Written]:
-        some = [rows[i] for i in chosen]
-        sizes_B = np.array([len(row) for row in some], np.int32)
-        width = padded_width([[*row, *[0] * max_new] for row in some], model.max_positions)
-        tokens_BxT = np.zeros((len(some), width), np.int32)
-        for tokens_T, row in zip(tokens_BxT, some):
+        batch_rows = [rows[i] for i in chosen]
+        sizes_B = np.array([len(row) for row in batch_rows], np.int32)
+        width = padded_width([[*row, *[0] * max_new] for row in batch_rows], model.max_positions)
+        tokens_BxT = np.zeros((len(batch_rows), width), np.int32)
+        for tokens_T, row in zip(tokens_BxT, batch_rows):
             tokens_T[: len(row)] = row
         keys_B = numbered_keys(seed, [numbers[i] for i in chosen])
         state = jax.device_get(run(trained.params, tokens_BxT, sizes_B, allowed_V, keys_B))
@@ -83,7 +83,7 @@ def insert(
 def _insert(
     model, head, max_new, sampling: Sampling, params, tokens_BxT, sizes_B, allowed_V, keys_B
 ):
-    """Returns the rows' tokens i32[B, T], their sizes i32[B], and whether nothing is missing."""
+    """Returns the tokens i32[B, T] and sizes i32[B] of the rows, and whether they are complete."""
 
     def step(state):
         n, tokens_BxT, sizes_B, _ = state
@@ -112,14 +112,14 @@ def _insert(
 
 
 def _inserted(tokens_T, after, token):
-    """Returns the tokens with one more after a slot; the last of them is lost."""
+    """Returns the tokens with a token inserted after a slot. The last token is dropped."""
     slot_T = jnp.arange(tokens_T.size)
     later_T = jnp.where(slot_T == after + 1, token, jnp.roll(tokens_T, 1))
     return jnp.where(slot_T <= after, tokens_T, later_T)
 
 
 def _batch(tokens_BxT, sizes_B) -> dict:
-    """Returns the encoder's arrays of rows of these sizes, as `batching.encoder_batch` has them."""
+    """Returns the same batch as `batching.encoder_batch`, for rows of these sizes."""
     slot_BxT = jnp.broadcast_to(jnp.arange(tokens_BxT.shape[1]), tokens_BxT.shape)
     live_BxT = slot_BxT < sizes_B[:, None]
     start_BxT = jnp.where(live_BxT, 0, slot_BxT)

@@ -1,6 +1,6 @@
 """The distribution of the token after a text.
 
-    next_tokens(trained, ["import"], top=3)[0][0]     # the likeliest: Guess(token, id, p)
+    next_tokens(trained, ["import"], top=3)[0][0]     # the likeliest token: Guess(token, id, p)
 
 Letters: B rows, P slots, V ids, N tokens shown.
 """
@@ -45,10 +45,10 @@ def next_tokens(
     allowed_V = allowed_token_mask(trained.ids, model.vocab_size)
 
     def guesses(chosen: list[int]) -> Iterator[list[Guess]]:
-        some = [prompts[i] for i in chosen]
-        batch = batch_prompts(model.layout, some, trained.ids, prompts_width(model, some))
+        rows = [prompts[i] for i in chosen]
+        batch = batch_prompts(model.layout, rows, trained.ids, prompts_width(model, rows))
         p_BxN, ids_BxN = jax.device_get(run(trained.params, batch, allowed_V))
-        for prompt, p_N, ids_N in zip(some, p_BxN.tolist(), ids_BxN.tolist()):
+        for prompt, p_N, ids_N in zip(rows, p_BxN.tolist(), ids_BxN.tolist()):
             yield [Guess(text_after(trained, prompt.before, [i]), i, p) for i, p in zip(ids_N, p_N)]
 
     sizes = [prompt_size(model.layout, prompt) for prompt in prompts]

@@ -91,7 +91,7 @@ def score(
         states. A denoiser is given, but the scored text does not follow a mode token.
     """
     if any(not text for _, text in pairs):
-        raise ValueError("Got an empty text to be scored, expected some words.")
+        raise ValueError("Got an empty text to score, expected some words.")
     _check_predicts_tokens(trained)
     if not predicts_from_left(trained):
         _check_no_denoiser(denoiser)
@@ -137,8 +137,9 @@ def answer_log_probs(
 
     def log_probs(chosen: list[int]) -> Iterator[np.ndarray]:
         rows = [prompts[i] for i in chosen]
-        widths = prompts_width(model, rows), starts_width(model, rows)
-        batch = batch_prompts(model.layout, rows, trained.ids, *widths).batch
+        batch = batch_prompts(
+            model.layout, rows, trained.ids, prompts_width(model, rows), starts_width(model, rows)
+        ).batch
         for i, log_probs_T in zip(chosen, np.asarray(run(trained.params, batch))):
             yield log_probs_T[answer_slots(model.layout, *answered[i])].astype(np.float64)
 
@@ -165,8 +166,8 @@ def answered_prompt(
     reads_both_ways = forms and not any(form.causal for form in forms)
     if not context and (trained.model.layout == "encoder_decoder" or reads_both_ways):
         raise ValueError(
-            "Got a text to be scored and no text before it: an encoder-decoder, or a decoder that "
-            "reads a text both ways, scores an answer given a text. Give both, such as `pretrax "
+            "Got a text to score without a text before it: an encoder-decoder, or a decoder that "
+            "reads texts both ways, scores an answer given a text. Give both, for example `pretrax "
             "predict --run=RUN --score TEXT --target=ANSWER`."
         )
     if not context:
@@ -212,23 +213,22 @@ def _check_predicts_tokens(trained: Trained) -> None:
         return
     if mode_of(trained) == "blocks":
         raise ValueError(
-            "Got a model of block diffusion, whose training bounds the probability of a text and "
-            "does not give it: expected a causal language model. `pretrax evaluate --run=RUN "
-            "--heldout` gives the bound for held-out text."
+            "Got a block diffusion model, which gives only a bound on the probability of a text: "
+            "expected a causal language model. `pretrax evaluate --run=RUN --heldout` prints the "
+            "bound for held-out text."
         )
     raise ValueError(
-        f"Got a model that was trained for mode {mode_of(trained)!r}, and never to predict a text "
+        f"Got a model that was trained for mode {mode_of(trained)!r} and not to predict texts "
         "from left to right: expected a causal language model. `pretrax evaluate --run=RUN "
-        "--heldout` gives the loss of its objective for held-out text."
+        "--heldout` prints the loss of its objective on held-out text."
     )
 
 
 def _check_no_denoiser(denoiser: str | None) -> None:
     if denoiser is not None:
         raise ValueError(
-            f"Got denoiser {denoiser!r} for a text that this model scores without a mode token, "
-            "expected a model such as UL2, which answers a text after a mode token, and both "
-            "texts: leave out --denoiser."
+            f"Got denoiser {denoiser!r}, expected None: this model scores the text without a mode "
+            "token. Leave out --denoiser, or use a model such as UL2 and give it both texts."
         )
 
 
@@ -263,7 +263,7 @@ def hidden_log_probs(
 ) -> list[np.ndarray]:
     """Returns for each (tokens, hidden) the log-probabilities f64[n] of its n hidden tokens.
 
-        hidden_log_probs(trained, [([5, 6, 7], [0]), ([5, 6, 7], [1, 2])])    # of 5; of 6 and 7
+        hidden_log_probs(trained, [([5, 6, 7], [0]), ([5, 6, 7], [1, 2])])    # for 5; for 6 and 7
 
     All hidden tokens of a text are masked at once, and predicted from the other tokens.
 

@@ -106,7 +106,7 @@ def check_layers(trained: Trained, layers: Sequence[int]) -> None:
         if layer not in known:
             raise ValueError(
                 f"Got layer {layer}, expected one of {known} of this model"
-                + (", which is no single Transformer." if known == [TOP] else ".")
+                + (", which is not a single Transformer." if known == [TOP] else ".")
             )
 
 
@@ -124,11 +124,14 @@ def text_row(trained: Trained, tokens: Sequence[int]) -> TextRow:
     return TextRow(row, slice(len(before), len(before) + len(tokens)), max(prefix, 0))
 
 
-def ending_slot(trained: Trained, text: str, end: int, own: slice) -> int:
-    """Returns the slot of a text's token in which its first `end` characters end, by their number
-    of tokens; `own`: the slots of the text's tokens, which may be fewer than it has."""
+def ending_slot(trained: Trained, text: str, end: int, slots: slice) -> int:
+    """Returns the slot of the token in which the first `end` characters of a text end.
+
+    The slot is found by the number of tokens of these characters. `slots` are the slots of the
+    text's tokens. A text that was cut has fewer slots than tokens.
+    """
     tokens = len(trained.encode(text[:end]))
-    return min(max(own.start + tokens - 1, own.start), own.stop - 1)
+    return min(max(slots.start + tokens - 1, slots.start), slots.stop - 1)
 
 
 def rows_batch(trained: Trained, rows: Sequence[TextRow]) -> dict:
@@ -146,7 +149,7 @@ def rows_batch(trained: Trained, rows: Sequence[TextRow]) -> dict:
 
 
 def _block_intervals(batch: dict, size: int) -> dict:
-    """Returns the encoder's key intervals, cut off at the end of each query's block."""
+    """Returns the encoder's key intervals, which end with the block of each query."""
     start_BxT, end_BxT = np.moveaxis(np.asarray(batch["encoder_key_intervals"]), 1, 0)
     block_end_BxT = (np.asarray(batch["encoder_positions"]) // size + 1) * size
     live_BxT = np.asarray(batch["encoder_segment_ids"]) > 0

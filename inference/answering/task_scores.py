@@ -1,4 +1,4 @@
-"""Downstream tasks: a model's answers to their examples, and the tasks' metrics of the answers."""
+"""Downstream tasks: a model answers their examples, and the tasks' metrics score the answers."""
 
 import json
 import os
@@ -21,12 +21,12 @@ class EvaluationTask(NamedTuple):
     name: str
     texts: Sequence[str]
     targets: Sequence[str]
-    # (answer or target, number of the example, whether it is a target) -> what metrics compare
+    # (answer or target, number of the example, whether it is a target) -> value for the metrics
     postprocess: Callable[[str, int, bool], Any]
     predict_metrics: Sequence[Callable]  # (targets, predictions) -> {name: figure}
-    score_metrics: Sequence[Callable]  # (targets, log-probabilities of the targets) -> the same
+    score_metrics: Sequence[Callable]  # (targets, their log-probabilities) -> {name: figure}
     guess: str  # the most frequent target
-    guessed_from: str = "training"  # name of the examples in which `guess` is the most frequent
+    guessed_from: str = "training"  # examples in which `guess` is the most frequent target
 
 
 class TaskScores(NamedTuple):
@@ -40,7 +40,7 @@ def score_task(
 ) -> TaskScores:
     """Answers all examples and applies the task's metrics.
 
-    Raises ValueError for a mode that writes no answer, such as "embed".
+    Raises ValueError for a mode that does not write an answer, such as "embed".
     """
     mode = mode or mode_of(trained)
     options = options or Options()
@@ -55,7 +55,7 @@ def score_task(
     if task.score_metrics and MODES[mode].from_left:
         pairs = list(zip(task.texts, task.targets))
         scored = score(trained, pairs, options.decoding.batch_size)
-        log_probs = [one.log_prob for one in scored]
+        log_probs = [text_score.log_prob for text_score in scored]
         metrics |= _merged(metric(targets, log_probs) for metric in task.score_metrics)
     records = [
         {"text": text, "target": target, "answer": written}
@@ -67,15 +67,15 @@ def score_task(
 def written_answers(
     trained: Trained, texts: Sequence[str], mode: str, options: Options
 ) -> list[str]:
-    """Returns the model's answer to each text; for a text with blanks, the answer of the first.
+    """Returns the model's answer to each text, or the text of the first blank if there are blanks.
 
-    Raises ValueError for a mode that writes no answer, such as "embed".
+    Raises ValueError for a mode that does not write an answer, such as "embed".
     """
-    able = [other.name for other in MODES.values() if other.gives_text]
-    if mode not in able:
+    supported = [other.name for other in MODES.values() if other.gives_text]
+    if mode not in supported:
         raise ValueError(
-            f"Got mode {mode!r}, which gives no answer that a metric could read, expected one of "
-            f"{', '.join(able)}."
+            f"Got mode {mode!r}, whose answers are not text that a metric can read, expected one "
+            f"of {', '.join(supported)}."
         )
     records = answer(trained, mode, [{"text": text} for text in texts], options)
     return [
@@ -107,7 +107,7 @@ def keep_answers(run_dir: str, task: str, step: int | None, scores: TaskScores) 
 
 
 def longest_answer(targets: Sequence[str], encode: Callable[[str], Sequence[int]]) -> int:
-    """Returns the maximum number of tokens of an answer: the longest target's, plus 4."""
+    """Returns the maximum number of tokens of an answer: the longest target plus 4 tokens."""
     return max(len(encode(target)) for target in targets) + 4
 
 

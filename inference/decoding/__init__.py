@@ -1,1 +1,1 @@
-"""Tokens from logits: compiled loops over batches of prompts, which know no text."""
+"""Decoding: compiled loops that generate token ids for batches of prompts."""

@@ -1,4 +1,4 @@
-"""Rules for generated tokens that a model's own files give, as in `transformers`.
+"""Rules for generated tokens that a model's files contain, as in `transformers`.
 
     rules = GenerationRules(forced_first=0, forced_last=(2,), no_repeat_ngram=3)
     scores_BxV = ruled(scores_BxV, rules, (2,), tokens_BxS, starts_B, ends_B, max_new=20)
@@ -88,7 +88,7 @@ def ruled(
 def repeating(length: int, tokens_BxS, ends_B, vocab: int):
     """Returns bool[B, V]: ids that would complete an n-gram of this length a second time.
 
-    repeating(2, jnp.array([[5, 6, 5, 0]]), jnp.array([3]), 8)    # 6 follows 5 already
+    repeating(2, jnp.array([[5, 6, 5, 0]]), jnp.array([3]), 8)    # 6 already follows 5
     """
     rows, slots = tokens_BxS.shape
     slot_1xS = jnp.arange(slots)[None]

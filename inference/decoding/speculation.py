@@ -169,7 +169,7 @@ def _speculate(
 
         accepted, pending = verify(keys_for(0), logits, state.drafts, sampling)
 
-        # The accepted drafts and the model's own token, cut at a stop id and at the capacity.
+        # The accepted drafts and the model's token, cut at a stop id and at the capacity.
         column = jnp.arange(logits.shape[1])[None]
         drafts = jnp.pad(state.drafts.tokens, [(0, 0), (0, 1)])
         new = jnp.where(column < accepted[:, None], drafts, 0)
@@ -263,8 +263,8 @@ def own_drafts(model, params) -> tuple[Any, dict, Drafter, dict]:
     """
     if model.config is None or not model.config.num_ahead:
         raise ValueError(
-            "Got a model without heads for tokens ahead, expected one that was trained by "
-            "multi_token_prediction: decode plainly, or give a draft model."
+            "Got a model without heads for tokens ahead, expected a model that "
+            "multi_token_prediction trained: decode without drafts, or give a draft model."
         )
     model, params = unrolled(model, params)
     if model.config.ahead == "sequential":
@@ -320,7 +320,7 @@ def sequential_drafter(model) -> Drafter:
         drafts = []
         new_caches = []
         for n in range(number):
-            # For each slot the token that the module before predicts there.
+            # The token that the previous module predicts at each slot.
             tokens_BxT = jnp.roll(tokens_BxT, -1, 1).at[rows, last].set(next_B)
             embedded_BxTxE = params["token_embedding"][tokens_BxT].astype(states_BxTxE.dtype)
             states_BxTxE, hidden_BxTxE, cache = call(

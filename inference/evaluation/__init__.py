@@ -1,1 +1,1 @@
-"""Labeled text that a trained model is evaluated on, and the answers that are kept of it."""
+"""Evaluation of a trained model on labeled text."""

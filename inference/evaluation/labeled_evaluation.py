@@ -1,4 +1,4 @@
-"""Labeled text, of a run or of a file, as what `inference.answering.task_scores` evaluates."""
+"""Evaluation tasks from labeled text, which a run or a file contains."""
 
 import functools
 import os
@@ -19,30 +19,37 @@ from ..answering.task_scores import EvaluationTask
 
 
 def heldout_labels(run_dir: str, *, examples: int | None = None) -> list[EvaluationTask]:
-    """The held-out text of `corpora.labeled_text` as the task "heldout".
+    """Returns the task "heldout" with the held-out text of `corpora.labeled_text`.
 
         training.Run.evaluation_tasks = @labeled_evaluation.heldout_labels
 
-    Texts are what the tokens that the run keeps decode to: so many `examples`, drawn at random,
-    always the same; None: all.
+    The texts are decoded from the tokens in the run directory.
 
-    Raises ValueError for a run of another corpus.
+    Args:
+      run_dir: the run directory.
+      examples: number of texts, drawn at random with a fixed seed. None: all.
+
+    Raises ValueError if the run has a different corpus.
     """
     kept = _kept(run_dir, HELDOUT)
     if kept is None:
         raise ValueError(
-            f"{run_dir} holds no labeled text, which heldout_labels scores: train on "
-            "corpora.labeled_text, or leave training.Run.evaluation_tasks out."
+            f"{run_dir} holds no labeled text, which heldout_labels needs: train on "
+            "corpora.labeled_text, or leave out training.Run.evaluation_tasks."
         )
     labeled = _drawn(_labeled(run_dir, kept), len(kept), examples)
     return [_task(run_dir, HELDOUT, labeled)]
 
 
 def labels_of_file(run_dir: str, file: str, examples: int | None = None) -> EvaluationTask:
-    """The texts and labels of a TSV or JSONL file as a task of its name.
+    """Returns a task with the texts and labels of a TSV or JSONL file, named like the file.
 
-    Labels are the classes of the run, where it has some; to others they are any text. `examples`
-    is as for `heldout_labels`.
+    If the run has classes, labels must be among them. Otherwise labels may be any text.
+
+    Args:
+      run_dir: the run directory.
+      file: the TSV or JSONL file.
+      examples: number of texts, drawn at random with a fixed seed. None: all.
 
     Raises ValueError if the file does not exist, if `labeled_readers.read_labeled` cannot read it,
     or if a label is not a class of the run.
@@ -52,28 +59,31 @@ def labels_of_file(run_dir: str, file: str, examples: int | None = None) -> Eval
     classes = load_classes(run_dir) or None
     read = list(read_labeled([file], classes))
     if not read:
-        raise ValueError(f"{file} holds no line with a text and a label, expected one or more.")
+        raise ValueError(f"{file} has no line with a text and a label, expected one or more.")
     return _task(run_dir, Path(file).name.split(".")[0], _drawn(read, len(read), examples))
 
 
 def _drawn(labeled: Iterable[Labeled], size: int, examples: int | None) -> list[Labeled]:
-    """So many of `size` texts, drawn, in their order: the first ones may be of one class."""
+    """Returns `examples` randomly drawn texts in their order.
+
+    The first texts of a file may all have the same class, so they are not used instead.
+    """
     if examples is None or examples >= size:
         return list(labeled)
     drawn = set(np.random.default_rng(0).choice(size, examples, replace=False).tolist())
-    return [one for i, one in enumerate(labeled) if i in drawn]
+    return [example for i, example in enumerate(labeled) if i in drawn]
 
 
 def check_names_classes(trained: Trained, mode: str) -> None:
-    """Raises ValueError for a mode in which no answer of the model could be a label."""
+    """Raises ValueError for a mode in which the model's answers cannot be labels."""
     config = trained.model.config
     number = mode == "classify" and config is not None and config.num_classes == 1
     if number or mode == "tag":
         answers = "a number for each text" if number else "a class for each word"
         raise ValueError(
-            f"The model predicts {answers}, and labeled text has the name of a class for each: "
-            "expected a model of sequence_classification or text_to_text. Evaluate this one by "
-            "--task, a SeqIO task with metrics of its own."
+            f"The model predicts {answers}, but labeled text has the name of a class for each "
+            "text: expected a model that sequence_classification or text_to_text trained. Evaluate "
+            "this model with --task, a SeqIO task that has its metrics."
         )
 
 
@@ -93,7 +103,7 @@ def _task(run_dir: str, name: str, examples: Sequence[Labeled]) -> EvaluationTas
 
 
 def _kept(run_dir: str, split: str) -> DocumentArrays | None:
-    """The labeled text that a run keeps, if it does."""
+    """Returns the labeled text in a run directory, or None if there is none."""
     store = kept_store(run_dir) if load_classes(run_dir) else None
     return store.documents(split) if store and store.columns and split in store.splits else None
 
@@ -106,10 +116,10 @@ def _labeled(run_dir: str, documents: DocumentArrays) -> Iterator[Labeled]:
 
 
 def _answers(run_dir: str, documents: DocumentArrays) -> Iterator[str]:
-    """The label of each text, without decoding the text."""
+    """Yields the label of each text, without decoding the text."""
     classes = load_classes(run_dir)
     decode = load_vocabulary(run_dir).codec.decode
-    written = functools.lru_cache(maxsize=1024)(lambda tokens: decode(list(tokens)).strip())
+    label_text = functools.lru_cache(maxsize=1024)(lambda tokens: decode(list(tokens)).strip())
     for i in range(len(documents)):
         tokens, _, parts, labels = documents.document(i)
-        yield written(tuple(tokens[parts == 1])) if labels is None else classes[labels[0]]
+        yield label_text(tuple(tokens[parts == 1])) if labels is None else classes[labels[0]]

@@ -1,7 +1,7 @@
-"""The modes in which a trained model can be used, by what they answer.
+"""The modes in which a trained model can be used, grouped by the kind of answer.
 
-Each file registers modes with `trained.register_mode`. All files here are imported with the package
-`inference`, so another mode that ships is another file, or a record in one of these.
+Each file registers modes with `trained.register_mode`. All files in this folder are imported with
+the package `inference`. To add a mode, register it in one of them or in a new file.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Modes whose answer is a text of its own, written from left to right."""
+"""Modes whose answer is a separate text, written from left to right."""
 
 import functools
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ register_mode(
 register_mode(
     _mode("complete", "continues a text that it reads both ways", ("encoder_decoder", "decoder"))
 )
-register_mode(_mode("restore", "writes a damaged text as it was", ("encoder_decoder", "decoder")))
+register_mode(_mode("restore", "restores a corrupted text", ("encoder_decoder", "decoder")))
 register_mode(
     _mode(
         "respond",

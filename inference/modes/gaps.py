@@ -29,22 +29,22 @@ def _infill(trained: Trained, texts: Sequence[str], options: Options) -> list[di
 
 
 def _infilled_one_by_one(trained, texts, prompts, options: Options) -> list[list[Answer]]:
-    """Prompts for each blank after the end of the one before; an answer names all blanks."""
+    """Returns answers that name all blanks. Each blank is filled after the previous blank."""
     counts = [max(len(BLANK.findall(text)), 1) for text in texts]
     answers = [Answer("", [], 0.0, True)] * len(texts)
     numbers = range(len(texts)) if options.numbers is None else options.numbers
     decoding = dataclasses.replace(options.decoding, samples=1)
     for blank in range(max(counts)):
         unfilled = [i for i, count in enumerate(counts) if count > blank]
-        theirs = dataclasses.replace(
+        blank_options = dataclasses.replace(
             options, decoding=decoding, on_text=None, numbers=[numbers[i] for i in unfilled]
         )
-        found = generated(trained, [prompts[i] for i in unfilled], theirs, special=())
-        for i, (one,) in zip(unfilled, found):
-            text = f"{answers[i].text}<extra_id_{blank}>{one.text}"
-            answers[i] = Answer(text, [], answers[i].log_prob + one.log_prob, one.ended)
+        fills = generated(trained, [prompts[i] for i in unfilled], blank_options, special=())
+        for i, (fill,) in zip(unfilled, fills):
+            text = f"{answers[i].text}<extra_id_{blank}>{fill.text}"
+            answers[i] = Answer(text, [], answers[i].log_prob + fill.log_prob, fill.ended)
             if counts[i] > blank + 1:
-                prompts[i] = next_blank(trained, prompts[i], blank + 1, one.tokens)
+                prompts[i] = next_blank(trained, prompts[i], blank + 1, fill.tokens)
     return [[answer] for answer in answers]
 
 
@@ -61,7 +61,7 @@ def _middle(trained: Trained, gaps: Sequence[tuple[str, str]], options: Options)
 def _no_texts(texts: Sequence[str], options: Mapping[str, Any]) -> list[dict]:
     raise ValueError(
         "Got a text, expected --prefix and --suffix (or --cursor): this model was trained to "
-        "write what stands between them. To continue the text: --mode=continue."
+        "write the text between them. To continue a text, use --mode=continue."
     )
 
 
@@ -77,13 +77,13 @@ register_mode(
         gives_text=True,
         restores=True,
         options=(*DECODING, "denoiser"),
-        fills="this model fills them in mode 'infill': give --mode=infill",
+        fills="use --mode=infill",
     )
 )
 register_mode(
     Mode(
         name="middle",
-        about="writes what stands between --prefix and --suffix",
+        about="writes the text between --prefix and --suffix",
         layouts=("decoder",),
         answer=_middle,
         read=lambda item: (string_of(item, "prefix", ""), string_of(item, "suffix", "")),
@@ -92,7 +92,6 @@ register_mode(
         form=causal_form,
         from_left=True,
         options=DECODING,
-        fills="this model fills one gap, in mode 'middle': give what stands around it as --prefix "
-        "and --suffix",
+        fills="give the text around a single gap as --prefix and --suffix (mode 'middle')",
     )
 )

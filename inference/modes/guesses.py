@@ -46,8 +46,8 @@ def check_predicts_masks(trained: Trained, mode: str) -> None:
         return
     both = trained.model.layout == "decoder" and predicts_from_left(trained)
     others = (
-        ", 'next' for the likeliest tokens after a text, or score (--score) for the probability of "
-        "each token of it"
+        ", 'next' for the likeliest tokens after a text, or --score for the probability of each "
+        "token of a text"
     )
     raise never_learned(trained, mode, others * both)
 
@@ -59,14 +59,14 @@ def _check_predicts_next(trained: Trained, mode: str) -> None:
 
 def _masks(trained: Trained, texts: Sequence[str], options: Options) -> list[dict]:
     batch_size = options.decoding.batch_size
-    found = fill_masks(trained, texts, options.top, batch_size, options.on_batch)
-    return [{"masks": [_guessed(guesses) for guesses in masks]} for masks in found]
+    texts_masks = fill_masks(trained, texts, options.top, batch_size, options.on_batch)
+    return [{"masks": [_guessed(guesses) for guesses in masks]} for masks in texts_masks]
 
 
 def _next(trained: Trained, texts: Sequence[str], options: Options) -> list[dict]:
     batch_size = options.decoding.batch_size
-    found = next_tokens(trained, texts, options.top, batch_size, options.on_batch)
-    return [{"next": _guessed(guesses)} for guesses in found]
+    texts_guesses = next_tokens(trained, texts, options.top, batch_size, options.on_batch)
+    return [{"next": _guessed(guesses)} for guesses in texts_guesses]
 
 
 def _guessed(guesses: Sequence[Guess]) -> list[dict]:
@@ -89,7 +89,7 @@ def _show_guesses(console: Console, text: str, columns: dict[str, Sequence[dict]
         table.add_column(name)
         table.add_column("p", justify="right")
     for guesses in zip(*columns.values()):
-        cells = [(Text(repr(one["token"])), f"{one['probability']:.3f}") for one in guesses]
+        cells = [(Text(repr(guess["token"])), f"{guess['probability']:.3f}") for guess in guesses]
         table.add_row(*(cell for pair in cells for cell in pair))
     console.print(table)
 
@@ -101,7 +101,7 @@ register_mode(
         layouts=("decoder",),
         answer=_next,
         learned_as=("continue", "complete", "respond", "restore"),
-        learns="to predict a token from those before it",
+        learns="to predict a token from the tokens before it",
         trained_by="causal_lm or prefix_lm",
         check=_check_predicts_next,
         options=("top",),
@@ -119,8 +119,7 @@ register_mode(
         check=check_predicts_masks,
         options=("top", "masks"),
         show=_show_masks,
-        fills="this model fills single tokens, in mode 'mask': give --mode=mask, and [MASK] for "
-        "each of them",
+        fills="use --mode=mask with a [MASK] for each missing token",
         **TO_PREDICT_MASKS,
     )
 )

@@ -35,7 +35,7 @@ def _tags(trained: Trained, texts: Sequence[str], options: Options) -> list[dict
 def _pair(texts: Sequence[str], options: Mapping[str, Any]) -> list[dict]:
     if len(texts) != 2:
         raise ValueError(
-            f"Got {len(texts)} of the two texts that mode 'pair' takes: give both, or --file "
+            f"Got {len(texts)} texts in mode 'pair', expected two: give both texts, or --file "
             'with the fields "text" and "second" in each line.'
         )
     return [{"text": texts[0], "second": texts[1]}]
@@ -43,7 +43,7 @@ def _pair(texts: Sequence[str], options: Mapping[str, Any]) -> list[dict]:
 
 def _show_classes(console: Console, item: dict, record: dict) -> None:
     classes = record.get("classes", [])
-    shares = ", ".join(f"{one['class']} {one['probability']:.3f}" for one in classes)
+    shares = ", ".join(f"{c['class']} {c['probability']:.3f}" for c in classes)
     texts = " | ".join(repr(item[name][:60]) for name in ("text", "second") if name in item)
     console.print(Text(f"{shares or record['answer']}: {texts}"), soft_wrap=True)
 
@@ -55,7 +55,7 @@ def _show_tags(console: Console, item: dict, record: dict) -> None:
 register_mode(
     Mode(
         name="pair",
-        about="judges whether a second text follows the first",
+        about="predicts whether a second text follows the first",
         layouts=("encoder",),
         answer=lambda *arguments: _classes(judge, *arguments),
         read=lambda item: (text_of(item), string_of(item, "second")),
@@ -68,7 +68,7 @@ register_mode(
 register_mode(
     Mode(
         name="classify",
-        about="predicts the class of each text, or its number",
+        about="predicts a class or a number for each text",
         answer=lambda *arguments: _classes(classify, *arguments),
         form=lambda trained, mode: PromptForm(
             mode, *cls_and_sep(trained.ids), head="classes", pooling="first"

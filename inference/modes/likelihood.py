@@ -1,4 +1,4 @@
-"""The mode of `--score`: how likely texts and their tokens are."""
+"""The mode of `--score`: log-probabilities of texts and their tokens."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from ..prompting.items import text_of
 from ..reporting.printing import plain_table
 from ..trained import Mode, Trained, register_mode
 
-MOST_TOKENS = 64  # of a text whose tokens are shown as a table
+MOST_TOKENS = 64  # largest number of tokens that are shown as a table
 
 
 def _scores(trained: Trained, pairs: Sequence[tuple[str, str]], options: Options) -> list[dict]:
@@ -23,12 +23,12 @@ def _scores(trained: Trained, pairs: Sequence[tuple[str, str]], options: Options
     return [_scored(x) for x in score(trained, pairs, batch_size, options.on_batch, denoiser)]
 
 
-def _scored(one: Scored) -> dict:
-    likelihood = {"log_prob": one.log_prob, "bits_per_byte": one.bits_per_byte}
+def _scored(scored: Scored) -> dict:
+    likelihood = {"log_prob": scored.log_prob, "bits_per_byte": scored.bits_per_byte}
     return {
-        **(likelihood if one.exact else {"pseudo_log_prob": one.log_prob}),
-        "tokens": len(one.tokens),
-        "token_log_probs": [[name, p] for name, p in zip(one.tokens, one.log_probs)],
+        **(likelihood if scored.exact else {"pseudo_log_prob": scored.log_prob}),
+        "tokens": len(scored.tokens),
+        "token_log_probs": [[name, p] for name, p in zip(scored.tokens, scored.log_probs)],
     }
 
 
@@ -44,21 +44,21 @@ def _items(texts: Sequence[str], options: Mapping[str, Any]) -> list[dict]:
 
 def _mistake(arguments) -> str | None:
     if arguments.target is not None and not arguments.score:
-        return "--target is scored: give --score as well"
+        return "--target needs --score: add --score"
     if arguments.target is not None and arguments.file:
-        return "--target is of a TEXT; a line of --file has its own"
+        return '--target does not apply to --file, whose lines have a field "target"'
     return None
 
 
 def _show(console: Console, item: dict, record: dict) -> None:
-    words = f"over {record['tokens']} tokens"
+    summary = f"over {record['tokens']} tokens"
     if "pseudo_log_prob" in record:
-        words = f"{record['pseudo_log_prob']:.3f} nats {words}, each given all others"
+        summary = f"{record['pseudo_log_prob']:.3f} nats {summary}, each given all others"
     else:
         bits = f"{record['bits_per_byte']:.3f} bits per byte"
-        words = f"{record['log_prob']:.3f} nats {words}, {bits}"
+        summary = f"{record['log_prob']:.3f} nats {summary}, {bits}"
     scored = item.get("target", item["text"])
-    console.print(f"{words}: {scored!r}", markup=False, soft_wrap=True)
+    console.print(f"{summary}: {scored!r}", markup=False, soft_wrap=True)
     if len(record["token_log_probs"]) > MOST_TOKENS:
         console.print("--file and --out write the log-probability of each token.", style="dim")
         return
@@ -71,14 +71,14 @@ def _show(console: Console, item: dict, record: dict) -> None:
 register_mode(
     Mode(
         name="score",
-        about="tells how likely a text is",
+        about="prints the log-probability of a text",
         answer=_scores,
         read=_text_and_target,
         items=_items,
         needs_training=False,
         is_flag=True,
         options=("denoiser",),
-        arguments={"target": {"help": "with --score: what follows TEXT, scored given it"}},
+        arguments={"target": {"help": "with --score: the text to score, given TEXT before it"}},
         mistake=_mistake,
         show=_show,
     )

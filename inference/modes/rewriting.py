@@ -1,4 +1,4 @@
-"""Modes that write a text in another order than from left to right."""
+"""Modes that write a text in an order other than from left to right."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,15 +14,15 @@ from .guesses import TO_PREDICT_MASKS, check_predicts_masks, mask_form
 
 
 def _settings(options: Options) -> dict:
-    """Returns what all of these take; raises ValueError for settings that they do not use."""
+    """Returns the settings that all these modes use; raises ValueError for other settings."""
     decoding = options.decoding
     if decoding != dataclasses.replace(
         Decoding(max_new=decoding.max_new, batch_size=decoding.batch_size, seed=decoding.seed),
         temperature=decoding.temperature,
     ):
         raise ValueError(
-            "Got a filter, a penalty, beams, samples, stops or drafts, expected none: unmasking "
-            "draws one text, with a temperature alone."
+            "Got a filter, a penalty, beams, samples, stops or drafts, expected none: this mode "
+            "draws a single text, and supports only a temperature."
         )
     return dict(
         temperature=decoding.temperature,
@@ -37,8 +37,8 @@ def _unmasked(
     mode: FillingMode, trained: Trained, texts: Sequence[str], options: Options
 ) -> list[dict]:
     settings = _settings(options)
-    found = unmask(trained, texts, mode=mode, steps=options.steps, order=options.order, **settings)
-    return [{"answer": text} for text in found]
+    filled = unmask(trained, texts, mode=mode, steps=options.steps, order=options.order, **settings)
+    return [{"answer": text} for text in filled]
 
 
 def _inserted(trained: Trained, texts: Sequence[str], options: Options) -> list[dict]:
@@ -46,7 +46,7 @@ def _inserted(trained: Trained, texts: Sequence[str], options: Options) -> list[
 
 
 def _blocks(trained: Trained, texts: Sequence[str], options: Options) -> list[dict]:
-    found = continue_blocks(
+    continued = continue_blocks(
         trained,
         texts,
         max_new=options.decoding.max_new,
@@ -54,17 +54,17 @@ def _blocks(trained: Trained, texts: Sequence[str], options: Options) -> list[di
         order=options.order,
         **_settings(options),
     )
-    return _records(found)
+    return _records(continued)
 
 
-def _records(found: Sequence[Written]) -> list[dict]:
-    return [{"answer": one.text, "ended": one.ended} for one in found]
+def _records(answers: Sequence[Written]) -> list[dict]:
+    return [{"answer": answer.text, "ended": answer.ended} for answer in answers]
 
 
 register_mode(
     Mode(
         name="unmask",
-        about="writes all [MASK]s, by --order",
+        about="fills all [MASK]s, in the order --order",
         layouts=("encoder", "decoder"),
         answer=partial(_unmasked, "unmask"),
         form=mask_form,
@@ -76,10 +76,10 @@ register_mode(
 register_mode(
     Mode(
         name="denoise",
-        about="writes all [MASK]s, again and again from random text",
+        about="fills all [MASK]s by repeatedly rewriting random text",
         layouts=("encoder", "decoder"),
         answer=partial(_unmasked, "denoise"),
-        learns="from random tokens alone",
+        learns="to denoise random tokens",
         trained_by="uniform_diffusion",
         check=check_prompted,
         in_place=True,
@@ -90,7 +90,7 @@ register_mode(
 register_mode(
     Mode(
         name="insert",
-        about="inserts tokens, wherever they are missing",
+        about="inserts missing tokens",
         layouts=("encoder",),
         answer=_inserted,
         learns="to insert tokens",
@@ -102,7 +102,7 @@ register_mode(
 register_mode(
     Mode(
         name="blocks",
-        about="continues a text, a block of tokens at a time, by --order",
+        about="continues a text one block of tokens at a time, in the order --order",
         layouts=("decoder", "encoder_decoder"),
         answer=_blocks,
         learns="to write blocks",

@@ -21,7 +21,7 @@ from ..reporting.printing import plain_table, progress_of
 from ..trained import Mode, Trained, cls_and_sep, register_mode
 
 NEAREST = 3  # number of nearest tokens that are shown for each token
-MOST_SIMILAR = 12  # texts whose similarities are shown as a table
+MOST_SIMILAR = 12  # number of texts whose similarities are shown as a table
 
 
 def _embed_form(trained: Trained, mode: str) -> PromptForm:
@@ -29,7 +29,7 @@ def _embed_form(trained: Trained, mode: str) -> PromptForm:
         if form.mode in MASKED:
             return form._replace(mode=mode, head=None)
     for form in trained.prompt_forms:
-        if form.mode == "classify":  # what the head read
+        if form.mode == "classify":  # the states that the classification head reads
             return PromptForm(mode, form.before, form.after, pooling=form.pooling)
     return PromptForm(mode, *cls_and_sep(trained.ids))
 
@@ -48,7 +48,7 @@ def _embeddings(trained: Trained, texts: Sequence[str], options: Options) -> lis
 
 def _against_file(arguments) -> str | None:
     if arguments.against and arguments.file:
-        return "--against takes TEXTs; embeddings of --file are in --out"
+        return "--against does not apply to --file, whose embeddings are in --out"
     return None
 
 
@@ -59,20 +59,21 @@ def _show_embeddings(
     options: Options,
     records: list[dict],
 ) -> None:
-    """Prints cosines of the embeddings of items (rows) with those of others, else of each other."""
+    """Prints the cosines of items (rows) and the texts of --against, or of items and items."""
     items = request.items
     against: Sequence[dict] = [{"text": text} for text in options.own["against"] or ()]
-    # The second of two towers reads the texts to compare with. A single encoder reads both alike.
+    # The second of two towers reads the texts of --against. A single encoder reads all texts.
     second = dataclasses.replace(options, second=True)
-    their_records = answer(trained, "embed", against, second)
+    against_records = answer(trained, "embed", against, second)
     size = len(records[0]["embedding"])
     console.print(f"{len(records)} embeddings of {size} numbers; --file and --out write them.")
     if not against:
         against = items
-        their_records = records
+        against_records = records
         if len(items) == 1:
             return
-    left, right = (np.array([x["embedding"] for x in some]) for some in (records, their_records))
+    left = np.array([record["embedding"] for record in records])
+    right = np.array([record["embedding"] for record in against_records])
     table = plain_table("", title="Cosines")
     for item in against[:MOST_SIMILAR]:
         table.add_column(Text(item["text"][:16]), justify="right")
@@ -83,18 +84,18 @@ def _show_embeddings(
 
 def _no_records(trained: Trained, texts: Sequence[str], options: Options) -> list[dict]:
     raise ValueError(
-        "Hidden states are arrays, expected a call of inference.answering.states.states."
+        "Got mode 'states', whose answers are arrays: call inference.answering.states.states."
     )
 
 
 def _not_npz(arguments) -> str | None:
     if arguments.mode == "states" and not (arguments.out or ".npz").endswith(".npz"):
-        return "--out of --mode=states is NumPy's: give a name.npz"
+        return "--out of --mode=states is a NumPy file: give a name that ends in .npz"
     return None
 
 
 def _answer_states(console: Console, trained: Trained, request: Request) -> None:
-    """Writes the hidden states of texts as arrays, or prints what stands near to what."""
+    """Writes the hidden states of texts as arrays, or prints the nearest tokens of each token."""
     texts = [text_of(item) for item in request.items]
     out = request.arguments.out
     layers = _layers_named(trained, request.options.own["layer"])
@@ -107,13 +108,13 @@ def _answer_states(console: Console, trained: Trained, request: Request) -> None
 
 
 def _layers_named(trained: Trained, layer: str) -> list[int]:
-    """Returns the layers that "3", "-1" or "all" means; `states` checks that there are such."""
+    """Returns the layers for "3", "-1" or "all". `states` checks that they exist."""
     if layer == "all":
         return layers_of(trained)
     try:
         return [int(layer)]
     except ValueError:
-        raise ValueError(f"Got --layer={layer}, expected a number, or all.") from None
+        raise ValueError(f"Got --layer={layer}, expected a number or 'all'.") from None
 
 
 def write_states(
@@ -124,17 +125,25 @@ def write_states(
     batch_size: int,
     on_text: Callable[[int], None],
 ) -> None:
-    """Writes the hidden states of texts as NumPy's .npz, whole or not at all.
+    """Writes the hidden states of texts as a NumPy .npz file. The write is atomic.
 
-        layers              i32[N], those asked for
-        hidden_states_0     f32[N, T, E] of the first text, and so on: hidden_states_1 …
-        input_ids_0         i32[T], its tokens, special ones included
+        layers              i32[N], the numbers of the layers
+        hidden_states_0     f32[N, T, E], the states of the first text; next is hidden_states_1
+        input_ids_0         i32[T], the tokens of the first text, including special tokens
 
-    `hidden_states_0[k]` is `hidden_states[layers[k]][0]` of Hugging Face's
-    output_hidden_states=True: embeddings are layer 0, and the last layer comes after the final
-    norm. One batch is in memory at a time; `on_text` is called with 1 for each text.
+    `hidden_states_0[k]` equals `hidden_states[layers[k]][0]` of Hugging Face's
+    output_hidden_states=True. Layer 0 is the embeddings, and the last layer is after the final
+    norm. One batch is in memory at a time.
 
-    Raises ValueError as `states` does.
+    Args:
+      file: path of the file.
+      trained: the model.
+      texts: the texts.
+      layers: numbers of layers, as in `states`.
+      batch_size: number of rows of a batch.
+      on_text: called with 1 after each text.
+
+    Raises ValueError if `states` does.
     """
     part = f"{file}.part"
     os.makedirs(os.path.dirname(file) or ".", exist_ok=True)
@@ -146,9 +155,9 @@ def write_states(
     try:
         with zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
             add("layers", np.array(layers, np.int32))
-            for i, found in states(trained, texts, layers=layers, batch_size=batch_size):
-                add(f"hidden_states_{i}", found.layers)
-                add(f"input_ids_{i}", np.array(found.tokens, np.int32))
+            for i, text_states in states(trained, texts, layers=layers, batch_size=batch_size):
+                add(f"hidden_states_{i}", text_states.layers)
+                add(f"input_ids_{i}", np.array(text_states.tokens, np.int32))
                 on_text(1)
         os.replace(part, file)
     finally:
@@ -159,11 +168,11 @@ def write_states(
 def _print_states(
     console: Console, trained: Trained, texts: Sequence[str], layers: Sequence[int]
 ) -> None:
-    """Prints each token's norm, and the tokens of its text whose states are nearest by cosine."""
-    found = dict(states(trained, texts, layers=layers))
+    """Prints the norm of each token's state, and the nearest tokens of the same text by cosine."""
+    by_text = dict(states(trained, texts, layers=layers))
     for i in range(len(texts)):
-        names = [repr(trained.decode([token])) for token in found[i].tokens]
-        for layer, states_TxE in zip(layers, found[i].layers):
+        names = [repr(trained.decode([token])) for token in by_text[i].tokens]
+        for layer, states_TxE in zip(layers, by_text[i].layers):
             title = f"Layer {layer}, of {states_TxE.shape[1]} numbers; --file and --out write them"
             table = plain_table(
                 "token", Column("norm", justify="right"), "nearest, by cosine", title=title
@@ -175,7 +184,7 @@ def _print_states(
 
 
 def _nearest(states_TxE: np.ndarray) -> tuple[np.ndarray, list[list[tuple[int, float]]]]:
-    """Returns the norm of each state, and the numbers of the nearest others with their cosines."""
+    """Returns the norm of each state, and the indices and cosines of the nearest other states."""
     norms = np.linalg.norm(states_TxE, axis=-1)
     unit_TxE = states_TxE / np.maximum(norms, 1e-12)[:, None]
     cosines = unit_TxE @ unit_TxE.T
@@ -189,7 +198,7 @@ def _nearest(states_TxE: np.ndarray) -> tuple[np.ndarray, list[list[tuple[int, f
 register_mode(
     Mode(
         name="embed",
-        about="gives each text an embedding",
+        about="computes an embedding of each text",
         layouts=("encoder",),
         answer=_embeddings,
         form=_embed_form,
@@ -210,7 +219,7 @@ register_mode(
 register_mode(
     Mode(
         name="states",
-        about="gives each token its hidden states",
+        about="computes the hidden states of each token",
         layouts=("encoder", "decoder", "encoder_decoder"),
         answer=_no_records,
         needs_training=False,
@@ -218,7 +227,7 @@ register_mode(
             "layer": {
                 "default": "-1",
                 "metavar": "N",
-                "help": "of hidden states: 0 the embeddings, -1, all",
+                "help": "layer of the hidden states: 0 is the embeddings, -1 the last, or all",
             }
         },
         mistake=_not_npz,

@@ -1,1 +1,1 @@
-"""Texts and items as prompts: the token ids that a model continues, and whether they fit."""
+"""Prompts: the token ids that a model reads or continues, made from texts and items."""

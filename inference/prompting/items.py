@@ -1,7 +1,7 @@
 """The items of a command: its texts, the lines of a file, or a prefix and a suffix.
 
-An item is a dict of an input's fields: `{"text": …}`, `{"prefix": …, "suffix": …}`,
-`{"text": …, "second": …}`, or a line of a file with whatever fields it has.
+An item is a dict with the fields of an input: `{"text": …}`, `{"prefix": …, "suffix": …}`,
+`{"text": …, "second": …}`, or all fields of a line of a file.
 """
 
 from collections.abc import Sequence
@@ -14,30 +14,32 @@ from .prompts import few_shot_prompt
 
 
 class Unreadable(dict):
-    """In place of the item of a line that cannot be read: {"error": …}, which is its answer too."""
+    """Stands for a line that cannot be read: {"error": …}. This is also the line's answer."""
 
 
 def read_items(file: str, *, strict: bool = True) -> list[dict]:
-    """Returns the objects of a JSONL file; a line that is a JSON string "…" becomes {"text": "…"}.
+    """Returns the objects of a JSONL file. A JSON string "…" becomes {"text": "…"}.
 
-    `strict`: whether a line that is neither is an error; else it is `Unreadable`.
+    Args:
+      file: path of the file.
+      strict: whether any other line is an error. Otherwise it becomes `Unreadable`.
 
-    Raises ValueError, naming the file and the line, for such a line, and where the file does not
-    exist, has no lines, or none that can be read.
+    Raises ValueError if the file does not exist, has no lines, or has no readable line. With
+    `strict`, also for the first unreadable line, whose number the message names.
     """
     if not Path(file).is_file():
         raise ValueError(f"There is no file {file}: give the path of a JSONL file.")
     items: list[dict] = []
     with opened(file) as lines:
-        for one in json_lines(lines, file, _item, kinds=(dict, str)):
-            if isinstance(one, RawDocument):
-                items.append(one.text)
-            elif one.rule != "blank":
+        for line in json_lines(lines, file, _item, kinds=(dict, str)):
+            if isinstance(line, RawDocument):
+                items.append(line.text)
+            elif line.rule != "blank":
                 if strict:
-                    raise malformed(one)
-                items.append(Unreadable(error=str(malformed(one))))
+                    raise malformed(line)
+                items.append(Unreadable(error=str(malformed(line))))
     if not items:
-        raise ValueError(f"{file} holds no line, expected a JSON object on each.")
+        raise ValueError(f"{file} has no lines, expected a JSON object on each line.")
     if all(isinstance(item, Unreadable) for item in items):
         raise ValueError(items[0]["error"])
     return items
@@ -57,27 +59,33 @@ def items_of(
     cursor: str | None = None,
     **options: Any,
 ) -> list[dict]:
-    """Returns the items that a command gives, one for each text or line of the file.
+    """Returns the items of a command, one for each text or line of the file.
 
-    `cursor`, "FILE:LINE:COLUMN", gives prefix and suffix; `options` are the mode's own.
+    Args:
+      mode: name of the mode.
+      texts: texts of the command line.
+      file: path of a JSONL file.
+      prefix, suffix: the texts around a gap.
+      cursor: "FILE:LINE:COLUMN", the place of a gap in a file.
+      options: options of the mode.
 
-    Raises ValueError where there are none, where several arguments give them, and where the mode
-    does not take such items.
+    Raises ValueError if there are no items, if several arguments define them, or if the mode does
+    not support such items.
     """
     ends = {"prefix": prefix, "suffix": suffix}
     gap = around_cursor(cursor) if cursor else {k: v for k, v in ends.items() if v is not None}
     sources = sum(map(bool, (texts, file, gap)))
     if sources != 1:
         raise ValueError(
-            "Expected one of: texts, --file, or --prefix and --suffix (or --cursor); got "
-            f"{'several' if sources else 'none'} of them."
+            f"Got {'several' if sources else 'none'} of these, expected one: texts, --file, or "
+            "--prefix and --suffix (or --cursor)."
         )
     if gap and not MODES[mode].reads_gap:
-        able = [one.name for one in MODES.values() if one.reads_gap]
+        supported = [other.name for other in MODES.values() if other.reads_gap]
         raise ValueError(
-            f"Got --prefix, --suffix or --cursor, which mode {' or '.join(map(repr, able))} takes, "
-            f"and not {mode!r}: give the text itself, or --mode={able[0]} to a model that was "
-            "trained for it."
+            f"Got --prefix, --suffix or --cursor in mode {mode!r}, expected a text: only mode "
+            f"{' or '.join(map(repr, supported))} takes these options. Give a text, or use "
+            f"--mode={supported[0]} with a model that was trained for it."
         )
     if file:
         return read_items(file, strict=False)
@@ -88,43 +96,44 @@ def items_of(
 
 
 def text_of(item: dict) -> str:
-    """Returns an item's text; raises ValueError where it has none."""
+    """Returns the text of an item; raises ValueError if it has no text."""
     if isinstance(item, Unreadable):
         raise ValueError(item["error"])
     if item.get("text") == "":
         raise ValueError("Got an empty text, expected some words.")
     if not isinstance(item.get("text"), str):
         raise ValueError(
-            f"Got an item with the fields {', '.join(item) or 'none'} and no text in it, expected "
+            f"Got an item with the fields {', '.join(item) or 'none'}, expected the field "
             '"text" with some words.'
         )
     return item["text"]
 
 
 def around_cursor(place: str) -> dict:
-    """The text of a file before and after "FILE:LINE:COLUMN", both from 1, as editors count.
+    """Returns the text of a file before and after "FILE:LINE:COLUMN".
 
-    Raises ValueError for a place that is not in the file.
+    Lines and columns count from 1, as in editors. Raises ValueError for a place that is not in the
+    file.
     """
     name, *numbers = place.rsplit(":", 2)
     if len(numbers) != 2 or not all(x.isdigit() and int(x) > 0 for x in numbers):
-        raise ValueError(f"Got --cursor={place!r}, expected FILE:LINE:COLUMN, both from 1.")
+        raise ValueError(f"Got --cursor={place!r}, expected FILE:LINE:COLUMN, counted from 1.")
     if not Path(name).is_file():
         raise ValueError(f"Got --cursor={place!r}, expected a file: there is no {name}.")
     try:
         text = Path(name).read_text("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{name} cannot be read: it is not UTF-8 ({error}).") from None
-    lines = text.split("\n")  # editors end no line at a form feed, as splitlines does
+    lines = text.split("\n")  # unlike splitlines, editors do not end a line at a form feed
     line, column = (int(x) for x in numbers)
     if line > len(lines) or column > len(lines[line - 1]) + 1:
-        raise ValueError(f"{name} has no line {line} with a column {column}.")
+        raise ValueError(f"{name} has no column {column} in a line {line}.")
     at = sum(len(x) + 1 for x in lines[: line - 1]) + column - 1
     return {"prefix": text[:at], "suffix": text[at:]}
 
 
 def with_masks(items: Sequence[dict], count: int) -> list[dict]:
-    """Items with `count` masks after each text.
+    """Returns the items with `count` masks after each text.
 
     >>> with_masks([{"text": "It is"}], 2)
     [{'text': 'It is[MASK][MASK]'}]
@@ -137,9 +146,9 @@ def with_masks(items: Sequence[dict], count: int) -> list[dict]:
 
 
 def with_examples(items: Sequence[dict], file: str, template: str, answer: str) -> list[dict]:
-    """Items whose text is a few-shot prompt, see `inference.few_shot_prompt`.
+    """Returns the items with few-shot prompts as their texts (`inference.few_shot_prompt`).
 
-    `file` holds solved examples; a text of the command line fills {text} of the template.
+    `file` has the solved examples. A text of the command line fills {text} in the template.
     """
     examples = read_items(file)
     template = template.replace("\\n", "\n")

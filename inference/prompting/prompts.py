@@ -1,6 +1,6 @@
-"""Prompts: a text in the very form that the model was trained on (`objectives.PromptForm`).
+"""Prompts: texts in the form that the model was trained on (`objectives.PromptForm`).
 
-`batch_prompts` arranges them for an encoder-decoder or a decoder, as `objectives.layouts` does.
+`batch_prompts` arranges prompts for an encoder-decoder or a decoder, as in `objectives.layouts`.
 """
 
 import re
@@ -13,16 +13,16 @@ from ..decoding.decoding import Prompts, decoder_prompts, encoder_decoder_prompt
 from ..trained import MODES, Trained, mode_of, prompt_form
 
 BLANK = re.compile(r"<extra_id_(\d+)>")
-CONTEXT = 8  # last tokens of a text that decide how the first generated one is written
+CONTEXT = 8  # number of last tokens of a text that affect how the first new token is decoded
 
 
 class Prompt(NamedTuple):
-    """The token ids that a model continues, and those that it reads both ways."""
+    """The token ids that a model reads both ways, and the token ids that it continues."""
 
-    inputs: list[int]  # read both ways, by the encoder or as a prefix; none of a causal model
-    start: list[int]  # what the answer begins with, after bos
-    blanks: list[int] = []  # of bos and of the start: indices of the inputs that they fill (GLM)
-    before: list[int] = []  # the last tokens of a text that the answer continues
+    inputs: list[int]  # ids that the encoder or a prefix LM reads both ways; [] if causal
+    start: list[int]  # first ids of the answer, after bos
+    blanks: list[int] = []  # for bos and each id of the start: index of the input it fills (GLM)
+    before: list[int] = []  # last tokens of a text that the answer continues
 
     @property
     def size(self) -> int:
@@ -36,17 +36,22 @@ def batch_prompts(
     width: int | None = None,
     start_width: int | None = None,
 ) -> Prompts:
-    """Returns the prompts as one batch, padded to `width`: of the encoder's rows, or the decoder's.
+    """Returns the prompts as one batch.
 
-    `start_width`: of the decoder's rows of an encoder-decoder.
+    Args:
+      layout: layout of the model.
+      prompts: the prompts.
+      ids: token ids of the vocabulary.
+      width: number of slots of the padded rows of the encoder, or of a decoder-only model.
+      start_width: number of slots of the padded rows of an encoder-decoder's decoder.
 
-    Raises ValueError for a prompt without inputs to an encoder-decoder.
+    Raises ValueError if the model is an encoder-decoder and a prompt has no inputs.
     """
     if layout == "encoder_decoder":
         if not all(prompt.inputs for prompt in prompts):
             raise ValueError(
-                "Got a text without anything to read, expected some: an encoder-decoder reads "
-                "before it writes."
+                "Got a text without tokens, expected at least one token: an encoder-decoder needs "
+                "an input."
             )
         starts = [[ids.bos, *prompt.start] for prompt in prompts]
         inputs = [prompt.inputs for prompt in prompts]
@@ -58,14 +63,17 @@ def batch_prompts(
 
 
 def prompt_size(layout: str, prompt: Prompt) -> int:
-    """Returns the slots that a prompt takes in the longer of its stacks."""
+    """Returns the number of slots that a prompt takes, in the longer of its stacks."""
     if layout == "encoder_decoder":
         return max(len(prompt.inputs), len(prompt.start) + 1)
     return prompt.size + 1
 
 
 def prompts_width(model, prompts: Sequence[Prompt], max_new: int = 0) -> int:
-    """Returns the slots to pad prompts to: few different numbers, within the model's positions."""
+    """Returns the number of slots to pad prompts to, within the model's positions.
+
+    Only a few different numbers are returned, so that batches share compiled programs.
+    """
     both_ways = model.layout == "encoder_decoder"
     longest = max(len(p.inputs) if both_ways else prompt_size(model.layout, p) for p in prompts)
     limit = model.max_positions
@@ -75,17 +83,21 @@ def prompts_width(model, prompts: Sequence[Prompt], max_new: int = 0) -> int:
 
 
 def starts_width(model, prompts: Sequence[Prompt]) -> int:
-    """Returns the slots to pad the starts of an encoder-decoder's prompts to: few numbers too."""
+    """Returns the number of slots to pad the starts of an encoder-decoder's prompts to."""
     return padded_length(max(len(p.start) for p in prompts) + 1, model.max_positions)
 
 
 def text_prompt(trained: Trained, mode: str, text: str, denoiser: str | None = None) -> Prompt:
-    """Returns the prompt for a text that the model continues, or reads and answers, by its mode.
+    """Returns the prompt for a text that the model continues or answers.
 
-    `denoiser`: name of a mode token before the text, in place of what the form has there.
+    Args:
+      trained: the model.
+      mode: name of the mode.
+      text: the text.
+      denoiser: name of a mode token to put before the text, instead of the ids of the prompt form.
 
-    Raises ValueError for a text without words, where the mode reads one, and for a text with blanks
-    that is to be continued.
+    Raises ValueError if the text has no words (unless the mode is "continue"), or if a text to be
+    continued has blanks.
     """
     if mode != "continue":  # a causal model can start from nothing
         check_words(text)
@@ -107,9 +119,9 @@ def _in_form(form: PromptForm, tokens: list[int]) -> Prompt:
 
 
 def text_frame(trained: Trained) -> tuple[list[int], list[int]]:
-    """Returns the ids before and after a text in a row that the model continues, or reads.
+    """Returns the ids before and after a text in a row that the model reads or continues.
 
-    They are ([bos], []) for a causal language model, and ([], [eos]) for a T5. Mode tokens are left
+    They are ([bos], []) for a causal language model, and ([], [eos]) for T5. Mode tokens are left
     out.
     """
     form = prompt_form(trained, mode_of(trained))
@@ -125,12 +137,15 @@ def text_frame(trained: Trained) -> tuple[list[int], list[int]]:
 
 
 def infill_prompt(trained: Trained, text: str, denoiser: str | None = None) -> Prompt:
-    """Returns the prompt for a text with blanks: for all of them, or for the first (`next_blank`).
+    """Returns the prompt for a text with blanks.
 
-    A text without a blank is completed by a model that was trained to complete as well, such as
-    UL2's; for any other it gets a blank at its end.
+    Some models fill all blanks of a text in one answer. For other models this is the prompt for the
+    first blank, and `next_blank` returns the next prompts. If a text has no blank, a model that was
+    also trained to complete texts, such as UL2, completes it. For other models, a blank is added at
+    the end of the text.
 
-    Raises ValueError where blanks are not numbered 0, 1, …, or the vocabulary has too few of them.
+    Raises ValueError if the blanks are not numbered 0, 1, …, or if the vocabulary has too few
+    sentinels.
     """
     check_words(text)
     sentinels = trained.ids.sentinels
@@ -142,7 +157,7 @@ def infill_prompt(trained: Trained, text: str, denoiser: str | None = None) -> P
         )
     if len(numbers) > len(sentinels):
         raise ValueError(
-            f"Got {len(numbers)} blanks, expected at most {len(sentinels)}: this vocabulary has no "
+            f"Got {len(numbers)} blanks, expected at most {len(sentinels)}: the vocabulary has no "
             "more sentinels."
         )
     if not numbers and denoiser is None and completes(trained):
@@ -166,9 +181,9 @@ def completes(trained: Trained) -> bool:
 
 
 def next_blank(trained: Trained, prompt: Prompt, number: int, written: list[int]) -> Prompt:
-    """Returns the prompt for blank `number`, once the one before it is filled with `written`.
+    """Returns the prompt for blank `number`, after the previous blank was filled with `written`.
 
-    For a model that fills each blank by itself: its form's `blanks` are not "together".
+    This is for models that fill each blank separately: their form's `blanks` is not "together".
     """
     ids = trained.ids
     start = [*prompt.start, *written, trained.ids.eos]
@@ -181,14 +196,15 @@ def next_blank(trained: Trained, prompt: Prompt, number: int, written: list[int]
 
 
 def middle_prompt(trained: Trained, prefix: str, suffix: str) -> Prompt:
-    """Returns the prompt in the order prefix, suffix, middle: the answer is the middle.
+    """Returns the prompt with the prefix, then the suffix. The answer is the middle.
 
-    Raises ValueError for two empty texts, one with blanks, or a vocabulary without markers.
+    Raises ValueError if both texts are empty, if one has blanks, or if the vocabulary has no
+    markers.
     """
     if BLANK.search(prefix + suffix):
         raise ValueError(
-            "Got blanks in the prefix or the suffix, expected none: what is filled is the one gap "
-            "between them. Leave the blanks out, and end the prefix where the gap is."
+            "Got blanks in the prefix or the suffix, expected none: the model fills the gap "
+            "between them. Leave the blanks out, and end the prefix at the gap."
         )
     if len(trained.ids.fim) != 3:
         raise ValueError(
@@ -204,11 +220,11 @@ def middle_prompt(trained: Trained, prefix: str, suffix: str) -> Prompt:
 
 
 def filled(text: str, answer: str) -> tuple[str, list[str]]:
-    """Returns (the text with its blanks filled, what fills each) from an answer that names blanks.
+    """Returns (the text with its blanks filled, the text of each blank), given an answer.
 
     filled("a <extra_id_0> c", "<extra_id_0>b<extra_id_1>")    # ("a b c", ["b"])
 
-    A text without a blank is followed by the answer.
+    If the text has no blank, the answer is added at its end.
     """
     if not BLANK.search(text):
         text += "<extra_id_0>"
@@ -221,13 +237,13 @@ def filled(text: str, answer: str) -> tuple[str, list[str]]:
 
 
 def few_shot_prompt(template: str, examples: Sequence[dict], item: dict, answer: str) -> str:
-    """Returns examples written out by a template, then the item up to where its answer belongs.
+    """Returns the examples in the form of a template, then the item up to its answer.
 
         few_shot_prompt("Q: {q}\\nA: {a}", [{"q": "1+1", "a": "2"}], {"q": "2+2"}, "a")
         # "Q: 1+1\\nA: 2\\n\\nQ: 2+2\\nA:"
 
-    Raises ValueError for a template without the answer's field, and for an example or item that
-    lacks a field of the template.
+    Raises ValueError if the template lacks the answer's field, or if an example or the item lacks a
+    field of the template.
     """
     if f"{{{answer}}}" not in template:
         raise ValueError(
@@ -243,18 +259,18 @@ def few_shot_prompt(template: str, examples: Sequence[dict], item: dict, answer:
             ) from error
         except KeyError as error:
             raise ValueError(
-                f"Got an item with the fields {', '.join(fields) or 'none'}, expected {error} as "
-                "well, which the template names."
+                f"Got an item with the fields {', '.join(fields) or 'none'}, expected {error}, "
+                "which the template contains."
             ) from error
 
     shown = [written(template, example) for example in examples]
     last = written(template[: template.index(f"{{{answer}}}")], item)
-    # Without the space before the answer, which belongs to the answer's first token.
+    # The space before the answer is left out, since it belongs to the answer's first token.
     return "\n\n".join([*shown, last.rstrip(" ")])
 
 
 def text_after(trained: Trained, before: list[int], tokens: list[int]) -> str:
-    """Returns the text of tokens that follow others: a first word keeps the space before it."""
+    """Returns the text of tokens that follow other tokens, with the space before a first word."""
     context = trained.decode(before)
     whole = trained.decode([*before, *tokens])
     return whole[len(context) :] if whole.startswith(context) else trained.decode(tokens)
@@ -265,13 +281,15 @@ def _check_no_blanks(trained: Trained, mode: str, text: str) -> None:
         return
     modes = {form.mode for form in trained.prompt_forms}
     never = (
-        "this model has not learned to; one that span_corruption or ul2 trained fills them, "
-        f"such as `pretrax predict --run=runs/quickstart {text!r}` after `pretrax train`"
+        "use a model that span_corruption or ul2 trained, since this model cannot; for example "
+        f"`pretrax predict --run=runs/quickstart {text!r}` after `pretrax train`"
     )
-    fills = next((one.fills for one in MODES.values() if one.fills and one.name in modes), never)
+    fills = next(
+        (other.fills for other in MODES.values() if other.fills and other.name in modes), never
+    )
     raise ValueError(
-        f"Got a text with blanks, {text!r}, in mode {mode!r}, which continues a text. Should they "
-        f"be filled? Then {fills}. To continue the text, leave them out."
+        f"Got a text with blanks, {text!r}, in mode {mode!r}, which continues texts. To continue "
+        f"the text, leave out the blanks. To fill the blanks, {fills}."
     )
 
 

@@ -1,1 +1,1 @@
-"""What the terminal shows, and files hold, of answers."""
+"""Output of answers: to the terminal and to files."""

@@ -1,8 +1,9 @@
-"""Files of answers to items, as JSONL, that survive a kill.
+"""JSONL files of answers, which a killed command can continue.
 
-An answer is a line of JSON, in the order of the items: its item's fields and its own, or {"error":
-…}. Whole lines are written and synced to disk before more are computed; a last line that a kill cut
-short is removed when the file is opened again.
+Answers are lines of JSON in the order of the items. A line has the fields of the item and of its
+answer, or {"error": …} as the answer. Whole lines are written and synced to disk before further
+answers are computed. If a kill cut off the last line, the line is removed when the file is opened
+again.
 """
 
 import dataclasses
@@ -22,21 +23,21 @@ from .printing import draft_counts, progress_of
 
 
 def write_answers(console: Console, trained: Trained, request: Request) -> None:
-    """Writes answers line by line, in order, after those that the file has already."""
+    """Writes the answers in order, after the answers that the file already has."""
     items = request.items
     arguments = request.arguments
     out = AnswerFile(arguments.out, items)
     out.check_made_by(request.made_by)
     if out.done:
-        console.print(f"{arguments.out} holds {out.done} answers already: continuing after them.")
-    chunk = 8 * request.options.decoding.batch_size  # lines that are sorted by length together
+        console.print(f"{arguments.out} already holds {out.done} answers: continuing after them.")
+    chunk = 8 * request.options.decoding.batch_size  # number of items that are sorted by length
     with (
         draft_counts(console, request.options) as options,
         progress_of(console, len(items), out.done) as advance,
     ):
         options = dataclasses.replace(options, on_batch=advance)
         out.answer_rest(
-            lambda some, numbers: answer(trained, request.mode, some, options, numbers), chunk
+            lambda items, numbers: answer(trained, request.mode, items, options, numbers), chunk
         )
     console.print(f"{arguments.out} holds {len(items)} answers.")
     if errors := out.errors():
@@ -49,12 +50,12 @@ def write_answers(console: Console, trained: Trained, request: Request) -> None:
 
 
 class AnswerFile:
-    """A file of answers to `items`; the first `done` of them are in it already.
+    """A file of answers to `items`, which already has the first `done` answers.
 
         answers = AnswerFile("answers.jsonl", [{"text": "one"}, {"text": "two"}])
         answers.append([{"answer": "1"}])        # now answers.done == 1
 
-    Raises ValueError where the file holds answers to other items.
+    Raises ValueError if the file holds answers to other items.
     """
 
     def __init__(self, file: str, items: Sequence[dict]):
@@ -75,7 +76,7 @@ class AnswerFile:
             before = _object(path.read_bytes())
             if before is None:
                 raise ValueError(
-                    f"{path}, which records how the answers in {self._path} were made, is damaged: "
+                    f"{path} is damaged. It records how the answers in {self._path} were made: "
                     "delete it to continue with these answers, or give another --out."
                 )
             changes = ", ".join(
@@ -91,14 +92,15 @@ class AnswerFile:
         path.write_text(json.dumps(settings, indent=2) + "\n", "utf-8")
 
     def append(self, records: Sequence[dict]) -> None:
-        """Writes the next answers, whole and synced to disk.
+        """Writes the next answers as whole lines, and syncs them to disk.
 
-        Where an answer has a field of its item's name, the item's is renamed: see `_beside`.
+        If an item and its answer have a field of the same name, the item's field is renamed
+        (`_renamed`).
         """
         lines: list[str] = []
         for item, record in zip(self._items[self.done :], records):
-            own = {(_beside(key, item) if key in record else key): x for key, x in item.items()}
-            lines.append(json.dumps({**own, **record}, ensure_ascii=False) + "\n")
+            fields = {(_renamed(key, item) if key in record else key): x for key, x in item.items()}
+            lines.append(json.dumps({**fields, **record}, ensure_ascii=False) + "\n")
         with self._path.open("a", encoding="utf-8") as file:
             file.writelines(lines)
             file.flush()
@@ -108,22 +110,22 @@ class AnswerFile:
     def answer_rest(
         self, answer: Callable[[list[dict], Sequence[int]], Sequence[dict]], chunk: int
     ) -> None:
-        """Appends the answers that are missing: `answer` gets `chunk` items and their numbers.
+        """Appends the missing answers. `answer` gets up to `chunk` items and their numbers.
 
-        If it fails, it is called with fewer items, until the failing items are found. If all of
-        several items fail, the items are not the cause, and its exception is raised.
+        If `answer` fails, it is called with fewer items until the failing items are found. If all
+        items fail, the items are not the cause, and the exception is raised.
         """
         for first in range(self.done, len(self._items), chunk):
             numbers = range(first, min(first + chunk, len(self._items)))
             self.append(_answers(answer, [self._items[number] for number in numbers], numbers))
 
     def errors(self) -> int:
-        """The number of items that could not be read or answered."""
+        """Returns the number of items that could not be read or answered."""
         with self._path.open(encoding="utf-8") as lines:
             return sum(map(_is_error, map(json.loads, lines), self._items))
 
     def exact_matches(self, field: str) -> int:
-        """The number of answers that are equal to this field, but for white space around them."""
+        """Returns the number of answers that equal this field, ignoring white space around them."""
         with self._path.open(encoding="utf-8") as lines:
             records = map(json.loads, lines)
             return sum(
@@ -131,7 +133,7 @@ class AnswerFile:
             )
 
     def _whole_lines(self) -> int:
-        """Returns the number of answers in the file, and cuts off what a kill left of another."""
+        """Returns the number of answers in the file, after removing an incomplete last line."""
         if not self._path.exists():
             return 0
         *lines, torn = self._path.read_bytes().split(b"\n")
@@ -154,7 +156,7 @@ class AnswerFile:
 
 
 def _object(text: bytes) -> dict | None:
-    """Returns the JSON object that this is, if it is one."""
+    """Returns the JSON object in a text, or None if the text is not a JSON object."""
     try:
         value = parse_json(text)
     except ValueError:
@@ -167,44 +169,46 @@ def _answers(answer: Callable, items: list[dict], numbers: Sequence[int]) -> lis
     readable = [i for i, item in enumerate(items) if not isinstance(item, Unreadable)]
     failures: list[Exception] = []
 
-    def answered(some: list[int]) -> list[dict]:
-        if not some:
+    def answered(indices: list[int]) -> list[dict]:
+        if not indices:
             return []
         try:
-            return list(answer([items[i] for i in some], [numbers[i] for i in some]))
+            return list(answer([items[i] for i in indices], [numbers[i] for i in indices]))
         except Exception as error:
             reason = _reason(error)
             if reason is None:
                 raise
-            if len(some) == 1:
+            if len(indices) == 1:
                 failures.append(error)
                 return [{"error": reason}]
-        half = len(some) // 2
-        return answered(some[:half]) + answered(some[half:])
+        half = len(indices) // 2
+        return answered(indices[:half]) + answered(indices[half:])
 
-    found = dict(zip(readable, answered(readable)))
+    answers = dict(zip(readable, answered(readable)))
     if failures and len(failures) == len(readable):
         raise failures[0]
-    return [found.get(i, {}) for i in range(len(items))]
+    return [answers.get(i, {}) for i in range(len(items))]
 
 
-def _is_error(found: dict, item: dict) -> bool:
-    own = "error" in item and not isinstance(item, Unreadable)
-    return "error" in found and (not own or _beside("error", item) in found)
+def _is_error(record: dict, item: dict) -> bool:
+    item_has_error = "error" in item and not isinstance(item, Unreadable)
+    return "error" in record and (not item_has_error or _renamed("error", item) in record)
 
 
 def _reason(error: Exception) -> str | None:
-    """Returns why an item cannot be answered; None: the error may be anything's."""
+    """Returns why an item cannot be answered, or None if the item may not be the cause."""
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
         return f"It does not fit in memory: {str(error).partition(chr(10))[0]}"
     return str(error) if isinstance(error, ValueError | RecursionError) else None
 
 
-def _beside(key: str, item: dict) -> str:
-    """Returns the new name of an item's field that has the name of an answer's field.
+def _renamed(key: str, item: dict) -> str:
+    """Returns the new name of an item's field that has the same name as a field of the answer.
 
-    >>> _beside("answer", {"answer": 1}), _beside("log_prob", {"log_prob": 1, "given_log_prob": 2})
-    ('expected', 'given_given_log_prob')
+    >>> _renamed("answer", {"answer": 1})
+    'expected'
+    >>> _renamed("log_prob", {"log_prob": 1, "given_log_prob": 2})
+    'given_given_log_prob'
     """
     name = "expected" if key == "answer" else f"given_{key}"
     while name in item:
@@ -212,9 +216,10 @@ def _beside(key: str, item: dict) -> str:
     return name
 
 
-def _differs(item: dict, found: dict) -> bool:
+def _differs(item: dict, record: dict) -> bool:
     def is_in(key, value):
-        names = [name for name in (key, _beside(key, item)) if name in found]
-        return any(json.dumps(found[name]) == json.dumps(value) for name in names)  # NaN is NaN
+        names = [name for name in (key, _renamed(key, item)) if name in record]
+        # NaN differs from itself, but its JSON does not.
+        return any(json.dumps(record[name]) == json.dumps(value) for name in names)
 
     return not all(is_in(key, value) for key, value in item.items())

@@ -17,7 +17,7 @@ from ..trained import MODES
 
 Decode = Callable[[Sequence[int]], str]
 
-PASSAGE = 96  # tokens; fewer where the model has few positions
+PASSAGE = 96  # number of tokens of a passage; fewer if the model has few positions
 
 
 def show_passages(
@@ -44,7 +44,7 @@ def show_passages(
     if not filling:
         return
     filled = members[filling[0]]
-    # Inputs and targets together are little longer than the passage.
+    # Inputs and targets together are slightly longer than the passage.
     size = min(PASSAGE, model.max_positions // 2 or PASSAGE)
     whole = objective.facts.rows.kind in ("document", "parts", "labels")
     passages = (_whole if whole else _cut)(heldout(filling[0]), size, rows)
@@ -64,7 +64,7 @@ def show_passages(
 
 
 def _cut(documents: Sequence[Document], size: int, rows: int) -> Row:
-    """Returns passages of one size spread over the documents; none of too few."""
+    """Returns evenly spaced passages of one size; no passages if there are too few tokens."""
     text = np.concatenate([document.tokens for document in documents])
     starts = np.linspace(0, text.size - size, rows if text.size >= size else 0).astype(int)
     tokens = text[starts[:, None] + np.arange(size)]
@@ -72,7 +72,7 @@ def _cut(documents: Sequence[Document], size: int, rows: int) -> Row:
 
 
 def _whole(documents: Sequence[Document], size: int, rows: int) -> Row:
-    """Returns the first documents of at most twice that size."""
+    """Returns the first documents that have at most twice that size."""
     chosen = [d for d in documents if 0 < d.tokens.size <= 2 * size][:rows]
     longest = max((d.tokens.size for d in chosen), default=0)
 
@@ -114,7 +114,7 @@ def print_example(
     for blank, right in truth.items():
         if blank is None and not right:
             continue
-        name = "goes on" if blank is None else f"⟨{blank}⟩"
+        name = "continues" if blank is None else f"⟨{blank}⟩"
         predicted = guess.get(blank, "")
         style = "green" if predicted == right else "red"
         console.print(

@@ -1,4 +1,4 @@
-"""What `pretrax predict` is to do, from its options: a `Request`, once the model is known."""
+"""The options of `pretrax predict`, and the `Request` that they make for a model."""
 
 import argparse
 import dataclasses
@@ -12,39 +12,53 @@ from ..trained import MODES, Mode, Trained, check_mode, mode_of
 
 
 def add_decoding_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of decoding, named as in `inference.Decoding`, and of drafts."""
+    """Adds the options of decoding, with the names of `inference.Decoding`, and of drafts."""
     add = parser.add_argument_group("decoding").add_argument
-    add("--max_new", type=int, metavar="N", default=64, help="tokens of an answer, at most")
-    add("--temperature", type=float, metavar="X", default=0.0, help="0: the likeliest token")
+    add(
+        "--max_new", type=int, metavar="N", default=64, help="maximum number of tokens of an answer"
+    )
+    add("--temperature", type=float, metavar="X", default=0.0, help="0 takes the likeliest token")
     add("--top_k", type=int, metavar="N", help="sample among the N likeliest tokens")
-    add("--top_p", type=float, metavar="P", help="among the likeliest of probability P together")
-    add("--min_p", type=float, metavar="P", help="among those of P times the likeliest's or more")
-    repeated = "divide the logits of tokens that stand there already"
+    add(
+        "--top_p",
+        type=float,
+        metavar="P",
+        help="sample among the likeliest tokens of probability P",
+    )
+    add(
+        "--min_p",
+        type=float,
+        metavar="P",
+        help="sample among tokens of P times the top probability",
+    )
+    repeated = "divide the logits of tokens that the text already has"
     add("--repetition_penalty", type=float, metavar="X", default=1.0, help=repeated)
-    add("--beams", type=int, metavar="N", default=1, help="beam search with N beams; 1: none")
-    longer = "of beams: above 1 prefers longer answers"
+    add(
+        "--beams", type=int, metavar="N", default=1, help="beam search with N beams; 1 turns it off"
+    )
+    longer = "length penalty of beam search: above 1 prefers longer answers"
     add("--length_penalty", type=float, metavar="X", default=1.0, help=longer)
-    add("--samples", type=int, metavar="N", default=1, help="answers to each text")
-    add("--stop", action="append", default=[], help="end before this text; repeatable")
-    add("--seed", type=int, metavar="N", default=0, help="of samples")
-    own = "speculative decoding with the heads that multi_token_prediction trained"
-    add("--own_drafts", action="store_true", help=own)
+    add("--samples", type=int, metavar="N", default=1, help="number of answers to each text")
+    add("--stop", action="append", default=[], help="end an answer before this text; repeatable")
+    add("--seed", type=int, metavar="N", default=0, help="random seed of samples")
+    drafts = "speculative decoding with the heads that multi_token_prediction trained"
+    add("--own_drafts", action="store_true", help=drafts)
     add("--draft", metavar="RUN", help="speculative decoding with a smaller model")
-    add("--draft_tokens", type=int, metavar="N", default=4, help="drafts a step of that model")
+    add("--draft_tokens", type=int, metavar="N", default=4, help="drafts per step of --draft")
 
 
 class Request(NamedTuple):
     """A mode and the items that it answers."""
 
     mode: str
-    is_chosen: bool  # by the user
+    is_chosen: bool  # whether the user chose the mode
     items: list[dict]
     options: Options
-    arguments: argparse.Namespace  # of the command line
+    arguments: argparse.Namespace  # arguments of the command line
     made_by: dict[str, Any]  # settings that the answers depend on, in addition to the items
 
 
-# Options that change no answer: a file is continued by a command with others.
+# Options that do not change answers. A command with other values of them may continue a file.
 _CHANGES_NO_ANSWER = {
     *("file", "out", "texts", "given", "mode", "layer", "module"),
     *("batch_size", "fsdp", "tensor", "traceback", "trust"),
@@ -52,9 +66,9 @@ _CHANGES_NO_ANSWER = {
 
 
 def add_mode_arguments(parser: argparse.ArgumentParser, add: Callable) -> None:
-    """Adds the modes that are flags and the own options of each mode, after all other options.
+    """Adds the flags of modes and the additional options of each mode, after all other options.
 
-    Ends the program if a mode has an option that exists already.
+    Exits with an error if an option of a mode already exists.
     """
     for mode in MODES.values():
         try:
@@ -63,11 +77,11 @@ def add_mode_arguments(parser: argparse.ArgumentParser, add: Callable) -> None:
             for name, settings in mode.arguments.items():
                 add(f"--{name}", **settings)
         except argparse.ArgumentError as error:
-            parser.error(f"mode {mode.name!r}: {error}: give the option of the mode another name")
+            parser.error(f"mode {mode.name!r}: {error}: rename the option of the mode")
 
 
 def request_of(trained: Trained, arguments: argparse.Namespace) -> Request:
-    """Returns the request that the options of `pretrax predict` make, without a draft model.
+    """Returns the request for the options of `pretrax predict`, without a draft model.
 
     Raises ValueError for a mode that the model does not support, for options that the mode does not
     use or that are out of range, and for texts or files that are not items.

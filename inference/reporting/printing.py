@@ -1,4 +1,4 @@
-"""Answers in the terminal: as they are generated, or each with its item."""
+"""Prints answers in the terminal: while they are generated, or each with its item."""
 
 import contextlib
 import dataclasses
@@ -18,21 +18,21 @@ from .predict_options import Request
 
 
 def print_mode(console: Console, run: str, trained: Trained, request: Request) -> None:
-    """Prints a line: what the model is going to do, and why."""
+    """Prints a line with the mode of the model and the reason for it."""
     mode = request.mode
     about = MODES[request.mode].about
     if not request.is_chosen and trained.prompt_forms:
         about += ", prompted as in training"
     elif not request.is_chosen:
-        about += f", since it is of layout {trained.model.layout}"
+        about += f", the default for the layout {trained.model.layout}"
     elif not is_trained_for(trained, mode):
         others = ", ".join(dict.fromkeys(form.mode for form in trained.prompt_forms))
-        about += f", which it was not trained for, but for: {others}"
+        about += f"; the model was not trained for this mode, but for: {others}"
     console.print(f"{run}: {mode} — {about}.", markup=False, soft_wrap=True, style="dim")
 
 
 def print_answers(console: Console, trained: Trained, request: Request) -> None:
-    """Answers the items, and prints each with its answer; the text of a single one as it comes."""
+    """Prints the answer to each item. The text of a single answer is streamed."""
     mode = MODES[request.mode]
     items = request.items
     decoding = request.options.decoding
@@ -54,7 +54,7 @@ def print_answers(console: Console, trained: Trained, request: Request) -> None:
 
 @contextlib.contextmanager
 def draft_counts(console: Console, options: Options) -> Iterator[Options]:
-    """Gives options that count drafts, then prints the acceptance rate and the tokens of a call."""
+    """Yields options that count drafts, then prints the acceptance rate and tokens per call."""
     counts: list[DraftCounts] = []
     yield dataclasses.replace(options, on_drafts=counts.append)
     if counts:
@@ -101,8 +101,13 @@ def plain_table(*columns: str | Column, title: str | None = None) -> Table:
 
 @contextlib.contextmanager
 def progress_of(console: Console, total: int, done: int = 0) -> Iterator[Callable[[int], None]]:
-    """Gives what advances a bar by a number of texts; none is shown but in a terminal."""
-    columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    """Yields a function that advances a progress bar, which is shown only in a terminal."""
+    with Progress(
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    ) as progress:
         task = progress.add_task("", total=total, completed=done)
         yield lambda n: progress.advance(task, n)

@@ -2,11 +2,11 @@
 
     source = open_source("t5-v1_1-small")
     imported = recognize(source)              # its `Config` and `Model`
-    params = nested(read_params(source, imported))       # of models.trees
+    params = nested(read_params(source, imported))       # models.trees.nested
     write_model("exported", imported.config, params)
 
-A family is a record `family.Family`, which a file of this folder registers. All files here are
-imported, so another family is a record in one of them, or another file.
+Each family is a record `family.Family` that a file in this folder registers. All files in this
+folder are imported. To add a family, register a record in one of them or in a new file.
 """
 
 import dataclasses
@@ -73,7 +73,7 @@ TRAINING_FIELDS = (
 PLACEHOLDERS = dict(max_positions=512, num_types=2, num_experts=8) | dict(
     window=64, global_every=3, local_rope_theta=10_000.0
 )
-# How the names of classes of `transformers` end that have `generate`.
+# Endings of the names of the `transformers` classes that have `generate`.
 WRITING = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 OTHER_HEADS = ("ForQuestionAnswering", "ForMultipleChoice", "DoubleHeadsModel")
 NOT_EXPRESSIBLE = "settings that it cannot express"
@@ -113,14 +113,14 @@ def recognize(source: TensorFiles) -> Recognized:
     texts = [family for family in FAMILIES.values() if kind and family.type_with_images == kind]
     if texts:
         raise ValueError(
-            f"Got model_type={kind!r} in {source.path}/config.json, a model that reads images too, "
-            f"expected {texts[0].model_type!r}, of text alone: load it with transformers and save "
-            "its text model separately."
+            f"Got model_type={kind!r} in {source.path}/config.json, a model that also reads "
+            f"images, expected {texts[0].model_type!r}, its text model: load the model with "
+            "transformers and save the text model separately."
         )
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise ValueError(
             f"Got model_type={kind!r} in {source.path}/config.json, expected one of "
-            f"{sorted(FAMILIES)}: another architecture needs a record of models/hugging_face."
+            f"{sorted(FAMILIES)}: register a record in models/hugging_face to add an architecture."
         )
     family = FAMILIES[kind]
     prefixed = any(name.startswith(family.base) for name in source.names)
@@ -132,7 +132,7 @@ def recognize(source: TensorFiles) -> Recognized:
         check_fields(hf, family.harmless)
     except KeyError as error:
         raise ValueError(
-            f"{source.path}/config.json, of model_type {kind!r}, lacks {error}: download it again."
+            f"{source.path}/config.json (model_type {kind!r}) lacks {error}: download it again."
         ) from error
     heads = settings.pop("heads", ("vocabulary",))
     model = getattr(builders, family.layout)(rows, heads, **settings)
@@ -144,18 +144,19 @@ def recognize(source: TensorFiles) -> Recognized:
 def _check_architecture(hf: Fields, layout: str) -> None:
     """Raises ValueError if general fields of config.json describe an unsupported network."""
     refuse(hf, is_decoder=False, add_cross_attention=False, tie_encoder_decoder=False)
-    alone = ("EncoderModel", "ForTokenClassification")  # in T5
+    encoder_only = ("EncoderModel", "ForTokenClassification")  # in T5
     for name in hf.get("architectures") or []:
-        if layout == "encoder_decoder" and name.endswith(alone):
+        if layout == "encoder_decoder" and name.endswith(encoder_only):
             raise ValueError(
-                f"Got the class {name} in config.json, the encoder of an encoder-decoder alone, "
-                "expected both stacks: an encoder with such positions is not supported. Classes of "
-                "tokens are read with encoders and decoders."
+                f"Got the class {name} in config.json, which has only the encoder of an "
+                "encoder-decoder, expected both stacks: an encoder with relative positions is not "
+                "supported. To classify tokens, import an encoder or a decoder."
             )
         if name.endswith(OTHER_HEADS):
             raise ValueError(
-                f"Got the class {name} in config.json, whose head is not supported: expected one "
-                "of language modeling, of classes of texts or of tokens, or none."
+                f"Got the class {name} in config.json, whose head is not supported: expected a "
+                "head for language modeling, sequence classification or token classification, or "
+                "no head."
             )
     refuse(hf, is_encoder_decoder=layout == "encoder_decoder", pruned_heads={})
 
@@ -172,16 +173,16 @@ def _check_names(source: TensorFiles, recognized: Recognized) -> None:
     left = names - expected - copies.keys() - ignored
     if missing or left:
         raise ValueError(
-            f"The tensors of {source.path} are not those of a {family.model_type!r} as its "
-            f"config.json describes it: {unmatched(missing, left)}."
+            f"The tensors in {source.path} do not match the {family.model_type!r} that its "
+            f"config.json describes: {unmatched(missing, left)}."
         )
     for name in sorted(copies.keys() & names):
-        of = copies[name]
-        one, other = (source.read(recognized.tensor_name(n)) for n in (name, of))
-        if not np.array_equal(one, other):
+        original = copies[name]
+        copied = source.read(recognized.tensor_name(name))
+        if not np.array_equal(copied, source.read(recognized.tensor_name(original))):
             raise ValueError(
-                f"{name} and {of} of {source.path} differ, expected them to be one: the family "
-                f"{family.model_type!r} ties them."
+                f"{name} and {original} in {source.path} differ, expected the same values: the "
+                f"family {family.model_type!r} ties them."
             )
 
 
@@ -199,7 +200,8 @@ def read_params(source: TensorFiles, recognized: Recognized) -> Iterator[tuple[s
         if source.shapes.get(name, expected) != expected:
             raise ValueError(
                 f"Got {name} of shape {source.shapes[name]} in {source.files[name]}, expected "
-                f"{expected} by {source.path / 'config.json'}: one of the two is of another model."
+                f"{expected} by {source.path / 'config.json'}: one of the two files belongs to a "
+                "different model."
             )
 
     def read(full_name: str) -> np.ndarray:
@@ -229,16 +231,17 @@ def write_model(
       directory: folder to write.
       config: settings of the model.
       params: parameters of the model, a tree of arrays.
-      family: family to export as, which must have such a model. None: the first that has one.
+      family: family to export as. None: the first family that can express the model.
       dtype: type of the tensors, "float32" or "bfloat16".
       extra: further fields of config.json, such as special ids. A RoBERTa without a pad_token_id
-        gets the id that its position embedding starts after.
+        gets the id after which its position embedding starts.
       settings: keyword arguments of `files.write_directory`.
 
     Raises:
-      ValueError: The family, or every family, lacks such a model; the message names the settings
-        that differ. `extra` has fields of another model. The model has classes that the family's
-        classifier cannot express. The last layer of the model is a parallel head.
+      ValueError: The family, or every family, cannot express the model; the message names the
+        settings that differ. Or `extra` has fields that describe a different model. Or the model
+        has a classification head that `transformers` cannot express. Or the last layer of the model
+        is a parallel head.
     """
     if family is None:
         family = family_of(config)
@@ -257,22 +260,21 @@ def write_model(
     classifies = set(classifiers()) & set(config.heads)
     for head in classifies - family.heads:
         raise ValueError(
-            f"Got a {family.model_type!r} with the head {head!r}, expected none of classes: "
-            "transformers has no class of such a model. Train one of another family."
+            f"Got a {family.model_type!r} with the head {head!r}, expected no classification head: "
+            "transformers has no class for such a model. Train a model of another family."
         )
     if classifies and len(values.get("id2label") or {}) != config.num_classes:
         values |= class_labels([f"LABEL_{i}" for i in range(config.num_classes)])
     left = left_out(family, config, params)
     if "projections_classes" in left:
         raise ValueError(
-            f"Got a {family.model_type!r} with the heads {', '.join(config.heads)}, expected "
-            "'classes' alone among them: in transformers one network takes the place of the other."
+            f"Got a {family.model_type!r} with the heads {', '.join(config.heads)}, expected only "
+            "'classes': in transformers, a model has either this head or the other heads."
         )
     if "decoder/ahead" in left and config.ahead == "parallel":
         raise ValueError(
-            "Got a model that predicts ahead in parallel (ahead='parallel'), whose last layer is "
-            "one of its heads: transformers does not have them. Convert one with "
-            "ahead='sequential'."
+            "Got a model with ahead='parallel', whose last layer is one of its heads: transformers "
+            "does not support such heads. Convert a model with ahead='sequential'."
         )
     _check_read_back(config, values, family)
     untrained = family.untrained(config)
@@ -290,7 +292,10 @@ def has_untied_warning(family: Family, config: Config) -> bool:
 
 
 def _check_family(config: Config, family: Family) -> None:
-    """Raises ValueError if the family lacks such a model, and names the settings that differ."""
+    """Raises ValueError if the family cannot express the model.
+
+    The message names the settings that differ.
+    """
     if config.layout != family.layout:
         raise ValueError(
             f"Got a model of layout {config.layout!r} to be exported as {family.model_type!r}, "
@@ -298,7 +303,7 @@ def _check_family(config: Config, family: Family) -> None:
         )
     if differ := _differences(config, family):
         raise ValueError(
-            f"The family {family.model_type!r} does not have this model, which differs in "
+            f"The family {family.model_type!r} cannot express this model, which differs in "
             f"{'; '.join(differ)}. Name another family, or train a model with the family's values."
         )
 
@@ -307,13 +312,13 @@ def _check_read_back(config: Config, values: Mapping[str, Any], family: Family) 
     """Raises ValueError if the config.json describes a model that differs from `config`."""
     if differ := _differing(config, _read_back(config, values, family)):
         raise ValueError(
-            f"Got further fields for config.json that describe another {family.model_type!r}, "
-            f"which differs from the model in {'; '.join(differ)}. Leave these fields out."
+            f"Got further fields for config.json that describe a different {family.model_type!r}. "
+            f"It differs from the model in {'; '.join(differ)}. Leave these fields out."
         )
 
 
 def left_out(family: Family, config: Config, params: Mapping[str, Any]) -> list[str]:
-    """Returns the parts of the model that `write_model` leaves out, as `transformers` lacks them.
+    """Returns the parts of the model that `write_model` omits, since `transformers` lacks them.
 
         left_out(BERT, config, params)      # ["projections_replaced"]
 
@@ -326,25 +331,25 @@ def left_out(family: Family, config: Config, params: Mapping[str, Any]) -> list[
 
 
 def family_of(config: Config) -> Family:
-    """Returns the first family that has such a model.
+    """Returns the first family that can express the model.
 
-    Raises ValueError if no family has one. The message names the settings in which the nearest
-    family differs, and the families' presets of the same layout.
+    Raises ValueError if there is no such family. The message names the settings in which the
+    nearest family differs, and the families' presets of the same layout.
     """
-    same = [family for family in FAMILIES.values() if family.layout == config.layout]
-    candidates = [(_differences(config, family), family) for family in same]
+    families = [family for family in FAMILIES.values() if family.layout == config.layout]
+    candidates = [(_differences(config, family), family) for family in families]
 
-    def distance(one):
-        differ, family = one
+    def distance(candidate):
+        differ, family = candidate
         inexpressible = any(x.startswith(NOT_EXPRESSIBLE) for x in differ)
         return inexpressible, len(differ), len(set(config.heads) - family.heads)
 
     differ, family = min(candidates, key=distance)
     if differ:
-        presets = [name for one in same for name in one.presets]
+        presets = [name for family in families for name in family.presets]
         raise ValueError(
-            f"No family of Hugging Face has this model. The nearest, {family.model_type!r}, "
-            f"differs in {'; '.join(differ)}. Train a model with the family's values, such as "
+            f"No Hugging Face family can express this model. The nearest, {family.model_type!r}, "
+            f"differs in {'; '.join(differ)}. Train a model with the values of a family, such as "
             f"these presets have: {', '.join(f'models/{name}.gin' for name in presets)}."
         )
     return family
@@ -365,10 +370,10 @@ def _differences(config: Config, family: Family) -> list[str]:
         return [f"{NOT_EXPRESSIBLE} ({str(error).removesuffix('.')})"]
 
 
-def _differing(config: Config, there: Config) -> list[str]:
+def _differing(config: Config, exported: Config) -> list[str]:
     """Returns the settings that affect the network's function and differ in two models."""
     before = meaning(config)
-    after = meaning(there)
+    after = meaning(exported)
     unused = set(TRAINING_FIELDS)
     if "replaced" in config.heads and "vocabulary" not in config.heads:  # a discriminator
         unused |= {"logits_via_embedding", "vocabulary_layer", "vocabulary_bias"}
@@ -377,7 +382,7 @@ def _differing(config: Config, there: Config) -> list[str]:
     if not set(classifiers()) & set(config.heads):
         unused.add("classifier_layer")
     return [
-        f"{name}: {before[name]!r}, there {after[name]!r}"
+        f"{name}={before[name]!r} instead of {after[name]!r}"
         for name in before
         if name not in unused and before[name] != after[name]
     ]
@@ -398,14 +403,14 @@ def _read_back(config: Config, values: Mapping[str, Any], family: Family) -> Con
     The model has the same tensors as a model of `config`.
     """
     tied = config.logits_via_embedding
-    there = {"lm_head.weight": not tied, "final_logits_bias": config.vocabulary_bias}
-    settings = family.settings(dict(values), lambda name: there.get(name, False))
+    tensors = {"lm_head.weight": not tied, "final_logits_bias": config.vocabulary_bias}
+    settings = family.settings(dict(values), lambda name: tensors.get(name, False))
     settings.pop("heads", None)
     return getattr(builders, family.layout)(config.vocab_size, **settings).config
 
 
 def meaning(config: Config) -> dict:
-    """Returns the settings, with None replaced by the value that it stands for."""
+    """Returns the settings, with each None replaced by the value that it stands for."""
     defaults: dict[str, Any] = {
         "num_kv_heads": config.num_key_heads,
         "attention_scale": config.score_scale,

@@ -1,7 +1,7 @@
-"""BART and the models of its code: mBART and PEGASUS, whose norms come first.
+"""BART, and two variants that are pre-norm: mBART and PEGASUS.
 
-PEGASUS' positions are sinusoids, which its checkpoints need not have: here a table like any other,
-which training changes.
+The positions of PEGASUS are sinusoids, and its checkpoints may lack them. They become an ordinary
+position embedding here, which training changes.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from .family import Family, classes_of, config_of, refuse, register, settings_of
 from .links import ROW, Link, attention, dense, linear, norm, table
 
 OFFSET = 2  # rows of the position embedding before position 0
-NAMES = {  # of config.json -> ours
+NAMES = {  # field of config.json -> our setting
     "encoder_layers": "num_encoder_layers",
     "decoder_layers": "num_decoder_layers",
     "d_model": "emb_dim",
@@ -22,7 +22,7 @@ NAMES = {  # of config.json -> ours
     "init_std": "init_stddev",
     "dropout": "dropout_rate",
 }
-# The last line: of the first BARTs, which `transformers` no longer reads.
+# The fields from classif_dropout on are in the first BARTs. `transformers` no longer reads them.
 HARMLESS = frozenset(
     """
     dropout activation_dropout encoder_layerdrop decoder_layerdrop num_hidden_layers
@@ -34,13 +34,13 @@ HARMLESS = frozenset(
 
 def settings(hf: dict, has) -> dict:
     refuse(hf, scale_embedding=False)
-    own = dict(norm_place="after", embedding_norm=True, position_offset=OFFSET)
-    return _settings(hf, has) | own
+    fixed = dict(norm_place="after", embedding_norm=True, position_offset=OFFSET)
+    return _settings(hf, has) | fixed
 
 
 def mbart_settings(hf: dict, has) -> dict:
-    own = dict(norm_place="before", embedding_norm=True, position_offset=OFFSET)
-    return _settings(hf, has) | own | {"scale_embedding": bool(hf.get("scale_embedding"))}
+    fixed = dict(norm_place="before", embedding_norm=True, position_offset=OFFSET)
+    return _settings(hf, has) | fixed | {"scale_embedding": bool(hf.get("scale_embedding"))}
 
 
 def pegasus_settings(hf: dict, has) -> dict:
@@ -88,7 +88,7 @@ def links(c: Config) -> list[Link]:
 
 
 def classification_head() -> list[Link]:
-    """Returns the links of the head of classes, which T5 has as well."""
+    """Returns the links of the classification head, which T5 has as well."""
     return [
         *dense("projections_classes/pooler", "classification_head.dense"),
         *dense("projections_classes/classifier", "classification_head.out_proj"),
@@ -147,7 +147,7 @@ MBART = BART._replace(
     settings=mbart_settings,
     presets=("mbart_*",),
     by_heads=classes_of("MBart", "classes"),
-    shown_mode=None,  # most are published for translation
+    shown_mode=None,  # most of these models are published for translation
     wraps_text=True,
 )
 PEGASUS = MBART._replace(

@@ -1,5 +1,7 @@
-"""BERT (model_type "bert"), RoBERTa with those of its network, XLM-R ("xlm-roberta") and CamemBERT,
-and what DistilBERT and ELECTRA share with them."""
+"""BERT, RoBERTa, XLM-R and CamemBERT, and the code that DistilBERT and ELECTRA share with them.
+
+XLM-R (model_type "xlm-roberta") and CamemBERT have RoBERTa's network.
+"""
 
 import dataclasses
 import functools
@@ -18,7 +20,7 @@ HARMLESS = frozenset(
     pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type
     """.split()
 )
-NAMES = {  # of config.json -> ours
+NAMES = {  # field of config.json -> our setting
     "num_hidden_layers": "num_layers",
     "hidden_size": "emb_dim",
     "num_attention_heads": "num_heads",
@@ -44,21 +46,21 @@ POST_NORM = dict(
 
 
 class Names(NamedTuple):
-    """The names of the modules of a BERT outside of its layers, and what depends on the network."""
+    """The names of a BERT's modules outside its layers, and the properties of its network."""
 
-    base: str  # the prefix of all names but those of heads
-    # The head of masked language modeling.
+    base: str  # prefix of all names except the names of heads
+    # The masked language modeling head.
     layer: str
     norm: str
-    projection: str  # whose weight is the token embedding
+    projection: str  # its weight is the token embedding
     bias: str
-    # The heads of classes.
+    # The classification heads.
     pooler: str = "classifier.dense"
     classifier: str = "classifier.out_proj"
-    token_classifier: str = "classifier"  # of the classes of tokens, which no layer comes before
+    token_classifier: str = "classifier"  # classifier of tokens, without a layer before it
     pair_classifier: str | None = None
     pools: bool = False  # whether it has a pooler, which the heads "pair" and "embedding" use
-    vocabulary_activation: str | None = None  # before the logits; None: that of the MLP
+    vocabulary_activation: str | None = None  # activation before the logits; None: the MLP's
     begins_after_pad: bool = False  # whether positions count from the padding id + 1
 
 
@@ -100,7 +102,7 @@ def settings(names: Names, hf: dict, has) -> dict:
 
 
 def heads_of(names: Names, has) -> list[str]:
-    """Returns the heads that have tensors: the vocabulary projection, and one of the others."""
+    """Returns the heads that have tensors: the vocabulary projection, and at most one other."""
     heads = ["vocabulary"] if has(f"{names.layer}.weight") else []
     if has(f"{names.pair_classifier}.weight"):
         heads.append("pair")
@@ -117,7 +119,7 @@ def config(names: Names, c: Config) -> dict:
     """Returns the config.json. Raises ValueError for a model without token types."""
     if not c.num_types:
         raise ValueError(
-            "Got num_types=0, expected 1 or more: a BERT adds an embedding of token types."
+            "Got num_types=0, expected 1 or more: BERT has an embedding of token types."
         )
     pad = {"pad_token_id": c.position_offset - 1} if names.begins_after_pad else {}
     positions = {"max_position_embeddings": c.max_positions + c.position_offset}
@@ -175,11 +177,12 @@ def with_positions_from_pad(
 ) -> tuple[Config, dict[str, Any]]:
     """Returns the same RoBERTa with position 0 at row pad + 1, where `transformers` looks it up.
 
-    `transformers` counts positions over the ids that are not pad, so config.json must have the pad
-    id of the run's own vocabulary. The pad + 1 rows before position 0 are unused, and zero.
+    `transformers` counts the ids other than the padding id as positions, so config.json must have
+    the padding id of the run's vocabulary. The pad + 1 rows before position 0 are unused and zero.
 
     Args:
-      params: by path; the position embedding is [max_positions + position_offset, E].
+      config: settings of the model.
+      params: parameters by path. The position embedding is [max_positions + position_offset, E].
       pad: the padding id.
     """
     if pad + 1 == config.position_offset:
@@ -192,7 +195,7 @@ def with_positions_from_pad(
 
 
 def family(model_type: str, name: str, names: Names, by_heads=(), **fields: Any) -> Family:
-    """Returns the record of a BERT: `name` is what the names of its classes begin with."""
+    """Returns the record of a BERT whose classes in `transformers` have the prefix `name`."""
     sentences = ((("embedding",), f"{name}Model"),) if names.pools else ()
     defaults: dict[str, Any] = dict(
         settings=functools.partial(settings, names),

@@ -1,14 +1,14 @@
-"""DistilBERT (model_type "distilbert"): a BERT without token types and pooler."""
+"""DistilBERT (model_type "distilbert"): a BERT without token types and without a pooler."""
 
 from ..config import Config
 from . import bert
 from .family import config_of, refuse, register, settings_of, with_heads
 from .links import Link, attention, linear, norm, table
 
-# `sinusoidal_pos_embds` says how the saved position embedding was made.
+# `sinusoidal_pos_embds` affects only how the position embedding was initialized.
 HARMLESS = frozenset("sinusoidal_pos_embds qa_dropout seq_classif_dropout tie_weights_".split())
-EPSILON = 1e-12  # of its norms, whatever config.json says
-NAMES = {  # of config.json -> ours
+EPSILON = 1e-12  # epsilon of all norms; config.json does not set it
+NAMES = {  # field of config.json -> our setting
     "n_layers": "num_layers",
     "dim": "emb_dim",
     "n_heads": "num_heads",

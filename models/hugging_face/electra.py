@@ -1,4 +1,4 @@
-"""ELECTRA, its discriminator or its generator (model_type "electra")."""
+"""ELECTRA (model_type "electra"): a discriminator or a generator."""
 
 from ..config import Config
 from . import bert

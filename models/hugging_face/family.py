@@ -1,6 +1,6 @@
-"""`Family`: how a model_type of Hugging Face maps to our models, and helpers to write one.
+"""`Family`: how a Hugging Face model_type maps to our models, and helpers for writing a family.
 
-Each file of a family registers its records with `register`.
+The file of each family registers its records with `register`.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,7 +13,8 @@ from ..config import Config
 from ..heads import classifiers
 from .links import Link
 
-# Hugging Face's names of activations -> ours. Their "gelu" is exact, ours the tanh approximation.
+# Hugging Face's names of activations -> our names. Their "gelu" is exact, and our "gelu" is the
+# tanh approximation.
 ACTIVATIONS = {
     "gelu": "gelu_exact",
     "gelu_new": "gelu",
@@ -24,8 +25,8 @@ ACTIVATIONS = {
 }
 THEIR_ACTIVATIONS = {"gelu_exact": "gelu", "gelu": "gelu_new", "silu": "silu", "relu": "relu"}
 
-# Fields of any config.json that change no hidden state and no logits: what transformers records of
-# itself, special ids and names of classes, what training, its loss or `generate` reads.
+# Fields of any config.json that do not change hidden states or logits. They are metadata of
+# transformers, special ids, names of classes, and settings of training, the loss or `generate`.
 HARMLESS = frozenset(
     """
     _name_or_path architectures model_type transformers_version torch_dtype dtype tokenizer_class
@@ -46,8 +47,9 @@ HARMLESS = frozenset(
 
 
 class Fields(dict):
-    """The fields of a config.json, which remembers those that were read; one that is null, and is
-    needed, is lacking.
+    """The fields of a config.json. It records which fields were read.
+
+    Indexing treats a null field as missing, and raises KeyError.
 
     >>> hf = Fields(hidden_size=8, hidden_act="gelu")
     >>> hf["hidden_size"], hf.get("head_dim", 4), sorted(hf.read)
@@ -81,7 +83,7 @@ class Family(NamedTuple):
     config: Callable[[Config], dict]  # Config -> config.json without ids
     links: Callable[[Config], list[Link]]  # Config -> how tensors map to parameters
     copies: Callable[[Config], dict[str, str]]  # Config -> tensors that copy others, by name
-    # Fields that change no output, in addition to `HARMLESS`.
+    # Fields that do not change any output, in addition to `HARMLESS`.
     harmless: frozenset[str] = frozenset()
     # Config -> tensors that a checkpoint may lack, since they follow from the settings, by name.
     implied: Callable[[Config], Mapping[str, np.ndarray]] = lambda c: {}
@@ -129,7 +131,7 @@ FAMILIES: dict[str, Family] = {}  # by model_type
 
 
 def register(*families: Family) -> None:
-    """Registers families for `recognize` and `write_model`; replaces those of the same type."""
+    """Registers families for `recognize` and `write_model`; replaces families of the same type."""
     FAMILIES.update({family.model_type: family for family in families})
 
 
@@ -141,7 +143,7 @@ def with_heads(hf: dict, heads: Sequence[str]) -> dict[str, Any]:
     return {"heads": tuple(heads), "num_classes": classes}
 
 
-# Head -> the end of the name of its class in `transformers`.
+# Head -> suffix of the name of its class in `transformers`.
 CLASSES = {
     "classes": "ForSequenceClassification",
     "token_classes": "ForTokenClassification",
@@ -159,7 +161,7 @@ def classes_of(name: str, *heads: str) -> tuple[tuple[tuple[str, ...], str], ...
 
 
 def class_names(hf: Mapping[str, Any]) -> list[str]:
-    """Returns the names of classes in a config.json, in order; [] if they are only numbered."""
+    """Returns the names of the classes in a config.json, in order; [] if they have only numbers."""
     named = {int(number): name for number, name in (hf.get("id2label") or {}).items()}
     names = [named[number] for number in sorted(named)]
     plain = [f"LABEL_{number}" for number in range(len(names))]
@@ -178,18 +180,20 @@ def class_labels(names: Sequence[str]) -> dict:
     return {"id2label": numbered, "label2id": {name: int(i) for i, name in numbered.items()}}
 
 
-# Values of settings that a config.json need not have.
+# Defaults of settings that a config.json may lack.
 DEFAULTS: dict[str, Any] = {"init_stddev": 0.02, "dropout_rate": 0.0}
 DEFAULTS |= {"normalize_expert_weights": False, "sparse_every": 1}
 
 
 def settings_of(hf: dict, names: Mapping[str, str], gated: bool = False) -> dict[str, Any]:
-    """Returns the settings that a config.json has under these names, {its: ours}.
+    """Returns our settings from the fields of a config.json.
 
     >>> settings_of({"d_model": 8, "n_head": 2}, {"d_model": "emb_dim", "n_head": "num_heads"})
     {'emb_dim': 8, 'num_heads': 2, 'head_dim': 4}
 
     Args:
+      hf: the config.json.
+      names: field of the config.json -> our setting.
       gated: whether the MLP has a second, linear projection.
     """
     settings: dict[str, Any] = {}
@@ -215,7 +219,7 @@ def config_of(c: Config, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def their_activation(c: Config) -> str:
-    """Returns Hugging Face's name of the MLP's activation; raises ValueError if there is none."""
+    """Returns Hugging Face's name of the MLP's activation; raises ValueError if it has no name."""
     if (name := c.mlp_activations[0]) not in THEIR_ACTIVATIONS:
         raise ValueError(
             f"Got mlp_activations={c.mlp_activations}, expected the first one to be one of "
@@ -225,7 +229,7 @@ def their_activation(c: Config) -> str:
 
 
 def known(hf: dict, key: str, values: dict):
-    """Returns our value for `hf[key]`; raises ValueError for an unknown one."""
+    """Returns our value for `hf[key]`; raises ValueError for an unknown value."""
     if hf.get(key) not in values:
         raise ValueError(
             f"Got {key}={hf.get(key)!r} in config.json, expected one of {list(values)}."
@@ -234,15 +238,16 @@ def known(hf: dict, key: str, values: dict):
 
 
 def refuse(hf: dict, **expected) -> None:
-    """Raises ValueError where config.json has another value, which `Config` cannot express.
+    """Raises ValueError if config.json has a different value, which `Config` cannot express.
 
-    Null is as good as false.
+    Null counts as false.
     """
     for key, value in expected.items():
         got = hf.get(key, value)
         if got != value and not (got is None and value is False):
             raise ValueError(
-                f"Got {key}={got!r} in config.json, expected {value!r}: nothing else is supported."
+                f"Got {key}={got!r} in config.json, expected {value!r}: no other value is "
+                "supported."
             )
 
 
@@ -254,16 +259,17 @@ def positive(hf: dict, key: str) -> int:
 
 
 def check_fields(hf: Fields, harmless: Collection[str]) -> None:
-    """Raises ValueError for a field that was not read, and is not known to be harmless.
+    """Raises ValueError for a field that was not read and is not known to be harmless.
 
-    It may change the outputs. A field that is null, false, 0 or empty turns nothing on.
+    Such a field may change the outputs. Fields that are null, false, 0 or empty are accepted, since
+    they turn nothing on.
     """
     for name in sorted(hf.keys() - hf.read - HARMLESS - set(harmless)):
         if value := hf.get(name):
             raise ValueError(
-                f"Got {name}={value!r} in config.json, expected no such field: it may change "
-                "the model's outputs, and is not supported. If you know that it does not, delete "
-                "it from config.json."
+                f"Got {name}={value!r} in config.json, expected no such field: it is not "
+                "supported, and may change the model's outputs. If you know that it does not "
+                "change them, delete it from config.json."
             )
 
 
@@ -277,10 +283,11 @@ def rotary(rope: dict, theta: float | None) -> tuple[float, tuple | None]:
     (10000.0, (2.0,))
 
     Args:
-      theta: where the parameters have none.
+      rope: the rotary parameters.
+      theta: base of the wavelengths if the parameters lack it.
 
-    Raises ValueError for another kind than default, linear and LLaMA 3's, parameters of none, and
-    one that is null.
+    Raises ValueError for a kind other than default, linear and LLaMA 3's, for unknown parameters,
+    and for null parameters.
     """
     kind = rope.get("rope_type", rope.get("type", "default"))
     known_of = {"default": (), "linear": LLAMA3[:1], "llama3": LLAMA3}
@@ -300,8 +307,8 @@ def rotary(rope: dict, theta: float | None) -> tuple[float, tuple | None]:
     for name, number in numbers.items():
         if number is None:
             raise ValueError(
-                f"Got {name}=None for rotary positions in config.json, expected a number: write "
-                "down the one that the model was trained with."
+                f"Got {name}=None for rotary positions in config.json, expected a number: set the "
+                "number that the model was trained with."
             )
     base, *scaling = map(float, numbers.values())
     return base, tuple(scaling) or None
@@ -329,23 +336,25 @@ def rotary_of_layers(rope: dict, theta: float, local_theta: float) -> dict[str, 
     {'rope_theta': 1000000.0, 'rope_scaling': None, 'local_rope_theta': 10000.0}
 
     Args:
-      theta, local_theta: where the parameters have none.
+      rope: kind of layer -> its rotary parameters.
+      theta, local_theta: bases of global and local layers if the parameters lack them.
 
-    Raises ValueError as `rotary`, and for scaled wavelengths of local layers.
+    Raises ValueError if `rotary` does, and for scaled wavelengths of local layers.
     """
     wide, scaling = rotary(rope.get(GLOBAL) or {}, theta)
     near, local_scaling = rotary(rope.get(LOCAL) or {}, local_theta)
     if local_scaling is not None:
         raise ValueError(
             f"Got {rope[LOCAL]} for the {LOCAL} layers in config.json, expected "
-            f"rope_type='default' there: only the wavelengths of {GLOBAL} layers can be scaled."
+            f"rope_type='default': only the wavelengths of {GLOBAL} layers can be scaled."
         )
     return {"rope_theta": wide, "rope_scaling": scaling, "local_rope_theta": near}
 
 
 def rotary_parameters_of_layers(c: Config) -> dict[str, dict]:
     """Returns the rotary parameters of both kinds of layers: the inverse of `rotary_of_layers`."""
-    local_scaling = c.rope_scaling if c.local_rope_theta is None else None  # which it refuses
+    # `rotary_of_layers` refuses a local scaling, so such a model cannot be exported.
+    local_scaling = c.rope_scaling if c.local_rope_theta is None else None
     return {
         GLOBAL: rotary_parameters(c.rope_theta, c.rope_scaling),
         LOCAL: rotary_parameters(c.local_rope_theta or c.rope_theta, local_scaling),
@@ -353,7 +362,7 @@ def rotary_parameters_of_layers(c: Config) -> dict[str, dict]:
 
 
 def layer_types(layers: int, every: int, first: int) -> list[str]:
-    """Returns which layers of a stack are local.
+    """Returns the kind of each layer of a stack: local layers, and every few layers a global one.
 
     >>> layer_types(3, every=2, first=1)
     ['sliding_attention', 'full_attention', 'sliding_attention']
@@ -362,17 +371,17 @@ def layer_types(layers: int, every: int, first: int) -> list[str]:
 
 
 def check_kinds(kinds: Sequence[str], *required: str) -> None:
-    """Raises ValueError if a kind of layer is missing for which a model has rotary parameters."""
+    """Raises ValueError if a model lacks a kind of layer that has rotary parameters."""
     for kind in required:
         if kind not in kinds:
             raise ValueError(
-                f"Got layer_types={list(kinds)} in config.json, expected some {kind!r} among them: "
-                "a model of this family without such layers is not supported."
+                f"Got layer_types={list(kinds)} in config.json, expected at least one {kind!r}: "
+                "models of this family without such layers are not supported."
             )
 
 
 def layer_kinds(layers: int, settings: Mapping[str, Any]) -> list[str]:
-    """Returns which layers of a stack are local, from the settings of `Config` that say so.
+    """Returns the kind of each layer of a stack, from the settings of `Config`.
 
     >>> layer_kinds(2, {"window": 4, "global_every": 2, "first_global": 1})
     ['sliding_attention', 'full_attention']
@@ -385,7 +394,7 @@ def layer_kinds(layers: int, settings: Mapping[str, Any]) -> list[str]:
 
 
 def local_layers(c: Config, owner: str) -> list[str]:
-    """Returns which layers of a model are local. Raises ValueError where none is."""
+    """Returns the kind of each layer of a model. Raises ValueError if no layers are local."""
     if c.window is None or c.global_every is None:
         raise ValueError(
             f"Got window={c.window} and global_every={c.global_every}, expected both: {owner} has "
@@ -395,20 +404,21 @@ def local_layers(c: Config, owner: str) -> list[str]:
 
 
 def pattern_of(kinds: Sequence[str]) -> dict[str, int]:
-    """Returns `global_every` and `first_global` of Config for layers of which one is local.
+    """Returns `global_every` and `first_global` of Config for layers of these kinds.
 
     >>> pattern_of(["sliding_attention", "full_attention", "sliding_attention"])
     {'global_every': 3, 'first_global': 1}
 
-    Without a global layer there is nothing to set. Raises ValueError where they have no period.
+    At least one layer must be local. The result is empty if no layer is global. Raises ValueError
+    if the pattern has no period.
     """
     layers = len(kinds)
-    where = [i for i, kind in enumerate(kinds) if kind == GLOBAL]
-    first = where[0] if where else layers
-    every = where[1] - first if len(where) > 1 else layers
+    global_layers = [i for i, kind in enumerate(kinds) if kind == GLOBAL]
+    first = global_layers[0] if global_layers else layers
+    every = global_layers[1] - first if len(global_layers) > 1 else layers
     if list(kinds) != layer_types(layers, every, first):
         raise ValueError(
             f"Got layer_types={list(kinds)} in config.json, expected {GLOBAL!r} every few layers "
-            f"and {LOCAL!r} between them: nothing else is supported."
+            f"and {LOCAL!r} between them: other patterns are not supported."
         )
-    return {"global_every": every, "first_global": first} if where else {}
+    return {"global_every": every, "first_global": first} if global_layers else {}

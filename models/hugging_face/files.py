@@ -16,20 +16,20 @@ from ...settings.directories import own_file
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
-GENERATION = "generation_config.json"  # what `generate` of transformers does where it is not told
+GENERATION = "generation_config.json"  # defaults of `generate` in transformers
 INDEX = f"{WEIGHTS}.index.json"
 SHARD_BYTES = 5 * 10**9
 DTYPES = {"float32": "F32", "bfloat16": "BF16"}
 
 
 class TensorFiles(NamedTuple):
-    """A directory of which single tensors can be read."""
+    """A directory whose tensors can be read one by one."""
 
     path: Path
-    shapes: Mapping[str, tuple[int, ...]]  # of each tensor, by name
+    shapes: Mapping[str, tuple[int, ...]]  # shape of each tensor, by name
     read: Callable[[str], np.ndarray]  # name -> tensor; raises KeyError for an unknown name
-    config: Mapping[str, Any] = MappingProxyType({})  # of config.json
-    files: Mapping[str, Path] = MappingProxyType({})  # the file of each tensor, by name
+    config: Mapping[str, Any] = MappingProxyType({})  # contents of config.json
+    files: Mapping[str, Path] = MappingProxyType({})  # file of each tensor, by name
 
     @property
     def names(self) -> frozenset[str]:
@@ -47,29 +47,30 @@ def open_source(directory: str) -> TensorFiles:
     path = Path(directory)
     if not path.is_dir():
         raise ValueError(
-            f"Got {directory!r}, expected a directory that `save_pretrained` wrote, or a "
-            "downloaded one: it does not exist."
+            f"Got {directory!r}, expected a directory that `save_pretrained` wrote or that "
+            "was downloaded: it does not exist."
         )
     config = read_json(path / CONFIG)
-    where: dict[str, Path] = {}
-    written: dict[str, str] = {}  # the name in the file
+    files: dict[str, Path] = {}
+    original_names: dict[str, str] = {}  # current name -> name in the file
     shapes: dict[str, tuple[int, ...]] = {}
     for file in _weight_files(path):
         with _opened(file) as opened:
-            for old in opened.keys():
-                name = _current_name(old)
-                where[name], written[name] = file, old
-                shapes[name] = tuple(opened.get_slice(old).get_shape())
+            for original in opened.keys():
+                name = _current_name(original)
+                files[name] = file
+                original_names[name] = original
+                shapes[name] = tuple(opened.get_slice(original).get_shape())
 
     def read(name: str) -> np.ndarray:
-        with _opened(where[name]) as opened:
-            return opened.get_tensor(written[name])
+        with _opened(files[name]) as opened:
+            return opened.get_tensor(original_names[name])
 
-    return TensorFiles(path, shapes, read, config, where)
+    return TensorFiles(path, shapes, read, config, files)
 
 
 def _current_name(name: str) -> str:
-    """Returns today's name of a tensor: the first BERTs have TensorFlow's, as `transformers` knows.
+    """Returns the current name of a tensor. The first BERTs use TensorFlow's names.
 
     >>> _current_name("bert.embeddings.LayerNorm.gamma")
     'bert.embeddings.LayerNorm.weight'
@@ -79,7 +80,7 @@ def _current_name(name: str) -> str:
 
 
 def _weight_files(path: Path) -> list[Path]:
-    if (path / WEIGHTS).exists():  # before an index, as `transformers` does
+    if (path / WEIGHTS).exists():  # takes precedence over an index, as in `transformers`
         return [path / WEIGHTS]
     if (path / INDEX).exists():
         named = read_json(path / INDEX).get("weight_map")
@@ -100,11 +101,11 @@ def _weight_files(path: Path) -> list[Path]:
     if pickled:
         raise ValueError(
             f"{path} holds {pickled[0]}, a pickle, and no {WEIGHTS}: reading a pickle can run any "
-            "code, so it is not read. Load it once with `transformers` where you trust it, and "
-            "`model.save_pretrained(DIR)`, which writes safetensors."
+            "code, so it is not read. If you trust it, load it once with `transformers` and write "
+            "safetensors with `model.save_pretrained(DIR)`."
         )
     raise ValueError(
-        f"{path} holds no {WEIGHTS}, nor an index of several: download it again, or convert it to "
+        f"{path} holds neither {WEIGHTS} nor {INDEX}: download it again, or convert it to "
         "safetensors."
     )
 
@@ -135,36 +136,38 @@ def _opened(file: Path):
     try:
         return safe_open(file, "numpy")
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{file} is damaged, or no safetensors file: {error}") from error
+        raise ValueError(f"{file} is damaged, or is not a safetensors file: {error}") from error
 
 
 def check_holds_no_model(directory: str) -> None:
-    """Raises ValueError where a directory holds a model, some of whose files would remain."""
+    """Raises ValueError if a directory holds a model, since some of its files would remain."""
     path = Path(directory)
     models = [path / CONFIG, *path.glob("*.safetensors*")]
     if existing := sorted(file.name for file in models if file.exists()):
         raise ValueError(
-            f"{path} holds a model already ({existing[0]}): export to a new directory, or delete "
+            f"{path} already holds a model ({existing[0]}): export to a new directory, or delete "
             "it."
         )
 
 
 # Special ids that `generate` reads.
-_OF_GENERATE = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+_GENERATE_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 
 
 def write_generation_config(
     directory: str, ids: Mapping[str, int | None], max_new_tokens: int
 ) -> None:
-    """Writes the settings of `generate`, unless the directory has some: greedy, of so many tokens.
+    """Writes settings of greedy decoding for `generate`, unless the directory has settings already.
 
     Args:
-      ids: special ids under the names of config.json.
+      directory: folder of the model.
+      ids: special ids, by their names in config.json.
+      max_new_tokens: largest number of tokens that `generate` writes.
     """
     path = Path(directory) / GENERATION
     if not path.exists():
         settings: dict[str, Any] = {
-            name: ids[name] for name in _OF_GENERATE if ids.get(name) is not None
+            name: ids[name] for name in _GENERATE_IDS if ids.get(name) is not None
         }
         settings |= {"do_sample": False, "max_new_tokens": max_new_tokens}
         path.write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n", "utf-8")
@@ -185,11 +188,12 @@ def write_directory(
     dtype: str,
     shard_bytes: int = SHARD_BYTES,
 ) -> list[Path]:
-    """Writes config and tensors, one tensor at a time in memory; returns the weight files.
+    """Writes the config and the tensors, and returns the weight files.
 
-    Files are named as `transformers` names them; the index of several is written last.
+    Only one tensor is in memory at a time. Files have the names that `transformers` gives them. The
+    index of several weight files is written last.
 
-    Raises ValueError as `check_holds_no_model`.
+    Raises ValueError if the directory already holds a model.
     """
     check_holds_no_model(directory)
     path = Path(directory)
@@ -217,17 +221,18 @@ def _bytes(tensors: Iterable[Tensor], dtype: str) -> int:
 
 
 def _write_tensors(file: Path, tensors: Iterable[Tensor], dtype: str) -> None:
-    """Writes a safetensors file (https://github.com/huggingface/safetensors#format) by tensor.
+    """Writes a safetensors file tensor by tensor.
 
-    The library's own function needs all tensors of a file in memory at once, and copies them.
+    The library's function copies the tensors and needs all of them in memory at once. The format is
+    described in https://github.com/huggingface/safetensors#format.
     """
     header: dict[str, dict] = {"__metadata__": {"format": "pt"}}
     end = 0
     for tensor in tensors:
         start = end
         end = end + _bytes([tensor], dtype)
-        own = {"dtype": DTYPES[dtype], "shape": tensor.shape, "data_offsets": [start, end]}
-        header[tensor.name] = own
+        entry = {"dtype": DTYPES[dtype], "shape": tensor.shape, "data_offsets": [start, end]}
+        header[tensor.name] = entry
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with open(file, "wb") as opened:

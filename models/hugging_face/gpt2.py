@@ -10,7 +10,7 @@ HARMLESS = frozenset(
     summary_activation summary_proj_to_labels summary_first_dropout
     """.split()
 )
-NAMES = {  # of config.json -> ours
+NAMES = {  # field of config.json -> our setting
     "n_layer": "num_layers",
     "n_embd": "emb_dim",
     "n_head": "num_heads",

@@ -1,7 +1,7 @@
-"""The Hugging Face hub: an exported directory becomes a repository there.
+"""Uploads an exported directory to the Hugging Face hub.
 
-repository = open_repository("me/my-quickstart")     # before the export: it may be refused
-push("exported", repository)                          # "https://huggingface.co/me/my-quickstart"
+repository = open_repository("me/my-quickstart")     # before the export, since it may fail
+push("exported", repository)                         # "https://huggingface.co/me/my-quickstart"
 """
 
 import os
@@ -14,12 +14,12 @@ class Repository(NamedTuple):
 
 
 def open_repository(name: str) -> Repository:
-    """Returns a repository of the hub, which is not made yet.
+    """Returns a repository of the hub after checking its name and the login. `push` creates it.
 
-    Raises ValueError for a name that is not OWNER/NAME, without a login, and without a network.
-    Raises ModuleNotFoundError without `huggingface_hub`.
+    Raises ValueError if the name is not OWNER/NAME, if you are not logged in, or if the hub cannot
+    be reached. Raises ModuleNotFoundError if `huggingface_hub` is not installed.
     """
-    from huggingface_hub import HfApi  # here: an extra
+    from huggingface_hub import HfApi  # imported here since it is an extra
     from huggingface_hub.errors import HfHubHTTPError, HTTPError, LocalTokenNotFoundError
     from huggingface_hub.utils import validate_repo_id
 
@@ -37,39 +37,39 @@ def open_repository(name: str) -> Repository:
     api = HfApi()
     try:
         api.whoami()
-    except (OSError, HTTPError) as error:  # of the hub, or of the network
+    except (OSError, HTTPError) as error:  # from the hub or the network
         refused = isinstance(error, HfHubHTTPError) and error.response.status_code in (401, 403)
         if refused or isinstance(error, LocalTokenNotFoundError):
-            words = f"The hub knows nobody here ({error}): `hf auth login` first."
+            message = f"You are not logged in to the hub ({error}): run `hf auth login` first."
         else:
-            words = f"The hub cannot be asked ({error}): try again when it can."
-        raise ValueError(words) from error
+            message = f"The hub cannot be reached ({error}): try again later."
+        raise ValueError(message) from error
     return Repository(name, api)
 
 
 def check_empty(folder: str | os.PathLike) -> None:
-    """Raises ValueError for a folder that holds something, which `push` would upload too."""
+    """Raises ValueError if a folder holds any files, which `push` would upload too."""
     if os.path.isdir(folder) and (others := sorted(os.listdir(folder))):
         raise ValueError(
-            f"{folder} holds {others[0]}, which would be pushed to the hub too: export to a new "
+            f"{folder} holds {others[0]}, which would also be pushed to the hub: export to a new "
             "directory (--to=hf:DIR)."
         )
 
 
 def push(folder: str | os.PathLike, repository: Repository) -> str:
-    """Uploads the files of a folder, as one commit; returns the address of the repository.
+    """Uploads the files of a folder as one commit, and returns the address of the repository.
 
-    One that is not there is made, for its owner alone to see. Raises ValueError where the hub
-    refuses it, or cannot be reached.
+    If the repository does not exist, it is created as a private repository. Raises ValueError if
+    the hub refuses the upload or cannot be reached.
     """
-    from huggingface_hub.errors import HTTPError  # here: an extra
+    from huggingface_hub.errors import HTTPError  # imported here since it is an extra
 
     try:
         address = repository.api.create_repo(repository.name, private=True, exist_ok=True)
         repository.api.upload_folder(repo_id=repository.name, folder_path=os.fspath(folder))
     except (OSError, HTTPError) as error:
         raise ValueError(
-            f"{folder} is exported, and the hub does not take it as {repository.name} ({error}): "
-            f"`hf upload {repository.name} {folder} --private` tries that again."
+            f"The model is exported to {folder}, but the upload to {repository.name} failed "
+            f"({error}): try again with `hf upload {repository.name} {folder} --private`."
         ) from error
     return str(address)

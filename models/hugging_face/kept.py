@@ -1,6 +1,6 @@
-"""Files next to the weights of an imported model, which are kept for a later export.
+"""Keeps the files next to the weights of an imported model for a later export.
 
-keep_files(files_to_keep("t5-v1_1-small"), "runs/t5/hugging_face")      # config, tokenizer, license
+keep_files(files_to_keep("t5-v1_1-small"), "runs/t5/hugging_face")  # config, tokenizer, license
 put_back("runs/t5/hugging_face", "exported")
 """
 
@@ -17,9 +17,9 @@ WEIGHTS = (".safetensors", ".bin", ".index.json", ".msgpack", ".h5", ".onnx", ".
 
 
 def files_to_keep(source: Path | str) -> list[Path]:
-    """Returns all files of `source` but its weights; folders within it are left out.
+    """Returns all files of `source` except its weights and its folders.
 
-    Raises ValueError, before any is copied, for a link that leads out of `source`.
+    Raises ValueError for a link to a file outside `source`.
     """
     names = sorted(file.name for file in Path(source).iterdir() if not file.is_dir())
     return [own_file(source, name) for name in names if not name.endswith(WEIGHTS)]
@@ -33,7 +33,7 @@ def keep_files(files: Iterable[Path], folder: Path | str) -> None:
 
 
 def kept_config(folder: Path | str) -> dict[str, Any]:
-    """The kept config.json; empty where none is."""
+    """Returns the kept config.json, or an empty dict if there is none."""
     file = Path(folder) / CONFIG
     return read_json(file) if file.exists() else {}
 

@@ -1,11 +1,12 @@
 """Links between the tensors of a checkpoint and our arrays, which convert in both directions.
 
-A family of models is a list of links, each the path of our array and the name of their tensor:
+A family of models has a list of links. Each link has the path of our array and the name of its
+tensor:
 
     Link("decoder/layers/{i}/self_attention/query", "model.layers.{i}.self_attn.q_proj.weight")
 
-`{i}` is the number of the layer; our arrays are stacked along a first axis where layers are
-scanned. `{e}` is that of an expert; ours of a layer are stacked.
+`{i}` is the number of the layer. If layers are scanned, our arrays are stacked along a first axis.
+`{e}` is the number of the expert. Our arrays stack the experts of a layer.
 """
 
 import math
@@ -20,20 +21,20 @@ from ..config import Config
 from ..transformer import REPEATED
 from .files import Tensor
 
-# Layouts of their tensors.
+# Layouts of the checkpoint's tensors.
 OUT_IN = "out_in"  # torch.nn.Linear: [outputs, inputs]
 IN_OUT = "in_out"  # GPT-2's Conv1D: [inputs, outputs]
 TABLE = "table"  # the same axes as ours: embeddings
 VECTOR = "vector"  # one axis: norms and biases
-ROW = "row"  # a vector with an axis of 1 before it
+ROW = "row"  # a vector with a leading axis of size 1
 
 Shape = tuple[int, ...]
 
 
 class Link(NamedTuple):
-    """One tensor of a checkpoint, and the arrays of ours that it concatenates along outputs."""
+    """A tensor of a checkpoint, and our array or arrays, which it concatenates along outputs."""
 
-    path: str | tuple[str, ...]  # of our array, or of each of them
+    path: str | tuple[str, ...]  # path of our array, or of each array
     tensor_name: str
     form: str = OUT_IN
     inputs: int = 1  # number of our axes that are inputs: 2 for attention's output [H, d, E]
@@ -62,7 +63,7 @@ def table(path: str, tensor_name: str) -> Link:
 def attention(
     path: str, tensor_name: str, names: Sequence[str], biases: bool, qkv_biases: bool = False
 ) -> list[Link]:
-    """Returns the links of query, key, value and output as four linear layers of these names."""
+    """Returns the links of query, key, value and output: four linear layers with these names."""
     *inner, out = (f"{tensor_name}.{name}" for name in names)
     result: list[Link] = []
     for part, name in zip(("query", "key", "value"), inner, strict=True):
@@ -82,17 +83,17 @@ class Location(NamedTuple):
     """The location of one layer's or one expert's array in a tree of parameters."""
 
     path: str  # "decoder/layers/mlp/wo"
-    numbers: tuple[int, ...]  # along its first axes, where layers and experts are stacked
+    numbers: tuple[int, ...]  # indices along the first axes, which stack layers and experts
 
     def shape(self, shapes: Mapping[str, Shape]) -> Shape:
-        """Returns the array's shape from those of all parameters, by path."""
+        """Returns the array's shape, given the shapes of all parameters by path."""
         return shapes[self.path][len(self.numbers) :]
 
 
 def named_tensors(
     links: Iterable[Link], config: Config
 ) -> Iterator[tuple[str, Link, list[Location]]]:
-    """Yields (name, link, locations of its parts) of every tensor of a checkpoint."""
+    """Yields (name, link, locations of the link's parts) for every tensor of a checkpoint."""
     for link in links:
         for numbers in _numbers(link, config):
             name = link.tensor_name.format(**dict(zip("ie", numbers)))
@@ -100,7 +101,7 @@ def named_tensors(
 
 
 def _numbers(link: Link, config: Config) -> Iterator[tuple[int, ...]]:
-    """Yields the layer, and where there are experts the expert, of each tensor of a link."""
+    """Yields the layer of each tensor of a link, and the expert if the layer has experts."""
     if "{i}" not in link.tensor_name:
         yield ()
         return
@@ -110,7 +111,7 @@ def _numbers(link: Link, config: Config) -> Iterator[tuple[int, ...]]:
     lacks = not config.first_norm and "/self_attention_norm/" in link.parts[0]
     for i in range(int(lacks), layers):
         if ("/mlp/" if config.is_sparse(i) else "/experts/") in link.parts[0]:
-            continue  # of a layer of the other kind
+            continue  # the link is for the other kind of layer
         if "{e}" in link.tensor_name:
             yield from ((i, e) for e in range(config.num_experts))
         else:
@@ -120,7 +121,7 @@ def _numbers(link: Link, config: Config) -> Iterator[tuple[int, ...]]:
 def tensor_shapes(
     links: Iterable[Link], config: Config, shapes: Mapping[str, Shape]
 ) -> dict[str, Shape]:
-    """Returns the shape of every tensor of a checkpoint from those of our arrays, by path."""
+    """Returns the shape of every tensor of a checkpoint, given the shapes of our arrays by path."""
     return {
         name: _tensor_shape(link, [at.shape(shapes) for at in locations])
         for name, link, locations in named_tensors(links, config)
@@ -128,7 +129,7 @@ def tensor_shapes(
 
 
 def unmatched(missing: Collection[str], left: Collection[str], shown: int = 5) -> str:
-    """Describes which tensors are missing and which are left over, naming the first few of each.
+    """Returns a text that names the first few missing tensors and the first few left over.
 
     >>> unmatched({"a"}, set())
     '1 missing: a'
@@ -142,21 +143,21 @@ def unmatched(missing: Collection[str], left: Collection[str], shown: int = 5) -
 
 
 def _location(name: str, numbers: tuple[int, ...], config: Config) -> Location:
-    """Returns where the array `name`, a path with "{i}" for the layer, lies in our parameters."""
+    """Returns the location of the array `name`, a path with "{i}" for the layer."""
     if not numbers:
         return Location(name, ())
     layer, *expert = numbers
     first = 0 if config.first_norm else 1
     if layer < first or not config.scan_layers:
-        own = "first_layer" if layer < first else f"layers_{layer}"
-        return Location(name.replace("layers/{i}", own), tuple(expert))
-    number, which = divmod(layer - first, config.repeated_layers)
-    layers = "layers" if config.repeated_layers == 1 else f"layers/{REPEATED}{which}"
+        layer_name = "first_layer" if layer < first else f"layers_{layer}"
+        return Location(name.replace("layers/{i}", layer_name), tuple(expert))
+    number, position = divmod(layer - first, config.repeated_layers)
+    layers = "layers" if config.repeated_layers == 1 else f"layers/{REPEATED}{position}"
     return Location(name.replace("layers/{i}", layers), (number, *expert))
 
 
 def to_tensor(link: Link, arrays: list[np.ndarray]) -> np.ndarray:
-    """Returns a tensor of a checkpoint from our arrays, those of one layer.
+    """Returns a tensor of a checkpoint, given our arrays for one layer.
 
     >>> to_tensor(Link("query", "q"), [np.zeros((4, 2, 3))]).shape
     (6, 4)
@@ -173,14 +174,17 @@ def to_tensor(link: Link, arrays: list[np.ndarray]) -> np.ndarray:
 
 
 def to_array(link: Link, part: int, tensor: np.ndarray, shapes: list[Shape]) -> np.ndarray:
-    """Returns our array number `part` from a tensor of a checkpoint; `shapes`: of all arrays."""
+    """Returns our array number `part` from a tensor of a checkpoint.
+
+    `shapes` are the shapes of all arrays of the link.
+    """
     outputs_last = tensor.T if link.form == OUT_IN else tensor
     ends = np.cumsum([_outputs(link, shape) for shape in shapes])[:-1]
     return np.split(outputs_last, ends, axis=-1)[part].reshape(shapes[part])
 
 
 def _tensor_shape(link: Link, shapes: list[Shape]) -> Shape:
-    """Returns the shape of a tensor of a checkpoint from those of our arrays."""
+    """Returns the shape of a tensor of a checkpoint, given the shapes of our arrays."""
     if link.form == TABLE:
         return shapes[0]
     if link.form == ROW:
@@ -202,23 +206,26 @@ def imported(
     shapes: Mapping[str, Shape],
     read: Callable[[str], np.ndarray],
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yields (path, float32 array) of each of our arrays, read one at a time.
+    """Yields (path, float32 array) for each of our arrays, and reads one tensor at a time.
+
+    The caller has checked the names and shapes of the tensors.
 
     Args:
-      shapes: of all our arrays, by path: {"decoder/layers/mlp/wo": (12, 2048, 768)}.
+      links: the links of the family.
+      config: settings of the model.
+      shapes: shapes of all our arrays, by path: {"decoder/layers/mlp/wo": (12, 2048, 768)}.
       read: name of a tensor of a checkpoint -> the tensor.
 
-    Raises ValueError for weights that are not finite floats. The caller has checked their names and
-    shapes.
+    Raises ValueError for weights that are not finite floats.
     """
     sources: dict[str, list[tuple[tuple[int, ...], str, Callable[[np.ndarray], np.ndarray]]]] = {}
     for name, link, locations in named_tensors(links, config):
         part_shapes = [at.shape(shapes) for at in locations]
         for part, at in enumerate(locations):
-            own = partial(to_array, link, part, shapes=part_shapes)
-            sources.setdefault(at.path, []).append((at.numbers, name, own))
+            from_tensor = partial(to_array, link, part, shapes=part_shapes)
+            sources.setdefault(at.path, []).append((at.numbers, name, from_tensor))
     for path, parts in sources.items():
-        # Filled layer by layer: stacking a list of layers would take twice the memory.
+        # The array is filled layer by layer. Stacking a list of layers would take twice the memory.
         array = _empty(shapes[path])
         for index, name, convert in parts:
             array[index] = convert(_weights(name, read(name)))
@@ -229,21 +236,21 @@ def _weights(name: str, tensor: np.ndarray) -> np.ndarray:
     """Returns a tensor of a checkpoint. Raises ValueError unless it holds finite floats."""
     if not jnp.issubdtype(tensor.dtype, jnp.floating):
         raise ValueError(
-            f"Got {name} of dtype {tensor.dtype}, expected floats: weights that were quantized are "
-            "not read. Take the model as it was before."
+            f"Got {name} of dtype {tensor.dtype}, expected floats: quantized weights are not "
+            "supported. Use the model before quantization."
         )
     with np.errstate(invalid="ignore"):
-        finite = np.isfinite(np.sum(tensor, dtype=np.float64))  # which takes no copy
+        finite = np.isfinite(np.sum(tensor, dtype=np.float64))  # makes no copy
     if not finite:
         raise ValueError(
-            f"Got {name} with values that are not finite (nan or inf): the file is damaged, or its "
-            "training had failed. Download it again, or take an earlier checkpoint."
+            f"Got {name} with values that are not finite (nan or inf): the file is damaged, or the "
+            "training diverged. Download it again, or use an earlier checkpoint."
         )
     return tensor
 
 
 def _empty(shape: tuple[int, ...]) -> np.ndarray:
-    """Returns an empty float32 array aligned to 64 bytes, which JAX takes without a copy."""
+    """Returns an uninitialized float32 array aligned to 64 bytes, which JAX uses without a copy."""
     size = math.prod(shape) * 4
     memory = np.empty(size + 64, np.uint8)
     start = -memory.ctypes.data % 64
@@ -253,7 +260,7 @@ def _empty(shape: tuple[int, ...]) -> np.ndarray:
 def exported(
     links: Iterable[Link], config: Config, arrays: Mapping[str, np.ndarray]
 ) -> Iterator[Tensor]:
-    """Yields each tensor of a checkpoint; `arrays`: ours by path, stacked where scanned."""
+    """Yields each tensor of a checkpoint, given our arrays by path."""
     for name, link, locations in named_tensors(links, config):
         parts = [arrays[at.path][at.numbers] for at in locations]
         shape = _tensor_shape(link, [x.shape for x in parts])

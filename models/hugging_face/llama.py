@@ -1,7 +1,8 @@
-"""LLaMA and the decoders that differ from it in a few settings: Mistral, Qwen2, Qwen3, Gemma 2 and
-3, OLMo 2, and with experts Mixtral, Qwen3-MoE and OLMoE; and EuroBERT, its layers in an encoder.
+"""LLaMA and the decoders that differ from it in a few settings.
 
-Each is one record, made by `llama_like`, which says what differs from LLaMA.
+These are Mistral, Qwen2, Qwen3, Gemma 2, Gemma 3 and OLMo 2, and, with experts, Mixtral, Qwen3-MoE
+and OLMoE. `llama_like` makes the record of each decoder from its differences to LLaMA. EuroBERT has
+LLaMA's layers in an encoder.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +39,7 @@ HARMLESS = frozenset(
     max_position_embeddings max_sequence_length pretraining_tp max_window_layers sliding_window
     """.split()
 )
-NAMES = {  # of config.json -> ours
+NAMES = {  # field of config.json -> our setting
     "num_hidden_layers": "num_layers",
     "hidden_size": "emb_dim",
     "num_attention_heads": "num_heads",
@@ -46,7 +47,7 @@ NAMES = {  # of config.json -> ours
     "initializer_range": "init_stddev",
 }
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
-# Norms of a layer by `norm_place`: ours -> theirs, each followed by "_layernorm".
+# Norms of a layer by `norm_place`: our name -> their name without the suffix "_layernorm".
 NORMS = {
     "before": {"self_attention_norm": "input", "mlp_norm": "post_attention"},
     "output": {"self_attention_norm": "post_attention", "mlp_norm": "post_feedforward"},
@@ -77,24 +78,25 @@ def llama_like(
     classes: Sequence[str] | None = None,
     **fields: Any,
 ) -> Family:
-    """Returns the record of a decoder that differs from LLaMA in these arguments alone.
+    """Returns the record of a decoder that differs from LLaMA only in these arguments.
 
     Args:
-      name: what the names of its classes in `transformers` begin with.
-      fixed: settings that all its models have.
+      model_type: `model_type` of config.json.
+      name: prefix of the names of the decoder's classes in `transformers`.
+      fixed: settings that all models of the family have.
       names: further fields of config.json -> settings.
-      settings: config.json -> settings that have no field of their own.
+      settings: config.json -> settings that do not correspond to a single field.
       config: the inverse of `settings`.
-      activation: the field of config.json with the name of the activation.
-      tied: whether logits and embedding are tied, if config.json does not say it.
-      rope_theta: the base of rotary wavelengths, if config.json has none.
-      local_rope_theta: the base in local layers, if config.json has none; None: all layers share
+      activation: field of config.json with the name of the activation.
+      tied: whether logits and embedding are tied if config.json does not set it.
+      rope_theta: base of rotary wavelengths if config.json does not set it.
+      local_rope_theta: base in local layers if config.json does not set it. None: all layers share
         one base.
-      num_experts: the field of config.json with the number of experts, which may also be named as
-        in another family; None: its layers are dense.
-      experts: names of a sparse layer, and of its experts' two inner kernels and the outer one.
-      classes: heads of classes that have a class in `transformers`; None: all.
-      fields: the other fields of `Family` that differ.
+      num_experts: field of config.json with the number of experts. The name "num_local_experts" is
+        also read. None: all layers are dense.
+      experts: names of a sparse layer, of its experts' two inner kernels, and of the outer kernel.
+      classes: classification heads that have a class in `transformers`. None: all.
+      fields: further fields of `Family`.
     """
     all_names = {**NAMES, activation: "mlp_activations", **names}
 
@@ -116,12 +118,12 @@ def llama_like(
         kinds = ("token_classes",) if has("score.bias") else ("classes",)
         vocabulary = ("vocabulary",) if is_tied or has("lm_head.weight") else ()
         width = {"head_dim": "head_dim"} if hf.get("head_dim") else {}
-        own = settings(hf) | settings_of(hf, all_names | width, gated=True)
+        found = settings(hf) | settings_of(hf, all_names | width, gated=True)
         if num_experts:
-            own["num_experts"] = hf.get("num_local_experts") or hf["num_experts"]
-        return {**fixed, **own} | dict(
+            found["num_experts"] = hf.get("num_local_experts") or hf["num_experts"]
+        return {**fixed, **found} | dict(
             **with_heads(hf, kinds if has("score.weight") else vocabulary),
-            num_kv_heads=hf.get("num_key_value_heads") or own["num_heads"],
+            num_kv_heads=hf.get("num_key_value_heads") or found["num_heads"],
             mlp_dim=_mlp_dim(hf),
             positions="rotary",
             **read_rotary(hf),
@@ -166,17 +168,19 @@ def llama_like(
 
 
 def _mlp_dim(hf: dict) -> int:
-    """Returns the width of an MLP: of experts, where a model has them and names it."""
+    """Returns the width of an expert if config.json has it, and the width of the MLP otherwise."""
     dense = hf["intermediate_size"]
     return hf.get("moe_intermediate_size") or dense
 
 
 def stack_links(c: Config, stack: str, below: str, norms: Mapping[str, str]) -> list[Link]:
-    """Returns the links of a stack: of dense layers, and of the norm after the last.
+    """Returns the links of a stack: its dense layers, and the norm after the last layer.
 
     Args:
-      below: what the names of its tensors begin with.
-      norms: of a layer, ours -> theirs, each followed by "_layernorm".
+      c: settings of the model.
+      stack: "encoder" or "decoder".
+      below: prefix of the names of the stack's tensors.
+      norms: norms of a layer, our name -> their name without the suffix "_layernorm".
     """
     path = f"{stack}/layers/{{i}}"
     tensor_name = f"{below}.layers.{{i}}"
@@ -214,7 +218,7 @@ def links(c: Config, experts: Sequence[str] = EXPERTS) -> list[Link]:
 
 
 def _token_links(c: Config, classifier: str) -> list[Link]:
-    """Returns the links of the head of each token: of its class, or of the vocabulary."""
+    """Returns the links of a head over each token: its class or the vocabulary."""
     if "classes" in c.heads:
         return []
     if "token_classes" in c.heads:
@@ -232,7 +236,7 @@ def copies(c: Config) -> dict[str, str]:
 
 
 def _windows(hf: dict, default: Sequence[str] = ()) -> dict:
-    """Returns the settings of windows: theirs hold the query, ours lie on either side of it."""
+    """Returns the settings of windows. Their windows include the query, and our windows do not."""
     kinds = hf.get("layer_types") or default
     if LOCAL not in kinds:
         return {}
@@ -249,7 +253,7 @@ def _window_config(c: Config) -> dict:
 
 
 def _gemma(hf: dict, global_every: int, logit_softcap: float | None) -> dict:
-    """Returns the settings that Gemma 2 and 3 read alike; where config.json has them, its own."""
+    """Returns the settings that Gemma 2 and 3 read in the same way, with these defaults."""
     refuse(hf, use_bidirectional_attention=False)
     kinds = layer_types(hf["num_hidden_layers"], global_every, global_every - 1)
     return _windows(hf, kinds) | dict(
@@ -263,7 +267,7 @@ def _gemma2(hf: dict) -> dict:
 
 
 def _gemma3(hf: dict) -> dict:
-    refuse(hf, attn_logit_softcapping=None)  # `transformers` would leave it out
+    refuse(hf, attn_logit_softcapping=None)  # `transformers` would ignore it
     settings = _gemma(hf, hf.get("sliding_window_pattern", 6), None)
     check_kinds(layer_kinds(hf["num_hidden_layers"], settings), LOCAL, GLOBAL)
     return settings
@@ -281,7 +285,7 @@ def _gemma_config(c: Config) -> dict:
 def _qwen3_moe(hf: dict) -> dict:
     if hf.get("mlp_only_layers"):
         refuse(hf, mlp_only_layers=[])
-    if hf.get("decoder_sparse_step", 1) > 1:  # its dense layers are as wide as our experts
+    if hf.get("decoder_sparse_step", 1) > 1:  # our dense layers are as wide as our experts
         refuse(hf, intermediate_size=_mlp_dim(hf))
     return {}
 
@@ -294,11 +298,11 @@ def _olmoe(hf: dict) -> dict:
 GEMMA: dict[str, Any] = dict(
     activation="hidden_activation",
     tied=True,
-    # An older name, unread, and a choice of `generate`.
+    # Two older names that are not read, and a setting of `generate`.
     harmless=HARMLESS | {"hidden_act", "cache_implementation", "_sliding_window_pattern"},
 )
 GEMMA_FIXED = dict(norm_place="both", zero_centered_norms=True, scale_embedding=True)
-OF_TRAINING = {"output_router_logits", "router_aux_loss_coef", "router_jitter_noise"}
+ROUTER_TRAINING = {"output_router_logits", "router_aux_loss_coef", "router_jitter_noise"}
 ROUTED = {
     "num_experts_per_tok": "experts_per_token",
     "norm_topk_prob": "normalize_expert_weights",
@@ -357,7 +361,7 @@ register(
         config=_window_config,
         rope_theta=1e6,
         experts=("block_sparse_moe", "w1", "w3", "w2"),
-        harmless=HARMLESS | OF_TRAINING,
+        harmless=HARMLESS | ROUTER_TRAINING,
     ),
     llama_like(
         "qwen3_moe",
@@ -367,7 +371,7 @@ register(
         num_experts="num_experts",
         settings=_qwen3_moe,
         config=lambda c: {"moe_intermediate_size": c.mlp_dim},
-        harmless=HARMLESS | OF_TRAINING,
+        harmless=HARMLESS | ROUTER_TRAINING,
     ),
     llama_like(
         "olmoe",
@@ -376,10 +380,10 @@ register(
         names=ROUTED,
         num_experts="num_experts",
         settings=_olmoe,
-        # Its norms of queries are of the width of the residual stream.
+        # The norms of queries are as wide as the residual stream.
         config=lambda c: {"head_dim": c.emb_dim // c.num_heads},
         classes=(),
-        harmless=HARMLESS | OF_TRAINING,
+        harmless=HARMLESS | ROUTER_TRAINING,
         unknown_ids={"eos_token_id": None},
     ),
 )
@@ -391,13 +395,14 @@ register(
 def encoder_settings(hf: dict, has) -> dict:
     if has("dense.weight"):
         raise ValueError(
-            "Got a classifier of texts on a EuroBERT, expected a head of masked language "
-            "modeling, of classes of tokens, or none: it pools logits, which is not supported."
+            "Got a sequence classifier on a EuroBERT, expected a head for masked language "
+            "modeling or token classification, or no head: the classifier pools logits, which is "
+            "not supported."
         )
     heads = ("token_classes",) if has("classifier.weight") else ()
     vocabulary = ("vocabulary",) if has("lm_head.weight") or hf.get("tie_word_embeddings") else ()
-    own = LLAMA.settings(hf, lambda name: False)
-    return own | dict(**with_heads(hf, heads or vocabulary), num_types=0)
+    settings = LLAMA.settings(hf, lambda name: False)
+    return settings | dict(**with_heads(hf, heads or vocabulary), num_types=0)
 
 
 def encoder_links(c: Config) -> list[Link]:
@@ -422,6 +427,6 @@ register(
         presets=("eurobert_*",),
         by_heads=classes_of("EuroBert", "token_classes", "vocabulary"),
         unknown_ids=dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
-        | {"mask_token_id": 0},  # which it takes no null for
+        | {"mask_token_id": 0},  # it does not accept null
     )
 )

@@ -1,5 +1,6 @@
-"""ModernBERT, of which Ettin and mmBERT are (model_type "modernbert"), and the same layers as a
-decoder, Ettin's ("modernbert-decoder").
+"""ModernBERT (model_type "modernbert"), and the same layers as a decoder ("modernbert-decoder").
+
+The encoders of Ettin and mmBERT are ModernBERTs. Ettin also has such decoders.
 """
 
 from ..config import Config
@@ -31,7 +32,7 @@ HARMLESS = frozenset(
     repad_logits_with_grad classifier_pooling position_embedding_type causal_mask is_causal
     """.split()
 )
-NAMES = {  # of config.json -> ours
+NAMES = {  # field of config.json -> our setting
     "num_hidden_layers": "num_layers",
     "hidden_size": "emb_dim",
     "num_attention_heads": "num_heads",
@@ -46,7 +47,7 @@ NAMES = {  # of config.json -> ours
 def settings(hf: dict, has) -> dict:
     heads = ("vocabulary",) if has("head.dense.weight") else ()
     if has("classifier.weight"):
-        # The tensors of both are the same.
+        # Both kinds of classifiers have the same tensors.
         tokens = "ModernBertForTokenClassification" in (hf.get("architectures") or [])
         heads = ("token_classes" if tokens else "classes",)
         known({"classifier_pooling": "cls", **hf}, "classifier_pooling", POOLINGS)
@@ -58,8 +59,8 @@ def settings(hf: dict, has) -> dict:
 def decoder_settings(hf: dict, has) -> dict:
     if has("classifier.weight"):
         raise ValueError(
-            "Got a classifier of texts on a ModernBERT decoder, expected a head of language "
-            "modeling or none: nothing else is supported."
+            "Got a sequence classifier on a ModernBERT decoder, expected a language modeling head "
+            "or no head: no other head is supported."
         )
     if _half_window(hf) < 1:
         raise ValueError(
@@ -81,7 +82,7 @@ def _half_window(hf: dict) -> int:
 
 
 def _common_settings(hf: dict) -> dict:
-    """Returns the settings that the encoder and the decoder read alike."""
+    """Returns the settings that the encoder and the decoder read in the same way."""
     refuse(hf, attention_bias=False, mlp_bias=False, norm_bias=False, classifier_bias=False)
     refuse(hf, tie_word_embeddings=True, classifier_activation=hf["hidden_activation"])
     refuse(hf, rope_scaling=None)
@@ -118,7 +119,7 @@ def decoder_config(c: Config) -> dict:
 
 
 def _common_config(c: Config) -> dict:
-    """Returns the fields that both have alike, the inverse of `_common_settings`."""
+    """Returns the fields that both have in common: the inverse of `_common_settings`."""
     result = config_of(c, NAMES)
     return result | dict(
         classifier_activation=result["hidden_activation"],
@@ -156,7 +157,7 @@ def decoder_links(c: Config) -> list[Link]:
 
 
 def _layers(c: Config, stack: str) -> list[Link]:
-    """Returns the links of a stack but for its attention, which has other names in a decoder."""
+    """Returns the links of a stack except its attention, whose names differ in a decoder."""
     path = f"{stack}/layers/{{i}}"
     tensor_name = "model.layers.{i}"
     return [
@@ -211,6 +212,6 @@ register(
         presets=("ettin_decoder_*",),
         by_heads=((("vocabulary",), "ModernBertDecoderForCausalLM"),),
         unknown_ids=dict.fromkeys(IDS, 0)
-        | {"eos_token_id": None},  # it takes no null for the others
+        | {"eos_token_id": None},  # it does not accept null for the other ids
     ),
 )

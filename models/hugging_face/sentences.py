@@ -21,48 +21,48 @@ MODULES = "modules.json"
 POOLING = "1_Pooling"
 SETTINGS = "config_sentence_transformers.json"
 Pooling = Literal["first", "mean"]
-POOLINGS: dict[str, Pooling] = {"cls": "first", "mean": "mean"}  # their name -> ours
+POOLINGS: dict[str, Pooling] = {"cls": "first", "mean": "mean"}  # their name -> our name
 KNOWN_MODULES = ("Transformer", "Pooling", "Dense", "Normalize")  # in this order
 PACKAGE = "sentence_transformers.models"
 TANH = "torch.nn.modules.activation.Tanh"
 
 
 class Modules(NamedTuple):
-    """What the modules after the Transformer do."""
+    """The modules after the Transformer."""
 
     pooling: Pooling
-    dense: Mapping[str, np.ndarray] | None = None  # kernel [E, E] and bias [E] of a layer with tanh
+    dense: Mapping[str, np.ndarray] | None = None  # layer with tanh: kernel [E, E], bias [E]
 
 
 def open_modules(directory: Path | str) -> Modules | None:
-    """Returns how a directory's modules pool hidden states, or None without such modules.
+    """Returns the modules of a directory, or None if it has no pooling module.
 
-    Raises ValueError for another pooling, modules that change embeddings in another way, and a
-    prompt before every text.
+    Raises ValueError for an unsupported pooling, for modules that change embeddings in other ways,
+    and for a prompt before every text.
     """
     path = Path(directory)
     if not (path / POOLING).exists():
         return None
     modules = read_json(path / MODULES, list) if (path / MODULES).exists() else []
-    if not all(isinstance(one, dict) and "type" in one for one in modules):
+    if not all(isinstance(module, dict) and "type" in module for module in modules):
         raise ValueError(f"{path / MODULES} is damaged: expected a list of objects with a type.")
-    folders = {str(one["type"]).rpartition(".")[2]: str(one.get("path", "")) for one in modules}
+    folders = {str(m["type"]).rpartition(".")[2]: str(m.get("path", "")) for m in modules}
     if unknown := [kind for kind in folders if kind not in KNOWN_MODULES]:
         raise ValueError(
-            f"Got the module {unknown[0]!r} in {path / MODULES}, expected "
-            f"{', '.join(KNOWN_MODULES)} alone. To import the model without its pooling, delete "
+            f"Got the module {unknown[0]!r} in {path / MODULES}, expected only "
+            f"{', '.join(KNOWN_MODULES)}. To import the model without its pooling, delete "
             f"{path / POOLING}."
         )
     if len(folders) < len(modules) or list(folders) != [x for x in KNOWN_MODULES if x in folders]:
         raise ValueError(
-            f"Got the modules {', '.join(folders)} in {path / MODULES}, expected each once, in the "
-            f"order {', '.join(KNOWN_MODULES)}."
+            f"Got the modules {', '.join(folders)} in {path / MODULES}, expected each module at "
+            f"most once, in the order {', '.join(KNOWN_MODULES)}."
         )
     settings = read_json(path / SETTINGS) if (path / SETTINGS).exists() else {}
     if settings.get("default_prompt_name"):
         raise ValueError(
             f"Got default_prompt_name={settings['default_prompt_name']!r} in {path / SETTINGS}, "
-            "expected null: set null there, and write the prompt before each text yourself."
+            "expected null: set it to null, and put the prompt before each text yourself."
         )
     dense = _dense(path, folders["Dense"]) if "Dense" in folders else None
     return Modules(_pooling(path), dense)
@@ -85,7 +85,7 @@ def _pooling(path: Path) -> Pooling:
 
 
 def _dense(path: Path, folder: str) -> dict[str, np.ndarray]:
-    """Returns the layer after pooling. Raises ValueError unless it is a square one with tanh."""
+    """Returns the layer after pooling. Raises ValueError unless it is square and has tanh."""
     config = read_json(own_file(path, f"{folder}/config.json"))
     got = {name: config.get(name) for name in ("in_features", "out_features", "bias")}
     got["activation"] = str(config.get("activation_function", TANH)).rpartition(".")[2]
@@ -94,18 +94,20 @@ def _dense(path: Path, folder: str) -> dict[str, np.ndarray]:
         layer = ", ".join(f"{name}={value!r}" for name, value in got.items())
         raise ValueError(
             f"Got {layer} in {path / folder / 'config.json'}, expected equal numbers of input and "
-            "output features, a bias and Tanh: another layer is not supported."
+            "output features, a bias and Tanh: other layers are not supported."
         )
     file = own_file(path, f"{folder}/{WEIGHTS}")
     try:
         tensors = load_file(file)
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{file} is missing, damaged, or no safetensors file: {error}") from error
+        raise ValueError(
+            f"{file} is missing, damaged or not a safetensors file: {error}"
+        ) from error
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     if shapes != {"linear.weight": (width, width), "linear.bias": (width,)}:
         raise ValueError(
-            f"Got tensors of the shapes {shapes} in {file}, expected linear.weight of "
-            f"{(width, width)} and linear.bias of {(width,)}."
+            f"Got tensors of the shapes {shapes} in {file}, expected linear.weight of shape "
+            f"{(width, width)} and linear.bias of shape {(width,)}."
         )
     kernel, bias = (tensors[f"linear.{name}"].astype(np.float32) for name in ("weight", "bias"))
     return {"kernel": np.ascontiguousarray(kernel.T), "bias": bias}
@@ -116,14 +118,16 @@ def write_modules(
 ) -> None:
     """Writes modules that pool as in training, next to the weights of the model.
 
-    An existing modules.json, of an imported model, is kept.
+    The modules.json of an imported model is kept.
 
     Args:
+      directory: folder of the model.
+      emb_dim: E, the width of the hidden states.
       pooling: "first" or "mean".
       head: the kernel [E, E] and bias [E] of the head "embedding", a layer with tanh after pooling.
     """
     path = Path(directory)
-    mode = next(name for name, own in POOLINGS.items() if own == pooling)
+    mode = next(name for name, ours in POOLINGS.items() if ours == pooling)
     modes = {f"pooling_mode_{n}": n.startswith(mode) for n in ("cls_token", "mean_tokens")}
     configs: dict[str, dict] = {"Pooling": {"word_embedding_dimension": emb_dim} | modes}
     if head is not None:
@@ -133,8 +137,8 @@ def write_modules(
     modules = [{"idx": 0, "name": "0", "path": "", "type": f"{PACKAGE}.Transformer"}]
     for number, (kind, values) in enumerate(configs.items(), 1):
         folder = f"{number}_{kind}"
-        name = {"idx": number, "name": str(number), "path": folder, "type": f"{PACKAGE}.{kind}"}
-        modules.append(name)
+        module = {"idx": number, "name": str(number), "path": folder, "type": f"{PACKAGE}.{kind}"}
+        modules.append(module)
         (path / folder).mkdir(exist_ok=True)
         (path / folder / "config.json").write_text(json.dumps(values, indent=2) + "\n", "utf-8")
     if head is not None:

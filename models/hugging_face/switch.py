@@ -1,7 +1,7 @@
 """Switch Transformers ("switch_transformers"): T5 1.0 with experts in every second layer.
 
-A token whose expert has had `expert_capacity` of its text's tokens is dropped, in both. An export
-of a model without a capacity has one that no text reaches.
+An expert processes at most `expert_capacity` tokens of a text and drops later ones, here and in
+`transformers`. A model without a capacity is exported with a capacity that no text reaches.
 """
 
 from ..config import Config
@@ -16,7 +16,7 @@ HARMLESS = frozenset(
     encoder_sparse_step decoder_sparse_step num_selected_experts feed_forward_proj n_positions
     """.split()
 )
-CAPACITY = 2**20  # tokens of a text that an expert of theirs takes
+CAPACITY = 2**20  # exported capacity of a model without one; more tokens than any text has
 STACKS = {"encoder": "num_layers", "decoder": "num_decoder_layers"}
 
 
@@ -41,14 +41,14 @@ def _capacity(hf: dict) -> int | None:
 
 
 def _sparse_every(hf: dict) -> int:
-    """Returns after how many layers a sparse one comes, in both stacks alike."""
+    """Returns the distance between sparse layers, which must be the same in both stacks."""
     layers = [hf["num_layers"], hf.get("num_decoder_layers") or hf["num_layers"]]
     sparse = [hf.get(f"num_sparse_{stack}_layers", 3) for stack in STACKS]
-    steps = {n // max(some, 1) if some else 0 for n, some in zip(layers, sparse)}
+    steps = {n // max(n_sparse, 1) if n_sparse else 0 for n, n_sparse in zip(layers, sparse)}
     if steps not in ({1}, {2}):
         raise ValueError(
             f"Got {sparse[0]} sparse layers of {layers[0]} in the encoder and {sparse[1]} of "
-            f"{layers[1]} in the decoder, expected all or every second one, in both alike."
+            f"{layers[1]} in the decoder, expected all layers or every second layer of both stacks."
         )
     return steps.pop()
 

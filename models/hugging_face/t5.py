@@ -19,7 +19,7 @@ from .family import (
 from .links import Link, attention, linear, norm, table
 
 HARMLESS = frozenset(["initializer_factor", "n_positions"])
-NAMES = {  # of config.json -> ours
+NAMES = {  # field of config.json -> our setting
     "num_layers": "num_encoder_layers",
     "d_model": "emb_dim",
     "num_heads": "num_heads",
@@ -35,7 +35,7 @@ MLP = "DenseReluDense"
 
 
 def common_settings(hf: dict) -> dict:
-    """Returns the settings that every kind of T5 reads alike."""
+    """Returns the settings that every kind of T5 reads in the same way."""
     refuse(hf, **BUCKETS)
     return settings_of(hf, NAMES) | dict(
         num_decoder_layers=hf.get("num_decoder_layers") or hf["num_layers"],
@@ -45,11 +45,11 @@ def common_settings(hf: dict) -> dict:
 
 
 def settings(scaled: bool | None, in_every_layer: bool, hf: dict, has) -> dict:
-    """Returns the settings of a T5; for the first two arguments see `_family`."""
+    """Returns the settings of a T5. `_family` describes the first two arguments."""
     projection = hf.get("feed_forward_proj", "relu")
     gated = projection.startswith("gated-")
     name = projection.removeprefix("gated-")
-    # "gated-gelu" is the tanh approximation, against its name.
+    # Despite its name, "gated-gelu" is the tanh approximation.
     tensor_name = "gelu_new" if projection == "gated-gelu" else name
     refuse(hf, dense_act_fn=tensor_name, is_gated_act=gated)
     act = known({"feed_forward_proj": tensor_name}, "feed_forward_proj", ACTIVATIONS)
@@ -66,7 +66,7 @@ def settings(scaled: bool | None, in_every_layer: bool, hf: dict, has) -> dict:
 
 
 def common_config(c: Config) -> dict:
-    """Returns the fields that every kind of T5 has alike, the inverse of `common_settings`."""
+    """Returns the fields that every kind of T5 has: the inverse of `common_settings`."""
     decoder = {"num_decoder_layers": c.num_decoder_layers, "is_encoder_decoder": True}
     return config_of(c, NAMES) | decoder | BUCKETS
 
@@ -87,7 +87,7 @@ def links(c: Config) -> list[Link]:
     result = [table("token_embedding", "shared")]
     for stack in ("encoder", "decoder"):
         result += stack_links(c, stack)
-    if "classes" in c.heads:  # whose class names the rest "transformer"
+    if "classes" in c.heads:  # the classifier's class has the rest under "transformer"
         return [
             *(link._replace(tensor_name=f"transformer.{link.tensor_name}") for link in result),
             *classification_head(),
@@ -98,7 +98,7 @@ def links(c: Config) -> list[Link]:
 
 
 def stack_links(c: Config, stack: str, mlp_name: str = MLP) -> list[Link]:
-    """Returns the links of a stack; `mlp_name`: the checkpoint's name for a layer's MLP."""
+    """Returns the links of a stack. `mlp_name` is the checkpoint's name of a layer's MLP."""
     path = f"{stack}/layers/{{i}}"
     tensor_name = f"{stack}.block.{{i}}.layer"
     mlp = 2 if stack == "decoder" else 1
@@ -137,10 +137,13 @@ def _family(
     """Returns the record of a T5.
 
     Args:
-      scaled: whether the logits are scaled; None: config.json decides. `transformers` assumes
-        tie_word_embeddings=True in mT5 and umT5 whatever config.json says, never scales mT5's
-        logits and always scales umT5's. The tensors show whether weights are tied.
+      model_type: `model_type` of config.json.
+      name: prefix of the names of the model's classes in `transformers`.
+      scaled: whether the logits are scaled. None: config.json decides. For mT5 and umT5,
+        `transformers` ignores config.json and assumes tie_word_embeddings=True. It never scales
+        mT5's logits and always scales umT5's. The tensors show whether weights are tied.
       in_every_layer: whether each layer has a bias table.
+      presets: `Family.presets`.
     """
     return Family(
         model_type,
@@ -156,7 +159,7 @@ def _family(
         by_heads=classes_of(name, "classes"),
         assumes_tied=True,
         shown_mode="infill",
-        # The first T5s were published with an unused table.
+        # The first T5s were published with an unused bias table.
         ignored=(f"block.0.layer.1.{CROSS}.relative_attention_bias.weight",),
     )
 

@@ -1,4 +1,4 @@
-"""T5Gemma (model_type "t5gemma"), two stacks of Gemma 2, and T5Gemma 2 ("t5gemma2"), of Gemma 3.
+"""T5Gemma (model_type "t5gemma") and T5Gemma 2 ("t5gemma2"): two stacks of Gemma 2 or Gemma 3.
 
 Only the text part of T5Gemma 2 is supported. An export has the smallest image tower, untrained.
 """
@@ -16,9 +16,9 @@ from .family import Family, Fields, check_fields, layer_kinds, refuse, register,
 from .links import Link, attention, table
 
 # Fields of a stack that repeat a field of the whole model, and the width of the encoder's states.
-OF_STACKS = {"is_decoder", "is_encoder_decoder", "dropout_rate", "cross_attention_hidden_size"}
-OF_IMAGES = {"boi_token_index", "eoi_token_index", "image_token_index", "mm_tokens_per_image"}
-# Names of tensors of images: their tower, and an embedding that ends them.
+STACK_FIELDS = {"is_decoder", "is_encoder_decoder", "dropout_rate", "cross_attention_hidden_size"}
+IMAGE_FIELDS = {"boi_token_index", "eoi_token_index", "image_token_index", "mm_tokens_per_image"}
+# Parts of the names of tensors for images: the tower, and the embedding that ends an image.
 IMAGES = (".vision_tower.", ".multi_modal_projector.", ".eoi_embedding")
 TOWER_WIDTH = 8
 PATCH_SIZE = 2
@@ -32,7 +32,7 @@ SMALLEST_TOWER = dict(
     patch_size=PATCH_SIZE,
     vision_use_head=False,
 )
-# Norms of a layer, ours -> theirs, each followed by "_layernorm".
+# Norms of a layer: our name -> their name without the suffix "_layernorm".
 NORMS = {
     "self_attention_norm": "pre_self_attn",
     "self_attention_output_norm": "post_self_attn",
@@ -48,7 +48,7 @@ CROSS_NORMS = {
 def settings(gemma: Family, has_images: bool, hf: dict, has) -> dict:
     if has("score.out_proj.weight"):
         raise ValueError(
-            "Got a classifier on a T5Gemma, expected a head of language modeling or none: its "
+            "Got a classifier on a T5Gemma, expected a language modeling head or no head: its "
             "classifier is not supported."
         )
     encoder = hf["encoder"]
@@ -80,7 +80,7 @@ def _stack(gemma: Family, hf: dict, rows: int) -> dict[str, Any]:
     fields = Fields(hf)
     found = gemma.settings(fields, lambda name: False)
     refuse(fields, vocab_size=rows)
-    check_fields(fields, gemma.harmless | OF_STACKS)
+    check_fields(fields, gemma.harmless | STACK_FIELDS)
     return found
 
 
@@ -98,12 +98,12 @@ def _shared(layers: Sequence[int], stacks: Sequence[dict[str, Any]]) -> dict[str
     if all("window" in stack for stack in stacks):
         compared.append("window")
     values = {name: [stack.get(name) for stack in stacks] for name in compared}
-    values["layer_types"] = [one[:shortest] for one in kinds]
-    differ = [f"{name}: {one!r} and {two!r}" for name, (one, two) in values.items() if one != two]
+    values["layer_types"] = [stack[:shortest] for stack in kinds]
+    differ = [f"{name}: {a!r} and {b!r}" for name, (a, b) in values.items() if a != b]
     if differ:
         raise ValueError(
             f"Got an encoder and a decoder that differ in {'; '.join(differ)}, expected them to "
-            "differ in their number of layers alone: unbalanced stacks are not supported."
+            "differ only in their number of layers: unbalanced stacks are not supported."
         )
     return stacks[layers.index(max(layers))]
 
@@ -141,7 +141,7 @@ def config(gemma: Family, has_images: bool, c: Config) -> dict:
 
 
 def _stack_config(family: Family, c: Config, layers: int) -> dict:
-    """Returns the fields of a stack: those of a Gemma with so many layers."""
+    """Returns the fields of a stack: the fields of a Gemma with this number of layers."""
     gemma = dataclasses.replace(
         c,
         num_encoder_layers=0,
@@ -156,7 +156,7 @@ def _stack_config(family: Family, c: Config, layers: int) -> dict:
 
 
 def image_tensors(c: Config) -> dict[str, np.ndarray]:
-    """Returns the tensors of the smallest tower for images, as of a model that never saw one."""
+    """Returns the untrained tensors of the smallest image tower."""
     tower = "model.encoder.vision_tower"
     projector = "model.encoder.multi_modal_projector"
     shapes = {
@@ -173,8 +173,11 @@ def image_tensors(c: Config) -> dict[str, np.ndarray]:
 
 
 def with_ids(values: dict) -> dict:
-    """Returns a config.json whose stacks have its special ids; rows of the decoder start with the
-    one that its own field names, or with bos."""
+    """Returns a config.json whose stacks have its special ids.
+
+    The stacks' bos_token_id is decoder_start_token_id if that is set: `transformers` starts the
+    rows of the decoder with it.
+    """
     ids = {f"{name}_token_id": values.get(f"{name}_token_id") for name in ("pad", "bos", "eos")}
     start = values.get("decoder_start_token_id")
     ids |= {} if start is None else {"bos_token_id": start}
@@ -187,16 +190,16 @@ def with_ids(values: dict) -> dict:
 
 
 def links(c: Config) -> list[Link]:
-    own_table = not c.share_encoder_decoder_embeddings
-    shared = "decoder" if own_table else "encoder"
+    has_two_tables = not c.share_encoder_decoder_embeddings
+    owner = "decoder" if has_two_tables else "encoder"
     result = [
-        table("token_embedding", f"model.{shared}.embed_tokens"),
+        table("token_embedding", f"model.{owner}.embed_tokens"),
         *llama.stack_links(c, "encoder", "model.encoder", NORMS),
         *llama.stack_links(
             c, "decoder", "model.decoder", NORMS | ({} if c.merged_attention else CROSS_NORMS)
         ),
     ]
-    if own_table:
+    if has_two_tables:
         result += [table("encoder_embedding", "model.encoder.embed_tokens")]
     if not c.merged_attention:
         at = "decoder/layers/{i}/cross_attention"
@@ -218,7 +221,7 @@ def copies(c: Config) -> dict[str, str]:
 def _family(
     model_type: str, name: str, gemma: Family, has_images: bool = False, **fields: Any
 ) -> Family:
-    """Returns the record of a T5Gemma whose stacks are of a family of Gemma."""
+    """Returns the record of a T5Gemma whose stacks belong to a Gemma family."""
     return Family(
         model_type,
         f"{name}Model",
@@ -228,7 +231,7 @@ def _family(
         functools.partial(config, gemma, has_images),
         links,
         copies,
-        harmless=frozenset({"classifier_dropout_rate", *OF_IMAGES}),
+        harmless=frozenset({"classifier_dropout_rate", *IMAGE_FIELDS}),
         ignored=IMAGES,
         presets=(f"{model_type}_*",),
         by_heads=((("vocabulary",), f"{name}ForConditionalGeneration"),),

@@ -1,7 +1,7 @@
-"""Attention mechanisms computed by kernels, and what these share.
+"""Attention mechanisms computed by kernels, and the code that the kernels share.
 
-All files here are imported with `models`, so another mechanism that ships is another file, which
-registers a record of `models.attention_mechanisms`.
+All files in this folder are imported with `models`. To add a mechanism, add a file that registers a
+record of `models.attention_mechanisms`.
 """
 
 import importlib

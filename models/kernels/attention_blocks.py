@@ -1,11 +1,11 @@
-"""What kernels of attention share on every platform: blocks of slots, and T5's bias cut into tiles.
+"""The parts of attention kernels that all platforms share: blocks of slots, and tiles of T5's bias.
 
-Letters, in addition to those of `models.attention`: D differences of slots, Q queries and K keys of
-a block.
+The letters are those of `models.attention`, and D differences of slots, Q queries of a block, K
+keys of a block.
 
-T5's bias depends on key slot - query slot alone, and is the same from MAX_DISTANCE on. Cut into
-tiles of equal sides it has few different ones for each head, by the tiles that lie between its keys
-and queries: from some distance on, before or behind, a tile is of one value.
+T5's bias depends only on key slot - query slot, and does not change beyond MAX_DISTANCE. The bias
+is cut into square tiles. Each head has only a few different tiles, since a tile depends only on the
+number of tiles between its keys and its queries. Tiles far from the diagonal have a single value.
 """
 
 from typing import Any, NamedTuple
@@ -15,17 +15,17 @@ import jax.numpy as jnp
 
 from ..positions import MAX_DISTANCE, rotated_right
 
-# Where maxima start: with less, keys outside of the interval, of score `attention.NEVER`, would
-# weigh exp(0) until one is inside.
+# Initial value of a running maximum. It must be larger than `attention.NEVER`, the score of a
+# masked key. Otherwise the masked keys before the first visible key would have the weight exp(0).
 LOWEST = -1e20
 
 
 class Settings(NamedTuple):
-    """The fixed numbers of a kernel."""
+    """The sizes of a kernel's arrays and blocks, and the softcap."""
 
     rows: int
     heads: int
-    share: int  # query heads of a key head
+    share: int  # number of query heads of each key head
     width: int  # d
     softcap: float | None
     query_block: int  # Q
@@ -43,57 +43,59 @@ class Settings(NamedTuple):
 
 
 def settings(q_BxTxHxd, k_BxSxGxd, softcap, block):
-    """Returns `Settings`; block(length): the length of a block, and the number of blocks."""
+    """Returns the `Settings`. `block` maps a length to the length and the number of blocks."""
     (rows, queries, heads, width), (keys, groups) = q_BxTxHxd.shape, k_BxSxGxd.shape[1:3]
     (Q, query_blocks), (K, key_blocks) = block(queries), block(keys)
     return Settings(rows, heads, heads // groups, width, softcap, Q, K, query_blocks, key_blocks)
 
 
 def in_blocks(s, intervals_Bx2xT, keys):
-    """Returns the intervals cut to the keys there are, and those of padding.
+    """Returns the intervals, clipped to the number of keys and padded to whole blocks.
 
-    Padding has the last query's interval, so that no block has to see more keys for it.
+    Padding queries have the last query's interval, so that no block has to read more keys for them.
     """
     return padded(jnp.clip(intervals_Bx2xT, 0, keys), s.queries, mode="edge")
 
 
 def padded(x, length, axis=-1, **values):
-    """Returns the array, one of its axes padded to a length."""
+    """Returns the array with one axis padded to a length."""
     widths = [(0, 0)] * x.ndim
     widths[axis] = (0, length - x.shape[axis])
     return jnp.pad(x, widths, **values)
 
 
-def figures(s, log_sum_BxHxT, other_BxHxT):
-    """Returns what gradients need of each query, f32[B, H, T] padded: the log of its softmax's
-    denominator, and another figure."""
+def padded_statistics(s, log_sum_BxHxT, other_BxHxT):
+    """Returns two statistics of each query for the gradients, padded to whole blocks.
+
+    The first is the log of the softmax's denominator. Both are f32[B, H, T].
+    """
     # The log-sums of padding are so large that its probabilities are 0 with any bias.
     log_sum = padded(log_sum_BxHxT, s.queries, constant_values=-LOWEST)
     return log_sum, padded(other_BxHxT, s.queries)
 
 
-# --- which blocks see which -----------------------------------------------------------------------
+# --- visibility of blocks ------------------------------------------------------------------------
 
 
 class Visible(NamedTuple):
-    """Which blocks of keys each block of queries attends to, i32[B, query blocks] each."""
+    """The blocks of keys that each block of queries attends to, i32[B, query blocks] each."""
 
     first: Any
     last: Any
-    first_whole: Any  # from here to `last_whole` they are in the intervals of all its queries
+    first_whole: Any  # first block of keys that all queries of the block attend to
     last_whole: Any
-    before: Any  # i32[1]: how many slots of the row are before the first query; None: not needed
+    before: Any  # i32[1]: number of slots of the row before the first query; None: not needed
 
 
 class SeenBy(NamedTuple):
-    """Which blocks of queries attend to each block of keys, i32[B, key blocks] each."""
+    """The blocks of queries that attend to each block of keys, i32[B, key blocks] each."""
 
     first: Any
     last: Any
 
 
 def visible_blocks(s, intervals_Bx2xT, before=None):
-    """Returns `Visible`; where a block sees nothing, `last` is before `first`."""
+    """Returns `Visible`. If a block of queries attends to no keys, its `last` is before `first`."""
     blocks = intervals_Bx2xT.reshape(s.rows, 2, s.query_blocks, s.query_block)
     start = blocks[:, 0]
     end = blocks[:, 1]
@@ -107,8 +109,10 @@ def visible_blocks(s, intervals_Bx2xT, before=None):
 
 
 def seeing_blocks(s, first, last):
-    """Returns `SeenBy` of the first and last block that each sees, as `Visible` has them; where no
-    block attends to one, `last` is before `first`."""
+    """Returns `SeenBy`, given `Visible.first` and `Visible.last`.
+
+    If no queries attend to a block of keys, its `last` is before `first`.
+    """
     first = first[..., None]
     last = last[..., None]
     key_block = jnp.arange(s.key_blocks)[None, None]
@@ -121,7 +125,7 @@ def seeing_blocks(s, first, last):
 
 
 def dot(a, b, contracted):
-    """Returns the product of two matrices in float32, which contracts an axis of each."""
+    """Returns the float32 product of two matrices, contracting one axis of each."""
     axes = (contracted[:1], contracted[1:]), ((), ())
     return jax.lax.dot_general(a, b, axes, preferred_element_type=jnp.float32)
 
@@ -130,18 +134,18 @@ def dot(a, b, contracted):
 
 
 def far(tile):
-    """Returns the tiles of distance from which on the bias is one value.
+    """Returns the distance in tiles from which on all values of a tile are equal.
 
     far(128), far(64)       # 2, 3
     """
-    # The nearest key and query of two tiles are tile - 1 slots nearer than the tiles are.
+    # The nearest key and query of two tiles are up to tile - 1 slots closer than the tiles.
     return -(-(MAX_DISTANCE + tile - 1) // tile)
 
 
 def tiles(bias_HxD, tile):
     """Returns the different tiles of the bias, f32[H, 2 far + 1, keys, queries].
 
-    First that of the farthest later keys; the middle one is of the same keys and queries.
+    The first tile has the farthest later keys. The middle tile is on the diagonal.
     """
     heads, differences = bias_HxD.shape
     # The list has the descending differences of the first key of all tiles, one tile after another.
@@ -156,17 +160,20 @@ def tiles(bias_HxD, tile):
 
 
 def bias_gradient(bias_HxD, tile, d_tiles):
-    """Returns the gradient of the bias, from that of its tiles."""
+    """Returns the gradient of the bias, given the gradient of its tiles."""
     (d_bias_HxD,) = jax.vjp(lambda bias: tiles(bias, tile), bias_HxD)[1](d_tiles)
     return d_bias_HxD
 
 
 def bias_gradient_of_diagonals(bias_HxD, tile, sums_HxNx2t):
-    """Returns the gradient of the bias, from the sums along the diagonals of that of its tiles: for
-    each tile at i the sum where the query is i slots after the key, or i - 2 tile."""
+    """Returns the gradient of the bias, given the diagonal sums of the gradient of its tiles.
+
+    Element i of a tile's sums adds up the elements whose query is i slots, or i - 2 * tile slots,
+    after the key.
+    """
     at_or_after = sums_HxNx2t[:, :, :tile]
     before = sums_HxNx2t[:, :, tile:]
-    # The keys before a tile's first are those of the tile before it, from its second on.
+    # A negative difference in one tile is a positive difference in the previous tile.
     by_tile = jnp.pad(before, ((0, 0), (0, 1), (0, 0))) + jnp.pad(
         at_or_after, ((0, 0), (1, 0), (0, 0))
     )

@@ -1,12 +1,12 @@
-"""`attention.attend` as kernels for TPUs and GPUs: no array [T, S] is in memory, not even a bias.
+"""`attention.attend` as kernels for TPUs and GPUs, without arrays [T, S] in memory.
 
-    out = attend(q, k, v, intervals, bias_HxD)      # the values and gradients of `attention.attend`
+    out = attend(q, k, v, intervals, bias_HxD)     # same values and gradients as `attention.attend`
 
 The softmax runs over blocks of keys (Milakov and Gimelshein 2018, arXiv:1805.02867). The gradient
 recomputes the probabilities from the saved log-sums, once for queries and once for keys and values
-(Dao 2023, arXiv:2307.08691). If a row has few keys, TPUs recompute them only once for all. Blocks
-of keys outside all intervals of a block of queries are skipped. Blocks inside all intervals are
-computed without a mask.
+(Dao 2023, arXiv:2307.08691). If a row has few keys, TPUs recompute the probabilities only once.
+Blocks of keys outside all intervals of a block of queries are skipped. Blocks inside all intervals
+are computed without a mask.
 
 The kernels are in `fused_attention_tpu` and `fused_attention_gpu`, and their shared code is in
 `attention_blocks`.
@@ -26,48 +26,53 @@ from ..positions import MAX_DISTANCE, bias_at
 from ..sharding import mesh_axes, num_shards, platform, spec_of
 from . import fused_attention_gpu, fused_attention_tpu
 
-_KERNELS = {"tpu": fused_attention_tpu, "cuda": fused_attention_gpu}  # as XLA names platforms
+_KERNELS = {"tpu": fused_attention_tpu, "cuda": fused_attention_gpu}  # by XLA's names of platforms
 
 
 def kernels_of(platform):
-    """Returns the module of a platform's kernels, as JAX names it; None where it has none."""
+    """Returns the module with the kernels of a platform (by JAX's name), or None."""
     return _KERNELS.get("cuda" if platform == "gpu" else platform)
 
 
 def check_device(config, device):
-    """Raises ValueError for a TPU or GPU whose kernels cannot train a model of these settings.
+    """Raises ValueError for a TPU or GPU whose kernels cannot train a model with these settings.
 
     `config` is a `Config`, or None for a network of your own.
     """
     if device.device_kind.startswith(("TPU v2", "TPU v3")):
         raise ValueError(
-            f"Got a model with attention='fused' on {device.device_kind}, expected TPUs from v4 "
-            "on, for which its kernels can be compiled: give the model attention='plain'."
+            f"Got a model with attention='fused' on {device.device_kind}, expected TPU v4 or "
+            "later, for which its kernels can be compiled: use attention='plain'."
         )
     size = config.head_dim * jnp.dtype(config.dtype).itemsize if config else 0
     widest = kernels_of(device.platform).WIDEST_HEAD
     if size > widest:
         raise ValueError(
-            f"Got heads of {config.head_dim} numbers, {size} bytes of {config.dtype}, expected at "
-            f"most {widest} bytes, for which the kernels of attention='fused' on "
-            f"{device.platform} have room: give the model dtype='bfloat16' or attention='plain'."
+            f"Got head_dim={config.head_dim} and dtype={config.dtype!r}, {size} bytes per head, "
+            f"expected at most {widest} bytes: the kernels of attention='fused' on "
+            f"{device.platform} do not fit larger heads. Use dtype='bfloat16' or "
+            "attention='plain'."
         )
 
 
 def are_slots_last(slots):
-    """Returns whether the kernels take arrays with slots last, [H, d, B T], so that whatever else
-    is computed of them should be too: on TPUs, where slots are not sharded."""
-    # If slots are sharded, rows are joined with them instead.
+    """Returns whether the kernels take arrays with slots last, [H, d, B T].
+
+    The kernels for TPUs do, unless slots are sharded. Other operations on these arrays are then
+    faster in the same layout.
+    """
+    # Sharded slots cannot be joined with the rows.
     return platform() == "tpu" and num_shards("length", slots) == 1
 
 
 def padding(slots):
-    """Returns how many slots to add to a row before the first layer, for less to copy in each.
+    """Returns the number of slots to add to a row before the first layer, to avoid later copies.
 
-        padding(114)        # 14 on a TPU: else every layer's attention would pad to 128 and cut
+        padding(114)        # 14 on a TPU; otherwise every layer would pad its attention to 128
 
-    On TPUs only, and none where all else would be computed of over an eighth more slots, or a mesh
-    shards the slots: that it divides one of the two numbers does not say that it divides the other.
+    The number is 0 if the platform is not a TPU, if the padding would be more than an eighth of the
+    slots, or if a mesh shards the slots. A mesh that divides the number of slots may not divide the
+    padded number.
     """
     more = fused_attention_tpu.padded_length(slots) - slots
     are_last = are_slots_last(slots) and are_slots_last(slots + more)
@@ -75,17 +80,18 @@ def padding(slots):
 
 
 def attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxD=None, softcap=None):
-    """`attention.attend`, with a bias by difference of slots: of `RelativeBias` without a length.
+    """`attention.attend` with a bias by difference of slots, from `RelativeBias` without a length.
 
-    Lengths are padded to blocks here. A query whose interval is empty gets zeros. Under a mesh each
-    device computes the rows, queries and heads that are its own, for which keys and values are
-    gathered over shards of slots; where it has fewer key heads than devices, they are repeated.
-    With a bias, queries are not sharded unless `TILE` divides those of a shard. On a platform
-    without kernels, such as a CPU, or with none for heads as wide, this computes
-    `attention.attend`.
+    Lengths are padded to whole blocks. The output of a query whose interval is empty is zero. On a
+    platform without kernels, such as a CPU, or for heads that are too wide for the kernels, this
+    computes `attention.attend`.
 
-    Raises ValueError for a bias of other differences, and for heads that the devices of a mesh
-    cannot share.
+    On a mesh, each device computes its rows, queries and heads. Keys and values are gathered over
+    shards of slots. If there are fewer key heads than devices, key heads are repeated. With a bias,
+    queries are sharded only if the number of queries of a shard is a multiple of `TILE`.
+
+    Raises ValueError for a bias of the wrong shape, and for heads that cannot be divided among the
+    devices of the mesh.
     """
     out_BxTxHxd, _ = attend_with_log_sum(
         q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxD, softcap
@@ -96,12 +102,12 @@ def attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxD=None, soft
 def attend_with_log_sum(
     q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxD=None, softcap=None
 ):
-    """Returns what `attend` does, and the logs of the softmax's denominators, f32[B, H, T]."""
+    """Returns the output of `attend`, and the logs of the softmax's denominators, f32[B, H, T]."""
     if bias_HxD is not None and bias_HxD.shape[1] != 2 * MAX_DISTANCE + 1:
         raise ValueError(
             f"Got a bias of {bias_HxD.shape[1]} differences, expected {2 * MAX_DISTANCE + 1}: "
-            f"those of {MAX_DISTANCE} slots before to {MAX_DISTANCE} slots after, whose values all "
-            "farther keys share."
+            f"from -{MAX_DISTANCE} to {MAX_DISTANCE} slots. Pass the result of `RelativeBias` "
+            "without a length."
         )
     times = _repeats(q_BxTxHxd.shape[2], k_BxSxGxd.shape[2])
     k, v = (x if times == 1 else jnp.repeat(x, times, 2) for x in (k_BxSxGxd, v_BxSxGxd))
@@ -133,7 +139,7 @@ _attend.defvjp(_forward, _backward)
 
 
 def by_platform(name):
-    """Returns the function of this name that the platform has, of the kernels or without."""
+    """Returns the platform's "forward" or "backward" function, with kernels or without them."""
     plain = {"forward": _plain_forward, "backward": _plain_backward}[name]
 
     def call(softcap, before, q, *arrays):
@@ -166,7 +172,7 @@ def _by_slots(before, q, k, bias_HxD):
     return bias_at(bias_HxD, before[None] + jnp.arange(q.shape[1])[None], k.shape[1])[0]
 
 
-# --- devices, among which XLA cannot divide a kernel ----------------------------------------------
+# --- on several devices: XLA cannot partition a kernel --------------------------------------------
 
 _HEADS = ("batch", "length", "heads", "kv")
 _KEYS = ("batch", "keys", "heads", "kv")
@@ -177,7 +183,7 @@ _INPUTS = (_HEADS, _KEYS, _KEYS, ("batch", None, "length"), _BIAS, *_OUTPUTS, *_
 
 
 def _repeats(heads, key_heads):
-    """Returns how often a mesh's devices need each key head, to have equally many of them."""
+    """Returns how often to repeat each key head so that devices have the same number of them."""
     mesh = jax.sharding.get_abstract_mesh()
     entries = nn.logical_to_mesh_axes(("heads",)) or (None,)
     devices = 1 if mesh.empty else math.prod(mesh.shape[axis] for axis in mesh_axes(entries[0]))
@@ -185,23 +191,25 @@ def _repeats(heads, key_heads):
     if heads % repeated:
         raise ValueError(
             f"Got {heads} heads and {key_heads} key heads on a mesh that shards heads over "
-            f"{devices} devices, which cannot share them: choose a tensor "
-            "(--gin.mesh.make_mesh.tensor) that divides the number of heads and is a multiple or "
-            "divisor of that of key heads, or give the model attention='plain'."
+            f"{devices} devices, expected a number of devices that divides {heads} and is a "
+            f"multiple or a divisor of {key_heads}: change tensor (--gin.mesh.make_mesh.tensor), "
+            "or use attention='plain'."
         )
     return repeated // key_heads
 
 
 def _on_every_device(function, arrays, outputs):
-    """Calls function(before, *arrays) on each device, with its rows, queries and heads of the
-    arrays, and all keys; `before`, i32[1]: the slot of its first query."""
+    """Calls function(before, *arrays) on each device, with its rows, queries and heads.
+
+    Each device has all keys. `before` i32[1] is the slot of the device's first query.
+    """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:
         return function(jnp.zeros(1, jnp.int32), *arrays)
     q = arrays[0]
     k = arrays[1]
     bias = arrays[4]
-    # Rows and slots that the mesh does not divide are computed by every device.
+    # If the mesh does not divide rows or slots, every device computes them all.
     rows, slots = spec_of(("batch", "length"), q.shape[:2], mesh)
     shard_slots = q.shape[1] // num_shards("length", q.shape[1])
     multiple = 1 if bias is None else fused_attention_tpu.TILE
@@ -218,7 +226,7 @@ def _on_every_device(function, arrays, outputs):
     specs = [jax.P(*map(sharded.get, names)) for names in (*_INPUTS[: len(arrays)], *outputs)]
 
     def summed(x, names):
-        """Returns a gradient summed over the devices that have it of other rows or queries."""
+        """Returns a gradient, summed over the devices with different rows or queries."""
         if names == _BIAS:
             return jax.lax.psum(x, (*mesh_axes(rows), *slot_axes))
         if names != _KEYS or not slot_axes:
@@ -231,32 +239,32 @@ def _on_every_device(function, arrays, outputs):
         if key_axes:
             k, v = (jax.lax.all_gather(x, key_axes, axis=1, tiled=True) for x in (k, v))
         if slot_axes and shard_slots % (2 * multiple) == 0:
-            found = _on_mirrored_halves(function, slot_axes, (q, k, v, *rest), outputs)
+            results = _on_mirrored_halves(function, slot_axes, (q, k, v, *rest), outputs)
         else:
             before = jax.lax.axis_index(slot_axes) * shard_slots if slot_axes else 0
-            found = function(jnp.full(1, before, jnp.int32), q, k, v, *rest)
-        return tuple(map(summed, found, outputs))
+            results = function(jnp.full(1, before, jnp.int32), q, k, v, *rest)
+        return tuple(map(summed, results, outputs))
 
     return jax.shard_map(
         local,
         in_specs=tuple(specs[: len(arrays)]),
         out_specs=tuple(specs[len(arrays) :]),
-        check_vma=False,  # it cannot tell of a kernel's outputs
+        check_vma=False,  # the check does not support kernels
     )(*arrays)
 
 
 def _on_mirrored_halves(function, axes, arrays, outputs):
-    """Calls `function` for half of a device's queries, and for half of those of its mirror image.
+    """Calls `function` for half of a device's queries and half of its mirror image's queries.
 
     Later causal queries attend to more keys. To balance the work, the devices of a row swap the
     second halves of their queries, the first device with the last and so on. The first half of
     shard i and the second half of shard n - 1 - i together attend to the same number of keys for
     every i.
     """
-    own = jax.lax.axis_index(axes)
+    device = jax.lax.axis_index(axes)
     devices = jax.lax.axis_size(axes)
     slots = arrays[0].shape[1]
-    mirror = devices - 1 - own
+    mirror = devices - 1 - device
 
     def swapped(x):
         return jax.lax.ppermute(x, axes, [(i, devices - 1 - i) for i in range(devices)])
@@ -268,20 +276,22 @@ def _on_mirrored_halves(function, axes, arrays, outputs):
         return first, swapped(second)
 
     def joined(first, second, names):
-        if "length" not in names:  # a gradient of what both halves read
+        if "length" not in names:  # a gradient of an array that both halves read
             return jax.tree.map(jnp.add, first, second)
         return jnp.concatenate([first, swapped(second)], names.index("length"))
 
     parts = zip(*map(halves, arrays, _INPUTS))
-    befores = own * slots, mirror * slots + slots // 2
-    found = (function(jnp.full(1, first, jnp.int32), *part) for first, part in zip(befores, parts))
-    return tuple(map(joined, *found, outputs))
+    befores = device * slots, mirror * slots + slots // 2
+    results = (
+        function(jnp.full(1, before, jnp.int32), *part) for before, part in zip(befores, parts)
+    )
+    return tuple(map(joined, *results, outputs))
 
 
 register(
     Mechanism(
         name="fused",
-        about="by kernels for TPUs and GPUs, in memory that grows with the length of a row",
+        about="by kernels for TPUs and GPUs, in memory linear in the length of a row",
         attend=attend_with_log_sum,
         attend_cached=attention.attend_cached,
         bias="distances",

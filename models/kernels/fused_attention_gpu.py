@@ -1,12 +1,12 @@
-"""Fused attention as kernels for NVIDIA's GPUs (`models.kernels.fused_attention`), by Triton.
+"""Kernels of fused attention for NVIDIA GPUs, in Triton (`models.kernels.fused_attention`).
 
-A program has one block of queries, or for the gradients of keys and values one of keys, and goes
-through the blocks that it sees, or that see it. No two programs add to the same sum, so that
-gradients have the same bits every time.
+A program handles one block of queries and loops over the blocks of keys that the queries attend to.
+For the gradients of keys and values, a program handles one block of keys and loops over the blocks
+of queries that attend to it. No two programs add to the same sum, so gradients are deterministic.
 
-T5's bias is looked up by difference of slots in blocks that have several. Its gradient is summed in
-two parts: of blocks so far off that they share one value query by query, along with the gradient of
-queries; of the few nearer ones tile by tile.
+In blocks near the diagonal, T5's bias is looked up by difference of slots. Far blocks have a single
+bias. The kernel of the query gradients also sums the gradient of far blocks for each query, and
+another kernel sums the gradient of near blocks tile by tile.
 """
 
 import functools
@@ -21,15 +21,15 @@ from ..attention import NEVER, capped, d_before_cap, inner
 from . import attention_blocks
 from .attention_blocks import LOWEST, dot, padded
 
-BLOCK = 64  # queries, and keys, of a block
+BLOCK = 64  # number of queries, and of keys, of a block
 FAR = attention_blocks.far(BLOCK)
-WIDEST_HEAD = 512  # bytes for each slot: more do not fit into the shared memory of an H100
+WIDEST_HEAD = 512  # bytes per slot; wider heads do not fit into the shared memory of an H100
 
 
 def forward(softcap, before, q, k, v, intervals, bias):
     """Returns the outputs [B, T, H, d], and the logs of the softmax's denominators f32[B, H, T].
 
-    `before`: i32[1], how many slots of the row are before the first query, a multiple of `BLOCK`.
+    `before` i32[1] is the number of slots of the row before the first query, a multiple of `BLOCK`.
     """
     settings = attention_blocks.settings(q, k, softcap, _block)
     out, log_sum = _outputs(settings, _in_blocks(settings, before, q, k, v, intervals, bias))
@@ -37,10 +37,12 @@ def forward(softcap, before, q, k, v, intervals, bias):
 
 
 def backward(softcap, before, q, k, v, intervals, bias, out, log_sum, d_out, d_log_sum):
-    """Returns the gradients of queries, keys, values and bias, from the outputs of `forward`."""
+    """Returns the gradients of queries, keys, values and bias, given the outputs of `forward`."""
     settings = attention_blocks.settings(q, k, softcap, _block)
     inner_BxHxT = jnp.swapaxes(inner(out, d_out), 1, 2)
-    log_sum, inner_BxHxT = attention_blocks.figures(settings, log_sum, inner_BxHxT - d_log_sum)
+    log_sum, inner_BxHxT = attention_blocks.padded_statistics(
+        settings, log_sum, inner_BxHxT - d_log_sum
+    )
     d_out = _whole(settings, d_out, settings.queries)
     arrays = _in_blocks(settings, before, q, k, v, intervals, bias)
     arrays = arrays._replace(log_sum=log_sum, inner=inner_BxHxT, d_out=d_out)
@@ -61,15 +63,15 @@ class _Arrays(NamedTuple):
     q: Any  # [B, T, H, d]
     k: Any  # [B, S, G, d]
     v: Any
-    bias: Any  # f32[H, D]; None: no bias
-    before: Any  # i32[1]: blocks of the row before the first query's; None without a bias
-    log_sum: Any = None  # f32[B, H, T]; this and the rest for gradients alone
+    bias: Any  # f32[H, D], or None
+    before: Any  # i32[1]: number of blocks of the row before the first query; None without a bias
+    log_sum: Any = None  # f32[B, H, T]; only gradients need this field and the next ones
     inner: Any = None
     d_out: Any = None  # [B, T, H, d]
 
 
 class _At(NamedTuple):
-    """Where a kernel is."""
+    """The indices of the blocks that a kernel computes."""
 
     row: Any
     head: Any
@@ -92,7 +94,7 @@ def _in_blocks(s, before, q, k, v, intervals, bias):
 
 
 def _whole(s, x_BxTxHxd, length):
-    """Returns the array padded to a length, and its heads to a width of Triton, a power of two."""
+    """Returns the array padded to a length, with the heads padded to a power of two for Triton."""
     return padded(padded(x_BxTxHxd, length, 1), max(16, pl.next_power_of_2(s.width)))
 
 
@@ -136,8 +138,10 @@ def _output_kernel(s, a, out, log_sum):
 
 
 def _query_gradients(s, arrays):
-    """Returns the gradients of queries, and of a bias with later and with earlier far keys, query
-    by query: f32[2, B, H, T], None without a bias."""
+    """Returns the gradients of queries, and of the bias on far later and far earlier keys.
+
+    The second gradient is summed for each query, f32[2, B, H, T]. It is None without a bias.
+    """
     far = jax.ShapeDtypeStruct((2, s.rows, s.heads, s.queries), jnp.float32)
     outputs = arrays.q, None if arrays.bias is None else far
     grid = s.rows, s.heads, s.query_blocks
@@ -211,7 +215,7 @@ def _key_gradient_kernel(s, inputs, d_k, d_v):
 
 
 def _tile_gradients(s, arrays):
-    """Returns the gradients of the nearer tiles, those of each row: f32[B, H, 2 FAR - 1, Q, K]."""
+    """Returns the gradients of each row's near tiles: f32[B, H, 2 FAR - 1, Q, K]."""
     near = 2 * FAR - 1
     d_tiles = jax.ShapeDtypeStruct((s.rows, s.heads, near, BLOCK, BLOCK), jnp.float32)
     (d_tiles,) = _call(s, _tile_gradient_kernel, (s.rows, s.heads, near), arrays, (d_tiles,))
@@ -220,7 +224,7 @@ def _tile_gradients(s, arrays):
 
 def _tile_gradient_kernel(s, a, d_tiles):
     row, head, nth = (pl.program_id(axis) for axis in range(3))
-    ahead = FAR - 1 - nth  # blocks from queries to keys
+    ahead = FAR - 1 - nth  # number of blocks from the queries to the keys
 
     def step(query_block, sum_QxK):
         at = _At(row, head, query_block, a.before[0] + query_block + ahead)
@@ -235,7 +239,7 @@ def _tile_gradient_kernel(s, a, d_tiles):
         seen = (first <= at.key_block) & (at.key_block < end)
         return jax.lax.cond(seen, added, lambda: sum_QxK)
 
-    first_key_block = a.before[0] + ahead  # the block of keys for the first of queries
+    first_key_block = a.before[0] + ahead  # block of keys for the first block of queries
     first = jnp.maximum(0, -first_key_block)
     end = jnp.minimum(s.query_blocks, s.key_blocks - first_key_block)
     zeros_QxK = jnp.zeros((BLOCK, BLOCK), jnp.float32)
@@ -244,7 +248,7 @@ def _tile_gradient_kernel(s, a, d_tiles):
 
 def _with_far(d_tiles_BxHxNxQxK, d_far_2xBxHxT):
     """Returns the gradients of all tiles, in the order of `attention_blocks.tiles`."""
-    corner = (0, BLOCK - 1)  # a far tile is of one value: any of its elements may have it all
+    corner = (0, BLOCK - 1)  # a far tile has a single value, so one element may hold the gradient
     later, earlier = (
         jnp.pad(x_H[:, None, None, None], ((0, 0), (0, 0), corner, corner))
         for x_H in d_far_2xBxHxT.sum((1, 3))
@@ -253,11 +257,11 @@ def _with_far(d_tiles_BxHxNxQxK, d_far_2xBxHxT):
     return jnp.concatenate([later, near, earlier], 1)
 
 
-# --- what they have in common ---------------------------------------------------------------------
+# --- shared by the kernels ------------------------------------------------------------------------
 
 
 def _call(s, kernel, grid, arrays, outputs):
-    """Runs the kernel, a program for each point of the grid, on all of the arrays."""
+    """Runs the kernel on the arrays, with one program for each point of the grid."""
     return pl.pallas_call(
         functools.partial(kernel, s),
         grid=grid,
@@ -268,10 +272,10 @@ def _call(s, kernel, grid, arrays, outputs):
 
 
 def _over_visible(a, at, step, sums):
-    """Returns step(at, masked, sums) after all blocks of keys that a block of queries sees.
+    """Returns the sums after step(at, masked, sums) for each visible block of keys.
 
-    Those from the first to the first that all its queries see, and after the last of these, are
-    masked.
+    Blocks of keys that all queries of the block attend to are not masked. The blocks before and
+    after them are.
     """
     bounds = [a.visible[at.row, at.query_block, n] for n in range(4)]
     for first, end, masked in zip(bounds, bounds[1:], (True, False, True)):
@@ -321,7 +325,7 @@ def _gradients(s, a, at, q_Qxd, k_Kxd, v_Kxd, d_out_Qxd, masked):
 
 
 def _ahead(a, at):
-    """Returns how many blocks of the row are from the queries to the keys."""
+    """Returns the number of blocks of the row from the queries to the keys."""
     return at.key_block - at.query_block - a.before[0]
 
 
@@ -332,7 +336,7 @@ def _bias(bias_HxD, at, ahead):
     shape = (BLOCK, BLOCK)
 
     def one_value():
-        # No `where` between two Python numbers: Pallas's Triton lowering makes booleans of them.
+        # Pallas's Triton lowering turns a `where` between two Python numbers into booleans.
         farthest = (ahead > 0).astype(jnp.int32) * (differences - 1)
         return jnp.full(shape, bias_HxD[at.head, farthest])
 

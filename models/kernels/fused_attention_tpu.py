@@ -1,12 +1,13 @@
-"""Fused attention as kernels for TPUs (`models.kernels.fused_attention`).
+"""Kernels of fused attention for TPUs (`models.kernels.fused_attention`).
 
-Blocks have queries along the last axis, so that the figures of a query (its interval, its maximum)
-lie as its scores do, and heads of 64 leave no lane of a register empty. Blocks of keys outside of
-all intervals of a block of queries are neither read nor computed, and those inside of all are
-computed without a mask.
+Blocks have queries along the last axis. Statistics of a query (its interval, its maximum) then have
+the same layout as its scores, and heads of width 64 use all lanes of a register. Blocks of keys
+outside all intervals of a block of queries are neither read nor computed. Blocks inside all
+intervals are computed without a mask.
 
-T5's bias is read as its five tiles of 128 keys × 128 queries, which a block adds up; its gradient
-is summed tile by tile, and at the end of a head along their diagonals.
+T5's bias is read as five tiles of 128 keys × 128 queries, and each block is put together from them.
+The gradient of the bias is summed tile by tile, and at the end of a head along the tiles'
+diagonals.
 """
 
 import functools
@@ -22,18 +23,18 @@ from ..attention import NEVER, capped, d_before_cap
 from . import attention_blocks
 from .attention_blocks import LOWEST, dot, padded, seeing_blocks, tiles, visible_blocks
 
-BLOCK = 512  # most queries, and most keys, of a block
-MOST_SUMS = 2**19  # number of gradient sums of a row's keys that fit in addition to a block
-TILE = 128  # lanes of a TPU's registers: blocks are a multiple of it
-SUBLANES = 8  # their rows
+BLOCK = 512  # largest number of queries, and of keys, of a block
+MOST_SUMS = 2**19  # number of gradient sums of a row's keys that fit next to a block
+TILE = 128  # number of lanes of a TPU's registers; block lengths are multiples of it
+SUBLANES = 8  # number of rows of a TPU's registers
 FAR = attention_blocks.far(TILE)
-WIDEST_HEAD = 1024  # bytes for each slot: more do not fit into the vector memory of a v5e
+WIDEST_HEAD = 1024  # bytes per slot; wider heads do not fit into the vector memory of a v5e
 
 
 def forward(softcap, before, q, k, v, intervals, bias):
     """Returns the outputs [B, T, H, d], and the logs of the softmax's denominators f32[B, H, T].
 
-    `before`: i32[1], how many slots of the row are before the first query, a multiple of `TILE`.
+    `before` i32[1] is the number of slots of the row before the first query, a multiple of `TILE`.
     """
     settings = attention_blocks.settings(q, k, softcap, _block)
     out, log_sum = _outputs(settings, before, _in_blocks(settings, q, k, v, intervals, bias))
@@ -41,14 +42,14 @@ def forward(softcap, before, q, k, v, intervals, bias):
 
 
 def backward(softcap, before, q, k, v, intervals, bias, out, log_sum, d_out, d_log_sum):
-    """Returns the gradients of queries, keys, values and bias, from the outputs of `forward`."""
+    """Returns the gradients of queries, keys, values and bias, given the outputs of `forward`."""
     settings = attention_blocks.settings(q, k, softcap, _block)
     arrays = _in_blocks(settings, q, k, v, intervals, bias)
-    log_sum, d_log_sum = attention_blocks.figures(settings, log_sum, d_log_sum)
+    log_sum, d_log_sum = attention_blocks.padded_statistics(settings, log_sum, d_log_sum)
     out, d_out = (_slots_last(x, settings.queries) for x in (out, d_out))
     arrays = arrays._replace(log_sum=log_sum[:, :, None], d_out=d_out)
-    found = _query_gradients(settings, before, arrays, out, d_log_sum[:, :, None])
-    d_q, inner, diagonals, d_k, d_v = found
+    gradients = _query_gradients(settings, before, arrays, out, d_log_sum[:, :, None])
+    d_q, inner, diagonals, d_k, d_v = gradients
     if not _at_once(settings):
         d_k, d_v = _key_gradients(settings, before, arrays._replace(inner=inner))
     d_bias = None
@@ -61,52 +62,53 @@ def backward(softcap, before, q, k, v, intervals, bias, out, log_sum, d_out, d_l
 
 
 class _Blocks(NamedTuple):
-    """The arrays of a kernel, the specs of their blocks, or in the kernel a block of each."""
+    """The arrays of a kernel, the specs of their blocks, or inside the kernel one block of each."""
 
     intervals: Any  # i32[B, 2, T]
     q: Any  # [H, d, B T]
     k: Any  # [G, d, B S]
     v: Any
-    tiles: Any  # f32[H, 5, keys, queries]; None: no bias
-    log_sum: Any = None  # f32[B, H, 1, T]; this and the rest for gradients alone
+    tiles: Any  # f32[H, 5, keys, queries]; None without a bias
+    log_sum: Any = None  # f32[B, H, 1, T]; only gradients need this field and the next ones
     d_out: Any = None  # [H, d, B T]
-    inner: Any = None  # f32[B, H, 1, T]: the sum of p · d_p over keys, without `d_log_sum`
-    out: Any = None  # [H, d, B T]; from this and the next the gradients of queries get `inner`
+    inner: Any = None  # f32[B, H, 1, T]: the sum of p · d_p over keys, minus `d_log_sum`
+    out: Any = None  # [H, d, B T]; `inner` is computed from it, `d_out` and `d_log_sum`
     d_log_sum: Any = None  # f32[B, H, 1, T]
 
 
 def _block(length):
-    """Returns the length of a block, and their number: 640 slots are two of 384, not two of 512."""
+    """Returns the length and the number of blocks: 640 slots are two blocks of 384, not of 512."""
     blocks = pl.cdiv(length, BLOCK)
     return pl.cdiv(pl.cdiv(length, blocks), TILE) * TILE, blocks
 
 
 def padded_length(slots):
-    """Returns the slots to which the kernels pad a row of so many."""
+    """Returns the number of slots to which the kernels pad a row."""
     return math.prod(_block(slots))
 
 
 def _in_blocks(s, q, k, v, intervals, bias):
-    """Returns the inputs of every kernel, slots last and padded to whole blocks."""
+    """Returns the inputs of the kernels, with slots last and padded to whole blocks."""
     intervals = attention_blocks.in_blocks(s, intervals, k.shape[1])
     q, k, v = (_slots_last(x, n) for x, n in ((q, s.queries), (k, s.keys), (v, s.keys)))
     return _Blocks(intervals, q, k, v, None if bias is None else tiles(bias, TILE))
 
 
 def _flat(blocks):
-    """Returns these blocks of all rows as lists, and the most that any block has."""
+    """Returns the blocks with flattened rows, and the largest number of blocks in any range."""
     most = jnp.maximum((blocks.last - blocks.first + 1).max(), 1)
     return jax.tree.map(lambda x: x.reshape(-1), blocks), most
 
 
 def _visible(s, before, arrays):
-    """Returns `attention_blocks.Visible` of the intervals of the arrays."""
+    """Returns the `attention_blocks.Visible` of the arrays' intervals."""
     return visible_blocks(s, arrays.intervals, None if arrays.tiles is None else before)
 
 
-# Between [B, T, H, d] and [H, d, B T] as matrices of slots and heads, which is also what products
-# with weights read and write, in either order: nothing is copied. From [B, H, d, T] it takes two
-# copies of each array, and products of 64 columns for the gradients of weights.
+# The next two functions convert between [B, T, H, d] and [H, d, B T]. Both are matrices of slots
+# and heads, which products with weights read and write in either order, so nothing is copied. The
+# layout [B, H, d, T] would take two copies of each array, and gradients of weights would be
+# products with 64 columns.
 
 
 def _slots_last(x_BxTxHxd, length):
@@ -117,7 +119,7 @@ def _slots_last(x_BxTxHxd, length):
 
 
 def _heads_last(x_HxdxBT, like):
-    """Returns [B, T, H, d], of the rows and slots of another such array."""
+    """Returns [B, T, H, d], with the shape of `like`."""
     rows, slots, *heads = like.shape
     x_BTxHd = x_HxdxBT.reshape(-1, x_HxdxBT.shape[-1]).T
     x_BxTxHd = x_BTxHd.reshape(rows, -1, x_BTxHd.shape[-1])[:, :slots]
@@ -126,10 +128,10 @@ def _heads_last(x_HxdxBT, like):
 
 # --- the grid -------------------------------------------------------------------------------------
 #
-# The grid of the first two kernels is (head, row, block of queries, n-th block of keys that it
-# sees), so that a head's tiles are read once. The grid of the third kernel, which is not always
-# needed, is (key head, row, block of keys, n-th of its query heads, n-th block of queries that sees
-# it).
+# The grid of the first two kernels is (head, row, block of queries, n-th block of keys that the
+# queries attend to), so that a head's tiles are read once. The third kernel is not always needed.
+# Its grid is (key head, row, block of keys, n-th of the key head's query heads, n-th block of
+# queries that attends to the keys).
 
 
 class _At(NamedTuple):
@@ -140,8 +142,8 @@ class _At(NamedTuple):
     key_head: Any
     query_block: Any
     key_block: Any
-    query_tile: Any  # the first of the block's, counted from the start of the row; 0 without a bias
-    is_nth: Any  # False: there is no n-th block, and these are the last, so that nothing is read
+    query_tile: Any  # first tile of the block of queries, from the row's start; 0 without a bias
+    is_nth: Any  # whether there is an n-th block; if not, the last one is kept, so nothing is read
 
 
 def _by_query_block(s, head, row, query_block, n, visible):
@@ -173,7 +175,7 @@ def _nth(first, last, n):
 
 
 def _specs(s, place):
-    """Returns the block specs of all arrays; `place`: `_by_query_block` or `_by_key_block`."""
+    """Returns the block specs of all arrays. `place` is `_by_query_block` or `_by_key_block`."""
 
     def spec(shape, index):
         return pl.BlockSpec(shape, lambda *grid: index(place(s, *grid)))
@@ -186,18 +188,20 @@ def _specs(s, place):
 
     query_spec = spec((None, s.width, s.query_block), by_query)
     key_spec = spec((None, s.width, s.key_block), by_key)
-    figures = spec((None, None, 1, s.query_block), lambda at: (at.row, at.head, 0, at.query_block))
+    statistic_spec = spec(
+        (None, None, 1, s.query_block), lambda at: (at.row, at.head, 0, at.query_block)
+    )
     return _Blocks(
         intervals=spec((None, 2, s.query_block), lambda at: (at.row, 0, at.query_block)),
         q=query_spec,
         k=key_spec,
         v=key_spec,
         tiles=spec((None, 2 * FAR + 1, TILE, TILE), lambda at: (at.head, 0, 0, 0)),
-        log_sum=figures,
+        log_sum=statistic_spec,
         d_out=query_spec,
-        inner=figures,
+        inner=statistic_spec,
         out=query_spec,
-        d_log_sum=figures,
+        d_log_sum=statistic_spec,
     )
 
 
@@ -250,15 +254,21 @@ def _output_kernel(s, visible, block, out, log_sum, top, total, sums):
 
 
 def _at_once(s):
-    """Returns whether one kernel computes all gradients, each probability once: where there is room
-    for the sums of a row's keys, of one query head."""
+    """Returns whether one kernel computes all gradients, and each probability only once.
+
+    This requires that the gradient sums of a row's keys, for one query head, fit into memory.
+    """
     return s.share == 1 and s.width * s.keys <= MOST_SUMS
 
 
 def _query_gradients(s, before, arrays, out, d_log_sum):
-    """Returns the gradients of the queries, `_Blocks.inner`, the sums along the diagonals of the
-    tiles' gradients, f32[H, 5, 2 TILE], None without a bias, and the gradients of keys and values,
-    None unless `_at_once`."""
+    """Returns the gradients of the queries and everything that is computed with them.
+
+    Returns:
+      The gradients of the queries; `_Blocks.inner`; the diagonal sums of the tiles' gradients,
+      f32[H, 5, 2 TILE], or None without a bias; the gradients of keys and of values, or None unless
+      `_at_once`.
+    """
     visible, most = _flat(_visible(s, before, arrays))
     specs = _specs(s, _by_query_block)
     biased = arrays.tiles is not None
@@ -283,8 +293,8 @@ def _query_gradients(s, before, arrays, out, d_log_sum):
             *[(2 * FAR + 1, TILE, TILE)] * biased,
             *[(s.width, s.keys)] * 2 * at_once,
         ],
-        # All rows and blocks of a head add to the gradient of its tiles, all blocks of queries to
-        # those of keys and values.
+        # All rows and blocks of a head add to the gradient of its tiles. All blocks of queries add
+        # to the gradients of keys and values.
         parallel=1 if biased else 2 if at_once else 3,
         products=5 if at_once else 3,
     )
@@ -396,8 +406,18 @@ def _add_to_keys(k_sums, v_sums, block, p_KxQ, d_products_KxQ):
 
 
 def _call(kernel, prefetched, grid, arrays, specs, outputs, scratch, parallel, products):
-    """Runs a kernel; `outputs`: (shape and dtype, spec); `parallel`: axes that have no order;
-    `products`: of a block of keys and one of queries."""
+    """Runs a kernel.
+
+    Args:
+      kernel: the kernel, a `functools.partial` with its `Settings`.
+      prefetched: arrays that the specs of blocks read.
+      grid: the grid.
+      arrays, specs: the inputs, and the specs of their blocks.
+      outputs: (shape and dtype, spec) of each output.
+      scratch: shapes of float32 arrays in memory.
+      parallel: number of leading grid axes whose steps may run in any order.
+      products: number of matrix products for a block of keys and a block of queries.
+    """
     specs = _Blocks(*(None if x is None else spec for x, spec in zip(arrays, specs)))
     shapes, out_specs = zip(*outputs)
     return pl.pallas_call(
@@ -419,8 +439,11 @@ def _call(kernel, prefetched, grid, arrays, specs, outputs, scratch, parallel, p
 
 
 def _cost(s, products, arrays):
-    """Returns what the compiler is told that a kernel costs: as if every query attended to every
-    key, since the intervals are not known before it runs."""
+    """Returns the cost estimate for the compiler.
+
+    It assumes that every query attends to every key, since the intervals are known only at run
+    time.
+    """
     scores = s.rows * s.heads * s.queries * s.keys
     return pl.CostEstimate(
         flops=2 * products * scores * s.width,
@@ -430,7 +453,7 @@ def _cost(s, products, arrays):
 
 
 def _if_visible(s, visible, at, step):
-    """Calls step(at, masked) where queries attend to keys; where all do to all, without a mask."""
+    """Calls step(at, masked) if queries attend to the keys; without a mask if all attend to all."""
     queries = at.row * s.query_blocks + at.query_block
     first = visible.first_whole[queries]
     last = visible.last_whole[queries]
@@ -470,8 +493,10 @@ def _bias(s, at, tiles):
     """Returns the bias of a block [K, Q]."""
     rows = s.key_block // TILE
     columns = s.query_block // TILE
-    own = {n: tiles[_tile(s, at, n)] for n in range(1 - rows, columns)}
-    bias_rows = [jnp.concatenate([own[c - r] for c in range(columns)], 1) for r in range(rows)]
+    by_offset = {n: tiles[_tile(s, at, n)] for n in range(1 - rows, columns)}
+    bias_rows = [
+        jnp.concatenate([by_offset[c - r] for c in range(columns)], 1) for r in range(rows)
+    ]
     return jnp.concatenate(bias_rows, 0)
 
 
@@ -492,11 +517,14 @@ def _tile(s, at, n):
 
 
 def _sums_of_diagonals(tile_KxQ):
-    """Returns [1, 2 TILE], at i the sum over keys of what is at the query i slots after each, or
-    i - 2 TILE."""
+    """Returns the sums along the diagonals of a tile, [1, 2 TILE].
+
+    Element i is the sum over the keys of the element whose query is i slots, or i - 2 TILE slots,
+    after the key.
+    """
     x = jnp.concatenate([tile_KxQ, jnp.zeros_like(tile_KxQ)], 1)
     keys = TILE
-    while keys > 1:  # key k + keys / 2, rolled back by that, joins key k
+    while keys > 1:  # adds key k + keys / 2, rolled back by keys / 2, to key k
         keys //= 2
         later = x[keys:] if keys >= SUBLANES else pltpu.roll(x, SUBLANES - keys, 0)
         x = x[: max(keys, SUBLANES)] + pltpu.roll(later, 2 * TILE - keys, 1)

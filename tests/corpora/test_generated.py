@@ -43,7 +43,7 @@ def test_a_run_whose_synthetic_task_has_changed_is_refused(tmp_path, monkeypatch
     (tmp_path / "config.gin").write_text("")
     (tmp_path / "checkpoints/5").mkdir(parents=True)
     assert "6 documents" in opened(tmp_path, changed).summary
-    with pytest.raises(ValueError, match="trained on other documents than colors draws now"):
+    with refuses(ValueError, tmp_path, "colors"):
         opened(tmp_path)
 
 
@@ -63,7 +63,7 @@ def test_a_run_whose_synthetic_task_has_changed_is_refused(tmp_path, monkeypatch
             "documents of type ndarray, expected a list",
         ),
         (SyntheticTask("a", ["a"], [QUESTION]), "documents of type str, expected a list"),
-        (SyntheticTask(["a"], [1], [QUESTION]), "the document 1, expected a text"),
+        (SyntheticTask(["a"], [1], [QUESTION]), "the document 1, expected"),
         (
             SyntheticTask(["a"], ["a"], [tuple(QUESTION)]),
             "expected a `corpora.synthetic_tasks.SyntheticQuestion`",
@@ -134,15 +134,15 @@ def test_what_is_trained_on_is_not_held_out():
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"heldout": ["coal is white"]}, "'coal is white', of which the vocabulary of 13 tokens"),
-        ({"documents": ["snow 0 is white", *"abcdefgh"]}, "of which the vocabulary of 13 tokens"),
-        ({"questions": [QUESTION._replace(answers=(" 1", " red"))]}, "' red', of which the vocab"),
-        ({"questions": [QUESTION._replace(answers=(" 1", "1"))]}, "the vocabulary encodes alike"),
-        ({"pairs": [PAIR._replace(wrong=("snow is", "red"))]}, "'red', of which the vocabulary of"),
-        ({"questions": [QUESTION._replace(text="red is")]}, "'red is', of which the vocabulary of"),
+        ({"heldout": ["coal is white"]}, "'coal is white'.*vocabulary of 13 tokens"),
+        ({"documents": ["snow 0 is white", *"abcdefgh"]}, "vocabulary of 13 tokens"),
+        ({"questions": [QUESTION._replace(answers=(" 1", " red"))]}, "' red'.*vocabulary of 13"),
+        ({"questions": [QUESTION._replace(answers=(" 1", "1"))]}, "' 1', '1'.*vocabulary encodes"),
+        ({"pairs": [PAIR._replace(wrong=("snow is", "red"))]}, "'red'.*vocabulary of 13"),
+        ({"questions": [QUESTION._replace(text="red is")]}, "'red is'.*vocabulary of 13"),
         (
             {"questions": [QUESTION._replace(after=" [MASK] red")]},
-            "' red', of which the vocabulary",
+            "' red'.*vocabulary of 13",
         ),
     ],
 )

@@ -98,9 +98,9 @@ def test_what_is_left_of_a_source_is_one():
 
 def test_mistakes_are_named(tmp_path, site):
     for settings, words in (
-        ({"packages": ["absent"]}, "The package absent is not installed here: pip install it"),
-        ({"heldout": ["Means"]}, "heldout has means, which packages has too"),
-        ({"heldout": ["empty"]}, r"The package empty has no text \(all\): leave it out"),
+        ({"packages": ["absent"]}, "package absent is not installed"),
+        ({"heldout": ["Means"]}, "heldout .*packages .*means"),
+        ({"heldout": ["empty"]}, "package empty has no text .*all"),
     ):
         if settings.get("heldout") == ["empty"]:
             site("empty", {"empty/a.py": "x = 1\n"})

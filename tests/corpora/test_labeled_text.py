@@ -50,14 +50,14 @@ def test_lines_of_both_kinds(tmp_path):
 TSV = [
     ("great\tgood\nno\tbad\n", r":1: got the columns 'great', 'good', expected a header with"),
     ("text,label\na,b\n", r":1: got the columns 'text,label', .* 'text' and 'label' are missing"),
-    ("text\tlabels\na\tb\n", r":1: .*'label' is missing. Name the columns"),
+    ("text\tlabels\na\tb\n", r":1: .*'label' is missing"),
     ("text\tlabel\tlabel\na\tb\tc\n", r":1: got the column 'label' twice"),
     ("", r":1: got the columns ''"),
     ("text\tlabel\na\tb\na\tb\tc\n", r":3: got 3 columns, expected 2"),
     ("text\tlabel\na\tb\na\n", r":3: got 1 columns, expected 2"),
-    ("text\tlabel\na\t\n", r":2: got the label '', expected some words"),
-    ("text\tlabel\n \tb\n", r":2: got the text ' ', expected some words"),
-    ("text\tlabel\na\tb \n", r":2: got the label 'b ', expected one without white space"),
+    ("text\tlabel\na\t\n", r":2: got the label '', expected"),
+    ("text\tlabel\n \tb\n", r":2: got the text ' ', expected"),
+    ("text\tlabel\na\tb \n", r":2: got the label 'b ', expected .*white space"),
 ]
 GOOD = '{"text": "a", "label": "1"}\n'
 JSONL = [
@@ -69,11 +69,11 @@ JSONL = [
     ),
     (
         GOOD + '{"text": "a", "label": 1}\n',
-        r":2: got the label 1, a int, and that of .*:1 is a str",
+        r":2: got the label 1 .*int.*jsonl:1 .*str",
     ),
     (
         GOOD + '{"text": "a", "label": 0.5}\n',
-        r":2: got the label 0.5, expected a string, or a whole",
+        r":2: got the label 0.5, expected a string",
     ),
     (GOOD + '{"text": "a", "label": true}\n', r":2: got the label true"),
     (GOOD + '{"text": "a", "label": null}\n', r":2: got the label null"),
@@ -152,8 +152,7 @@ def test_heldout_text_of_files_of_its_own(tmp_path):
     found = corpus(tmp_path, heldout_files=heldout)
     assert documents(found) == [set(LINES), {("new", "red"), ("text 1", "blue")}]
     write_tsv(tmp_path / "heldout.tsv", [("new", "red"), ("text 1", "pink")])
-    words = r"heldout.tsv:3: got the label 'pink', which no text .* one of blue, dark green, red"
-    with pytest.raises(ValueError, match=words):
+    with refuses(ValueError, "heldout.tsv:3", "'pink'", "blue, dark green, red"):
         corpus(tmp_path, "other", heldout_files=heldout)
     with refuses(ValueError, "heldout_files"):
         corpus(tmp_path, "third", heldout_files=str(tmp_path / "lines.tsv"))
@@ -277,5 +276,5 @@ def test_a_file_is_a_task_with_the_classes_of_the_run(tmp_path):
     task = labeled_evaluation.labels_of_file(str(tmp_path), str(file))
     assert (task.guess, task.guessed_from) == ("blue", "these texts")
     file.write_text("\n")
-    with pytest.raises(ValueError, match="holds no line with a text and a label"):
+    with refuses(ValueError, file):
         labeled_evaluation.labels_of_file(str(tmp_path), str(file))

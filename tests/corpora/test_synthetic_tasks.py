@@ -3,6 +3,7 @@
 import pytest
 
 from pretrax.corpora import synthetic_tasks
+from tests.refusals import refuses
 
 SMALL = {
     "arithmetic": {"sums": 20, "questions": 2},
@@ -36,27 +37,27 @@ def test_synthetic_tasks_are_seeded(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "said"),
+    ("name", "settings", "values"),
     [
-        ("arithmetic", {"sums": 3000, "digits": 2}, "2500 together at most, half of .* not 3154"),
-        ("arithmetic", {"digits": 19}, "digits must be .* at least 2 and at most 18, got 19"),
-        ("arithmetic", {"choices": 6}, "6 choices .* of 3 digits, expected 5 at most"),
-        ("brackets", {"pairs": 4, "hidden": 7}, "7 hidden brackets of 8, expected two fewer"),
-        ("brackets", {"pairs": 3, "hidden": 4}, "no place in 100 documents where 3 other"),
-        ("grammar", {"levels": 1}, "1 levels, whose strings have 2 terminals or more, and 3"),
-        ("grammar", {"levels": 7}, "levels must be .* at most 6, got 7"),
-        ("grammar", {"levels": 2, "hidden": 2, "strings": 4000}, "most .* others for 4000 doc"),
-        ("rearranging", {"items": 7}, "lists of 8 of 7 items and 4 choices"),
-        ("rearranging", {"length": 3}, "lists of 3 of 32 items and 4 choices"),
-        ("rearranging", {"length": 4, "items": 4, "questions": 200}, "200 questions .* 24 lists"),
-        ("recall", {"pairs": 9, "keys": 8}, "9 pairs of 8 keys and 32 values, expected at most"),
-        ("reversal", {"people": 4, "choices": 5}, "5 choices of 4 people in a group"),
-        ("star_graphs", {"length": 3}, "paths of at least 4 and at least"),
-        ("star_graphs", {"nodes": 6}, "paths of at least 4 and at least"),
-        ("sudoku", {"given": 13}, "13 given cells of 16, expected 12 at most"),
-        ("sudoku", {"given": 12, "choices": 9}, "Got 9 choices, expected fewer"),
+        ("arithmetic", {"sums": 3000, "digits": 2}, ("sums", 3000, 3154, 2500)),
+        ("arithmetic", {"digits": 19}, ("digits", 2, 18, 19)),
+        ("arithmetic", {"choices": 6}, ("choices", 6, 3, 5)),
+        ("brackets", {"pairs": 4, "hidden": 7}, ("hidden", 7, 8, 6)),
+        ("brackets", {"pairs": 3, "hidden": 4}, ("hidden", 4, 100, 3)),
+        ("grammar", {"levels": 1}, ("levels", 1, 2, 3)),
+        ("grammar", {"levels": 7}, ("levels", 6, 7)),
+        ("grammar", {"levels": 2, "hidden": 2, "strings": 4000}, ("strings", 4000)),
+        ("rearranging", {"items": 7}, ("rearranging", 8, 7, 4)),
+        ("rearranging", {"length": 3}, ("rearranging", 3, 32, 4)),
+        ("rearranging", {"length": 4, "items": 4, "questions": 200}, ("questions", 200, 24)),
+        ("recall", {"pairs": 9, "keys": 8}, ("pairs", 9, 8, 32)),
+        ("reversal", {"people": 4, "choices": 5}, ("choices", 5, 4)),
+        ("star_graphs", {"length": 3}, ("star_graphs", 3, 4)),
+        ("star_graphs", {"nodes": 6}, ("star_graphs", 6, 7)),
+        ("sudoku", {"given": 13}, ("given", 13, 16, 12)),
+        ("sudoku", {"given": 12, "choices": 9}, ("choices", 9)),
     ],
 )
-def test_settings_that_make_no_synthetic_task_are_refused(name, settings, said):
-    with pytest.raises(ValueError, match=said):
+def test_settings_that_make_no_synthetic_task_are_refused(name, settings, values):
+    with refuses(ValueError, *values):
         getattr(synthetic_tasks, name)(seed=0, **(SMALL[name] | settings))

@@ -291,7 +291,7 @@ def test_a_run_with_a_checkpoint_keeps_its_tokens(tmp_path, become):
     (run_dir / "config.gin").write_text("")
     (run_dir / "checkpoints/5").mkdir(parents=True)
     kept = text_files(str(run_dir), **settings)
-    assert "475 tokens" in kept.summary and "text is gone or changed: these are" in kept.summary
+    assert "475 tokens" in kept.summary and "text is missing or has changed" in kept.summary
     kept.train(0, 1).restore(state)
 
 

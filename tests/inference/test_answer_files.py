@@ -40,7 +40,7 @@ def test_read_items(tmp_path):
         (b'{"text": "a"}\n\n{"text": }\n', r"in\.jsonl:3: not JSON .*'\{\"text\": \}'"),
         (b'{"text": "a"}\n[1]\n', r"in\.jsonl:2: got an array, expected a JSON object"),
         (b"12\n", r"in\.jsonl:1: got '12'"),
-        (b"\n \n", "holds no line"),
+        (b"\n \n", r"in\.jsonl has no lines"),
         (b'{"text": "a"}\n{"text": "\xff"}\n', r"in\.jsonl:2: not UTF-8"),
     ],
 )

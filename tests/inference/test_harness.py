@@ -126,7 +126,7 @@ def test_answers_of_an_encoder_decoder():
 
 
 def test_what_has_no_probability_is_refused(decoder):
-    with pytest.raises(ValueError, match="never learned to predict a text from left to right"):
+    with pytest.raises(ValueError, match="not trained to predict texts from left to right"):
         harness_model(trained("encoder", "masked_lm"))
     with pytest.raises(ValueError, match="empty answer"):
         harness_model(decoder).loglikelihood(requests("loglikelihood", ("a", "")))

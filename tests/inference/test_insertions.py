@@ -129,7 +129,7 @@ def test_answers_say_whether_nothing_is_missing():
     options = Options(Decoding(max_new=3))
     (record,) = answer(model(ALWAYS), "insert", [{"text": SHORT}], options)
     assert record == {"answer": SHORT, "ended": True}
-    with pytest.raises(ValueError, match="draws one text, with a temperature alone"):
+    with refuses(ValueError, "beams", "temperature"):
         answer(model(ALWAYS), "insert", [{"text": SHORT}], Options(Decoding(beams=2)))
     with refuses(ValueError, "insertion_lm"):
         answer(trained("encoder", "masked_lm"), "insert", [{"text": SHORT}])

@@ -22,7 +22,7 @@ from pretrax.models.config import Config
 from pretrax.models.experts import active_parameters
 from pretrax.models.hugging_face import FAMILIES, family_of
 from pretrax.training.devices.mesh import AXES, placed_on, shardings_of
-from pretrax.training.planning import abstract_state_of, compiled_step
+from pretrax.training.planning import abstract_state_of, jitted_step
 from pretrax.training.run_configuration import read_fields
 from pretrax.training.state import new_state
 from tests.training import tiny
@@ -389,7 +389,7 @@ def test_a_step_of_each_tiny_preset(name):
     state = new_state(abstract, 0, mesh)
     rows = next(tiny.batches(one, mesh, data_shards=4))
     with placed_on(mesh):
-        state, metrics = compiled_step(one, abstract.shapes)(state, rows)
+        state, metrics = jitted_step(one, abstract.shapes)(state, rows)
     state, metrics = jax.device_get((state, metrics))
     assert int(state.step) == 1
     assert all(np.isfinite(x).all() for x in jax.tree.leaves((state, metrics)))

@@ -165,7 +165,7 @@ def edited(directory, edit):
             ),
             r"Got tensors encoder\.encoder\.… .*scan_layers",
         ),
-        (lambda t: t.clear(), "has no parameters under 'optimizer', 'target'"),
+        (lambda t: t.clear(), r"checkpoint has no parameters in \['optimizer'\]\['target'\]"),
     ],
 )
 def test_a_checkpoint_of_another_program_is_refused(edit, message, broken):
@@ -189,7 +189,7 @@ def test_a_checkpoint_of_another_program_is_refused(edit, message, broken):
         (dict(emb_dim=32), r"token_embedder\.embedding of shape \(48, 16\), expected \(48, 32\)"),
         (dict(mlp_dim=24), r"mlp\.wi_0\.kernel of shape \(16, 20\), expected \(16, 24\), and 14"),
         (dict(num_kv_heads=1), r"key\.kernel of shape \(16, 12\), expected \(16, 4\)"),
-        (dict(attention_scale=None), "Got a model .*: attention_scale=None, expected 1.0"),
+        (dict(attention_scale=None), "attention_scale=None, expected 1.0"),
         (dict(norm_epsilon=1e-5), "norm_epsilon=1e-05, expected 1e-06"),
         (dict(positions="none"), "positions='none', expected 'relative'"),
         (dict(biases=True), "biases=True, expected False"),
@@ -217,7 +217,7 @@ def test_norms_without_a_scale_have_ones(broken):
     expected["decoder"] = expected["decoder"] | {"final_norm": {"scale": np.ones(16)}}
     assert_equal(read(directory, model, unscaled=(name,)), expected)
     for wrong in ("encoder.encoder_norm.scale", QUERY, "decoder.norm.scale"):
-        with pytest.raises(ValueError, match=f"unscaled with '{wrong}'"):
+        with refuses(ValueError, wrong, "unscaled"):
             read(directory, model, unscaled=(name, wrong))
 
 
@@ -226,18 +226,24 @@ def test_norms_without_a_scale_have_ones(broken):
     [
         (
             lambda d: shutil.rmtree(d),
-            r"broken holds no file 'checkpoint'.* directory does not exist",
+            r"broken does not hold a file 'checkpoint'.* directory does not exist",
         ),
-        (lambda d: (d / "checkpoint").unlink(), r"broken holds no file 'checkpoint'"),
-        (lambda d: cut(d / "checkpoint"), r"broken/checkpoint is damaged, or not msgpack"),
-        (lambda d: (d / "checkpoint").write_bytes(b""), r"checkpoint is damaged, or not msgpack"),
-        (lambda d: (d / "checkpoint").write_bytes(b"\x01"), r"checkpoint has no parameters under"),
+        (lambda d: (d / "checkpoint").unlink(), r"broken does not hold a file 'checkpoint'"),
+        (lambda d: cut(d / "checkpoint"), r"broken/checkpoint is damaged"),
+        (lambda d: (d / "checkpoint").write_bytes(b""), r"checkpoint is damaged"),
+        (lambda d: (d / "checkpoint").write_bytes(b"\x01"), r"checkpoint has no parameters"),
         (
             lambda d: (d / "checkpoint").write_text('model_checkpoint_path: "a"\n'),
             r"broken/checkpoint was written by TensorFlow",
         ),
-        (lambda d: shutil.rmtree(d / f"target.{QUERY}"), rf"broken/target\.{QUERY} is missing"),
-        (lambda d: (d / f"target.{QUERY}/.zarray").unlink(), rf"target\.{QUERY} is missing"),
+        (
+            lambda d: shutil.rmtree(d / f"target.{QUERY}"),
+            rf"broken/target\.{QUERY}/\.zarray is missing",
+        ),
+        (
+            lambda d: (d / f"target.{QUERY}/.zarray").unlink(),
+            rf"target\.{QUERY}/\.zarray is missing",
+        ),
         (lambda d: (d / f"target.{QUERY}/.zarray").write_text("{"), rf"target\.{QUERY} is damaged"),
         (lambda d: (d / f"target.{QUERY}/1.0").unlink(), rf"target\.{QUERY} is .*incomplete"),
         (lambda d: cut(d / f"target.{QUERY}/1.0"), rf"target\.{QUERY} is damaged"),

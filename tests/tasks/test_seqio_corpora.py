@@ -260,7 +260,7 @@ def test_what_cannot_be_read_is_said(tmp_path, tiny):
         (
             {"mixture_or_task_name": "tiny_text", "vocabulary": vocabularies.trained},
             ValueError,
-            "no plain text to train on",
+            "plain text",
         ),
     ):
         with pytest.raises(error, match=said):

@@ -12,9 +12,9 @@ import pytest
 from pretrax import models, objectives
 from pretrax.objectives import causal_lm
 from pretrax.training.devices.mesh import placed_on
-from pretrax.training.planning import abstract_state_of, compiled_step
+from pretrax.training.planning import abstract_state_of, jitted_step
 from pretrax.training.saved.checkpoints import Checkpoints
-from pretrax.training.state import Abstract, State, new_state
+from pretrax.training.state import AbstractState, State, new_state
 from tests.training import tiny
 
 IDS = tiny.IDS._replace(mask=103)
@@ -29,7 +29,7 @@ class Setup(NamedTuple):
     mesh: jax.sharding.Mesh
     take_step: Callable
     rows: Callable  # () -> those of the first steps
-    abstract: Abstract
+    abstract: AbstractState
 
 
 @functools.cache
@@ -40,7 +40,7 @@ def setup_of(shape, microbatches):
     one = tiny.plan(model, adaptive(), {"encoder": 32}, **settings)
     abstract = abstract_state_of(one)
     rows = functools.partial(tiny.batches, one, mesh, data_shards=16)
-    return Setup(mesh, compiled_step(one, abstract.shapes), rows, abstract)
+    return Setup(mesh, jitted_step(one, abstract.shapes), rows, abstract)
 
 
 @functools.cache

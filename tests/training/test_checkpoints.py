@@ -196,6 +196,19 @@ def test_a_damaged_file_is_found_or_does_not_matter(run_dir, name, damage):
             assert name.removeprefix("data/") in restored.damaged[0]
 
 
+@pytest.mark.parametrize("at", [12, 15, 20])
+def test_a_flipped_bit_in_the_header_of_compressed_data_is_damage(run_dir, monkeypatch, at):
+    """Tensorstore gives no status for some of these errors."""
+    monkeypatch.setattr(checkpoints, "WAITS", ())
+    file = run_dir / "checkpoints/3/state/manifest.ocdbt"
+    content = bytearray(file.read_bytes())
+    content[at] ^= 1 << 5
+    file.write_bytes(content)
+    restored = restore(run_dir)
+    assert_is(restored, 2)
+    assert "checkpoint 3 is damaged" in restored.damaged[0]
+
+
 def test_each_value_counts_in_the_checksum(run_dir):
     """Two values that change places leave a plain sum as it was."""
     from pretrax.training.saved.checkpoints import _checksums

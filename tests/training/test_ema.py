@@ -6,7 +6,7 @@ import pytest
 
 from pretrax.objectives import causal_lm
 from pretrax.training.devices.mesh import placed_on
-from pretrax.training.planning import abstract_state_of, compiled_step
+from pretrax.training.planning import abstract_state_of, jitted_step
 from pretrax.training.saved.result import read_result
 from pretrax.training.saved.runs import open_run
 from pretrax.training.state import new_state
@@ -22,7 +22,7 @@ def steps_of(shape, n=3):
     one = tiny.plan(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 32}, **settings)
     abstract = abstract_state_of(one)
     state, rows = new_state(abstract, 0, mesh), tiny.batches(one, mesh, data_shards=16)
-    take_step, states = compiled_step(one, abstract.shapes), [jax.device_get(state)]
+    take_step, states = jitted_step(one, abstract.shapes), [jax.device_get(state)]
     with placed_on(mesh):
         for _ in range(n):
             state, _ = take_step(state, next(rows))
@@ -38,7 +38,7 @@ def test_a_step_moves_the_average_towards_its_parameters():
         averages = map(jax.tree.leaves, (before.ema, after.params, after.ema))
         for last, x, average in zip(*averages):
             np.testing.assert_allclose(average, kept * last + (1 - kept) * x, atol=1e-6)
-        assert after.evaluated is after.ema
+        assert after.eval_params is after.ema
     assert (1 + n) / (10 + n) < DECAY  # the decay itself comes later
 
 

@@ -13,7 +13,7 @@ import pytest
 from pretrax import models, objectives
 from pretrax.objectives import bitmap
 from pretrax.training.devices.mesh import placed_on
-from pretrax.training.planning import abstract_state_of, compiled_step
+from pretrax.training.planning import abstract_state_of, jitted_step
 from pretrax.training.state import new_state
 from tests.training import tiny
 
@@ -44,7 +44,7 @@ def losses(architecture):
     one = tiny.plan(model, objective, lengths, mesh=mesh, optimizer=optax.adam(1e-2))
     abstract = abstract_state_of(one)
     state = new_state(abstract, 0, mesh)
-    rows, take_step = tiny.batches(one, mesh), compiled_step(one, abstract.shapes)
+    rows, take_step = tiny.batches(one, mesh), jitted_step(one, abstract.shapes)
     found = []
     with placed_on(mesh):
         for _ in range(max(STEPS)):

@@ -17,7 +17,7 @@ from pretrax.settings.saved_states import has_copy
 from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.saved import local_copies
 from pretrax.training.saved.checkpoints import Checkpoints, MismatchError
-from pretrax.training.saved.local_copies import LocalCopies, opened
+from pretrax.training.saved.local_copies import LocalCopies, open_local_copies
 from pretrax.training.state import State
 from tests.training import tiny
 from tests.training.two_processes import places
@@ -60,7 +60,7 @@ class Here:
         copy was not used."""
         with (
             Checkpoints(self.where) as checkpoints,
-            opened(self.local, self.where, checkpoints) as copies,
+            open_local_copies(self.local, self.where, checkpoints) as copies,
         ):
             restored = copies.restore_latest(state_of(0, rows), steps)
             for step in save:
@@ -74,7 +74,10 @@ class Here:
             return restored, copies.unused
 
     def start_without_copies(self):
-        with Checkpoints(self.where) as checkpoints, opened(None, self.where, checkpoints) as none:
+        with (
+            Checkpoints(self.where) as checkpoints,
+            open_local_copies(None, self.where, checkpoints) as none,
+        ):
             assert none is None
 
     def copies(self):
@@ -311,7 +314,7 @@ def cannot_wait(self, errors=[NO_SPACE]):  # noqa: B006
 def test_no_copy_is_made_where_a_disk_has_no_room_for_it(here, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", full)
     checkpoints = Checkpoints(here.where)
-    with checkpoints, opened(here.local, here.where, checkpoints) as copies:
+    with checkpoints, open_local_copies(here.local, here.where, checkpoints) as copies:
         large = state_of(9, rows=100)
         assert "0.00 GiB left" in copies.save_or_say(large, POSITION)
         assert copies.save_or_say(state_of(8), POSITION) == ""

@@ -15,7 +15,7 @@ from pretrax.models.builders import abstract_params
 from pretrax.models.experts import Routing
 from pretrax.objectives import causal_lm
 from pretrax.training.devices.mesh import batch_shards, make_mesh, placed_on, shardings_of
-from pretrax.training.planning import abstract_state_of, compiled_step
+from pretrax.training.planning import abstract_state_of, jitted_step
 from pretrax.training.router_terms import router_terms
 from pretrax.training.state import new_state
 from pretrax.training.step import gradients, make_batches, term_weights
@@ -44,7 +44,7 @@ def two_steps(mesh):
     one = plan_of(mesh)
     abstract = abstract_state_of(one)
     state, rows = new_state(abstract, 0, mesh), tiny.batches(one, mesh)
-    take_step = compiled_step(one, abstract.shapes)
+    take_step = jitted_step(one, abstract.shapes)
     with placed_on(mesh):
         for _ in range(2):
             state, metrics = take_step(state, next(rows))

@@ -14,7 +14,7 @@ from pretrax import models, objectives
 from pretrax.objectives import causal_lm, members_of
 from pretrax.training import optimizers
 from pretrax.training.devices.mesh import batch_sharding, placed_on
-from pretrax.training.planning import abstract_state_of, compiled_step
+from pretrax.training.planning import abstract_state_of, jitted_step
 from pretrax.training.state import new_state
 from pretrax.training.step import gradients, make_batches, term_weights, train_step
 from tests.models.small_models import init
@@ -136,7 +136,7 @@ def steps_of(name, shape, microbatches, n=2):
     abstract = abstract_state_of(one)
     state = new_state(abstract, 0, mesh)
     rows = tiny.batches(one, mesh, data_shards=16)
-    take_step, steps = compiled_step(one, abstract.shapes), []
+    take_step, steps = jitted_step(one, abstract.shapes), []
     with placed_on(mesh):
         for _ in range(n):
             state, metrics = take_step(state, next(rows))
@@ -456,7 +456,7 @@ def test_adafactor_with_factored_moments_takes_the_same_step_on_a_mesh(shape):
         over_data = ["data" in str(x.sharding.spec) for x in jax.tree.leaves(state.opt_state)]
         assert any(over_data) == (axes != (1, 1, 1))
         with placed_on(mesh):
-            take_step = compiled_step(one, abstract.shapes)
+            take_step = jitted_step(one, abstract.shapes)
             rows = tiny.batches(one, mesh)
             for _ in range(2):
                 state, _ = take_step(state, next(rows))
@@ -477,7 +477,7 @@ def test_the_new_state_takes_the_memory_of_the_old():
     state = new_state(abstract, 0, mesh)
     rows = next(tiny.batches(one, mesh, data_shards=16))
     with placed_on(mesh):
-        new, _ = compiled_step(one, abstract.shapes)(state, rows)
+        new, _ = jitted_step(one, abstract.shapes)(state, rows)
     assert all(x.is_deleted() for x in jax.tree.leaves(state))
     assert not any(x.is_deleted() for x in jax.tree.leaves(new))
 

@@ -160,5 +160,5 @@ def export_vocabulary(run_dir: str, target: str, model: Model, forms: Sequence[P
             note += f" It reads spiece.model, without {added} ids that were added to it."
         return note
     if not there:
-        vocabularies.renew_checksums(target)  # of a tokenizer.json that has the special ids now
+        vocabularies.renew_checksums(target)  # tokenizer.json has the special ids now
     return ""

@@ -11,7 +11,10 @@ _WINDOW = re.compile(r"window=\{([^}]*)\}")
 _LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _CONTRACTED = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
 _PRECISION = re.compile(r"operand_precision=\{(\w+)")
-PASSES = {"highest": 6, "high": 3}  # of the matrix unit, over parts of float32 in bfloat16
+PASSES = {
+    "highest": 6,
+    "high": 3,
+}  # number of passes of the matrix unit over bfloat16 parts of float32
 
 
 class Product(NamedTuple):

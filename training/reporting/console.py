@@ -195,8 +195,12 @@ def _print_estimate(console: Console, estimate: StepTime) -> None:
         )
         slow.add_column("what to change")
         for one in estimate.slow:
-            figures = f"{1e3 * one.seconds:,.1f}", f"{100 * one.peak:.0f}"
-            slow.add_row(Text(f"  {one.part} {one.shapes}"), *figures, one.advice)
+            slow.add_row(
+                Text(f"  {one.part} {one.shapes}"),
+                f"{1e3 * one.seconds:,.1f}",
+                f"{100 * one.peak:.0f}",
+                one.advice,
+            )
         console.print(slow)
 
 

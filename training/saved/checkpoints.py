@@ -30,7 +30,12 @@ from orbax.checkpoint import v1 as ocp
 from orbax.checkpoint.path import step as step_names
 
 from ...settings import atomic_writes
-from ...settings.run_directory import absolute, damaged_folder
+from ...settings.run_directory import (
+    absolute,
+    damaged_folder,
+    step_folder,
+    steps_with_folders,
+)
 from ...settings.system_errors import failure_of
 from ..run import Run
 from ..state import State
@@ -126,11 +131,12 @@ WAITS = (1, 5, 20)  # seconds before each further attempt to read a checkpoint
 _REMOVED_AT_MOST = 20  # largest number of checkpoints in a row that are removed during reading
 
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
-# Messages of tensorstore about data that it cannot decode or find, and about failing storage.
-_DAMAGE_MESSAGE = re.compile("(DATA_LOSS|NOT_FOUND|OUT_OF_RANGE): |FAILED_PRECONDITION: .*ZSTD_")
+# Messages of tensorstore about data that it cannot decode or find, and about failing storage. Some
+# decoding errors have another status or none, so they are recognized by their words.
+_DAMAGE_MESSAGE = re.compile("(DATA_LOSS|NOT_FOUND|OUT_OF_RANGE): |.*(Error decoding |ZSTD_)")
 _STORAGE_MESSAGE = re.compile(
     "UNAVAILABLE|DEADLINE_EXCEEDED|PERMISSION_DENIED|UNAUTHENTICATED|ABORTED"
-    "|os_error_code='(?!(2|20|21)')"
+    "|Allocation error|os_error_code='(?!(2|20|21)')"
 )
 
 
@@ -147,6 +153,8 @@ def shows_damage(error: BaseException | None) -> bool:
     >>> [shows_damage(e) for e in (FileNotFoundError(), ValueError("DATA_LOSS: CRC-32C"))]
     [True, True]
     >>> shows_damage(ValueError("FAILED_PRECONDITION: ZSTD_decompressStream() failed"))
+    True
+    >>> shows_damage(ValueError("Error opening 'zarr3' driver: Error decoding b-tree node: …"))
     True
     >>> [shows_damage(e) for e in (PermissionError(), ValueError("UNAVAILABLE: 503"))]
     [False, False]
@@ -196,11 +204,7 @@ def steps_in(folder: epath.Path) -> list[int]:
     """Returns the steps of the complete checkpoints in a folder."""
     if "://" in str(folder):  # in a bucket, an unfinished folder already has its final name
         return sorted(found.step for found in step_names.standard_name_format().find_all(folder))
-    try:
-        names = [path.name for path in folder.iterdir()]
-    except _ABSENT:
-        return []
-    return sorted(int(name) for name in names if name.isdecimal())
+    return steps_with_folders(folder)
 
 
 def differences(saved: Mapping[str, object], wanted: Mapping[str, object]) -> list[str]:
@@ -350,11 +354,11 @@ class Checkpoints:
                 "another run directory."
             )
         aside = self._aside()
-        if steps := sorted(path.name for path in aside.glob("[0-9]*")):
+        if steps := steps_with_folders(aside):
             raise ValueError(
                 f"{self._root} has no checkpoint, but {aside} has damaged checkpoints of the steps "
-                f"{', '.join(steps)}: move a sound checkpoint back, or start again in another run "
-                "directory."
+                f"{', '.join(map(str, steps))}: move a sound checkpoint back, or start again in "
+                "another run directory."
             )
         return None
 
@@ -416,7 +420,7 @@ class Checkpoints:
         Orbax treats a folder without permissions as missing, and does not explain why it cannot
         read a description.
         """
-        folders = [self._root / str(step)]
+        folders = [step_folder(self._root, step)]
         try:
             for folder in folders:  # the loop appends subfolders
                 for path in folder.iterdir():
@@ -426,7 +430,7 @@ class Checkpoints:
                         with path.open("rb") as file:
                             file.read(1)
             # Orbax's error does not name this file if it is missing.
-            (self._root / str(step) / "state" / "_METADATA").stat()
+            (step_folder(self._root, step) / "state" / "_METADATA").stat()
         except Exception as unread:
             return error if shows_damage(unread) and shows_damage(error) else unread
         return error
@@ -472,7 +476,7 @@ class Checkpoints:
         context.memory.read_concurrent_bytes = _largest_bytes(target) + 1
         with context:
             loaded = ocp.load_checkpointables(
-                self._root / str(step), {"state": {part: target}, "data": files}
+                step_folder(self._root, step), {"state": {part: target}, "data": files}
             )["state"]
         if problem := _differing_array(loaded, _about_of(files.read(_ABOUT))["arrays"]):
             raise DamageError(problem)
@@ -571,7 +575,7 @@ class Checkpoints:
             raise self._reason(step, error) from error
 
     def _described(self, step: int) -> Mapping[str, Any]:
-        return _about_of((self._root / str(step) / "data" / _ABOUT).read_bytes())
+        return _about_of((step_folder(self._root, step) / "data" / _ABOUT).read_bytes())
 
     def _aside(self) -> epath.Path:
         return epath.Path(damaged_folder(str(self._root)))
@@ -589,7 +593,7 @@ class Checkpoints:
 
     def _loss_problem(self, step: int) -> str:
         """Returns how the file of a checkpoint's held-out loss is damaged, or ""."""
-        file = self._root / str(step) / "metrics" / "metrics"
+        file = step_folder(self._root, step) / "metrics" / "metrics"
         saved: Any = None
         try:
             saved = float(atomic_writes.parse_json(file.read_text())[_LOSS])
@@ -615,14 +619,14 @@ class Checkpoints:
 
     def _move_aside(self, step: int, problem: str) -> str:
         """Moves a damaged checkpoint in the first process; returns a message in every process."""
-        target = self._aside() / str(step)
+        target = step_folder(self._aside(), step)
         if jax.process_index() == 0:
             target.parent.mkdir(parents=True, exist_ok=True)
             # In a bucket, a folder exists only if it has a file. A move needs an existing folder.
             (target.parent / "README.txt").write_text(f"Damaged checkpoints of {self._root}.\n")
             if target.exists():
                 target.rmtree()
-            (self._root / str(step)).rename(target)
+            step_folder(self._root, step).rename(target)
         return f"checkpoint {step} is damaged ({problem}), moved to {target}"
 
 

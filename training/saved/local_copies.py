@@ -28,7 +28,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from ...settings import run_ids
-from ...settings.run_directory import COPIES_ID, absolute
+from ...settings.run_directory import COPIES_ID, absolute, step_folder
 from ...settings.saved_states import copies_folder, copies_id
 from ..state import State
 from .checkpoints import (
@@ -52,7 +52,7 @@ logging.getLogger("absl").addFilter(  # there is no primary host on purpose
 )
 
 
-def opened(
+def open_local_copies(
     directory: str | None, where: str, checkpoints: Checkpoints
 ) -> "contextlib.AbstractContextManager[LocalCopies | None]":
     """Opens the local copies of a run; yields None if it keeps no copies.
@@ -137,7 +137,7 @@ class LocalCopies(Checkpoints):
 
     def _remove(self, step: int) -> None:
         try:
-            (self._root / str(step)).rmtree()
+            step_folder(self._root, step).rmtree()
         except OSError as error:
             raise OSError(
                 f"The local copy of step {step} in {self._root} cannot be removed ({error}): give "

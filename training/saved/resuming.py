@@ -10,18 +10,18 @@ from ..run import Run, differences, fields_of
 from ..run_configuration import read_directory
 from ..run_file import run_text
 from ..spikes import Spikes
-from ..state import Abstract
+from ..state import AbstractState
 from ..unreported import Unreported
 from .checkpoints import Checkpoints, MismatchError, Restored
 from .local_copies import LocalCopies
 from .result import Result, read_result
 
 
-class Training(NamedTuple):
+class ResumableParts(NamedTuple):
     """A run in training, and the objects whose state its checkpoints hold."""
 
     run: Run
-    shapes: Abstract  # shapes and shardings of the state
+    abstract: AbstractState  # shapes and shardings of the state
     batches: Batches  # the rows of the next steps
     spikes: Spikes
     unreported: Unreported  # metrics of the steps that are not reported yet
@@ -29,7 +29,7 @@ class Training(NamedTuple):
     copies: LocalCopies | None = None  # local copies on this host's own disk
 
 
-def resume(training: Training, changed: Sequence[str] = ()) -> Restored | None:
+def resume(training: ResumableParts, changed: Sequence[str] = ()) -> Restored | None:
     """Restores the latest sound checkpoint or a later local copy. Returns None if there is none.
 
     The batches, spikes and unreported metrics of `training` are restored from the same step.
@@ -44,9 +44,9 @@ def resume(training: Training, changed: Sequence[str] = ()) -> Restored | None:
     fields = f"Values that differ from the run's config.gin:\n{_listed(changed or ['none'])}"
     try:
         if training.copies is None:
-            restored = training.checkpoints.restore(training.shapes.shapes)
+            restored = training.checkpoints.restore(training.abstract.shapes)
         else:
-            restored = training.copies.restore_latest(training.shapes.shapes, run.steps)
+            restored = training.copies.restore_latest(training.abstract.shapes, run.steps)
     except MismatchError as error:
         raise ValueError(
             f"The checkpoints in {run.run_dir} do not fit this configuration.\n{fields}\n"

@@ -22,7 +22,7 @@ from ...models.trees import named, nested
 from ...settings import atomic_writes, run_directory, run_ids
 from ...settings.directories import own_file
 from ..run import Run
-from ..state import Abstract, State, averaged_from_here, new_state
+from ..state import AbstractState, State, averaged_from_here, new_state
 from .checkpoints import Checkpoints, MismatchError, reading_errors
 
 
@@ -54,7 +54,7 @@ class WarmStart(NamedTuple):
 
 
 def first_state(
-    run: Run, shapes: Abstract, mesh: Mesh, classes: Sequence[str]
+    run: Run, abstract: AbstractState, mesh: Mesh, classes: Sequence[str]
 ) -> tuple[State, str]:
     """Returns the first state of a run, and a note about the origin of its parameters.
 
@@ -62,13 +62,13 @@ def first_state(
 
     Args:
       run: the run.
-      shapes: shapes and shardings of the state.
+      abstract: shapes and shardings of the state.
       mesh: the mesh of the devices.
       classes: the classes that the run predicts, in order.
 
     Raises ValueError if the checkpoint or the vocabulary of `Run.initial_run` does not fit.
     """
-    state = new_state(shapes, run.seed, mesh)
+    state = new_state(abstract, run.seed, mesh)
     if run.initial_run is None:
         return state, ""
     check_same_vocabulary(run.initial_run, run.run_dir)

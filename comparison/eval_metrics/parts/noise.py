@@ -14,7 +14,7 @@ from ....data.corpus import Document
 from ....data.packing import Packing, empty_row, rows_of_documents, stacked
 from ....training.devices.mesh import placed_on
 from ....training.heldout import recipe_under
-from ....training.step import arranged
+from ....training.step import corrupt_and_arrange
 from ..subject import Subject
 
 ROWS = 16  # number of rows whose noise is drawn at a time
@@ -61,7 +61,7 @@ def nats_by_noise(subject: Subject, texts: Sequence[np.ndarray], keys: jax.Array
     packed = rows_of_documents(pieces, Packing("single", packing.limits))
 
     def nats_of_row(params, key, row):
-        batch = arranged(recipe, group, key[None], jax.tree.map(lambda x: x[None], row))
+        batch = corrupt_and_arrange(recipe, group, key[None], jax.tree.map(lambda x: x[None], row))
         return objective.loss(batch).scored(recipe.model.apply(params, batch))[bound].sums.sum()
 
     @jax.jit

@@ -17,7 +17,7 @@ from .reporting.console import print_warning
 from .reporting.metrics import MetricsWriter
 from .reporting.monitor import Monitor
 from .reporting.wall_time import WallTime
-from .saved.resuming import Training
+from .saved.resuming import ResumableParts
 
 
 class Reports(NamedTuple):
@@ -28,7 +28,7 @@ class Reports(NamedTuple):
     wall_time: WallTime  # counts seconds by kind of work
 
 
-class Duties:
+class BuiltInHooks:
     """The work of every run between its steps.
 
     Args:
@@ -41,7 +41,7 @@ class Duties:
 
     def __init__(
         self,
-        training: Training,
+        training: ResumableParts,
         ahead: Prefetcher,
         monitor: Monitor,
         evaluate: Callable[[int, dict], Evaluation],
@@ -84,7 +84,7 @@ class Duties:
         self._monitor.report(at.step, self.ahead.progress())
 
     def _evaluate_heldout(self, at: AfterStep) -> None:
-        self.evaluation = self._evaluate(at.step, at.state.evaluated)
+        self.evaluation = self._evaluate(at.step, at.state.eval_params)
         self._evaluated = at.step
 
     def _save(self, at: AfterStep) -> None:

@@ -1,0 +1,203 @@
+"""Finds prose in the repository, and habits of style in it that a program can recognize.
+
+`passages(path)` yields the prose of a Python, Markdown or gin file: docstrings, comments, error
+messages, help texts, headings, paragraphs, list items and table cells. `problems(passage)` says
+what is wrong with a passage. Spelling is checked by codespell (`tests/test_prose.py`).
+"""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+MOST_WORDS = 35  # in a sentence
+
+# Phrases that make readers stop, with what to write instead.
+BANNED = {
+    r"\banew\b": "again",
+    r"\bbeside\b": "next to, compared with, in addition to",
+    r"\bwhoever\b": "anyone who, a caller that",
+    r"\bwherever\b": "whenever, if",
+    r"\b(?:go|goes|going|went) on\b": "continue",
+    r"\b(?:come|comes|came) to (?=\d|about|some|the same|as)": "is, reaches",
+    r"\bas many\b(?! as)": "the same number of",
+    r"\bby itself\b": "alone, separately",
+    r"\breckon\w*\b|\bspoilt\b": "count, damaged",
+    r"\bof (?:one's|ones) (?:own|choice)\b": "your own",
+    r"(?<!there )\b(?:is|are|was|were|be) no (?!longer\b|worse\b|need\b|\w+ than\b)": "is not a",
+    r"\b(?:has|have) no \w+ that\b": "does not have a … that",
+    r"\bthere (?:is|are|was|were) no \w+ that\b": "does not exist, no … does",
+    r"\btold\b|\btells? apart\b|\bsays? of\b": "distinguish, given, shown",
+    r"\bwho cannot\b": "if you cannot",
+    r"\bin words\b": "as text, a message",
+    r"\bthereby\b|\bwhereof\b|\bthereof\b|\bwherein\b|\bnought\b|\bamongst\b": "plain words",
+    r"\bheld against\b|\bto hold against\b": "compared with",
+    r"\bmend(?:s|ed|ing)?\b": "fix",
+    r"\blies there\b|\blying there\b": "exists",
+    r"\bmakes? believe\b": "pretend",
+    r"\byardsticks?\b": "eval metric",
+}
+_BANNED = {re.compile(pattern, re.IGNORECASE): instead for pattern, instead in BANNED.items()}
+_OPENING = re.compile(r"(?:Of (?!course)|For who\b|Whoever\b)", re.IGNORECASE)
+_NO_ZERO = re.compile(r"(?<![\w.\])}/*'\"`-])-?\.\d+\b(?!\.|\w)")
+# A help text stands alone: it does not lean on the name of its option or on the text before it.
+_LEANING = re.compile(r"(?:of|as|and|or|whose|which|that|in place of|the same|also)\b")
+_TOOLS = re.compile(r"(?:noqa|type:|fmt:|pyright|pragma|!|%%|ruff|mypy|shellcheck)")
+
+
+class Passage(NamedTuple):
+    """A paragraph, list item, comment or message of a file."""
+
+    path: str
+    line: int
+    kind: str  # "docstring", "comment", "message", "help", "paragraph", "heading" or "cell"
+    text: str
+
+
+def passages(path: Path) -> Iterator[Passage]:
+    """Yields the prose of a file, one paragraph at a time."""
+    readers = {".py": _python, ".md": _markdown, ".gin": _gin}
+    for line, kind, text in readers[path.suffix](path.read_text("utf-8")):
+        for start, paragraph in _paragraphs(text):
+            yield Passage(str(path), line + start, kind, paragraph)
+
+
+def problems(passage: Passage) -> list[str]:
+    """Returns what is wrong with a passage.
+
+    >>> problems(Passage("a.md", 1, "paragraph", "It is drawn anew, with a rate of .15."))
+    ["'anew': write again", "'.15': write a zero before the point"]
+    """
+    text = _without_code(passage.text)
+    found = [
+        f"{match[0]!r}: write {instead}"
+        for pattern, instead in _BANNED.items()
+        for match in pattern.finditer(text)
+    ]
+    if passage.kind not in ("message", "heading") and _OPENING.match(text):
+        found.append(f"begins with {text.split()[0]!r}: put the subject first")
+    if passage.kind == "help" and _LEANING.match(text):
+        found.append(f"begins with {text.split()[0]!r}: a help text must stand alone")
+    found += [f"{match[0]!r}: write a zero before the point" for match in _NO_ZERO.finditer(text)]
+    for sentence in re.split(r"(?<=[.!?])[\"')\]]?\s+|:\s+|;\s+", text):
+        words = len(re.findall(r"[\w'’]+(?:[-/.,]\w+)*", sentence))
+        if words > MOST_WORDS:
+            found.append(f"a sentence of {words} words, at most {MOST_WORDS}: {sentence[:60]!r}")
+    return found
+
+
+def _without_code(text: str) -> str:
+    """Returns the text with each piece of code and each address as one word."""
+    text = re.sub(r"`+[^`]*`+", "CODE", text)
+    text = re.sub(r"\]\([^)]*\)", "]", text)
+    return re.sub(r"https?://\S+", "LINK", text)
+
+
+def _paragraphs(text: str) -> Iterator[tuple[int, str]]:
+    """Yields (line, text) of each paragraph and list item, without examples and indented code."""
+    lines: list[str] = []
+    start = 0
+    in_example = False
+    for number, line in enumerate(text.split("\n")):
+        stripped = line.strip()
+        in_example = stripped.startswith(">>>") or (in_example and bool(stripped))
+        is_code = in_example or re.match(r"\s{8,}\S", line) or re.match(r"[|+=-]{3,}", stripped)
+        is_item = re.match(r"(?:[-*] |\d+\. |\w+(?:, \w+)*: )", stripped)
+        if lines and (not stripped or is_code or is_item):
+            yield start, " ".join(lines)
+            lines = []
+        if stripped and not is_code:
+            if not lines:
+                start = number
+            lines.append(stripped)
+    if lines:
+        yield start, " ".join(lines)
+
+
+def _python(text: str) -> Iterator[tuple[int, str, str]]:
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, documented) and (doc := ast.get_docstring(node)):
+            yield node.body[0].lineno, "docstring", doc
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            for argument in node.exc.args[:1]:
+                yield argument.lineno, "message", _string(argument)
+        if isinstance(node, ast.keyword) and node.arg == "help":
+            yield node.value.lineno, "help", _string(node.value)
+    yield from _comments(text)
+
+
+def _comments(text: str) -> Iterator[tuple[int, str, str]]:
+    """Yields comments; lines of comments that follow each other are one comment."""
+    block: list[str] = []
+    first = 0
+    last = -1
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type != tokenize.COMMENT:
+            continue
+        body = token.string.lstrip("#").strip()
+        if _TOOLS.match(body):
+            continue
+        stands_alone = not token.line[: token.start[1]].strip()
+        if not (stands_alone and token.start[0] == last + 1):
+            yield first, "comment", "\n".join(block)
+            block = []
+            first = token.start[0]
+        block.append(body)
+        last = token.start[0] if stands_alone else -1
+    yield first, "comment", "\n".join(block)
+
+
+def _string(node: ast.expr) -> str:
+    """Returns the text of a string, with VALUE for each value that is formatted into it."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(_string(part) or "VALUE" for part in node.values)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _string(node.left) + _string(node.right)
+    return ""
+
+
+_NOT_PROSE = re.compile(
+    r"^(\s*)(```|~~~).*?^\1\2\s*$|<!--.*?-->|<(svg|script|style)\b.*?</\3>",
+    re.DOTALL | re.MULTILINE,
+)
+
+
+def _markdown(text: str) -> Iterator[tuple[int, str, str]]:
+    text = _NOT_PROSE.sub(lambda match: "\n" * match[0].count("\n"), text)
+    block: list[str] = []
+    first = 1
+    for number, line in enumerate([*text.split("\n"), ""], start=1):
+        if line.strip() and not line.startswith(("|", "#")):
+            if not block:
+                first = number
+            block.append(re.sub(r"<[^>]+>", "", line))
+            continue
+        yield first, "paragraph", "\n".join(block)
+        block = []
+        if line.startswith("#"):
+            yield number, "heading", line.lstrip("# ")
+        for cell in re.split(r"(?<!\\)\|", line)[1:-1]:
+            if not re.fullmatch(r"\s*:?-+:?\s*", cell):
+                yield number, "cell", cell
+
+
+def _gin(text: str) -> Iterator[tuple[int, str, str]]:
+    block: list[str] = []
+    first = 1
+    for number, line in enumerate([*text.split("\n"), ""], start=1):
+        comment = re.match(r"\s*#+ ?(.*)$", line)
+        if comment:
+            if not block:
+                first = number
+            block.append(comment[1])
+            continue
+        yield first, "comment", "\n".join(block)
+        block = []
+        if re.search(r"\s# ", line):
+            yield number, "comment", re.split(r"\s# ", line, maxsplit=1)[1]
