@@ -25,13 +25,13 @@ ROOT = DOCS.parent
 os.environ["JAX_PLATFORMS"] = "cpu"
 sys.path.insert(0, str(ROOT))
 
-import guide  # in the same folder
 import jax
 from rich.console import Console
+from tables import filled, table  # in the same folder
 
 from benchmarks.objectives import BINDINGS
 from pretrax.cli import show
-from pretrax.objectives.catalog import ARCHITECTURES, CATALOG, aliases_of, run_of
+from pretrax.objectives.catalog import ARCHITECTURES, CATALOG, FAMILIES, Family, aliases_of, run_of
 from pretrax.training.devices.compiled_programs import keep_compiled
 from pretrax.visualization import html, picture_page
 from pretrax.visualization.picture import KINDS, Picture, Slot, Token, compact
@@ -136,27 +136,42 @@ def main(names: Sequence[str]) -> None:
 
 
 def pages() -> dict[str, str]:
-    """Returns {file: text} of the page of each objective and of the page that lists them."""
+    """Returns {file: text} of the pages of objectives and families, and of the page of all."""
     text = (DOCS / PAGE).read_text(encoding="utf-8")
     files = {f"{FOLDER}/{name}.md": page(name) for name in CATALOG}
-    return files | {PAGE: guide.filled(text, "objectives", index(), PAGE)}
+    families = {f"families/{name}.md": family_page(family) for name, family in FAMILIES.items()}
+    return files | families | {PAGE: filled(text, "objectives", index(), PAGE)}
 
 
 def index() -> str:
-    """Returns the table of all objectives."""
-    heads = ["objective", "attention", "model", "good for", "small run", "paper"]
+    """Returns a heading and a table for each family of objectives."""
+    parts = []
+    for name, family in FAMILIES.items():
+        parts.append(f"### [{family.title}](families/{name}.md)\n\n{family.about}")
+        parts.append(_list_of(family, FOLDER))
+    return "\n\n".join(parts)
+
+
+def family_page(family: Family) -> str:
+    """Returns the page of a family, in Markdown."""
+    return f"# {family.title}\n\n{family.about}\n\n{_list_of(family, f'../{FOLDER}')}\n"
+
+
+def _list_of(family: Family, folder: str) -> str:
+    """Returns a table of the objectives of a family, with links to their pages in a folder."""
+    heads = ["objective", "name", "good for", "model", "attention", "paper"]
     rows = [
         [
-            f"[`{name}`]({FOLDER}/{name}.md)",
-            entry.attention,
-            ARCHITECTURES[entry.architecture],
+            f"[{entry.title}]({folder}/{name}.md)",
+            f"`{name}`",
             entry.good_for,
-            f"`{run_of(name)}`",
+            ARCHITECTURES[entry.architecture],
+            entry.attention,
             _paper(entry.paper),
         ]
-        for name, entry in CATALOG.items()
+        for name, entry in family.entries.items()
     ]
-    return guide.table(heads, rows)
+    return table(heads, rows)
 
 
 def page(name: str) -> str:
@@ -173,11 +188,14 @@ def page(name: str) -> str:
         ["loss", f"in {entry.loss_slots} slots of a row of 512 tokens of text, on average"],
         ["paper", _paper(entry.paper)],
         ["short names", ", ".join(f"`{short}`" for short in aliases_of(name)) or "none"],
-        ["builder", f"[`objectives.{builder}`](../../{_module(builder)})"],
+        [
+            "builder",
+            f"[`objectives.{builder}`](../api/objectives.md#pretrax.objectives.{_module(builder)}.{builder})",
+        ],
         ["code elsewhere", elsewhere or "we know of none to point to"],
     ]
     words = about[0].replace("# ", "").replace("#", "").strip().replace("\n", " ")
-    return f"""# {name}
+    return f"""# {entry.title} (`{name}`)
 
 {words}
 
@@ -190,7 +208,7 @@ statistics of a thousand rows:
 pretrax show {shlex.join(options(name))}
 ```
 
-{guide.table(["", ""], rows)}
+{table(["", ""], rows)}
 
 ## Train it
 
@@ -363,12 +381,14 @@ def _builder(name: str) -> str:
 
 
 def _module(builder: str) -> str:
-    """Returns the path of a builder's file, relative to the root."""
+    """Returns the name of a builder's module in the package `objectives`."""
     exports = ast.parse((ROOT / "objectives/__init__.py").read_text(encoding="utf-8"))
     return next(
-        f"objectives/{node.module}.py"
+        node.module
         for node in exports.body
-        if isinstance(node, ast.ImportFrom) and builder in [a.name for a in node.names]
+        if isinstance(node, ast.ImportFrom)
+        and node.module
+        and builder in [a.name for a in node.names]
     )
 
 
