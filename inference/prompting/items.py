@@ -65,13 +65,15 @@ def items_of(
     does not take such items.
     """
     ends = {"prefix": prefix, "suffix": suffix}
-    gap = around_cursor(cursor) if cursor else {k: v for k, v in ends.items() if v is not None}
-    sources = sum(map(bool, (texts, file, gap)))
+    gap = {k: v for k, v in ends.items() if v is not None}
+    sources = sum(map(bool, (texts, file, gap, cursor)))
     if sources != 1:
         raise ValueError(
             "Expected one of: texts, --file, or --prefix and --suffix (or --cursor); got "
             f"{'several' if sources else 'none'} of them."
         )
+    if cursor:
+        gap = around_cursor(cursor)
     if gap and not MODES[mode].reads_gap:
         able = [one.name for one in MODES.values() if one.reads_gap]
         raise ValueError(
@@ -107,7 +109,7 @@ def around_cursor(place: str) -> dict:
     Raises ValueError for a place that is not in the file.
     """
     name, *numbers = place.rsplit(":", 2)
-    if len(numbers) != 2 or not all(x.isdigit() and int(x) > 0 for x in numbers):
+    if len(numbers) != 2 or not all(x.isdecimal() and int(x) > 0 for x in numbers):
         raise ValueError(f"Got --cursor={place!r}, expected FILE:LINE:COLUMN, both from 1.")
     if not Path(name).is_file():
         raise ValueError(f"Got --cursor={place!r}, expected a file: there is no {name}.")

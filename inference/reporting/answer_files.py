@@ -28,7 +28,8 @@ def write_answers(console: Console, trained: Trained, request: Request) -> None:
     out = AnswerFile(arguments.out, items)
     out.check_made_by(request.made_by)
     if out.done:
-        console.print(f"{arguments.out} holds {out.done} answers already: continuing after them.")
+        words = f"{arguments.out} holds {out.done} answers already: continuing after them."
+        console.print(words, markup=False)
     chunk = 8 * request.options.decoding.batch_size  # lines that are sorted by length together
     with (
         draft_counts(console, request.options) as options,
@@ -38,7 +39,7 @@ def write_answers(console: Console, trained: Trained, request: Request) -> None:
         out.answer_rest(
             lambda some, numbers: answer(trained, request.mode, some, options, numbers), chunk
         )
-    console.print(f"{arguments.out} holds {len(items)} answers.")
+    console.print(f"{arguments.out} holds {len(items)} answers.", markup=False)
     if errors := out.errors():
         console.print(f'{errors} of them are an "error", which says why there is no answer.')
     field = arguments.answer
