@@ -100,6 +100,8 @@ def _setting(text: str) -> tuple[str, object]:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return name, value
+    except (TypeError, RecursionError, MemoryError) as error:  # for example, a list as a key
+        raise ValueError(f"Got {text!r}, expected a value as Python writes it: {error}.") from error
 
 
 def print_laws(console: Console, objective: Objective) -> int:

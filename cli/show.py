@@ -108,7 +108,7 @@ def show(
         members = track(drawn.members, "Counting", console=console, disable=not console.is_terminal)
         drawn = drawn._replace(members=members)
         write_page(options.html, options, choice, drawn, text, command)
-        console.print(f"The page is {options.html}: open it in a browser.")
+        console.print(f"The page is {options.html}: open it in a browser.", markup=False)
     else:
         console.print("Next: the same command with --html=FILE writes a page with statistics.")
     if flags := to_train(options, gin_arguments, choice, drawn.picture.layout, text):

@@ -569,7 +569,10 @@ class GinReader:
 
 
 class _Parser(config_parser.ConfigParser):
-    """Gin's parser, which also refuses a repeated key of a dict. Python would keep the last one."""
+    """Gin's parser, which also refuses a repeated key of a dict. Python would keep the last one.
+
+    A key that cannot be one, such as a list, is a syntax error.
+    """
 
     def __init__(self, *arguments: Any):
         self._keys: list[Any] = []  # keys of the innermost dict that is being read
@@ -585,6 +588,10 @@ class _Parser(config_parser.ConfigParser):
 
     def _parse_dict_item(self) -> tuple[Any, Any]:
         key, value = super()._parse_dict_item()
+        try:
+            hash(key)
+        except TypeError:
+            self._raise_syntax_error(f"a dict has the key {key!r}, expected a text or a number")
         if key in self._keys:
             self._raise_syntax_error(f"a dict has the key {key!r} twice, expected each once")
         self._keys.append(key)

@@ -232,7 +232,7 @@ TRAINED = {  # by one of their arguments
         "--gin.models.decoder.remat_policy='none'",
     ],
     **dict.fromkeys(
-        (f"--gin_file=my_{kind}_run.gin" for kind in ("model", "nnx", "equinox")),
+        (f"--gin_file=my_{kind}_run.gin" for kind in ("model", "attention", "nnx", "equinox")),
         ["--gin.training.Run.sequence_lengths={'decoder': 32}"],
     ),
     "--gin_file=my_task_run.gin": ["--gin.models.decoder.num_layers=1"],

@@ -159,6 +159,11 @@ def test_a_sparse_run_has_active_parameters(capsys):
         (["--flops=1e20", "--mfu=0.4"], "--mfu needs chips: give --chips and --of"),
         (["--flops=1e20", "--gin.STEPS=3"], "is a setting of a run: give its --gin_file"),
         (["--gin_file=models/bert_base.gin"], "give no objective"),
+        (["--gin_file=runs/decoder.gin", "--steps=0"], "training.Run.steps must be "),
+        (
+            ["--gin_file=runs/decoder.gin", "--gin.training.Run.batch_size=0"],
+            "training.Run.batch_size must be ",
+        ),
         (
             ["--gin_file=runs/encoder.gin", "--gin_file=objectives/retromae.gin"],
             "The objective needs the heads ['restored']",

@@ -229,9 +229,10 @@ QUICK = ("causal", "masked", "classes")
 def test_answers_of_a_file(run_of, said, tmp_path, name):
     text = {"masked": "a [MASK]", "diffusion": "a [MASK]", "spans": "a <extra_id_0> b"}
     items = [{"text": text.get(name, "a" * k), "id": k} for k in (3, 1, 2)]
-    file, out = write_items(tmp_path / "in.jsonl", items), tmp_path / "out.jsonl"
+    file, out = write_items(tmp_path / "in.jsonl", items), tmp_path / "[out].jsonl"
     arguments = f"--run={run_of(name)}", f"--file={file}", f"--out={out}", "--batch_size=2"
-    assert said(*arguments)[-2].endswith("holds 3 answers.")
+    told = said(*arguments)
+    assert told[-2].endswith("holds 3 answers.") and "[out].jsonl" in "".join(told)
     found = read(out)
     assert [{key: line[key] for key in ("text", "id")} for line in found] == items
     assert all(line.keys() == FIELDS[name] | {"text", "id"} for line in found)
@@ -368,9 +369,18 @@ def test_killed_and_started_again(run_of, said, tmp_path):
         ("ul2", ["a", "--denoiser=Q"], "mode token 'Q'"),
         ("middle", ["a"], "Got a text, expected --prefix and --suffix"),
         ("middle", ["--prefix="], "neither a prefix nor a suffix"),
+<<<<<<< HEAD
         ("causal", ["--prefix=a"], "in mode 'continue', expected a text: only mode 'middle'"),
         ("causal", [], "Got none of these, expected one: texts, --file"),
         ("causal", ["a", "--file=x", "--out=y"], "Got several of these"),
+=======
+        ("middle", ["--prefix=a", "--cursor=none.txt:1:1"], "got several of them"),
+        ("middle", ["--cursor=none.txt:²:1"], "expected FILE:LINE:COLUMN"),
+        ("causal", ["a", "--score", "--mode=next"], "Got --score and --mode=next"),
+        ("causal", ["--prefix=a"], "which mode 'middle' takes, and not 'continue'"),
+        ("causal", [], "Expected one of: texts, --file"),
+        ("causal", ["a", "--file=x", "--out=y"], "got several of them"),
+>>>>>>> w-hunt2
         ("causal", ["a", "--samples=2"], "temperature=0"),
         (
             "causal",

@@ -11,7 +11,12 @@ import jax
 import optax
 
 from ... import objectives
+<<<<<<< HEAD
 from ...data.packing import documents_of_a_row, resolve_packing
+=======
+from ...constraints import check_settings
+from ...data.packing import documents_of_a_row, resolve
+>>>>>>> w-hunt2
 from ...models.builders import abstract_params
 from ...models.experts import active_parameters
 from ...objectives.contract import with_counted_classes
@@ -19,7 +24,7 @@ from ...objectives.layouts import LAYOUTS
 from ...objectives.token_ids import specimen_ids
 from ...settings.partial import as_partial
 from ...training.devices.accelerators import ACCELERATORS
-from ...training.run import T5_VOCABULARY
+from ...training.run import T5_VOCABULARY, Run
 from ...training.state import unboxed
 from ...training.step import Recipe, check_recipe
 
@@ -51,14 +56,15 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
       fields: of a `training.Run`, with a model, an objective, sequence_lengths and a batch_size.
         Without vocabulary_rows the vocabulary is T5's.
 
-    Raises ValueError for a field that is missing, and for lengths or a model that do not suit the
-    objective.
+    Raises ValueError for a field that is missing or out of range, and for lengths or a model that
+    do not suit the objective.
     """
     for name in ("model", "objective", "sequence_lengths", "batch_size"):
         if fields.get(name) is None:
             raise ValueError(
                 f"The gin files give no {name}, from which the cost of a step follows."
             )
+    check_settings(Run, fields, "training.Run.")
     rows = fields.get("vocabulary_rows") or T5_VOCABULARY
     ids = specimen_ids(rows)
     # Two, where a run counts its classes: how many there are changes its cost by next to nothing.

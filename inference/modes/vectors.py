@@ -104,7 +104,7 @@ def _answer_states(console: Console, trained: Trained, request: Request) -> None
     batch_size = request.options.decoding.batch_size
     with progress_of(console, len(texts)) as advance:
         write_states(out, trained, texts, layers, batch_size, advance)
-    console.print(f"{out} holds the hidden states of {len(texts)} texts.")
+    console.print(f"{out} holds the hidden states of {len(texts)} texts.", markup=False)
 
 
 def _layers_named(trained: Trained, layer: str) -> list[int]:

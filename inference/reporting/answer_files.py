@@ -29,8 +29,14 @@ def write_answers(console: Console, trained: Trained, request: Request) -> None:
     out = AnswerFile(arguments.out, items)
     out.check_made_by(request.made_by)
     if out.done:
+<<<<<<< HEAD
         console.print(f"{arguments.out} already holds {out.done} answers: continuing after them.")
     chunk = 8 * request.options.decoding.batch_size  # number of items that are sorted by length
+=======
+        words = f"{arguments.out} holds {out.done} answers already: continuing after them."
+        console.print(words, markup=False)
+    chunk = 8 * request.options.decoding.batch_size  # lines that are sorted by length together
+>>>>>>> w-hunt2
     with (
         draft_counts(console, request.options) as options,
         progress_of(console, len(items), out.done) as advance,
@@ -39,7 +45,7 @@ def write_answers(console: Console, trained: Trained, request: Request) -> None:
         out.answer_rest(
             lambda items, numbers: answer(trained, request.mode, items, options, numbers), chunk
         )
-    console.print(f"{arguments.out} holds {len(items)} answers.")
+    console.print(f"{arguments.out} holds {len(items)} answers.", markup=False)
     if errors := out.errors():
         console.print(f'{errors} of them are an "error", which says why there is no answer.')
     field = arguments.answer

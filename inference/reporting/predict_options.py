@@ -88,8 +88,11 @@ def request_of(trained: Trained, arguments: argparse.Namespace) -> Request:
     """
     values = vars(arguments)
     flags = [mode.name for mode in MODES.values() if mode.is_flag and values[mode.name]]
-    chosen = (flags or [arguments.mode])[0]
-    name = chosen or mode_of(trained)
+    chosen = [f"--{name}" for name in flags]
+    chosen += [f"--mode={arguments.mode}"] if arguments.mode else []
+    if len(chosen) > 1:
+        raise ValueError(f"Got {' and '.join(chosen)}, expected one mode: leave out the others.")
+    name = flags[0] if flags else arguments.mode or mode_of(trained)
     check_mode(trained, name)
     mode = MODES[name]
     for option in sorted(arguments.given - {*_used_by(mode)}):

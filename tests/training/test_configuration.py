@@ -565,6 +565,10 @@ def test_names_of_t5x_are_told_what_they_are_called_here(name):
         (["import nothing_of_this_name"], r"mine.gin, line 2: There is no module"),
         (["from pretrax import models", "models.bert_.x = 1"], r"mine.gin, line 3: there is no"),
         (["training.Run.steps = "], r"mine.gin cannot be read"),
+        (
+            ["training.Run.sequence_lengths = {[1]: 2}"],
+            r"mine.gin cannot be read: .*the key \[1\].*line 2",
+        ),
         (['include "mine.gin"'], r"mine.gin includes itself"),
         (['include "runs/decoder.gin"', "FILES = 'a'"], r"uses FILES, .*mine.gin, line 3"),
         (

@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -10,6 +11,7 @@ from pretrax import corpora, models, objectives
 from pretrax.data.corpus import in_parts
 from pretrax.data.token_store_files import write_store
 from pretrax.training import Hook, Partial, Run, planning
+from pretrax.training.hooks import own_hooks
 from pretrax.training.optimizers import adamw, warmup_constant
 from pretrax.training.run_configuration import run_of_directory
 from pretrax.training.trainer import train
@@ -147,6 +149,12 @@ def test_a_hook_is_due_at_its_interval_at_the_end_and_where_the_run_stops():
     assert due(Hook(print, 2)) == [2, 4, 5] and due(Hook(print, 2, at_end=False)) == [2, 4]
     assert due(Hook(print, None), stop=3) == [5]
     assert due(Hook(print, None, at_stop=True), stop=3) == [3, 5]
+
+
+def test_a_hook_that_is_called_every_0_steps_is_refused():
+    run = SimpleNamespace(hooks=[lambda plan: Hook(print, 0)])
+    with refuses(ValueError, "training.hooks.Hook.every", "0"):
+        own_hooks(SimpleNamespace(run=run))
 
 
 def test_settings_that_need_no_text_are_checked_before_it_is_read(run, tmp_path):
