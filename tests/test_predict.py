@@ -369,18 +369,12 @@ def test_killed_and_started_again(run_of, said, tmp_path):
         ("ul2", ["a", "--denoiser=Q"], "mode token 'Q'"),
         ("middle", ["a"], "Got a text, expected --prefix and --suffix"),
         ("middle", ["--prefix="], "neither a prefix nor a suffix"),
-<<<<<<< HEAD
+        ("middle", ["--prefix=a", "--cursor=none.txt:1:1"], "Got several of these"),
+        ("middle", ["--cursor=none.txt:²:1"], "expected FILE:LINE:COLUMN"),
+        ("causal", ["a", "--score", "--mode=next"], "Got --score and --mode=next"),
         ("causal", ["--prefix=a"], "in mode 'continue', expected a text: only mode 'middle'"),
         ("causal", [], "Got none of these, expected one: texts, --file"),
         ("causal", ["a", "--file=x", "--out=y"], "Got several of these"),
-=======
-        ("middle", ["--prefix=a", "--cursor=none.txt:1:1"], "got several of them"),
-        ("middle", ["--cursor=none.txt:²:1"], "expected FILE:LINE:COLUMN"),
-        ("causal", ["a", "--score", "--mode=next"], "Got --score and --mode=next"),
-        ("causal", ["--prefix=a"], "which mode 'middle' takes, and not 'continue'"),
-        ("causal", [], "Expected one of: texts, --file"),
-        ("causal", ["a", "--file=x", "--out=y"], "got several of them"),
->>>>>>> w-hunt2
         ("causal", ["a", "--samples=2"], "temperature=0"),
         (
             "causal",

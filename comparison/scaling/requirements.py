@@ -11,12 +11,8 @@ import jax
 import optax
 
 from ... import objectives
-<<<<<<< HEAD
-from ...data.packing import documents_of_a_row, resolve_packing
-=======
 from ...constraints import check_settings
-from ...data.packing import documents_of_a_row, resolve
->>>>>>> w-hunt2
+from ...data.packing import documents_of_a_row, resolve_packing
 from ...models.builders import abstract_params
 from ...models.experts import active_parameters
 from ...objectives.contract import with_counted_classes

@@ -118,13 +118,8 @@ def around_cursor(place: str) -> dict:
     file.
     """
     name, *numbers = place.rsplit(":", 2)
-<<<<<<< HEAD
-    if len(numbers) != 2 or not all(x.isdigit() and int(x) > 0 for x in numbers):
-        raise ValueError(f"Got --cursor={place!r}, expected FILE:LINE:COLUMN, counted from 1.")
-=======
     if len(numbers) != 2 or not all(x.isdecimal() and int(x) > 0 for x in numbers):
-        raise ValueError(f"Got --cursor={place!r}, expected FILE:LINE:COLUMN, both from 1.")
->>>>>>> w-hunt2
+        raise ValueError(f"Got --cursor={place!r}, expected FILE:LINE:COLUMN, counted from 1.")
     if not Path(name).is_file():
         raise ValueError(f"Got --cursor={place!r}, expected a file: there is no {name}.")
     try:

@@ -29,14 +29,9 @@ def write_answers(console: Console, trained: Trained, request: Request) -> None:
     out = AnswerFile(arguments.out, items)
     out.check_made_by(request.made_by)
     if out.done:
-<<<<<<< HEAD
-        console.print(f"{arguments.out} already holds {out.done} answers: continuing after them.")
+        continuing = f"{arguments.out} already holds {out.done} answers: continuing after them."
+        console.print(continuing, markup=False)
     chunk = 8 * request.options.decoding.batch_size  # number of items that are sorted by length
-=======
-        words = f"{arguments.out} holds {out.done} answers already: continuing after them."
-        console.print(words, markup=False)
-    chunk = 8 * request.options.decoding.batch_size  # lines that are sorted by length together
->>>>>>> w-hunt2
     with (
         draft_counts(console, request.options) as options,
         progress_of(console, len(items), out.done) as advance,
