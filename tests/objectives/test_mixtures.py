@@ -274,7 +274,7 @@ def _adaptive_mixture(ids):
         ([("a", span_corruption, 1)], r"members must be a mapping, not empty, got \[\("),
         ({"a": span_corruption}, r"'a' must be a pair \(builder, rate\)"),
         ({"a": (span_corruption, "2")}, "number above 0, .* got '2'"),
-        ({"a": (span_corruption(IDS), 1)}, "Member 'a': Got a Objective for a builder"),
+        ({"a": (span_corruption(IDS), 1)}, "Member 'a': Got a Objective as a builder"),
     ],
 )
 def test_bad_members_are_refused(members, message):

@@ -90,7 +90,7 @@ def by_turns(ids):
         (span_corruption, IDS._replace(eos=5), "inside the text range"),
         (text_to_text, IDS, "reads the parts of documents"),
         (by_turns, IDS, "rates of the mixture follow a schedule"),
-        (span_corruption(IDS), IDS, "Got a Objective for a builder"),
+        (span_corruption(IDS), IDS, "Got a Objective as a builder"),
         (lambda ids: None, IDS, "returned a NoneType"),
         (span_corruption, IDS._replace(modes={"R": 7}), r"expected pairs: give \(\('R', 7\),\)"),
     ],
