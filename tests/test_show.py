@@ -307,7 +307,7 @@ def test_tensorflow_is_not_loaded():
         (["--length=1", "--text=ab"], r"at most 1 slots"),
         (
             ["--layout=encoder", "--text=some words"],
-            r"'encoder' has no place for the stream 'targets'",
+            r"stream 'targets' .*layout 'encoder' do not support it",
         ),
         (["--gin.objectives.span_corruption.noise_density=2", "--text=abc"], r"noise_density"),
         (["--run=/tmp"], r"--run or --vocabulary, not both"),

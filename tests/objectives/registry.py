@@ -190,7 +190,7 @@ PAIRED = UNCUT | {
     "nothing is lost": "a random text may replace the text that follows",
 }
 VIEWS = {
-    "nothing is lost": "a text becomes several segments (test_contrastive_learning covers this)",
+    "nothing is lost": "a text becomes several segments (see test_contrastive_learning)",
     "lengths are reached": "a document of one token does not make two texts",
 }
 
@@ -210,7 +210,7 @@ CASES = {
     "masked_again": _case(
         masked_input_regularization,
         exempt={
-            "nothing is lost": "a document becomes two segments (test_language_modeling covers this)",
+            "nothing is lost": "a document becomes two segments (see test_language_modeling)",
             "lengths are reached": "pools only count the segments",
         },
     ),
@@ -413,7 +413,7 @@ CASES = {
         llm_jepa,
         exempt=NOTHING_DRAWN
         | {
-            "nothing is lost": "a document becomes several segments (test_joint_embedding covers this)",
+            "nothing is lost": "a document becomes several segments (see test_joint_embedding)",
             "every target counts": "the user's turns are only read",
             "lengths are reached": "few documents have a turn for every token",
         },
