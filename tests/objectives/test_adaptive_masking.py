@@ -206,7 +206,7 @@ def halved(state, counts, step):
 @pytest.mark.parametrize(
     "changed, words",
     [
-        ({"measure": lambda outputs, batch: {"n": jnp.float32(1)}}, "counts are no integers"),
+        ({"measure": lambda outputs, batch: {"n": jnp.float32(1)}}, "counts are not integers"),
         ({"measure": lambda outputs, batch: {"n": jnp.int32(1)}}, "not the sums of those of each"),
         ({"update": halved}, "bfloat16.* expected the same form"),
     ],

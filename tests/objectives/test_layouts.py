@@ -539,7 +539,7 @@ def test_a_label_is_read_only_after_its_own_place(name, kind):
 @pytest.mark.parametrize(
     "layout, gives, message",
     [
-        ("encoder_decoder", {"targets": 8}, "needs inputs and targets.*gives.*targets.*use a"),
+        ("encoder_decoder", {"targets": 8}, "needs inputs and targets.*produces.*targets.*use a"),
         ("encoder_decoder", {"inputs": 8, "labels": 2}, "'labels'"),
         ("encoder_decoder", {"inputs": 8, "targets": 8, "labels": 2}, "'labels'"),
         ("encoder_decoder", {"inputs": 8, "targets": 8, "pools": 1}, "'pools'"),

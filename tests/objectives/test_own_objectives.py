@@ -104,12 +104,12 @@ def few_labels(n):
 @pytest.mark.parametrize(
     "objective, words",
     [
-        (own(whole_row), "documents has targets of segment 1 alone.*each_document"),
+        (own(whole_row), "all targets belong to segment 1.*each_document"),
         (changed(target=lambda f: f["targets"]), "feature named 'target': did you mean 'targets'"),
-        (changed(targets=lambda f: f["targets"][:-1]), r"'targets' is of shape \[55\], expected"),
+        (changed(targets=lambda f: f["targets"][:-1]), r"'targets' has the shape \[55\], expected"),
         (changed(targets=lambda f: f["targets"] * 1.0), "'targets' is of float32, expected int32"),
         (changed(targets=lambda f: f["targets"] + 100_000), "targets are .*, expected 0 … 32999"),
-        (own(counting_padding), "targets count that are padding"),
+        (own(counting_padding), "padding slots .*targets_weights above 0"),
         (
             changed(inputs=lambda f: f["targets"]),
             "of the stream 'inputs', which `lengths` does not",
@@ -140,14 +140,14 @@ def few_labels(n):
         ),
         (
             of_loss(WithoutHash(token_loss)),
-            "`loss` is a WithoutHash, which has no hash.*frozen=True",
+            "`loss` is a WithoutHash, without a hash.*frozen=True",
         ),
         (
             own(WithoutHash(each_document(backward))),
-            "`corrupt` is a WithoutHash, which has no hash.*frozen=True",
+            "`corrupt` is a WithoutHash, without a hash.*frozen=True",
         ),
         (of_loss(misnamed), r"terms \['tokens'\], and sums for \['token'\]"),
-        (of_loss(of_the_batch), "a row is another with more rows.*couples_rows=True"),
+        (of_loss(of_the_batch), "a row changes if the batch has more rows.*couples_rows=True"),
         (own(each_document(backward), heads={"topic": 5}), "head 'vocabulary', .* has .'topic'"),
         (own(two_segments), "count to 2 in a row of 1 documents"),
         (masked_lm(IDS)._replace(lengths=few_labels), "labels.* needs more than the .* slots"),
