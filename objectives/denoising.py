@@ -18,7 +18,7 @@ from .arithmetic import below, ratio, traced
 from .contract import Facts, Objective, Rows
 from .features import sequence_pair
 from .losses import token_loss
-from .noising import REPLACEMENTS, Replace, from_noise, iid_hidden, iid_told, permuted_tokens
+from .noising import REPLACEMENTS, Replace, from_noise, iid_hidden, iid_targets, permuted_tokens
 from .prompt_forms import PromptForm
 from .span_lengths import noise_counts, span_starts
 from .splicing import (
@@ -194,7 +194,7 @@ def iid_denoising(
         return from_noise(ids, inputs, mode=mode)
     # Only sentinels assign parts of the answer to blanks.
     prompt_mode = "infill" if replace in ("spans", "tokens") else None
-    targets = iid_told(ids, noise_density, replace, closing_sentinel)
+    targets = iid_targets(ids, noise_density, replace, closing_sentinel)
     return from_noise(ids, inputs, targets, mode, prompt_mode=prompt_mode)
 
 
