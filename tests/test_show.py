@@ -335,7 +335,7 @@ def test_a_vocabulary_that_lacks_what_is_needed(capsys, monkeypatch):
     make = show.special_tokens.token_ids
     monkeypatch.setattr(show.special_tokens, "token_ids", lambda t: make(t, specials=("R", "S")))
     said = fails(capsys, BYTES, "--objective=masked_lm", "--text=some words")
-    assert "asks for the special token 'mask'" in said
+    assert "needs the special token 'mask'" in said
 
 
 def test_help_names_the_options(capsys):

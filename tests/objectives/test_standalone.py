@@ -92,7 +92,7 @@ def by_turns(ids):
         (by_turns, IDS, "rates of the mixture follow a schedule"),
         (span_corruption(IDS), IDS, "Got a Objective as a builder"),
         (lambda ids: None, IDS, "returned a NoneType"),
-        (span_corruption, IDS._replace(modes={"R": 7}), r"expected pairs: give \(\('R', 7\),\)"),
+        (span_corruption, IDS._replace(modes={"R": 7}), r"expected pairs: use \(\('R', 7\),\)"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_traced(build, ids, words):
