@@ -116,7 +116,7 @@ def _between(first: float, last: float, stages: int) -> list:
 
 
 def _share_of(stage: int, at: np.ndarray) -> Callable[[int], float]:
-    """Returns a stage's share of rows at a step: 1 at its own value, 0 at the next stage's value."""
+    """Returns a stage's share of rows at a step: 1 at its value, 0 at the next stage's value."""
     peak = np.zeros(at.size)
     peak[stage] = 1.0
     return lambda step: float(np.interp(step, at, peak))

@@ -122,7 +122,7 @@ def _log_partition(logits):
 
 
 def _shares(segments_K, count: int):
-    """Returns f32[K]: 1 / number of entries in the same segment; 0 for entries without a segment."""
+    """Returns f32[K]: 1 / number of entries in the same segment; 0 without a segment."""
     counts = by_document(documents(segments_K, count).length, segments_K)
     return (segments_K > 0) / jnp.maximum(counts, 1).astype(jnp.float32)
 

@@ -156,7 +156,7 @@ def test_slots_that_are_too_few_are_refused_when_the_rows_are_traced():
     with pytest.raises(ValueError, match=rf"Rows of {L} tokens need the slots .*lengths\({L}\)"):
         jax.eval_shape(corrupt, keys, two)
     short = text_to_text(IDS)
-    with pytest.raises(ValueError, match="reads parts, which these rows have not"):
+    with pytest.raises(ValueError, match="reads parts, which these rows do not have"):
         jax.eval_shape(batched(short, short.lengths(L)), keys, two)
 
 
