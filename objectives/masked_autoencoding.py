@@ -106,7 +106,7 @@ def _mask_and_restore(mask, restore, key, row, partner, lengths, max_documents):
 
 
 def _restore(states, visible, key, row, size: int, max_documents: int):
-    """Returns the targets of the decoder, and the interval of targets that restores each of them."""
+    """Returns the targets of the decoder, and the interval of targets that restores each one."""
     order_key, start_key = jax.random.split(key)
     document = documents(row.segments, max_documents)
     visible_D = jnp.maximum(document.length - 1, 0) * visible[0] // visible[1]

@@ -103,7 +103,7 @@ def rows_longer_than_predictions(model, groups) -> str | None:
 
 
 class _Share(NamedTuple):
-    """A schedule divided by a number. Equal schedules compare equal, so their terms can be added."""
+    """A schedule divided by a number; it is comparable, so that equal terms can be added."""
 
     schedule: Callable
     number: int

@@ -16,12 +16,12 @@ from .token_ids import TokenIds
 
 @checked
 def next_latent(ids: TokenIds, scale: Positive = 1.0) -> Objective:
-    """Causal language modeling that also predicts each hidden state from the state before (NextLat).
+    """Causal language modeling that also predicts the next hidden state (NextLat).
 
         text                          a b c d
         from the state after b, c     the state after c
 
-    The model predicts the state of the next slot, `outputs.hidden["next_latent"]`, from the state of
+    The model predicts the next slot's state, `outputs.hidden["next_latent"]`, from the state of
     the current slot and the next token. Since the next token is given, a state that summarizes the
     whole text so far is enough for this prediction.
 

@@ -97,7 +97,7 @@ def test_a_vocabulary_that_lacks_a_digit_is_refused(digits):
 
 @pytest.mark.parametrize("builder", [block_diffusion, ul2])
 def test_an_objective_with_another_loss_is_refused(builder):
-    with pytest.raises(ValueError, match="got another: of a mixture, give it to a member"):
+    with pytest.raises(ValueError, match="got a different loss: for a mixture"):
         number_token_loss(IDS, builder)
 
 
