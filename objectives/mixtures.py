@@ -404,7 +404,7 @@ def ul2(
         the training of a causal model; half of it is prefix language modeling. "t5gemma2" adapts a
         decoder to an encoder-decoder; half of it is prefix language modeling that predicts three
         quarters of a document. "tutorial" has three denoisers, with one span length drawn for each
-        document: R hides 15% in spans of 3 to 8 tokens, S 15% in spans of 1 to 3 tokens, and X 50%
+        document: R hides 15% in spans of 3 to 8 tokens, S 15% in spans of 1 to 3, and X 50%
         in spans of 12 to 64 tokens, at the rates 2, 1 and 1.
       rates: rates instead of the preset's, in the same order. A rate of 0 leaves a denoiser out.
       placement: where spans may be, as in `span_corruption`. With "end", as in T5, x_64_15 hides

@@ -131,10 +131,10 @@ def ahead_tokens(batch, k):
 def ahead_losses(outputs, batch, count: int):
     """Returns summed losses f32[count, B] of the tokens 1 … `count` after the next token.
 
-    A model has either a state for each of these tokens, `outputs.hidden["ahead"]` [N, B, T, d], for
-    the vocabulary projection, or one state for all, `outputs.hidden["last"]` [B, T, d], for the
-    heads "ahead_2", … N is at least `count`, since another member of a mixture may predict more
-    tokens.
+    Some models have a state for each of these tokens, `outputs.hidden["ahead"]` [N, B, T, d], for
+    the vocabulary projection. Others have one state for all, `outputs.hidden["last"]` [B, T, d],
+    for the heads "ahead_2", "ahead_3" and so on. N is at least `count`, since another member of a
+    mixture may predict more tokens.
     """
     _, slots, _ = predictions(batch)
 

@@ -547,7 +547,11 @@ def test_a_label_is_read_only_after_its_own_place(name, kind):
         ("decoder", {"targets": 8, "contexts": 8}, "'contexts'.*'encoder'"),
         ("encoder", {"inputs": 8}, "produces only .*inputs"),
         ("encoder", {"inputs": 8, "noised": 8, "labels": 8}, "'noised'.*'decoder'"),
-        ("encoder_decoder", {"inputs": 8, "noised": 8, "orders": 8, "labels": 8}, "gives.*orders"),
+        (
+            "encoder_decoder",
+            {"inputs": 8, "noised": 8, "orders": 8, "labels": 8},
+            "produces.*orders",
+        ),
         ("encoder", {"inputs": 8, "targets": 8}, "'targets'.*'decoder' or 'encoder_decoder'"),
     ],
 )

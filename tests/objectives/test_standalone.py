@@ -89,7 +89,7 @@ def by_turns(ids):
         (span_corruption, IDS._replace(sentinels=IDS.sentinels[:1]), "need 2 sentinels, .* has 1"),
         (span_corruption, IDS._replace(eos=5), "inside the text range"),
         (text_to_text, IDS, "reads the parts of documents"),
-        (by_turns, IDS, "rates of the mixture follow a schedule"),
+        (by_turns, IDS, "rates of the mixture depend on the step"),
         (span_corruption(IDS), IDS, "Got a Objective as a builder"),
         (lambda ids: None, IDS, "returned a NoneType"),
         (span_corruption, IDS._replace(modes={"R": 7}), r"expected pairs: use \(\('R', 7\),\)"),
