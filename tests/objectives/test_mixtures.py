@@ -321,7 +321,7 @@ def test_bad_presets_and_rates_are_refused():
 def test_a_missing_mode_token_is_refused():
     with refuses(ValueError, "S", "R", "X"):
         ul2(IDS._replace(modes=(("R", 32_100), ("X", 32_102))))
-    with pytest.raises(ValueError, match="mode token 'R', the vocabulary has none"):
+    with pytest.raises(ValueError, match="mode token 'R', but the vocabulary has none"):
         span_corruption(IDS._replace(modes=()), mode="R")
 
 
