@@ -184,7 +184,7 @@ CATALOG = {
     ),
     "dual_diffusion": Entry(
         "decoder",
-        "one model for causal LM and diffusion",
+        "one model, causal LM and diffusion",
         "Dual objective, arXiv:2512.14549",
         384,
         attends="bidirectional or causal",

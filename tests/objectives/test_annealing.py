@@ -96,7 +96,7 @@ def test_the_model_is_used_as_one_of_the_last_stage():
         (masked_lm, {"last": 1.5}, "masked_lm.rate must be a number above 0 and below 1, got"),
         (causal_lm, {}, "cannot set 'rate' to 0.3: .*unexpected keyword argument"),
         (ul2, {"setting": "rates"}, "ul2.rates must be a list of numbers .*, got 0.3"),
-        (no_number, {}, "not a mixture, got one of 7 members"),
+        (no_number, {}, "not a mixture, got a mixture of 7 members"),
     ],
 )
 def test_what_cannot_be_annealed_is_said(builder, settings, words):

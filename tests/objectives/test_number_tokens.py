@@ -91,7 +91,7 @@ def test_of_span_corruption_the_sentinels_and_digits_are_learned_alike():
 
 @pytest.mark.parametrize("digits", [(), IDS.digits[:9]])
 def test_a_vocabulary_that_lacks_a_digit_is_refused(digits):
-    with pytest.raises(ValueError, match=r"the vocabulary has none for \[.*9\]"):
+    with pytest.raises(ValueError, match=r"the vocabulary lacks \[.*9\]"):
         number_token_loss(IDS._replace(digits=digits))
 
 

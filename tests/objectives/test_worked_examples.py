@@ -136,7 +136,7 @@ def test_what_cannot_be_hidden_is_refused():
         hide(causal_lm, IDS, TOKENS, HIDDEN)
     with pytest.raises(ValueError, match="expected True or False for each of n tokens"):
         hide(span_corruption, IDS, TOKENS, HIDDEN[1:])
-    with pytest.raises(ValueError, match="True for one or more"):
+    with pytest.raises(ValueError, match="True at least once"):
         hide(span_corruption, IDS, TOKENS, np.zeros_like(HIDDEN))
     for tokens in ([11, 99_999, 12], [-4, 11, 12], [11, 12, IDS.eos], [11, 12, IDS.sentinels[0]]):
         with pytest.raises(ValueError, match="expected text ids"):
