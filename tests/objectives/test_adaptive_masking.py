@@ -207,7 +207,10 @@ def halved(state, counts, step):
     "changed, words",
     [
         ({"measure": lambda outputs, batch: {"n": jnp.float32(1)}}, "counts are not integers"),
-        ({"measure": lambda outputs, batch: {"n": jnp.int32(1)}}, "not the sums of the counts for each"),
+        (
+            {"measure": lambda outputs, batch: {"n": jnp.int32(1)}},
+            "not the sums of the counts for each",
+        ),
         ({"update": halved}, "bfloat16.* expected the same structure"),
     ],
 )
