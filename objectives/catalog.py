@@ -1,6 +1,6 @@
-"""Facts about each objective of `gin_configs/objectives`: words and numbers, nothing to import.
+"""Facts about each objective of `gin_configs/objectives`, as plain data.
 
-Names are those of the files; `find` takes the short names that people type as well:
+An objective has the name of its gin file. `find` also accepts short names:
 
     CATALOG["span_corruption"].paper -> "T5, arXiv:1910.10683"
     find("t5") -> "span_corruption"
@@ -14,17 +14,18 @@ class Entry(NamedTuple):
     architecture: str  # one of `ARCHITECTURES`
     good_for: str
     paper: str
-    # Slots with a loss in a row of 512 tokens of text, on average; sentinels and ends count.
+    # Average number of slots with a loss in a row of 512 text tokens. Sentinels and end-of-sequence
+    # tokens count.
     loss_slots: int
-    # What is known of the lengths of hidden spans: "composition" (a number of tokens split into
-    # spans, all ways equally likely) or "poisson" (with the mean that the builder is given).
+    # Distribution of the lengths of hidden spans, if known: "composition" (all ways to split the
+    # hidden tokens into spans are equally likely) or "poisson" (with the builder's mean).
     span_law: str | None = None
-    run: str | None = None  # the small run, where it is not that of the architecture
-    attends: str | None = None  # `attention`, where it is not that of the architecture
+    run: str | None = None  # small run, if it differs from the architecture's
+    attends: str | None = None  # attention pattern, if it differs from the architecture's
 
     @property
     def attention(self) -> str:
-        """What a token attends to; of an encoder-decoder, in one stack and in the other."""
+        """Attention pattern; for an encoder-decoder, of the encoder and of the decoder."""
         return self.attends or _ATTENTION[self.architecture]
 
 
@@ -37,7 +38,7 @@ ARCHITECTURES = {
     "two_towers": "encoder or two",
 }
 
-# The run for a laptop, gin_configs/runs/NAME.gin, that trains objectives of an architecture.
+# Small run (gin_configs/runs/NAME.gin) that trains an architecture's objectives on a laptop.
 SMALL_RUNS = {
     "encoder": "encoder",
     "decoder": "decoder",
@@ -52,7 +53,7 @@ _ATTENTION = {
     "decoder": "causal",
     "encoder_decoder": "bidirectional, causal",
     "electra": "bidirectional",
-    "masked_autoencoder": "drawn keys",
+    "masked_autoencoder": "random keys",
     "two_towers": "bidirectional",
 }
 
@@ -64,13 +65,13 @@ _GPT_BERT = "GPT-BERT, arXiv:2410.24159"
 _ALBERT = "ALBERT, arXiv:1909.11942"
 
 CATALOG = {
-    # what comes next
+    # the next tokens
     "causal_lm": Entry("decoder", "generation; prompting", "GPT-3, arXiv:2005.14165", 512),
     "masked_input_next_token": Entry(
         "decoder", "finding facts in long contexts", "MEAP, arXiv:2502.07490", 512
     ),
     "masked_input_regularization": Entry(
-        "decoder", "reading little text many times", "MIR, arXiv:2606.06888", 1024
+        "decoder", "many epochs on little text", "MIR, arXiv:2606.06888", 1024
     ),
     "prefix_lm": Entry("encoder_decoder", "continuing a prompt", _T5, 257),
     "multi_token_prediction": Entry(
@@ -78,17 +79,17 @@ CATALOG = {
     ),
     "token_order_prediction": Entry("decoder", "language modeling", "TOP, arXiv:2508.19228", 512),
     "future_summary": Entry("decoder", "planning further ahead", "FSP, arXiv:2510.14751", 512),
-    "next_latent": Entry("decoder", "states that sum up a text", "NextLat, arXiv:2511.05963", 512),
+    "next_latent": Entry("decoder", "states that summarize text", "NextLat, arXiv:2511.05963", 512),
     "number_token_loss": Entry("decoder", "arithmetic", "NTL, arXiv:2411.02083", 512),
     "llm_jepa": Entry(
-        "decoder", "two views of one thing", "LLM-JEPA, arXiv:2509.14252", 259, run="llm_jepa"
+        "decoder", "two views of the same thing", "LLM-JEPA, arXiv:2509.14252", 259, run="llm_jepa"
     ),
-    # what is hidden, written out
+    # the hidden tokens, written by a decoder
     "span_corruption": Entry(
         "encoder_decoder", "fine-tuning to text-to-text tasks", _T5, 104, span_law="composition"
     ),
     "iid_denoising": Entry("encoder_decoder", "ablation: tokens, not spans", _T5, 144),
-    "deshuffling": Entry("encoder_decoder", "ablation: word order alone", _T5, 513),
+    "deshuffling": Entry("encoder_decoder", "ablation: word order only", _T5, 513),
     "ul2": Entry(
         "encoder_decoder", "understanding and generating", _UL2, 186, span_law="composition"
     ),
@@ -106,7 +107,7 @@ CATALOG = {
     ),
     "blank_infilling": Entry(
         "decoder",
-        "as ul2, with a single stack",
+        "like ul2, with a single stack",
         "GLM, arXiv:2103.10360",
         102,
         attends="prefix",
@@ -118,29 +119,29 @@ CATALOG = {
     "text_infilling": Entry(
         "encoder_decoder", "inferring how much is missing", _BART, 513, span_law="poisson"
     ),
-    "token_masking": Entry("encoder_decoder", "ablation: masks alone", _BART, 513),
-    "token_deletion": Entry("encoder_decoder", "ablation: finding what is deleted", _BART, 513),
+    "token_masking": Entry("encoder_decoder", "ablation: masks only", _BART, 513),
+    "token_deletion": Entry("encoder_decoder", "ablation: finding deleted tokens", _BART, 513),
     "sentence_permutation": Entry("encoder_decoder", "ablation: order of sentences", _BART, 513),
     "document_rotation": Entry("encoder_decoder", "ablation: where a text begins", _BART, 513),
-    # parts moved to the end
+    # parts of the text moved to its end
     "fill_in_the_middle": Entry(
         "decoder", "code completion at the cursor", "FIM, arXiv:2207.14255", 514
     ),
     "causal_masking": Entry("decoder", "infilling long spans", "CM3, arXiv:2201.07520", 513),
-    # what is hidden, predicted in place
+    # the hidden tokens, predicted in place
     "masked_lm": Entry("encoder", "classifying, tagging, retrieval", _BERT, 77),
     "adaptive_masked_lm": Entry(
         "encoder", "learning from little text", "AMLM, arXiv:2510.20475", 77
     ),
-    "whole_word_masking": Entry("encoder", "as masked_lm, by whole words", _BERT, 77),
+    "whole_word_masking": Entry("encoder", "like masked_lm, by whole words", _BERT, 77),
     "spanbert": Entry("encoder", "extractive question answering", "SpanBERT, arXiv:1907.10529", 77),
-    "albert_ngrams": Entry("encoder", "as masked_lm, by short phrases", _ALBERT, 77),
+    "albert_ngrams": Entry("encoder", "like masked_lm, by short phrases", _ALBERT, 77),
     "masked_next_token": Entry(
         "decoder", "masked LM for a causal model", _GPT_BERT, 77, attends="bidirectional"
     ),
     "gpt_bert": Entry(
         "decoder",
-        "one small model for both",
+        "one model for causal and masked LM",
         _GPT_BERT,
         104,
         attends="bidirectional or causal",
@@ -154,14 +155,14 @@ CATALOG = {
     ),
     "masked_permuted_lm": Entry(
         "encoder",
-        "as masked_lm, seeing earlier ones",
+        "like masked_lm, in a random order",
         "MPNet, arXiv:2004.09297",
         77,
         attends="permuted",
     ),
     "permutation_lm": Entry(
         "decoder",
-        "representations and any order",
+        "representations; any order",
         "XLNet, arXiv:1906.08237",
         85,
         attends="permuted",
@@ -173,40 +174,38 @@ CATALOG = {
     "hybrid_diffusion": Entry(
         "encoder", "generating with corrections", "GIDD, arXiv:2503.04482", 512
     ),
-    "uniform_diffusion": Entry(
-        "encoder", "rewriting what is written", "Duo, arXiv:2506.10892", 512
-    ),
+    "uniform_diffusion": Entry("encoder", "revising generated text", "Duo, arXiv:2506.10892", 512),
     "shifted_diffusion": Entry(
         "decoder",
-        "a causal model turned to diffusion",
+        "turning a causal model to diffusion",
         "DiffuLLaMA, arXiv:2410.17891",
         256,
         attends="bidirectional",
     ),
     "dual_diffusion": Entry(
         "decoder",
-        "one model that writes both ways",
+        "one model, causal LM and diffusion",
         "Dual objective, arXiv:2512.14549",
         384,
         attends="bidirectional or causal",
     ),
     "block_diffusion": Entry(
         "decoder",
-        "several tokens at once, any length",
+        "parallel generation of any length",
         "BD3LM, arXiv:2503.09573",
         256,
         attends="block-causal",
     ),
     "block_diffusion_encoder_decoder": Entry(
         "encoder_decoder",
-        "blocks that are quick to write",
+        "fast generation of blocks",
         "E2D2, arXiv:2510.22852",
         256,
         run="block_diffusion_encoder_decoder",
         attends="block-causal, block",
     ),
     "insertion_lm": Entry("encoder", "filling gaps of any length", "ILM, arXiv:2505.05755", 258),
-    # texts as a whole
+    # whole texts
     "bert": Entry("encoder", "BERT as published", _BERT, 78, run="sentence_pairs"),
     "next_sentence_prediction": Entry(
         "encoder", "pairs of texts", _BERT, 1, run="sentence_pairs_after_bert"
@@ -225,7 +224,7 @@ CATALOG = {
     ),
 }
 
-# Short names: the field's abbreviations, and the models known for an objective.
+# Short names: common abbreviations, and the models known for an objective.
 ALIASES = {
     "clm": "causal_lm",
     "meap": "masked_input_next_token",
@@ -266,16 +265,16 @@ ALIASES = {
 
 
 def find(name: str) -> str:
-    """Returns the catalog's name of an objective, from that name or a short one.
+    """Returns the catalog name of an objective, from that name or a short name.
 
     >>> find("mlm"), find("Span-Corruption")
     ('masked_lm', 'span_corruption')
 
-    Raises ValueError for a name that is neither, with the nearest ones or all.
+    Raises ValueError for any other name. The message lists the nearest names, or else all names.
     """
     plain = name.lower().replace("-", "_")
-    if (found := ALIASES.get(plain, plain)) in CATALOG:
-        return found
+    if (full_name := ALIASES.get(plain, plain)) in CATALOG:
+        return full_name
     hint = f", expected one of {', '.join(CATALOG)}; or a short name: {', '.join(ALIASES)}."
     if near := difflib.get_close_matches(plain, [*CATALOG, *ALIASES], 3):
         hint = f"; did you mean {' or '.join(near)}?"
@@ -292,7 +291,7 @@ def aliases_of(name: str) -> list[str]:
 
 
 def run_of(name: str) -> str:
-    """Returns the run for a laptop that trains this objective.
+    """Returns the small run that trains this objective on a laptop.
 
     >>> run_of("bart"), run_of("sentence_order_prediction")
     ('quickstart', 'sentence_pairs_after_bert')

@@ -74,7 +74,7 @@ def test_a_broken_one(module, capsys, settings, words):
         (["{module}.shifted", "noise=3"], "has no setting noise; its settings: by, apart."),
         (["{module}.shifted", "apart=true"], "as Python writes it: apart=True"),
         (["{module}.shifted", "by={{[]: 1}}"], "by={[]: 1}"),
-        (["{module}.of_rows_in_words"], "must be Rows(kind), with a kind of "),
+        (["{module}.of_rows_in_words"], "must be Rows(kind) with one of the kinds "),
         (["{module}.failing"], "own_objectives.py, line 22: AttributeError: "),
         (["{module}.with_a_head"], "needs the heads ['vocabulary', 'pooled']"),
         (["pretrax.objectives.check_token_ids"], "gives a TokenIds, expected an Objective"),

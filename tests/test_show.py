@@ -307,7 +307,7 @@ def test_tensorflow_is_not_loaded():
         (["--length=1", "--text=ab"], r"at most 1 slots"),
         (
             ["--layout=encoder", "--text=some words"],
-            r"'encoder' has no place for the stream 'targets'",
+            r"stream 'targets' .*layout 'encoder' do not support it",
         ),
         (["--gin.objectives.span_corruption.noise_density=2", "--text=abc"], r"noise_density"),
         (["--run=/tmp"], r"--run or --vocabulary, not both"),
@@ -335,7 +335,7 @@ def test_a_vocabulary_that_lacks_what_is_needed(capsys, monkeypatch):
     make = show.special_tokens.token_ids
     monkeypatch.setattr(show.special_tokens, "token_ids", lambda t: make(t, specials=("R", "S")))
     said = fails(capsys, BYTES, "--objective=masked_lm", "--text=some words")
-    assert "asks for the special token 'mask'" in said
+    assert "needs the special token 'mask'" in said
 
 
 def test_help_names_the_options(capsys):

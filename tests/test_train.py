@@ -101,7 +101,7 @@ def test_a_command_line_that_cannot_be_read(data, tmp_path, capsys, arguments, e
             r"'span': rows of \d+ tokens need \d+ sentinels, the vocabulary has 16: give the",
         ),
         (["training.Run.sequence_lengths={'decoder': 1}"], r"'span': Lengths .* too short"),
-        (["training.Run.sequence_lengths={'encoder': 32}"], r"stacks among \['decoder'.*encoder"),
+        (["training.Run.sequence_lengths={'encoder': 32}"], r"stacks of \['decoder'.*encoder"),
         (["training.Run.batch_size=6"], r"batch_size must be a multiple of 4 .*got 6"),
         (["training.Run.batch_size=4"], r"Got 4 rows .*multiple of 8 .*1 microbatches over 8"),
         (["training.Run.microbatches=3"], r"Got 8 rows .*multiple of 24 .*3 microbatches over 8"),

@@ -215,7 +215,7 @@ def test_what_goes_wrong_in_computing_is_no_refusal(monkeypatch):
             "rtd",
             r"needs the heads \['generator', 'replaced'\], the model has \('vocab",
         ),
-        ("decoder", "masked_lm", "special token 'mask', the vocabulary has none"),
+        ("decoder", "masked_lm", "special token 'mask', but the vocabulary has none"),
         ("encoder", "contrastive_pairs", "documents of this corpus have no parts"),
         ("encoder_decoder", "causal_lm", "an encoder-decoder needs inputs and targets"),
     ],

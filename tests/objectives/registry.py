@@ -180,37 +180,37 @@ THREE_KINDS = {
     "causal": (causal_lm, 1),
 }
 
-FAR = {"lengths are reached": "the bound lies six standard deviations away"}
+FAR = {"lengths are reached": "the bound is six standard deviations above the mean"}
 
 UNCUT = {
-    "lengths are reached": "a document of one token has no pair to be judged",
+    "lengths are reached": "a document of one token does not make a pair",
 }
-EDGES = {"nothing is lost": "sentences that the row cuts are left out"}
+EDGES = {"nothing is lost": "sentences that are cut off by the row are left out"}
 PAIRED = UNCUT | {
-    "nothing is lost": "text that follows is not shown where other text stands in its place",
+    "nothing is lost": "a random text may replace the text that follows",
 }
 VIEWS = {
-    "nothing is lost": "a text becomes several segments: test_contrastive_learning undoes them",
-    "lengths are reached": "a document of one token has no two texts",
+    "nothing is lost": "a text becomes several segments (see test_contrastive_learning)",
+    "lengths are reached": "a document of one token does not make two texts",
 }
 
-SENTENCES = {"lengths are reached": "few of the selected sentences are single tokens"}
-STATES = {"every target counts": "the [CLS] state stands among the targets, to be read"}
+SENTENCES = {"lengths are reached": "few of the selected sentences have only one token"}
+STATES = {"every target counts": "the [CLS] state among the targets is only read"}
 
-NOTHING_DRAWN = {"noise is drawn": "nothing is drawn"}
+NOTHING_DRAWN = {"noise is drawn": "the objective has no randomness"}
 
 CASES = {
     "causal": _case(
         causal_lm,
         undo_copy,
         exact=True,
-        exempt={"noise is drawn": "nothing is drawn"},
+        exempt={"noise is drawn": "the objective has no randomness"},
     ),
     "masked_inputs": _case(masked_input_next_token, undo_stand_ins(IDS), exact=True),
     "masked_again": _case(
         masked_input_regularization,
         exempt={
-            "nothing is lost": "a document becomes two segments: test_language_modeling",
+            "nothing is lost": "a document becomes two segments (see test_language_modeling)",
             "lengths are reached": "pools only count the segments",
         },
     ),
@@ -218,7 +218,7 @@ CASES = {
         documented("my_objectives.py")["backward_lm"],
         lambda document: undo_copy(document)[::-1],
         exact=True,
-        exempt={"noise is drawn": "nothing is drawn"},
+        exempt={"noise is drawn": "the objective has no randomness"},
     ),
     "prefix": _case(prefix_lm, undo_split(IDS)),
     "prefix_quarter": _case(prefix_lm, undo_split(IDS, S), suffix_share=0.25, mode="S"),
@@ -237,7 +237,7 @@ CASES = {
         undo_spans(IDS),
         exact=True,
         mean_span_length=64,
-        exempt={"noise is drawn": "one span of a fixed length, at the end"},
+        exempt={"noise is drawn": "a single span of fixed length is always at the end"},
     ),
     "span_infeasible": _case(  # too few tokens to separate the spans
         span_corruption, undo_spans(IDS), exact=True, noise_density=0.9, mean_span_length=1
@@ -298,8 +298,8 @@ CASES = {
         causal_masking,
         undo_causal_masking(IDS),
         exempt={
-            "every target counts": "sentinels stand at random places: no loss",
-            "lengths are reached": "eight spans are drawn once in a hundred thousand documents",
+            "every target counts": "sentinels at random positions have no loss",
+            "lengths are reached": "only one document in 100,000 has eight spans",
         },
     ),
     "causal_masking_single": _case(
@@ -307,7 +307,7 @@ CASES = {
         undo_causal_masking(IDS, 1),
         exact=True,
         max_spans=1,
-        exempt={"every target counts": "sentinels stand at random places: no loss"},
+        exempt={"every target counts": "sentinels at random positions have no loss"},
     ),
     "blanks": _case(blank_infilling, undo_blanks(IDS)),
     "blanks_dense": _case(blank_infilling, undo_blanks(IDS), density=0.6, mean_span_length=1.5),
@@ -325,12 +325,12 @@ CASES = {
         undo_masks(IDS, framed=False),
         framed=False,
         selection="bernoulli",
-        exempt={"lengths are reached": "six standard deviations above the mean are never drawn"},
+        exempt={"lengths are reached": "the bound is six standard deviations above the mean"},
     ),
     "masked_lm_adaptive": _case(
         adaptive_masked_lm,
         undo_masks(IDS),
-        exempt={"lengths are reached": "six standard deviations above the mean are never drawn"},
+        exempt={"lengths are reached": "the bound is six standard deviations above the mean"},
     ),
     "masked_lm_static": _case(
         masked_lm,
@@ -338,7 +338,7 @@ CASES = {
         exact=True,
         static_copies=3,
         max_predictions=20,
-        exempt={"documents stay apart": "the masks of a row follow from all of its text"},
+        exempt={"documents stay apart": "the masks of a row depend on all of its text"},
     ),
     "masked_words": _case(masked_lm, undo_masks(IDS), rate=0.3, whole_words=True),
     "masked_spans": _case(
@@ -363,7 +363,7 @@ CASES = {
         undo_blocks(IDS, 16, (0.3, 0.8)),
         lowest_rate=0.3,
         highest_rate=0.8,
-        exempt={"lengths are reached": "no block is masked whole, but for short ones"},
+        exempt={"lengths are reached": "only short blocks are masked completely"},
     ),
     "retromae": _case(
         retromae,
@@ -404,7 +404,7 @@ CASES = {
         multi_token_prediction,
         undo_copy,
         exact=True,
-        exempt={"noise is drawn": "nothing is drawn"},
+        exempt={"noise is drawn": "the objective has no randomness"},
     ),
     "order_of_tokens": _case(token_order_prediction, undo_copy, exact=True, exempt=NOTHING_DRAWN),
     "summary": _case(future_summary, undo_copy, exact=True, exempt=NOTHING_DRAWN),
@@ -413,9 +413,9 @@ CASES = {
         llm_jepa,
         exempt=NOTHING_DRAWN
         | {
-            "nothing is lost": "a document becomes several segments: test_joint_embedding",
-            "every target counts": "what is said to the model is read",
-            "lengths are reached": "few documents take a turn for every token",
+            "nothing is lost": "a document becomes several segments (see test_joint_embedding)",
+            "every target counts": "the user's turns are only read",
+            "lengths are reached": "few documents have a turn for every token",
         },
         predictors=2,
     ),
@@ -423,13 +423,13 @@ CASES = {
     "contrastive_dropout": _case(
         contrastive,
         exact=True,
-        exempt=VIEWS | {"noise is drawn": "the model's dropout tells the views apart"},
+        exempt=VIEWS | {"noise is drawn": "only the model's dropout distinguishes the views"},
     ),
     "contrastive_cropping": _case(contrastive, exempt=VIEWS, views="cropping"),
     "contrastive_deletion": _case(contrastive, exempt=VIEWS, views="deletion"),
     "contrastive_pairs": _case(
         contrastive_pairs,
-        exempt=VIEWS | {"noise is drawn": "nothing is drawn"},
+        exempt=VIEWS | {"noise is drawn": "the objective has no randomness"},
     ),
     "text_to_text": _case(
         text_to_text, undo_answer(IDS, S), exempt=NOTHING_DRAWN, longest_answer=1000, mode="S"
@@ -440,8 +440,8 @@ CASES = {
         parts=5,
         exempt=NOTHING_DRAWN
         | {
-            "every target counts": "what is said to the model is read",
-            "lengths are reached": "few documents take a turn for every token",
+            "every target counts": "the user's turns are only read",
+            "lengths are reached": "few documents have a turn for every token",
         },
     ),
     "sequence_classification": _case(

@@ -206,9 +206,12 @@ def halved(state, counts, step):
 @pytest.mark.parametrize(
     "changed, words",
     [
-        ({"measure": lambda outputs, batch: {"n": jnp.float32(1)}}, "counts are no integers"),
-        ({"measure": lambda outputs, batch: {"n": jnp.int32(1)}}, "not the sums of those of each"),
-        ({"update": halved}, "bfloat16.* expected the same form"),
+        ({"measure": lambda outputs, batch: {"n": jnp.float32(1)}}, "counts are not integers"),
+        (
+            {"measure": lambda outputs, batch: {"n": jnp.int32(1)}},
+            "not the sums of the counts for each",
+        ),
+        ({"update": halved}, "bfloat16.* expected the same structure"),
     ],
 )
 def test_an_adaptation_that_would_go_wrong_in_silence_is_refused(changed, words):

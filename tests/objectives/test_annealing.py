@@ -91,12 +91,12 @@ def test_the_model_is_used_as_one_of_the_last_stage():
     [
         (masked_lm, {"steps": 0}, "steps must be a whole number of at least 1, got 0"),
         (masked_lm, {"stages": 1}, "stages must be a whole number of at least 2, got 1"),
-        (masked_lm, {"last": 0.30}, "from one value of rate to another, got 0.3 and 0.3"),
+        (masked_lm, {"last": 0.30}, "two different values of rate, got 0.3 and 0.3"),
         (masked_lm, {"last": 0.1234}, "at most 3 decimals, got first=0.3 and last=0.1234"),
         (masked_lm, {"last": 1.5}, "masked_lm.rate must be a number above 0 and below 1, got"),
         (causal_lm, {}, "cannot set 'rate' to 0.3: .*unexpected keyword argument"),
         (ul2, {"setting": "rates"}, "ul2.rates must be a list of numbers .*, got 0.3"),
-        (no_number, {}, "not a mixture, got one of 7 members"),
+        (no_number, {}, "not a mixture, got a mixture of 7 members"),
     ],
 )
 def test_what_cannot_be_annealed_is_said(builder, settings, words):

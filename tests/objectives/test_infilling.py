@@ -139,7 +139,7 @@ def test_sentinels_bear_no_loss_and_all_else_does():
 
 @pytest.mark.parametrize("most", [0, -1, 1.5, 801])
 def test_numbers_of_spans_that_cannot_be_masked(most):
-    expected = "at most the 800 sentinels" if most == 801 else "a whole number of at least 1"
+    expected = "at most 800, " if most == 801 else "a whole number of at least 1"
     with pytest.raises(ValueError, match=f"max_spans must be {expected}.* got {most}"):
         causal_masking(IDS, most)
 

@@ -379,7 +379,7 @@ def test_a_token_sees_those_before_it_and_a_share_of_those_ahead(stack):
 def test_an_encoder_decoder_has_copies_or_targets():
     row = features_of(examples("block_diffusion")[0], 0)
     written = {name: row["inputs"] for name in STREAMS["targets"].columns}
-    with pytest.raises(ValueError, match="members of this mixture give both: use a decoder"):
+    with pytest.raises(ValueError, match="members of this mixture produce both .*use a decoder"):
         layouts.encoder_decoder.arrange(row | written, {}, BOS, MAX_DOCUMENTS)
 
 
@@ -539,15 +539,19 @@ def test_a_label_is_read_only_after_its_own_place(name, kind):
 @pytest.mark.parametrize(
     "layout, gives, message",
     [
-        ("encoder_decoder", {"targets": 8}, "needs inputs and targets.*gives.*targets.*use a"),
+        ("encoder_decoder", {"targets": 8}, "needs inputs and targets.*produces.*targets.*use a"),
         ("encoder_decoder", {"inputs": 8, "labels": 2}, "'labels'"),
         ("encoder_decoder", {"inputs": 8, "targets": 8, "labels": 2}, "'labels'"),
         ("encoder_decoder", {"inputs": 8, "targets": 8, "pools": 1}, "'pools'"),
-        ("decoder", {"inputs": 8}, "Nothing to learn.*inputs"),
+        ("decoder", {"inputs": 8}, "produces only .*inputs"),
         ("decoder", {"targets": 8, "contexts": 8}, "'contexts'.*'encoder'"),
-        ("encoder", {"inputs": 8}, "Nothing to learn.*inputs"),
+        ("encoder", {"inputs": 8}, "produces only .*inputs"),
         ("encoder", {"inputs": 8, "noised": 8, "labels": 8}, "'noised'.*'decoder'"),
-        ("encoder_decoder", {"inputs": 8, "noised": 8, "orders": 8, "labels": 8}, "gives.*orders"),
+        (
+            "encoder_decoder",
+            {"inputs": 8, "noised": 8, "orders": 8, "labels": 8},
+            "produces.*orders",
+        ),
         ("encoder", {"inputs": 8, "targets": 8}, "'targets'.*'decoder' or 'encoder_decoder'"),
     ],
 )

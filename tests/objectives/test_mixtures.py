@@ -274,7 +274,7 @@ def _adaptive_mixture(ids):
         ([("a", span_corruption, 1)], r"members must be a mapping, not empty, got \[\("),
         ({"a": span_corruption}, r"'a' must be a pair \(builder, rate\)"),
         ({"a": (span_corruption, "2")}, "number above 0, .* got '2'"),
-        ({"a": (span_corruption(IDS), 1)}, "Member 'a': Got a Objective for a builder"),
+        ({"a": (span_corruption(IDS), 1)}, "Member 'a': Got a Objective as a builder"),
     ],
 )
 def test_bad_members_are_refused(members, message):
@@ -321,7 +321,7 @@ def test_bad_presets_and_rates_are_refused():
 def test_a_missing_mode_token_is_refused():
     with refuses(ValueError, "S", "R", "X"):
         ul2(IDS._replace(modes=(("R", 32_100), ("X", 32_102))))
-    with pytest.raises(ValueError, match="mode token 'R', the vocabulary has none"):
+    with pytest.raises(ValueError, match="mode token 'R', but the vocabulary has none"):
         span_corruption(IDS._replace(modes=()), mode="R")
 
 

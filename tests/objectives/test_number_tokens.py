@@ -91,13 +91,13 @@ def test_of_span_corruption_the_sentinels_and_digits_are_learned_alike():
 
 @pytest.mark.parametrize("digits", [(), IDS.digits[:9]])
 def test_a_vocabulary_that_lacks_a_digit_is_refused(digits):
-    with pytest.raises(ValueError, match=r"the vocabulary has none for \[.*9\]"):
+    with pytest.raises(ValueError, match=r"the vocabulary lacks \[.*9\]"):
         number_token_loss(IDS._replace(digits=digits))
 
 
 @pytest.mark.parametrize("builder", [block_diffusion, ul2])
 def test_an_objective_with_another_loss_is_refused(builder):
-    with pytest.raises(ValueError, match="got another: of a mixture, give it to a member"):
+    with pytest.raises(ValueError, match="got a different loss: for a mixture"):
         number_token_loss(IDS, builder)
 
 

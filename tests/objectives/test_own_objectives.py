@@ -104,15 +104,18 @@ def few_labels(n):
 @pytest.mark.parametrize(
     "objective, words",
     [
-        (own(whole_row), "documents has targets of segment 1 alone.*each_document"),
+        (own(whole_row), "all targets belong to segment 1.*each_document"),
         (changed(target=lambda f: f["targets"]), "feature named 'target': did you mean 'targets'"),
-        (changed(targets=lambda f: f["targets"][:-1]), r"'targets' is of shape \[55\], expected"),
-        (changed(targets=lambda f: f["targets"] * 1.0), "'targets' is of float32, expected int32"),
+        (changed(targets=lambda f: f["targets"][:-1]), r"'targets' has the shape \[55\], expected"),
+        (
+            changed(targets=lambda f: f["targets"] * 1.0),
+            "'targets' has the dtype float32, expected int32",
+        ),
         (changed(targets=lambda f: f["targets"] + 100_000), "targets are .*, expected 0 … 32999"),
-        (own(counting_padding), "targets count that are padding"),
+        (own(counting_padding), "padding slots .*targets_weights above 0"),
         (
             changed(inputs=lambda f: f["targets"]),
-            "of the stream 'inputs', which `lengths` does not",
+            "stream 'inputs', for which `lengths` returns no",
         ),
         (
             own(each_document(backward), lambda n: {"targets": n, "labels": 1}),
@@ -120,10 +123,13 @@ def few_labels(n):
         ),
         (own(each_document(backward), lambda n: {"targets": n, "label": 1}), "named 'label'"),
         (own(each_document(backward), lambda n: {"targets": n / 1}), "1.0, expected a Python int"),
-        (own(each_document(backward), lambda n: {"targets": 60 - n % 2}), "below lengths"),
+        (
+            own(each_document(backward), lambda n: {"targets": 60 - n % 2}),
+            "below the .* of lengths",
+        ),
         (
             own(each_document(backward)).with_facts(rows=Rows("docs")),
-            r"a kind of .* got Rows\(kind='docs'",
+            r"the kinds .* got Rows\(kind='docs'",
         ),
         (
             own(each_document(backward)).with_facts(prompt_forms=(PromptForm("contineu"),)),
@@ -140,16 +146,19 @@ def few_labels(n):
         ),
         (
             of_loss(WithoutHash(token_loss)),
-            "`loss` is a WithoutHash, which has no hash.*frozen=True",
+            "`loss` is a WithoutHash without a hash.*frozen=True",
         ),
         (
             own(WithoutHash(each_document(backward))),
-            "`corrupt` is a WithoutHash, which has no hash.*frozen=True",
+            "`corrupt` is a WithoutHash without a hash.*frozen=True",
         ),
-        (of_loss(misnamed), r"terms \['tokens'\], and sums for \['token'\]"),
-        (of_loss(of_the_batch), "a row is another with more rows.*couples_rows=True"),
-        (own(each_document(backward), heads={"topic": 5}), "head 'vocabulary', .* has .'topic'"),
-        (own(two_segments), "count to 2 in a row of 1 documents"),
+        (of_loss(misnamed), r"terms \['tokens'\], but its sums are for \['token'\]"),
+        (of_loss(of_the_batch), "a row changes if the batch has more rows.*couples_rows=True"),
+        (
+            own(each_document(backward), heads={"topic": 5}),
+            "head 'vocabulary', .* has only .'topic'",
+        ),
+        (own(two_segments), "has 2 segments in a row of 1 documents"),
         (masked_lm(IDS)._replace(lengths=few_labels), "labels.* needs more than the .* slots"),
     ],
 )

@@ -216,7 +216,7 @@ unframed = functools.partial(masked_lm, framed=False)
         (lambda: then(IDS, masked_lm, span_corruption), "leave its inputs in place"),
         (lambda: then(IDS, sentence_order_prediction, ul2), "mixture cannot be part"),
         (lambda: then(IDS, contrastive, unframed), "makes 2 segments of a document"),
-        (lambda: then(IDS, masked_lm, unframed), r"write \['labels'\], so that the second"),
+        (lambda: then(IDS, masked_lm, unframed), r"write \['labels'\], so the second"),
     ],
 )
 def test_what_cannot_work_is_an_error(build, message):

@@ -89,10 +89,10 @@ def by_turns(ids):
         (span_corruption, IDS._replace(sentinels=IDS.sentinels[:1]), "need 2 sentinels, .* has 1"),
         (span_corruption, IDS._replace(eos=5), "inside the text range"),
         (text_to_text, IDS, "reads the parts of documents"),
-        (by_turns, IDS, "rates of the mixture follow a schedule"),
-        (span_corruption(IDS), IDS, "Got a Objective for a builder"),
+        (by_turns, IDS, "rates of the mixture depend on the step"),
+        (span_corruption(IDS), IDS, "Got a Objective as a builder"),
         (lambda ids: None, IDS, "returned a NoneType"),
-        (span_corruption, IDS._replace(modes={"R": 7}), r"expected pairs: give \(\('R', 7\),\)"),
+        (span_corruption, IDS._replace(modes={"R": 7}), r"expected pairs: use \(\('R', 7\),\)"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_traced(build, ids, words):
@@ -156,7 +156,7 @@ def test_slots_that_are_too_few_are_refused_when_the_rows_are_traced():
     with pytest.raises(ValueError, match=rf"Rows of {L} tokens need the slots .*lengths\({L}\)"):
         jax.eval_shape(corrupt, keys, two)
     short = text_to_text(IDS)
-    with pytest.raises(ValueError, match="reads parts, which these rows have not"):
+    with pytest.raises(ValueError, match="reads parts, which these rows do not have"):
         jax.eval_shape(batched(short, short.lengths(L)), keys, two)
 
 

@@ -256,5 +256,5 @@ def test_an_objective_without_inputs_needs_a_decoder():
 
 def test_lengths_that_do_not_grow_are_refused():
     constant = causal_lm(IDS)._replace(lengths=lambda n: {"targets": 128})
-    with pytest.raises(ValueError, match="must grow with the document"):
+    with pytest.raises(ValueError, match="expected slots that increase with the document"):
         raw_length(constant, layouts.decoder, decoder=128)
