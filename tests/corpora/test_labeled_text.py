@@ -62,7 +62,7 @@ TSV = [
 GOOD = '{"text": "a", "label": "1"}\n'
 JSONL = [
     (GOOD + "{'text'}\n", r":2: not JSON \(.*Expected an object such as"),
-    (GOOD + '["a", "b"]\n', r":2: got an array, expected a JSON object a line"),
+    (GOOD + '["a", "b"]\n', r":2: got an array, expected a JSON object"),
     (
         GOOD + '{"text": "a", "class": 1}\n',
         r":2: got the fields 'text', 'class', .*'label' is miss",
@@ -78,7 +78,7 @@ JSONL = [
     (GOOD + '{"text": "a", "label": true}\n', r":2: got the label true"),
     (GOOD + '{"text": "a", "label": null}\n', r":2: got the label null"),
     (GOOD + '{"text": 7, "label": "b"}\n', r":2: got the text 7, expected a string"),
-    (GOOD + '{"text": "\\ud800", "label": "b"}\n', r":2: the text holds half a surrogate"),
+    (GOOD + '{"text": "\\ud800", "label": "b"}\n', r":2: the text .* half a surrogate"),
 ]
 
 
@@ -100,7 +100,7 @@ def test_files_that_are_no_labeled_text(tmp_path):
     with refuses(ValueError, "a.tsv", "2", "8"):
         list(read_labeled([str(tmp_path / "a.tsv")]))
     (tmp_path / "a.tsv.gz").write_bytes(gzip.compress(b"text\tlabel\n" * 50)[:-9])
-    with pytest.raises(ValueError, match="no whole gzip file"):
+    with pytest.raises(ValueError, match="gzip file"):
         list(read_labeled([str(tmp_path / "a.tsv.gz")]))
 
 

@@ -26,7 +26,7 @@ MALFORMED = {
     b"not json\n": "not JSON",
     b'{"body": "x"}\n': "no field 'text', the line has 'body'",
     b'{"text": 3}\n': "field 'text' is int",
-    b"[1]\n": "got an array, expected a JSON object a line",
+    b"[1]\n": "got an array, expected a JSON object",
     b'{"text": "\xff"}\n': "not UTF-8",
     b'{"text": "\\ud800"}\n': "half a surrogate",
     b'{"text": "x", "n": ' + b"1" * 5000 + b"}\n": "not JSON (Exceeds the limit",
@@ -466,6 +466,6 @@ def test_the_vocabulary_of_an_import_is_not_written_over(tmp_path):
     vocabularies.save_vocabulary(str(run_dir), kept)
     (run_dir / "config.gin").write_text("")
     kept = (run_dir / "vocabulary.json").read_bytes()
-    with pytest.raises(ValueError, match="holds a vocabulary made with other settings"):
+    with pytest.raises(ValueError, match="has a vocabulary made with other settings"):
         text_files(str(run_dir), files=str(file), vocabulary=vocabularies.utf8_bytes)
     assert (run_dir / "vocabulary.json").read_bytes() == kept

@@ -430,7 +430,7 @@ def test_a_vocabulary_that_was_changed_is_named(tmp_path, t5_like, hugging_face,
     old, new = renamed.get(name, (b"extra_id_0", b"extra_id_9"))
     assert old in file.read_bytes()
     file.write_bytes(file.read_bytes().replace(old, new))
-    with pytest.raises(ValueError, match=f"{name} is damaged .its checksum is not that of the voc"):
+    with pytest.raises(ValueError, match=f"{name} is damaged .*checksum"):
         vocabularies.load_vocabulary(str(tmp_path))
 
 
