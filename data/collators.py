@@ -62,8 +62,8 @@ class Collator:
     - An objective on pairs of texts, such as `next_sentence_prediction`, has `token_type_ids`, too.
       The class of each row is in `labels`, or in `next_sentence_label` if `then` adds masks.
 
-    Labels are -100 if they do not count in the loss. Tensors are i64[rows, slots], with as many
-    slots as the longest row of the batch needs. A batch is a list of mappings with `input_ids`, or
+    Labels are -100 if they do not count in the loss. Tensors are i64[rows, slots], padded to the
+    longest row of the batch. A batch is a list of mappings with `input_ids`, or
     a list of lists of ids. Special tokens around a text are removed, since the objective adds its
     own. As in a run, end-of-sequence follows each document if the objective reads a stream and does
     not append end-of-sequence itself.

@@ -10,8 +10,8 @@ are read in turn, one record at a time. Any position can therefore be found with
 positions before it, and 32 consecutive records come from different places of the corpus. A corpus
 of up to 64 blocks (16,384 records) is permuted as a whole.
 
-Shard s of S reads the positions s, s + S, s + 2 S, … If S divides 32, or is a multiple of 32, these
-positions are in few lanes, and a host reads only the blocks of these lanes. The number of shards
+Shard s of S reads the positions s, s + S, s + 2 S and so on. If S divides 32, or is a multiple of
+32, these positions are in few lanes. A host then reads only the blocks of these lanes. The number of shards
 may change. The new shards then share the records that the old shards have not read (`Unread`).
 """
 

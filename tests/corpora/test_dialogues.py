@@ -102,7 +102,7 @@ def test_turns_of_a_line(line, turns):
             "1, .*'user', has no text",
         ),
         ({"instruction": "a", "output": "\n"}, "2, .*has no text"),
-        ({"messages": [message("user", [["text"]])]}, r"types .*\\['text'\\]"),
+        ({"messages": [message("user", [["text"]])]}, r"types .*\['text'\]"),
         ({"messages": [message("system", "a"), message("system", "b")]}, "role 'system'"),
         ({"conversations": [{"from": "gpt", "value": "a"}]}, "role 'assistant'"),
         ({"conversations": [{"from": "bot", "value": "a"}]}, "role 'bot'"),

@@ -24,7 +24,7 @@ from tests.refusals import refuses
 
 MALFORMED = {
     b"not json\n": "not JSON",
-    b'{"body": "x"}\n': "no field 'text', the line has 'body'",
+    b'{"body": "x"}\n': "no field 'text', but the line has 'body'",
     b'{"text": 3}\n': "field 'text' is int",
     b"[1]\n": "got an array, expected a JSON object",
     b'{"text": "\xff"}\n': "not UTF-8",
@@ -272,7 +272,7 @@ def test_a_second_start_reads_no_text_and_a_changed_file_is_read_again(tmp_path,
     (tmp_path / "a.txt").write_text("other words " * 60)
     changed = text_files(run_dir, **settings)
     assert "684 tokens" in changed.summary
-    with pytest.raises(ValueError, match="other data"):
+    with pytest.raises(ValueError, match="saved data position"):
         changed.train(0, 1).restore(state)
 
 

@@ -77,5 +77,5 @@ def test_a_run_tokenizes_their_text_once(repository, tmp_path):
     huggingface_hub.HfFileSystem.clear_instance_cache()
     again = text_files(str(tmp_path), **settings)
     assert again.summary == corpus.summary  # of as many tokens, but of other data
-    with pytest.raises(ValueError, match="other data"):
+    with pytest.raises(ValueError, match="saved data position"):
         again.train(0, 1).restore(corpus.train(0, 1).state())

@@ -446,7 +446,7 @@ def test_a_document_with_parts_is_never_cut(policy):
     with refuses(ValueError, "65", "64"):
         [reader.row() for _ in range(2)]
     half = Document(np.arange(3), False, parts=np.arange(3))
-    with pytest.raises(ValueError, match="whole documents, and this corpus cut one after 3 tokens"):
+    with pytest.raises(ValueError, match="cut a document after 3 tokens"):
         closed(half, None, Rows("parts"))
 
 
