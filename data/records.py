@@ -11,8 +11,9 @@ positions before it, and 32 consecutive records come from different places of th
 of up to 64 blocks (16,384 records) is permuted as a whole.
 
 Shard s of S reads the positions s, s + S, s + 2 S and so on. If S divides 32, or is a multiple of
-32, these positions are in few lanes. A host then reads only the blocks of these lanes. The number of shards
-may change. The new shards then share the records that the old shards have not read (`Unread`).
+32, these positions are in few lanes. A host then reads only the blocks of these lanes. The number
+of shards may change. The new shards then share the records that the old shards have not read
+(`Unread`).
 """
 
 import concurrent.futures

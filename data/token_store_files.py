@@ -189,7 +189,7 @@ class StoreWriter:
                 raise ValueError(f"{where}: got {name} of {arrays[name].dtype}, expected integers.")
         pieces = -(-tokens.size // (self._longest or tokens.size))
         for i in range(pieces):
-            # A full block waits for the next record, since an empty piece may still end its document.
+            # A full block waits for the next record, since an empty piece may still end a document.
             if len(self._records) == BLOCK or self._block_tokens >= BLOCK_TOKENS:
                 self._write_block()
             cut = slice(tokens.size * i // pieces, tokens.size * (i + 1) // pieces)

@@ -285,7 +285,7 @@ def test_a_file_that_is_no_vocabulary(tmp_path, name):
     (tmp_path / name).write_text("hello")
     with pytest.raises(ValueError, match=name):
         tokenization.open_tokenizer(str(tmp_path / name))
-    with pytest.raises(FileNotFoundError, match="run directory"):
+    with refuses(FileNotFoundError, "vocabulary.json", "--tokenizer=FILE"):
         vocabularies.load_vocabulary(str(tmp_path))
 
 
