@@ -1,4 +1,4 @@
-"""Token files of other programs: the same documents from each, and what is none is refused."""
+"""Token files of other programs: all give the same documents, and other files are refused."""
 
 import struct
 
@@ -26,7 +26,7 @@ def ended(given):
 
 
 def write_megatron(path, given, dtype=np.uint16, code=8, end=True, sentences=1):
-    """Each document in so many sequences, as BERT's are."""
+    """Writes each document as several sequences, as for BERT."""
     given = ended(given) if end else given
     cut = [np.array_split(document, sentences) for document in given]
     lengths = [len(part) for parts in cut for part in parts]

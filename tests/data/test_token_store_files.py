@@ -133,7 +133,7 @@ def test_what_cannot_be_written_is_refused(tmp_path):
 
 
 def test_parts_are_counted_as_they_were_written(tmp_path):
-    """A part that `seal` is not told of would be text that nobody reads."""
+    """If `seal` ignored further parts, their text would silently be lost."""
     write(tmp_path, [documents(3), [], documents(3)])
     for splits, said in [
         ({"train": 2}, "has part 2, .* only 2 parts, .*{'train': 3}"),
