@@ -13,7 +13,7 @@ SIGNIFICANCE = 0.001
 
 
 def assert_uniform(outcomes, possible: int):
-    """Runs a chi-squared test against a uniform distribution. All `possible` outcomes must occur."""
+    """Runs a chi-squared test against a uniform distribution. All outcomes must occur."""
     kinds, counts = np.unique(np.asarray(outcomes), axis=0, return_counts=True)
     assert len(kinds) == possible, f"got {len(kinds)} outcomes, expected {possible}"
     assert possible == 1 or chisquare(counts).pvalue > SIGNIFICANCE, counts

@@ -95,7 +95,7 @@ def _assert_compact(tokens, segments):
 
 
 def documents_of(features, stream: str) -> dict[int, list[int]]:
-    """Returns the ids of each document in a stream of a row, and asserts that they are contiguous."""
+    """Returns the ids of each document in a stream, and asserts that they are contiguous."""
     tokens = np.asarray(features.get(stream, ()))
     segments = np.asarray(features.get(f"{stream}_segments", ()))
     _assert_compact(tokens, segments)

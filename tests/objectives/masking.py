@@ -16,7 +16,7 @@ FIRST, LAST = IDS.text
 
 
 def corrupt(objective, *rows, copies=2, seed=0, planned=None, members=0):
-    """Returns the features of rows (lists of documents), each corrupted with `copies` keys in turn."""
+    """Returns the features of rows (lists of documents), each corrupted with `copies` keys."""
     sizes = [[len(document) for document in documents] for documents in rows]
     raw_length = max(map(sum, sizes))
     tokens, segments = np.zeros((2, len(rows), raw_length), np.int32)

@@ -483,7 +483,7 @@ def example_batch(name: str, raw_length: int = RAW_LENGTH) -> laws.LawExamples:
 
 
 def compiled(name: str) -> Callable:
-    """Returns the compiled function (keys, rows) -> features for rows as in `example_batch(name)`."""
+    """Returns the compiled function (keys, rows) -> features for `example_batch(name)`."""
     batch = example_batch(name)
     return lambda keys, rows: laws.corrupted(batch, keys=keys, rows=rows)
 

@@ -70,7 +70,7 @@ def test_the_loss_is_that_of_the_paper(kind):
     assert means["stop"] == pytest.approx(-stop[range(3), [1, 0, 1]].mean(), rel=1e-5)
     assert {name for name, t in terms.items() if t.scale == 1} == {"tokens", "slots", "stop"}
     assert {float(t.weights[0]) for t in terms.values()} == {3.0}
-    # The slot alone: of three, twice the last; of one, nothing.
+    # Slot losses: two of three dropped tokens are in the last slot. A text with one slot has none.
     slots = log_softmax(np.log(np.exp(np.float64(STATES[0, 1:4] @ KERNEL)).sum(1)))
     assert 3 * means["slots"] == pytest.approx(-(slots[0] + 2 * slots[2]) / 3, rel=1e-5)
 
