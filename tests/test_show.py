@@ -268,7 +268,7 @@ def test_a_builder_of_ones_own(capsys, tmp_path, monkeypatch):
 
 
 def test_an_objective_whose_file_sets_what_a_model_has():
-    """The model of the objective's small run is used, which does not affect the picture otherwise."""
+    """The model is that of the objective's small run, and does not affect the picture otherwise."""
     choice = show.choose(*show.read_command_line(["--objective=block_diffusion_encoder_decoder"]))
     assert choice.name == "block_diffusion_encoder_decoder"
     assert choice.model is None and choice.corpus is None and choice.sequence_lengths is None
