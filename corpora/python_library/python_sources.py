@@ -184,7 +184,7 @@ class _Source:
         return textwrap.dedent(b"".join(parts).decode("utf-8"))
 
     def module_without_docstrings(self, tree: ast.Module) -> str:
-        """Returns the whole text without docstrings. `...` replaces a body that is only one."""
+        """Returns the whole text without docstrings. `...` replaces an empty body."""
         parts = []
         start = 0
         for each in (tree, *_definitions(tree)):
