@@ -1,4 +1,4 @@
-"""The verb check: an objective of one's own beside the laws."""
+"""The command `check`: the laws for a user's own objective."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""An export records how its model is prompted: an import of it answers as the run does."""
+"""An export records its prompts, so that its import answers like the run."""
 
 import json
 import re
@@ -24,7 +24,7 @@ from tests.training import tiny
 ROTARY = dict(num_types=0, positions="rotary", dropout_shared=False)
 BERT = LAYERS_OF_BERT | dict(max_positions=128)
 NAMED = dict(classes=CLASSES, num_classes=3)
-# objective -> (layout, settings of the run, mode that the model is used in)
+# objective -> (layout, settings of the run, mode of the model)
 CASES = {
     "ul2": ("encoder_decoder", {}, "infill"),
     "span_corruption": ("encoder_decoder", {}, "infill"),
@@ -49,7 +49,7 @@ CASES = {
 
 
 def converted(capsys, *arguments) -> list[str]:
-    """Converts, and returns the commands that are printed to apply the model."""
+    """Converts a model, and returns the printed commands that apply it."""
     convert.main(list(arguments))
     said = capsys.readouterr().out
     (command,) = re.findall(r"^To apply .*?: (pretrax predict .*)$", said, re.MULTILINE)
@@ -57,14 +57,14 @@ def converted(capsys, *arguments) -> list[str]:
 
 
 def answered(capsys, command) -> tuple[str, str]:
-    """Runs a printed command; returns its mode and what it answers."""
+    """Runs a printed command, and returns its mode and answers."""
     predict.main([*command, "--max_new=4"] if "--mode=embed" not in command else command)
     mode, _, answer = capsys.readouterr().out.partition("\n")
     return re.match(r".*?: (\w+) — ", mode)[1], answer
 
 
 def there_and_back(name, tmp_path, capsys):
-    """Exports a run and imports it again; returns both, each with the command that applies it."""
+    """Exports a run and imports it again. Returns both, with the commands that apply them."""
     layout, settings, _ = CASES[name]
     run, back = write_run(tmp_path / "run 1", layout, name, **settings), f"{tmp_path}/run 2"
     given = converted(capsys, f"--from={run}", f"--to=hf:{tmp_path}/there")
@@ -133,7 +133,7 @@ def export(tmp_path_factory):
     folder = tmp_path_factory.mktemp("export")
     run = write_run(folder / "run", "encoder_decoder", "span_corruption")
     convert.main([f"--from={run}", f"--to=hf:{folder}/there"])
-    (folder / "there" / CHECKSUMS).unlink()  # whoever changes a file can write checksums, too
+    (folder / "there" / CHECKSUMS).unlink()  # An attacker can write checksums, too.
     return folder / "there"
 
 

@@ -1,4 +1,4 @@
-"""The pages of objectives are those that docs/objective_pages.py draws."""
+"""The pages of objectives are up to date with docs/objective_pages.py."""
 
 import importlib
 import re
@@ -28,7 +28,7 @@ def kept(file: str) -> str:
 
 
 def words(svg: str) -> str:
-    """What an SVG says, without how it is drawn."""
+    """Returns the text of an SVG without its graphics."""
     return re.sub(r"<style>.*?</style>|<[^>]*>|\s+", " ", svg, flags=re.DOTALL)
 
 
@@ -45,7 +45,7 @@ def test_pages_say_what_their_sources_say(drawing):
 
 def test_pages_say_how_a_figure_came_about(drawing):
     first, second = drawing._train("sentence_order_prediction").split("\n")
-    assert first == "pretrax train --gin_file=runs/sentence_pairs.gin"  # it begins with this
+    assert first == "pretrax train --gin_file=runs/sentence_pairs.gin"  # the first command
     assert "--gin_file=runs/sentence_pairs_after_bert.gin " in second
     assert " --gin.optimizers.warmup_cosine.peak=0.03 " in drawing._train("permutation_lm")
     assert "`decoder` at a peak of 0.03, the loss was" in drawing._learned("permutation_lm")
@@ -59,7 +59,7 @@ def test_a_picture_fetches_nothing(name):
     names = {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xhtml"}
     assert set(re.findall(r"https?://[^\"]+", picture)) == names
     assert "prefers-color-scheme: dark" in picture
-    ElementTree.fromstring(picture)  # raises an error for what a browser could not read as XML
+    ElementTree.fromstring(picture)  # It raises an error for invalid XML.
 
 
 @pytest.mark.slow
@@ -77,7 +77,7 @@ def test_a_picture_shows_what_is_printed(name, drawing, tmp_path, monkeypatch):
 
 
 def test_the_style_of_the_site_names_the_pictures_of_objectives():
-    """The style knows the pictures by their alternative texts: an image has no other name."""
+    """The style selects pictures by their alternative text, since images have no other name."""
     named = set(re.findall(r'alt\^="(.*?)"', (ROOT / "docs/site.css").read_text()))
     shown = [ROOT / "README.md", *(ROOT / "docs/objectives").glob("*.md")]
     for page in shown:

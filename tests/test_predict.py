@@ -1,4 +1,4 @@
-"""The verb `predict`: what each run does, many items at once, and its errors."""
+"""The command `predict`: what each run does, many items at once, and errors."""
 
 import json
 import os
@@ -50,7 +50,7 @@ RUNS = {  # name -> (builder, objectives, more)
 
 @pytest.fixture(scope="module")
 def run_of(tmp_path_factory):
-    """name -> its run directory."""
+    """Returns a function from a name to its run directory."""
     made = {}
 
     def write(name):
@@ -64,7 +64,7 @@ def run_of(tmp_path_factory):
 
 @pytest.fixture
 def said(capsys, monkeypatch):
-    """Arguments -> the lines that are printed, the first of them the announcement."""
+    """Returns a function from arguments to the printed lines. The first is the announcement."""
     monkeypatch.setenv("COLUMNS", "200")
 
     def run(*arguments):
@@ -186,7 +186,7 @@ def test_several_samples_and_a_draft(run_of, said):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["causal", "spans", "ahead", "masked"])
 def test_devices_change_nothing(run_of, said, monkeypatch, name):
-    """Rows spread over eight devices; parameters spread as well; all on one."""
+    """Rows over eight devices, rows and parameters over eight devices, and one device agree."""
     text = {"spans": "a <extra_id_0> b", "masked": "a [MASK]"}.get(name, "Ada")
     drafts = ["--own_drafts"] if name == "ahead" else []
     asked = [f"--run={run_of(name)}", text, f"so {text}", *drafts]
@@ -305,7 +305,7 @@ def test_prompt_forms_that_are_damaged_name_their_file(capsys, tmp_path):
 
 @pytest.mark.slow
 def test_killed_and_started_again(run_of, said, tmp_path):
-    """As one that was not killed; samples follow from the number of the line."""
+    """The result is the same as without interruption, since samples depend on the line number."""
     items = [{"text": "tea " * (k % 5 + 1)} for k in range(40)]
     file = write_items(tmp_path / "in.jsonl", items)
     how = [f"--run={run_of('elsewhere')}", f"--file={file}", "--batch_size=1", "--temperature=1"]
@@ -468,7 +468,7 @@ def test_a_draft_model_of_another_vocabulary_or_layout(run_of, capsys, tmp_path,
     assert "Got a draft model whose vocabulary differs from the model's" in said
     said = fails(capsys, causal, "a", f"--draft={run_of('spans')}")
     assert "draft model of layout 'encoder_decoder' for a model of layout 'decoder'" in said
-    monkeypatch.setenv("HOME", str(tmp_path))  # where copies of buckets are
+    monkeypatch.setenv("HOME", str(tmp_path))  # Copies of buckets are there.
     said = fails(capsys, causal, "a", "--draft=memory://bucket/none")
     assert "memory://bucket/none is not a run directory" in said
 

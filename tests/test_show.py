@@ -1,4 +1,4 @@
-"""The verb `show`: what it prints, and its errors."""
+"""The command `show`: its output and errors."""
 
 import re
 import subprocess
@@ -84,7 +84,7 @@ def test_noise_that_adapts_says_that_it_is_shown_as_it_begins(capsys):
 def test_what_a_textbook_hides(capsys):
     said = prints(capsys, BYTES, FOX, "--hide=quick brown,jumps")
     assert "16 hidden" in said and "The ⟨0⟩ fox ⟨1⟩ over the lazy dog</s>" in said
-    call, middle = "--text=def add(a, b): return a + b", "--hide=add(a, b)"  # a comma of its own
+    call, middle = "--text=def add(a, b): return a + b", "--hide=add(a, b)"  # a piece with a comma
     said = prints(capsys, BYTES, "--objective=fill_in_the_middle", call, middle)
     assert re.search(r"<\|fim_middle\|> a +d.*\n +, · b \).*\n +· b \) </s>", said)
 
@@ -98,7 +98,7 @@ def test_a_textbooks_example_word_by_word(capsys):
     fim = "--objective=fill_in_the_middle", "--vocabulary=words"
     said = prints(capsys, *fim, call, "--hide=add(a, b)")
     assert re.search(r"<\|fim_middle\|> add +\( +a +, +b +\)", said)
-    later = "--text=an apple a day", "--hide=a"  # the first that is a whole word
+    later = "--text=an apple a day", "--hide=a"  # the first whole word
     assert "an apple ⟨0⟩ day" in prints(capsys, "--vocabulary=words", *later)
 
 
@@ -106,7 +106,8 @@ def test_a_textbooks_example_word_by_word(capsys):
 @pytest.mark.parametrize("objective", ["masked_input_next_token", "masked_input_regularization"])
 def test_what_a_causal_model_reads_as_masks(objective, capsys):
     said = prints(capsys, f"--objective={objective}", "--vocabulary=words", FOX, "--hide=fox jumps")
-    assert "brown [MASK] [MASK] over" in said and said.count("[MASK]") == 3  # one in the legend
+    # One of them is in the legend.
+    assert "brown [MASK] [MASK] over" in said and said.count("[MASK]") == 3
     assert re.search(r"brown +fox +jumps +over", said)
 
 
@@ -116,7 +117,8 @@ def test_what_a_causal_model_reads_as_masks(objective, capsys):
         ("span_corruption", "cat", ["cat"]),  # not in the text
         ("span_corruption", "fox,quick", ["quick"]),  # not after "fox"
         ("span_corruption", "dog,", ["dog,", "comma"]),  # an empty piece
-        ("causal_lm", "fox", ["span_corruption"]),  # an objective that can hide tokens
+        # The message names an objective that can hide tokens.
+        ("causal_lm", "fox", ["span_corruption"]),
         ("prefix_lm", "fox", ["fox", "prefix language modeling"]),
         ("fill_in_the_middle", "quick,dog", ["quick", "dog", "fill-in-the-middle"]),
     ],
@@ -158,7 +160,7 @@ def test_settings_and_another_layout(capsys):
 
 
 def test_a_text_of_ones_own_is_needless(capsys):
-    """Two views of the sample text are longer than a row."""
+    """Two views of the sample text would be longer than a row."""
     said = prints(capsys, BYTES, "--objective=contrastive", "--length=64")
     assert "contrastive  on an encoder" in said and "Beautiful is better" in said
 
@@ -266,7 +268,7 @@ def test_a_builder_of_ones_own(capsys, tmp_path, monkeypatch):
 
 
 def test_an_objective_whose_file_sets_what_a_model_has():
-    """The model is that of the objective's small run, which says nothing else about the picture."""
+    """The model is that of the objective's small run, and does not affect the picture otherwise."""
     choice = show.choose(*show.read_command_line(["--objective=block_diffusion_encoder_decoder"]))
     assert choice.name == "block_diffusion_encoder_decoder"
     assert choice.model is None and choice.corpus is None and choice.sequence_lengths is None
@@ -352,7 +354,7 @@ def test_help_names_the_options(capsys):
 
 @pytest.mark.slow
 def test_a_page_of_each_objective_and_one_that_lists_them(capsys, tmp_path, monkeypatch):
-    """Frames of [CLS] and [SEP] make a row too long, so that one of them has no page."""
+    """With [CLS] and [SEP] the row is too long, so that one objective has no page."""
     names = ("causal_lm", "masked_lm")
     monkeypatch.setattr(show, "CATALOG", {name: CATALOG[name] for name in names})
     monkeypatch.setattr(show, "STATISTICS_ROWS", 16)

@@ -1,4 +1,4 @@
-"""The command line of `train.py`: help, and a clear message for whatever cannot work."""
+"""The command line of `train.py`: help, and clear messages for mistakes."""
 
 import re
 import signal
@@ -30,7 +30,7 @@ def data(tmp_path_factory):
 
 
 def fails(capsys, arguments) -> str:
-    """What is said on stderr by a command that cannot work."""
+    """Returns the stderr of a command that must fail."""
     with pytest.raises(SystemExit) as end:
         tiny.run_here(arguments)
     said = capsys.readouterr().err
@@ -91,7 +91,7 @@ def test_a_command_line_that_cannot_be_read(data, tmp_path, capsys, arguments, e
 @pytest.mark.parametrize(
     "values, expected",
     [
-        # One sentinel for every span of one token: more than the sixteen there are.
+        # Spans of one token need more sentinels than the sixteen that there are.
         (
             [
                 "objectives.span_corruption.mean_span_length=1.0",
@@ -215,7 +215,7 @@ def test_a_macro_that_a_run_overrides_by_its_parameter_is_no_mistake(tmp_path):
 
 
 def ends_with(monkeypatch, error):
-    """Lets `train` end with this error."""
+    """Makes `train` end with this error."""
 
     def raise_it(run, trusted, profiled):
         raise error
@@ -276,7 +276,7 @@ def test_an_interrupt_says_how_to_go_on(data, tmp_path, monkeypatch, capsys):
 
 
 def test_started_in_another_directory(tmp_path, monkeypatch, capsys):
-    """Gin files are found here, then in the repository; modules beside them are found too."""
+    """Gin files are searched here, then in the repository. Modules next to them are found, too."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "objectives_of_mine.py").write_text(
@@ -306,7 +306,8 @@ def test_brackets_in_names_are_printed_as_they_are(data, tmp_path, capsys, monke
     run = tiny.Run(tmp_path, data, STEPS=1)
     directories = {
         "RUN_DIR": str(tmp_path / "run[1]"),
-        "training__Run__checkpoint_dir": str(tmp_path / "checkpoints"),  # Orbax takes no brackets
+        # Orbax does not allow brackets.
+        "training__Run__checkpoint_dir": str(tmp_path / "checkpoints"),
     }
     said = run.here(capsys, **directories)
     assert summary in said and "run[1] holds" in said.replace("\n", "")
@@ -324,7 +325,7 @@ def test_output_and_plot_that_cannot_be_written_stop_no_run(data, tmp_path, monk
         tiny.run_here(run.arguments())
     assert "Output ends here (No space left on device)" in capsys.readouterr().err
     assert read_result(str(run.dir)).finished
-    (run.dir / run_directory.RESULT).unlink()  # the same again, with output
+    (run.dir / run_directory.RESULT).unlink()  # Run the same again, with output.
     tiny.run_here(run.arguments())
     said = re.sub(r"\s+", " ", capsys.readouterr().out)
     assert "warning: loss.png could not be drawn ([Errno 21] Is a directory" in said
@@ -332,7 +333,7 @@ def test_output_and_plot_that_cannot_be_written_stop_no_run(data, tmp_path, monk
 
 
 def test_a_run_directory_that_cannot_be_written(data, tmp_path, capsys):
-    """A file is in its place; root, whom no permission stops, cannot make it either."""
+    """A file has the directory's name, so that even root cannot create it."""
     (tmp_path / "file").write_text("")
     run = tiny.Run(tmp_path / "run", data)
     said = fails(capsys, run.arguments(RUN_DIR=str(tmp_path / "file" / "run")))

@@ -1,7 +1,7 @@
-"""Every objective that has to keep the laws, with example settings.
+"""All objectives that must keep the laws, with example settings.
 
-A new objective is added to `CASES` with the inverse that undoes it; `test_laws.py` fails as long
-as a builder exported by `objectives` is not here.
+Add a new objective to `CASES` together with its inverse. `test_laws.py` fails if a builder that
+`objectives` exports is missing.
 """
 
 import functools
@@ -104,9 +104,11 @@ from tests.objectives.undo_noising import (
 from tests.objectives.undo_pairs import undo_masked_order, undo_order
 from tests.objectives.undo_supervised import undo_answer, undo_frame, undo_turns
 
-__all__ = ["DOCUMENTS", "packed_lengths", "quick_jit"]  # and what is defined here
+# In addition to the names that this file defines.
+__all__ = ["DOCUMENTS", "packed_lengths", "quick_jit"]
 
-# T5's sentinels descend from the top; more follow elsewhere, so that order is no arithmetic.
+# T5's sentinels descend from the largest id. Further sentinels have other ids, so that their order
+# cannot be computed.
 IDS = objectives.check_token_ids(
     TokenIds(
         size=33_000,
@@ -125,12 +127,12 @@ IDS = objectives.check_token_ids(
 R, S, X = (IDS.mode(name) for name in "RSX")
 
 
-# What a law's test is called in the table, and in `exempt`: those of the package, and those for
-# which a test needs an inverse, several devices, or many draws.
+# Names of the laws in the table and in `exempt`: the laws of the package, and laws whose test needs
+# an inverse, several devices or many draws.
 LAWS = (
-    "nothing is lost",  # the inverse gives the document back
+    "nothing is lost",  # The inverse returns the document.
     "sharded = unsharded",
-    "lengths are kept",  # exactly, or as a bound
+    "lengths are kept",  # Lengths are exact, or upper bounds.
     "lengths are reached",
     *laws.LAWS,
     *laws.USUAL,
@@ -138,12 +140,12 @@ LAWS = (
 
 
 class Case(NamedTuple):
-    builder: str  # the exported function that builds it
+    builder: str  # name of the exported builder
     objective: Objective
-    inverses: tuple[Callable, ...]  # one for each member
-    exact: bool  # `lengths` is what every row takes, not a bound on what is drawn
-    exempt: dict[str, str]  # law that cannot hold -> why
-    parts: int  # most parts of a document
+    inverses: tuple[Callable, ...]  # one inverse for each member
+    exact: bool  # whether `lengths` is exact rather than an upper bound
+    exempt: dict[str, str]  # laws that cannot hold, with the reason
+    parts: int  # largest number of parts of a document
 
 
 def _case(
@@ -160,13 +162,13 @@ def _case(
 
 
 def cases_under(law: str) -> list[str]:
-    """Names of the cases that have to keep a law."""
+    """Returns the names of the cases that must keep a law."""
     assert law in LAWS, law
     return [name for name, case in CASES.items() if law not in case.exempt]
 
 
 def documented(name: str) -> dict[str, Any]:
-    """What the README's block that opens with the comment `# name` defines."""
+    """Returns what the README's code block that begins with the comment `# name` defines."""
     blocks = re.findall(r"^```python\n(.*?)^```$", Path("README.md").read_text(), re.S | re.M)
     (block,) = [b for b in blocks if b.startswith(f"# {name}\n")]
     defined: dict[str, Any] = {"__name__": name}
@@ -239,7 +241,7 @@ CASES = {
         mean_span_length=64,
         exempt={"noise is drawn": "a single span of fixed length is always at the end"},
     ),
-    "span_infeasible": _case(  # too few tokens to separate the spans
+    "span_infeasible": _case(  # There are too few tokens to separate the spans.
         span_corruption, undo_spans(IDS), exact=True, noise_density=0.9, mean_span_length=1
     ),
     "span_anywhere": _case(
@@ -475,20 +477,20 @@ text_row = functools.partial(laws.text_row, IDS)
 
 @functools.cache
 def example_batch(name: str, raw_length: int = RAW_LENGTH) -> laws.LawExamples:
-    """Test rows of one case: every set of documents through every member."""
+    """Returns the test rows of a case: all sets of documents for all members."""
     case = CASES[name]
     return laws.examples(case.objective, IDS, raw_length, parts=case.parts)
 
 
 def compiled(name: str) -> Callable:
-    """(keys, rows) -> features, by one program for rows like those of `example_batch(name)`."""
+    """Returns the compiled function (keys, rows) -> features for `example_batch(name)`."""
     batch = example_batch(name)
     return lambda keys, rows: laws.corrupted(batch, keys=keys, rows=rows)
 
 
 @functools.cache
 def corrupted(name: str) -> dict[str, np.ndarray]:
-    """Features of `example_batch(name)`."""
+    """Returns the features of `example_batch(name)`."""
     return laws.corrupted(example_batch(name))
 
 

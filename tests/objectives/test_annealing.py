@@ -1,4 +1,4 @@
-"""A setting that goes from one value to another with the steps."""
+"""Settings that change with the step."""
 
 import functools
 
@@ -44,7 +44,7 @@ def test_each_stage_is_the_objective_at_its_value():
 
 
 def test_attention_goes_from_causal_to_bidirectional():
-    """The last stage gives no intervals of its own: it attends both ways, as by itself."""
+    """The last stage has no key intervals, so it is bidirectional, like the objective alone."""
     ahead = annealed(IDS, shifted_diffusion, "ahead_share", first=0.0, last=1.0, steps=8, stages=3)
     assert [member.name for member in ahead.facts.members] == [
         f"ahead_share_{x}" for x in ("0", "0.5", 1)
@@ -55,7 +55,7 @@ def test_attention_goes_from_causal_to_bidirectional():
 
 
 def test_what_the_noise_has_learnt_of_the_model_is_kept_from_stage_to_stage():
-    """As in the authors' code of AMLM, whose rate falls from step to step while chances stay."""
+    """As in the authors' code of AMLM, the rate falls with the steps while the chances are kept."""
     adaptive = functools.partial(adaptive_masked_lm, every=1)
     falling = annealed(IDS, adaptive, "rate", first=0.4, last=0.2, steps=100, stages=3)
     adaptation, words = falling.adaptation, IDS.text[1] - IDS.text[0]
@@ -81,7 +81,7 @@ def test_whole_numbers_stay_whole():
 
 
 def test_the_model_is_used_as_one_of_the_last_stage():
-    """Blocks are written as long as those on which its training ended."""
+    """The model writes blocks of the size with which its training ended."""
     blocks = annealed(IDS, block_diffusion, "block_size", first=1, last=16, steps=10)
     assert [form.block_size for form in blocks.facts.prompt_forms] == [16]
 

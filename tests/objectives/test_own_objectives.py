@@ -1,4 +1,4 @@
-"""What a run would train on in silence: each is found, and said in words."""
+"""Mistakes in a user's objective that would train without an error are reported."""
 
 import dataclasses
 import functools
@@ -48,7 +48,7 @@ def own(corrupt, lengths=lambda n: {"targets": n}, heads=VOCABULARY):
 
 
 def changed(**columns):
-    """The features of `backward`, some of them put through a function."""
+    """Changes some of the features of `backward` by a function."""
 
     def corrupt(key, row, partner, lengths):
         features = backward(key, row, partner, lengths)
@@ -67,7 +67,7 @@ def of_loss(loss):
 
 @dataclasses.dataclass
 class WithoutHash:
-    """A dataclass, which Python hashes only where it is frozen."""
+    """A dataclass that is not frozen, so that it has no hash."""
 
     function: Callable
 

@@ -1,4 +1,4 @@
-"""Objectives for a training loop of one's own."""
+"""Objectives in a user's own training loop."""
 
 import functools
 
@@ -30,7 +30,7 @@ L = 24
 
 
 def rows(*lengths):
-    """Token ids i32[rows, L], padded, and the documents as lists."""
+    """Returns padded token ids i32[rows, L], and the documents as lists."""
     each = [text_row((n,), L, seed) for seed, n in enumerate(lengths)]
     return np.stack([row.tokens for row, _ in each]), [documents for _, documents in each]
 
@@ -139,7 +139,7 @@ def test_rows_that_would_lose_text_are_refused():
             batched(objective, *settings)(keys, rows)
     planned = packed_lengths(objective, [6, 6, 6]) | {"sentinels": lengths["sentinels"]}
     corrupt = batched(objective, {k: max(planned[k], n) for k, n in lengths.items()}, 3)
-    found = jax.jit(lambda keys: corrupt(keys, good))(keys)  # whose rows are not traced
+    found = jax.jit(lambda keys: corrupt(keys, good))(keys)  # The rows are not traced.
     assert np.asarray(found["inputs_segments"]).max() == 3
     classes = sequence_classification(IDS, 3)
     labeled = Row(tokens, np.minimum(segments, 1), np.zeros(2, int), labels=segments)

@@ -328,7 +328,7 @@ def test_other_text_under_the_same_name_is_an_error(half, data, tmp_path, capsys
     finally:
         shutil.rmtree(data)
         shutil.move(tmp_path / "kept", data)
-    assert "belongs to other data" in capsys.readouterr().err
+    assert "saved data position" in capsys.readouterr().err
 
 
 def assert_all_saved_is_finite(run):
