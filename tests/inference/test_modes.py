@@ -1,4 +1,4 @@
-"""A mode of inference that lives in one file of a user."""
+"""A mode of inference in a single file of a user."""
 
 import json
 import sys
