@@ -594,7 +594,7 @@ def routing_of(logits, segments, experts_per_token):
 
 
 def test_losses_of_a_router_agree():
-    """Mixtral's loss counts a token K times. The loss of Switch Transformers has no padding mask."""
+    """Mixtral's loss counts a token K times. Switch Transformers' loss has no padding mask."""
     mixtral = transformers.models.mixtral.modeling_mixtral
     switch = transformers.models.switch_transformers.modeling_switch_transformers
     logits = np.random.default_rng(0).normal(size=(2, 11, 5)).astype(np.float32)
