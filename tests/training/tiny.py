@@ -126,8 +126,8 @@ def run_of(
     model, objective, lengths, *, mesh=None, optimizer=None, longest=None, **settings
 ) -> Settings:
     """Returns a run that is built from parts in memory, without reading a disk."""
-    # Some kinds of rows are columns that the objective reads, such as "labels". The other kinds only
-    # select rows, and no document has a column of such a name.
+    # Some kinds of rows are columns that the objective reads, such as "labels". The other kinds
+    # only select rows, and no document has a column of such a name.
     corpus = Corpus(
         IDS, TextStream, lambda n: [], longest=longest, columns=(objective.facts.rows.kind,)
     )
