@@ -17,7 +17,7 @@ from pretrax.inference.prompting.items import text_of
 
 
 def counted(trained, texts, options):
-    return [{"tokens": len(trained.encode(text)) * options.extra["times"]} for text in texts]
+    return [{"tokens": len(trained.encode(text)) * options.mode_options["times"]} for text in texts]
 
 
 def show(console, item, record):
