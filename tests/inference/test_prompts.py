@@ -295,7 +295,7 @@ def test_a_batch_of_prompts_is_each_of_them(layout):
 
 
 def test_an_encoder_decoder_reads_before_it_writes():
-    with pytest.raises(ValueError, match="without anything to read"):
+    with pytest.raises(ValueError, match="without tokens"):
         batch_prompts("encoder_decoder", [Prompt([], [5])], IDS)
 
 
