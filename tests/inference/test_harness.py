@@ -122,7 +122,7 @@ def test_answers_of_an_encoder_decoder():
     model = harness_model(answering)
     (found,) = model.loglikelihood(requests("loglikelihood", ("Who?", "Ada")))
     assert found[0] == pytest.approx(inference.score(answering, [("Who?", "Ada")])[0].log_prob)
-    with pytest.raises(ValueError, match="no text before it"):
+    with pytest.raises(ValueError, match="without a text before it"):
         model.loglikelihood_rolling(requests("loglikelihood_rolling", (TEXT,)))
 
 
