@@ -208,7 +208,7 @@ def test_answers_beyond_the_positions_are_refused():
     assert generate(short, [ask("a" * 11)], Decoding(4))[0][0].tokens
     with refuses(ValueError, "16"):
         generate(short, [ask("a" * 12)], Decoding(4))
-    with pytest.raises(ValueError, match="before it writes"):
+    with pytest.raises(ValueError, match="an encoder-decoder needs an input"):
         generate(model("encoder_decoder")[0], [Prompt([], [5])], Decoding(4))
 
 
