@@ -242,14 +242,14 @@ for _head in (
     ),
     Head(
         name="order",
-        about="a second projection onto the vocabulary: which tokens come sooner",
+        about="a second vocabulary projection, which ranks tokens by how soon they come",
         builders=("decoder",),
         build=Unembedding,
         over_vocabulary=True,
     ),
     Head(
         name="summary",
-        about="a second projection onto the vocabulary: which tokens come at all",
+        about="a second vocabulary projection, which predicts the tokens that come soon",
         builders=("decoder",),
         build=Unembedding,
         over_vocabulary=True,

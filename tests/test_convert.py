@@ -184,7 +184,7 @@ def test_heads_that_they_have_no_place_for_are_left_out_and_named(tmp_path):
         (lambda: llama(64, ("vocabulary", "ahead_2"), ahead="parallel"), "ahead='parallel'"),
         (
             lambda: olmoe(("classes",), num_classes=2),
-            "'olmoe' with the head 'classes', expected none",
+            "'olmoe' with the head 'classes', expected no",
         ),
         (lambda: olmoe(head_dim=8), "No Hugging Face family can express this model"),
     ],
@@ -924,7 +924,8 @@ def test_what_another_process_wrote_meanwhile_stays(tmp_path, monkeypatch, capsy
         return usual(*arguments)
 
     monkeypatch.setattr(convert, step, other_process_first)
-    assert f"{tmp_path}/both holds a" in fails(capsys, f"--from={later}", f"--to={to}")
+    said = fails(capsys, f"--from={later}", f"--to={to}")
+    assert re.search(f"{tmp_path}/both (already )?holds a", said)
     if kind == "export":
         run(f"--from={to}", f"--to={tmp_path}/back")
     assert_equal(open_run(f"{tmp_path}/{'both' if kind == 'import' else 'back'}").params, params)

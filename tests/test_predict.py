@@ -276,7 +276,7 @@ def test_hidden_states_of_a_file(run_of, said, capsys, tmp_path):
         for i, one in states(trained, texts, layers=[0, 1]):
             np.testing.assert_array_equal(found[f"hidden_states_{i}"], one.layers)
             assert found[f"input_ids_{i}"].tolist() == one.tokens
-    assert "give a name.npz" in fails(capsys, *asked, "--out=a.jsonl")
+    assert "give a name that ends in .npz" in fails(capsys, *asked, "--out=a.jsonl")
     assert "Got layer 7, expected one of" in fails(capsys, *asked, f"--out={out}2.npz", "--layer=7")
     assert "--layer=top, expected a number" in fails(capsys, *asked, f"--out={out}", "--layer=top")
     assert "--layer in mode 'mask', which does not" in fails(capsys, asked[0], "a", "--layer=0")
@@ -323,7 +323,7 @@ def test_killed_and_started_again(run_of, said, tmp_path):
     assert 8 <= kept.count(b"\n") < 40
     out.write_bytes(kept + b'{"text": "half a li')
     told = said(*how, f"--out={out}")
-    assert any(f"holds {kept.count(bytes([10]))} answers already" in line for line in told)
+    assert any(f"already holds {kept.count(bytes([10]))} answers" in line for line in told)
     whole, found = read(tmp_path / "whole.jsonl"), read(out)
     assert [(x["text"], x["answer"]) for x in found] == [(x["text"], x["answer"]) for x in whole]
 
@@ -482,13 +482,13 @@ def test_files_that_cannot_be_answered(run_of, capsys, tmp_path):
     write_items(tmp_path / "ex.jsonl", [{"question": "1", "answer": "1"}])
     for content, arguments, error in (
         ('{"text"\n', [], "in.jsonl:1: not JSON"),
-        ('{"words": "a"}\n', [], "fields words and no text in it"),
+        ('{"words": "a"}\n', [], 'fields words, expected a field "text"'),
         ('{"text": " "}\n', ["--mode=complete"], "Item 1: Got an empty text"),
-        ('{"text": 5}\n', [], "no text in it"),
+        ('{"text": 5}\n', [], 'expected a field "text"'),
         ('{"text": "a", "target": 5}\n', ["--score"], "Item 1: Got an item with target = 5"),
         ('{"prefix": 5}\n', ["--mode=middle"], "prefix = 5, expected a text"),
-        ('{"text": 5}\n', ["--masks=2", "--mode=mask"], "no text in it"),
-        ('{"text": "a"}\n', template, "the fields text, expected 'question' as well"),
+        ('{"text": 5}\n', ["--masks=2", "--mode=mask"], 'expected a field "text"'),
+        ('{"text": "a"}\n', template, "the fields text, expected 'question', which the template"),
         ('{"question": "2"}\n', [*template, "--answer=label"], "without {label}"),
     ):
         file.write_text(content)

@@ -33,7 +33,8 @@ class Options:
     order: Order = "confidence"  # order of unmasking
     pooling: Pooling | None = None  # how to pool hidden states into an embedding
     second: bool = False  # whether two towers embed texts as the second text of a pair
-    own: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # values of `Mode.arguments`
+    # Values of the mode's additional options, `Mode.arguments`.
+    mode_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     numbers: Sequence[int] | None = None  # numbers of the items in a file, set by `answer`
     on_text: Callable[[str], None] | None = None  # called with the partial answer of a single item
     on_batch: Callable[[int], None] | None = None  # called with the number of items answered

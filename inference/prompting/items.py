@@ -105,8 +105,8 @@ def text_of(item: dict) -> str:
         raise ValueError("Got an empty text, expected some words.")
     if not isinstance(item.get("text"), str):
         raise ValueError(
-            f"Got an item with the fields {', '.join(item) or 'none'}, expected the field "
-            '"text" with some words.'
+            f"Got an item with the fields {', '.join(item) or 'none'}, expected a field "
+            '"text" with a string of some words.'
         )
     return item["text"]
 

@@ -97,14 +97,14 @@ def request_of(trained: Trained, arguments: argparse.Namespace) -> Request:
     mode = MODES[name]
     for option in sorted(arguments.given - {*_used_by(mode)}):
         if users := [other for other in MODES.values() if option in _used_by(other)]:
-            given = [f"--{x.name}" if x.is_flag else f"--mode={x.name}" for x in users]
+            alternatives = [f"--{x.name}" if x.is_flag else f"--mode={x.name}" for x in users]
             raise ValueError(
                 f"Got --{option} in mode {name!r}, which does not use it: leave it out, or give "
-                f"one of {', '.join(given)}."
+                f"one of {', '.join(alternatives)}."
             )
-    own = {option: values[option] for option in mode.arguments}
+    mode_options = {option: values[option] for option in mode.arguments}
     sources = ("texts", "file", "prefix", "suffix", "cursor")
-    items = items_of(name, **{source: values[source] for source in sources}, **own)
+    items = items_of(name, **{source: values[source] for source in sources}, **mode_options)
     if arguments.examples:
         items = with_examples(items, arguments.examples, arguments.template, arguments.answer)
     items = with_masks(items, arguments.masks)
@@ -112,7 +112,9 @@ def request_of(trained: Trained, arguments: argparse.Namespace) -> Request:
     stops = tuple(text.replace("\\n", "\n") for text in arguments.stop)
     decoding = Decoding(stop_strings=stops, **{name: values[name] for name in shared})
     others = {field.name for field in dataclasses.fields(Options)} & values.keys() - {"draft"}
-    options = Options(decoding=decoding, own=own, **{name: values[name] for name in others})
+    options = Options(
+        decoding=decoding, mode_options=mode_options, **{name: values[name] for name in others}
+    )
     made_by = {name: x for name, x in values.items() if name not in _CHANGES_NO_ANSWER}
     made_by |= {"mode": name, "step": trained.step}
     return Request(name, bool(chosen), items, options, arguments, made_by)

@@ -1,4 +1,4 @@
-"""A mode of inference that lives in one file of a user."""
+"""A mode of inference in a single file of a user."""
 
 import json
 import sys
@@ -17,7 +17,7 @@ from pretrax.inference.prompting.items import text_of
 
 
 def counted(trained, texts, options):
-    return [{"tokens": len(trained.encode(text)) * options.own["times"]} for text in texts]
+    return [{"tokens": len(trained.encode(text)) * options.mode_options["times"]} for text in texts]
 
 
 def show(console, item, record):

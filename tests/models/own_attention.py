@@ -1,4 +1,4 @@
-"""An attention mechanism in a file of a user: each key is weighed by itself (sigmoid attention).
+"""A user's attention mechanism: each key is weighed separately (sigmoid attention).
 
 Source: Ramapuram et al. 2024, arXiv:2409.04431.
 """

@@ -1,4 +1,4 @@
-"""An attention mechanism of a user's own file: it trains, decodes, and is refused what it lacks."""
+"""A user's attention mechanism trains and decodes, and unsupported settings are refused."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Models of one's own: outputs that depend on what they must not see are found."""
+"""Checks of user models: outputs that depend on tokens that they must not see are found."""
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from tests.training import tiny
 
 
 class Recurrent(nn.Module):
-    """A GRU that forgets at a document's start, if it is told to."""
+    """A GRU that resets at the start of a document if `resets` is set."""
 
     resets: bool
     bidirectional: bool = False
@@ -57,7 +57,7 @@ def setup(one, objective=None, **settings):
 def test_a_model_whose_documents_leak_is_refused_where_rows_are_packed():
     with pytest.raises(ValueError, match="documents of a packed row leak into each other"):
         setup(model(resets=False), packing="whole")
-    setup(model(resets=False))  # a stream of text is one document
+    setup(model(resets=False))  # a text stream is one document
     setup(model(resets=True), packing="whole")
 
 
