@@ -2,7 +2,7 @@
 
 import argparse
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ..answering.answers import Options
@@ -61,7 +61,7 @@ def add_mode_arguments(parser: argparse.ArgumentParser, add: Callable) -> None:
             if mode.is_flag:
                 add(f"--{mode.name}", action="store_true", help=mode.about)
             for name, settings in mode.arguments.items():
-                add(f"--{name}", **settings)
+                add(f"--{name}", **{**settings, "dest": name})
         except argparse.ArgumentError as error:
             parser.error(f"mode {mode.name!r}: {error}: give the option of the mode another name")
 
@@ -73,7 +73,7 @@ def request_of(trained: Trained, arguments: argparse.Namespace) -> Request:
     use or that are out of range, and for texts or files that are not items.
     """
     values = vars(arguments)
-    flags = [mode.name for mode in MODES.values() if mode.is_flag and values[mode.name]]
+    flags = [mode.name for mode in MODES.values() if mode.is_flag and values.get(mode.name)]
     chosen = (flags or [arguments.mode])[0]
     name = chosen or mode_of(trained)
     check_mode(trained, name)
@@ -85,7 +85,7 @@ def request_of(trained: Trained, arguments: argparse.Namespace) -> Request:
                 f"Got --{option} in mode {name!r}, which does not use it: leave it out, or give "
                 f"one of {', '.join(given)}."
             )
-    own = {option: values[option] for option in mode.arguments}
+    own = _own_values(mode, values)
     sources = ("texts", "file", "prefix", "suffix", "cursor")
     items = items_of(name, **{source: values[source] for source in sources}, **own)
     if arguments.examples:
@@ -96,10 +96,23 @@ def request_of(trained: Trained, arguments: argparse.Namespace) -> Request:
     decoding = Decoding(stop_strings=stops, **{name: values[name] for name in shared})
     others = {field.name for field in dataclasses.fields(Options)} & values.keys() - {"draft"}
     options = Options(decoding=decoding, own=own, **{name: values[name] for name in others})
-    made_by = {name: x for name, x in values.items() if name not in _CHANGES_NO_ANSWER}
+    made_by = {name: x for name, x in (values | own).items() if name not in _CHANGES_NO_ANSWER}
     made_by |= {"mode": name, "step": trained.step}
     return Request(name, bool(chosen), items, options, arguments, made_by)
 
 
 def _used_by(mode: Mode) -> tuple[str, ...]:
     return (*mode.options, *mode.arguments)
+
+
+def _own_values(mode: Mode, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of the options that the mode adds.
+
+    The module of a run's objective is imported after the command line was parsed. If it registers
+    the mode, its options have their defaults. To give them, the module is named by --module.
+    """
+    parser = argparse.ArgumentParser(add_help=False)
+    for name, settings in mode.arguments.items():
+        parser.add_argument(f"--{name}", **{**settings, "dest": name, "required": False})
+    defaults = vars(parser.parse_args([]))
+    return {name: values.get(name, defaults[name]) for name in mode.arguments}
