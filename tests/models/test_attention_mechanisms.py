@@ -110,8 +110,8 @@ def test_outputs_of_another_shape_are_refused(name, attend, monkeypatch):
     last["decoder_cache_slots"] = last["decoder_positions"]
     with refuses(ValueError, own, "log_sum"):
         params = init(model, batch)
-        _, cache = model.prefill(params, batch, 8)
-        model.extend(params, cache, last)
+        cache = jax.eval_shape(lambda: model.prefill(params, batch, 8)[1])
+        jax.eval_shape(lambda cache: model.extend(params, cache, last)[0].hidden, cache)
 
 
 SIZES = dict(emb_dim=16, num_heads=2, head_dim=8, mlp_dim=20)
