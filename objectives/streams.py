@@ -70,7 +70,9 @@ class Stream(NamedTuple):
     name: str
     about: str  # what it gives, for messages and the documentation
     columns: tuple[str, ...]
-    in_use: str = ""  # the column that is above 0 in the slots in use; "": there is none
+    # The column that is above 0 in the slots in use; "": there is none. If the column is of another
+    # stream, such as "targets_segments", the stream has one slot for each slot of that stream.
+    in_use: str = ""
     per_document: bool = False  # every document of a row has separate slots, whatever its length
     # For each layout that has a place for the stream, what it adds to or changes of the model's
     # batch: (StackRow, batch) -> {name: array}, in the order in which streams were registered.
@@ -112,6 +114,15 @@ def register(stream: Stream) -> Stream:
 def stream_of_columns() -> dict[str, Stream]:
     """Returns the stream of each column, in the order of registration."""
     return {column: stream for stream in STREAMS.values() for column in stream.columns}
+
+
+def slots_of(stream: Stream) -> str:
+    """Returns the name of the stream that has the slots which this stream describes.
+
+    >>> slots_of(STREAMS["types"]), slots_of(STREAMS["labels"])
+    ('inputs', 'labels')
+    """
+    return stream_of_columns().get(stream.in_use, stream).name
 
 
 def named(names) -> list[Stream]:
