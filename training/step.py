@@ -57,7 +57,13 @@ def check_recipe(recipe: Recipe) -> Recipe:
     streams = named({stream for group in groups for stream in group.features})
     stream_requirements = (requirement for stream in streams for requirement in stream.requires)
     for requirement in (*objective.facts.requires, *stream_requirements):
-        if missing := requirement(model, groups):
+        missing = requirement(model, groups)
+        if not isinstance(missing, str | None):
+            raise ValueError(
+                f"The requirement {getattr(requirement, '__name__', requirement)} returned "
+                f"{missing!r}, expected what is missing, as a str, or None: change it."
+            )
+        if missing:
             raise ValueError(missing)
     return recipe
 

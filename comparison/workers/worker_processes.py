@@ -97,7 +97,7 @@ def run_trials(
     """Runs trials in order, one per share of cores at a time, and returns the trials that failed.
 
     Args:
-      start: `start_tuning_trial`, or that of a cluster.
+      start: starts the process of a trial: `start_trial`, or the result of `cluster.starter`.
       shares: the cores of each process at a time.
       watch: called with the trials that run and those that failed so far, a few times a second.
 

@@ -294,6 +294,7 @@ register(
         about="by kernels for TPUs and GPUs, in memory linear in the length of a row",
         attend=attend_with_log_sum,
         attend_cached=attention.attend_cached,
+        is_softmax=True,
         bias="distances",
         softcap=True,
         log_sum=True,
