@@ -126,7 +126,7 @@ def test_a_mode_that_the_module_of_a_run_registers(run_dir, module, tmp_path, ki
     options = predict.parse([f"--run={run_dir}", "Ada", *chosen])
     import_module(str(file))  # as the config.gin of a run does, when the run is opened
     request = request_of(open_trained(str(run_dir)), options)
-    assert request.options.own == own
+    assert request.options.mode_options == own
     assert own.items() <= request.made_by.items()
 
 
