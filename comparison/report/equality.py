@@ -28,9 +28,9 @@ Costs = Mapping[str, Mapping[str, float]]  # by variant, by the names of `COSTS`
 
 
 def costs(summary: Summary) -> Costs:
-    """Returns the medians over the runs of each variant that has been trained.
+    """Returns the median costs over the runs of each variant that has been trained.
 
-    Not the means: where a run was paused, its seconds are many times those of the others.
+    Medians are used because a run that was paused may take many times as long as the others.
     """
     runs = {
         variant: [run for run in summary.trained if run.variant == variant]
@@ -57,7 +57,10 @@ def title(summary: Summary) -> str:
 
 
 def equal(summary: Summary) -> str:
-    """Such as "Equal: 400,000 text tokens. Variants differ by up to 3.1% in seconds."."""
+    """Returns for example "Equal: 400,000 text tokens. Variants differ by up to 3.1% in seconds."
+
+    With several budgets, returns the budgets.
+    """
     words = "Budgets" if summary.setup.scaling else "Equal"
     return " ".join(
         [f"{words}: {summary.setup.budget}.", *matched(summary), unequal(summary)]
@@ -79,19 +82,19 @@ def matched_words(variant: str, solved: str, reference: str, costs: Costs) -> st
     """
     >>> of = {"causal": {"parameters": 1000.0}, "masked": {"parameters": 1024.0}}
     >>> matched_words("causal", "EQUAL_PARAMETERS = 171", "masked", of)
-    'causal has EQUAL_PARAMETERS = 171, which leaves −2.3% parameters against masked.'
+    'causal has EQUAL_PARAMETERS = 171, which leaves −2.3% parameters compared with masked.'
     """
     what = WHAT[macro_of_solved([solved]) or PARAMETERS]
     left = costs[variant][what] / costs[reference][what] - 1
     share = spread(abs(left)).replace("+", MINUS if left < 0 else "+")
     leaves = f"no difference in {what}" if share == "equal" else f"{share} {what}"
-    return f"{variant} has {solved}, which leaves {leaves} against {reference}."
+    return f"{variant} has {solved}, which leaves {leaves} compared with {reference}."
 
 
 def unequal(summary: Summary) -> str:
-    """Such as "Variants differ by up to 0.13% in parameters, 3.1% in seconds."."""
+    """Returns for example "Variants differ by up to 0.13% in parameters, 3.1% in seconds."."""
     of = costs(summary)
-    if summary.setup.scaling or len(of) < 2:  # those of several budgets are meant to differ
+    if summary.setup.scaling or len(of) < 2:  # variants with several budgets are meant to differ
         return ""
     different = [
         f"{spread(share).removeprefix('+')} in {name}"
@@ -99,12 +102,12 @@ def unequal(summary: Summary) -> str:
         if math.isfinite(share) and spread(share) != "equal"
     ]
     if not different:
-        return "Variants are equal in all else that is counted."
+        return "Variants are equal in all other costs."
     return f"Variants differ by up to {', '.join(different)}."
 
 
 def print_facts(console: Console, facts: Mapping[str, VariantFacts]) -> None:
-    """Prints what each variant will cost, and by how much variants of one budget differ."""
+    """Prints what each variant will cost, and how much the costs differ for a single budget."""
     of = {v: {name: getattr(one, COSTS[name]) for name in PLANNED} for v, one in facts.items()}
     table = plain_table("variant", *PLANNED)
     for variant, cost in of.items():
@@ -118,4 +121,4 @@ def print_facts(console: Console, facts: Mapping[str, VariantFacts]) -> None:
     if len({one.budget for one in facts.values()}) > 1:
         return  # they are meant to differ
     words = ", ".join(f"{name} by {share:.1%}" for name, share in spreads(of).items() if share > 0)
-    console.print(f"The variants differ in {words}." if words else "All of these are equal.")
+    console.print(f"The variants differ in {words}." if words else "These costs are all equal.")

@@ -1,4 +1,4 @@
-"""Curves of eval metrics: their figures at checkpoints of a run, and the cost up to each one."""
+"""Curves of eval metrics: their figures at checkpoints of a run, and the cost so far."""
 
 import math
 import statistics
@@ -8,14 +8,14 @@ from typing import NamedTuple
 from ..results import Results, Spent
 from ..statistics import Values
 
-# What a curve is drawn over, and the field of `Spent`.
+# Horizontal axis of a curve -> field of `Spent`.
 OVER = {"text tokens": "text_tokens", "FLOPs": "flops", "seconds": "seconds"}
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint of a variant, with a figure of each of its seeds."""
+    """A checkpoint of a variant, with the figure of each of its seeds."""
 
-    spent: Spent  # the medians over the seeds
+    spent: Spent  # the median costs over the seeds
     values: Sequence[float]
 
     @property
@@ -27,13 +27,13 @@ Curves = Mapping[str, Sequence[Checkpoint]]  # by variant, from the first checkp
 
 
 def curves_of(results: Results, columns: Mapping[str, Values]) -> dict[str, Curves]:
-    """Returns the curves of each figure that was measured before the end of runs too.
+    """Returns the curves of each figure that was also measured before the end of runs.
 
-    A checkpoint counts where every seed that has a figure at the end has one there, so that all
-    means of a curve are over the same seeds.
+    A checkpoint counts if it has a figure for every seed that has a figure at the end. All means of
+    a curve are therefore over the same seeds.
 
     Args:
-      columns: by figure, the values at the end.
+      columns: the values at the end, by figure.
     """
     ends = {(run.variant, run.seed): run.spent for run in results.runs}
     found: dict[tuple[str, str], dict[int, dict[int, tuple[Spent, float]]]] = {}

@@ -214,8 +214,8 @@ def test_of_equal_means_none_is_named_before_the_others(made):
         lines = wording.best_at_equal(summary(made._replace(**every)))
         return next(line for line in lines if line.startswith("classify"))
 
-    assert told(["15%"]).count("30% and 40% alike at ") == 3 and "15%" not in told(["15%"])
-    assert told([]).count("all alike at ") == 3
+    assert told(["15%"]).count("30% and 40% (tied) at ") == 3 and "15%" not in told(["15%"])
+    assert told([]).count("all tied at ") == 3
 
 
 def test_nothing_is_said_where_a_variant_begins_beyond_the_others(made):

@@ -68,7 +68,7 @@ def test_a_complete_comparison_starts_nothing(own, capsys):
     assert small.compare_here(file) == 0 and not started
     assert (pathlib.Path(file).parent / "compared/results.jsonl").read_bytes() == before
     said = capsys.readouterr().out
-    assert "Does a larger step help?" in said and "All of these are equal." in said
+    assert "Does a larger step help?" in said and "These costs are all equal." in said
     assert "To continue: add seeds" in " ".join(said.split())
 
 
@@ -96,9 +96,9 @@ def test_a_new_eval_metric_is_measured_without_training(own, monkeypatch, capsys
     found = small.results(pathlib.Path(file).parent / "compared")
     assert [one["name"] for one in found] == ["norm", "norm (power=4)"] * 4
     said = " ".join(capsys.readouterr().out.split())
-    assert "small is not measured by refusing: no such model can be measured" in said
+    assert "small could not be measured by refusing: no such model can be measured" in said
     report = (pathlib.Path(file).parent / "compared/report.md").read_text()
-    assert "- small is not measured by refusing: no such model can be measured" in report
+    assert "- small could not be measured by refusing: no such model can be measured" in report
 
 
 def test_what_is_refused_is_asked_again(own, monkeypatch, capsys):
@@ -106,7 +106,7 @@ def test_what_is_refused_is_asked_again(own, monkeypatch, capsys):
     monkeypatch.setattr(trials.trainer, "train", None)
     small.append(file, "comparison.Comparison.eval_metrics = [@small.norm, @small.of_files]\n")
     assert small.compare_here(file, "--gin.SEEDS=[0]") == 0 and len(started) == 2
-    assert "is not measured by of_files: no files yet" in capsys.readouterr().out
+    assert "could not be measured by of_files: no files yet" in capsys.readouterr().out
     monkeypatch.setattr(small, "FILES", ["now"])
     assert small.compare_here(file, "--gin.SEEDS=[0]") == 0 and len(started) == 4
     found = small.results(pathlib.Path(file).parent / "compared")
@@ -184,7 +184,7 @@ def test_a_comparison_ends_at_the_look_that_decides(own, capsys):
     (directory / "comparison.json").unlink()
     assert small.compare_here(file, "--wanted=norm=1e9") == 0 and not started
     said = " ".join(capsys.readouterr().out.split())
-    assert "Ended early, with 2 of 3 seeds at look 1 of 2: what is wanted is decided" in said
+    assert "Ended early with 2 of 3 seeds, at look 1 of 2: each wanted difference" in said
     assert "To go on" not in said and len(small.results(directory)) == 4
     again = read_comparison(str(directory / "comparison.gin"), trusted=["tests"])
     assert again.wanted == {"norm": 1e9} and again.planned_looks == (2, 3)
@@ -291,7 +291,7 @@ def test_several_budgets_are_paid_for_and_asked_as_one_law(tmp_path, monkeypatch
     steps = {v: read_facts(str(tmp_path / "compared"), v).steps for v in runs_of_variants(one)}
     assert steps == {"small, a": 3, "small, b": 5, "large/2, a": 3, "large/2, b": 5}
     said = " ".join(capsys.readouterr().out.split())
-    assert "no loss in nats per target as yet" in said and "variants differ in" not in said
+    assert "no loss in nats per target yet" in said and "variants differ in" not in said
     assert "One seed" not in said  # the law is fitted to all runs at once
 
 

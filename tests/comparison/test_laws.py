@@ -68,7 +68,7 @@ def test_the_work_of_each_size_is_its_own():
 def test_the_report_shows_the_law_and_claims_no_differences(directory, law):
     report.write(directory)
     text, short = (directory / "report.html").read_text(), (directory / "report.md").read_text()
-    said = f"24 runs by {100 * law.error:.2g}%"
+    said = f"over 24 runs is {100 * law.error:.2g}%"
     assert said in text and said in short and "is better than" not in text
     assert f"| alpha | {law.fit.law.alpha:.3g} |" in short and "What was equal" not in short
     chart = pages.charts_of(text)[0]
@@ -84,7 +84,7 @@ def test_a_comparison_that_is_half_done_has_no_law_yet():
     (line,) = wording.in_short(summary(found))
     assert line.startswith("loss_under/causal_lm: no law. Got 4 runs of 2 sizes and 3 numbers")
     (line,) = wording.in_short(summary(found._replace(measurements=[])))
-    assert line.startswith("There is no loss in nats per target as yet")
+    assert line.startswith("There is no loss in nats per target yet")
 
 
 @pytest.mark.parametrize(
