@@ -29,11 +29,12 @@ def synthetic_answers(
     *,
     orders: Annotated[Sequence[LikeliestOrder], MinLen(1)] = get_args(LikeliestOrder),
 ) -> list[Figure]:
-    """Share of the questions of a run's synthetic task whose answer the model writes, greedily.
+    """Share of the synthetic task's questions that the model answers correctly, written greedily.
 
-        synthetic_answers                          of the kind that the synthetic task asks first
-        synthetic_answers/sum                      of each kind
-        synthetic_answers/sum/left_to_right        of masks that are written in this order
+    - `synthetic_answers`: the share for the kind of questions that the task asks first.
+    - `synthetic_answers/KIND`: the share for each kind, such as `synthetic_answers/sum`.
+    - `synthetic_answers/KIND/ORDER`: the share with masks written in this order, such as
+      `synthetic_answers/sum/left_to_right`.
 
     A model that continues texts writes after the question, and is right if its text begins with a
     correct answer. If the question has a blank, a model that fills in text writes the blank, and is
@@ -75,7 +76,7 @@ def synthetic_answers(
 
 
 def _is_right(text: str, question: SyntheticQuestion) -> bool:
-    """Returns whether a text begins with the words of a right answer; in a blank, has no others."""
+    """Returns whether a text begins with a right answer; for a blank, whether it is one."""
     words = text.split()
     ends = BLANK.search(question.text) is not None
     rights = [answer.split() for answer in question.answers[: question.right]]

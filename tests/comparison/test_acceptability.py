@@ -158,5 +158,5 @@ def test_files_of_blimp(tmp_path):
     (tmp_path / "wrong.jsonl").write_text('{"good": "a"}\n')
     with refuses(ValueError, "wrong.jsonl", "1", "sentence_good"):
         blimp_pairs(str(tmp_path), 2)
-    with pytest.raises(ValueError, match="holds no pairs"):
+    with refuses(ValueError, tmp_path / "nothing"):
         blimp_pairs(str(tmp_path / "nothing"), 2)

@@ -24,7 +24,7 @@ def test_who_writes_the_true_rest_is_accepted_and_the_baseline_writes_that_befor
     monkeypatch.setattr(completions, "continued", rest)
     (figure,) = completions.synthetic_completions(subject())
     assert figure.value == 1.0 and figure.baseline == pytest.approx(1 / 3)
-    assert figure.note == "3 beginnings, 1.00 of the true texts"
+    assert figure.note == "3 beginnings; the true texts score 1.00"
     monkeypatch.setattr(completions, "continued", lambda *_: ["one"] * 3)
     assert completions.synthetic_completions(subject())[0].value == 0.0
 

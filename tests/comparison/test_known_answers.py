@@ -45,7 +45,7 @@ def test_who_knows_the_answers_is_always_right_and_who_knows_the_others_never(mo
         "synthetic_questions/hues",
         "synthetic_questions/sizes",
     ]
-    assert figures[0].note == "2 questions, 0.95 for a reader who knows the synthetic task"
+    assert figures[0].note == "2 questions; a reader who knows the synthetic task scores 0.95"
 
 
 @pytest.mark.parametrize(

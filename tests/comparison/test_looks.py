@@ -193,8 +193,7 @@ def test_reports_say_at_which_look_it_ended():
     assert "all 3 looks together" in markdown(early) and "(Bonferroni)" in page(early)
     why = wording.in_short(told(looks=(5, 8), wanted={"classify": 0.01}))[0]
     assert why.endswith(
-        "1 of 2: each wanted difference is decided: it holds or lies within ± 0.01 at "
-        "classify."
+        "1 of 2: each wanted difference is decided: it holds or lies within ± 0.01 at classify."
     )
     last, plain = told(looks=(3, 5)), told()
     assert "Ended" not in markdown(last) + markdown(plain)

@@ -51,7 +51,7 @@ def warned(subject, *, others: bool = False) -> list[Figure]:
 
 def test_texts_longer_than_the_rows_of_training_are_noted():
     first, part = kept_figures.measure(warned, None)
-    said = "texts of up to 168 slots of the encoder, where the rows of training had 128"
+    said = "texts have up to 168 slots of the encoder, but training rows had 128"
     assert first.note == f"of 3 texts; {said}" and not part.note
     with pytest.warns(UserWarning, match="something else"):
         kept_figures.measure(Partial(warned, others=True), None)

@@ -158,7 +158,8 @@ def test_a_reader_of_the_context_is_right_as_often_as_can_be(monkeypatch):
     for figure, known in zip(others, (0.25, 0.4375, 0.9249)):
         assert figure.value == pytest.approx(known, abs=0.05)
         assert (
-            figure.note == f"400 questions, {known:.2f} for a reader who knows the synthetic task"
+            figure.note
+            == f"400 questions; a reader who knows the synthetic task scores {known:.2f}"
         )
 
 

@@ -12,7 +12,7 @@ from ..subject import Subject
 from .bags_of_words import bags_of
 from .probing import probed
 
-MOST_READ = 20_000  # examples of a registered task's split
+MOST_READ = 20_000  # largest number of examples read from a split of a registered task
 Metrics = Sequence[Callable[[Sequence[str], Sequence[str]], dict[str, Any]]]
 USUAL = (task_metrics.accuracy, task_metrics.macro_f1)
 
@@ -22,8 +22,10 @@ class ClassTask(NamedTuple):
 
     texts: dict[str, list[str]]
     labels: dict[str, list[str]]
-    metrics: Metrics = USUAL  # (labels, predicted labels) -> figures; the first is the task's
-    # The characters start <= i < end of each text that its class is of; None: all.
+    # Functions (labels, predicted labels) -> figures. The first figure is the task's main figure.
+    metrics: Metrics = USUAL
+    # The word of each text that has the class, as (start, end) of its characters. None if the class
+    # belongs to the whole text.
     words: dict[str, list[tuple[int, int]]] | None = None
 
     @property
@@ -39,11 +41,17 @@ def class_task(
     *,
     of_words: bool = False,
 ) -> ClassTask:
-    """Returns a task by its name, to be measured of a run.
+    """Returns the task with this name.
 
-    "python_modules", "python_pairs" and, where classes may be `of_words`, "python_word_kinds" are
-    read from Python's library; any other name is that of a registered SeqIO task, such as
-    "glue_mrpc", with its own metrics.
+    "python_modules", "python_pairs" and "python_word_kinds" are read from Python's library. Any
+    other name is the name of a registered SeqIO task, such as "glue_mrpc", with its own metrics.
+
+    Args:
+      subject: the run that will be measured on the task.
+      name: name of the task.
+      module: a module that registers the task.
+      data_dir: the folder of TensorFlow Datasets that has the task's data.
+      of_words: whether classes may belong to words, as in "python_word_kinds".
 
     Raises ValueError or FileNotFoundError for a registered task that cannot be read. Raises
     ValueError for a task without a small number of classes, and for classes of words without
@@ -54,11 +62,11 @@ def class_task(
         task = _OFFLINE[name]()
         if task.words is not None and not of_words:
             raise ValueError(
-                f"Task {name!r} has a class for a word of each text, expected one for the text: "
-                "measure it by finetune, or words by tag."
+                f"Task {name!r} has a class for a word of each text, expected a class for each "
+                "whole text: measure it by finetune, or measure words by tag."
             )
         return task
-    # TensorFlow, which the tasks above need not load.
+    # This loads TensorFlow, which the tasks above do not need.
     from ....tasks.seqio_evaluation import evaluation_tasks
 
     texts = {}
@@ -85,8 +93,10 @@ def class_task(
 def class_figures(
     name: str, task: ClassTask, predicted: Sequence[str], better: str = HIGHER
 ) -> list[Figure]:
-    """Returns the task's metrics of the predicted classes of "validation"; a metric is its figure's
-    unit, and baselines are of the most frequent training class."""
+    """Returns the task's metrics of the predicted classes of "validation".
+
+    The unit of a figure is its metric. The baseline predicts the most frequent training class.
+    """
     targets = task.labels["validation"][: len(predicted)]
     majority = [task_metrics.majority(task.labels["train"])] * len(targets)
     baselines = _scored(task.metrics, targets, majority)
@@ -103,8 +113,10 @@ def bag_figures(name: str, task: ClassTask, by_words: Sequence[str]) -> list[Fig
 
 
 def classes_by_words(task: ClassTask) -> list[str]:
-    """Returns the classes of "validation" that a probe on bags of words predicts; where they are of
-    words, the most frequent one of each word."""
+    """Returns the classes of "validation" that a probe on bags of words predicts.
+
+    If classes belong to words, returns the most frequent training class of each word.
+    """
     if task.words is not None:
         return usual_classes(
             {
@@ -118,7 +130,10 @@ def classes_by_words(task: ClassTask) -> list[str]:
 
 
 def usual_classes(words: dict[str, list[str]], labels: dict[str, list[str]]) -> list[str]:
-    """Returns the most frequent training class of each word; of a new word, that of all."""
+    """Returns the most frequent training class of each word.
+
+    A word that is not in the training examples gets the most frequent class of all words.
+    """
     labels_of = collections.defaultdict(list)
     for word, label in zip(words["train"], labels["train"]):
         labels_of[word].append(label)
