@@ -214,7 +214,7 @@ def separations(
 
 
 def _states(trained: Trained, uses: Sequence[Placed], layers: Sequence[int]):
-    """Yields the index of a use, with its states and its neighbors' mean embedding f32[N + 1, E]."""
+    """Yields the index of a use, its states and its neighbors' mean embedding, f32[N + 1, E]."""
     every = [*layers, 0]
     for i, found in token_states(trained, [use.tokens for use in uses], layers=every):
         slot = found.text.start + uses[i].end

@@ -157,10 +157,7 @@ def test_a_reader_of_the_context_is_right_as_often_as_can_be(monkeypatch):
     assert others[0].value == others[0].baseline == 0.25  # there is nothing above
     for figure, known in zip(others, (0.25, 0.4375, 0.9249)):
         assert figure.value == pytest.approx(known, abs=0.05)
-        assert (
-            figure.note
-            == f"400 questions; a reader who knows the synthetic task scores {known:.2f}"
-        )
+        assert figure.note.startswith("400 questions") and figure.note.endswith(f" {known:.2f}")
 
 
 def test_an_answer_that_no_training_example_has_is_named(monkeypatch):

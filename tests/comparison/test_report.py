@@ -428,9 +428,8 @@ def test_what_was_tried_and_chosen_is_in_every_report(made, tmp_path):
         ["30%", "0.01", "3.990", "–"],
     ]
     assert tried.rows[-1] == ["40%", "0.1", "diverged", "–"]
-    strong = [
-        (i, j) for i in (2, 5, 7) for j in (1, 3)
-    ]  # chosen values 0.1, 0.1 and 0.03, and their last losses
+    # The chosen values, 0.1, 0.1 and 0.03, and their last losses.
+    strong = [(i, j) for i in (2, 5, 7) for j in (1, 3)]
     assert sorted(tried.strong) == strong
     lines = (
         "Tuned for each variant: optimizers.warmup_cosine.peak, by tuning trials of 25% and 50% "
