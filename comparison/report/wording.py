@@ -340,8 +340,9 @@ def _left_out(summary: Summary) -> list[str]:
 
 def limits(summary: Summary) -> str:
     setup = summary.setup
-    planned = f"Their error rate assumes looks that were planned beforehand, {_looks(setup)}."
-    chosen = planned if setup.looks else _SEEDS_BEFOREHAND
+    chosen = _SEEDS_BEFOREHAND
+    if setup.looks:
+        chosen = f"Their error rate assumes looks that were planned beforehand, {_looks(setup)}."
     general = "" if setup.scaling else f"{_LIMITS} {chosen}"  # `LAW` has the limits of a law
     return f"{setup.about} {general}".strip()
 

@@ -179,7 +179,7 @@ def test_a_comparison_ends_at_the_look_that_decides(own, capsys):
     file, started = own
     small.append(file, "SEEDS = [0, 1, 2]\ncomparison.Comparison.looks = [2]\n")
     assert small.compare_here(file, "--wanted=norm=1e9") == 2 and not started
-    assert "results that were to be tested once, at the end" in capsys.readouterr().err
+    assert "planned to be tested once, at the end" in capsys.readouterr().err
     directory = pathlib.Path(file).parent / "compared"
     (directory / "comparison.json").unlink()
     assert small.compare_here(file, "--wanted=norm=1e9") == 0 and not started
@@ -195,16 +195,16 @@ def test_a_comparison_ends_at_the_look_that_decides(own, capsys):
     [
         (
             "budgets.text_tokens.number = 3000",
-            "the budget was text_tokens(number=1,500), is text_tokens(number=3,000)",
+            "the budget was text_tokens(number=1,500), is now text_tokens(number=3,000)",
         ),
         (
             "comparison.Comparison.variants = {'small': [], 'large/2': ['PEAK = 2e-2']}",
             "was optimizers.warmup_constant.peak = 0.01\n"
-            "  is optimizers.warmup_constant.peak = 0.02",
+            "  is now optimizers.warmup_constant.peak = 0.02",
         ),
         (
             "comparison.Comparison.checkpoints = 3",
-            "the number of measured checkpoints was 1, is 3",
+            "the number of measured checkpoints was 1, is now 3",
         ),
     ],
 )
@@ -219,7 +219,7 @@ def test_other_changes_are_refused_by_name(own, line, expected, capsys):
 def test_too_many_workers_are_refused_before_anything_is_written(tmp_path, capsys):
     file = small.write(tmp_path)
     assert small.compare_here(file, "--workers=4096") == 2
-    assert "--workers=4096 are more than the" in capsys.readouterr().err
+    assert "--workers=4096 is more than the" in capsys.readouterr().err
     assert not (tmp_path / "compared").exists()
 
 
@@ -332,7 +332,7 @@ def test_sizes_are_solved_and_what_is_left_is_said(tmp_path, monkeypatch, capsys
         file, EQUAL.replace('reference = "small"', 'reference = "other"').replace("small", "other")
     )
     assert small.compare_here(file, "--gin.SEEDS=[0]") == 2
-    assert "solved to equal 'small', is to equal 'other'" in capsys.readouterr().err
+    assert "solved to equal 'small', but the reference is now 'other'" in capsys.readouterr().err
 
 
 def test_what_cannot_be_planned_is_refused_before_any_run(tmp_path, monkeypatch, capsys):
@@ -431,7 +431,7 @@ def test_a_process_that_ends_without_an_error_or_a_result_says_what_it_lacks(own
     assert noted(longer) == "its process ended before its 99 steps were taken: see its compare.log"
     said = noted(trial._replace(eval_metrics=(small.norm, small.layers)))
     assert said.startswith("its process ended without the figures of layers: see its compare.log")
-    assert noted(trial, failures.STOPPED).startswith("its process was stopped before the end")
+    assert noted(trial, failures.STOPPED).startswith("its process was stopped by SIGTERM")
 
 
 # `pretrax compare`, which says whether it took the devices, that its runs need.
@@ -610,7 +610,7 @@ def test_a_job_that_begins_when_another_has_its_run_does_not_train(submitted):
 @pytest.mark.parametrize("package", ["there", "absent"])
 def test_a_machine_without_slurm_is_told_before_a_plan(package, tmp_path, capsys, monkeypatch):
     file = small.write(tmp_path)
-    said = "--slurm finds no Slurm on this machine"
+    said = "--slurm found no Slurm on this machine"
     if package == "absent":
         monkeypatch.setitem(sys.modules, "submitit", None)
         said = "--slurm needs submitit: pip install -e '.[slurm]'"
