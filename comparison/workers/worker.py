@@ -19,9 +19,7 @@ _PR_SET_PDEATHSIG = 1  # of prctl(2)
 def main() -> None:
     parent = int(sys.argv[1])
     cores = sys.argv[2]
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # The parent handles Ctrl-C and stops this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent handles Ctrl-C.
     _end_with(parent)
     if hasattr(os, "sched_setaffinity"):  # Do this before JAX counts the cores.
         os.sched_setaffinity(0, {int(core) for core in cores.split(",")})

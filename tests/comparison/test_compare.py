@@ -1,4 +1,4 @@
-"""`pretrax compare`: what it runs, leaves, goes on with, refuses and reports."""
+"""`pretrax compare`: what it runs, continues, refuses and reports."""
 
 import contextlib
 import dataclasses
@@ -595,7 +595,7 @@ def test_a_job_whose_command_was_killed_makes_itself_known(submitted):
     killed()
     assert calls["0"]() == 0 and len(trained) == 1
     start()
-    assert list(calls) == ["0"]  # which it goes on watching
+    assert list(calls) == ["0"]  # The later command continues to watch this job.
 
 
 def test_a_job_that_begins_when_another_has_its_run_does_not_train(submitted):

@@ -42,7 +42,7 @@ def test_constant_outputs_cost_the_logarithm_of_the_vocabulary(builder, name, un
 
 
 def test_the_baseline_is_of_frequencies_in_training_text():
-    """Of aab, aab, …: 16 of 24 tokens are an a; every id is counted once more."""
+    """The training text is aab, aab, …: 16 of 24 tokens are an a. One is added to every count."""
     one = trained("decoder", "causal_lm")
     (figure,) = bits_per_byte(subject(one, corpus(["ac"])), tokens=3)
     expected = -math.log2(17 / (24 + IDS.size)) - math.log2(1 / (24 + IDS.size))
@@ -91,7 +91,7 @@ def test_positions_are_drawn_without_bias(monkeypatch):
 
 
 def test_the_bound_is_the_mean_over_all_orders(monkeypatch):
-    """Of n tokens, k hidden at once cost n / k times their nats; here k nats each."""
+    """For n tokens, k tokens hidden at once count n / k times their nats; here, k nats each."""
     monkeypatch.setattr(
         module,
         "hidden_log_probs",
@@ -99,7 +99,7 @@ def test_the_bound_is_the_mean_over_all_orders(monkeypatch):
     )
     rows = [np.arange(4), np.arange(4)]
     expected = 2 * np.mean([4 / k * k * k for k in range(1, 5)])
-    # As many strata as tokens: each number of hidden tokens comes once.
+    # With one stratum per token, each number of hidden tokens is drawn once.
     assert module.diffusion_nats(None, rows, 8) == pytest.approx((expected, 0.0))
     rough = module.diffusion_nats(None, rows * 200, 2)
     assert rough.error > 0 and rough.total == pytest.approx(200 * expected, abs=4 * rough.error)

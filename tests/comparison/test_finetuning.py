@@ -79,7 +79,7 @@ def test_the_head_is_linear_in_the_state_in_which_a_word_ends():
 
 
 def test_a_draw_is_learnt_from_its_own_examples_alone():
-    """Of one class alone the head can learn no other."""
+    """From examples of a single class, the head cannot learn another class."""
     draws = [np.flatnonzero(LABELS == label)[:10] for label in (0, 1)]
     found = learned(trained("encoder", "masked_lm"), draws=draws)
     assert found.predict(["aaaa!", "bbbb!"], None).tolist() == [[0, 0], [1, 1]]

@@ -34,7 +34,7 @@ NAN = math.nan
 
 @pytest.fixture(scope="module")
 def made():
-    """Of 30% one run failed; 40% is better in bits per byte."""
+    """One run of 30% failed, and 40% is better in bits per byte."""
     found = planted.results(["15%", "30%", "40%"], effects=EFFECT, reference="15%")
     failed = "Traceback:\n  File …\nFloatingPointError: no longer finite"
     key = ("30%", 4)

@@ -24,8 +24,10 @@ def test_a_law_without_noise_is_found_again(law):
 
 @pytest.mark.slow
 def test_intervals_hold_the_planted_optimum():
-    """Of six samples of runs; with intervals of 95% fewer than four would come once in 450
-    times."""
+    """At least four of six samples must have intervals that contain the planted optimum.
+
+    With 95% intervals, fewer than four would occur once in 450 times.
+    """
     true, held = REPLICATED.optimum(1e22), 0
     for seed in range(6):
         low, high = fit(*runs(REPLICATED, 0.003, seed), resamples=25).interval_of_optimum(1e22)
@@ -71,7 +73,7 @@ def test_sizes_in_small_steps_are_several():
 
 @pytest.mark.slow
 def test_every_resample_has_what_a_law_needs(monkeypatch):
-    """Of six runs most resamples lack a size, a number of tokens or a fifth pair of them."""
+    """Most resamples of six runs lack a size, a number of tokens or a fifth pair of these."""
     n, d = np.array([1e6, 1e6, 2e6, 2e6, 4e6, 4e6]), np.array([1e8, 2e8, 2e8, 4e8, 1e8, 4e8])
     searched = []
     search = scaling_law._search
@@ -84,8 +86,10 @@ def test_every_resample_has_what_a_law_needs(monkeypatch):
 
 @pytest.mark.slow
 def test_a_resample_of_a_law_that_is_fitted_to_noise_is_searched_from_elsewhere_too(monkeypatch):
-    """Of three sizes on three budgets with noise of 6% the best fit has an exponent of 2.8. A
-    resample that is searched from there alone may stay there, a fifth above its least loss."""
+    """The best fit to three sizes on three budgets, with noise of 6%, has an exponent of 2.8.
+
+    If a resample is searched from this fit alone, it may stay there, a fifth above its lowest loss.
+    """
     n, d = (
         x.ravel() for x in np.meshgrid([86e3, 198e3, 496e3], [25e4, 75e4, 225e4], indexing="ij")
     )

@@ -27,8 +27,11 @@ def questions(request):
 
 
 def found(questions, known, random) -> float:
-    """Returns how often two variants differ whose runs know these shares of the answers, and guess
-    the others; what a run knows varies by .03 from seed to seed."""
+    """Returns how often a difference between two variants is found.
+
+    Their runs know these shares of the answers and guess the other answers. The known share varies
+    between seeds with a standard deviation of 0.03.
+    """
     chances = np.array([question.chance for question in questions])
 
     def share(of_variant):

@@ -168,7 +168,7 @@ def compared(tmp_path):
 
 
 def loss_of(trial) -> float:
-    """Best at a peak of .009, which "small" has among its values and "large/2" has not."""
+    """A loss that is best at a peak of 0.009, which only "small" has among its values."""
     peak = trial.run.optimizer.settings["learning_rate"].settings["peak"]
     return abs(math.log(peak / 0.009)) + 0.01 * trial.seed + 1 / trial.run.steps
 
@@ -177,7 +177,7 @@ def ending(trial, loss: float) -> None:
     folder = pathlib.Path(trial.run.run_dir)
     folder.mkdir(parents=True, exist_ok=True)
     scores = (
-        # Together the loss; their mean is the less, the greater the loss.
+        # The sum of these scores is the loss. Their mean falls as the loss rises.
         Score("all", "tokens", 100.0 - 3 * loss, None, 9),
         Score("all", "replaced", loss / 12.5 - 2.0, None, 9, scale=50.0),
         Score("all", "hits", 99.0, None, 9, metric=True, scale=0.0),

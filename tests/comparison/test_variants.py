@@ -209,7 +209,7 @@ def test_variants_may_read_one_synthetic_task_in_another_order():
 
 
 def notes(*, seed, order="up"):
-    """A synthetic task of one's own, which is not drawn here."""
+    """Your own synthetic task, which is not drawn here."""
 
 
 def test_a_setting_of_ones_own_synthetic_task_by_the_same_name_makes_other_text():
@@ -363,7 +363,7 @@ def test_a_budget_of_flops(planned):
 
 
 def test_a_budget_of_targets_counts_what_has_a_loss(planned):
-    """Of a causal model each of the 256 tokens of a step's rows, ends of documents too."""
+    """A causal model has a loss on each of the 256 tokens of a step, including ends of documents."""
     assert budgets.targets(planned, number=3 * 256) == 3
     assert budgets.targets(planned, number=3 * 256 + 1) == 4
 
@@ -385,7 +385,7 @@ def of_encoder(objective):
 def test_targets_are_those_of_the_corrupted_batches(masked):
     found = [sum(x.values()) for _, x in itertools.islice(budgets.targets_of_steps(masked), 8)]
     total = np.cumsum(found)
-    # A quarter of the 480 tokens beside cls and sep, rounded in each document; of 128 slots.
+    # A quarter of the 480 tokens without cls and sep, rounded in each document, of 128 slots.
     assert all(120 <= number < 128 for number in found)
     assert budgets.targets(masked, number=total[4]) == 5
     assert budgets.targets(masked, number=total[4] + 1) == 6

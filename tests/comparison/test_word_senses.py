@@ -66,10 +66,11 @@ def test_all_uses_of_a_word_are_the_same_tokens_at_the_same_position(uses):
 
 
 def test_separation_by_hand():
-    """Cosines of one meaning: 1 and 0; of different ones: 0, 1, 0, 0 … as the angles say."""
+    """The separation follows from the angles between the states."""
     angles = np.deg2rad([0, 10, 100, 40])
     states = np.stack([np.cos(angles), np.sin(angles)], 1)
-    # Of one meaning 10 and 60 degrees apart; of different ones 100, 40, 90 and 30.
+    # States of one meaning are 10 and 60 degrees apart; those of different meanings are 100, 40, 90
+    # and 30 degrees apart.
     assert separation("aaaa", [0, 0, 1, 1], states) == (4 + 2) / 8
     assert separation("aaaa", [0, 0, 1, 1], 5 * np.ones_like(states)) == 0.5
     both = separation("aaaabbbb", [0, 0, 1, 1] * 2, np.concatenate([states, np.ones((4, 2))]))
