@@ -495,10 +495,10 @@ def settled(comparison: Summary) -> str:
         + "; ".join(f"{which} {', '.join(figures)}" for which, figures in sorted(kinds.items()))
         for (variant, other), kinds in held.items()
     ]
-    rest = len(comparison.differences) - len(informative)
-    lines.append(
-        f"{rest} of {len(comparison.differences)} differences do not hold or are not informative"
-    )
+    total = len(comparison.differences)
+    if rest := total - len(informative):
+        verbs = "do not hold or are" if rest > 1 else "does not hold or is"
+        lines.append(f"{rest} of {total} differences {verbs} not informative")
     return escaped(f"{'. '.join(lines)}.")
 
 

@@ -1,4 +1,4 @@
-"""Costs of a run, against counts by hand."""
+"""Costs of a run, compared with counts by hand."""
 
 import json
 import types

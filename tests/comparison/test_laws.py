@@ -1,4 +1,4 @@
-"""Scaling laws of comparisons: planted ones are found, shown and planned with."""
+"""Scaling laws of comparisons: planted laws are found, reported and used for planning."""
 
 import functools
 import re
@@ -42,7 +42,7 @@ def test_a_planted_law_lies_within_its_intervals(law):
     assert law.figure == "loss_under/causal_lm" and len(law.points) == 24
     for true, low, high in zip(planted.LAW, law.fit.low, law.fit.high):
         assert low < true < high
-    assert 0.002 < law.error < 0.006  # the noise was .004
+    assert 0.002 < law.error < 0.006  # the noise was 0.004
     best = planted.LAW.optimum(1e13, Work(5.0, 1.0))
     low, high = law.fit.interval_of_optimum(1e13, law.work)
     assert low.parameters < best.parameters < high.parameters
@@ -51,7 +51,7 @@ def test_a_planted_law_lies_within_its_intervals(law):
 
 @pytest.mark.slow
 def test_the_work_of_each_size_is_its_own():
-    """Small models take fewer FLOPs a parameter: each budget has those of its own size."""
+    """Small models take fewer FLOPs per parameter, so the work is fitted to each size."""
     runs = [r._replace(flops_per_token=2.5 * r.parameters**1.05) for r in planted.scaling().runs]
     (law,) = laws_of_comparisons.laws_of(planted.scaling()._replace(runs=runs))
     for run in runs:

@@ -1,4 +1,4 @@
-"""A pilot says no more than two seeds can, and what it says of seeds holds by simulation."""
+"""A pilot claims no more than two seeds can show, and its numbers of seeds hold in simulations."""
 
 import math
 from types import SimpleNamespace
@@ -73,13 +73,13 @@ def test_a_variant_that_lacks_seeds_does_not_count():
 
 
 def test_intervals_of_a_difference_that_was_seen():
-    """They are of its size as well as of its noise."""
+    """The intervals account for the size of the difference as well as for its noise."""
     random, true, seeds, freedom = np.random.default_rng(1), 1.5, 2, 3
     size = true + random.normal(0, 1 / math.sqrt(seeds), 150)
     deviation = np.sqrt(random.chisquare(freedom, size.size) / freedom)
     ends = [effect_interval(abs(x), seeds, freedom) for x in size / deviation]
     assert covered(sum(low <= true <= high for low, high in ends), len(ends))
-    assert effect_interval(0.1, 2, 1)[0] == 0  # which may have the other sign
+    assert effect_interval(0.1, 2, 1)[0] == 0  # The difference may have the other sign.
     low, high = effect_interval(1e9, 2, 1)
     assert 1 < low < high < math.inf
 
@@ -99,7 +99,7 @@ def test_the_least_effect_that_seeds_find():
             ([[0.50, 0.52], [0.49, 0.53]], "share", HIGHER, 0.5),
             "baseline, 0.5",
         ),
-        (([[0.50, 0.52], [0.69, 0.73]], "share", HIGHER, 0.5), ""),  # one variant is
+        (([[0.50, 0.52], [0.69, 0.73]], "share", HIGHER, 0.5), ""),  # one variant is better
         (
             ([[4.5, 4.3], [4.6, 4.5]], "bits per byte", LOWER, 4.4),
             "baseline, 4.4",
@@ -146,7 +146,7 @@ def test_a_pilot_says_what_the_differences_that_it_saw_take():
     assert need.seeds == seeds_for(abs(need.size) / bits.noise.deviation, level)
     assert need.least <= need.seeds <= need.most and len(bits.needs) == 2
     assert bits.found == pytest.approx(bits.noise.deviation * effect_found(5, level))
-    assert classify.needs[0].size > 0.2  # both are better than 15%, by the effect that was planted
+    assert classify.needs[0].size > 0.2  # Both are better than 15% by the planted effect.
     assert told.seconds == pytest.approx(3 * (61.5 + 1 + 0.05)) and told.seeds == [0, 1]
     assert told.flops == pytest.approx(3 * 1.9e7 * 1.01 * 409_600)
 
@@ -155,7 +155,7 @@ def test_a_size_that_is_wanted_takes_the_place_of_those_seen():
     told = pilot_of(summary(made(wanted={"bits_per_byte": 0.04}, looks=(3, 5))), 5)
     _, bits, classify = told.prospects
     (need,) = bits.needs
-    level = LEVEL / 2 / 4  # of two looks
+    level = LEVEL / 2 / 4  # number of looks
     ends = [seeds_for(0.04 / end, level) for end in bits.noise.interval]
     assert [need.least, need.most] == ends and need.of == "wanted" and len(classify.needs) == 2
     with refuses(ValueError, "classfy", "minimal_pairs"):
@@ -173,18 +173,20 @@ def of_curves(**curves) -> TrainedRun:
 
 def test_how_a_loss_falls_over_the_last_doubling():
     x = np.geomspace(100, 6400, 25)
-    curve = tuple(zip(x, 8 - 0.5 * np.log2(x / 100)))  # by half a nat with each doubling, to five
+    # It falls by half a nat with each doubling, to 5.
+    curve = tuple(zip(x, 8 - 0.5 * np.log2(x / 100)))
     flat = tuple(zip(x, np.full(25, 3.0)))
     found = falls([of_curves(loss=curve)])["a"]
     assert found.curve == "loss"
     assert found.end == pytest.approx(5) and found.share == pytest.approx(0.1)
-    # What was held out comes first: of several losses the steepest, and no metric.
+    # Held-out losses come first. Of several losses, the steepest counts. Metrics do not count.
     both = of_curves(loss=curve, heldout_all_a=flat, heldout_all_b=((3200, 3.3), (6400, 3.0)))
     assert falls([both])["a"] == pytest.approx(("heldout/all/b", 3.0, 0.1))
     metric = of_curves(loss=flat, metric_all_a=curve, heldout_all_a=((100, 9.0), (6400, 1.0)))
-    assert falls([metric])["a"].curve == "loss"  # one point is no doubling
+    assert falls([metric])["a"].curve == "loss"  # A single point has no doubling.
     assert falls([of_curves()]) == {}
-    ended = ((100, 9.0), (1600, 5.0), (3200, 3.0), (6400, 3.0))  # before its last doubling
+    # before the last doubling of the text
+    ended = ((100, 9.0), (1600, 5.0), (3200, 3.0), (6400, 3.0))
     assert falls([of_curves(loss=ended)])["a"].share == pytest.approx(0)
 
 
@@ -288,7 +290,7 @@ def test_what_the_documentation_says_of_eval_metrics_left_out_by_a_pilot():
     def false(eval_metrics: int, seeds: int) -> tuple[float, float]:
         x = random.normal(0, 1, (draws, eval_metrics, 2, seeds))
         error = np.sqrt(x[..., :2].var(-1, ddof=1).mean(-1) / 2)
-        kept = x[..., :2].mean(-1).max(-1) > pilots.CLEAR * error  # as `leave_out`
+        kept = x[..., :2].mean(-1).max(-1) > pilots.CLEAR * error  # as in `leave_out`
         some = [not reason(rows, "nats", HIGHER, 0.0) for rows in x[:50, 0, :, :2]]
         assert some == kept[:50, 0].tolist()
         p = stats.ttest_1samp(x[:, :, 1] - x[:, :, 0], 0, axis=-1).pvalue

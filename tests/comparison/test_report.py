@@ -1,4 +1,4 @@
-"""A report says what the figures say, escapes what it is given, and leads to the runs."""
+"""A report agrees with its figures, escapes its inputs, and links to the runs."""
 
 import io
 import math
@@ -80,7 +80,7 @@ def test_figures_lead_to_the_runs_that_are_there(text):
     assert links == {"runs/40%25/seed2/"}
     assert (
         text.count('href="runs/40%25/seed2/"') == 3 + 1
-    )  # a dot at each eval metric, and its line
+    )  # a dot at each eval metric, and the run's own line
 
 
 def test_the_page_says_what_holds_and_what_failed(text):
@@ -222,7 +222,7 @@ def test_markdown_and_terminal_say_the_same(made):
 
 
 def test_a_unit_that_the_name_says_is_said_once(made, capsys):
-    """As where an eval metric measures in two units."""
+    """As if an eval metric measures in two units."""
     both = "bits_per_byte (bits per byte)"
     named = [
         m._replace(figure=m.figure._replace(name=m.figure.name.replace("bits_per_byte", both)))
@@ -246,7 +246,7 @@ def test_a_page_shows_names_of_code_as_code_and_counts_one_as_one(made):
     one_seed = [m for m in two if m.seed == 0]
     told = summary(made._replace(measurements=one_seed, runs=runs))
     assert len(told.differences) == 1
-    assert "<summary>Differences by seed</summary>" in page(told)  # one seed tests nothing
+    assert "<summary>Differences by seed</summary>" in page(told)  # One seed cannot be tested.
 
 
 def test_parts_are_shown_and_said_to_be_without_claims(made, text):
@@ -295,7 +295,7 @@ def test_no_variant_is_the_best_where_several_are(made):
 
 
 def test_a_setting_with_a_slash_makes_no_part(made):
-    """Which no difference is claimed of."""
+    """No difference is claimed for this variant."""
 
     def labeled(name: str) -> str:
         whole, slash, part = name.partition("/")
@@ -310,7 +310,7 @@ def test_a_setting_with_a_slash_makes_no_part(made):
 
 
 def test_figures_of_fewer_seeds_are_told(made):
-    """A variant of which the runs that diverged are left out looks as good as the others of it."""
+    """A variant without its diverged runs looks as good as the others."""
     diverged = [
         m._replace(figure=m.figure._replace(value=NAN)) if m[:2] in (("40%", 0), ("40%", 1)) else m
         for m in made.measurements
@@ -371,7 +371,7 @@ def test_without_seeds_there_are_no_claims(seeds, tmp_path):
     assert ("cannot be tested" if seeds else "nothing to compare") in short
     text = (tmp_path / "report.html").read_text()
     pages.assert_elements_are_closed(text)
-    folded = "<summary>Differences by seed</summary>" in text  # which cannot be tested
+    folded = "<summary>Differences by seed</summary>" in text  # These cannot be tested.
     assert folded == bool(seeds)
 
 
@@ -486,7 +486,7 @@ def test_a_report_is_drawn_again_from_its_results_alone(made, tmp_path, capsys):
 
 
 def test_a_folder_with_the_name_of_a_comparison_is_none(made, tmp_path, monkeypatch):
-    """As objectives in a checkout; unless it has results."""
+    """The command needs no objectives of a checkout, unless it has no results."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "objectives").mkdir()
     assert compare.reported("objectives", ((), ())) == "comparisons/objectives"

@@ -1,4 +1,4 @@
-"""Uses of a word in two meanings, planted states that tell them apart, and states that do not."""
+"""Uses of words in two meanings, and planted states that do or do not distinguish them."""
 
 import types
 
@@ -52,7 +52,7 @@ def test_words_of_the_most_uses_in_both_meanings_come_first():
     ]
     found = frequent_uses(some, 2)
     assert [of_word[0].word for of_word in found] == ["list", "set"]
-    assert frequent_uses(some[::-1], 2) == found  # in whatever order they are found
+    assert frequent_uses(some[::-1], 2) == found  # in any order
 
 
 def test_all_uses_of_a_word_are_the_same_tokens_at_the_same_position(uses):
@@ -86,7 +86,7 @@ def test_embeddings_tell_nothing(builder, uses, monkeypatch):
 
 
 def test_planted_states_come_apart_and_the_layer_is_chosen_by_other_uses(uses, monkeypatch):
-    """Layer 1 tells the meanings; constant states, whatever their size, are at chance."""
+    """Layer 1 distinguishes the meanings. Constant states of any size score chance."""
     meaning_of = {}
     place = word_senses._placed
 
