@@ -134,7 +134,7 @@ def bits_per_byte(
 
 
 def _kind(subject: Subject) -> str:
-    """Returns the kind of likelihood: of a prompt form, or of the objective's own noise."""
+    """Returns the kind of likelihood, which follows from a prompt form or from the noise."""
     return BY_NOISE if is_read_by_noise(subject) else reading_of(subject.trained).kind
 
 

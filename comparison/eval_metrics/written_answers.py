@@ -86,11 +86,11 @@ def _is_right(text: str, question: SyntheticQuestion) -> bool:
 def _written(
     trained: Trained, questions: Sequence[SyntheticQuestion], orders: Sequence[LikeliestOrder]
 ) -> dict[str, list[str]]:
-    """Returns what the model writes, by order; by "" where it has none."""
+    """Returns the texts that the model writes by order of masks. The order is "" without masks."""
     most = max(len(trained.encode(answer)) for one in questions for answer in one.answers)
     blanks = [one.text for one in questions if BLANK.search(one.text)]
     if blanks and {form.mode for form in trained.prompt_forms} & {"infill", "middle"}:
-        # Two tokens more than an answer has: a sentinel before it, and it must have ended.
+        # Two more tokens than the longest answer: a sentinel before it, and the end after it.
         arounds = [_question(one).around for one in questions]
         gaps = [Gap(before, "", after) for before, after in arounds]
         return {"": infilled(trained, gaps, Decoding(max_new=most + 2))}

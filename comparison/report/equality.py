@@ -119,6 +119,6 @@ def print_facts(console: Console, facts: Mapping[str, VariantFacts]) -> None:
             words = matched_words(variant, one.solved, one.equal_to, of)
             console.print(words, markup=False)
     if len({one.budget for one in facts.values()}) > 1:
-        return  # they are meant to differ
+        return  # Variants with several budgets are meant to differ.
     words = ", ".join(f"{name} by {share:.1%}" for name, share in spreads(of).items() if share > 0)
     console.print(f"The variants differ in {words}." if words else "These costs are all equal.")

@@ -91,7 +91,7 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
     if optimizer := fields.get("optimizer"):
         state = jax.eval_shape(optimizer(steps or 1000).init, params)
         optimizer_bytes = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
-    copies = 3 if fields.get("ema_decay") else 2  # parameters, gradients, an average
+    copies = 3 if fields.get("ema_decay") else 2  # parameters, gradients and an optional average
     return Requirements(
         parameters=number,
         active=active_parameters(params, model.config),

@@ -20,7 +20,7 @@ from ....models.builders import fresh_params
 from ....training.state import unboxed
 
 WARMUP_SHARE = 0.1
-T = TypeVar("T", bound=tuple[float, Any])  # (score, what was learned)
+T = TypeVar("T", bound=tuple[float, Any])  # (score, result of training)
 _ADAFACTOR = optax.chain(
     optax.scale_by_factored_rms(min_dim_size_to_factor=32),
     optax.clip_by_block_rms(1.0),

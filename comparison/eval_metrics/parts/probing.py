@@ -4,7 +4,7 @@
     probe.predict(others_MxE)                                # i[M]
 
 Features are standardized by the training examples. The strength of the L2 penalty is the one that
-is best on the last fifth of them. Features of different scales and widths are thus treated alike.
+is best on the last fifth of them. A probe is therefore fair to features of any scale and width.
 
 Letters: N examples, E features, C classes.
 """

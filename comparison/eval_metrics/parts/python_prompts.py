@@ -18,7 +18,7 @@ HIDDEN = 8  # smallest hidden line, without its indentation
 
 
 class Gap(NamedTuple):
-    """A place where text belongs."""
+    """A gap in a text, with the true text that belongs into it."""
 
     prefix: str
     truth: str
