@@ -55,8 +55,8 @@ def targets(plan: Plan, *, number: Count) -> int:
     Raises ValueError if these steps do not show the number of targets of later steps, since the
     rates of a mixture depend on the step, as in `objectives.annealed`.
     """
-    of_steps = (sum(terms.values()) for _, terms in targets_of_steps(plan))
-    steps, per_step = _counted(itertools.accumulate(of_steps), number)
+    per_step_targets = (sum(terms.values()) for _, terms in targets_of_steps(plan))
+    steps, per_step = _counted(itertools.accumulate(per_step_targets), number)
     following = [m.name for m in plan.recipe.objective.facts.members if callable(m.rate)]
     if steps > COUNTED and following:
         raise ValueError(

@@ -121,9 +121,9 @@ def _measured(
     `Spent` is None for the end of the trial.
     """
     trial = state.trial
-    for step, of_step in state.measured.items():
+    for step, step_results in state.measured.items():
         spent = None if step == trial.run.steps else spent_at(run, state.metrics, step)
-        for eval_metric, measured in zip(trial.eval_metrics, of_step):
+        for eval_metric, measured in zip(trial.eval_metrics, step_results):
             if measured is not None and measured.figures:
                 yield trial, spent, eval_metric, measured.figures
 
@@ -148,7 +148,7 @@ def _trained_run(state: TrialState) -> TrainedRun:
         trial.seed,
         trial.folder,
         parameters=facts.parameters,
-        flops_per_token=flops_of_a_token(facts, logged),
+        flops_per_token=run_flops_per_token(facts, logged),
         text_tokens=round(tokens),
         steps=facts.steps,
         seconds=tokens * seconds_per_token(state.metrics),
@@ -158,7 +158,7 @@ def _trained_run(state: TrialState) -> TrainedRun:
     )
 
 
-def flops_of_a_token(facts: VariantFacts, logged: Mapping[float, float]) -> float:
+def run_flops_per_token(facts: VariantFacts, logged: Mapping[float, float]) -> float:
     """Returns the FLOPs of a run per token that it read.
 
     All seeds have the same FLOPs per step, but their numbers of tokens differ with the text of the

@@ -58,7 +58,7 @@ class Need(NamedTuple):
     A number is None if it is more than `statistics.MOST_SEEDS`.
     """
 
-    of: str  # the difference, such as "40% against 15%", or "wanted"
+    difference: str  # the difference, such as "40% against 15%", or "wanted"
     size: float  # size of the difference, in the figure's unit
     seeds: int | None
     least: int | None  # lower end of the interval
@@ -157,14 +157,14 @@ def pilot_of(summary: Summary, seeds: int) -> Pilot:
         )
         for column in summary.columns
     ]
-    of = costs(summary).values()
+    seed_costs = costs(summary).values()
     return Pilot(
         sorted({run.seed for run in summary.runs}),
         tested,
         looks,
         prospects,
-        sum(cost["seconds"] for cost in of),
-        sum(cost["FLOPs"] for cost in of),
+        sum(cost["seconds"] for cost in seed_costs),
+        sum(cost["FLOPs"] for cost in seed_costs),
         fall,
         steep,
     )
@@ -281,11 +281,11 @@ def falls(runs: Sequence[TrainedRun]) -> dict[str, Fall]:
                 slope, offset = np.polyfit(np.log2(x[last] / x[-1]), y[last], 1)
                 one = Fall(name, float(offset), float(-slope / offset))
                 found.setdefault(run.variant, {}).setdefault(name, []).append(one)
-    return {variant: _fastest(of) for variant, of in found.items()}
+    return {variant: _fastest(losses) for variant, losses in found.items()}
 
 
-def _fastest(of: Mapping[str, Sequence[Fall]]) -> Fall:
-    heldout = [some for name, some in of.items() if name != "loss"] or list(of.values())
+def _fastest(losses: Mapping[str, Sequence[Fall]]) -> Fall:
+    heldout = [some for name, some in losses.items() if name != "loss"] or list(losses.values())
     means = [
         Fall(some[0].curve, *np.mean([one[1:] for one in some], 0).tolist()) for some in heldout
     ]

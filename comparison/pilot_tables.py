@@ -127,8 +127,8 @@ def _needs(pilot: Pilot) -> Table:
         for need in one.needs:
             table.add_row(
                 Text(one.column.name),
-                Text(need.of),
-                number(need.size, _places(one), sign=need.of != "wanted"),
+                Text(need.difference),
+                number(need.size, _places(one), sign=need.difference != "wanted"),
                 _seeds(need.seeds),
                 f"{_seeds(need.least)} to {_seeds(need.most)}",
                 _more(pilot, need, pilot.seconds),

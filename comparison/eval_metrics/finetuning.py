@@ -59,7 +59,7 @@ def finetune(
 
     Raises ValueError for an unsuitable task, and for more labels than training examples.
     """
-    examples = class_task(subject, task, module, data_dir, of_words=True)
+    examples = class_task(subject, task, module, data_dir, allow_words=True)
     classes, labels_N = np.unique(examples.labels["train"], return_inverse=True)
     if max(labels, default=0) > labels_N.size:
         raise ValueError(

@@ -86,20 +86,20 @@ def word_in_context(
     layers = chosen_layers(trained, layers)
     candidates = frequent_uses(library_uses(), uses)
     placed = (placed_uses(trained, some, uses, context) for some in candidates)
-    of_words = list(itertools.islice(filter(None, placed), words))
-    if not of_words:
+    word_uses = list(itertools.islice(filter(None, placed), words))
+    if not word_uses:
         raise ValueError(
             f"No word has {uses} uses in each meaning with {context} tokens of this vocabulary on "
             "either side: lower uses or context."
         )
     halves = [
-        [use for some in of_words for i, use in enumerate(some) if i // 2 % 2 == half]
+        [use for some in word_uses for i, use in enumerate(some) if i // 2 % 2 == half]
         for half in (0, 1)
     ]
     chosen, measured = (separations(trained, some, layers) for some in halves)
     best = max(layers, key=lambda layer: chosen[layer])
-    most = ", ".join(some[0].word for some in of_words[:4])
-    note = f"layer {best}, over uses of {len(of_words)} words: {most}, …"
+    most = ", ".join(some[0].word for some in word_uses[:4])
+    note = f"layer {best}, over uses of {len(word_uses)} words: {most}, …"
 
     def figure(name: str, key, better=NEITHER, note: str = "") -> Figure:
         return Figure(f"word_in_context{name}", measured[key], "share", better, 0.5, note)
@@ -134,11 +134,11 @@ def uses_in(text: str) -> Iterator[WordUse]:
     prose = {m.start() for m in _BETWEEN_WORDS.finditer(text)}
     for match in _WORD.finditer(text):
         start, end = match.span()
-        of_code = kinds[start] in ("name", "keyword")
-        if of_code or (kinds[start] in ("comment", "string") and start in prose):
+        is_code = kinds[start] in ("name", "keyword")
+        if is_code or (kinds[start] in ("comment", "string") and start in prose):
             yield WordUse(
                 match[0],
-                CODE if of_code else PROSE,
+                CODE if is_code else PROSE,
                 text[max(start - 1 - CHARACTERS, 0) : start - 1],
                 text[end : end + CHARACTERS],
             )
@@ -205,8 +205,8 @@ def separations(
     trained: Trained, uses: Sequence[Placed], layers: Sequence[int]
 ) -> dict[int | str, float]:
     """Returns the separation of states in each layer, and of their neighbors' embeddings."""
-    of_use = dict(_states(trained, uses, layers))
-    states = np.stack([of_use[i] for i in range(len(uses))], 1)
+    use_states = dict(_states(trained, uses, layers))
+    states = np.stack([use_states[i] for i in range(len(uses))], 1)
     words = [use.word for use in uses]
     meanings = [use.meaning for use in uses]
     names: list[int | str] = [*layers, NEIGHBOURS]
@@ -237,8 +237,8 @@ def separation(words: Sequence[str], meanings: Sequence[int], states_NxE: np.nda
     for word in dict.fromkeys(words):
         own = [i for i, other in enumerate(words) if other == word]
         cosines = np.round(unit_NxE[own] @ unit_NxE[own].T, 5)  # Ties survive rounding errors.
-        of_pair = np.array(meanings)[own]
-        same = of_pair[:, None] == of_pair[None]
+        own_meanings = np.array(meanings)[own]
+        same = own_meanings[:, None] == own_meanings[None]
         pairs = np.triu(np.ones_like(same), 1).astype(bool)
         one = cosines[pairs & same]
         two = cosines[pairs & ~same]

@@ -197,8 +197,8 @@ def _figures(
     usual = [_usual_pair([one for _, one in pairs["train"]])] * len(answers)
     unit = "ROUGE-2 F1"
     share = "share"
-    rouge, of_usual = (task_metrics.rouge(answers, some)["rouge2"] for some in (written, usual))
-    exact, never = (
+    rouge, usual_rouge = (task_metrics.rouge(answers, some)["rouge2"] for some in (written, usual))
+    exact, usual_exact = (
         task_metrics.exact_match(answers, some)["exact_match"] for some in (written, usual)
     )
     nats = _nats(writer, answered["validation"])
@@ -208,8 +208,8 @@ def _figures(
     return [
         Figure(name, 1 - nats / baseline, NATS_SAVED, HIGHER, 0.0),
         Figure(f"{name}/bits_per_byte", nats * bits, "bits per byte", LOWER, baseline * bits),
-        Figure(f"{name}/rouge_2", rouge, unit, HIGHER, of_usual),
-        Figure(f"{name}/exact_match", exact, share, HIGHER, never),
+        Figure(f"{name}/rouge_2", rouge, unit, HIGHER, usual_rouge),
+        Figure(f"{name}/exact_match", exact, share, HIGHER, usual_exact),
     ]
 
 

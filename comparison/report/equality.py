@@ -48,7 +48,9 @@ def costs(summary: Summary) -> Costs:
 
 def spreads(costs: Costs) -> dict[str, float]:
     """Returns, for each cost of variants, by what share the largest is above the smallest."""
-    columns = {name: [of[name] for of in costs.values()] for name in next(iter(costs.values()), ())}
+    columns = {
+        name: [cost[name] for cost in costs.values()] for name in next(iter(costs.values()), ())
+    }
     return {n: max(x) / min(x) - 1 if min(x) > 0 else math.nan for n, x in columns.items()}
 
 
@@ -69,19 +71,19 @@ def equal(summary: Summary) -> str:
 
 def matched(summary: Summary) -> list[str]:
     """Returns a line for each variant whose size was solved to equal the reference's."""
-    of = costs(summary)
+    variant_costs = costs(summary)
     reference = summary.setup.reference or ""
     return [
-        matched_words(variant, lines[-1], reference, of)
+        matched_words(variant, lines[-1], reference, variant_costs)
         for variant, lines in summary.setup.variants.items()
-        if macro_of_solved(lines) and variant in of and reference in of
+        if macro_of_solved(lines) and variant in variant_costs and reference in variant_costs
     ]
 
 
 def matched_words(variant: str, solved: str, reference: str, costs: Costs) -> str:
     """
-    >>> of = {"causal": {"parameters": 1000.0}, "masked": {"parameters": 1024.0}}
-    >>> matched_words("causal", "EQUAL_PARAMETERS = 171", "masked", of)
+    >>> costs = {"causal": {"parameters": 1000.0}, "masked": {"parameters": 1024.0}}
+    >>> matched_words("causal", "EQUAL_PARAMETERS = 171", "masked", costs)
     'causal has EQUAL_PARAMETERS = 171, which leaves −2.3% parameters compared with masked.'
     """
     what = WHAT[macro_of_solved([solved]) or PARAMETERS]
@@ -93,12 +95,13 @@ def matched_words(variant: str, solved: str, reference: str, costs: Costs) -> st
 
 def unequal(summary: Summary) -> str:
     """Returns for example "Variants differ by up to 0.13% in parameters, 3.1% in seconds."."""
-    of = costs(summary)
-    if summary.setup.scaling or len(of) < 2:  # variants with several budgets are meant to differ
+    variant_costs = costs(summary)
+    # Variants with several budgets are meant to differ.
+    if summary.setup.scaling or len(variant_costs) < 2:
         return ""
     different = [
         f"{spread(share).removeprefix('+')} in {name}"
-        for name, share in spreads(of).items()
+        for name, share in spreads(variant_costs).items()
         if math.isfinite(share) and spread(share) != "equal"
     ]
     if not different:
@@ -108,17 +111,21 @@ def unequal(summary: Summary) -> str:
 
 def print_facts(console: Console, facts: Mapping[str, VariantFacts]) -> None:
     """Prints what each variant will cost, and how much the costs differ for a single budget."""
-    of = {v: {name: getattr(one, COSTS[name]) for name in PLANNED} for v, one in facts.items()}
+    variant_costs = {
+        v: {name: getattr(one, COSTS[name]) for name in PLANNED} for v, one in facts.items()
+    }
     table = plain_table("variant", *PLANNED)
-    for variant, cost in of.items():
+    for variant, cost in variant_costs.items():
         row = (f"{x:,}" if type(x) is int else f"{x:.3g}" for x in cost.values())
         table.add_row(escape(variant), *row)
     console.print(table)
     for variant, one in facts.items():
         if one.solved:
-            words = matched_words(variant, one.solved, one.equal_to, of)
+            words = matched_words(variant, one.solved, one.equal_to, variant_costs)
             console.print(words, markup=False)
     if len({one.budget for one in facts.values()}) > 1:
         return  # Variants with several budgets are meant to differ.
-    words = ", ".join(f"{name} by {share:.1%}" for name, share in spreads(of).items() if share > 0)
+    words = ", ".join(
+        f"{name} by {share:.1%}" for name, share in spreads(variant_costs).items() if share > 0
+    )
     console.print(f"The variants differ in {words}." if words else "These costs are all equal.")

@@ -43,18 +43,20 @@ def curves_of(results: Results, columns: Mapping[str, Values]) -> dict[str, Curv
             by_step.setdefault(one.spent.step, {})[one.seed] = one.spent, one.figure.value
     curves: dict[str, Curves] = {}
     for name, values in columns.items():
-        of_variants = {}
+        variant_curves = {}
         for variant, seeds in values.items():
             by_step = found.get((name, variant), {})
             some = [by_step[step] for step in sorted(by_step) if by_step[step].keys() >= {*seeds}]
             if seeds and some:
                 some.append({seed: (ends[variant, seed], value) for seed, value in seeds.items()})
-                of_variants[variant] = [_checkpoint([of[seed] for seed in seeds]) for of in some]
-        if of_variants:
-            curves[name] = of_variants
+                variant_curves[variant] = [
+                    _checkpoint([figures[seed] for seed in seeds]) for figures in some
+                ]
+        if variant_curves:
+            curves[name] = variant_curves
     return curves
 
 
-def _checkpoint(of_seeds: Sequence[tuple[Spent, float]]) -> Checkpoint:
-    spent, values = zip(*of_seeds)
+def _checkpoint(seeds: Sequence[tuple[Spent, float]]) -> Checkpoint:
+    spent, values = zip(*seeds)
     return Checkpoint(Spent(*map(statistics.median, zip(*spent))), values)

@@ -90,13 +90,13 @@ def differences(some: Sequence[Difference]) -> Table:
 
 def cost_table(summary: Summary) -> Table:
     """Returns the costs of each variant, and by how much the largest exceeds the smallest."""
-    of = costs(summary)
+    variant_costs = costs(summary)
     rows = [
         [variant, *map(amount, cost.values()), *(mean_words(c, variant) for c in summary.costs)]
-        for variant, cost in of.items()
+        for variant, cost in variant_costs.items()
     ]
-    if len(of) > 1:
-        shares = map(spread, spreads(of).values())
+    if len(variant_costs) > 1:
+        shares = map(spread, spreads(variant_costs).values())
         rows.append(["largest over smallest", *shares, *[""] * len(summary.costs)])
     heads = (", ".join(filter(None, (c.name, unit_beside(c)))) for c in summary.costs)
     return Table(["", *COSTS, *heads], rows)

@@ -61,7 +61,7 @@ def print_size(
     """Prints what a model size with a number of tokens requires."""
     _print_columns(console, [_size_figures(parameters, tokens, chips, fitted)])
     _, work = _law_and_work(fitted)
-    _print_assumptions(console, [work.of_token(parameters) * tokens], chips, fitted)
+    _print_assumptions(console, [work.flops_per_token(parameters) * tokens], chips, fitted)
 
 
 def _law_and_work(fitted: FittedLaw | None) -> tuple[Law, Work]:
@@ -74,7 +74,7 @@ def _size_figures(
     parameters: float, tokens: float, chips: Chips | None, fitted: FittedLaw | None
 ) -> dict[str, str]:
     law, work = _law_and_work(fitted)
-    flops = work.of_token(parameters) * tokens
+    flops = work.flops_per_token(parameters) * tokens
     unit = "nats a token" if fitted is None else NATS
     figures = {
         "parameters": amount(parameters),
@@ -127,11 +127,11 @@ def print_run(
         f"Memory of {devices}: {needs.state_bytes / (shards or 1) / GIB:.3g} GiB{has} for "
         f"{averaged}, gradients and optimizer{spread}; activations come on top."
     )
-    of_mesh = devices_of_mesh(fields)
-    if chips and of_mesh not in (None, chips.devices):
+    mesh_devices = devices_of_mesh(fields)
+    if chips and mesh_devices not in (None, chips.devices):
         console.print(
-            f"The run's mesh has {of_mesh} devices, but there are {chips.devices} devices, so the "
-            "run would not start: bind another mesh, such as --gin.mesh.make_mesh.fsdp=-1."
+            f"The run's mesh has {mesh_devices} devices, but there are {chips.devices} devices, so "
+            "the run would not start: bind another mesh, such as --gin.mesh.make_mesh.fsdp=-1."
         )
     if not fields.get("vocabulary_rows"):
         console.print(

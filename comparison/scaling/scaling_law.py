@@ -26,14 +26,14 @@ ENDS = (2.5, 97.5)  # percentiles of the bootstrap at the ends of an interval
 class Work(NamedTuple):
     """Training FLOPs per token of a model with N parameters: factor * N^power.
 
-    >>> KAPLAN.of_token(1e9)
+    >>> KAPLAN.flops_per_token(1e9)
     6000000000.0
     """
 
     factor: float
     power: float
 
-    def of_token(self, parameters: float) -> float:
+    def flops_per_token(self, parameters: float) -> float:
         return self.factor * parameters**self.power
 
 
@@ -79,13 +79,13 @@ class Law(NamedTuple):
         """
         if not flops > 0:
             raise ValueError(f"A budget must be a number of FLOPs above 0, got {flops}.")
-        # The derivative of L(N, flops / work.of_token(N)) is 0 there. Use logarithms, since A may
-        # be huge.
+        # The derivative of L(N, flops / work.flops_per_token(N)) is 0 at the optimum. Use logarithms,
+        # since A may be huge.
         log_ratio = math.log(self.alpha / (work.power * self.beta))
         log_ratio += math.log(self.A) - math.log(self.B)
         log_ratio += self.beta * math.log(flops / work.factor)
         parameters = math.exp(log_ratio / (self.alpha + work.power * self.beta))
-        tokens = flops / work.of_token(parameters)
+        tokens = flops / work.flops_per_token(parameters)
         return Optimum(parameters, tokens, float(self.loss(parameters, tokens)))
 
 
@@ -183,7 +183,7 @@ def fit_work(parameters: Sequence[float], flops_per_token: Sequence[float]) -> W
     a large part of the parameters of the smallest models.
 
     >>> work = fit_work([1e5, 1e6], [4e5, 5e6])
-    >>> round(work.of_token(1e5)), round(work.power, 3)
+    >>> round(work.flops_per_token(1e5)), round(work.power, 3)
     (400000, 1.097)
     """
     power, log_factor = np.polyfit(np.log(parameters), np.log(flops_per_token), 1)
@@ -240,8 +240,8 @@ def _huber(x: np.ndarray, points: np.ndarray) -> tuple[float, np.ndarray]:
     rest = total - np.log(points[2])
     value = huber(HUBER, rest).sum()
     slope = np.clip(rest, -HUBER, HUBER)
-    of_e, of_a, of_b = (slope * share).sum(axis=1)
-    of_alpha = -(slope * share[1] * n).sum()
-    of_beta = -(slope * share[2] * d).sum()
+    d_e, d_a, d_b = (slope * share).sum(axis=1)
+    d_alpha = -(slope * share[1] * n).sum()
+    d_beta = -(slope * share[2] * d).sum()
     scale = HUBER**2  # the scale of the squares, so that the tolerance of the search is meaningful
-    return value / scale, np.array([of_e, of_a, of_alpha, of_b, of_beta]) / scale
+    return value / scale, np.array([d_e, d_a, d_alpha, d_b, d_beta]) / scale

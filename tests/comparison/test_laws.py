@@ -55,13 +55,13 @@ def test_the_work_of_each_size_is_its_own():
     runs = [r._replace(flops_per_token=2.5 * r.parameters**1.05) for r in planted.scaling().runs]
     (law,) = laws_of_comparisons.laws_of(planted.scaling()._replace(runs=runs))
     for run in runs:
-        assert law.work.of_token(run.parameters) == pytest.approx(run.flops_per_token)
+        assert law.work.flops_per_token(run.parameters) == pytest.approx(run.flops_per_token)
     for flops in (1e11, 1e14):
         best = law.fit.law.optimum(flops, law.work)
         sizes = best.parameters * np.linspace(0.5, 2, 3001)
-        losses = law.fit.law.loss(sizes, flops / law.work.of_token(sizes))
+        losses = law.fit.law.loss(sizes, flops / law.work.flops_per_token(sizes))
         assert sizes[np.argmin(losses)] == pytest.approx(best.parameters, rel=1e-3)
-        assert law.work.of_token(best.parameters) * best.tokens == pytest.approx(flops)
+        assert law.work.flops_per_token(best.parameters) * best.tokens == pytest.approx(flops)
 
 
 @pytest.mark.slow

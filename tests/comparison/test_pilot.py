@@ -141,7 +141,7 @@ def test_a_pilot_says_what_the_differences_that_it_saw_take():
     told = pilot_of(summary(made()), 5)
     floor, bits, classify = told.prospects
     assert "baseline" in floor.leave_out and not floor.needs and told.tested == 4
-    assert not bits.leave_out and bits.needs[0].of == "40% against 15%"
+    assert not bits.leave_out and bits.needs[0].difference == "40% against 15%"
     need, level = bits.needs[0], LEVEL / 4
     assert need.seeds == seeds_for(abs(need.size) / bits.noise.deviation, level)
     assert need.least <= need.seeds <= need.most and len(bits.needs) == 2
@@ -157,7 +157,9 @@ def test_a_size_that_is_wanted_takes_the_place_of_those_seen():
     (need,) = bits.needs
     level = LEVEL / 2 / 4  # number of looks
     ends = [seeds_for(0.04 / end, level) for end in bits.noise.interval]
-    assert [need.least, need.most] == ends and need.of == "wanted" and len(classify.needs) == 2
+    assert (
+        [need.least, need.most] == ends and need.difference == "wanted" and len(classify.needs) == 2
+    )
     with refuses(ValueError, "classfy", "minimal_pairs"):
         pilot_of(summary(made(wanted={"classfy": 0.1})), 5)
 

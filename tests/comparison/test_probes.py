@@ -108,7 +108,7 @@ def test_constant_states_are_worth_the_baseline_exactly(builder, objective, monk
 
 def test_words_tell_some_of_their_kinds_by_themselves():
     subject = subject_of(trained("encoder", "masked_lm"))
-    task = class_tasks.class_task(subject, "python_word_kinds", of_words=True)
+    task = class_tasks.class_task(subject, "python_word_kinds", allow_words=True)
     for part, texts in task.texts.items():
         assert len(texts) == len(task.words[part]) == len(task.labels[part])
     figures = class_tasks.bag_figures("x", task, class_tasks.classes_by_words(task))

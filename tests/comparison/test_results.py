@@ -8,7 +8,7 @@ import pytest
 
 from pretrax.comparison import results
 from pretrax.comparison.collecting import (
-    flops_of_a_token,
+    run_flops_per_token,
     learning_curves,
     spent_at,
     tokens_by_step,
@@ -212,10 +212,10 @@ def test_seeds_whose_texts_differ_in_length_take_the_same_flops():
     facts = small.facts(30)._replace(flops_per_step=400, text_tokens=3000)
     for tokens in (50.0, 100.0):
         logged = tokens_by_step([{"step": 30, "text_tokens": tokens}])
-        assert flops_of_a_token(facts, logged) * logged[30] == pytest.approx(400 * 30)
+        assert run_flops_per_token(facts, logged) * logged[30] == pytest.approx(400 * 30)
     failed = tokens_by_step([{"step": 10, "text_tokens": 100.0}])
-    assert flops_of_a_token(facts, failed) * failed[10] == pytest.approx(400 * 10)
-    assert flops_of_a_token(facts, {0.0: 0.0}) == facts.flops_per_token == 4.0
+    assert run_flops_per_token(facts, failed) * failed[10] == pytest.approx(400 * 10)
+    assert run_flops_per_token(facts, {0.0: 0.0}) == facts.flops_per_token == 4.0
 
 
 def test_long_learning_curves_are_kept_as_means():

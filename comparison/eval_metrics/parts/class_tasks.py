@@ -39,7 +39,7 @@ def class_task(
     module: str | None = None,
     data_dir: str | None = None,
     *,
-    of_words: bool = False,
+    allow_words: bool = False,
 ) -> ClassTask:
     """Returns the task with this name.
 
@@ -51,16 +51,16 @@ def class_task(
       name: name of the task.
       module: a module that registers the task.
       data_dir: the folder of TensorFlow Datasets that has the task's data.
-      of_words: whether classes may belong to words, as in "python_word_kinds".
+      allow_words: whether classes may belong to words, as in "python_word_kinds".
 
     Raises ValueError or FileNotFoundError for a registered task that cannot be read. Raises
     ValueError for a task without a small number of classes, and for classes of words without
-    `of_words`. A run that was trained on the library's held-out files is refused, too.
+    `allow_words`. A run that was trained on the library's held-out files is refused, too.
     """
     if name in _OFFLINE:
         subject.check_library_unseen()
         task = _OFFLINE[name]()
-        if task.words is not None and not of_words:
+        if task.words is not None and not allow_words:
             raise ValueError(
                 f"Task {name!r} has a class for a word of each text, expected a class for each "
                 "whole text: measure it by finetune, or measure words by tag."
@@ -138,19 +138,19 @@ def usual_classes(words: dict[str, list[str]], labels: dict[str, list[str]]) -> 
     for word, label in zip(words["train"], labels["train"]):
         labels_of[word].append(label)
     usual = {word: task_metrics.majority(some) for word, some in labels_of.items()}
-    of_all = task_metrics.majority(labels["train"])
-    return [usual.get(word, of_all) for word in words["validation"]]
+    majority = task_metrics.majority(labels["train"])
+    return [usual.get(word, majority) for word in words["validation"]]
 
 
-def _scored(of_task: Metrics, targets, predicted) -> dict[str, float]:
+def _scored(metrics: Metrics, targets, predicted) -> dict[str, float]:
     found: dict[str, float] = {}
-    for metric in of_task:
+    for metric in metrics:
         found |= {name: float(x) for name, x in metric(targets, predicted).items()}
     return found
 
 
 def _postprocessed(found) -> Metrics:
-    def of_texts(metric):
+    def on_texts(metric):
         def scored(targets, predicted):
             return metric(
                 [found.postprocess(text, i, True) for i, text in enumerate(targets)],
@@ -159,28 +159,28 @@ def _postprocessed(found) -> Metrics:
 
         return scored
 
-    return tuple(of_texts(metric) for metric in found.predict_metrics)
+    return tuple(on_texts(metric) for metric in found.predict_metrics)
 
 
-def _of_split(
+def _text_task(
     split: Mapping[str, Sequence[Any]], text: Callable[[Any], str], label: Callable[[Any], str]
 ) -> ClassTask:
     texts = {part: list(map(text, some)) for part, some in split.items()}
     return ClassTask(texts, {part: list(map(label, some)) for part, some in split.items()})
 
 
-def _of_words() -> ClassTask:
+def _word_task() -> ClassTask:
     split = word_examples()
-    task = _of_split(split, lambda one: one.text, lambda one: one.kind)
+    task = _text_task(split, lambda one: one.text, lambda one: one.kind)
     return task._replace(words={part: [one.word for one in some] for part, some in split.items()})
 
 
 _OFFLINE: dict[str, Callable[[], ClassTask]] = {
-    "python_modules": lambda: _of_split(module_examples(), lambda x: x[0], lambda x: x[1]),
-    "python_pairs": lambda: _of_split(
+    "python_modules": lambda: _text_task(module_examples(), lambda x: x[0], lambda x: x[1]),
+    "python_pairs": lambda: _text_task(
         pair_examples(),
         lambda pair: f"{pair.docstring}\n{pair.code}",
         lambda pair: "yes" if pair.belongs else "no",
     ),
-    "python_word_kinds": _of_words,
+    "python_word_kinds": _word_task,
 }

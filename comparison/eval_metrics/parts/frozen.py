@@ -30,11 +30,11 @@ def text_features(
     """
     each = list(dict.fromkeys(texts))  # Read each text once.
     pooled = {}
-    for i, of_text in states(trained, each, layers=layers):
+    for i, text_states in states(trained, each, layers=layers):
         if pooling == "mean":
-            pooled[each[i]] = of_text.layers[:, of_text.text].mean(1)
+            pooled[each[i]] = text_states.layers[:, text_states.text].mean(1)
         else:
-            pooled[each[i]] = of_text.layers[:, 0 if pooling == "first" else -1]
+            pooled[each[i]] = text_states.layers[:, 0 if pooling == "first" else -1]
     return dict(zip(layers, np.stack([pooled[text] for text in texts], 1)))
 
 
@@ -47,8 +47,8 @@ def word_features(
     right has read the whole word.
     """
     found: list = [None] * len(passages)
-    for i, of_text in states(trained, [each.text for each in passages], layers=layers):
-        found[i] = of_text.layers[:, word_slots(trained, passages[i], of_text)]
+    for i, text_states in states(trained, [each.text for each in passages], layers=layers):
+        found[i] = text_states.layers[:, word_slots(trained, passages[i], text_states)]
     return dict(zip(layers, np.concatenate(found, 1)))
 
 

@@ -27,12 +27,12 @@ class Gap(NamedTuple):
 
 def continuations(count: int) -> list[Gap]:
     """Returns beginnings of functions and classes, each cut after a whole statement."""
-    return _of_library(count, beginnings)
+    return _library_gaps(count, beginnings)
 
 
 def hidden_lines(count: int) -> list[Gap]:
     """Returns functions with one line hidden, except for its indentation and line end."""
-    return _of_library(count, gaps)
+    return _library_gaps(count, gaps)
 
 
 def beginnings(text: str) -> Iterator[Gap]:
@@ -125,7 +125,7 @@ def _is_unfinished(text: str) -> bool:
 _LAYOUT = {tokenize.NL, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
-def _of_library(count: int, gaps_in) -> list[Gap]:
+def _library_gaps(count: int, gaps_in) -> list[Gap]:
     split = library_split()
     counts = counted_in(split)
     found = (gap for document in split["validation"] for gap in gaps_in(document.read()))
