@@ -157,9 +157,8 @@ def test_a_size_that_is_wanted_takes_the_place_of_those_seen():
     (need,) = bits.needs
     level = LEVEL / 2 / 4  # number of looks
     ends = [seeds_for(0.04 / end, level) for end in bits.noise.interval]
-    assert (
-        [need.least, need.most] == ends and need.difference == "wanted" and len(classify.needs) == 2
-    )
+    assert [need.least, need.most] == ends and need.difference == "wanted"
+    assert len(classify.needs) == 2
     with refuses(ValueError, "classfy", "minimal_pairs"):
         pilot_of(summary(made(wanted={"classfy": 0.1})), 5)
 

@@ -8,8 +8,8 @@ import pytest
 
 from pretrax.comparison import results
 from pretrax.comparison.collecting import (
-    run_flops_per_token,
     learning_curves,
+    run_flops_per_token,
     spent_at,
     tokens_by_step,
 )
