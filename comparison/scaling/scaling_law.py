@@ -79,7 +79,7 @@ class Law(NamedTuple):
         """
         if not flops > 0:
             raise ValueError(f"A budget must be a number of FLOPs above 0, got {flops}.")
-        # The derivative of L(N, flops / work.flops_per_token(N)) is 0 at the optimum. Logarithms are
+        # L(N, flops / work.flops_per_token(N)) has derivative 0 at the optimum. Logarithms are
         # used, since A may be huge.
         log_ratio = math.log(self.alpha / (work.power * self.beta))
         log_ratio += math.log(self.A) - math.log(self.B)
