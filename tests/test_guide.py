@@ -315,7 +315,7 @@ def test_no_difference_is_a_cost_below_the_margin():
 def test_no_difference_is_read_off_the_interval_that_is_corrected():
     one, row = no_difference(0.0, 0.5)
     count = len(planted.EVAL_METRICS) * 2
-    least, most = re.search(rf"corrected for {count} differences (\S+) to ([^;]+);", row).groups()
+    least, most = re.search(rf"(\S+) to (\S+) if corrected for {count} diff", row).groups()
     most = float(most)
     assert most > -one.low  # end of the uncorrected interval
     between = (most - one.low) / 2

@@ -212,7 +212,7 @@ def test_the_seeds_of_a_pilot(trials, expected):
 
 def test_what_no_pilot_says_anything_of_is_refused():
     check_pilot(compared())
-    with pytest.raises(ValueError, match="several budgets tests none"):
+    with pytest.raises(ValueError, match="several budgets has no such tests"):
         check_pilot(compared(budget={"1M": len}))
     with pytest.raises(ValueError, match=r"got 1 \(a\) with the seeds"):
         check_pilot(compared(variants={"a": []}))

@@ -208,7 +208,7 @@ def test_rows_of_markdown_are_as_wide_as_their_headings(made):
 
 
 def test_markdown_and_terminal_say_the_same(made):
-    console = Console(width=120, record=True, quiet=False, file=open("/dev/null", "w"))
+    console = Console(width=200, record=True, quiet=False, file=open("/dev/null", "w"))
     report.print_summary(console, summary(made))
     shown, short = console.export_text(), markdown(summary(made))
     for line in wording.in_short(summary(made)):
