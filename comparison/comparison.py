@@ -47,8 +47,8 @@ class Comparison:
     reference: str | None = None
     # A function () -> tuning.Tuning that says which setting is tuned for each variant first.
     tuning: Callable | None = None
-    about: str = ""  # the work that it follows, and what it cannot prove
-    # The smallest difference that matters, in the figure's unit, by figure. None names none.
+    about: str = ""  # the papers that the comparison follows, and its limits
+    # The smallest difference that matters, in the figure's unit, by figure.
     wanted: Mapping[str, Positive] | None = None
     # Numbers of seeds, ascending, after which the comparison ends early if the wanted differences
     # are decided.
@@ -153,7 +153,7 @@ def _mistakes(c: Comparison) -> Iterator[str]:
 
 
 def _check_budgets(budget: Callable | Mapping[str, Callable]) -> None:
-    """Raises ValueError for a setting that a budget cannot have, before any text is prepared."""
+    """Raises ValueError for an invalid setting of a budget, before any text is prepared."""
     from ..settings.partial import as_partial
 
     for function in budget.values() if isinstance(budget, Mapping) else (budget,):

@@ -49,7 +49,7 @@ def synthetic_completions(subject: Subject, *, texts: AtLeastTwo = 64) -> list[F
         float(np.mean([bool(task.accepts(text)) for text in texts_to_judge]))
         for texts_to_judge in (completed, map(" ".join, zip(befores, [rests[-1], *rests])))
     )
-    note = f"{len(halves)} beginnings, 1.00 of the true texts"
+    note = f"{len(halves)} beginnings; the true texts score 1.00"
     if continuing_mode(trained) in IN_MASKS:
         note += "; the true number of tokens is given"
     return [Figure("synthetic_completions", share, "share", HIGHER, baseline, note)]

@@ -21,11 +21,11 @@ from .tables import Table
 
 NO_LINKS: Links = MappingProxyType({})
 
-MANY = 24  # differences, which a page folds
+MANY = 24  # a page folds the table if there are more differences
 EVAL_METRICS = "Eval metrics"
 CHARTS = (
-    "Of each variant: every seed a dot, ◆ their mean with its 95% interval; dashed: the baseline, "
-    "where it is near."
+    "Each dot is a seed. ◆ is the mean of a variant with its 95% confidence interval. A dashed "
+    "line shows the baseline, if it is near."
 )
 
 
@@ -105,7 +105,7 @@ def sections(summary: Summary, links: Links = NO_LINKS) -> list[Section]:
 
 
 def runs_section(summary: Summary, links: Links) -> Section:
-    """Returns the figures of every run, which are too many for a page of documentation."""
+    """Returns the figures of every run. A page of documentation leaves this long section out."""
     rows = []
     urls = {}
     for i, run in enumerate(summary.trained):
