@@ -42,6 +42,7 @@ from ..settings import atomic_writes, run_directory
 from ..settings.command_line import GinArguments, as_option, at_least
 from ..settings.partial import as_partial, flattened
 from ..settings.printable import PrintableConsole
+from ..settings.system_errors import in_words
 from ..settings.user_errors import report_user_errors
 from ..tasks import sample_text
 from ..tasks.sample_text import SampleText
@@ -359,8 +360,8 @@ def _text_of_corpus(corpus: Callable, length: int) -> SampleText:
         return sample_text.from_corpus(corpus, length)
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"The corpus of the gin files cannot be read: {error} To see the objective without it, "
-            "give a vocabulary, such as --vocabulary=bytes."
+            f"The corpus of the gin files cannot be read: {in_words(error)} To see the objective "
+            "without it, give a vocabulary, such as --vocabulary=bytes."
         ) from error
 
 

@@ -81,7 +81,7 @@ def _with_imports(comparison: Comparison, imports: Mapping[str, str]) -> Compari
     needed = [
         statement
         for statement, name in imports.items()
-        if statement not in lines and any(_names(name, binding) for binding in bindings)
+        if statement not in comparison.base and any(_names(name, binding) for binding in bindings)
     ]
     return dataclasses.replace(comparison, base=[*needed, *comparison.base])
 

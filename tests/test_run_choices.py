@@ -223,7 +223,7 @@ def test_a_named_run_is_trained(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     tiny.on_one_device(monkeypatch)
     settings = [
-        "--gin.vocabularies.trained.size=400",
+        "--gin.corpora.text_files.vocabulary=@vocabularies.utf8_bytes",
         "--gin.training.Run.batch_size=8",
         "--gin.training.Run.heldout_tokens=400",
         "--gin.training.Run.sequence_lengths={'decoder': 64}",

@@ -17,7 +17,7 @@ def plot_losses(run_dir: str | Path, scores: Sequence[Score]) -> str | None:
     try:
         _draw(Path(run_dir), scores)
     except Exception as error:  # matplotlib, fonts and disks raise many kinds of errors
-        reason = in_words(error)
+        reason = in_words(error).rstrip(".")
         return f"{run_directory.LOSS_PLOT} could not be drawn ({reason}); all else is in {run_dir}."
     return None
 

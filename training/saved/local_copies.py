@@ -92,7 +92,8 @@ class LocalCopies(Checkpoints):
         except OSError as error:
             raise OSError(
                 f"Got training.Run.local_checkpoint_dir = {directory!r}, in which this host cannot "
-                f"make a folder ({in_words(error)}): give a folder on a disk that can be written."
+                f"make a folder ({in_words(error).rstrip('.')}): give a folder on a disk that can "
+                "be written."
             ) from error
 
     def restore_latest(self, target: State, steps: int) -> Restored | None:
@@ -142,8 +143,8 @@ class LocalCopies(Checkpoints):
         except OSError as error:
             raise OSError(
                 f"The local copy of step {step} in {self._root} cannot be removed "
-                f"({in_words(error)}): give another --gin.training.Run.local_checkpoint_dir, on a "
-                "disk that can be written."
+                f"({in_words(error).rstrip('.')}): give another "
+                "--gin.training.Run.local_checkpoint_dir, on a disk that can be written."
             ) from error
 
     def save_or_say(self, state: State, position: dict[str, bytes]) -> str:
