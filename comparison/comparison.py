@@ -24,8 +24,9 @@ class Comparison:
             eval_metrics=[Partial(eval_metrics.probes.classify)],
         )
 
-    A line that ends in `.gin` names a gin file; any other line is a binding. Later lines override
-    earlier ones.
+    A line that ends in `.gin` names a gin file. `--model=NAME`, `--corpus=NAME`, `--data=FILES` and
+    `--objective=NAME` are the options of `pretrax train`. Any other line is a binding. Later lines
+    override earlier ones.
 
     With several budgets by name, such as {"250k": …, "750k": …}, every variant is trained on each
     budget. Such a comparison fits scaling laws and does not say which variant is better.

@@ -13,6 +13,7 @@ from ..settings.gin_reader import GIN_CONFIGS, GinReader, imported_modules
 from ..settings.gin_writer import gin_text
 from ..settings.partial import flattened
 from ..training.run import Run
+from ..training.run_choices import lines_in_gin
 from ..training.run_configuration import as_run, read_lines
 from .comparison import FIELDS, Comparison, check, trained_variants
 from .matching import macro_of, solved_line
@@ -55,12 +56,18 @@ def read_comparison(
             f"{file} gives no {', no '.join(missing)}: bind "
             f"{' and '.join(f'comparison.Comparison.{n}' for n in missing)} in this file."
         )
-    comparison = _with_imports(check(Comparison(**found)), reader.imports)
+    comparison = _with_imports(_in_gin(check(Comparison(**found))), reader.imports)
     if Path(file).name == run_directory.COMPARISON:  # This file may come from somebody else.
         lines = itertools.chain(comparison.base, *comparison.variants.values())
         for module in set(itertools.chain.from_iterable(map(imported_modules, lines))):
             trust.check_import(module, (*trusted, "pretrax"), file)
     return comparison
+
+
+def _in_gin(comparison: Comparison) -> Comparison:
+    """Returns a comparison whose lines such as `--objective=ul2` are gin files and bindings."""
+    variants = {name: lines_in_gin(lines) for name, lines in comparison.variants.items()}
+    return dataclasses.replace(comparison, base=lines_in_gin(comparison.base), variants=variants)
 
 
 def _with_imports(comparison: Comparison, imports: Mapping[str, str]) -> Comparison:
@@ -75,7 +82,7 @@ def _with_imports(comparison: Comparison, imports: Mapping[str, str]) -> Compari
     needed = [
         statement
         for statement, name in imports.items()
-        if statement not in lines and any(_names(name, binding) for binding in bindings)
+        if statement not in comparison.base and any(_names(name, binding) for binding in bindings)
     ]
     return dataclasses.replace(comparison, base=[*needed, *comparison.base])
 

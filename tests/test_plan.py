@@ -149,7 +149,10 @@ def test_a_sparse_run_has_active_parameters(capsys):
 @pytest.mark.parametrize(
     "argv, words",
     [
-        ([], "give one of --gin_file, --parameters and --tokens, --flops, --hours, got none"),
+        (
+            [],
+            "RUN (or --gin_file), --parameters and --tokens, --flops, --hours, got none",
+        ),
         (["--flops=1e20", "--hours=3", "--chips=1", "--of=v4"], "got --flops and --hours"),
         (["--hours=3"], "--hours needs chips"),
         (["--parameters=1e9"], "--parameters and --tokens go together"),
@@ -158,7 +161,7 @@ def test_a_sparse_run_has_active_parameters(capsys):
         (["--flops=1e20", "--chips=0", "--of=v4"], "--chips"),
         (["--flops=1e20", "--chips=4", "--of=v99"], "There is no chip 'v99'; expected one of v3"),
         (["--flops=1e20", "--mfu=0.4"], "--mfu needs chips: give --chips and --of"),
-        (["--flops=1e20", "--gin.STEPS=3"], "is a setting of a run: give its --gin_file"),
+        (["--flops=1e20", "--gin.STEPS=3"], "is a setting of a run: give RUN or --gin_file"),
         (["--gin_file=models/bert_base.gin"], "give no objective"),
         (["--gin_file=runs/decoder.gin", "--steps=0"], "training.Run.steps must be "),
         (

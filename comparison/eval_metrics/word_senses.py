@@ -30,7 +30,7 @@ _WORD = re.compile(r"(?<= )[a-z]{3,}\b")
 _BETWEEN_WORDS = re.compile(r"(?<=[a-z] )[a-z]{3,}(?= [a-z])")
 CHARACTERS = 600  # number of characters that are read on either side
 TRIED = 4  # number of uses of a word that are tokenized, as a multiple of the needed number
-NEIGHBOURS = "neighbors"
+NEIGHBORS = "neighbors"
 
 
 class WordUse(NamedTuple):
@@ -107,7 +107,7 @@ def word_in_context(
     return [
         figure("", best, HIGHER, note),
         *(figure(f"/layer_{layer}", layer) for layer in layers),
-        figure("/neighbors", NEIGHBOURS),
+        figure("/neighbors", NEIGHBORS),
     ]
 
 
@@ -209,7 +209,7 @@ def separations(
     states = np.stack([use_states[i] for i in range(len(uses))], 1)
     words = [use.word for use in uses]
     meanings = [use.meaning for use in uses]
-    names: list[int | str] = [*layers, NEIGHBOURS]
+    names: list[int | str] = [*layers, NEIGHBORS]
     return {name: separation(words, meanings, each) for name, each in zip(names, states)}
 
 

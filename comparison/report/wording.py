@@ -255,7 +255,7 @@ def best_at_equal(summary: Summary) -> list[str]:
 
     The cost is the largest number of text tokens, FLOPs or seconds that all variants have reached.
     All variants with the best mean are named. Means are interpolated linearly between checkpoints.
-    A cost is left out if a variant has no checkpoint that early.
+    A cost below the first checkpoint of any variant is left out.
     """
     lines = []
     for column in summary.columns:

@@ -13,7 +13,7 @@ import sys
 
 from ...settings.command_terminal import in_terminal
 
-_PR_SET_PDEATHSIG = 1  # of prctl(2)
+_PR_SET_PDEATHSIG = 1  # an option of prctl(2)
 
 
 def main() -> None:

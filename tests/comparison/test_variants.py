@@ -255,6 +255,16 @@ def test_variants_may_name_what_the_comparison_imports(tmp_path):
     assert again == compared
 
 
+def test_a_module_that_one_variant_imports_is_known_to_all_of_them(tmp_path):
+    """The file imports it too, and the variant that does not import it comes first."""
+    objective = "training.Run.objective = @small.norm"
+    variants = {"own": [objective], "again": ["from tests.comparison import small", objective]}
+    lines = f"comparison.Comparison.variants = {variants}"
+    compared = read_comparison(small.write(tmp_path, lines))
+    runs = runs_of_variants(compared)
+    assert [run.objective.function for run in runs.values()] == [small.norm, small.norm]
+
+
 def test_lines_of_a_directory_import_what_is_trusted(compared, tmp_path):
     lines = ["import tests.comparison.small"]
     loss_of = Partial(loss_under, objectives=["causal_lm"])

@@ -704,8 +704,11 @@ def _differing_array(arrays, saved: Mapping[str, int]) -> str:
 def first_line(error: BaseException) -> str:
     if "due to incompatible handler" in str(error) and error.__cause__ is not None:
         error = error.__cause__  # the real error, which Orbax's message does not mention
-    if failure := failure_of(error):
-        return failure.reason
+    cause: BaseException | None = error
+    while cause is not None:  # Orbax raises errors of its own type for errors of the system
+        if failure := failure_of(cause):
+            return failure.reason
+        cause = cause.__cause__ or cause.__context__
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0][:300]
 
