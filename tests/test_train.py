@@ -98,7 +98,7 @@ def test_a_command_line_that_cannot_be_read(data, tmp_path, capsys, arguments, e
                 "objectives.span_corruption.noise_density=0.5",
                 "training.Run.sequence_lengths={'decoder': 128}",
             ],
-            r"'span': rows of \d+ tokens need \d+ sentinels, the vocabulary has 16: give the",
+            r"'span': rows of \d+ tokens need \d+ sentinels, the vocabulary has 16: add sentinels",
         ),
         (["training.Run.sequence_lengths={'decoder': 1}"], r"'span': Lengths .* too short"),
         (["training.Run.sequence_lengths={'encoder': 32}"], r"stacks of \['decoder'.*encoder"),
