@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 PARAMETERS = "EQUAL_PARAMETERS"
 FLOPS = "EQUAL_FLOPS"
-WHAT = {PARAMETERS: "parameters", FLOPS: "FLOPs a token"}  # the quantity that a macro makes equal
+WHAT = {PARAMETERS: "parameters", FLOPS: "FLOPs per token"}  # the quantity that a macro makes equal
 _MACRO = re.compile(rf"%({PARAMETERS}|{FLOPS})\b")
 _SOLVED_LINE = re.compile(rf"({PARAMETERS}|{FLOPS}) = \d+")
 _LARGEST_NUMBER = 2**20

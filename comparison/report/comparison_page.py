@@ -44,10 +44,10 @@ def page(summary: Summary, linked: Collection[str] = ()) -> str:
     charts = {
         EVAL_METRICS: _eval_metrics(summary, links),
         wording.CURVES_TITLE: _eval_metric_curves(summary),
-        **{f"The {chart.name}": _grid([_figure(chart)]) for chart in law_charts(summary)},
+        **{f"Scaling {chart.name}": _grid([_figure(chart)]) for chart in law_charts(summary)},
     }
     body = (
-        card("<h3>In short</h3>\n" + _html(items(wording.in_short(summary))))
+        card("<h3>Findings</h3>\n" + _html(items(wording.in_short(summary))))
         + "".join(_section(one, charts.get(one.title, "")) for one in sections(summary, links))
         + _learning_curves(summary)
         + _section(runs_section(summary, links))

@@ -15,14 +15,14 @@ from .summary import Summary
 # Cost of a variant -> field of `TrainedRun` or of `VariantFacts`.
 COSTS = {
     "parameters": "parameters",
-    "FLOPs a token": "flops_per_token",
+    "FLOPs per token": "flops_per_token",
     "text tokens": "text_tokens",
     "FLOPs": "flops",
     "steps": "steps",
     "seconds": "seconds",
 }
 # The costs that `VariantFacts` has.
-PLANNED = ("parameters", "steps", "text tokens", "FLOPs", "FLOPs a token")
+PLANNED = ("parameters", "steps", "text tokens", "FLOPs", "FLOPs per token")
 
 Costs = Mapping[str, Mapping[str, float]]  # by variant, by the names of `COSTS`
 
@@ -52,10 +52,6 @@ def spreads(costs: Costs) -> dict[str, float]:
         name: [cost[name] for cost in costs.values()] for name in next(iter(costs.values()), ())
     }
     return {n: max(x) / min(x) - 1 if min(x) > 0 else math.nan for n, x in columns.items()}
-
-
-def title(summary: Summary) -> str:
-    return "What each variant took" if summary.setup.scaling else "What was equal, and what was not"
 
 
 def equal(summary: Summary) -> str:

@@ -83,7 +83,7 @@ def parts(summary: Summary) -> Table:
 
 def differences(some: Sequence[Difference]) -> Table:
     rows = [[d.figure, *difference_words(d)] for d in some]
-    heads = ["eval_metric", "variants", "difference", "95% interval", "p, corrected", ""]
+    heads = ["eval metric", "variants", "difference", "95% interval", "p, corrected", ""]
     strong = {(row, 5) for row, d in enumerate(some) if d.holds}
     return Table([*heads, "seeds needed"], rows, strong)
 

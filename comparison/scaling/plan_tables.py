@@ -111,7 +111,7 @@ def print_run(
         flops = needs.flops * steps
         text = {"steps": f"{steps:,}", "tokens of text": amount(needs.text_tokens * steps)}
         columns.append(text | _compute(flops) | (_time(flops, chips) if chips else {}))
-    work = f"{needs.flops_per_token:.3g} FLOPs a token of text"
+    work = f"{needs.flops_per_token:.3g} FLOPs per token of text"
     active = active_note(needs.parameters, needs.active, amount)
     console.print(f"{amount(needs.parameters)} parameters{active}, {work}")
     _print_columns(console, columns)
@@ -150,7 +150,7 @@ def _print_assumptions(
     else:
         runs = [point.run for point in fitted.points]
         least, most = fitted.budgets
-        work = f"{fitted.work.factor:.3g} N^{fitted.work.power:.3g} FLOPs a token of N parameters"
+        work = f"{fitted.work.factor:.3g} N^{fitted.work.power:.3g} FLOPs per token of N parameters"
         source = (
             f"The law is for {fitted.figure}, fitted to {len(runs)} runs of "
             f"{_range(run.parameters for run in runs)} parameters on "

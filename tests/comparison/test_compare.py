@@ -163,7 +163,8 @@ def test_a_pilot_takes_the_runs_that_are_there_and_writes_no_results(own, capsys
     assert not (directory / "comparison.json").exists() and "To go on" not in said
     small.append(file, "comparison.Comparison.looks = [2]\nSEEDS = [0, 1, 2]\n")
     assert small.compare_here(file) == 2 and not started
-    assert "to be tested once, at the end, and now after 2, 3 seeds" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "tested once, at the end" in told and "after 2, 3 seeds" in told
     with open(file) as lines:
         kept = [line for line in lines if "looks" not in line and "1, 2]" not in line]
     pathlib.Path(file).write_text("".join(kept))
@@ -630,5 +631,5 @@ def test_a_budget_of_this_machines_time_is_refused_to_a_cluster(tmp_path, capsys
     file = small.write(tmp_path, "comparison.Comparison.budget = @budgets.seconds")
     small.append(file, "budgets.seconds.number = 60\n")
     assert small.compare_here(file, "--slurm") == 2
-    assert "--slurm trains on others: give budgets.model_flops" in capsys.readouterr().err
+    assert "give budgets.model_flops" in capsys.readouterr().err
     assert not (tmp_path / "compared").exists()

@@ -70,7 +70,7 @@ def test_the_report_shows_the_law_and_claims_no_differences(directory, law):
     text, short = (directory / "report.html").read_text(), (directory / "report.md").read_text()
     said = f"over 24 runs is {100 * law.error:.2g}%"
     assert said in text and said in short and "is better than" not in text
-    assert f"| alpha | {law.fit.law.alpha:.3g} |" in short and "What was equal" not in short
+    assert f"| alpha | {law.fit.law.alpha:.3g} |" in short and "Equal:" not in short
     chart = pages.charts_of(text)[0]
     assert {f"var(--v{k})" for k in range(4)} <= pages.colors_of(chart)
     assert "mathdefault" not in text and "1.39M parameters" in text
@@ -120,7 +120,7 @@ def test_a_plan_takes_the_law_and_warns_far_from_its_runs(directory, law, monkey
     plan.main(["--flops=1e14", f"--law={directory}"])
     said = " ".join(capsys.readouterr().out.split())
     assert f"{best.parameters / 1e3:.0f}k" in said and "parameters, 95%" in said
-    assert "5 N^1 FLOPs a token of N parameters; 16 bytes" in said
+    assert "5 N^1 FLOPs per token of N parameters; 16 bytes" in said
     assert "24 runs of 86.4k to 1.39M parameters on 251k to 2.25M tokens" in said
     (far,) = re.findall(r"(\S+) FLOPs are (\S+) orders of magnitude away", said)
     assert far == ("1e+15", "1.8")  # the column of ten times the budget

@@ -86,7 +86,7 @@ def test_figures_lead_to_the_runs_that_are_there(text):
 def test_the_page_says_what_holds_and_what_failed(text):
     assert "40% is better than 15% at bits_per_byte: −0.5" in text
     assert "no longer finite" in text and "30%, seed 4" in text
-    assert "What this does not prove" in text and "Follows Wettig" in text
+    assert "Limits" in text and "Follows Wettig" in text
 
 
 def test_reports_are_drawn_again_the_same(directory, text):
@@ -106,7 +106,7 @@ def test_reports_say_why_a_eval_metric_could_not_measure(made):
     assert second.startswith("40% could not be measured by minimal_pairs (blimp='blimp'): <script>")
     assert f"- {first}\n- {escaped(second)}\n" in markdown(found)
     text = page(found)
-    assert first in text and "What could not be measured" in text and "a|b is no folder" in text
+    assert first in text and "Missing figures" in text and "a|b is no folder" in text
     pages.assert_nothing_is_fetched_and_nothing_runs(text)
     pages.assert_elements_are_closed(text)
 
@@ -246,7 +246,7 @@ def test_a_page_shows_names_of_code_as_code_and_counts_one_as_one(made):
     one_seed = [m for m in two if m.seed == 0]
     told = summary(made._replace(measurements=one_seed, runs=runs))
     assert len(told.differences) == 1
-    assert "<summary>Differences by seed</summary>" in page(told)  # One seed cannot be tested.
+    assert "<summary>Differences</summary>" in page(told)  # One seed cannot be tested.
 
 
 def test_parts_are_shown_and_said_to_be_without_claims(made, text):
@@ -274,7 +274,7 @@ def test_only_headlines_that_can_be_better_are_claimed(made):
 def test_what_is_left_of_a_difference_that_was_solved_is_told(made):
     lines = {**made.setup.variants, "40%": ["x.width = %EQUAL_FLOPS", "EQUAL_FLOPS = 7"]}
     found = summary(made._replace(setup=made.setup._replace(variants=lines)))
-    told = "40% has EQUAL_FLOPS = 7, which leaves +2% FLOPs a token compared with 15%."
+    told = "40% has EQUAL_FLOPS = 7, which leaves +2% FLOPs per token compared with 15%."
     assert equality.matched(found) == [told]
     assert told in page(found) and told in markdown(found)
 
@@ -371,7 +371,7 @@ def test_without_seeds_there_are_no_claims(seeds, tmp_path):
     assert ("cannot be tested" if seeds else "nothing to compare") in short
     text = (tmp_path / "report.html").read_text()
     pages.assert_elements_are_closed(text)
-    folded = "<summary>Differences by seed</summary>" in text  # These cannot be tested.
+    folded = "<summary>Differences</summary>" in text  # These cannot be tested.
     assert folded == bool(seeds)
 
 

@@ -290,9 +290,7 @@ def test_a_tuning_trial_that_diverges_loses_and_one_that_fails_is_reported(compa
                 (pathlib.Path(trial.run.run_dir) / "result.json").unlink(missing_ok=True)
                 write_failure(trial.run.run_dir, "Out of memory")
 
-    with pytest.raises(
-        ValueError, match="tuning trials failed.*the same command runs them again"
-    ) as error:
+    with refuses(ValueError, "6", "12") as error:
         tune(one, failing, (), (), out_of_memory)
     assert "small, 0.0003, round 1, seed 8: Out of memory (" in str(error.value)
     again = []
@@ -320,7 +318,7 @@ def test_another_tuning_is_refused_by_name(compared):
     one, planned = compared
     for other, expected in (
         (Partial(successive_halving, **{**one.tuning.settings, "seeds": [9]}), r"seeds=\[9\]"),
-        (None, "is None"),
+        (None, "is now None"),
     ):
         changed = dataclasses.replace(one, tuning=other)
         with pytest.raises(ValueError, match="the tuning was successive_halving.*" + expected):
@@ -333,7 +331,7 @@ def test_another_base_is_refused_though_a_variant_is_tuned(compared):
     tuned = tune(one, planned, (), (), run_all)
     changed = dataclasses.replace(one, base=[*one.base, "PEAK = 2e-3"])
     with pytest.raises(
-        ValueError, match=f"'small'(.*\n)+  was {PEAK} = 0.003\n  is {PEAK} = 0.002"
+        ValueError, match=f"'small'(.*\n)+  was {PEAK} = 0.003\n  is now {PEAK} = 0.002"
     ):
         check_unchanged(changed, planned_runs(tuned, changed, ()), tuned)
 
