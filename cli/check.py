@@ -64,7 +64,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     words = add("words", metavar="OBJECTIVE [NAME=VALUE ...]", nargs="*", help=about)
     option = add("--objective", metavar="OBJECTIVE", help="the same as the first word")
     for one in (words, option):
-        one.completer = lambda **_: list(CATALOG)  # type: ignore[attr-defined]
+        one.completer = lambda **_: list(CATALOG)
     offer_completions(parser)
     options = parser.parse_args(argv)
     options.settings = options.words if options.objective else options.words[1:]
