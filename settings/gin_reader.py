@@ -644,9 +644,9 @@ def _function(selector: str, names: Mapping[str, Any], at: str) -> Callable:
         raise ValueError(f"{at}: {selector!r} is not imported; did you mean {' or '.join(full)}?")
     if first not in names:
         raise ValueError(
-            f"{at}: {selector!r} begins with {first!r}, which is not imported there. Add its "
-            f"import to the gin file, such as `import {first}` for a module of your own. Imported "
-            f"so far: {', '.join(sorted(names)) or 'nothing'}."
+            f"{at}: {selector!r} begins with {first!r}, which is not imported. Add its import to "
+            f"the gin file, such as `import {first}` for a module of your own. Imported so far: "
+            f"{', '.join(sorted(names)) or 'nothing'}."
         )
     value = names[first]
     for name in rest:

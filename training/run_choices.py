@@ -174,11 +174,14 @@ class NamedWords(NamedTuple):
         """The names and gin files as they were typed; "" if there are only gin files.
 
         >>> NamedWords({"run": "decoder", "data": "*.txt"}, ["--gin_file=my.gin", "--steps=4"]).text
-        "decoder '--data=*.txt' --gin_file=my.gin"
+        "decoder --data='*.txt' --gin_file=my.gin"
         """
-        shown = [value if key == "run" else f"--{key}={value}" for key, value in self.names.items()]
-        files = [word for word in self.words if word.startswith("--gin_file=")]
-        return shlex.join([*shown, *files]) if shown else ""
+        shown = [
+            shlex.quote(value) if kind == "run" else f"--{kind}={shlex.quote(value)}"
+            for kind, value in self.names.items()
+        ]
+        files = [shlex.quote(word) for word in self.words if word.startswith("--gin_file=")]
+        return " ".join([*shown, *files]) if shown else ""
 
 
 def parse_run(

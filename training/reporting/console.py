@@ -450,9 +450,9 @@ def time_summary(seconds: Mapping[str, float]) -> str:
 
     >>> time_summary({"compile": 12.04, "data": 0.1, "step": 1460, "rest": 2})
     'Wall time 1,474.1 s: compile 12.0, data 0.1, step 1,460.0, everything else 2.0 (opening the \
-text, creating the model, reports).'
+corpus, planning, initializing parameters).'
     """
-    others = " (opening the text, creating the model, reports)"
+    others = " (opening the corpus, planning, initializing parameters)"
     parts = ", ".join(
         f"everything else {value:,.1f}{others}" if kind == REST else f"{kind} {value:,.1f}"
         for kind, value in seconds.items()
