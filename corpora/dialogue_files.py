@@ -54,10 +54,17 @@ def dialogues(
     not fit is left out entirely.
 
     Args:
+        run_dir: the run directory, which stores the vocabulary and the tokens.
+        files: paths, glob patterns or bucket URLs ("gs://…"), as a list or separated by commas.
+        vocabulary: a factory of `corpora.vocabularies`.
+        heldout_files: paths or patterns of the held-out dialogues, instead of `heldout_every`.
         longest_tokens: largest number of tokens of a dialogue, which must fit in a row of the run.
+        on_malformed: "error" to stop at a malformed line, or "skip" to skip and count such lines.
+        heldout_every: one dialogue in `heldout_every` is held out, and at least one.
+        seed: seed of the order of the dialogues.
 
-    The other arguments and the exceptions are those of `text_files`. Raises ValueError for a line
-    without turns, too.
+    Raises ValueError for invalid settings or lines (`data.reading.MalformedLine` for a line),
+    FileNotFoundError for a pattern without files, and OSError for a file that cannot be opened.
     """
     paths = found_files(run_dir, files, heldout_files)
     split = FileSplit(paths, heldout_every, turns_of, on_malformed)

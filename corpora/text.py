@@ -111,7 +111,7 @@ def found_files(
 
 
 def sampled_texts(split: FileSplit, text_of: Callable[[Any], str] = str) -> Iterator[str]:
-    """Yields a bounded amount of training text for a vocabulary, the same amount of each file.
+    """Yields a bounded amount of training text for a vocabulary, with the same limit for each file.
 
     `text_of` makes a text of a document that is not a text, such as the turns of a dialogue.
     """

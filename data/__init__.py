@@ -1,1 +1,1 @@
-"""Data for training: documents, token stores and packing into rows; TensorFlow is not needed."""
+"""Training data without TensorFlow: documents, token stores, and packing into rows."""

@@ -1,9 +1,9 @@
-"""Batches for PyTorch models of `transformers`, for any objective whose loss they compute.
+"""Makes batches for PyTorch models of `transformers`, for every objective whose loss they compute.
 
     collator = Collator(objectives.masked_lm, ids, {"encoder": 512}, seed=0)
     transformers.Trainer(model, arguments, data_collator=collator, train_dataset=tokenized)
 
-PyTorch is imported when a batch is made, and JAX runs on the processor that makes it.
+PyTorch is imported when the first batch is made. JAX draws the noise in the same process.
 """
 
 import os
@@ -33,11 +33,11 @@ from . import packing as packing_policies
 from .corpus import Document
 from .token_ids_json import special_roles, text_checker
 
-IGNORED = -100  # the label that no loss of `transformers` counts
+IGNORED = -100  # label that the losses of `transformers` ignore
 
-# The layout of a model that computes the loss, by the streams of an objective's features.
+# The layout of a model, the streams that it needs, and the streams that it accepts.
 _TARGETS = {"targets"}
-_LAYOUTS: tuple[tuple[str, set[str], set[str]], ...] = (  # layout, needed streams, possible ones
+_LAYOUTS: tuple[tuple[str, set[str], set[str]], ...] = (
     ("decoder", _TARGETS, {"targets", "stand_ins"}),
     ("encoder_decoder", {"inputs", "targets"}, {"inputs", "targets"}),
     ("encoder", {"inputs"}, {"inputs", "types", "labels", "pools"}),
@@ -45,39 +45,46 @@ _LAYOUTS: tuple[tuple[str, set[str], set[str]], ...] = (  # layout, needed strea
 
 
 class Collator:
-    """Texts of a batch to the tensors that a model of `transformers` takes, with its noise drawn.
+    """Corrupts the texts of a batch, and returns the tensors that a model of `transformers` takes.
 
         ids = special_tokens.transformers_ids(tokenizer, model.config)
         collator = Collator(objectives.span_corruption, ids, {"encoder": 512, "decoder": 114})
         collator([{"input_ids": [71, 8, 12]}, {"input_ids": [6, 21]}])["labels"]
 
-    An objective that predicts in place, as `masked_lm`, is for an encoder such as
-    `BertForMaskedLM`, and gives `input_ids`, `attention_mask` and `labels`. So does one that
-    predicts from left to right, as `causal_lm`, for a decoder. One that is given a text and writes
-    another, as `span_corruption`, is for an encoder-decoder, and gives `decoder_input_ids` too. One
-    that judges pairs, as `next_sentence_prediction`, gives `token_type_ids`, and the class of each
-    row as `labels`, or as `next_sentence_label` where `then` adds masks.
+    The objective determines the type of the model and its tensors:
 
-    Labels are -100 where no loss counts, tensors are i64[rows, slots], as short as the longest row
-    of the batch. Text is a list of objects with `input_ids`, or of lists of ids; special tokens
-    around it are taken off, since the objective adds its own. An end-of-sequence follows each
-    document where the objective has none and its rows are a stream, as in a run.
+    - An objective that predicts in place, such as `masked_lm`, is for an encoder, such as
+      `BertForMaskedLM`. The tensors are `input_ids`, `attention_mask` and `labels`.
+    - An objective that predicts from left to right, such as `causal_lm`, is for a decoder, with the
+      same tensors.
+    - An objective with inputs and targets, such as `span_corruption`, is for an encoder-decoder,
+      with `decoder_input_ids` in addition.
+    - An objective on pairs of texts, such as `next_sentence_prediction`, has `token_type_ids`, too.
+      The class of each row is in `labels`, or in `next_sentence_label` if `then` adds masks.
+
+    Labels are -100 if they do not count in the loss. Tensors are i64[rows, slots], padded to the
+    longest row of the batch. A batch is a list of mappings with `input_ids`, or
+    a list of lists of ids. Special tokens around a text are removed, since the objective adds its
+    own. As in a run, end-of-sequence follows each document if the objective reads a stream and does
+    not append end-of-sequence itself.
 
     Args:
-      builder: of the objective, such as `ul2`; settings go in by `functools.partial`.
-      ids: of the tokenizer (`corpora.vocabularies.special_tokens.transformers_ids`).
-      sequence_lengths: slots of the model's stacks, {"encoder": 512}, {"decoder": 1024} or both. A
-        decoder has one slot for `ids.bos`.
-      packing: "single", a text of at most `max_tokens` to a row; or "concatenate", the texts of a
-        batch end to end, cut into rows, of which the last may be short.
-      seed: of the noise, which is a function of the seed and of the batch's tokens, so that
-        neither the number of workers nor an interruption changes it. Of a loader that shuffles the
-        noise is another one in every epoch; of one that does not, as of evaluation, the same.
+      builder: the builder of the objective, such as `ul2`. Use `functools.partial` for settings.
+      ids: the token ids of the tokenizer, from
+        `corpora.vocabularies.special_tokens.transformers_ids`.
+      sequence_lengths: number of slots of each stack of the model: {"encoder": 512},
+        {"decoder": 1024} or both. A decoder uses one slot for `ids.bos`.
+      packing: "single" puts one text of at most `max_tokens` tokens into each row. "concatenate"
+        joins the texts of a batch and cuts them into rows, of which the last may be short.
+      seed: seed of the noise. The noise is a function of the seed and the batch's tokens, so it
+        does not depend on the number of workers or on interruptions. If the loader shuffles, the
+        noise differs from epoch to epoch. Otherwise it is the same, for example in evaluation.
 
-    Raises ValueError for an objective whose loss no such model computes, saying why, and as `plan`;
-    when called, for a text that is too long, special ids within a text, weights of a loss that are
-    neither 0 nor 1, and a single row where texts are paired.
-    Raises RuntimeError in a forked process whose parent has called a collator.
+    Raises ValueError, with the reason, for an objective whose loss no such model computes, and for
+    sequence lengths that `plan` refuses. Calls raise ValueError for a text that is too long, for
+    special ids within a text, for loss weights other than 0 and 1, and for a single row if texts
+    are paired. Raises RuntimeError in a process that was forked from one that has called a
+    collator.
     """
 
     def __init__(
@@ -106,14 +113,14 @@ class Collator:
         planned = packing_policies.plan_packing(self._policy, objective, layout, [self._group])
         shortest = min(planned.limits.values(), key=lambda limit: limit.raw)
         self._packing = planned._replace(limits={0: shortest})
-        # A text that is read alone needs no end of document if its prompt form ends with one.
+        # With one text per row, no end of document is needed if the prompt form ends with one.
         closed = any(form.after[-1:] == (ids.eos,) for form in objective.facts.prompt_forms)
         self._end = ids.eos if marks and not (closed and packing == "single") else None
         self._compiled: Callable | None = None
 
     @property
     def max_tokens(self) -> int:
-        """Returns the tokens of the longest text that a row of its own holds."""
+        """Returns the number of tokens of the longest text that fits into a row."""
         return min(self._group.raw_lengths) - (self._end is not None)
 
     def __call__(self, examples: Sequence[Any]) -> dict[str, Any]:
@@ -125,7 +132,7 @@ class Collator:
         return {name: torch.from_numpy(x.astype(np.int64)) for name, x in named.items()}
 
     def __getstate__(self) -> dict:
-        return self.__dict__ | {"_compiled": None}  # each worker compiles its own
+        return self.__dict__ | {"_compiled": None}  # Each worker compiles its own function.
 
     def _texts(self, examples: Sequence[Any]) -> list[np.ndarray]:
         return [self._text(example, row) for row, example in enumerate(examples)]
@@ -160,12 +167,11 @@ class Collator:
         token = int(tokens[first])
         raise ValueError(
             f"Row {row} of the batch (from 0): got the special id {token} ({roles[token]}) at "
-            f"position {start + first}, within the text, expected ids of text alone. A text that "
-            'holds the name of a special token, such as "</s>" or "[X]", is the usual cause: call '
+            f"position {start + first}, within the text, expected only ids of text. The usual "
+            'cause is a text with the name of a special token, such as "</s>" or "[X]": call '
             "tokenizer(text, split_special_tokens=True), which reads the name as text. Some "
-            "tokenizers, such as T5Tokenizer, give the special id all the same: tokenize with "
-            "pretrax.corpora.vocabularies.special_tokens.encode_texts(tokenizer, texts), which "
-            "works for all."
+            "tokenizers, such as T5Tokenizer, ignore this setting. For these, tokenize with "
+            "pretrax.corpora.vocabularies.special_tokens.encode_texts(tokenizer, texts)."
         )
 
     def _rows(self, texts: list[np.ndarray]) -> list[Row]:
@@ -174,23 +180,29 @@ class Collator:
             documents, self._packing, end_of_document=self._end
         )
         if not rows:
-            raise ValueError(f"Got {len(texts)} texts without any token, expected some: drop them.")
+            raise ValueError(
+                f"Got {len(texts)} texts without any token, expected some tokens: leave these "
+                "texts out."
+            )
         if self._pairs_rows and len(rows) == 1:
             raise ValueError(
-                "Got a batch of one row, expected two or more: a text of this objective is paired "
-                "with one of another row. Drop the last batch of a loader (drop_last=True, "
+                "Got a batch of one row, expected two or more, because this objective pairs texts "
+                "of different rows: drop the last batch of the loader (drop_last=True, or "
                 "dataloader_drop_last of TrainingArguments), or choose another batch size."
             )
         return rows
 
     def _arranged(self, rows: list[Row]) -> dict[str, Any]:
-        """Returns the arranged features of rows, of which few numbers are compiled."""
+        """Returns the arranged features of rows.
+
+        Batches are filled to a power of two, so that few sizes are compiled.
+        """
         crc = zlib.crc32(np.concatenate([row.tokens for row in rows]).tobytes())
         crc = zlib.crc32(np.asarray([row.tokens.size for row in rows]).tobytes(), crc)
         draw = np.random.default_rng((self._seed, crc))
         members = draw.choice(self._rates.size, len(rows), p=self._rates)
         rows = [row._replace(member=member) for row, member in zip(rows, members)]
-        # Partners of the last rows are others of the batch.
+        # Fill with rows of the batch, so that the last rows have partners.
         size = 1 << (len(rows) - 1).bit_length()
         filled = [rows[i % len(rows)] for i in range(size)]
         batch = packing_policies.stacked(filled, self._group.row_length)
@@ -201,17 +213,17 @@ class Collator:
         return {name: x[: len(rows)] for name, x in arranged.items()}
 
 
-# --- what is checked before any batch -----------------------------------------------------------
+# --- checks of the objective before any batch ---------------------------------------------------
 
 
 def _facts_of(builder: Builder, ids: TokenIds) -> Objective:
-    """Returns the objective for its facts and lengths alone.
+    """Returns the objective, of which only the facts and lengths may be used.
 
     It is built while JAX traces, so that no backend starts in a process that may be forked.
     """
-    found: list[Objective] = []
-    jax.eval_shape(lambda: found.append(build(builder, ids)))
-    return found[0]
+    built: list[Objective] = []
+    jax.eval_shape(lambda: built.append(build(builder, ids)))
+    return built[0]
 
 
 def _losses_of(objective: Objective) -> Sequence[Callable]:
@@ -220,34 +232,37 @@ def _losses_of(objective: Objective) -> Sequence[Callable]:
 
 
 def _layout_of(objective: Objective) -> str:
-    """Raises ValueError, saying why, where no model of `transformers` computes the loss."""
+    """Returns the layout of the models of `transformers` that compute the loss.
+
+    Raises ValueError, with the reason, if there are no such models.
+    """
     unknown = [loss for loss in _losses_of(objective) if loss not in (token_loss, pair_loss)]
     heads = list(objective.facts.heads)
     streams = set(objective.lengths(2)) - {"sentinels", "both"}
     if objective.facts.rows.column:
         raise ValueError(
-            f"The objective reads {objective.facts.rows.description}, expected one that reads text "
-            "alone: for examples transformers has collators of its own, such as "
+            f"The objective reads {objective.facts.rows.description}, expected an objective that "
+            "reads only text. For examples, use a collator of transformers, such as "
             "DataCollatorForSeq2Seq."
         )
     if objective.adaptation:
         raise ValueError(
-            "The objective's noise follows the model, which a collator never meets: expected one "
-            "such as masked_lm."
+            "The objective's noise depends on the model, which a collator cannot access, expected "
+            "an objective such as masked_lm."
         )
     if unknown or objective.facts.couples_rows or objective.facts.requires:
         raise ValueError(
-            f"A model of transformers computes the mean cross-entropy of its labels, and this "
-            f"objective has another loss, of the heads {heads}: take `objectives.corruptor` and "
-            "compute it in a loop of your own."
+            f"A model of transformers computes the mean cross-entropy of its labels, but this "
+            f"objective has another loss, with the heads {heads}: use `objectives.corruptor`, and "
+            "compute the loss in your own training loop."
         )
     for layout, needed, possible in _LAYOUTS:
         if needed <= streams <= possible:
             return layout
     raise ValueError(
-        f"The objective gives {sorted(streams)}, expected targets alone (a decoder), inputs and "
-        "targets (an encoder-decoder), or inputs and labels (an encoder): a model of transformers "
-        "takes no positions or attention but its own."
+        f"The objective has {sorted(streams)}, expected only targets (a decoder), inputs and "
+        "targets (an encoder-decoder), or inputs and labels (an encoder), because models of "
+        "transformers take only their own positions and attention."
     )
 
 
@@ -256,20 +271,20 @@ def _row_group(
 ) -> RowGroup:
     shape = dict(sequence_lengths)
     if layout == "decoder" and shape.keys() == {"decoder"}:
-        shape["decoder"] -= 1  # the first label is predicted from a slot of its own
+        shape["decoder"] -= 1  # The first label is predicted from an additional slot.
     (group,) = plan(objective, layouts.LAYOUTS[layout], ids, [shape])
     return group
 
 
-# The process in which a batch was made. What is forked of it inherits JAX without its threads.
+# The process in which a batch was made. A fork of it would inherit JAX without its threads.
 _made_in: list[int] = []
 
 
 def _check_process() -> None:
     if _made_in and _made_in[0] != os.getpid():
         raise RuntimeError(
-            "This process was forked from one in which a collator ran, and with it JAX, which "
-            "would wait here forever: call collators in the workers alone, or give the loader "
+            "This process was forked from a process in which a collator has used JAX, so JAX would "
+            "wait forever: call collators only in the workers, or set the loader's "
             'multiprocessing_context="forkserver" (dataloader_multiprocessing_context of '
             "TrainingArguments)."
         )
@@ -277,7 +292,7 @@ def _check_process() -> None:
 
 
 def _compiled(builder: Builder, ids: TokenIds, layout: str, group: RowGroup) -> Callable:
-    """Returns (keys_B, rows_B) -> the model's features, jitted."""
+    """Returns the jitted function (keys_B, rows_B) -> features of the model."""
     corrupt = batched(build(builder, ids), group.features)
     arrange = layouts.LAYOUTS[layout].arrange
 
@@ -289,11 +304,11 @@ def _compiled(builder: Builder, ids: TokenIds, layout: str, group: RowGroup) -> 
     return arranged
 
 
-# --- from our names to those of transformers ----------------------------------------------------
+# --- conversion to the names of transformers ----------------------------------------------------
 
 
-def _of_encoder(batch: Mapping[str, np.ndarray], pad: int) -> dict[str, np.ndarray]:
-    named = _given("encoder", batch, pad)
+def _encoder_tensors(batch: Mapping[str, np.ndarray], pad: int) -> dict[str, np.ndarray]:
+    named = _stack_tensors("encoder", batch, pad)
     slots = named["input_ids"].shape[1]
     if "encoder_types" in batch:
         named["token_type_ids"] = batch["encoder_types"][:, :slots]
@@ -310,9 +325,9 @@ def _of_encoder(batch: Mapping[str, np.ndarray], pad: int) -> dict[str, np.ndarr
     return named
 
 
-def _of_decoder(batch: Mapping[str, np.ndarray], pad: int) -> dict[str, np.ndarray]:
-    """The model moves labels one slot to the left itself: there is one slot more than predict."""
-    named = _given("decoder", batch, pad)
+def _decoder_tensors(batch: Mapping[str, np.ndarray], pad: int) -> dict[str, np.ndarray]:
+    """Returns tensors with one more slot, since the model shifts labels to the left by one slot."""
+    named = _stack_tensors("decoder", batch, pad)
     live = named["attention_mask"].astype(bool)
     slots = live.shape[1]
     targets = batch["decoder_target_tokens"][:, :slots]
@@ -329,26 +344,26 @@ def _of_decoder(batch: Mapping[str, np.ndarray], pad: int) -> dict[str, np.ndarr
     }
 
 
-def _of_encoder_decoder(batch: Mapping[str, np.ndarray], pad: int) -> dict[str, np.ndarray]:
-    written = _given("decoder", batch, pad)
+def _encoder_decoder_tensors(batch: Mapping[str, np.ndarray], pad: int) -> dict[str, np.ndarray]:
+    written = _stack_tensors("decoder", batch, pad)
     slots = written["input_ids"].shape[1]
     counts = _counts(batch["decoder_loss_weights"][:, :slots])
     labels = np.where(counts, batch["decoder_target_tokens"][:, :slots], IGNORED)
-    return _given("encoder", batch, pad) | {
+    return _stack_tensors("encoder", batch, pad) | {
         "decoder_input_ids": written["input_ids"],
         "labels": labels,
     }
 
 
 _NAMED = {
-    "encoder": _of_encoder,
-    "decoder": _of_decoder,
-    "encoder_decoder": _of_encoder_decoder,
+    "encoder": _encoder_tensors,
+    "decoder": _decoder_tensors,
+    "encoder_decoder": _encoder_decoder_tensors,
 }
 
 
-def _given(stack: str, batch: Mapping[str, np.ndarray], pad: int) -> dict[str, np.ndarray]:
-    """Returns the ids of a stack and where they are, as short as the longest row."""
+def _stack_tensors(stack: str, batch: Mapping[str, np.ndarray], pad: int) -> dict[str, np.ndarray]:
+    """Returns the ids and the attention mask of a stack, cut to the longest row."""
     live = batch[f"{stack}_segment_ids"] > 0
     slots = max(int(live.sum(1).max()), 1)
     ids = np.where(live, batch[f"{stack}_input_tokens"], pad)
@@ -356,11 +371,11 @@ def _given(stack: str, batch: Mapping[str, np.ndarray], pad: int) -> dict[str, n
 
 
 def _counts(weights: np.ndarray) -> np.ndarray:
-    """Raises ValueError for weights that a model of `transformers` has no place for."""
+    """Returns which labels count in the loss. Raises ValueError for weights other than 0 and 1."""
     others = weights[~np.isin(weights, (0, 1))]
     if others.size:
         raise ValueError(
-            f"Got a loss weight of {others[0]:g}, expected 0 or 1: a model of transformers counts "
-            "each label once or not at all."
+            f"Got a loss weight of {others[0]:g}, expected 0 or 1, because a model of transformers "
+            "counts each label once or not at all: choose another objective, or other settings."
         )
     return weights > 0

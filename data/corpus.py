@@ -96,8 +96,8 @@ class DocumentStream(Protocol):
         cannot change its number of shards, which is the default.
         """
         raise ValueError(
-            f"The run was begun with data_shards = {len(states)}, and this corpus cannot change "
-            "it: set it back, or start a new run directory. A token store can change it."
+            f"The run was started with data_shards = {len(states)}, and this corpus cannot change "
+            "it: restore this value, or start a new run directory. A token store can change it."
         )
 
     def begin_step(self, step: int) -> None:

@@ -1,4 +1,4 @@
-"""Documents that are shuffled one by one: a run's text, small stores, files of other programs."""
+"""Cuts and splits documents in memory: a run's text, small stores, or other programs' files."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -7,8 +7,10 @@ import numpy as np
 
 from .records import LONGEST, DocumentArrays
 
-UNCUT = 2048  # tokens; shorter documents are never cut, and held-out ones of more always are
-PIECES = 256  # of a corpus: with fewer, rows of one step would be of one document
+# Number of tokens up to which documents are never cut. Longer held-out documents are always cut.
+UNCUT = 2048
+# Number of pieces to aim for. With fewer pieces, rows of one step would come from one document.
+PIECES = 256
 
 
 def training_documents(
@@ -16,8 +18,8 @@ def training_documents(
 ) -> DocumentArrays:
     """Returns training documents cut into pieces of at most 16,384 tokens.
 
-    If that makes fewer than `PIECES` pieces (one file of text, for example), the pieces are made
-    shorter, but documents of `uncut` tokens are left whole.
+    If there would be fewer than `PIECES` pieces (for example, of a single file), the pieces are
+    made shorter. Documents of at most `uncut` tokens stay whole.
     """
     longest = max(LONGEST, uncut)
     lengths = documents.ends - documents.starts
@@ -27,25 +29,27 @@ def training_documents(
 
 
 def heldout_documents(documents: DocumentArrays, longest: int = UNCUT) -> DocumentArrays:
-    """Returns held-out documents as one block of pieces, so short that few tokens are of many
-    documents."""
+    """Returns held-out documents as one block of pieces with at most `longest` tokens.
+
+    The pieces are short, so that even a few tokens come from many documents.
+    """
     cut = _cut(documents, longest)
     return dataclasses.replace(cut, block_sizes=np.array([len(cut)]))
 
 
 def document_count(documents: DocumentArrays) -> int:
-    """Returns the number of documents, of which each may be in several pieces."""
+    """Returns the number of documents. A document may have several pieces."""
     return int(_document_numbers(documents)[-1]) + 1 if len(documents) else 0
 
 
 def split_heldout(
     documents: DocumentArrays, *, every: int = 20
 ) -> tuple[DocumentArrays, DocumentArrays]:
-    """Returns the (training, held-out) ones of documents: one in `every` is held out.
+    """Splits documents into training documents and held-out documents: one in `every` is held out.
 
-    A document is on one side with all of its pieces. With fewer documents than `every`, those held
-    out are chosen by their sizes, see `_held_out`. A single document is cut: the last of `every`
-    equal parts of its tokens is held out. Nothing is copied.
+    All pieces of a document are in the same split. If there are fewer documents than `every`, the
+    held-out documents are chosen by their sizes (see `_held_out`). A single document is cut: the
+    last of `every` equal parts of its tokens is held out. The columns are not copied.
 
     Raises ValueError for `every` below 2, and for documents of one token.
     """
@@ -53,8 +57,8 @@ def split_heldout(
         raise ValueError(f"heldout_every must be at least 2, got {every}.")
     if documents.tokens < 2:
         raise ValueError(
-            f"{documents.name}: got {documents.tokens} token, expected at least 2, to hold some "
-            "out."
+            f"{documents.name}: got {documents.tokens} tokens, expected at least 2, because some "
+            "are held out: give more text."
         )
     numbers = _document_numbers(documents)
     if numbers[-1] == 0:
@@ -68,8 +72,8 @@ def split_heldout_of_files(
 ) -> tuple[list[DocumentArrays], list[DocumentArrays]]:
     """Returns the (training, held-out) documents of several files.
 
-    Each file of several documents is split by `split_heldout`. A file of one document is cut only
-    if it is the only file: if all files are of one document, whole files are held out.
+    Each file with several documents is split by `split_heldout`. A file with one document is cut
+    only if it is the only file. If all files have one document, whole files are held out.
 
     Raises ValueError as `split_heldout`.
     """
@@ -95,18 +99,18 @@ def split_heldout_of_files(
 
 
 def _document_numbers(documents: DocumentArrays) -> np.ndarray:
-    """Returns for each piece the number of its document, int64 [pieces], from 0."""
+    """Returns the number of each piece's document, int64[pieces], from 0."""
     return np.cumsum(np.append(False, documents.closed[:-1]))
 
 
 def _held_out(sizes: np.ndarray, every: int) -> np.ndarray:
-    """Returns which of two or more documents of these sizes are held out, bool [documents].
+    """Returns which of two or more documents with these sizes are held out, bool[documents].
 
-    One in `every` is. With fewer than `every`, they are taken from the last one on, each if the
-    held-out tokens come closer to their share of the text with it; and the last of the smallest
-    if there is none.
+    One document in `every` is held out. If there are fewer documents than `every`, they are tried
+    from the last to the first. A document is held out if it brings the held-out tokens closer to
+    their share of the text. If none does, the last of the smallest documents is held out.
 
-    >>> _held_out(np.array([50, 3, 60, 2]), 20)    # of 115 tokens 5.75 are the share
+    >>> _held_out(np.array([50, 3, 60, 2]), 20)    # The share is 5.75 of 115 tokens.
     array([False,  True, False,  True])
     """
     if len(sizes) >= every:
@@ -123,7 +127,7 @@ def _held_out(sizes: np.ndarray, every: int) -> np.ndarray:
 
 
 def _cut_in_two(documents: DocumentArrays, every: int) -> tuple[DocumentArrays, DocumentArrays]:
-    """Returns all but the last of `every` equal parts of the tokens, and that part."""
+    """Cuts documents before the last of `every` equal parts of their tokens."""
     kept = max(1, int(documents.tokens * (1 - 1 / every)))
     starts = documents.starts
     ends = documents.ends
@@ -139,7 +143,7 @@ def _cut_in_two(documents: DocumentArrays, every: int) -> tuple[DocumentArrays, 
 
 
 def joined(documents: DocumentArrays) -> DocumentArrays:
-    """Returns documents whose pieces follow each other as whole documents; copies the columns."""
+    """Joins the consecutive pieces of each document. The columns are copied."""
     columns = {
         name: np.concatenate([each[name] for each in documents.columns])
         for name in documents.columns[0]
@@ -159,7 +163,7 @@ def text_size(documents: int, tokens: int) -> str:
 
 
 def _cut(documents: DocumentArrays, longest: int) -> DocumentArrays:
-    """Returns documents of which those of more than `longest` tokens are cut into equal pieces."""
+    """Cuts documents of more than `longest` tokens into pieces of equal length."""
     counts = -(-(documents.ends - documents.starts) // longest)
     if (counts == 1).all():
         return documents

@@ -1,4 +1,4 @@
-"""Finds files by their patterns, on disk and in buckets."""
+"""Finds files on disk and in buckets by glob patterns."""
 
 import glob
 import os
@@ -12,37 +12,38 @@ import fsspec
 from ..settings.atomic_writes import read_record
 from ..settings.extras import missing_package_message
 
-# that `datasets` saves
+# Files that Hugging Face's `datasets` saves.
 _STATE = "state.json"
 _INFO = "dataset_info.json"
 _SPLITS = "dataset_dict.json"
-# Where a bucket's file system says which version of a file it has: the hub's is a blob of git.
+# Keys under which file systems of buckets report a file's version; `blob_id` is the Hub's.
 _VERSIONS = ("ETag", "etag", "generation", "blob_id", "mtime", "created")
 
 
 def listed(patterns: str | Sequence[str]) -> list[str]:
-    """Returns patterns, a list or separated by commas, as a list.
+    """Returns patterns, given as a list or separated by commas, as a list.
 
     listed("data/*.txt, more/a.jsonl") -> ["data/*.txt", "more/a.jsonl"]
     """
-    several = patterns.split(",") if isinstance(patterns, str) else patterns
-    return [pattern.strip() for pattern in several if pattern.strip()]
+    parts = patterns.split(",") if isinstance(patterns, str) else patterns
+    return [pattern.strip() for pattern in parts if pattern.strip()]
 
 
 def find_files(patterns: str | Sequence[str]) -> list[str]:
-    """Returns the files that match: pattern after pattern, sorted in each, each file once.
+    """Returns the files that match patterns, pattern after pattern, without duplicates.
 
         find_files("more/*.gz, data/*.txt") -> ["more/a.jsonl.gz", "data/x.txt", "data/y.txt"]
 
-    A pattern with "://" is looked for in its bucket, by fsspec's package for it, such as s3fs; a
-    folder that Hugging Face's `datasets` saved stands for its Arrow files. Of a file that several
-    names lead to, the first is taken.
+    The files of one pattern are sorted. A pattern with "://" is searched in its bucket, by fsspec's
+    package for it, such as s3fs. A folder that Hugging Face's `datasets` saved stands for its Arrow
+    files. If several paths lead to the same file, the first path is returned.
 
     Args:
         patterns: paths or glob patterns (`**` for any depth), as a list or separated by commas.
 
-    Raises FileNotFoundError for a pattern that matches no file, and ValueError for none, a bucket
-    that cannot be read, and a saved folder of several splits: one may be for evaluation.
+    Raises FileNotFoundError for a pattern that matches no file. Raises ValueError if there are no
+    patterns, if a bucket cannot be read, and for a saved folder with several splits, since one of
+    them may be for evaluation.
     """
     once: dict[str, str] = {}
     for pattern in map(os.path.expanduser, listed(patterns)):
@@ -50,7 +51,7 @@ def find_files(patterns: str | Sequence[str]) -> list[str]:
         paths = _in_bucket(pattern) if remote else _saved(pattern) or matching_files([pattern])
         if not paths:
             folder = " (it is a folder: add '/*.txt')" if os.path.isdir(pattern) else ""
-            where = "" if remote else f"{folder}, looked for from {os.getcwd()}"
+            where = "" if remote else f"{folder}, searched from {os.getcwd()}"
             raise FileNotFoundError(f"No file matches {pattern!r}{where}.")
         for path in paths:
             once.setdefault(path if remote else os.path.realpath(path), path)
@@ -63,7 +64,8 @@ def find_files(patterns: str | Sequence[str]) -> list[str]:
 
 def matching_files(patterns: Iterable[str]) -> list[str]:
     """Returns the files on disk that match glob patterns, sorted, one path for each file."""
-    paths = {path for one in patterns for path in _matches(one) if not os.path.isdir(path)}
+    matches = (path for pattern in patterns for path in _matches(pattern))
+    paths = {path for path in matches if not os.path.isdir(path)}
     # If several paths lead to one file, the last path is kept: not a link, and the first by name.
     in_order = sorted(paths, key=lambda path: (os.path.islink(path), path), reverse=True)
     return sorted({os.path.realpath(path): path for path in in_order}.values())
@@ -84,7 +86,7 @@ def _matches(pattern: str) -> Iterator[str]:
 
 
 def _folders(start: str) -> Iterator[str]:
-    """Yields a folder and all below it, each once, as "a/"; "" is the working directory."""
+    """Yields a folder and all folders below it, each once, as "a/"; "" is the working directory."""
     waiting = deque([start])
     entered = set()
     while waiting:
@@ -99,16 +101,17 @@ def _folders(start: str) -> Iterator[str]:
 
 
 def _saved(folder: str) -> list[str]:
-    """Returns the Arrow files of a saved dataset, if it is one, without those that are cached."""
+    """Returns the Arrow files of a saved dataset, without cache files; [] for another folder."""
     known = {name for name in (_STATE, _INFO, _SPLITS) if os.path.exists(f"{folder}/{name}")}
-    if known and (_SPLITS in known or _STATE not in known):  # no state: of `load_dataset`'s cache
+    # A folder without a state is from the cache of `load_dataset`.
+    if known and (_SPLITS in known or _STATE not in known):
         described = os.path.join(folder, _SPLITS if _SPLITS in known else _INFO)
         splits = read_record(described, lambda values: list(values.get("splits") or ()))
         if len(splits) > 1:
-            one = splits[0] if _SPLITS in known else f"*-{splits[0]}*.arrow"
+            first = splits[0] if _SPLITS in known else f"*-{splits[0]}*.arrow"
             raise ValueError(
-                f"{folder} holds the splits {', '.join(splits)}: give the one to read, such as "
-                f"{os.path.join(folder, one)}."
+                f"{folder} has the splits {', '.join(splits)}, expected one split: name it, as in "
+                f"{os.path.join(folder, first)}."
             )
     paths = matching_files([os.path.join(glob.escape(folder), "**/*.arrow")]) if known else []
     return [path for path in paths if not os.path.basename(path).startswith("cache-")]
@@ -122,15 +125,15 @@ def _in_bucket(pattern: str) -> list[str]:
         raise ValueError(
             f"{pattern} cannot be read: {missing_package_message(error) or error}"
         ) from error
-    except Exception as error:  # each kind of bucket has its own
+    except Exception as error:  # Each type of bucket raises its own errors.
         raise ValueError(f"{pattern} cannot be read: {error}.") from error
-    return sorted(filesystem.unstrip_protocol(one) for one in paths)
+    return sorted(filesystem.unstrip_protocol(each) for each in paths)
 
 
 def versions_of(paths: Iterable[str]) -> list[tuple[str, int, str]]:
     """Returns path, bytes and version of each file; the version changes when the file does.
 
-    Raises OSError for a file that does not exist, and ValueError for what is not a file.
+    Raises OSError for a file that does not exist, and ValueError for a path that is not a file.
     """
     return [(path, *_size_and_version(path)) for path in paths]
 
@@ -138,7 +141,7 @@ def versions_of(paths: Iterable[str]) -> list[tuple[str, int, str]]:
 def _size_and_version(path: str) -> tuple[int, str]:
     if "://" not in path:
         status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode):  # whose reader would wait for its writer
+        if not stat.S_ISREG(status.st_mode):  # Reading a pipe would wait for a writer.
             raise ValueError(f"{path} is a pipe, socket or device, expected a file.")
         return status.st_size, str(status.st_mtime_ns)
     filesystem, inner = fsspec.core.url_to_fs(path)

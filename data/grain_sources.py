@@ -13,19 +13,20 @@ import numpy as np
 from .records import DocumentArrays
 from .token_store import TRAIN, open_store
 
-_KEPT = 64  # blocks in memory: a block is 256 records, or fewer of 2**20 tokens
+_KEPT = 64  # Number of blocks in memory, each of 256 records, or fewer with 2**20 tokens
 
 
 class StoreSource:
     """The records of a split of a token store, in the order in which they were written.
 
-    It is a `grain.sources.RandomAccessDataSource`: it has a length, gives a record by its number,
-    is named in checkpoints by its representation, and is pickled for Grain's workers.
+    This class implements `grain.sources.RandomAccessDataSource`. Checkpoints of Grain identify it
+    by its `repr`, and it can be pickled for Grain's workers.
 
         source = StoreSource("stores/web", "heldout")
-        source[0]        # {"tokens": i32[n], "ends": True}, and "parts" or "labels" of such a store
+        source[0]        # {"tokens": i32[n], "ends": True}, and "parts" or "labels" if it has them
 
-    A record is a document, or a piece of one of more than 16,384 tokens, which then does not end.
+    A record is a document, or a piece of a document of more than 16,384 tokens. `ends` is True if
+    the document ends with the record.
 
     Raises ValueError for an unfinished store, and for a split that the store does not have. Reading
     a record raises ValueError for a block whose checksums differ, and IndexError for a record

@@ -4,11 +4,12 @@ A row is cut for one member of a mixture, and that member's `objective.lengths` 
 document before corruption: a row takes what fits the planned features, and nothing is truncated
 later. There are four policies:
 
-    concatenate   documents end to end and cut; a row is one segment, so attention crosses document
-                  borders (GPT-2; with end-of-sequence between, RoBERTa's FULL-SENTENCES)
+    concatenate   joins documents and cuts them into rows; a row is one segment, so attention
+                  crosses the borders of documents (GPT-2; RoBERTa's FULL-SENTENCES, which has
+                  end-of-sequence between documents)
     isolate       the same rows, but each document is a separate segment
-    whole         only documents longer than a row are cut; the largest waiting pieces that fit
-                  fill up the row
+    whole         cuts only documents longer than a row; the largest waiting pieces that fit fill
+                  the row
     single        one document per row, or one piece of a longer document
 
 The rows of a step come from different documents, since neighboring parts of one document teach
@@ -50,9 +51,9 @@ class Limits(NamedTuple):
     """The limits of a row of one member.
 
     The documents of a row share its tokens, the slots of every stream and the slots of every stack.
-    Each of these is a limit with two tables. Its table in `taken` gives the slots that a document
-    of n tokens takes. Its table in `longest` gives the tokens of the longest document that fits
-    into a number of free slots.
+    Each of these is a limit with two tables. Its table in `taken` has the number of slots that a
+    document of n tokens takes. Its table in `longest` has the number of tokens of the longest
+    document that fits into n free slots.
     """
 
     documents: int  # largest number of documents of a row
@@ -75,8 +76,8 @@ class Packing(NamedTuple):
 
 PolicyName = Literal["concatenate", "isolate", "whole", "single"]
 # The names of the policies that suit each kind of rows (`objectives.contract.ROW_KINDS`), the
-# default first: T5 and GPT-2 concatenate; BART, GLM, CM3 and fill-in-the-middle keep documents
-# apart; BERT's pairs, SimCSE's views and labeled examples each get their own row.
+# default first. T5 and GPT-2 concatenate. BART, GLM, CM3 and fill-in-the-middle keep documents
+# apart. BERT's pairs, SimCSE's views and labeled examples each have their own row.
 POLICIES: dict[str, tuple[PolicyName, ...]] = {
     "stream": ("concatenate", "isolate", "whole", "single"),
     "documents": ("whole", "isolate", "single"),
@@ -90,7 +91,9 @@ POLICIES: dict[str, tuple[PolicyName, ...]] = {
 def resolve_packing(
     objective: Objective, policy: PolicyName | None = None, mark_document_ends: bool | None = None
 ) -> tuple[str, bool]:
-    """Returns the policy, and whether end-of-sequence follows every document; None: the default.
+    """Returns the policy, and whether end-of-sequence follows every document.
+
+    If an argument is None, it gets its default for the objective.
 
     >>> resolve_packing(causal_lm(ids)), resolve_packing(fill_in_the_middle(ids))
     (('concatenate', True), ('whole', False))
@@ -105,7 +108,7 @@ def resolve_packing(
     if policy not in suited:
         raise ValueError(
             f"The objective is made for {rows.description}, got packing={policy!r}, "
-            f"expected one of {list(suited)}: leave packing out to have {suited[0]!r}."
+            f"expected one of {list(suited)}: leave packing out to get {suited[0]!r}."
         )
     if mark_document_ends is None:
         members = members_of(objective)
@@ -115,9 +118,9 @@ def resolve_packing(
         ]
         if marked and closing and rows.kind != "stream":
             raise ValueError(
-                f"The member {marked[0].name!r} needs end-of-sequence after every document, and "
-                f"{closing[0].name!r} appends it itself, once more: give "
-                "--gin.training.Run.mark_document_ends=True or False for all rows."
+                f"The member {marked[0].name!r} needs end-of-sequence after every document, but "
+                f"{closing[0].name!r} appends it itself, so that it would have two: set "
+                "--gin.training.Run.mark_document_ends to True or False for all rows."
             )
         mark_document_ends = bool(marked)
     return policy, mark_document_ends
@@ -267,29 +270,29 @@ class ShardReader:
 
 
 def closed(document: Document, end_of_document: int | None = None, rows: Rows = _TEXT) -> Document:
-    """Returns a document as `rows` hold it: with end-of-sequence, and the column that they have.
+    """Returns a document with end-of-sequence, and with only the column that `rows` have.
 
             closed(Document([5, 6]), 1) -> Document([5, 6, 1])
             closed(Document([5, 6], ends=False), 1) -> Document([5, 6], ends=False)
             closed(Document([5, 6], parts=[0, 1]), 1, Rows("parts"))
             -> Document([5, 6, 1], parts=[0, 1, 1])
 
-    Raises ValueError for a document without the column, for a piece of a document that has it, and
-    for classes and parts that the rows do not have.
+    Raises ValueError for a document without the column, for a piece of a document if there is a
+    column, and for classes and parts that the rows do not allow.
     """
     column = rows.column
     columns = {"tokens": np.asarray(document.tokens, np.int32)}
     if column is not None:
         if column not in document.columns:
             raise ValueError(
-                f"The objective reads the {column} of documents, and this corpus gives text alone: "
+                f"The objective reads the {column} of documents, but this corpus has only text: "
                 "use a corpus of examples, such as seqio_corpora.seqio_pairs, or another objective."
             )
         if not document.ends:
             raise ValueError(
-                f"The objective reads the {column} of whole documents, and this corpus cut one "
-                f"after {document.tokens.size} tokens: give shorter documents, and held-out ones "
-                "of their own."
+                f"The objective reads the {column} of whole documents, but this corpus cut a "
+                f"document after {document.tokens.size} tokens: give shorter documents, and "
+                "separate held-out documents."
             )
         columns[column] = np.asarray(document.columns[column], np.int32)
         if column == "labels" and rows.num_classes is not None:
@@ -304,13 +307,13 @@ def closed(document: Document, end_of_document: int | None = None, rows: Rows = 
 
 
 def empty_row(column: str | None = None, member: int = 0) -> Row:
-    """Returns a row of padding, without any slot yet."""
+    """Returns a row without slots, which is padded later."""
     columns = ("tokens", "segments") if column is None else ("tokens", "segments", column)
     return Row(member=member, **dict.fromkeys(columns, np.zeros(0, np.int32)))
 
 
 def stacked(rows: Sequence[Row], length: int) -> Row:
-    """Returns the rows padded to one length, as a batch."""
+    """Returns the rows as a batch, padded to one length."""
 
     def padded(columns: list) -> Any:
         if columns[0] is None:
@@ -342,9 +345,9 @@ def _concatenate(waiting: "_Waiting", limits: Limits) -> list[Document]:
 
 
 def _documents_apart(waiting: "_Waiting", limits: Limits, following: Callable) -> list[Document]:
-    """Returns the oldest document and those `following`, a method of what waits."""
+    """Returns the oldest document and those that `following`, a method of `_Waiting`, finds."""
     free = [len(longest) - 1 for longest in limits.longest]
-    # The oldest comes first. Otherwise a document that always leaves gaps would never be used.
+    # The oldest document is first. Otherwise one that always leaves gaps would never be used.
     documents = []
     document = waiting.oldest(limits.raw)
     while document is not None:
@@ -430,7 +433,7 @@ def _limits(objective: Objective, layout: Layout, group: RowGroup, raw: int) -> 
 
 
 def _needs(objective: Objective, layout: Layout, n: int) -> dict[str, int]:
-    """Returns the slots of a document that add up over a row, which those of sentinels do not."""
+    """Returns the slots of a document that add up over a row. Sentinels do not add up."""
     lengths = objective.lengths(n)
     streams = {name: slots for name, slots in lengths.items() if name not in ("sentinels", "both")}
     return {"tokens": n} | streams | layout.lengths(lengths)
@@ -445,7 +448,7 @@ def _one_document(raw: int) -> Limits:
 
 
 class _Waiting:
-    """Documents that wait for a row (`closed`), found by age or by length."""
+    """The documents that wait for a row, as `closed` returns them, by age and by length."""
 
     def __init__(self, source: Iterator[Document], column: str | None, *, pool: int, at_least: int):
         self._source = source
@@ -457,7 +460,7 @@ class _Waiting:
     def gather(self) -> bool:
         """Reads until `pool` documents or `POOL_TOKENS` wait, and at least `at_least` documents.
 
-        Returns whether there are any.
+        Returns whether any documents wait.
         """
         documents = self._documents
         least = self._at_least
@@ -469,18 +472,18 @@ class _Waiting:
         return bool(documents)
 
     def oldest(self, at_most: int) -> Document:
-        """Removes the oldest document; its rest beyond `at_most` tokens waits as the youngest."""
+        """Removes the oldest document. Its rest after `at_most` tokens waits as the newest."""
         number, document = next(iter(self._documents.items()))
         i = bisect_left(self._lengths, (document.tokens.size, -number))
         return self._cut(self._remove(i), at_most)
 
     def largest(self, at_most: int) -> Document | None:
-        """Removes the largest document of at most `at_most` tokens, the oldest of equal ones."""
+        """Removes the largest document of at most `at_most` tokens, and the oldest of these."""
         i = bisect_left(self._lengths, (at_most + 1,)) - 1
         return self._remove(i) if i >= 0 else None
 
     def unread(self, at_most: int) -> Document | None:
-        """Returns the next document, whose rest beyond `at_most` tokens waits; None: the end."""
+        """Returns the next unread document, or None. Its rest after `at_most` tokens waits."""
         document = next(self._source, None) if at_most else None
         return None if document is None else self._cut(document, at_most)
 
@@ -488,11 +491,11 @@ class _Waiting:
         return len(self._documents)
 
     def documents(self) -> list[Document]:
-        """Returns what waits, the oldest first."""
+        """Returns the waiting documents, the oldest first."""
         return list(self._documents.values())
 
     def replace(self, documents: Sequence[Document]) -> None:
-        """Lets these wait in place of all others."""
+        """Replaces all waiting documents."""
         self._documents: dict[int, Document] = {}  # by number, oldest first
         self._lengths: list[tuple[int, int]] = []  # (tokens, -number), ascending
         self._arrived = 0
@@ -501,7 +504,7 @@ class _Waiting:
             self._add(document)
 
     def _cut(self, document: Document, at_most: int) -> Document:
-        """Returns the document without its rest, which waits as the youngest.
+        """Returns the first `at_most` tokens of a document. Its rest waits as the newest document.
 
         Raises ValueError for documents with parts or labels, which are never cut.
         """
@@ -509,8 +512,8 @@ class _Waiting:
             return document
         if self._column:
             raise ValueError(
-                f"A document with {self._column} has {document.tokens.size} tokens, and a row of "
-                f"the objective holds {at_most}, which would cut it: raise "
+                f"A document with {self._column} has {document.tokens.size} tokens, expected at "
+                f"most {at_most}, which fit into a row without cutting it: raise "
                 "--gin.training.Run.sequence_lengths, or give shorter documents."
             )
         first, rest = document.cut(at_most)

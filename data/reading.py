@@ -22,15 +22,15 @@ from ..settings.atomic_writes import parse_json
 from ..settings.extras import missing_package_message
 
 JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
-BOM = b"\xef\xbb\xbf"  # byte order mark with which some programs begin UTF-8
-LONGEST = 1 << 26  # largest number of bytes of a line or a plain-text file, held in memory
+BOM = b"\xef\xbb\xbf"  # byte order mark, with which some programs begin UTF-8 files
+LONGEST = 1 << 26  # largest number of bytes of a line, or of a plain-text file read as a whole
 BUFFER = 1 << 17  # number of bytes that are read at once
-PART = 1 << 17  # bytes of a part of a plain-text file; tokenizers slow down on longer parts
+PART = 1 << 17  # number of bytes of a part of a plain-text file; longer parts tokenize more slowly
 # Archives are refused; without this list they would be read as plain text.
 _ARCHIVES = (".tar", ".tgz", ".zip", ".7z", ".rar", ".bz2", ".xz", ".lz4")
 _ARCHIVED = {"conversion": "text", "response": "page"}  # WARC records that hold a document
-# Rules that leave out records that are not bad: blank lines of JSONL, and answers of a server with
-# a status other than 200, such as pages that were not found.
+# Rules that leave out well-formed records: blank lines of JSONL, and responses of a server with a
+# status other than 200, such as pages that were not found.
 LEFT_OUT = ("blank", "http_status")
 
 
@@ -39,8 +39,8 @@ class RawDocument(NamedTuple):
 
     text: Any  # a string, or the value that `DocumentOf` makes of a line's object or a row
     path: str = ""
-    at: int = 0  # the first byte of its line, or the number of its row or record, from 0
-    # The number of its line, from 1. In a byte range, lines are counted from its start.
+    at: int = 0  # first byte of the line, or number of the row or record, from 0
+    # Number of the line, from 1. In a byte range, lines are counted from its start.
     line: int | None = None
     fields: dict[str, Any] = {}  # all fields of the line's object, the row or the web page
     ends: bool = True  # whether the document ends here; otherwise its next part follows
@@ -64,12 +64,12 @@ class MalformedLine(ValueError):
     bad: Bad
 
 
-# (a line's object or a row) -> its document; raises ValueError, saying why there is none.
+# (a line's object or a row) -> document; raises ValueError, with the reason, if there is none.
 DocumentOf = Callable[[dict[str, Any]], Any]
 
 
-def malformed(bad: Bad, change: str = "Mend it.") -> MalformedLine:
-    """Returns the error of a bad record, which says what is wrong and what to change."""
+def malformed(bad: Bad, change: str = "Fix it.") -> MalformedLine:
+    """Returns the error of a bad record, with the reason and what to change."""
     error = MalformedLine(f"{bad.place}: {bad.reason}. {change}")
     error.bad = bad
     return error
@@ -86,14 +86,16 @@ def raw_documents(
     """Yields the documents of a file and its bad records, in order.
 
     Args:
-      document_of: the field or column that holds the text; or makes a document of a line's object
-        or of a row. Plain text, and the text of a web page, is a document as it is.
-      advance: called with the number of bytes, as they lie on disk, read since the last call.
-      byte_range: where the lines start that are read of a JSONL file; (0, None): all lines.
-      text_in_parts: whether plain text of more than 128 kB comes in parts, cut at line ends, so
-        that memory does not depend on the file's size.
+      path: the file.
+      document_of: the field or column that has the text, or a function that makes a document of a
+        line's object or a row. It is not used for plain text and web pages.
+      advance: called with the number of (compressed) bytes read since the last call.
+      byte_range: the range in which the lines to read start, for a JSONL file. (0, None) reads all
+        lines.
+      text_in_parts: whether plain text of more than 128 kB is read in parts that end at line ends,
+        so that memory use does not depend on the file's size.
 
-    Raises OSError for a file that cannot be opened, and ValueError where a package is missing.
+    Raises OSError for a file that cannot be opened, and ValueError if a package is missing.
     """
     if isinstance(document_of, str):
         document_of = functools.partial(text_of, document_of)
@@ -111,27 +113,27 @@ def raw_documents(
         yield error.bad
 
 
-def good(found: Iterable[RawDocument | Bad], change: str = "Mend it.") -> Iterator[RawDocument]:
-    """Yields documents. Raises MalformedLine, which says what to change, at the first bad one."""
-    for one in found:
-        if isinstance(one, RawDocument):
-            yield one
-        elif one.rule not in LEFT_OUT:
-            raise malformed(one, change)
+def good(records: Iterable[RawDocument | Bad], change: str = "Fix it.") -> Iterator[RawDocument]:
+    """Yields the documents. Raises MalformedLine, with what to change, at the first bad record."""
+    for record in records:
+        if isinstance(record, RawDocument):
+            yield record
+        elif record.rule not in LEFT_OUT:
+            raise malformed(record, change)
 
 
 def has_fields(path: str) -> bool:
-    """Whether documents are objects or rows with fields, by the file's name."""
+    """Returns whether the file's records have fields, according to its name."""
     return unpacked(path).endswith((*JSONL_SUFFIXES, ".parquet", ".arrow"))
 
 
 def is_plain_text(path: str) -> bool:
-    """Whether a file is a document of plain text, by its name."""
+    """Returns whether the file is plain text, according to its name."""
     return not unpacked(path).endswith(tuple(_READERS))
 
 
 def unpacked(path: str) -> str:
-    """Returns the name that says what a file is."""
+    """Returns a file's name in lower case, without `.gz` or `.zst`."""
     return path.lower().removesuffix(".gz").removesuffix(".zst")
 
 
@@ -140,7 +142,9 @@ def unpacked(path: str) -> str:
 
 @contextlib.contextmanager
 def opened(path: str, advance: Callable[[int], object] = lambda size: None) -> Iterator[Any]:
-    """Opens a file to read its bytes, uncompressed, buffered; `advance` as in `raw_documents`.
+    """Opens a file for buffered reading of its uncompressed bytes.
+
+    `advance` is called with the number of (compressed) bytes read since the last call.
 
     Raises MalformedLine for an archive, for a path that is not a regular file, such as a named
     pipe, and while reading for a damaged compressed file. Raises OSError for a file that cannot be
@@ -148,9 +152,8 @@ def opened(path: str, advance: Callable[[int], object] = lambda size: None) -> I
     """
     remote = "://" in path
     packed = os.path.splitext(path)[1].lower()
-    if not remote and not stat.S_ISREG(
-        os.stat(path).st_mode
-    ):  # Reading a pipe would wait for a writer.
+    # Reading a pipe would wait for a writer.
+    if not remote and not stat.S_ISREG(os.stat(path).st_mode):
         raise malformed(Bad(path, "malformed", "a pipe, socket or device, expected a file"))
     if unpacked(path).endswith(_ARCHIVES):
         reason = "an archive, expected text: unpack it, or use gzip or zstd"
@@ -159,22 +162,22 @@ def opened(path: str, advance: Callable[[int], object] = lambda size: None) -> I
         file: Any = io.BufferedReader(_Counted(raw, advance), BUFFER)
         try:
             if packed in (".gz", ".zst") and not file.peek(1):
-                raise EOFError("it is empty")  # as a download leaves it that failed
+                raise EOFError("it is empty")  # Failed downloads leave such files.
             if packed == ".gz":
                 file = gzip.GzipFile(fileobj=file)
             elif packed == ".zst":
                 file = io.BufferedReader(_ZstdFile(file), BUFFER)
             yield file
-        except ImportError as error:  # of a package for a format
+        except ImportError as error:  # The format needs a package that is missing.
             raise ValueError(f"{path}: {missing_package_message(error) or error}") from error
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             kind = "zstd" if packed == ".zst" else "gzip"
-            bad = Bad(path, "damaged", f"no whole {kind} file ({error})")
-            raise malformed(bad, "Get it again.") from error
+            bad = Bad(path, "damaged", f"the {kind} file is damaged or incomplete ({error})")
+            raise malformed(bad, "Download or copy the file again.") from error
 
 
 class _Counted(io.RawIOBase):
-    """A file that says how many of its bytes were read."""
+    """A file that reports the number of bytes read."""
 
     def __init__(self, raw: Any, advance: Callable[[int], object]):
         self._raw = raw
@@ -196,14 +199,15 @@ class _Counted(io.RawIOBase):
 
 
 class _ZstdFile(io.RawIOBase):
-    """The content of a zstd file, in one frame or several.
+    """The content of a zstd file with one or more frames.
 
-    Raises EOFError if the last frame has no end, as gzip does: zstandard's own reader takes a file
-    that breaks off for a shorter one. Windows are of up to 2 GiB, as `zstd --long=31` writes.
+    Reading raises EOFError if the last frame is incomplete, as gzip does. zstandard's own reader
+    does not notice that a file is cut short. Windows may have up to 2 GiB, as with
+    `zstd --long=31`.
     """
 
     def __init__(self, file: io.BufferedReader):
-        import zstandard  # an extra: before a format's own reader meets the file
+        import zstandard  # Imported here, so that a missing package raises before reading starts.
 
         self._file = file
         self._new_frame = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj
@@ -225,7 +229,7 @@ class _ZstdFile(io.RawIOBase):
             self._packed = self._frame.unused_data if self._frame.eof else b""
             self._frame = None if self._frame.eof else self._frame
         if not self._content and self._frame:
-            raise EOFError("a zstd frame has no end")
+            raise EOFError("a zstd frame is incomplete")
         taken = min(len(into), len(self._content))
         into[:taken], self._content = self._content[:taken], self._content[taken:]
         return taken
@@ -234,13 +238,13 @@ class _ZstdFile(io.RawIOBase):
 def lines(
     file: io.BufferedReader, start: int = 0, end: int | None = None
 ) -> Iterator[tuple[int, int, bytes | None]]:
-    """Yields the number, from 1, the first byte and the content of the lines that start in a range.
+    """Yields number (from 1), first byte and content of each line that starts in a range.
 
-    The content is None for a line of more than `LONGEST` bytes, which is passed over.
+    The content is None for a line of more than `LONGEST` bytes, which is skipped.
     """
     at = start
     number = 0
-    if at:  # the line that a range starts in is the business of the range before
+    if at:  # A line that starts before the range belongs to the previous range.
         file.seek(at - 1)
         at += len(file.readline()) - 1
     while (end is None or at < end) and (line := file.readline(LONGEST + 1)):
@@ -257,7 +261,7 @@ def lines(
 
 
 def decoded(line: bytes | None) -> str:
-    """The text of a line of `lines`. Raises ValueError, saying why it is none."""
+    """Returns the text of a line of `lines`. Raises ValueError, with the reason, if it has none."""
     if line is None:
         raise ValueError(f"longer than {LONGEST >> 20} MiB: cut it into documents")
     try:
@@ -277,9 +281,9 @@ def json_lines(
     kinds: type | tuple[type, ...] = dict,
     byte_range: tuple[int, int | None] = (0, None),
 ) -> Iterator[RawDocument | Bad]:
-    """Yields the documents of an open file of JSONL, and its bad lines, as `raw_documents`.
+    """Yields the documents and the bad lines of an open JSONL file, as `raw_documents` does.
 
-    A line's value is of one of `kinds`.
+    The value of a line must have one of the types `kinds`.
     """
     first = 0
     before = None
@@ -297,16 +301,16 @@ def json_lines(
 
 
 def _value(line: bytes | None, kinds: type | tuple[type, ...]) -> Any:
-    """The value of a line, None for a blank one. Raises ValueError, saying what is wrong."""
+    """Returns the value of a line, or None for a blank line. Raises ValueError for a bad line."""
     text = decoded(line).strip(string.whitespace)
     if not text:
         return None
     if text.startswith("["):
-        expected = "a JSON object a line, as `jq -c '.[]'` writes them"
+        expected = "a JSON object on each line, as `jq -c '.[]'` writes them"
         raise ValueError(f"got an array, expected {expected}")
     try:
         value = parse_json(text)
-    except ValueError as error:  # also of numbers with too many digits
+    except ValueError as error:  # Numbers with too many digits raise it, too.
         raise ValueError(f"not JSON ({error}): {text[:60]!r}") from None
     if not isinstance(value, kinds):
         raise ValueError(f"got {text[:60]!r}, expected a JSON object")
@@ -323,10 +327,13 @@ def _lines_before(path: str, end: int) -> int:
 
 
 def text_of(field: str, value: dict) -> str:
-    """The string in a field of an object or a row. Raises ValueError, saying why there is none."""
+    """Returns the string in a field of an object or a row.
+
+    Raises ValueError, with the reason, if there is none.
+    """
     if field not in value:
         fields = ", ".join(map(repr, list(value)[:8])) or "none"
-        raise ValueError(f"no field {field!r}, the line has {fields} (see text_field)")
+        raise ValueError(f"no field {field!r}, but the line has {fields} (see text_field)")
     text = value[field]
     if not isinstance(text, str):
         raise ValueError(f"field {field!r} is {type(text).__name__}, expected a string")
@@ -339,16 +346,19 @@ def check_is_text(text: str, what: str) -> None:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        raise ValueError(f"{what} holds half a surrogate pair, which is not valid text") from None
+        raise ValueError(f"{what} has half a surrogate pair, which is not valid text") from None
 
 
 # --- other formats -------------------------------------------------------------------------------
 
 
 def plain_text(path: str, advance: Callable[[int], object] = lambda size: None) -> str:
-    """Returns the document that a file is, whatever its name; `advance` as in `raw_documents`.
+    """Returns the text of a whole file, whatever its name.
 
-    Raises MalformedLine where it is none, and OSError where it cannot be opened.
+    `advance` is called with the number of (compressed) bytes read since the last call.
+
+    Raises MalformedLine if the file is not UTF-8 or is too long, and OSError if it cannot be
+    opened.
     """
     with opened(path, advance) as file:
         content = file.read(LONGEST + 1)
@@ -359,13 +369,13 @@ def plain_text(path: str, advance: Callable[[int], object] = lambda size: None) 
 
 
 def _text_parts(path: str, advance: Callable[[int], object]) -> Iterator[RawDocument | Bad]:
-    """Yields a plain text file in parts of whole lines, and its lines that are not UTF-8."""
-    number = 1  # of the first line of a part
+    """Yields a plain-text file in parts of whole lines, and its lines that are not UTF-8."""
+    number = 1  # number of the first line of a part
     with opened(path, advance) as file:
         while block := file.read(PART):
-            # Whole lines. A line of many megabytes is cut between two characters.
+            # Complete the last line. A line of many megabytes is cut between two characters.
             block += file.readline(PART)
-            for _ in range(3):  # the bytes, after its first, of a character that is cut
+            for _ in range(3):  # Complete a character, which has up to 3 more bytes.
                 if block[-1] >= 0x80 and b"\x80" <= file.peek(1)[:1] < b"\xc0":
                     block += file.read(1)
             if number == 1:
@@ -380,7 +390,10 @@ def _text_parts(path: str, advance: Callable[[int], object]) -> Iterator[RawDocu
 
 
 def _decodable_lines(block: bytes, path: str, number: int) -> tuple[str, list[Bad]]:
-    """Returns the lines of a block, whose first has this number, that are text; and the others."""
+    """Returns the text of a block's lines that are UTF-8, and its other lines as bad records.
+
+    `number` is the number of the first line.
+    """
     lines = []
     bad = []
     for line in block.splitlines(keepends=True):
@@ -395,13 +408,13 @@ def _decodable_lines(block: bytes, path: str, number: int) -> tuple[str, list[Ba
 def _rows(
     kind: str, batches: Callable, file: Any, path: str, document_of: DocumentOf
 ) -> Iterator[RawDocument | Bad]:
-    """Yields the rows of batches of a table."""
+    """Yields the documents of the rows of a table, which is read in batches."""
     import pyarrow
 
     number = 0
     try:
         for batch in batches(file):
-            batch.validate(full=True)  # otherwise wrong offsets crash the process
+            batch.validate(full=True)  # Otherwise wrong offsets crash the process.
             for row in batch.to_pylist():
                 try:
                     yield RawDocument(document_of(row), path, number, fields=row)
@@ -411,8 +424,8 @@ def _rows(
     # A damaged length raises MemoryError, and a damaged column name UnicodeDecodeError.
     except (pyarrow.ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # the disk's or the network's: it says nothing of the file's content
-        yield Bad(path, "damaged", f"no whole {kind} file ({error})")
+            raise  # The disk or the network failed, which says nothing about the file's content.
+        yield Bad(path, "damaged", f"the {kind} file is damaged or incomplete ({error})")
 
 
 def _parquet_batches(file: Any) -> Iterator[Any]:
@@ -422,7 +435,7 @@ def _parquet_batches(file: Any) -> Iterator[Any]:
 
 
 def _arrow_batches(file: Any) -> Iterator[Any]:
-    """Yields the batches of a stream, as `datasets` saves them, or of a file, as others do."""
+    """Yields the batches of an Arrow stream, which `datasets` writes, or of an Arrow file."""
     import pyarrow.ipc
 
     if not file.peek(6).startswith(b"ARROW1"):
@@ -436,18 +449,19 @@ def _warc(file: Any, path: str, document_of: DocumentOf) -> Iterator[RawDocument
     from warcio.archiveiterator import ArchiveIterator
 
     number = 0
-    archive = ArchiveIterator(file, no_record_parse=True)  # warcio's parser needs an address
+    archive = ArchiveIterator(file, no_record_parse=True)  # warcio's parser requires URLs.
     try:
         for record in archive:
             kind = _ARCHIVED.get(record.rec_type)
             if kind is not None:
                 yield from _warc_document(record, kind, path, number)
             number += 1
-        file.read(1)  # raises EOFError where a gzip file breaks off, which warcio takes for its end
-    except Exception as error:  # warcio and the codecs of pages raise many types of errors
+        file.read(1)  # Raises EOFError if a gzip file is cut short, which warcio does not notice.
+    except Exception as error:  # warcio and the codecs of pages raise many types of errors.
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # the disk or the network failed, which says nothing about the file's content
-        reason = f"no whole WARC file from this record on ({str(error) or type(error).__name__})"
+            raise  # The disk or the network failed, which says nothing about the file's content.
+        cause = str(error) or type(error).__name__
+        reason = f"the WARC file is damaged or incomplete from this record on ({cause})"
         yield Bad(f"{path}@{number}", "damaged", reason)
 
 
@@ -468,9 +482,9 @@ def _warc_document(record: Any, kind: str, path: str, number: int) -> Iterator[R
     if kind == "page":
         record.http_headers = _http_headers(record, url)
     content = record.content_stream().read()
-    record.raw_stream.read()  # what may follow the last chunk of a page
+    record.raw_stream.read()  # the rest of the record, if any
     if record.raw_stream.limit:
-        raise EOFError(f"the record of {url} has no end")
+        raise EOFError(f"the record of {url} is incomplete")
     header = record.http_headers
     if kind == "page" and "html" not in (header.get_header("Content-Type", "") if header else ""):
         return
@@ -492,7 +506,7 @@ def _http_headers(record: Any, url: str) -> Any:
 
 def _main_text(page: bytes) -> str:
     """Returns the text of a web page without its menus, as FineWeb extracts it; "" for none."""
-    import trafilatura  # and lxml, which no other format needs
+    import trafilatura  # Imports lxml, which no other format needs.
 
     return trafilatura.extract(page, favor_precision=True, include_comments=False) or ""
 

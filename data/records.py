@@ -1,16 +1,19 @@
-"""The order in which a corpus is read: records, shuffled as a function of their position alone.
+"""The order in which a corpus is read. The shuffled order is a function of the position alone.
 
-A record is a document or a piece of one. A corpus gives its records in blocks (`Records`): those
-that a token store has on disk, or 256 documents of any kind (`data.documents`). Every epoch passes
-over all records once, in an order drawn from (seed, epoch). Blocks are permuted, and 128 successive
-ones of that order make a round. Its records are shared among 32 lanes, each of them is permuted,
-and the lanes are read in turn, a record of each. So any position is found without reading those
-before it, and neighbors in the order are of 32 places of the corpus or more. One of up to 64
-blocks (16,384 records) is permuted as a whole.
+A record is a document or a piece of a document. The records of a corpus are in blocks (`Records`):
+the blocks of a token store on disk, or blocks of 256 documents (`data.documents`). Every epoch
+reads all records once, in an order drawn from (seed, epoch).
 
-Shard s of S reads the positions s, s + S, s + 2 S, …, which are of few lanes where S divides 32 or
-is a multiple of it: a host reads the blocks of those alone. The number of shards may change: the
-new ones share what the old ones had not read (`Unread`).
+First the blocks are permuted, and every 128 consecutive blocks of this order make a round. The
+records of a round are divided among 32 lanes, and the records of each lane are permuted. The lanes
+are read in turn, one record at a time. Any position can therefore be found without reading the
+positions before it, and 32 consecutive records come from different places of the corpus. A corpus
+of up to 64 blocks (16,384 records) is permuted as a whole.
+
+Shard s of S reads the positions s, s + S, s + 2 S and so on. If S divides 32, or is a multiple of
+32, these positions are in few lanes. A host then reads only the blocks of these lanes. The number
+of shards may change. The new shards then share the records that the old shards have not read
+(`Unread`).
 """
 
 import concurrent.futures
@@ -26,29 +29,30 @@ import numpy as np
 
 from .corpus import Document, DocumentStream, check_shard, first_documents
 
-LONGEST = 16384  # tokens of a record; longer documents are read in pieces, to be mixed with others
-BLOCK = 256  # records of a block
-WHOLE = 64  # blocks that are permuted as a whole
-ROUND = 128  # blocks of a round, where there are more
-LANES = 32  # of a round
+LONGEST = 16384  # Largest number of tokens of a record; longer documents are read in pieces
+BLOCK = 256  # Number of records of a block
+WHOLE = 64  # Largest number of blocks that are permuted as a whole
+ROUND = 128  # Number of blocks of a round in a corpus with more than `WHOLE` blocks
+LANES = 32  # Number of lanes of a round
 
 
 @dataclasses.dataclass(frozen=True)
 class DocumentArrays:
     """Documents, or pieces of them, as arrays in memory or mapped from files.
 
-    As `Records` they are in blocks of 256 pieces, or of the `block_sizes` given.
+    As `Records`, they are in blocks of 256 pieces, or of `block_sizes` pieces.
     """
 
     name: str  # for error messages
-    # By "tokens", "parts" or "labels": piece i has columns[chunk[i]][name][starts[i] : ends[i]].
+    # Arrays by "tokens", "parts" or "labels". Piece i is
+    # columns[chunk[i]][name][starts[i] : ends[i]].
     columns: Sequence[Mapping[str, np.ndarray]]
     chunk: np.ndarray  # int64[pieces]
     starts: np.ndarray  # int64[pieces]
     ends: np.ndarray  # int64[pieces]
     closed: np.ndarray  # bool[pieces]: whether the document ends with the piece
     block_sizes: np.ndarray | None = None  # int64[blocks]; None: blocks of 256 pieces
-    checksum: int = 0  # of what the documents were made of, where that is known
+    checksum: int = 0  # checksum of the source of the documents, if it is known
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -69,8 +73,8 @@ class DocumentArrays:
     def fingerprint(self) -> int:
         """Returns a checksum of the first and last tokens, the sizes and the `checksum`."""
         tokens = [columns["tokens"] for columns in self.columns]
-        first = np.concatenate([some[:4096] for some in tokens[:4096]])[:4096]
-        last = np.concatenate([some[-4096:] for some in tokens[-4096:]])[-4096:]
+        first = np.concatenate([chunk[:4096] for chunk in tokens[:4096]])[:4096]
+        last = np.concatenate([chunk[-4096:] for chunk in tokens[-4096:]])[-4096:]
         sizes = np.asarray([sum(map(len, tokens)), len(self), self.tokens], np.int64)
         ends = np.concatenate([first, last]).astype(np.int32)
         return zlib.crc32(ends.tobytes() + sizes.tobytes(), self.checksum)
@@ -81,9 +85,9 @@ class DocumentArrays:
         starts = ends - self.counts
         return self.take(np.concatenate([np.arange(starts[i], ends[i]) for i in blocks]))
 
-    def take(self, some: np.ndarray) -> "DocumentArrays":
-        """Returns the pieces of these numbers, in this order, or those where a mask is true."""
-        arrays = {name: getattr(self, name)[some] for name in _OF_PIECES}
+    def take(self, pieces: np.ndarray) -> "DocumentArrays":
+        """Returns the pieces with these numbers, in this order, or those where a mask is true."""
+        arrays = {name: getattr(self, name)[pieces] for name in _PIECE_FIELDS}
         return dataclasses.replace(self, block_sizes=None, **arrays)
 
     def document(self, i: int) -> Document:
@@ -93,15 +97,15 @@ class DocumentArrays:
         return Document(ends=bool(self.closed[i]), **values)
 
 
-_OF_PIECES = ("chunk", "starts", "ends", "closed")  # the fields of `DocumentArrays` of each piece
+_PIECE_FIELDS = ("chunk", "starts", "ends", "closed")  # arrays with one value for each piece
 
 
 def concatenated(several: Sequence[DocumentArrays]) -> DocumentArrays:
-    """Returns the documents of several files, one file after another, each in blocks of its own."""
+    """Returns the documents of several files, one file after another, in separate blocks."""
     sizes = [len(each.columns) for each in several]
     before = np.repeat(np.cumsum(sizes) - sizes, [len(each) for each in several])
     arrays = {
-        name: np.concatenate([getattr(each, name) for each in several]) for name in _OF_PIECES
+        name: np.concatenate([getattr(each, name) for each in several]) for name in _PIECE_FIELDS
     }
     return DocumentArrays(
         ", ".join(each.name for each in several),
@@ -113,16 +117,18 @@ def concatenated(several: Sequence[DocumentArrays]) -> DocumentArrays:
 
 
 class Records(Protocol):
-    """The records of a corpus, in blocks: `DocumentArrays`, or those of a store on a disk."""
+    """The records of a corpus in blocks, such as `DocumentArrays` or the records of a store."""
 
     @property
     def name(self) -> str: ...  # for error messages
 
     @property
-    def counts(self) -> np.ndarray: ...  # integers[blocks]: the records of each block, at least 1
+    def counts(
+        self,
+    ) -> np.ndarray: ...  # integers[blocks]: records of each block, at least 1
 
     @property
-    def tokens(self) -> int: ...  # the number of tokens of all records
+    def tokens(self) -> int: ...  # number of tokens of all records
 
     @property
     def fingerprint(self) -> int: ...  # differs between different records
@@ -137,9 +143,10 @@ _LOADER = concurrent.futures.ThreadPoolExecutor(1, "records")
 
 
 class Shuffled:
-    """Records in their shuffled order, by position; epoch after epoch. A process's shards share it.
+    """Records in their shuffled order, by position, for any number of epochs.
 
-    The lanes that the shards read of a round and of the next one are in memory, or mapped.
+    The shards of a process share it. The lanes that they read of the present and the next round are
+    in memory, or memory-mapped.
     """
 
     def __init__(self, records: Records, seed: int):
@@ -152,10 +159,10 @@ class Shuffled:
         self.fingerprint = zlib.crc32(repr((records.fingerprint, seed, *how)).encode())
         self._epoch = functools.lru_cache(maxsize=3)(self._drawn)
         self._round = functools.lru_cache(maxsize=2)(self._opened)
-        self._lock = threading.Lock()  # training reads ahead on a thread
+        self._lock = threading.Lock()  # Training reads ahead on a thread.
 
     def round(self, position: int) -> "_Round":
-        """Returns the round that holds a position."""
+        """Returns the round of a position."""
         epoch, at = divmod(position, self.size)
         with self._lock:
             _, ends = self._epoch(epoch)
@@ -169,7 +176,7 @@ class Shuffled:
 
     def _drawn(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the order of blocks, and the number of records up to the end of each round."""
-        # SeedSequence takes (seed, epoch) for (seed, epoch, 0), the key of the first round.
+        # SeedSequence treats (seed, epoch) like (seed, epoch, 0), the key of the first round.
         blocks = _permutation((self.seed, epoch, 0, 1), len(self.records.counts)).astype(np.uint32)
         counts = self.records.counts[blocks]
         firsts = np.arange(0, len(blocks), ROUND)
@@ -177,7 +184,7 @@ class Shuffled:
 
 
 class _Round:
-    """Some blocks, whose records are read from several lanes in turn, from position `first` on."""
+    """Blocks whose records are read from several lanes in turn, beginning at position `first`."""
 
     def __init__(self, records: Records, key: tuple[int, int, int], first: int, blocks: np.ndarray):
         self._records = records
@@ -186,7 +193,7 @@ class _Round:
         self._counts = records.counts[blocks].astype(np.int64)
         self._ends = np.cumsum(self._counts)
         self.first, self.end = first, first + int(self._ends[-1])
-        self.half = (first + self.end) // 2  # from here on the next round is loaded
+        self.half = (first + self.end) // 2  # From here on, the next round is loaded.
         self.lanes = 1 if len(blocks) <= WHOLE else LANES
         self._loading: dict[int, concurrent.futures.Future[DocumentArrays]] = {}
         self._loaded: dict[int, DocumentArrays] = {}
@@ -205,23 +212,22 @@ class _Round:
             return self._loading[lane]
 
     def _load(self, lane: int) -> DocumentArrays:
-        # All lanes have the same number of records; the first lanes take one of the rest each.
+        # Lanes have the same number of records. The first lanes have one more if it is not even.
         each, more = divmod(int(self._ends[-1]), self.lanes)
         start = lane * each + min(lane, more)
         end = start + each + (lane < more)
         i, j = np.searchsorted(self._ends, (start, end - 1), side="right")
-        some = i + np.argsort(self._blocks[i : j + 1])
-        counts = self._counts[some]
-        before = np.repeat((self._ends - self._counts)[some] - np.cumsum(counts) + counts, counts)
-        at = before + np.arange(len(before))  # of each loaded record, among those of the round
+        loaded = i + np.argsort(self._blocks[i : j + 1])
+        counts = self._counts[loaded]
+        before = np.repeat((self._ends - self._counts)[loaded] - np.cumsum(counts) + counts, counts)
+        at = before + np.arange(len(before))  # index of each loaded record in the round
         own = np.flatnonzero((start <= at) & (at < end))
         order = _permutation((*self._key, 0, lane) if lane else self._key, len(own))
-        return self._records.load(self._blocks[some]).take(own[order])
+        return self._records.load(self._blocks[loaded]).take(own[order])
 
 
 def _permutation(key: tuple[int, ...], n: int) -> np.ndarray:
-    # Raw Philox bits and a stable sort: NumPy promises the same bits in every version, which it
-    # does not for Generator.permutation.
+    # NumPy guarantees the raw bits of Philox for all versions, but not Generator.permutation.
     bits = np.random.Philox(np.random.SeedSequence(key)).random_raw(n)
     return np.argsort(bits, kind="stable")
 
@@ -230,7 +236,8 @@ def _permutation(key: tuple[int, ...], n: int) -> np.ndarray:
 class Unread:
     """The positions that were not read when the number of shards last changed.
 
-    They are those from `first` on without `taken`. Shard s of S reads the s-th, the (s + S)-th, …
+    They are all positions from `first` on, except `taken`. Shard s of S reads the unread positions
+    with the indices s, s + S, s + 2 S, …
     """
 
     first: int
@@ -241,26 +248,27 @@ class Unread:
         return self.first + i + int(np.searchsorted(self.before, i, side="right"))
 
     def after(self, read: Sequence[int]) -> "Unread":
-        """Returns what is unread when each of len(read) shards has read so many more.
+        """Returns the unread positions after shard s has read `read[s]` more of them.
 
         >>> Unread(0, np.zeros(0, int)).after([3, 1])    # 0, 2, 4 and 1 were read
         Unread(first=3, taken=array([4]))
         """
         shards = len(read)
         counts = np.asarray(read, np.int64)
-        least = int(np.min(np.arange(shards) + counts * shards))  # the first that nobody has read
+        least = int(np.min(np.arange(shards) + counts * shards))  # the first index that is unread
         beyond = [
             np.arange(s + shards * max(-(-(least - s) // shards), 0), s + shards * n, shards)
             for s, n in enumerate(counts)
         ]
-        found = np.concatenate(beyond).astype(np.int64)
-        positions = self.first + found + np.searchsorted(self.before, found, side="right")
+        read_beyond = np.concatenate(beyond).astype(np.int64)
+        taken_before = np.searchsorted(self.before, read_beyond, side="right")
+        positions = self.first + read_beyond + taken_before
         first = self.position(least)
         return Unread(first, np.sort(np.append(positions, self.taken[self.taken > first])))
 
     @functools.cached_property
     def before(self) -> np.ndarray:
-        """Returns how many unread positions come before each taken one, int64."""
+        """Returns the number of unread positions before each taken position, int64."""
         return self.taken - self.first - np.arange(len(self.taken))
 
 
@@ -270,8 +278,8 @@ ALL = Unread(0, np.zeros(0, np.int64))
 class RecordStream(DocumentStream):
     """One shard's endless stream of shuffled records.
 
-    Its state is the number of records that it has read since the number of shards last changed, and
-    the positions that were unread then.
+    The state is the number of records that were read since the number of shards last changed, and
+    the positions that were unread at that time.
     """
 
     def __init__(self, order: Shuffled, shard: int, num_shards: int):
@@ -286,7 +294,7 @@ class RecordStream(DocumentStream):
         """Continues after this shard has read `read` of the unread positions."""
         self._unread = unread
         self._read = read
-        # From this one on, none is taken.
+        # From this index on, no position is taken.
         self._plain = int(np.max(unread.before, initial=-1)) + 1
         self._shift = unread.first + len(unread.taken)
         self._round: _Round | None = None
@@ -305,13 +313,13 @@ class RecordStream(DocumentStream):
 
     @property
     def position(self) -> int:
-        """Returns the position of the next record in the order of all."""
+        """Returns the position of the next record in the order of all records."""
         i = self.shard + self._read * self.num_shards
         return i + self._shift if i >= self._plain else self._unread.position(i)
 
     @property
     def epochs(self) -> float:
-        """Returns how often the records were read, if all shards have read as many as this one."""
+        """Returns the number of epochs read, if all shards have read equally many records."""
         return (self._shift + self._read * self.num_shards) / self._order.size
 
     def state(self) -> dict[str, np.ndarray]:
@@ -323,7 +331,7 @@ class RecordStream(DocumentStream):
         }
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Raises ValueError for a state of other records."""
+        """Continues where the state was taken. Raises ValueError for a state of other records."""
         self._start(self._unread_in(state), int(state["read"]))
 
     def reshard(self, states: Sequence[dict[str, np.ndarray]]) -> None:
@@ -331,20 +339,23 @@ class RecordStream(DocumentStream):
         self._start(unread[0].after([int(state["read"]) for state in states]), 0)
 
     def _unread_in(self, state: Mapping[str, np.ndarray]) -> Unread:
-        """Raises ValueError for a state of other records."""
-        # Those of versions that read in another order are refused before, by packing.
+        """Returns a state's unread positions. Raises ValueError for a state of other records."""
+        # Packing has already refused states of versions with another order.
         if "read" not in state or int(state["fingerprint"]) != self.fingerprint:
             raise ValueError(
-                f"The saved data position belongs to other data than {self._order.records.name} as "
-                "it is now (other text, another seed, or a version of pretrax that read it in "
-                "another order): bring back what the run was started with, or start a new run "
-                "directory."
+                f"The saved data position does not match the present {self._order.records.name}, "
+                "because the text, the seed, or the order in this version of pretrax differs: "
+                "restore the text, the seed and the version that the run was started with, or "
+                "start a new run directory."
             )
         return Unread(int(state["first"]), state["taken"])
 
 
 def first_tokens(heldout: Sequence[Records], n: int) -> list[Document]:
-    """Returns records in a fixed shuffled order, of `n` tokens or all, of each corpus equally."""
+    """Returns records with about `n` tokens, or all records, in a fixed shuffled order.
+
+    Each of the corpora contributes the same number of tokens.
+    """
     pieces: list[Document] = []
     for records in heldout:
         order = Shuffled(records, 0)

@@ -1,4 +1,4 @@
-"""The text of token stores, alone or mixed at rates."""
+"""The corpus of one token store, or of several token stores mixed at rates."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -11,32 +11,35 @@ from .documents import UNCUT, joined, split_heldout, text_size, training_documen
 from .records import DocumentArrays, Records, RecordStream, Shuffled, first_tokens
 from .token_store import HELDOUT, TRAIN, StoreRecords, TokenStore, open_store
 
-Rate = float | Callable[[int], float]  # of a store, or a function of the step
+Rate = float | Callable[[int], float]  # The rate of a store: a number, or a function of the step
 
-_DRAWS = 1024  # draws of the mixture made at a time
-_HELDOUT_EVERY = 20  # one block in so many is held out of a store without held-out text
-_FEW = 512  # records, of fewer of which rows of one step would be of one document
+_DRAWS = 1024  # Number of draws of the mixture that are made together
+_HELDOUT_EVERY = 20  # One block in this number is held out if a store has no held-out split.
+_FEW = 512  # With fewer records, the rows of a step would come from one document.
 
 
 def open_stores(stores: str | Sequence[str] | Mapping[str, Any]) -> list[TokenStore]:
-    """Returns the stores, opened. Raises ValueError for those that cannot be read together."""
+    """Opens stores. Raises ValueError for stores that cannot be read together."""
     paths = [stores] if isinstance(stores, str) else list(stores)
     if not paths:
-        raise ValueError("stores is empty: give the folder of a token store.")
+        raise ValueError("stores is empty, expected at least one store: name a token store folder.")
     first, *others = opened = [open_store(path) for path in paths]
     for store in opened:
         if TRAIN not in store.splits:
             raise ValueError(
-                f"{store.folder.path} has no split {TRAIN!r}, got {list(store.splits)}."
+                f"{store.folder.path} has the splits {list(store.splits)}, expected the split "
+                f"{TRAIN!r}, too: give a store with training text."
             )
     prints = [store.splits[TRAIN]["blocks_crc32"] for store in opened]
     if len(set(prints)) < len(prints):
-        raise ValueError(f"Of the stores {', '.join(paths)} two are the same: leave one out.")
+        raise ValueError(
+            f"Two of the stores {', '.join(paths)} have the same text: leave one of them out."
+        )
     for other in others:
         if (other.ids, other.columns) != (first.ids, first.columns):
             raise ValueError(
-                f"{other.folder.path} has other token ids or columns than {first.folder.path}: "
-                "write both with one vocabulary."
+                f"{other.folder.path} and {first.folder.path} have different token ids or columns: "
+                "write both stores with the same vocabulary and the same columns."
             )
     return opened
 
@@ -46,20 +49,26 @@ def rates_of(
     stores: str | Sequence[str] | Mapping[str, Any],
     temperature: float,
 ) -> list[Rate]:
-    """Returns the rate of each store: its given one, or that of its size relative to the largest.
+    """Returns the rate of each store, which is given or follows from its size.
 
-    rates_of(opened, ["a", "b"], 2.0)    # of 900 and 100 tokens: [1.0, 0.333…]
+    rates_of(opened, ["a", "b"], 2.0)    # [1.0, 0.333…] for stores of 900 and 100 tokens
     """
     if isinstance(stores, Mapping):
         if temperature != 1.0:
-            raise ValueError("Got rates and a temperature, expected one of them: leave one out.")
+            raise ValueError(
+                f"Got rates and the temperature {temperature}, expected only one of the two: leave "
+                "out the rates or the temperature."
+            )
         return list(stores.values())
     tokens = np.asarray([store.counts(TRAIN).tokens for store in opened])
     return ((tokens / tokens.max()) ** (1 / temperature)).tolist()
 
 
 def corpus_of_stores(stores: Sequence[TokenStore], rates: Sequence[Rate], *, seed: int) -> Corpus:
-    """Returns the `Corpus` of open stores at these rates; held-out text is of all equally."""
+    """Returns the `Corpus` of open stores at these rates.
+
+    All stores contribute equally to the held-out text.
+    """
 
     @functools.cache
     def splits() -> list[tuple[Records, Records]]:
@@ -71,7 +80,7 @@ def corpus_of_stores(stores: Sequence[TokenStore], rates: Sequence[Rate], *, see
 
     def train(shard: int, num_shards: int) -> DocumentStream:
         streams = [RecordStream(order, shard, num_shards) for order in orders()]
-        # Mean tokens of the pieces that are read; a small store is read in pieces of its records.
+        # Mean number of tokens of what is read. Small stores are read in pieces of their records.
         mean_tokens = [order.records.tokens / order.size for order in orders()]
         return MixedStream(dict(zip(_names(stores), streams)), rates, mean_tokens, seed)
 
@@ -90,9 +99,9 @@ def corpus_of_stores(stores: Sequence[TokenStore], rates: Sequence[Rate], *, see
 def training_and_heldout(store: TokenStore) -> tuple[Records, Records]:
     """Returns the records of both splits. Without a held-out split, one block in 20 is held out.
 
-    Documents that continue in a training block are left out of the held-out text. If there are few
-    blocks, single documents are shuffled and held out; if there are few records, they are cut
-    shorter.
+    Documents with a part in a training block are left out of the held-out text. If there are few
+    blocks, documents are shuffled and held out individually. If there are few records, documents
+    are cut into shorter pieces.
     """
     train = store.records(TRAIN)
 
@@ -111,16 +120,16 @@ def training_and_heldout(store: TokenStore) -> tuple[Records, Records]:
     kept = StoreRecords(store, TRAIN, train.blocks[~held])
     held_out = StoreRecords(store, TRAIN, train.blocks[held])
     counts = store.counts(TRAIN)
-    if counts.documents == counts.records:  # none is in several pieces
+    if counts.documents == counts.records:  # No document has several pieces.
         return kept, held_out
     before = StoreRecords(store, TRAIN, train.blocks[np.flatnonzero(held) - 1])
     return kept, _whole_documents(held_out, before) or held_out
 
 
 def _whole_documents(records: StoreRecords, before: StoreRecords) -> Records | None:
-    """Returns the records of documents that are whole in their block; None if there are none.
+    """Returns the records of documents that are wholly in one block, or None if there are none.
 
-    `before` has the block before each block of the records.
+    `before` has the block before each block of `records`.
     """
     firsts = []
     ends = []
@@ -133,15 +142,15 @@ def _whole_documents(records: StoreRecords, before: StoreRecords) -> Records | N
         firsts.append(first)
         ends.append(end)
         tokens += int((index[first:end] >> 1).sum(dtype=np.int64))
-    kept = _SomeRecords(records, np.array(firsts), np.array(ends), tokens)
+    kept = _RecordRanges(records, np.array(firsts), np.array(ends), tokens)
     return kept if tokens else None
 
 
-class _SomeRecords:
-    """Consecutive records of each block of others, from the numbers `firsts` up to `ends`."""
+class _RecordRanges:
+    """Consecutive records of each block of other records: from `firsts` to `ends`, exclusive."""
 
     def __init__(self, records: Records, firsts: np.ndarray, ends: np.ndarray, tokens: int):
-        self._blocks = np.flatnonzero(ends > firsts)  # a block has a record or more
+        self._blocks = np.flatnonzero(ends > firsts)  # Every block must have a record.
         self._firsts = firsts[self._blocks]
         self._records = records
         self.name = records.name
@@ -153,23 +162,23 @@ class _SomeRecords:
         own = self._blocks[blocks]
         sizes = self._records.counts[own].astype(np.int64)
         starts = np.cumsum(sizes) - sizes + self._firsts[blocks]
-        some = [np.arange(n) + start for start, n in zip(starts, self.counts[blocks])]
-        return self._records.load(own).take(np.concatenate(some))
+        kept = [np.arange(n) + start for start, n in zip(starts, self.counts[blocks])]
+        return self._records.load(own).take(np.concatenate(kept))
 
 
 class MixedStream(DocumentStream):
-    """One shard's endless stream over several streams of records, at rates of tokens.
+    """One shard's endless mixture of several streams of records. The rates are shares of tokens.
 
-    Shard s of S draws the stores of its documents by numbers s, s + S, … of the seed. So each store
-    is read in its own order, whatever the rates, and they may change at any time. A store of long
-    documents is drawn less often in proportion, so that rates are shares of tokens.
+    Shard s of S uses the random numbers s, s + S, … of the seed to choose the store of each
+    document. Each store is read in its own order, so the rates may change at any time. A store with
+    longer documents is chosen less often, in proportion to its mean length.
     """
 
     def __init__(
         self,
         streams: Mapping[str, RecordStream],
         rates: Sequence[Rate],
-        mean_tokens: Sequence[float],  # of a record of each
+        mean_tokens: Sequence[float],  # mean number of tokens of a record of each stream
         seed: int,
     ):
         self._names = list(streams)
@@ -186,20 +195,21 @@ class MixedStream(DocumentStream):
     def check(rates: Sequence[Rate], step: int) -> np.ndarray:
         """Returns the rates at a step, f64[stores].
 
-        Raises ValueError for one below 0, or none above.
+        Raises ValueError if a rate is below 0, if no rate is above 0, and for a rate that is not a
+        number.
         """
         try:
             now = np.asarray([float(rate(step) if callable(rate) else rate) for rate in rates])
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"The rates of the stores are {list(rates)}, expected of each a number, or a "
-                "function that gives one of the step, such as @optax.linear_schedule() in gin: "
-                f"{error}."
+                f"The rates of the stores are {list(rates)}, expected a number, or a function of "
+                "the step that returns a number, for each store. Use, for example, "
+                f"@optax.linear_schedule() in gin ({error})."
             ) from error
         if not (np.isfinite(now).all() and (now >= 0).all() and now.sum() > 0):
             raise ValueError(
-                f"The rates of the stores came to {now.tolist()} at step {step}, expected none "
-                "below 0 and some above: change them, or their schedule."
+                f"The rates of the stores are {now.tolist()} at step {step}, expected no rate "
+                "below 0 and at least one above 0: change the rates, or their schedule."
             )
         return now
 
@@ -218,7 +228,7 @@ class MixedStream(DocumentStream):
             self._limits = self._drawn_below(step)
 
     def _drawn_below(self, step: int) -> np.ndarray:
-        """Returns for each store but the last below which number it, or one before, is drawn."""
+        """Returns the upper limit of the random numbers of each store, except the last store."""
         shares = self.check(self._rates, step) / np.asarray(self._mean_tokens)
         return np.cumsum(shares / shares.sum())[:-1]
 
@@ -234,9 +244,9 @@ class MixedStream(DocumentStream):
         return state
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Continues where the state was taken; stores that it does not have begin at their start.
+        """Continues where the state was taken. New stores start from the beginning.
 
-        Raises ValueError if the state has stores that the mixture does not have.
+        Raises ValueError if the state has a store that the mixture does not have.
         """
         self._check_known(state)
         self._draw = int(state["draw"])
@@ -253,31 +263,32 @@ class MixedStream(DocumentStream):
         for i, stream in enumerate(self._streams):
             own = [state_within(state, self._prefixes[i]) for state in states]
             if own[0]:
-                # The first shard counts what all have read, so that their sum stays.
-                self._tokens[i] = 0 if shard else sum(int(one["tokens"]) for one in own)
+                # The first shard counts the tokens of all shards, so that the sum stays the same.
+                self._tokens[i] = 0 if shard else sum(int(each["tokens"]) for each in own)
                 stream.reshard(own)
 
     def _check_known(self, state: Mapping[str, np.ndarray]) -> None:
         others = [name for name in state if not name.startswith(("draw", *self._prefixes))]
         if "draw" not in state or others:
             raise ValueError(
-                f"The saved data position belongs to other data than {', '.join(self._names)} as "
-                "they are now (another store or seed): bring back what the run was started with, "
-                "with a rate of 0 for a store that it shall read no more."
+                "The saved data position does not match the present stores "
+                f"{', '.join(self._names)}, because a store or the seed differs: restore the "
+                "stores and the seed that the run was started with. To stop reading a store, set "
+                "its rate to 0."
             )
 
 
 @functools.lru_cache(maxsize=64)
 def _uniform(seed: int, block: int) -> np.ndarray:
-    """Returns draws `_DRAWS * block` and following, f64[_DRAWS] in [0, 1)."""
-    # Raw Philox bits: NumPy promises the same in every version. The last numbers make the key
-    # another one than those of the orders of records.
+    """Returns the draws from `_DRAWS * block` on, f64[_DRAWS] in [0, 1)."""
+    # NumPy guarantees the raw bits of Philox for all versions. The last numbers of the key
+    # distinguish it from the keys of the orders of records.
     bits = np.random.Philox(np.random.SeedSequence((seed, block, 0, 2))).random_raw(_DRAWS)
     return (bits >> np.uint64(11)) / 2.0**53
 
 
 def _names(stores: Sequence[TokenStore]) -> list[str]:
-    """Returns their last path components, or paths where those are not unique."""
+    """Returns the folder names of the stores, or their paths if the names are not unique."""
     short = [store.name for store in stores]
     return short if len(set(short)) == len(short) else [store.folder.path for store in stores]
 

@@ -1,11 +1,11 @@
-"""Metrics of downstream tasks, in SeqIO's interface: (targets, predictions) -> {name: figure}.
+"""Metrics of downstream tasks with SeqIO's interface: (targets, predictions) -> {name: figure}.
 
     seqio.TaskRegistry.add(…, metric_fns=[metrics.accuracy, metrics.macro_f1])
 
-Each metric takes the outputs of a task's `postprocess_fn`, one target and one prediction for each
-example, and returns fractions from 0 to 1. Only BLEU is from 0 to 100, as is usual. Lists of
-different lengths and empty lists raise ValueError. `majority` and `unigram` are baseline
-predictions that ignore the input.
+Each metric takes the outputs of a task's `postprocess_fn`, with one target and one prediction for
+each example. Shares, F1 and ROUGE are from 0 to 1, correlations from -1 to 1, and BLEU from 0 to
+100, as usual. Lists of different lengths and empty lists raise ValueError. `majority` and `unigram`
+are baseline predictions that ignore the input.
 """
 
 import collections
@@ -19,7 +19,7 @@ Answer = TypeVar("Answer", bound=Hashable)
 
 
 def accuracy(targets: Sequence, predictions: Sequence) -> dict[str, float]:
-    """Returns the share of predictions equal to their target: a text, class or number.
+    """Returns the share of predictions that equal their target, which may be of any type.
 
     >>> accuracy(["cat", "dog", "dog", "cow"], ["cat", "dog", "cat", "Cow"])
     {'accuracy': 0.5}
@@ -29,7 +29,7 @@ def accuracy(targets: Sequence, predictions: Sequence) -> dict[str, float]:
 
 
 def exact_match(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
-    """Returns the share of predictions with their target's text, ignoring white space around it.
+    """Returns the share of predictions that equal their target, ignoring white space around both.
 
     >>> exact_match(["return x", "self", "Key"], [" return x", "self\\n", "key"])
     {'exact_match': 0.6666666666666666}
@@ -41,12 +41,12 @@ def exact_match(targets: Sequence[str], predictions: Sequence[str]) -> dict[str,
 def binary_f1(
     targets: Sequence, predictions: Sequence, *, positive: Hashable = 1
 ) -> dict[str, float]:
-    """F1 of one label: the harmonic mean of precision and recall, 2 TP / (2 TP + FP + FN).
+    """Returns the F1 of the label `positive`, 2 TP / (2 TP + FP + FN).
 
-    The label is `positive`: bind another with `functools.partial`. 0.0 where neither targets nor
-    predictions have it.
+    F1 is the harmonic mean of precision and recall. It is 0.0 if neither the targets nor the
+    predictions have the label. Use `functools.partial` to choose another label.
 
-    >>> binary_f1([1, 1, 1, 0, 0], [1, 1, 0, 1, 0])  # two hits, one wrong, one missed
+    >>> binary_f1([1, 1, 1, 0, 0], [1, 1, 0, 1, 0])  # TP = 2, FP = 1, FN = 1
     {'f1': 0.6666666666666666}
     """
     return {"f1": _f1_of_label(_pairs(targets, predictions), positive)}
@@ -57,7 +57,7 @@ def macro_f1(targets: Sequence, predictions: Sequence) -> dict[str, float]:
 
     A prediction that is not a label of the targets counts as wrong, and does not add a class.
 
-    >>> macro_f1(["a", "a", "a", "b"], ["a", "a", "b", "b"])  # F1 of a 4/5, of b 2/3
+    >>> macro_f1(["a", "a", "a", "b"], ["a", "a", "b", "b"])  # F1: 4/5 for a, 2/3 for b
     {'macro_f1': 0.7333333333333334}
     """
     pairs = _pairs(targets, predictions)
@@ -66,20 +66,24 @@ def macro_f1(targets: Sequence, predictions: Sequence) -> dict[str, float]:
 
 
 def matthews(targets: Sequence, predictions: Sequence) -> dict[str, float]:
-    """The correlation of two classes (Matthews 1975), from -1 to 1; 0.0 where a side is constant.
+    """Returns the Matthews correlation of two classes (Matthews 1975), from -1 to 1.
 
     >>> got = matthews([1, 1, 1, 0, 0], [1, 1, 0, 0, 0])
-    >>> {name: round(x, 4) for name, x in got.items()}  # 2 * 2 - 0 * 1, over sqrt(2 * 3 * 3 * 2)
+    >>> {name: round(x, 4) for name, x in got.items()}  # (2 * 2 - 0 * 1) / sqrt(2 * 3 * 3 * 2)
     {'matthews': 0.6667}
 
-    A prediction that is not a label of the targets counts as the other class.
+    It is 0.0 if all targets or all predictions are the same. A prediction that is not a label of
+    the targets counts as the first of the sorted labels.
 
     Raises ValueError for targets of more than two classes.
     """
     pairs = _pairs(targets, predictions)
     labels = sorted(set(targets))
     if len(labels) > 2:
-        raise ValueError(f"Got targets of the classes {labels}, expected two classes.")
+        raise ValueError(
+            f"Got targets with the classes {labels}, expected at most two: use accuracy or "
+            "macro_f1."
+        )
     hits, misses, false, right = (
         sum((target == labels[-1], predicted == labels[-1]) == each for target, predicted in pairs)
         for each in ((True, True), (True, False), (False, True), (False, False))
@@ -89,9 +93,9 @@ def matthews(targets: Sequence, predictions: Sequence) -> dict[str, float]:
 
 
 def multirc(targets: Sequence, predictions: Sequence) -> dict[str, float]:
-    """MultiRC's F1 over all answers, and the share of questions with every answer right.
+    """Returns MultiRC's F1 over all answers, and the share of questions with no wrong answer.
 
-    Both sides have (question, "True" or "False") of each answer.
+    Targets and predictions are pairs (question, "True" or "False"), one for each answer.
 
     >>> multirc([(1, "True"), (1, "False"), (2, "True")], [(1, "True"), (1, "True"), (2, "True")])
     {'f1': 0.8, 'exact_match': 0.5}
@@ -104,11 +108,11 @@ def multirc(targets: Sequence, predictions: Sequence) -> dict[str, float]:
 
 
 def squad(targets: Sequence, predictions: Sequence[str]) -> dict[str, float]:
-    """SQuAD's exact match and F1 over words, after its normalization (Rajpurkar et al. 2016).
+    """Returns SQuAD's exact match and F1 over words (Rajpurkar et al. 2016).
 
-    Texts are lower-cased, without punctuation, the articles a, an, the, and repeated white space.
-    A target is an answer, or a list of accepted ones, of which the best match counts. Two texts
-    without words match, as in SQuAD 2.
+    Texts are converted to lower case. Punctuation, the articles a, an and the, and repeated white
+    space are removed. A target is an answer or a list of accepted answers, of which the best match
+    counts. Two texts without words match, as in SQuAD 2.
 
     >>> squad([["the Nile", "Nile river"], "In 1969."], ["The river Nile", "july 1969"])
     {'exact_match': 0.0, 'f1': 0.75}
@@ -124,9 +128,10 @@ def squad(targets: Sequence, predictions: Sequence[str]) -> dict[str, float]:
 
 
 def rouge(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
-    """ROUGE's F1 over words, over pairs of words, and by longest common subsequence (Lin 2004).
+    """Returns ROUGE's F1 over words, word pairs, and longest common subsequences (Lin 2004).
 
-    The mean over examples, words as they are (not stemmed). A line is a sentence for rougeLsum.
+    The figures are means over the examples. Words are not stemmed. For rougeLsum, each line is a
+    sentence.
 
     >>> rouge(["the cat sat"], ["the cat ran"])
     {'rouge1': 0.6666666666666666, 'rouge2': 0.5, 'rougeLsum': 0.6666666666666666}
@@ -140,14 +145,15 @@ def rouge(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float
 
 
 def bleu(targets: Sequence, predictions: Sequence[str]) -> dict[str, float]:
-    """BLEU of the corpus, from 0 to 100, by sacrebleu with its defaults (Papineni et al. 2002).
+    """Returns corpus BLEU from 0 to 100 (Papineni et al. 2002), by sacrebleu with its defaults.
 
-    A target is a translation, or a list of some.
+    A target is a translation or a list of translations.
 
     >>> {name: round(x, 2) for name, x in bleu(["the cat sat on it"], ["the cat sat on"]).items()}
     {'bleu': 77.88}
 
-    The four words are right, all precisions are 1, and exp(1 - 5/4) is the penalty for being short.
+    In this example all precisions are 1, since the four words are correct. The brevity penalty is
+    exp(1 - 5/4).
     """
     import sacrebleu
 
@@ -159,9 +165,9 @@ def bleu(targets: Sequence, predictions: Sequence[str]) -> dict[str, float]:
 def pearson_and_spearman(
     targets: Sequence[float], predictions: Sequence[float]
 ) -> dict[str, float]:
-    """The correlation of numbers (Pearson) and of their ranks (Spearman), from -1 to 1.
+    """Returns the correlation of numbers (Pearson) and of their ranks (Spearman), from -1 to 1.
 
-    nan where either side is constant, such as a single number.
+    Both are nan if all targets or all predictions are the same, for example for a single example.
 
     >>> got = pearson_and_spearman([1, 2, 3, 4], [1, 4, 9, 16])
     >>> {name: round(x, 4) for name, x in got.items()}
@@ -173,23 +179,26 @@ def pearson_and_spearman(
     if any(len(set(side)) == 1 for side in zip(*pairs)):
         return {"pearson": float("nan"), "spearman": float("nan")}
     measures = {"pearson": scipy.stats.pearsonr, "spearman": scipy.stats.spearmanr}
-    return {name: float(of(targets, predictions).statistic) for name, of in measures.items()}
+    return {
+        name: float(correlation(targets, predictions).statistic)
+        for name, correlation in measures.items()
+    }
 
 
 def majority(train_targets: Iterable[Answer]) -> Answer:
-    """Returns the most frequent answer, of equally frequent ones the first.
+    """Returns the most frequent answer, or the first of equally frequent answers.
 
     >>> majority(["no", "yes", "yes"])
     'yes'
     """
     counts = collections.Counter(train_targets)
     if not counts:
-        raise ValueError("Got no answers, expected those of the training split.")
+        raise ValueError("Got no answers, expected the answers of the training split.")
     return counts.most_common(1)[0][0]
 
 
 def unigram(train_targets: Iterable[str]) -> str:
-    """Returns the most frequent word of the answers, a baseline where whole answers rarely repeat.
+    """Returns the most frequent word of the answers, a baseline if answers rarely repeat.
 
     >>> unigram(["the cat sat", "on the mat", "a dog"])
     'the'
@@ -201,8 +210,8 @@ def _pairs(targets: Sequence, predictions: Sequence) -> list[tuple]:
     """Returns (target, prediction) of each example."""
     if len(targets) != len(predictions):
         raise ValueError(
-            f"Got {len(targets)} targets and {len(predictions)} predictions, expected equal "
-            "numbers: one prediction for each example."
+            f"Got {len(targets)} targets and {len(predictions)} predictions, expected the same "
+            "number: give one prediction for each example."
         )
     if not len(targets):
         raise ValueError(
@@ -225,7 +234,7 @@ def _f1_of_label(pairs: list[tuple], label: Hashable) -> float:
 def _answers(target: str | Sequence[str]) -> list[str]:
     answers = [target] if isinstance(target, str) else list(target)
     if not answers:
-        raise ValueError("Got a target without any answer, expected a text or a list of some.")
+        raise ValueError("Got a target without any answer, expected a text or a list of texts.")
     return answers
 
 

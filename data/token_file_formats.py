@@ -1,14 +1,13 @@
-"""Token files of other programs, read as they are: Megatron's, nanoGPT's and datatrove's.
+"""Reads token files of other programs: Megatron, nanoGPT and datatrove.
 
-    NAME.bin, NAME.idx       Megatron-Core's IndexedDataset: the .idx begins with MMIDIDX, a version
-                             and the code of the ids' dtype, and has the lengths and places of
-                             sequences, and the first sequence of each document and the end
-    NAME.bin                 nanoGPT's: uint16 ids, the end-of-sequence id ends each document
-    NAME.ds, NAME.ds.index   datatrove's: uint16 or uint32 ids, and the ends of documents as uint64
+    NAME.bin, NAME.idx       Megatron-Core's IndexedDataset. The .idx begins with MMIDIDX, a version
+                             and a code for the dtype of the ids. It has the lengths and offsets of
+                             the sequences, and the first sequence of each document.
+    NAME.bin                 nanoGPT: uint16 ids. The end-of-sequence id ends each document.
+    NAME.ds, NAME.ds.index   datatrove: uint16 or uint32 ids, and the ends of documents as uint64.
 
-The end-of-sequence id at the end of a document is left out, as in all documents here; packing
-appends it where the objective wants it. The ids' meaning is not in these files: it comes with a
-vocabulary.
+The end-of-sequence id at the end of a document is removed. Packing appends it if the objective
+needs it. The files have no vocabulary, so it must be given separately.
 
 Sources: `megatron/core/datasets/indexed_dataset.py` in NVIDIA/Megatron-LM,
 `data/openwebtext/prepare.py` in karpathy/nanoGPT, `src/datatrove/pipeline/tokens/tokenizer.py` in
@@ -24,20 +23,21 @@ from ..objectives import TokenIds, check_token_ids
 from .records import DocumentArrays
 from .token_ids_json import text_checker
 
-_HEADER = struct.Struct("<9sQBQQ")  # of an .idx: magic, version, dtype, sequences, document borders
+# Header of an .idx: magic bytes, version, dtype, number of sequences, number of document borders.
+_HEADER = struct.Struct("<9sQBQQ")
 _MAGIC = b"MMIDIDX\x00\x00"
-_DTYPES = {3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}  # Megatron's codes of those that ids may have
-_BLOCK = 1 << 24  # tokens looked at together
+_DTYPES = {3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}  # Megatron's codes of integer dtypes
+_BLOCK = 1 << 24  # Number of tokens that are checked together
 
 
 def open_token_file(path: str, ids: TokenIds) -> DocumentArrays:
-    """Returns the documents of a file of Megatron, nanoGPT or datatrove; reads every token once.
+    """Returns the documents of a file of Megatron, nanoGPT or datatrove, and checks every token.
 
         open_token_file("data/my_text_document.bin", ids)
 
     Args:
-        path: the `.bin` or the `.ds` file; the files next to it show which program wrote it.
-        ids: the ids of the vocabulary that it was tokenized with; `eos` ends its documents.
+        path: the `.bin` or the `.ds` file. The files next to it show which program wrote it.
+        ids: the ids of the vocabulary of the tokens. `eos` ends the documents.
 
     Raises ValueError for a file of another format or vocabulary, and FileNotFoundError if the file
     does not exist.
@@ -53,13 +53,14 @@ def open_token_file(path: str, ids: TokenIds) -> DocumentArrays:
         tokens, ends = _nanogpt(path, ids.eos)
     else:
         raise ValueError(
-            f"{path}: expected a .bin file of Megatron or nanoGPT, or datatrove's .ds."
+            f"{path} is neither a .bin file of Megatron or nanoGPT nor a .ds file of datatrove: "
+            "give one of these."
         )
     _check_tokens(tokens, ids, path)
     starts = np.append(0, ends[:-1])
     ends = ends - (tokens[ends - 1] == ids.eos)
     if not (ends > starts).any():
-        raise ValueError(f"{path}: got no document with text.")
+        raise ValueError(f"{path}: got no document with text, expected at least one: leave it out.")
     closed = np.ones(len(ends), bool)
     chunk = np.zeros(len(ends), int)
     documents = DocumentArrays(path, [{"tokens": tokens}], chunk, starts, ends, closed)
@@ -71,14 +72,14 @@ def _index_of(path: str) -> str:
 
 
 def _megatron(path: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns tokens and the ends of documents."""
+    """Returns the tokens and the ends of documents."""
     with open(_index_of(path), "rb") as file:
         content = file.read()
     try:
         magic, version, code, sequences, borders = _HEADER.unpack_from(content)
         dtype = np.dtype(_DTYPES[code])
         if (magic, version) != (_MAGIC, 1):
-            raise ValueError(f"it begins with {magic!r}, version {version}")
+            raise ValueError(f"it begins with {magic!r} and the version {version}")
         at = _HEADER.size
         lengths = np.frombuffer(content, "<i4", sequences, at).astype(np.int64)
         places = np.frombuffer(content, "<i8", sequences, at + 4 * sequences)
@@ -87,7 +88,7 @@ def _megatron(path: str) -> tuple[np.ndarray, np.ndarray]:
         if (places != after[:-1] * dtype.itemsize).any():
             raise ValueError("its sequences do not follow each other")
         if firsts[0] != 0 or firsts[-1] != sequences or (np.diff(firsts) < 0).any():
-            raise ValueError("its documents are not its sequences in order")
+            raise ValueError("its documents are not consecutive sequences")
     except (struct.error, KeyError, ValueError, IndexError) as error:
         raise ValueError(
             f"{_index_of(path)} cannot be read ({error}): expected an index of Megatron-Core's "
@@ -100,8 +101,8 @@ def _nanogpt(path: str, end: int) -> tuple[np.ndarray, np.ndarray]:
     tokens = _mapped(path, np.dtype("<u2"), os.path.getsize(path) // 2)
     if (odd := tokens[1:_BLOCK:2]).size >= 8 and not odd.any():
         raise ValueError(
-            f"{path}: every second id is 0, as if 32-bit ids were read as uint16, expected uint16 "
-            "ids as nanoGPT writes them: write it so, or put Megatron's .idx file next to it."
+            f"{path}: every second id is 0, so the file probably has 32-bit ids, expected uint16 "
+            "ids, as nanoGPT writes them: write uint16 ids, or put Megatron's .idx file next to it."
         )
     marks = [
         start + 1 + np.flatnonzero(tokens[start : start + _BLOCK] == end)
@@ -114,14 +115,15 @@ def _datatrove(path: str) -> tuple[np.ndarray, np.ndarray]:
     index = f"{path}.index"
     if not os.path.exists(index):
         raise FileNotFoundError(
-            f"{index} does not exist, which says where documents end in {path}."
+            f"{index} does not exist, expected the file with the ends of documents in {path}: copy "
+            "it there, too."
         )
     ends = np.fromfile(index, "<u8").astype(np.int64)
     size = os.path.getsize(path)
     if not ends.size or (np.diff(ends) < 0).any() or ends[-1] < 1 or size // ends[-1] not in (2, 4):
         raise ValueError(
-            f"{index} is not that of {path}: expected increasing ends, of which the last is the "
-            f"tokens of its {size:,} bytes."
+            f"{index} does not match {path}, expected increasing ends, of which the last is the "
+            f"number of tokens in its {size:,} bytes: copy both files again."
         )
     dtype = np.dtype("<u2" if size // ends[-1] == 2 else "<u4")
     return _mapped(path, dtype, ends[-1]), ends
@@ -131,10 +133,10 @@ def _mapped(path: str, dtype: np.dtype, tokens: int) -> np.ndarray:
     size = os.path.getsize(path)
     if size != tokens * dtype.itemsize or not size:
         raise ValueError(
-            f"{path}: got {size:,} bytes, expected {tokens:,} ids of {dtype}, and some: it is "
-            "empty or cut short."
+            f"{path}: got {size:,} bytes, expected {tokens:,} ids of {dtype}, and at least one id: "
+            "the file is empty or cut short. Copy it again."
         )
-    return np.asarray(np.memmap(path, dtype, mode="r"))  # slices of a memmap take longer
+    return np.asarray(np.memmap(path, dtype, mode="r"))  # Slicing a memmap is slower.
 
 
 def _check_tokens(tokens: np.ndarray, ids: TokenIds, path: str) -> None:

@@ -1,4 +1,4 @@
-"""`TokenIds` as JSON, and the check that documents hold text alone."""
+"""Converts `TokenIds` to JSON and back, and checks that documents have only ids of text."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ _BITMAPS = ("word_starts", "sentence_ends")
 
 
 def ids_to_json(ids: TokenIds) -> dict[str, Any]:
-    """Returns `ids` as JSON values, which `ids_from_json` reads; their texts are left out."""
+    """Returns `ids` as JSON values for `ids_from_json`, without the texts of the tokens."""
     bitmaps = {name: getattr(ids, name).hex() for name in _BITMAPS}
     values = ids._asdict() | {"modes": dict(ids.modes)} | bitmaps
     del values["texts"]
@@ -42,10 +42,10 @@ def special_roles(ids: TokenIds) -> dict[int, str]:
 
 
 def text_checker(ids: TokenIds) -> Callable[[np.ndarray, str], None]:
-    """Returns `check(tokens, where)`, which raises ValueError unless a document may hold `tokens`.
+    """Returns `check(tokens, where)`, which raises ValueError if a document must not have `tokens`.
 
-    It may not hold special ids, which the objective adds. Ids that are neither text nor special (an
-    unknown-token id among BERT's special ones) are accepted.
+    Documents must not have special ids, which the objective adds. Ids that are neither text nor
+    special are accepted, such as the id of unknown tokens among BERT's special tokens.
     """
     special = np.asarray(sorted(special_roles(ids)), np.int64)
     first, last = ids.text
@@ -62,16 +62,16 @@ def text_checker(ids: TokenIds) -> Callable[[np.ndarray, str], None]:
             return
         if low < 0 or high >= ids.size:
             raise ValueError(
-                f"{where}: got ids {low}…{high}, expected 0…{ids.size - 1}: it was written with "
-                "another vocabulary."
+                f"{where}: got ids {low}…{high}, expected 0…{ids.size - 1}: use the vocabulary "
+                "with which the text was tokenized."
             )
         is_special = np.isin(tokens, special)
         if is_special.any():
             at = int(np.argmax(is_special))
             raise ValueError(
                 f"{where}: {int(is_special.sum())} of {len(tokens)} ids are special ids, the first "
-                f"is {int(tokens[at])} at {at}; text is [{first}, {last}). Documents hold text "
-                "alone: leave out end-of-sequence, padding and mask ids, they are added later."
+                f"is {int(tokens[at])} at {at}, expected only ids of text in [{first}, {last}): "
+                "leave out end-of-sequence, padding and mask ids, which are added later."
             )
 
     return check

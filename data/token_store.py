@@ -1,6 +1,7 @@
-"""Token stores: opened in constant time and memory, read by blocks, mixed at rates.
+"""Opens token stores in constant time and memory, and reads them by blocks.
 
-The files are described in `data.token_store_files`, the order of records in `data.records`.
+`data.token_store_files` describes the files, `data.records` the order in which records are read,
+and `data.store_mixtures` mixtures of stores.
 """
 
 import contextlib
@@ -15,25 +16,26 @@ import numpy as np
 from ..objectives import TokenIds, check_token_ids
 from ..settings.atomic_writes import UNLIKE, damaged
 from ..settings.folders import Folder
+from ..settings.system_errors import in_words
 from .records import DocumentArrays
 from .token_ids_json import ids_from_json
 from .token_store_files import STORE, Counts, block_dtype, read_description, token_dtype
 
-# the splits that a run reads
+# The splits that a run reads.
 TRAIN = "train"
 HELDOUT = "heldout"
 
 
 @dataclasses.dataclass(frozen=True)
 class TokenStore:
-    """An open store: its description. `records` opens a split."""
+    """The description of a store. `records` opens a split."""
 
     folder: Folder
     ids: TokenIds
-    columns: tuple[str, ...]  # beyond tokens: "parts" or "labels"
-    about: Mapping[str, Any]
-    vocabulary: tuple[str, ...]  # names of files in the folder
-    splits: Mapping[str, Mapping[str, Any]]
+    columns: tuple[str, ...]  # the columns in addition to tokens: "parts" or "labels"
+    about: Mapping[str, Any]  # the source of the text
+    vocabulary: tuple[str, ...]  # names of the vocabulary's files in the folder
+    splits: Mapping[str, Mapping[str, Any]]  # the descriptions of the splits by name
 
     @property
     def name(self) -> str:
@@ -43,35 +45,35 @@ class TokenStore:
         return Counts(**self.splits[split]["counts"])
 
     def records(self, split: str) -> "StoreRecords":
-        """Raises ValueError where the table of its blocks is not as it was written."""
+        """Opens a split. Raises ValueError if the table of its blocks is damaged."""
         with _all_there(self.folder):
             table = self.folder.mapped(f"{split}.blocks")
         if zlib.crc32(table.data) != self.splits[split]["blocks_crc32"]:
             raise ValueError(
-                f"{self.folder.where(split)}.blocks is not as it was written: its checksum "
-                "differs. Bring it back from a copy."
+                f"{self.folder.where(split)}.blocks is damaged, because its checksum differs: "
+                "restore it from a copy, or write the store again."
             )
         return StoreRecords(self, split, table.view(block_dtype(self.columns)))
 
     def documents(self, split: str) -> DocumentArrays:
-        """Returns all records of a split at once, whose checksums are verified."""
+        """Reads all records of a split, and verifies their checksums."""
         records = self.records(split)
         return records.load(np.arange(len(records.blocks)))
 
 
 def open_store(path: str | os.PathLike) -> TokenStore:
-    """Opens a token store; reads its description alone.
+    """Opens a token store. Only its description is read.
 
-    Raises ValueError for a folder that is not a finished store of this format, or is damaged.
+    Raises ValueError if the folder is not a finished store of this format, or is damaged.
     """
     folder = Folder(path)
     try:
         described = read_description(folder, STORE)
     except (FileNotFoundError, NotADirectoryError):
         raise ValueError(
-            f"{folder.path} is not a finished token store: it has no {STORE}, which is written "
-            "last. Give the folder that `pretrax prepare` or `write_store` has filled, or write it "
-            "again."
+            f"{folder.path} is not a finished token store, because it has no {STORE}, which is "
+            "written last: give a folder that `pretrax prepare` or `write_store` has finished, or "
+            "write the store again."
         ) from None
     try:
         return TokenStore(
@@ -92,33 +94,34 @@ def _all_there(folder: Folder) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise FileNotFoundError(
-            f"The token store {folder.path} lacks a file that its {STORE} names ({error}): bring "
-            "it back from a copy, or write the store again."
+            f"The token store {folder.path} lacks a file that its {STORE} names "
+            f"({in_words(error).rstrip('.')}): restore the file from a copy, or write the store "
+            "again."
         ) from error
 
 
 class StoreRecords:
-    """The records of a split of a store, or of some of its blocks, as `Records`.
+    """The `Records` of a split of a store, or of some of its blocks.
 
     The columns of a store on disk are memory-mapped, and the checksums of a block are verified on
     its first read. For a store in a bucket, blocks are downloaded and verified on every read.
     """
 
     def __init__(self, store: TokenStore, split: str, blocks: np.ndarray):
-        # of `block_dtype`
+        # `blocks` has the dtype `block_dtype`.
         self.name = store.folder.where(split)
         self.blocks = blocks
         self._folder = store.folder
         self._files = store.splits[split]["files"]
         self._dtypes = {"tokens": token_dtype(store.ids)}
         self._dtypes |= dict.fromkeys(store.columns, np.dtype("<i4"))
-        self.counts = blocks["records"].astype(np.uint16)  # BLOCK at most
+        self.counts = blocks["records"].astype(np.uint16)  # at most BLOCK
         self.tokens = int(blocks["tokens"].sum(dtype=np.int64))
         self.fingerprint = zlib.crc32(blocks.view(np.uint8).data)
         self._verified = np.zeros(len(blocks), bool)
 
     def load(self, blocks: np.ndarray) -> DocumentArrays:
-        """Raises ValueError for a block whose checksums differ, naming its file."""
+        """Reads blocks. Raises ValueError, with the file's name, if a checksum differs."""
         rows = self.blocks[blocks]
         kinds = ("index", *self._dtypes)
         with _all_there(self._folder):
@@ -141,9 +144,9 @@ class StoreRecords:
         return DocumentArrays(self.name, columns, block_of_record, starts, ends, closed)
 
     def index(self) -> list[np.ndarray]:
-        """Returns for each block 2 · tokens of each record, and 1 more if a document ends with it.
+        """Returns the index of each block: 2 · tokens of each record, plus 1 if its document ends.
 
-        Nothing else is read. Raises ValueError as `load`.
+        Nothing else is read. Raises ValueError for a block with another checksum.
         """
         with _all_there(self._folder):
             ranges = self._folder.ranges([self._range(row, "index") for row in self.blocks])
@@ -152,13 +155,13 @@ class StoreRecords:
         return [content.view("<u4") for content in ranges]
 
     def verify(self) -> None:
-        """Reads all blocks. Raises ValueError for the first whose checksums differ."""
+        """Reads all blocks. Raises ValueError for the first block with another checksum."""
         self._verified[:] = False
         for block in range(len(self.blocks)):
             self.load(np.array([block]))
 
     def _range(self, row: np.void, kind: str) -> tuple[str, int, int]:
-        """Returns the file of a kind of a block's content, and where it starts and ends there."""
+        """Returns the file with an index or column of a block, and its range of bytes there."""
         if kind == "index":
             start = row["first_record"]
             count = row["records"]
@@ -181,7 +184,7 @@ class StoreRecords:
         if zlib.crc32(content.data) != row[f"{kind}_crc32"]:
             name, start, end = self._range(row, kind)
             raise ValueError(
-                f"{self._folder.where(name)} is not as it was written: its block of bytes "
-                f"{start:,} to {end:,} has another checksum. Bring the file back from a copy, "
-                "or write the store again."
+                f"{self._folder.where(name)} is damaged, because the checksum of its bytes "
+                f"{start:,} to {end:,} differs: restore the file from a copy, or write the store "
+                "again."
             )

@@ -1,32 +1,34 @@
-"""The files of a token store, which many processes write and any number of hosts read.
+"""The files of a token store. Several processes can write a store, and any number can read it.
 
 A store is a folder on a disk or in a bucket:
 
     store.json                 {"format": 2, "ids": {…}, "columns": […], "about": {…},
                                 "vocabulary": […], "splits": {"train": {…}, …}, "crc32": …}
-    train.blocks               of each block its file, its first token and record there, its numbers
-                               of tokens and records, and CRC-32s (`block_dtype`)
-    train/00003-0000.tokens    uint16 or int32, little-endian: tokens, one record after another
-    train/00003-0000.index     uint32 for each record: 2 · tokens, and 1 more where a document ends
+    train.blocks               for each block: its file, its first token and first record in that
+                               file, its numbers of tokens and records, and CRC-32s (`block_dtype`)
+    train/00003-0000.tokens    uint16 or int32, little-endian: the tokens of the records in order
+    train/00003-0000.index     uint32 for each record: 2 · tokens, plus 1 if a document ends there
     train/00003-0000.parts, train/00003-0000.labels
-                               int32 for each token, where documents have these columns
+                               int32 for each token, if documents have these columns
     train/00003.json, train/00003.blocks
-                               what part 3 has written, as it is merged into the above
-    vocabulary.json, …         the vocabulary's own files
+                               the description and the blocks of part 3, before they are merged
+    vocabulary.json, …         the files of the vocabulary
 
-A record is a document, or a piece of one of more than `LONGEST` tokens, so that long documents are
-shuffled with others. Consecutive records make a block: 256 of them, or fewer that have 2**20
-tokens, or the last ones of a part. A block is what is read, checked and shuffled at once, and lies
-in one file; files of tokens are of at most 2**28 bytes.
+A record is a document, or a piece of a document of more than `LONGEST` tokens, so that the parts of
+long documents are shuffled with other documents. Consecutive records make a block. A block has 256
+records, or fewer if it reaches 2**20 tokens or the part ends. Blocks are read, checked and shuffled
+as a whole, and each is in one file. Files of tokens have at most 2**28 bytes.
 
-Parts are logical: a part is written by one process, whichever it is, and says that it is complete
-by its `.json`, which comes last. So the same parts give the same bytes whatever the number of
-processes, and a part whose process was killed is written again, in place of what was left. `seal`
-merges the parts and writes `store.json` last; a folder without it is not a store yet.
+Parts are logical. Any process can write a part, and its `.json`, which is written last, shows that
+the part is complete. The same parts therefore give the same bytes for any number of processes. If a
+process is killed, its part is written again and replaces the incomplete files. `seal` merges the
+parts, and writes `store.json` last. A folder without this file is not a finished store.
 
     with StoreWriter("stores/mine", "train", part=0, ids=ids) as writer:
         writer.add(Document(np.array([5, 6, 7]), ends=True))
-    seal("stores/mine", {"train": 1})      # one process writes all by `write_store`
+    seal("stores/mine", {"train": 1})
+
+`write_store` writes a whole store in one process.
 """
 
 import contextlib
@@ -53,14 +55,14 @@ from .token_ids_json import ids_to_json, text_checker
 
 STORE = "store.json"
 FORMAT = 2
-BLOCK_TOKENS = 1 << 20  # tokens after which a block of long records ends
-FILE_BYTES = 1 << 28  # of tokens; a file ends before the block that would exceed it
-Column = Literal["parts", "labels"]  # of a `Document`, beyond its tokens
+BLOCK_TOKENS = 1 << 20  # Number of tokens at which a block of long records ends
+FILE_BYTES = 1 << 28  # Largest number of bytes of a file of tokens with more than one block
+Column = Literal["parts", "labels"]  # A column of a `Document` in addition to its tokens
 COLUMNS: tuple[Column, ...] = ("parts", "labels")
 
 
 class Counts(NamedTuple):
-    """What was written."""
+    """The numbers of documents, tokens and records that were written."""
 
     documents: int
     tokens: int
@@ -68,15 +70,15 @@ class Counts(NamedTuple):
 
 
 def block_dtype(columns: Sequence[str]) -> np.dtype:
-    """Returns the description of a block in `.blocks`; `columns` are those beyond tokens."""
+    """Returns the dtype of a block in `.blocks`, for `columns` in addition to tokens."""
     kinds = ("index", "tokens", *columns)
     return np.dtype(
         [
-            ("file", "<u4"),  # the number of its file, in the order of the split's "files"
+            ("file", "<u4"),  # index of the file in the split's "files"
             ("records", "<u4"),
             ("tokens", "<u4"),
-            ("first_record", "<u8"),  # in its file
-            ("first_token", "<u8"),
+            ("first_record", "<u8"),  # index of the first record in the file
+            ("first_token", "<u8"),  # index of the first token in the file
             *((f"{kind}_crc32", "<u4") for kind in kinds),
         ]
     )
@@ -88,20 +90,22 @@ def token_dtype(ids: TokenIds) -> np.dtype:
 
 
 class StoreWriter:
-    """Writes one part of a split of a store; to be used as a context.
+    """A context manager that writes one part of a split of a store.
 
-    The part is complete when the context is left without an error. Until then nothing of it counts,
-    and what an earlier process left of it is replaced.
+    The part is complete when the context exits without an error. Incomplete files of an earlier
+    process are replaced.
 
     Args:
-      path: the store's folder.
-      split: "train", "heldout" or another name; `part` is a number, from 0.
-      columns: "parts" or "labels", where every document has them; such documents are not cut.
-      longest: tokens of the longest record, into which longer documents are cut; for held-out text
-        2048, so that a few thousand tokens of it are of many documents. None: none is cut.
+      path: the folder of the store.
+      split: name of the split: "train", "heldout" or another name.
+      part: number of the part, from 0.
+      ids: the ids of the vocabulary.
+      columns: "parts" or "labels", if every document has this column. Such documents are not cut.
+      longest: number of tokens of the longest record. Longer documents are cut. Use 2048 for
+        held-out text, so that a few thousand tokens come from many documents. None cuts none.
 
-    Raises FileExistsError for a finished store, and ValueError for unknown columns, an id that text
-    may not hold, and a last document without an end.
+    Raises FileExistsError for a finished store, and ValueError for unknown columns, for ids that
+    are not text, and for a last document that does not end.
     """
 
     def __init__(
@@ -125,7 +129,7 @@ class StoreWriter:
         self._longest = None if columns else longest
         self._check = text_checker(ids)
         self._dtypes = {"tokens": token_dtype(ids)} | dict.fromkeys(columns, np.dtype("<i4"))
-        self._records: list[dict[str, np.ndarray]] = []  # of the block that is not written yet
+        self._records: list[dict[str, np.ndarray]] = []  # the records of the unwritten block
         self._closed: list[bool] = []
         self._block_tokens = 0
         self._blocks: list[tuple] = []
@@ -145,8 +149,8 @@ class StoreWriter:
         try:
             if kind is None and self._closed and not self._closed[-1]:
                 raise ValueError(
-                    f"The last document for {self._name} has no end, and would be joined with the "
-                    "first of the next part: give its last piece with ends=True."
+                    f"The last document for {self._name} does not end, and would be joined with "
+                    "the first document of the next part: give its last piece with ends=True."
                 )
             if kind is None:
                 self._write_block()
@@ -157,13 +161,13 @@ class StoreWriter:
 
     @property
     def counts(self) -> Counts:
-        """Returns what was added so far."""
+        """Returns the numbers of documents, tokens and records that were added so far."""
         tokens = sum(block[2] for block in self._blocks) + self._block_tokens
         records = sum(block[1] for block in self._blocks) + len(self._records)
         return Counts(self._documents, tokens, records)
 
     def add(self, piece: Document | np.ndarray) -> None:
-        """Adds a document, or the next piece of one; empty ones are left out."""
+        """Adds a document, or the next piece of a document. Empty documents are left out."""
         piece = piece if isinstance(piece, Document) else Document(piece)
         arrays = {name: np.asarray(x) for name, x in piece.columns.items()}
         shapes = {name: array.shape for name, array in arrays.items()}
@@ -185,7 +189,7 @@ class StoreWriter:
                 raise ValueError(f"{where}: got {name} of {arrays[name].dtype}, expected integers.")
         pieces = -(-tokens.size // (self._longest or tokens.size))
         for i in range(pieces):
-            # The block before is written when the next record comes, which may end its document.
+            # A full block waits for the next record, since an empty piece may still end a document.
             if len(self._records) == BLOCK or self._block_tokens >= BLOCK_TOKENS:
                 self._write_block()
             cut = slice(tokens.size * i // pieces, tokens.size * (i + 1) // pieces)
@@ -251,18 +255,19 @@ def seal(
     about: Mapping[str, Any] | None = None,
     vocabulary: Sequence[str] = (),
 ) -> dict[str, Counts]:
-    """Makes a store of its parts, when all are complete, and returns what each split holds.
+    """Merges the complete parts of a store, and returns the sizes of the splits.
 
         seal("stores/mine", {"train": 8, "heldout": 8}, about={"files": "raw/*.jsonl"})
 
     Args:
-      splits: their numbers of parts.
+      path: the folder of the store.
+      splits: number of parts of each split.
       about: the source of the text and how it was made, as JSON values.
-      vocabulary: the names of the vocabulary's files, which are in the folder already.
+      vocabulary: names of the vocabulary's files, which must be in the folder.
 
-    Raises ValueError for a part that is missing, damaged, of another vocabulary than the first or
-    beyond these numbers, splits without tokens and missing files of the vocabulary;
-    FileExistsError where the store is finished.
+    Raises ValueError if a part is missing, is damaged, has another vocabulary than the first part
+    or is not among `splits`, if a split has no tokens, and if files of the vocabulary are missing.
+    Raises FileExistsError if the store is finished.
     """
     folder = Folder(path)
     _check_unfinished(folder)
@@ -275,8 +280,8 @@ def seal(
     for other in others:
         if any(other.described[key] != first.described[key] for key in ("ids", "columns")):
             raise ValueError(
-                f"The parts {first.name} and {other.name} of {folder.path} have other token ids or "
-                "columns: write all with one vocabulary."
+                f"The parts {first.name} and {other.name} of {folder.path} have different token "
+                "ids or columns: write all parts with the same vocabulary and the same columns."
             )
     merged = {split: _merged(folder, split, each) for split, each in parts.items()}
     described = {
@@ -287,7 +292,7 @@ def seal(
         "splits": merged,
     }
     write_description(folder, STORE, described)
-    return {split: Counts(**one["counts"]) for split, one in merged.items()}
+    return {split: Counts(**each["counts"]) for split, each in merged.items()}
 
 
 def write_store(
@@ -299,20 +304,24 @@ def write_store(
     longest: int | None = LONGEST,
     about: Callable[[], Mapping[str, Any]] = dict,
 ) -> dict[str, Counts]:
-    """Writes a whole store of documents to train on, and others to hold out, in one process.
+    """Writes a whole store of training documents and held-out documents in one process.
 
         write_store("data/mine", [np.array([5, 6, 7]), np.array([8])], ids)
         -> {"train": Counts(documents=2, tokens=4, records=2)}
 
-    On a disk the folder appears whole or not at all, and replaces an existing one. The documents
-    have the columns of the first.
+    On a disk, the folder is written atomically and replaces an existing folder. All documents must
+    have the columns of the first document.
 
     Args:
-      path, ids, longest: as for `StoreWriter`.
-      documents, heldout: each int[n] or a `Document`; they are read in turn, none twice.
-      about: returns the `about` of `seal` when all are written.
+      path: the folder of the store.
+      documents: the training documents, each int[n] or a `Document`. They are read once.
+      ids: the ids of the vocabulary.
+      heldout: the held-out documents, or None. They are read once, after the training documents.
+      longest: number of tokens of the longest record. Longer documents are cut. None cuts none.
+      about: function that is called at the end, and returns the source of the text as JSON values.
 
-    Raises ValueError as `StoreWriter` and `seal`; OSError where there is a file, or no space.
+    Raises ValueError as `StoreWriter` and `seal`, and OSError if `path` is a file or the disk is
+    full.
     """
     documents = iter(documents)
     first = list(itertools.islice(documents, 1))
@@ -331,38 +340,42 @@ def write_store(
 
 @contextlib.contextmanager
 def _replacing(path: str | os.PathLike) -> Iterator[str]:
-    """Yields a folder that takes the place of `path`, on a disk, at the end; another may, too."""
+    """Yields a folder that replaces `path` at the end, if it is on a disk.
+
+    If another process has written the same store, its folder is kept.
+    """
     if not Folder(path).is_local:
         yield os.fspath(path)
         return
     parent, name = os.path.split(os.path.abspath(path))
     os.makedirs(parent, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=parent) as beside:
-        new = os.path.join(beside, "new")
-        old = os.path.join(beside, "old")
+    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=parent) as folder:
+        new = os.path.join(folder, "new")
+        old = os.path.join(folder, "old")
         yield new
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             if filecmp.cmp(os.path.join(new, STORE), os.path.join(path, STORE), shallow=False):
-                return  # another process was faster: its folder is kept for its readers
+                return  # Another process was faster, and its folder may have readers.
         if os.path.isdir(path):
             os.rename(path, old)
         os.rename(new, path)
 
 
 def _check_number(folder: Folder, split: str, parts: int) -> None:
-    """Raises ValueError where parts were written that would be left out."""
+    """Raises ValueError if the folder has more than `parts` parts of a split."""
     named = (re.fullmatch(r"(\d+)\.json", name) for name in folder.names(split))
     if beyond := sorted(int(name[1]) for name in named if name and int(name[1]) >= parts):
         raise ValueError(
-            f"{folder.where(split)} holds part {beyond[0]}, and {parts} parts are to be counted, "
-            f"from 0: give {{{split!r}: {beyond[-1] + 1}}}, or delete {beyond[0]:05d}.json."
+            f"{folder.where(split)} has part {beyond[0]}, but the split should have only {parts} "
+            f"parts, numbered from 0: give {{{split!r}: {beyond[-1] + 1}}}, or delete "
+            f"{beyond[0]:05d}.json."
         )
 
 
 class _Part(NamedTuple):
     name: str
     described: dict[str, Any]
-    table: np.ndarray  # of `block_dtype`
+    table: np.ndarray  # the blocks, with the dtype `block_dtype`
 
 
 def _part(folder: Folder, split: str, number: int) -> _Part:
@@ -374,8 +387,8 @@ def _part(folder: Folder, split: str, number: int) -> _Part:
             raise ValueError(f"{folder.where(name)}.blocks is damaged: its checksum differs.")
     except FileNotFoundError:
         raise ValueError(
-            f"Part {number} of {split!r} in {folder.path} is not complete: start again what writes "
-            "it."
+            f"Part {number} of {split!r} in {folder.path} is not complete: restart the program "
+            "that writes it."
         ) from None
     except ValueError as error:
         raise ValueError(f"{error} Delete {name}.json, and write the part again.") from error
@@ -383,13 +396,13 @@ def _part(folder: Folder, split: str, number: int) -> _Part:
 
 
 def _merged(folder: Folder, split: str, parts: Sequence[_Part]) -> dict[str, Any]:
-    """Writes the split's table of blocks, and returns its description."""
+    """Writes the table of blocks of a split, and returns the description of the split."""
     files: list[str] = []
     for part in parts:
         part.table["file"] += len(files)
         files += part.described["files"]
     if not files:
-        raise ValueError(f"The split {split!r} has no tokens: give text for it.")
+        raise ValueError(f"The split {split!r} has no tokens, expected at least one: give it text.")
     blocks = np.concatenate([part.table for part in parts]).tobytes()
     folder.write(f"{split}.blocks", blocks)
     counts = [part.described["counts"] for part in parts]
@@ -404,18 +417,18 @@ def _merged(folder: Folder, split: str, parts: Sequence[_Part]) -> dict[str, Any
 def _check_unfinished(folder: Folder) -> None:
     if folder.exists(STORE):
         raise FileExistsError(
-            f"{folder.path} is a finished store already: delete it, or write to another folder."
+            f"{folder.path} is a finished store: delete it, or write to another folder."
         )
 
 
 def write_description(folder: Folder, name: str, values: Mapping[str, Any]) -> None:
-    """Writes the description of a store, or of a part, with the format and a checksum."""
+    """Writes the description of a store or of a part, with the format and a checksum."""
     described = atomic_writes.sealed({"format": FORMAT, **values})
     folder.write(name, json.dumps(described, indent=1, ensure_ascii=False).encode())
 
 
 def read_description(folder: Folder, name: str) -> dict[str, Any]:
-    """Returns the values that `write_description` wrote, and their format.
+    """Returns the values that `write_description` wrote, including the format.
 
     Raises FileNotFoundError, and ValueError for a damaged file or another version of the format.
     """
@@ -427,7 +440,7 @@ def read_description(folder: Folder, name: str) -> dict[str, Any]:
     if format_ != FORMAT:
         raise ValueError(
             f"{folder.where(name)}: got a store of format {format_!r}, expected {FORMAT}: read it "
-            "with the version of pretrax that wrote it, or write it again."
+            "with the version of pretrax that wrote it, or write the store again."
         )
     try:
         return atomic_writes.unsealed(described)

@@ -1,7 +1,7 @@
 """Writes a page with a picture for each objective, and the table of all objectives.
 
     python docs/objective_pages.py                         all pages, two minutes on one core
-    python docs/objective_pages.py bert span_corruption    only these pictures
+    python docs/objective_pages.py bert span_corruption    all pages, but only these pictures
 
 A page combines objectives/catalog.py, the gin file of the objective, the table of
 docs/performance.md, and the laws of tests/objectives/registry.py. Its picture is an example from
@@ -27,11 +27,11 @@ sys.path.insert(0, str(ROOT))
 
 import jax
 from rich.console import Console
-from tables import filled, table  # in the same folder
+from tables import family_file, filled, table  # in the same folder
 
 from benchmarks.objectives import BINDINGS
 from pretrax.cli import show
-from pretrax.objectives.catalog import ARCHITECTURES, CATALOG, FAMILIES, Family, aliases_of, run_of
+from pretrax.objectives.catalog import ARCHITECTURES, CATALOG, FAMILIES, aliases_of, run_of
 from pretrax.training.devices.compiled_programs import keep_compiled
 from pretrax.visualization import html, picture_page
 from pretrax.visualization.picture import KINDS, Picture, Slot, Token, compact
@@ -44,7 +44,41 @@ TEXT = (
     "It rains, so the fox walks home, and the dog is still asleep at night."
 )
 TEXTS = {"number_token_loss": "Of 9 8 7 6 dogs 5 4 3 sleep, and 2 or 1 or 0 dream of a fox."}
+ABOUT = {  # what the objectives of a family share
+    "language modeling": "A decoder predicts what comes next, alone or together with something "
+    "further ahead.",
+    "span corruption and mixtures": "Parts of a text are hidden, and a decoder writes the hidden "
+    "parts.",
+    "denoising of the whole text": "A decoder writes the whole text, given a noisy copy of it.",
+    "infilling": "Parts of a text are moved to its end, so that a decoder writes them given the "
+    "text on both sides.",
+    "masked language modeling": "Hidden tokens are predicted at their own positions, given the "
+    "text on both sides.",
+    "diffusion and insertion": "A model learns to write a text in any order: by unmasking, "
+    "replacing or inserting tokens.",
+    "sentences and embeddings": "A text is judged or embedded as a whole, usually in addition to "
+    "masked language modeling.",
+}
 SEED = 2  # seed of the noise of a picture
+LAW_GROUPS = {  # every law that the tests check, by its subject
+    "Text": ("nothing is lost", "documents stay apart", "segments are of documents"),
+    "Lengths": (
+        "lengths are kept",
+        "lengths are reached",
+        "lengths are enough",
+        "lengths never decrease",
+        "more slots change nothing",
+    ),
+    "Features": (
+        "facts are known",
+        "features are as planned",
+        "ids are in range",
+        "padding does not count",
+        "padding gives padding",
+    ),
+    "Loss": ("loss has terms", "loss is a sum over rows", "every target counts"),
+    "Computation": ("noise is drawn", "batch = loop", "sharded = unsharded", "counts are sums"),
+}
 WIDTH = 760  # width of a picture in pixels
 LETTER = 7.83  # width in pixels of a letter in the widest common font
 STANDS_OUT = set(KINDS) - set(picture_page.BARE)  # kinds of tokens with space around their text
@@ -69,7 +103,7 @@ _BART = ("fairseq", "facebookresearch/fairseq/blob/main/fairseq/data/denoising_d
 _BERT = ("BERT", "google-research/bert/blob/master/create_pretraining_data.py")
 _ALBERT = ("ALBERT", "google-research/albert/blob/master/create_pretraining_data.py")
 _MEGATRON = "NVIDIA/Megatron-LM/blob/main/megatron"
-ELSEWHERE = {  # other code that we have read, beginning with the authors' own
+ELSEWHERE = {  # other implementations that we have read; the authors' own code comes first
     "causal_lm": [_TRANSFORMERS],
     "prefix_lm": [_T5],
     "multi_token_prediction": [
@@ -139,27 +173,29 @@ def pages() -> dict[str, str]:
     """Returns {file: text} of the pages of objectives and families, and of the page of all."""
     text = (DOCS / PAGE).read_text(encoding="utf-8")
     files = {f"{FOLDER}/{name}.md": page(name) for name in CATALOG}
-    families = {f"families/{name}.md": family_page(family) for name, family in FAMILIES.items()}
+    families = {family_file(family): family_page(family) for family in FAMILIES}
     return files | families | {PAGE: filled(text, "objectives", index(), PAGE)}
 
 
 def index() -> str:
     """Returns a heading and a table for each family of objectives."""
     parts = []
-    for name, family in FAMILIES.items():
-        parts.append(f"### [{family.title}](families/{name}.md)\n\n{family.about}")
+    for family in FAMILIES:
+        parts.append(f"### [{family.capitalize()}]({family_file(family)})\n\n{ABOUT[family]}")
         parts.append(_list_of(family, FOLDER))
     return "\n\n".join(parts)
 
 
-def family_page(family: Family) -> str:
-    """Returns the page of a family, in Markdown."""
-    return f"# {family.title}\n\n{family.about}\n\n{_list_of(family, f'../{FOLDER}')}\n"
+def family_page(family: str) -> str:
+    """Returns the page of a family, in Markdown. A search finds its objectives instead."""
+    hidden = "---\nsearch: {exclude: true}\n---\n"
+    objectives = _list_of(family, f"../{FOLDER}")
+    return f"{hidden}# {family.capitalize()}\n\n{ABOUT[family]}\n\n{objectives}\n"
 
 
-def _list_of(family: Family, folder: str) -> str:
+def _list_of(family: str, folder: str) -> str:
     """Returns a table of the objectives of a family, with links to their pages in a folder."""
-    heads = ["objective", "name", "good for", "model", "attention", "paper"]
+    header = ["objective", "name", "good for", "model", "attention", "paper"]
     rows = [
         [
             f"[{entry.title}]({folder}/{name}.md)",
@@ -169,40 +205,37 @@ def _list_of(family: Family, folder: str) -> str:
             entry.attention,
             _paper(entry.paper),
         ]
-        for name, entry in family.entries.items()
+        for name, entry in FAMILIES[family].items()
     ]
-    return table(heads, rows)
+    return table(header, rows)
 
 
 def page(name: str) -> str:
     """Returns the page of an objective, in Markdown."""
     entry, builder = CATALOG[name], _builder(name)
     config = (ROOT / "gin_configs/objectives" / f"{name}.gin").read_text(encoding="utf-8")
-    about = re.match(r"(?:#.*\n)+", config)
-    assert about, f"{name}.gin has a comment at its head"
-    elsewhere = ", ".join(f"[{word}]({_GITHUB}{path})" for word, path in ELSEWHERE.get(name, []))
+    comment = re.match(r"(?:#.*\n)+", config)
+    assert comment, f"{name}.gin must start with a comment"
+    elsewhere = ", ".join(f"[{label}]({_GITHUB}{path})" for label, path in ELSEWHERE.get(name, []))
     rows = [
         ["good for", entry.good_for],
         ["model", ARCHITECTURES[entry.architecture]],
         ["attention", entry.attention],
-        ["loss", f"in {entry.loss_slots} slots of a row of 512 tokens of text, on average"],
+        ["slots with a loss", f"{entry.loss_slots} per row of 512 text tokens, on average"],
         ["paper", _paper(entry.paper)],
         ["short names", ", ".join(f"`{short}`" for short in aliases_of(name)) or "none"],
-        [
-            "builder",
-            f"[`objectives.{builder}`](../api/objectives.md#pretrax.objectives.{_module(builder)}.{builder})",
-        ],
-        ["code elsewhere", elsewhere or "we know of none to point to"],
+        ["builder", f"[`objectives.{builder}`]({_reference(builder)})"],
+        ["other implementations", elsewhere or "none known"],
     ]
-    words = about[0].replace("# ", "").replace("#", "").strip().replace("\n", " ")
+    description = comment[0].replace("# ", "").replace("#", "").strip().replace("\n", " ")
     return f"""# {entry.title} (`{name}`)
 
-{words}
+{description}
 
-![What a model is given of a text, what it predicts, and which slots attend to which]({name}.svg)
+![The model's inputs for an example text, its predictions, and its attention patterns]({name}.svg)
 
-This command prints the same in the terminal; with `--html=FILE` it writes a page that adds
-statistics of a thousand rows:
+This command prints the same example in the terminal. With `--html=FILE` it also writes a web page
+with statistics of a thousand rows:
 
 ```sh
 pretrax show {shlex.join(options(name))}
@@ -221,7 +254,7 @@ pretrax show {shlex.join(options(name))}
 `gin_configs/objectives/{name}.gin`:
 
 ```gin
-{config[about.end() :].strip()}
+{config[comment.end() :].strip()}
 ```
 
 ## Laws
@@ -231,7 +264,7 @@ pretrax show {shlex.join(options(name))}
 
 
 def options(name: str) -> list[str]:
-    """Returns the options of `pretrax show` that draw an objective's picture."""
+    """Returns the options for `pretrax show` that produce an objective's picture."""
     text = TEXTS.get(name, TEXT)
     return [f"--objective={name}", "--vocabulary=words", f"--seed={SEED}", f"--text={text}"]
 
@@ -239,7 +272,7 @@ def options(name: str) -> list[str]:
 def picture(name: str) -> str:
     """Returns the picture of an objective as an SVG.
 
-    For a mixture, only the first member has its attention patterns.
+    For a mixture, the picture shows the attention patterns of the first member only.
     """
     drawn = _drawn(name)
     first, *others = drawn.examples
@@ -247,20 +280,25 @@ def picture(name: str) -> str:
 
 
 def overview() -> str:
-    """Returns an SVG of what a model is given of a text and predicts, for a few objectives."""
+    """Returns an SVG of the model's inputs and predictions for a few objectives."""
     examples = [
-        replace(one, title=name, attentions=[], stacks=[replace(s, tracks={}) for s in one.stacks])
+        replace(
+            example,
+            title=name,
+            attentions=[],
+            stacks=[replace(stack, tracks={}) for stack in example.stacks],
+        )
         for name in OVERVIEW
-        for one in _drawn(name).examples
+        for example in _drawn(name).examples
     ]
     return svg(Picture("", "", [], examples))
 
 
 def _drawn(name: str) -> Picture:
-    read, given = show.read_command_line(options(name))
-    choice = show.choose(read, given)
-    text = show.open_text(Console(), read, given, choice)
-    return show.draw(read, choice, text).picture
+    values, given = show.read_command_line(options(name))
+    choice = show.choose(values, given)
+    text = show.open_text(Console(), values, given, choice)
+    return show.draw(values, choice, text).picture
 
 
 # --- pictures as files ----------------------------------------------------------------------------
@@ -269,9 +307,9 @@ def _drawn(name: str) -> Picture:
 def svg(drawing: Picture) -> str:
     """Returns the HTML of a picture as an SVG file, which Markdown can show on any site."""
     parts = []
-    for one in drawing.examples:
-        title = f"<h2>{escape(one.title)}</h2>\n" if one.title else ""
-        parts.append(title + picture_page.example(one))
+    for example in drawing.examples:
+        title = f"<h2>{escape(example.title)}</h2>\n" if example.title else ""
+        parts.append(title + picture_page.example(example))
     return FILE.format(
         width=WIDTH,
         height=_height(drawing),
@@ -281,12 +319,12 @@ def svg(drawing: Picture) -> str:
 
 
 def _height(drawing: Picture) -> int:
-    """Returns the height in pixels that a browser with wide letters needs."""
+    """Returns the height in pixels that a browser with a wide font needs."""
     height = 40.0 + 22 * _lines([8 * len(about) + 30 for _, about in drawing.legend])
-    for one in drawing.examples:
-        height += 52 + 60 * bool(one.title) + 76 * bool(one.pools)
-        height += sum(8 + _flow_height(document) for document in one.text)
-        for stack in one.stacks:
+    for example in drawing.examples:
+        height += 52 + 60 * bool(example.title) + 76 * bool(example.pools)
+        height += sum(8 + _flow_height(document) for document in example.text)
+        for stack in example.stacks:
             heading = [LETTER * len(word) for word in (stack.name, *stack.caption.split())]
             height += 44 + 18 * _lines(heading, gap=LETTER)
             if any(slot.predicted for slot in stack.slots):
@@ -297,8 +335,8 @@ def _height(drawing: Picture) -> int:
             room = WIDTH - 70 - LETTER * max(map(len, stack.tracks), default=0)
             tracks = [compact(values, picture_page.RUNS) for values in stack.tracks.values()]
             height += sum(18 * math.ceil(LETTER * len(track) / room) for track in tracks)
-        for first in range(0, len(one.attentions), 3):
-            shapes = [a.queries / a.keys for a in one.attentions[first : first + 3]]
+        for first in range(0, len(example.attentions), 3):
+            shapes = [a.queries / a.keys for a in example.attentions[first : first + 3]]
             height += 64 + 200 * max(shapes)
     return math.ceil(height)
 
@@ -326,11 +364,11 @@ def _lines(widths: Iterable[float], gap: float = 18) -> int:
     return lines
 
 
-# --- what a page says -----------------------------------------------------------------------------
+# --- sections of a page ---------------------------------------------------------------------------
 
 
 def _train(name: str) -> str:
-    """Returns the commands of an objective's small run, and of the run it starts from, if any."""
+    """Returns the command of an objective's small run, after that of its initial run, if any."""
     small = run_of(name)
     begins = re.search(
         r'^INITIAL_RUN = "runs/(\w+)"',
@@ -348,48 +386,55 @@ def _learned(name: str) -> str:
     text = (DOCS / "performance.md").read_text(encoding="utf-8")
     row = re.search(rf"^\| `{name}` \|(.+)\|$", text, re.MULTILINE)
     if not row:
-        return "What it learns of the small run's text is [not measured](../performance.md) yet."
-    run, steps, loss, baseline, better = (cell.strip() for cell in row[1].split("|"))
-    figure, _, least = loss.rstrip(")").partition(" (")
-    of = f"the loss of `{least}`, which gained least of what it trains," if least else "its loss"
+        return "What the small run learns is [not measured](../performance.md) yet."
+    run, steps, loss, baseline, decrease = (cell.strip() for cell in row[1].split("|"))
+    value, _, term = loss.rstrip(")").partition(" (")
+    subject = f"loss term `{term}` (the term that improved least)" if term else "loss"
     return (
-        f"After {steps} steps of {run} {of} was {figure} nats per target on held-out text, where a "
-        f"model that ignores its input has {baseline}: {better} less "
-        "([how](../performance.md#what-each-objective-learns))."
+        f"After {steps} steps of {run}, the {subject} was {value} nats per target on held-out "
+        f"text. This is {decrease} less than the {baseline} nats of a model that ignores its input "
+        "([how we measure](../performance.md#what-each-objective-learns))."
     )
 
 
 def _laws(builder: str) -> str:
     """Returns the laws that tests check for a builder, and the reasons for exceptions."""
     cases = [case for case in CASES.values() if case.builder == builder]
-    whys = [(law, why) for case in cases for law, why in case.exempt.items()]
-    kept = ", ".join(law for law in LAWS if law not in dict(whys))
-    settings = f"{len(cases)} settings of it" if len(cases) > 1 else "one setting of it"
-    lines = [f"Tests of `{builder}`, with {settings}, hold it to: {kept}."]
-    for law, why in dict.fromkeys(whys):
-        which = f" of {whys.count((law, why))} of the {len(cases)}" * (len(cases) > 1)
-        lines.append(f"- Not{which}: {law}, since: {why}.")
-    return "\n".join(lines).replace("\n-", "\n\n-", 1)
+    exemptions = [(law, reason) for case in cases for law, reason in case.exempt.items()]
+    unchecked = {law for law in LAWS if all(law in case.exempt for case in cases)}
+    assert sorted(LAWS) == sorted(law for group in LAW_GROUPS.values() for law in group)
+    examples = f"{len(cases)} examples of its settings" if len(cases) > 1 else "one example"
+    lines = [f"Tests check these laws for `{builder}`, with {examples}:", ""]
+    for subject, group in LAW_GROUPS.items():
+        kept = [law for law in group if law not in unchecked]
+        if kept:
+            lines.append(f"- {subject}: {'; '.join(kept)}")
+    if exemptions:
+        lines += ["", "Exceptions:", ""]
+    for law, reason in dict.fromkeys(exemptions):
+        count = exemptions.count((law, reason))
+        which = "" if count == len(cases) else f" for {count} of the {len(cases)} examples"
+        lines.append(f"- “{law}” is not checked{which}: {reason}.")
+    return "\n".join(lines)
 
 
 def _builder(name: str) -> str:
     """Returns the builder that an objective's gin file binds."""
     text = (ROOT / "gin_configs/objectives" / f"{name}.gin").read_text(encoding="utf-8")
-    found = re.search(r"\.objective = @objectives\.(\w+)", text)
-    assert found, name
-    return found[1]
+    match = re.search(r"\.objective = @objectives\.(\w+)", text)
+    assert match, name
+    return match[1]
 
 
-def _module(builder: str) -> str:
-    """Returns the name of a builder's module in the package `objectives`."""
+def _reference(builder: str) -> str:
+    """Returns the address of a builder in the API reference."""
     exports = ast.parse((ROOT / "objectives/__init__.py").read_text(encoding="utf-8"))
-    return next(
+    module = next(
         node.module
         for node in exports.body
-        if isinstance(node, ast.ImportFrom)
-        and node.module
-        and builder in [a.name for a in node.names]
+        if isinstance(node, ast.ImportFrom) and builder in [a.name for a in node.names]
     )
+    return f"../api/objectives.md#pretrax.objectives.{module}.{builder}"
 
 
 def _paper(text: str) -> str:

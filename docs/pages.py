@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tables import filled, table  # in the same folder
+from tables import family_file, filled, table  # in the same folder
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
@@ -307,11 +307,11 @@ def navigation() -> str:
 
 def objective_lines() -> Iterator[str]:
     """Yields the lines of the navigation for each family of objectives, and its objectives."""
-    # The catalog imports nothing, but its package imports JAX.
+    # The catalog is plain data, but importing it as a part of its package would import JAX.
     families = runpy.run_path(str(ROOT / "objectives" / "catalog.py"))["FAMILIES"]
-    for family, (title, _, entries) in families.items():
-        yield f"- {title}:"
-        yield f"    - families/{family}.md"
+    for family, entries in families.items():
+        yield f"- {family.capitalize()}:"
+        yield f"    - {family_file(family)}"
         for name, entry in entries.items():
             yield f"    - {entry.title}: objectives/{name}.md"
 

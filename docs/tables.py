@@ -28,3 +28,12 @@ def filled(text: str, name: str, generated: str, page: str) -> str:
     if len(pattern.findall(text)) != 1:
         raise ValueError(f"{page} must have {begin} … {end} exactly once.")
     return pattern.sub(lambda match: f"{match[1]}\n{generated}\n\n{match[2]}", text)
+
+
+def family_file(family: str) -> str:
+    """Returns the page of a family of objectives.
+
+    >>> family_file("masked language modeling")
+    'families/masked_language_modeling.md'
+    """
+    return f"families/{family.replace(' ', '_')}.md"

@@ -107,7 +107,7 @@ class Mode:
     # Command line
     is_flag: bool = False  # whether it is chosen by --NAME instead of --mode=NAME
     options: tuple[str, ...] = ()  # the mode-specific options of `predict` that it uses
-    # Additional options, stored in `Options.own`: name -> arguments of `add_argument`.
+    # Additional options, stored in `Options.mode_options`: name -> arguments of `add_argument`.
     arguments: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     # Arguments -> a message about invalid arguments, or None. It is called for every mode.
     mistake: Callable[[Any], str | None] = lambda arguments: None

@@ -242,14 +242,14 @@ for _head in (
     ),
     Head(
         name="order",
-        about="a second projection onto the vocabulary: which tokens come sooner",
+        about="a second vocabulary projection, which ranks tokens by how soon they come",
         builders=("decoder",),
         build=Unembedding,
         over_vocabulary=True,
     ),
     Head(
         name="summary",
-        about="a second projection onto the vocabulary: which tokens come at all",
+        about="a second vocabulary projection, which predicts the tokens that come soon",
         builders=("decoder",),
         build=Unembedding,
         over_vocabulary=True,
@@ -325,12 +325,18 @@ def add_head(
       builders: names of the builders of `models` that support the head.
 
     Raises:
-      ValueError: The name belongs to a built-in head, or a builder is unknown.
+      ValueError: The name belongs to a built-in head, `build` is not a function, or a builder is
+        unknown.
     """
     if name in SHIPPED or name.startswith("ahead_") or not name.isidentifier():
         raise ValueError(
             f"Got {name!r} as the name of a head, expected a Python identifier other than "
             f"{', '.join(sorted(SHIPPED))} and ahead_…: choose another name."
+        )
+    if isinstance(build, nn.Module) or not callable(build):
+        raise ValueError(
+            f"Got {build!r} as the head {name!r}, expected a function of the model's settings that "
+            "returns a module: lambda config: nn.Dense(2), and not nn.Dense(2)."
         )
     if unknown := [builder for builder in builders if builder not in TRANSFORMERS]:
         raise ValueError(

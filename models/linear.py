@@ -61,17 +61,17 @@ def project(x, kernel, axes=1, slots_last=False, bias=None):
     columns = kernel.shape[axes:]
     inputs = math.prod(kernel.shape[:axes])
     # Sharded slots are not joined with the rows, since XLA would gather them.
-    apart = len(rows) > 1 and num_shards("length", rows[1]) > 1
-    x = x.reshape(*(rows if apart else (-1,)), inputs)
+    has_sharded_slots = len(rows) > 1 and num_shards("length", rows[1]) > 1
+    x = x.reshape(*(rows if has_sharded_slots else (-1,)), inputs)
     kernel = kernel.reshape(inputs, -1)
     # The gradients of matrices are computed whole. For separate heads, XLA for TPUs would compute
     # them with 64 columns, half of the matrix unit. Attention kernels write their gradients with
     # slots last.
-    if axes > 1 and not apart:
+    if axes > 1 and not has_sharded_slots:
         x = with_whole_gradient(x.T).T
     if len(columns) > 1:
         kernel = with_whole_gradient(kernel)
-    slots_last &= not apart
+    slots_last &= not has_sharded_slots
     if slots_last:
         y = jax.lax.dot_general(kernel, x, (((0,), (1,)), ((), ())))
         y = y if bias is None else _with_bias(y, bias.reshape(-1).astype(y.dtype))
@@ -79,7 +79,7 @@ def project(x, kernel, axes=1, slots_last=False, bias=None):
         y = y.T
     else:
         y = _product(x, kernel)
-    if len(columns) > 1 and not apart:
+    if len(columns) > 1 and not has_sharded_slots:
         y = with_whole_gradient(y.T).T
     y = y.reshape(*rows, *columns)
     return y if bias is None else y + broadcast(bias, y).astype(y.dtype)

@@ -1,8 +1,8 @@
-"""Adaptive masking: words that the model predicts well are masked less, those that it misses more.
+"""Adaptive masking: words that the model predicts well are masked less often than other words.
 
 Source: Edman and Fraser 2025 (AMLM, arXiv:2510.20475), the "hard" form, with the authors' published
-code. Left out: the soft form, which follows losses in place of right answers, and their embeddings
-of parts of words.
+code. Not implemented: the soft form, which uses losses instead of right answers, and their
+embeddings of parts of words.
 """
 
 import functools
@@ -17,8 +17,8 @@ from .losses import likeliest_tokens, predictions
 from .masked_language_modeling import masked_lm
 from .token_ids import TokenIds
 
-_KEPT_SHARE = 0.2  # of the chances before, in those after an update
-_LEAST_CHANCE = 0.005  # before they are scaled
+_KEPT_SHARE = 0.2  # share of the old chances that an update keeps
+_LEAST_CHANCE = 0.005  # lowest chance before scaling
 
 
 @checked
@@ -30,7 +30,7 @@ def adaptive_masked_lm(
     every: Count = 200,
     framed: bool = True,
 ) -> Objective:
-    """Masked language modeling whose masks follow what the model has learned (AMLM).
+    """Masked language modeling that masks words more often if the model predicts them badly (AMLM).
 
         text                                    the cat sat on the mat
         chances in percent, at first             15  15  15 15  15  15
@@ -43,18 +43,23 @@ def adaptive_masked_lm(
     example while a mixture trains other members, the chances stay. Then chances are raised to at
     least 0.005 and scaled to a mean of `rate`.
 
-    In each document the chances are scaled to a mean of `rate` over its text. Held-out text,
-    `pretrax show` and SeqIO tasks have no model that learns, and mask every word at `rate`: a
-    held-out loss can be compared with that of `masked_lm` with selection="bernoulli".
+    In each document, the chances are scaled to a mean of `rate` over its text. For held-out text,
+    in `pretrax show` and in SeqIO tasks, every word is masked at `rate`. A held-out loss can
+    therefore be compared with the loss of `masked_lm` with selection="bernoulli".
 
     Args:
-      ids: as for `masked_lm`.
-      rate: the mean probability of a token to be masked, each independently.
-      mask_share, random_share, framed: as for `masked_lm`.
-      every: steps between two updates of the chances.
+      ids: needs `mask`, and `cls` and `sep` for the frame; only text tokens are chosen.
+      rate: mean probability that a token is chosen; tokens are chosen independently.
+      mask_share, random_share: shares of the chosen tokens that are replaced by the mask and by
+        random text. The other chosen tokens stay unchanged.
+      every: number of steps between two updates of the chances.
+      framed: put `cls` before each document and `sep` after it.
 
-    Features and errors are those of `masked_lm`; the metrics of a run have the least and the
-    greatest chance. A rate that falls, as the paper's best one does, is `annealed`'s.
+    Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K]. The run
+    logs the lowest and the highest chance. For a falling rate, which is best in the paper, use
+    `annealed`.
+
+    Raises ValueError if mask_share and random_share add up to more than 1.
 
     >>> adaptive_masked_lm(ids).lengths(510)
     {'inputs': 512, 'labels': 131}
@@ -72,17 +77,17 @@ def adaptive_masked_lm(
 
 
 class _Words(NamedTuple):
-    """The state: of each id of text its chance, and its labels since the last update."""
+    """The state: the chance of each text id, and its labels since the last update."""
 
     chances: Any  # f32[W]
     answers: "_Answers"
 
 
 class _Answers(NamedTuple):
-    """Labels of each id of text."""
+    """Numbers of labels of each text id."""
 
-    labels: Any  # i32[W] their number
-    right: Any  # i32[W] of these, those that the model predicted
+    labels: Any  # i32[W] number of labels
+    right: Any  # i32[W] number of labels that the model predicted correctly
 
 
 def _alike(words: int, rate: float) -> _Words:
@@ -105,7 +110,7 @@ def _answers(text: tuple[int, int], outputs: ModelOutputs, batch) -> _Answers:
 
 
 def _word(text: tuple[int, int], tokens):
-    """Returns the number of each token among the ids of text; of others any."""
+    """Returns the number of each token among the text ids; arbitrary for other tokens."""
     first, last = text
     return jnp.clip(tokens - first, 0, last - first - 1)
 
@@ -117,7 +122,7 @@ def _updated(rate: float, every: int, state: _Words, answers: _Answers, step) ->
         jax.tree.map(jnp.zeros_like, since),
     )
     later = _Words(state.chances, since)
-    due = (step % every == 0) & jnp.any(since.labels > 0)  # a mixture may have given it no rows
+    due = (step % every == 0) & jnp.any(since.labels > 0)  # a mixture may train other members
     return jax.tree.map(functools.partial(jnp.where, due), now, later)
 
 
@@ -126,7 +131,7 @@ def _extremes(state: _Words) -> dict[str, Any]:
 
 
 def updated_chances(chances, labels, right, rate: float):
-    """Returns f32[W]: the chances after `labels` i32[W] of each word, of which `right` were right.
+    """Returns f32[W]: the updated chances, given the labels and right answers of each word, i32[W].
 
     >>> labels, right = jnp.array([9, 9, 0]), jnp.array([9, 0, 0])
     >>> [round(float(x), 3) for x in updated_chances(jnp.full(3, 0.15), labels, right, 0.15)]

@@ -16,7 +16,7 @@ from .contract import Adaptation, Builder, Member, Objective, build
 from .mixtures import mixture
 from .token_ids import TokenIds
 
-_DIGITS = len(str(MAX_DENOMINATOR)) - 1  # that densities may have
+_DIGITS = len(str(MAX_DENOMINATOR)) - 1  # maximum number of decimals in a density
 
 
 @checked
@@ -29,23 +29,23 @@ def annealed(
     steps: Count,
     stages: AtLeastTwo = 7,
 ) -> Objective:
-    """An objective of which one number goes from `first` to `last` in a line, and stays there.
+    """An objective with a number that changes linearly from `first` to `last` and then stays.
 
         annealed(ids, masked_lm, "rate", first=0.30, last=0.15, steps=1000)
 
-    It is a mixture of the objective at `stages` values, evenly spaced. At each step the two nearest
-    ones share the rows, so that the mean over rows is the value on the line. Held-out text is
-    scored under each of them. The model is used as one of the last stage is. Noise that adapts to
-    the model has one state, which is updated as by the stage that is nearest.
+    The result is a mixture of the objective at `stages` evenly spaced values. At each step, the two
+    nearest stages share the rows, so that the mean over rows is the current value. Held-out text is
+    scored under every stage. The trained model is used like a model trained with the last stage.
+    Noise that adapts to the model has one state, which the nearest stage updates.
 
     Args:
-      ids: for the builder.
+      ids: token ids, passed to the builder.
       builder: builder of an objective that is not a mixture.
-      setting: one of its parameters, a number, but not the scale of a term of its loss, which all
-        stages share. A whole number at both ends is whole in between.
-      first, last: its value at the first step, and from step `steps` on.
-      steps: from the first value to the last.
-      stages: those that come to one value, with whole numbers, are one.
+      setting: name of a numeric parameter of the builder. It cannot be the scale of a loss term,
+        which all stages share. If both ends are whole numbers, so are the values between them.
+      first, last: value at the first step, and value from step `steps` on.
+      steps: number of steps from the first value to the last.
+      stages: number of values. Stages with equal whole numbers are merged.
 
     >>> objective = annealed(ids, masked_lm, "rate", first=0.30, last=0.10, steps=100, stages=3)
     >>> [member.name for member in objective.facts.members]
@@ -53,38 +53,38 @@ def annealed(
     >>> [round(member.rate(25), 2) for member in objective.facts.members]
     [0.5, 0.5, 0.0]
 
-    Raises ValueError for fewer steps or stages, two ends that are one value or have more
-    than three decimals, and as the builder does.
+    Raises ValueError if first and last are equal or have more than three decimals, if the builder
+    has no such number or builds a mixture, and for settings that the builder refuses.
     """
     values = _between(first, last, stages)
     if (values[0], values[-1]) != (first, last):
         raise ValueError(
-            f"annealed takes numbers of at most {_DIGITS} decimals, got first={first} and "
+            f"annealed takes numbers with at most {_DIGITS} decimals, got first={first} and "
             f"last={last}: round them."
         )
     if len(values) < 2:
         raise ValueError(
-            f"annealed goes from one value of {setting} to another, got {first} and {last}: give "
-            "two values, or the objective by itself."
+            f"annealed needs two different values of {setting}, got {first} and {last}: change "
+            "one, or use the objective without annealed."
         )
     at = (np.array(values, np.float64) - first) / (last - first) * steps
     members = {}
     for i, value in enumerate(values):
-        one = functools.partial(builder, **{setting: value})
+        stage_builder = functools.partial(builder, **{setting: value})
         try:
-            built = build(one, ids)
+            built = build(stage_builder, ids)
         except TypeError as error:
             raise ValueError(
-                f"annealed cannot set {setting!r} to {value}: {error}. Give a parameter of the "
-                "builder that is a number."
+                f"annealed cannot set {setting!r} to {value}: {error}. Set `setting` to the name "
+                "of a numeric parameter of the builder."
             ) from None
         if built.facts.members:
             raise ValueError(
-                "annealed takes an objective that is not a mixture, got one of "
-                f"{len(built.facts.members)} members: anneal a member of it, by a rate that "
-                "follows the step."
+                "annealed takes an objective that is not a mixture, got a mixture of "
+                f"{len(built.facts.members)} members: anneal its members separately, or give them "
+                "rates that depend on the step."
             )
-        members[f"{setting}_{value:g}"] = (one, _share_of(i, at))
+        members[f"{setting}_{value:g}"] = (stage_builder, _share_of(i, at))
     joint = mixture(ids, members)
     last_stage = joint.facts.members[-1].objective
     return joint._replace(adaptation=_joint_adaptation(joint.facts.members, at)).with_facts(
@@ -93,21 +93,22 @@ def annealed(
 
 
 def _joint_adaptation(stages: Sequence[Member], at: np.ndarray) -> Adaptation | None:
-    """Returns the adaptation of all stages. A stage starts from the state of the stage before."""
-    found = [stage.objective.adaptation for stage in stages]
-    adaptations = [one for one in found if one is not None]  # all, of one builder, or none
+    """Returns the adaptation of all stages, which share one state."""
+    candidates = [stage.objective.adaptation for stage in stages]
+    adaptations = [x for x in candidates if x is not None]  # either all stages have one, or none
     if not adaptations:
         return None
 
     def update(state, counts, step):
         nearest = jnp.argmin(jnp.abs(jnp.asarray(at, jnp.float32) - step))
-        return lax.switch(nearest, [one.update for one in adaptations], state, counts, step)
+        updates = [adaptation.update for adaptation in adaptations]
+        return lax.switch(nearest, updates, state, counts, step)
 
     return adaptations[0]._replace(update=update)
 
 
 def _between(first: float, last: float, stages: int) -> list:
-    """Returns the values of the stages in turn: whole numbers if both ends are, else floats."""
+    """Returns the values of the stages in order: whole numbers if both ends are, else floats."""
     line = np.linspace(first, last, stages)
     if isinstance(first, int) and isinstance(last, int):
         return list(dict.fromkeys(int(round(x)) for x in line))
@@ -115,7 +116,7 @@ def _between(first: float, last: float, stages: int) -> list:
 
 
 def _share_of(stage: int, at: np.ndarray) -> Callable[[int], float]:
-    """Returns a stage's share of rows by the step: 1 at its own value, 0 at the next one's."""
+    """Returns a stage's share of rows at a step: 1 at its value, 0 at the next stage's value."""
     peak = np.zeros(at.size)
     peak[stage] = 1.0
     return lambda step: float(np.interp(step, at, peak))

@@ -4,9 +4,9 @@ Everything that decides *how many* tokens are corrupted is computed with integer
 host and the device, Python and XLA, can never disagree. (T5 multiplies in float32 in one place
 and in float64 in another; the two differ by one at 39 of the lengths below 4097.)
 
-Functions of a document's n tokens (`noise_counts`, `quota`, …) take n as an int or i32[...],
-fractions as pairs (numerator, denominator), traced or not, and as `xp` numpy on the host or
-jax.numpy in a kernel: the results are equal.
+Functions of a document's n tokens (`noise_counts`, `quota`, …) take n as an int or i32[...], and
+fractions as pairs (numerator, denominator), traced or not. Their `xp` is numpy on the host and
+jax.numpy in a kernel; the results are equal.
 """
 
 import functools
@@ -17,30 +17,30 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-# The largest denominator a density may have, and the longest document for which its products
-# still fit an int32.
+# Largest denominator of a density, and the length of documents up to which products with it fit in
+# an int32.
 MAX_DENOMINATOR = 1000
 MAX_LENGTH = 2**31 // (2 * MAX_DENOMINATOR)
-MAX_DOCUMENTS = 2**16 - 1  # of a row: their numbers are 16 bits of those by which tokens are chosen
+MAX_DOCUMENTS = 2**16 - 1  # in a row: random ranks of tokens have 16 bits for the document's number
 
 
 def ratio(value: float | Fraction, name: str) -> Fraction:
-    """Returns the fraction that was meant: 0.15 is 3/20, not the nearest binary number.
+    """Returns the decimal number as a fraction: 0.15 is 3/20, not the nearest binary number.
 
-    Raises ValueError, naming the setting, when it has no denominator up to 1000.
+    Raises ValueError with the name of the setting if the denominator exceeds 1000.
     """
     exact = Fraction(str(value))
     near = exact.limit_denominator(MAX_DENOMINATOR)
     if abs(near - exact) > exact / 10**9:
         raise ValueError(
             f"{name} must be a fraction with a denominator up to {MAX_DENOMINATOR}, got {value}: "
-            f"the nearest is {near} = {float(near):.6g}."
+            f"use the nearest such number, {near} = {float(near):.6g}."
         )
     return near
 
 
 def traced(*fractions: Fraction):
-    """Returns fractions as i32[len, 2], which a kernel can take as traced numbers."""
+    """Returns fractions as i32[len, 2], for kernels that trace them."""
     return np.array([[f.numerator, f.denominator] for f in fractions], np.int32)
 
 
@@ -61,16 +61,16 @@ def isqrt(n, xp=jnp):
     >>> int(isqrt(35, np)), int(isqrt(36, np))
     (5, 6)
     """
-    root = xp.sqrt(xp.asarray(n, xp.float32)).astype(xp.int32)  # wrong by one at most
+    root = xp.sqrt(xp.asarray(n, xp.float32)).astype(xp.int32)  # off by at most one
     root = root - (root * root > n)
     return root + ((root + 1) * (root + 1) <= n)
 
 
 def running_sum(x_N):
-    """Returns i32[N]: the sum of x up to each number and with it, for i32[N] or bool[N].
+    """Returns i32[N]: the sum of x up to and including each entry, for i32[N] or bool[N].
 
-    By products of matrices, exactly while sums stay below 2**24: four times as fast on a CPU
-    as a running sum of XLA.
+    Matrix products compute the sum, exactly as long as sums are below 2**24. On a CPU this is four
+    times as fast as XLA's cumulative sum.
 
     >>> running_sum(jnp.array([1, 0, 2]))
     Array([1, 1, 3], dtype=int32)
@@ -95,10 +95,10 @@ def below(bits, n):
 
 
 def at_most(table, x):
-    """Returns i32[...]: how many of a short ascending table are at most x, an integer array.
+    """Returns i32[...]: how many entries of a short ascending table are at most x.
 
-    A few dozen comparisons in one loop over x: a binary search is a loop for each halving, with
-    gathers.
+    This takes a few dozen comparisons in one loop over the integer array x. A binary search would
+    need a loop with gathers for each halving.
 
     >>> at_most(jnp.array([3, 7]), jnp.array([2, 3, 9]))
     Array([0, 1, 2], dtype=int32)
@@ -107,7 +107,7 @@ def at_most(table, x):
 
 
 def share24(probability: float) -> int:
-    """Returns a probability as a 24-bit integer, so that draws are compared exactly.
+    """Returns a probability as a 24-bit integer, for exact comparisons with random bits.
 
     >>> share24(0.5)
     8388608
@@ -121,12 +121,12 @@ def draw24(key, size: int):
 
 
 def hits(bits, share):
-    """Returns bool[...]: true with a probability of share / 2**24, from uint32 bits."""
+    """Returns bool[...]: True with a probability of share / 2**24, from uint32 bits."""
     return (bits >> 8).astype(jnp.int32) < share
 
 
 def rate24(count, total):
-    """Returns the share of a total, which may be 0, as a 24-bit integer.
+    """Returns count / total as a 24-bit integer; the total may be 0.
 
     >>> int(rate24(jnp.int32(1), jnp.int32(4))) == 2**22
     True
@@ -136,7 +136,7 @@ def rate24(count, total):
 
 
 def product24(a, b):
-    """Returns the integer part of a b / 2**24, exactly; a b itself overflows an int32.
+    """Returns the integer part of a b / 2**24, exactly, although a b may overflow an int32.
 
     >>> int(product24(2**23, 2**24 - 1)) == 2**23 - 1
     True

@@ -1,7 +1,7 @@
-"""Attention patterns as matrices: which query attends to which key, as textbooks print them.
+"""Attention patterns as matrices, which show which query attends to which key.
 
-Models take one interval of keys for each query instead (`objectives.layouts`), in memory that grows
-with the length and not with its square; `attention_mask` gives the matrix of these intervals.
+Models use one interval of keys for each query instead (`objectives.layouts`), so that memory grows
+linearly with the length and not quadratically. `attention_mask` converts intervals to a matrix.
 """
 
 import jax
@@ -21,9 +21,9 @@ def attention_mask(intervals: Array, keys: int) -> Array:
            [0, 0, 1, 1]], dtype=int32)
 
     Args:
-      intervals: i32[..., 2, Q] the first key of each query, and the one after its last: the columns
+      intervals: i32[..., 2, Q] the first key of each query, and the key after its last: the columns
         `decoder_key_intervals`, `encoder_key_intervals` and `cross_key_intervals` of a batch.
-      keys: K.
+      keys: K, number of keys.
     """
     first, end = (jnp.asarray(intervals)[..., i, :, None] for i in (0, 1))
     key = jax.lax.broadcasted_iota(jnp.int32, (*first.shape[:-1], keys), first.ndim - 1)
@@ -32,7 +32,7 @@ def attention_mask(intervals: Array, keys: int) -> Array:
 
 @checked
 def causal_mask(length: Natural) -> Array:
-    """Returns bool[length, length]: each token attends to itself and to those before it.
+    """Returns bool[length, length]: each token attends to itself and to earlier tokens.
 
     >>> causal_mask(3).astype(int)
     Array([[1, 0, 0],
@@ -44,8 +44,10 @@ def causal_mask(length: Natural) -> Array:
 
 @checked
 def prefix_mask(prefix: Natural, targets: Natural) -> Array:
-    """Returns bool[N, N] of N = prefix + targets: the prefix attends to all of itself, and each
-    target to the prefix, to itself and to the targets before it (Raffel et al. 2020, figure 4).
+    """Returns the attention matrix of a prefix language model, bool[N, N] for N = prefix + targets.
+
+    The prefix attends to the whole prefix. Each target attends to the prefix, to itself and to
+    earlier targets (Raffel et al. 2020, figure 4).
 
     >>> prefix_mask(3, 2).astype(int)
     Array([[1, 1, 1, 0, 0],
@@ -54,10 +56,9 @@ def prefix_mask(prefix: Natural, targets: Natural) -> Array:
            [1, 1, 1, 1, 0],
            [1, 1, 1, 1, 1]], dtype=int32)
 
-    A decoder that is trained on `prefix_lm` has the same pattern with two special tokens more:
-    end-of-sequence closes the prefix, and the first target is predicted from `ids.bos`, so that p
-    tokens of prefix and t targets take `prefix_mask(p + 1, t + 1)`, of which the last target is
-    end-of-sequence.
+    A decoder that is trained on `prefix_lm` has the same pattern with two more special tokens:
+    end-of-sequence closes the prefix, and also the targets. For a prefix of p tokens and t target
+    tokens, the pattern is `prefix_mask(p + 1, t + 1)`.
     """
     slots = prefix + targets
     end = jnp.maximum(jnp.arange(slots) + 1, prefix)

@@ -1,8 +1,8 @@
 """BART's denoising autoencoders: the inputs are a noised document, the targets the original.
 
-Source: Lewis et al. 2020 (BART, arXiv:1910.13461), section 2.2. Features of each: inputs,
-inputs_segments i32[I]; targets, targets_segments, targets_weights i32[T]. End-of-sequence closes
-inputs and targets.
+Source: Lewis et al. 2020 (BART, arXiv:1910.13461), section 2.2. All of these objectives have the
+features inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights i32[T].
+End-of-sequence closes inputs and targets.
 """
 
 from ..constraints import OpenShare, checked
@@ -16,17 +16,19 @@ from .token_ids import TokenIds
 def bart(
     ids: TokenIds, noise_density: OpenShare = 0.3, mean_span_length: MeanOfPoisson = 3.0
 ) -> Objective:
-    """BART: the sentences of a document in random order, and 30% of its tokens infilled.
+    """BART: restore a document from shuffled sentences with 30% of the tokens hidden in spans.
 
     With text `a b . c d e f .`, the mask _ and end-of-sequence /:
 
         inputs    c _ f . a _ b . /
         targets   a b . c d e f . /
 
-    The noises are those of `sentence_permutation` and then `text_infilling`, with their settings.
+    The inputs have the noise of `sentence_permutation`, then of `text_infilling`.
 
     Args:
       ids: needs `mask` and `sentence_ends`.
+      noise_density: share of tokens hidden.
+      mean_span_length: mean of the Poisson distribution of span lengths, in tokens.
 
     >>> bart(ids).lengths(512)
     {'inputs': 443, 'targets': 513}
@@ -38,15 +40,15 @@ def bart(
 
 @checked
 def token_masking(ids: TokenIds, noise_density: OpenShare = 0.15) -> Objective:
-    """Replaces random tokens by the mask token; the whole document is predicted.
+    """Restore a document in which random tokens are replaced by the mask token.
 
         inputs    a _ c _ _ f /
         targets   a b c d e f /
 
     Args:
       ids: needs `mask`.
-      noise_density: probability that a token is masked, up to a bound on their number
-        (`iid_denoising`). The paper states none; 0.15 is BERT's.
+      noise_density: probability that a token is masked; the number of masks has a bound
+        (`iid_denoising`). The paper does not state the probability; 0.15 is BERT's.
 
     >>> token_masking(ids).lengths(512)
     {'inputs': 513, 'targets': 513}
@@ -56,13 +58,15 @@ def token_masking(ids: TokenIds, noise_density: OpenShare = 0.15) -> Objective:
 
 @checked
 def token_deletion(ids: TokenIds, noise_density: OpenShare = 0.15) -> Objective:
-    """Deletes random tokens; the whole document is predicted, so the model finds where they were.
+    """Restore a document from which random tokens are deleted, without knowing where they were.
 
         inputs    a c f /
         targets   a b c d e f /
 
     Args:
-      noise_density: as for `token_masking`.
+      ids: needs no special tokens.
+      noise_density: probability that a token is deleted; the number of deleted tokens has a bound
+        (`iid_denoising`).
 
     >>> token_deletion(ids).lengths(512)
     {'inputs': 513, 'targets': 513}
@@ -74,39 +78,40 @@ def token_deletion(ids: TokenIds, noise_density: OpenShare = 0.15) -> Objective:
 def text_infilling(
     ids: TokenIds, noise_density: OpenShare = 0.3, mean_span_length: MeanOfPoisson = 3.0
 ) -> Objective:
-    """Replaces spans of Poisson lengths by one mask token each; the whole document is predicted.
+    """Restore a document in which spans of Poisson lengths are replaced by one mask token each.
 
-    Below, the first span is `b` to `d`; the mask after `e` is a span of no tokens:
+    Below, the first span is `b c d`, and the mask after `e` is an empty span:
 
         inputs    a _ e _ f /
         targets   a b c d e f /
 
     Args:
       ids: needs `mask`.
-      noise_density: share of tokens hidden: exactly round(density * n) of n, to which the last span
-        is truncated.
-      mean_span_length: of the Poisson law, in tokens. All gaps are equally likely to have a span,
-        with at least one token between two spans.
+      noise_density: share of tokens hidden: exactly round(density * n) of n tokens. The last span
+        is truncated to this number.
+      mean_span_length: mean of the Poisson distribution of span lengths, in tokens. Every gap
+        between tokens is equally likely to have a span, with at least one token between two spans.
 
-    The length of inputs is a bound: in one document of e**18, which draws more short spans than
-    that, the last span covers all tokens that are left.
+    `lengths` bounds the length of inputs. About one document in e**18 draws too many short spans
+    for this bound; its last span then covers all remaining tokens.
 
     >>> text_infilling(ids).lengths(512)
     {'inputs': 443, 'targets': 513}
 
-    Raises ValueError for spans with too few tokens to separate them.
+    Raises ValueError if there are too few tokens to separate the spans.
     """
     return from_noise(ids, poisson_spans(ids, noise_density, mean_span_length), rows="documents")
 
 
 def sentence_permutation(ids: TokenIds) -> Objective:
-    """Puts the sentences of a document in random order; the document is predicted.
+    """Restore a document from its sentences in random order.
 
         inputs    c d . a b . /
         targets   a b . c d . /
 
-    Sentences end with one of the ids' `sentence_ends`, which it needs, of several in a row with the
-    last; the rest of the document is one too. All orders are equally likely, the original included.
+    A sentence ends with one of the `sentence_ends` of `ids`, which are required, or with the last
+    token of a run of them. The rest of the document is also a sentence. All orders are equally
+    likely, including the original order.
 
     >>> sentence_permutation(ids).lengths(512)
     {'inputs': 513, 'targets': 513}
@@ -115,7 +120,7 @@ def sentence_permutation(ids: TokenIds) -> Objective:
 
 
 def document_rotation(ids: TokenIds) -> Objective:
-    """Rotates a document to begin with a random token; the document is predicted.
+    """Restore a document that is rotated to begin with a random token.
 
         inputs    d e f a b c /
         targets   a b c d e f /

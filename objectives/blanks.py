@@ -1,4 +1,4 @@
-"""Blank infilling: spans become blanks, and are predicted one after another in any order.
+"""Blank infilling: spans become blanks, and are predicted one after another in random order.
 
 Source: Du et al. 2022, "GLM: General Language Model Pretraining with Autoregressive Blank
 Infilling", section 2.1, and its published code.
@@ -41,7 +41,7 @@ def blank_infilling(
     density: OpenShare = 0.15,
     mean_span_length: Annotated[float, Interval(gt=0, le=20)] = 3.0,
 ) -> Objective:
-    """GLM's blank infilling: each noise span becomes one mask; the targets are the spans, shuffled.
+    """GLM's blank infilling: each noise span becomes a mask; the targets are the shuffled spans.
 
     With text `a b c d e f`, spans b c and f, masks _, and end-of-sequence / after each span:
 
@@ -50,19 +50,20 @@ def blank_infilling(
         positions         4 4 1 1 1        the position of the span's mask in its document's inputs
         block positions   1 2 1 2 3        the position in the span
 
-    The target that closes a span also begins the next: a decoder's input is each target's
-    predecessor. Span lengths are Poisson without 0, drawn until round(density n) tokens are hidden,
-    at least one; the last span is truncated to that number. No two spans touch. Their positions and
-    their order are each uniform.
+    The target that closes a span also begins the next span, since the decoder reads the target
+    before each slot. Span lengths have a Poisson distribution without 0. They are drawn until
+    round(density n) tokens are hidden, at least one, and the last span is truncated to this number.
+    No two spans are adjacent. Positions and order of the spans are uniform.
 
     Args:
       ids: needs `mask`.
       density: share of tokens hidden.
-      mean_span_length: of the Poisson law.
+      mean_span_length: mean of the Poisson distribution, in tokens.
 
     Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights,
-    targets_positions, targets_block_positions i32[T]. `lengths` allows a third more spans than
-    usual plus six; of a million documents one or two draw more, and get a longer last span instead.
+    targets_positions, targets_block_positions i32[T]. `lengths` allows for the expected number of
+    spans plus a third and six. One or two documents in a million draw more spans; they get a longer
+    last span instead.
 
     >>> blank_infilling(ids).lengths(512)
     {'inputs': 475, 'targets': 117, 'positions': 117}
@@ -95,18 +96,18 @@ def blank_infilling(
 
 
 def blank_counts(n, density, mean_span_length, xp=jnp):
-    """Returns (hidden tokens, most spans) of a document of n tokens.
+    """Returns the number of hidden tokens and the maximum number of spans for n tokens.
 
     >>> [int(x) for x in blank_counts(512, (3, 20), (3, 1), np)]
     [77, 40]
     """
     hidden = xp.clip(round_ratio(n * density[0], density[1]), xp.minimum(n, 1), n)
-    usual = round_ratio(hidden * mean_span_length[1], mean_span_length[0])
-    return hidden, xp.minimum(xp.minimum(hidden, n - hidden + 1), usual + usual // 3 + 6)
+    expected = round_ratio(hidden * mean_span_length[1], mean_span_length[0])
+    return hidden, xp.minimum(xp.minimum(hidden, n - hidden + 1), expected + expected // 3 + 6)
 
 
 def _positive(table: list[int]) -> list[int]:
-    """Returns the table of a distribution without 0."""
+    """Returns the table of the distribution conditioned on numbers above 0."""
     zero = table[0]
     return [int(round_ratio((x - zero) * 2**24, 2**24 - zero)) for x in table]
 
@@ -114,7 +115,8 @@ def _positive(table: list[int]) -> list[int]:
 def _blank_spans(key, row, partner, lengths, max_documents, *, counts, span_lengths, mask, eos):
     S = max(lengths["targets"] // 2, 1)  # a span has at least two targets
     document = documents(row.segments, max_documents)
-    # One-dimensional bits, four for each span: the first do not depend on the number of spans.
+    # Bits are one-dimensional, four for each span, so that the first bits do not depend on the
+    # number of spans.
     bits_DxSx4 = document_bits(key, max_documents, (4 * S,)).reshape(-1, S, 4)
     hidden_D, most_D = blank_counts(document.length, *counts)
     begin, end, order = jax.vmap(_draw_blanks, (None, 0, 0, 0, 0))(
@@ -135,7 +137,7 @@ def _blank_spans(key, row, partner, lengths, max_documents, *, counts, span_leng
     slots = jnp.arange(source.size, dtype=jnp.int32)
     origin, segments = splice(slots, blocks, lengths["targets"])
 
-    # The mask of a span comes after the text and the masks before it.
+    # The slot of a span's mask is the number of text tokens and masks before it.
     hidden = jnp.cumsum(end - begin, axis=1)
     mask_slot = begin - (hidden - (end - begin)) + jnp.arange(S, dtype=jnp.int32)[None]
     mask_of = jnp.zeros(source.size, jnp.int32)
@@ -158,13 +160,13 @@ def _draw_blanks(span_lengths, bits_Sx4, n, hidden, most):
     """Draws the spans that hide `hidden` of a document's n tokens, and their order.
 
     Returns:
-      begin, end: i32[S], counted from the document's first token; n for absent spans.
-      order: i32[S] numbers of the spans, absent ones last.
+      begin, end: i32[S], positions in the document; n for absent spans.
+      order: i32[S] numbers of the spans, with absent spans last.
     """
     drawn = jnp.cumsum(poisson_lengths(bits_Sx4[:, 0], span_lengths))
     spans = jnp.minimum(1 + jnp.sum(drawn < hidden, dtype=jnp.int32), most)
     is_last = jnp.arange(drawn.size) >= spans - 1
-    drawn = jnp.where(is_last, hidden, drawn)  # the last span takes the rest
+    drawn = jnp.where(is_last, hidden, drawn)  # the last span covers the rest
     length = jnp.diff(drawn, prepend=0)[_shuffled(bits_Sx4[:, 1], spans)]
     # Text before each span: at least one token between two spans, possibly none at either end.
     text_before = span_starts(bits_Sx4[:, 3], n - hidden + 2, spans + 1)[1:] - 1

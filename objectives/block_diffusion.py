@@ -1,12 +1,13 @@
-"""Block diffusion: blocks from left to right, and the tokens of a block in any order.
+"""Block diffusion: blocks are generated left to right, and the tokens of a block in any order.
 
-Sources: Arriola et al. 2025, "Block Diffusion: Interpolating Between Autoregressive and Diffusion
-Language Models" (BD3LM, arXiv:2503.09573); and of an encoder-decoder Arriola et al. 2025,
-"Encoder-Decoder Diffusion Language Models" (E2D2, arXiv:2510.22852); with their published code.
-Left out: a step that draws the rates of a batch apart from each other, so as to lower the variance;
-the search for the best rates during training; and draws that the code repeats, of BD3LM where the
-share of a block that is masked lies outside of the rates, of E2D2 where a block has no mask. E2D2's
-code trains without 1 / rate, and evaluates with it.
+Sources, with their published code: Arriola et al. 2025, "Block Diffusion: Interpolating Between
+Autoregressive and Diffusion Language Models" (BD3LM, arXiv:2503.09573), and for encoder-decoders
+Arriola et al. 2025, "Encoder-Decoder Diffusion Language Models" (E2D2, arXiv:2510.22852).
+
+Not implemented: stratified rates within a batch, which lower the variance; the search for the best
+rates during training; and repeated draws. BD3LM's code draws a block again if its share of masks is
+outside the range of rates, and E2D2's code if the block has no mask. E2D2's code trains without the
+weight 1 / rate, and evaluates with it.
 """
 
 from typing import Annotated
@@ -38,30 +39,30 @@ def block_diffusion(
 ) -> Objective:
     """Block diffusion: each block of a document is masked at its own rate, uniform up to 1.
 
-    With blocks of three tokens, of the rates 0.7 and 0.4, and the mask token _:
+    With blocks of three tokens, the rates 0.7 and 0.4, and the mask token _:
 
         inputs    a b c   d e f
         noised    _ b _   d _ f
         labels    a   c     e
 
-    A noised token attends to its own noised block, both ways, and to the inputs of the blocks
-    before it; an input to the inputs of its own block and of those before it. So one pass trains
-    every block to be unmasked given the text before it. A decoder reads the inputs and the noised
-    tokens in the same stack. In an encoder-decoder, the encoder reads the inputs and the decoder
-    reads the noised tokens.
+    A noised token attends to its own noised block, in both directions, and to the inputs of earlier
+    blocks. An input attends to the inputs of its own block and of earlier blocks. One pass thus
+    trains the model to unmask every block given the text before it. A decoder reads the inputs and
+    the noised tokens in the same stack. In an encoder-decoder, the encoder reads the inputs and the
+    decoder reads the noised tokens.
 
-    A token's loss counts 1 / rate of its block, and the sum is divided by all tokens, so that its
-    mean is a bound on the negative log-likelihood per token. With blocks of one token it is the
-    loss of causal language modeling, of a model that reads a mask where the token is; with blocks
-    as long as the document it is `masked_diffusion`.
+    A token's loss has the weight 1 / rate of its block, and the sum is divided by the number of all
+    tokens. The mean is therefore a bound on the negative log-likelihood per token. With blocks of
+    one token, it is the loss of causal language modeling for a model that reads a mask in place of
+    the token. With blocks as long as the document, it is the loss of `masked_diffusion`.
 
     Args:
       ids: needs `mask`; text tokens and end-of-sequence are masked.
       block_size: number of tokens in a block; the last block of a document may be shorter.
       lowest_rate, highest_rate: range of the noise rates of blocks. A narrower range than 0.001 to
         1 lowers the variance of the gradient. The loss is then not a bound, unless blocks have one
-        token. The paper finds 0.3 to 0.8 for blocks of 16 and 0.45 to 0.95 for blocks of 4. Its
-        code searches for them among ranges of 0.5 to 0.9.
+        token. The paper finds the range 0.3 to 0.8 for blocks of 16 tokens, and 0.45 to 0.95 for
+        blocks of 4 tokens. Its code searches over ranges with a width of 0.5 to 0.9.
 
     Features: inputs, inputs_segments, noised, noised_begins, noised_ends, noised_rates i32[I];
     labels, labels_slots, labels_weights i32[K].
@@ -73,8 +74,8 @@ def block_diffusion(
     """
     if lowest_rate > highest_rate:
         raise ValueError(
-            f"Got lowest_rate={lowest_rate} above highest_rate={highest_rate}, expected at most "
-            "that: exchange them."
+            f"Got lowest_rate={lowest_rate}, expected at most highest_rate={highest_rate}: swap "
+            "the two."
         )
     to_one = bound_from(lowest_rate, "tokens") if highest_rate == 1 else None
     return Objective(
@@ -95,9 +96,11 @@ def block_diffusion(
 
 
 def _block_loss(batch) -> BatchLoss:
-    """Returns `token_loss` of noised copies, labels weighted 1 / rate of their block, over all
-    tokens that have a copy."""
-    shares_stack = "noised_segment_ids" in batch  # with the clean tokens, in one decoder
+    """Returns `token_loss` with labels weighted by 1 / rate of their block.
+
+    The weights of the term are the numbers of tokens with a noised copy.
+    """
+    shares_stack = "noised_segment_ids" in batch  # copies and clean tokens are in one decoder
     stack, hidden = ("noised", "noised") if shares_stack else ("decoder", "top")
     copied = batch[f"{stack}_segment_ids"] > 0
     return loss_by_rates(batch, batch["noised_rates"], copied, hidden)
@@ -119,7 +122,7 @@ def _mask_blocks(key, row, partner, lengths, max_documents, *, size, rates, mask
     can = ((tokens >= text_begin) & (tokens < text_end)) | (tokens == eos)
     can &= segments > 0
     masked = can & hits(jax.random.bits(token_key, tokens.shape, jnp.uint32), rate)
-    if row.hidden is not None:  # the rate is their share of the block
+    if row.hidden is not None:  # the rate is the share of hidden tokens in the block
         masked = can & fit(row.hidden, masked.size)
         count = jnp.zeros_like(tokens).at[first].add(masked)[first]
         rate = rate24(count, end - begin)
@@ -137,14 +140,13 @@ def _mask_blocks(key, row, partner, lengths, max_documents, *, size, rates, mask
     )
 
 
-# --- the noised copies, as layouts arrange them ---------------------------------------------------
+# --- arrangement of the noised copies -------------------------------------------------------------
 
 
-def _beside_inputs(row: StackRow, batch: dict) -> dict:
-    """Gives a decoder a noised copy of each slot, and slots the intervals of their blocks.
+def _add_copies(row: StackRow, batch: dict) -> dict:
+    """Adds a noised copy of each slot to a decoder, and sets the key intervals by blocks.
 
-    Block ends count from 1: slots without a copy, such as those of targets, have 0, and a copy that
-    is padding.
+    A block end of 0 marks slots without a copy, such as targets. Their copies are padding.
     """
     copy = {column: row.place_inputs(column) for column in NOISED.columns}
     start, end = batch[f"{row.stack}_key_intervals"]
@@ -168,28 +170,29 @@ def _lengths_of_two_stacks(n: dict[str, int]) -> dict[str, int]:
     streams = [stream.name for stream in named(n)]
     if set(streams) != {"inputs", "noised", "labels"}:
         raise ValueError(
-            "An encoder-decoder needs inputs, noised copies of them and labels alone, the "
-            f"objective gives {streams}: use a decoder model, or another objective."
+            "An encoder-decoder needs exactly inputs, noised copies and labels, but the objective "
+            f"produces {streams}: use a decoder model, or another objective."
         )
     return {"encoder": n["inputs"], "decoder": n["noised"], "predict": n["labels"]}
 
 
 def _in_two_stacks(features, lengths, bos, max_documents) -> dict:
-    """Gives the clean text to the encoder, block by block, and its noised copy to the decoder.
+    """Arranges the clean text in the encoder, block by block, and its noised copy in the decoder.
 
-    A block of copies attends to itself, and to the blocks before it in the encoder, of which the
-    first block has none.
+    A block of copies attends to itself, and to the blocks before it in the encoder. There are no
+    blocks before the first block.
 
-    Raises ValueError for a mixture that gives targets too.
+    Raises ValueError for a mixture that also produces targets.
     """
     if "targets" in features:
         raise ValueError(
-            "An encoder-decoder reads noised copies or writes targets, and the members of this "
-            "mixture give both: use a decoder model, or train on them in two runs."
+            "The members of this mixture produce both noised copies and targets, but an "
+            "encoder-decoder supports only one of the two: use a decoder model, or train in two "
+            "runs."
         )
 
     def blocks(size):
-        """Returns segments, positions, and the slots of each document's and block's ends."""
+        """Returns each slot's segment, position, document start, block begin and block end."""
         segments = fit(features["inputs_segments"], size)
         document = documents(segments, max_documents)
         first = by_document(document.start, segments)
@@ -221,22 +224,22 @@ def no_tokens_ahead(model, groups) -> str | None:
     if model.config is None or not model.config.num_ahead:
         return None
     return (
-        "The objective gives noised copies of a text, and this model predicts tokens ahead, which "
-        f"copies have none of (num_ahead={model.config.num_ahead}): choose a model without such "
-        "heads, or another objective."
+        "The objective trains on noised copies of a text, which cannot predict several tokens "
+        f"ahead, but this model does (num_ahead={model.config.num_ahead}): choose a model without "
+        "such heads, or another objective."
     )
 
 
 def own_keys_in_decoder(model, groups) -> str | None:
-    """Requires a decoder that attends to its own block and the encoder at once, by position."""
+    """Requires a decoder with merged attention to its own block and the encoder, with positions."""
     config = model.config
     if model.layout != "encoder_decoder" or config is None or config.rotate_encoded:
         return None
     return (
-        "The objective's blocks follow clean text in the encoder, of which a first block has none, "
-        "and this model attends to the encoder by itself or without positions "
-        f"(merged_attention={config.merged_attention}, rotate_encoded=False): set both to True, "
-        "and its positions to 'rotary', as "
+        "The first block has no clean text before it in the encoder, so this objective needs a "
+        "decoder that attends to the encoder and its own block together, with positions, but this "
+        f"model has merged_attention={config.merged_attention} and rotate_encoded=False: set both "
+        "to True and the model's positions to 'rotary', as "
         "--gin_file=objectives/block_diffusion_encoder_decoder.gin does."
     )
 
@@ -247,8 +250,8 @@ NOISED = register(
         about="a noised copy of each input, the positions [begin, end) of its block, and the "
         "block's rate as a 24-bit integer",
         columns=("noised", "noised_begins", "noised_ends", "noised_rates"),
-        in_use="noised_ends",
-        arranged={"decoder": _beside_inputs},
+        in_use="inputs_segments",
+        arranged={"decoder": _add_copies},
         more_slots=lambda slots: {"copies": slots},
         replaced={"encoder_decoder": Layout(_lengths_of_two_stacks, _in_two_stacks)},
         requires=(no_tokens_ahead, own_keys_in_decoder),

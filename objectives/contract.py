@@ -1,10 +1,10 @@
 """The contract: the data that objectives take and return, and the functions they consist of.
 
-Axis letters used in this package:
+This package names array axes with these letters:
 
     B  rows of a batch            L  raw tokens of a row        D  documents packed in a row
     S  sentinels (noise spans)    I  slots of `inputs`          T  slots of `targets`
-    Q  queries of an attention    K  labels, predicted in place  V  vocabulary
+    Q  attention queries          K  labels, predicted in place  V  vocabulary
     P  pools (one hidden state for a document, a pair or a view)
 """
 
@@ -25,12 +25,12 @@ VOCABULARY: Mapping[str, int | None] = MappingProxyType({"vocabulary": None})  #
 
 
 def _static(**settings):
-    """A field that is static under `jax.jit`."""
+    """Returns a dataclass field that is static under `jax.jit`."""
     return dataclasses.field(metadata={"static": True}, **settings)
 
 
 NO_LABEL = -(2**31)  # label of a token without one
-COUNTED = 0  # placeholder for the number of classes that the corpus of a run names
+COUNTED = 0  # placeholder for the number of classes in the run's corpus
 
 
 class Row(NamedTuple):
@@ -46,8 +46,8 @@ class Row(NamedTuple):
         so on. None unless the objective requires parts (`Rows.kind`).
       labels: i32[L] at each token, one of: the class of its document, a number in thousandths, the
         token's own class, or `NO_LABEL`. None unless the objective requires labels.
-      hidden: bool[L] the tokens to hide, instead of tokens that the objective would draw
-        (`objectives.hide`). None in training.
+      hidden: bool[L] the tokens to hide, instead of tokens that the objective would choose at
+        random (`objectives.hide`). None in training.
       hidden_starts: bool[L] the hidden tokens that begin a new span although the token before them
         is hidden too. If None, each run of hidden tokens is one span.
       chances: i32[L] how likely each token is to be hidden, relative to the other tokens of its
@@ -145,17 +145,18 @@ class Labels:
 
     The baseline of a loss predicts classes by their frequencies among the training targets, and
     numbers by their mean. The baseline of a metric, which counts hits, always names the most
-    frequent class. If a slot has any number of classes, the baseline predicts each of them
-    separately, by its share of the slots.
+    frequent class. If a slot may have several classes, the baseline predicts each class separately,
+    with the share of slots that have it.
 
     Attributes:
-      values: i32[B, N] classes, or f32[B, N] numbers. None: the model produces them, such as
-        ELECTRA's generator, and `BatchLoss.sums` returns them. The baseline then uses their own
-        frequencies.
-      weights: f32[B, N] weight of each label in the term's sums; 0: it does not count.
+      values: i32[B, N] classes, or f32[B, N] numbers. If None, the model itself produces them (for
+        example ELECTRA's generator), and `BatchLoss.sums` returns them. The baseline then uses
+        their own frequencies.
+      weights: f32[B, N] weight of each label in the term's sums. A label with weight 0 does not
+        count.
       head: name of the head in `Facts.heads`, which has the number of classes.
       slots: f32[B] number of slots, for binary cross-entropies summed over all classes: the values
-        are then the classes that are present. None: each value is the only class of its slot.
+        are then the classes that are present. If None, each value is the only class of its slot.
     """
 
     values: Array
@@ -194,8 +195,8 @@ class Term:
 
     Attributes:
       weights: f32[B] weights of the rows; the sums are divided by their total.
-      scale: a number, or a function of the step (an optax schedule). None: a metric, which is
-        logged but is not part of the loss.
+      scale: a number, or a function of the step (an optax schedule). If None, the term is a metric,
+        which is logged but is not part of the loss.
       labels: labels that the term scores, or None.
       sums: f32[B] summed loss of each row. None before the model's outputs are known
         (`BatchLoss.scored`).
@@ -210,7 +211,7 @@ class Term:
 
 
 class BatchLoss(NamedTuple):
-    """The loss of one batch: `first | second` is the loss with the terms of both.
+    """The loss of one batch. `first | second` is a loss with the terms of both losses.
 
     Attributes:
       terms: {name: Term} without sums. They cannot depend on the model's outputs, so that the
@@ -224,21 +225,27 @@ class BatchLoss(NamedTuple):
     def scored(self, outputs: ModelOutputs) -> dict[str, Term]:
         """Returns the terms with their sums for a model's outputs.
 
-        Raises ValueError if `sums` has other names than `terms`.
+        Raises ValueError if `sums` has other names than `terms`, or lacks labels that the model
+        should produce.
         """
         sums = self.sums(outputs)
+        if not isinstance(sums, Mapping):
+            raise ValueError(
+                f"The sums of a loss returned {type(sums).__name__}, expected a dict with the "
+                f"names {list(self.terms)}."
+            )
         if sums.keys() != self.terms.keys():
             raise ValueError(
-                f"The loss has the terms {list(self.terms)}, and sums for {list(sums)}: expected "
-                "the same names."
+                f"The loss has the terms {list(self.terms)}, but its sums are for {list(sums)}: "
+                "expected the same names."
             )
-        return {name: _scored(term, sums[name]) for name, term in self.terms.items()}
+        return {name: _scored(name, term, sums[name]) for name, term in self.terms.items()}
 
     def __or__(self, other: "BatchLoss") -> "BatchLoss":
         if shared := sorted(self.terms.keys() & other.terms.keys()):
             raise ValueError(
-                f"Two losses have a term {shared[0]!r}, so that one would be lost: expected terms "
-                "with different names."
+                f"Both losses have a term {shared[0]!r}, so one would be lost: give their terms "
+                "different names."
             )
         return BatchLoss(
             self.terms | other.terms,
@@ -246,7 +253,15 @@ class BatchLoss(NamedTuple):
         )
 
     def with_term(self, name: str, **fields: Any) -> "BatchLoss":
-        """Returns this single-term loss with the term renamed and the given fields replaced."""
+        """Returns this single-term loss with the term renamed and the given fields replaced.
+
+        Raises ValueError if the loss has several terms.
+        """
+        if len(self.terms) != 1:
+            raise ValueError(
+                f"Got a loss of the terms {list(self.terms)}, expected a single term to rename to "
+                f"{name!r}."
+            )
         ((old_name, term),) = self.terms.items()
         return BatchLoss(
             {name: dataclasses.replace(term, **fields)},
@@ -254,11 +269,16 @@ class BatchLoss(NamedTuple):
         )
 
 
-def _scored(term: Term, sums: Array | Sums) -> Term:
+def _scored(name: str, term: Term, sums: Array | Sums) -> Term:
     sums = sums if isinstance(sums, Sums) else Sums(sums)
     labels = term.labels
     if labels is not None and sums.labels is not None:
         labels = dataclasses.replace(labels, values=sums.labels)
+    if labels is not None and labels.values is None:
+        raise ValueError(
+            f"The labels of the term {name!r} have no values, and its sums have no labels: give "
+            "either `Labels.values`, or `Sums.labels` that the model produced."
+        )
     return dataclasses.replace(term, labels=labels, sums=sums.losses, z_losses=sums.z_losses)
 
 
@@ -334,19 +354,19 @@ class Facts(NamedTuple):
     """What an objective needs, and what is known about it.
 
     Attributes:
-      heads: {name: number of classes} of the heads that the loss requires of the model. None: one
-        class for each id of the vocabulary, or a head without classes. `COUNTED`: the number
-        of classes that the run's corpus names.
+      heads: {name: number of classes} of the heads that the loss requires of the model. None means
+        one class for each id of the vocabulary, or a head without classes. `COUNTED` means the
+        number of classes in the run's corpus.
       rows: the rows that the objective requires.
-      requires: further requirements of the model and of the rows of a step.
+      requires: further requirements on the model and on the rows of a step.
       prompt_forms: how to prompt models trained with it; the first form is the default.
       members: the members of a mixture; () for any other objective.
       couples_rows: whether the loss of a row depends on the other rows of its batch.
       likelihood: name of the term that is the exact negative log-likelihood of the text: each of
-        its tokens once, given the tokens before it. None: there is no such term, for example if
-        only hidden tokens are predicted.
+        its tokens once, given the tokens before it. None if there is no such term, for example
+        because only hidden tokens are predicted.
       bound: name of the term whose mean over the noise is an upper bound on the negative
-        log-likelihood, with tokens that are noised in any order. None: there is no such term.
+        log-likelihood of the text, with tokens noised in any order. None if there is no such term.
     """
 
     heads: Mapping[str, int | None] = VOCABULARY
@@ -360,7 +380,7 @@ class Facts(NamedTuple):
 
 
 class Objective(NamedTuple):
-    """A pre-training objective: three pure functions, and facts if the default ones do not fit.
+    """A pre-training objective: three pure functions, and facts if the defaults do not fit.
 
         Objective(lambda n: {"targets": n}, backwards, token_loss)
 
@@ -401,11 +421,12 @@ class Member(NamedTuple):
 
 
 def build(builder: Builder, ids: TokenIds) -> Objective:
-    """Returns the builder's objective; raises ValueError for anything but a builder."""
+    """Returns the builder's objective; raises ValueError if it is not a builder."""
     if not callable(builder):
         raise ValueError(
-            f"Got a {type(builder).__name__} for a builder, expected a function of TokenIds: "
-            "span_corruption, and not span_corruption(ids); settings go in by functools.partial."
+            f"Got a {type(builder).__name__} as a builder, expected a function of TokenIds: "
+            "pass span_corruption instead of span_corruption(ids), and set its arguments with "
+            "functools.partial."
         )
     objective = builder(ids)
     if not isinstance(objective, Objective):
@@ -422,7 +443,7 @@ def members_of(objective: Objective) -> tuple[Member, ...]:
 
 
 def joint_rows(rows: Mapping[str, Rows]) -> Rows:
-    """Returns the rows that suit several objectives, from {name: rows of each}.
+    """Returns rows that meet the requirements of several objectives, from {name: rows}.
 
     >>> joint_rows({"a": Rows("stream"), "b": Rows("document")}).kind
     'document'
@@ -430,14 +451,15 @@ def joint_rows(rows: Mapping[str, Rows]) -> Rows:
     Raises ValueError for "parts" and "labels" together, which no corpus provides.
     """
 
-    def known(fact: str) -> list:
-        return [x for one in rows.values() if (x := getattr(one, fact)) is not None]
+    def known(field: str) -> list:
+        values = [getattr(required, field) for required in rows.values()]
+        return [value for value in values if value is not None]
 
-    kinds = {name: one.kind for name, one in rows.items()}
+    kinds = {name: required.kind for name, required in rows.items()}
     if {"parts", "labels"} <= set(kinds.values()):
         raise ValueError(
-            f"The objectives require the rows {kinds}. One reads {ROW_KINDS['parts']}, another "
-            f"{ROW_KINDS['labels']}: no corpus has both, so train them in two runs."
+            f"The objectives require rows of the kinds {kinds}. One reads {ROW_KINDS['parts']}, "
+            f"another {ROW_KINDS['labels']}. No corpus has both: train the objectives in two runs."
         )
     return Rows(
         kind=max(kinds.values(), key=list(ROW_KINDS).index),
@@ -449,26 +471,26 @@ def joint_rows(rows: Mapping[str, Rows]) -> Rows:
 
 
 def joint_facts(facts: Mapping[str, Facts]) -> Facts:
-    """Returns the facts of an objective that is made of several, from {name: facts of each}.
+    """Returns the facts of an objective that combines several, from {name: facts}.
 
-    Prompt forms and members are left to the caller.
+    The caller sets prompt forms and members.
 
-    Raises ValueError if they require rows that no corpus has together, or different numbers of
-    classes of one head.
+    Raises ValueError if the objectives require rows that no corpus has together, or different
+    numbers of classes for the same head.
     """
     heads: dict[str, int | None] = {}
-    for one in facts.values():
-        for name, classes in one.heads.items():
+    for each in facts.values():
+        for name, classes in each.heads.items():
             if heads.setdefault(name, classes) != classes:
                 raise ValueError(
-                    f"Two objectives share the head {name!r}, and one has {heads[name]} classes, "
-                    f"the other {classes}: give them the same number."
+                    f"Two objectives share the head {name!r}, but with {heads[name]} and {classes} "
+                    "classes: give them the same number."
                 )
     return Facts(
         heads=heads,
-        rows=joint_rows({name: one.rows for name, one in facts.items()}),
-        requires=tuple(dict.fromkeys(r for one in facts.values() for r in one.requires)),
-        couples_rows=any(one.couples_rows for one in facts.values()),
+        rows=joint_rows({name: each.rows for name, each in facts.items()}),
+        requires=tuple(dict.fromkeys(r for each in facts.values() for r in each.requires)),
+        couples_rows=any(each.couples_rows for each in facts.values()),
     )
 
 
@@ -492,25 +514,25 @@ def check_rows(rows: Rows) -> None:
     """Raises ValueError for rows of an unknown kind."""
     if not isinstance(rows, Rows) or rows.kind not in ROW_KINDS:
         raise ValueError(
-            f"An objective's rows must be Rows(kind), with a kind of {list(ROW_KINDS)}, got "
-            f"{rows!r}."
+            f"The rows of an objective must be Rows(kind) with one of the kinds {list(ROW_KINDS)}, "
+            f"got {rows!r}."
         )
 
 
 def with_counted_classes(objective: Objective, count: int) -> Objective:
-    """Returns the objective, and its members, with `count` in place of `COUNTED`.
+    """Returns the objective with `count` in place of `COUNTED`, also in its members.
 
-    Raises ValueError if an objective has `COUNTED` classes and the corpus names fewer than two.
+    Raises ValueError if an objective has `COUNTED` classes and the corpus has fewer than two.
     """
     facts = objective.facts
     if COUNTED not in facts.heads.values():
         return objective
     if count < 2:
         raise ValueError(
-            f"The objective predicts one of the classes of the corpus, which names {count}, "
-            "expected 2 or more: name them (seqio_corpora.seqio_pairs.classes), take a corpus that "
-            "counts them (--gin_file=corpora/labeled_text.gin), or give the objective its "
-            "num_classes."
+            f"The objective predicts the classes of the corpus, but the corpus names {count} "
+            "classes, expected 2 or more: name them (seqio_corpora.seqio_pairs.classes), use a "
+            "corpus that counts them (--gin_file=corpora/labeled_text.gin), or set the "
+            "objective's num_classes."
         )
     rows = facts.rows
     return objective.with_facts(
@@ -524,21 +546,21 @@ def with_counted_classes(objective: Objective, count: int) -> Objective:
 
 
 def check_classes(labels: Array, num_classes: int) -> None:
-    """Raises ValueError for labels, in NumPy, that are neither a class nor NO_LABEL."""
+    """Raises ValueError if a label of a NumPy array is neither a class nor NO_LABEL."""
     wrong = labels[(labels != NO_LABEL) & ((labels < 0) | (labels >= num_classes))]
     if wrong.size:
         raise ValueError(
-            f"Got the label {wrong[0]}, expected a class of 0 … {num_classes - 1}: count classes "
-            "from 0, or raise num_classes."
+            f"Got the label {wrong[0]}, expected a class of 0 … {num_classes - 1}: number the "
+            "classes from 0, or increase num_classes."
         )
 
 
 def check_parts(parts: Array, num_parts: int) -> None:
-    """Raises ValueError for parts of a document, i32[n] in NumPy, beyond the first `num_parts`."""
-    most = 1 + int(parts.max(initial=0))
-    if most > num_parts:
+    """Raises ValueError if a document has more than `num_parts` parts; `parts` is NumPy i32[n]."""
+    count = 1 + int(parts.max(initial=0))
+    if count > num_parts:
         raise ValueError(
-            f"Got a document of {most} parts, expected at most {num_parts}, since this objective "
-            "would leave out the others: give documents of fewer parts, or choose an objective "
-            "that reads more of them, such as dialogue."
+            f"Got a document of {count} parts, expected at most {num_parts}, since this objective "
+            "ignores the rest: use documents with fewer parts, or an objective that reads more "
+            "parts, such as dialogue."
         )

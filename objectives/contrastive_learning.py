@@ -1,4 +1,4 @@
-"""Contrastive objectives: embeddings of two views of a text are near, of other texts far apart.
+"""Contrastive objectives: embed two views of a text close together, and other texts far apart.
 
 Sources: Gao et al. 2021 (SimCSE, arXiv:2104.08821) for dropout views and hard negatives; Wu et al.
 2020 (CLEAR, arXiv:2012.15466) for views by deletion, shuffling and spans; Radford et al. 2021
@@ -35,7 +35,7 @@ from .splicing import (
 from .token_ids import TokenIds
 
 View = Literal["dropout", "deletion", "shuffling", "cropping", "masking"]
-Pooling = Literal["first", "mean"]  # of `prompt_forms.Pooling`: no special token ends a view
+Pooling = Literal["first", "mean"]  # without "last", since no special token ends a view
 Loss = Literal["info_nce", "symmetric_info_nce", "nt_xent"]
 
 
@@ -53,23 +53,25 @@ def contrastive(
         text      a b c d
         inputs    [CLS] a c d [CLS] a b d      with views = "deletion"
 
-    The views are segments of one row that do not attend to each other. A view must select the other
-    view of its text among those of all texts of the batch, over all devices.
+    The views are segments of one row that do not attend to each other. Each view must select the
+    other view of its text among the views of all texts in the batch, over all devices.
 
     Args:
-      ids: needs `cls`; and `mask` for masking.
-      views: "dropout", the text twice, so that views differ by dropout alone (SimCSE; the model
-        must have some); "deletion" of random tokens, "shuffling" of all, "cropping" to a random
-        passage, or "masking" of spans of three on average, drawn independently for each view.
+      ids: needs `cls`, and `mask` for views="masking".
+      views: how the two views of a text are made, independently of each other. "dropout" repeats
+        the text, so that the views differ only by the model's dropout (SimCSE). "deletion" deletes
+        random tokens, "shuffling" shuffles all tokens, "cropping" keeps a random passage, and
+        "masking" masks spans with a mean length of three tokens.
       share: share of the tokens that are deleted, cropped away or masked.
-      temperature: divisor of the similarities. None: the model learns "logit_scale" instead.
-      pooling: a view's embedding is its "first" hidden state, of [CLS], or the "mean" of all.
-      loss: "info_nce", the first view must select the second among all second ones (SimCSE);
-        "symmetric_info_nce", the mean of that and its reverse (CLIP); "nt_xent", each must select
-        the other among all other views, of N texts 2N - 1 (SimCLR).
+      temperature: divisor of the similarities. If None, the model learns "logit_scale" instead.
+      pooling: "first" embeds a view as its first hidden state, of [CLS], and "mean" as the mean of
+        all its hidden states.
+      loss: "info_nce": the first view must select the second view among all second views (SimCSE).
+        "symmetric_info_nce": the mean of this loss and its reverse (CLIP). "nt_xent": each view
+        must select the other view among all other views, 2N - 1 for N texts (SimCLR).
 
-    Features: inputs, inputs_segments i32[I]; pools_slots, pools_labels, pools_weights i32[P]; two
-    segments and two pools a text.
+    Features: inputs, inputs_segments i32[I]; pools_slots, pools_labels, pools_weights i32[P]. A
+    text has two segments and two pools.
 
     >>> contrastive(ids).lengths(63)
     {'inputs': 128, 'pools': 2}
@@ -91,16 +93,16 @@ def contrastive(
 
 
 def own_dropout(model, groups) -> str | None:
-    """Requires a model with dropout that every slot draws for itself."""
+    """Requires a model with dropout that is drawn independently for every slot."""
     config = model.config
     if config is None or (config.dropout_rate and not config.dropout_shared):
         return None
     return (
-        "The objective's two views of a text differ by the model's dropout alone, and would be "
+        "The objective's two views of a text differ only by the model's dropout, and would be "
         f"equal with dropout_rate={config.dropout_rate} and "
-        f"dropout_shared={config.dropout_shared}: set the model's dropout_rate above 0 and "
-        "dropout_shared to False, such as --gin.models.encoder.dropout_rate=0.1, or choose other "
-        "views."
+        f"dropout_shared={config.dropout_shared}: set the model's dropout_rate above 0, for "
+        "example with --gin.models.encoder.dropout_rate=0.1, and dropout_shared to False, or "
+        "choose other views."
     )
 
 
@@ -120,13 +122,18 @@ def contrastive_pairs(
 
     Args:
       ids: needs `cls`.
-      hard_negatives: a document has a third part, one more text that must lie far from the first of
-        every document.
-      temperature, pooling, loss: as in `contrastive`. The defaults are CLIP's; SimCSE's supervised
-        form has hard negatives, 0.05, and "info_nce".
+      hard_negatives: whether a document has a third part, a text that must be far from the first
+        text of every document.
+      temperature: divisor of the similarities. If None, the model learns "logit_scale" instead.
+      pooling: "first" embeds a text as its first hidden state, of [CLS], and "mean" as the mean of
+        all its hidden states.
+      loss: one of the losses of `contrastive`. The defaults are CLIP's. SimCSE's supervised form
+        has hard negatives, a temperature of 0.05, and "info_nce".
 
-    A document without one of the parts does not count. Features as in `contrastive`, with a
-    segment and a pool for each text.
+    A document that lacks one of the parts does not count.
+
+    Features: inputs, inputs_segments i32[I]; pools_slots, pools_labels, pools_weights i32[P]. Each
+    text has a segment and a pool.
 
     >>> contrastive_pairs(ids).lengths(126)
     {'inputs': 128, 'pools': 2}
@@ -147,19 +154,19 @@ def contrastive_pairs(
 
 
 def info_nce(left_Nxe, right_Mxe, scale, live_N, live_M, symmetric=True):
-    """Returns InfoNCE of N pairs (left_i, right_i): f32[N] in nats; symmetric, it is the CLIP loss.
+    """Returns the InfoNCE loss of N pairs (left_i, right_i), f32[N] in nats.
+
+    If all embeddings are equal, the loss is the logarithm of the number of live texts. The batch
+    may be sharded over devices: the negatives come from the whole batch, and receive gradients.
 
     Args:
-      left_Nxe, right_Mxe: embeddings of any length, M >= N; the right ones beyond N are negatives
-        for all left ones (hard negatives).
-      scale: factor of cosine similarities, 1 / temperature.
-      live_N, live_M: bool; embeddings that are not live are not used as negatives, and
-        have no valid loss.
-      symmetric: the mean of selecting right_i among all right ones and left_i among all left ones;
-        or the former alone, as in SimCSE.
-
-    With equal embeddings it is the logarithm of the number of live texts. The batch may be sharded
-    over devices: negatives are the whole batch, with their gradients.
+      left_Nxe, right_Mxe: embeddings of any norm, with M >= N. Right embeddings beyond N are
+        negatives for all left embeddings (hard negatives).
+      scale: factor of the cosine similarities, 1 / temperature.
+      live_N, live_M: bool. Embeddings that are not live are not used as negatives, and their losses
+        are not valid.
+      symmetric: whether the loss is the mean of selecting right_i among all right embeddings and
+        left_i among all left embeddings (CLIP), or only the former (SimCSE).
 
     >>> losses = info_nce(jnp.eye(2), jnp.eye(2), 1.0, jnp.ones(2, bool), jnp.ones(2, bool))
     >>> [round(float(x), 4) for x in losses]
@@ -178,10 +185,17 @@ def info_nce(left_Nxe, right_Mxe, scale, live_N, live_M, symmetric=True):
 
 
 def nt_xent(left_Nxe, right_Mxe, scale, live_N, live_M):
-    """Returns SimCLR's NT-Xent of N pairs, the mean of both anchors, in nats: f32[N].
+    """Returns SimCLR's NT-Xent loss of N pairs, the mean over both anchors, f32[N] in nats.
 
-    Args as in `info_nce`. Each of the two must select the other among all live embeddings but
-    itself: 2N - 1, and the hard negatives beyond.
+    Each embedding of a pair must select the other among all live embeddings except itself: 2N - 1
+    candidates, in addition to hard negatives.
+
+    Args:
+      left_Nxe, right_Mxe: embeddings of any norm, with M >= N. Right embeddings beyond N are hard
+        negatives.
+      scale: factor of the cosine similarities, 1 / temperature.
+      live_N, live_M: bool. Embeddings that are not live are not used as negatives, and their losses
+        are not valid.
 
     >>> losses = nt_xent(jnp.eye(2), jnp.eye(2), 1.0, jnp.ones(2, bool), jnp.ones(2, bool))
     >>> [round(float(x), 4) for x in losses]
@@ -198,14 +212,17 @@ def nt_xent(left_Nxe, right_Mxe, scale, live_N, live_M):
 
 
 def unit(x):
-    """Returns f32[..., d]: vectors of length 1; of zeros, zeros."""
+    """Returns f32[..., d]: vectors normalized to length 1; zero vectors stay zero."""
     x = x.astype(jnp.float32)
     return x * jax.lax.rsqrt(jnp.sum(x * x, -1, keepdims=True) + 1e-12)
 
 
 def _products(left_Nxe, right_Mxe):
-    """Returns f32[N, M] in float32, which a TPU and a GPU would round for their products: a cosine
-    rounded to bfloat16 is off by up to 0.004, divided by a temperature of 0.05 by 0.08 nats."""
+    """Returns the products of embeddings, f32[N, M], with full float32 precision.
+
+    A TPU or GPU would round the factors by default. A cosine rounded to bfloat16 has an error of up
+    to 0.004, which becomes 0.08 nats at a temperature of 0.05.
+    """
     return jnp.einsum("ne,me->nm", left_Nxe, right_Mxe, precision="highest")
 
 
@@ -275,7 +292,7 @@ _NOISES: dict[View, Callable[[TokenIds, float], Noise]] = {
 
 @checked
 def crop(share: OpenShare) -> Noise:
-    """Crops each document by round(share * n) tokens; at least one token is left."""
+    """Returns the noise that crops round(share * n) tokens; at least one token is left."""
     away = ratio(share, "share")
     return Noise(lambda n: n, Partial(_crop, traced(away)[0]))
 
@@ -314,7 +331,13 @@ def _split_in_parts(texts, cls, key, row, partner, lengths, max_documents):
 def _texts_of_rows(source, cls_at, body: list[Pieces], opened: list, counts_D, lengths):
     """Returns features in which text k of document d is segment 1 + k + d * (number of texts).
 
-    `opened`: bool[D] for each text: it begins with [CLS].
+    Args:
+      source: tokens of the texts, then [CLS].
+      cls_at: index of [CLS] in the source.
+      body: pieces of each text.
+      opened: bool[D] for each text: whether it exists and begins with [CLS].
+      counts_D: whether each document counts.
+      lengths: slots of each stream.
     """
     texts = len(body)
     each = [interleaved(piece(cls_at, yes_D), text) for yes_D, text in zip(opened, body)]

@@ -1,4 +1,4 @@
-"""Corrupts batches of rows by an objective, each with its partner, after checks."""
+"""Corrupts batches of rows with an objective, after checks; every row has a partner row."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -12,23 +12,25 @@ from .contract import Array, Objective, Row, check_classes, check_parts, members
 
 
 def batched(objective: Objective, lengths: dict[str, int], max_documents: int = 1) -> Callable:
-    """Returns `(keys_B, rows_B) -> features_B`, which corrupts a batch, on device or host.
+    """Returns `(keys_B, rows_B) -> features_B`, which corrupts a batch on the device or the host.
+
+    Rows 2k and 2k + 1 are partners; with an odd number of rows, the last row has an empty partner.
+    No row depends on any row but its partner, so sharding the batch adds no communication.
+
+    Inside `jit`, values cannot be checked: an invalid member number gives another member's
+    features, and documents that exceed `max_documents` or the slots are left out. Call the function
+    once outside `jit` on typical rows to check them.
 
     Args:
+      objective: the objective.
       lengths: slots of each stream, as in `RowGroup.features`.
-      max_documents: the most documents that a row may hold.
-
-    Rows 2k and 2k+1 are partners, and the last of an odd number has an empty one; no row depends on
-    any other, so sharding the batch adds no communication.
+      max_documents: maximum number of documents in a row.
 
     Raises ValueError for a `corrupt` that takes other arguments, more than 65,535 documents, or
-    more sentinels than there are; when it is called or traced, for a missing column, or rows of
-    more tokens than any member has slots for, or than 32 bits count; when it is called with arrays
-    that are not traced, also for rows whose values are not those of `Row`, or whose documents
-    need more slots (`packed_lengths`).
-
-    Inside of `jit` a number of no member gives another member's features, and documents beyond
-    `max_documents`, or the slots, are left out: call it once outside on rows like those to come.
+    more sentinels than the vocabulary has. The returned function raises ValueError for a missing
+    column, for rows longer than all members have slots for, and for rows whose token counts exceed
+    32 bits. If its arrays are not traced, it also raises ValueError for rows that break the rules
+    of `Row`, or whose documents need more slots (`packed_lengths`).
     """
     _check_arguments(objective.corrupt)
     if not 1 <= max_documents <= MAX_DOCUMENTS:
@@ -57,18 +59,18 @@ def _check_arguments(corrupt: Callable) -> None:
     except TypeError:
         raise ValueError(
             f"An objective's corrupt takes (key, row, partner, lengths, max_documents), got "
-            f"{inspect.signature(corrupt)}: a function of rows of one document, (key, row, "
-            "partner, lengths), is lifted to packed rows by `objectives.each_document`."
+            f"{inspect.signature(corrupt)}: if it takes rows of one document, (key, row, partner, "
+            "lengths), lift it to packed rows with `objectives.each_document`."
         ) from None
 
 
 def check_sentinels(what: str, lengths: Mapping[str, int], available: int) -> None:
-    """Raises ValueError where `lengths`, those of `what`, count more sentinels than there are."""
+    """Raises ValueError if `lengths` need more sentinels than are available; `what` names them."""
     needed = lengths.get("sentinels", 0)
     if needed > available:
         raise ValueError(
-            f"{what} need {needed} sentinels, the vocabulary has {available}: give the vocabulary "
-            "more, shorten the rows, lower noise_density, or raise mean_span_length."
+            f"{what} need {needed} sentinels, the vocabulary has {available}: add sentinels to the "
+            "vocabulary, shorten the rows, decrease noise_density, or increase mean_span_length."
         )
 
 
@@ -78,21 +80,23 @@ def _check_rows(
     L = rows_B.tokens.shape[1]
     if L >= MAX_LENGTH:
         raise ValueError(
-            f"Got rows of {L:,} tokens, expected fewer than {MAX_LENGTH:,}, beyond which counts "
-            "of tokens would exceed 32 bits: cut them."
+            f"Got rows of {L:,} tokens, expected fewer than {MAX_LENGTH:,}, since token counts "
+            "would exceed 32 bits: cut the rows."
         )
     column = objective.facts.rows.column
     if column and getattr(rows_B, column) is None:
-        raise ValueError(f"The objective reads {column}, which these rows have not.")
+        raise ValueError(
+            f"The objective reads {column}, which these rows do not have: set Row.{column}."
+        )
     needs = [member.objective.lengths(L) for member in members_of(objective)]
-    # Several short documents use the same sentinels, and fewer of them.
+    # Several short documents use the same sentinels, and need fewer of them.
     unbounded = {"both"} if max_documents == 1 else {"both", "sentinels"}
     if not any(
         all(lengths.get(name, 0) >= n for name, n in each.items() if name not in unbounded)
         for each in needs
     ):
         raise ValueError(
-            f"Rows of {L} tokens need the slots {needs[0]}, got {lengths}: give "
+            f"Rows of {L} tokens need the slots {needs[0]}, got {lengths}: use "
             f"objective.lengths({L}), or shorter rows."
         )
     if not any(isinstance(x, jax.core.Tracer) for x in rows_B):
@@ -113,13 +117,14 @@ def _check_values(
     ended_BxL = np.logical_or.accumulate(steps_BxL < 0, axis=1)
     if (steps_BxL > 1).any() or (ended_BxL & (rows_B.segments != 0)).any():
         raise ValueError(
-            "Segment ids must number the documents of a row 1, 2, …, from its first slot on and "
-            "without gaps, with 0 for padding at its end."
+            "Segment ids must number the documents of a row 1, 2, … without gaps, from the first "
+            "slot on, with 0 for padding at the end."
         )
     most = rows_B.segments.max(initial=0)
     if most > max_documents:
         raise ValueError(
-            f"Got a row of {most} documents, expected at most {max_documents}: raise max_documents."
+            f"Got a row of {most} documents, expected at most {max_documents}: increase "
+            "max_documents."
         )
     if objective.facts.rows.num_classes and rows_B.labels is not None:
         check_classes(rows_B.labels[rows_B.segments > 0], objective.facts.rows.num_classes)
@@ -131,12 +136,12 @@ def _check_values(
             if name != "both" and needed > lengths.get(name, 0):
                 raise ValueError(
                     f"Documents of {sizes.tolist()} tokens need {needed} slots of {name!r}, got "
-                    f"{lengths.get(name, 0)}: give the lengths that `packed_lengths` returns."
+                    f"{lengths.get(name, 0)}: use the lengths that `packed_lengths` returns."
                 )
 
 
 def lengths_of_documents(objective: Objective, document_lengths: Sequence[int]) -> dict[str, int]:
-    """Returns the slots that documents of a row take together: each uses the same sentinels."""
+    """Returns the slots that the documents of a row take together; they share sentinels."""
     each = [objective.lengths(n) for n in document_lengths]
     return {
         name: (max if name == "sentinels" else sum)(n[name] for n in each)

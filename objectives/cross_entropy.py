@@ -1,9 +1,9 @@
-"""Cross-entropy, of logits, and under a projection whose logits are never all in memory.
+"""Cross-entropy of logits, and of a projection whose logits are never all in memory.
 
-The logits of a batch are its largest array by far: [B, K, V]. `projected_cross_entropy` forms them
-for a few slots at a time. Where the loss is differentiated, the same pass also forms the gradient
-of these slots, while their logits are at hand: three matrix products, as many as with the logits of
-all slots, and none computed twice. (Hsu et al. 2024, arXiv:2410.10989, section 3.2, do so on GPUs.)
+The logits [B, K, V] are by far the largest array of a batch. `projected_cross_entropy` computes
+them for a few slots at a time. If the loss is differentiated, the same pass also computes the
+gradient for these slots. It takes three matrix products, the same number as with the logits of all
+slots, and computes nothing twice. (Hsu et al. 2024, arXiv:2410.10989, section 3.2, do so on GPUs.)
 """
 
 import functools
@@ -16,9 +16,10 @@ from jax import lax
 
 from .contract import Array, ClassProjection, Sums
 
-# Slots of a piece, on a device. On a CPU its logits should stay in the cache: of 2,048 slots of
-# width 64 and a vocabulary of 4,608, loss and gradient took 51 ms in pieces of 256, 62 of 512, 148
-# at once. Elsewhere it should be large enough for arithmetic to outweigh reading the projection.
+# Number of slots in a piece, on each device. On a CPU, the logits of a piece should fit in the
+# cache. With 2,048 slots of width 64 and a vocabulary of 4,608, loss and gradient took 51 ms in
+# pieces of 256 slots, 62 ms in pieces of 512 slots, and 148 ms at once. On other devices, a piece
+# should be large enough for arithmetic to outweigh reading the projection.
 CPU_SLOTS = 256
 _SLOTS = 2048
 
@@ -26,7 +27,7 @@ _SLOTS = 2048
 def cross_entropy(logits, labels):
     """Returns cross-entropy in nats and log-partition, f32[...], of logits [..., V], labels [...].
 
-    Written with a comparison instead of a gather, so that logits may be sharded over V.
+    A comparison instead of a gather selects the labels' logits, so logits may be sharded over V.
     """
     logits = logits.astype(jnp.float32)
     chosen = jnp.sum(jnp.where(_is_label(labels, logits), logits, 0.0), axis=-1)
@@ -57,11 +58,12 @@ def weighted_sums(logits, labels_BxK, weights_BxK, z_loss: float = 0.0) -> Sums:
 def projected_cross_entropy(
     projection: ClassProjection, labels_BxK, weights_BxK, z_loss: float = 0.0
 ) -> Sums:
-    """Returns `weighted_sums` of the logits of a projection, of which few are in memory at a time.
+    """Returns `weighted_sums` of a projection's logits, with only a few in memory at a time.
 
-    Differentiable in the projection's states, its kernel, what its `finish` closes over, and the
-    weights. The gradient is formed along with the sums if those of all rows that count have one
-    cotangent, as in a mean of losses and z-losses; else they are computed again.
+    The result is differentiable in the projection's states, its kernel, the arrays that its
+    `finish` closes over, and the weights. The gradient is computed along with the sums. It is used
+    if all rows that count have the same cotangent, as in a mean of losses and z-losses. Otherwise
+    the logits are computed again.
     """
     rows, slots = labels_BxK.shape
     cut = _cutter(rows, slots, projection.slot_shards)
@@ -77,14 +79,14 @@ def projected_cross_entropy(
 
 
 def projected_sums(projection: ClassProjection, slot_losses: Callable, columns: Sequence[Array]):
-    """Returns f32[B]: any losses of a projection's logits, of which few are in memory at a time.
+    """Returns f32[B]: summed losses of a projection's logits, with only a few in memory at a time.
+
+    JAX can differentiate the result: the backward pass computes the logits of each piece again.
 
     Args:
-      slot_losses: (logits f32[B, C, V], *columns [B, C, …]) -> f32[B, C], for C of the slots; 0
-        where the columns are 0.
+      slot_losses: (logits f32[B, C, V], *columns [B, C, …]) -> f32[B, C], for C of the slots. It
+        must return 0 for slots whose columns are 0.
       columns: [B, K, …] each.
-
-    Differentiable by JAX, which forms the logits of a piece a second time.
     """
 
     def add(total_B, piece):
@@ -110,15 +112,15 @@ def projected_scores(projection: ClassProjection, score: Callable):
         return score(projection.finish(_product(states_BxCxE, projection.kernel)))
 
     (rows, slots), shards = projection.states.shape[:2], projection.slot_shards
-    found_NxBxC = lax.map(score_piece, _cutter(rows, slots, shards)(projection.states))
-    pieces, _, length = found_NxBxC.shape
-    found_NxBxXxc = found_NxBxC.reshape(pieces, rows, shards, length // shards)
-    found_BxXxK = jnp.moveaxis(found_NxBxXxc, 0, 2).reshape(rows, shards, -1)
-    return found_BxXxK[:, :, : slots // shards].reshape(rows, slots)
+    scores_NxBxC = lax.map(score_piece, _cutter(rows, slots, shards)(projection.states))
+    pieces, _, length = scores_NxBxC.shape
+    scores_NxBxXxc = scores_NxBxC.reshape(pieces, rows, shards, length // shards)
+    scores_BxXxK = jnp.moveaxis(scores_NxBxXxc, 0, 2).reshape(rows, shards, -1)
+    return scores_BxXxK[:, :, : slots // shards].reshape(rows, slots)
 
 
 def _cutter(rows: int, slots: int, shards: int) -> Callable:
-    """Returns [B, K, …] -> [N, B, C, …], the pieces of arrays of this many rows and slots.
+    """Returns a function [B, K, …] -> [N, B, C, …] that cuts arrays into N pieces of slots.
 
     If slots are sharded, each piece has the same number of slots from every shard.
     """
@@ -130,9 +132,9 @@ def _cutter(rows: int, slots: int, shards: int) -> Callable:
 
 
 def slots_of_a_piece() -> int:
-    """Returns the slots of a piece, over all devices."""
+    """Returns the number of slots in a piece, over all devices."""
     mesh = jax.sharding.get_abstract_mesh()
-    device = mesh.abstract_device  # None without a mesh, and of one without devices
+    device = mesh.abstract_device  # None without a mesh, or for a mesh without devices
     platform = device.platform if device else jax.default_backend()
     return (CPU_SLOTS if platform == "cpu" else _SLOTS) * max(mesh.size, 1)
 
@@ -148,11 +150,11 @@ def _cut(x, length: int, shards: int):
 
 
 class _Given(NamedTuple):
-    """What the sums are differentiable in. N counts pieces, and C the slots of a row in each."""
+    """Differentiable arguments of the sums: N pieces, each with C slots of every row."""
 
     states_NxBxCxE: Array
     kernel_ExV: Array
-    constants: tuple  # further inputs of the projection's `finish`, in addition to its products
+    constants: tuple  # inputs of the projection's `finish` in addition to the products
     weights_NxBxC: Array
 
 
@@ -165,7 +167,7 @@ def _plain_sums(finish, z_loss, shards, labels_NxBxC, given: _Given) -> Sums:
 
     zeros = jnp.zeros(labels_NxBxC.shape[1])
     nothing = Sums(zeros, zeros if z_loss else None)
-    # Rematerialized where it is differentiated: then too no more than a piece has logits.
+    # With rematerialization, only one piece has logits in memory during differentiation too.
     pieces = given.states_NxBxCxE, labels_NxBxC, given.weights_NxBxC
     return lax.scan(jax.checkpoint(add), nothing, pieces)[0]
 
@@ -174,9 +176,10 @@ _sums = jax.custom_vjp(_plain_sums, nondiff_argnums=(0, 1, 2))
 
 
 def _sums_and_gradient(finish, z_loss, shards, labels_NxBxC, given: _Given):
-    """Returns the sums, and (labels, given, the gradient of all sums' sum, the losses of slots)."""
-    # The kernel's gradient is summed over a shard's own rows and slots in the loop, and over shards
-    # once, after it. In the loop XLA would sum over all devices for each piece.
+    """Returns the sums, and (labels, given, gradient of the sums' total, losses of slots)."""
+    # In the loop, the kernel's gradient is summed over the rows and slots of each shard. The sum
+    # over shards follows once after the loop; within the loop, XLA would add over all devices for
+    # each piece.
     D, X = shards
 
     def apart(x):
@@ -194,7 +197,8 @@ def _sums_and_gradient(finish, z_loss, shards, labels_NxBxC, given: _Given):
         logits_BxCxV, pull_back = jax.vjp(finish, products, *given.constants)
         losses_BxC, log_partition = cross_entropy(logits_BxCxV, labels_BxC)
         z_losses_BxC = z_loss * log_partition**2
-        # The losses contribute probabilities, less 1 at the label; the z-losses probabilities.
+        # The gradient of losses is the probabilities minus 1 at the label. The gradient of z-losses
+        # is proportional to the probabilities.
         weights = weights_BxC[..., None]
         tops = log_partition[..., None]
         d_logits = jnp.exp(logits_BxCxV - tops) * (weights * (1.0 + 2.0 * z_loss * tops))
@@ -223,30 +227,31 @@ def _sums_and_gradient(finish, z_loss, shards, labels_NxBxC, given: _Given):
 def _backward(finish, z_loss, shards, saved, cotangents: Sums):
     labels_NxBxC, given, gradient, per_slot = saved
     counts_B = jnp.any(given.weights_NxBxC != 0, (0, 2))
-    one = cotangents.losses[jnp.argmax(counts_B)]
+    shared = cotangents.losses[jnp.argmax(counts_B)]
 
-    def formed():
-        # A row that does not count may have another cotangent, by which its losses are scaled.
+    def saved_gradient():
+        # A row that does not count may have a different cotangent, which scales its losses.
         scaled = jax.tree.map(
             lambda x_NxBxC, cotangent_B: x_NxBxC * cotangent_B[None, :, None], per_slot, cotangents
         )
         d_states, d_kernel, d_constants = jax.tree.map(
-            lambda x: (x * one).astype(x.dtype), gradient
+            lambda x: (x * shared).astype(x.dtype), gradient
         )
         return _Given(d_states, d_kernel, d_constants, sum(jax.tree.leaves(scaled)))
 
-    def computed_again():
+    def recomputed_gradient():
         sums = functools.partial(_plain_sums, finish, z_loss, shards, labels_NxBxC)
         return jax.vjp(sums, given)[1](cotangents)[0]
 
-    # In a mean, all cotangents are the same array. XLA then proves them equal when it compiles a
-    # step, and drops the other gradient. The comparison is of integers, since floats may be NaN.
+    # In a mean, all cotangents are the same array. XLA then finds them equal when it compiles a
+    # step, and drops the recomputed gradient. The comparison uses bits, since floats may be NaN.
     bits = functools.partial(lax.bitcast_convert_type, new_dtype=jnp.int32)
     row_bits = [bits(x_B) for x_B in {id(x): x for x in jax.tree.leaves(cotangents)}.values()]
     equal = [jnp.all(x_B == row_bits[0][0]) for x_B in row_bits]
-    equal_where_it_counts = [jnp.all((x_B == bits(one)) | ~counts_B) for x_B in row_bits]
-    both = functools.partial(functools.reduce, jnp.logical_and)
-    return None, lax.cond(both(equal) | both(equal_where_it_counts), formed, computed_again)
+    equal_where_counted = [jnp.all((x_B == bits(shared)) | ~counts_B) for x_B in row_bits]
+    all_of = functools.partial(functools.reduce, jnp.logical_and)
+    usable = all_of(equal) | all_of(equal_where_counted)
+    return None, lax.cond(usable, saved_gradient, recomputed_gradient)
 
 
 _sums.defvjp(_sums_and_gradient, _backward)
@@ -257,6 +262,6 @@ def _product(states, kernel):
 
 
 def _is_label(labels, logits):
-    """Returns bool [..., V]: whether a logit is the label's."""
+    """Returns bool[..., V]: whether each logit belongs to the label."""
     classes = jnp.arange(logits.shape[-1], dtype=labels.dtype)
     return classes.reshape((1,) * labels.ndim + (-1,)) == labels[..., None]

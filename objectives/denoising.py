@@ -1,4 +1,4 @@
-"""T5's denoising objectives: hide some tokens, and predict them, or the whole text.
+"""T5's denoising objectives: hide some tokens, and predict either them or the whole text.
 
 Sources: Raffel et al. 2020 (T5), section 3.3; Tay et al. 2022 (UL2) for the mode tokens.
 """
@@ -18,7 +18,7 @@ from .arithmetic import below, ratio, traced
 from .contract import Facts, Objective, Rows
 from .features import sequence_pair
 from .losses import token_loss
-from .noising import REPLACEMENTS, Replace, from_noise, iid_hidden, iid_told, permuted_tokens
+from .noising import REPLACEMENTS, Replace, from_noise, iid_hidden, iid_targets, permuted_tokens
 from .prompt_forms import PromptForm
 from .span_lengths import noise_counts, span_starts
 from .splicing import (
@@ -60,24 +60,31 @@ def span_corruption(
         targets   X b c Y f /
 
     Args:
-      ids: needs `sentinels`, as many as `lengths` gives, and the `mode` token if one is set.
+      ids: needs the number of `sentinels` that `lengths` returns, and the `mode` token if it is
+        set.
       noise_density: share of noise tokens.
-      mean_span_length: in tokens. With a pair (low, high) of whole numbers, span lengths are drawn
-        uniformly from low to high. The last span covers the remaining noise tokens, so the number
-        of noise tokens is still exact. `lengths` are then those of the most spans.
+      mean_span_length: mean number of tokens in a span. With a pair (low, high) of whole numbers,
+        span lengths are drawn uniformly from low to high. The last span covers the remaining noise
+        tokens, so the number of noise tokens is still exact. `lengths` then allows for the largest
+        possible number of spans.
       mode: name of a mode token put before each document's inputs (UL2's paradigm token).
-      placement: of spans. "end" is T5's: a document starts with text and ends with noise, so that
-        a single span is always the end. "anywhere": text may also come last, and every mask with
-        these counts is equally likely, which suits short documents.
-      length_drawn_per: with a pair as `mean_span_length`, whether a length is drawn for each "span"
-        or once for a "document", whose spans then all have it, except a shorter last one.
-      closing_sentinel: whether a further sentinel closes the targets of a document that ends with
-        text. T5's code writes one there, since it replaces each run of text by a sentinel. A
-        document that ends with noise never has one. So with placement "end" the setting only
-        matters for chosen tokens (`objectives.hide`).
+      placement: where spans may be. With "end", as in T5, a document starts with text and ends with
+        noise, so a single span is always at the end. With "anywhere", text may also come last, and
+        all masks with the same numbers of tokens and spans are equally likely. This suits short
+        documents.
+      length_drawn_per: if `mean_span_length` is a pair, whether to draw a length for each "span" or
+        once per "document". All spans of a document then have this length, except a shorter last
+        span.
+      closing_sentinel: whether another sentinel closes the targets of a document that ends with
+        text. T5's code writes this sentinel, since it replaces each run of text by a sentinel. A
+        document that ends with noise never has it, so with placement "end" the setting only
+        matters for tokens chosen by the user (`objectives.hide`).
 
     Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights i32[T].
     End-of-sequence closes inputs and targets of every document, and counts in `lengths`.
+
+    Raises ValueError for an impossible pair (low, high), or for length_drawn_per="document" without
+    a pair.
 
     >>> span_corruption(ids).lengths(568)
     {'inputs': 512, 'targets': 114, 'sentinels': 28}
@@ -87,9 +94,9 @@ def span_corruption(
     mean, span_range = _span_lengths(mean_span_length)
     if length_drawn_per == "document" and not span_range:
         raise ValueError(
-            f"Got length_drawn_per='document' and mean_span_length={mean_span_length}, from which "
-            "no length is drawn: give a pair (low, high) as mean_span_length, or leave out "
-            "length_drawn_per."
+            f"Got length_drawn_per='document' with the fixed mean_span_length={mean_span_length}, "
+            "expected a pair (low, high) to draw lengths from: set mean_span_length to a pair, or "
+            "leave out length_drawn_per."
         )
     low, high = span_range or (0, 0)
     closes = int(closing_sentinel)
@@ -101,7 +108,7 @@ def span_corruption(
         noise, count = (
             int(x) for x in noise_counts(n, density.as_integer_ratio(), mean.as_integer_ratio(), np)
         )
-        if span_range:  # the shortest spans are the most, if text can separate them
+        if span_range:  # the shortest spans give the most spans, if there is text between them
             count = min(-(-noise // span_range[0]), n - noise)
         return {
             "inputs": modes + n - noise + count + 1,
@@ -139,9 +146,9 @@ def iid_denoising(
     """Denoising of tokens that are hidden independently of each other, as in T5's ablation.
 
     With text `a b c d e f`, noise on `b c` and `e`, sentinels X Y Z, the mask _ and
-    end-of-sequence /, where the targets are the noise alone, and else `a b c d e f /`:
+    end-of-sequence /, and with predict="noise":
 
-        replace             inputs           targets: the noise
+        replace             inputs           targets
         "spans"             a X d Y f /      X b c Y e Z /
         "tokens"            a X Y d Z f /    X b Y c Z e /
         "mask"              a _ _ d _ f /    b c e /
@@ -149,51 +156,55 @@ def iid_denoising(
         "random"            a p q d r f /
         "mask_or_random"    a _ q d _ f /
 
+    With predict="everything", the targets are `a b c d e f /`.
+
     Args:
-      ids: needs sentinels, as many as `lengths` gives, or the mask token.
-      noise_density: probability that a text token is hidden, up to `noising.most_hidden`, so that
-        lengths can be planned: in less than one document of a million further tokens stay text.
-      replace: the replacement of hidden tokens in the inputs: one sentinel for each run of them,
-        one for each token, the mask token, nothing, or random text. "mask_or_random" is T5's
-        BERT-style noise: one mask in ten is random text instead.
+      ids: needs the number of sentinels that `lengths` returns, or the mask token.
+      noise_density: probability that a text token is hidden. `noising.most_hidden` limits the
+        number of hidden tokens, so that lengths can be planned. Fewer than one document in a
+        million reaches this limit.
+      replace: the replacement of hidden tokens in the inputs: "spans" is one sentinel for each run
+        of hidden tokens, "tokens" one sentinel for each token, "mask" the mask token, "drop"
+        nothing, and "random" random text. "mask_or_random" is T5's BERT-style noise, in which
+        random text replaces one mask in ten.
       predict: "noise" or "everything".
       mode: name of a mode token put before each document's inputs.
-      closing_sentinel: with "spans", whether a further sentinel closes the targets of a document
+      closing_sentinel: with "spans", whether another sentinel closes the targets of a document
         that ends with text, as in T5's code (`span_corruption`).
 
-    Sentinel k comes before piece k in the targets, also when a document starts with noise.
+    Sentinel k comes before piece k in the targets, even if the document starts with noise.
 
-    Features as in `span_corruption`.
+    Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights i32[T].
 
     >>> iid_denoising(ids).lengths(512)
     {'inputs': 513, 'targets': 252, 'sentinels': 126}
     >>> iid_denoising(ids, replace="mask", predict="everything").lengths(512)
     {'inputs': 513, 'targets': 513}
 
-    Raises ValueError for targets of noise alone where inputs do not show it ("random",
-    "mask_or_random").
+    Raises ValueError for predict="noise" if the inputs do not show which tokens are noise
+    ("random", "mask_or_random").
     """
     inputs = iid_hidden(ids, noise_density, replace)
     if predict == "noise" and REPLACEMENTS[replace].random_share:
         raise ValueError(
-            f"With replace={replace!r} nothing in the inputs tells which tokens to predict: set "
+            f"With replace={replace!r}, nothing in the inputs shows which tokens to predict: set "
             'predict to "everything", or replace to "mask".'
         )
     if predict == "everything":
         return from_noise(ids, inputs, mode=mode)
     # Only sentinels assign parts of the answer to blanks.
     prompt_mode = "infill" if replace in ("spans", "tokens") else None
-    targets = iid_told(ids, noise_density, replace, closing_sentinel)
+    targets = iid_targets(ids, noise_density, replace, closing_sentinel)
     return from_noise(ids, inputs, targets, mode, prompt_mode=prompt_mode)
 
 
 def deshuffling(ids: TokenIds) -> Objective:
-    """T5's deshuffling: a document is predicted from its tokens in random order.
+    """T5's deshuffling: predict a document from its tokens in random order.
 
         inputs    d a f c b e /
         targets   a b c d e f /
 
-    All orders are equally likely, but for tokens that draw the same 16 random bits
+    All orders are equally likely, except when tokens draw the same 16 random bits
     (`random_order`). End-of-sequence stays at the end.
 
     >>> deshuffling(ids).lengths(512)
@@ -203,7 +214,7 @@ def deshuffling(ids: TokenIds) -> Objective:
 
 
 def _span_lengths(mean_span_length: float | Sequence[int]):
-    """Returns (the mean as a fraction, the range that lengths are drawn from or None)."""
+    """Returns the mean as a fraction, and the range that lengths are drawn from or None."""
     if not isinstance(mean_span_length, Sequence):
         return ratio(mean_span_length, "mean_span_length"), None
     if len(mean_span_length) != 2 or mean_span_length[0] > mean_span_length[1]:
@@ -229,7 +240,7 @@ def _corrupt_spans(
     source, (sentinel_at, mode_at, eos_at) = with_specials(row.tokens, sentinels, *frame)
     span = end > begin
     sentinel = pieces(sentinel_at + jnp.arange(S, dtype=jnp.int32)[None], span)
-    # T5's code replaces each run of text by a sentinel in the targets, also the last one.
+    # In the targets, T5's code replaces each run of text by a sentinel, even the last run.
     text_follows = present & (jnp.max(jnp.where(span, end, 0), axis=1) < document.length)
     has_closing = text_follows * anywhere * closes
     last_sentinel = piece(sentinel_at + jnp.sum(span, axis=1), has_closing)
@@ -240,16 +251,17 @@ def _corrupt_spans(
         with_markers(document, begin, end, sentinel),
         closing,
     )
-    told = pieces(document.start[:, None] + begin, end - begin)
-    targets = joined(interleaved(sentinel, told), last_sentinel, closing)
+    noise = pieces(document.start[:, None] + begin, end - begin)
+    targets = joined(interleaved(sentinel, noise), last_sentinel, closing)
     return sequence_pair(
         splice(source, inputs, lengths["inputs"]), splice(source, targets, lengths["targets"])
     )
 
 
 def _drawn_spans(key, document: Documents, size: int, counts, drawn, anywhere):
-    """Returns (begin, end) i32[D, size] of spans; the document's length for absent ones."""
-    # One-dimensional bits, noise and text alternating: the first do not depend on their number.
+    """Returns (begin, end) i32[D, size] of spans; for absent spans, the document's length."""
+    # One-dimensional bits alternate between noise and text, so that the first bits do not depend
+    # on the number of spans.
     bits_DxSx2 = document_bits(key, document.length.size, (2 * size,)).reshape(-1, size, 2)
     noise_D, spans_D = noise_counts(document.length, *counts)
     spans, noise_edge, text_before = jax.vmap(_draw_spans, (0, 0, 0, 0, None, None))(
@@ -265,14 +277,14 @@ def _drawn_spans(key, document: Documents, size: int, counts, drawn, anywhere):
 
 
 def _draw_spans(bits_Sx2, n, noise, spans, drawn, anywhere):
-    """Draws the spans of a document of n tokens: (their number, their edges in noise, in text)."""
+    """Draws the spans of a document of n tokens: their number, their edges in noise and in text."""
     noise_bits, text_bits = bits_Sx2.T
     low, high, once = drawn  # all are 0 if lengths are not drawn
     length_bits = jnp.where(once, noise_bits[0], noise_bits)
-    covered = jnp.cumsum(low + below(length_bits, high - low + 1))  # by spans of drawn lengths
+    covered = jnp.cumsum(low + below(length_bits, high - low + 1))  # tokens in spans up to each
     drawn_spans = jnp.minimum(jnp.sum(covered < noise) + 1, jnp.minimum(noise, n - noise))
     spans = jnp.where(high > 0, drawn_spans, spans)
-    # One more token before the text and one after it allow empty text at both ends.
+    # One extra token before the text and one after it allow empty text at both ends.
     noise_edge, text_edge = jax.vmap(span_starts)(
         jnp.stack([noise_bits, text_bits]),
         jnp.stack([noise, n - noise + 2 * anywhere]),

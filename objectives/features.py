@@ -1,8 +1,9 @@
-"""Columns of the streams that many objectives give, from their tokens and segments.
+"""Builds the columns of common streams from tokens and segments.
 
-Segment ids number the documents of a row from 1, 0 is padding. Labels are compact, with weights 1
-and then 0; pool k is that of segment k + 1, with a weight of 0 or 1. No token id decides whether a
-target counts. The streams themselves are in `objectives.streams` and `objectives.layouts`.
+Segment ids number the documents of a row from 1; 0 is padding. Labels are compact: first those with
+weight 1, then unused slots with weight 0. Pool k belongs to segment k + 1 and has a weight of 0 or
+1. Whether a target counts never depends on its token id. `objectives.streams` and
+`objectives.layouts` define the streams themselves.
 """
 
 import jax.numpy as jnp
@@ -33,13 +34,14 @@ def target_sequence(targets) -> dict:
 
 
 def labels_in_place(tokens, chosen, shift, size: int) -> dict:
-    """Returns labels: the chosen ones of a row's tokens, each predicted at its own slot.
+    """Returns the chosen tokens of a row as labels, each predicted at its own slot.
 
     Args:
       tokens: i32[I].
       chosen: bool[I].
-      shift: added to the slots: -1 predicts each token one slot before it.
-      size: K, slots of the labels. Chosen tokens beyond it are dropped, so plan lengths first.
+      shift: number added to the slots. With -1, each token is predicted one slot before it.
+      size: K, number of slots for labels. Chosen tokens beyond it are dropped, so plan lengths
+        first.
 
     >>> labels_in_place(jnp.array([7, 8, 9]), jnp.array([False, True, True]), 0, 3)["labels"]
     Array([8, 9, 0], dtype=int32)
@@ -56,11 +58,13 @@ def labels_in_place(tokens, chosen, shift, size: int) -> dict:
 
 
 def orders_in_line(segments, count: int, ahead=0) -> dict:
-    """Returns features of tokens in line, which attend to those before them and to a share ahead.
+    """Returns features of tokens in their usual order, with attention to some tokens ahead.
+
+    Each token attends to all tokens before it, and to the nearest tokens after it.
 
     Args:
-      segments: i32[I], of `count` documents.
-      ahead: the share of a document's tokens ahead, the nearest ones, as a 24-bit integer.
+      segments: i32[I], segments of `count` documents.
+      ahead: share of the document's later tokens to attend to, as a 24-bit integer.
 
     >>> orders_in_line(jnp.array([1, 1, 1, 1, 1]), 1, 2**23)["inputs_ends"]
     Array([3, 3, 4, 4, 5], dtype=int32)
@@ -74,7 +78,7 @@ def orders_in_line(segments, count: int, ahead=0) -> dict:
 
 
 def pool_columns(slots, labels, counts, size: int) -> dict:
-    """Returns features of pools i32[n] that count where bool[n] `counts` says, in `size` slots."""
+    """Returns features of pools i32[n] in `size` slots; `counts` bool[n] marks pools that count."""
     columns = slots, jnp.where(counts, labels, 0), counts.astype(jnp.int32)
     return {name: fit(x, size) for name, x in zip(STREAMS["pools"].columns, columns)}
 

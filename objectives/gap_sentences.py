@@ -1,4 +1,4 @@
-"""Gap sentences: whole sentences are masked, and written one after another, as a summary is.
+"""Gap sentences: whole sentences are masked, and written one after another like a summary.
 
 Source: Zhang et al. 2020 (PEGASUS, arXiv:1912.08777), section 3.1, and its published code for the
 number of sentences and the order of equal scores.
@@ -26,33 +26,35 @@ def gap_sentences(
     selection: Literal["principal", "random", "lead"] = "principal",
     unchanged_share: Share = 0.0,
 ) -> Objective:
-    """PEGASUS: the sentences that say most of a document are masked, and written out.
+    """PEGASUS: mask the most important sentences of a document, and predict them.
 
-    With text `a b . c a . d .`, the mask _ and end-of-sequence /, the second sentence, of which a
-    and . are in the others too:
+    With text `a b . c a . d .`, the mask _ and end-of-sequence /, the second sentence is selected,
+    since a and . also occur in the other sentences:
 
         inputs    a b . _ d . /
         targets   c a . /
 
-    In a document of s sentences, floor(rate s) are selected, and at least one. A sentence ends with
-    one of the ids' `sentence_ends`, or with the last of several in a row. Text after the last end
-    is a sentence too.
+    In a document of s sentences, floor(rate s) sentences are selected, but at least one. A sentence
+    ends with one of the `sentence_ends` of `ids`, or with the last token of a run of them. The text
+    after the last end is also a sentence.
 
     Args:
       ids: needs `mask` and `sentence_ends`.
-      rate: share of the sentences; 0.3 is the paper's best.
-      selection: "principal", those whose ROUGE1-F1 with the rest of the document is highest, each
-        scored separately, and the later of equal ones; "random"; or "lead", the first.
-      unchanged_share: of the selected sentences, the share that the inputs hold as they are.
+      rate: share of the sentences to select; 0.3 is best in the paper.
+      selection: "principal" selects the sentences with the highest ROUGE1-F1 with the rest of the
+        document. Each sentence is scored separately; of equal scores, the later sentence wins.
+        "random" selects random sentences, and "lead" the first sentences.
+      unchanged_share: share of the selected sentences that stay unchanged in the inputs.
         PEGASUS-large has 0.2, with a rate of 0.45.
 
-    Unigrams are tokens, where the paper has words, each as often as it occurs ("Ind-Orig"). Since
-    precision and recall are of a sentence and the rest, of n tokens together, F1 is 2 / n times
-    their overlap: scores are whole numbers. Masked words in the inputs are left out, as in
-    PEGASUS-large.
+    ROUGE1 compares tokens instead of the paper's words, and counts repeated tokens ("Ind-Orig").
+    Since a sentence and the rest of its document have n tokens together, F1 is 2 / n times their
+    overlap, so scores are whole numbers. As in PEGASUS-large, no single words are masked in the
+    inputs.
 
     Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights i32[T].
-    A document may be a single sentence, so that there are slots for all of it on either side.
+    A document may be a single sentence, so both inputs and targets have slots for the whole
+    document.
 
     >>> gap_sentences(ids).lengths(512)
     {'inputs': 513, 'targets': 513}
@@ -81,18 +83,18 @@ def gap_sentences(
 class _Gaps(NamedTuple):
     """Settings of the kernels."""
 
-    share: Any  # i32[2] of the sentences, as a fraction
+    share: Any  # i32[2] share of the sentences to select, as a fraction
     ends_V: Any  # bool[V] ids that end a sentence
-    unchanged: Any  # i32[] 24-bit probability that a selected sentence stays as it is
-    mask: Any  # i32[]
+    unchanged: Any  # i32[] 24-bit probability that a selected sentence stays unchanged
+    mask: Any  # i32[] id of the mask token
 
 
 class _Sentences(NamedTuple):
     """The sentences of a row, numbered from 0 over all of its documents."""
 
     starts: jnp.ndarray  # bool[N] first tokens
-    number: jnp.ndarray  # i32[N] of each token
-    segments: jnp.ndarray  # i32[N] segment id of sentence k; 0 beyond the last
+    number: jnp.ndarray  # i32[N] number of each token's sentence
+    segments: jnp.ndarray  # i32[N] segment id of sentence k; 0 beyond the last sentence
 
 
 def _mask_gaps(score, gaps: _Gaps, key, text: Text, count: int) -> Text:
@@ -113,7 +115,7 @@ def _only(tokens_N, text: Text, keep_N) -> Text:
 
 
 def _selected(score, gaps: _Gaps, key, text: Text, count: int):
-    """Returns (bool[N], the tokens of selected sentences; the sentences)."""
+    """Returns whether each token is in a selected sentence, bool[N], and the sentences."""
     sentences = _sentences(gaps.ends_V, text)
     scores = score(jax.random.fold_in(key, 0), text, sentences)
     highest = _highest(scores, sentences.segments, gaps.share, count)
@@ -122,7 +124,7 @@ def _selected(score, gaps: _Gaps, key, text: Text, count: int):
 
 def _sentences(ends_V, text: Text) -> _Sentences:
     live = text.segments > 0
-    opens = text.segments != jnp.pad(text.segments[:-1], (1, 0))  # a document
+    opens = text.segments != jnp.pad(text.segments[:-1], (1, 0))  # first tokens of documents
     starts = live & (opens | jnp.roll(sentence_ends(ends_V, text.tokens, text.segments), 1))
     number = jnp.maximum(running_sum(starts) - 1, 0)
     segments = jnp.zeros_like(number).at[jnp.where(starts, number, number.size)]
@@ -130,7 +132,10 @@ def _sentences(ends_V, text: Text) -> _Sentences:
 
 
 def _highest(scores_N, segments_N, share, count: int):
-    """Returns bool[N]: the sentences of each document with the highest scores, the later first."""
+    """Returns bool[N]: the sentences of each document with the highest scores.
+
+    Later sentences win ties.
+    """
     document = documents(segments_N, count)
     quota_D = jnp.maximum(document.length * share[0] // share[1], 1)
     slot = jnp.arange(scores_N.size, dtype=jnp.int32)
@@ -152,14 +157,14 @@ def _earliness(key, text: Text, sentences: _Sentences):
 
 
 def _overlap(key, text: Text, sentences: _Sentences):
-    """Returns the tokens that a sentence and the rest of its document share.
+    """Returns the number of tokens that each sentence shares with the rest of its document.
 
-    A token that is c times in the sentence and r times in the rest counts min(c, r) times: the k-th
-    of it in the sentence counts if k < r, from 0.
+    A token that occurs c times in the sentence and r times in the rest counts min(c, r) times:
+    counted from 0, its k-th occurrence in the sentence counts if k < r.
     """
     slot = jnp.arange(text.tokens.size, dtype=jnp.int32)
     columns = text.segments, text.tokens, sentences.number
-    segments, tokens, number = lax.sort(columns, num_keys=3)  # equal tokens of a document in a run
+    segments, tokens, number = lax.sort(columns, num_keys=3)  # equal tokens become adjacent
     new_token = (jnp.diff(segments, prepend=-1) != 0) | (jnp.diff(tokens, prepend=-1) != 0)
     new_sentence = new_token | (jnp.diff(number, prepend=-1) != 0)
     begins, ends = _run(new_sentence)
@@ -170,7 +175,7 @@ def _overlap(key, text: Text, sentences: _Sentences):
 
 
 def _run(opens_N):
-    """Returns (begin, end) i32[N] of each slot's run, of the runs that begin at `opens`."""
+    """Returns (begin, end) i32[N] of each slot's run; runs begin at `opens`."""
     slot = jnp.arange(opens_N.size, dtype=jnp.int32)
     begin = lax.cummax(jnp.where(opens_N, slot, 0))
     closes = jnp.append(opens_N[1:], True)

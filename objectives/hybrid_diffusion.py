@@ -1,8 +1,8 @@
-"""Hybrid diffusion: some tokens are masked, others replaced, and all of them are predicted.
+"""Hybrid diffusion: some tokens are masked, others replaced, and all tokens are predicted.
 
 Source: von Rütte et al. 2025, "Generalized Interpolating Discrete Diffusion" (GIDD,
-arXiv:2503.04482), with its published code. Left out: rates of a batch drawn apart from each other.
-Noise of replaced tokens alone is that of `uniform_diffusion`.
+arXiv:2503.04482), with its published code. Not implemented: stratified rates within a batch.
+`uniform_diffusion` has noise that only replaces tokens.
 """
 
 import dataclasses
@@ -25,18 +25,18 @@ from .prompt_forms import Noised, PromptForm, recorded_noise
 from .splicing import documents, piece, splice
 from .token_ids import TokenIds
 
-_BITS = 15  # of a document's time, and of what is drawn for a token
-_EARLIEST = 3  # in 2**-15: times are 1e-4 or more away from 0 and 1
-_LEAST_SHARE = math.exp(-20)  # of replaced tokens, in the loss: logarithms stay finite
+_BITS = 15  # precision of a document's time, and of the random number of a token
+_EARLIEST = 3  # in units of 2**-15, so that times are not within 9e-5 of 0 or 1
+_LEAST_SHARE = math.exp(-20)  # lowest share of replaced tokens in the loss, for finite logarithms
 _HIGHEST_WEIGHT = 2.0
 
 
 @recorded_noise
 @dataclasses.dataclass(frozen=True)
 class HybridNoise:
-    """The noise: its fixed numbers, and what it makes of a token by a time."""
+    """The noise: its parameters, and the distribution of a noised token at a time."""
 
-    replacing: NonNegative  # B of the paper, which follows from the share of replaced tokens
+    replacing: NonNegative  # the paper's B, which follows from the share of replaced tokens
     mask: int
     text: tuple[int, int]
 
@@ -46,7 +46,7 @@ class HybridNoise:
         return Noised((1 - time) / (1 + replaced), each, time / (1 + replaced))
 
     def replaced(self, time):
-        """Returns the paper's c: how many tokens are replaced for one that is not."""
+        """Returns the paper's c: the ratio of replaced tokens to tokens that are not replaced."""
         return self.replacing * jnp.sqrt(time * (1 - time))
 
 
@@ -54,7 +54,7 @@ class HybridNoise:
 def hybrid_diffusion(
     ids: TokenIds, random_share: Annotated[float, Interval(ge=0, le=0.5)] = 0.1
 ) -> Objective:
-    """Hybrid diffusion: at a time t of each document, tokens are masked or replaced by others.
+    """Hybrid diffusion: each document has a time t, at which tokens are masked or replaced.
 
         inputs    a _ _ x e f      (t: 0.4; x is a random token in place of d)
         labels    a b c d e f
@@ -139,8 +139,7 @@ def _mask_and_replace(key, row, partner, lengths, max_documents, *, replacing, m
 
 
 def _hybrid_loss(noise: HybridNoise, batch) -> BatchLoss:
-    """Returns the divergences of all labels, summed with the weights of the loss and of the
-    bound."""
+    """Returns the divergences of all labels, weighted as a loss and as a bound."""
     labels, slots, given, time, counts = noised_labels(batch)
 
     def sums(outputs: ModelOutputs):
@@ -156,9 +155,9 @@ def _hybrid_loss(noise: HybridNoise, batch) -> BatchLoss:
 
 
 def noised_labels(batch) -> tuple:
-    """Returns for each label its token, its slot and the token given there, i32[B, K] each; and the
-    rate of its document and its weight, f32[B, K] each.
+    """Returns (labels, slots, input tokens, rates, weights), [B, K] each.
 
+    Labels, slots and input tokens are integers; the rates of documents and the weights are floats.
     Padding, and rows of other objectives, have a rate of 0.5, at which every loss is finite.
     """
     stack = predicting_stack(batch)
@@ -174,9 +173,10 @@ def hybrid_losses(noise: HybridNoise, logits, labels, given, time):
     """Returns the divergence of each label, its weight in the loss, and its weight in the bound.
 
     Args:
-      logits: f32[..., V]; those of text ids count.
-      labels, given: i32[...] the true token, and the noised one.
-      time: f32[...], within 0 and 1.
+      noise: parameters of the noise.
+      logits: f32[..., V]; only the logits of text ids count.
+      labels, given: i32[...] the true token and the noised token.
+      time: f32[...], between 0 and 1.
     """
     number = noise.text[1] - noise.text[0]
     replaced = noise.replaced(time)
@@ -190,32 +190,33 @@ def hybrid_losses(noise: HybridNoise, logits, labels, given, time):
 
     same = noise.replacing / number * jnp.sqrt(time / (1 - time))
     loss_weights = weighted(2.0, 1.0, jnp.minimum(same, _HIGHEST_WEIGHT))
-    # The paper's c is `replaced`, for which c + (1 - t) c' is c / 2 t.
+    # `replaced` is the paper's c, which satisfies c + (1 - t) c' = c / 2 t.
     stays = 1 - time + replaced / number
     bound_weights = weighted(1.0, 0.5, replaced / number / (2 * stays)) / (time * (1 - time))
     return losses, loss_weights, bound_weights
 
 
 def divergences(text: tuple[int, int], logits, labels, given, keeps, each, is_mask=False):
-    """Returns f32[...]: how far the noise of a predicted token is from that of the true one.
+    """Returns f32[...]: the divergence between the noise of predicted and true tokens.
 
-    With q and p, what the true token and the predicted one become with which probability, it is the
-    divergence of p from q, plus q / p - log(q / p) - 1 at the token given: of a discrete diffusion
-    its rate in time, but for a factor.
+    Let q and p be the distributions of the noised token for the true and the predicted token. The
+    result is the divergence of p from q, plus q / p - log(q / p) - 1 at the input token. Up to a
+    factor, this is the rate at which a discrete diffusion adds to the loss over time.
 
     Args:
-      text: the first and the last of the ids of text, whose logits count.
+      text: [first, last): the text ids, whose logits count.
       logits: f32[..., V].
-      labels, given: i32[...] the true token, and the noised one.
-      keeps: f32[...], the probability of a token to stay as it is.
-      each: f32[...], that of each id of text to stand in its place.
-      is_mask: bool[...], where the token given is a mask, of which q and p are one.
+      labels, given: i32[...] the true token and the noised token.
+      keeps: f32[...], probability that a token stays unchanged.
+      each: f32[...], probability of each text id to replace the token.
+      is_mask: bool[...], whether the noised token is a mask. The probabilities q and p of a mask
+        are equal.
     """
     first, last = text
     number = last - first
     log_p = jax.nn.log_softmax(logits[..., first:last], axis=-1)
 
-    def log_noised(ids):  # of the predicted token, the probability to become this one
+    def log_noised(ids):  # log-probability that the noised predicted token is this id
         p = jnp.take_along_axis(log_p, jnp.clip(ids - first, 0, number - 1)[..., None], -1)[..., 0]
         return jnp.log(keeps * jnp.exp(p) + each)
 

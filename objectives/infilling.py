@@ -1,4 +1,4 @@
-"""Infilling for decoders: parts of a text are moved to its end, and predicted given both sides.
+"""Infilling for decoders: parts of a text move to its end, and are predicted from both sides.
 
 Sources: Bavarian et al. 2022, "Efficient Training of Language Models to Fill in the Middle";
 Aghajanyan et al. 2022, "CM3: A Causal Masked Multimodal Model of the Internet", section 2.
@@ -33,12 +33,13 @@ from .splicing import (
 )
 from .token_ids import TokenIds
 
-# The six pieces are <prefix>, prefix, <suffix>, suffix, <middle>, middle; a form is their order.
+# The six pieces are <prefix>, prefix, <suffix>, suffix, <middle>, middle. A form is an order of
+# these pieces.
 _PLAIN = 0
 _PSM = 1
 _SPM = {"spm": 2, "spmv2": 3}
 _ORDERS = (
-    (0, 1, 4, 5, 2, 3),  # plain: the text as it was, since it has no markers
+    (0, 1, 4, 5, 2, 3),  # plain: the original text, since it has no markers
     (0, 1, 2, 3, 4, 5),
     (2, 3, 0, 1, 4, 5),
     (0, 2, 3, 4, 1, 5),
@@ -49,11 +50,11 @@ _ORDERS = (
 def fill_in_the_middle(
     ids: TokenIds, rate: Share = 0.5, spm_rate: Share = 0.5, spm: Literal["spm", "spmv2"] = "spmv2"
 ) -> Objective:
-    """Fill-in-the-middle: the middle of a document is predicted last, given the text on both sides.
+    """Fill-in-the-middle: the middle of a document is predicted last, from the text on both sides.
 
-    A document of n tokens is cut at two positions, each uniform among all n + 1 and independent, so
-    that every part may be empty. With text `a b c d e f` cut after b and after c, the markers P, S
-    and M, and end-of-sequence /:
+    A document of n tokens is cut at two independent positions, each uniform among all n + 1
+    positions, so every part may be empty. With text `a b c d e f` cut after b and after c, the
+    markers P, S and M, and end-of-sequence /:
 
         plain    a b c d e f /
         PSM      P a b S d e f M c /
@@ -63,18 +64,18 @@ def fill_in_the_middle(
     Args:
       ids: needs `fim`: the markers of prefix, suffix and middle.
       rate: share of documents that are rearranged; the others are plain.
-      spm_rate: share of the rearranged ones that begin with their suffix.
-      spm: the order of those: "spmv2", with nothing between prefix and middle, or "spm".
+      spm_rate: share of the rearranged documents that begin with their suffix.
+      spm: order of these documents: "spmv2", with nothing between prefix and middle, or "spm".
 
     Features: targets, targets_segments, targets_weights i32[T]. Every target counts. Documents are
-    rearranged after packing: no middle or marker is cut off.
+    rearranged after packing, so no middle or marker is cut off.
 
     >>> fill_in_the_middle(ids).lengths(508)
     {'targets': 512}
     """
     if len(ids.fim) != 3:
         raise ValueError(
-            "Filling in the middle needs three markers (prefix, suffix, middle), the vocabulary "
+            "fill_in_the_middle needs three markers (prefix, suffix, middle), but the vocabulary "
             f'has {len(ids.fim)}: add "fim" to the vocabulary\'s specials.'
         )
     return Objective(
@@ -134,16 +135,18 @@ def causal_masking(ids: TokenIds, max_spans: Count = 8) -> Objective:
         weights   1 0 1 0 1 0 1 1 1 0 1 1
 
     The number of spans is Poisson(1), at least 1 and at most `max_spans`. The ends of all spans
-    of a document of n tokens are a uniform choice among its n + 1 positions: the paper's uniform
-    draw of both ends, given that no two spans intersect or touch and that none is empty.
+    of a document of n tokens are a uniform choice among its n + 1 positions. This is the paper's
+    uniform draw of both ends, under the condition that spans are not empty, do not overlap and are
+    not adjacent.
 
-    Sentinels have no loss, since their positions are random. As in the published code
-    end-of-sequence closes each span: a token without loss could not teach where a span ends.
+    Sentinels have no loss, since their positions are random. As in the published code,
+    end-of-sequence closes each span, since a token without a loss could not teach the model where a
+    span ends.
 
     Args:
       ids: needs `max_spans` sentinels.
-      max_spans: every row has the capacity for this number. The paper's 16 would be reached by one
-        document in a million; 4 suffice for all but one in 270.
+      max_spans: maximum number of spans, for which every row has slots. Documents would have more
+        spans than the paper's 16 at most once in a million, and more than 4 once in 270.
 
     Features: targets, targets_segments, targets_weights i32[T].
 
@@ -152,8 +155,8 @@ def causal_masking(ids: TokenIds, max_spans: Count = 8) -> Objective:
     """
     if max_spans > len(ids.sentinels):
         raise ValueError(
-            f"max_spans must be at most the {len(ids.sentinels)} sentinels of the vocabulary, got "
-            f"{max_spans}: give the vocabulary more sentinels, or allow fewer spans."
+            f"max_spans must be at most {len(ids.sentinels)}, the number of sentinels in the "
+            f"vocabulary, got {max_spans}: add sentinels to the vocabulary, or decrease max_spans."
         )
     return Objective(
         lengths=lambda n: {"targets": n + 3 * min(max_spans, _most_spans(n))},
@@ -172,7 +175,7 @@ def causal_masking(ids: TokenIds, max_spans: Count = 8) -> Objective:
 
 
 def _most_spans(n):
-    """Returns how many one-token spans fit without touching each other."""
+    """Returns how many spans of one token fit without being adjacent."""
     return (n + 1) // 2
 
 
@@ -206,6 +209,6 @@ def _move_spans(key, row, partner, lengths, max_documents, *, counts, sentinels,
 
 
 def _distinct_cuts(bits, n, count):
-    """Returns `count` of the positions 0 … n of a document, ascending, uniformly drawn; then n."""
-    # They are the inner cuts between count + 1 parts of n + 2 tokens.
+    """Returns `count` random positions of 0 … n in ascending order, followed by n."""
+    # These are the inner cuts between count + 1 parts of n + 2 tokens.
     return jnp.minimum(span_starts(bits, n + 2, count + 1)[1:] - 1, n)

@@ -1,4 +1,4 @@
-"""Insertion language modeling: which token is missing, and where.
+"""Insertion language modeling: predict which tokens are missing, and where.
 
 Source: Patel et al. 2025 (ILM, arXiv:2505.05755) and the authors' published code.
 """
@@ -17,7 +17,7 @@ from .prompt_forms import PromptForm
 from .splicing import by_document, documents, frame_of, framed, is_of_each, kept
 from .token_ids import TokenIds
 
-# the classes of the head "stop"
+# Classes of the head "stop".
 COMPLETE = 0
 INCOMPLETE = 1
 CLASSES = "nothing is missing", "something is missing"
@@ -25,36 +25,37 @@ CLASSES = "nothing is missing", "something is missing"
 
 @checked
 def insertion_lm(ids: TokenIds) -> Objective:
-    """Insertion language modeling: of a document tokens are dropped, each to be inserted again.
+    """Insertion language modeling: tokens of a document are dropped, and the model inserts them.
 
         text      a b c d e f
         inputs    [CLS] ^ b e f          (^ is `ids.bos`)
         labels          a c
                           d
 
-    A dropped token is predicted at the token on its left that is still there, with any others that
-    were dropped between the same two. No mask tells where something is missing or how much, so that
-    a model writes a text by one insertion after another, anywhere, until nothing is missing.
+    A dropped token is predicted at the nearest remaining token on its left, together with all other
+    tokens dropped in the same place. No mask shows where or how much text is missing. The trained
+    model generates text by one insertion after another, at any place, until nothing is missing.
 
-    How many of n tokens are dropped is uniform on 0 … n, and any so many are equally likely, which
-    is to drop each with a probability that is uniform for the document.
+    The number of dropped tokens is uniform on 0 … n, and all choices of this number of tokens are
+    equally likely. In other words, each token is dropped with a probability that is drawn uniformly
+    for the document.
 
-    Terms of the loss, means over documents:
+    Terms of the loss, as means over documents:
 
         tokens   the cross-entropy of the token, given its slot
-        slots    the cross-entropy of the slot, among [bos] and the tokens that are there
-        stop     the cross-entropy of whether a token is missing, by the state of [CLS]
+        slots    the cross-entropy of the slot, among [bos] and the remaining tokens
+        stop     the cross-entropy of whether a token is missing, from the state of [CLS]
 
-    The first two are means over a document's dropped tokens, and their sum is the paper's loss: the
-    cross-entropy of slot and token together, under one softmax over all slots and all tokens.
-    The slot's probability has it from the logits of every token that is there, which takes another
-    vocabulary projection.
+    The first two terms are means over a document's dropped tokens. Their sum is the paper's loss:
+    the cross-entropy of slot and token together, under one softmax over all slots and tokens. The
+    probability of a slot needs the logits at all remaining tokens, which takes another vocabulary
+    projection.
 
     Args:
       ids: needs `cls`; only text tokens are dropped.
 
-    Left out: the weights of the third term and of its classes by which the authors trained on
-    OpenWebText. Elsewhere they count all alike, as is done here.
+    Not implemented: the weights of the third term and of its classes in the authors' training on
+    OpenWebText. In their other experiments all have equal weights, as here.
 
     Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K];
     pools_slots, pools_labels, pools_weights i32[P], of each document's [CLS].
@@ -85,7 +86,7 @@ def insertion_lm(ids: TokenIds) -> Objective:
 
 
 def insertion_slots(segments, positions):
-    """Returns bool[...]: the slots after which a token can be inserted, all but [CLS]."""
+    """Returns bool[...]: the slots after which a token can be inserted, all except [CLS]."""
     return (segments > 0) & (positions > 0)
 
 
@@ -95,7 +96,7 @@ def _insertion_loss(batch) -> BatchLoss:
     _, slots, weights = predictions(batch)
     count = batch["pools_weights"].shape[1]
 
-    # Each dropped token weighs 1 / those of its document.
+    # Each dropped token has the weight 1 / number of dropped tokens of its document.
     labeled = jnp.where(weights > 0, jnp.take_along_axis(segments, slots, axis=1), 0)
     weights = jax.vmap(_shares, (0, None))(labeled, count)
     tokens = token_loss(batch | {f"{stack}_loss_weights": weights})
@@ -121,14 +122,16 @@ def _log_partition(logits):
 
 
 def _shares(segments_K, count: int):
-    """Returns f32[K]: 1 / the number of entries of each one's segment, 0 for those of none."""
+    """Returns f32[K]: 1 / number of entries in the same segment; 0 without a segment."""
     counts = by_document(documents(segments_K, count).length, segments_K)
     return (segments_K > 0) / jnp.maximum(counts, 1).astype(jnp.float32)
 
 
 def _log_shares(evidence_T, segments_T, count: int):
-    """Returns f32[T]: the log probability of each slot among those of its segment, by a softmax of
-    its evidence; 0 for slots of none."""
+    """Returns f32[T]: the log of the softmax of the evidence over the slots of each segment.
+
+    It is 0 for slots without a segment.
+    """
     own_DxT = is_of_each(segments_T, count)
     total_D = jax.nn.logsumexp(jnp.where(own_DxT, evidence_T[None], -1e30), axis=-1)
     total_T = total_D[jnp.maximum(segments_T - 1, 0)]
@@ -147,7 +150,8 @@ def _drop_tokens(key, row, partner, lengths, max_documents, *, opening, bos, tex
     if row.hidden is not None:
         dropped = is_text & row.hidden
 
-    # Each document begins with two slots: [CLS], and bos, where a dropped first token would go.
+    # Each document begins with two slots: [CLS], and bos, which predicts tokens dropped at the
+    # start.
     stays = live & ~dropped
     slots = running_sum(stays) + 2 * row.segments - 1
     columns = row.tokens, slots, jnp.ones_like(slots)

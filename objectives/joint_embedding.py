@@ -1,4 +1,4 @@
-"""Joint embedding prediction: the embedding of one view of a document predicts that of another.
+"""Joint embedding prediction: the embedding of one view of a document predicts another view's.
 
 Source: Huang, LeCun & Balestriero 2025 (LLM-JEPA, arXiv:2509.14252) and the authors' published
 code.
@@ -20,7 +20,7 @@ from .splicing import documents, joined, part_of, piece, splice, with_specials
 from .supervised import dialogue
 from .token_ids import TokenIds
 
-VIEWS = 2  # of a document: its text, and the answer
+VIEWS = 2  # number of views of a document: its text and the answer
 
 
 @checked
@@ -29,38 +29,39 @@ def llm_jepa(ids: TokenIds, predictors: Count = 1, scale: Positive = 0.1) -> Obj
 
         document   a b c d e
         parts      0 0 1 1 1
-        targets    a b [SEP] c d e /        with loss on c d e / alone
-        inputs     a b <X>                  whose last state is to be like
-                   c d e                    the last state of this view
+        targets    a b [SEP] c d e /        with a loss on c d e / only
+        inputs     a b <X>                  the last state should be similar
+                   c d e                    to the last state of this view
 
-    A view is read from left to right and sees nothing else; the sentinel <X>, the paper's [PRED],
-    asks for the prediction. Text and answer are to say the same in two ways, such as a docstring
-    and its code.
+    A view is read from left to right and attends to nothing else. The sentinel <X>, the paper's
+    [PRED], marks the slot of the prediction. Text and answer should have the same meaning in two
+    forms, such as a docstring and its code.
 
-    Terms of the loss: "tokens", the answer's, as in `dialogue` with two turns, and "embedding": one
-    minus the cosine of the two states. Gradients reach both; the answer's tokens, which have to
-    be written, keep states from becoming all alike.
+    Terms of the loss: "tokens", of the answer, as in `dialogue` with two turns, and "embedding":
+    one minus the cosine of the two states. Gradients reach both states. The "tokens" term prevents
+    all states from becoming equal.
 
     Args:
       ids: needs `sep`, and `predictors` sentinels.
-      predictors: k, sentinels after the text, each of which adds computation to the prediction.
-      scale: lambda, what the mean of the second term is multiplied by. The default is that of the
-        published code; the paper chooses it and k for each data set.
+      predictors: k, the number of sentinels after the text. Each adds computation to the
+        prediction.
+      scale: lambda, factor of the mean of the second term. The default is the published code's; the
+        paper chooses lambda and k for each data set.
 
-    A document without one of its parts has no second term. The code's other distances and its
-    dropout of the term are left out.
+    A document that lacks one of its parts has no second term. Not implemented: the code's other
+    distances, and its dropout of the term.
 
     Features: targets, targets_segments, targets_weights i32[T]; inputs, inputs_segments,
     inputs_positions, inputs_starts, inputs_ends i32[I]; pools_slots, pools_labels, pools_weights
-    i32[P]. A document is three segments: what is written, and its views; the first has no pool.
+    i32[P]. A document has three segments: the targets and its two views. The targets have no pool.
 
     >>> llm_jepa(ids).lengths(126)
     {'inputs': 127, 'orders': 127, 'pools': 3, 'targets': 128}
     """
     if len(ids.sentinels) < predictors:
         raise ValueError(
-            f"The objective asks for {predictors} sentinels, the vocabulary has "
-            f"{len(ids.sentinels)}: lower `predictors`, or give the vocabulary more sentinels."
+            f"The objective needs predictors={predictors} sentinels, but the vocabulary has "
+            f"{len(ids.sentinels)}: decrease `predictors`, or add sentinels to the vocabulary."
         )
     written = dialogue(ids, max_turns=VIEWS)
 
@@ -115,8 +116,8 @@ def _loss(scale: float, batch) -> BatchLoss:
         views = states.reshape(B, -1, 1 + VIEWS, states.shape[-1])
         text = views[:, :, 1]
         answer = views[:, :, 2]
-        alike = jnp.all(text == answer, -1)  # the distance of constant states is 0: no baseline
-        distances = jnp.where(alike, 0.0, 1 - cosine(text, answer)) * weights
+        equal = jnp.all(text == answer, -1)  # constant states have a distance of 0, so no baseline
+        distances = jnp.where(equal, 0.0, 1 - cosine(text, answer)) * weights
         return {"embedding": jnp.sum(distances, -1)}
 
     term = Term(jnp.sum(weights, -1), scale)
@@ -124,7 +125,7 @@ def _loss(scale: float, batch) -> BatchLoss:
 
 
 def cosine(a, b):
-    """Returns f32[...]: the cosine of the angle between vectors [..., d]; 0 where one is 0.
+    """Returns f32[...]: the cosine of the angle between vectors [..., d]; 0 if a vector is 0.
 
     >>> cosine(jnp.array([1.0, 0.0]), jnp.array([1.0, 1.0])).round(4)
     Array(0.7071, dtype=float32)

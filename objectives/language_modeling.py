@@ -41,9 +41,8 @@ def causal_lm(ids: TokenIds) -> Objective:
 
         targets   a b c d e f
 
-    The decoder's inputs are the same tokens one slot later, after `ids.bos`. The objective appends
-    nothing. Rows that are cut from a stream of documents contain end-of-sequence at the end of a
-    document if the run is configured to add it.
+    The decoder's inputs are the same tokens one slot later, after `ids.bos`. The objective itself
+    appends no end-of-sequence token; a run can be configured to add it at the end of documents.
 
     Features: targets, targets_segments, targets_weights i32[T].
 
@@ -72,12 +71,12 @@ def masked_input_next_token(ids: TokenIds, rate: OpenShare = 0.15) -> Objective:
         targets   a b c d e f
 
     Every token is predicted, including the tokens that are masked in the input. The trained model
-    is used like a model trained with `causal_lm`, without masks.
+    is used without masks, like a model trained with `causal_lm`.
 
     Args:
       ids: needs `mask`; only text tokens are masked.
-      rate: share of a document's tokens that are masked, max(1, round(rate n)) of n. The published
-        code masks the same slots in all rows of a batch; here each row has its own.
+      rate: share of masked tokens: max(1, round(rate n)) in a document of n tokens. The published
+        code masks the same slots in all rows of a batch; here each row has its own masks.
 
     Features: targets, targets_segments, targets_weights, targets_stand_ins i32[T].
 
@@ -88,11 +87,11 @@ def masked_input_next_token(ids: TokenIds, rate: OpenShare = 0.15) -> Objective:
     plain = causal_lm(ids).with_facts(likelihood=None)  # the model does not read the whole text
     return plain._replace(
         lengths=lambda n: {"targets": n, "stand_ins": n},
-        corrupt=Partial(_mask_read_tokens, selection_of(ids, rate), mask),
+        corrupt=Partial(_mask_input_tokens, selection_of(ids, rate), mask),
     )
 
 
-def _mask_read_tokens(selection, mask, key, row, partner, lengths, max_documents):
+def _mask_input_tokens(selection, mask, key, row, partner, lengths, max_documents):
     features = _copy_row(key, row, partner, lengths, max_documents)
     tokens = features["targets"]
     segments = features["targets_segments"]
@@ -110,9 +109,9 @@ def masked_input_regularization(
         targets   a b c d e f       a b c d e f
         inputs    ^ a b c d e       ^ a _ c _ e      (^ is `ids.bos`; rate drawn: 0.4)
 
-    The method is meant for training over many epochs, where it regularizes in addition to weight
-    decay. Each row costs as much compute as two. The trained model is used like a model trained
-    with `causal_lm`, without masks.
+    The method is meant for training over many epochs, as regularization in addition to weight
+    decay. Each row costs as much compute as two. The trained model is used without masks, like a
+    model trained with `causal_lm`.
 
     The loss has two terms: "tokens", as in `causal_lm`, and "masked_inputs", over all tokens of the
     masked copy.
@@ -124,9 +123,9 @@ def masked_input_regularization(
         code.
       scale: factor of the mean of the "masked_inputs" term.
 
-    Features: targets, targets_segments, targets_weights, targets_stand_ins i32[T]. A document is
-    two segments, and the second one has the masks. pools_slots, pools_labels and pools_weights
-    i32[P] are all 0: their size only declares that each document has two segments.
+    Features: targets, targets_segments, targets_weights, targets_stand_ins i32[T]. Each document
+    becomes two segments; the second segment has the masks. pools_slots, pools_labels and
+    pools_weights i32[P] are all 0: their size only declares two segments for each document.
 
     >>> masked_input_regularization(ids).lengths(512)
     {'targets': 1024, 'stand_ins': 1024, 'pools': 2}
@@ -152,15 +151,15 @@ def _copy_with_masks(key, row, partner, lengths, max_documents, *, highest, mask
     tokens, segments = splice(row.tokens, piece(*twice), lengths["targets"])
     copy = documents(segments, 2 * max_documents)
     copy_L = jnp.maximum(segments - 1, 0)
-    place = jnp.arange(tokens.size, dtype=jnp.int32) - copy.start[copy_L]
+    position = jnp.arange(tokens.size, dtype=jnp.int32) - copy.start[copy_L]
 
     rate_key, token_key = jax.random.split(key)
     draw = draw24(rate_key, max_documents)
     rates = product24(draw, highest)[copy_L // 2]
     masked = hits(jax.random.bits(token_key, tokens.shape, jnp.uint32), rates)
-    masked &= place >= _NEVER_MASKED
+    masked &= position >= _NEVER_MASKED
     if row.hidden is not None:
-        source = document.start[copy_L // 2] + place
+        source = document.start[copy_L // 2] + position
         masked = row.hidden[jnp.clip(source, 0, row.tokens.size - 1)]
     masked &= (tokens >= text[0]) & (tokens < text[1]) & (segments > 0) & (segments % 2 == 0)
     none = jnp.zeros(0, jnp.int32)
@@ -176,14 +175,14 @@ def _loss_of_both(scale: float, batch) -> BatchLoss:
     slots = jnp.broadcast_to(all_slots, tokens.shape) if slots is None else slots
 
     def copy_loss(name: str, remainder: int, scale: float) -> BatchLoss:
-        """The loss of one copy of each document, which is at most half of all slots."""
+        """Returns the loss of one copy of each document, which takes at most half of the slots."""
         counts = weights * (segments % 2 == remainder)
         first = jnp.argsort(counts == 0, axis=1, stable=True)[:, : (tokens.shape[1] + 1) // 2]
         names = "target_tokens", "target_slots", "loss_weights"
         columns = (jnp.take_along_axis(x, first, axis=1) for x in (tokens, slots, counts))
-        own = {f"decoder_{name}": x for name, x in zip(names, columns)}
+        selected = {f"decoder_{name}": x for name, x in zip(names, columns)}
         labels = Labels(tokens, counts.astype(jnp.float32), "vocabulary")  # in the order of slots
-        return token_loss(batch | own).with_term(name, scale=scale, labels=labels)
+        return token_loss(batch | selected).with_term(name, scale=scale, labels=labels)
 
     return copy_loss("tokens", 1, 1.0) | copy_loss("masked_inputs", 0, scale)
 
@@ -198,7 +197,7 @@ def prefix_lm(ids: TokenIds, suffix_share: OpenShare = 0.5, mode: str | None = N
     Args:
       suffix_share: average share of tokens that are predicted. If it is at most 0.5, the length of
         the suffix is uniform in 1 … n - round((1 - 2 share)(n - 1)), at most n - 1, as in T5. If it
-        is above 0.5, the length of the prefix is drawn in the same way, with the prefix's share.
+        is above 0.5, the length of the prefix is drawn in the same way, from the prefix's share.
         UL2's S-denoiser has a share of 0.25.
       mode: name of a mode token of `ids` that precedes the inputs of each document. If None, there
         is no mode token.
@@ -259,7 +258,7 @@ def _split_rows(key, row, partner, lengths, max_documents, *, kept, draws_prefix
 
 
 def divided(row, present_D, frame, given: Documents, answer: Documents, lengths) -> dict:
-    """Returns features with one span of each document as its inputs and another as its targets.
+    """Returns features with one span of each document as inputs and another span as targets.
 
     The frame surrounds the inputs. Its closing tokens also close the targets.
     """
@@ -274,7 +273,7 @@ def divided(row, present_D, frame, given: Documents, answer: Documents, lengths)
 
 
 def _read_stand_ins(row: StackRow, batch: dict) -> dict:
-    """Feeds later slots the stand-in of a target instead of the target."""
+    """Replaces targets by their stand-ins in the decoder's inputs."""
     targets = row.features["targets"]
     stand_ins = row.features["targets_stand_ins"]
     read = jnp.where(stand_ins > 0, stand_ins, targets)
@@ -284,7 +283,7 @@ def _read_stand_ins(row: StackRow, batch: dict) -> dict:
 register(
     Stream(
         name="stand_ins",
-        about="the token that later slots read instead of a target; 0: the target itself",
+        about="the token that later slots read in place of a target, or 0 for the target itself",
         columns=("targets_stand_ins",),
         in_use="targets_segments",
         arranged={"decoder": _read_stand_ins},

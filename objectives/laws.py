@@ -1,8 +1,8 @@
-"""The laws that every objective keeps, checked on small rows of random text.
+"""Laws that every objective must keep, checked on small rows of random text.
 
 Before a run starts, `check_objective` checks a user's objective for the laws that the run depends
 on. `pretrax check` checks all laws and prints a table. The tests check every objective of this
-package. A law is a function that raises `Broken` with a message about what it saw.
+package. A law is a function that raises `Broken` with a message about the violation.
 """
 
 import contextlib
@@ -26,11 +26,11 @@ from .static_lengths import packed_lengths
 from .streams import STREAMS, check_features, named, per_document, unknown
 from .token_ids import TokenIds
 
-# Tokens of the documents of each row: the shortest are where noise degenerates.
+# Lengths in tokens of the documents of each row. Noise degenerates in the shortest documents.
 DOCUMENTS = ((1,), (2,), (3,), (50,), (1, 2, 3, 20), (3, 1, 1, 2), (30, 17), (2, 40, 1, 5))
-RAW_LENGTH = 56  # tokens of a row, its padding included
-PROGRAMS = 256  # compiled ones of a kind that are kept, for each law to find again
-LABELS = 2  # labels of example rows are below
+RAW_LENGTH = 56  # tokens of a row, including padding
+PROGRAMS = 256  # size of each cache of compiled programs, which the laws share
+LABELS = 2  # number of classes in the labels of example rows
 MORE_PADDING = 37
 MORE_SLOTS = 9
 
@@ -39,17 +39,17 @@ _TO_LIFT = "Write the function for one document, and lift it with objectives.eac
 
 
 class Broken(ValueError):
-    """A law that does not hold."""
+    """An objective breaks a law."""
 
 
 class LawExamples(NamedTuple):
-    """An objective and rows to try it on: every set of documents through every member."""
+    """An objective and example rows for it: every set of documents for every member."""
 
     objective: Objective
     ids: TokenIds
     keys: jax.Array
-    rows: Row  # of NumPy arrays
-    documents: list[list[list[int]]]  # of each row
+    rows: Row  # with NumPy arrays
+    documents: list[list[list[int]]]  # the documents of each row
     lengths: dict[str, int]
     max_documents: int
 
@@ -66,9 +66,9 @@ def text_row(
     rows: str = "stream",
     parts: int = 2,
 ) -> tuple[Row, list[list[int]]]:
-    """Returns (Row of NumPy arrays, documents as lists) of random text.
+    """Returns a row of random text in NumPy arrays, and its documents as lists.
 
-    For `rows` of parts or labels documents have random parts, or a random label for each token.
+    For the kind "parts", documents have random parts; for "labels", tokens have random labels.
     """
     random = np.random.default_rng([seed, *document_lengths])
     documents = [random.integers(*ids.text, n).tolist() for n in document_lengths]
@@ -96,7 +96,7 @@ def examples(
     seeds: int = 2,
     parts: int = 2,
 ) -> LawExamples:
-    """Returns rows of `DOCUMENTS`, each with several seeds and through every member."""
+    """Returns rows with the lengths `DOCUMENTS`, with several seeds and for every member."""
     rows, documents = zip(
         *(
             text_row(ids, lengths, raw_length, seed, member, objective.facts.rows.kind, parts)
@@ -118,32 +118,32 @@ def examples(
 
 
 def quick_jit(f: Callable) -> Callable:
-    """Compiles in half the time, for programs that run a few times; integers are exact."""
+    """Compiles in half the time, for programs that run only a few times; integers stay exact."""
     return jax.jit(f, compiler_options={"xla_backend_optimization_level": 0})
 
 
 def _hashed(case: LawExamples, name: str) -> Any:
-    """Returns a function of the objective, by whose hash its compiled program is found."""
+    """Returns a function of the objective after checking that it can be a cache key."""
     function = getattr(case.objective, name)
     try:
         hash(function)
     except TypeError:
         raise Broken(
-            f"`{name}` is a {type(function).__name__}, which has no hash, expected a function, or "
-            "an object with a hash: of a dataclass, set frozen=True."
+            f"`{name}` is a {type(function).__name__} without a hash, expected a function or a "
+            "hashable object: for a dataclass, set frozen=True."
         ) from None
     return function
 
 
 @functools.lru_cache(maxsize=PROGRAMS)
 def _compiled(corrupt: Any, lengths, max_documents):
-    """Corruption by a function alone: examples that differ in rows share a program."""
-    bare = Objective(lambda n: {}, corrupt, token_loss)  # its loss is not used
+    """Returns the compiled corruption; examples that differ only in rows share a program."""
+    bare = Objective(lambda n: {}, corrupt, token_loss)  # the loss is not used
     return quick_jit(batched(bare, dict(lengths), max_documents))
 
 
 def corrupted(case: LawExamples, **changes) -> dict[str, np.ndarray]:
-    """The features of the examples, or of changed ones: `corrupted(case, rows=…)`."""
+    """Returns the features of the examples, after changes such as `corrupted(case, rows=…)`."""
     case = case._replace(**changes)
     corrupt = _compiled(_hashed(case, "corrupt"), tuple(case.lengths.items()), case.max_documents)
     return jax.tree.map(np.asarray, corrupt(case.keys, case.rows))
@@ -153,7 +153,7 @@ def corrupted(case: LawExamples, **changes) -> dict[str, np.ndarray]:
 
 
 def lengths_never_decrease(case: LawExamples, longest: int = 600) -> None:
-    """Lengths are Python ints of known streams, which never decrease."""
+    """Lengths are Python ints for known streams, and never decrease."""
     before = case.objective.lengths(1)
     for name in before:
         if name not in STREAMS and name not in _NOT_A_STREAM:
@@ -166,7 +166,10 @@ def lengths_never_decrease(case: LawExamples, longest: int = 600) -> None:
             if type(slots) is not int:
                 raise Broken(f"lengths({n})[{name!r}] is {slots!r}, expected a Python int.")
             if slots < before[name]:
-                raise Broken(f"lengths({n})[{name!r}] is {slots}, below lengths({n - 1})'s.")
+                raise Broken(
+                    f"lengths({n})[{name!r}] is {slots}, below the {before[name]} of "
+                    f"lengths({n - 1})."
+                )
         before = now
 
 
@@ -179,7 +182,7 @@ def features_are_known(case: LawExamples) -> None:
         check_features(row, case.lengths)
         missing = [s.name for s in named(case.lengths) if s.columns[0] not in row]
         if missing:
-            raise Broken(f"`lengths` gives slots for {missing}, `corrupt` no features.")
+            raise Broken(f"`lengths` plans slots for {missing}, but `corrupt` returns no features.")
         jax.eval_shape(corrupt, case.keys, case.rows)
     except ValueError as error:
         raise Broken(str(error)) from None
@@ -193,13 +196,13 @@ def _one_row(case: LawExamples) -> Callable:
 
 
 def ids_are_in_range(case: LawExamples) -> None:
-    """Tokens are ids of the vocabulary, and places are slots of the inputs."""
+    """Tokens are ids of the vocabulary, and slot numbers are slots of the inputs."""
     features = corrupted(case)
     limits = dict.fromkeys(("inputs", "noised", "targets", "targets_stand_ins"), case.ids.size)
     if {"vocabulary", "generator"} & set(case.objective.facts.heads):
         limits["labels"] = case.ids.size
     slots = case.lengths.get("inputs", 0)
-    limits |= {"labels_slots": slots, "pools_slots": slots or 1}  # 0 of a pool without inputs
+    limits |= {"labels_slots": slots, "pools_slots": slots or 1}  # 0 for a pool without inputs
     for name, limit in limits.items():
         if name in features and features[name].size:
             low = features[name].min()
@@ -209,32 +212,35 @@ def ids_are_in_range(case: LawExamples) -> None:
 
 
 def padding_does_not_count(case: LawExamples) -> None:
-    """What counts as a target is a target, and what counts comes first."""
+    """Only targets count in the loss, and slots in use come before unused slots."""
     features = corrupted(case)
     if "targets" in features:
         counted = (features["targets_weights"] != 0) & (features["targets_segments"] == 0)
         if counted.any():
-            raise Broken(f"{counted.sum()} targets count that are padding (targets_segments is 0).")
+            raise Broken(
+                f"{counted.sum()} padding slots (targets_segments is 0) have targets_weights above "
+                "0, expected 0."
+            )
     for stream in ("inputs", "targets", "labels"):
         if stream in features:
             column = STREAMS[stream].in_use
             used = features[column] > 0
             if (np.diff(used.astype(int), axis=1) > 0).any():
-                raise Broken(f"{column} have 0 before others, expected them at the end.")
+                raise Broken(f"{column} has 0 before other values, expected all 0 at the end.")
 
 
 def padding_gives_padding(case: LawExamples) -> None:
-    """A row of padding has features of zeros."""
+    """The features of a row of padding are all 0."""
     empty = jax.tree.map(np.zeros_like, case.rows)._replace(member=case.rows.member)
     for name, x in corrupted(case, rows=empty).items():
         if name != "member" and x.any():
-            raise Broken(f"Of a row of padding {name} holds {x[x != 0][0]}, expected zeros.")
+            raise Broken(f"{name} of a row of padding has {x[x != 0][0]}, expected only 0.")
 
 
 def more_slots_change_nothing(case: LawExamples) -> None:
-    """More padding, more slots and room for more documents add zeros at the end and nothing else.
+    """More padding, more slots and room for more documents only add zeros at the end.
 
-    Labels or targets for which there are too few slots come out here.
+    This law also detects labels or targets for which `lengths` plans too few slots.
     """
     padding = ((0, 0), (0, MORE_PADDING))
     rows = jax.tree.map(lambda x: np.pad(x, padding) if x.ndim == 2 else x, case.rows)
@@ -252,15 +258,16 @@ def more_slots_change_nothing(case: LawExamples) -> None:
         if rest.any():
             row = int(np.flatnonzero(rest.any(1))[0])
             raise Broken(
-                f"{name} needs more than the {x.shape[1]} slots that `lengths` gives documents of "
-                f"{list(map(len, case.documents[row]))} tokens: raise lengths, or give less."
+                f"{name} needs more than the {x.shape[1]} slots that `lengths` plans for documents "
+                f"of {list(map(len, case.documents[row]))} tokens: increase `lengths`, or return "
+                "fewer values."
             )
         if (same != x).any():
-            raise Broken(f"{name} are others where rows have more padding and more slots.")
+            raise Broken(f"{name} changes if rows have more padding and more slots.")
 
 
 def lengths_are_enough(case: LawExamples, longest: int = 64) -> None:
-    """A document of n tokens takes no more than `lengths(n)`."""
+    """A document of n tokens takes at most `lengths(n)` slots."""
     lengths = range(1, longest + 1)
     for member in members_of(case.objective):
         plain = case._replace(objective=member.objective)
@@ -269,13 +276,13 @@ def lengths_are_enough(case: LawExamples, longest: int = 64) -> None:
                 planned = member.objective.lengths(n)[name]
                 if slots > planned:
                     raise Broken(
-                        f"A document of {n} tokens takes {slots} slots of {name}, lengths({n}) "
+                        f"A document of {n} tokens takes {slots} slots of {name}, but lengths({n}) "
                         f"plans {planned}."
                     )
 
 
 def documents_stay_apart(case: LawExamples) -> None:
-    """The features of a document do not change with another document of its row."""
+    """The features of a document do not depend on another document of its row."""
     every = corrupted(case)
     for stream in ("inputs", "targets"):
         if stream in every:
@@ -283,24 +290,24 @@ def documents_stay_apart(case: LawExamples) -> None:
                 found = set(every[f"{stream}_segments"][row].tolist()) - {0}
                 if len(documents) > 1 and found == {1}:
                     raise Broken(
-                        f"A row of {len(documents)} documents has {stream} of segment 1 alone. "
-                        f"{_TO_LIFT}"
+                        f"In a row of {len(documents)} documents, all {stream} belong to "
+                        f"segment 1. {_TO_LIFT}"
                     )
     several = [i for i, documents in enumerate(case.documents) if len(documents) > 1]
     last = np.max(case.rows.segments, axis=1, keepdims=True)
     in_last = (case.rows.segments == last) & (last > 1)
     first, end = case.ids.text
     others = first + (case.rows.tokens - first + 1 + (end - first) // 3) % (end - first)
-    for parity in (0, 1):  # the partner stays as it is
+    for parity in (0, 1):  # the partners stay unchanged
         mine = np.arange(len(last))[:, None] % 2 == parity
         tokens = np.where(in_last & mine, others, case.rows.tokens).astype(np.int32)
         changed = corrupted(case, rows=case.rows._replace(tokens=tokens))
         for row in (i for i in several if i % 2 == parity):
-            _compare_others(case, row, every, changed)
+            _compare_earlier(case, row, every, changed)
 
 
-def _compare_others(case: LawExamples, row: int, before, after) -> None:
-    """Raises where what is of an earlier document than the last is another."""
+def _compare_earlier(case: LawExamples, row: int, before, after) -> None:
+    """Raises Broken if features of a document before the last one have changed."""
     n = len(case.documents[row])
     segments_of_one = max(case.objective.lengths(1).get("pools", 1), 1)
     for stream in ("inputs", "noised", "targets", "labels"):
@@ -311,8 +318,8 @@ def _compare_others(case: LawExamples, row: int, before, after) -> None:
             mine = (a > 0) & (a <= segments_of_one * (n - 1))
             if (a[mine] != b[mine]).any() or (before[name][row] != after[name][row])[mine].any():
                 raise Broken(
-                    f"{name} of a document change with another document of its row: a packed row "
-                    f"of {list(map(len, case.documents[row]))} tokens leaks. {_TO_LIFT}"
+                    f"{name} of a document depends on another document of its row, which has "
+                    f"documents of {list(map(len, case.documents[row]))} tokens. {_TO_LIFT}"
                 )
 
 
@@ -325,18 +332,18 @@ def stream_segments(features, stream: str, row: int) -> np.ndarray:
 
 
 def rows_do_not_depend_on_their_batch(case: LawExamples) -> None:
-    """A batch of rows is each of them alone, and jit changes no bit."""
+    """A row has the same features in a batch and alone, and jit changes no bit."""
     whole = corrupted(case)
     alone = quick_jit(_one_row(case))
     for i in range(len(case.documents)):
         row, partner = (jax.tree.map(lambda x, j=j: x[j], case.rows) for j in (i, i ^ 1))
         for name, x in alone(case.keys[i], row, partner).items():
             if (np.asarray(x) != whole[name][i]).any():
-                raise Broken(f"{name} of row {i} are others in a batch than alone.")
+                raise Broken(f"{name} of row {i} differs between the row in a batch and alone.")
 
 
 def facts_are_known(case: LawExamples) -> None:
-    """What an objective states is among what this package knows."""
+    """The objective's facts, rows, prompt forms and adaptation are of known kinds."""
     try:
         check_facts(case.objective)
     except ValueError as error:
@@ -344,18 +351,18 @@ def facts_are_known(case: LawExamples) -> None:
 
 
 def segments_are_of_documents(case: LawExamples) -> None:
-    """A document has one segment, or as many as it has pools."""
+    """A document has one segment, or one segment for each of its pools."""
     features = corrupted(case)
     each = max(case.objective.lengths(1).get("pools", 1), 1)
     for stream in ("inputs", "targets"):
         if stream in features:
             most = features[f"{stream}_segments"].max(1)
-            for found, documents in zip(most, case.documents):
-                if found > each * len(documents):
+            for segments, documents in zip(most, case.documents):
+                if segments > each * len(documents):
                     raise Broken(
-                        f"{stream}_segments count to {found} in a row of {len(documents)} "
-                        f"documents, expected at most {each * len(documents)}: a document has as "
-                        "many segments as `lengths` gives it pools, or one."
+                        f"{stream}_segments has {segments} segments in a row of {len(documents)} "
+                        f"documents, expected at most {each * len(documents)}: a document has one "
+                        "segment for each of its pools in `lengths`, or a single segment."
                     )
 
 
@@ -363,7 +370,7 @@ def segments_are_of_documents(case: LawExamples) -> None:
 
 
 class AnyStates:
-    """Every hidden state that a loss may take of a model."""
+    """Every hidden state that a loss may read from a model."""
 
     def __init__(self, states, heads: Iterable[str]):
         self._states = states
@@ -373,35 +380,37 @@ class AnyStates:
         return True
 
     def __getitem__(self, name: str):
-        if name == "ahead":  # of several tokens at once, one array for each
+        if name == "ahead":  # one array for each of several tokens ahead
             return jnp.broadcast_to(self._states, (self._ahead, *self._states.shape))
-        if name == "replaced":  # what a generator got wrong
+        if name == "replaced":  # whether a generator replaced each token
             return jnp.zeros(self._states.shape[:2], jnp.int32)
         return self._states
 
 
 class _AnyOutputs(NamedTuple):
-    """Outputs whose heads project states f32[…, STATE] at random."""
+    """Model outputs whose heads are random projections of states f32[…, STATE]."""
 
     hidden: Any  # AnyStates
     heads: Mapping[str, int | None]
-    size: int  # of the vocabulary
+    size: int  # size of the vocabulary
 
     def head(self, name: str, hidden):
         if name not in self.heads:
-            raise Broken(f"The loss takes the head {name!r}, `heads` has {list(self.heads)}.")
+            raise Broken(
+                f"The loss uses the head {name!r}, but `Facts.heads` has only {list(self.heads)}."
+            )
         if name == "logit_scale":
             return jnp.float32(1.0)
         shape = STATE, self.heads[name] or self.size
         return hidden @ jax.random.normal(jax.random.key(3), shape)
 
 
-STATE = 4  # numbers of a hidden state
-FEW = 2  # rows of a batch for the loss: the last of the examples, of several documents
+STATE = 4  # width of a hidden state
+FEW = 2  # rows of a batch for the loss: the last examples, which have several documents
 
 
 def _few_rows(case: LawExamples) -> dict:
-    """Returns the batch of a few rows, arranged for the first layout that has room for them."""
+    """Returns a batch of a few rows, arranged for the first layout that supports their streams."""
     few = jax.tree.map(lambda x: x[-FEW:], corrupted(case))
     layout, stacks = _layout(case.lengths)
     arrange = _arranging(layout, tuple(stacks.items()), case.ids.bos, case.max_documents)
@@ -418,7 +427,7 @@ def _layout(lengths: dict[str, int]) -> tuple[Layout, dict[str, int]]:
     for layout in (layouts.encoder, layouts.encoder_decoder, layouts.decoder):
         with contextlib.suppress(ValueError):
             return layout, layout.lengths(lengths)
-    raise Broken(f"No layout has room for the streams {list(lengths)}.")
+    raise Broken(f"No layout supports the streams {list(lengths)} together.")
 
 
 def _states(batch: dict) -> np.ndarray:
@@ -440,23 +449,23 @@ def _terms(case: LawExamples, batch: dict, rows: int = FEW) -> dict[str, Term]:
 def _compiled_loss(loss: Any, heads, size: int):
     def terms(states, batch) -> dict[str, Term]:
         outputs = _AnyOutputs(AnyStates(states, dict(heads)), dict(heads), size)
-        found = loss(batch)
-        if not isinstance(found, BatchLoss):
-            raise Broken(f"The loss returns {type(found).__name__}, expected a BatchLoss.")
-        return found.scored(outputs)
+        batch_loss = loss(batch)
+        if not isinstance(batch_loss, BatchLoss):
+            raise Broken(f"The loss returns {type(batch_loss).__name__}, expected a BatchLoss.")
+        return batch_loss.scored(outputs)
 
     return quick_jit(terms)
 
 
 def check_shapes(terms: Mapping[str, Term], rows: int) -> None:
-    """Raises Broken for terms that have not one sum and one weight for each row."""
+    """Raises Broken unless every term has one sum and one weight for each row."""
     for name, term in terms.items():
         for part in ("sums", "weights"):
             shape = jnp.shape(getattr(term, part))
             if shape != (rows,):
                 raise Broken(
                     f"The loss term {name!r} has {part} of shape {list(shape)}, expected [{rows}]: "
-                    "one for each row of the batch, added up over its slots."
+                    "return one number for each row of the batch, summed over the row's slots."
                 )
 
 
@@ -466,10 +475,17 @@ def loss_has_terms(case: LawExamples) -> None:
     if all(term.scale is None for term in terms.values()):
         raise Broken(f"The loss has the terms {list(terms)}, expected one with a scale.")
     check_shapes(terms, FEW)
+    heads = case.objective.facts.heads
+    for name, term in terms.items():
+        if term.labels is not None and term.labels.head not in heads:
+            raise Broken(
+                f"The loss term {name!r} has labels for the head {term.labels.head!r}, expected "
+                f"one of the objective's heads, {sorted(heads)}."
+            )
 
 
 def loss_is_a_sum_over_rows(case: LawExamples) -> None:
-    """The loss of a row does not depend on the other rows, unless `couples_rows` says so."""
+    """The loss of a row does not depend on the other rows, unless `couples_rows` is True."""
     if case.objective.facts.couples_rows:
         return
     batch = _few_rows(case)
@@ -477,13 +493,13 @@ def loss_is_a_sum_over_rows(case: LawExamples) -> None:
     for name, term in _terms(case, batch).items():
         if not np.allclose(term.sums[:1], alone[name].sums, 1e-3, 1e-3):
             raise Broken(
-                f"The loss term {name!r} of a row is another with more rows in the batch: set "
-                "couples_rows=True, or keep rows apart."
+                f"The loss term {name!r} of a row changes if the batch has more rows: set "
+                "couples_rows=True, or compute the loss of each row separately."
             )
 
 
 def counts_are_sums(case: LawExamples) -> None:
-    """An adaptation counts with integers, summed over the rows, and its state keeps its form."""
+    """An adaptation's counts are integers summed over rows, and its state keeps its structure."""
     objective = case.objective
     adaptation = case.objective.adaptation
     if adaptation is None:
@@ -501,19 +517,24 @@ def counts_are_sums(case: LawExamples) -> None:
     whole = counts(states, batch)
     if not all(jnp.issubdtype(x.dtype, jnp.integer) for x in jax.tree.leaves(whole)):
         raise Broken(
-            "The adaptation's counts are no integers, whose sums alone are the same however the "
-            "rows are split: count, and divide in `update`."
+            "The adaptation's counts are not integers. Only sums of integers are the same however "
+            "the rows are split over devices: return integer counts, and divide in `update`."
         )
     alone = [
         counts(*jax.tree.map(lambda x, i=i: x[i : i + 1], (states, batch))) for i in range(FEW)
     ]
     added = jax.tree.map(lambda *x: sum(x), *alone)
     if not all(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a == b).all()), whole, added))):
-        raise Broken("The adaptation's counts of several rows are not the sums of those of each.")
+        raise Broken(
+            "The adaptation's counts for several rows are not the sums of the counts for each row."
+        )
     state = jax.eval_shape(adaptation.init)
     after = jax.eval_shape(adaptation.update, state, whole, jnp.int32(1))
     if after != state:
-        raise Broken(f"The adaptation's update makes {after} of {state}, expected the same form.")
+        raise Broken(
+            f"The adaptation's update turns a state {state} into {after}, expected the same "
+            "structure, shapes and types."
+        )
 
 
 def noise_is_drawn(case: LawExamples) -> None:
@@ -521,7 +542,7 @@ def noise_is_drawn(case: LawExamples) -> None:
     other = jax.random.split(jax.random.key(8), len(case.documents))
     got = corrupted(case, keys=other)
     if not any((got[name] != x).any() for name, x in corrupted(case).items()):
-        raise Broken("Two keys give the same features: nothing is drawn.")
+        raise Broken("Two different keys give the same features, so nothing is random.")
 
 
 def every_target_counts(case: LawExamples) -> None:
@@ -530,14 +551,14 @@ def every_target_counts(case: LawExamples) -> None:
     if "targets" in features:
         uncounted = (features["targets_weights"] > 0) != (features["targets_segments"] > 0)
         if uncounted.any():
-            raise Broken(f"{uncounted.sum()} targets do not count.")
+            raise Broken(f"{uncounted.sum()} targets have a weight of 0, expected 1.")
         return
     for name, x in features.items():
         if name.endswith("_weights") and not np.isin(x, (0, 1)).all():
-            raise Broken(f"{name} are {np.unique(x).tolist()}, expected 0 and 1.")
+            raise Broken(f"{name} has the values {np.unique(x).tolist()}, expected only 0 and 1.")
 
 
-# Those without which a run would go wrong in silence.
+# Laws without which a run would silently go wrong.
 REQUIRED: dict[str, Callable[[LawExamples], None]] = {
     "facts are known": facts_are_known,
     "lengths never decrease": lengths_never_decrease,
@@ -556,7 +577,7 @@ LAWS = REQUIRED | {
     "lengths are enough": lengths_are_enough,
     "batch = loop": rows_do_not_depend_on_their_batch,
 }
-# True of most objectives; of others it is good to know.
+# Laws that most objectives keep; for the others, a failure is informative.
 USUAL: dict[str, Callable[[LawExamples], None]] = {
     "noise is drawn": noise_is_drawn,
     "every target counts": every_target_counts,
@@ -564,7 +585,7 @@ USUAL: dict[str, Callable[[LawExamples], None]] = {
 
 
 def check_objective(objective: Objective, ids: TokenIds) -> None:
-    """Raises ValueError for an objective that would train wrongly in silence; takes seconds."""
+    """Raises ValueError for an objective that would silently train wrongly; takes seconds."""
     for member in members_of(objective):
         owner = "The objective" if member.name == "all" else f"The member {member.name!r}"
         for name, law in REQUIRED.items():
@@ -573,35 +594,35 @@ def check_objective(objective: Objective, ids: TokenIds) -> None:
 
 
 def broken(law: Callable[[LawExamples], None], objective: Objective, ids: TokenIds) -> str | None:
-    """Returns what breaks a law, a function of the objective that raises included; else None."""
+    """Returns why the objective breaks a law, or None; an exception also breaks the law."""
     try:
         law(examples(objective, ids))
     except Broken as error:
         return str(error)
-    except Exception as error:  # of a user's function: any
+    except Exception as error:  # a user's function may raise any exception
         return raised(error)
     return None
 
 
 def raised(error: Exception) -> str:
-    """Returns a sentence on an exception of a user's function, with the line of it that raised."""
+    """Returns a description of an exception, with the line of the user's function that raised."""
     here = str(Path(__file__).parent)
     lines = [
         f"{frame.filename}, line {frame.lineno}: "
-        for frame in traceback.extract_tb(error.__traceback__)[1:]  # the first one caught it
+        for frame in traceback.extract_tb(error.__traceback__)[1:]  # the first frame caught it
         if not frame.filename.startswith(here) and "site-packages" not in frame.filename
     ]
     return f"{''.join(lines[-1:])}{type(error).__name__}: {error}"
 
 
 def is_own(objective: Objective) -> bool:
-    """Whether a function of the objective, or of a member, is not of this package."""
+    """Returns whether a function of the objective or of a member comes from another package."""
     functions = [f for m in members_of(objective) for f in m.objective[:3]]
     return not all(_modules(f) <= {"pretrax", "jax", "functools"} for f in functions)
 
 
 def _modules(function) -> set[str]:
-    """Returns the packages of a function and of those that it was made of or closes over."""
+    """Returns the packages of a function, of its parts, and of the functions it closes over."""
     packages = set()
     visited = set()
     parts = [function]
@@ -612,7 +633,7 @@ def _modules(function) -> set[str]:
         visited.add(id(part))
         if isinstance(part, functools.partial):  # and jax.tree_util.Partial
             parts += [part.func, *part.args, *part.keywords.values()]
-        elif isinstance(part, list | tuple):  # an objective too
+        elif isinstance(part, list | tuple):  # including objectives
             parts += part
         elif callable(part):
             packages.add((getattr(part, "__module__", None) or "").partition(".")[0])
@@ -623,7 +644,7 @@ def _modules(function) -> set[str]:
 def slots_used(
     case: LawExamples, lengths: Sequence[int], seed: int = 2, parts: int = 2
 ) -> dict[str, np.ndarray]:
-    """Returns {stream: slots, "sentinels": ids} that rows of one document of these lengths use."""
+    """Returns {stream: slots, "sentinels": ids} used by rows of one document of each length."""
     raw_length = max(lengths)
     kind = case.objective.facts.rows.kind
     rows = [

@@ -1,10 +1,10 @@
 """Layouts: an objective's features arranged for an encoder-decoder, a decoder or an encoder.
 
 An objective defines inputs and targets independently of the architecture. A layout arranges them as
-a model's batch, under SeqIO's names. Every attention pattern (causal, bidirectional, prefix or
+a model's batch, with SeqIO's names. Every attention pattern (causal, bidirectional, prefix or
 cross, with packed documents) is one interval of keys [start, end) for each query.
 
-This module registers the streams that many objectives produce; see `objectives.streams`.
+This module also registers the streams that many objectives produce; see `objectives.streams`.
 """
 
 import functools
@@ -22,8 +22,8 @@ def _encoder_decoder_lengths(n: dict[str, int]) -> dict[str, int]:
     _check_streams("encoder_decoder", n)
     if not {"inputs", "targets"} <= n.keys():
         raise ValueError(
-            "An encoder-decoder needs inputs and targets, the objective gives "
-            f"{_names(n)}: use a decoder or encoder model, or another objective."
+            f"An encoder-decoder needs inputs and targets, but the objective produces {_names(n)}: "
+            "use a decoder or encoder model, or another objective."
         )
     return {"encoder": n["inputs"], "decoder": n["targets"]}
 
@@ -52,7 +52,7 @@ def _encoder_decoder(features, lengths, bos, max_documents):
 
 
 def _with_streams(row: StackRow, batch: dict) -> dict:
-    """Returns the batch with the additions and changes of the row's streams."""
+    """Returns the batch after each of the row's streams has added or changed columns."""
     for stream in present(row.features):
         batch = batch | stream.arranged[row.stack](row, batch)
     return batch
@@ -62,21 +62,24 @@ def _with_streams(row: StackRow, batch: dict) -> dict:
 
 
 def joint_slots(n: dict[str, int]) -> int:
-    """Returns the slots that inputs and targets take together, from an objective's lengths.
+    """Returns the number of slots for inputs and targets together, from an objective's lengths.
 
-    `both` is tighter than the sum if one stream is long only when the other is short.
+    `both` is less than the sum if one stream is long only when the other stream is short.
     """
     return n.get("both", n.get("inputs", 0) + n.get("targets", 0))
 
 
 def single_stack_lengths(stack: str, n: dict[str, int]) -> dict[str, int]:
-    """Returns the slots of a single stack, from an objective's lengths.
+    """Returns the number of slots of a single stack, from an objective's lengths.
 
-    Raises ValueError for streams that the stack cannot take, and if nothing is predicted.
+    Raises ValueError for streams that the stack does not support, and if nothing is predicted.
     """
     _check_streams(stack, n)
     if "targets" not in n and "labels" not in n and "pools" not in n:
-        raise ValueError(f"Nothing to learn: the objective gives {_names(n)} only.")
+        raise ValueError(
+            f"The objective produces only {_names(n)}, expected targets, labels or pools to learn "
+            "from: use another objective."
+        )
     slots = joint_slots(n)
     stacks = {stack: slots, "predict": n.get("targets", 0) + n.get("labels", 0)}
     for stream in named(n):
@@ -86,14 +89,15 @@ def single_stack_lengths(stack: str, n: dict[str, int]) -> dict[str, int]:
 
 
 def single_stack(stack: str, features, lengths, bos, max_documents):
-    """Puts documents one after another, inputs then targets of each, without gaps.
+    """Concatenates documents without gaps, each as its inputs and then its targets.
 
-    Inputs attend to all inputs of their document, targets to those and to earlier targets.
+    Inputs attend to all inputs of their document. Targets attend to all inputs and to earlier
+    targets.
     """
     columns = [column for stream in STREAMS.values() for column in stream.columns]
     f = dict.fromkeys(columns, jnp.zeros(0, jnp.int32)) | features
-    # Each view of a contrastive objective is a separate segment, and has a pool; so has each copy
-    # of a text, whose pools count nothing and have no inputs.
+    # Each view of a contrastive objective is a separate segment with a pool. So is each copy of a
+    # text; its pool has weight 0 and no inputs.
     D = max(max_documents, f["pools_slots"].size)
     T = lengths[stack]
     offset = f["inputs"].size
@@ -139,7 +143,7 @@ def single_stack(stack: str, features, lengths, bos, max_documents):
 
 
 def predicted(stack, f, size, target_slot, input_slot):
-    """Returns what the vocabulary projection predicts: the targets, then the labels, compact."""
+    """Returns the tokens to predict, without gaps: first the targets, then the labels."""
     written = f["targets_segments"] > 0
     labeled = f["labels_weights"] > 0
     target_slot = jnp.where(written, target_slot, 0)
@@ -158,7 +162,7 @@ def predicted(stack, f, size, target_slot, input_slot):
     return {f"{stack}_{name}": column for name, column in zip(names, merged)}
 
 
-# --- the streams that many objectives give --------------------------------------------------------
+# --- streams that many objectives produce ---------------------------------------------------------
 
 
 def _types(row: StackRow, batch: dict) -> dict:
@@ -166,53 +170,56 @@ def _types(row: StackRow, batch: dict) -> dict:
 
 
 def _orders(row: StackRow, batch: dict) -> dict:
-    """Gives inputs their own positions and intervals.
+    """Replaces the positions and key intervals of inputs by those of the objective.
 
-    Ends are above 0: other slots, and inputs of another member of a mixture, have 0.
+    An interval end of 0 marks other slots, and inputs of another member of a mixture, which keep
+    their defaults.
     """
     position, *interval = map(row.place_inputs, STREAMS["orders"].columns)
-    is_own = interval[1] > 0
+    has_order = interval[1] > 0
     shift = by_document(row.documents.start - row.given.start, row.segments)
-    drawn = jnp.stack(interval) + shift[None]
-    in_line = batch[f"{row.stack}_positions"]
-    around = batch[f"{row.stack}_key_intervals"]
+    shifted_interval = jnp.stack(interval) + shift[None]
+    default_position = batch[f"{row.stack}_positions"]
+    default_interval = batch[f"{row.stack}_key_intervals"]
     return {
-        f"{row.stack}_positions": jnp.where(is_own, position, in_line),
-        f"{row.stack}_key_intervals": jnp.where(is_own[None], drawn, around),
+        f"{row.stack}_positions": jnp.where(has_order, position, default_position),
+        f"{row.stack}_key_intervals": jnp.where(
+            has_order[None], shifted_interval, default_interval
+        ),
     }
 
 
 def positions_of_tokens(model, groups) -> str | None:
-    """Requires a model that accepts explicit positions, for tokens out of order."""
+    """Requires a model that accepts explicit positions, since tokens are out of order."""
     config = model.config
     if config is None or (config.positions not in ("relative", "none") and config.window is None):
         return None
     return (
-        "The objective's tokens stand out of order, and this model does not take their positions "
-        f"(positions={config.positions!r}, window={config.window}): choose one with rotary or "
+        "The objective puts tokens out of order, but this model does not read their positions "
+        f"(positions={config.positions!r}, window={config.window}): choose a model with rotary or "
         "learned positions and no window."
     )
 
 
 def _positions_of_targets(row: StackRow, batch: dict) -> dict:
-    """Gives targets their own positions, and positions within a block.
+    """Replaces the positions of targets by those of the objective, and adds block positions.
 
-    Block positions count from 1: inputs, and targets of another member of a mixture, have 0.
+    Block positions count from 1. Inputs, and targets of another member of a mixture, have 0.
     """
-    slot, block = map(row.place_targets, STREAMS["positions"].columns)
-    in_line = batch[f"{row.stack}_positions"]
+    position, block = map(row.place_targets, STREAMS["positions"].columns)
+    default_position = batch[f"{row.stack}_positions"]
     return {
-        f"{row.stack}_positions": jnp.where(block > 0, slot, in_line),
+        f"{row.stack}_positions": jnp.where(block > 0, position, default_position),
         f"{row.stack}_block_positions": block,
     }
 
 
 def _positions_of_decoder(row: StackRow, batch: dict) -> dict:
-    """Gives targets one position each, in place of those of two dimensions."""
+    """Merges the two-dimensional positions of targets into one position each."""
     columns = STREAMS["positions"].columns
     begin, count = (fit(row.features[c], row.lengths["decoder"]) for c in columns)
-    in_line = batch["decoder_positions"]
-    return {"decoder_positions": jnp.where(count > 0, begin + count - 1, in_line)}
+    default_position = batch["decoder_positions"]
+    return {"decoder_positions": jnp.where(count > 0, begin + count - 1, default_position)}
 
 
 def _pools(row: StackRow, batch: dict) -> dict:
@@ -235,7 +242,7 @@ def _single(arrange=unchanged) -> dict:
 register(
     Stream(
         name="inputs",
-        about="what is given",
+        about="the tokens that the model reads",
         columns=("inputs", "inputs_segments"),
         in_use="inputs_segments",
         arranged={**_single(), "encoder_decoder": unchanged},
@@ -244,7 +251,7 @@ register(
 register(
     Stream(
         name="types",
-        about="0 or 1 for each input: BERT's token types",
+        about="BERT's token types, 0 or 1 for each input",
         columns=("inputs_types",),
         in_use="inputs_segments",
         arranged=_single(_types),
@@ -253,7 +260,7 @@ register(
 register(
     Stream(
         name="orders",
-        about="of each input its position, and the slots [start, end) that it attends to",
+        about="the position of each input, and the slots [start, end) that it attends to",
         columns=("inputs_positions", "inputs_starts", "inputs_ends"),
         in_use="inputs_segments",
         arranged=_single(_orders),
@@ -263,7 +270,7 @@ register(
 register(
     Stream(
         name="targets",
-        about="what is predicted, left to right",
+        about="the tokens to predict, left to right",
         columns=("targets", "targets_segments", "targets_weights"),
         in_use="targets_segments",
         arranged={"decoder": unchanged, "encoder_decoder": unchanged},
@@ -272,7 +279,7 @@ register(
 register(
     Stream(
         name="positions",
-        about="positions of targets out of order, and their positions in a block, from 1",
+        about="positions of targets that are out of order, and their positions in a block, from 1",
         columns=("targets_positions", "targets_block_positions"),
         in_use="targets_segments",
         arranged={"decoder": _positions_of_targets, "encoder_decoder": _positions_of_decoder},
@@ -281,7 +288,7 @@ register(
 register(
     Stream(
         name="labels",
-        about="what is predicted in place: the token, and the input slot that predicts it",
+        about="the tokens to predict in place, and the input slots that predict them",
         columns=("labels", "labels_slots", "labels_weights"),
         in_use="labels_weights",
         arranged=_single(),
@@ -290,7 +297,7 @@ register(
 register(
     Stream(
         name="pools",
-        about="input slots whose hidden state stands for a document, a pair or a view; its class",
+        about="input slots whose hidden states represent a document, a pair or a view, and classes",
         columns=("pools_slots", "pools_labels", "pools_weights"),
         in_use="pools_weights",
         per_document=True,
@@ -311,32 +318,32 @@ register(
 # --- the layouts ----------------------------------------------------------------------------------
 
 
-def _of_streams(name: str, lengths, arrange) -> Layout:
-    """Returns a layout, in place of which a stream may have its own."""
+def _replaceable(name: str, lengths, arrange) -> Layout:
+    """Returns a layout that a stream can replace with its own layout."""
 
-    def own(streams) -> Layout | None:
+    def replacement(streams) -> Layout | None:
         replaced = [stream.replaced[name] for stream in streams if name in stream.replaced]
         return replaced[0] if replaced else None
 
     def lengths_of(n: dict[str, int]) -> dict[str, int]:
-        layout = own(named(n))
+        layout = replacement(named(n))
         return layout.lengths(n) if layout else lengths(n)
 
     def arranged(features, lengths, bos, max_documents) -> dict:
-        layout = own(present(features))
-        by = layout.arrange if layout else arrange
-        return by(features, lengths, bos, max_documents)
+        layout = replacement(present(features))
+        function = layout.arrange if layout else arrange
+        return function(features, lengths, bos, max_documents)
 
     return Layout(lengths_of, arranged)
 
 
-encoder_decoder = _of_streams("encoder_decoder", _encoder_decoder_lengths, _encoder_decoder)
-decoder = _of_streams(
+encoder_decoder = _replaceable("encoder_decoder", _encoder_decoder_lengths, _encoder_decoder)
+decoder = _replaceable(
     "decoder",
     functools.partial(single_stack_lengths, "decoder"),
     functools.partial(single_stack, "decoder"),
 )
-encoder = _of_streams(
+encoder = _replaceable(
     "encoder",
     functools.partial(single_stack_lengths, "encoder"),
     functools.partial(single_stack, "encoder"),
@@ -345,15 +352,15 @@ LAYOUTS = {"encoder_decoder": encoder_decoder, "decoder": decoder, "encoder": en
 
 
 def _check_streams(layout: str, n: dict[str, int]) -> None:
-    """Raises ValueError for a stream that a layout has no place for."""
+    """Raises ValueError for a stream that a layout does not support."""
     for stream in named(n):
         if layout in stream.arranged:
             continue
-        able = sorted({*stream.arranged, *stream.replaced})
+        supported = sorted({*stream.arranged, *stream.replaced})
         raise ValueError(
-            f"A model with the layout {layout!r} has no place for the stream {stream.name!r} "
-            f"({stream.about}), which the objective gives: use a model with the layout "
-            f"{' or '.join(map(repr, able))}, or another objective."
+            f"The objective produces the stream {stream.name!r} ({stream.about}), but models with "
+            f"the layout {layout!r} do not support it: use a model with the layout "
+            f"{' or '.join(map(repr, supported))}, or another objective."
         )
 
 
@@ -365,19 +372,19 @@ def _names(n: dict[str, int]) -> list[str]:
 
 
 def positions(segments, document):
-    """Returns i32[T]: the position of each slot in its document, 0 for padding."""
+    """Returns i32[T]: the position of each slot in its document; 0 for padding."""
     i = jnp.arange(segments.size, dtype=jnp.int32)
     return jnp.where(segments > 0, i - by_document(document.start, segments), 0)
 
 
 def _shift_right(tokens, segments, document, bos):
-    """Returns the decoder's inputs: `bos`, then each document's tokens but the last."""
+    """Returns the decoder's inputs: for each document, `bos` and all tokens but the last."""
     first = positions(segments, document) == 0
     return jnp.where(segments > 0, jnp.where(first, bos, jnp.roll(tokens, 1)), 0)
 
 
 def guarded(start, end, segments):
-    """Returns intervals i32[2, Q], never empty: padding attends to itself, so softmax is finite."""
+    """Returns intervals i32[2, Q]. Padding attends to itself, so that the softmax is finite."""
     i = jnp.arange(segments.size, dtype=jnp.int32)
     live = segments > 0
     return jnp.stack([jnp.where(live, start, i), jnp.where(live, end, i + 1)])
@@ -394,7 +401,10 @@ def _causal(segments, document):
 
 
 def _cross(segments, encoder_document):
-    """Returns the intervals of targets over their document's inputs; without any, the first key."""
+    """Returns the intervals from targets to their document's inputs.
+
+    Padding, and targets of documents without inputs, attend to the first key.
+    """
     start, length = (by_document(x, segments) for x in encoder_document)
     live = (segments > 0) & (length > 0)
     return jnp.stack([jnp.where(live, start, 0), jnp.where(live, start + length, 1)])

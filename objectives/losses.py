@@ -1,4 +1,4 @@
-"""Losses as sums for each row, which the training step divides for the whole batch."""
+"""Losses as one sum per row; the training step divides by the weights of the whole batch."""
 
 import functools
 from collections.abc import Callable
@@ -21,10 +21,10 @@ def predicting_stack(batch) -> str:
 
 
 def predictions(batch) -> tuple:
-    """Returns (tokens, slots or None, weights) of what is predicted, by either stack.
+    """Returns the (tokens, slots, weights) that a stack predicts, i32[B, K] each.
 
-    i32[B, K] each; slot k of the stack predicts token k if slots is None. All three are None where
-    nothing is predicted. Where both stacks predict, it is what the encoder does.
+    If slots is None, slot k of the stack predicts token k. All three are None if nothing is
+    predicted. If both stacks predict, the encoder's predictions are returned.
     """
     stack = "encoder" if "encoder_target_tokens" in batch else "decoder"
     columns = "target_tokens", "target_slots", "loss_weights"
@@ -32,7 +32,7 @@ def predictions(batch) -> tuple:
 
 
 def prediction_segments(batch):
-    """Returns i32[B, K]: the segment id of each slot at which the decoder predicts."""
+    """Returns i32[B, K]: the segment id of each slot from which the decoder predicts a token."""
     tokens, slots, _ = predictions(batch)
     segments = batch["decoder_segment_ids"]
     if slots is None:
@@ -41,17 +41,17 @@ def prediction_segments(batch):
 
 
 def at_slots(hidden, slots):
-    """Returns hidden states [B, K, d] at slots i32[B, K] of [B, T, d]; all of them for None."""
+    """Returns hidden states [B, K, d] at slots i32[B, K] of [B, T, d]; all states for None."""
     return hidden if slots is None else jnp.take_along_axis(hidden, slots[..., None], axis=1)
 
 
 def token_loss(batch, hidden: str = "top", head: str = "vocabulary") -> BatchLoss:
     """Returns the cross-entropy of `…_target_tokens`, weighted by `…_loss_weights`.
 
-    If fewer slots predict than the stack has (`…_target_slots`), only those reach the vocabulary
+    If only some slots predict a token (`…_target_slots`), only these slots reach the vocabulary
     projection.
 
-    Terms: "tokens", with its z-losses in a run that has them.
+    Terms: "tokens", with z-losses if the run has them.
     """
     tokens, slots, weights = predictions(batch)
     w = weights.astype(jnp.float32)
@@ -59,8 +59,8 @@ def token_loss(batch, hidden: str = "top", head: str = "vocabulary") -> BatchLos
     def sums(outputs: ModelOutputs):
         if hidden not in outputs.hidden:
             raise ValueError(
-                f"The model has no hidden states {hidden!r}, which the objective's loss reads: use "
-                "one of pretrax.models that has them, or another objective."
+                f"The objective's loss reads the hidden states {hidden!r}, which the model does "
+                "not have: use a model of pretrax.models with these states, or another objective."
             )
         states = at_slots(outputs.hidden[hidden], slots)
         z_loss = getattr(outputs, "z_loss", 0.0)
@@ -70,7 +70,7 @@ def token_loss(batch, hidden: str = "top", head: str = "vocabulary") -> BatchLos
 
 
 def _projection(outputs: ModelOutputs, head: str, states):
-    """Returns a head of states as a `Projection`, if the model offers it, else None."""
+    """Returns a head of states as a `Projection` if the model supports it, else None."""
     projection_of = getattr(outputs, "projection", None)
     return projection_of and projection_of(head, states)
 
@@ -78,7 +78,7 @@ def _projection(outputs: ModelOutputs, head: str, states):
 def head_cross_entropy(
     outputs: ModelOutputs, head: str, states, labels, weights, z_loss: float = 0.0
 ) -> Sums:
-    """Returns the sums of the cross-entropy of labels i32[B, K] under a head of states [B, K, d].
+    """Returns the summed cross-entropy of labels i32[B, K] under a head of states [B, K, d].
 
     If the model returns the head as a `Projection`, only a few logits are in memory at a time.
     """
@@ -89,9 +89,12 @@ def head_cross_entropy(
 
 
 def head_sums(outputs: ModelOutputs, head: str, states, slot_losses: Callable, columns):
-    """Returns f32[B]: sums of losses of a head's logits, without all of them in memory.
+    """Returns f32[B]: summed losses of a head's logits, with only a few logits in memory at a time.
 
-    `states` are [B, K, d]; for the others see `cross_entropy.projected_sums`.
+    Args:
+      states: [B, K, d].
+      slot_losses: (logits f32[B, C, V], *columns [B, C, …]) -> f32[B, C], for C of the slots.
+      columns: [B, K, …] each.
     """
     projection = _projection(outputs, head, states)
     if projection is None:
@@ -111,19 +114,18 @@ def score_slots(outputs: ModelOutputs, head: str, states, score: Callable):
 
 
 def likeliest_tokens(outputs: ModelOutputs, batch):
-    """Returns i32[B, K]: for each predicted token, the one that the vocabulary projection ranks
-    first."""
+    """Returns i32[B, K]: the most likely token for each predicted token, by the vocabulary head."""
     states = at_slots(outputs.hidden["top"], predictions(batch)[1])
     return score_slots(outputs, "vocabulary", states, functools.partial(jnp.argmax, axis=-1))
 
 
 def class_loss(head: str, classes, slots, weights) -> BatchLoss:
-    """Returns the cross-entropy of classes under a head, and the share that are the likeliest.
+    """Returns the cross-entropy of classes under a head, and the accuracy.
 
     Args:
       classes: i32[B, N].
-      slots: i32[B, N], those whose hidden states the head takes.
-      weights: f32[B, N]; 0 does not count.
+      slots: i32[B, N], the slots whose hidden states the head reads.
+      weights: f32[B, N]; entries with weight 0 do not count.
 
     Terms: the head's name, and the metric "…_accuracy".
     """
@@ -145,6 +147,6 @@ def class_loss(head: str, classes, slots, weights) -> BatchLoss:
 
 
 def pool_class_loss(head: str, batch) -> BatchLoss:
-    """Returns `class_loss` of the classes of pools."""
+    """Returns `class_loss` for the classes of pools."""
     columns = (batch[name] for name in ("pools_labels", "pools_slots", "pools_weights"))
     return class_loss(head, *columns)

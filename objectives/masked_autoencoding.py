@@ -1,4 +1,4 @@
-"""Masked autoencoding of a text: one embedding restores what a masked copy of the text leaves out.
+"""Masked autoencoding of a text: one embedding and a few tokens restore the whole text.
 
 Source: Xiao et al. 2022, "RetroMAE" (arXiv:2205.12035), and its published code.
 """
@@ -39,7 +39,7 @@ def retromae(
     rate: OpenShare = 0.3,
     decoder_rate: Annotated[float, Interval(ge=0.5, lt=1)] = 0.5,
 ) -> Objective:
-    """RetroMAE: the [CLS] state of a masked text, and little else, restores the whole text.
+    """RetroMAE: the [CLS] state of a masked text and a few tokens restore the whole text.
 
         text       a b c d e
         inputs     [CLS] a _ c d e [SEP]      labels  b
@@ -49,30 +49,31 @@ def retromae(
         c from     * d a
         …
 
-    The encoder masks as `masked_lm`. The decoder, of one layer, predicts each token from its
-    position, the [CLS] state and the tokens that are visible to it: of the n - 1 others a share of
-    1 - decoder_rate, drawn for each token, all sets equally likely. So that they are an interval
-    of keys, targets stand in random order, and the [CLS] state among them at such distances that
-    every interval holds it once.
+    The encoder's inputs are masked as in `masked_lm`. The decoder has one layer. It predicts each
+    token from its position, the [CLS] state and its visible tokens: a random share 1 - decoder_rate
+    of the n - 1 other tokens, with all sets equally likely. To make the visible tokens an interval
+    of keys, targets are in random order, and copies of the [CLS] state are spaced so that every
+    interval contains exactly one.
 
-    As published, but that the sets of different tokens are not independent, that tokens are hidden
-    one by one and not by words, and that [SEP] is not visible.
+    There are three differences from the published method: the sets of different tokens are not
+    independent, tokens are hidden one by one and not by words, and [SEP] is not visible.
 
     Args:
       ids: needs `mask`, `cls` and `sep`.
       rate: share of tokens that the encoder masks: 0.15 to 0.3 in the paper.
       decoder_rate: share of tokens that are hidden from the decoder: 0.5 to 0.7 in the paper.
 
-    Features: those of `masked_lm`; targets, targets_segments, targets_weights i32[T], of weight 0
-    where the [CLS] state stands; contexts_positions, contexts_starts, contexts_ends i32[T].
+    Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K]; targets,
+    targets_segments, targets_weights i32[T], with weight 0 for [CLS] states; contexts_positions,
+    contexts_starts, contexts_ends i32[T].
 
-    Terms: "tokens" of the encoder, "restored" of the decoder.
+    Terms: "tokens" of the encoder, and "restored" of the decoder.
 
     >>> retromae(ids).lengths(510)
     {'inputs': 512, 'labels': 153, 'targets': 512, 'contexts': 512}
     """
     visible = 1 - ratio(decoder_rate, "decoder_rate")
-    states = int(1 / visible)  # in the targets of a document: no two in an interval
+    states = int(1 / visible)  # number of states in a document's targets; an interval has only one
     cls = ids.special("cls")
     sep = ids.special("sep")
     encoder = masked_lm(ids, rate)
@@ -105,7 +106,7 @@ def _mask_and_restore(mask, restore, key, row, partner, lengths, max_documents):
 
 
 def _restore(states, visible, key, row, size: int, max_documents: int):
-    """Returns the targets of the decoder, and the interval of them that each is restored from."""
+    """Returns the targets of the decoder, and the interval of targets that restores each one."""
     order_key, start_key = jax.random.split(key)
     document = documents(row.segments, max_documents)
     visible_D = jnp.maximum(document.length - 1, 0) * visible[0] // visible[1]
@@ -135,7 +136,7 @@ def _restore(states, visible, key, row, size: int, max_documents: int):
 
 
 def _shuffled(key, row, document):
-    """Returns the tokens of each document in random order, and their positions: [CLS] is at 0."""
+    """Returns the tokens of each document in random order and their positions; [CLS] is at 0."""
     count = document.length.size
     bits = jax.random.bits(key, row.tokens.shape, jnp.uint32)
     order = random_order(bits, jnp.where(row.segments > 0, row.segments - 1, count), count + 1)
@@ -145,8 +146,10 @@ def _shuffled(key, row, document):
 
 
 def _with_states(document, visible_D, states_at: int, count: int) -> Pieces:
-    """Returns the pieces of documents, `count` of them after a state: `visible_D` tokens, or what
-    is left."""
+    """Returns the pieces of documents: `count` times a state and `visible_D` tokens.
+
+    The last piece has the remaining tokens.
+    """
     number_1xc = jnp.arange(count, dtype=jnp.int32)[None]
     begin = visible_D[:, None] * number_1xc
     end = jnp.append(begin[:, 1:], document.length[:, None], axis=1)
@@ -155,16 +158,16 @@ def _with_states(document, visible_D, states_at: int, count: int) -> Pieces:
 
 
 def _interval_start(bits, slot, visible, last):
-    """Returns the start of an interval of 1 + visible slots, drawn of those that leave out a slot.
+    """Returns the start of a random interval of 1 + visible slots that does not contain a slot.
 
-    Intervals start at 0 … last: from each of these, 1 + visible slots hold one state.
+    Intervals start at 0 … last, and each contains exactly one state.
     """
-    before = jnp.clip(slot - visible, 0, last + 1)  # those that end before the slot
+    before = jnp.clip(slot - visible, 0, last + 1)  # number of intervals that end before the slot
     drawn = below(bits, before + jnp.maximum(last - slot, 0))
     return jnp.where(drawn < before, drawn, slot + 1 + drawn - before)
 
 
-# --- the restored targets, as layouts arrange them ------------------------------------------------
+# --- arrangement of the restored targets ----------------------------------------------------------
 
 
 def _lengths_with_decoder(n: dict[str, int]) -> dict[str, int]:
@@ -173,8 +176,7 @@ def _lengths_with_decoder(n: dict[str, int]) -> dict[str, int]:
 
 
 def _with_decoder(features, lengths, bos, max_documents) -> dict:
-    """Adds a decoder's columns to those of an encoder: of a document the decoder is given the
-    encoder's first state alone."""
+    """Adds the columns of a decoder that reads only the first encoder state of each document."""
     columns = [column for stream in named(_RESTORED) for column in stream.columns]
     encoded = {name: x for name, x in features.items() if name not in columns}
     batch = single_stack("encoder", encoded, lengths, bos, max_documents)
@@ -192,12 +194,12 @@ def _with_decoder(features, lengths, bos, max_documents) -> dict:
     }
 
 
-_RESTORED = ("targets", "contexts")  # the streams of a decoder that is given no more
+_RESTORED = ("targets", "contexts")  # the only streams that the decoder reads
 
 register(
     Stream(
         name="contexts",
-        about="of each target its position, and the slots [start, end) that it is restored from",
+        about="the position of each target, and the slots [start, end) that it is restored from",
         columns=("contexts_positions", "contexts_starts", "contexts_ends"),
         in_use="targets_segments",
         replaced={"encoder": Layout(_lengths_with_decoder, _with_decoder)},

@@ -24,7 +24,7 @@ from .splicing import documents, frame_of, framed, framed_marks
 from .token_ids import TokenIds
 
 LowestRate = Annotated[float, Interval(ge=2**-24, lt=1)]
-LOWEST_RATE = 0.001  # of the published code; up to it the loss counts as a bound
+LOWEST_RATE = 0.001  # as in the published code; with a higher rate, the loss is not a bound
 
 
 @checked
@@ -36,14 +36,15 @@ def masked_diffusion(
         inputs    a _ _ d _ f      (rate drawn: 0.57)
         labels      b c   e
 
-    A token's loss counts 1 / rate, and the sum is divided by all text tokens, so that its mean is a
-    bound on the negative log-likelihood per token, comparable with causal language modeling's.
-    A document may be left without any mask. Where documents end is given, and no part of the mean.
+    A token's loss has the weight 1 / rate, and the sum is divided by the number of all text tokens.
+    The mean is therefore a bound on the negative log-likelihood per token, which can be compared
+    with the loss of causal language modeling. A document may have no mask at all. The ends of
+    documents are given to the model, and are not part of the mean.
 
     Args:
       ids: needs `mask`; only text tokens are masked.
-      lowest_rate: 1 / rate stays below its inverse. A higher one than 0.001 leaves out rates that
-        the bound has, and `Facts.bound` is None.
+      lowest_rate: lowest rate, which limits the weight 1 / rate. With a value above 0.001, the loss
+        lacks rates that belong to the bound, and `Facts.bound` is None.
       weighted: whether to weight losses by 1 / rate. If False, each masked token has a weight of 1,
         and the sum is still divided by all text tokens. The gradients then have less variance:
         Sahoo et al. 2026 need about 12% less compute for the same likelihood. That mean is not a
@@ -72,22 +73,25 @@ def shifted_diffusion(
         inputs    ^ a _ _ d _ f      (rate drawn: 0.57; ^ is `ids.bos`)
         labels      b c   e
 
-    A causal language model, which predicts the next token, is trained on as a diffusion model that
-    way. Its decoder attends both ways from the first step on (Ye et al. 2025, Dream,
-    arXiv:2508.15487), or to ever more of the tokens ahead (Gong et al. 2024, DiffuLLaMA,
-    arXiv:2410.17891), as `annealed` has it:
+    This continues the training of a causal language model, which predicts the next token, as a
+    diffusion model. The decoder attends in both directions from the first step (Ye et al. 2025,
+    Dream, arXiv:2508.15487), or to a growing share of the tokens ahead (Gong et al. 2024,
+    DiffuLLaMA, arXiv:2410.17891), with `annealed`:
 
         annealed(ids, shifted_diffusion, "ahead_share", first=0.0, last=1.0, steps=10_000)
 
-    Left out: DiffuLLaMA's draw of which tokens ahead those are, here the nearest ones, and Dream's
-    weights by the tokens around a mask.
+    Not implemented: DiffuLLaMA's random choice of the tokens ahead, which are the nearest tokens
+    here, and Dream's weights, which depend on the tokens around a mask.
 
     Args:
-      ids, lowest_rate: as of `masked_diffusion`.
-      ahead_share: of the tokens ahead, how many a token attends to: 0 is causal, 1 bidirectional.
+      ids: needs `mask`; only text tokens are masked.
+      lowest_rate: lowest rate, which limits the weight 1 / rate (see `masked_diffusion`).
+      ahead_share: share of the tokens ahead that a token attends to. 0 is causal and 1 is
+        bidirectional.
 
-    Features and the loss are those of `masked_diffusion`, but for a slot more; with a share below 1
-    also inputs_positions, inputs_starts, inputs_ends i32[I].
+    Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K];
+    rates i32[D], 24-bit integers. With an ahead_share below 1 also inputs_positions, inputs_starts,
+    inputs_ends i32[I]. The loss is the loss of `masked_diffusion`.
 
     >>> shifted_diffusion(ids).lengths(512)
     {'inputs': 513, 'labels': 512, 'rates': 1}
@@ -128,15 +132,15 @@ def _at_drawn_rates(
 
 
 def bound_from(lowest_rate: float, term: str) -> str | None:
-    """Returns the term as `Facts.bound`; None where the lowest rate is too high for a bound."""
+    """Returns the term for `Facts.bound`, or None if the lowest rate is too high for a bound."""
     return term if lowest_rate <= LOWEST_RATE else None
 
 
 @dataclasses.dataclass(frozen=True)
 class _DiffusionLoss:
-    """`token_loss` with labels weighted 1 / rate of their document, over all text tokens.
+    """`token_loss` with labels weighted by 1 / rate of their document, over all text tokens.
 
-    Unweighted, the labels count 1 each, and the weighted loss is a metric.
+    If `weighted` is False, each label has a weight of 1, and the weighted loss is a metric.
     """
 
     text: tuple[int, int]
@@ -148,7 +152,7 @@ class _DiffusionLoss:
         segments = batch[f"{stack}_segment_ids"]
         given = batch[f"{stack}_input_tokens"]
         rates = jnp.take_along_axis(batch["rates"], jnp.maximum(segments - 1, 0), axis=1)
-        # A mask stands for text; other special tokens stay as they are.
+        # A mask replaces text; other special tokens are never noised.
         is_text = (given >= self.text[0]) & (given < self.text[1]) | (given == self.mask)
         bound = loss_by_rates(batch, rates, is_text & (segments > 0) & (rates > 0))
         if self.weighted:
@@ -159,9 +163,13 @@ class _DiffusionLoss:
 
 
 def loss_by_rates(batch, rates_BxT, live_BxT, hidden: str = "top") -> BatchLoss:
-    """Returns `token_loss` with labels weighted 1 / rate of their slot, over all live slots.
+    """Returns `token_loss` with labels weighted by 1 / rate of their slot, over all live slots.
 
-    `rates_BxT`: 24-bit integers; 0 in rows of other objectives.
+    Args:
+      batch: the arranged features.
+      rates_BxT: rates as 24-bit integers; 0 in rows of other objectives.
+      live_BxT: bool, the slots that count in the mean.
+      hidden: name of the hidden states.
     """
     stack = "decoder" if "decoder_loss_weights" in batch else "encoder"
     _, slots, weights = predictions(batch)
@@ -192,10 +200,10 @@ def _mask_at_drawn_rates(
 
 
 def chosen_at_rates(key, row: Row, is_text, segments, frame, rates):
-    """Returns (the chosen tokens of framed text bool[I], the rates of documents i32[D]).
+    """Returns the chosen tokens of framed text, bool[I], and the rates of documents, i32[D].
 
-    Each token of text is chosen with the rate of its document. If the row says which tokens to
-    hide, these are chosen, and a document's rate is their share.
+    Each text token is chosen with the rate of its document as the probability. If the row specifies
+    the tokens to hide, these tokens are chosen, and a document's rate is their share.
 
     Args:
       is_text: bool[I], the tokens that may be chosen.

@@ -55,25 +55,27 @@ def masked_lm(
 ) -> Objective:
     """BERT's masked language modeling: some tokens are masked, and predicted in place.
 
-    With text `a b c d e f`, where b and e are chosen and the mask token is _:
+    With text `a b c d e f`, chosen tokens b and e, and the mask token _:
 
-        inputs    [CLS] a _ c d e f [SEP]     (e is one of the tenth left unchanged)
+        inputs    [CLS] a _ c d e f [SEP]     (e is among the 10% left unchanged)
         labels            b     e
 
     Args:
-      ids: needs `mask`, `cls` and `sep` for the frame, and `word_starts` for whole words; only text
-        tokens are ever chosen, or replace others.
-      rate: share of tokens chosen: max(1, round(rate n)) in each document of n.
-      mask_share, random_share: the shares of the chosen tokens that become the mask and random
-        text; the rest stays unchanged.
-      selection: "exact", or "bernoulli": each token, word or span independently with
-        probability `rate`, so that a short document may have no label at all.
-      whole_words: choose words, not tokens. Words that do not fit the number are skipped.
-      span_lengths: choose spans, of 1, 2, … tokens (or words) with these probabilities, such as
-        `geometric_lengths()`. The last one is trimmed to the number, as in SpanBERT's published
-        code, within a word too.
-      replace_together: draw once for a whole word or span what it becomes.
-      max_predictions: the most labels of a document.
+      ids: needs `mask`, `cls` and `sep` for the frame, and `word_starts` for whole words. Only text
+        tokens are chosen, and only text tokens replace them at random.
+      rate: share of tokens chosen: max(1, round(rate n)) in a document of n tokens.
+      mask_share, random_share: shares of the chosen tokens that are replaced by the mask and by
+        random text. The other chosen tokens stay unchanged.
+      selection: "exact", or "bernoulli" to choose each token, word or span independently with
+        probability `rate`. With "bernoulli", a short document may have no label at all.
+      whole_words: choose words instead of tokens. Words that exceed the remaining number of tokens
+        are skipped.
+      span_lengths: choose spans of 1, 2, … tokens (or words) with these probabilities, such as
+        `geometric_lengths()`. The last span is cut to the remaining number of tokens, even within a
+        word, as in SpanBERT's published code.
+      replace_together: draw one replacement (mask, random text or unchanged) for a whole word or
+        span.
+      max_predictions: maximum number of labels of a document.
       static_copies: number of fixed masks of each row, from which every epoch draws one (BERT's
         published data has 10). If None, every epoch draws new masks (RoBERTa). Rows must be the
         same in every epoch, as with one document per row (`packing = "single"`); other packings
@@ -85,7 +87,7 @@ def masked_lm(
     >>> masked_lm(ids).lengths(510)
     {'inputs': 512, 'labels': 76}
 
-    Raises ValueError for shares of more than 1 together.
+    Raises ValueError if mask_share and random_share add up to more than 1.
     """
     chosen = selection_of(ids, rate, selection, whole_words, span_lengths, max_predictions)
     replacement = replacer(ids, mask_share, random_share, replace_together)
@@ -102,10 +104,18 @@ def masked_next_token(
         inputs    ^ a _ c d _ f
         labels      b     e          (^ is `ids.bos`)
 
-    The same head serves this and causal language modeling, so that one decoder learns both
+    Masked and causal language modeling then use the same head, so one decoder can learn both
     (`gin_configs/objectives/gpt_bert.gin`).
 
-    Args, features and errors are those of `masked_lm`.
+    Args:
+      ids: needs `mask`; only text tokens are chosen.
+      rate: share of tokens chosen: max(1, round(rate n)) in a document of n tokens.
+      mask_share, random_share: shares of the chosen tokens that are replaced by the mask and by
+        random text. The other chosen tokens stay unchanged.
+
+    Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K].
+
+    Raises ValueError if mask_share and random_share add up to more than 1.
 
     >>> masked_next_token(ids).lengths(512)
     {'inputs': 513, 'labels': 77}
@@ -119,28 +129,35 @@ def masked_next_token(
 def masked_permuted_lm(
     ids: TokenIds, rate: OpenShare = 0.15, mask_share: Share = 0.8, random_share: Share = 0.1
 ) -> Objective:
-    """MPNet: chosen tokens are predicted in random order, each given those before it in that order.
+    """MPNet: chosen tokens are predicted in random order, each from the tokens before it.
 
-    With text `a b c d`, where d and then b are chosen, at the positions below:
+    With text `a b c d`, d and then b chosen, and the positions below:
 
         inputs     _ _ [CLS] a c [SEP] d b _ _
         position   4 2   0   1 3   5   4 2 4 2
         labels                             d b     from   _ _ [CLS] a c [SEP]         d
                                                             _ [CLS] a c [SEP] d       b
 
-    Every slot attends to one token at each position of its document: to the text that is not
-    chosen, to chosen tokens that come earlier in the order, and to masks in place of the others.
-    So all predictions are made with the whole document's positions in view. Fine-tuning, and
-    filling in masks, see what the first prediction sees.
+    Every slot attends to exactly one token at each position of its document: to the text that is
+    not chosen, to chosen tokens that come earlier in the order, and to masks in place of the other
+    chosen tokens. Every prediction therefore sees all positions of the document. In fine-tuning,
+    and when the model fills in masks, its input looks like the input of the first prediction.
 
-    Each slot's interval of keys says so: an encoder whose positions are learned or rotary takes
-    them as they are. Others, and windows of attention, are refused. A model with learned positions
-    needs `max_positions` for all slots of a row, though three of them may share a position.
+    The attention pattern is one interval of keys for each slot. The objective needs an encoder with
+    learned or rotary positions; other positions and windowed attention are refused. A model with
+    learned positions needs `max_positions` for all slots of a row, although up to three slots share
+    a position.
 
-    Args, labels and errors are those of `masked_lm`.
+    Args:
+      ids: needs `mask`, `cls` and `sep`; only text tokens are chosen.
+      rate: share of tokens chosen: max(1, round(rate n)) in a document of n tokens.
+      mask_share, random_share: shares of the chosen tokens that are replaced by the mask and by
+        random text. The other chosen tokens stay unchanged.
 
     Features: inputs, inputs_segments, inputs_positions, inputs_starts, inputs_ends i32[I]; labels,
     labels_slots, labels_weights i32[K].
+
+    Raises ValueError if mask_share and random_share add up to more than 1.
 
     >>> masked_permuted_lm(ids).lengths(510)
     {'inputs': 664, 'labels': 76, 'orders': 664}
@@ -169,16 +186,17 @@ def replaced_token_detection(
 ) -> Objective:
     """ELECTRA: a generator fills in masked tokens, a discriminator predicts which were replaced.
 
-    The model samples from its generator: `outputs.hidden["replaced"]` i32[B, T] is 1 where that is
-    not the original token, and the head "replaced" f32[B, T, 1] predicts it.
+    The model samples tokens from its generator. `outputs.hidden["replaced"]` i32[B, T] is 1 at each
+    sample that differs from the original token, and the head "replaced" f32[B, T, 1] predicts it.
 
     Args:
-      rate: share of tokens chosen: 0.15, and 0.25 for ELECTRA-large.
-      mask_share: of the chosen tokens, the share that is masked; the rest stays unchanged, and is
-        predicted as well.
-      framed: as in `masked_lm`.
+      ids: needs `mask`, and `cls` and `sep` for the frame; only text tokens are chosen.
+      rate: share of tokens chosen: 0.15, or 0.25 for ELECTRA-large.
+      mask_share: share of the chosen tokens that are masked. The other chosen tokens stay
+        unchanged, and the generator predicts them as well.
+      framed: put `cls` before each document and `sep` after it.
 
-    Features and errors are those of `masked_lm`.
+    Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K].
 
     Terms: "tokens" of the generator; "replaced", over all tokens, with scale 50; and, as a metric,
     the share of tokens that were replaced.
@@ -215,7 +233,10 @@ def _detection_loss(batch) -> BatchLoss:
 
 
 def replacer(ids, mask_share, random_share, together=False) -> Partial:
-    """Returns the function that replaces chosen tokens; `together`: alike in a whole unit."""
+    """Returns the function that replaces chosen tokens.
+
+    If `together` is True, a whole word or span is masked, randomized or left unchanged as one.
+    """
     if mask_share + random_share > 1 + 1e-6:
         raise ValueError(
             "mask_share and random_share must not add up to more than 1, "
@@ -226,7 +247,7 @@ def replacer(ids, mask_share, random_share, together=False) -> Partial:
         _replace,
         mask=np.int32(ids.special("mask")),
         text=np.array(ids.text, np.int32),
-        shares=np.cumsum(shares).astype(np.int32),  # of the mask, and of it or another token
+        shares=np.cumsum(shares).astype(np.int32),  # mask; mask or random text
         together=np.bool_(together),
     )
 
@@ -238,7 +259,7 @@ def _framed_form(ids: TokenIds, framed: bool) -> PromptForm:
 
 
 def _in_place(selection: Selection, replace: Partial, form: PromptForm, copies=None) -> Objective:
-    """Returns the objective that masks tokens in place, between the ids of the form."""
+    """Returns the objective that masks tokens in place, framed by the ids of the form."""
     frame = frame_of(form.before, form.after)
 
     def lengths(n: int) -> dict[str, int]:
@@ -310,11 +331,11 @@ def _permute_masked(selection, replace, frame, key, row, partner, lengths, max_d
         return by_document(values_D, segments)
 
     first = by_slot(documents(segments, max_documents).start)
-    number = by_slot(chosen_documents.length)  # of chosen tokens
+    number = by_slot(chosen_documents.length)  # number of chosen tokens
     length = number + by_slot(rest_documents.length)
     at = slot - first
     predicts = slot - first >= length + number
-    # A chosen token attends to itself, and the mask that predicts it to a mask in its place.
+    # A chosen token attends to itself; the mask that predicts it attends to a mask in its place.
     start = jnp.where(predicts, at - length - number, jnp.maximum(at - length + 1, 0))
     is_mask = (at < number) | predicts
     position = origin - by_slot(documents(text.segments, max_documents).start)
@@ -335,15 +356,15 @@ def _replace(key, tokens, chosen, unit, *, mask, text, shares, together):
     fate = jax.random.bits(fate_key, tokens.shape, jnp.uint32)
     fate = fate[jnp.where(together, unit, slot)]
     first, last = text
-    any_text = first + below(jax.random.bits(text_key, tokens.shape, jnp.uint32), last - first)
-    mask_share, other_share = shares
-    replaced = jnp.where(hits(fate, other_share), any_text, tokens)
+    random_text = first + below(jax.random.bits(text_key, tokens.shape, jnp.uint32), last - first)
+    mask_share, replaced_share = shares
+    replaced = jnp.where(hits(fate, replaced_share), random_text, tokens)
     replaced = jnp.where(hits(fate, mask_share), mask, replaced)
     return jnp.where(chosen, replaced, tokens)
 
 
 def _static_key(key, row: Row, copies):
-    """Returns one of `copies` keys that follow from the row's tokens alone."""
+    """Returns one of `copies` keys, which depend only on the row's tokens."""
     slot = jnp.arange(row.tokens.size, dtype=jnp.uint32)
     mixed = row.tokens.astype(jnp.uint32) * np.uint32(0x9E3779B1) + slot * np.uint32(0x85EBCA77)
     for shift, odd in ((15, 0x2C1B3C6D), (12, 0x297A2D39)):  # a hash in the manner of MurmurHash

@@ -1,7 +1,7 @@
-"""MASS: one long fragment of a text is masked, and written by the decoder.
+"""MASS: one long fragment of a text is masked, and the decoder predicts it.
 
 Source: Song et al. 2019 (MASS, arXiv:1905.02450), section 3.2, and the authors' published code
-(MASS-unsupNMT) for where fragments lie.
+(MASS-unsupNMT) for the positions of fragments.
 """
 
 import jax
@@ -33,7 +33,7 @@ from .token_ids import TokenIds
 def mass(
     ids: TokenIds, rate: OpenShare = 0.5, mask_share: Share = 0.8, random_share: Share = 0.1
 ) -> Objective:
-    """MASS: a fragment of half a document is masked in the inputs, and is the targets.
+    """MASS: half of a document, one fragment, is masked in the inputs and predicted as targets.
 
     With text `a b c d e f`, the fragment c d e, the mask _ and end-of-sequence /:
 
@@ -41,27 +41,29 @@ def mass(
         targets         c d e
         positions       2 3 4       of the decoder, with learned or rotary positions
 
-    The fragment of a document of n tokens has round(rate n) of them, at least one. One in five
-    begins the document and one in five ends it; the others are uniform among all places.
+    The fragment of a document of n tokens has round(rate n) tokens, at least one. In one document
+    of five, the fragment is at the beginning, and in one of five at the end. In the others, all
+    positions are equally likely.
 
-    What is masked says how much there is to write, so that nothing closes the targets. The first
-    decoder input is `ids.bos`, where the authors' code has the token before the fragment: the paper
-    masks all that the decoder is not to write. Their block size for long documents is left out.
+    The masks show how much there is to write, so no token closes the targets. The first decoder
+    input is `ids.bos`, as in the paper, which masks everything that the decoder does not write. The
+    authors' code uses the token before the fragment instead. Not implemented: their block size for
+    long documents.
 
     Args:
       ids: needs `mask`.
-      rate: share of a document's tokens; 0.5 is the paper's best.
-      mask_share, random_share: the shares of the fragment's tokens that become the mask and random
-        text in the inputs; the rest stays unchanged.
+      rate: share of a document's tokens in the fragment; 0.5 is best in the paper.
+      mask_share, random_share: shares of the fragment's tokens that are replaced in the inputs by
+        the mask and by random text. The other tokens stay unchanged.
 
     Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights,
-    targets_positions, targets_block_positions i32[T]. All of a fragment have the position where it
-    begins, and count from 1 within it.
+    targets_positions, targets_block_positions i32[T]. The position of all tokens of a fragment is
+    the position of its first token, and block positions count from 1.
 
     >>> mass(ids).lengths(512)
     {'inputs': 513, 'targets': 256, 'positions': 256}
 
-    Raises ValueError for shares of more than 1 together.
+    Raises ValueError if mask_share and random_share add up to more than 1.
     """
     share = ratio(rate, "rate")
 
@@ -86,15 +88,17 @@ def mass(
 
 
 def _fragment_length(n, share, xp=jnp):
-    """Returns the tokens of the fragment of a document of n tokens."""
+    """Returns the number of tokens in the fragment of a document of n tokens."""
     return xp.minimum(xp.maximum(round_ratio(n * share[0], share[1]), 1), n)
 
 
 def _mask_fragments(key, row, partner, lengths, max_documents, *, share, replace, frame):
     document = documents(row.segments, max_documents)
-    place_key, fate_key = jax.random.split(key)
+    position_key, fate_key = jax.random.split(key)
     length = _fragment_length(document.length, share)
-    begin = _drawn_begins(document_bits(place_key, max_documents, (2,)), document.length - length)
+    begin = _drawn_begins(
+        document_bits(position_key, max_documents, (2,)), document.length - length
+    )
     if row.hidden is not None:  # the first run of hidden tokens is the fragment
         begins, ends = marked_runs(row.hidden, row.segments, document, 1)
         begin = begins[:, 0]
@@ -118,7 +122,7 @@ def _mask_fragments(key, row, partner, lengths, max_documents, *, share, replace
 
 
 def _drawn_begins(bits_Dx2, most_D):
-    """Returns i32[D]: 0 or `most` for one document in five each, else uniform in 0 … most."""
+    """Returns i32[D]: 0 or `most` with probability 1/5 each, else uniform in 0 … most."""
     law = below(bits_Dx2[:, 0], jnp.int32(5))
     uniform = below(bits_Dx2[:, 1], most_D + 1)
     return jnp.where(law == 0, 0, jnp.where(law == 1, most_D, uniform))

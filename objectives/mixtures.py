@@ -1,7 +1,7 @@
-"""Mixtures: a mixture of objectives is an objective.
+"""Mixtures of objectives, which are objectives themselves.
 
-The member of a row is data (`Row.member`), chosen when the row is cut, so that every row has the
-raw length of its member; nothing is drawn here.
+The member of a row is part of the data (`Row.member`). The host chooses it when it cuts the row,
+so that every row has the raw length of its member. This module draws no members at random.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ from .contract import (
 from .denoising import Placement, span_corruption
 from .language_modeling import prefix_lm
 from .layouts import joint_slots
-from .streams import complete
+from .streams import complete, named, slots_of
 from .token_ids import TokenIds
 
 
@@ -46,13 +46,13 @@ def mixture(
     """A mixture of objectives with rates.
 
     Args:
-      ids: for every builder.
+      ids: token ids, passed to every builder.
       members: name -> (builder, rate). Rates are relative shares of the rows of a batch: numbers,
-        or functions of the step, such as an optax schedule or `turns`. A builder of a mixture
-        brings in all of its members, which divide its rate among them.
+        or functions of the step, such as an optax schedule or `turns`. If a builder returns a
+        mixture, its members become members of this mixture and divide its rate among them.
 
-    Lengths are the largest of any member. Members that differ only in numbers (UL2's six span
-    denoisers) share one kernel; each distinct loss function is called once.
+    Lengths are the maximum over the members. Members that differ only in numbers (UL2's six span
+    denoisers) share one kernel. Each distinct loss function is called once.
 
     >>> both = mixture(ids, {"span": (span_corruption, 3), "prefix": (prefix_lm, 1)})
     >>> [(m.name, m.rate) for m in both.facts.members]
@@ -64,7 +64,7 @@ def mixture(
 
     Raises ValueError for a rate that is not above zero, a member that is itself a mixture with
     noise that adapts to the model, or two members with the same name. It also raises ValueError for
-    members that require different rows, or that make different numbers of texts of a document.
+    members that require incompatible rows, or that have different numbers of pools per document.
     """
     listed = [_member(name, pair, ids) for name, pair in members.items()]
     forms = (form for member in listed for form in member.objective.facts.prompt_forms)
@@ -90,7 +90,7 @@ def _member(name: str, pair, ids: TokenIds) -> Member:
     if not callable(rate) and not (isinstance(rate, Real) and 0 < float(rate) < math.inf):
         raise ValueError(
             f"The rate of {name!r} must be a number above 0, or a function of the step, got "
-            f"{rate!r}: a member without rows is left out of the mixture."
+            f"{rate!r}: to give a member no rows, leave it out of the mixture."
         )
     try:
         objective = build(builder, ids)
@@ -98,8 +98,8 @@ def _member(name: str, pair, ids: TokenIds) -> Member:
         raise ValueError(f"Member {name!r}: {error}") from None
     if objective.facts.members and objective.adaptation:
         raise ValueError(
-            f"Member {name!r} is a mixture whose noise adapts to the model: list its members in "
-            "this mixture instead."
+            f"Member {name!r} is a mixture whose noise adapts to the model, which is not supported "
+            "within a mixture: list its members in this mixture instead."
         )
     return Member(name, objective, rate if callable(rate) else float(rate))
 
@@ -111,8 +111,8 @@ def _check_names(members: Sequence[Member]) -> None:
     if repeated:
         raise ValueError(
             f"Two members of the mixture are named {', '.join(map(repr, repeated))}, expected "
-            "names that differ: rename one of them. A member of a mixture within the mixture is "
-            "named after both."
+            "different names: rename one of them. Member 'b' of an inner mixture 'a' is named "
+            "'a.b'."
         )
 
 
@@ -128,23 +128,23 @@ def _leaves(member: Member) -> list[Member]:
 
 
 def _share(rate, inner: Sequence[Member], i: int) -> float | Callable[[int], float]:
-    """Returns the rate of `inner[i]`, whose mixture has the given rate in another mixture.
+    """Returns the rate of `inner[i]` in the outer mixture, given the rate of the inner mixture.
 
-    At a step at which all members of the inner mixture have a rate of 0, it gets no rows.
+    If all members of the inner mixture have a rate of 0 at a step, it gets no rows at this step.
     """
 
     def at(step: int) -> float:
-        rates = [_at(one.rate, step) for one in inner]
+        rates = [_at(member.rate, step) for member in inner]
         if min(rates) < 0:
-            names = ", ".join(one.name for one in inner)
+            names = ", ".join(member.name for member in inner)
             raise ValueError(
-                f"The rates of {names} came to {rates} at step {step}, expected none below 0: "
-                "change the schedule of the rates."
+                f"The rates of {names} are {rates} at step {step}, expected none below 0: change "
+                "the schedule of the rates."
             )
         return _at(rate, step) * rates[i] / (sum(rates) or 1.0)
 
-    follows_the_step = any(map(callable, (rate, *(one.rate for one in inner))))
-    return at if follows_the_step else at(0)
+    depends_on_step = any(map(callable, (rate, *(member.rate for member in inner))))
+    return at if depends_on_step else at(0)
 
 
 def _at(rate, step: int) -> float:
@@ -153,14 +153,14 @@ def _at(rate, step: int) -> float:
 
 @checked
 def turns(every: Count, turn: Natural, of: Count = 2) -> Callable[[int], float]:
-    """Returns a rate for members that alternate: 1 in every `of`-th interval of `every` steps.
+    """Returns a rate for alternating members: 1 in every `of`-th interval of `every` steps, else 0.
 
     AntLM (Yu et al. 2024, arXiv:2412.03275) alternates causal and masked language modeling:
 
     >>> [[turns(100, turn)(step) for step in (0, 99, 100, 200)] for turn in (0, 1)]
     [[1.0, 1.0, 0.0, 1.0], [0.0, 0.0, 1.0, 0.0]]
 
-    Raises ValueError when there is no such turn.
+    Raises ValueError if `turn` is not below `of`.
     """
     if turn >= of:
         raise ValueError(f"Got turn={turn}, of={of}, expected 0 <= turn < of.")
@@ -178,30 +178,27 @@ def longest(lengths) -> dict[str, int]:
     for each in lengths:
         for key, value in each.items():
             result[key] = max(result.get(key, 0), value)
-    stream_by_columns = {
-        **dict.fromkeys(("types", "orders", "noised"), "inputs"),
-        **dict.fromkeys(("positions", "stand_ins", "contexts"), "targets"),
-    }
-    for columns, stream in stream_by_columns.items():
-        if columns in result:  # one for each slot of the stream, of any member
-            result[columns] = result[stream]
-    if "both" in result:  # members without it need the sum
+    for stream in named(result):
+        # A stream that describes another stream has one value for each slot of it, in every member.
+        if (owner := slots_of(stream)) in result:
+            result[stream.name] = result[owner]
+    if "both" in result:  # members without this bound need the sum
         result["both"] = max(joint_slots(each) for each in lengths)
     return result
 
 
 def _check_pools(objectives: Mapping[str, Objective]) -> None:
-    """Raises ValueError where losses would pair up pools of other documents."""
+    """Raises ValueError if losses would pair up pools of different documents."""
     pools = {name: o.lengths(2).get("pools", 0) for name, o in objectives.items()}
     if len({n for n in pools.values() if n > 1}) > 1:
         raise ValueError(
-            f"The members of the mixture have different numbers of pools for a document, {pools}: "
-            "their losses would pair up the wrong ones. Train them in two runs."
+            f"The members of the mixture have different numbers of pools per document, {pools}, so "
+            "their losses would pair up the wrong pools: train them in two runs."
         )
 
 
 def _shared_kernels(functions: Sequence[Corrupt]) -> Partial:
-    """Returns one kernel that runs that of the row's member; equal functions share one copy."""
+    """Returns one kernel that runs the kernel of the row's member; equal functions share a copy."""
     kernels = [f if _is_numeric(f) else Partial(f) for f in functions]
     kinds = [
         (jax.tree.structure(k), tuple(jnp.shape(x) for x in jax.tree.leaves(k))) for k in kernels
@@ -213,13 +210,13 @@ def _shared_kernels(functions: Sequence[Corrupt]) -> Partial:
         )
         for one in distinct
     ]
-    # The location of each member's numbers: the stack, and the entry in it.
+    # Location of each member's numbers: the index of the stack, and the index within the stack.
     address = [(distinct.index(kind), kinds[:i].count(kind)) for i, kind in enumerate(kinds)]
     return Partial(_corrupt_member, stacks, jnp.array(address, jnp.int32))
 
 
 def _is_numeric(corrupt: Corrupt) -> bool:
-    """Returns whether a function's settings are arrays, which several members can stack."""
+    """Returns whether all settings of a function are arrays, which can be stacked over members."""
     return isinstance(corrupt, Partial) and all(
         hasattr(x, "dtype") for x in jax.tree.leaves(corrupt)
     )
@@ -237,10 +234,11 @@ def _corrupt_member(stacks, address, key, row, partner, lengths, max_documents):
 
 
 def _joint_loss(losses: Sequence[Callable]) -> Callable:
-    """Returns the loss of rows of several members: terms of one name are one term.
+    """Returns the loss of rows of several members; terms with the same name are added.
 
-    Each takes the whole batch, in which nothing of other members' rows counts, so that contrastive
-    losses take no negatives from them. Terms have no labels: baselines are of a member's own loss.
+    Each member's loss takes the whole batch, in which the rows of other members have weight 0, so
+    that contrastive losses take no negatives from them. The terms have no labels: only the members'
+    own losses have baselines.
     """
     distinct = list(dict.fromkeys(losses))
     if len(distinct) == 1:
@@ -260,57 +258,62 @@ def _joint_loss(losses: Sequence[Callable]) -> Callable:
 
 
 def _joint_terms(rows: Sequence, parts: Sequence[Mapping[str, Term]]) -> dict[str, Term]:
-    """Returns the terms of several losses, each of which counts in its rows bool[B] alone."""
+    """Returns the terms of several losses; each loss counts only in its own rows bool[B]."""
     joint: dict[str, Term] = {}
     for mine, terms in zip(rows, parts):
         for name, term in terms.items():
-            own = jax.tree.map(
+            masked = jax.tree.map(
                 lambda x, mine=mine: jnp.where(mine, x, 0.0),
                 dataclasses.replace(term, labels=None),
             )
-            joint[name] = _added(name, joint[name], own) if name in joint else own
+            joint[name] = _added(name, joint[name], masked) if name in joint else masked
     return joint
 
 
 def _joint_adaptation(objectives: Mapping[str, Objective]) -> Adaptation | None:
-    """Returns that of the members that have one, with a state for each; the rows of others get
-    equal chances."""
+    """Returns the members' adaptations as one, with a state for each, or None if there are none.
+
+    In rows of members without an adaptation, all chances are equal.
+    """
     adaptations = {name: o.adaptation for name, o in objectives.items() if o.adaptation}
     if not adaptations:
         return None
     number = {name: i for i, name in enumerate(objectives)}
 
     def chances(state, rows: Row):
-        found = jnp.ones_like(rows.tokens)
-        for name, one in adaptations.items():
+        result = jnp.ones_like(rows.tokens)
+        for name, adaptation in adaptations.items():
             mine = rows.member[:, None] == number[name]
-            found = jnp.where(mine, one.chances(state[name], rows), found)
-        return found
+            result = jnp.where(mine, adaptation.chances(state[name], rows), result)
+        return result
 
     def measure(outputs, batch):
         return {
-            name: one.measure(outputs, _counting(batch, batch["member"] == number[name]))
-            for name, one in adaptations.items()
+            name: adaptation.measure(outputs, _counting(batch, batch["member"] == number[name]))
+            for name, adaptation in adaptations.items()
         }
 
     def update(state, counts, step):
-        return {n: one.update(state[n], counts[n], step) for n, one in adaptations.items()}
+        return {
+            name: adaptation.update(state[name], counts[name], step)
+            for name, adaptation in adaptations.items()
+        }
 
     def summary(state):
         return {
-            f"{name}/{figure}": value
-            for name, one in adaptations.items()
-            for figure, value in one.summary(state[name]).items()
+            f"{name}/{metric}": value
+            for name, adaptation in adaptations.items()
+            for metric, value in adaptation.summary(state[name]).items()
         }
 
     def init():
-        return {name: one.init() for name, one in adaptations.items()}
+        return {name: adaptation.init() for name, adaptation in adaptations.items()}
 
     return Adaptation(init, chances, measure, update, summary)
 
 
 def _counting(batch, mine_B) -> dict:
-    """Returns the batch, in which nothing of other rows counts."""
+    """Returns the batch with all weights of other rows set to 0."""
     weights = {n: x * mine_B[:, None] for n, x in batch.items() if n.endswith("_weights")}
     return batch | weights
 
@@ -318,8 +321,8 @@ def _counting(batch, mine_B) -> dict:
 def _added(name: str, one: Term, other: Term) -> Term:
     if one.scale != other.scale:
         raise ValueError(
-            f"Two members of the mixture have a term {name!r} in their losses, with the scales "
-            f"{one.scale} and {other.scale}: expected the same, or terms of different names."
+            f"Two members of the mixture have a loss term {name!r}, with the scales {one.scale} "
+            f"and {other.scale}, expected equal scales: change a scale, or rename one of the terms."
         )
     return Term(
         one.weights + other.weights,
@@ -353,17 +356,17 @@ _UL2_PRESETS: dict[str, tuple[tuple[str, dict[str, Any], float], ...]] = {
         ("x_64_50", {"mean_span_length": 64, "noise_density": 0.5, "mode": "X"}, 1),
         ("s_25", {"suffix_share": 0.25, "mode": "S"}, 1),
     ),
-    # Tay et al. 2022 (U-PaLM, arXiv:2210.11399), section 3: half prefix language modeling, a
-    # quarter each of regular and of extreme denoising; extreme there means long spans (32) or a
-    # high rate (one half), here half of the quarter each.
+    # Tay et al. 2022 (U-PaLM, arXiv:2210.11399), section 3: half prefix language modeling, and a
+    # quarter each of regular and extreme denoising. Extreme denoising has long spans (32 tokens) or
+    # a high rate (one half); each of the two gets half of the quarter here.
     "ul2r": (
         ("s_25", {"suffix_share": 0.25, "mode": "S"}, 4),
         ("r_3_15", {"mean_span_length": 3, "noise_density": 0.15, "mode": "R"}, 2),
         ("x_32_15", {"mean_span_length": 32, "noise_density": 0.15, "mode": "X"}, 1),
         ("x_3_50", {"mean_span_length": 3, "noise_density": 0.5, "mode": "X"}, 1),
     ),
-    # Zhang et al. 2025 (T5Gemma 2, arXiv:2512.14856), section 3.1: to adapt a decoder to an
-    # encoder-decoder. Its last denoiser hides one span of three quarters: the end of the text.
+    # Zhang et al. 2025 (T5Gemma 2, arXiv:2512.14856), section 3.1: adapts a decoder to an
+    # encoder-decoder. The last denoiser hides the last three quarters of the text as one span.
     "t5gemma2": (
         ("r_3_15", {"mean_span_length": 3, "noise_density": 0.15, "mode": "R"}, 1),
         ("x_12_50", {"mean_span_length": 12, "noise_density": 0.5, "mode": "X"}, 1),
@@ -371,8 +374,8 @@ _UL2_PRESETS: dict[str, tuple[tuple[str, dict[str, Any], float], ...]] = {
         ("x_32_50", {"mean_span_length": 32, "noise_density": 0.5, "mode": "X"}, 1),
         ("s_75", {"suffix_share": 0.75, "mode": "S"}, 4),
     ),
-    # A variant found in tutorials. Its S stands for short spans, not for the end of a text, and one
-    # span length is drawn for each document.
+    # A variant from tutorials. Here S means short spans, not the end of a text, and one span length
+    # is drawn for each document.
     "tutorial": (
         ("r", _one_length(low=3, high=8, noise_density=0.15, mode="R"), 2),
         ("s", _one_length(low=1, high=3, noise_density=0.15, mode="S"), 1),
@@ -392,17 +395,19 @@ def ul2(
     """UL2's mixture of denoisers.
 
     Args:
-      ids: needs the mode tokens R, S and X, and sentinels: 128 of them for rows of 512 inputs
-        (three-token spans at density one half), more than T5's hundred.
-      preset: "paper" (seven denoisers at equal rates), "ul2r" (to continue a causal model, half of
-        it prefix language modeling), "t5gemma2" (to adapt a decoder to an encoder-decoder, half of
-        it prefix language modeling of three quarters), or "tutorial": three denoisers, with one
-        span length drawn for each document. R hides 15% in spans of 3 to 8 tokens, S 15% in short
-        spans of 1 to 3, and X 50% in spans of 12 to 64; the rates are 2, 1 and 1.
-      rates: other rates, one for each denoiser in the preset's order; 0 leaves it out.
-      closing_sentinel: of the spans' targets (`span_corruption`).
-      placement: of the spans (`span_corruption`). With "end", T5's, x_64_15 hides the end of every
-        row of up to 636 tokens, too few for a second span: a second prefix language modeling.
+      ids: needs the mode tokens R, S and X, and sentinels. Rows of 512 inputs need 128 sentinels
+        (for spans of three tokens at a density of one half), more than T5's 100.
+      preset: one of four mixtures. "paper" has seven denoisers at equal rates. "ul2r" continues
+        the training of a causal model; half of it is prefix language modeling. "t5gemma2" adapts a
+        decoder to an encoder-decoder; half of it is prefix language modeling that predicts three
+        quarters of a document. "tutorial" has three denoisers, with one span length drawn for each
+        document: R hides 15% in spans of 3 to 8 tokens, S 15% in spans of 1 to 3, and X 50%
+        in spans of 12 to 64 tokens, at the rates 2, 1 and 1.
+      rates: rates instead of the preset's, in the same order. A rate of 0 leaves a denoiser out.
+      placement: where spans may be, as in `span_corruption`. With "end", as in T5, x_64_15 hides
+        the end of every row of up to 636 tokens, since there are too few tokens for a second span.
+        It is then a second form of prefix language modeling.
+      closing_sentinel: whether a sentinel closes targets after final text, as in `span_corruption`.
 
     >>> [m.name for m in ul2(ids).facts.members]
     ['r_3_15', 'r_8_15', 'x_3_50', 'x_8_50', 'x_64_15', 'x_64_50', 's_25']
@@ -419,8 +424,8 @@ def ul2(
         span_corruption, placement=placement, closing_sentinel=closing_sentinel
     )
     members = {}
-    for i, (name, settings, usual) in enumerate(denoisers):
+    for i, (name, settings, default_rate) in enumerate(denoisers):
         build = prefix_lm if "suffix_share" in settings else spans
-        if rate := usual if rates is None else rates[i]:
+        if rate := default_rate if rates is None else rates[i]:
             members[name] = (functools.partial(build, **settings), rate)
     return mixture(ids, members)

@@ -1,8 +1,8 @@
-"""Multi-token prediction: every slot predicts the next token and those after it.
+"""Multi-token prediction: every slot predicts the next token and several tokens after it.
 
 Sources: Gloeckle et al. 2024 (arXiv:2404.19737), parallel heads; DeepSeek-V3 (arXiv:2412.19437),
-sequential modules. The model chooses among these and the linear heads of textbooks: `ahead` of
-`models.decoder`.
+sequential modules. The setting `ahead` of `models.decoder` chooses one of these, or the linear
+heads of textbooks.
 """
 
 from collections.abc import Callable
@@ -37,17 +37,18 @@ def multi_token_prediction(
         text                    a b c d e
         from the slot of b      c d e         with tokens = 3
 
-    Terms of the loss: "tokens", the next token's, as in `causal_lm`, and "ahead_2" … "ahead_n",
-    each the mean over the slots with such a token in their own document.
+    Terms of the loss: "tokens", of the next token, as in `causal_lm`, and "ahead_2" … "ahead_n",
+    each the mean over the slots that have such a token in their own document.
 
     Args:
-      tokens: n; with 1 it would be `causal_lm`.
-      ahead_scale: what the mean of the terms beyond the first is multiplied by: DeepSeek-V3's
-        lambda, 0.3 and later 0.1. A number, or a function of the step such as an optax schedule.
-        None: each of them counts as much as the first, as in Gloeckle et al. 2024.
-      average: whether the loss is the mean of all n terms, as in textbooks, and not their sum.
+      ids: token ids; no special tokens are needed.
+      tokens: n, the number of tokens that every slot predicts.
+      ahead_scale: factor of the mean of all terms except the first: a number, or a function of the
+        step such as an optax schedule. It is DeepSeek-V3's lambda, 0.3 and later 0.1. If None, all
+        terms have the same weight, as in Gloeckle et al. 2024.
+      average: whether the loss is the mean of all n terms, as in textbooks, instead of their sum.
 
-    Only one head's logits are in memory at a time, also in the gradient.
+    Only one head's logits are in memory at a time, in the gradient too.
 
     >>> list(multi_token_prediction(ids, tokens=3).facts.heads)
     ['vocabulary', 'ahead_2', 'ahead_3']
@@ -59,11 +60,11 @@ def multi_token_prediction(
     """
     if average and ahead_scale is not None:
         raise ValueError(
-            f"Got average=True and ahead_scale={ahead_scale}, expected one of them: with average "
-            "all terms count alike."
+            f"Got average=True and ahead_scale={ahead_scale}, expected only one of them, since "
+            "average gives all terms the same weight: leave out one of the two."
         )
     first: float = 1 / tokens if average else 1.0
-    scale: Any = first  # of each of the terms ahead
+    scale: Any = first  # scale of each term after the first
     if callable(ahead_scale):
         scale = _Share(ahead_scale, tokens - 1)
     elif ahead_scale is not None:
@@ -95,14 +96,14 @@ def rows_longer_than_predictions(model, groups) -> str | None:
     if model.config is None or not longest or model.config.num_ahead < longest:
         return None
     return (
-        f"The objective predicts {model.config.num_ahead + 1} tokens from every slot, and rows of "
-        f"{longest} slots never have as many, so that heads would learn nothing: set "
-        f"multi_token_prediction.tokens to {longest} or less, or longer sequence_lengths."
+        f"The objective predicts {model.config.num_ahead + 1} tokens from every slot, but rows of "
+        f"{longest} slots never have that many, so some heads would learn nothing: set "
+        f"multi_token_prediction.tokens to {longest} or less, or increase sequence_lengths."
     )
 
 
 class _Share(NamedTuple):
-    """A schedule divided by a number: a value, so that terms of equal schedules can be added."""
+    """A schedule divided by a number; it is comparable, so that equal terms can be added."""
 
     schedule: Callable
     number: int
@@ -112,9 +113,9 @@ class _Share(NamedTuple):
 
 
 def ahead_tokens(batch, k):
-    """Returns (tokens i32[B, T], weights f32[B, T]): for each slot the token k after the next one.
+    """Returns (tokens i32[B, T], weights f32[B, T]): each slot's k-th token after the next token.
 
-    A token beyond the document or the row has weight 0.
+    Tokens beyond the document or the row have weight 0.
     """
     tokens, _, weights = predictions(batch)
     documents = prediction_segments(batch)
@@ -128,11 +129,12 @@ def ahead_tokens(batch, k):
 
 
 def ahead_losses(outputs, batch, count: int):
-    """Returns sums f32[count, B] of the losses of tokens 1 … `count` after the next.
+    """Returns summed losses f32[count, B] of the tokens 1 … `count` after the next token.
 
-    A model gives a state for each, `outputs.hidden["ahead"]` [N, B, T, d], which the vocabulary
-    projection takes; or one state for all, `outputs.hidden["last"]` [B, T, d], which the heads
-    "ahead_2", … take. Another member of a mixture may predict farther: N is at least `count`.
+    Some models have a state for each of these tokens, `outputs.hidden["ahead"]` [N, B, T, d], for
+    the vocabulary projection. Others have one state for all, `outputs.hidden["last"]` [B, T, d],
+    for the heads "ahead_2", "ahead_3" and so on. N is at least `count`, since another member of a
+    mixture may predict more tokens.
     """
     _, slots, _ = predictions(batch)
 

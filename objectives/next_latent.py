@@ -16,24 +16,25 @@ from .token_ids import TokenIds
 
 @checked
 def next_latent(ids: TokenIds, scale: Positive = 1.0) -> Objective:
-    """Causal language modeling whose hidden states are to follow from the ones before (NextLat).
+    """Causal language modeling that also predicts the next hidden state (NextLat).
 
         text                          a b c d
         from the state after b, c     the state after c
 
-    The model gives `outputs.hidden["next_latent"]`, the state that it expects in the next slot,
-    from its state in this one and the token that is read next. That token is known: a state that
-    sums up all that was read is enough to predict the next one.
+    The model predicts the next slot's state, `outputs.hidden["next_latent"]`, from the state of
+    the current slot and the next token. Since the next token is given, a state that summarizes the
+    whole text so far is enough for this prediction.
 
-    Terms of the loss: "tokens", the next token's, as in `causal_lm`, and "next_latent": the smooth
-    L1 distance of the expected state and the one that is there, a mean over its numbers. No
-    gradient reaches the latter, so that states do not become alike to be easily predicted.
+    Terms of the loss: "tokens", of the next token, as in `causal_lm`, and "next_latent": the smooth
+    L1 distance between the predicted and the actual state, as a mean over its numbers. No gradient
+    reaches the actual state, since states could otherwise become equal to be easy to predict.
 
     Args:
-      scale: what the mean of the second term is multiplied by.
+      ids: token ids; no special tokens are needed.
+      scale: factor of the mean of the second term.
 
-    The states expected several slots later, and the paper's further term, the divergence of their
-    predictions of the next token, are left out.
+    Not implemented: predictions of states several slots ahead, and the paper's third term, the
+    divergence between next-token predictions from predicted and actual states.
 
     >>> next_latent(ids).facts.heads
     {'vocabulary': None, 'next_latent': None}
@@ -46,8 +47,8 @@ def next_latent(ids: TokenIds, scale: Positive = 1.0) -> Objective:
         def sums(outputs: ModelOutputs):
             top = at_slots(outputs.hidden["top"], slots)
             expected = at_slots(outputs.hidden["next_latent"], slots)
-            there = jax.lax.stop_gradient(jnp.roll(top, -1, axis=1))
-            losses = smooth_l1(expected.astype(jnp.float32) - there.astype(jnp.float32))
+            actual = jax.lax.stop_gradient(jnp.roll(top, -1, axis=1))
+            losses = smooth_l1(expected.astype(jnp.float32) - actual.astype(jnp.float32))
             return {"next_latent": jnp.sum(losses * weights, -1)}
 
         term = Term(jnp.sum(weights, -1), scale)
@@ -57,7 +58,7 @@ def next_latent(ids: TokenIds, scale: Positive = 1.0) -> Objective:
 
 
 def smooth_l1(difference):
-    """Returns f32[...]: the mean over the last axis of x**2 / 2, and of |x| - 1 / 2 beyond 1.
+    """Returns f32[...]: the mean over the last axis of x**2 / 2, or |x| - 1 / 2 if |x| > 1.
 
     >>> smooth_l1(jnp.array([0.5, -3.0]))
     Array(1.3125, dtype=float32)

@@ -1,9 +1,9 @@
-"""Noises: corruptions of documents, as denoising objectives apply them.
+"""Noises: corruptions of documents for denoising objectives.
 
 A noise is a pure map of the documents of a row, with a bound on the length of the result. An
-objective's inputs are documents under one noise, its targets under another, mostly none
-(`from_noise`); both get the same key, so that targets can be what inputs hide. Noises compose
-(`in_turn`).
+objective applies one noise to its inputs and another noise, often none, to its targets
+(`from_noise`). Both noises get the same key, so that the targets can be the tokens that the inputs
+hide. Noises compose (`in_turn`).
 
 Sources: Raffel et al. 2020 (T5), section 3.3, for i.i.d. noise and shuffled tokens; Lewis et al.
 2020 (BART), section 2.2, for the others.
@@ -42,16 +42,16 @@ from .token_ids import TokenIds
 
 
 class Text(NamedTuple):
-    """Documents one after another; N slots are enough for them before and after noise."""
+    """Documents one after another, in N slots that are enough before and after noise."""
 
     tokens: Array  # i32[N]
-    segments: Array  # i32[N] segment ids; 0 is padding, at the end
-    hidden: Array = None  # bool[N] the tokens to hide; None: they are drawn
-    hidden_starts: Array = None  # bool[N] as `Row.hidden_starts`
+    segments: Array  # i32[N] segment ids; 0 for the padding at the end
+    hidden: Array = None  # bool[N] the tokens to hide; None to choose them at random
+    hidden_starts: Array = None  # bool[N] hidden tokens that begin a span (`Row.hidden_starts`)
 
 
 def text_of(row: Row, size: int) -> Text:
-    """Returns the documents of a row, with padding to `size` slots."""
+    """Returns the documents of a row, padded to `size` slots."""
     columns = row.tokens, row.segments, row.hidden, row.hidden_starts
     return Text(*(None if x is None else fit(x, size) for x in columns))
 
@@ -59,31 +59,32 @@ def text_of(row: Row, size: int) -> Text:
 class Noise(NamedTuple):
     """A pure map of a row's documents, and bounds on the length of the result."""
 
-    # n -> the most tokens that a document of n tokens becomes; a Python int, non-decreasing
+    # n -> maximum length of the result for a document of n tokens; a Python int, non-decreasing
     longest: Callable[[int], int]
-    # (key, text, the most documents it may hold) -> text of the same N. Documents are independent,
-    # and may become empty. Draws are one-dimensional, so that more padding changes none of them.
+    # (key, text, maximum number of documents) -> text with the same N. Documents are independent,
+    # and may become empty. Draws are one-dimensional, so that they do not depend on padding.
     apply: Callable
-    # n -> the most sentinels in the result of a document; None: none
+    # n -> maximum number of sentinels in the result for a document of n tokens; None for no
+    # sentinels
     sentinels: Callable[[int], int] | None = None
 
 
 def untouched() -> Noise:
-    """Returns the identity."""
-    return Noise(longest=lambda n: n, apply=Partial(_as_it_is))
+    """Returns the noise that changes nothing."""
+    return Noise(longest=lambda n: n, apply=Partial(_identity))
 
 
-def _as_it_is(key, text: Text, count: int) -> Text:
+def _identity(key, text: Text, count: int) -> Text:
     return text
 
 
 def in_turn(*noises: Noise) -> Noise:
-    """Returns the noise that applies these one after another, each with its own key.
+    """Returns the noise that applies these noises one after another, each with its own key.
 
-    Each counts its sentinels from the first one on.
+    Each noise uses sentinels from the first sentinel on.
 
-    Raises ValueError for noises that lengthen a document before another shortens it: a row has the
-    capacity of the input and of the result.
+    Raises ValueError if a noise lengthens a document before another noise shortens it, since a row
+    only has room for the input and the result.
     """
 
     def lengths(n: int) -> list[int]:
@@ -92,8 +93,9 @@ def in_turn(*noises: Noise) -> Noise:
     for n in range(1, _TRIED):
         if max(every := lengths(n)) > max(n, every[-1]):
             raise ValueError(
-                f"In turn these noises make {every} tokens of a document, more in between than a "
-                "row has room for: put the one that lengthens documents last."
+                f"Applied in this order, the noises turn a document of {n} tokens into {every} "
+                f"tokens, expected at most {max(n, every[-1])} in between: put the noise that "
+                "lengthens documents last."
             )
     counts = [(i, noise.sentinels) for i, noise in enumerate(noises) if noise.sentinels]
 
@@ -108,7 +110,9 @@ def in_turn(*noises: Noise) -> Noise:
     )
 
 
-_TRIED = 65  # lengths of documents: bounds that grow too much do so early
+_TRIED = (
+    65  # document lengths below this are checked, since a bound that grows too much does so early
+)
 
 
 def _apply_in_turn(applies, key, text: Text, count: int) -> Text:
@@ -128,15 +132,17 @@ def from_noise(
     rows: str = "stream",
     prompt_mode: str | None = "restore",
 ) -> Objective:
-    """Returns the objective with inputs under one noise and targets under another.
+    """Returns the objective with one noise on the inputs and another noise on the targets.
+
+    End-of-sequence is appended to inputs and targets of every document after the noise.
 
     Args:
-      targets: the noise of the targets; None: the original documents.
+      ids: token ids of the vocabulary.
+      inputs: noise of the inputs.
+      targets: noise of the targets. If None, the targets are the original documents.
       mode: name of a mode token put before each document's inputs.
-      rows: the rows that it requires (`contract.ROW_KINDS`).
-      prompt_mode: `PromptForm.mode` of models that it trained; None: no prompt form.
-
-    End-of-sequence closes inputs and targets of every document, after the noise.
+      rows: kind of the required rows (`contract.ROW_KINDS`).
+      prompt_mode: `PromptForm.mode` of the trained models. If None, there is no prompt form.
 
     >>> from_noise(ids, untouched()).lengths(10)
     {'inputs': 11, 'targets': 11}
@@ -169,7 +175,7 @@ def from_noise(
 
 
 def _corrupt_text(to_inputs, to_targets, frame, key, row, partner, lengths, max_documents):
-    """Applies both noises, with one key, to all documents of a row."""
+    """Applies both noises to all documents of a row, with the same key."""
     present = documents(row.segments, max_documents).length > 0
     room = max(row.tokens.size, lengths["inputs"] - 1, lengths["targets"] - 1)  # without the eos
     text = text_of(row, room)
@@ -186,9 +192,9 @@ def _corrupt_text(to_inputs, to_targets, frame, key, row, partner, lengths, max_
 class _Replacement(NamedTuple):
     """The replacement of hidden tokens."""
 
-    stand_in: str | None  # "sentinel", "mask", or None: hidden tokens are deleted
-    whole_runs: bool = False  # one for each run of hidden tokens, not for each token
-    random_share: float = 0.0  # share of the replacements that are random text instead
+    stand_in: str | None  # "sentinel", "mask", or None to delete hidden tokens
+    whole_runs: bool = False  # whether to replace a run of hidden tokens instead of each token
+    random_share: float = 0.0  # share of replacements that are random text instead
 
 
 Replace = Literal["spans", "tokens", "mask", "mask_or_random", "random", "drop"]
@@ -203,9 +209,9 @@ REPLACEMENTS: dict[Replace, _Replacement] = {
 
 
 def most_hidden(n, density, xp=jnp):
-    """Returns the most hidden tokens of n, each hidden with probability `density`.
+    """Returns the limit on hidden tokens in n tokens, each hidden with probability `density`.
 
-    That is the mean plus six standard deviations, with mean and variance rounded up.
+    The limit is the mean plus six standard deviations, with mean and variance rounded up.
 
     >>> int(most_hidden(512, (3, 20), np))
     125
@@ -217,7 +223,7 @@ def most_hidden(n, density, xp=jnp):
 
 @checked
 def iid_hidden(ids: TokenIds, noise_density: OpenShare, replace: Replace) -> Noise:
-    """Hides each token of text with the same probability, up to `most_hidden` of a document."""
+    """Hides each text token with the same probability, at most `most_hidden` in a document."""
     kind, density, hiding = _iid_settings(ids, noise_density, replace)
     stand_in = Partial(_from_table, hiding.stand_ins)
     if kind.random_share:
@@ -238,18 +244,18 @@ def iid_hidden(ids: TokenIds, noise_density: OpenShare, replace: Replace) -> Noi
 
 
 def _most_runs(n: int) -> int:
-    """Returns the most runs of hidden tokens that text separates in a document of n tokens."""
+    """Returns the maximum number of runs of hidden tokens in a document of n tokens."""
     return (n + 1) // 2
 
 
 @checked
-def iid_told(
+def iid_targets(
     ids: TokenIds, noise_density: OpenShare, replace: Replace, closing_sentinel: bool = True
 ) -> Noise:
-    """Returns the tokens that `iid_hidden` hides with the same key, pieces after their sentinels.
+    """Returns the tokens that `iid_hidden` hides with the same key, each piece after its sentinel.
 
-    If pieces are runs, a further sentinel closes a document that ends with text, as in T5's
-    targets, unless `closing_sentinel` is False.
+    If pieces are runs, another sentinel closes a document that ends with text, as in T5's targets,
+    unless `closing_sentinel` is False.
     """
     kind, density, hiding = _iid_settings(ids, noise_density, replace)
     marked = kind.stand_in == "sentinel"
@@ -257,7 +263,7 @@ def iid_told(
 
     def longest(n: int) -> int:
         hidden = int(most_hidden(n, density, np))
-        if closes:  # h tokens make at most h runs, and n - h with text behind them all
+        if closes:  # h hidden tokens form at most h runs, and at most n - h runs followed by text
             return min(2 * hidden, n) + 1
         if kind.whole_runs:
             return min(2 * hidden, n + 1)
@@ -265,13 +271,13 @@ def iid_told(
 
     def sentinels(n: int) -> int:
         hidden = int(most_hidden(n, density, np))
-        if closes:  # n // 2 runs with text behind them all
+        if closes:  # at most n // 2 runs are followed by text
             return min(hidden, n // 2) + 1
         return min(hidden, _most_runs(n)) if kind.whole_runs else hidden
 
     return Noise(
         longest=longest,
-        apply=Partial(_tell_hidden, hiding, np.bool_(marked), np.bool_(closes)),
+        apply=Partial(_write_hidden, hiding, np.bool_(marked), np.bool_(closes)),
         sentinels=sentinels if marked else None,
     )
 
@@ -279,11 +285,11 @@ def iid_told(
 class _Hiding(NamedTuple):
     """Settings of the independent choice of hidden tokens."""
 
-    density: Any  # i32[2] as a fraction
-    chance: Any  # i32[] the same, as a 24-bit probability
+    density: Any  # i32[2] probability of each token, as a fraction
+    chance: Any  # i32[] the same probability, as a 24-bit integer
     text: Any  # i32[2] [first, last): the ids that may be hidden
-    whole_runs: Any  # bool[] a run of hidden tokens is one piece
-    stand_ins: Any  # i32[…] piece k is replaced by entry k, or by the last entry
+    whole_runs: Any  # bool[] whether a run of hidden tokens is one piece
+    stand_ins: Any  # i32[…] entry k replaces piece k; the last entry replaces all later pieces
 
 
 def _iid_settings(ids: TokenIds, noise_density: OpenShare, replace: Replace):
@@ -314,9 +320,9 @@ def _drop_hidden(hiding: _Hiding, key, text: Text, count: int) -> Text:
     return _compact(text.tokens, text.segments, ~hidden, text.tokens.size)
 
 
-def _tell_hidden(hiding: _Hiding, marked, closes, key, text: Text, count: int) -> Text:
+def _write_hidden(hiding: _Hiding, marked, closes, key, text: Text, count: int) -> Text:
     hidden, opens, number = _iid_pieces(hiding, key, text, count)
-    last = text.segments != jnp.append(text.segments[1:], 0)  # of its document
+    last = text.segments != jnp.append(text.segments[1:], 0)  # last token of its document
     text_follows = last & ~hidden & closes
     tokens = alternated(_from_table(hiding.stand_ins, key, number), text.tokens)
     keep = alternated((opens | text_follows) & marked, hidden)
@@ -324,7 +330,7 @@ def _tell_hidden(hiding: _Hiding, marked, closes, key, text: Text, count: int) -
 
 
 def _iid_pieces(hiding: _Hiding, key, text: Text, count: int):
-    """Returns (hidden bool[N], the first token of a piece bool[N], the piece's number i32[N])."""
+    """Returns hidden bool[N], the first tokens of pieces bool[N], and piece numbers i32[N]."""
     first, last = hiding.text
     document = documents(text.segments, count)
     bits = jax.random.bits(jax.random.fold_in(key, 0), text.tokens.shape, jnp.uint32)
@@ -345,7 +351,7 @@ def _from_table(table, key, piece_N):
 
 
 def _random_or(share, text_range, otherwise, key, piece_N):
-    """Returns random text with a probability of share / 2**24, and otherwise `otherwise`."""
+    """Returns random text with a probability of share / 2**24, else the tokens of `otherwise`."""
     which, what = (
         jax.random.bits(jax.random.fold_in(key, i), piece_N.shape, jnp.uint32) for i in (1, 2)
     )
@@ -353,7 +359,7 @@ def _random_or(share, text_range, otherwise, key, piece_N):
     return jnp.where(hits(which, share), random, otherwise(key, piece_N))
 
 
-# --- another order ------------------------------------------------------------------------------
+# --- new orders ---------------------------------------------------------------------------------
 
 
 def permuted_tokens() -> Noise:
@@ -364,7 +370,8 @@ def permuted_tokens() -> Noise:
 def permuted_sentences(ends_V) -> Noise:
     """Returns the noise that puts the sentences of each document in random order.
 
-    Sentences end as in `splicing.sentence_ends`; the rest after the last end is a sentence too.
+    `splicing.sentence_ends` defines where sentences end. The text after the last end is also a
+    sentence.
     """
     return Noise(lambda n: n, Partial(_permute_sentences, jnp.asarray(ends_V, bool)))
 
@@ -396,13 +403,13 @@ def rotation() -> Noise:
 
 def _rotate(key, text: Text, count: int) -> Text:
     document = documents(text.segments, count)
-    turned = below(jax.random.bits(key, (count,), jnp.uint32), document.length)
-    from_there = piece(document.start + turned, document.length - turned)
-    whole = joined(from_there, piece(document.start, turned))
-    return Text(*splice(text.tokens, whole, text.tokens.size))
+    shift = below(jax.random.bits(key, (count,), jnp.uint32), document.length)
+    beginning = piece(document.start + shift, document.length - shift)
+    rotated = joined(beginning, piece(document.start, shift))
+    return Text(*splice(text.tokens, rotated, text.tokens.size))
 
 
-# --- spans, some of them empty ------------------------------------------------------------------
+# --- spans, which may be empty ------------------------------------------------------------------
 
 
 @checked
@@ -411,12 +418,12 @@ def poisson_spans(
 ) -> Noise:
     """Returns the noise that replaces spans of Poisson lengths by one mask token each.
 
-    An empty span inserts a mask. Lengths are drawn until round(density * n) tokens are covered, to
-    which the last span is truncated. There is at most one span before each other token, and one
-    after the last, in random gaps. `infilling_counts` bounds the number of spans; if the bound is
-    reached, the last span covers the remaining tokens.
+    An empty span inserts a mask. Lengths are drawn until round(density * n) tokens are covered; the
+    last span is truncated to this number. Spans are put in random gaps: there is a gap before each
+    remaining token and one at the end, and each gap has at most one span. `infilling_counts` bounds
+    the number of spans. If the bound is reached, the last span covers all remaining tokens.
 
-    Raises ValueError for spans with too few tokens to separate them.
+    Raises ValueError if there are too few tokens to separate the spans.
     """
     density = ratio(noise_density, "noise_density")
     mean = mean_fits(mean_span_length, density)
@@ -461,15 +468,15 @@ def _infill(key, text: Text, count: int, *, density, mean_span_length, span_leng
     left = jnp.where(span, hidden - begin, 0)
     covered = jnp.where(position == most - 1, left, jnp.minimum(drawn, left))
 
-    # Gap g is the one before the g-th remaining token. Gaps come in random order, slots without a
-    # gap last; the k-th gap takes span k.
+    # Gap g is before the g-th remaining token. Gaps are in random order, followed by slots without
+    # a gap. The k-th gap gets span k.
     gap_bits = jnp.where(position <= length - hidden, gap_bits, jnp.uint32(2**32 - 1))
     gap = _order(gap_bits, text, count)
     taken = jnp.where(span, 1 + covered, 0)
     taken = jnp.zeros_like(taken).at[gap].set(taken, unique_indices=True)
 
-    # The row's r-th remaining token, of a document before which h tokens are hidden, is at gap
-    # r + h, and comes after the masks up to there.
+    # If h tokens of earlier documents are hidden, the row's r-th remaining token is at gap r + h,
+    # and comes after all masks up to this gap.
     hidden_before_D = jnp.cumsum(hidden_D) - hidden_D
     masks = running_sum(taken > 0)
     slot = jnp.arange(position.size, dtype=jnp.int32)
@@ -481,7 +488,7 @@ def _infill(key, text: Text, count: int, *, density, mean_span_length, span_leng
     end_D = document.start + document.length
     new_end_D = end_D - hidden_before_D - hidden_D + jnp.pad(masks, (1, 0))[end_D]
     number = jnp.sum(slot[None] >= new_end_D[:, None], axis=0, dtype=jnp.int32)
-    # A mask stands for the tokens that it covers: it moves those after it by all but one.
+    # A mask replaces the tokens that it covers, so later tokens move by this number minus 1.
     tokens = text.tokens[slot + running_sum(jnp.where(is_mask, taken - 2, 0))]
     tokens = jnp.where(is_mask, mask, tokens)
     live = number < count
@@ -508,12 +515,12 @@ def _before(x_N, text: Text, document):
 
 
 def _continues(hidden_N, text: Text, document):
-    """Returns bool[N]: the token before is hidden too, and of the same document."""
+    """Returns bool[N]: whether the previous token is hidden and in the same document."""
     return jnp.roll(hidden_N, 1) & (_position(text, document) > 0)
 
 
 def _compact(tokens_M, segments_M, keep_M, size: int) -> Text:
-    """Returns the kept tokens of documents, one after another."""
+    """Returns the kept tokens of all documents, one after another."""
     return Text(*kept((tokens_M, segments_M), keep_M & (segments_M > 0), size))
 
 

@@ -27,44 +27,46 @@ def number_token_loss(
     distance: Distance = "wasserstein",
     scale: Positive = 0.3,
 ) -> Objective:
-    """An objective that also learns how far digits are from each other (NTL).
+    """An objective with an additional loss for the distance between digits (NTL).
 
         targets       i n _ 1 9 4 5
-        of 9          to predict 8 costs less than to predict 1
+        at 9          predicting 8 costs less than predicting 1
 
-    Terms of the loss: "tokens", the objective's own, and "numbers": over the targets that are
-    digits, the distance of the predicted digit from the true one, under the softmax of the logits
-    of digits alone.
+    Terms of the loss: "tokens", the objective's own loss, and "numbers": the distance between the
+    predicted digit and the true digit, for targets that are digits. The softmax for "numbers" only
+    covers the logits of digits.
 
     Args:
-      ids: needs the ids of digits. A number in a token, such as 45, is none.
-      builder: of an objective whose loss is the cross-entropy of its targets, such as `causal_lm`,
-        `prefix_lm` and `span_corruption`.
-      distance: "wasserstein", the expected distance (NTL-WAS), or "squared", that of the expected
-        digit (NTL-MSE).
-      scale: lambda, what the mean of the second term is multiplied by; the package recommends 0.3.
+      ids: needs the ids of digits. A token with several digits, such as 45, is not a digit.
+      builder: builder of an objective whose loss is the cross-entropy of its targets, such as
+        `causal_lm`, `prefix_lm` or `span_corruption`.
+      distance: "wasserstein" for the expected distance (NTL-WAS), or "squared" for the squared
+        distance of the expected digit (NTL-MSE).
+      scale: lambda, factor of the mean of the second term; the package recommends 0.3.
 
-    A digit with a space before it counts as one without. As in the paper, what probability other
-    tokens have does not matter to "numbers": the package's `reweigh`, on there by default, makes it
-    as costly as the farthest digit. Left out: numbers of several digits by their value.
+    A digit with a space before it counts like a digit without a space. As in the paper, the
+    probability of other tokens does not affect "numbers". In the package, the default `reweigh`
+    makes other tokens cost as much as the farthest digit. Not implemented: values of numbers with
+    several digits.
 
     >>> number_token_loss(ids).lengths(512)
     {'targets': 512}
 
-    Raises ValueError for a vocabulary that lacks a digit, and an objective with another loss.
+    Raises ValueError for a vocabulary that lacks a digit, or an objective with another loss.
     """
-    lacking = sorted(set(range(10)) - {value for _, value in ids.digits})
-    if lacking:
+    missing = sorted(set(range(10)) - {value for _, value in ids.digits})
+    if missing:
         raise ValueError(
-            f"The objective asks for tokens of one digit, the vocabulary has none for {lacking}: "
-            "train one that splits numbers into digits, or that has seen every digit; of "
-            "`TokenIds` by hand, give `digits`."
+            f"The objective needs a token for each digit, but the vocabulary lacks {missing}: "
+            "train a vocabulary that splits numbers into digits, on text with every digit. If you "
+            "made the `TokenIds` yourself, set `digits`."
         )
     objective = build(builder, ids)
     if objective.facts.members or objective.loss is not token_loss:
         raise ValueError(
             "number_token_loss takes an objective whose loss is the cross-entropy of its targets, "
-            "such as causal_lm or span_corruption, got another: of a mixture, give it to a member."
+            "such as causal_lm or span_corruption, got a different loss: for a mixture, apply "
+            "number_token_loss to its members."
         )
     digits, values = np.array(ids.digits, np.int32).T
     numbers = functools.partial(_number_loss, tuple(digits), tuple(values), distance, scale)
@@ -90,7 +92,7 @@ def _number_loss(
 
 
 def digit_distances(logits, truth, digits, values, distance: Distance):
-    """Returns f32[...]: the distance of a predicted digit from the true one.
+    """Returns f32[...]: the distance between predicted digits and true digits.
 
     >>> logits = jnp.log(jnp.array([0.5, 0.25, 0.25, 7.0]))
     >>> digit_distances(logits, 2, (0, 1, 2), (1, 2, 4), "wasserstein")
@@ -101,7 +103,8 @@ def digit_distances(logits, truth, digits, values, distance: Distance):
     Args:
       logits: f32[..., V].
       truth: i32[...], the true digit.
-      digits, values: the ids of digits, and the digit that each is.
+      digits, values: the ids of digits, and their values 0 … 9.
+      distance: "wasserstein" or "squared", as in `number_token_loss`.
     """
     p = jax.nn.softmax(logits[..., np.array(digits)], axis=-1)
     if distance == "squared":

@@ -1,8 +1,8 @@
 """Packed rows for objectives that are written for one document.
 
-A row may hold several documents, none of which may leak into another. The objectives of this
-package corrupt all documents of a row at once; `each_document` does the same, more slowly, for any
-function of one.
+A row may have several documents, and none of them may leak into another. The objectives of this
+package corrupt all documents of a row at once. `each_document` does the same for any function of
+one document, but more slowly.
 """
 
 from collections.abc import Callable
@@ -14,18 +14,18 @@ from jax.tree_util import Partial
 from .contract import Array, Corrupt, Row
 from .features import fit
 from .splicing import Documents, documents
-from .streams import check_features, per_document, present
+from .streams import Stream, check_features, per_document, present
 
 
 def each_document(corrupt: Callable) -> Corrupt:
     """Returns a `Corrupt` of packed rows that applies `corrupt` to each document separately.
 
     Args:
-      corrupt: (key, row, partner, lengths) -> features, as `Corrupt` but for rows of one document.
-        It is given each document at the start of a separate row, as segment 1; the partner row's
-        document of the same number, which may be empty; and a separate key.
+      corrupt: (key, row, partner, lengths) -> features, like `Corrupt`, but for rows of one
+        document. For each document, it gets a separate key, a row with the document at the start as
+        segment 1, and the partner row's document of the same number, which may be empty.
 
-    A row costs as much as `max_documents` rows of one document.
+    A row takes as much compute as `max_documents` rows of one document.
 
         @each_document
         def backwards(key, row, partner, lengths):      row of two documents   a b c | d e
@@ -40,13 +40,13 @@ def each_document(corrupt: Callable) -> Corrupt:
 def _corrupt_each(corrupt, key, row, partner, lengths, max_documents):
     mine, theirs = (documents(x.segments, max_documents) for x in (row, partner))
     apart = per_document()
-    own = {s: n // max_documents if s in apart else n for s, n in lengths.items()}
+    document_lengths = {s: n // max_documents if s in apart else n for s, n in lengths.items()}
 
     def corrupt_one(number):
         alone = (_alone(x, where, number) for x, where in ((row, mine), (partner, theirs)))
-        features = corrupt(jax.random.fold_in(key, number), *alone, own)
-        check_features(features, own)
-        # An absent document has no features, whatever the function returns for no text.
+        features = corrupt(jax.random.fold_in(key, number), *alone, document_lengths)
+        check_features(features, document_lengths)
+        # An absent document has no features, even if the function returns some for an empty text.
         return {c: jnp.where(mine.length[number] > 0, x, 0) for c, x in features.items()}
 
     if max_documents == 1:
@@ -56,7 +56,7 @@ def _corrupt_each(corrupt, key, row, partner, lengths, max_documents):
 
 
 def _alone(row: Row, where: Documents, number) -> Row:
-    """Returns document `number` of a row as the only one of a row."""
+    """Returns a row with only document `number` of this row."""
     start = where.start[number]
     length = where.length[number]
     live = jnp.arange(row.tokens.size) < length
@@ -76,12 +76,12 @@ def _alone(row: Row, where: Documents, number) -> Row:
 
 
 def _joined(features: dict[str, Array], lengths: dict[str, int], max_documents: int) -> dict:
-    """Returns the features of a row from those of its documents, [D, …] each."""
-    # Pool k is that of segment k + 1: a document of two pools has two segments.
+    """Returns the features of a row, from the features of its documents, [D, …] each."""
+    # Pool k belongs to segment k + 1, so a document with two pools has two segments.
     segments = max(lengths.get("pools", 0) // max_documents, 1)
     earlier = segments * jnp.arange(max_documents, dtype=jnp.int32)[:, None]
     streams = present(features)
-    used = {s.name: features[s.in_use] > 0 for s in streams if not s.per_document}
+    used = {s.name: _used(s, features) for s in streams if not s.per_document}
     first = {name: _first_slots(used_DxN) for name, used_DxN in used.items()}
     found = {}
     for stream in streams:
@@ -97,6 +97,16 @@ def _joined(features: dict[str, Array], lengths: dict[str, int], max_documents: 
             else:
                 found[column] = _end_to_end(x, used[stream.name], first[stream.name])
     return found
+
+
+def _used(stream: Stream, features: dict[str, Array]) -> Array:
+    """Returns bool[D, N]: the slots of a stream that each document uses."""
+    if stream.in_use not in features:
+        raise ValueError(
+            f"The stream {stream.name!r} has in_use={stream.in_use!r}, expected one of the columns "
+            f"{sorted(features)}: name the one that is above 0 in the slots that a document uses."
+        )
+    return features[stream.in_use] > 0
 
 
 def _first_slots(used_DxN):

@@ -1,7 +1,7 @@
 """Permutation language modeling: tokens are predicted in a random order of their positions.
 
 Source: Yang et al. 2019, "XLNet" (arXiv:1906.08237), with the partial prediction of its published
-code. Left out: the segments and the memory of Transformer-XL.
+code. Not implemented: the segments and the memory of Transformer-XL.
 """
 
 import functools
@@ -29,27 +29,27 @@ def permutation_lm(
     rate: OpenShare = 1 / 6,
     span_lengths: Sequence[float] | None = inverse_lengths(5),
 ) -> Objective:
-    """XLNet's permutation language modeling: each token is predicted given those before it in a
-    random order, and its position.
+    """XLNet's permutation language modeling: tokens are predicted in a random order.
 
-    With text `a b c d e f`, where d and b are predicted in this order, and the mask token _:
+    Each token is predicted from its position and the tokens before it in the order. With text
+    `a b c d e f`, the predicted tokens d and b in this order, and the mask token _:
 
         inputs      a c e f d b
         positions   0 2 4 5 3 1
         noised              _ _     (a copy of each input; only these predict)
         labels              d b
 
-    The tokens that are not predicted are given: they attend to each other, both ways. A predicted
-    token attends to them and to the predicted ones up to itself. These are the paper's content
-    stream; the copies are its query stream, which knows a position and not its token: a copy
-    attends to the inputs before it in the order. Two streams are one pass over both. Unlike the
-    paper's queries, a copy attends to itself too, as a mask does.
+    Tokens that are not predicted attend to each other in both directions. A predicted token attends
+    to these tokens, to itself and to earlier predicted tokens. The inputs are the paper's content
+    stream, and the copies its query stream, which knows positions but not tokens. A copy attends to
+    the inputs before it in the order. One pass computes both streams. Unlike the paper's queries, a
+    copy also attends to itself, like a mask.
 
     Args:
       ids: needs `mask`; only text tokens are predicted.
-      rate: share of tokens that is predicted: the paper's 1 / K, of K = 6 or 7.
-      span_lengths: the predicted ones are spans of 1, 2, … tokens with these probabilities; the
-        published code draws 1 … 5 in proportion to 1 / n. None: single tokens.
+      rate: share of tokens to predict: the paper's 1 / K, with K = 6 or 7.
+      span_lengths: probabilities of spans of 1, 2, … predicted tokens. The published code draws
+        lengths from 1 to 5 in proportion to 1 / n. If None, single tokens are predicted.
 
     Features: inputs, inputs_segments, inputs_positions, inputs_starts, inputs_ends, noised,
     noised_begins, noised_ends, noised_rates i32[I]; labels, labels_slots, labels_weights i32[K].
@@ -80,7 +80,7 @@ def _permute(selection, mask, key, row, partner, lengths, max_documents):
     hidden = None if row.hidden is None else fit(row.hidden, tokens.size)
     chosen, _ = choose(choice_key, tokens, segments, max_documents, selection, hidden)
 
-    # Each document has its given tokens first, in order, and then the chosen tokens.
+    # Each document has first its other tokens in the original order, and then the chosen tokens.
     bits = jax.random.bits(order_key, tokens.shape, jnp.uint32)
     padding = 2 * max_documents
     group = jnp.where(segments > 0, 2 * (segments - 1) + chosen, padding)
@@ -101,7 +101,7 @@ def _permute(selection, mask, key, row, partner, lengths, max_documents):
         "noised": jnp.where(chosen, mask, tokens),
         "noised_begins": begin,
         "noised_ends": end,
-        "noised_rates": jnp.zeros_like(tokens),  # of no meaning here
+        "noised_rates": jnp.zeros_like(tokens),  # not used by this objective
     }
     return (
         input_sequence((tokens, segments))

@@ -9,8 +9,8 @@ from ..constraints import Count, check_fields
 
 Kind = TypeVar("Kind")
 
-# What a model can be asked for. `inference.trained.MODES` describes each. A mode of a user's own
-# that is registered there adds its name here.
+# Tasks that a model can be prompted for. `inference.trained.MODES` describes each mode. A user's
+# mode that is registered there is added here.
 MODES = [
     "continue",
     "next",
@@ -30,24 +30,25 @@ MODES = [
     "classify",
     "tag",
 ]
+BUILT_IN_MODES = frozenset(MODES)
 Pooling = Literal["first", "mean", "last"]
 
 
 class Noised(NamedTuple):
-    """What the noise of a diffusion has made of a text token by some time: probabilities."""
+    """Probabilities of the results of a diffusion's noise on a text token at some time."""
 
-    keeps: Any  # f32[...] the token is as it was
-    each: Any  # f32[...] of each id of text, its own among them: that it was drawn in its place
-    masked: Any  # f32[...] it is a mask
+    keeps: Any  # f32[...] probability that the token is unchanged
+    each: Any  # f32[...] probability of each text id, including the token's own, as a random token
+    masked: Any  # f32[...] probability that the token is a mask
 
 
-# Classes of noises, by the names that a record of prompt forms has for them. Each is a dataclass
-# of numbers, and takes `text` and `mask` from the token ids.
+# Classes of noises by name, as in a record of prompt forms. Each is a dataclass of numbers, and its
+# fields `text` and `mask` come from the token ids.
 NOISES: dict[str, type] = {}
 
 
 def recorded_noise(kind: type[Kind]) -> type[Kind]:
-    """Adds the class of a noise to those that a record of prompt forms may name."""
+    """Registers the class of a noise, so that a record of prompt forms can name it."""
     NOISES[kind.__name__] = kind
     return kind
 
@@ -56,38 +57,40 @@ class PromptForm(NamedTuple):
     """How a text becomes a prompt for a model that an objective trained.
 
     The prompt is `before`, the text and `after`, with bidirectional attention unless `causal`. The
-    answer begins with `ids.bos` and `start`. T5's span corruption, and GPT's language modeling:
+    answer begins with `ids.bos` and `start`. The forms of T5's span corruption and of GPT's
+    language modeling are:
 
         PromptForm("infill", after=(ids.eos,))
         PromptForm("continue", causal=True)
     """
 
-    mode: str  # what the model does with it: one of `MODES`
+    mode: str  # task of the model: one of `MODES`
     before: tuple[int, ...] = ()  # ids before the text, such as a mode token or [CLS]
-    after: tuple[int, ...] = ()  # ids after it
+    after: tuple[int, ...] = ()  # ids after the text
     # Ids after bos that the answer begins with. In the mode "classify", the decoder of an
     # encoder-decoder reads these ids instead of bos before it reads the text again.
     start: tuple[int, ...] = ()
-    causal: bool = False  # the answer continues the text, with causal attention throughout
+    causal: bool = False  # whether the answer continues the text, with causal attention throughout
     # For "infill". "together": one answer has every blank after its sentinel. "in turn": each blank
     # has a separate answer, after its sentinel. "masks": the same, but blanks are mask tokens.
     blanks: Literal["together", "in turn", "masks"] = "together"
     # Number of slots from a mask to the slot that predicts its token.
     shift: Annotated[int, Interval(ge=-1, le=0)] = 0
     block_size: Count = 1  # for "blocks": number of tokens written together
-    head: str | None = None  # None: the vocabulary projection, or no head for "embed"
-    # For "embed", "pair" and "classify": which slots the loss read, the "first", the "mean" of all
-    # or the "last". If None, it read each slot separately, and "embed" takes the mean.
+    head: str | None = None  # None for the vocabulary projection, or no head for "embed"
+    # For "embed", "pair" and "classify": the hidden state that the loss read, of the "first" slot,
+    # of the "last" slot, or the "mean" of all. If None, the loss read each slot separately, and
+    # "embed" uses the mean.
     pooling: Pooling | None = None
     independent: bool = False  # for "classify": whether each class has a separate probability
     # For "unmask" and "denoise": (time f32[...], from 0 to 1) -> `Noised`, for a model that
     # predicts only text ids. If None, tokens are masked with the time as their probability.
     noise: Callable[..., Noised] | None = None
-    classes: tuple[str, ...] = ()  # names of the head's classes, where the objective has them
+    classes: tuple[str, ...] = ()  # names of the head's classes, if the objective defines them
 
 
 def check_form(form: PromptForm) -> None:
-    """Raises ValueError for a field of a prompt form that is of no known kind."""
+    """Raises ValueError for a prompt form with an invalid field."""
     check_fields(form, "PromptForm.")
-    if form.mode not in MODES:  # which modules of a user's own extend
+    if form.mode not in MODES:  # a user's modules may add modes
         raise ValueError(f"PromptForm.mode must be one of {MODES}, got {form.mode!r}.")

@@ -1,22 +1,22 @@
 """Random order, by sorting.
 
-XLA sorts one array of numbers some six times as fast as an array with others moved along, on a CPU.
-So a slot's group, its random bits and its own number are put into one number.
+On a CPU, XLA sorts one array of numbers about six times as fast as several arrays together. A
+slot's group, its random bits and its number are therefore combined into one number.
 """
 
 import jax.numpy as jnp
 from jax import lax
 
-_RANDOM = 16  # bits; by a group's size alone, so that more padding changes no order
+_RANDOM = 16  # number of random bits; it does not depend on padding, so neither does the order
 
 
 def random_order(bits_N, group_N, groups: int):
     """Returns the slots of group 0 in random order, then those of group 1, and so on.
 
-    Slots are ordered by the upper 16 bits, and those that drew the same by their number: a unit of
-    successive slots with the same bits stays together. So of n slots of a group with separate
-    draws, a share of some n / 2**17 comes right after one that drew the same, in the order of their
-    numbers: 0.4% of 512, 6% of 8,192. Groups of more than 65,536 slots are ordered by all 32 bits.
+    Slots are ordered by their upper 16 bits, and slots with equal bits by their number. Successive
+    slots with the same bits therefore stay together. In a group of n slots with independent bits, a
+    share of about n / 2**17 follows a slot with equal bits: 0.4% of 512 slots and 6% of 8,192
+    slots. Groups of more than 65,536 slots are ordered by all 32 bits.
 
     >>> bits = jnp.array([3, 1, 2, 1, 0], jnp.uint32) << 16
     >>> random_order(bits, jnp.array([0, 0, 0, 1, 1]), 2)
@@ -25,7 +25,7 @@ def random_order(bits_N, group_N, groups: int):
     Args:
       bits_N: u32[N] of random bits.
       group_N: i32[N] in 0 … groups - 1.
-      groups: their number.
+      groups: number of groups.
 
     Returns i32[N], a permutation of 0 … N - 1.
     """
@@ -45,7 +45,7 @@ def random_order(bits_N, group_N, groups: int):
 
 
 def _sorted_slots(keys_N, slot_bits: int):
-    """Returns i32[N]: slots sorted by key, then by number; a number has `slot_bits` bits."""
+    """Returns i32[N]: slots sorted by key, then by slot number, which has `slot_bits` bits."""
     slot = jnp.arange(keys_N.size, dtype=jnp.uint32)
     last = (1 << slot_bits) - 1
     return (jnp.sort((keys_N << slot_bits) | slot) & last).astype(jnp.int32)

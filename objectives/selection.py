@@ -1,12 +1,12 @@
 """Random selection of a document's tokens: single tokens, whole words, or spans of either.
 
-Tokens are grouped in units (a token, a word, a cell of a random tiling), and units are taken in
-random order while they fit the document's quota. So the number of chosen tokens is known in
-advance, and nothing loops over tokens.
+Tokens are grouped into units (a token, a word, or a cell of a random tiling). Units are taken in
+random order as long as they fit in the document's quota. The number of chosen tokens is therefore
+known in advance, and nothing loops over tokens.
 
-Sources: Devlin et al. 2019 (BERT) and its published code for the count and for words, which it
-skips when they do not fit; Joshi et al. 2020 (SpanBERT), whose published code trims the last span,
-and Lan et al. 2020 (ALBERT) for the lengths of spans.
+Sources: Devlin et al. 2019 (BERT) and its published code for the quota, and for skipping words that
+exceed it; Joshi et al. 2020 (SpanBERT), whose published code cuts the last span, and Lan et al.
+2020 (ALBERT) for the lengths of spans.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ from .random_order import random_order
 from .splicing import by_document, documents, is_of_each
 from .token_ids import TokenIds
 
-# The most units taken after the first that did not fit. More would fit only after a unit of 18
-# tokens or more. A loop until all rows of a batch are done would make devices wait for each other.
+# Maximum number of units taken after the first unit that did not fit. More units could only fit
+# after a unit of 18 tokens or more. An unbounded loop would make devices wait for each other.
 MOST_AFTER_A_SKIP = 16
 
 
@@ -55,16 +55,16 @@ def _normalized(weights) -> tuple[float, ...]:
 
 
 class Selection(NamedTuple):
-    """The settings of a selection, as numbers that a kernel can take traced; None: not used."""
+    """The settings of a selection, as arrays that a kernel can trace; None if not used."""
 
     text: Any  # i32[2] [first, last): the ids that may be chosen
-    rate: Any  # i32[2] share of a document's tokens, numerator and denominator
-    most: Any  # i32[] the most chosen tokens of a document
-    # i32[] 24-bit probability of a unit, or i32[L] of the unit that starts in each slot; None: an
-    # exact number of tokens
+    rate: Any  # i32[2] share of a document's tokens: numerator and denominator
+    most: Any  # i32[] maximum number of chosen tokens in a document
+    # i32[] 24-bit probability of every unit, or i32[L] of the unit that starts in each slot; None
+    # to choose an exact number of tokens
     chance: Any
-    word_starts: Any  # bool[V] ids that begin a word; None: units ignore words
-    spans: Any  # i32[2, N] cumulative laws of the length of a cell, and of the first (`_tiling`)
+    word_starts: Any  # bool[V] ids that begin a word; None if units ignore words
+    spans: Any  # i32[2, N] cumulative laws of the lengths of cells and of first cells (`_tiling`)
 
 
 def selection_of(
@@ -88,7 +88,7 @@ def selection_of(
 
 
 def _span_laws(span_lengths: Sequence[float]):
-    """i32[2, N] cumulative 24-bit probabilities of the lengths 1 … N; see `_tiling`."""
+    """Returns i32[2, N]: cumulative 24-bit probabilities of the lengths 1 … N; see `_tiling`."""
     p = np.array(span_lengths, np.float64)
     if p.ndim != 1 or not p.size or not (p >= 0).all() or abs(p.sum() - 1) > 1e-6:
         raise ValueError(
@@ -97,8 +97,8 @@ def _span_laws(span_lengths: Sequence[float]):
         )
     if p.size > _LONGEST_SPAN:
         raise ValueError(
-            f"Got {p.size:,} probabilities as span_lengths, expected at most {_LONGEST_SPAN}, the "
-            "longest span: lower `longest`."
+            f"Got {p.size:,} probabilities as span_lengths, expected at most {_LONGEST_SPAN}, one "
+            "for each length up to the longest span: reduce `longest`."
         )
     at_least = np.cumsum(p[::-1])[::-1]  # a randomly cut cell has at least one token left
     laws = np.cumsum([p / p.sum(), at_least / at_least.sum()], axis=1)
@@ -108,14 +108,17 @@ def _span_laws(span_lengths: Sequence[float]):
 def with_chances(chances, tokens, segments, count: int, selection: Selection) -> Selection:
     """Returns the selection with probabilities in proportion to the tokens' chances.
 
-    Their mean over the text of a document is the selection's, but for those that would be above 1.
+    Their mean over the text of a document is the selection's probability, except that probabilities
+    are limited to 1.
 
     Args:
-      chances: i32[L] as `Row.chances`.
-      tokens, segments, count: as for `choose`.
+      chances: i32[L] (`Row.chances`).
+      tokens, segments: i32[L].
+      count: maximum number of documents in the row.
+      selection: selection with one probability for all units.
     """
     chances = jnp.where(_eligible(tokens, segments, selection), chances, 0)
-    # Two sums, since one of 16-bit numbers may exceed 32 bits.
+    # High and low bits are summed separately, since a sum of 16-bit numbers may exceed 32 bits.
     high_D, low_D = (_sum_of_each(x, segments, count) for x in (chances >> 8, chances & 255))
     total_D = high_D.astype(jnp.float32) * 256 + low_D.astype(jnp.float32)
     number_D = _sum_of_each(chances > 0, segments, count)
@@ -130,14 +133,15 @@ def _eligible(tokens, segments, selection: Selection):
     return (tokens >= selection.text[0]) & (tokens < selection.text[1]) & (segments > 0)
 
 
-_LONGEST_SPAN = 256  # tokens: in the longest rows, sums of lengths that are drawn stay exact
+_LONGEST_SPAN = 256  # in tokens; sums of random lengths then stay exact in the longest rows
 
 
 def quota(n, selection: Selection, xp=jnp):
-    """Returns the number of a document's n eligible tokens that are chosen, or a bound on it.
+    """Returns how many of a document's n eligible tokens are chosen, or a bound on this number.
 
-    Exact: max(1, round(rate n)), up to `most`. With a probability for each unit: the mean plus six
-    standard deviations (of a Poisson law, which is wider); units beyond the bound are not chosen.
+    An exact selection chooses max(1, round(rate n)) tokens, but at most `most`. With a probability
+    for each unit, the bound is the mean plus six standard deviations of a Poisson distribution,
+    which is wider than the actual distribution. Units beyond the bound are not chosen.
 
     >>> int(quota(512, selection_of(ids, rate=0.15), np))
     77
@@ -158,14 +162,16 @@ def choose(key, tokens, segments, count: int, selection: Selection, hidden=None)
 
     Args:
       tokens, segments: i32[L].
-      hidden: bool[L] the tokens to choose, of which each run is a unit; None: they are drawn.
-      count: D, the most documents that the row may hold.
+      hidden: bool[L] the tokens to choose; each run of them is a unit. If None, the choice is
+        random.
+      count: D, maximum number of documents in the row.
 
     Returns:
-      chosen bool[L]: of text tokens only. In each document `quota` of them, the last span trimmed;
-        of words fewer, where the remaining ones do not fit, or the beginning of one where none
-        fits.
-      unit i32[L]: the slot where each token's own unit starts.
+      chosen bool[L]: whether each token is chosen; only text tokens are. Each document has `quota`
+        chosen tokens, and its last span is cut to this number. Whole words may add up to fewer
+        tokens, if the remaining words do not fit. If no word fits, the beginning of a word is
+        chosen.
+      unit i32[L]: the slot where each token's unit starts.
     """
     eligible = _eligible(tokens, segments, selection)
     if hidden is not None:
@@ -197,15 +203,15 @@ def _unit_starts(key, tokens, segments, count, eligible, selection):
 
 
 def _shifted(x_L):
-    """Returns x shifted right by one slot; zero before the first."""
+    """Returns x shifted right by one slot, with zero in the first slot."""
     return jnp.concatenate([jnp.zeros_like(x_L[:1]), x_L[:-1]])
 
 
 def _tiling(key, start, segments, count, laws):
-    """Returns bool[L]: the slots where cells start, each of 1 … N of the units that `start` marks.
+    """Returns bool[L]: the slots where cells start; a cell is 1 … N of the units in `start`.
 
-    Cells have independent lengths. So that every slot of a document is equally likely to start one,
-    the first is the rest of a cell that the document's start cuts at random: it has k or more units
+    Cells have independent lengths. The document's start cuts its first cell at random, so that
+    every slot of a document is equally likely to start a cell. The first cell has k or more units
     with a probability proportional to the mean of max(length - k + 1, 0).
     """
     L = start.size
@@ -213,11 +219,11 @@ def _tiling(key, start, segments, count, laws):
     document_start = documents(segments, count).start[document_L]
     units_D = _sum_of_each(start, segments, count)
     end_D = jnp.cumsum(units_D)
-    # The draw at a document's k-th slot is the length of its k-th cell.
+    # The random number in a document's k-th slot determines the length of its k-th cell.
     draw = draw24(key, L)
     opens = jnp.arange(L, dtype=jnp.int32) == document_start
     length = jnp.where(opens, _drawn_length(draw, laws[1]), _drawn_length(draw, laws[0]))
-    # Units are counted over the row; each document drops the cells that start beyond its own.
+    # Units are counted over the row; each document drops cells that start after its last unit.
     next_cell = (end_D - units_D)[document_L] + _sum_so_far(length, document_start)
     inside = next_cell < end_D[document_L]
     starts_cell = jnp.zeros(L, bool).at[jnp.where(inside, next_cell, L)].set(True, mode="drop")
@@ -236,7 +242,8 @@ def _take_tokens(bits, candidate, segments, quota_D):
     end_D = jnp.cumsum(candidates_D)
     last_D = end_D - candidates_D + jnp.minimum(quota_D, candidates_D) - 1
     last = by_document(jnp.sort(rank)[last_D], segments)
-    # Tokens may have drawn equal bits: of those tied for the last rank, the first fill the quota.
+    # Several tokens may have the same bits. The first of the tokens tied at the last rank are taken
+    # until the quota is full.
     ahead = candidate & (rank < last)
     tied = candidate & (rank == last)
     remaining_D = quota_D - _sum_of_each(ahead, segments, quota_D.size)
@@ -249,7 +256,8 @@ def _take_tokens(bits, candidate, segments, quota_D):
 def _take_units(bits, candidate, start, eligible, segments, quota_D, trims: bool):
     """Returns (chosen bool[L], unit i32[L]): units in random order, up to the quota.
 
-    The first that does not fit is trimmed, or each is skipped that does not.
+    If `trims` is True, the first unit that does not fit is cut. Otherwise all units that do not fit
+    are skipped.
     """
     L = start.size
     D = quota_D.size
@@ -258,7 +266,7 @@ def _take_units(bits, candidate, start, eligible, segments, quota_D, trims: bool
     unit = lax.cummax(jnp.where(start, slot, 0))
     edge = jnp.append((start | ~eligible)[1:], True)
     size = 1 + lax.cummin(jnp.where(edge, slot, L), reverse=True) - slot
-    if not trims:  # where none fits, one of them is truncated all the same
+    if not trims:  # if no unit fits, one unit is truncated anyway
         sizes_DL = jnp.where(is_of_each(segments, D) & candidate[None], size[None], L)
         smallest_D = jnp.min(sizes_DL, axis=1)
         size = jnp.minimum(size, jnp.where(smallest_D > quota_D, quota_D, L)[document_L])
@@ -269,7 +277,7 @@ def _take_units(bits, candidate, start, eligible, segments, quota_D, trims: bool
     drawn = jnp.where(candidate, segments, 0)[shuffled]  # document of each unit, in random order
     sizes = jnp.where(candidate, size, 0)[shuffled]
     drawn_document = jnp.maximum(drawn - 1, 0)
-    total = _sum_so_far(sizes, first_D[drawn_document])  # up to each unit, of its document
+    total = _sum_so_far(sizes, first_D[drawn_document])  # tokens of the document up to each unit
     if trims:
         remaining = jnp.maximum(quota_D[drawn_document] - (total - sizes), 0)
         taken_sizes = jnp.where(drawn > 0, jnp.minimum(sizes, remaining), 0)
@@ -281,33 +289,33 @@ def _take_units(bits, candidate, start, eligible, segments, quota_D, trims: bool
 
 
 def _more_that_fit(taken, sizes, drawn, quota_D):
-    """Returns bool[L]: `taken`, and units that fit after some did not.
+    """Returns bool[L]: `taken`, and later units that fit after others did not.
 
     Args:
-      taken: bool[L], units up to the first that does not fit.
-      sizes, drawn: i32[L] tokens and document of each unit, in random order.
+      taken: bool[L], units before the first unit that does not fit.
+      sizes, drawn: i32[L] number of tokens and document of each unit, in random order.
     """
     L = taken.size
     D = quota_D.size
     slot = jnp.arange(L, dtype=jnp.int32)
 
     def take_next(_, state):
-        """Takes each document's next unit that fits, of those skipped or not reached."""
+        """Takes each document's next unit that fits and is not taken yet."""
         taken, remaining_D = state
         fits_DL = is_of_each(drawn, D) & ~taken[None] & (sizes[None] <= remaining_D[:, None])
         next_D = jnp.min(jnp.where(fits_DL, slot[None], L), axis=1)
         remaining_D -= jnp.where(next_D < L, sizes[next_D], 0)
         return taken.at[next_D].set(True, mode="drop"), remaining_D
 
-    # A skipped unit exceeds what remained of the quota, so it never fits later.
+    # A skipped unit exceeds the remaining quota, so it will not fit later either.
     remaining_D = quota_D - _sum_of_each(taken * sizes, drawn, D)
     return lax.fori_loop(0, MOST_AFTER_A_SKIP, take_next, (taken, remaining_D))[0]
 
 
 def _random_ranks(bits, candidate, segments, count: int):
-    """Returns u32[L] to sort by: the document, and then random bits; other slots come last.
+    """Returns u32[L] to sort by document and then by random bits; other slots come last.
 
-    Both are in one number, since sorting one operand is fastest.
+    Document and bits are in one number, since sorting one operand is fastest.
     """
     high = 8 if count < 256 else 16
     document = (segments - 1).astype(jnp.uint32) << (32 - high)

@@ -1,8 +1,8 @@
-"""Sentence pairs: does one text follow the other? And `then`, which applies two objectives.
+"""Sentence pairs: does text B follow text A? Also `then`, which applies two objectives in turn.
 
     [CLS] a b c [SEP] d e [SEP]      types 0 0 0 0 0 1 1 1
 
-Labels are those of Hugging Face's heads: 0 where B follows A, 1 where it does not.
+Labels are the same as in Hugging Face's heads: 0 if B follows A, and 1 if it does not.
 
 Sources: Devlin et al. 2019 (BERT) for next sentence prediction, Lan et al. 2020 (ALBERT) for
 sentence order prediction.
@@ -46,19 +46,19 @@ FOLLOWS_NOT = 1
 def next_sentence_prediction(
     ids: TokenIds, negatives: Literal["other", "same"] = "other", at_sentence_ends: bool = True
 ) -> Objective:
-    """BERT's next sentence prediction: B continues A, or is other text, 50/50.
+    """BERT's next sentence prediction: B continues A, or is other text, with equal probability.
+
+    B has the same length in both cases, so that its length reveals nothing. Other text therefore
+    starts at a position that is followed by enough tokens, if there is one. A pair does not count
+    if there is no text for B, or if the other text equals the text that follows A.
 
     Args:
-      ids: needs `cls` and `sep`; and `sentence_ends`, unless cuts may be anywhere.
-      negatives: the source of text that does not follow: "other", the partner row's document, as
-        in BERT (the topic alone then reveals much: Liu et al. 2019, RoBERTa), or "same", a later
-        passage of the same document.
-      at_sentence_ends: cut after a token that ends a sentence. Documents with too few of those are
-        cut anywhere.
-
-    Other text starts where as much follows as is left of the document, if it can. B has the same
-    length in both cases, so that lengths reveal nothing. A pair does not count where there is no
-    text for B, or where the text that does not follow equals the one that does.
+      ids: needs `cls` and `sep`, and `sentence_ends` unless cuts may be anywhere.
+      negatives: the source of other text. "other" is the document of the partner row, as in BERT;
+        the topic alone then reveals much (Liu et al. 2019, RoBERTa). "same" is a later passage of
+        the same document.
+      at_sentence_ends: whether to cut only after a token that ends a sentence. Documents with too
+        few sentence ends are cut anywhere.
 
     Features: inputs, inputs_segments, inputs_types i32[I]; pools_slots, pools_labels,
     pools_weights i32[P], of each document's [CLS].
@@ -75,17 +75,24 @@ def next_sentence_prediction(
 
 
 def next_sentence_form(ids: TokenIds) -> PromptForm:
-    """Returns the prompt form of two texts, of which the second may follow the first."""
+    """Returns the prompt form that asks whether the second of two texts follows the first."""
     return _form(ids, "follows", "does not follow")
 
 
 def sentence_order_prediction(ids: TokenIds, at_sentence_ends: bool = True) -> Objective:
-    """ALBERT's sentence order prediction: a document cut in two, its parts swapped or not, 50/50.
+    """ALBERT's sentence order prediction: the two parts of a document are swapped in half of cases.
 
-    Args and features as in `next_sentence_prediction`. Both parts are whole sentences: the text
-    before the first sentence end and after the last is left out, since a cut sentence would reveal
-    its part. Documents with fewer than two whole sentences are cut anywhere, with nothing left out.
-    A pair of two equal parts does not count, nor does a document of one token.
+    Both parts are whole sentences: the text before the first sentence end and after the last
+    sentence end is left out, since an incomplete sentence would reveal which part it belongs to.
+    Documents with fewer than two whole sentences are cut anywhere, with nothing left out. A pair of
+    equal parts does not count, nor does a document of one token.
+
+    Args:
+      ids: needs `cls` and `sep`, and `sentence_ends` unless cuts may be anywhere.
+      at_sentence_ends: whether to cut only after a token that ends a sentence.
+
+    Features: inputs, inputs_segments, inputs_types i32[I]; pools_slots, pools_labels,
+    pools_weights i32[P], of each document's [CLS].
 
     >>> sentence_order_prediction(ids).lengths(125)
     {'inputs': 128, 'types': 128, 'pools': 1}
@@ -95,44 +102,47 @@ def sentence_order_prediction(ids: TokenIds, at_sentence_ends: bool = True) -> O
 
 
 def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
-    """Applies a second objective to the inputs that a first one arranged.
+    """Applies a second objective to the inputs that a first objective arranged.
 
-    BERT is next sentence prediction, then masked language modeling: special tokens are not
-    text, and are not masked. The loss is the sum of both. `first` and `second` are builders. Only
-    the first may rearrange tokens: masked_lm goes second with framed=False.
+    BERT is next sentence prediction, then masked language modeling, which masks no special tokens.
+    The loss is the sum of both losses. `first` and `second` are builders. Only the first objective
+    may rearrange tokens, so masked_lm as the second objective needs framed=False.
 
     >>> unframed = functools.partial(masked_lm, framed=False)
     >>> then(ids, next_sentence_prediction, unframed).lengths(125)
     {'inputs': 128, 'types': 128, 'pools': 1, 'labels': 19}
 
-    Raises ValueError when the second moves its inputs, either is a mixture, both write the same
-    features, or the first makes several segments of a document.
+    Raises ValueError if the second objective moves its inputs, either objective is a mixture or has
+    adaptive noise, both write the same features, or the first makes several segments of a document.
     """
     one = build(first, ids)
     two = build(second, ids)
     if one.facts.members or two.facts.members:
-        raise ValueError("A mixture cannot be part of `then`: put `then` into the mixture instead.")
+        raise ValueError(
+            "A mixture cannot be part of `then`: use `then` as a member of the mixture."
+        )
     if one.adaptation or two.adaptation:
         raise ValueError(
-            "An objective whose noise adapts to the model cannot be part of `then`, which arranges "
-            "a row before it is masked: expected one such as masked_lm."
+            "An objective whose noise adapts to the model cannot be part of `then`: use one with "
+            "fixed noise, such as masked_lm."
         )
     needs = two.lengths(100)
     if needs.get("inputs") != 100 or "targets" in needs:
         raise ValueError(
             "The second objective of `then` must leave its inputs in place, as masked_lm with "
-            f"framed=False does; of 100 tokens it makes {needs}."
+            f"framed=False does, but it turns 100 tokens into {needs}."
         )
     makes = one.lengths(100)
     if makes.get("pools", 1) > 1:
         raise ValueError(
             f"The first objective of `then` makes {makes['pools']} segments of a document, "
-            "expected one: the second would leave out the others."
+            "expected one, since the second objective would ignore the others: use another first "
+            "objective."
         )
     if both := sorted((makes.keys() & needs.keys() & STREAMS.keys()) - {"inputs"}):
         raise ValueError(
-            f"Both objectives of `then` write {both}, so that the second would overwrite those of "
-            "the first: expected different features."
+            f"Both objectives of `then` write {both}, so the second would overwrite the features "
+            "of the first: use objectives with different features."
         )
 
     def lengths(n: int) -> dict[str, int]:
@@ -149,7 +159,7 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
 
 
 class SummedLosses(NamedTuple):
-    """The loss of several losses of one batch: the terms of all, which must have different names.
+    """The sum of several losses of one batch, whose terms must have different names.
 
     Attributes:
       losses: the losses to add.
@@ -162,16 +172,17 @@ class SummedLosses(NamedTuple):
 
 
 def _framed_forms(first: tuple[PromptForm, ...], second: tuple[PromptForm, ...]):
-    """Returns the second objective's forms, with the first one's special tokens, then the first's.
+    """Returns the second objective's forms with the first one's special tokens, then the first's.
 
-    An embedding is of no one slot: the loss of the second reads others than that of the first.
+    Embedding forms lose their pooling, since the two losses read hidden states of different slots.
     """
     if not first:
         return second
     before = first[0].before
     after = first[0].after
     framed = (two._replace(before=before, after=after) for two in second)
-    return (*framed, *(one._replace(pooling=None) if one.mode == "embed" else one for one in first))
+    own = (form._replace(pooling=None) if form.mode == "embed" else form for form in first)
+    return (*framed, *own)
 
 
 def _corrupt_twice(first, second, key, row, partner, lengths, max_documents):
@@ -190,7 +201,7 @@ def pair_loss(batch) -> BatchLoss:
 
 
 def _form(ids: TokenIds, *classes: str) -> PromptForm:
-    """Returns `[CLS] A [SEP] B [SEP]`: the form ends both texts."""
+    """Returns the form `[CLS] A [SEP] B [SEP]`."""
     cls = ids.special("cls")
     sep = ids.special("sep")
     return PromptForm("pair", (cls,), (sep,), head="pair", pooling="first", classes=classes)
@@ -222,7 +233,7 @@ def _corrupt_pairs(draw, key, row, partner, lengths, max_documents, *, ends_V, c
     """Makes every document of a row `[CLS] A [SEP] B [SEP]`; `draw` chooses A and B."""
     document = documents(row.segments, max_documents)
     bits = document_bits(key, max_documents, (4,))
-    # The second half of the source is the partner's text.
+    # The partner's text follows the row's text in the source.
     source, (partner_at, cls_at, sep_at) = with_specials(row.tokens, partner.tokens, cls, sep)
     theirs = documents(partner.segments, max_documents)
     theirs = Documents(theirs.start + partner_at, theirs.length)
@@ -246,7 +257,8 @@ def _corrupt_pairs(draw, key, row, partner, lengths, max_documents, *, ends_V, c
 
 
 # --- choices of the two texts ------------------------------------------------------------------
-# Each returns A and B as pieces [D, 1] of the source, labels i32[D], and bool[D]: do they count?
+# Each function returns A and B as pieces [D, 1] of the source, labels i32[D], and whether each pair
+# counts, bool[D].
 
 
 def _draw_order(bits_Dx4, source, ends, document: Documents, theirs: Documents):
@@ -266,7 +278,7 @@ def _draw_order(bits_Dx4, source, ends, document: Documents, theirs: Documents):
 
 def _draw_next_from_same(bits_Dx4, source, ends, document: Documents, theirs: Documents):
     cut, later = _cuts(bits_Dx4[:, :2], ends, document)
-    # Half of the rest: else only the wrong text would reach the end of the document.
+    # Half of the rest, since otherwise only the wrong text would reach the end of the document.
     length = (document.length - later + 1) // 2
     return _next_or_not(
         bits_Dx4[:, 2], source, document, cut, document.start + later, length * (later > cut)
@@ -293,7 +305,7 @@ def _next_or_not(bits_D, source, document: Documents, cut, other, length):
 
 def _differ(source, one, other, length):
     """Returns bool[D]: whether `length` tokens of the source at `one` and at `other` differ."""
-    slot = jnp.arange(source.size // 2)[None]  # no text is longer: the source has two rows
+    slot = jnp.arange(source.size // 2)[None]  # no text is longer, since the source has two rows
     tokens, others = (
         source[jnp.minimum(at[:, None] + slot, source.size - 1)] for at in (one, other)
     )
@@ -305,14 +317,14 @@ def _coin(bits):
 
 
 def _whole_sentences(ends, document: Documents) -> Documents:
-    """Returns each document from its first sentence end to its last; all of it if there are few."""
+    """Returns each document from its first to its last sentence end; all of it if too few ends."""
     slot = jnp.arange(ends.size)[None]
     start = document.start[:, None]
     end = (document.start + document.length)[:, None]
     closes = (slot >= start) & (slot < end) & ends[None]
     first = jnp.min(jnp.where(closes, slot, ends.size), axis=1) + 1
     last = jnp.max(jnp.where(closes, slot, -1), axis=1) + 1
-    enough = jnp.sum(closes, axis=1) > 2  # two sentences between them
+    enough = jnp.sum(closes, axis=1) > 2  # at least two sentences between the ends
     return Documents(
         jnp.where(enough, first, document.start),
         jnp.where(enough, last - first, document.length),
@@ -320,24 +332,24 @@ def _whole_sentences(ends, document: Documents) -> Documents:
 
 
 def _cuts(bits_DxC, ends, document: Documents):
-    """Returns C ascending positions at which to cut each document: i32[D] each.
+    """Returns C ascending positions at which to cut each document, i32[D] each.
 
-    Drawn from the positions after sentence ends, all different, each set equally likely; from all
-    positions where there are fewer than C of those. A document of fewer than C + 1 tokens has cuts
-    at its end.
+    The positions are different and after sentence ends, with every choice equally likely. If there
+    are fewer than C sentence ends, all positions are possible. A document of fewer than C + 1
+    tokens has its cuts at its end.
     """
     C = bits_DxC.shape[1]
     places = _places(ends, document, C)
     first, total = _numbers(places, document, document.length - 1)
-    found = [_slot(places, first + k) - document.start for k in _different(bits_DxC, total)]
-    return [jnp.where(total >= C, cut, document.length) for cut in found]
+    cuts = [_slot(places, first + k) - document.start for k in _different(bits_DxC, total)]
+    return [jnp.where(total >= C, cut, document.length) for cut in cuts]
 
 
 def _start_of(bits_D, ends, document: Documents, length):
-    """Returns a position i32[D] in each document from which `length` tokens follow.
+    """Returns a position i32[D] in each document that is followed by `length` tokens.
 
-    Drawn from the positions at which it may be cut, each equally likely; where too little follows
-    all of them, it is the first. In a document of a single token it is the end.
+    All positions of possible cuts are equally likely. If too few tokens follow all of them, it is
+    the first position. In a document of one token, it is the end.
     """
     places = _places(ends, document, 1)
     last = document.length - jnp.maximum(length, 1)
@@ -349,8 +361,8 @@ def _start_of(bits_D, ends, document: Documents, length):
 class _Places(NamedTuple):
     """The slots at which documents may be cut, numbered from 0 over the row and its partner."""
 
-    ends: Any  # i32[N] the sentence ends up to each slot and with it
-    at_ends: Any  # bool[D] whether a document is cut after sentence ends alone
+    ends: Any  # i32[N] number of sentence ends up to and including each slot
+    at_ends: Any  # bool[D] whether a document is only cut after sentence ends
 
 
 def _places(ends, document: Documents, at_least: int) -> _Places:
@@ -361,7 +373,7 @@ def _places(ends, document: Documents, at_least: int) -> _Places:
 
 
 def _numbers(places: _Places, document: Documents, last_D):
-    """Returns i32[D] each: the number of a document's first place, and how many go to `last`."""
+    """Returns i32[D] each: the number of a document's first place, and of places up to `last`."""
     start = document.start
     last = document.start + jnp.maximum(last_D, 0)
     first, beyond = (
@@ -371,13 +383,13 @@ def _numbers(places: _Places, document: Documents, last_D):
 
 
 def _slot(places: _Places, number_D):
-    """Returns i32[D]: the slots of places by their numbers."""
+    """Returns i32[D]: the slots of the places with these numbers."""
     end = jnp.sum(places.ends[None] <= number_D[:, None], axis=1, dtype=jnp.int32)
     return 1 + jnp.where(places.at_ends, end, number_D)
 
 
 def _different(bits_DxC, total):
-    """Returns C of the numbers 0 … total-1, ascending, all different (C is 1 or 2)."""
+    """Returns C different numbers from 0 … total-1 in ascending order (C is 1 or 2)."""
     first = below(bits_DxC[:, 0], total)
     if bits_DxC.shape[1] == 1:
         return [first]

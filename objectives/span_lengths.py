@@ -1,12 +1,12 @@
 """Numbers of noise tokens and spans in a document, and the distributions of span lengths.
 
 Span corruption follows Raffel et al. 2020 (T5), section 3.3.4, and its published code
-(`random_spans_noise_mask`): the numbers of noise tokens and of spans depend on the length alone;
-the noise tokens are split into that many spans, and the others into the text between them, each
-split being uniform over all ways to do it.
+(`random_spans_noise_mask`): the numbers of noise tokens and of spans depend only on the length. The
+noise tokens are split into spans, and the other tokens into the text between the spans. All ways to
+split them are equally likely.
 
-Text infilling follows Lewis et al. 2020 (BART), section 2.2: lengths are drawn from a Poisson law
-until enough tokens are covered.
+Text infilling follows Lewis et al. 2020 (BART), section 2.2: lengths are drawn from a Poisson
+distribution until enough tokens are covered.
 """
 
 from decimal import Decimal, localcontext
@@ -19,11 +19,11 @@ from jax import lax
 
 from .arithmetic import at_most, below, isqrt, ratio, round_ratio
 
-_LONGEST_SPAN = 63  # of a Poisson law; with a mean of 20 one in 10**13 is longer
+_LONGEST_SPAN = 63  # longest Poisson span; with a mean of 20, one span in 10**13 would be longer
 
 
 def noise_counts(n, density, mean_span_length, xp=jnp):
-    """Returns (noise tokens, spans) of a document of n tokens.
+    """Returns the numbers of noise tokens and spans in a document of n tokens.
 
     A document of one token has no noise. If there are too few other tokens to separate the
     spans, the number of spans is the largest that fits. (T5's code crashes in this case.)
@@ -38,17 +38,17 @@ def noise_counts(n, density, mean_span_length, xp=jnp):
 
 
 def span_starts(bits, total, parts):
-    """Splits `total` tokens into `parts` parts of at least one token, all ways equally likely.
+    """Splits `total` tokens into `parts` non-empty parts, with all ways equally likely.
 
-    Floyd's algorithm draws the parts - 1 cuts without repetition: it needs one random number per
-    cut, not per token, which makes span corruption fast.
+    Floyd's algorithm draws the parts - 1 cuts without repetition. It needs one random number per
+    cut instead of one per token, which makes span corruption fast.
 
     Args:
       bits: u32[size - 1] random bits, of which the first parts - 1 are used.
       total, parts: i32[], 1 <= parts <= total, and parts <= size.
 
     Returns:
-      i32[size]: where each part starts, ascending, the first at 0; `total` after the last part.
+      i32[size]: the starts of the parts in ascending order, from 0; then `total`.
     """
     if not bits.size:
         return jnp.zeros(1, jnp.int32)
@@ -66,12 +66,11 @@ def span_starts(bits, total, parts):
 
 
 def infilling_counts(n, density, mean_span_length, xp=jnp):
-    """Returns (noise tokens, most spans) of a document of n tokens under text infilling.
+    """Returns the number of noise tokens and the maximum number of spans for text infilling.
 
-    There is at most one span between two tokens that stay. And more spans than the bound would be
-    needed to cover the noise tokens in one document of e**18 only: k spans cover a Poisson number
-    of tokens of mean k * mean, which is six standard deviations below its mean with a probability
-    below e**-18.
+    There is at most one span between two remaining tokens. More spans than the bound would only be
+    needed in one document of e**18. This is because k spans cover a Poisson number of tokens with
+    mean k * mean, which is six standard deviations below its mean with a probability below e**-18.
 
     >>> [int(x) for x in infilling_counts(512, (3, 10), (3, 1), np)]
     [154, 84]
@@ -87,23 +86,22 @@ MeanOfPoisson = Annotated[float, Interval(ge=1, le=20)]
 
 
 def mean_fits(mean_span_length: float, density: Fraction) -> Fraction:
-    """Returns the mean of a Poisson law of span lengths as a fraction.
+    """Returns the mean of a Poisson distribution of span lengths as a fraction.
 
-    Raises ValueError when too few tokens would be left between the spans.
+    Raises ValueError if too few tokens would remain between the spans.
     """
     mean = ratio(mean_span_length, "mean_span_length")
     if density / mean > 1 - density:
         raise ValueError(
-            f"A noise_density of {float(density):g} in spans of {float(mean):g} tokens gives more "
-            "spans than there are tokens to separate them: lower noise_density, or raise "
-            "mean_span_length."
+            f"A noise_density of {float(density):g} with a mean_span_length of {float(mean):g} "
+            "gives more spans than there are tokens to separate them: decrease noise_density, or "
+            "increase mean_span_length."
         )
     return mean
 
 
 def poisson_table(mean: Fraction) -> list[int]:
-    """Returns the 24-bit probabilities that a Poisson number is at most 0, 1, … 62, exactly
-    rounded.
+    """Returns the probabilities that a Poisson number is at most 0, 1, … 62, as 24-bit integers.
 
     >>> [round(p / 2**24, 3) for p in poisson_table(Fraction(3))[:4]]
     [0.05, 0.199, 0.423, 0.647]

@@ -1,8 +1,9 @@
-"""Splicing: features built from pieces, which are copied from the row or are special tokens.
+"""Splicing: features built from pieces of the row and special tokens.
 
 Every rearrangement of text (a span cut out, a prefix split off, a middle moved to the end) is a
-list of pieces. Comparisons with their starts, or one short scatter and a running sum, assign each
-slot of the output to its piece; the rest is gathers. Nothing here loops over tokens.
+list of pieces. Each slot of the output is assigned to its piece by comparisons with the starts of
+pieces, or by one short scatter and a running sum. Gathers do the rest. Nothing here loops over
+tokens.
 """
 
 import functools
@@ -18,7 +19,7 @@ from .contract import Row
 
 
 class Documents(NamedTuple):
-    """Starts and lengths of the documents of a row; absent ones have length 0."""
+    """Starts and lengths of the documents of a row; absent documents have length 0."""
 
     start: jnp.ndarray  # i32[D] index of the first token
     length: jnp.ndarray  # i32[D]
@@ -35,7 +36,7 @@ def documents(segments_L, count: int) -> Documents:
 
 
 def is_of_each(segments_L, count: int):
-    """Returns bool[D, L]: whether a slot belongs to a document."""
+    """Returns bool[D, L]: whether each slot belongs to each document."""
     return segments_L[None] == 1 + jnp.arange(count, dtype=jnp.int32)[:, None]
 
 
@@ -43,13 +44,13 @@ def by_document(values_D, segments):
     """Returns i32[N]: the value of each slot's document; 0 for padding.
 
     This compares segments instead of gathering. With a gather, XLA on a CPU computes the document's
-    values again for each token, which takes a third of the time of i.i.d. noise.
+    values again for each token, which would take a third of the time of i.i.d. noise.
     """
     return _column_sums(jnp.where(is_of_each(segments, values_D.size), values_D[:, None], 0))
 
 
 def part_of(row: Row, document: Documents, number: int) -> Documents:
-    """Returns part `number` of each document; length 0 for absent ones.
+    """Returns part `number` of each document; absent parts have length 0.
 
     >>> segments, parts = jnp.array([1, 1, 1, 2, 0]), jnp.array([0, 1, 1, 1, 0])
     >>> part_of(Row(None, segments, 0, parts), documents(segments, 2), 1)
@@ -63,10 +64,9 @@ def part_of(row: Row, document: Documents, number: int) -> Documents:
 
 
 def hidden_runs(row: Row, document: Documents, most: int):
-    """Returns (begin, end) i32[D, most]: positions of the spans to hide of a row, as `marked_runs`.
+    """Returns (begin, end) i32[D, most]: positions of a row's spans to hide (see `marked_runs`).
 
-    Hidden tokens that are next to each other are one span, unless `Row.hidden_starts` separates
-    them.
+    Adjacent hidden tokens form one span, unless `Row.hidden_starts` separates them.
     """
     return marked_runs(row.hidden, row.segments, document, most, row.hidden_starts)
 
@@ -74,7 +74,7 @@ def hidden_runs(row: Row, document: Documents, most: int):
 def marked_runs(marked_L, segments_L, document: Documents, most: int, starts_L=None):
     """Returns (begin, end) i32[D, most]: positions of each document's runs of marked tokens.
 
-    Both are the document's length for absent runs, as `with_markers` takes them. A run also begins
+    For absent runs, both are the document's length, as `with_markers` expects. A run also begins
     at each marked token of `starts_L` bool[L].
 
     >>> segments = jnp.array([1, 1, 1, 1, 2, 0])
@@ -103,29 +103,31 @@ def marked_runs(marked_L, segments_L, document: Documents, most: int, starts_L=N
 
 
 def document_bits(key, count: int, shape: tuple = ()):
-    """Returns u32[count, *shape]: random bits of each document, by its number alone."""
+    """Returns u32[count, *shape]: random bits that depend only on a document's number."""
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(count))
     return jax.vmap(lambda key: jax.random.bits(key, shape, jnp.uint32))(keys)
 
 
 def sentence_ends(ends_V, tokens, segments):
-    """Returns bool[N]: tokens that end a sentence; of consecutive ones, as in "wait ...", the last.
+    """Returns bool[N]: whether each token ends a sentence.
+
+    In a run of such tokens, as in "wait ...", only the last token ends the sentence.
 
     Args:
-      ends_V: bool[V], the ids that can end one.
+      ends_V: bool[V], the ids that can end a sentence.
     """
     ends = ends_V[tokens] & (segments > 0)
     return ends & ~(jnp.roll(ends, -1) & (jnp.roll(segments, -1) == segments))
 
 
 class Pieces(NamedTuple):
-    """The pieces of rearranged documents, R for each of D documents, in order.
+    """The pieces of rearranged documents in order: R pieces for each of D documents.
 
-    A piece is consecutive tokens of the source: text, or a special token.
+    A piece is a run of consecutive tokens of the source, such as text or a special token.
     """
 
     source: jnp.ndarray  # i32[D, R] index in the source of the piece's first token
-    length: jnp.ndarray  # i32[D, R] 0: absent
+    length: jnp.ndarray  # i32[D, R] 0 for absent pieces
 
 
 def pieces(source, length) -> Pieces:
@@ -135,8 +137,8 @@ def pieces(source, length) -> Pieces:
 
 def piece(source_D, length_D) -> Pieces:
     """Returns one piece for each document, from arrays [D] or ints; lengths may be bool."""
-    made = pieces(source_D, length_D)
-    return Pieces(made.source[:, None], made.length[:, None])
+    flat = pieces(source_D, length_D)
+    return Pieces(flat.source[:, None], flat.length[:, None])
 
 
 def interleaved(*parts: Pieces) -> Pieces:
@@ -145,18 +147,18 @@ def interleaved(*parts: Pieces) -> Pieces:
 
 
 def joined(*parts: Pieces) -> Pieces:
-    """Returns all pieces of the first, then all of the second, …"""
+    """Returns all pieces of the first argument, then all of the second, …"""
     return Pieces(*(jnp.concatenate(x, -1) for x in zip(*parts)))
 
 
 def with_markers(document: Documents, begin, end, markers: Pieces) -> Pieces:
     """Returns the pieces of documents with each span replaced by a marker.
 
-    With text `a b c d e f`, spans b c and f, markers X and Y: `a X d e Y`.
+    With text `a b c d e f`, spans b c and f, and markers X and Y, the result is `a X d e Y`.
 
     Args:
-      begin, end: i32[D, S] positions of spans in order; both are the document's length for absent
-        ones.
+      begin, end: i32[D, S] positions of spans in order; for absent spans, both are the document's
+        length.
       markers: [D, S], of length 0 for absent spans.
     """
     text_from = jnp.pad(end, ((0, 0), (1, 0)))
@@ -171,18 +173,19 @@ def splice(source, pieces: Pieces, size: int):
     """Writes the pieces of all documents one after another into `size` slots.
 
     Args:
-      source: i32[N] a row's tokens, then special tokens (`with_specials`). With 0 … N-1 the result
-        has the source index of each slot.
-      size: slots of the output; what does not fit is dropped, so plan lengths first.
+      source: i32[N] a row's tokens, then special tokens (`with_specials`). If it is 0 … N-1, the
+        result is the source index of each slot.
+      size: number of output slots. Tokens that do not fit are dropped, so plan lengths first.
 
-    Returns tokens i32[size], segments i32[size]: 0 after the last document.
+    Returns tokens i32[size] and segments i32[size]; both are 0 after the last document.
     """
     D, R = pieces.length.shape
     length = pieces.length.reshape(-1)
     end = jnp.cumsum(length)
     slot = jnp.append(end - length, end[-1])  # one more piece for padding
-    # Each slot is of the last piece that begins there or before; absent ones begin where others do.
-    if slot.size <= _FEW_PIECES:  # a third of the time on a CPU, and no scatter
+    # Each slot belongs to the last piece that begins at or before it. Absent pieces begin at the
+    # same slot as the next piece.
+    if slot.size <= _FEW_PIECES:  # takes a third of the time on a CPU, without a scatter
         begun_PN = jnp.arange(size, dtype=jnp.int32)[None] >= slot[:, None]
 
         def by_owner(x_P):
@@ -199,26 +202,28 @@ def splice(source, pieces: Pieces, size: int):
     return jnp.where(segments > 0, tokens, 0), segments
 
 
-_FEW_PIECES = 32  # with more, XLA computes their starts again for each slot
+_FEW_PIECES = 32  # with more pieces, XLA computes their starts again for each slot
 
 
 def frame_of(before: tuple[int, ...], after: tuple[int, ...]) -> tuple:
-    """Returns the special tokens before and after a text, 0 or 1 each, as arrays for a kernel."""
+    """Returns the special tokens before and after a text, at most one each, as arrays."""
     return np.array(before, np.int32), np.array(after, np.int32)
 
 
 def framed(text, present_D, frame, size: int):
     """Writes each document of a row between the special tokens of a frame.
 
-    The result is a `splice` of three pieces for each document. Documents keep their order here, so
-    comparisons with their ends find each slot. This is faster: with 16 documents in a row, BART
-    takes 0.8 times as long on a CPU.
+    The result equals a `splice` of three pieces for each document. Since documents keep their
+    order, comparisons with their ends are enough to find the source of each slot. This is faster:
+    with 16 documents in a row, BART takes 0.8 times as long on a CPU.
 
     Args:
       text: (tokens, segments) i32[N] each.
-      present_D: bool[D], the documents that the row has, which may be empty.
-      frame: from `frame_of`.
-      size: as of `splice`, which says what is returned.
+      present_D: bool[D], the documents of the row, which may be empty.
+      frame: special tokens from `frame_of`.
+      size: number of output slots.
+
+    Returns tokens i32[size] and segments i32[size]; both are 0 after the last document.
 
     >>> text = jnp.array([7, 8, 9, 0]), jnp.array([1, 1, 2, 0])
     >>> framed(text, jnp.array([True, True]), (jnp.array([5]), jnp.array([6])), 8)[0]
@@ -241,18 +246,18 @@ def framed(text, present_D, frame, size: int):
 
 
 def framed_marks(marks_N, segments_N, present_D, frame, size: int):
-    """Returns bool[size]: which slots of `framed` text hold a token that is marked."""
+    """Returns bool[size]: whether each slot of `framed` text has a marked token."""
     return framed_column(marks_N.astype(jnp.int32), segments_N, present_D, frame, size) > 0
 
 
 def framed_column(column_N, segments_N, present_D, frame, size: int):
-    """Returns i32[size]: a column of the tokens of `framed` text, 0 in all other slots."""
+    """Returns i32[size]: a column of tokens arranged like `framed` text, 0 in all other slots."""
     nothing = jax.tree.map(jnp.zeros_like, frame)
     return framed((column_N, segments_N), present_D, nothing, size)[0]
 
 
 def with_specials(tokens_L, *specials):
-    """Returns the row's tokens, special tokens after them, and the index where each of those is.
+    """Returns the row's tokens followed by special tokens, and the index of each of `specials`.
 
     >>> with_specials(jnp.array([7, 8]), jnp.array([99, 98]), 1)
     (Array([ 7,  8, 99, 98,  1], dtype=int32), (2, 4))
@@ -283,8 +288,8 @@ def kept(columns, keep_M, size: int):
 def _column_sums(x_PN):
     """Returns i32[N]: the sums over the first axis of integers or bools.
 
-    In blocks, since XLA takes a sum of more than 32 numbers in two rounds on a CPU, at 20 times the
-    cost.
+    The sum is computed in blocks of 32 numbers. XLA on a CPU splits longer sums into two passes,
+    which takes 20 times as long.
     """
     blocks = (x_PN[i : i + _BLOCK] for i in range(0, x_PN.shape[0], _BLOCK))
     return functools.reduce(jnp.add, (jnp.sum(x, axis=0, dtype=jnp.int32) for x in blocks))

@@ -12,36 +12,38 @@ from .token_ids import TokenIds, check_token_ids
 
 
 def corruptor(builder: Builder, ids: TokenIds, length: int) -> Callable:
-    """Returns `(key, tokens_BxL) -> features_B`, jitted, for batches of token ids.
+    """Returns a jitted function `(key, tokens_BxL) -> features_B` for batches of token ids.
 
     Args:
       builder: builder of the objective, such as `ul2`; bind settings with `functools.partial`.
       ids: special token ids of the vocabulary.
       length: L, the number of tokens in a row.
 
-    Each row is one document of text ids and `ids.eos`, with `ids.pad` at its end for padding. In a
-    mixture the member of each row is drawn by the rates. Features are JAX arrays i32[B, slots],
-    with the columns of `objectives.streams`, and "member" i32[B]. Rows are partners as
-    those of `batched`; inside of `jit` or `vmap` they are not checked.
+    Each row is one document of text ids and `ids.eos`, with `ids.pad` at its end for padding. For a
+    mixture, the member of each row is drawn at random with the rates. Features are JAX arrays
+    i32[B, slots] with the columns of `objectives.streams`, and "member" i32[B]. As in `batched`,
+    rows 2k and 2k + 1 are partners. Inside `jit` or `vmap`, rows are not checked.
 
     >>> corrupt = corruptor(span_corruption, ids, length=100)
     >>> corrupt(jax.random.key(0), jnp.full((8, 100), 5))["targets"].shape
     (8, 21)
 
-    Raises ValueError for ids that overlap, too few sentinels, an objective that reads
-    parts or labels (give `batched` rows that have them), or rates that follow a schedule; when
-    called, for no rows, another length, or tokens that are not text.
+    Raises ValueError for ids that overlap, too few sentinels, an objective that reads parts or
+    labels (use `batched` for these), or rates that depend on the step. The returned function raises
+    ValueError for an empty batch, a wrong length, or tokens that are not text.
     """
     objective = build(builder, check_token_ids(ids))
     column = objective.facts.rows.column
     if column:
         raise ValueError(
-            f"The objective reads the {column} of documents, which token ids have not: give "
-            "`batched` rows that have them."
+            f"The objective reads the {column} of documents, which token ids do not have: use "
+            "`batched` with rows that have them."
         )
     rates = [member.rate for member in members_of(objective)]
     if any(map(callable, rates)):
-        raise ValueError("The rates of the mixture follow a schedule, expected numbers.")
+        raise ValueError(
+            "The rates of the mixture depend on the step, expected numbers: set constant rates."
+        )
     corrupt = batched(objective, objective.lengths(length))
 
     @jax.jit
@@ -63,7 +65,7 @@ def corruptor(builder: Builder, ids: TokenIds, length: int) -> Callable:
 
 
 def _live(tokens_BxL, pad: int, xp):
-    """Returns bool[B, L]: up to the last token, also where end-of-sequence is the padding id."""
+    """Returns bool[B, L]: whether a slot is not after the last token that is not padding."""
     return xp.cumsum((tokens_BxL != pad)[:, ::-1], axis=1)[:, ::-1] > 0
 
 
@@ -71,17 +73,17 @@ def _check_tokens(tokens_BxL: np.ndarray, ids: TokenIds, length: int) -> None:
     if tokens_BxL.ndim != 2 or tokens_BxL.shape[1] != length or not len(tokens_BxL):
         raise ValueError(
             f"Got token ids of shape {tokens_BxL.shape}, expected [rows, {length}]: pad rows "
-            f"with {ids.pad} at the end, or give another length."
+            f"with {ids.pad} at the end, or change the length."
         )
     if not np.issubdtype(tokens_BxL.dtype, np.integer):
-        raise ValueError(f"Got token ids of {tokens_BxL.dtype}, expected integers.")
+        raise ValueError(f"Got token ids of dtype {tokens_BxL.dtype}, expected integers.")
     first, last = ids.text
     is_text = ((tokens_BxL >= first) & (tokens_BxL < last)) | (tokens_BxL == ids.eos)
     wrong = np.argwhere(_live(tokens_BxL, ids.pad, np) & ~is_text)
     if wrong.size:
         row, slot = wrong[0]
         raise ValueError(
-            f"Got the id {tokens_BxL[row, slot]} at slot {slot} of row {row}, expected text, ids "
-            f"{first} … {last - 1}, or end-of-sequence, {ids.eos}, with padding, {ids.pad}, at the "
-            "end of a row alone: the objective adds special ids."
+            f"Got the id {tokens_BxL[row, slot]} at slot {slot} of row {row}, expected text ids, "
+            f"{first} … {last - 1}, or end-of-sequence, {ids.eos}, and padding, {ids.pad}, only at "
+            "the end of a row: remove special ids, which the objective adds itself."
         )

@@ -1,8 +1,8 @@
-"""Plans static lengths once, when a run is configured, and refuses what does not fit.
+"""Plans static lengths once, when a run is configured, and refuses objectives that do not fit.
 
-Documents are cut to the raw length, the longest that fits the model's stacks after corruption,
-including end-of-sequence, mode tokens and sentinels. One bisection inverts every objective's
-`lengths`, so that no inverse is written by hand and nothing is truncated later.
+Documents are cut to the raw length: the longest length that fits in the model's stacks after
+corruption, including end-of-sequence, mode tokens and sentinels. A bisection inverts the `lengths`
+of every objective, so nobody has to write an inverse, and nothing is truncated later.
 """
 
 import bisect
@@ -20,27 +20,28 @@ from .mixtures import longest
 from .streams import per_document
 from .token_ids import TokenIds
 
-FEATURES = {"encoder": "inputs", "decoder": "targets"}  # of T5, by the stack that reads them
+FEATURES = {"encoder": "inputs", "decoder": "targets"}  # T5's feature for each stack
 
 
 def raw_length(objective: Objective, layout: Layout, **budget: int) -> int:
-    """Returns the longest document, in tokens, that fits stacks of these lengths.
+    """Returns the length in tokens of the longest document that fits in stacks of these lengths.
 
     >>> raw_length(span_corruption(ids), layouts.encoder_decoder, encoder=512)
     568
     >>> raw_length(span_corruption(ids), layouts.encoder_decoder, encoder=512, decoder=100)
     496
 
-    A stack that is not named has any length. For a mixture call it for each member.
+    A stack that is not named may have any length. For a mixture, call this for each member.
 
-    Raises ValueError when not even two tokens fit, any number does, or an unknown stack is named.
+    Raises ValueError if two tokens do not fit, if any number of tokens fits, or for an unknown
+    stack.
     """
     shortest = layout.lengths(objective.lengths(2))
     unknown = [name for name in budget if name not in shortest]
     if unknown or not budget:
         raise ValueError(
-            f"Lengths must be given for stacks among {sorted(shortest)}, got {budget or 'none'}: "
-            f"give {_by_stack(budget, shortest)}."
+            f"Lengths must be given for stacks of {sorted(shortest)}, got {budget or 'none'}: "
+            f"use {_by_stack(budget, shortest)}."
         )
 
     def fits(n: int) -> bool:
@@ -51,30 +52,30 @@ def raw_length(objective: Objective, layout: Layout, **budget: int) -> int:
         needs = {stack: shortest[stack] for stack in budget}
         raise ValueError(
             f"Lengths {budget} are too short: a document of two tokens already needs {needs}. "
-            "Make the sequence lengths longer."
+            "Increase the sequence lengths."
         )
     longest_row = 2 + bisect.bisect(range(3, MAX_LENGTH), False, key=lambda n: not fits(n))
     if longest_row == MAX_LENGTH - 1:
         raise ValueError(
-            f"A document of {longest_row} tokens fits {budget}: the slots that `lengths` gives a "
-            "stack must grow with the document."
+            f"A document of {longest_row} tokens fits in {budget}, expected slots that increase "
+            "with the document: correct the objective's `lengths`."
         )
     return longest_row
 
 
 def _by_stack(lengths: Mapping[str, int], stacks: Iterable[str]) -> dict[str, int]:
-    """Returns lengths of features, as T5X has them, as those of these stacks."""
-    usual = max(lengths.values(), default=512)
-    return {s: lengths.get(feature, usual) for s, feature in FEATURES.items() if s in stacks}
+    """Returns the lengths of these stacks, from lengths of features as in T5X."""
+    default = max(lengths.values(), default=512)
+    return {s: lengths.get(feature, default) for s, feature in FEATURES.items() if s in stacks}
 
 
 def packed_lengths(objective: Objective, document_lengths: Sequence[int]) -> dict[str, int]:
-    """Returns the slots of each stream of a row that holds documents of these lengths.
+    """Returns the slots of each stream for a row with documents of these lengths.
 
     >>> packed_lengths(span_corruption(ids), [100, 20])
     {'inputs': 110, 'targets': 26, 'sentinels': 5}
 
-    For a mixture they are enough whichever member the row is of.
+    For a mixture, they are enough for a row of any member.
     """
     members = members_of(objective)
     return longest([lengths_of_documents(m.objective, document_lengths) for m in members])
@@ -83,12 +84,12 @@ def packed_lengths(objective: Objective, document_lengths: Sequence[int]) -> dic
 class RowGroup(NamedTuple):
     """The rows of a step that share one static shape."""
 
-    members: tuple[int, ...]  # indices of the mixture's members whose rows these are
-    raw_lengths: tuple[int, ...]  # of each of them: the tokens that documents are cut to
+    members: tuple[int, ...]  # indices of the mixture's members that have these rows
+    raw_lengths: tuple[int, ...]  # for each member, maximum number of tokens in a document
     features: dict[str, int]  # lengths of the objective's features
     stacks: dict[str, int]  # lengths of the model's stacks
-    useful: tuple[float, ...]  # of each: the share of the stacks' slots that a full row can fill
-    max_documents: int = 1  # of a row
+    useful: tuple[float, ...]  # for each member, share of the stacks' slots that a full row fills
+    max_documents: int = 1  # maximum number of documents in a row
 
     @property
     def row_length(self) -> int:
@@ -103,18 +104,22 @@ def plan(
     shapes: Annotated[Sequence[Mapping[str, Count]], MinLen(1)],
     max_documents: Annotated[int, Interval(ge=1, le=MAX_DOCUMENTS)] = 1,
 ) -> tuple[RowGroup, ...]:
-    """Assigns every member of a mixture to the smallest of the given shapes that suits it.
+    """Assigns every member of a mixture to the smallest suitable shape.
 
-    That is the first whose raw length for this member is at least nine tenths of the largest
-    shape's; shapes without members are left out. With UL2 at 512, three shapes with decoders of
-    128, 256 and 512 waste a tenth of the slots, one shape a third.
+    This is the first shape whose raw length for the member is at least nine tenths of the raw
+    length for the largest shape. Shapes without members are left out. For UL2 with a length of 512,
+    three shapes with decoders of 128, 256 and 512 slots waste a tenth of the slots, and one shape
+    wastes a third.
 
     Args:
+      objective: the objective or mixture.
+      layout: layout of the model.
+      ids: token ids of the vocabulary.
       shapes: stack lengths such as {"encoder": 512, "decoder": 128}, smallest first.
-      max_documents: of a row. Together they take no more slots than one document of the raw
-        length, except of the streams that have separate slots for each document.
+      max_documents: maximum number of documents in a row. Together they take no more slots than one
+        document of the raw length, except in streams with separate slots for each document.
 
-    Raises ValueError when a member does not fit the largest shape, or needs more sentinels than
+    Raises ValueError if a member does not fit in the largest shape, or needs more sentinels than
     the vocabulary has.
     """
     _check_shapes(shapes)
@@ -138,7 +143,7 @@ def plan(
         for shape, placement in zip(shapes, placed)
         if placement
     ]
-    # The kernels of all members are in the program of every group, so each has all streams.
+    # The program of every group has the kernels of all members, so every group has all streams.
     empty = {stream: 0 for group in groups for stream in group.features}
     return tuple(group._replace(features=longest([empty, group.features])) for group in groups)
 
@@ -156,7 +161,7 @@ def _row_group(shape, placement, layout: Layout, max_documents: int) -> RowGroup
     stacks = longest([layout.lengths(each) for each in lengths]) | shape
     slots = sum(stacks[s] for s in ("encoder", "decoder") if s in stacks)
     features = longest(lengths)
-    # Copies of inputs that are in a stack of their own fill it as well.
+    # Noised copies of inputs in a separate stack also fill slots.
     apart = ("noised",) if {"encoder", "decoder"} <= stacks.keys() else ()
     filled = [joint_slots(each) + sum(each.get(s, 0) for s in apart) for each in lengths]
     if max_documents > 1:
@@ -170,5 +175,5 @@ def _check_shapes(shapes):
     for small, large in zip(shapes, shapes[1:]):
         if small.keys() != large.keys() or any(small[k] > large[k] for k in small):
             raise ValueError(
-                f"Row groups must name the same stacks, smallest first, got {small} before {large}."
+                f"Row groups must have the same stacks, smallest first, got {small} before {large}."
             )

@@ -2,9 +2,9 @@
 
     register(Stream("types", ("inputs_types",), in_use="inputs_segments", arranged={…}))
 
-A stream is registered where it lives: those that many objectives give are in `objectives.layouts`,
-one that a single objective gives is next to that objective, and one of yours is in your own file.
-An objective's `lengths` gives the slots of each of its streams, and its `corrupt` the columns.
+`objectives.layouts` registers the streams that many objectives produce. A stream of a single
+objective is registered next to that objective, and yours in your own file. An objective's `lengths`
+returns the number of slots of each of its streams, and its `corrupt` returns the columns.
 """
 
 import difflib
@@ -23,87 +23,91 @@ NOTHING: Mapping = MappingProxyType({})
 class Layout(NamedTuple):
     """Maps the lengths and features of an objective to those of a model."""
 
-    # an objective's lengths -> slots of the model's stacks, {"encoder": …, "decoder": …}; "copies",
-    # noised ones of the decoder's slots, where it has some; and "predict", the slots that reach the
-    # vocabulary projection, where those are fewer
+    # An objective's lengths -> slots of the model's stacks, {"encoder": …, "decoder": …}. "copies"
+    # is the number of noised copies of the decoder's slots, if there are any. "predict" is the
+    # number of slots that reach the vocabulary projection, if not all of them do.
     lengths: Callable[[dict[str, int]], dict[str, int]]
     # (features of one row, stack lengths, ids.bos, max_documents) -> features for the model
     arrange: Callable
 
 
 class StackRow(NamedTuple):
-    """One row as a layout arranges it: what the function of a stream is given.
+    """One row as a layout arranges it, for the functions of streams.
 
-    In a single stack a document's inputs are followed by its targets. The stacks of an
-    encoder-decoder have one of the two each; in its layout the fields after `lengths` are None.
+    In a single stack, the targets of a document follow its inputs. An encoder-decoder has inputs in
+    one stack and targets in the other; in its layout the fields after `lengths` are None.
     """
 
     stack: str  # the layout: "encoder", "decoder" or "encoder_decoder"
-    features: dict[str, Array]  # of the objective; columns that it does not give are i32[0]
+    features: dict[str, Array]  # the objective's features; missing columns are i32[0]
     lengths: dict[str, int]  # slots of the model's stacks
     documents: Any = None  # `Documents` of the stack
-    given: Any = None  # and of the stream `inputs`
+    given: Any = None  # `Documents` of the stream `inputs`
     segments: Array = None  # i32[T] segment ids of the stack's slots
-    # (columns of inputs, columns of targets) -> i32[T] of the stack's slots
+    # (column of inputs, column of targets) -> i32[T] column of the stack's slots
     in_stack: Any = None
-    # targets -> what the slots that predict them are given: each target one slot later
+    # targets -> inputs of the slots that predict them: each target one slot later
     shifted: Any = None
     input_slot: Array = None  # i32[I] the slot of each input in the stack
 
     def place_inputs(self, column: str) -> Array:
-        """Returns a column of inputs by slots of the stack: i32[T], 0 in slots of targets."""
+        """Returns a column of inputs arranged in the stack: i32[T], with 0 for targets."""
         return self.in_stack(self.features[column], jnp.zeros_like(self.features["targets"]))
 
     def place_targets(self, column: str) -> Array:
-        """Returns a column of targets by slots of the stack: i32[T], 0 in slots of inputs."""
+        """Returns a column of targets arranged in the stack: i32[T], with 0 for inputs."""
         return self.in_stack(jnp.zeros_like(self.features["inputs"]), self.features[column])
 
 
 def unchanged(row: StackRow, batch: dict[str, Array]) -> dict[str, Array]:
-    """Adds nothing: the function of a stream that the layout itself reads."""
+    """Adds nothing, for a stream that the layout itself reads."""
     return {}
 
 
 class Stream(NamedTuple):
-    """A stream of features: the columns that an objective gives, of equally many slots."""
+    """A stream of features: columns of an objective with the same number of slots."""
 
     name: str
-    about: str  # what it gives, for messages and the documentation
+    about: str  # description, for messages and the documentation
     columns: tuple[str, ...]
-    in_use: str = ""  # the column that is above 0 in the slots in use; "": there is none
-    per_document: bool = False  # every document of a row has separate slots, whatever its length
-    # For each layout that has a place for the stream, what it adds to or changes of the model's
-    # batch: (StackRow, batch) -> {name: array}, in the order in which streams were registered.
+    # The column that is above 0 in the slots in use; "" if there is none. If the column belongs to
+    # another stream, such as "targets_segments", this stream has a slot for each of its slots.
+    in_use: str = ""
+    per_document: bool = False  # whether each document has its own slots, whatever its length
+    # For each layout that supports the stream, a function (StackRow, batch) -> {name: array} that
+    # returns columns to add to or replace in the model's batch. The functions run in the order in
+    # which the streams were registered.
     arranged: Mapping[str, Callable] = NOTHING
-    # Slots of more arrays of a single stack, from those of the stack: slots -> {name: slots}.
+    # Slots of additional arrays of a single stack: slots of the stack -> {name: slots}.
     more_slots: Callable[[int], dict[str, int]] | None = None
-    # Layouts that arrange everything in their own way where the stream is there.
+    # Layouts that replace the default layouts if the stream is present.
     replaced: Mapping[str, Layout] = NOTHING
-    requires: tuple[Requirement, ...] = ()  # of the models that are given the stream
+    requires: tuple[Requirement, ...] = ()  # requirements on models that read the stream
 
 
 STREAMS: dict[str, Stream] = {}
 
 
 def register(stream: Stream) -> Stream:
-    """Makes a stream known to layouts, laws and SeqIO tasks, and returns it.
+    """Registers a stream with layouts, laws and SeqIO tasks, and returns it.
 
-    The same stream may be registered again, as by a module that is loaded twice.
+    The same stream may be registered again, for example by a module that is loaded twice.
 
-    Raises ValueError for a column that another stream has.
+    Raises ValueError if another stream has one of its columns, or its name with other columns.
     """
     stream_of = stream_of_columns()
     for column in stream.columns:
         owner = stream_of.get(column, stream)
         if owner.name != stream.name:
             raise ValueError(
-                f"The stream {stream.name!r} has the column {column!r}, which is one of the stream "
-                f"{owner.name!r}: give it another name."
+                f"The stream {stream.name!r} has the column {column!r}, which belongs to the "
+                f"stream {owner.name!r}: give the column another name."
             )
     if stream.name in STREAMS and STREAMS[stream.name].columns != stream.columns:
         raise ValueError(
-            f"There is a stream {stream.name!r} with the columns {STREAMS[stream.name].columns}, "
-            f"got one with {stream.columns}: give it another name."
+            f"A stream {stream.name!r} is registered with the columns "
+            f"{STREAMS[stream.name].columns}, got {stream.columns}: give the new stream another "
+            "name."
         )
     STREAMS[stream.name] = stream
     return stream
@@ -114,8 +118,17 @@ def stream_of_columns() -> dict[str, Stream]:
     return {column: stream for stream in STREAMS.values() for column in stream.columns}
 
 
+def slots_of(stream: Stream) -> str:
+    """Returns the name of the stream that has the slots which this stream describes.
+
+    >>> slots_of(STREAMS["types"]), slots_of(STREAMS["labels"])
+    ('inputs', 'labels')
+    """
+    return stream_of_columns().get(stream.in_use, stream).name
+
+
 def named(names) -> list[Stream]:
-    """Returns the streams among some names, in the order of registration."""
+    """Returns the streams with these names, in the order of registration."""
     return [stream for name, stream in STREAMS.items() if name in names]
 
 
@@ -125,7 +138,7 @@ def present(features) -> list[Stream]:
 
 
 def per_document() -> set[str]:
-    """Returns the streams of which every document of a row has separate slots."""
+    """Returns the streams in which every document of a row has its own slots."""
     return {name for name, stream in STREAMS.items() if stream.per_document}
 
 
@@ -142,20 +155,21 @@ def check_features(features: dict, lengths: dict[str, int]) -> None:
         slots = lengths.get(stream_of[name].name)
         if slots is None:
             raise ValueError(
-                f"The feature {name!r} is of the stream {stream_of[name].name!r}, which `lengths` "
-                "does not give slots."
+                f"The feature {name!r} belongs to the stream {stream_of[name].name!r}, for which "
+                "`lengths` returns no slots: add the stream to `lengths`."
             )
         if tuple(x.shape) != (slots,):
             raise ValueError(
-                f"The feature {name!r} is of shape {list(x.shape)}, expected [{slots}]."
+                f"The feature {name!r} has the shape {list(x.shape)}, expected [{slots}]."
             )
         if x.dtype != jnp.int32:
-            raise ValueError(f"The feature {name!r} is of {x.dtype}, expected int32.")
+            raise ValueError(f"The feature {name!r} has the dtype {x.dtype}, expected int32.")
     for stream in named({stream_of[name].name for name in features}):
         missing = [name for name in stream.columns if name not in features]
         if missing:
             raise ValueError(
-                f"The stream {stream.name!r} has features, and {missing} are not among them."
+                f"The features of the stream {stream.name!r} lack {missing}, expected all of "
+                f"{list(stream.columns)}."
             )
 
 
@@ -167,7 +181,7 @@ def unknown(what: str, name: str, known) -> str:
 
 
 def complete(features: dict, lengths: dict[str, int]) -> dict:
-    """Returns the features with streams of `lengths` that they lack added as padding."""
+    """Returns the features, with missing streams of `lengths` added as padding."""
     blank = {
         column: jnp.zeros(lengths[stream.name], jnp.int32)
         for stream in named(lengths)

@@ -1,13 +1,13 @@
-"""Supervised objectives: a text is given, and its answer, class or number is predicted.
+"""Supervised objectives: predict the answer, class or number of a text.
 
-    text_to_text             translate: good day | bon jour      the answer is another part
-    dialogue                 hello | hi! | who are you? | a model
-    sequence_classification  this is fine                        the class is a label
-    sequence_regression      this is fine                        and so is a number
-    token_classification     Ada met Alan                        a label for each token
+    text_to_text             translate: good day | bon jour         the answer is the second part
+    dialogue                 hello | hi! | who are you? | a model   every second part is an answer
+    sequence_classification  this is fine                           the label is a class
+    sequence_regression      this is fine                           the label is a number
+    token_classification     Ada met Alan                           each token has a label
 
 Sources: Raffel et al. 2020 (T5) for text to text; Devlin et al. 2019 (BERT), sections 3.2 and 4,
-for the heads on an encoder; the loss on answers alone is Ouyang et al. 2022's (InstructGPT).
+for the heads on an encoder; Ouyang et al. 2022 (InstructGPT) for a loss on answers only.
 """
 
 import functools
@@ -43,7 +43,7 @@ THOUSANDTHS = 1000  # a number's label is in thousandths
 
 @checked
 def text_to_text(ids: TokenIds, longest_answer: Count = 64, mode: str | None = None) -> Objective:
-    """Text to text: the text is given, its answer is predicted.
+    """Text to text: predict the answer to a text.
 
         document   a b c d e
         parts      0 0 0 1 1
@@ -52,8 +52,8 @@ def text_to_text(ids: TokenIds, longest_answer: Count = 64, mode: str | None = N
 
     Args:
       ids: needs the `mode` token if one is set.
-      longest_answer: in tokens; longer ones are truncated.
-      mode: name of a mode token put before each text (UL2's are fine-tuned with "S").
+      longest_answer: maximum number of tokens in an answer; longer answers are truncated.
+      mode: name of a mode token put before each text (UL2 models are fine-tuned with "S").
 
     Features: inputs, inputs_segments i32[I]; targets, targets_segments, targets_weights i32[T].
 
@@ -88,18 +88,18 @@ def _divide(longest_answer, frame, key, row, partner, lengths, max_documents):
 
 @checked
 def dialogue(ids: TokenIds, max_turns: AtLeastTwo = 16) -> Objective:
-    """Instructions and dialogues for a decoder: all turns in order, with loss on answers alone.
+    """Instructions and dialogues for a decoder: all turns in order, with a loss on answers only.
 
         document   a b c d e f
         parts      0 0 1 1 2 3
         targets    a b [SEP] c d / e [SEP] f /
         weights    0 0   0   1 1 1 0   0   1 1
 
-    Turns of the user and of the model alternate; `sep` begins an answer, end-of-sequence closes it.
+    Turns of the user and the model alternate. `sep` begins an answer; end-of-sequence closes it.
 
     Args:
       ids: needs `sep`.
-      max_turns: the most turns of a dialogue; later ones are left out.
+      max_turns: maximum number of turns in a dialogue; later turns are left out.
 
     Features: targets, targets_segments, targets_weights i32[T].
 
@@ -119,15 +119,16 @@ def dialogue(ids: TokenIds, max_turns: AtLeastTwo = 16) -> Objective:
 
 
 def _take_turns(sep, eos, max_turns, key, row, partner, lengths, max_documents):
-    """Writes the tokens of a row in order, each turn's last one with a marker after it.
+    """Writes the tokens of a row in order, with a marker after the last token of each turn.
 
-    Pieces, as of `splice`, would be documents times turns: with 16 of each, 50 times the time.
+    `splice` would need a piece for each turn of each document. With 16 documents of 16 turns, it
+    takes 50 times as long.
     """
     segments = row.segments
     parts = row.parts
     taken = (segments > 0) & (segments <= max_documents) & (parts < max_turns)
     ends = taken & ((_next(parts) != parts) | (_next(segments) != segments))
-    is_answer = parts % 2 == 1  # of which the tokens count, and their end
+    is_answer = parts % 2 == 1  # tokens of answers and their closing markers count
     columns = (
         alternated(row.tokens, jnp.where(is_answer, eos, sep)),
         alternated(segments, segments),
@@ -143,7 +144,7 @@ def _next(x_L):
 
 @checked
 def sequence_classification(ids: TokenIds, num_classes: AtLeastTwo | None = None) -> Objective:
-    """Predicts the class of a text, from the hidden state of its [CLS].
+    """Predicts the class of a text from the hidden state of its [CLS] token.
 
         document   a b c
         labels     k k k
@@ -151,8 +152,8 @@ def sequence_classification(ids: TokenIds, num_classes: AtLeastTwo | None = None
 
     Args:
       ids: needs `cls` and `sep`.
-      num_classes: number of classes of the head "classes"; None: the number that the run's corpus
-        names. Documents without a class do not count.
+      num_classes: number of classes of the head "classes". If None, it is the number of classes in
+        the run's corpus. Documents without a class do not count.
 
     Features: inputs, inputs_segments i32[I]; pools_slots, pools_labels, pools_weights i32[P].
 
@@ -170,15 +171,19 @@ def sequence_classification(ids: TokenIds, num_classes: AtLeastTwo | None = None
     )
 
 
-# One function for all builds: evaluation compiles one program for members with equal losses.
+# All objectives share this function, since evaluation compiles one program for equal losses.
 _class_loss = functools.partial(pool_class_loss, "classes")
 
 
 def sequence_regression(ids: TokenIds) -> Objective:
-    """Predicts a number for a text, from the hidden state of its [CLS]: half the squared error.
+    """Predicts a number for a text from its [CLS] state, with half the squared error as the loss.
 
     A document's label is its number in thousandths. The model's head "classes" must have one class.
-    Special tokens and features as in `sequence_classification`.
+
+    Args:
+      ids: needs `cls` and `sep`.
+
+    Features: inputs, inputs_segments i32[I]; pools_slots, pools_labels, pools_weights i32[P].
 
     >>> sequence_regression(ids).lengths(126)
     {'inputs': 128, 'pools': 1}
@@ -201,14 +206,17 @@ def _squared_error(batch) -> BatchLoss:
 
 @checked
 def token_classification(ids: TokenIds, num_classes: AtLeastTwo | None = None) -> Objective:
-    """Predicts the class of each token, from its own hidden state.
+    """Predicts the class of each token from its own hidden state.
 
         document   a b c
         labels     k l m
         inputs     [CLS] a b c [SEP]
 
-    Args as in `sequence_classification`, for the head "token_classes". Tokens without a class, such
-    as later pieces of a word, do not count.
+    Args:
+      ids: needs `cls` and `sep`.
+      num_classes: number of classes of the head "token_classes". If None, it is the number of
+        classes in the run's corpus. Tokens without a class, such as later pieces of a word, do not
+        count.
 
     Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K].
 
@@ -245,7 +253,7 @@ def _labeled(
     mode: str = "classify",
     pooling: Pooling | None = "first",
 ) -> Objective:
-    """Returns the objective that predicts labels of framed text; without classes, numbers."""
+    """Returns the objective that predicts labels of framed text: classes, or numbers for None."""
     before = (ids.special("cls"),)
     after = (ids.special("sep"),)
     return Objective(

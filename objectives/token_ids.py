@@ -9,24 +9,24 @@ MOST_IDS = 2**31 - 1  # ids are int32
 
 
 class TokenTexts:
-    """The texts of ids, which are read from the vocabulary when they are asked for.
+    """The texts of ids, which are read from the vocabulary when needed.
 
-    They follow from the ids, so that two `TokenIds` are equal whether or not either knows them.
+    The texts follow from the ids, so they do not matter when two `TokenIds` are compared.
     """
 
     def __init__(self, read: Callable[[], Sequence[str]] | None = None):
         self._read = read
 
     def __call__(self) -> list[str]:
-        """Returns the text of each id, as `TokenIds.texts` has it.
+        """Returns the text of each id (`TokenIds.texts`).
 
-        Raises ValueError where they are not known.
+        Raises ValueError if the texts are not known.
         """
         if self._read is None:
             raise ValueError(
-                "The objective asks for the texts of tokens, and these token ids come without "
-                "them: take the ids of a vocabulary (`corpora.vocabularies`), or give "
-                "`ids._replace(texts=TokenTexts(lambda: [...]))`, a text for each id."
+                "The objective needs the texts of tokens, but these token ids have no texts: use "
+                "the ids of a vocabulary (`corpora.vocabularies`), or "
+                "`ids._replace(texts=TokenTexts(lambda: [...]))` with a text for each id."
             )
         return list(self._read())
 
@@ -67,64 +67,69 @@ class TokenIds(NamedTuple):
     sentinels: tuple[int, ...] = ()  # in order of use: T5's <extra_id_0>, <extra_id_1>, …
     modes: tuple[tuple[str, int], ...] = ()  # UL2's mode tokens by name: (("R", 32100), …)
     fim: tuple[int, ...] = ()  # fill-in-the-middle: prefix, suffix, middle
-    # Bit i: a word begins with id i, or a sentence ends with it (`bitmap`).
+    # Bit i is set if a word begins with id i, or if a sentence ends with it (`bitmap`).
     word_starts: bytes = b""
     sentence_ends: bytes = b""
     # (id, 0 … 9) of each text token that is a digit, with or without a space before it.
     digits: tuple[tuple[int, int], ...] = ()
-    # texts() is a list of `size` strings: how each id of text reads within a text, such as " the"
-    # with the space before it; "" for all other ids.
+    # texts() returns a list of `size` strings: the text of each text id, such as " the" with the
+    # space before it, and "" for all other ids.
     texts: TokenTexts = TokenTexts()
 
     def mode(self, name: str) -> int:
-        """Returns the id of the mode token `name`; raises ValueError where there is none."""
+        """Returns the id of the mode token `name`; raises ValueError if there is none."""
         known = dict(self.modes)
         if name not in known:
             raise ValueError(
-                f"The objective asks for the mode token {name!r}, the vocabulary has "
-                f"{sorted(known) or 'none'}: add it to the vocabulary's special tokens, "
+                f"The objective needs the mode token {name!r}, but the vocabulary has "
+                f"{sorted(known) or 'none'}: add the token to the vocabulary's special tokens, "
                 "or set the objective's mode to None."
             )
         return known[name]
 
     def mode_tokens(self, name: str | None) -> tuple[int, ...]:
-        """Returns the ids that a text begins with in this mode; () for None. Raises as `mode`."""
+        """Returns the mode token that a text begins with, as a tuple; () if `name` is None.
+
+        Raises ValueError if there is no such mode token.
+        """
         return () if name is None else (self.mode(name),)
 
     def special(self, name: str) -> int:
-        """Returns the id of "mask", "cls" or "sep"; raises ValueError where there is none."""
-        found = getattr(self, name)
-        if found is None:
+        """Returns the id of "mask", "cls" or "sep"; raises ValueError if there is none."""
+        token = getattr(self, name)
+        if token is None:
             raise ValueError(
-                f"The objective asks for the special token {name!r}, the vocabulary has none: "
+                f"The objective needs the special token {name!r}, but the vocabulary has none: "
                 f"add {name!r} to the vocabulary's specials."
             )
-        return found
+        return token
 
     def flags(self, name: str) -> np.ndarray:
-        """Returns bool[size] of "word_starts" or "sentence_ends", else raises ValueError."""
+        """Returns "word_starts" or "sentence_ends" as bool[size].
+
+        Raises ValueError if the vocabulary has none.
+        """
         packed = getattr(self, name)
         if not packed:
             raise ValueError(
-                f"The objective asks for the {name} of the vocabulary, which has none: "
-                "make it with `corpora.vocabularies.special_tokens.token_ids`, or leave the "
-                "setting out."
+                f"The objective needs the {name} of the vocabulary, but it has none: make the ids "
+                "with `corpora.vocabularies.special_tokens.token_ids`, or leave out the setting."
             )
         return np.unpackbits(np.frombuffer(packed, np.uint8), count=self.size).astype(bool)
 
 
 def bitmap(flags) -> bytes:
-    """Returns bool[size] packed into bytes, as `TokenIds` holds it."""
+    """Returns bool[size] packed into bytes, for `TokenIds`."""
     return np.packbits(np.asarray(flags, bool)).tobytes()
 
 
 def specimen_ids(size: int) -> TokenIds:
-    """Returns a vocabulary with everything that an objective may need, to check or to plan with.
+    """Returns token ids with everything that an objective may need, for checks and plans.
 
-    Its first 60% of ids are text, of which every second begins a word, every third begins with a
-    capital, and every eighth ends a sentence.
+    The first 60% of ids are text. Every second text id begins a word, every third begins with a
+    capital letter, and every eighth ends a sentence.
 
-    Raises ValueError for fewer than 50 ids, which leave too few for text or sentinels.
+    Raises ValueError for fewer than 50 ids, which are too few for text and sentinels.
     """
     if size < 50:
         raise ValueError(f"Got a vocabulary of {size} ids, expected 50 or more.")
@@ -160,18 +165,20 @@ def _specimen_text(i: int) -> str:
 
 
 def check_token_ids(ids: TokenIds) -> TokenIds:
-    """Returns `ids` if its special ids are distinct, in range and no text; else raises ValueError.
+    """Returns `ids` if its special ids are distinct, in range and not text.
 
     Start, end, separator and padding may share an id, as in published vocabularies: RoBERTa's </s>
-    ends a text and separates two, and GPT-2 has a single id for start, end and padding.
+    ends a text and also separates two texts, and GPT-2 has one id for start, end and padding.
+
+    Raises ValueError for ids that break these rules.
     """
     if isinstance(ids.modes, Mapping):
         raise ValueError(
-            f"Got the modes {dict(ids.modes)}, expected pairs: give {tuple(ids.modes.items())}."
+            f"Got the modes {dict(ids.modes)}, expected pairs: use {tuple(ids.modes.items())}."
         )
     if ids.size > MOST_IDS:
         raise ValueError(
-            f"Got a vocabulary of {ids.size} ids, expected at most {MOST_IDS}, which 32 bits hold."
+            f"Got a vocabulary of {ids.size} ids, expected at most {MOST_IDS}, the largest int32."
         )
     first, last = ids.text
     if not 0 <= first < last <= ids.size:
@@ -194,18 +201,18 @@ def check_token_ids(ids: TokenIds) -> TokenIds:
             )
         if first <= x < last:
             raise ValueError(
-                f"The {name} id is {x}, inside the text range [{first}, {last}): "
-                "text could not be told from it."
+                f"The {name} id is {x}, inside the text range [{first}, {last}), so it could not "
+                "be distinguished from text: choose an id outside of this range."
             )
         if x in owner and not {owner[x], name} <= marks:
             raise ValueError(
-                f"The {owner[x]} id and the {name} id are both {x}: give each its own."
+                f"The {owner[x]} id and the {name} id are both {x}: use a different id for each."
             )
         owner.setdefault(x, name)
     for i, value in ids.digits:
         if not first <= i < last or value not in range(10):
             raise ValueError(
-                f"Got the digit {value} with the id {i}, expected digits 0 … 9 with ids of text, "
+                f"Got the digit {value} with the id {i}, expected digits 0 … 9 with text ids, "
                 f"{first} … {last - 1}."
             )
     for name in ("word_starts", "sentence_ends"):

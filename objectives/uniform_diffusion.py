@@ -1,7 +1,7 @@
-"""Uniform-state diffusion: tokens are replaced by others, and all of them are predicted.
+"""Uniform-state diffusion: tokens are replaced by random tokens, and all tokens are predicted.
 
-Source: Sahoo et al. 2025, "The Diffusion Duality" (Duo, arXiv:2506.10892), with its published code:
-its loss, the bound whose expectation over the noise is taken as far as it goes (Rao-Blackwellised).
+Source: Sahoo et al. 2025, "The Diffusion Duality" (Duo, arXiv:2506.10892), with its published code
+and its Rao-Blackwellized loss.
 """
 
 import dataclasses
@@ -26,16 +26,17 @@ from .token_ids import TokenIds
 
 @checked
 def uniform_diffusion(ids: TokenIds, lowest_rate: LowestRate = LOWEST_RATE) -> Objective:
-    """Uniform-state diffusion: each document has tokens replaced by random ones, at its own rate.
+    """Uniform-state diffusion: each document has its own rate of tokens replaced by random tokens.
 
         inputs    a x y d z f      (rate drawn: 0.57; x, y, z are random tokens)
         labels    a b c d e f
 
-    No mask says which tokens are noise, so that a model may change any of them again while it
-    writes. The loss is a bound on the negative log-likelihood per token, comparable with causal
-    language modeling's. It is the divergence of `hybrid_diffusion` for this noise, weighted by
-    (1 - e) / (N a q), of N ids of text, where the token given came about with a probability of q,
-    and tokens stay with one of a = 1 - (1 - e) t at a time t, uniform from e to 1.
+    No mask shows which tokens are noise, so a model may change any token again during generation.
+    The loss is a bound on the negative log-likelihood per token, which can be compared with the
+    loss of causal language modeling. It is the divergence of `hybrid_diffusion` for this noise,
+    weighted by (1 - e) / (N a q). Here N is the number of text ids, and q the probability of the
+    input token. At a time t, which is uniform from e to 1, tokens stay unchanged with a probability
+    of a = 1 - (1 - e) t.
 
     As in that code, the loss omits two terms of the bound: the cost of restoring tokens from the
     noise at time e, and the information about them that remains at time 1. For a model that knows
@@ -49,11 +50,11 @@ def uniform_diffusion(ids: TokenIds, lowest_rate: LowestRate = LOWEST_RATE) -> O
 
     Args:
       ids: only text tokens are replaced, by ids of text.
-      lowest_rate: e, the least time; of the published code.
+      lowest_rate: e, the lowest time. The default is the published code's.
 
-    Left out: the paper's curriculum, in whose steps the model is given mixtures of embeddings, by a
-    softmax of Gaussian noise, in place of tokens, since features are integers; its distillation;
-    and the time as an input of the model.
+    Not implemented: the paper's distillation; the time as an input of the model; and the paper's
+    curriculum, in which the model reads mixtures of embeddings, weighted by a softmax of Gaussian
+    noise. The features here are integers, which cannot represent such mixtures.
 
     Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K]; rates
     i32[D], (1 - e) t as 24-bit integers.
@@ -80,7 +81,7 @@ def uniform_diffusion(ids: TokenIds, lowest_rate: LowestRate = LOWEST_RATE) -> O
 @recorded_noise
 @dataclasses.dataclass(frozen=True)
 class UniformNoise:
-    """What the noise makes of a token by a time."""
+    """The distribution of a noised token at a time."""
 
     lowest: LowestRate
     text: tuple[int, int]
@@ -102,7 +103,7 @@ def _replace(key, row, partner, lengths, max_documents, *, lowest, text, frame):
     other = first + below(jax.random.bits(text_key, tokens.shape, jnp.uint32), last - first)
     is_text = (tokens >= first) & (tokens < last) & (segments > 0)
     replaced, rates = chosen_at_rates(token_key, row, is_text, segments, frame, rates)
-    rates = jnp.minimum(rates, most)  # chosen tokens may be a whole document: at 1 there is no loss
+    rates = jnp.minimum(rates, most)  # a user may choose a whole document; a rate of 1 has no loss
     return (
         input_sequence((jnp.where(replaced, other, tokens), segments))
         | labels_in_place(tokens, is_text, 0, lengths["labels"])
@@ -126,11 +127,11 @@ def uniform_losses(text: tuple[int, int], logits, labels, given, rate, rate_of_c
     """Returns f32[...]: the bound of each label, in nats.
 
     Args:
-      text: the first and the last of the ids of text.
-      logits: f32[..., V]; those of text ids count.
-      labels, given: i32[...] the true token, and the noised one.
-      rate: f32[...], the probability that a token is drawn again, between 0 and 1.
-      rate_of_change: its derivative by the time, which is uniform between 0 and 1.
+      text: [first, last): the text ids.
+      logits: f32[..., V]; only the logits of text ids count.
+      labels, given: i32[...] the true token and the noised token.
+      rate: f32[...], probability that a token is drawn at random, between 0 and 1.
+      rate_of_change: derivative of the rate with respect to the time, which is uniform in 0 … 1.
     """
     keeps = 1 - rate
     each = rate / (text[1] - text[0])

@@ -24,15 +24,17 @@ def token_order_prediction(ids: TokenIds, window: Count = 4096) -> Objective:
         text                    a b c b d
         from the slot of a      b, c, d        the order in which they come first
 
-    Terms of the loss: "tokens", the next token's, as in `causal_lm`, and "order", which counts as
-    much: the cross-entropy of a second vocabulary projection, with probabilities in proportion to
-    exp(-k) for a token that comes first k slots later, and 0 for those that do not come (ListNet).
+    Terms of the loss: "tokens", of the next token, as in `causal_lm`, and "order", with equal
+    weight. "order" is the cross-entropy of a second vocabulary projection (ListNet). Its target
+    probabilities are in proportion to exp(-k) for a token that first occurs k slots later, and 0
+    for tokens that do not occur.
 
     Args:
-      window: tokens ahead, of the same document. The paper's are those of a whole row. Beyond the
-        32nd the probabilities are below 1e-13, and taken as 0.
+      ids: token ids; no special tokens are needed.
+      window: number of tokens ahead, in the same document. The paper uses a whole row. After the
+        32nd token, probabilities are below 1e-13 and set to 0.
 
-    The authors' code holds scores of 0 … window - 1 as float16, which rounds those above 2,048 to
+    The authors' code stores scores of 0 … window - 1 as float16, which rounds scores above 2,048 to
     even numbers; here they are exact.
 
     >>> token_order_prediction(ids).facts.heads
@@ -43,22 +45,23 @@ def token_order_prediction(ids: TokenIds, window: Count = 4096) -> Objective:
 
 @checked
 def future_summary(ids: TokenIds, window: AtLeastTwo = 12, scale: Positive = 1.0) -> Objective:
-    """Causal language modeling that also predicts a summary of what follows: its bag of words.
+    """Causal language modeling that also predicts the later text as a bag of words (FSP).
 
         text                    a b c b d
         from the slot of a      c, b, d        all but the next token, in any order
 
-    Terms of the loss: "tokens", the next token's, as in `causal_lm`, and "summary": for each token
-    of the vocabulary the binary cross-entropy of whether it is among the tokens 2 … `window` after
-    the slot, summed over the vocabulary (FSP-BCE).
+    Terms of the loss: "tokens", of the next token, as in `causal_lm`, and "summary" (FSP-BCE):
+    the binary cross-entropy of whether a token is among the tokens 2 … `window` after the slot,
+    summed over the vocabulary.
 
     Args:
-      window: the paper's tau, tokens of the same document.
-      scale: what the mean of the second term is multiplied by. As a sum over the vocabulary it is
-        of some tens of nats, and at 1 a small model learns it before the next token.
+      ids: token ids; no special tokens are needed.
+      window: the paper's tau, a number of tokens in the same document.
+      scale: factor of the mean of the second term. This term is a sum over the vocabulary of some
+        tens of nats. At a scale of 1, a small model learns it before the next token.
 
-    Every token counts alike: the paper's weights by tf-idf need counts of a corpus, and are left
-    out. So is its summary by a language model from right to left, which has to be trained before.
+    All tokens have equal weight. Not implemented: the paper's tf-idf weights, which need counts of
+    a corpus, and its summary by a right-to-left language model, which must be trained first.
 
     >>> future_summary(ids).facts.heads
     {'vocabulary': None, 'summary': None}
@@ -79,8 +82,13 @@ def _with_head(
 ) -> Objective:
     """Returns `causal_lm` with a head that predicts the tokens `first` … `last - 1` after the next.
 
-    `slot_losses`: (logits f32[B, K, V], tokens i32[B, K, N], new bool[B, K, N]) -> f32[B, K].
-    `labels_of`: (tokens, new) -> the term's labels.
+    Args:
+      ids: token ids of the vocabulary.
+      head: name of the head and of its term.
+      first, last: range of the tokens to predict.
+      slot_losses: (logits f32[B, K, V], tokens i32[B, K, N], new bool[B, K, N]) -> f32[B, K].
+      labels_of: (tokens, new) -> the term's labels.
+      scale: factor of the mean of the term.
     """
 
     def loss(batch) -> BatchLoss:
@@ -102,9 +110,9 @@ def _with_head(
 
 
 def upcoming(batch, first: int, last: int):
-    """Returns (tokens i32[B, K, N], whether they are of the slot's document bool[B, K, N]).
+    """Returns tokens i32[B, K, N], and whether they are in the slot's document, bool[B, K, N].
 
-    Those are the tokens `first` … `last - 1` after the next one of each slot, as far as rows go.
+    These are the tokens `first` … `last - 1` after the next token of each slot, within the row.
     """
     tokens, _, weights = predictions(batch)
     segments = jnp.asarray(prediction_segments(batch))
@@ -119,7 +127,7 @@ def upcoming(batch, first: int, last: int):
 
 
 def _first_occurrences(tokens, live):
-    """Returns bool[..., N]: live tokens that equal no live token before them."""
+    """Returns bool[..., N]: live tokens that differ from all earlier live tokens."""
     equal = (tokens[..., :, None] == tokens[..., None, :]) & live[..., None, :]
     return live & (jnp.argmax(equal, -1) == _places(tokens))
 
@@ -146,18 +154,18 @@ def _summary_labels(tokens, new) -> Labels:
 
 
 def _in_turn(x_BxKxN):
-    """Returns [B, N K]: the first of all slots, then the second of all, and so on."""
+    """Returns [B, N K]: the first entries of all slots, then the second entries, and so on."""
     return jnp.swapaxes(x_BxKxN, 1, 2).reshape(x_BxKxN.shape[0], -1)
 
 
 def _listnet(logits, tokens, new):
-    """Returns f32[B, K]: the cross-entropy of `_order`."""
+    """Returns f32[B, K]: the cross-entropy with `_order` as the target distribution."""
     chosen = jnp.take_along_axis(logits, tokens, axis=-1)
     losses = jax.nn.logsumexp(logits, -1, keepdims=True) - chosen
     return jnp.sum(_order(tokens, new) * losses, -1)
 
 
 def _binary_cross_entropy(logits, tokens, new):
-    """Returns f32[B, K]: the sum over all classes, of label 1 for new tokens and 0 for others."""
+    """Returns f32[B, K]: the sum over all classes, with label 1 for new tokens and 0 for others."""
     chosen = jnp.take_along_axis(logits, tokens, axis=-1)
     return jnp.sum(jax.nn.softplus(logits), -1) - jnp.sum(chosen * new, -1)

@@ -1,4 +1,4 @@
-"""Features of a text of which chosen tokens are hidden, such as the worked example of a paper."""
+"""Features of a text with chosen hidden tokens, such as the worked example of a paper."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,28 +15,30 @@ from .token_ids import TokenIds, check_token_ids
 def hide(
     builder: Builder, ids: TokenIds, tokens: Array, hidden: Array, seed: int = 0
 ) -> dict[str, np.ndarray]:
-    """Returns the features of one document of which these tokens are hidden, and no others.
+    """Returns the features of one document in which exactly these tokens are hidden.
 
     >>> features = hide(span_corruption, ids, [5, 6, 7, 8, 9], [0, 1, 1, 0, 0])
     >>> features["inputs"].tolist() == [5, ids.sentinels[0], 8, 9, ids.eos]
     True
-    >>> x, y = ids.sentinels[:2]  # text follows, which T5 marks by a sentinel more
+    >>> x, y = ids.sentinels[:2]  # T5 adds a sentinel, since text follows the span
     >>> features["targets"].tolist() == [x, 6, 7, y, ids.eos]
     True
 
     Args:
-      builder: of an objective that hides tokens, settings included. Prefix language modeling hides
-        all from the first hidden token on, and fill-in-the-middle moves the first run of them. A
-        mixture's first member is taken.
+      builder: builder of an objective that hides tokens; bind settings with `functools.partial`.
+        Prefix language modeling hides all tokens from the first hidden token on, and
+        fill-in-the-middle moves the first run of hidden tokens. For a mixture, the first member is
+        used.
+      ids: token ids of the vocabulary.
       tokens: i32[n] text ids.
-      hidden: bool[n], or whole numbers i32[n], 0 for a token that stays. Adjacent hidden tokens are
-        one span, or separate spans if their numbers differ.
-      seed: of what remains to be drawn, such as which masked tokens stay as they are.
+      hidden: bool[n], or whole numbers i32[n] with 0 for a token that is not hidden. Adjacent
+        hidden tokens are one span, or separate spans if their numbers differ.
+      seed: seed of the remaining random choices, such as which chosen tokens stay unchanged.
 
     Returns the columns of `objectives.streams`, each i32 with only the slots that are in use.
 
-    Raises ValueError for other shapes, tokens that are not text, nothing to hide, more spans
-    than there are sentinels, and an objective that cannot hide chosen tokens.
+    Raises ValueError for other shapes, tokens that are not text, nothing to hide, more spans than
+    sentinels, or an objective that cannot hide chosen tokens.
     """
     objective = build(builder, check_token_ids(ids))
     tokens = np.asarray(tokens)
@@ -45,15 +47,15 @@ def hide(
     if tokens.ndim != 1 or tokens.shape != hidden.shape or not hidden.any():
         raise ValueError(
             f"Got tokens of shape {list(tokens.shape)} and hidden of shape {list(hidden.shape)}, "
-            "expected True or False for each of n tokens, and True for one or more."
+            "expected True or False for each of n tokens, and True at least once."
         )
     if not np.issubdtype(tokens.dtype, np.integer):
         raise ValueError(f"Got tokens of type {tokens.dtype}, expected whole numbers: token ids.")
     first, last = ids.text
-    if (no_text := tokens[(tokens < first) | (tokens >= last)]).size:
+    if (not_text := tokens[(tokens < first) | (tokens >= last)]).size:
         raise ValueError(
-            f"Got tokens that are no text, expected ids {first} … {last - 1}: {no_text[0]} is none "
-            "of these, and the objective adds special tokens itself."
+            f"Got the token {not_text[0]}, expected text ids {first} … {last - 1}: remove special "
+            "tokens, which the objective adds itself."
         )
     tokens = tokens.astype(np.int32)
     check_hides(objective, ids)
@@ -82,7 +84,7 @@ def adjacent_starts(numbers: np.ndarray) -> np.ndarray:
 
 
 def check_hides(objective: Objective, ids: TokenIds) -> None:
-    """Raises ValueError where an objective does not read `Row.hidden`: it has no effect."""
+    """Raises ValueError if `Row.hidden` has no effect on an objective."""
     hidden = np.array([[False, True, True, False], [True, False, False, True]])
     tokens = np.full(hidden.shape, ids.text[0], np.int32) + np.arange(4, dtype=np.int32)
     rows = Row(tokens, np.ones_like(tokens), np.zeros(2, np.int32), hidden=hidden)
@@ -94,8 +96,8 @@ def check_hides(objective: Objective, ids: TokenIds) -> None:
     features = hidden_features(objective, keys, rows, [(4,)])
     if all((x[0] == x[1]).all() for x in features.values()):
         raise ValueError(
-            "This objective hides no tokens of one's choice: take one that hides tokens, such as "
-            "span_corruption, masked_lm or text_infilling, and of a mixture the member that does."
+            "This objective does not hide chosen tokens: use one that does, such as "
+            "span_corruption, masked_lm or text_infilling, or such a member of a mixture."
         )
 
 
@@ -106,18 +108,21 @@ def hidden_features(
     documents: Sequence[tuple[int, ...]],
     program: Callable[[Callable], Callable] = jax.jit,
 ) -> dict[str, np.ndarray]:
-    """Returns the features of rows with `Row.hidden`, without slots that none of them uses.
+    """Returns the features of rows with `Row.hidden`, without slots that no row uses.
 
     Args:
-      documents: the lengths of the documents of each kind of row.
-      program: from a function (keys_B, rows_B) -> features_B to the one that is called.
+      objective: the objective.
+      keys_B: random keys of the rows.
+      rows_B: the rows.
+      documents: the lengths of the documents in each kind of row.
+      program: compiles a function (keys_B, rows_B) -> features_B, such as `jax.jit`.
 
-    Raises ValueError for more spans than there are sentinels.
+    Raises ValueError for more spans than sentinels.
     """
     size = rows_B.tokens.shape[1]
     count = max(map(len, documents))
     needs = lengths_of_documents(objective, max(documents, key=sum))
-    # One sentinel more stands for the text behind all spans, where `lengths` counts them.
+    # If `lengths` counts sentinels, another sentinel may close the targets.
     sentinels = _most_runs(rows_B) + ("sentinels" in needs)
     if objective.facts.rows.sentinels is not None:
         check_sentinels(
@@ -138,7 +143,7 @@ def hidden_features(
 
 
 def _most_runs(rows_B: Row) -> int:
-    """Returns the most runs of hidden tokens that a document of these rows has."""
+    """Returns the maximum number of runs of hidden tokens in a document of these rows."""
     most = 0
     hidden_B = np.asarray(rows_B.hidden)
     starts_B = np.zeros_like(hidden_B) if rows_B.hidden_starts is None else rows_B.hidden_starts

@@ -1,7 +1,7 @@
 """Every test runs on eight fake CPU devices, and no array is broadcast by accident.
 
-Nothing is compiled twice: the processes of a session, the programs that tests start, and later
-sessions share what they compile. With `--changed`, only the tests run that a change reaches.
+The processes of a session, the programs that tests start, and later sessions share compiled
+programs, so that nothing is compiled twice. With `--changed`, only tests that a change reaches run.
 """
 
 import ctypes
@@ -16,22 +16,22 @@ import sys
 from importlib.metadata import version
 
 os.environ["JAX_PLATFORMS"] = "cpu"
-# The programs are small and many. XLA's emitters of fusions take half of what it takes to compile
-# them, and dividing each among threads a third of the rest.
+# There are many small programs. XLA's fusion emitters take half of the compilation time, and
+# dividing each program among threads takes a third of the rest.
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "")
     + " --xla_force_host_platform_device_count=8"
     + " --xla_cpu_parallel_codegen_split_count=1"
-    + (" --xla_cpu_use_fusion_emitters=false" if version("jax") < "0.11" else "")  # gone there
+    + (" --xla_cpu_use_fusion_emitters=false" if version("jax") < "0.11" else "")  # removed in 0.11
 ).strip()
-# What is compiled for the processor of one host need not run on another: each has a folder.
+# Each host has its own folder, since compiled programs may not run on another processor.
 CACHES = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
 COMPILED = CACHES / "pretrax" / "compiled_by_tests" / (platform.node() or "here")
-COMPILED_BYTES = 1 << 30  # all tests together, the slow ones too, compile some 200 MB
+COMPILED_BYTES = 1 << 30  # All tests together, including slow ones, compile about 200 MB.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(COMPILED))
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
-# Of tests/storm, drawn once, as the processes of pytest-xdist must agree on it.
+# The seed of tests/storm is drawn only once, since the processes of pytest-xdist must agree on it.
 os.environ.setdefault("STORM_SEED", str(secrets.randbelow(10**6)))
 
 pytest_plugins = ["tests.vocabularies"]
@@ -48,19 +48,20 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_disable_most_optimizations", True)
 
 
-# Of the extras: now, since a test may make believe that one is absent.
+# The extras are read now, since tests may simulate that a package is missing.
 ABSENT = {name for name in EXTRAS if importlib.util.find_spec(name) is None}
-# What Python and pretrax say of one.
+# How Python and pretrax report a missing package.
 NEEDS = re.compile(r"No module named '([\w.]+)'|needs (\w+), which is not installed")
 
-# Files that take longest. They come first, else one process would end with one of them, alone.
+# The slowest files. They come first. Otherwise one process would run one of them alone at the end.
 LONGEST = {
     *("test_docs", "test_benchmarks", "test_gin_runs", "test_step", "test_compare", "test_resume"),
     *("test_two_processes", "test_speculation", "test_evaluation", "test_decoding", "test_wheel"),
 }
 
 
-REACHED = pytest.StashKey[set[pathlib.Path] | None]()  # the test files of --changed; None: all
+# The test files of --changed, or None for all.
+REACHED = pytest.StashKey[set[pathlib.Path] | None]()
 
 
 def pytest_addoption(parser):
@@ -80,7 +81,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    if hasattr(config, "workerinput"):  # the process that starts the workers has read the graph
+    if hasattr(config, "workerinput"):  # The process that starts the workers has read the graph.
         reached = config.workerinput["reached"]
         config.stash[REACHED] = None if reached is None else set(map(pathlib.Path, reached))
         return
@@ -116,7 +117,7 @@ def pytest_ignore_collect(collection_path, config):
     return True if collection_path not in reached else None
 
 
-@pytest.hookimpl(trylast=True)  # once -m and -k have chosen
+@pytest.hookimpl(trylast=True)  # after -m and -k
 def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: item.path.stem not in LONGEST)
     if share := config.getoption("share"):
@@ -141,8 +142,10 @@ def pytest_runtest_makereport(item):
 
 
 def _skipped_without_an_extra(report, path):
-    """A failure for a package that an extra brings, and that is not installed, is a skip: so the
-    tests run without SeqIO, as on a Python for which TensorFlow has no wheel."""
+    """Turns failures for a missing package of an extra into skips.
+
+    This allows tests to run without SeqIO, for example if TensorFlow has no wheel for this Python.
+    """
     said = NEEDS.search(report.longreprtext + report.capstderr) if report.failed else None
     name = said and (said[1] or said[2]).partition(".")[0]
     if name in ABSENT:
@@ -151,15 +154,17 @@ def _skipped_without_an_extra(report, path):
 
 
 def pytest_collection_finish():
-    """What is imported by now stays: the garbage collector need not look through it again, and
-    what tracing a program makes is looked through less often."""
+    """Exempts all objects that exist now from garbage collection, and makes collections rarer.
+
+    This saves time, since tracing creates many objects.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
 
 
-# Linux lets a process map 65,530 pieces of memory (vm.max_map_count), each compiled program takes
-# some, and if none are left LLVM ends in a segmentation fault.
+# Linux limits a process to 65,530 memory maps (vm.max_map_count). Each compiled program uses some,
+# and LLVM ends with a segmentation fault if none are left.
 MOST_MAPS = 20_000
 MOST_KILOBYTES = 1800 << 10
 MAPS, STATUS = pathlib.Path("/proc/self/maps"), pathlib.Path("/proc/self/status")
@@ -177,16 +182,16 @@ def has_too_many_pieces() -> bool:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item, nextitem):
-    """Lets go of compiled programs if they take too much memory, or too many pieces of it."""
+    """Drops compiled programs if they use too much memory or too many memory maps."""
     ends_file = nextitem is None or nextitem.path != item.path
     if kilobytes("VmRSS") > MOST_KILOBYTES or (ends_file and has_too_many_pieces()):
         jax.clear_caches()
         gc.collect()
         if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
-            trim(0)  # glibc would keep what was freed
+            trim(0)  # glibc would keep freed memory.
 
 
-PEAKS: dict[str, int] = {}  # the most memory of each process, in kB
+PEAKS: dict[str, int] = {}  # the peak memory of each process in kB
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -209,7 +214,7 @@ def pytest_terminal_summary(terminalreporter):
 
 @pytest.fixture(autouse=True, scope="module")
 def data_sets_of_one_file():
-    """Lets go of where SeqIO looks for data sets, which `data_dir` tells it for a whole process."""
+    """Resets where SeqIO looks for data sets, which `data_dir` sets for the whole process."""
     yield
     if seqio := sys.modules.get("seqio"):
         seqio.set_tfds_data_dir_override(None)

@@ -31,7 +31,7 @@ def llama(rows=128, heads=("vocabulary",), **settings):
     return models.decoder(rows, heads, **settings)
 
 
-# How the layers of a BERT differ from those of `models.encoder`.
+# How the layers of BERT differ from those of `models.encoder`.
 BERT = dict(
     mlp_activations=("gelu_exact",),
     norm="layer",
@@ -47,7 +47,7 @@ BERT = dict(
 
 
 def bert(rows=40, heads=("vocabulary", "pair"), **settings):
-    """As `transformers` has it, by default with all of the heads that it was trained with."""
+    """Returns a BERT of `transformers`, by default with all of its pretraining heads."""
     settings = dict(max_positions=64) | settings
     return models.encoder(
         rows,
@@ -60,14 +60,14 @@ def bert(rows=40, heads=("vocabulary", "pair"), **settings):
 
 
 def written(directory, model, scale=1, **settings):
-    """A directory of `transformers` with random weights, and our parameters."""
+    """Writes a directory of `transformers` with random weights, and returns our parameters, too."""
     params = jax.tree.map(lambda x: scale * x, random_params(model))
     write_model(str(directory), model.config, params, **settings)
     return str(directory), params
 
 
 def word_pieces(path):
-    """A tokenizer.json in BERT's manner."""
+    """Writes a tokenizer.json like BERT's."""
     import tokenizers
 
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -101,6 +101,6 @@ def t5_model(rows=600):
 
 
 def bart_model(rows=600):
-    """Of learned positions: heads cannot begin as those of the quickstart's own model."""
+    """Returns a BART with learned positions."""
     bart = read_fields(["models/bart_tiny.gin"])["model"]
     return bart(rows, max_positions=128, **SMALL | {"emb_dim": 32})

@@ -9,9 +9,9 @@ from importlib.util import resolve_name
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# They say how every test runs.
+# These files affect every test.
 SETTINGS = ("pyproject.toml", "setup.py")
-# A string such as "objectives/ul2.gin" names a file. In a test, "*.gin" names all that end like it.
+# A string such as "objectives/ul2.gin" names a file. In a test, "*.gin" names all such files.
 FILE_NAME = re.compile(r"[\w*/-]*[\w*-]\.\w+")
 
 
@@ -32,7 +32,7 @@ def module_of(file: Path, root: Path = ROOT) -> str:
     return ".".join(parts).removesuffix(".__init__")
 
 
-# The files of the packages and `constraints.py`, below all of them, by the names of their modules.
+# The files of the packages, and `constraints.py`, by module name.
 MODULES = {
     module_of(file): file
     for folder in sorted(file.parent for file in ROOT.glob("*/__init__.py"))
@@ -41,7 +41,7 @@ MODULES = {
 
 
 def modules_without_tasks() -> list[str]:
-    """Returns the modules that load no TensorFlow."""
+    """Returns the modules that do not load TensorFlow."""
     above = {"pretrax.tasks", "pretrax.comparison", "pretrax.preprocessing", "pretrax.cli"}
     names = [name for name in MODULES if not {".".join(name.split(".")[:2])} & above]
     return [*names, "pretrax.cli.train"]
@@ -49,7 +49,7 @@ def modules_without_tasks() -> list[str]:
 
 @functools.lru_cache(1000)
 def imported(file: Path, root: Path = ROOT) -> frozenset[str]:
-    """Returns the names that a file imports anywhere, inside functions too, as absolute names."""
+    """Returns the absolute names that a file imports, including imports inside functions."""
     module = module_of(file, root)
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
     names = []
@@ -63,17 +63,17 @@ def imported(file: Path, root: Path = ROOT) -> frozenset[str]:
 
 
 def files_imported(file: Path, modules: dict[str, Path], root: Path = ROOT) -> set[Path]:
-    """Returns the files that a file imports, out of these modules by name."""
+    """Returns the files that a file imports, chosen from these modules."""
     names = imported(file, root)
     found = {modules.get(name) or modules.get(name.rpartition(".")[0]) for name in names}
     return {other for other in found if other is not None and other != file}
 
 
 def changed_files(revision: str, root: Path = ROOT) -> set[str]:
-    """Returns the files that differ from a commit, and those that git does not track yet.
+    """Returns the files that differ from a commit, including files that git does not track yet.
 
     Raises:
-        ValueError: git knows no such commit, or the folder is not a checkout.
+        ValueError: the commit does not exist, or the folder is not a checkout.
     """
     found: set[str] = set()
     for command in (
@@ -93,10 +93,10 @@ def changed_files(revision: str, root: Path = ROOT) -> set[str]:
 def tests_reached(changed: Iterable[str], root: Path = ROOT) -> set[Path] | None:
     """Returns the test files that depend on any of these files, or None if every test may.
 
-    A file depends on the files that it imports. A test also depends on the files that its strings
-    name or match, a helper of tests on those that its strings name, and a gin file on what it
-    includes. A test depends on every `conftest.py` above it. A changed file that nothing depends
-    on may concern every test, unless it is a Python file.
+    A file depends on the files that it imports. A test also depends on files that its strings name
+    or match, and on every `conftest.py` above it. A helper of tests depends on files that its
+    strings name, and a gin file on the files that it includes. If nothing depends on a changed
+    file, it may affect every test, unless it is a Python file.
     """
     changed = set(changed)
     if changed & set(SETTINGS):
@@ -118,9 +118,9 @@ def _is_test(file: Path) -> bool:
 
 
 def _users(root: Path, changed: set[str]) -> dict[Path, set[Path]]:
-    """Returns for each file the files that depend on it directly."""
+    """Returns the files that directly depend on each file."""
     sources = _sources(root)
-    # A file that was deleted is still a module that others may import.
+    # Other files may still import a deleted file.
     deleted = [root / name for name in changed if name.endswith(".py")]
     modules = {module_of(file, root): file for file in {*sources, *deleted}}
     others = _by_name(_other_files(root) | {root / name for name in changed})
@@ -149,7 +149,7 @@ def _other_files(root: Path) -> set[Path]:
 
 
 def _by_name(files: Iterable[Path]) -> dict[str, set[Path]]:
-    """Returns files by their name and, for patterns such as `*.gin`, by their suffix."""
+    """Returns files by name, and by suffix for patterns such as `*.gin`."""
     found: dict[str, set[Path]] = {}
     for file in files:
         found.setdefault(file.name, set()).add(file)

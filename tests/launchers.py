@@ -2,7 +2,7 @@
 
 
 def stand_in(folder, name: str, body: str) -> None:
-    """A program that notes its arguments, one a line, and goes on with `body`."""
+    """Writes a program that logs its arguments, one per line, and continues with `body`."""
     path = folder / name
     noting = f'printf "{name}" >> "$NOTES"; printf " <%s>" "$@" >> "$NOTES"; echo >> "$NOTES"'
     path.write_text(f"#!/usr/bin/env bash\n{noting}\n{body}\n")

@@ -1,4 +1,4 @@
-"""Runs of gin files, planned without their corpus."""
+"""Plans runs of gin files without their corpus."""
 
 import dataclasses
 from unittest import mock
@@ -14,7 +14,7 @@ from pretrax.training.devices.mesh import AXES
 from pretrax.training.run import Run
 from tests.training import tiny
 
-# T5's vocabulary, with UL2's mode tokens and sentinels above it, and other special tokens.
+# T5's vocabulary, with UL2's mode tokens, sentinels and other special tokens above it.
 IDS = check_token_ids(
     TokenIds(
         size=32137,
@@ -38,7 +38,7 @@ def sizes_of_mesh(run: Run) -> tuple[int, ...]:
 
 
 def planned(run: Run):
-    """The plan of a run with T5's ids, on an abstract mesh of the size that it names."""
+    """Returns the plan of a run with T5's ids, on an abstract mesh of the size that it names."""
     mesh = AbstractMesh(sizes_of_mesh(run), AXES, axis_types=(AxisType.Auto,) * len(AXES))
     objective = run.objective(IDS)
     classes = ("no", "yes") if objective.facts.rows.num_classes is not None else ()
@@ -52,5 +52,6 @@ def planned(run: Run):
         initial_run=None,
         evaluation_tasks=None,
     )
-    with mock.patch.object(planning, "check_attention"):  # of devices, which this mesh has none of
+    # An abstract mesh has no devices to check.
+    with mock.patch.object(planning, "check_attention"):
         return tiny.planned(run)

@@ -1,4 +1,4 @@
-"""Every benchmark starts, at a tiny size, and prints the table that it promises."""
+"""Every benchmark runs at a tiny size and prints its table."""
 
 import json
 import math
@@ -54,7 +54,7 @@ def test_memory_of_attention(monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_corruption(monkeypatch, capsys):
-    monkeypatch.setattr(corruption, "pin", lambda core: None)  # the tests keep their cores
+    monkeypatch.setattr(corruption, "pin", lambda core: None)  # Tests must not pin cores.
     corruption.main(["causal_lm", "token_classification", "--repeats=1", "--tokens=1000"])
     said = capsys.readouterr().out
     for row in ("causal_lm, bare", "token_classification, bare", "causal_lm, host"):
@@ -72,7 +72,7 @@ def test_checkpoints(tmp_path, capsys):
     checkpoints.main(["--models", "gpt2_tiny", "--repeats=1", f"--folder={tmp_path}"])
     said = capsys.readouterr().out
     assert re.search(r"gpt2_tiny +4,938,496 +0[.]06( +\d+[.]\d\d){3}", said)
-    assert list(tmp_path.iterdir()) == []  # what was written is removed
+    assert list(tmp_path.iterdir()) == []  # Written files are removed.
 
 
 def test_packing(capsys):
@@ -106,7 +106,7 @@ def test_token_store(capsys):
     assert len(set(re.findall(r" [12] +([0-9a-f]{16})", said))) == 1
 
 
-# What an environment of jax, flax, optax, orbax and numpy has not; nor is pretrax installed.
+# Packages that are missing if only jax, flax, optax, orbax and numpy are installed, plus pretrax.
 ABSENT = """
 absent = {
     "tensorflow", "seqio", "gin", "annotated_types", "safetensors", "tokenizers", "sentencepiece",
@@ -122,9 +122,9 @@ sys.meta_path.insert(0, Absent())
 
 
 def run_accelerator(tmp_path, parts) -> tuple[dict, str]:
-    """Runs the benchmark, tiny, with light imports, from a checkout that is not installed."""
+    """Runs the tiny benchmark from a checkout that is not installed, with few packages."""
     (tmp_path / "sitecustomize.py").write_text(ABSENT)
-    options = ["--tiny", f"--parts={parts}", "--minutes=60"]  # on whatever tests run on
+    options = ["--tiny", f"--parts={parts}", "--minutes=60"]  # on any device
     command = [sys.executable, f"{ROOT}/benchmarks/accelerator.py", *options]
     done = subprocess.run(
         command,
@@ -154,9 +154,9 @@ def test_a_part_of_the_accelerators_that_is_complete_is_kept(tmp_path):
 def test_parts_of_the_accelerators_that_fail_come_last_and_lose_no_figures(
     tmp_path, monkeypatch, capsys
 ):
-    """A part that fails for good, one that the time cut off, and one that was never measured."""
+    """One part always fails, one is cut off by the time limit, and one was never measured."""
     out, measured, problem = tmp_path / "figures.json", [], "cut off"
-    rows = dict(products=3, attention=2, decoding=1)  # of each part, this time
+    rows = dict(products=3, attention=2, decoding=1)  # figures of each part this time
 
     def run_part(name, tiny, seconds):
         measured.append(name)
@@ -177,8 +177,8 @@ def test_parts_of_the_accelerators_that_fail_come_last_and_lose_no_figures(
             accelerator.main(command)
         assert measured == again
         results = json.loads(out.read_text())["a, jax 1"]
-        assert results["products"]["problem"] == "cut off"  # as far as before
-        assert results["attention"] == before  # not as far
+        assert results["products"]["problem"] == "cut off"  # It got as far as before.
+        assert results["attention"] == before  # It did not get as far.
         assert results["decoding"]["problem"] is None
     problem = None
     accelerator.main(command)
@@ -264,7 +264,7 @@ def test_benchmarks_find_the_checkout_without_installation(path):
 
 @pytest.mark.slow
 def test_slices(tmp_path, monkeypatch, capsys):
-    """Devices of this process stand for a slice; what is there is not compiled again."""
+    """Devices of this process stand in for a slice. Compiled programs are reused."""
     sizes = "training.Run.sequence_lengths = {'encoder': 32}", "training.Run.vocabulary_rows = 256"
     case = slices.Case("v5e:2x4", ("runs/encoder.gin",), sizes)
     monkeypatch.setattr(slices, "CASES", {"small": case, "fails": case, "other": case})
@@ -324,7 +324,7 @@ def test_every_run_on_c4_or_a_store_of_several_devices_has_its_slice():
 
 @pytest.mark.slow
 def test_decode(monkeypatch, capsys):
-    monkeypatch.setattr(decode, "transformers", None)  # tests/parity compares with it
+    monkeypatch.setattr(decode, "transformers", None)  # tests/parity compares with transformers.
     sizes = ["--layers=1", "--width=64", "--vocabulary=32", "--prompt=4", "--new=2"]
     decode.main(sizes + ["--batches=2", "--repeats=1"])
     said = capsys.readouterr().out
@@ -371,7 +371,7 @@ def test_objectives_and_fine_tuning_of_what_they_train(tmp_path, capsys, monkeyp
         for run in list(folder.iterdir()):
             shutil.copytree(run, run.with_name(run.name.removesuffix("0") + "1"))
 
-        # A run that is finished is not repeated.
+        # A finished run is not repeated.
         monkeypatch.setattr(objectives, "train", None)
         objectives.main(of_objectives)
         finetuning.main(of_finetuning)
@@ -385,7 +385,7 @@ def test_every_small_run_has_its_steps():
 
 
 def test_sharded_decoding(tmp_path, monkeypatch, capsys):
-    """Devices of this process stand for a slice, which has no cycles."""
+    """Devices of this process stand in for a slice without cycles."""
     run = tmp_path / "small.gin"
     run.write_text(
         "from __gin__ import dynamic_registration\n"

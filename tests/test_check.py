@@ -1,4 +1,4 @@
-"""The verb check: an objective of one's own beside the laws."""
+"""The command `check`: the laws for a user's own objective."""
 
 import pytest
 
@@ -49,12 +49,21 @@ def test_a_sound_objective(module, capsys):
     check.main([f"{module}.shifted"])
     said = capsys.readouterr().out
     assert "no, as it may" in said and "documents stay apart" in said and "All laws hold" in said
-    assert "noise is drawn: Two keys give the same features" in said
+    assert "noise is drawn: Two different keys give the same features" in said
+
+
+def test_an_objective_of_the_list_is_read_with_the_settings_of_its_file():
+    options = check.parse(["--objective=ul2_tutorial"])
+    assert check.builder_named(options.objective).settings["preset"] == "tutorial"
+    options = check.parse(["mlm", "rate=0.3"])
+    assert (options.objective, options.settings) == ("mlm", ["rate=0.3"])
+    assert check.built("mlm", options.settings).facts.heads
+    assert check.built("block_diffusion_encoder_decoder", []).facts
 
 
 @pytest.mark.parametrize(
     "settings, words",
-    [(["by=1000"], "ids are in range: targets are"), (["apart=False"], "segment 1 alone")],
+    [(["by=1000"], "ids are in range: targets are"), (["apart=False"], "segment 1")],
 )
 def test_a_broken_one(module, capsys, settings, words):
     with pytest.raises(SystemExit) as stopped:
@@ -66,14 +75,16 @@ def test_a_broken_one(module, capsys, settings, words):
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        (["shifted"], "expected MODULE.BUILDER"),
+        (["shifted"], "no objective 'shifted'"),
+        ([], "OBJECTIVE"),
         (["{module}.none"], "has no function 'none'"),
         (["no_such_module.mine"], "There is no module 'no_such_module'"),
         (["broken_objectives.mine"], "broken_objectives cannot be imported: SyntaxError"),
         (["{module}.shifted", "by"], "expected NAME=VALUE"),
         (["{module}.shifted", "noise=3"], "has no setting noise; its settings: by, apart."),
         (["{module}.shifted", "apart=true"], "as Python writes it: apart=True"),
-        (["{module}.of_rows_in_words"], "must be Rows(kind), with a kind of "),
+        (["{module}.shifted", "by={{[]: 1}}"], "by={[]: 1}"),
+        (["{module}.of_rows_in_words"], "must be Rows(kind) with one of the kinds "),
         (["{module}.failing"], "own_objectives.py, line 22: AttributeError: "),
         (["{module}.with_a_head"], "needs the heads ['vocabulary', 'pooled']"),
         (["pretrax.objectives.check_token_ids"], "gives a TokenIds, expected an Objective"),

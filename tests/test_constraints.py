@@ -1,4 +1,4 @@
-"""What annotations declare of settings, and where it is checked."""
+"""Constraints of settings in annotations, and where they are checked."""
 
 import importlib
 import inspect
@@ -37,13 +37,13 @@ def setting(
     choice: Literal["a", "b", "c"] = "a",
     names: Annotated[Sequence[str], MinLen(1)] = ("x",),
     widths: Mapping[str, Count] = {"x": 1},  # noqa: B006
-    pair: tuple[int, int] = (1, 2),  # what is not plain is not checked
+    pair: tuple[int, int] = (1, 2),  # Only plain types are checked.
     layers: Annotated[int, Interval(ge=0, le=4096)] = 0,
     tail: tuple[float, ...] = (),
     switch: bool = False,
     text: NonEmptyText = "x",
 ):
-    """Has a setting of each kind."""
+    """A function with a setting of each type."""
     return count
 
 
@@ -92,7 +92,7 @@ def test_what_is_admitted(given):
 def test_what_is_refused_is_named_with_what_was_expected(given, expected):
     with pytest.raises(ValueError, match=f"^test_constraints.setting.{expected}"):
         setting(**given)
-    with pytest.raises(ValueError, match=expected):  # by gin, before it is called
+    with pytest.raises(ValueError, match=expected):  # Gin checks it before the call.
         Partial(setting, **given).check()
 
 
@@ -112,7 +112,7 @@ def test_the_result_of_a_call_is_checked_when_there_is_one():
 
 def test_annotations_that_name_what_is_not_there_admit_all():
     def mine(x: "absent.Thing"):  # noqa: F821
-        """As of a user's module."""
+        """A function as in a user's module."""
 
     check_settings(mine, {"x": object()})
 
@@ -134,7 +134,7 @@ def test_a_builder_that_is_called_as_a_library_names_its_setting():
 
 
 def test_defaults_are_what_their_annotations_admit():
-    """And no annotation of a checked function is unreadable, which would check nothing."""
+    """All annotations of checked functions must be readable, or they would check nothing."""
     owners = [Run, Config]
     for module in map(importlib.import_module, modules_without_tasks()):
         for function in filter(inspect.isfunction, vars(module).values()):

@@ -1,4 +1,4 @@
-"""The verb `convert`: there and back with the same bits, and what it refuses."""
+"""The command `convert`: exact round trips, and what it refuses."""
 
 import argparse
 import dataclasses
@@ -36,10 +36,9 @@ from pretrax.models.hugging_face import (
 from pretrax.models.hugging_face import hub as hugging_face_hub
 from pretrax.models.trees import named
 from pretrax.settings import run_directory
-from pretrax.settings.command_line import add_gin_arguments, parse_with_gin
 from pretrax.settings.run_directory import IMPORTED
-from pretrax.training import Run
 from pretrax.training.evaluation import Score
+from pretrax.training.run_choices import add_run_arguments, parse_run
 from pretrax.training.run_configuration import read_fields, read_run
 from pretrax.training.saved.result import Result, write_result
 from pretrax.training.saved.runs import open_run
@@ -158,7 +157,7 @@ def test_there_and_back_are_the_same_bits(make, family, tmp_path, capsys):
 def test_heads_that_they_have_no_place_for_are_left_out_and_named(tmp_path):
     for model, left in (
         (bert(40, ("vocabulary", "pair", "replaced")), ["projections_replaced"]),
-        (bert(40, ("vocabulary", "replaced")), []),  # an ELECTRA's
+        (bert(40, ("vocabulary", "replaced")), []),  # an ELECTRA model
         (roberta(("vocabulary", "pair")), ["projections_pair"]),
         (bert(40, ("classes", "embedding"), num_classes=2), ["projections_embedding"]),
         (llama(64, ("vocabulary", "ahead_2"), ahead="sequential"), ["decoder/ahead"]),
@@ -184,7 +183,7 @@ def test_heads_that_they_have_no_place_for_are_left_out_and_named(tmp_path):
         (lambda: llama(64, ("vocabulary", "ahead_2"), ahead="parallel"), "ahead='parallel'"),
         (
             lambda: olmoe(("classes",), num_classes=2),
-            "'olmoe' with the head 'classes', expected none",
+            "'olmoe' with the head 'classes', expected no",
         ),
         (lambda: olmoe(head_dim=8), "No Hugging Face family can express this model"),
     ],
@@ -271,7 +270,7 @@ print("peak", next(x.split()[1] for x in open("/proc/self/status") if x.startswi
 
 
 def peak_bytes(*arguments) -> int:
-    """The most memory that a process took which did this alone."""
+    """Returns the peak memory of a process that does only this."""
     done = subprocess.run(
         [sys.executable, "-c", PEAK, *arguments], capture_output=True, text=True, check=True
     )
@@ -281,7 +280,7 @@ def peak_bytes(*arguments) -> int:
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="it says how much memory")
 def test_memory_stays_well_below_two_models(tmp_path):
-    """Beside what a process takes that converts a model of next to no size."""
+    """The baseline is a process that converts a tiny model."""
     written(tmp_path / "small", llama())
     large = llama(8192, emb_dim=512, mlp_dim=2048, num_layers=24)
     _, params = written(tmp_path / "large", large, shard_bytes=10**8)
@@ -309,12 +308,12 @@ def test_training_goes_on_from_an_import(tmp_path, capsys, monkeypatch):
     one = tiny.Run(tmp_path, data, STEPS=1, PEAK=1e-9)
     one.dir = tmp_path / "on"
     one.values["RUN_DIR"] = str(one.dir)
-    scanned = one.arguments(models__decoder__scan_layers=True)  # as the import is
+    scanned = one.arguments(models__decoder__scan_layers=True)  # like the import
     tiny.run_here([*scanned, f"--gin_file={tmp_path}/run/config.gin"])
     said = capsys.readouterr().out.replace("\n", " ")
     assert f"Starting from step 0 of {tmp_path}/run" in said and "initialized" not in said
     after = named(open_run(str(one.dir), trusted=["tests"]).params)
-    for name, x in named(params).items():  # a step as good as none
+    for name, x in named(params).items():  # The step changes almost nothing.
         np.testing.assert_allclose(after[name], x, atol=1e-6, err_msg=name)
 
 
@@ -326,7 +325,7 @@ def test_special_ids_are_those_of_the_tokenizer_and_nothing_is_added(tmp_path):
     ids = vocabularies.load_vocabulary(str(tmp_path / "run")).ids
     assert (ids.pad, ids.cls, ids.sep, ids.eos, ids.mask) == (0, 2, 3, 3, 4)
     assert ids.size == 35 and ids.text == (5, 35) and not ids.sentinels
-    # An export carries the tokenizer on.
+    # An export keeps the tokenizer.
     run(f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")
     for name in ("tokenizer.json", "tokenizer_config.json"):
         assert (tmp_path / "again" / name).read_text() == (tmp_path / "hf" / name).read_text()
@@ -336,7 +335,7 @@ def test_a_full_disk_is_named(tmp_path, capsys, monkeypatch):
     imported(tmp_path, llama())
 
     def full(*_):
-        raise OSError(28, "No space left on device")  # as a file's write does, without its name
+        raise OSError(28, "No space left on device")  # like writing a file, without its name
 
     monkeypatch.setattr(convert.hugging_face.files, "_write_tensors", full)
     said = fails(capsys, f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")
@@ -344,7 +343,7 @@ def test_a_full_disk_is_named(tmp_path, capsys, monkeypatch):
 
 
 def run_with(tmp_path, tokenizer):
-    """A run directory as one leaves it that read text with this tokenizer."""
+    """Makes the directory of a run that read text with this tokenizer."""
     imported(tmp_path, llama(1024))
     shutil.rmtree(tmp_path / "run" / IMPORTED)
     ids = special_tokens.token_ids(tokenizer, sentinels=20)
@@ -378,7 +377,7 @@ def test_an_export_has_the_runs_tokenizer_with_its_special_ids(make, tmp_path, c
     config = json.loads((tmp_path / "again" / "tokenizer_config.json").read_text())
     assert made.token_to_id(config["mask_token"]) == ids.mask
     assert {"<extra_id_19>", "[S]"} <= set(config["additional_special_tokens"])
-    # Imported once more it is the same vocabulary, and exported the same tokenizer.
+    # Importing again gives the same vocabulary, and exporting the same tokenizer.
     run(f"--from=hf:{tmp_path}/again", f"--to={tmp_path}/run_2")
     assert vocabularies.load_vocabulary(f"{tmp_path}/run_2").ids == ids
     run(f"--from={tmp_path}/run_2", f"--to=hf:{tmp_path}/last")
@@ -422,18 +421,18 @@ def test_an_export_of_a_run_has_a_card_and_the_settings_of_generate(tmp_path):
     assert settings == dict(
         bos_token_id=0, eos_token_id=1, pad_token_id=1, do_sample=False, max_new_tokens=64
     )
-    # Figures are of the step that is exported.
+    # The figures belong to the exported step.
     write_result(Result(path, 3, True, scores, tasks, {}))
     run(f"--from={path}", f"--to=hf:{tmp_path}/later")
     assert "Figures" not in (tmp_path / "later/README.md").read_text()
 
 
-# What the HTTP library of huggingface_hub raises without a network; it is no OSError.
+# The error of huggingface_hub's HTTP library without a network, which is not an OSError.
 HTTP_ERROR = huggingface_hub.errors.HTTPError
 
 
 class Hub:
-    """Stands in for huggingface_hub.HfApi, and notes what it is asked for."""
+    """A stand-in for huggingface_hub.HfApi that records requests."""
 
     asked: list = []
     known = True
@@ -476,7 +475,7 @@ def test_an_export_is_pushed_whole_for_its_owner_alone(tmp_path, capsys, hub):
 
 
 def test_what_a_hub_answers_is_no_missing_login(hub, monkeypatch):
-    """An error of its own, as where it is busy, and of a setting that asks nobody."""
+    """The hub's own error, for example if it is busy, and the error of an offline setting."""
     response = mock.Mock(status_code=503, headers={})
     busy = huggingface_hub.errors.HfHubHTTPError("busy", response=response)
     for error in (busy, huggingface_hub.errors.OfflineModeIsEnabled("offline")):
@@ -579,7 +578,7 @@ def test_ids_that_are_asked_for_get_rows_and_are_in_the_exported_tokenizer(tmp_p
 
 
 def given_tokenizer(make, tmp_path, *flags):
-    """An import with a tokenizer by flag; what it has, and what was printed."""
+    """Imports with a tokenizer by flag, and returns the vocabulary and the output."""
     source, params = written(tmp_path / "hf", make(600))
     run(
         f"--from=hf:{source}",
@@ -593,17 +592,16 @@ def given_tokenizer(make, tmp_path, *flags):
 @pytest.mark.parametrize(
     "make, flags, train",
     [
-        (llama, (), "runs/decoder.gin"),
-        (bert, ("--specials=mask,cls,sep",), "runs/encoder.gin"),
+        (llama, (), "decoder"),
+        (bert, ("--specials=mask,cls,sep",), "encoder"),
         (bert, (), None),
-        (t5_model, ("--sentinels=128", "--specials=R,S,X"), "runs/quickstart.gin"),
-        (t5_model, (), "objectives/span_corruption.gin"),
-        (bart_model, ("--sentinels=128", "--specials=R,S,X"), "runs/quickstart.gin"),
+        (t5_model, ("--sentinels=128", "--specials=R,S,X"), "quickstart"),
+        (t5_model, (), "quickstart --objective=span_corruption"),
+        (bart_model, ("--sentinels=128", "--specials=R,S,X"), "quickstart"),
     ],
 )
 def test_the_command_that_is_printed_trains_what_was_imported(make, flags, train, tmp_path, capsys):
-    """Of the gin files it names the last before the run's own is `train`, and they set up a
-    step."""
+    """The command begins with the names in `train`. Its gin files set up a step."""
     vocabulary = given_tokenizer(make, tmp_path, *flags)
     said = capsys.readouterr().out
     assert "the model's embedding 600 rows: " in said
@@ -612,13 +610,13 @@ def test_the_command_that_is_printed_trains_what_was_imported(make, flags, train
         assert "pretrax train" not in said and "--specials=mask,cls,sep" in said
         return
     (line,) = re.findall(r"^To train it further: (.*)$", said, re.MULTILINE)
-    files = re.findall(r"--gin_file=(\S+)", line)
-    assert files[-3:] == [train, "corpora/text_files.gin", f"{tmp_path}/run/config.gin"]
+    assert line.startswith(f"pretrax train {train} --data=")
+    assert f"--gin_file={tmp_path}/run/config.gin" in line
     (tmp_path / "text.txt").write_text(inspect.getsource(convert))
-    arguments = shlex.split(line.replace("data/*.txt", f"{tmp_path}/*.txt"))[2:]
+    arguments = shlex.split(line.replace("texts/*.txt", f"{tmp_path}/*.txt"))[2:]
     parser = argparse.ArgumentParser()
-    add_gin_arguments(parser)
-    _, given = parse_with_gin(parser, arguments, Run)
+    add_run_arguments(parser)
+    _, given = parse_run(parser, arguments)
     one = dataclasses.replace(read_run(*given), mesh=lambda: tiny.mesh_of(1))
     assert tiny.planned(one).corpus.ids == vocabulary.ids
 
@@ -654,7 +652,8 @@ def test_names_of_classes_go_both_ways(tmp_path, capsys):
     edit_config(source, id2label=names, label2id={"no": 0, "yes": 1})
     run(f"--from=hf:{source}", f"--to={tmp_path}/run")
     assert run_directory.load_classes(f"{tmp_path}/run") == ["no", "yes"]
-    (tmp_path / "run" / "hugging_face" / "config.json").unlink()  # its own names are enough
+    # The vocabulary's own names are enough.
+    (tmp_path / "run" / "hugging_face" / "config.json").unlink()
     run(f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/back")
     config = json.loads((tmp_path / "back" / "config.json").read_text())
     assert config["id2label"] == names and config["label2id"] == {"no": 0, "yes": 1}
@@ -674,7 +673,7 @@ def test_the_first_bert_is_read_by_the_names_it_was_published_with(tmp_path):
 
 
 def test_the_first_t5_is_read_as_it_was_published(tmp_path):
-    """Without a projection in config.json, and with a table that nothing reads."""
+    """config.json has no projection, and the checkpoint has an unused table."""
     model = models.encoder_decoder(
         40, num_encoder_layers=2, num_decoder_layers=2, **SMALL, mlp_activations=("relu",),
         attention_scale=1.0, logits_via_embedding=True, scale_logits=True,
@@ -692,7 +691,7 @@ def test_the_first_t5_is_read_as_it_was_published(tmp_path):
 
 
 def changed(directory, change):
-    """The directory with its tensors changed in place by a function."""
+    """Changes the tensors of a directory in place by a function."""
     file = f"{directory}/model.safetensors"
     tensors = load_file(file)
     change(tensors)
@@ -712,7 +711,7 @@ def one_weight(dtype):
 
 
 def in_files(directory, name):
-    """Names the file of the weights in an index."""
+    """Writes an index that names the file of the weights."""
     (directory / "model.safetensors").rename(directory / "elsewhere.safetensors")
     index = {"weight_map": {"model.norm.weight": name}}
     (directory / "model.safetensors.index.json").write_text(json.dumps(index))
@@ -776,7 +775,7 @@ def in_files(directory, name):
         ),
         (
             lambda d: (d / "config.json").write_text("[" * 10**5),
-            "config.json is damaged.*(recursion|Stack overflow)",  # which 3.14 says
+            "config.json is damaged.*(recursion|Stack overflow)",  # the message of Python 3.14
         ),
         (lambda d: in_files(d, "../hf/model.safetensors"), r"leads to .*, outside of its|names \["),
         (lambda d: in_files(d, "/etc/passwd"), "leads to /etc/passwd, outside of its directory"),
@@ -882,7 +881,7 @@ def test_an_export_that_is_refused_writes_nothing(tmp_path, capsys):
 
 
 def test_what_a_killed_conversion_left_is_written_anew(tmp_path, monkeypatch):
-    """Neither is its half taken for a whole, nor are its weights for those of another model."""
+    """Incomplete files are not read as complete, nor as the weights of another model."""
     (first, _), (second, params) = (
         written(tmp_path / str(scale), llama(), scale) for scale in (1, 2)
     )
@@ -924,7 +923,8 @@ def test_what_another_process_wrote_meanwhile_stays(tmp_path, monkeypatch, capsy
         return usual(*arguments)
 
     monkeypatch.setattr(convert, step, other_process_first)
-    assert f"{tmp_path}/both holds a" in fails(capsys, f"--from={later}", f"--to={to}")
+    said = fails(capsys, f"--from={later}", f"--to={to}")
+    assert re.search(f"{tmp_path}/both (already )?holds a", said)
     if kind == "export":
         run(f"--from={to}", f"--to={tmp_path}/back")
     assert_equal(open_run(f"{tmp_path}/{'both' if kind == 'import' else 'back'}").params, params)
@@ -991,6 +991,6 @@ def test_what_an_encoder_of_no_family_would_have_to_change_is_said():
 
 
 def test_parameters_are_the_models_own():
-    """What `parameter_shapes` says is what the model makes."""
+    """`parameter_shapes` matches the parameters that the model makes."""
     made = jax.eval_shape(llama().init, jax.random.key(0), make_batch())
     assert parameter_shapes(llama()) == {k: x.shape for k, x in named(nn.unbox(made)).items()}

@@ -1,13 +1,13 @@
-"""How dense the code is: one statement for one idea, and names that say what a value is."""
+"""The density of the code: one statement for one idea, and descriptive names."""
 
 import ast
 from collections.abc import Iterator
 
 from tests.import_graph import MODULES, parsed
 
-MOST_TUPLES = 0.01  # share of assignments that give several names a tuple written out
-MOST_OF_NAMES = 140  # uses of names that begin with "of_"
-MOST_STARRED = 21  # arguments that are a starred tuple made in the same function
+MOST_TUPLES = 0.01  # largest share of assignments of a literal tuple to several names
+MOST_OF_NAMES = 140  # largest number of uses of names that begin with "of_"
+MOST_STARRED = 21  # largest number of starred arguments whose tuple is made in the same function
 
 
 def nodes(kind) -> Iterator:

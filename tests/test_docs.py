@@ -1,8 +1,8 @@
-"""The documentation builds, and what it shows runs: every command and every block of code.
+"""The documentation builds, and every command and every block of code in it runs.
 
-A block that begins with `# name.py` or `# name.gin` is a file of the reader's. Commands run in a
-folder that holds these files and small stand-ins for the reader's data, runs and models, with as
-little training as shows that they start. What needs another machine is read as far as this one can.
+A block that begins with `# name.py` or `# name.gin` is a file of the reader. Commands run in a
+folder with these files and small stand-ins for the reader's data, runs and models. They train only
+enough to show that they start. Commands for other machines are only parsed.
 """
 
 import argparse
@@ -36,11 +36,11 @@ from pretrax.comparison.scaling import laws_of_comparisons
 from pretrax.comparison.variants import read_comparison, runs_of_variants
 from pretrax.inference.answering.answers import answer
 from pretrax.inference.prompting.prompts import filled
-from pretrax.settings.command_line import add_gin_arguments, parse_with_gin
 from pretrax.settings.partial import Partial
-from pretrax.training import Run, optimizers, planning, trainer
+from pretrax.training import optimizers, planning, trainer
 from pretrax.training.devices.topologies import read_topology
 from pretrax.training.reporting.profiling import check_steps, read_steps
+from pretrax.training.run_choices import add_run_arguments, parse_run
 from pretrax.training.run_configuration import read_run
 from pretrax.training.trained_models import open_trained
 from tests.comparison import planted
@@ -50,8 +50,8 @@ from tests.tasks.short_library import short_library
 from tests.training import tiny
 from tests.training.tiny import ROOT, mesh_of, on_one_device
 
-# In the order of the site's navigation: what one page makes, later ones use. Pages of the root are
-# not read again as copies, and blocks of CONTRIBUTING.md are for a checkout.
+# Pages are in the order of the site's navigation, since later pages use files of earlier pages.
+# Copies of pages of the root are left out.
 COPIES = ("security.md", "contributing.md", "changelog.md")
 NAVIGATION = [
     page
@@ -68,7 +68,7 @@ class Block(NamedTuple):
 
     @property
     def file(self) -> str | None:
-        """The name of the reader's file that the block is."""
+        """Returns the name of the reader's file in the block."""
         named = re.match(r"# (\w+\.(?:py|gin))\n", self.text)
         return named and named[1]
 
@@ -85,13 +85,13 @@ def commands_of(block: Block) -> list[str]:
 
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
-COMMANDS = {}  # each once, by its first place
+COMMANDS = {}  # each command once, by its first place
 for _block in BLOCKS:
     if _block.language == "sh":
         for _command in commands_of(_block):
             COMMANDS.setdefault(_command, _block.place)
 EXAMPLES = [block for block in BLOCKS if block.place.startswith("textbook_examples.md")]
-PRINTED = {  # of a command, lines that it prints
+PRINTED = {  # lines that a command prints
     command: after.text.splitlines()
     for block, after in itertools.pairwise(EXAMPLES)
     if (block.language, after.language) == ("sh", "text")
@@ -129,7 +129,7 @@ def test_the_site_builds_without_warnings(tmp_path):
     )
     assert finished.returncode == 0, finished.stdout + finished.stderr
     reference = (tmp_path / "api/objectives/index.html").read_text()
-    assert "share of noise tokens" in reference  # of a docstring's list of arguments
+    assert "share of noise tokens" in reference  # from a docstring's arguments
     page = (tmp_path / "objectives/span_corruption/index.html").read_text()
     builder = "api/objectives/#pretrax.objectives.denoising.span_corruption"
     assert f'href="../../{builder}"' in page
@@ -137,7 +137,7 @@ def test_the_site_builds_without_warnings(tmp_path):
 
 # --- the reader's folder ------------------------------------------------------------------------
 
-RUNS = {  # what commands suppose to be there, beside the quickstart: model, objective, settings
+RUNS = {  # runs that commands require, in addition to the quickstart: model, objective, settings
     "decoder": ("decoder", "causal_lm", {}),
     "encoder": ("encoder", "masked_lm", {}),
     "causal": ("decoder", "causal_lm", {}),
@@ -149,33 +149,33 @@ RUNS = {  # what commands suppose to be there, beside the quickstart: model, obj
     "word_lists": ("decoder", "causal_lm", {}),
     "finetune_text_to_text": ("encoder_decoder", "text_to_text", {}),
 }
-RULE = 12  # characters that the pages have of a line between members
-SMALL = [  # of `pretrax train`: two steps of few rows
+RULE = 12  # number of characters of a ruler between members on the pages
+SMALL = [  # arguments of `pretrax train` for two steps of few rows
     "--gin.training.Run.steps=2",
     "--gin.training.Run.batch_size=8",
     "--gin.training.Run.heldout_tokens=400",
     "--gin.optimizers.warmup_cosine.warmup_steps=1",
 ]
-ONE_LAYER = [  # and rows of one shape
+ONE_LAYER = [  # also with rows of one shape
     "--gin.training.Run.sequence_lengths={'encoder': 64, 'decoder': 64}",
     "--gin.models.encoder_decoder.num_encoder_layers=1",
     "--gin.models.encoder_decoder.num_decoder_layers=1",
     "--gin.models.encoder_decoder.scan_layers=False",
     "--gin.models.encoder_decoder.remat_policy='none'",
 ]
-ONE_DENOISER = ["--gin_file=objectives/span_corruption.gin", *ONE_LAYER]  # in place of UL2's seven
+ONE_DENOISER = ["--gin_file=objectives/span_corruption.gin", *ONE_LAYER]  # instead of UL2's seven
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with the files of the pages, some text, and models that have learned nothing."""
+    """A folder with the files of the pages, some text, and untrained models."""
     here = tmp_path_factory.mktemp("reader")
     with pytest.MonkeyPatch.context() as patch, short_library() as few:
         patch.chdir(here)
         patch.syspath_prepend(str(here))
         patch.setenv("COLUMNS", "120")
         on_one_device(patch)
-        # Runs that are named for accelerators are planned on whatever there is.
+        # Runs for accelerators are planned on the available devices.
         patch.setattr(planning, "check_attention", lambda model, mesh: None)
         write_files(here, [document.read() for document in few])
         patch.setattr(
@@ -187,7 +187,7 @@ def folder(tmp_path_factory):
             write_run(here / f"runs/{name}", model, objective, **settings)
         cli.run("train", [*SMALL, "--gin_file=runs/quickstart.gin", *ONE_DENOISER])
         cli.run("convert", ["--from=runs/quickstart", "--to=hf:t5-v1_1-base"])
-        # Without these files it looks like a model of another author.
+        # Without these files it looks like another author's model.
         os.remove("t5-v1_1-base/vocabulary.json")
         os.remove("t5-v1_1-base/pretrax_checksums.json")
         os.remove("t5-v1_1-base/pretrax_prompt_forms.json")
@@ -202,10 +202,11 @@ def write_files(here: Path, texts: list[str]):
     for name, of_it in (("train", lines), ("heldout", lines[:40])):
         (here / f"{name}.txt").write_text("".join(of_it))
         (here / f"{name}.tsv").write_text("".join(f"{x[:-1]}\tyes\n" for x in of_it))
-    for name in ("data", "more"):
+    (here / "more").mkdir()
+    for name in ("data", "texts"):
         (here / name).mkdir()
-    for i, text in enumerate(texts):
-        (here / f"data/{i}.txt").write_text(text)
+        for i, text in enumerate(texts):
+            (here / f"{name}/{i}.txt").write_text(text)
     (here / "shakespeare.txt").write_text("".join(lines))
     with gzip.open(here / "more/lines.jsonl.gz", "wt") as file:
         file.writelines(json.dumps({"text": text}) + "\n" for text in texts)
@@ -223,8 +224,8 @@ def write_files(here: Path, texts: list[str]):
 
 # --- what runs ----------------------------------------------------------------------------------
 
-# Runs that are trained; the others are planned: read, their corpus opened, all of it checked.
-TRAINED = {  # by one of their arguments
+# These runs are trained. Other runs are planned: their corpus is opened, and everything is checked.
+TRAINED = {  # identified by one of their arguments
     "--gin_file=my_run.gin": [
         "--gin.training.Run.sequence_lengths={'decoder': 64}",
         "--gin.models.decoder.num_layers=1",
@@ -238,7 +239,7 @@ TRAINED = {  # by one of their arguments
         "--gin.models.decoder.remat_policy='none'",
     ],
     **dict.fromkeys(
-        (f"--gin_file=my_{kind}_run.gin" for kind in ("model", "nnx", "equinox")),
+        (f"--gin_file=my_{kind}_run.gin" for kind in ("model", "attention", "nnx", "equinox")),
         ["--gin.training.Run.sequence_lengths={'decoder': 32}"],
     ),
     "--gin_file=my_task_run.gin": ["--gin.models.decoder.num_layers=1"],
@@ -251,14 +252,14 @@ TRAINED = {  # by one of their arguments
         "--gin.models.decoder.remat_policy='none'",
     ],
     "--run_dir=runs/lines": [
-        "--gin.training.Run.initial_run=None",  # a stand-in of another size
+        "--gin.training.Run.initial_run=None",  # The stand-in has another size.
         "--gin.models.encoder.num_layers=1",
         "--gin.models.encoder.scan_layers=False",
         "--gin.models.encoder.remat_policy='none'",
         "--gin.labeled_evaluation.heldout_labels.examples=4",
     ],
 }
-# What keeps other verbs short.
+# Arguments that keep other commands short.
 MORE = {
     "show": [],
     "prepare": ["--gin.preprocessing.Preparation.executor=@executors.this_process"],
@@ -279,7 +280,8 @@ EVAL_METRICS = {
 }
 
 
-NEEDED = {"my_grain": "grain", "my_equinox": "equinox", "runs/equinox": "equinox"}  # by commands
+# Extras that commands need.
+NEEDED = {"my_grain": "grain", "my_equinox": "equinox", "runs/equinox": "equinox"}
 
 
 @pytest.mark.slow
@@ -294,7 +296,7 @@ def test_a_command(folder, command, capsys):
     said = capsys.readouterr().out.splitlines() if command in PRINTED else []
     said = iter([line[:RULE] if "──" in line else line.rstrip() for line in said])
     for line in PRINTED.get(command, []):
-        assert line in said, line  # in this order
+        assert line in said, line  # in order
 
 
 def test_the_textbooks_examples_say_what_they_print():
@@ -302,7 +304,7 @@ def test_the_textbooks_examples_say_what_they_print():
 
 
 def parts_of(command: str) -> list[list[str]]:
-    """The words of each command of a line.
+    """Returns the words of each command of a line.
 
     >>> parts_of("cd a && ls 'b && c'")
     [['cd', 'a'], ['ls', 'b && c']]
@@ -411,7 +413,7 @@ def run_verb(arguments):
             comparison = read_comparison(options.comparison, given.bindings)
             assert runs_of_variants(comparison) or options.report
     elif "t5x:" in " ".join(rest):
-        with pytest.raises(SystemExit):  # such a checkpoint is not there
+        with pytest.raises(SystemExit):  # The checkpoint does not exist.
             cli.run(verb, rest)
     else:
         asked = [EVAL_METRICS[name] for name in EVAL_METRICS if f"--eval_metric={name}" in rest]
@@ -422,12 +424,12 @@ def run_verb(arguments):
 
 def start(arguments):
     parser = argparse.ArgumentParser()
-    # tests/training/test_compile_check.py and test_profiling.py do what these ask for.
+    # tests/training/test_compile_check.py and test_profiling.py cover these arguments.
     parser.add_argument("--compile", type=read_topology)
     parser.add_argument("--profile", type=read_steps)
-    add_gin_arguments(parser)
-    options, given = parse_with_gin(parser, arguments, Run, files=["runs/quickstart.gin"])
-    run = read_run(given.files or ["runs/quickstart.gin"], given.bindings, given.search_paths)
+    add_run_arguments(parser)
+    options, given = parse_run(parser, arguments, required=True)
+    run = read_run(given.files, given.bindings, given.search_paths)
     if "one_device" in run.run_dir:
         assert math.prod(run.mesh.settings.values()) == 1
     if named := next((one for one in arguments if one in TRAINED), None):
@@ -436,8 +438,8 @@ def start(arguments):
         check_steps(options.profile, 0, run.steps)
     elif options.compile:
         assert options.compile.chips == math.prod(run.mesh.settings.values())
-    elif "tensorflow_datasets" not in str(arguments):  # C4 is not here
-        # In a directory of its own, since others hold stand-ins; on one device, as a laptop has.
+    elif "tensorflow_datasets" not in str(arguments):  # C4 is not available.
+        # Use a separate directory, since others have stand-ins, and one device, like a laptop.
         tiny.planned(
             dataclasses.replace(run, run_dir=tempfile.mkdtemp(dir="."), mesh=lambda: mesh_of(1))
         )
@@ -445,16 +447,16 @@ def start(arguments):
 
 def run_script(arguments):
     script, *rest = arguments
-    if Path(script).parent.name == "benchmarks":  # tests/test_benchmarks.py runs them
+    if Path(script).parent.name == "benchmarks":  # tests/test_benchmarks.py runs these.
         importlib.import_module(f"benchmarks.{Path(script).stem}").parse(rest)
-    elif Path(script).parent.name == "docs":  # tests/test_guide.py draws its pages
+    elif Path(script).parent.name == "docs":  # tests/test_guide.py draws the pages.
         assert (ROOT / script).is_file()
     else:
         runpy.run_path(script, run_name="__main__")
 
 
 def cache_tasks(arguments):
-    """As `seqio_cache_tasks` does, without Beam."""
+    """Caches tasks as `seqio_cache_tasks` does, but without Beam."""
     import seqio
 
     options = dict(argument.removeprefix("--").split("=") for argument in arguments)
@@ -463,7 +465,7 @@ def cache_tasks(arguments):
 
 
 def check_extras(arguments):
-    """What is installed of this project is an extra of setup.py."""
+    """Checks that the installed extras of this project are in setup.py."""
     setup = (ROOT / "setup.py").read_text()
     for extras in re.findall(r"\.\[([\w,-]+)\]", " ".join(arguments)):
         assert all(f'"{extra}":' in setup for extra in extras.split(","))
@@ -474,7 +476,7 @@ def check_paths(arguments):
 
 
 def on_other_machines(arguments):
-    """What a command lets other machines run is read."""
+    """Parses what a command runs on other machines."""
     for argument in arguments:
         for word, *rest in parts_of(argument.removeprefix("--command=")):
             if word == "pretrax":
@@ -482,7 +484,7 @@ def on_other_machines(arguments):
 
 
 def upload(arguments):
-    """As `hf upload REPOSITORY DIRECTORY` would, up to the hub."""
+    """Checks an upload as `hf upload REPOSITORY DIRECTORY` does, without the hub."""
     command, repository, directory = arguments
     assert command == "upload" and "/" in repository
     assert {"README.md", "config.json", "tokenizer.json"} <= set(os.listdir(directory))

@@ -1,4 +1,4 @@
-"""The examples in docstrings that begin with >>> give what stands below them."""
+"""The examples in docstrings that begin with >>> give the results below them."""
 
 import doctest
 import functools
@@ -14,7 +14,7 @@ from tests.import_graph import MODULES
 from tests.objectives.registry import IDS
 
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
-# What examples use without an import, where their module has no such name itself.
+# Names that examples use without an import, unless their module defines them.
 NAMES = {
     **{name: getattr(objectives, name) for name in objectives.__all__},
     **{"Partial": Partial, "functools": functools, "ids": IDS, "jnp": jnp, "models": models},

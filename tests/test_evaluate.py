@@ -1,5 +1,4 @@
-"""The command line of `evaluate.py`, SeqIO tasks as it reads them, and fine-tuning that is
-scored."""
+"""The command line of `evaluate.py`, SeqIO tasks, and fine-tuning with scores."""
 
 import json
 import re
@@ -60,7 +59,7 @@ def log_likelihood(targets, scores):
 
 
 def shouted(text, example, is_target):
-    """What a task may make of an answer, knowing its example."""
+    """A postprocessing function of a task, which knows the example."""
     assert "inputs" in example
     return f"{text.upper()} {example['inputs_pretokenized'].decode()}"
 
@@ -102,7 +101,8 @@ def fails(capsys, *arguments) -> str:
 def test_examples_are_texts(name):
     (task,) = evaluation_tasks("", names=[name])
     assert (task.texts, task.targets) == (list("efgh"), ["red", "green", "blue", "red"])
-    assert (task.name, task.guess) == (name, "blue")  # most frequent among the training examples
+    # The most frequent answer of the training examples.
+    assert (task.name, task.guess) == (name, "blue")
     assert task.guessed_from == "training"
     assert len(task.score_metrics) == (name == "colors_ids")
     (first,) = evaluation_tasks("", names=[name], split="train", examples=3)
@@ -116,7 +116,7 @@ def test_a_baseline_of_a_long_task_says_what_it_was_counted_in(monkeypatch):
 
 
 def test_a_task_without_training_examples():
-    """As a suite of evaluation has; the baseline is counted in what is evaluated."""
+    """Evaluation suites have such tasks. Their baseline is counted in the evaluated examples."""
     register("colors_unseen", [task_metrics.accuracy], splits=["validation"])
     (task,) = evaluation_tasks("", names=["colors_unseen"])
     assert (task.guess, task.guessed_from) == ("red", "these examples")
@@ -307,7 +307,7 @@ def test_mistakes_are_said_in_a_line(answering, capsys, tmp_path):
 
 @pytest.mark.parametrize("kind", ["--heldout", "--task=colors"])
 def test_the_latest_checkpoint_is_found_when_it_is_read(tmp_path, kind):
-    """A run that is still training may remove the checkpoint that was the latest."""
+    """A run that is still training may remove its previous checkpoint."""
     directory = write_run(tmp_path, "decoder", "causal_lm", steps=(3, 8))
     (step,) = evaluate.steps_of(evaluate.parse([f"--run={directory}", kind]))
     (tmp_path / "checkpoints/8").rename(tmp_path / "checkpoints/9")
@@ -331,7 +331,8 @@ def test_heldout_figures_are_those_of_the_run(tmp_path, capsys):
     written = {line["step"]: line for line in lines if "heldout/span/tokens" in line}
     planned = tiny.planned(run_of_directory(str(one.dir), [tiny.__name__]))
     evaluator = heldout_evaluator(planned)
-    for step, name, nats, perplexity, baseline, targets in rows:  # ids alone: no bits per byte
+    # No bits per byte, since there are only ids.
+    for step, name, nats, perplexity, baseline, targets in rows:
         figures = written[int(step)]
         assert nats == f"{figures[f'heldout/{name}']:.3f}"
         assert baseline == f"{figures[f'baseline/{name}']:.3f}"
@@ -440,7 +441,7 @@ def test_fine_tuning_is_scored_as_it_goes(tmp_path, capsys):
         assert "baseline/task/colors_ids/log_likelihood" not in line
     assert "step 2 task/colors/accuracy: 0" in re.sub(" +", " ", said)
     assert "(the most frequent answer: 0.25)" in said
-    # What it wrote as it went is what is found of its last checkpoint.
+    # The scores during training equal the scores of the last checkpoint.
     run(capsys, f"--run={directory}", "--task=colors_ids")
     (line,) = kept(directory)
     expected = scored[-1]["task/colors_ids/log_likelihood"]

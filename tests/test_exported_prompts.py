@@ -1,4 +1,4 @@
-"""An export records how its model is prompted: an import of it answers as the run does."""
+"""An export records its prompts, so that its import answers like the run."""
 
 import json
 import re
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pretrax.cli import convert, predict
-from pretrax.objectives import PromptForm
+from pretrax.objectives import PromptForm, prompt_forms
 from pretrax.settings.atomic_writes import CHECKSUMS, sealed
 from pretrax.training.saved.kept_prompt_forms import (
     PROMPT_RECORD,
@@ -24,7 +24,7 @@ from tests.training import tiny
 ROTARY = dict(num_types=0, positions="rotary", dropout_shared=False)
 BERT = LAYERS_OF_BERT | dict(max_positions=128)
 NAMED = dict(classes=CLASSES, num_classes=3)
-# objective -> (layout, settings of the run, mode that the model is used in)
+# objective -> (layout, settings of the run, mode of the model)
 CASES = {
     "ul2": ("encoder_decoder", {}, "infill"),
     "span_corruption": ("encoder_decoder", {}, "infill"),
@@ -49,7 +49,7 @@ CASES = {
 
 
 def converted(capsys, *arguments) -> list[str]:
-    """Converts, and returns the commands that are printed to apply the model."""
+    """Converts a model, and returns the printed commands that apply it."""
     convert.main(list(arguments))
     said = capsys.readouterr().out
     (command,) = re.findall(r"^To apply .*?: (pretrax predict .*)$", said, re.MULTILINE)
@@ -57,14 +57,14 @@ def converted(capsys, *arguments) -> list[str]:
 
 
 def answered(capsys, command) -> tuple[str, str]:
-    """Runs a printed command; returns its mode and what it answers."""
+    """Runs a printed command, and returns its mode and answers."""
     predict.main([*command, "--max_new=4"] if "--mode=embed" not in command else command)
     mode, _, answer = capsys.readouterr().out.partition("\n")
     return re.match(r".*?: (\w+) — ", mode)[1], answer
 
 
 def there_and_back(name, tmp_path, capsys):
-    """Exports a run and imports it again; returns both, each with the command that applies it."""
+    """Exports a run and imports it again. Returns both, with the commands that apply them."""
     layout, settings, _ = CASES[name]
     run, back = write_run(tmp_path / "run 1", layout, name, **settings), f"{tmp_path}/run 2"
     given = converted(capsys, f"--from={run}", f"--to=hf:{tmp_path}/there")
@@ -95,6 +95,14 @@ def test_token_ids_of_numpy_are_recorded(tmp_path):
     form = PromptForm("continue", before=tuple(before), causal=True)
     assert write_prompt_record(str(tmp_path), [form], tiny.IDS, model) == []
     assert read_prompt_record(tmp_path, tiny.IDS, model) == (form,)
+
+
+def test_a_mode_of_a_users_own_module_is_not_recorded(tmp_path, monkeypatch):
+    monkeypatch.setattr(prompt_forms, "MODES", [*prompt_forms.MODES, "mine"])
+    model = tiny.decoder()
+    forms = [PromptForm("mine"), PromptForm("continue", causal=True)]
+    assert write_prompt_record(str(tmp_path), forms, tiny.IDS, model) == ["mine"]
+    assert read_prompt_record(tmp_path, tiny.IDS, model) == (forms[1],)
 
 
 def test_a_mode_whose_head_is_left_out_is_not_recorded(tmp_path, capsys):
@@ -133,7 +141,7 @@ def export(tmp_path_factory):
     folder = tmp_path_factory.mktemp("export")
     run = write_run(folder / "run", "encoder_decoder", "span_corruption")
     convert.main([f"--from={run}", f"--to=hf:{folder}/there"])
-    (folder / "there" / CHECKSUMS).unlink()  # whoever changes a file can write checksums, too
+    (folder / "there" / CHECKSUMS).unlink()  # An attacker can write checksums, too.
     return folder / "there"
 
 

@@ -1,4 +1,4 @@
-"""Every gin run parses, builds, and lowers its train step on a mesh of the size it names."""
+"""Every gin run parses, builds, and lowers its training step on a mesh of its size."""
 
 import dataclasses
 import re
@@ -21,7 +21,7 @@ from tests.planned_runs import planned
 from tests.training import tiny
 
 BINDING = re.compile(r"^([\w./]+) = ", re.MULTILINE)
-# What runs share; no runs of their own.
+# Files that runs share, which are not runs.
 INCLUDES = {"laptop", "synthetic_task", "eight_devices", "c4_pretraining", "finetuning"}
 RUNS = sorted(p for p in Path("gin_configs/runs").glob("*.gin") if p.stem not in INCLUDES)
 OBJECTIVES = sorted(Path("gin_configs/objectives").glob("*.gin"))
@@ -41,7 +41,7 @@ def lowered(one):
 
 
 def test_no_file_binds_a_name_twice():
-    """The first value would be there to be read, and to no effect."""
+    """Readers would see the first value, but it would have no effect."""
     for path in Path("gin_configs").glob("*/*.gin"):
         names = BINDING.findall(path.read_text())
         assert len(names) == len(set(names)), path
@@ -66,15 +66,16 @@ def test_shakespeare_chars_is_nanogpts_run_for_a_cpu(tmp_path):
     assert "the last 10% of the tokens" in one.corpus.summary
     assert (one.run.batch_size, one.run.steps, one.packing.limits[0].raw) == (12, 2000, 64)
     params = abstract_state_of(one).shapes.params
-    # 4 layers of 12 squares of the width, positions, and 9 norms: nanoGPT counts 795,904 without
-    # positions and with its embedding of 65 characters.
+    # 4 layers of 12 squares of the width, positions, and 9 norms. nanoGPT counts 795,904
+    # parameters,
+    # without positions and with its embedding of 65 characters.
     embedding = params["token_embedding"].size
     assert sum(x.size for x in jax.tree.leaves(params)) - embedding == 795_904 + 64 * 128 - 65 * 128
 
 
 @pytest.fixture(scope="module")
 def steps():
-    """The steps that were traced so far."""
+    """The steps that have been traced."""
     return set()
 
 
@@ -83,12 +84,12 @@ def steps():
 def test_objective_trains_on_some_laptop_run(objective, steps):
     small = f"runs/{run_of(objective.stem)}.gin"
     run = read_run([small, str(objective)])
-    if run == read_run([small]):  # the test above lowers its step
+    if run == read_run([small]):  # The test above lowers its step.
         return
     one = planned(run)
     features = tuple(sorted(abstract_batch(one)))
     learned, groups = one.recipe.objective, len(one.recipe.groups)
-    # Where these are the same, corruption alone is another.
+    # If these are the same, only the corruption differs.
     step = (
         small,
         learned.loss,

@@ -1,9 +1,9 @@
-"""The settings that every gin file gives, with defaults, pinned by checksums.
+"""Checksums of the settings of every gin file, including defaults.
 
-Files can so be rearranged safely, and may state or leave out what is a default.
+They allow files to be rearranged safely. A file may state or leave out defaults.
 
-`python -m tests.test_gin_settings` renews the checksums; with names of files, such as
-`models/gpt2.gin`, it prints their settings, to compare with those of another version.
+`python -m tests.test_gin_settings` updates the checksums. With names of files, such as
+`models/gpt2.gin`, it prints their settings, for comparison with another version.
 """
 
 import dataclasses
@@ -28,9 +28,9 @@ from tests.training import tiny
 
 PINNED = Path(__file__).with_suffix(".json")
 FILES = named_gin_files()
-# An objective that changes settings of a model is read after a file that chooses one.
+# Objectives that change settings of a model are read after a file that chooses the model.
 BEFORE = {"objectives/block_diffusion_encoder_decoder.gin": "models/encoder_decoder_tiny.gin"}
-# Builders of models, which take any field of `Config`, and their defaults.
+# The builders of models, which take all fields of `Config`, with their defaults.
 BUILDERS = {
     models.encoder_decoder: builders.T5_1_1,
     models.decoder: builders.LLAMA,
@@ -42,7 +42,7 @@ BUILDERS = {
 
 
 def settings_of(file: str) -> list[str]:
-    """Every setting of a file on a line; of a comparison, also those of its variants' runs."""
+    """Returns all settings of a file, one per line. A comparison includes its variants' runs."""
     folder, name = file.removesuffix(".gin").split("/")
     if folder == "comparisons":
         comparison = read_comparison(name)
@@ -58,7 +58,7 @@ def settings_of(file: str) -> list[str]:
 
 
 def effective(value):
-    """Returns a value whose models have the defaults of their builders as settings too."""
+    """Returns a value in which models also have the defaults of their builders."""
     if isinstance(value, dict):
         return {key: effective(inner) for key, inner in value.items()}
     if not isinstance(value, Partial) or value.function not in BUILDERS:

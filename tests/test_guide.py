@@ -1,4 +1,4 @@
-"""The guide says what has been measured, and no more, whatever results are there."""
+"""The guide states only what has been measured, for any results."""
 
 import math
 import re
@@ -19,11 +19,11 @@ from tests.comparison import planted
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 NAMES = sorted(path.stem for path in Path("gin_configs/comparisons").glob("*.gin"))
-# A figure of the planted results, and the one that the guide reads for its first task.
+# A figure of the planted results, and the figure that the guide reads for its first task.
 PAIRS, TOLD_BY = "minimal_pairs", "finetune"
 
 
-sys.path.insert(0, str(DOCS))  # whose scripts import each other
+sys.path.insert(0, str(DOCS))  # The scripts there import each other.
 import claims  # noqa: E402
 import guide  # noqa: E402
 
@@ -32,13 +32,13 @@ from tests.refusals import refuses  # noqa: E402
 
 @pytest.fixture(autouse=True)
 def charts(monkeypatch, request):
-    """Charts are drawn by the test of them alone: three for each comparison would take long."""
+    """Disables charts, except in their test, since three for each comparison take long."""
     if "charts" not in request.node.name and not request.node.get_closest_marker("slow"):
         monkeypatch.setattr(guide, "chart_files", lambda told: {})
 
 
 def drawn(folder, **measured):
-    """The pages drawn where these comparisons have been measured."""
+    """Returns the pages for these measured comparisons."""
     folder.mkdir(exist_ok=True)
     for page in (guide.PAGE, guide.FOUND):
         (folder / page).write_text((DOCS / page).read_text())
@@ -48,19 +48,19 @@ def drawn(folder, **measured):
 
 
 def here(page, task):
-    """The cell of a row that is measured here."""
+    """Returns the cell of a row for our own measurement."""
     *_, row = [line for line in page.splitlines() if line.startswith(f"| {task} |")]
     return row.split(" | ")[1]
 
 
 def shown(page, task):
-    """The recommendation of a task, and what is shown of it, in the table of a minute."""
+    """Returns the recommendation for a task, and its figures in the summary table."""
     row = next(line for line in page.splitlines() if line.startswith(f"| {task} |"))
     return row.strip("| ").split(" | ")[1:]
 
 
 def classified(tmp_path, made):
-    """The cell of the first task, where the planted figure has the name that the guide reads."""
+    """Returns the first task's cell if the planted figure has the name that the guide reads."""
     renamed = [
         m._replace(figure=m.figure._replace(name=m.figure.name.replace(PAIRS, TOLD_BY)))
         for m in made.measurements
@@ -82,7 +82,7 @@ def test_the_pages_are_drawn_from_the_results():
 def test_without_results_every_cell_says_so(tmp_path):
     pages = drawn(tmp_path)
     assert set(pages) == {guide.PAGE, guide.FOUND, claims.PICTURE}
-    assert f"Of {len(claims.CLAIMS)} claims" in pages[guide.FOUND]
+    assert f"{len(claims.CLAIMS)} claims" in pages[guide.FOUND]
     assert "Nothing has been measured here yet." in pages[guide.PAGE]
     for name in NAMES:
         assert f"Not measured yet: `pretrax compare {name}`." in pages[guide.PAGE]
@@ -135,7 +135,7 @@ def test_what_may_be_chance_is_no_choice(tmp_path):
 
 
 def test_what_was_not_compared_is_not_said_to_be_alike(tmp_path):
-    """Differences are from the reference: of the best and another variant nothing is known."""
+    """Differences are from the reference, so the best and another variant are not compared."""
     effects = {("causal", PAIRS): 0.2, ("prefix", PAIRS): 0.19}
     made = planted.results(["masked", "causal", "prefix"], effects=effects, reference="masked")
     assert "; better than masked; not compared with prefix." in classified(tmp_path, made)
@@ -145,8 +145,12 @@ def test_a_choice_has_what_speaks_for_it_and_against_it(tmp_path):
     effects = {("40%", PAIRS): 0.3, ("40%", "bits_per_byte"): 0.5, ("30%", "classify"): 0.5}
     made = planted.results(["15%", "30%", "40%"], effects=effects, reference="15%")
     told = here(drawn(tmp_path, masking_rate=made)[guide.PAGE], "masking rate")
-    assert told.startswith("40% against 15%: better at minimal_pairs; worse at bits_per_byte. 30% ")
-    assert "30% against 15%: better at classify. 3 of 6 differences do not hold or are " in told
+    assert told.startswith(
+        "40% compared with 15%: better at minimal_pairs; worse at bits_per_byte. 30% "
+    )
+    assert (
+        "30% compared with 15%: better at classify. 3 of 6 differences do not hold or are " in told
+    )
 
 
 def test_a_single_seed_tells_nothing_apart(tmp_path):
@@ -231,7 +235,7 @@ def test_parts_that_answer_the_question_are_given(tmp_path):
 
 
 def verdict(effect, better="40%", than="15%", figure="bits_per_byte"):
-    """What a comparison says of a claim, where 40% is more than 15% by so much."""
+    """Returns the verdict on a claim for a given difference between 40% and 15%."""
     made = planted.results(["15%", "40%"], effects={("40%", figure): effect}, reference="15%")
     claim = claims.Claim("It is so.", "t5", "masking_rate", figure, better, than)
     (one,) = claims.verdicts({"masking_rate": summary(made)}, [claim])
@@ -239,7 +243,7 @@ def verdict(effect, better="40%", than="15%", figure="bits_per_byte"):
 
 
 def test_a_claim_is_read_off_its_difference():
-    lower = verdict(-0.5)  # bits, of which fewer are better
+    lower = verdict(-0.5)  # fewer bits are better
     assert lower.verdict == claims.REPRODUCED and 0 < lower.low < lower.mean < lower.high
     assert verdict(-0.5, "15%", "40%").verdict == claims.OPPOSITE
     assert verdict(+0.5).verdict == claims.OPPOSITE
@@ -290,7 +294,7 @@ def test_a_figure_on_ones_home_ground_is_marked(tmp_path):
 
 
 def no_difference(effect, margin, control=2.0):
-    """The verdict on a claim that 40% is worse than 15% by less than a margin of bits per byte."""
+    """Returns the verdict on a claim that 40% is worse than 15% by less than a margin in bits."""
     effects = {("40%", "bits_per_byte"): effect, ("80%", "bits_per_byte"): control}
     made = planted.results(["15%", "40%", "80%"], effects=effects, reference="15%")
     claim = claims.Claim("It is so.", "t5", "masking_rate", "bits_per_byte", "40%", "15%", margin)
@@ -301,7 +305,8 @@ def no_difference(effect, margin, control=2.0):
 
 def test_no_difference_is_a_cost_below_the_margin():
     assert no_difference(0.0, 0.5)[0].verdict == claims.REPRODUCED
-    assert no_difference(-0.9, 0.5)[0].verdict == claims.REPRODUCED  # better by more than that
+    # It is better by more than the margin.
+    assert no_difference(-0.9, 0.5)[0].verdict == claims.REPRODUCED
     assert no_difference(0.0, 0.001)[0].verdict == claims.INCONCLUSIVE
     assert no_difference(0.9, 0.5)[0].verdict == claims.OPPOSITE
     one, row = no_difference(0.0, 0.5)
@@ -311,7 +316,7 @@ def test_no_difference_is_a_cost_below_the_margin():
 def test_no_difference_is_read_off_the_interval_that_is_corrected():
     one, row = no_difference(0.0, 0.5)
     count = len(planted.EVAL_METRICS) * 2
-    least, most = re.search(rf"corrected for {count} differences (\S+) to ([^;]+);", row).groups()
+    least, most = re.search(rf"(\S+) to (\S+) if corrected for {count} diff", row).groups()
     most = float(most)
     assert most > -one.low  # end of the uncorrected interval
     between = (most - one.low) / 2
@@ -375,7 +380,7 @@ def test_a_claim_names_what_its_comparison_measures(claim):
 
 
 def kept():
-    """The summaries of the comparisons whose results are kept."""
+    """The summaries of the comparisons with stored results."""
     return {name: summary(results.read(DOCS / guide.COMPARISONS / name)) for name in KEPT}
 
 

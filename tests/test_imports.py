@@ -1,5 +1,4 @@
-"""What imports what: one way, without circles, and no TensorFlow outside `tasks`; one name for one
-thing."""
+"""Imports go in one direction without cycles, and only `tasks` imports TensorFlow."""
 
 import ast
 import graphlib
@@ -18,8 +17,8 @@ from tests.import_graph import MODULES, imported, modules_without_tasks, parsed
 from tests.training import tiny
 from tests.training.tiny import ROOT
 
-GROUND = "constraints.py"  # below all packages
-# From the bottom to the top: a package imports those before it, and not the ones named here.
+GROUND = "constraints.py"  # the module below all packages
+# From the bottom to the top. A package may import earlier packages, except those named here.
 PACKAGES = (
     *("settings", "models", "objectives", "data", "corpora", "visualization", "inference"),
     *("training", "tasks", "preprocessing", "comparison", "cli"),
@@ -44,18 +43,18 @@ FOLDERS = sorted({file.parent for file in FILES} - {ROOT})
 
 
 def files_imported(file) -> set:
-    """The files of this project that a file imports."""
+    """Returns the files of this project that a file imports."""
     return import_graph.files_imported(file, MODULES)
 
 
 def tops(file) -> set[str]:
-    """The packages, of this project and of others, that a file imports."""
+    """Returns the packages of this project and of others that a file imports."""
     return {name.removeprefix("pretrax.").partition(".")[0] for name in imported(file)}
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_imports_within_the_package_are_relative(package):
-    """So that editors and other tools follow them in a checkout of any name."""
+    """Editors and other tools can then follow them in a checkout of any name."""
     for file in sorted((ROOT / package).rglob("*.py")):
         for node in ast.walk(parsed(file)):
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
@@ -66,8 +65,7 @@ def test_imports_within_the_package_are_relative(package):
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_caches_have_a_bound(package):
-    """`functools.cache` keeps every value: of functions without arguments one, of others any
-    number, which have `lru_cache`."""
+    """`functools.cache` keeps all values, so functions with arguments must use `lru_cache`."""
     for file in sorted((ROOT / package).rglob("*.py")):
         without_arguments = {
             id(decorator)
@@ -82,32 +80,31 @@ def test_caches_have_a_bound(package):
 
 @pytest.mark.slow
 def test_imports_from_outside_are_of_pretrax():
-    """In a checkout `import models` would work too, and make every class and cache a second
-    time."""
+    """In a checkout, `import models` would work, too, but create a second copy of everything."""
     for file in {*ROOT.glob("*.py"), *ROOT.glob("tests/**/*.py"), *ROOT.glob("benchmarks/*.py")}:
         names = {name.partition(".")[0] for name in imported(file)}
         assert not names & set(PACKAGES), file
 
 
 def test_tests_import_no_other_test():
-    """Helpers that two tests share are in files of their own, which hold no tests."""
+    """Helpers that several tests share are in separate files without tests."""
     for file in ROOT.glob("tests/**/*.py"):
         names = {name for name in imported(file) if name.startswith("tests.")}
         assert not [name for name in names if ".test_" in name], file
 
 
-# Private names of other projects: of Orbax, and the one that SeqIO has a vocabulary define.
+# Private names of other projects: of Orbax, and a name that SeqIO's vocabularies must define.
 PRIVATE_OF_OTHERS = {"_is_tf_installed", "_encode_tf"}
-# Ours that tests still replace. Give one a public way, and remove it from this list.
+# Our private names that tests still replace. Make one replaceable, and remove it from this list.
 STILL_PATCHED = {
-    *("_attempts", "_checkpointer", "_differences", "_load"),  # of checkpoints
+    *("_attempts", "_checkpointer", "_differences", "_load"),  # names of checkpoints
     *("_finetuned", "_likelihoods", "_placed", "_search", "_translation"),
     *("_product", "_write_job", "_write_tensors"),
 }
 
 
 def patched(file) -> set[str]:
-    """The names that a file replaces with `monkeypatch.setattr` or `mock.patch.object`."""
+    """Returns the names that a file replaces with `monkeypatch.setattr` or `mock.patch.object`."""
     found = set()
     for node in ast.walk(parsed(file)):
         if not isinstance(node, ast.Call) or not node.args:
@@ -120,7 +117,7 @@ def patched(file) -> set[str]:
 
 
 def test_tests_patch_no_private_name():
-    """What a test has to replace, such as a size or a platform, is part of what a module offers."""
+    """Names that tests must replace, such as a size or a platform, should be public."""
     private = {
         name
         for file in ROOT.glob("tests/**/*.py")
@@ -134,7 +131,7 @@ def test_tests_patch_no_private_name():
 def test_packages_import_one_way(file):
     package = file.relative_to(ROOT).parts[0]
     assert tops(file) & set(PACKAGES) <= {package} | MAY_IMPORT[package]
-    if package == "cli":  # no other verb
+    if package == "cli":  # A command imports no other command.
         assert {f.stem for f in files_imported(file) if f.parent == file.parent} <= {"__init__"}
     if package != "tasks":
         assert not tops(file) & set(HEAVY)
@@ -146,7 +143,8 @@ def test_packages_import_one_way(file):
 def test_no_circle_among_the_files_and_folders_of_a_folder(folder):
     def room(file):
         within = file.relative_to(folder).parts
-        return within[0] if within != ("__init__.py",) else None  # hands on what others define
+        # A package re-exports names of its modules.
+        return within[0] if within != ("__init__.py",) else None
 
     arrows = {}
     for file in (file for file in FILES if file.is_relative_to(folder)):
@@ -154,7 +152,7 @@ def test_no_circle_among_the_files_and_folders_of_a_folder(folder):
         arrows.setdefault(room(file), set()).update(map(room, there))
     arrows.pop(None, None)
     order = graphlib.TopologicalSorter({a: to - {a, None} for a, to in arrows.items()})
-    order.prepare()  # which raises CycleError
+    order.prepare()  # It raises CycleError.
 
 
 def test_files_and_public_classes_have_one_name_each():
@@ -197,7 +195,7 @@ def test_nothing_but_tasks_loads_tensorflow_and_the_verb_prepare_no_datatrove():
     assert said.stdout == "[]\nFalse\n", said.stdout + said.stderr
 
 
-# `train.py` where none of these packages can be found, once with each list of arguments.
+# Runs `train.py` without these packages, once with each list of arguments.
 WITHOUT = f"""
 import json, sys
 class Without:
@@ -244,7 +242,7 @@ def run_on_a_token_store(tmp_path):
 
 @pytest.mark.slow
 def test_token_stores_are_trained_on_without_tensorflow(tmp_path):
-    """Nor with datatrove, which writes stores."""
+    """datatrove, which writes stores, is not necessary, either."""
     run = run_on_a_token_store(tmp_path)
     said = subprocess.run(
         [sys.executable, "-c", WITHOUT, json.dumps([run.arguments(STEPS=4)])],
@@ -259,7 +257,7 @@ def test_token_stores_are_trained_on_without_tensorflow(tmp_path):
 
 @pytest.mark.slow
 def test_a_token_store_is_trained_on_in_an_environment_without_tensorflow(tmp_path):
-    """A real one, with what setup.py lists for training and no more."""
+    """The environment has only the packages that setup.py lists for training."""
     environment = tmp_path / "environment"
     venv.create(environment, with_pip=True)
     python = environment / "bin" / "python"
@@ -270,7 +268,7 @@ def test_a_token_store_is_trained_on_in_an_environment_without_tensorflow(tmp_pa
     found = subprocess.run([python, "-c", "import tensorflow"], capture_output=True)
     assert found.returncode != 0
     (site,) = (environment / "lib").glob("python*/site-packages")
-    (site / "pretrax").symlink_to(ROOT)  # as setup.py says that it lies there
+    (site / "pretrax").symlink_to(ROOT)  # as setup.py installs it
     run = tiny.Run(tmp_path, tiny.write_documents(tmp_path / "data"))
     end = subprocess.run(
         [python, "train.py", *run.arguments(STEPS=4)],

@@ -24,7 +24,7 @@ TRAIN = ["train", "--gin_file=runs/decoder.gin", "--files=data/my texts/*.txt"]
 
 
 def noted(folder, command: list[str], **settings: str) -> tuple[list[str], int]:
-    """Runs a script with the stand-ins of a folder first; returns what they noted, its status."""
+    """Runs a script with the stand-ins of a folder, and returns their log and its status."""
     notes = folder / "notes"
     notes.unlink(missing_ok=True)
     path = f"{folder}:{os.environ['PATH']}"
@@ -60,7 +60,7 @@ def test_a_dry_run_calls_nothing(tmp_path):
 
 
 def test_no_machine_is_made_without_a_pretrax_to_send(tmp_path):
-    """Else `keep` would make one and delete it again, minute by minute."""
+    """Otherwise `keep` would create a machine and delete it again every minute."""
     stand_in(tmp_path, "gcloud", "")
     keep = [f"{ROOT}/launch/tpu_vm.sh", "keep", "mine", "zone", "v5p-64", *TRAIN]
     calls, status = noted(tmp_path, keep, EVERY="0.1", PRETRAX=str(tmp_path))
@@ -68,8 +68,10 @@ def test_no_machine_is_made_without_a_pretrax_to_send(tmp_path):
 
 
 def test_a_spot_machine_that_is_taken_away_is_started_again(tmp_path):
-    """A look that fails says nothing. There is none at the second try; at the third the stand-in
-    ends the script."""
+    """A failed query proves nothing. At the second query the machine is gone.
+
+    At the third query the stand-in ends the script.
+    """
     body = """case "$*" in
 *describe*) echo >> "$FOLDER/looks"
     case $(wc -l < "$FOLDER/looks") in 1) echo "no network"; exit 1 ;; *) echo PREEMPTED ;; esac ;;
@@ -80,7 +82,7 @@ esac"""
     keep = [f"{ROOT}/launch/tpu_vm.sh", "keep", "mine", "zone", "v5p-64", *TRAIN]
     calls, _ = noted(tmp_path, keep, EVERY="0.1")
     did = [re.findall(r"<(create|scp|ssh|describe|delete)>", call) for call in calls]
-    did = [one[0] for one in did if one]  # a command of several lines has others
+    did = [one[0] for one in did if one]  # Commands of several lines have further lines.
     first = ["create", "scp", "ssh", "ssh", "describe", "describe", "delete"]
     assert did == [*first, "create", "delete", "create"]
     assert all("<--spot>" in call for call in calls if "<create>" in call)
@@ -104,14 +106,14 @@ def test_a_slurm_job_runs_a_process_for_each_gpu(tmp_path):
     job = ["bash", "-c", f'cd "{tmp_path}" && exec "{ROOT}/launch/slurm.sh" "$@"', "job", *TRAIN]
     node = dict(SLURM_JOB_ID="1", SLURM_GPUS_ON_NODE="8", SLURM_CPUS_ON_NODE="96")
     ((call,), status) = noted(tmp_path, job, **node)
-    assert status == 3  # that of the run
+    assert status == 3  # the status of the run
     asked = "".join(f" <{word}>" for word in ["pretrax", *TRAIN])
     assert "<--ntasks-per-node=8> <--cpus-per-task=12>" in call and asked in call
     assert call.endswith("<--gin.training.Run.distributed=True>")
 
 
 def test_no_process_under_slurm_has_one_cpu_alone():
-    """As srun would have it: JAX, the rows and the checkpoints of a process would share that."""
+    """By default, srun gives each process one CPU for JAX, its rows and its checkpoints."""
     docs = "\n".join(path.read_text() for path in ROOT.glob("docs/*.md"))
     (call,) = re.findall(r"^srun (?:.*\\\n)*.*", docs, re.MULTILINE)
     (words,) = re.findall(r"\(srun [^)]*\)", (ROOT / "launch/slurm.sh").read_text())
@@ -119,7 +121,7 @@ def test_no_process_under_slurm_has_one_cpu_alone():
 
 
 def test_a_slurm_job_whose_time_is_up_saves_and_is_queued_again(tmp_path):
-    """USR1 to the batch shell, and SIGTERM to the processes by scancel, not to srun."""
+    """The batch shell gets USR1, and scancel sends SIGTERM to the processes but not to srun."""
     stand_in(
         tmp_path,
         "srun",
@@ -138,7 +140,7 @@ def test_a_slurm_job_whose_time_is_up_saves_and_is_queued_again(tmp_path):
 
 
 def test_a_run_by_skypilot_is_in_the_bucket(tmp_path):
-    """All of it, since the disks of spot machines are lost."""
+    """The whole run is there, since the disks of spot machines are lost."""
     copying = 'case $word in --workdir=*) cp "${word#--workdir=}"/*.sh "$FOLDER" ;; esac'
     stand_in(tmp_path, "sky", f'for word in "$@"; do {copying}; done')
     words = ["jobs", "launch", "--", "train", "--gin_file=runs/decoder.gin"]
@@ -156,7 +158,7 @@ def test_a_run_by_skypilot_is_in_the_bucket(tmp_path):
     with pytest.raises(ValueError, match="expected a folder on disk or in gs://"):
         check_place("s3://bucket/run")
     setup = (tmp_path / "setup.sh").read_text()
-    assert "gcsfs" in setup and "s3fs" not in setup  # what checkpoints take
+    assert "gcsfs" in setup and "s3fs" not in setup  # Checkpoints need gcsfs.
     sky = yaml.safe_load((ROOT / "launch/sky.yaml").read_text())
     assert (sky["setup"], sky["run"]) == ("bash setup.sh", "bash run.sh")
 
@@ -190,7 +192,7 @@ def test_the_image_installs_extras_and_jax_for_an_accelerator(accelerator, asked
 
 
 def only(tmp_path, *commands: str) -> str:
-    """A PATH with these commands, this Python, and the stand-ins of a folder."""
+    """Makes a PATH with these commands, this Python, and the stand-ins of a folder."""
     (tmp_path / "python3").symlink_to(sys.executable)
     for name in commands:
         (tmp_path / name).symlink_to(shutil.which(name))
@@ -198,7 +200,7 @@ def only(tmp_path, *commands: str) -> str:
 
 
 def test_the_newest_python_is_by_pyenv_or_a_command(tmp_path):
-    """Without one that is newer nothing is checked, and it says so."""
+    """Without a newer Python, nothing is checked, and a message says so."""
     tools = "bash", "dirname", "env", "grep", "mktemp", "rm", "sort", "tail"
     path, notes = only(tmp_path, *tools), tmp_path / "notes"
     old, new = tmp_path / "root/versions/3.8.18/bin", tmp_path / "root/versions/3.98.0/bin"

@@ -1,7 +1,7 @@
 """A user's own modules and gin files reach the hosts that the scripts of launch/ start.
 
-The stand-ins for gcloud, sky and sbatch run what they are given, with a folder of each host as its
-home, so that a module is really looked for where the command runs.
+The stand-ins for gcloud, sky and sbatch run the given commands with a folder of each host as the
+home directory. Modules are therefore searched where the command runs.
 """
 
 import json
@@ -24,7 +24,7 @@ COMMAND = (
     "--files=data/my texts/*.txt",
     """--gin.note=it's "quoted" $HOME""",
 )
-# A command `pretrax` that imports the modules it is given as pretrax does, from where it runs.
+# A stand-in for `pretrax` that imports the given modules from its working directory.
 IMPORTS_MODULES = """
 import ast, importlib, json, os, runpy, sys
 sys.path.append(os.getcwd())
@@ -41,7 +41,7 @@ print(json.dumps([os.getcwd(), sys.argv[1:]]), flush=True)
 
 @pytest.fixture
 def project(tmp_path):
-    """A folder with a module that imports another, gin files that include others, and data."""
+    """A folder with modules that import each other, gin files that include others, and data."""
     folder = tmp_path / "my project"
     files = {
         "my_run.gin": 'include "configs/mine.gin"\ninclude "runs/own_task.gin"\n',
@@ -68,7 +68,7 @@ def project(tmp_path):
 
 @pytest.fixture
 def clouds(tmp_path):
-    """A folder of stand-ins for clouds of two hosts, whose homes are `host0` and `host1` there."""
+    """A folder of stand-ins for clouds of two hosts, with the homes `host0` and `host1`."""
     folder = tmp_path / "clouds"
     for host in ("host0", "host1"):
         (folder / host).mkdir(parents=True)
@@ -102,7 +102,7 @@ done
 {each} export HOME=$home; cp -r "$workdir" ~/sky_workdir; cd ~/sky_workdir
 bash setup.sh && bash run.sh > ~/pretrax.log; done""",
     )
-    # As sbatch does, it runs a copy of the script, in a folder without pack.py.
+    # Like sbatch, it runs a copy of the script in a folder without pack.py.
     stand_in(
         folder,
         "sbatch",
@@ -133,7 +133,7 @@ def launched(script: str, *words: str, at, clouds, **settings: str) -> subproces
 
 
 def what_ran(clouds) -> list[tuple[str, list[str]]]:
-    """The folder and the arguments of the command, of each host, once it has run there."""
+    """Returns the folder and the arguments of the command on each host after it has run."""
     logs = [clouds / host / "pretrax.log" for host in ("host0", "host1")]
     end = time.monotonic() + 20
     while not all(log.exists() and log.read_text().endswith("\n") for log in logs):
@@ -156,7 +156,7 @@ ADDED = {
 
 @pytest.fixture
 def launch(project, clouds):
-    """Starts a script with a command of pretrax, and returns what it says; it must succeed."""
+    """Starts a script with a command of pretrax, which must succeed, and returns the output."""
 
     def start(script: str, *command: str, at=project, succeeds=True, **settings: str) -> str:
         words = (*SCRIPTS[script], *command)
@@ -170,7 +170,7 @@ def launch(project, clouds):
 
 @pytest.fixture
 def launch_refused(launch, clouds):
-    """Returns what a script says that refuses a command and calls no program of a cloud."""
+    """Returns the output of a script that must refuse a command without calling the cloud."""
 
     def start(script: str, *command: str, **settings: str) -> str:
         said = launch(script, *command, succeeds=False, **settings)
@@ -273,7 +273,7 @@ def test_absolute_paths_of_gin_files_are_refused(script, words, project, launch_
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_python_code_may_be_data_or_text(script, project, launch):
-    """Only settings of modules have to name files that exist."""
+    """Only settings of modules must name existing files."""
     (project / "code.gin").write_text(
         "FILES = 'data/**/*.py'\nMODULE = 'helpers.py'  # or 'none.py'\n"
     )
@@ -329,7 +329,7 @@ def test_a_folder_whose_files_are_all_ignored_sends_none_unless_it_is_ignored_it
 
 
 def test_a_repository_that_git_cannot_read_is_refused(project, launch_refused):
-    """Git then says nothing about the files that it ignores, such as keys."""
+    """Git then cannot report the files that it ignores, such as keys."""
     (project / ".git").mkdir()
     said = launch_refused("tpu_vm.sh", *COMMAND)
     assert str(project) in said and "git" in said
@@ -375,7 +375,7 @@ def test_neither_a_home_nor_hundreds_of_megabytes_are_sent(project, launch_refus
 
 
 def test_slurm_refuses_an_environment_without_the_extras(tmp_path, launch_refused):
-    """An environment of its own, with a pretrax that has an extra nobody has installed."""
+    """A separate environment has a pretrax with an extra that is not installed."""
     site = tmp_path / "site"
     (site / "pretrax-9.dist-info").mkdir(parents=True)
     (site / "pretrax").mkdir()
@@ -389,7 +389,7 @@ def test_slurm_refuses_an_environment_without_the_extras(tmp_path, launch_refuse
 
 
 def test_an_image_runs_in_the_folder_that_is_mounted():
-    """And all that is installed has the same extras, unless they are given."""
+    """All installations have the same extras, unless extras are given."""
     image = (ROOT / "launch/Dockerfile").read_text()
     docs = (ROOT / "docs/accelerators.md").read_text()
     mounted = re.findall(r'docker run .*-v "\$PWD:(\S+)"', image + docs)
@@ -401,7 +401,7 @@ def test_an_image_runs_in_the_folder_that_is_mounted():
 
 @pytest.mark.slow
 def test_a_seqio_task_of_ones_own_trains_on_a_tpu_vm(project, clouds, launch):
-    """The pretrax that was sent, from its own folder, trains on the task that was sent."""
+    """The sent copy of pretrax trains on the sent task from its own folder."""
     pytest.importorskip("seqio")
     (project / "tasks/my_tasks.py").write_text(
         "import helpers\nimport seqio\n\n"
@@ -426,7 +426,7 @@ def test_a_seqio_task_of_ones_own_trains_on_a_tpu_vm(project, clouds, launch):
         "runpy.run_module('pretrax', run_name='__main__', alter_sys=True)\n"
     )
     words = ("train", "--gin_file=my_run.gin", "--module=tasks/my_tasks.py")
-    (clouds / "host1").rmdir()  # one host is enough
+    (clouds / "host1").rmdir()  # One host is enough.
     launch("tpu_vm.sh", *words, "--mixture_or_task_name=sent_text", PYTHONPATH="", XLA_FLAGS="")
     result = clouds / "host0/project/runs/own_task/result.json"
     log = clouds / "host0/pretrax.log"

@@ -1,4 +1,4 @@
-"""The notebooks of docs/ run from their first cell to their last, in an empty folder."""
+"""All cells of the notebooks in docs/ run in an empty folder."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ import pytest
 
 from tests.training.tiny import ROOT, environment
 
-# Words that the output of each has, of a run that did what its text says.
+# Words in the output of each notebook if it works as described.
 SAYS = {
     "see_an_objective": ["50% hidden", "The page is span_corruption.html"],
     "write_an_objective": ["backward_lm", "Done. runs/backward holds"],

@@ -1,4 +1,4 @@
-"""`pretrax plan`: budgets, and what runs take, against published figures."""
+"""`pretrax plan`: budgets and costs of runs, compared with published figures."""
 
 import jax
 import pytest
@@ -14,8 +14,8 @@ from pretrax.training import Partial
 from pretrax.training.devices.accelerators import kind_of_name
 from pretrax.training.run_configuration import read_fields
 
-# Brown et al. 2020 (GPT-3, arXiv:2005.14165), table D.1: petaflop/s-days, and tokens. It counts six
-# FLOPs for each parameter and token, and half of the parameters of an encoder-decoder.
+# Brown et al. 2020 (GPT-3, arXiv:2005.14165), table D.1: petaflop/s-days and tokens. It counts six
+# FLOPs for each parameter and token, with half of the parameters of an encoder-decoder.
 PUBLISHED = {
     "bert_base": (1.89, 250e9),
     "bert_large": (6.16, 250e9),
@@ -33,14 +33,14 @@ def run_plan(capsys, *argv) -> str:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_costs_follow_from_the_shapes(name):
-    """They leave out attention's products with itself, and the vocabulary where it is not tied."""
+    """The published costs exclude attention scores and untied vocabulary layers."""
     days, tokens = PUBLISHED[name]
     encoder = name.startswith("bert")
     objective = "masked_lm" if encoder else "span_corruption"
     fields = read_fields([f"models/{name}.gin", f"objectives/{objective}.gin"])
     lengths = {"encoder": 512} if encoder else {"encoder": 512, "decoder": 114}
     needs = requirements(fields | {"sequence_lengths": lengths, "batch_size": 128})
-    # Tokens of that table are those that the model reads: inputs, and of T5 targets.
+    # The table's tokens are those that the model reads, including targets for T5.
     read = 128 * sum(lengths.values()) if not encoder else 128 * 512
     assert needs.flops / read * tokens / PETAFLOP_DAY == pytest.approx(days, rel=0.2)
 
@@ -77,7 +77,8 @@ def test_the_state_is_counted_as_training_holds_it():
     model = fields["model"](2048, causal_lm(specimen_ids(2048)).facts.heads)
     parameters = sum(x.size for x in jax.tree.leaves(abstract_params(model)))
     assert needs.parameters == parameters
-    assert 8 * parameters < needs.state_bytes < 10 * parameters  # Adafactor's moments are factored
+    # Adafactor's second moments are factored.
+    assert 8 * parameters < needs.state_bytes < 10 * parameters
     assert needs.text_tokens == 16 * 256
     averaged = requirements(fields | {"ema_decay": 0.999})
     assert averaged.state_bytes - needs.state_bytes == 4 * parameters
@@ -115,19 +116,19 @@ def test_a_run_on_chips(capsys):
 
 
 def test_parameters_that_are_spread_over_all_devices(capsys):
-    """As docs/accelerators.md has it of another number of chips: -1 takes what is left."""
+    """As in docs/accelerators.md for another number of chips, -1 uses all remaining devices."""
     run = "--gin_file=runs/t5_1_1_base_c4.gin", "--gin.mesh.make_mesh.fsdp=-1"
     said = " ".join(run_plan(capsys, *run, "--chips=2", "--of=v3").split())
-    assert "Memory of a device: 0.46" in said and "spread over 4 devices" in said
+    assert "Memory of a device: 0.46" in said and "sharded over 4 devices" in said
     said = " ".join(run_plan(capsys, *run).split())
-    assert "Memory of all devices: 1.8" in said and "as many as there are" in said
+    assert "Memory of all devices: 1.8" in said and "sharded over all of them" in said
 
 
 @pytest.mark.slow
 def test_a_mesh_of_other_devices_is_told(capsys):
     run = "--gin_file=runs/t5_1_1_base_c4.gin", "--of=v5e"
     said = " ".join(run_plan(capsys, *run, "--chips=16").split())
-    assert "mesh is of 8 devices and these are 16, so that it would not start" in said
+    assert "mesh has 8 devices, but there are 16 devices" in said
     assert "would not start" not in run_plan(capsys, *run, "--chips=8")
     free = "--gin.mesh.make_mesh.fsdp=-1"
     assert "would not start" not in run_plan(capsys, *run, "--chips=16", free)
@@ -148,7 +149,10 @@ def test_a_sparse_run_has_active_parameters(capsys):
 @pytest.mark.parametrize(
     "argv, words",
     [
-        ([], "give one of --gin_file, --parameters and --tokens, --flops, --hours, got none"),
+        (
+            [],
+            "RUN (or --gin_file), --parameters and --tokens, --flops, --hours, got none",
+        ),
         (["--flops=1e20", "--hours=3", "--chips=1", "--of=v4"], "got --flops and --hours"),
         (["--hours=3"], "--hours needs chips"),
         (["--parameters=1e9"], "--parameters and --tokens go together"),
@@ -157,8 +161,13 @@ def test_a_sparse_run_has_active_parameters(capsys):
         (["--flops=1e20", "--chips=0", "--of=v4"], "--chips"),
         (["--flops=1e20", "--chips=4", "--of=v99"], "There is no chip 'v99'; expected one of v3"),
         (["--flops=1e20", "--mfu=0.4"], "--mfu needs chips: give --chips and --of"),
-        (["--flops=1e20", "--gin.STEPS=3"], "is a setting of a run: give its --gin_file"),
+        (["--flops=1e20", "--gin.STEPS=3"], "is a setting of a run: give RUN or --gin_file"),
         (["--gin_file=models/bert_base.gin"], "give no objective"),
+        (["--gin_file=runs/decoder.gin", "--steps=0"], "training.Run.steps must be "),
+        (
+            ["--gin_file=runs/decoder.gin", "--gin.training.Run.batch_size=0"],
+            "training.Run.batch_size must be ",
+        ),
         (
             ["--gin_file=runs/encoder.gin", "--gin_file=objectives/retromae.gin"],
             "The objective needs the heads ['restored']",

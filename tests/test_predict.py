@@ -1,4 +1,4 @@
-"""The verb `predict`: what each run does, many items at once, and its errors."""
+"""The command `predict`: what each run does, many items at once, and errors."""
 
 import json
 import os
@@ -50,7 +50,7 @@ RUNS = {  # name -> (builder, objectives, more)
 
 @pytest.fixture(scope="module")
 def run_of(tmp_path_factory):
-    """name -> its run directory."""
+    """Returns a function from a name to its run directory."""
     made = {}
 
     def write(name):
@@ -64,7 +64,7 @@ def run_of(tmp_path_factory):
 
 @pytest.fixture
 def said(capsys, monkeypatch):
-    """Arguments -> the lines that are printed, the first of them the announcement."""
+    """Returns a function from arguments to the printed lines. The first is the announcement."""
     monkeypatch.setenv("COLUMNS", "200")
 
     def run(*arguments):
@@ -186,7 +186,7 @@ def test_several_samples_and_a_draft(run_of, said):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["causal", "spans", "ahead", "masked"])
 def test_devices_change_nothing(run_of, said, monkeypatch, name):
-    """Rows spread over eight devices; parameters spread as well; all on one."""
+    """Rows over eight devices, rows and parameters over eight devices, and one device agree."""
     text = {"spans": "a <extra_id_0> b", "masked": "a [MASK]"}.get(name, "Ada")
     drafts = ["--own_drafts"] if name == "ahead" else []
     asked = [f"--run={run_of(name)}", text, f"so {text}", *drafts]
@@ -229,9 +229,10 @@ QUICK = ("causal", "masked", "classes")
 def test_answers_of_a_file(run_of, said, tmp_path, name):
     text = {"masked": "a [MASK]", "diffusion": "a [MASK]", "spans": "a <extra_id_0> b"}
     items = [{"text": text.get(name, "a" * k), "id": k} for k in (3, 1, 2)]
-    file, out = write_items(tmp_path / "in.jsonl", items), tmp_path / "out.jsonl"
+    file, out = write_items(tmp_path / "in.jsonl", items), tmp_path / "[out].jsonl"
     arguments = f"--run={run_of(name)}", f"--file={file}", f"--out={out}", "--batch_size=2"
-    assert said(*arguments)[-2].endswith("holds 3 answers.")
+    told = said(*arguments)
+    assert told[-2].endswith("holds 3 answers.") and "[out].jsonl" in "".join(told)
     found = read(out)
     assert [{key: line[key] for key in ("text", "id")} for line in found] == items
     assert all(line.keys() == FIELDS[name] | {"text", "id"} for line in found)
@@ -275,7 +276,7 @@ def test_hidden_states_of_a_file(run_of, said, capsys, tmp_path):
         for i, one in states(trained, texts, layers=[0, 1]):
             np.testing.assert_array_equal(found[f"hidden_states_{i}"], one.layers)
             assert found[f"input_ids_{i}"].tolist() == one.tokens
-    assert "give a name.npz" in fails(capsys, *asked, "--out=a.jsonl")
+    assert "give a name that ends in .npz" in fails(capsys, *asked, "--out=a.jsonl")
     assert "Got layer 7, expected one of" in fails(capsys, *asked, f"--out={out}2.npz", "--layer=7")
     assert "--layer=top, expected a number" in fails(capsys, *asked, f"--out={out}", "--layer=top")
     assert "--layer in mode 'mask', which does not" in fails(capsys, asked[0], "a", "--layer=0")
@@ -304,7 +305,7 @@ def test_prompt_forms_that_are_damaged_name_their_file(capsys, tmp_path):
 
 @pytest.mark.slow
 def test_killed_and_started_again(run_of, said, tmp_path):
-    """As one that was not killed; samples follow from the number of the line."""
+    """The result is the same as without interruption, since samples depend on the line number."""
     items = [{"text": "tea " * (k % 5 + 1)} for k in range(40)]
     file = write_items(tmp_path / "in.jsonl", items)
     how = [f"--run={run_of('elsewhere')}", f"--file={file}", "--batch_size=1", "--temperature=1"]
@@ -322,7 +323,7 @@ def test_killed_and_started_again(run_of, said, tmp_path):
     assert 8 <= kept.count(b"\n") < 40
     out.write_bytes(kept + b'{"text": "half a li')
     told = said(*how, f"--out={out}")
-    assert any(f"holds {kept.count(bytes([10]))} answers already" in line for line in told)
+    assert any(f"already holds {kept.count(bytes([10]))} answers" in line for line in told)
     whole, found = read(tmp_path / "whole.jsonl"), read(out)
     assert [(x["text"], x["answer"]) for x in found] == [(x["text"], x["answer"]) for x in whole]
 
@@ -368,6 +369,9 @@ def test_killed_and_started_again(run_of, said, tmp_path):
         ("ul2", ["a", "--denoiser=Q"], "mode token 'Q'"),
         ("middle", ["a"], "Got a text, expected --prefix and --suffix"),
         ("middle", ["--prefix="], "neither a prefix nor a suffix"),
+        ("middle", ["--prefix=a", "--cursor=none.txt:1:1"], "Got several of these"),
+        ("middle", ["--cursor=none.txt:²:1"], "expected FILE:LINE:COLUMN"),
+        ("causal", ["a", "--score", "--mode=next"], "Got --score and --mode=next"),
         ("causal", ["--prefix=a"], "in mode 'continue', expected a text: only mode 'middle'"),
         ("causal", [], "Got none of these, expected one: texts, --file"),
         ("causal", ["a", "--file=x", "--out=y"], "Got several of these"),
@@ -464,7 +468,7 @@ def test_a_draft_model_of_another_vocabulary_or_layout(run_of, capsys, tmp_path,
     assert "Got a draft model whose vocabulary differs from the model's" in said
     said = fails(capsys, causal, "a", f"--draft={run_of('spans')}")
     assert "draft model of layout 'encoder_decoder' for a model of layout 'decoder'" in said
-    monkeypatch.setenv("HOME", str(tmp_path))  # where copies of buckets are
+    monkeypatch.setenv("HOME", str(tmp_path))  # Copies of buckets are there.
     said = fails(capsys, causal, "a", "--draft=memory://bucket/none")
     assert "memory://bucket/none is not a run directory" in said
 
@@ -478,13 +482,13 @@ def test_files_that_cannot_be_answered(run_of, capsys, tmp_path):
     write_items(tmp_path / "ex.jsonl", [{"question": "1", "answer": "1"}])
     for content, arguments, error in (
         ('{"text"\n', [], "in.jsonl:1: not JSON"),
-        ('{"words": "a"}\n', [], "fields words and no text in it"),
+        ('{"words": "a"}\n', [], 'fields words, expected a field "text"'),
         ('{"text": " "}\n', ["--mode=complete"], "Item 1: Got an empty text"),
-        ('{"text": 5}\n', [], "no text in it"),
+        ('{"text": 5}\n', [], 'expected a field "text"'),
         ('{"text": "a", "target": 5}\n', ["--score"], "Item 1: Got an item with target = 5"),
         ('{"prefix": 5}\n', ["--mode=middle"], "prefix = 5, expected a text"),
-        ('{"text": 5}\n', ["--masks=2", "--mode=mask"], "no text in it"),
-        ('{"text": "a"}\n', template, "the fields text, expected 'question' as well"),
+        ('{"text": 5}\n', ["--masks=2", "--mode=mask"], 'expected a field "text"'),
+        ('{"text": "a"}\n', template, "the fields text, expected 'question', which the template"),
         ('{"question": "2"}\n', [*template, "--answer=label"], "without {label}"),
     ):
         file.write_text(content)

@@ -1,4 +1,4 @@
-"""The check of refusals itself: it can fail."""
+"""The check of refusals can fail."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a release says of itself, in several files, is one thing."""
+"""Several files agree on the facts of a release."""
 
 import re
 import tomllib

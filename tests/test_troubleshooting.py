@@ -1,4 +1,4 @@
-"""The messages that docs/troubleshooting.md explains are those of the sources."""
+"""The messages in docs/troubleshooting.md exist in the sources."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""The command `pretrax`: its verbs, how quickly it answers, and commands as they were typed."""
+"""The command `pretrax`: subcommands, start-up time, and stored command lines."""
 
 import re
 import subprocess
@@ -91,7 +91,7 @@ def test_help_of_each_verb(verb, capsys):
     "verb, arguments",
     [
         ("predict", ["--run=A", "--run=B", "text"]),
-        ("predict", ["--run=A", "--seed=0", "--seed=1", "text"]),  # the first is the default
+        ("predict", ["--run=A", "--seed=0", "--seed=1", "text"]),  # The first one is the default.
         ("evaluate", ["--run=A", "--run", "B", "--heldout"]),
         ("show", ["--objective=A", "--objective=B"]),
         ("convert", ["--from=hf:A", "--from=hf:B", "--to=run"]),
@@ -118,7 +118,7 @@ def test_a_repeated_option_of_several_values_keeps_them_all():
 
 
 def test_a_bucket_whose_package_is_absent_is_a_sentence(monkeypatch):
-    """fsspec says what to install, the extras how; other absent modules are looked up there too."""
+    """fsspec names the package, and our extras tell how to install it and other missing modules."""
     said = "Please install adlfs to access Azure"
     assert explanation(ImportError(said)) == said
     for package, address in (("gcsfs", "gs://bucket/a"), ("s3fs", "s3://bucket/a")):
@@ -134,7 +134,7 @@ def test_a_bucket_whose_package_is_absent_is_a_sentence(monkeypatch):
 
 
 def test_a_gin_file_that_cannot_be_read_is_what_is_said_of_its_settings(capsys):
-    """They may be right: it is not said that they are unknown, nor how the verb is used."""
+    """The settings may be correct, so neither unknown settings nor usage are reported."""
     with pytest.raises(SystemExit) as end:
         command.main(["train", "--gin_file=runs/none.gin", "--steps=5"])
     said = capsys.readouterr().err
@@ -151,7 +151,7 @@ def test_a_gin_file_that_the_system_refuses_is_named(capsys):
 
 
 def completions(line: str, folder) -> list[str]:
-    """Returns what bash offers at the end of a line, as argcomplete's script asks for it."""
+    """Returns bash's completions at the end of a line, as requested by argcomplete's script."""
     answer = folder / "answer"
     asked = {
         "_ARGCOMPLETE": "1",

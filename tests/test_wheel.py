@@ -13,12 +13,12 @@ import pytest
 
 from tests.training import tiny
 
-LOG = "build.log"  # beside the wheel
+LOG = "build.log"  # next to the wheel
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    """Built of a copy of what git tracks, as a user's pip would build it."""
+    """Builds a wheel from a copy of the tracked files, as a user's pip would."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
     tracked = subprocess.check_output(["git", "ls-files", "-z"], cwd=tiny.ROOT, text=True)
@@ -54,19 +54,19 @@ def test_it_holds_one_name_and_the_gin_files(wheel):
 
 @pytest.mark.slow
 def test_folders_of_gin_files_are_packages_to_setuptools(wheel):
-    """Which warns of each that is none, and may leave them out one day."""
+    """setuptools warns of folders that are not packages, and may exclude them in the future."""
     log = (wheel.parent / LOG).read_text()
     assert "gin_configs/runs/quickstart.gin" in log and "would be ignored" not in log
 
 
 @pytest.mark.slow
 def test_the_quickstart_runs_from_an_empty_folder(wheel, tmp_path):
-    """In an environment of its own, which shares this one's dependencies and not its checkout."""
+    """The separate environment shares this environment's dependencies, but not its checkout."""
     environment = tmp_path / "environment"
     venv.create(environment, with_pip=False, symlinks=True)
     paths = {"base": str(environment), "platbase": str(environment)}
     packages = Path(sysconfig.get_path("purelib", vars=paths))
-    # A plain path: the .pth files in that folder, one of which finds this checkout, are not read.
+    # A plain path, so that .pth files in that folder are not read. One of them finds this checkout.
     (packages / "dependencies.pth").write_text(f"{Path(jax.__file__).parent.parent}\n")
     python = environment / "bin" / "python"
     install = ["--python", python, "install", "--quiet", "--no-deps", "--force-reinstall", wheel]
@@ -76,7 +76,8 @@ def test_the_quickstart_runs_from_an_empty_folder(wheel, tmp_path):
     steps = ["--gin.STEPS=2", "--gin.optimizers.warmup_cosine.warmup_steps=1"]
     small = ["--gin.training.Run.heldout_tokens=600", "--gin.training.Run.batch_size=4"]
     small += ["--gin.training.Run.sequence_lengths={'encoder': 128, 'decoder': 64}"]
-    small += ["--gin.training.Run.objective=@objectives.span_corruption"]  # of seven denoisers one
+    # One of the seven denoisers.
+    small += ["--gin.training.Run.objective=@objectives.span_corruption"]
     small += [
         f"--gin.models.encoder_decoder.num_{stack}_layers=1" for stack in ("encoder", "decoder")
     ]

@@ -1,4 +1,4 @@
-"""Fixtures of small vocabularies, which the tests of `corpora` and `tasks` share."""
+"""Fixtures with small vocabularies for the tests of `corpora` and `tasks`."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def text() -> str:
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory, text) -> str:
-    """A SentencePiece model trained here."""
+    """A SentencePiece model that is trained here."""
     path = str(tmp_path_factory.mktemp("vocabulary") / "small.model")
     train_sentencepiece([text], path, size=520)
     return path
@@ -34,7 +34,7 @@ def model(tmp_path_factory, text) -> str:
 
 @pytest.fixture(scope="session")
 def t5_like(tmp_path_factory, text) -> str:
-    """A SentencePiece model made as T5's: unigram, no bytes, whitespace normalized."""
+    """A SentencePiece model like T5's: unigram, without bytes, with normalized white space."""
     import sentencepiece
 
     path = tmp_path_factory.mktemp("t5") / "t5.model"
@@ -56,7 +56,7 @@ def t5_like(tmp_path_factory, text) -> str:
 
 @pytest.fixture(scope="session")
 def defines_names(tmp_path_factory, text) -> str:
-    """A SentencePiece model that defines names of special tokens, as mT5's does."""
+    """A SentencePiece model that defines special tokens by name, like mT5's."""
     import sentencepiece
 
     path = tmp_path_factory.mktemp("defines_names") / "own"
@@ -79,7 +79,7 @@ def tokenizer(model) -> tokenization.Tokenizer:
 
 @pytest.fixture(scope="session")
 def hugging_face(tmp_path_factory, text) -> dict[str, str]:
-    """A tokenizer.json of each kind, with special tokens where such tokenizers have them."""
+    """A tokenizer.json of each type, with special tokens in their usual places."""
     import tokenizers
     from tokenizers import decoders, models, pre_tokenizers, trainers
 

@@ -12,6 +12,7 @@ my_hooks.print_norm.every = 50
 from collections.abc import Callable
 from typing import NamedTuple
 
+from ..constraints import Count, check_fields
 from ..settings.partial import called_with
 from .planning import Plan
 from .state import State
@@ -29,7 +30,7 @@ class Hook(NamedTuple):
     """A function that is called after some steps, after their losses were checked for spikes."""
 
     call: Callable[[AfterStep], None]
-    every: int | None  # number of steps between calls; None: no calls at intervals
+    every: Count | None  # number of steps between calls; None: no calls at intervals
     at_end: bool = True  # whether it is called after the last step of the run
     at_stop: bool = False  # whether it is called when the run stops early, such as at SIGTERM
 
@@ -51,6 +52,9 @@ class Hook(NamedTuple):
 def own_hooks(plan: Plan) -> list[Hook]:
     """Returns the hooks of `Run.hooks`.
 
-    Raises ValueError for a function that does not return a hook.
+    Raises ValueError for a function that does not return a hook, and for a hook with a wrong field.
     """
-    return called_with(plan.run.hooks, plan, Hook)
+    hooks = called_with(plan.run.hooks, plan, Hook)
+    for hook in hooks:
+        check_fields(hook, "training.hooks.Hook.")
+    return hooks

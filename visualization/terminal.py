@@ -48,6 +48,7 @@ def print_picture(console: Console, picture: Picture) -> None:
     legend = Text("  ")
     for token, meaning in picture.legend:
         legend.append_text(_word(token)).append(f" {meaning}   ", "dim")
+    legend.rstrip()
     console.print("", legend, "", sep="\n")
     for example in picture.examples:
         _print_example(console, example)
@@ -75,7 +76,7 @@ def _print_example(console: Console, example: Example) -> None:
         console.print(Padding(tracks, (1, 2)))
     if example.pools:
         console.print(_headed("Pooled", POOLED))
-        console.print(Padding("; ".join(example.pools), (0, 2, 1, 2)))
+        console.print(Padding(Text("; ".join(example.pools)), (0, 2, 1, 2)))
     if example.attentions:
         panels = Columns(map(_panel, example.attentions), padding=(0, 1))
         console.print(Padding(panels, (0, 2, 1, 2)))

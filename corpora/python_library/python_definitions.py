@@ -39,7 +39,7 @@ def definition_examples() -> dict[str, list[Pair]]:
     for part, documents in files.items():
         pairs: dict[str, Pair] = {}  # by docstring
         codes: set[str] = set()
-        # Only as many files as necessary are parsed, since parsing the whole library is slow.
+        # Files are parsed only until there are enough pairs, since parsing them all is slow.
         for document in sorted(documents, key=lambda document: drawn_order(document.name)):
             if len(pairs) >= DEFINITIONS[part] * 5 // 4:
                 break

@@ -1,4 +1,4 @@
-"""The text of Python's own standard library, prose and code that every machine has, and pairs."""
+"""Reads the text of Python's standard library, and pairs of docstrings and code."""
 
 import ast
 import functools
@@ -15,28 +15,28 @@ from typing import NamedTuple
 
 from ...constraints import AtLeastTwo, checked
 
-# Tests, generated tables and other people's packages teach little or are not there everywhere.
+# Tests and generated tables teach little, and other people's packages are not on every machine.
 SKIPPED_FOLDERS = frozenset(
     "site-packages dist-packages __pycache__ test tests idlelib lib2to3 turtledemo encodings "
     "pydoc_data ensurepip _bundled".split()
 )
-HELDOUT_EVERY = 20  # by default one document in so many is held out
+HELDOUT_EVERY = 20  # By default, one document in this number is held out.
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class LibraryText(NamedTuple):
-    """A source file or a topic, which is read when it is needed."""
+    """A source file or a pydoc topic, which is read when it is needed."""
 
-    name: str  # relative to the library, with "/"; topics are "pydoc_data/topics/…"
-    fingerprint: str  # changes when the text does
+    name: str  # path in the library with "/"; topics are "pydoc_data/topics/…"
+    fingerprint: str  # a value that changes when the text changes
     read: Callable[[], str]
 
 
 def library_documents() -> list[LibraryText]:
-    """The library's sources and pydoc's topics, sorted by name.
+    """Returns the library's source files and the topics of pydoc, sorted by name.
 
-    Raises FileNotFoundError for a Python without its library's sources.
+    Raises FileNotFoundError if Python was installed without the sources of its library.
     """
     root = Path(sysconfig.get_path("stdlib"))
     documents = []
@@ -50,9 +50,9 @@ def library_documents() -> list[LibraryText]:
                 documents.append(LibraryText(path.relative_to(root).as_posix(), str(size), read))
     if not documents:
         raise FileNotFoundError(
-            f"No Python sources in {root}: this Python comes without its library's sources. "
-            "Use a Python from python.org, your distribution, conda or uv, or train on "
-            "your own text with corpora.text_files."
+            f"There are no Python sources in {root}, because this Python was installed without the "
+            "sources of its library. Use a Python from python.org, your distribution, conda or uv, "
+            "or train on your own text with corpora.text_files."
         )
     documents += _topics()
     return sorted(documents)
@@ -62,19 +62,19 @@ def library_documents() -> list[LibraryText]:
 def split_documents(
     documents: Sequence[LibraryText], heldout_every: AtLeastTwo = HELDOUT_EVERY
 ) -> dict[str, list[LibraryText]]:
-    """Documents to train on and held out: one in `heldout_every`, by a hash of its name.
+    """Returns training and held-out documents: one in `heldout_every`, by a hash of its name.
 
-    Raises ValueError where there is none on one side.
+    Raises ValueError if a split would be empty.
     """
     split: dict[str, list[LibraryText]] = {"train": [], "heldout": []}
     for document in documents:
         held = zlib.crc32(document.name.encode()) % heldout_every == 0
         split["heldout" if held else "train"].append(document)
-    for name, some in split.items():
-        if not some:
+    for name, chosen in split.items():
+        if not chosen:
             raise ValueError(
-                f"Got no {name} documents out of {len(documents)}: change heldout_every, now "
-                f"{heldout_every}."
+                f"Got no {name} documents out of {len(documents)} with heldout_every="
+                f"{heldout_every}, expected at least one: change heldout_every."
             )
     return split
 
@@ -83,11 +83,11 @@ class Pair(NamedTuple):
     """The docstring of a function, method or class, and its code without any docstring."""
 
     docstring: str
-    code: str  # from "def" or "class" on, whole
+    code: str  # the whole definition, from "def" or "class" on
 
 
 def documented_definitions(document: LibraryText, left_out: Counter[str]) -> Iterator[Pair]:
-    """A pair for each function, method and class of a Python file that has a docstring.
+    """Yields a pair for each function, method and class of a Python file that has a docstring.
 
         def mean(values):             ->  Pair("The mean.", "def mean(values):\n    return …")
             '''The mean.'''
@@ -119,20 +119,20 @@ def documented_definitions(document: LibraryText, left_out: Counter[str]) -> Ite
 
 
 def docstrings(text: str) -> str:
-    """Returns the docstrings of a Python source, its own first; "" where it does not parse.
+    """Returns the docstrings of a Python source, the module's first; "" if it does not parse.
 
     >>> docstrings("'Means.'\\n\\ndef mean(values):\\n    'The mean.'\\n    return sum(values)")
     'Means.\\n\\nThe mean.'
     """
     if (tree := _parsed(text)) is None:
         return ""
-    found = (ast.get_docstring(node) for node in (tree, *_definitions(tree)))
+    parts = (ast.get_docstring(node) for node in (tree, *_definitions(tree)))
     # Half a surrogate pair may be written as an escape, but is not valid text.
-    return "\n\n".join(filter(None, found)).encode("utf-8", "replace").decode()
+    return "\n\n".join(filter(None, parts)).encode("utf-8", "replace").decode()
 
 
 def without_docstrings(text: str) -> str:
-    """Returns a Python source without its docstrings; "" where it does not parse.
+    """Returns a Python source without its docstrings; "" if it does not parse.
 
     >>> without_docstrings("def mean(values):\\n    'The mean.'\\n    return sum(values)")
     'def mean(values):\\n    return sum(values)'
@@ -143,16 +143,16 @@ def without_docstrings(text: str) -> str:
 
 def _parsed(text: str) -> ast.Module | None:
     try:
-        with warnings.catch_warnings(action="ignore"):  # of escapes that are out of date
+        with warnings.catch_warnings(action="ignore"):  # about deprecated escapes
             return ast.parse(text)
-    except (SyntaxError, ValueError):  # ValueError: null bytes
+    except (SyntaxError, ValueError):  # Null bytes raise ValueError.
         return None
 
 
 def _definitions(node: ast.AST) -> Iterator[Definition]:
-    """Functions, methods and classes inside, at any depth, in the order of the text."""
+    """Yields the functions, methods and classes in a node, at any depth, in order."""
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.expr):  # none inside
+        if isinstance(child, ast.expr):  # Expressions have no definitions.
             continue
         if isinstance(child, Definition):
             yield child
@@ -164,7 +164,7 @@ def _has_docstring(node) -> bool:
 
 
 class _Source:
-    """A file's text, found by the places that `ast` gives: lines, and bytes in a line."""
+    """The text of a file, which is cut at the lines and byte columns of `ast` nodes."""
 
     def __init__(self, text: str):
         self._bytes = text.encode("utf-8")
@@ -172,9 +172,9 @@ class _Source:
         self._starts = list(itertools.accumulate(lengths, initial=0))
 
     def without_docstrings(self, node) -> str:
-        """The text of a definition, all docstrings in it left out, with the space before them."""
+        """Returns a definition without any docstrings and the white space before them."""
         start, end = self._span(node)
-        parts = [b" " * node.col_offset]  # as the lines that follow
+        parts = [b" " * node.col_offset]  # the indentation of the first line
         for each in (node, *_definitions(node)):
             if _has_docstring(each):
                 first, last = self._span(each.body[0])
@@ -184,7 +184,7 @@ class _Source:
         return textwrap.dedent(b"".join(parts).decode("utf-8"))
 
     def module_without_docstrings(self, tree: ast.Module) -> str:
-        """The whole text, `...` in place of docstrings that are all of a body."""
+        """Returns the whole text without docstrings. `...` replaces an empty body."""
         parts = []
         start = 0
         for each in (tree, *_definitions(tree)):
@@ -210,7 +210,7 @@ class _Source:
 def _topics() -> list[LibraryText]:
     try:
         from pydoc_data.topics import topics
-    except ImportError:  # some distributions leave it out
+    except ImportError:  # Some distributions of Python leave it out.
         return []
     return [
         LibraryText(f"pydoc_data/topics/{name}", str(len(text)), functools.partial(str, text))

@@ -50,7 +50,7 @@ def rearranging(
 ) -> SyntheticTask:
     """Lists that are sorted, reversed or copied, in turn. Questions ask for the resulting list.
 
-        corpora.synthetic_documents.synthetic_task = @synthetic_tasks.rearranging
+        corpora.synthetic_documents.task = @synthetic_tasks.rearranging
 
     The kinds of questions are the tasks: `sort`, `reverse` and `copy`. No document has the task and
     the list of a question. In a wrong answer, two neighbors of the correct answer are exchanged. A

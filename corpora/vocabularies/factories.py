@@ -125,7 +125,7 @@ def utf8_bytes(
 ) -> Vocabulary:
     """The 256 bytes of UTF-8, as in ByT5, without training.
 
-    A text has 4 to 5 times as many byte ids as subword pieces.
+    The number of byte ids of a text is 4 to 5 times its number of subword pieces.
 
     Args:
         run_dir: the run directory, which stores the vocabulary.

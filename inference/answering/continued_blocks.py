@@ -137,11 +137,11 @@ def _continue(
         slots_BxK = begin_B[:, None] + column_1xK
         known_Bx1 = jnp.maximum(lengths_B - begin_B, 0)[:, None]  # tokens of the prompt
         masks_BxK = slots_BxK + known_Bx1  # the slots of masks, and slots after the block
-        asked_BxK = masks_BxK < jnp.minimum(begin_B + size, limit)[:, None]
+        is_mask_BxK = masks_BxK < jnp.minimum(begin_B + size, limit)[:, None]
         cache = encoded(tokens_BxS, slots_BxK) if encodes else kept
 
         def block_of(written_BxK):
-            into_BxK = jnp.where(asked_BxK, masks_BxK, capacity)
+            into_BxK = jnp.where(is_mask_BxK, masks_BxK, capacity)
             return tokens_BxS.at[rows_Bx1, into_BxK].set(written_BxK, mode="drop")
 
         def logits_of(written_BxK):
@@ -151,14 +151,14 @@ def _continue(
             at_mask_BxK = jnp.minimum(column_1xK + known_Bx1, size - 1)
             return outputs.head("vocabulary", states_BxKxE[rows_Bx1, at_mask_BxK])
 
-        total_B = jnp.sum(asked_BxK, 1)
+        total_B = jnp.sum(is_mask_BxK, 1)
         steps_B = jnp.where(steps > 0, steps, total_B)
-        masks = MaskSlots(masks_BxK, asked_BxK, steps_B, keys_B)
+        masks = MaskSlots(masks_BxK, is_mask_BxK, steps_B, keys_B)
         new_BxK = written(logits_of, masks, unmasking, temperature, allowed_V)
         tokens_BxS = jnp.where(done_B[:, None], tokens_BxS, block_of(new_BxK))
         if not encodes:
             _, kept = extended(cache, slots_BxK, tokens_BxS[rows_Bx1, slots_BxK])
-        return n + 1, kept, tokens_BxS, done_B | jnp.any(asked_BxK & (new_BxK == eos), 1)
+        return n + 1, kept, tokens_BxS, done_B | jnp.any(is_mask_BxK & (new_BxK == eos), 1)
 
     def unfinished(state):
         n, _, _, done_B = state

@@ -265,13 +265,13 @@ class MaskSlots(NamedTuple):
     """The masks of a batch of rows."""
 
     slots: Any  # i32[B, K]: slots of the masks, which their random keys are derived from
-    asked: Any  # bool[B, K]: True for masks, which come first, and False for padding
+    is_mask: Any  # bool[B, K]: True for masks, which come first, and False for padding
     steps: Any  # i32[B]: number of steps in which a row is written
     keys: Any  # a random key for each row
 
     @property
     def total(self):
-        return jnp.sum(self.asked, 1)
+        return jnp.sum(self.is_mask, 1)
 
 
 class Unmasking(NamedTuple):
@@ -336,7 +336,7 @@ def _unmask(
     input_BxT = jnp.asarray(batch[name])
     rows_Bx1 = jnp.arange(masks.slots.shape[0])[:, None]
     # The slot of padding is beyond the row, so that its token is dropped.
-    slots_BxK = jnp.where(masks.asked, masks.slots, input_BxT.shape[1])
+    slots_BxK = jnp.where(masks.is_mask, masks.slots, input_BxT.shape[1])
 
     def logits_of(tokens_BxK):
         filled_BxT = input_BxT.at[rows_Bx1, slots_BxK].set(tokens_BxK, mode="drop")
@@ -397,14 +397,14 @@ def written(logits_of, masks: MaskSlots, unmasking: Unmasking, temperature, allo
         if order == "mask_predict":
             # The first step writes all masks, later steps the least probable, linearly fewer.
             count_B = total_B * (masks.steps - s) // masks.steps
-            now_BxK = masks.asked & (_rank(p_BxK, masks.asked) < count_B[:, None])
+            now_BxK = masks.is_mask & (_rank(p_BxK, masks.is_mask) < count_B[:, None])
         elif order == "gibbs":
             # A call writes a single mask. Random numbers order the masks of a step.
-            visit_BxK = _rank(_random(masks, s // total_B), masks.asked)
-            now_BxK = masks.asked & (visit_BxK == (s % total_B)[:, None])
+            visit_BxK = _rank(_random(masks, s // total_B), masks.is_mask)
+            now_BxK = masks.is_mask & (visit_BxK == (s % total_B)[:, None])
             now_BxK &= (s < calls_B)[:, None]
         else:
-            now_BxK = masks.asked & (tokens_BxK == unmasking.mask)
+            now_BxK = masks.is_mask & (tokens_BxK == unmasking.mask)
         tokens_BxK = jnp.where(now_BxK, unmasking.mask, tokens_BxK)
         chosen_BxK, chosen_p_BxK, priority_BxK = predicted(s, tokens_BxK)
         if order not in REWRITING:  # all masks are spread over the steps as evenly as possible

@@ -94,8 +94,8 @@ def repeating(length: int, tokens_BxS, ends_B, vocab: int):
     slot_1xS = jnp.arange(slots)[None]
     same_BxS = slot_1xS + length - 1 < ends_B[:, None]  # An earlier n-gram begins in this slot.
     for k in range(length - 1):
-        own_Bx1 = jnp.take_along_axis(tokens_BxS, (ends_B - length + 1 + k)[:, None], axis=1)
-        same_BxS &= jnp.roll(tokens_BxS, -k, axis=1) == own_Bx1
+        token_Bx1 = jnp.take_along_axis(tokens_BxS, (ends_B - length + 1 + k)[:, None], axis=1)
+        same_BxS &= jnp.roll(tokens_BxS, -k, axis=1) == token_Bx1
     last_BxS = jnp.roll(tokens_BxS, -(length - 1), axis=1)
     row_Bx1 = jnp.arange(rows)[:, None]
     return jnp.zeros((rows, vocab), bool).at[row_Bx1, last_BxS].max(same_BxS)

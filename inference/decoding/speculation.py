@@ -212,10 +212,10 @@ def verify(keys_B, logits_BxTxV, drafts: Drafts, sampling: Sampling):
     """
     number = drafts.tokens.shape[1]
     if not sampling.temperature:
-        own_BxT = jax.vmap(most_likely, 1, 1)(logits_BxTxV)
-        agree_BxN = own_BxT[:, :number] == drafts.tokens
+        best_BxT = jax.vmap(most_likely, 1, 1)(logits_BxTxV)
+        agree_BxN = best_BxT[:, :number] == drafts.tokens
         accepted_B = jnp.cumprod(agree_BxN, 1).sum(1)
-        return accepted_B, jnp.take_along_axis(own_BxT, accepted_B[:, None], 1)[:, 0]
+        return accepted_B, jnp.take_along_axis(best_BxT, accepted_B[:, None], 1)[:, 0]
     p_BxTxV = _probabilities(logits_BxTxV, sampling)
     split = jax.vmap(lambda key: jax.random.split(key))(keys_B)
     q_BxTxV = jnp.zeros_like(p_BxTxV)
@@ -232,8 +232,8 @@ def verify(keys_B, logits_BxTxV, drafts: Drafts, sampling: Sampling):
     excess_BxV = jnp.maximum(p_BxV - jnp.take_along_axis(q_BxTxV, at, 1)[:, 0], 0)
     # If p and q are equal the excess is 0. No draft is rejected then, and the value is not used.
     excess_BxV = jnp.where(excess_BxV.sum(-1, keepdims=True) > 0, excess_BxV, p_BxV)
-    own_B = jax.vmap(jax.random.categorical)(split[:, 1], jnp.log(excess_BxV))
-    return accepted_B, own_B.astype(jnp.int32)
+    drawn_B = jax.vmap(jax.random.categorical)(split[:, 1], jnp.log(excess_BxV))
+    return accepted_B, drawn_B.astype(jnp.int32)
 
 
 def _probabilities(logits_BxTxV, sampling):
@@ -278,7 +278,7 @@ def independent_drafter(model) -> Drafter:
     They take the hidden state of the last accepted token.
     """
     number = model.config.num_ahead
-    own = model.config.ahead_projections
+    projections = model.config.ahead_projections
 
     def start(params, prompts, capacity):
         return ()
@@ -286,9 +286,9 @@ def independent_drafter(model) -> Drafter:
     def draft(params, drafter_state, prompts, verified: Verified, keys_B, sampling):
         rows = jnp.arange(verified.last.shape[0])
         outputs = verified.outputs
-        if own:
+        if projections:
             last_BxE = outputs.hidden["last"][rows, verified.last]
-            logits_BxNxV = jnp.stack([outputs.head(name, last_BxE) for name in own], 1)
+            logits_BxNxV = jnp.stack([outputs.head(name, last_BxE) for name in projections], 1)
         else:
             hidden_BxNxE = jnp.moveaxis(outputs.hidden["ahead"][:, rows, verified.last], 0, 1)
             logits_BxNxV = outputs.head("vocabulary", hidden_BxNxE)
@@ -356,7 +356,7 @@ def model_drafter(model, number: Count) -> Drafter:
         rows = jnp.arange(verified.last.shape[0])
         slot_B = verified.batch["decoder_positions"][rows, verified.last] + 1
 
-        def one(carry, i):
+        def draft_token(carry, i):
             cache, token_B = carry
             batch = next_batch(prompts, token_B[:, None], (slot_B + i)[:, None])
             outputs, cache = model.extend(params, cache, batch)
@@ -366,7 +366,7 @@ def model_drafter(model, number: Count) -> Drafter:
 
         # One call more than there are drafts: the cache needs the last draft if it is accepted.
         (cache, _), (tokens, logits) = lax.scan(
-            one, (cache, verified.pending), jnp.arange(number + 1)
+            draft_token, (cache, verified.pending), jnp.arange(number + 1)
         )
         tokens_BxN, logits_BxNxV = (jnp.moveaxis(x[:number], 0, 1) for x in (tokens, logits))
         return cache, Drafts(tokens_BxN, logits_BxNxV)

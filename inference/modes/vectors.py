@@ -61,7 +61,7 @@ def _show_embeddings(
 ) -> None:
     """Prints the cosines of items (rows) and the texts of --against, or of items and items."""
     items = request.items
-    against: Sequence[dict] = [{"text": text} for text in options.own["against"] or ()]
+    against: Sequence[dict] = [{"text": text} for text in options.mode_options["against"] or ()]
     # The second of two towers reads the texts of --against. A single encoder reads all texts.
     second = dataclasses.replace(options, second=True)
     against_records = answer(trained, "embed", against, second)
@@ -98,13 +98,13 @@ def _answer_states(console: Console, trained: Trained, request: Request) -> None
     """Writes the hidden states of texts as arrays, or prints the nearest tokens of each token."""
     texts = [text_of(item) for item in request.items]
     out = request.arguments.out
-    layers = _layers_named(trained, request.options.own["layer"])
+    layers = _layers_named(trained, request.options.mode_options["layer"])
     if not out:
         return _print_states(console, trained, texts, layers)
     batch_size = request.options.decoding.batch_size
     with progress_of(console, len(texts)) as advance:
         write_states(out, trained, texts, layers, batch_size, advance)
-    console.print(f"{out} holds the hidden states of {len(texts)} texts.")
+    console.print(f"{out} holds the hidden states of {len(texts)} texts.", markup=False)
 
 
 def _layers_named(trained: Trained, layer: str) -> list[int]:

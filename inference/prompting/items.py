@@ -73,13 +73,15 @@ def items_of(
     not support such items.
     """
     ends = {"prefix": prefix, "suffix": suffix}
-    gap = around_cursor(cursor) if cursor else {k: v for k, v in ends.items() if v is not None}
-    sources = sum(map(bool, (texts, file, gap)))
+    gap = {k: v for k, v in ends.items() if v is not None}
+    sources = sum(map(bool, (texts, file, gap, cursor)))
     if sources != 1:
         raise ValueError(
             f"Got {'several' if sources else 'none'} of these, expected one: texts, --file, or "
             "--prefix and --suffix (or --cursor)."
         )
+    if cursor:
+        gap = around_cursor(cursor)
     if gap and not MODES[mode].reads_gap:
         supported = [other.name for other in MODES.values() if other.reads_gap]
         raise ValueError(
@@ -103,8 +105,8 @@ def text_of(item: dict) -> str:
         raise ValueError("Got an empty text, expected some words.")
     if not isinstance(item.get("text"), str):
         raise ValueError(
-            f"Got an item with the fields {', '.join(item) or 'none'}, expected the field "
-            '"text" with some words.'
+            f"Got an item with the fields {', '.join(item) or 'none'}, expected a field "
+            '"text" with a string of some words.'
         )
     return item["text"]
 
@@ -116,7 +118,7 @@ def around_cursor(place: str) -> dict:
     file.
     """
     name, *numbers = place.rsplit(":", 2)
-    if len(numbers) != 2 or not all(x.isdigit() and int(x) > 0 for x in numbers):
+    if len(numbers) != 2 or not all(x.isdecimal() and int(x) > 0 for x in numbers):
         raise ValueError(f"Got --cursor={place!r}, expected FILE:LINE:COLUMN, counted from 1.")
     if not Path(name).is_file():
         raise ValueError(f"Got --cursor={place!r}, expected a file: there is no {name}.")

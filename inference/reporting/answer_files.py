@@ -29,7 +29,8 @@ def write_answers(console: Console, trained: Trained, request: Request) -> None:
     out = AnswerFile(arguments.out, items)
     out.check_made_by(request.made_by)
     if out.done:
-        console.print(f"{arguments.out} already holds {out.done} answers: continuing after them.")
+        continuing = f"{arguments.out} already holds {out.done} answers: continuing after them."
+        console.print(continuing, markup=False)
     chunk = 8 * request.options.decoding.batch_size  # number of items that are sorted by length
     with (
         draft_counts(console, request.options) as options,
@@ -39,7 +40,7 @@ def write_answers(console: Console, trained: Trained, request: Request) -> None:
         out.answer_rest(
             lambda items, numbers: answer(trained, request.mode, items, options, numbers), chunk
         )
-    console.print(f"{arguments.out} holds {len(items)} answers.")
+    console.print(f"{arguments.out} holds {len(items)} answers.", markup=False)
     if errors := out.errors():
         console.print(f'{errors} of them are an "error", which says why there is no answer.')
     field = arguments.answer

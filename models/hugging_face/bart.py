@@ -105,9 +105,9 @@ def _stack(c: Config, stack: str) -> list[Link]:
         result += norm(f"{stack}/embedding_norm", f"model.{stack}.layernorm_embedding", c.biases)
     if c.norm_place == "before":
         result += norm(f"{stack}/final_norm", f"model.{stack}.layer_norm", c.biases)
-    for ours, theirs in list(attentions.items())[: 2 if stack == "decoder" else 1]:
-        result += attention(f"{path}/{ours}", f"{tensor_name}.{theirs}", names, c.biases)
-        result += norm(f"{path}/{ours}_norm", f"{tensor_name}.{theirs}_layer_norm", c.biases)
+    for name, tensor_part in list(attentions.items())[: 2 if stack == "decoder" else 1]:
+        result += attention(f"{path}/{name}", f"{tensor_name}.{tensor_part}", names, c.biases)
+        result += norm(f"{path}/{name}_norm", f"{tensor_name}.{tensor_part}_layer_norm", c.biases)
     result += linear(f"{path}/mlp/wi_0", f"{tensor_name}.fc1", c.biases)
     result += linear(f"{path}/mlp/wo", f"{tensor_name}.fc2", c.biases)
     return result + norm(f"{path}/mlp_norm", f"{tensor_name}.final_layer_norm", c.biases)

@@ -203,8 +203,8 @@ def links(c: Config) -> list[Link]:
         result += [table("encoder_embedding", "model.encoder.embed_tokens")]
     if not c.merged_attention:
         at = "decoder/layers/{i}/cross_attention"
-        theirs = "model.decoder.layers.{i}.cross_attn"
-        result += attention(at, theirs, llama.ATTENTION, c.biases)
+        tensor_name = "model.decoder.layers.{i}.cross_attn"
+        result += attention(at, tensor_name, llama.ATTENTION, c.biases)
     if "vocabulary" in c.heads and not c.logits_via_embedding:
         result += [table("vocabulary/embedding", "lm_head.out_proj")]
     return result

@@ -1,4 +1,4 @@
-"""Checks of a synthetic task's questions that the tests of all tasks share."""
+"""Checks of questions that the tests of all synthetic tasks share."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from pretrax.corpora.synthetic_tasks import SyntheticQuestion, SyntheticTask
 def shares_of_reader(
     task: SyntheticTask, read: Callable[[SyntheticQuestion], str | None]
 ) -> dict[str, float]:
-    """Returns {kind: how often a reader is right}, which returns an answer, or None to guess."""
+    """Returns the share correct of a reader by kind. Readers return an answer, or None to guess."""
     right: dict[str, list[float]] = {}
     for question in task.questions:
         answer = read(question)

@@ -1,4 +1,4 @@
-"""Sums: those that are asked are not read, and the order of digits changes nothing else."""
+"""Sums: documents have no sum of a question, and only the order of digits differs."""
 
 from pretrax.corpora.synthetic_tasks import digit_sums
 from tests.corpora.synthetic_tasks import shares_of_reader
@@ -10,7 +10,7 @@ KINDS = ("sum", "long_carry")
 
 
 def numbers(text):
-    """Both numbers and what stands for their sum, without spaces."""
+    """Returns both numbers and the text of their sum, without spaces."""
     sides, _, total = text.replace(" ", "").partition("=")
     return *map(int, sides.split("+")), total
 

@@ -1,4 +1,4 @@
-"""Nested brackets: all are closed, and both sides of a blank tell what belongs there."""
+"""Nested brackets: all are closed, and a gap depends on the text on both sides."""
 
 import collections
 import itertools
@@ -15,7 +15,7 @@ TASK = brackets(seed=0, documents=300, questions=60)
 
 
 def closed_by_removal(text):
-    """Removes pairs that stand beside each other until nothing, or no pair, is left."""
+    """Returns whether removing adjacent pairs of brackets leaves nothing."""
     rest, before = text.replace(" ", ""), None
     while rest != before:
         before = rest
@@ -46,7 +46,7 @@ def test_what_is_not_balanced_is_not_accepted(text):
 
 @pytest.mark.parametrize("hidden", [2, 3, 4])
 def test_both_sides_of_a_blank_tell_what_belongs_there(hidden):
-    """All sequences of as many brackets are tried, and the deepest are left out of none."""
+    """Tries all sequences with the same number of brackets. The depth is not limited."""
     for question in brackets(seed=0, documents=20, questions=8, hidden=hidden).questions:
         able = itertools.product("".join(KINDS), repeat=hidden)
         fits = [one for one in able if closed_by_removal(filled(question, " " + " ".join(one)))]
@@ -76,8 +76,8 @@ def test_who_reads_both_sides_is_right_and_who_reads_one_is_worth_chance():
     for question in TASK.questions:
         assert all(fits_before(question, answer) for answer in question.answers)
         assert len({*question.answers}) == 4
-        # After what comes before, documents go on with each of them equally often: where one may be
-        # opened it is of any kind, and where it is closed of one.
+        # All answers are equally likely after the text before the gap, since an opened bracket may
+        # have any kind, whereas a closed bracket has a single possible kind.
         assert len({tuple(one in "([{<" for one in a.split()) for a in question.answers}) == 1
 
 

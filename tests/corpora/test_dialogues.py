@@ -1,4 +1,4 @@
-"""Dialogues from JSONL: turns, what is left out, and what a line may not be."""
+"""Dialogues from JSONL: their turns, what is left out, and which lines are refused."""
 
 import json
 
@@ -16,7 +16,7 @@ def message(role, content):
 
 
 def corpus(tmp_path, lines, **settings):
-    """Of the same dialogues to train on and held out."""
+    """Returns a corpus with the same dialogues as training text and as held-out text."""
     file, heldout = tmp_path / "dialogues.jsonl", tmp_path / "heldout.jsonl"
     for each in (file, heldout):
         each.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -102,7 +102,7 @@ def test_turns_of_a_line(line, turns):
             "1, .*'user', has no text",
         ),
         ({"instruction": "a", "output": "\n"}, "2, .*has no text"),
-        ({"messages": [message("user", [["text"]])]}, r"types .*\\['text'\\]"),
+        ({"messages": [message("user", [["text"]])]}, r"types .*\['text'\]"),
         ({"messages": [message("system", "a"), message("system", "b")]}, "role 'system'"),
         ({"conversations": [{"from": "gpt", "value": "a"}]}, "role 'assistant'"),
         ({"conversations": [{"from": "bot", "value": "a"}]}, "role 'bot'"),
@@ -161,7 +161,7 @@ def test_answers_that_do_not_fit_are_left_out_whole_and_counted(tmp_path):
 
 
 def exchanges(n, size):
-    """A dialogue of so many turns, each of so many bytes."""
+    """Returns a dialogue with a number of turns of the same size in bytes."""
     return {
         "messages": [message(("user", "assistant")[i % 2], "ab"[i % 2] * size) for i in range(n)]
     }

@@ -109,7 +109,7 @@ def test_code_of_the_library_parses_and_holds_no_docstring(name):
 
 @pytest.fixture
 def few(monkeypatch):
-    """A part of the library."""
+    """Limits the library to some of its files."""
     packages = ("asyncio/", "email/", "http/", "json/", "multiprocessing/")
     some = [each for each in library_documents() if each.name.startswith(packages)]
     monkeypatch.setattr("pretrax.corpora.library.library_documents", lambda: some)
@@ -139,7 +139,7 @@ def test_docstring_pairs(tmp_path, few):
         "one file in 5",
     ):
         assert said in corpus.summary
-    # The run's vocabulary serves the plain text too, whose files held out are the same.
+    # The vocabulary of the run fits the plain text, too, which holds out the same files.
     plain = python_library(str(tmp_path / "a"), vocabulary=of_size(1000), heldout_every=5)
     assert plain.ids == corpus.ids
     whole = "".join(plain.codec.decode(piece.tokens) for piece in plain.heldout(10**9))

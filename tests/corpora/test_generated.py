@@ -1,4 +1,4 @@
-"""Synthetic tasks as corpora, and what is refused of them."""
+"""Synthetic tasks as corpora, and which synthetic tasks are refused."""
 
 import functools
 

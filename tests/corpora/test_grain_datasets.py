@@ -1,4 +1,4 @@
-"""A token store as a source of Grain, and a corpus of Grain's datasets."""
+"""A token store as a data source of Grain, and the corpus of Grain datasets."""
 
 import pickle
 
@@ -20,7 +20,7 @@ IDS = TokenIds(size=20_000, text=(3, 19_000))
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """Documents of one token, which is their number, in three blocks, and one that is cut."""
+    """A store of documents with one token, which is their number, and of a document that is cut."""
     path = str(tmp_path_factory.mktemp("store") / "numbers")
     documents = [np.array([3 + i]) for i in range(600)] + [np.full(20_000, 5)]
     write_store(path, documents, IDS, heldout=documents[:2])

@@ -1,4 +1,4 @@
-"""A grammar's strings: what it accepts, found once more by writing all that it can derive."""
+"""Strings of a grammar. The accepted strings are compared with all strings that it derives."""
 
 import itertools
 
@@ -13,7 +13,7 @@ TASK = level_grammar.grammar(seed=0, strings=60, levels=3, questions=20)
 
 
 def language(grammar):
-    """Every string of a grammar, by expanding its symbols from the lowest level up."""
+    """Returns all strings of a grammar, expanding its symbols from the lowest level up."""
     below = [{one} for one in level_grammar.TERMINALS]
     for level in reversed(grammar):
         below = [

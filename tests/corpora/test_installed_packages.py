@@ -1,4 +1,4 @@
-"""Installed packages as text: what is read of them, and which is held out."""
+"""Installed packages as text: which files are read, and which are held out."""
 
 import ast
 from importlib.metadata import distribution
@@ -18,7 +18,7 @@ GUIDE = "A guide to means. " * 20
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
-    """A folder of packages, as pip leaves them."""
+    """Makes a folder of packages as pip installs them."""
 
     def installed(name, files, version="1.0"):
         record = []
@@ -59,7 +59,7 @@ def test_sources_and_documentation_without_tests_and_metadata(tmp_path, site):
 
 
 def test_equal_files_are_read_once_and_held_out(tmp_path, site):
-    """A copy of a held-out file is no training text."""
+    """A copy of a held-out file is not training text."""
     assert texts(tmp_path, "heldout")[0] == {LONG * 2, CODE}
     assert texts(tmp_path)[0] == {GUIDE}
 

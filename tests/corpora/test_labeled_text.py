@@ -1,4 +1,4 @@
-"""Labeled text from TSV and JSONL: lines, classes, what is held out, and how it is scored."""
+"""Labeled text from TSV and JSONL: its lines, classes, held-out text and scores."""
 
 import dataclasses
 import gzip
@@ -62,7 +62,7 @@ TSV = [
 GOOD = '{"text": "a", "label": "1"}\n'
 JSONL = [
     (GOOD + "{'text'}\n", r":2: not JSON \(.*Expected an object such as"),
-    (GOOD + '["a", "b"]\n', r":2: got an array, expected a JSON object a line"),
+    (GOOD + '["a", "b"]\n', r":2: got an array, expected a JSON object"),
     (
         GOOD + '{"text": "a", "class": 1}\n',
         r":2: got the fields 'text', 'class', .*'label' is miss",
@@ -78,7 +78,7 @@ JSONL = [
     (GOOD + '{"text": "a", "label": true}\n', r":2: got the label true"),
     (GOOD + '{"text": "a", "label": null}\n', r":2: got the label null"),
     (GOOD + '{"text": 7, "label": "b"}\n', r":2: got the text 7, expected a string"),
-    (GOOD + '{"text": "\\ud800", "label": "b"}\n', r":2: the text holds half a surrogate"),
+    (GOOD + '{"text": "\\ud800", "label": "b"}\n', r":2: the text .* half a surrogate"),
 ]
 
 
@@ -100,7 +100,7 @@ def test_files_that_are_no_labeled_text(tmp_path):
     with refuses(ValueError, "a.tsv", "2", "8"):
         list(read_labeled([str(tmp_path / "a.tsv")]))
     (tmp_path / "a.tsv.gz").write_bytes(gzip.compress(b"text\tlabel\n" * 50)[:-9])
-    with pytest.raises(ValueError, match="no whole gzip file"):
+    with pytest.raises(ValueError, match="gzip file"):
         list(read_labeled([str(tmp_path / "a.tsv.gz")]))
 
 
@@ -112,7 +112,7 @@ def test_many_classes_in_words():
 
 
 def documents(corpus):
-    """(text, label or answer) of what is trained on in two epochs, and of what is held out."""
+    """Returns pairs (text, label or answer) of two training epochs, and of the held-out text."""
     stream = corpus.train(0, 1)
     pieces = [stream.next_document() for _ in range(2 * (len(LINES) + 20))]
     return [{told(corpus, piece) for piece in some} for some in (pieces, corpus.heldout(10**6))]
@@ -134,7 +134,7 @@ def test_documents_are_texts_with_classes_or_answers(tmp_path, answer_tokens):
     train, heldout = documents(found)
     assert train | heldout == set(LINES) and not train & heldout
     assert 1 <= len(heldout) <= 12 and "3 classes (blue, dark green, red)" in found.summary
-    # In any order of the lines, a text is on the same side: but for the first of each class.
+    # The split of a text does not depend on the order of lines, except for the first of each class.
     write_tsv(tmp_path / "lines.tsv", [*LINES[:3], *LINES[:2:-1], *LINES[3:]])
     again = corpus(tmp_path, "other", answer_tokens=answer_tokens)
     assert documents(again) == [train, heldout]
@@ -142,8 +142,9 @@ def test_documents_are_texts_with_classes_or_answers(tmp_path, answer_tokens):
 
 def test_long_texts_are_cut_and_counted(tmp_path):
     found = corpus(tmp_path, given_tokens=6)
-    assert "44 texts cut to given_tokens" in found.summary  # 60 less ten of six bytes,
-    assert "6 texts cut to given_tokens" in found.summary  # and those held out
+    # 60 training texts, of which ten have six bytes.
+    assert "44 texts cut to given_tokens" in found.summary
+    assert "6 texts cut to given_tokens" in found.summary  # the held-out texts
     assert all(len(text) == 6 for side in documents(found) for text, _ in side)
 
 
@@ -246,7 +247,7 @@ def test_heldout_text_is_a_task(tmp_path, answer_tokens):
 
 
 def test_so_many_examples_of_a_file_are_a_fair_sample(tmp_path):
-    """Neither its first lines nor every second one, which may all be of one class."""
+    """The sample is neither the first lines nor every second line, which may have one class."""
     for name, lines in (("sorted", sorted(LINES, key=lambda line: line[1])), ("in_turn", LINES)):
         file = write_tsv(tmp_path / f"{name}.tsv", lines)
         task = labeled_evaluation.labels_of_file(str(tmp_path), file, 20)
@@ -272,7 +273,7 @@ def test_a_file_is_a_task_with_the_classes_of_the_run(tmp_path):
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     with refuses(ValueError, "new.jsonl", "2", "green"):
         labeled_evaluation.labels_of_file(str(tmp_path / "run"), str(file))
-    # A run of no labeled text has any answer, and no training text that is counted.
+    # A run on other text may answer anything, and has no training labels to count.
     task = labeled_evaluation.labels_of_file(str(tmp_path), str(file))
     assert (task.guess, task.guessed_from) == ("blue", "these texts")
     file.write_text("\n")

@@ -1,5 +1,4 @@
-"""Docstrings with their code, and the kinds of words: examples of Python's library without
-TensorFlow."""
+"""Examples from Python's library without TensorFlow: docstring pairs and kinds of words."""
 
 import collections
 import os
@@ -43,7 +42,9 @@ def test_any_process_draws_the_same_without_tensorflow():
         "from tests.tasks.short_library import short_library\n"
         "with short_library():\n"
         "    print(zlib.crc32(repr(all_examples()).encode()))\n"
-        # tests.tasks.short_library imports corpora that may use it; the examples' modules may not.
+        # tests.tasks.short_library imports corpora that may use TensorFlow. The modules of the
+        # examples
+        # may not.
     )
     there = subprocess.run(
         [sys.executable, "-c", program],
@@ -72,7 +73,7 @@ def test_pairs_by_hand():
         ("three", "d" * 8, False),
         ("four", "c" * 9, False),
     }
-    assert len(matched_pairs(pairs[:3])) == 4  # without the odd one
+    assert len(matched_pairs(pairs[:3])) == 4  # The last of three is left out.
 
 
 @pytest.mark.parametrize("part", python_passages.SPLITS)
@@ -100,7 +101,7 @@ def test_definitions_are_of_their_split_and_short():
 
 def test_the_kinds_of_words_by_hand():
     text = "if x_1 >= 2.5:  # no 1\n    y = f\"a {z} b\" + 'c'\n"
-    text += "pass\n" * 30  # a passage has some length
+    text += "pass\n" * 30  # A passage has a minimum length.
     found = next(python_passages._tagged(text))
     words = [found.text[first:end] for first, end in found.words]
     assert list(zip(words, found.kinds))[:22] == [
@@ -149,7 +150,8 @@ def test_words_have_some_text_around_them():
         assert kind == "comment" and text[start:end] in ("#", "abcdefghij", "klmnopqrst")
         assert start <= python_passages.AROUND and text in passage.text
         assert len(text) - end <= python_passages.AROUND
-    assert len({len(text) for text, *_ in words}) > 1  # those near an edge have less
+    # Words near an edge have less text around them.
+    assert len({len(text) for text, *_ in words}) > 1
 
 
 def test_words_are_of_the_passages_of_their_split():

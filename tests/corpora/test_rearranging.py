@@ -1,4 +1,4 @@
-"""Lists that are sorted, reversed or copied: each is told by its task and its items."""
+"""Lists that are sorted, reversed or copied. The task and the items determine the result."""
 
 import collections
 
@@ -10,14 +10,14 @@ TASKS = ("sort", "reverse", "copy")
 
 
 def parts(text):
-    """The task of a text, its list, and what comes of it."""
+    """Returns the task of a text, its list, and the resulting list."""
     before, _, after = text.partition(" =")
     task, *items = before.split()
     return task, [*map(int, items)], [*map(int, after.split())]
 
 
 def expected(task, items):
-    """What a reader of documents takes a task to be."""
+    """Returns the result of a task on a list, computed independently."""
     of_task = {"sort": sorted(items), "reverse": items[::-1], "copy": items}
     return of_task[task]
 
@@ -54,7 +54,8 @@ def test_neither_order_nor_items_alone_tell_what_is_sorted():
     def has_its_items(question, items):
         return sorted(items) == sorted(parts(question.text)[1])
 
-    left = {goes_up: 2, has_its_items: 3}  # of four answers, the right one among them
+    # Number of the four answers that remain, including the correct answer.
+    left = {goes_up: 2, has_its_items: 3}
     for question in TASK.questions:
         answers = [[*map(int, answer.split())] for answer in question.answers]
         if question.kind == "sort":

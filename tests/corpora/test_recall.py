@@ -1,4 +1,4 @@
-"""Keys and values: the second half of a document is told by the first, which nothing tells."""
+"""Keys and values: the first half of a document determines the second half."""
 
 import collections
 
@@ -11,7 +11,7 @@ TASK = key_values.recall(seed=0, documents=200, pairs=5, keys=8, values=9, quest
 
 
 def halves(text):
-    """The pairs before the colon, and what follows it."""
+    """Returns the pairs before the colon, and the text after it."""
     read, again = text.split(" : ")
     words = read.split()
     return dict(zip(words[::2], words[1::2])), again.split()
@@ -26,7 +26,7 @@ def test_a_document_has_its_pairs_twice():
         assert dict(zip(again[::2], again[1::2])) == read
         orders.add(tuple([*read].index(key) for key in again[::2]))
         firsts.update(read.items())
-    assert len(orders) > 50 and len(firsts) == 8 * 9  # any key with any value
+    assert len(orders) > 50 and len(firsts) == 8 * 9  # Every key occurs with every value.
 
 
 def test_who_looks_up_the_key_is_always_right_and_who_guesses_is_worth_chance():
@@ -46,7 +46,7 @@ def test_who_looks_up_the_key_is_always_right_and_who_guesses_is_worth_chance():
 
 
 def test_who_reads_all_other_pairs_need_not_look_up_the_key():
-    """The answer is the value that has not come again, as the docstring says."""
+    """The answer is the only value that is not repeated, as the docstring states."""
 
     def left_over(question, follows):
         _, again = halves(question.text)

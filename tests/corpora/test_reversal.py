@@ -1,4 +1,4 @@
-"""Facts read in one order and asked in the other: what the documents tell, and what they do not."""
+"""Facts that are read in one order and asked in the other: what the documents reveal."""
 
 import re
 
@@ -11,7 +11,7 @@ NAME = re.compile(r"\b[bdfgklmnprstvz][aeiou](?:[bdfgklmnprstvz][aeiou]){2}\b")
 
 
 def name_and_fact(document):
-    """The name and the fact of a document, and which of them comes last."""
+    """Returns the name and the fact of a document, and which of them is last."""
     fact = FACT.search(document)[0]
     (name,) = NAME.findall(document.replace(fact, ""))
     assert document.endswith((name, fact))
@@ -22,14 +22,14 @@ READ = [name_and_fact(document) for document in TASK.documents]
 
 
 def asked(question):
-    """What a question gives, and which of both is to follow."""
+    """Returns the given part of a question, and whether a name or a fact must follow."""
     last = "fact" if FACT.search(question.answers[0]) else "name"
     found = NAME.findall(question.text) if last == "fact" else FACT.findall(question.text)
     return found[0], last
 
 
 def reading(both_ways):
-    """A reader of the documents, who knows what followed what, or as well what it followed."""
+    """Returns a reader that knows what follows what, in one direction or in both directions."""
     known = {}
     for name, fact, last in READ:
         if last == "fact" or both_ways:
@@ -50,7 +50,7 @@ def test_who_reads_both_ways_is_always_right_and_who_reads_one_way_guesses_the_o
 
 
 def test_nothing_but_the_facts_tells_an_answer():
-    """The answers are those of one group, that never or always stand last, and all different."""
+    """The answers of a question are different, and all or none of them end documents."""
     last = {"name": {name for name, _, at in READ if at == "name"}}
     last["fact"] = {fact for _, fact, at in READ if at == "fact"}
     for question in TASK.questions:
@@ -75,4 +75,4 @@ def test_all_seeds_have_the_words_of_one_vocabulary():
     ]
     assert (
         words[0] == words[1] and len(words[0]) == 207
-    )  # of one vocabulary, as the gin file has it
+    )  # The gin file has the size of the vocabulary.

@@ -1,4 +1,4 @@
-"""Star graphs: the path is what the edges say, and the first step is told by the goal alone."""
+"""Star graphs: the edges determine the path, and only the goal shows the first step."""
 
 import re
 
@@ -11,13 +11,13 @@ TASK = path_star.star_graphs(seed=0, graphs=40, arms=3, length=5, nodes=30, ques
 
 
 def parsed(text):
-    """The edges, the source, the goal, and what is given of the path."""
+    """Returns the edges, the source, the goal and the given part of the path."""
     edges, ends, path = re.fullmatch(r"(.*) / (\d+ \d+) = (.*)", text).groups()
     return [edge.split() for edge in edges.split(" | ")], *ends.split(), path.split()
 
 
 def path_to(edges, source, goal):
-    """The path, backwards from the goal."""
+    """Returns the path, which is followed backward from the goal."""
     before, path = {end: start for start, end in edges}, [goal]
     while path[0] != source:
         path.insert(0, before[path[0]])
@@ -33,7 +33,7 @@ def test_a_document_has_the_path_from_its_source_to_its_goal():
         assert sum(start == source for start, _ in edges) == 3
         assert len({node for edge in edges for node in edge}) == 13
         goals.add(edges.index([path[-2], goal]))
-    assert len(goals) > 6  # edges come in any order
+    assert len(goals) > 6  # Edges are in random order.
 
 
 def test_who_looks_ahead_is_always_right_and_who_follows_edges_guesses_the_first():
@@ -62,7 +62,7 @@ def test_what_comes_after_an_answer_tells_the_goal_and_nothing_else():
 
 
 def test_the_place_of_the_edges_tells_nothing():
-    """As often the first arm that the edges name is the right one as any other."""
+    """The first arm in the order of the edges is correct no more often than the other arms."""
     first = 0
     for document in path_star.star_graphs(seed=1, graphs=1000, questions=1).documents:
         edges, source, _, path = parsed(document)

@@ -1,4 +1,4 @@
-"""Small Sudoku: every puzzle has one solution, which its given cells tell."""
+"""Small Sudoku: the given cells of every puzzle determine a single solution."""
 
 import itertools
 
@@ -13,7 +13,7 @@ CELLS = range(16)
 
 
 def groups(cell):
-    """The row, the column and the box of a cell."""
+    """Returns the row, the column and the box of a cell."""
     row, column = divmod(cell, 4)
     return row, 4 + column, 8 + row // 2 * 2 + column // 2
 
@@ -24,7 +24,7 @@ def is_solved(grid):
 
 
 def solutions(cells):
-    """All ways to fill the empty cells, found by trying: the test's own solver."""
+    """Returns all ways to fill the empty cells, found by brute force."""
     if "_" not in cells:
         return [cells]
     cell = cells.index("_")
@@ -34,7 +34,7 @@ def solutions(cells):
 
 
 def test_there_are_288_grids():
-    """As is known: 288 of four rows (OEIS A107739)."""
+    """The number of grids with four rows is known (OEIS A107739)."""
     assert len({grid.tobytes() for grid in grids()}) == len(grids()) == 288
     assert all(is_solved([*map(str, grid.tolist())]) for grid in grids())
 
@@ -52,7 +52,7 @@ def test_each_puzzle_has_one_solution_and_it_is_written():
 def test_a_puzzle_gives_no_cell_too_many_and_as_many_as_were_asked():
     chosen, given = drawn_puzzles(np.random.default_rng(0), 2000, 1)
     least = min(given.sum(1))
-    assert least == 4  # as is known of four rows
+    assert least == 4  # This minimum is known for four rows.
     _, more = drawn_puzzles(np.random.default_rng(0), 2000, 9)
     assert min(more.sum(1)) == 9 and (more >= given).all()
     for grid, known in zip(chosen[:200], given):
@@ -61,7 +61,7 @@ def test_a_puzzle_gives_no_cell_too_many_and_as_many_as_were_asked():
             rest = known.copy()
             rest[left_out] = False
             needed += (grids()[:, rest] == grid[rest]).all(1).sum() > 1
-        assert needed >= 1  # the last one drawn, at least
+        assert needed >= 1  # At least the last given cell is necessary.
 
 
 def test_who_solves_is_always_right_and_who_guesses_is_worth_chance():

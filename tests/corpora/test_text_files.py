@@ -24,13 +24,13 @@ from tests.refusals import refuses
 
 MALFORMED = {
     b"not json\n": "not JSON",
-    b'{"body": "x"}\n': "no field 'text', the line has 'body'",
+    b'{"body": "x"}\n': "no field 'text', but the line has 'body'",
     b'{"text": 3}\n': "field 'text' is int",
-    b"[1]\n": "got an array, expected a JSON object a line",
+    b"[1]\n": "got an array, expected a JSON object",
     b'{"text": "\xff"}\n': "not UTF-8",
     b'{"text": "\\ud800"}\n': "half a surrogate",
     b'{"text": "x", "n": ' + b"1" * 5000 + b"}\n": "not JSON (Exceeds the limit",
-    b'{"a":' * 100_000 + b"\n": "not JSON (",  # of a depth of recursion, or of a stack's size
+    b'{"a":' * 100_000 + b"\n": "not JSON (",  # The limit is a recursion depth or a stack size.
 }
 
 
@@ -39,7 +39,7 @@ def of_size(size):
 
 
 def everything(corpus):
-    """Every document of the corpus's first epoch over one shard, and every one held out."""
+    """Returns all documents of the first epoch of a single shard, and all held-out documents."""
     stream, documents = corpus.train(0, 1), []
     while stream.epochs < 1:
         documents.append(stream.next_document().tokens)
@@ -97,7 +97,7 @@ def test_large_text_is_read_in_whole_characters(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz"])
 def test_only_the_last_part_of_a_file_ends_its_document(tmp_path, monkeypatch, name):
     monkeypatch.setattr("pretrax.data.reading.PART", 16)
-    content = b"a line of text\n" * 30 + b"\xff" * 40 + b"\n"  # the last part holds no text
+    content = b"a line of text\n" * 30 + b"\xff" * 40 + b"\n"  # The last part has no text.
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
     (tmp_path / "b.txt").write_text("short")
     parts = list(read_documents([str(tmp_path / name)], on_malformed="skip"))
@@ -130,7 +130,7 @@ def test_gzip_and_plain_give_the_same(tmp_path):
     )
     assert plain == packed == [f"document {i}" for i in range(30)]
     assert left_out["blank lines"] == 60
-    assert sum(sizes) > len(lines)  # both files' bytes on disk are reported for the progress bar
+    assert sum(sizes) > len(lines)  # The progress bar counts the bytes of both files on disk.
     for name in ("a.txt", "a.txt.gz"):
         assert texts_of(tmp_path / name) == ["text\r\nwith é"]
 
@@ -237,7 +237,7 @@ def test_bytes_that_are_no_text_are_read_in_blocks(tmp_path, monkeypatch):
 
 
 def test_a_corpus_of_every_kind_of_file(tmp_path, text):
-    text = text[: len(text) // 5]  # so short that it is read in one piece
+    text = text[: len(text) // 5]  # short enough to be read in one piece
     (tmp_path / "a.txt").write_text(text, newline="")
     lines = "".join(json.dumps({"text": f"document {i}\n" * i}) + "\n" for i in range(50))
     with gzip.open(tmp_path / "b.jsonl.gz", "wt") as file:
@@ -272,7 +272,7 @@ def test_a_second_start_reads_no_text_and_a_changed_file_is_read_again(tmp_path,
     (tmp_path / "a.txt").write_text("other words " * 60)
     changed = text_files(run_dir, **settings)
     assert "684 tokens" in changed.summary
-    with pytest.raises(ValueError, match="other data"):
+    with pytest.raises(ValueError, match="saved data position"):
         changed.train(0, 1).restore(state)
 
 
@@ -321,19 +321,19 @@ def test_text_is_tokenized_again_in_another_vocabulary_of_as_many_ids(tmp_path, 
 
 
 def files_seen(pieces) -> set[str]:
-    """The files that pieces are of, whose lines are the numbers of their file."""
+    """Returns the numbers of the files that documents come from. Each line is its file's number."""
     return set(re.findall(r"file \d\d", b"".join(pieces).decode()))
 
 
 @pytest.mark.parametrize("sizes", [[300, 40], [1, 200, 30, 1, 90], [5, 700, 40, 1] * 8])
 def test_no_part_of_a_held_out_file_is_trained_on(tmp_path, monkeypatch, sizes):
-    """Files of several sizes, most of them read in parts, over one epoch of several shards."""
+    """Several shards read an epoch of files of several sizes, most of them in parts."""
     monkeypatch.setattr("pretrax.data.reading.PART", 256)
     for i, lines in enumerate(sizes):
         (tmp_path / f"{i:02}.txt").write_text(f"file {i:02}\n" * lines)
     settings = {"files": str(tmp_path / "*.txt"), "vocabulary": vocabularies.utf8_bytes}
     corpus = text_files(str(tmp_path / "run"), **settings)
-    again = text_files(str(tmp_path / "run"), **settings)  # as another process, or a resumed run
+    again = text_files(str(tmp_path / "run"), **settings)  # like another process or a resumed run
 
     def text_of(pieces):
         return [corpus.codec.decode(piece.tokens.tolist()).encode() for piece in pieces]
@@ -366,7 +366,7 @@ def test_one_document_holds_out_its_end(tmp_path, settings, share):
 
 
 def test_a_large_document_that_is_held_out_is_warned_of(tmp_path):
-    """Number 20 of 24 files is held out. Nobody is warned of held-out files that they named."""
+    """File 20 of 24 is held out. There is no warning for held-out files that the user named."""
     for i in range(24):
         (tmp_path / f"{i:02}.txt").write_text(f"text {i:02}\n" * (1000 if i == 19 else 1))
     files = {"files": str(tmp_path / "*.txt"), "vocabulary": vocabularies.utf8_bytes}
@@ -380,7 +380,7 @@ def test_a_large_document_that_is_held_out_is_warned_of(tmp_path):
 
 
 def test_one_long_file_is_one_document(tmp_path, monkeypatch):
-    """Which is cut at its end, though it is read in more parts than one in 20 of which is one."""
+    """The file is cut near its end, although it has enough parts to hold out whole parts."""
     monkeypatch.setattr("pretrax.data.reading.PART", 16)
     text = "".join(f"line {i:04}\n" for i in range(400))
     (tmp_path / "a.txt").write_text(text)
@@ -444,7 +444,7 @@ def test_python_library(tmp_path, monkeypatch):
     train = {document.tobytes() for document in train}
     assert heldout and not any(document.tobytes() in train for document in heldout)
     assert sum(map(len, heldout)) > 10_000
-    (tmp_path / "a/config.gin").write_text("")  # a run has begun with it
+    (tmp_path / "a/config.gin").write_text("")  # A run has started with it.
     with refuses(ValueError, "1000", "2000"):
         python_library(str(tmp_path / "a"), vocabulary=of_size(2000), heldout_every=3)
 
@@ -466,6 +466,6 @@ def test_the_vocabulary_of_an_import_is_not_written_over(tmp_path):
     vocabularies.save_vocabulary(str(run_dir), kept)
     (run_dir / "config.gin").write_text("")
     kept = (run_dir / "vocabulary.json").read_bytes()
-    with pytest.raises(ValueError, match="holds a vocabulary made with other settings"):
+    with pytest.raises(ValueError, match="has a vocabulary made with other settings"):
         text_files(str(run_dir), files=str(file), vocabulary=vocabularies.utf8_bytes)
     assert (run_dir / "vocabulary.json").read_bytes() == kept

@@ -1,4 +1,4 @@
-"""Token stores with their vocabulary, from the corpus to a trained run."""
+"""Token stores with a vocabulary, from the corpus to a trained run."""
 
 import dataclasses
 import io
@@ -24,7 +24,7 @@ TEXTS = {"one": "the cat sat on the mat", "two": "a dog ran"}
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory) -> dict[str, str]:
-    """A store of each text, again and again."""
+    """Stores that each repeat one text."""
     folder = tmp_path_factory.mktemp("stores")
     for name, text in TEXTS.items():
         path = folder / name
@@ -88,7 +88,7 @@ def test_rates_change_in_mid_run_and_metrics_say_what_was_read(stores, tmp_path,
     assert before["data/one/share"] == pytest.approx(0.75, abs=0.04)
     assert after["data/one/share"] < before["data/one/share"]
     assert after["data/two/epochs"] > before["data/two/epochs"] + 0.5
-    for line in (before, after):  # epochs are of the rows, not of the documents that wait for one
+    for line in (before, after):  # Epochs count rows, not documents that wait for a row.
         read = sum(600 * len(text) * line[f"data/{name}/epochs"] for name, text in TEXTS.items())
         assert read == pytest.approx(line["step"] * run.batch_size * 64, rel=0.1)
 

@@ -1,4 +1,4 @@
-"""A validation split: training text that training does not read, the same for every shard."""
+"""A validation split: training text that is not trained on, the same for every shard."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from tests.training import tiny
 
 
 class Again(tiny.Stream):
-    """The documents 0 to 399 again and again; document k is [k, k, k, k, k]."""
+    """A stream that repeats the documents 0 to 399. Document k is [k, k, k, k, k]."""
 
     def next_document(self):
         number = int(super().next_document().tokens[0])
@@ -19,7 +19,7 @@ class Again(tiny.Stream):
 
 
 def corpus(run_dir, stream=Again) -> Corpus:
-    """A corpus whose own held-out text is of other documents."""
+    """Returns a corpus whose own held-out text has other documents."""
     return Corpus(tiny.IDS, stream, lambda n: [Document(np.full(n, 999, np.int32))])
 
 
@@ -71,7 +71,7 @@ def test_long_documents_are_cut_and_keep_their_columns():
 
 @pytest.mark.parametrize("every, which", [(20, "to hold out"), (2, "to train on")])
 def test_too_few_documents_are_refused(every, which):
-    """The checksum of the document [0] is even, that of [1] no multiple of 20."""
+    """The checksum of [0] is even, and the checksum of [1] is not a multiple of 20."""
 
     class One(tiny.Stream):
         def next_document(self):

@@ -1,4 +1,4 @@
-"""Lists of labeled words: what a label means in one, and what is asked."""
+"""Lists of labeled words: the meaning of labels in a list, and the questions."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from pretrax.corpora.synthetic_tasks import labeled_words
 
 def test_a_kind_has_one_label_in_a_list_and_others_in_other_lists():
     kind_of = {word: i for i, kind in enumerate(labeled_words.KINDS) for word in kind}
-    assert len(kind_of) == sum(map(len, labeled_words.KINDS))  # no word is of two kinds
+    assert len(kind_of) == sum(map(len, labeled_words.KINDS))  # No word has two kinds.
     rng, seen = np.random.default_rng(0), set()
     for _ in range(100):
         labels: dict[int, str] = {}
@@ -30,12 +30,13 @@ def test_the_share_that_can_be_known_is_what_a_reader_knows():
 def test_documents_and_questions():
     task = labeled_words.word_lists(seed=0, lists=40, examples=4, questions=3)
     assert (len(task.documents), len(task.heldout)) == (40, 2)
-    assert {len(document.split()) for document in task.documents} == {8}  # a word and a label each
+    # Each example has a word and a label.
+    assert {len(document.split()) for document in task.documents} == {8}
     assert [question.kind for question in task.questions[::3]] == [
         f"after_{shots}" for shots in (3, 2, 1, 0)
     ]
     whole, few = task.questions[:3], task.questions[3:]
-    for question in whole:  # with its answer, a document
+    for question in whole:  # A question and its answer are a document.
         lines = f"{question.text}{question.answers[0]}{question.after}".splitlines(keepends=True)
         assert len(lines) == 4 and all(line.endswith("\n") for line in lines)
     assert {question.after for question in few} == {None}

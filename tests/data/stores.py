@@ -12,8 +12,10 @@ from pretrax.objectives import TokenIds
 
 
 class Numbers:
-    """Record i is the token `first` + i, or so many successive ones of its own; blocks of these
-    sizes."""
+    """Records of consecutive tokens in blocks of these sizes.
+
+    Record i is the token `first` + i, or it has its own `length` consecutive tokens.
+    """
 
     name, fingerprint = "numbers", 7
 
@@ -42,7 +44,7 @@ def documents(n, seed=0):
 
 
 def store_of(path, *parts, heldout=None, **settings):
-    """A store of these documents, a part for each list of them."""
+    """Writes and opens a store with one part for each list of documents."""
     splits = {"train": parts} | ({} if heldout is None else {"heldout": [heldout]})
     for split, each in splits.items():
         for i, pieces in enumerate(each):

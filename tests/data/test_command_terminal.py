@@ -13,7 +13,7 @@ TEXT = "Zoë │█ … 日本 \udcff ␛"
 
 
 def program(body: str, shell: str = 'exec "$@"', **how) -> subprocess.Popen:
-    """A program that runs `body` as a command in its terminal, started by a line of a shell."""
+    """Starts a program that runs `body` as a command, by a shell command line."""
     lines = ["import os, signal, sys, time"]
     lines += ["from pretrax.settings.command_terminal import in_terminal", "with in_terminal():"]
     lines += [f"    {line}" for line in body.splitlines()]
@@ -62,7 +62,7 @@ def test_streams_that_are_closed_go_nowhere(tmp_path):
     body = f"print('text', file=sys.stderr)\nprint('text')\nopen({str(tmp_path / 'a')!r}, 'w')"
     process = program(body, 'exec "$@" <&- >&- 2>&-')
     assert process.wait() == 0
-    assert (tmp_path / "a").read_text() == ""  # the file did not take the place of a stream
+    assert (tmp_path / "a").read_text() == ""  # The file did not replace a stream.
 
 
 @pytest.mark.parametrize("times", [1, 2, 3])

@@ -1,4 +1,4 @@
-"""The path of a document, as docs/concepts.md draws it: every name there exists."""
+"""Every name in the diagram of docs/concepts.md exists."""
 
 import importlib
 import re

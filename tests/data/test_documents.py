@@ -1,5 +1,4 @@
-"""Documents that are shuffled one by one: cut, held out, with columns; and stores of one
-process."""
+"""Documents in memory: cutting, held-out text and columns. Stores that one process writes."""
 
 import resource
 
@@ -28,7 +27,7 @@ IDS = TokenIds(size=300, text=(3, 260), mask=260, sentinels=(299, 298), modes=((
 
 
 def documents(n=50, longest=40):
-    """Documents of different lengths; the first two tokens say which one it is."""
+    """Returns documents of different lengths. The first two tokens identify each document."""
     rng = np.random.default_rng(0)
     return [
         np.concatenate(
@@ -74,13 +73,13 @@ def test_what_is_written_is_read(tmp_path):
     for i, expected in enumerate(given):
         np.testing.assert_array_equal(found.document(i).tokens, expected)
     large = IDS._replace(size=100_000, sentinels=(99_999,))
-    write_store(tmp_path / "a", given[:3], large)  # replaces it
+    write_store(tmp_path / "a", given[:3], large)  # It is replaced.
     found = open_store(tmp_path / "a").documents("train")
     assert found.columns[0]["tokens"].dtype == np.int32 and len(found) == 3
     before = (tmp_path / "a").stat().st_ino
-    write_store(tmp_path / "a", given[:3], large)  # the same is kept for its readers
+    write_store(tmp_path / "a", given[:3], large)  # The same store is kept for its readers.
     assert (tmp_path / "a").stat().st_ino == before
-    assert [p.name for p in tmp_path.iterdir()] == ["a"]  # nothing temporary is left
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]  # No temporary files are left.
     write_store("memory://of_one_process", given, IDS)
     assert len(open_store("memory://of_one_process").documents("train")) == 50
 
@@ -108,13 +107,13 @@ def test_nothing_is_left_of_a_store_that_fails(tmp_path):
 
 def test_a_position_in_other_data_is_refused(found, tmp_path):
     stream = stream_of(found)
-    assert stream.fingerprint == 4012727613  # pinned, as the order is
+    assert stream.fingerprint == 4012727613  # fixed, like the order
     other = written(tmp_path / "other", documents()[:-1])
     for changed in (stream_of(other), stream_of(found, seed=1)):
         for go_on in (changed.restore, lambda state: changed.reshard([state])):  # noqa: B023
-            with pytest.raises(ValueError, match="other data"):
+            with pytest.raises(ValueError, match="saved data position"):
                 go_on(stream.state())
-    with pytest.raises(ValueError, match="other data than"):
+    with pytest.raises(ValueError, match="saved data position"):
         stream.restore({"epoch": 0, "position": 3, "fingerprint": 1})
 
 
@@ -123,7 +122,7 @@ def test_long_documents_are_read_in_pieces(tmp_path, monkeypatch):
     found = written(tmp_path / "a", [long, [7, 7]])
     uncut = {}, {"uncut": 5000}, {"uncut": 60_000}
     longest = [max(map(len, read(stream_of(found, **each), 200))) for each in uncut]
-    assert longest == [2000, 7143, 50_000]  # shorter where there are few
+    assert longest == [2000, 7143, 50_000]  # Pieces are shorter if there are few documents.
     monkeypatch.setattr(documents_module, "PIECES", 3)
     pieces = read(stream_of(found), 5)
     assert sorted(map(len, pieces)) == [2, 12_500, 12_500, 12_500, 12_500]
@@ -141,7 +140,7 @@ def test_only_the_last_piece_of_a_document_ends_it(tmp_path):
         last = [piece.tokens.tolist() for piece in pieces if piece.ends]
         assert len(pieces) > len(last) == 2 and [7, 7] in last
         assert all(long.tolist()[-len(tokens) :] == tokens for tokens in last if len(tokens) > 2)
-    text = text_of(stream_of(found), 50_004, end=1)  # an epoch
+    text = text_of(stream_of(found), 50_004, end=1)  # one epoch
     assert np.sum(text == 1) == 2
 
 
@@ -153,9 +152,7 @@ def test_pieces_are_written_and_held_out_as_such(tmp_path):
     assert train.closed.tolist() == [False, True] and held.closed.tolist() == [True]
     train, held = split_heldout(written(tmp_path / "c", [[5, 6, 7], [8]]), every=3)
     assert (train.tokens, held.tokens) == (3, 1)
-    one = [
-        Document(np.array([5 + i]), i == 39) for i in range(40)
-    ]  # a single document, which is cut
+    one = [Document(np.array([5 + i]), i == 39) for i in range(40)]  # A single document is cut.
     train, held = split_heldout(written(tmp_path / "d", one))
     assert (train.tokens, held.tokens) == (38, 2)
     assert not train.closed.any() and held.closed.tolist() == [False, True]
@@ -166,7 +163,7 @@ def test_pieces_are_written_and_held_out_as_such(tmp_path):
 
 @pytest.mark.parametrize("sizes", [[7, 3], [1, 900, 40], [30] * 19, [5, 80, 1] * 30])
 def test_no_document_is_on_both_sides(tmp_path, sizes):
-    """Documents in pieces of 3 tokens or fewer, all tokens of a document the same."""
+    """Documents are in pieces of at most 3 tokens. All tokens of a document are the same."""
     pieces = [
         Document(np.full(min(3, size - at), 5 + i), at + 3 >= size)
         for i, size in enumerate(sizes)
@@ -263,7 +260,7 @@ def test_tokens_that_cannot_be_written(tmp_path, tokens, said):
 
 @pytest.mark.parametrize("document", [np.full(5000, 3), np.full(1, 3)])
 def test_a_full_disk_is_said(tmp_path, document):
-    """By a limit on the size of a file, which the tokens exceed, or the index of many documents."""
+    """Limits the size of files, which the tokens or the index of many documents exceed."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (8192, limits[1]))
     try:

@@ -1,4 +1,4 @@
-"""How an absent extra is installed beside what is there."""
+"""Messages that tell how to install a missing extra."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Files of the Hugging Face hub, `hf://datasets/OWNER/NAME/…`: a server here answers as it does."""
+"""Files of the Hugging Face Hub, `hf://datasets/OWNER/NAME/…`, from a local stand-in server."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ FOLDER = {"type": "directory", "path": "data", "oid": "0" * 40}
 
 @pytest.fixture
 def repository(monkeypatch):
-    """The repository me/texts: its files, by their names."""
+    """The files of the repository me/texts by name."""
     files = {}
 
     class Hub(BaseHTTPRequestHandler):
@@ -31,7 +31,7 @@ def repository(monkeypatch):
                 body = json.dumps([self.described(name) for name in files]).encode()
             elif path.startswith(RAW):
                 body = files[path.removeprefix(RAW)]
-            else:  # that it is there
+            else:  # a request for metadata
                 body = json.dumps({"id": "me/texts", "sha": "0" * 40}).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
@@ -76,6 +76,6 @@ def test_a_run_tokenizes_their_text_once(repository, tmp_path):
     repository["data/a.jsonl"] = lines.replace("document 7", "document X").encode()
     huggingface_hub.HfFileSystem.clear_instance_cache()
     again = text_files(str(tmp_path), **settings)
-    assert again.summary == corpus.summary  # of as many tokens, but of other data
-    with pytest.raises(ValueError, match="other data"):
+    assert again.summary == corpus.summary  # the same number of tokens, but other data
+    with pytest.raises(ValueError, match="saved data position"):
         again.train(0, 1).restore(corpus.train(0, 1).state())

@@ -1,4 +1,4 @@
-"""Documents into rows: nothing lost, nothing beyond what was planned, and rows well filled."""
+"""Packing documents into rows: no token is lost, plans are kept, and rows are well filled."""
 
 import functools
 
@@ -50,7 +50,7 @@ UL2 = ul2(IDS)
 
 
 class Documents:
-    """Documents of these lengths, again and again; token p of document d is 1000 d + p."""
+    """A stream that repeats documents of these lengths. Token p of document d is 1000 d + p."""
 
     def __init__(self, lengths):
         self.lengths, self.number = lengths, 0
@@ -90,14 +90,14 @@ def causal_packing(policy, length, documents=16, rows=Rows()):  # noqa: B008
 
 
 def documents_of(row) -> list[list[int]]:
-    """The documents of a row, by its segments."""
+    """Returns the documents of a row by its segments."""
     assert (np.diff(row.segments) >= 0).all() and row.tokens.size == row.segments.size
     assert row.tokens.dtype == row.segments.dtype == np.int32
     return [row.tokens[row.segments == d].tolist() for d in range(1, row.segments.max() + 1)]
 
 
 def by_document(rows) -> dict[int, list[int]]:
-    """The tokens of each document, in the order in which the rows give them."""
+    """Returns the tokens of each document in the order of the rows."""
     found: dict[int, list[int]] = {}
     for row in rows:
         for token in row.tokens.tolist():
@@ -130,7 +130,7 @@ def test_every_token_is_in_one_row_or_waits_and_the_order_of_a_document_is_kept(
     for d, tokens in served.items():
         n = lengths[d % len(lengths)]
         assert tokens == list(range(1000 * d, 1000 * d + n))
-    if policy != "concatenate":  # no segment has text of two documents, or with a gap
+    if policy != "concatenate":  # No segment has text of two documents, or text with a gap.
         for row in rows:
             for document in documents_of(row):
                 assert document == list(range(document[0], document[0] + len(document)))
@@ -155,7 +155,7 @@ def test_finitely_many_documents_give_all_their_tokens_once(policy, tokens):
 
 
 def assert_fits(row, member, layout, group):
-    """Written from the contract: streams add up over a row, sentinels are used anew."""
+    """Checks the contract: streams add up over a row, and each document reuses the sentinels."""
     lengths = [UL2.facts.members[member].objective.lengths(len(d)) for d in documents_of(row)]
     for name in ("inputs", "targets"):
         assert sum(n[name] for n in lengths) <= group.features[name]
@@ -201,7 +201,7 @@ def test_packed_rows_come_through_corruption_and_layout_whole(layout):
     reader = ShardReader(Documents(lengths), ul2_packing(layout, "whole"))
     members = np.arange(56) % len(UL2.facts.members)
     rows = [reader.row(member) for member in members.tolist()]
-    rows = [row._replace(tokens=row.tokens % 30_000 + 2) for row in rows]  # ids that are text
+    rows = [row._replace(tokens=row.tokens % 30_000 + 2) for row in rows]  # ids of text
     keys = jax.random.split(jax.random.key(0), len(rows))
     batch = stacked(rows, group.row_length)
     features = jax.device_get(
@@ -226,7 +226,7 @@ def test_packed_rows_come_through_corruption_and_layout_whole(layout):
 
 
 def first_rows(policy, lengths, rows, length=10, documents=16):
-    """The first rows as lists of (document, tokens)."""
+    """Returns the first rows as lists of (document, number of tokens)."""
     reader = ShardReader(Documents(lengths), causal_packing(policy, length, documents))
     return [
         [(number, len(tokens)) for number, tokens in by_document([reader.row()]).items()]
@@ -273,8 +273,9 @@ def test_isolated_documents_of_a_causal_model_are_the_text_that_concatenation_gi
 def test_whole_documents_are_chosen_by_best_fit(monkeypatch):
     monkeypatch.setattr(packing, "POOL", 6)
     assert first_rows("whole", [4, 7, 5, 2, 5, 3, 9, 1, 9, 9, 9, 9], 3) == [
-        [(0, 4), (2, 5)],  # of the two fives the older; the 1 does not wait yet
-        [(1, 7), (5, 3)],  # not 2, which is smaller
+        # The older of two documents with 5 tokens. The document with 1 token does not wait yet.
+        [(0, 4), (2, 5)],
+        [(1, 7), (5, 3)],  # Not document 2, which is smaller.
         [(3, 2), (4, 5), (7, 1)],
     ]
     assert first_rows("whole", [2, 2, 2, 2, 3, 3], 1, documents=3) == [[(0, 2), (4, 3), (5, 3)]]
@@ -293,7 +294,7 @@ def test_only_a_document_longer_than_a_row_is_cut_and_its_rest_waits_behind_all(
 
 
 class Epochs(Documents):
-    """The same documents in every epoch, in turn from the first and from the last on."""
+    """A stream with the same documents in every epoch, in alternating directions."""
 
     def next_document(self):
         epoch, at = divmod(self.number, len(self.lengths))
@@ -304,7 +305,7 @@ class Epochs(Documents):
 
 
 def test_rows_of_one_document_alone_are_the_same_in_every_epoch(monkeypatch):
-    """As masks that are kept ask for (`static_copies`)."""
+    """Static masks (`static_copies`) require this."""
     monkeypatch.setattr(packing, "POOL", 4)
     different = {}
     for policy in POLICIES:
@@ -317,7 +318,7 @@ def test_rows_of_one_document_alone_are_the_same_in_every_epoch(monkeypatch):
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("lengths", [[300, 300, 1], [16_384], [2000, 3, 3]])
 def test_neighboring_rows_come_from_different_documents(policy, lengths):
-    # Documents of up to 16 384 tokens, so the number of one is kept in all of its tokens.
+    # Documents have up to 16,384 tokens, so all tokens of a document are its number.
     class Long(Documents):
         def next_document(self):
             piece = super().next_document()
@@ -354,7 +355,8 @@ def test_no_piece_waits_for_more_rows_than_the_pool_has_pieces(lengths):
     for row in range(1500):  # noqa: B007
         for document in documents_of(reader.row()):
             number = document[0] // 1000
-            assert row - arrived[number] < POOL  # the rest of a cut one has arrived anew
+            # The rest of a cut document counts as a new arrival.
+            assert row - arrived[number] < POOL
             arrived[number] = row + 1
 
 
@@ -384,7 +386,7 @@ def test_going_on_from_a_position_is_exact(policy):
         position = first.state()
         assert list(position) == ["order", "waiting.lengths", "waiting.tokens", "stream.number"]
         again = reader()
-        rows(again, 5)  # wherever it stood before
+        rows(again, 5)  # at any previous position
         again.restore(position)
         jax.tree.map(np.testing.assert_array_equal, again.state(), position)
         jax.tree.map(np.testing.assert_array_equal, rows(again, 300), rows(first, 300))
@@ -392,7 +394,7 @@ def test_going_on_from_a_position_is_exact(policy):
 
 
 class PartedDocuments(Documents):
-    """The same, with the last digit of a token as its part and the rest as its label."""
+    """The same documents. The last digit of a token is its part, and the rest is its label."""
 
     def next_document(self):
         piece = super().next_document()
@@ -446,7 +448,7 @@ def test_a_document_with_parts_is_never_cut(policy):
     with refuses(ValueError, "65", "64"):
         [reader.row() for _ in range(2)]
     half = Document(np.arange(3), False, parts=np.arange(3))
-    with pytest.raises(ValueError, match="whole documents, and this corpus cut one after 3 tokens"):
+    with pytest.raises(ValueError, match="cut a document after 3 tokens"):
         closed(half, None, Rows("parts"))
 
 

@@ -1,4 +1,4 @@
-"""No text moves the cursor of a terminal, renames its window or turns its lines around."""
+"""Printed text cannot move the cursor, rename the window or reverse lines of a terminal."""
 
 import io
 import re
@@ -11,7 +11,7 @@ from rich.text import Text
 from pretrax.settings.printable import PrintableConsole, printable
 from tests.training.tiny import ROOT
 
-WINDOW = "\x1b]0;x\x07"  # renames it
+WINDOW = "\x1b]0;x\x07"  # renames the window
 
 
 def test_control_characters_are_visible():

@@ -1,5 +1,4 @@
-"""The order of records: a function of the position, whoever reads and however often it is
-resharded."""
+"""The order of records depends only on the position, not on shards or resharding."""
 
 import weakref
 
@@ -9,7 +8,7 @@ import pytest
 from pretrax.data.records import ALL, LANES, ROUND, RecordStream, Shuffled
 from tests.data.stores import Numbers
 
-SEVERAL_ROUNDS = (5, 3, 5, 1) * 50  # of 128 blocks and 72
+SEVERAL_ROUNDS = (5, 3, 5, 1) * 50  # rounds of 128 blocks and 72 blocks
 
 
 def numbers(stream, n):
@@ -37,14 +36,14 @@ def test_every_epoch_reads_every_record_once_in_an_order_of_its_own():
 
 
 def test_the_order_is_the_same_for_ever():
-    """Pinned: another order would break every checkpoint's data position."""
+    """The values are fixed, since another order would break the data positions of checkpoints."""
     assert whole(SEVERAL_ROUNDS, 6, seed=1) == [360, 387, 51, 53, 184, 4]
     assert whole((5, 4), 9, seed=1) == [2, 0, 1, 4, 5, 6, 7, 8, 3]
 
 
 @pytest.mark.parametrize("num_shards", [1, 2, 3, 8, 1000])
 def test_shards_share_the_positions_and_the_lanes(num_shards):
-    """Also where there are more shards than records."""
+    """This holds even if there are more shards than records."""
     source = Numbers(*SEVERAL_ROUNDS)
     order = Shuffled(source, 0)
     shards = [RecordStream(order, shard, num_shards) for shard in range(num_shards)]
@@ -66,11 +65,11 @@ def test_a_stream_goes_on_exactly_without_reading_what_it_skips():
             other.restore({k: np.array(v) for k, v in stream.state().items()})
             source.loaded.clear()
             assert numbers(other, 7) == expected[stop : stop + 7]
-            assert len(source.loaded) <= 2 * LANES  # and not those of the rounds before
+            assert len(source.loaded) <= 2 * LANES  # without the lanes of earlier rounds
 
 
 def test_another_number_of_shards_reads_what_was_not_read():
-    """Whatever each shard had read, and also where the number changes again and again."""
+    """This holds for any number of records read, and if the number of shards changes repeatedly."""
     rng = np.random.default_rng(0)
     order = Shuffled(Numbers(*SEVERAL_ROUNDS), 0)
     for _ in range(20):
@@ -100,7 +99,7 @@ def test_unread_positions_of_one_reading():
 
 
 def loads_of(num_shards, shards):
-    """How often a process with these of all shards loads each block in an epoch, on average."""
+    """Returns how often a process with these shards loads each block in an epoch, on average."""
     source = Numbers(*(5, 3, 5, 1) * ROUND)
     order = Shuffled(source, 0)
     streams = [RecordStream(order, shard, num_shards) for shard in shards]
@@ -111,7 +110,7 @@ def loads_of(num_shards, shards):
 
 
 def test_a_host_reads_the_blocks_of_its_own_shards():
-    """A quarter of all, of four blocks a lane and of some a part; and no round but the next."""
+    """A host with a quarter of the shards reads about a quarter of the blocks, one round ahead."""
     assert loads_of(1, [0]) < 1.6
     of_hosts = [loads_of(8, [2 * host, 2 * host + 1]) for host in range(4)]
     assert max(of_hosts) < 0.45
@@ -127,11 +126,11 @@ def test_rounds_are_let_go():
 
 
 def test_a_lane_that_cannot_be_loaded_is_an_error_when_it_is_read():
-    """And not when it is loaded ahead."""
+    """Loading ahead does not raise the error."""
 
     class Damaged(Numbers):
         def load(self, blocks):
-            if len(self.loaded) == 2 * LANES - 1:  # of the second round
+            if len(self.loaded) == 2 * LANES - 1:  # in the second round
                 raise ValueError("a damaged block")
             return super().load(blocks)
 

@@ -64,7 +64,7 @@ def test_a_record_of_an_earlier_version_has_no_checksum(tmp_path):
 def test_a_changed_or_missing_file_of_an_export_is_named(tmp_path, name):
     for one in ("config.json", "1_Pooling/config.json", "model.safetensors", "README.md"):
         atomic_writes.write_text(tmp_path / one, "{}")
-    atomic_writes.check_checksums(tmp_path)  # there is none
+    atomic_writes.check_checksums(tmp_path)  # There are no checksums.
     atomic_writes.write_checksums(tmp_path)
     (tmp_path / "README.md").write_text("an edited card")
     atomic_writes.check_checksums(tmp_path)

@@ -1,4 +1,4 @@
-"""Several stores at rates: shares of tokens, schedules, rates that change in mid-run."""
+"""Mixtures of stores at rates: shares of tokens, schedules, and changed rates."""
 
 import numpy as np
 import pytest
@@ -20,20 +20,20 @@ from tests.refusals import refuses
 
 
 def text(first, n, tokens):
-    """Documents whose tokens are all `first`."""
+    """Returns documents whose tokens are all `first`."""
     return [np.full(tokens, first) for _ in range(n)]
 
 
 @pytest.fixture
 def stores(tmp_path):
-    """Of many short documents and of a few long ones."""
+    """A store with many short documents, and a store with a few long documents."""
     store_of(tmp_path / "short", text(5, 900, 10), heldout=text(6, 50, 10))
     store_of(tmp_path / "long", text(7, 30, 100), heldout=text(8, 5, 100))
     return [str(tmp_path / name) for name in ("short", "long")]
 
 
 def shares(stream, n=3000):
-    """The share of each first token in the tokens read."""
+    """Returns the share of each first token in the tokens that were read."""
     pieces = [stream.next_document() for _ in range(n)]
     total = sum(len(piece.tokens) for piece in pieces)
     return {k: sum(len(p.tokens) for p in pieces if p.tokens[0] == k) / total for k in (5, 7)}
@@ -57,7 +57,7 @@ def test_rates_are_shares_of_tokens(stores):
 
 
 def test_rates_are_shares_of_what_is_read_of_a_small_store(stores, tmp_path):
-    """Whose long documents are cut shorter than its records are."""
+    """Documents of a small store are cut into pieces that are shorter than its records."""
     store_of(tmp_path / "books", text(7, 4, 16_000), heldout=text(8, 5, 100))
     mixed = opened({stores[0]: 1, str(tmp_path / "books"): 1})
     assert shares(mixed.train(0, 1))[7] == pytest.approx(0.5, abs=0.1)
@@ -108,12 +108,12 @@ def test_a_store_may_join_and_none_may_leave(stores):
     both.restore(alone.state())
     assert both.progress()["short"].tokens == 1000 and both.progress()["long"].tokens == 0
     for go_on in (alone.restore, lambda state: alone.reshard([state, state])):
-        with pytest.raises(ValueError, match="other data than short as .* a rate of 0"):
+        with pytest.raises(ValueError, match="data position .* short.* rate to 0"):
             go_on(both.state())
 
 
 def test_another_number_of_shards_reads_each_store_on():
-    """Nothing twice and nothing lost, of each store; what was read is counted on."""
+    """No record of a store is lost or read twice, and the progress continues."""
     orders = [Shuffled(Numbers(*[5] * 200), 0), Shuffled(Numbers(*[5] * 300, tokens=3), 1)]
 
     def streams(num_shards):
@@ -157,7 +157,8 @@ def test_a_store_without_heldout_text_holds_out_blocks(tmp_path):
     assert len(held) == 512 and len(train) == 256 * 40 and not held & train
 
 
-@pytest.mark.parametrize("longest", [3, 250, 5000])  # records of a document; a block has 256
+# Number of records of a document. A block has 256 records.
+@pytest.mark.parametrize("longest", [3, 250, 5000])
 def test_no_held_out_block_has_a_piece_of_a_document_that_is_trained_on(tmp_path, longest):
     sizes = np.random.default_rng(0).integers(1, longest + 1, 256 * 80 // longest).tolist()
     pieces = [
@@ -176,7 +177,7 @@ def test_no_held_out_block_has_a_piece_of_a_document_that_is_trained_on(tmp_path
         assert held and not set(held) & train
         whole = {(5 + i % 200, 5 + i // 200): size for i, size in enumerate(sizes)}
         assert all(held.count(document) == whole[document] for document in set(held))
-    else:  # no document is whole within a block
+    else:  # No document is wholly within a block.
         assert len(held) == 256 * (len(store.records("train").blocks) // 20)
 
 
@@ -189,19 +190,19 @@ def test_a_twentieth_is_held_out_of_any_store(tmp_path, documents):
 
 
 def test_another_store_of_the_same_ends_is_other_data(tmp_path):
-    """Replaced between two starts of a run; it differs in the middle alone."""
+    """A store is replaced between two starts of a run, and differs only in the middle."""
     states = []
     for middle in (5, 6):
         given = text(5, 1, 5000) + text(middle, 1, 10) + text(5, 1, 5000)
         store_of(tmp_path / f"{middle}", given, heldout=text(5, 1, 9))
         states.append(opened(str(tmp_path / f"{middle}")).train(0, 1).state())
-    with pytest.raises(ValueError, match="other data"):
+    with pytest.raises(ValueError, match="saved data position"):
         opened(str(tmp_path / "5")).train(0, 1).restore(states[1])
 
 
 @pytest.mark.parametrize("heldout", [None, [np.array([5, 6])]])
 def test_a_store_of_few_documents_is_read_one_by_one(tmp_path, heldout):
-    """Its documents are cut shorter, so that the rows of a step are of different text."""
+    """Documents are cut into shorter pieces, so that the rows of a step have different text."""
     given = [np.arange(30_000) % 200 + 5, np.arange(9) + 5]
     store_of(tmp_path / "store", given, heldout=heldout)
     write_store(tmp_path / "uncut", given, IDS, longest=None)
@@ -224,18 +225,18 @@ def test_stores_that_do_not_fit_are_refused(stores, tmp_path):
     corpus = token_store("unused", stores=str(tmp_path / "labels"))
     assert corpus.columns == ("labels",) and corpus.longest == 2
     for given, said in [
-        ([stores[0], str(tmp_path / "labels")], "other token ids or columns"),
-        ([stores[0], stores[0]], "two are the same"),
+        ([stores[0], str(tmp_path / "labels")], "different token ids or columns"),
+        ([stores[0], stores[0]], "have the same text"),
         ([], "stores is empty"),
-        (dict(zip(stores, (0, 0))), "none below 0 and some above"),
-        (dict(zip(stores, (1, -1))), "none below 0 and some above"),
-        (dict(zip(stores, (1, "much"))), "expected of each a number, or a function"),
-        (dict(zip(stores, (1, lambda: 0))), "expected of each a number, or a function"),
-        (dict(zip(stores, (1, lambda step: len))), "expected of each a number, or a function"),
+        (dict(zip(stores, (0, 0))), "no rate below 0"),
+        (dict(zip(stores, (1, -1))), "no rate below 0"),
+        (dict(zip(stores, (1, "much"))), "expected a number, or a function"),
+        (dict(zip(stores, (1, lambda: 0))), "expected a number, or a function"),
+        (dict(zip(stores, (1, lambda step: len))), "expected a number, or a function"),
     ]:
         with pytest.raises(ValueError, match=said):
             opened(given)
-    with pytest.raises(ValueError, match="rates and a temperature"):
+    with pytest.raises(ValueError, match="rates and the temperature 2.0"):
         opened(dict(zip(stores, (1, 1))), temperature=2.0)
     with refuses(ValueError, "temperature", "0"):
         opened(stores, temperature=0.0)

@@ -15,7 +15,7 @@ OTHERS = ["the cat sat on one mat", "return value", "a b c d", "x = [1, 2]\ny = 
 CLASSES, SAID = [1, 1, 0, 2, 1], [1, 0, 0, 1, 2]
 NUMBERS, GUESSED = [1.0, 2.5, 2.5, 4.0], [1.5, 2.0, 9.0, 2.5]
 
-# metric: targets, predictions that are not all right, the best figure
+# metric: targets, predictions with some errors, and the best possible figure
 METRICS = {
     task_metrics.accuracy: (CLASSES, SAID, 1.0),
     task_metrics.exact_match: (TEXTS, TEXTS[:2] + OTHERS[2:], 1.0),
@@ -61,14 +61,14 @@ def test_seqio_takes_them_as_metrics_of_predictions():
 
 
 def test_f1_by_hand():
-    # Of 1: one hit, one missed as 0, one as 2, one said of 2. Of 0: one hit, one said of 1. Of 2:
-    # none.
+    # Label 1: one hit, two misses (as 0 and 2), and one false positive. Label 0: one hit and one
+    # false positive. Label 2: no hits.
     assert task_metrics.binary_f1(CLASSES, SAID) == {"f1": 2 / 5}
     assert task_metrics.binary_f1(CLASSES, SAID, positive=0) == {"f1": 2 / 3}
     assert task_metrics.binary_f1(CLASSES, SAID, positive=2) == {"f1": 0.0}
     assert task_metrics.macro_f1(CLASSES, SAID) == pytest.approx({"macro_f1": (2 / 5 + 2 / 3) / 3})
     assert task_metrics.binary_f1([0, 0], [0, 0]) == {"f1": 0.0}
-    # What is no label misses its target, and is none.
+    # A prediction that is not a label misses its target, and does not add a class.
     assert task_metrics.macro_f1(["a", "b"], ["a", "bb"]) == {"macro_f1": 0.5}
 
 
@@ -76,9 +76,9 @@ def test_f1_by_hand():
     "target, said, exact, f1",
     [
         ("The Eiffel Tower!", "eiffel  tower", 1, 1),
-        ("the a an", "", 1, 1),  # no words on either side
+        ("the a an", "", 1, 1),  # Neither side has words.
         ("a word", "the", 0, 0),
-        ("theatre", "atre", 0, 0),  # an article is a word, not a part of one
+        ("theatre", "atre", 0, 0),  # Articles are whole words, not parts of words.
         ("it's", "its", 1, 1),
         ("one two two three", "two two four", 0, 2 * (2 / 3) * (2 / 4) / (2 / 3 + 2 / 4)),
         (["no", "yes, two"], "yes", 0, 2 / 3),
@@ -95,21 +95,21 @@ def test_squad_without_any_answer():
 
 
 def test_rouge_by_hand():
-    # Words 3 of 4 and 3 of 3; pairs of words 1 of 3 and 1 of 2; line by line, 2 and 1 in order.
+    # Words: 3 of 4 and 3 of 3. Word pairs: 1 of 3 and 1 of 2. Line by line, 2 and 1 in order.
     got = task_metrics.rouge(["the old cat\nsleeps"], ["the cat\nsleeps"])
     assert got == pytest.approx({"rouge1": 6 / 7, "rouge2": 2 / 5, "rougeLsum": 6 / 7})
-    # Lines that changed places have all their words in order, as one line they do not.
+    # Swapped lines keep the order of words within each line, but not within the whole text.
     lines = task_metrics.rouge(["one two\nthree four"], ["three four\none two"])
     line = task_metrics.rouge(["one two three four"], ["three four one two"])
     assert (lines["rougeLsum"], line["rougeLsum"]) == pytest.approx((1, 1 / 2))
 
 
 def test_bleu_by_hand():
-    # Of 6 words 5 are there, of 5 pairs 4, of 4 triples 3, of 3 fours 2; as long as the target.
+    # 5 of 6 words match, 4 of 5 pairs, 3 of 4 triples and 2 of 3 quadruples. Lengths are equal.
     got = task_metrics.bleu(["a b c d e f"], ["a b c d e g"])
     mean = math.exp(sum(map(math.log, (5 / 6, 4 / 5, 3 / 4, 2 / 3))) / 4)
     assert got == pytest.approx({"bleu": 100 * mean})
-    # Counts are those of the corpus: no mean of the two sentences' figures.
+    # Counts are added over the corpus, rather than averaging figures of sentences.
     both = task_metrics.bleu(["a b c d e f", "a b c d"], ["a b c d e g", "a b c d"])
     mean = math.exp(sum(map(math.log, (9 / 10, 7 / 8, 5 / 6, 3 / 4))) / 4)
     assert both == pytest.approx({"bleu": 100 * mean})
@@ -125,7 +125,8 @@ def test_bleu_takes_the_best_of_several_translations():
 def test_correlations_by_hand():
     x, y = np.array(NUMBERS), np.array(GUESSED)
     pearson = np.mean((x - x.mean()) * (y - y.mean())) / (x.std() * y.std())
-    a, b = np.array([1, 2.5, 2.5, 4]), np.array([1, 2, 4, 3])  # ranks; equals share theirs
+    # Ranks are [1, 2, 4, 3], and equal values share a rank.
+    a, b = np.array([1, 2.5, 2.5, 4]), np.array([1, 2, 4, 3])
     spearman = np.mean((a - a.mean()) * (b - b.mean())) / (a.std() * b.std())
     got = task_metrics.pearson_and_spearman(NUMBERS, GUESSED)
     assert got == pytest.approx({"pearson": pearson, "spearman": spearman})
@@ -139,7 +140,8 @@ def test_a_constant_has_no_correlation(sides):
 
 
 def test_baselines():
-    assert task_metrics.majority(iter(["b", "a", "a", "b", "c"])) == "b"  # of equals the first
+    # The first of equally frequent answers.
+    assert task_metrics.majority(iter(["b", "a", "a", "b", "c"])) == "b"
     assert task_metrics.majority([3, 1, 1]) == 1
     assert task_metrics.unigram(["x = y", "y", "y + z"]) == "y"
     for guess in (task_metrics.majority, task_metrics.unigram):

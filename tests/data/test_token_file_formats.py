@@ -1,4 +1,4 @@
-"""Token files of other programs: the same documents from each, and what is none is refused."""
+"""Token files of other programs: all give the same documents, and other files are refused."""
 
 import struct
 
@@ -26,7 +26,7 @@ def ended(given):
 
 
 def write_megatron(path, given, dtype=np.uint16, code=8, end=True, sentences=1):
-    """Each document in so many sequences, as BERT's are."""
+    """Writes each document as several sequences, as for BERT."""
     given = ended(given) if end else given
     cut = [np.array_split(document, sentences) for document in given]
     lengths = [len(part) for parts in cut for part in parts]
@@ -111,7 +111,7 @@ def test_what_is_no_such_file_is_refused(tmp_path):
 
     refused(tmp_path / "a.bin", "does not exist", error=FileNotFoundError)
     (tmp_path / "a.txt").write_text("a")
-    refused(tmp_path / "a.txt", "expected a .bin file of Megatron or nanoGPT, or datatrove's .ds")
+    refused(tmp_path / "a.txt", ".bin file of Megatron or nanoGPT .* .ds file of datatrove")
     path = write_nanogpt(tmp_path / "n", documents())
     refused(path, "got ids .* expected 0…299", TokenIds(size=300, text=(3, 200)))
     refused(path, "special ids", GPT2._replace(text=(0, 1), mask=int(documents()[0][0])))
@@ -132,6 +132,6 @@ def test_what_is_no_such_file_is_refused(tmp_path):
     refused(path, "sequences do not follow each other")
     path = write_datatrove(tmp_path / "d", documents())
     (tmp_path / "d.ds.index").write_bytes(np.array([5, 3], np.uint64).tobytes())
-    refused(path, "d.ds.index is not that of")
+    refused(path, "d.ds.index does not match")
     (tmp_path / "d.ds.index").unlink()
     refused(path, "d.ds.index does not exist", error=FileNotFoundError)

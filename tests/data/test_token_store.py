@@ -1,4 +1,4 @@
-"""Token stores as they are read: from any file system, and damage named."""
+"""Reading token stores from any file system. Errors name damaged files."""
 
 import tempfile
 import tracemalloc
@@ -24,7 +24,7 @@ def assert_same(pieces, others):
 
 @pytest.fixture(params=["disk", "memory"])
 def place(request, tmp_path):
-    """A folder on a disk, and one of fsspec's memory file system, as a bucket."""
+    """A folder on a disk, and a folder in fsspec's memory file system in place of a bucket."""
     return str(tmp_path / "store") if request.param == "disk" else f"memory:/{tmp_path}/store"
 
 
@@ -57,7 +57,7 @@ def test_opening_reads_the_description_and_the_table_of_blocks_alone(tmp_path, m
 
 
 def test_a_large_table_of_blocks_is_mapped(tmp_path):
-    """No process holds it, and two of a machine share its pages."""
+    """It is not copied into memory, so the processes of a machine share its pages."""
     store_of(place := str(tmp_path / "store"), documents(256))
     store, table = open_store(place), token_store_files.Folder(place)
     many = table.read("train.blocks") * 100_000
@@ -96,14 +96,14 @@ def test_a_flipped_byte_is_named(tmp_path, kind):
     content[at] ^= 16
     file.write_bytes(content)
     end = f"{len(content):,}"
-    said = rf"00000-0000.{kind} is not as it was written: its block of bytes [\d,]+ to {end} "
+    said = rf"00000-0000.{kind} is damaged.* bytes [\d,]+ to {end} "
     for look in (store.records("train").verify, lambda: read(store.records("train"), 1)):
         with pytest.raises(ValueError, match=said):
             look()
     for kept, start in ((len(content) - 9, r"[\d,]{4,}"), (0, "0")):
-        file.unlink()  # what is mapped stays as it was
+        file.unlink()  # The mapped file stays unchanged.
         file.write_bytes(content[:kept])
-        with pytest.raises(ValueError, match=rf"{kind} is not .*: its block of bytes {start} to "):
+        with pytest.raises(ValueError, match=rf"{kind} is damaged.* bytes {start} to "):
             open_store(tmp_path / "store").records("train").verify()
 
 
@@ -111,7 +111,7 @@ def test_a_file_that_is_gone_is_named(place):
     store = store_of(place, documents(5))
     for name in ("train/00000-0000.tokens", "train.blocks"):
         store.folder.remove(name)
-        with pytest.raises(FileNotFoundError, match=f"store lacks a file .*{name}.* bring it"):
+        with pytest.raises(FileNotFoundError, match=f"store lacks a file .*{name}"):
             open_store(place).records("train").verify()
 
 

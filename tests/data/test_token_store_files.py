@@ -80,7 +80,7 @@ def test_the_bytes_do_not_depend_on_who_writes_or_how_often(tmp_path):
         seal(tmp_path / name, {"train": 3})
         assert is_sealed(tmp_path / name)
     assert content(tmp_path / "a") == content(tmp_path / "b")
-    with pytest.raises(FileExistsError, match="finished store already"):
+    with pytest.raises(FileExistsError, match="is a finished store"):
         write(tmp_path / "a", given)
 
 
@@ -119,7 +119,7 @@ def test_what_cannot_be_written_is_refused(tmp_path):
         write(tmp_path, [[in_parts([5], [6])]])
     write(tmp_path, [[np.array([5])]])
     write(tmp_path, [[in_parts([5], [6])]], split="heldout", columns=["parts"])
-    with pytest.raises(ValueError, match="have other token ids or columns"):
+    with pytest.raises(ValueError, match="different token ids or columns"):
         seal(tmp_path, {"train": 1, "heldout": 1})
     with refuses(ValueError, "vocabulary.json"):
         seal(tmp_path, {"train": 1}, vocabulary=["vocabulary.json"])
@@ -133,10 +133,10 @@ def test_what_cannot_be_written_is_refused(tmp_path):
 
 
 def test_parts_are_counted_as_they_were_written(tmp_path):
-    """A part that `seal` is not told of would be text that nobody reads."""
+    """If `seal` ignored further parts, their text would silently be lost."""
     write(tmp_path, [documents(3), [], documents(3)])
     for splits, said in [
-        ({"train": 2}, "holds part 2, and 2 parts are to be counted, from 0: give {'train': 3}"),
+        ({"train": 2}, "has part 2, .* only 2 parts, .*{'train': 3}"),
         ({"train": 0}, "splits must be a mapping to whole .* at least 1, .* got {'train': 0}"),
         ({}, "splits must be a mapping to .*, not empty, got {}"),
     ]:

@@ -63,7 +63,7 @@ ARCHITECTURES = {
 
 @functools.cache
 def made(name):
-    """(model, parameters) of an architecture; no norm is 1 and no bias 0."""
+    """Returns (model, parameters) of an architecture, in which no norm is 1 and no bias is 0."""
     model = ARCHITECTURES[name]()
     return model, init(model, prompts_of(model, [[1]]).batch)
 
@@ -78,14 +78,14 @@ def text(length, seed, vocab=VOCAB):
 
 
 def prompts_of(model, rows, seen_both_ways=False) -> Prompts:
-    """Rows for the decoder; of an encoder, sources that go with them."""
+    """Returns rows for the decoder and, if the model has an encoder, source texts for it."""
     if model.layout == "encoder_decoder":
         return encoder_decoder_prompts([text(3 + row[0] % 5, row[0]) for row in rows], rows)
     return decoder_prompts(rows, prefixes=[len(row) for row in rows] if seen_both_ways else None)
 
 
 def single(prompts: Prompts, i) -> Prompts:
-    """One row by itself, without the padding of longer ones."""
+    """Returns one row as a batch, without the padding that longer rows need."""
     batch, length = {}, int(prompts.lengths[i])
     for name, x in prompts.batch.items():
         slots = length
@@ -97,12 +97,15 @@ def single(prompts: Prompts, i) -> Prompts:
 
 PROMPTS = ([5, 9, 33, 7], [11], [8, 21])
 
-# Two rows, and the first of them beside another second one of the same shape.
+# Two rows, and the first of them in a batch with another second row of the same shape.
 PAIR, OTHER_PAIR = PROMPTS[:2], (PROMPTS[0], [16, 2])
 
 
 def whole_batch(model, rows, seen_both_ways=None):
-    """The rows as a batch; so many first tokens of each are seen both ways."""
+    """Returns the rows as a batch.
+
+    `seen_both_ways` counts the first tokens with bidirectional attention.
+    """
     batch = prompts_of(model, rows).batch
     if seen_both_ways is not None:
         end = jnp.maximum(jnp.asarray(seen_both_ways)[:, None], batch["decoder_positions"] + 1)
@@ -111,7 +114,7 @@ def whole_batch(model, rows, seen_both_ways=None):
 
 
 def made_tokens(found):
-    """The generated tokens of each row, and their log-probability."""
+    """Returns the generated tokens of each row, after checking that only zeros follow them."""
     tokens, starts, ends = map(np.asarray, (found.tokens, found.starts, found.ends))
     assert all(not row[end:].any() for row, end in zip(tokens, ends))
     return [row[start:end].tolist() for row, start, end in zip(tokens, starts, ends)]
@@ -122,15 +125,14 @@ def first_row(found):
 
 
 def assert_same_rows(found, alone):
-    """Row i of a batch is what row i gives alone."""
+    """Checks that row i of a batch equals the result for row i alone."""
     assert made_tokens(found) == [row for one in alone for row in made_tokens(one)]
     log_probs = np.concatenate([one.log_probs for one in alone])
     np.testing.assert_allclose(found.log_probs, log_probs, rtol=1e-5, atol=1e-5)
 
 
 def on_eight_devices(model, params, prompts, run):
-    """What `run(model, params, prompts)` gives with the parameters spread by the trainer's
-    rules."""
+    """Returns `run(model, params, prompts)` with parameters sharded by the trainer's rules."""
     mesh = tiny.mesh_of(2, 2, 2)
     with placed_on(mesh):
         shardings = shardings_of(abstract_params(model), mesh)

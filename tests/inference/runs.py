@@ -1,6 +1,6 @@
-"""Small models that read and write text, and the directories that their runs leave.
+"""Small models that read and write text, and run directories of such models.
 
-Nothing is trained: parameters are drawn at random, the vocabulary is that of bytes.
+Nothing is trained: parameters are drawn at random, and the vocabulary is bytes.
 """
 
 import functools
@@ -31,7 +31,7 @@ TEXT = "Ada wrote it. Alan read all of it! Then they had tea, or so?"
 
 SIZES = dict(emb_dim=16, num_heads=2, head_dim=8, mlp_dim=16)
 LAYERS = {"encoder_decoder": dict(num_encoder_layers=1, num_decoder_layers=1)}
-SETTINGS = {  # of objectives that need some
+SETTINGS = {  # settings of the objectives that need them
     "sequence_classification": dict(num_classes=3),
     "token_classification": dict(num_classes=3),
 }
@@ -39,12 +39,12 @@ CLASSES = ("red", "green", "blue")
 
 
 def settings_of(builder: str, **more) -> dict:
-    """The keywords of a small model."""
+    """Returns the settings of a small model."""
     return SIZES | LAYERS.get(builder, dict(num_layers=1)) | more
 
 
 def heads_of(names) -> tuple[str, ...]:
-    """What these objectives ask of a model."""
+    """Returns the heads that these objectives require."""
     return tuple(dict.fromkeys(head for one in _built(names) for head in one.facts.heads))
 
 
@@ -54,7 +54,7 @@ def _built(names) -> list[objectives.Objective]:
 
 @functools.cache
 def small(builder: str, heads=("vocabulary",), **settings):
-    """(model, its parameters)."""
+    """Returns (model, parameters)."""
     model = getattr(models, builder)(ROWS, heads, **settings_of(builder, **settings))
     row = jnp.zeros((1, 2), jnp.int32)
     batch = {"cross_key_intervals": jnp.array([[[0, 0], [2, 2]]])}
@@ -67,7 +67,10 @@ def small(builder: str, heads=("vocabulary",), **settings):
 
 
 def trained(builder: str, *names: str, heads=None, classes=(), **settings) -> Trained:
-    """A model of `models.BUILDER` as if these objectives had trained it; none: from elsewhere."""
+    """Returns a model of `models.BUILDER` as if these objectives had trained it.
+
+    Without objectives, the model's training is unknown, as for an imported model.
+    """
     heads = heads or (heads_of(names) if names else ("vocabulary",))
     model, params = small(builder, heads, **settings)
     prompts = tuple(prompt for one in _built(names) for prompt in one.facts.prompt_forms)
@@ -84,7 +87,7 @@ def write_run(
     more: str = "",
     **settings,
 ) -> str:
-    """A run directory of `trained`, with the checkpoints of these steps."""
+    """Writes a run directory for `trained` with checkpoints of these steps."""
     one = trained(builder, *names, **settings)
     lines = [
         "from __gin__ import dynamic_registration",
@@ -106,7 +109,7 @@ def write_run(
     atomic_writes.write_text(directory / run_directory.CONFIG, "\n".join([*lines, more, ""]))
     checkpoints = Checkpoints(str(directory / "checkpoints"), Keep(latest=len(steps)))
     for step in steps:
-        scale = 1.0 + step / 100  # each step's parameters are others
+        scale = 1.0 + step / 100  # the parameters of each step differ
         params = {name: _times(tree, scale) for name, tree in one.params.items()}
         checkpoints.save(State(jnp.int32(step), params, {}), {})
     checkpoints.close()
@@ -137,7 +140,7 @@ def _arranging(build, size: int, slack: int):
         for name, layout in LAYOUTS.items():
             try:
                 stacks = layout.lengths(lengths)
-            except ValueError:  # not for this architecture
+            except ValueError:  # this architecture does not have it
                 continue
             stacks = {stack: slots + slack for stack, slots in stacks.items()}
             found[name] = layout.arrange(features, stacks, IDS.bos, 1)
@@ -148,7 +151,7 @@ def _arranging(build, size: int, slack: int):
 
 @functools.cache
 def arranged(build, document: tuple[int, ...], key: int, slack: int = 0, **columns):
-    """One document as an objective corrupts it: (its features, {layout: what a model eats})."""
+    """Returns a document after corruption: (its features, {layout: the model's arrays})."""
     arrange = _arranging(build, len(document), slack)
     columns = {name: jnp.array(column, jnp.int32) for name, column in columns.items()}
     found = arrange(jax.random.key(key), jnp.array(document, jnp.int32), columns)
@@ -156,5 +159,5 @@ def arranged(build, document: tuple[int, ...], key: int, slack: int = 0, **colum
 
 
 def live(features, stream: str) -> list[int]:
-    """The tokens of a stream, without padding."""
+    """Returns the tokens of a stream without padding."""
     return [int(x) for x in features[stream][features[f"{stream}_segments"] > 0]]

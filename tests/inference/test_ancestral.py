@@ -1,4 +1,4 @@
-"""Ancestral sampling: of a model that knows how text is distributed, and what models write."""
+"""Ancestral sampling: from a model that knows the distribution of text, and from real models."""
 
 import functools
 
@@ -14,7 +14,7 @@ from pretrax.inference.answering.masks import MaskSlots, Unmasking, written
 from tests.inference.runs import IDS, trained
 from tests.refusals import refuses
 
-TEXT, MASK, SIZE = (1, 5), 6, 7  # four ids of text among seven
+TEXT, MASK, SIZE = (1, 5), 6, 7  # four ids of text among seven ids
 TINY = objectives.TokenIds(size=SIZE, text=TEXT, pad=0, eos=5, mask=MASK)
 NOISES = {
     "masks": None,
@@ -25,7 +25,7 @@ P = np.array([0, 0.5, 0.3, 0.15, 0.05, 0, 0], np.float32)  # the distribution of
 
 
 def marginal(noise, time):
-    """f32[V]: the distribution of a token by this time."""
+    """Returns f32[V]: the distribution of a token at this time."""
     keeps, each, masked = noise(time)
     ids = jnp.arange(SIZE)
     return keeps * P + each * ((ids >= TEXT[0]) & (ids < TEXT[1])) + masked * (ids == MASK)
@@ -33,12 +33,12 @@ def marginal(noise, time):
 
 @pytest.mark.parametrize("name", NOISES)
 def test_the_noise_of_a_time_is_a_distribution_and_the_chain_goes_back_through_each(name):
-    """A model that knows how text is distributed gives, from any time, that of any earlier one."""
+    """If a model knows the distribution of text, sampling gives the one at earlier times."""
     noise, ids = NOISES[name] or masks_alone, jnp.arange(SIZE)
 
     @jax.jit
     def tables(time, earlier):
-        # Row z: how a token z of the time came about, and what becomes of the first id of text.
+        # Row z: the origin of a token z at `time`, and what the first id of text becomes.
         weights = [earlier_weights(P, z, MASK, TEXT, noise, time, earlier) for z in range(SIZE)]
         onwards = [became(z, ids, MASK, noise, time, earlier)[TEXT[0]] for z in (1, 2, 3, 4, MASK)]
         both = marginal(noise, time), marginal(noise, earlier)
@@ -74,7 +74,7 @@ def test_a_model_that_knows_the_distribution_of_text_draws_from_it(name):
 
 
 def test_what_is_written_stays_where_the_noise_has_masks_alone():
-    def logits_of(tokens):  # the likeliest token is another one with each that is written
+    def logits_of(tokens):  # every written token makes another token the likeliest
         written = (tokens != MASK).sum(1, keepdims=True) % 4 + 1
         return jax.nn.one_hot(jnp.broadcast_to(written, tokens.shape), SIZE) * 9.0
 

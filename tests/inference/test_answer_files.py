@@ -1,4 +1,4 @@
-"""Answers in files: nothing is lost or told twice, wherever the program was killed."""
+"""Files of answers: no answer is lost or written twice, no matter when the program was killed."""
 
 import json
 
@@ -18,7 +18,7 @@ RECORDS = [{"answer": f"{k} \u2028🤖\r\n", "log_prob": -k / 3} for k in range(
 
 
 def write(path, upto=None):
-    """What a whole run writes, in parts of one and two answers."""
+    """Writes the answers of a run, alternately one and two at a time."""
     out = AnswerFile(str(path), ITEMS)
     while out.done < len(ITEMS if upto is None else ITEMS[:upto]):
         out.append(RECORDS[out.done : out.done + 1 + out.done % 2])
@@ -58,7 +58,7 @@ def test_a_line_that_cannot_be_read_has_an_error_for_an_answer(tmp_path):
         read_items(str(file))
     items = items_of("continue", file=str(file))
     items = with_masks(items, 1)
-    for _ in range(2):  # and again, where all are answered
+    for _ in range(2):  # and once more after all items are answered
         out = AnswerFile(str(tmp_path / "out.jsonl"), items)
         out.answer_rest(lambda some, numbers: [{"answer": item["text"]} for item in some], 3)
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
@@ -76,7 +76,7 @@ def test_no_file(tmp_path):
 
 
 def test_an_answer_has_its_items_fields(tmp_path):
-    write(tmp_path / "sub" / "out.jsonl")  # the folder is made
+    write(tmp_path / "sub" / "out.jsonl")  # the folder is created
     lines = (tmp_path / "sub" / "out.jsonl").read_bytes().decode().split("\n")
     assert lines.pop() == "" and len(lines) == len(ITEMS)
     found = [json.loads(line) for line in lines]
@@ -84,7 +84,7 @@ def test_an_answer_has_its_items_fields(tmp_path):
     assert found[1] == {"text": ITEMS[1]["text"], "expected": "it"} | RECORDS[1]
     for item, record, line in zip(ITEMS, RECORDS, found):
         assert record.items() <= line.items()
-        for value in item.values():  # nothing of an item is lost
+        for value in item.values():  # all fields of an item are kept
             assert value in line.values()
         assert len(line) == len(item) + len(record)
 
@@ -120,7 +120,7 @@ def test_answers_that_are_missing_are_made_in_chunks(tmp_path):
 
 
 def test_items_that_cannot_be_answered_cost_no_others(tmp_path):
-    """As a text that does not fit in memory: half of the chunk is tried, until it is alone."""
+    """If a text does not fit in memory, chunks are halved until the text is alone."""
     items, sizes = [{"text": str(k), "error": "own"} for k in range(16)], []
 
     def answer(some, numbers):
@@ -199,12 +199,12 @@ def test_answers_of_other_settings_are_refused(tmp_path):
         (tmp_path / "out.jsonl.made_by.json").write_text(damage)
         with refuses(ValueError, "made_by.json"):
             AnswerFile(file, ITEMS).check_made_by(settings)
-    (tmp_path / "out.jsonl").unlink()  # deleted, it may be made anew
+    (tmp_path / "out.jsonl").unlink()  # a deleted file may be created again
     AnswerFile(file, ITEMS).check_made_by(settings | {"run": "b"})
 
 
 def test_answers_can_be_items_again(tmp_path):
-    """What one model made is given to the next."""
+    """The answers of one model can be the items of the next."""
     first = tmp_path / "first.jsonl"
     write(first)
     items = read_items(str(first))

@@ -1,4 +1,4 @@
-"""Beam search against all sequences there are."""
+"""Beam search agrees with an enumeration of all sequences."""
 
 import functools
 import itertools
@@ -35,7 +35,7 @@ STOP = 2
 
 @functools.cache
 def small():
-    """(model, parameters) of a vocabulary of five, as it is trained."""
+    """Returns (model, parameters) with a vocabulary of five, in the form for training."""
     model = decoder(vocab=VOCAB)
     return model, init(model, prompts_of(model, [[1]]).batch)
 
@@ -47,7 +47,7 @@ def small_form():
 
 @functools.cache
 def all_sequences(row, stops):
-    """Every sequence that can come after a row, and its log-probability."""
+    """Returns all sequences that can follow a row, with their log-probabilities."""
     model, params = small()
     tokens = np.array(list(itertools.product(range(VOCAB), repeat=NEW)))
     batch = prompts_of(model, [[*row, *more] for more in tokens]).batch
@@ -63,7 +63,7 @@ def all_sequences(row, stops):
 
 
 def best_of_all(row, stops, penalty):
-    """(sequence, score) of all, best first."""
+    """Returns (sequence, score) of all sequences, best first."""
     scored = [
         (more, total / len(more) ** penalty) for more, total in all_sequences(row, stops).items()
     ]
@@ -80,7 +80,7 @@ def sequences(beams, i):
 @pytest.mark.slow
 @pytest.mark.parametrize("stops, penalty", [((), 1.0), ((STOP,), 0.0), ((STOP, 4), -1.0)])
 def test_wide_beams_find_the_best_of_all_sequences(stops, penalty):
-    """As many beams as there are sequences: none is left out, and the search has no early end."""
+    """The number of beams equals the number of sequences, so the search leaves out none."""
     model, params = small_form()
     beams = VOCAB**NEW
     found = beam_search(
@@ -98,7 +98,7 @@ def test_wide_beams_find_the_best_of_all_sequences(stops, penalty):
         scores = np.asarray(found.scores[i, : len(expected)])
         np.testing.assert_allclose(scores, [score for _, score in expected], atol=1e-4)
         assert set(got) == {more for more, _ in expected}
-        # Those of equal score may stand in either order.
+        # Sequences with equal scores may be in either order.
         of = dict(expected)
         np.testing.assert_allclose(scores, [of[more] for more in got], atol=1e-4)
 

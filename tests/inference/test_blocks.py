@@ -1,4 +1,4 @@
-"""Texts continued block by block, against a model that reads the whole row again each time."""
+"""Continuing texts block by block agrees with a model that reads the whole row at each step."""
 
 import collections
 import functools
@@ -21,14 +21,18 @@ from pretrax.objectives import PromptForm, TokenIds
 from tests.inference.runs import CODEC, IDS, TEXT, trained
 from tests.refusals import refuses
 
-SIZE = 16  # of a block, as the objective has it
+SIZE = 16  # size of a block, as in the objective
 WIDTH = 4 * SIZE
-TEXTS = [TEXT[:5], TEXT[: SIZE + 1], TEXT[: 2 * SIZE]]  # within a block, just behind one, at an end
+# ends within a block, just after one and at the end of one
+TEXTS = [TEXT[:5], TEXT[: SIZE + 1], TEXT[: 2 * SIZE]]
 
 
 @functools.cache
 def model(layout="decoder", positions=0):
-    """Of learned positions, so many; 0: of others, which have no end."""
+    """Returns a model with this number of learned positions.
+
+    0 stands for positions without a limit.
+    """
     encodes = dict(merged_attention=True, num_encoder_layers=2)
     more = encodes if layout == "encoder_decoder" else {}
     if positions:
@@ -40,7 +44,7 @@ def model(layout="decoder", positions=0):
 
 @functools.cache
 def logits_of_row(layout, positions):
-    """tokens i32[T] -> f32[T, V], each attending to all before the end of its block."""
+    """Returns tokens i32[T] -> logits f32[T, V]. Tokens attend up to the end of their block."""
     one, width = model(layout, positions), positions or WIDTH
 
     @jax.jit
@@ -55,7 +59,8 @@ def logits_of_row(layout, positions):
                 f"{stack}_positions": slot,
                 f"{stack}_key_intervals": jnp.stack([0 * slot, end]),
             }
-        if layout == "encoder_decoder":  # the encoder before the block, and the block itself
+        # the encoder sees the text before the block, the decoder the block
+        if layout == "encoder_decoder":
             batch["decoder_key_intervals"] = jnp.stack([begin, end])
             batch["cross_key_intervals"] = jnp.stack([0 * slot, begin])
         outputs = one.model.apply(one.params, {name: x[None] for name, x in batch.items()})
@@ -65,7 +70,7 @@ def logits_of_row(layout, positions):
 
 
 def continued_plainly(layout, text: str, max_new: int, positions=0) -> list[int]:
-    """The surest mask of a block first; the whole row is read for each."""
+    """Writes the most confident mask of a block first, and reads the whole row each time."""
     row = CODEC.encode(text)
     rows = model(layout, positions).model.vocab_size
     allowed = np.array(allowed_token_mask(IDS, rows, special=(IDS.eos,)))
@@ -95,7 +100,10 @@ def test_blocks_are_written_as_by_reading_the_whole_row(layout):
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["decoder", "encoder_decoder"])
 def test_the_last_block_ends_where_the_positions_of_the_model_do(layout):
-    """Here after 4 tokens, as the last block of a row of training; none shares a position."""
+    """The block ends after 4 tokens, like the last block of a training row.
+
+    No positions are shared.
+    """
     texts, end = ["Ada w", "tea x", "or so"], SIZE + 4
     got = continue_blocks(model(layout, end), texts, max_new=end - 5)
     for text, one in zip(texts, got):
@@ -135,10 +143,10 @@ def test_the_mode_of_a_model_that_block_diffusion_trained():
 
 # --- what is drawn ------------------------------------------------------------------------------
 
-TINY = TokenIds(size=8, text=(3, 6), pad=0, eos=1, bos=0, mask=6, cls=7)  # "a", "b" and "c"
+TINY = TokenIds(size=8, text=(3, 6), pad=0, eos=1, bos=0, mask=6, cls=7)  # ids of "a", "b" and "c"
 ALPHABET = "#$?abc_@"
-WRITTEN = (TINY.eos, 3, 4, 5)  # ids that a block may consist of
-PAIR, ROW = 2, 8  # slots of a block, and of a row
+WRITTEN = (TINY.eos, 3, 4, 5)  # ids that may occur in a block
+PAIR, ROW = 2, 8  # number of slots of a block, and of a row
 
 
 @functools.cache
@@ -214,11 +222,11 @@ def pairs_written(layout, prompt, temperature):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "layout, prompt",  # which ends with a block, or within one
+    "layout, prompt",  # texts that end at the end of a block, or within one
     [(layout, prompt) for layout in ("encoder_decoder", "decoder") for prompt in ("ab", "abc")],
 )
 def test_blocks_are_drawn_from_the_distribution_of_the_model(layout, prompt):
-    """Chi-squared test, significance 0.001."""
+    """Uses a chi-squared test with a significance level of 0.001."""
     expected, draws = pairs_written(layout, prompt, temperature=0.8), 1500
     assert sum(expected.values()) == pytest.approx(1)
     settings = dict(max_new=PAIR, order="random", temperature=0.8, batch_size=draws)

@@ -1,5 +1,4 @@
-"""Classes and numbers of texts, and classes of pairs and of tokens, beside passes of the model over
-one text."""
+"""Classes and numbers of texts, pairs and tokens agree with separate forward passes."""
 
 import functools
 
@@ -22,7 +21,7 @@ def model(objective, num_classes=3, classes=CLASSES, builder="encoder", **settin
 
 
 def logits_of_training(one, build, text, label, head):
-    """f32[places, classes] of the document that a data edge would make of it."""
+    """Returns f32[slots, classes] for the document that the input pipeline makes of a text."""
     document = tuple(CODEC.encode(text))
     _, batch = arranged(build, document, 0, labels=(label,) * len(document))
     return logits_of(one, batch[one.model.layout], head)
@@ -41,8 +40,10 @@ def logits_of(one, batch, head):
 
 @pytest.mark.parametrize("builder", [pytest.param("encoder", marks=pytest.mark.slow), "decoder"])
 def test_classes_are_as_in_training(builder):
-    """A decoder that was trained on them reads a text both ways, as one of imported weights does
-    not (tests/parity)."""
+    """A decoder that was trained for this reads a text both ways.
+
+    Imported decoders read left to right (tests/parity).
+    """
     one = model("sequence_classification", builder=builder)
     for text, told in list(zip(TEXTS, classify(one, TEXTS, batch_size=3)))[1:3]:
         logits = logits_of_training(one, CLASSIFIED, text, 1, "classes")[0]
@@ -63,7 +64,7 @@ def test_numbers_are_as_in_training():
 @pytest.mark.slow
 @pytest.mark.parametrize("builder", ["encoder", "decoder"])
 def test_tags_are_as_in_training(builder):
-    """Each word with a space before it, its class that of its first token."""
+    """Each word is tokenized with a space before it and takes the class of its first token."""
     one = model("token_classification", builder=builder)
     words = TEXTS[1].split()
     text = "".join(f" {word}" for word in words)
@@ -72,7 +73,7 @@ def test_tags_are_as_in_training(builder):
     told = tag(one, ["  Ada wrote   it, and Alan read it", *TEXTS], batch_size=3)
     expected = [(a, CLASSES[k]) for a, k in zip(words, logits[spaces].argmax(-1), strict=True)]
     assert told[0] == told[2] == expected
-    assert len(set(logits.argmax(-1))) > 1  # other places would tell other classes
+    assert len(set(logits.argmax(-1))) > 1  # other slots would give other classes
     assert [len(row) for row in told] == [7, 1, 7, 1, 1]
 
 

@@ -51,8 +51,7 @@ QUICK = ["t5", "bart", "gpt2", "parallel heads, windows", "sequential modules"]
 
 
 def by_hidden_state(outputs):
-    """What is compared: logits of the next token, and of those ahead where a token alone gives
-    them."""
+    """Returns the logits to compare: for the next token, and for tokens ahead of parallel heads."""
     found = {"top": outputs.head("vocabulary", outputs.hidden["top"])}
     if "ahead" in outputs.hidden:
         found["ahead"] = jnp.moveaxis(outputs.hidden["ahead"], 0, 2)
@@ -65,12 +64,12 @@ def forward(name):
 
 
 def whole(name, batch):
-    """The model as it is trained, run over whole rows."""
+    """Returns the outputs of the model in the form for training, run over whole rows."""
     return forward(name)(made(name)[1], batch)
 
 
 def step_by_step(model, params, rows, prompts, steps):
-    """The same with the KV cache: the prompts, then `count` tokens at a time."""
+    """Yields the same outputs with the KV cache: the prompts, then `count` tokens at a time."""
     read = jax.jit(lambda *args: with_states(model.prefill(*args, CAPACITY)))
     go_on = jax.jit(lambda *args: with_states(model.extend(*args)))
     states, cache = read(params, prompts.batch)
@@ -149,11 +148,15 @@ def test_scanned_layers_refuse_a_kv_cache():
 
 
 def greedy_by_full_runs(name, row, max_new, stops, both_ways=False):
-    """One prompt, the whole text run again for each token: (tokens, log-probability)."""
+    """Decodes a prompt by running the model over the whole text for each token.
+
+    Returns (tokens, log-probability).
+    """
     model, tokens, total = made(name)[0], list(row), 0.0
     capacity = len(row) + max_new
     while len(tokens) < capacity and (len(tokens) == len(row) or tokens[-1] not in stops):
-        padded = tokens + [0] * (CAPACITY - len(tokens))  # of one width, and one program
+        # rows have one width, so they share a program
+        padded = tokens + [0] * (CAPACITY - len(tokens))
         batch = whole_batch(model, [padded], [len(row)] if both_ways else None)
         logits = np.asarray(whole(name, batch)["top"])[0, len(tokens) - 1]
         scores = special.log_softmax(logits)
@@ -271,7 +274,7 @@ def test_only_allowed_tokens_are_generated():
     one[17] = True
     found = decode(model, params, prompts, max_new=8, allowed_tokens=jnp.asarray(one))
     assert made_tokens(found) == [[17] * 8] * 3
-    np.testing.assert_array_equal(found.log_probs, 0.0)  # among the allowed it is certain
+    np.testing.assert_array_equal(found.log_probs, 0.0)  # the only allowed token has probability 1
 
 
 @pytest.mark.slow
@@ -300,7 +303,7 @@ def test_bfloat16_decodes():
 
 def test_more_slots_than_positions_are_refused():
     model, params = form("gpt2")
-    decode(model, params, prompts_of(model, PROMPTS), max_new=CAPACITY - 4)  # as many as there are
+    decode(model, params, prompts_of(model, PROMPTS), max_new=CAPACITY - 4)  # all tokens that fit
     with refuses(ValueError, "17", "16"):
         decode(model, params, prompts_of(model, PROMPTS), max_new=CAPACITY - 3)
     model, params = form("bart")

@@ -1,4 +1,4 @@
-"""Embeddings are what the contrastive losses saw, at length 1."""
+"""Embeddings equal the vectors that the contrastive losses compare, normalized to length 1."""
 
 import functools
 
@@ -21,7 +21,7 @@ TEXTS = ("Ada wrote it", "and Alan read it, twice at least, before tea")
 
 @functools.cache
 def pooled(build, one, document, **columns):
-    """f32[texts, E]: what the loss compares of one document."""
+    """Returns f32[texts, E]: the vectors of a document that the loss compares."""
     _, batch = arranged(build, document, 0, **columns)
     batch = {name: jnp.asarray(x)[None] for name, x in batch["encoder"].items()}
 
@@ -35,7 +35,7 @@ def pooled(build, one, document, **columns):
 
 
 class Hashable:
-    """A model by its identity, so that what is compiled for it is kept."""
+    """A model that is hashed by identity, so that its compiled programs are kept."""
 
     def __init__(self, one):
         self.model, self.params = one.model, one.params
@@ -76,13 +76,13 @@ def test_an_embedding_of_a_masked_autoencoder_is_the_state_that_its_decoder_was_
 def test_views_are_as_their_loss_saw_them():
     one = trained("encoder", "contrastive")
     expected = pooled(objectives.contrastive, Hashable(one), tuple(CODEC.encode(TEXTS[1])))
-    np.testing.assert_allclose(expected[0], expected[1], atol=1e-5)  # no dropout here
+    np.testing.assert_allclose(expected[0], expected[1], atol=1e-5)  # without dropout
     np.testing.assert_allclose(embed(one, TEXTS[1:]), expected[:1], atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["masked_lm", None])
 def test_of_other_models_it_is_the_mean_of_the_tokens(name):
-    """Of the text as training had it, between [CLS] and [SEP]; of an imported model too."""
+    """The text is framed as in training, with [CLS] and [SEP]; an imported model's text is too."""
     one = trained("encoder", *([name] if name else []))
     tokens = [IDS.cls, *CODEC.encode(TEXTS[0]), IDS.sep]
     places = jnp.arange(len(tokens))[None]
@@ -114,7 +114,7 @@ def test_of_other_models_it_is_the_mean_of_the_tokens(name):
                 first=objectives.next_sentence_prediction,
                 second=functools.partial(objectives.masked_lm, framed=False),
             ),
-            None,  # of both losses, one of which reads the tokens
+            None,  # terms of both losses, one of which reads the tokens
         ),
     ],
 )
@@ -136,7 +136,7 @@ def test_rows_do_not_depend_on_their_batch_and_have_length_1(objective, pooling)
     few = embed(one, texts, pooling=pooling, batch_size=2, on_batch=told.append)
     np.testing.assert_allclose(few, whole, atol=1e-5)
     assert told == [2, 2, 1]
-    assert np.abs(whole @ whole.T - np.eye(5)).max() < 1 - 1e-4  # they differ
+    assert np.abs(whole @ whole.T - np.eye(5)).max() < 1 - 1e-4  # the embeddings differ
 
 
 def test_what_cannot_be_embedded():

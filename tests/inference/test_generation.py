@@ -1,5 +1,4 @@
-"""Answers to many prompts: what each is does not depend on the others, nor on how they are
-batched."""
+"""The answer to a prompt does not depend on other prompts, nor on how prompts are batched."""
 
 import functools
 
@@ -22,7 +21,7 @@ from tests.inference.runs import CODEC, IDS, trained
 from tests.refusals import refuses
 
 TEXTS = ["a", "some tea", "def f(x):", "Ada wrote it. Alan read it", "yes?", "and so on"]
-MAX_NEW = 20  # more than a part
+MAX_NEW = 20  # more tokens than a chunk has
 
 
 @functools.cache
@@ -161,7 +160,7 @@ def test_tokens_after_a_stop_string_do_not_count():
 
 
 def test_a_first_word_keeps_its_space():
-    """Of a vocabulary that writes a text's first word without the space that its piece has."""
+    """The vocabulary decodes the first word of a text without the space in its piece."""
     words = ["", " The", " capital", " is", " Paris"]
 
     def decode(tokens):
@@ -178,14 +177,14 @@ def test_callbacks_while_generating():
     calls = []
     sampled = Decoding(4, temperature=1.0, samples=2, batch_size=8)
     answers("decoder", sampled, on_batch=calls.append)
-    assert calls == [4, 2]  # rows that fill up the last batch do not count
+    assert calls == [4, 2]  # rows that only fill up the last batch do not count
     parts = []
     (answer,) = answers("decoder", Decoding(40), ["tea"], on_text=parts.append)[0]
-    assert parts[-1] == answer.text and len(parts) == 4  # three parts, and all of it
+    assert parts[-1] == answer.text and len(parts) == 4  # three chunks, and the whole text
     assert all(answer.text.startswith(part.rstrip("\N{REPLACEMENT CHARACTER}")) for part in parts)
     parts.clear()
     answers("decoder", Decoding(4), ["tea", "two"], on_text=parts.append)
-    assert not parts  # of several at once nobody could tell them apart
+    assert not parts  # partial texts of several prompts could not be distinguished
 
 
 @pytest.mark.slow
@@ -209,7 +208,7 @@ def test_answers_beyond_the_positions_are_refused():
     assert generate(short, [ask("a" * 11)], Decoding(4))[0][0].tokens
     with refuses(ValueError, "16"):
         generate(short, [ask("a" * 12)], Decoding(4))
-    with pytest.raises(ValueError, match="before it writes"):
+    with pytest.raises(ValueError, match="an encoder-decoder needs an input"):
         generate(model("encoder_decoder")[0], [Prompt([], [5])], Decoding(4))
 
 

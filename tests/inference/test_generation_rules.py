@@ -1,4 +1,4 @@
-"""Rules for generated tokens, on scores and rows written by hand."""
+"""Rules for generated tokens, on scores and rows that are written by hand."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -6,7 +6,7 @@ import pytest
 
 from pretrax.inference.decoding.generation_rules import GenerationRules, repeating, ruled
 
-# Two rows: a prompt of one token, and a prompt of two with three generated tokens.
+# Two rows: a prompt of one token, and a prompt of two tokens with three generated tokens.
 TOKENS = jnp.array([[3, 0, 0, 0, 0, 0], [3, 5, 6, 5, 6, 0]])
 STARTS, ENDS, STOP, NEW = jnp.array([1, 2]), jnp.array([1, 5]), 2, 4
 

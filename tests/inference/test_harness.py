@@ -1,4 +1,4 @@
-"""A run as a model of the lm-evaluation-harness, on tasks of a few examples that lie here."""
+"""A run as a model of the lm-evaluation-harness, on small tasks that are defined here."""
 
 import math
 
@@ -83,7 +83,7 @@ def test_an_answer_of_the_likeliest_tokens_is_greedy(decoder):
     likely = [
         (item["text"], [x["token"] for x in answer["next"]]) for item, answer in zip(items, found)
     ]
-    # Of bytes, of which some begin a character without an end.
+    # Some bytes begin a character but do not end it, so only ASCII guesses are used.
     given, (first, second) = next(x for x in likely if "".join(x[1]).isascii())
     pairs = (given, first), (given, second)
     (best, greedy), (next_best, other) = harness_model(decoder).loglikelihood(
@@ -95,7 +95,7 @@ def test_an_answer_of_the_likeliest_tokens_is_greedy(decoder):
 
 
 def test_long_texts_are_scored_in_windows(decoder):
-    """Of 39 tokens, the last one of all that a row holds."""
+    """A window scores 39 tokens. The last window is filled up with earlier tokens."""
     model = harness_model(decoder)
     (found,) = model.loglikelihood_rolling(requests("loglikelihood_rolling", (TEXT,)))
     first = inference.score(decoder, [("", TEXT[:39])])[0].log_prob
@@ -109,7 +109,8 @@ def test_long_contexts_lose_their_start(decoder):
     long, short = (TEXT, " tea"), (TEXT[-35:], " tea")
     (one, _), (other, _) = model.loglikelihood(requests("loglikelihood", long, short))
     assert one == pytest.approx(other, abs=1e-5)
-    settings = {"max_gen_toks": 100, "until": "\n"}  # half a row: 20, after 19
+    # an answer may take half a row (20), so 19 tokens are left for the context
+    settings = {"max_gen_toks": 100, "until": "\n"}
     answers = model.generate_until(
         requests("generate_until", (TEXT, settings), (TEXT[-19:], settings), ("", settings))
     )
@@ -121,7 +122,7 @@ def test_answers_of_an_encoder_decoder():
     model = harness_model(answering)
     (found,) = model.loglikelihood(requests("loglikelihood", ("Who?", "Ada")))
     assert found[0] == pytest.approx(inference.score(answering, [("Who?", "Ada")])[0].log_prob)
-    with pytest.raises(ValueError, match="no text before it"):
+    with pytest.raises(ValueError, match="without a text before it"):
         model.loglikelihood_rolling(requests("loglikelihood_rolling", (TEXT,)))
 
 

@@ -1,4 +1,4 @@
-"""Filling in: nothing of the truth is seen, and each token is the most likely one."""
+"""Filling in: predictions do not see the true tokens, and each token is the most likely one."""
 
 import functools
 
@@ -37,7 +37,7 @@ LENGTH, ROWS, EOS = 24, 4, tiny.IDS.eos
 
 @functools.cache
 def case(layout):
-    """Objective, model, parameters, row group, keys and rows."""
+    """Returns (objective, model, parameters, row group, keys, rows)."""
     objective, model = span_corruption(tiny.IDS, noise_density=0.3), MODELS[layout]()
     needs = LAYOUTS[layout].lengths(objective.lengths(LENGTH))
     shape = {stack: needs[stack] for stack in ("encoder", "decoder") if stack in needs}
@@ -45,7 +45,7 @@ def case(layout):
     one = tiny.plan(model, objective, shape)
     mesh = tiny.mesh_of(1)
     params = new_state(abstract_state_of(one), 0, mesh).params
-    # Untrained logits hardly depend on the tokens: larger weights make them.
+    # Logits of an untrained model hardly depend on the tokens, so the weights are scaled up.
     params = jax.tree.map(lambda x: 3 * x, params)
     tokens = np.random.default_rng(0).integers(2, 100, (ROWS, LENGTH), dtype=np.int32)
     rows = Row(tokens, np.ones_like(tokens), np.zeros(ROWS, np.int32))
@@ -54,7 +54,7 @@ def case(layout):
 
 @functools.cache
 def corrupted(layout):
-    """The features of the rows, as the objective corrupts them."""
+    """Returns the features of the rows after the objective's corruption."""
     objective, _, _, group, keys, rows = case(layout)
     return jax.jit(batched(objective, group.features))(keys, rows)
 
@@ -104,7 +104,7 @@ def test_predictions_depend_on_what_is_given(layout):
 
 @pytest.mark.parametrize("layout", MODELS)
 def test_greedy_equals_argmax_step_by_step(layout):
-    """Targets written by hand, one run of the model for each prefix that is as long as it."""
+    """The targets are built by hand, with one run of the model for each prefix."""
     _, model, params, group, _, _ = case(layout)
     features = corrupted(layout)
     arrange = LAYOUTS[layout].arrange
@@ -160,7 +160,7 @@ def test_an_example_shows_prediction_and_truth_of_each_blank():
 
 @pytest.mark.slow
 def test_only_text_sentinels_and_the_end_are_predicted():
-    """This holds whichever token the model finds most likely."""
+    """This holds for any token that the model finds most likely."""
     objective, model, params, group, keys, rows = case("encoder_decoder")
     text, written = [*range(*tiny.IDS.text)], set()
     for best in (tiny.IDS.pad, tiny.IDS.sentinels[0], text[0], text[-1] + 1, 127):
@@ -229,7 +229,7 @@ def test_passages_are_of_the_text_that_the_shown_member_reads():
 
 
 def test_whole_documents_are_shown_as_examples_are():
-    """A question and its answer, and nothing of another one."""
+    """A document is a question and its answer, without tokens of other documents."""
     _, model, params, _, _, _ = case("encoder_decoder")
     ids = tiny.IDS._replace(sep=101)
     pairs = [in_parts([2 + i] * (5 + i), [50 + i] * 2) for i in range(4)]
@@ -283,7 +283,7 @@ def test_masks_are_filled_in_place_and_numbered_in_the_order_of_the_text():
     assert len(filled) == ROWS
     for example, inputs, tokens, guess in zip(filled, features["inputs"], rows.tokens, best):
         masks = np.flatnonzero(inputs == ids.mask)
-        assert 0 < masks.size < 7  # of seven labels some are random tokens, or kept
+        assert 0 < masks.size < 7  # some of the seven labels belong to random or kept tokens
         given = inputs.tolist()
         for place, sentinel in zip(masks, ids.sentinels):
             given[place] = sentinel

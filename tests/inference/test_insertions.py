@@ -1,4 +1,4 @@
-"""Texts written by insertions: each step beside plain Python, what is drawn, and where it ends."""
+"""Insertions: steps agree with plain Python, draws follow the model, and texts end correctly."""
 
 import functools
 
@@ -22,12 +22,12 @@ NEVER, MIDWAY, ALWAYS = -30.0, 1.08, 30.0
 
 @functools.cache
 def model(complete: float):
-    """A model whose logit that nothing is missing is higher by so much."""
+    """Returns a model whose logit for a complete text is increased by `complete`."""
     one = trained("encoder", "insertion_lm", logits_via_embedding=False)
     head = one.params["projections_stop"]
     bias = head["classifier"]["bias"] + np.array([complete, 0.0], np.float32)
     head = head | {"classifier": head["classifier"] | {"bias": bias}}
-    # By which tokens differ in their logits, as after training.
+    # Larger embeddings make the logits of tokens differ, as after training.
     table = 5 * one.params["vocabulary"]["embedding"]
     params = one.params | {"projections_stop": head, "vocabulary": {"embedding": table}}
     return one._replace(params=params)
@@ -41,7 +41,7 @@ def outputs_of(network, params, batch):
 
 
 def joint(one, row: list[int]) -> np.ndarray:
-    """f64[slots after [CLS], ids of text]: log-probabilities of insertions; and the stop's."""
+    """Returns log-probabilities f64[slots after [CLS], ids of text], and stop probabilities."""
     logits, stop = outputs_of(one.model, one.params, encoder_batch([row]))
     return log_softmax(np.float64(logits)[1 : len(row), slice(*IDS.text)]), softmax(stop)
 
@@ -66,7 +66,7 @@ def test_each_step_is_the_likeliest_insertion(complete):
         assert (written, ended) == (CODEC.decode(tokens), stopped)
         new = len(tokens) - len(CODEC.encode(text))
         expected = {NEVER: (6, False), ALWAYS: (0, True)}
-        # One of two rows ends before the other does.
+        # The shorter row ends first.
         expected[MIDWAY] = (2, True) if text == SHORT else (6, False)
         assert (new, stopped) == expected[complete]
 
@@ -75,7 +75,7 @@ AB = [IDS.cls, IDS.bos, *CODEC.encode("ab")]
 
 
 def drawn(one, draws: int, max_new: int, width: int) -> np.ndarray:
-    """i32[draws, width]: rows of "ab" with so many insertions."""
+    """Returns i32[draws, width]: rows of "ab" with `max_new` insertions."""
     tokens = np.zeros((draws, width), np.int32)
     tokens[:, : len(AB)] = AB
     allowed = allowed_token_mask(IDS, one.model.vocab_size, special=())
@@ -87,19 +87,22 @@ def drawn(one, draws: int, max_new: int, width: int) -> np.ndarray:
 
 
 def test_every_step_draws_anew():
-    """Where all tokens are about as likely, the same noise would give the same token again."""
+    """If all tokens are about equally likely, the same noise would draw the same token twice."""
     flat = trained("encoder", "insertion_lm")
     new = [sorted(set(row) - {*AB, 0}) for row in drawn(flat, 20, 2, len(AB) + 2).tolist()]
     assert sum(len(tokens) == 2 for tokens in new) > 10
 
 
 def test_slot_and_token_are_drawn_together():
-    """Chi-squared test, significance 0.001: of the slot, and of whether the token's id is even."""
+    """Uses a chi-squared test (significance 0.001) of the slot and the parity of the token's id."""
     one, draws, width = model(NEVER), 2000, len(AB) + 2
     got, row = drawn(one, draws, 1, width), AB
 
     def kind(written) -> int:
-        """Where the row first differs, which a token like its neighbor shifts, and the parity."""
+        """Returns the first slot that differs together with the token's parity.
+
+        Inserting a token equal to its neighbor shifts the first difference.
+        """
         first = next((i for i in range(len(row)) if written[i] != row[i]), len(row))
         return 2 * first + int(written[first]) % 2
 

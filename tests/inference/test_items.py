@@ -1,4 +1,4 @@
-"""Items of a command: the place of a cursor, and what is refused."""
+"""Items of a command: the position of a cursor, and invalid items."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What stands behind masks, beside the model itself, in the very form of training."""
+"""Filled masks agree with the model itself, on inputs in the form of training."""
 
 import functools
 import itertools
@@ -38,7 +38,7 @@ MODELS = {
 }
 
 
-# All that is chosen is masked: other tokens of bytes would be no text.
+# All chosen tokens are masked, since random bytes would not be valid text.
 BUILDERS = {
     name: functools.partial(getattr(objectives, name), mask_share=1, random_share=0)
     for name in ("masked_lm", "masked_next_token")
@@ -51,7 +51,7 @@ def model(name):
 
 @functools.cache
 def logits_of(name):
-    """tokens i32[T] -> f32[T, V], of a text alone and without padding."""
+    """Returns tokens i32[T] -> logits f32[T, V], for a single text without padding."""
     one = model(name)
     stack = one.model.layout
     hidden, head = ("top", "vocabulary")
@@ -92,7 +92,7 @@ def test_a_text_with_masks_has_the_form_of_training(name):
         of_training = expected[layout][f"{layout}_{stream}"][..., : len(row.tokens)]
         np.testing.assert_array_equal(got, of_training, stream)
     assert np.sum(expected[layout][f"{layout}_segment_ids"] > 0) == len(row.tokens)
-    # Where a mask is told is where the objective has its label.
+    # The model predicts a mask at the slot where the objective has its label.
     labeled = features["labels_slots"][features["labels_weights"] > 0]
     assert {at + prompt_form(one, "mask").shift for at in row.masks} <= set(labeled.tolist())
 
@@ -167,14 +167,14 @@ def test_what_is_told_of_batches():
 
 
 def probabilities(name, tokens):
-    """f[T, V] of what may be written."""
+    """Returns f[T, V]: the probabilities of tokens that may be written."""
     logits = logits_of(name)(tokens)
     logits[:, : IDS.text[0]] = logits[:, IDS.text[1] :] = -1e30
     return np.asarray(jax.nn.softmax(jnp.asarray(logits), -1))
 
 
 def revealed(name, text, steps):
-    """Texts after each step of a plain loop that writes what it is surest of."""
+    """Yields the text after each step of a plain loop that writes the most confident tokens."""
     one = model(name)
     prompt = prompt_form(one, "unmask")
     row = masked_text(one, text, prompt)
@@ -201,7 +201,7 @@ def test_the_surest_are_written_first(name, steps):
 
 
 def predicted_again(name, text, steps):
-    """Tokens after a plain loop that writes all masks, then the least probable of them again."""
+    """Returns the tokens of a plain loop that writes all masks, then rewrites unlikely ones."""
     one = model(name)
     prompt = prompt_form(one, "unmask")
     row = masked_text(one, text, prompt)
@@ -218,7 +218,7 @@ def predicted_again(name, text, steps):
 
 
 def drawn_in_turn(name, text, steps, temperature, seed):
-    """Tokens after a plain loop that visits all masks `steps` times, and draws each anew."""
+    """Returns the tokens of a plain loop that redraws every mask `steps` times."""
     one = model(name)
     prompt = prompt_form(one, "unmask")
     row = masked_text(one, text, prompt)
@@ -266,7 +266,7 @@ def test_text_that_was_not_masked_stays(order):
 
 
 def written(monkeypatch, one, text, steps, **settings):
-    """The tokens of the masks after 1, 2, … of so many steps."""
+    """Returns the tokens of the masks after 1, 2, … steps."""
     from jax import lax
 
     seen = []
@@ -314,7 +314,7 @@ def test_each_step_writes_its_share_and_leaves_the_rest(monkeypatch, order):
     for tokens in written(monkeypatch, one, text, 3, order=order, temperature=1.0):
         tokens = tokens[: len(before)]
         changed = tokens != before
-        assert (before[changed] == IDS.mask).all()  # what was written stays
+        assert (before[changed] == IDS.mask).all()  # written tokens do not change
         counts.append(int(changed.sum()))
         before = tokens
     assert counts == [2, 2, 3] and IDS.mask not in before

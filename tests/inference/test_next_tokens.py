@@ -1,4 +1,4 @@
-"""The likeliest next tokens, beside one pass of the model over each text alone."""
+"""The likeliest next tokens agree with one forward pass over each text alone."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ TEXTS = ["a", "Ada, ça va?", "tea"]
 
 
 def distribution(one, row, prefix=0):
-    """f64[V] of the token after a row, of which so many tokens are read both ways."""
+    """Returns f64[V]: the distribution of the next token, with a prefix that is read both ways."""
     batch = decoder_prompts([row], [prefix]).batch
     logits = np.array(logits_of(one.model)(one.params, batch)[0, -1], np.float64)
     logits[IDS.size :] = logits[IDS.pad] = -np.inf

@@ -1,4 +1,4 @@
-"""What a model is asked has the very form that its objective trained it on."""
+"""Prompts have the form in which the objective trained the model."""
 
 import functools
 
@@ -28,14 +28,14 @@ BOTH = ("encoder_decoder", "decoder")
 
 
 def assert_same_form(layout, prompt, expected):
-    """All that the prompt has stands in the arranged row, at the same places."""
+    """Checks that the arranged row begins with the whole prompt, in the same slots."""
     prompts = batch_prompts(layout, [prompt], IDS)
     assert {"decoder_input_tokens", "decoder_key_intervals"} <= prompts.batch.keys()
     for name, array in prompts.batch.items():
         got = np.asarray(array[0])
         places = got.shape[-1]
         np.testing.assert_array_equal(got, np.asarray(expected[name])[..., :places], name)
-    if layout == "encoder_decoder":  # nothing of what is read is left out
+    if layout == "encoder_decoder":  # no input is left out
         read = prompts.batch["encoder_input_tokens"].shape[1]
         assert not np.asarray(expected["encoder_segment_ids"])[read:].any()
     assert int(prompts.lengths[0]) == prompts.batch["decoder_input_tokens"].shape[1]
@@ -46,7 +46,7 @@ def text_of(tokens):
 
 
 def test_codec_gives_back_what_the_model_sees():
-    """Else the tests below would compare other texts."""
+    """Otherwise the tests below would compare different texts."""
     tokens = [*CODEC.encode("a é"), *IDS.sentinels[:2], IDS.mask, IDS.sep, IDS.cls, *IDS.fim]
     assert CODEC.encode(CODEC.decode(tokens)) == tokens
 
@@ -56,7 +56,7 @@ DOCUMENT = tuple(CODEC.encode(TEXT))
 
 # --- read both ways -----------------------------------------------------------------------------
 
-READ = {  # objective -> the mode in which its texts are read
+READ = {  # objective -> the mode in which it reads texts
     "span_corruption": "infill",
     "iid_denoising": "infill",
     "prefix_lm": "complete",
@@ -71,7 +71,7 @@ READ = {  # objective -> the mode in which its texts are read
 
 
 def asked(one, text, denoiser=None):
-    """The prompt in the mode that the model was trained for."""
+    """Returns the prompt in the mode that the model was trained for."""
     mode = mode_of(one)
     if mode == "infill":
         return prompts.infill_prompt(one, text, denoiser)
@@ -105,18 +105,18 @@ DENOISERS = {
 @pytest.mark.parametrize("layout", BOTH)
 @pytest.mark.parametrize("denoiser", [None, "R", "X", "S"])
 def test_denoisers_of_ul2(denoiser, layout):
-    """Without one, a text with blanks is asked as R has it."""
+    """Without a denoiser, a text with blanks gets R."""
     features, expected = arranged(DENOISERS[denoiser or "R"], DOCUMENT, 1)
     mode, *read, _ = live(features, "inputs")
     assert mode == IDS.mode(denoiser or "R")
-    denoiser = None if denoiser == "S" else denoiser  # a text without a blank says as much
+    denoiser = None if denoiser == "S" else denoiser  # a text without a blank gets the same prompt
     for one in (trained(layout, "ul2"), written_as_a_mixture(layout)):
         prompt = asked(one, text_of(read), denoiser)
         assert_same_form(layout, prompt, expected[layout])
 
 
 def written_as_a_mixture(layout):
-    """UL2 by another name, its members in another order."""
+    """Returns UL2 as a mixture with its members in another order."""
     members = {name: (build, 1) for name, build in reversed(DENOISERS.items())}
     members = {name: members[name] for name in ("S", "R", "X")}
     return trained(layout)._replace(
@@ -125,7 +125,7 @@ def written_as_a_mixture(layout):
 
 
 def test_modes_before_a_text_are_those_of_training():
-    """A single denoiser is prompted with its mode token, as UL2 is."""
+    """A single denoiser is prompted with its mode token, as in UL2."""
     for mode, build in DENOISERS.items():
         one = trained("decoder")._replace(prompt_forms=build(IDS).facts.prompt_forms)
         assert asked(one, "a <extra_id_0>" if mode != "S" else "a").inputs[0] == IDS.mode(mode)
@@ -137,7 +137,7 @@ def test_an_objective_of_ones_own_states_its_prompt():
     assert mode_of(one) == "respond"
     prompt = asked(one, "tea")
     assert (prompt.inputs, prompt.start) == ([], [IDS.cls, *CODEC.encode("tea"), IDS.sep])
-    silent = trained("decoder")  # its layout says what to do
+    silent = trained("decoder")  # the layout decides the mode
     assert mode_of(silent) == "continue" and asked(silent, "tea").start == CODEC.encode("tea")
     misspelt = one._replace(prompt_forms=(form._replace(mode="reply"),))
     with refuses(ValueError, "reply"):
@@ -189,7 +189,7 @@ def test_fill_in_the_middle(key):
 
 
 def answered_by(true, monkeypatch):
-    """The prompts that will be asked, each of which gets the next of these answers."""
+    """Records the prompts, and answers each of them with the next answer."""
     asked = []
 
     def generated(trained, asked_now, options, special):
@@ -203,8 +203,7 @@ def answered_by(true, monkeypatch):
 
 
 def test_causal_masking_asks_for_one_blank_after_the_other(monkeypatch):
-    """Each prompt is the row up to the next blank's text, when the answers before are the true
-    ones."""
+    """If earlier answers are the true texts, a prompt is the row up to the next blank's text."""
     for key in range(40):
         features, expected = arranged(objectives.causal_masking, DOCUMENT, key)
         told = live(features, "targets")
@@ -228,7 +227,7 @@ def test_causal_masking_asks_for_one_blank_after_the_other(monkeypatch):
 
 
 def test_blank_infilling_asks_for_one_blank_after_the_other(monkeypatch):
-    """Of a row whose spans are written in the order of the text, as they are asked for."""
+    """The row's spans are in the order of the text, in which they are prompted."""
     number = 3
     for key in range(400):
         features, expected = arranged(objectives.blank_infilling, DOCUMENT, key)
@@ -248,7 +247,7 @@ def test_blank_infilling_asks_for_one_blank_after_the_other(monkeypatch):
     for prompt in asked:
         assert_same_form("decoder", prompt, expected["decoder"])
     assert record["filled"] == TEXT and record["blanks"] == [text_of(span) for span in true]
-    # What is made next stands in the last blank, and counts on in it.
+    # Generated tokens belong to the last blank and continue its block positions.
     prompts = batch_prompts("decoder", asked, IDS)
     new = prompts.lengths[:, None] + np.arange(2)[None]
     batch = next_batch(prompts, 0 * new, new)
@@ -275,7 +274,7 @@ def test_dialogue_asks_for_its_last_answer():
     for at in separators:
         prompt = asked(model, text_of(written[:at]))
         assert_same_form("decoder", prompt, expected["decoder"])
-        assert features["targets_weights"][at + 1]  # an answer begins here
+        assert features["targets_weights"][at + 1]  # the answer begins here
 
 
 # --- batches, blanks and refusals ---------------------------------------------------------------
@@ -296,7 +295,7 @@ def test_a_batch_of_prompts_is_each_of_them(layout):
 
 
 def test_an_encoder_decoder_reads_before_it_writes():
-    with pytest.raises(ValueError, match="without anything to read"):
+    with pytest.raises(ValueError, match="without tokens"):
         batch_prompts("encoder_decoder", [Prompt([], [5])], IDS)
 
 
@@ -350,7 +349,7 @@ def test_few_shot_prompts():
 
 
 def test_both_texts_of_a_bart_begin_with_its_own_token():
-    one = trained("encoder_decoder")  # from elsewhere
+    one = trained("encoder_decoder")  # imported, without known training
     of_bart = one._replace(ids=IDS._replace(cls=2))
     assert of_bart.ids.cls < of_bart.ids.text[0] < one.ids.cls
     prompt = asked(of_bart, "tea")

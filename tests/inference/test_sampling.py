@@ -1,4 +1,4 @@
-"""Tokens are drawn from the distribution that the settings say."""
+"""Tokens are drawn from the distribution that the settings define."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ LOGITS = np.log(np.array([0.30, 0.05, 0.25, 0.02, 0.20, 0.08, 0.10], np.float32)
 
 
 def by_hand(logits, sampling, seen=None):
-    """The distribution of one row, slowly: float64[V]."""
+    """Computes the distribution of one row slowly: float64[V]."""
     logits = np.asarray(logits, np.float64).copy()
     for i in np.flatnonzero(seen) if seen is not None else ():
         penalty = sampling.repetition_penalty
@@ -79,7 +79,7 @@ def test_drawn_tokens_have_the_distribution(sampling):
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(
-    # Multiples of 1/8, so that ties are ties in every precision; thresholds between what they give.
+    # Multiples of 1/8 give exact ties in every precision. Thresholds are between possible sums.
     st.lists(st.integers(-40, 40).map(lambda n: n / 8), min_size=8, max_size=8),
     st.sampled_from([1.0, 0.5, 1.7]),
     st.sampled_from([0.0, 0.31, 1.0, 2.3]),
@@ -95,7 +95,7 @@ def test_adjusted_equals_a_plain_implementation(
     sampling = Sampling(penalty, temperature, **filters)
     seen = np.array([random.random() < 0.4 for _ in logits])
     found = distribution(np.array(logits, np.float32), sampling, seen)
-    for change in (0, -1e-4, 1e-4):  # a sum that lies on a threshold is on either side of it
+    for change in (0, -1e-4, 1e-4):  # a sum that equals a threshold may be on either side of it
         moved = {
             name: np.clip(x + change, 1e-9, 1) if name in ("top_p", "min_p") and x else x
             for name, x in filters.items()

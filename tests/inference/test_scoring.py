@@ -1,4 +1,4 @@
-"""How likely texts are, beside a slow loop that takes one token after the other."""
+"""Log-probabilities of texts agree with a slow loop over their tokens."""
 
 import functools
 import math
@@ -23,7 +23,7 @@ WIDTH = 24
 
 @functools.cache
 def run(builder, *names):
-    """(jitted f32[B, T, V] of padded batches, the model)."""
+    """Returns (jitted function for logits f32[B, T, V] of padded batches, model)."""
     one = trained(builder, *names)
     generator = "generator" in one.model.heads
 
@@ -37,7 +37,7 @@ def run(builder, *names):
 
 
 def row(stack, tokens, intervals):
-    """One row of a stack, WIDTH places."""
+    """Returns one row of a stack with WIDTH slots."""
     n = len(tokens)
     place = np.arange(WIDTH)
     start, end = np.where(place < n, 0, place), np.where(place < n, intervals(place), place + 1)
@@ -58,7 +58,7 @@ def log_p(logits, place, token):
 
 
 def decoder_loop(names, before, tokens, seen=0):
-    """Each token from a row that ends before it."""
+    """Scores each token by a row that ends before it."""
     logits, _ = run("decoder", *names)
     found = []
     for i, token in enumerate(tokens):
@@ -86,7 +86,7 @@ def test_a_decoder_takes_each_token_from_those_before():
 
 @pytest.mark.parametrize("names", [("causal_lm",), ("fill_in_the_middle",)])
 def test_what_a_causal_model_goes_on_with(names):
-    """The first text is read as it reads any, and nothing closes the second."""
+    """The first text is read like any text, and nothing ends the second text."""
     given, text = "Ada", ", ça"
     (got,) = score(run("decoder", *names)[1], [(given, text)])
     before, tokens = [IDS.bos, *CODEC.encode(given)], CODEC.encode(text)
@@ -97,7 +97,7 @@ def test_what_a_causal_model_goes_on_with(names):
 
 @pytest.mark.parametrize("given, text", [("import", " os"), ("import ", "os")])
 def test_a_cut_within_a_token_scores_the_whole_of_it(given, text):
-    """The first token is `import`, the second ` os`; a lone space is a token too."""
+    """The first token is `import` and the second ` os`. A single space is a token, too."""
     words = {"import": 101, " os": 102, " ": 103}
     encode = re.compile("import| os| ").findall
     one = run("decoder", "causal_lm")[1]._replace(
@@ -174,7 +174,7 @@ def test_a_decoder_of_masks_takes_each_token_from_all_others(name, before, shift
         masked = [*before, *tokens[:i], IDS.mask, *tokens[i + 1 :]]
         batch = row("decoder", masked, both_ways(masked))
         predicted = logits(batch)
-        if name == "hybrid_diffusion":  # which learned to predict ids of text alone
+        if name == "hybrid_diffusion":  # this model predicts only ids of text
             first, last = IDS.text
             predicted, token = predicted[..., first:last], token - first
         expected.append(log_p(predicted, len(before) + i + shift, token))
@@ -215,7 +215,7 @@ def test_a_text_with_masks_of_its_own_is_scored_alike_in_batches_of_any_size():
 def test_what_was_written_into_a_blank_is_scored_as_it_was_made(name, monkeypatch):
     _, one = run("decoder", name)
     text = "so <extra_id_0> it"
-    # What cannot be written is left out of distributions by `generate` alone.
+    # Only `generate` excludes tokens that cannot be written from distributions.
     monkeypatch.setattr(
         "pretrax.inference.answering.generation.allowed_token_mask", lambda *_: None
     )
@@ -270,8 +270,10 @@ def test_what_cannot_be_scored():
 
 
 def test_ul2_is_asked_with_its_mode_and_names_of_blanks_are_no_bytes():
-    """Blanks as R has them, other texts as S, or as a denoiser says; written out, the mode is the
-    same."""
+    """Texts with blanks get R and other texts S, or the mode token of the given denoiser.
+
+    The result is the same if the mode token is written out.
+    """
     _, one = run("encoder_decoder", "ul2")
     plain = one._replace(prompt_forms=text_to_text(IDS).facts.prompt_forms)
     blanks, answer = "a <extra_id_0> b", "<extra_id_0>ça"

@@ -1,4 +1,4 @@
-"""Hidden states of texts: of which layer, of which tokens, and what they depend on."""
+"""Hidden states of texts: their layers, their tokens and what they depend on."""
 
 import dataclasses
 
@@ -54,7 +54,7 @@ def test_a_text_is_read_as_in_training(builder, objective, sees_ahead):
 
 def test_an_encoder_that_read_blocks_sees_ahead_within_them():
     settings = dict(merged_attention=True, rotate_encoded=True, positions="rotary")
-    one = trained("encoder_decoder", "block_diffusion", **settings)  # in blocks of 16
+    one = trained("encoder_decoder", "block_diffusion", **settings)  # blocks of 16 tokens
     texts = "a" * 20, "a" * 15 + "b" + "a" * 4, "a" * 16 + "b" + "a" * 3
     first, within, beyond = (found.layers[0, 0] for found in of(one, texts))
     assert abs(first - within).max() > 1e-6 and abs(first - beyond).max() < 1e-6
@@ -91,7 +91,7 @@ def test_states_after_a_layer_are_those_of_a_model_that_ends_there(builder):
 
 
 def test_states_of_rows_that_a_stack_pads_are_of_their_own_slots(monkeypatch):
-    """As on TPUs with fused attention."""
+    """Fused attention on TPUs pads rows in the same way."""
     (expected,) = of(trained("encoder", "masked_lm"), ["some text"], layers=[0, 1])
     padding_three = MECHANISMS["fused"]._replace(padding=lambda slots: 3)
     monkeypatch.setitem(MECHANISMS, "fused", padding_three)

@@ -1,5 +1,4 @@
-"""Downstream tasks: a model that knows the answers scores 1, one that guesses at random does
-not."""
+"""Downstream tasks: a model that knows the answers scores 1, and random guesses do not."""
 
 import random
 
@@ -33,7 +32,7 @@ def task(**settings) -> EvaluationTask:
 
 @pytest.fixture
 def told(monkeypatch):
-    """Sets what the model answers."""
+    """Sets the model's answers."""
 
     def tell(records):
         monkeypatch.setattr(task_scores, "answer", lambda *_: records)
@@ -42,7 +41,8 @@ def told(monkeypatch):
 
 
 def test_one_who_knows_scores_1(told):
-    told([{"answer": f" {target}\n"} for target in TARGETS])  # white space is no part of an answer
+    # white space around an answer is ignored
+    told([{"answer": f" {target}\n"} for target in TARGETS])
     found = score_task(trained("encoder_decoder", "text_to_text"), task())
     assert found.metrics == {"accuracy": 1.0, "macro_f1": 1.0}
     assert found.baseline["accuracy"] == 0.5 and found.baseline["macro_f1"] < 0.5

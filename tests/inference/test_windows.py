@@ -1,4 +1,4 @@
-"""Rows longer than a model's positions, and longer than those of training."""
+"""Rows that are longer than a model's positions, or longer than the rows of training."""
 
 import re
 import warnings
@@ -31,7 +31,7 @@ def classified(one, text):
     return classify(one, [text])
 
 
-CASES = {  # each reads 8 slots of a text of so many letters: bos or cls, and sep, eos or new tokens
+CASES = {  # each row has 8 slots: the letters of the text, bos or cls, and sep, eos or new tokens
     "decoder": (generated, "decoder", "causal_lm", "a" * 3),
     "encoder-decoder": (generated, "encoder_decoder", "text_to_text", "a" * 7),
     "score": (lambda one, text: score(one, [("", text)]), "decoder", "causal_lm", "a" * 7),

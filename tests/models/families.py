@@ -1,4 +1,4 @@
-"""The tiny preset of each family of models, made smaller still."""
+"""The tiny preset of each family of models, with smaller sizes."""
 
 import functools
 import pathlib
@@ -14,7 +14,7 @@ SHAPE = dict(emb_dim=16, num_heads=4, head_dim=4, mlp_dim=24, dropout_rate=0.0)
 
 
 def build(family, **changes):
-    """The family's tiny preset, smaller still, with windows that a row of eight shows."""
+    """Returns a smaller tiny preset of the family, with windows shorter than a row of eight."""
     path = GIN / f"{family}_tiny.gin"
     text = path.read_text()
     (layout,) = set(re.findall(r"^models\.(\w+)\.", text, re.MULTILINE))

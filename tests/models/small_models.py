@@ -22,15 +22,15 @@ def build(layout, layers=1, vocab_size=64, **changes):
     return models.encoder_decoder(vocab_size, **(shape | changes))
 
 
-# Intervals [2, T], of 8 keys.
+# Intervals [2, T] over 8 keys.
 CAUSAL = np.stack([np.zeros(8), np.arange(1, 9)])
 
-# Documents of 3 and 4 tokens and one slot of padding.
+# Two documents of 3 and 4 tokens, and one slot of padding.
 PACKED = np.array([[0, 0, 0, 3, 3, 3, 3, 7], [3, 3, 3, 7, 7, 7, 7, 8]])
 
 PACKED_CAUSAL = np.stack([PACKED[0], np.arange(1, 9)])
 
-# Of 8 decoder queries over 10 encoder keys, in documents of 6 and 3.
+# Intervals of 8 decoder queries over 10 encoder keys; the packed documents have 6 and 3 keys.
 CROSS = {
     "whole": np.stack([np.zeros(8), np.full(8, 10)]),
     "packed": np.array([[0, 0, 0, 6, 6, 6, 6, 0], [6, 6, 6, 9, 9, 9, 9, 1]]),
@@ -48,7 +48,7 @@ SEGMENTS = {
 
 
 def features(stack, intervals, segments, first_token):
-    """One row's features, each token different from all others."""
+    """Returns the features of a row in which all tokens differ."""
     tokens = first_token + np.arange(len(segments))
     positions = [segments[:i].count(s) for i, s in enumerate(segments)]
     return {
@@ -60,7 +60,10 @@ def features(stack, intervals, segments, first_token):
 
 
 def make_batch(decoder=CAUSAL, cross=None):
-    """A batch of one row; `cross`: 'whole' or 'packed' gives it an encoder."""
+    """Returns a batch of one row.
+
+    `cross` is "whole" or "packed" and adds an encoder.
+    """
     packed = "packed" if decoder is PACKED or decoder is PACKED_CAUSAL else "whole"
     batch = features("decoder", decoder, SEGMENTS["decoder"][packed], 20)
     if cross:
@@ -70,7 +73,7 @@ def make_batch(decoder=CAUSAL, cross=None):
 
 
 def rows_of(features):
-    """A batch of one row, of NumPy: each slice of a JAX array would be a program of its own."""
+    """Returns a row as a NumPy batch, since each slice of a JAX array would compile a program."""
     return {name: np.asarray(x, np.int32)[None] for name, x in features.items()}
 
 
@@ -84,7 +87,7 @@ def batch_for(layout):
 
 
 def alone(batch, decoder, encoder):
-    """One document of a packed batch in a row of its own, with padding after it."""
+    """Returns one document of a packed batch as a separate row, followed by padding."""
     part = {}
     for name, x in batch.items():
         start, end = encoder if name.startswith("encoder") else decoder
@@ -103,7 +106,10 @@ def mask(intervals, keys=8):
 
 
 def init(model, batch):
-    """Parameters drawn by NumPy: compiling the model's own draws takes longer than most tests."""
+    """Returns parameters drawn by NumPy.
+
+    Compiling the model's own draws takes longer than most tests.
+    """
     shapes = shapes_of(model, tuple((name, x.shape) for name, x in batch.items()))
     rng = np.random.default_rng(0)
 
@@ -116,14 +122,14 @@ def init(model, batch):
 
 @functools.cache
 def shapes_of(model, batch):
-    """Of the parameters of a model, for a batch of these (name, shape)s."""
+    """Returns the shapes of a model's parameters. `batch` has the (name, shape) of each array."""
     batch = {name: jax.ShapeDtypeStruct(shape, jnp.int32) for name, shape in batch}
     return nn.unbox(jax.eval_shape(model.init, jax.random.key(0), batch))
 
 
 @functools.cache
 def hidden_of(model):
-    """(params, batch, rngs) -> hidden states, compiled once for each model and shape."""
+    """Returns (params, batch, rngs) -> hidden states, compiled once for each model and shape."""
     return jax.jit(lambda *args: model.apply(*args).hidden)
 
 
@@ -136,7 +142,7 @@ def assert_close(got, expected, atol=1e-5):
 
 
 def loss_and_gradients(model, params, batch):
-    """Of all logits, those of noised copies included."""
+    """Returns a loss over all logits, including the logits of noised copies, and its gradients."""
 
     def loss(params):
         outputs = model.apply(params, batch)

@@ -47,7 +47,7 @@ def batch():
 
 @functools.cache
 def random_params(kind):
-    """Random arrays in the place of all parameters, norms too, of a model that does not scan."""
+    """Returns random arrays for all parameters of an unscanned model, including norms."""
     model = build(kind, scan_layers=False)
     shapes = nn.unbox(jax.eval_shape(model.init, jax.random.key(0), batch()))
     rng = np.random.default_rng(1)
@@ -57,7 +57,7 @@ def random_params(kind):
 
 
 def as_t5x(kind, params):
-    """The tree that T5X has under "target", written out by hand."""
+    """Returns the tree that T5X has under "target", written by hand."""
     gates = len(build(kind).config.mlp_activations)
     names = ("wi",) if gates == 1 else ("wi_0", "wi_1")
 
@@ -103,7 +103,7 @@ def as_t5x(kind, params):
 
 
 def write(directory, target, older_specs=False, dtype=np.float32, top=None):
-    """A checkpoint as T5X writes it: matrices in zarr, in several chunks, vectors in msgpack."""
+    """Writes a checkpoint like T5X: matrices as zarr in several chunks, vectors as msgpack."""
 
     def leaf(name, x):
         if isinstance(x, dict):

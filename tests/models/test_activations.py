@@ -1,4 +1,4 @@
-"""The exact GELU and the gradient that its forward pass leaves."""
+"""The exact GELU, and the gradient from the derivative that the forward pass saves."""
 
 import functools
 
@@ -39,7 +39,7 @@ def test_the_gradient_of_gelu_takes_the_saved_derivative(policy, shapes):
     x = jax.random.normal(jax.random.key(0), (3, 5))
     _, pull_back = jax.vjp(total, x)
     own = jax.tree.leaves(pull_back)
-    saved = {leaf.shape for leaf in own if leaf.dtype == jnp.uint32}  # by its bits
+    saved = {leaf.shape for leaf in own if leaf.dtype == jnp.uint32}  # the names are on bits
     assert saved == shapes
     np.testing.assert_allclose(pull_back(1.0)[0], jax.grad(lambda x: total(x))(x), rtol=1e-6)
 
@@ -47,7 +47,7 @@ def test_the_gradient_of_gelu_takes_the_saved_derivative(policy, shapes):
 def test_on_tpus_both_are_computed_at_once(monkeypatch):
     found = []
     for name, count in (("cpu", 0), ("tpu", 1)):
-        jax.clear_caches()  # of what another platform traced
+        jax.clear_caches()  # platforms other than the traced one
         monkeypatch.setattr(activations, "platform", lambda name=name: name)
         gradient = jax.grad(lambda x: gelu_exact(x).sum())
         x = jnp.linspace(-2, 2, 9)

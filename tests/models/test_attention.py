@@ -1,4 +1,4 @@
-"""The attention kernel against the dense mask, values and gradients."""
+"""The attention kernel agrees with a dense mask in values and gradients."""
 
 import functools
 
@@ -28,7 +28,7 @@ def dense(q, k, v, intervals, bias=None, softcap=None):
 
 
 def example(groups=H, dtype=jnp.float32):
-    """Arrays of random intervals, empty ones excepted."""
+    """Returns arrays with random, nonempty intervals."""
     rng = np.random.default_rng(0)
     q = rng.normal(size=(B, T, H, D)).astype(dtype)
     k, v = rng.normal(size=(2, B, S, groups, D)).astype(dtype)
@@ -77,7 +77,7 @@ def test_bfloat16_is_close_to_float32():
 
 
 def test_every_product_accumulates_in_float32():
-    # Read from the program: XLA on CPU may keep more bits than asked, which hides a lapse.
+    # This is read from the program, since XLA on CPU may keep more bits than requested.
     q, k, v, intervals, bias = example(dtype=jnp.bfloat16)
     gradients = jax.grad(lambda *x: attention.attend(*x, intervals, bias).sum(), (0, 1, 2))
     products = str(jax.make_jaxpr(gradients)(q, k, v)).split("dot_general[")[1:]
@@ -108,8 +108,10 @@ def test_no_probabilities_are_saved_for_the_gradient():
 
 
 def copies(kind, size=3, slots=8, groups=2):
-    """Arrays of clean tokens and their noised copies, and the intervals of blocks in a row of two
-    documents."""
+    """Returns arrays of clean tokens and noised copies, and their intervals.
+
+    The row has two documents that are divided into blocks.
+    """
     rng = np.random.default_rng(1)
     q = rng.normal(size=(B, 2 * slots, H, D)).astype(np.float32)
     k, v = rng.normal(size=(2, B, 2 * slots, groups, D)).astype(np.float32)
@@ -145,7 +147,7 @@ def with_copies(q, k, v, bias, intervals):
 
 @pytest.mark.parametrize("kind", ["plain", "biased"])
 def test_noised_copies_equal_the_dense_mask(kind):
-    """The first block of a document has no key among clean tokens."""
+    """The first block of a document attends to no clean tokens."""
     arrays, intervals = copies(kind)
     assert (intervals[2][:, 0] == intervals[2][:, 1]).any()
 

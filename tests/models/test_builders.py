@@ -1,4 +1,4 @@
-"""What the builders promise: sizes, axes, arithmetic and errors."""
+"""Properties of the builders' models: sizes, axes, operation counts and errors."""
 
 import math
 
@@ -52,7 +52,7 @@ BUILDERS = {
 
 
 def shapes(length=8):
-    """A batch of shapes alone, with the features of every layout."""
+    """Returns a batch of shapes with the features of every layout."""
     row = jax.ShapeDtypeStruct((1, length), jnp.int32)
     intervals = jax.ShapeDtypeStruct((1, 2, length), jnp.int32)
     batch = {"cross_key_intervals": intervals}
@@ -140,7 +140,7 @@ def test_an_encoder_has_exactly_the_required_heads(name):
     ],
 )
 def test_an_objective_whose_heads_a_model_cannot_have_is_refused(build, objective, missing, able):
-    """In a sentence that names a model which has them, and the run that trains it."""
+    """The message names a model that has the heads; the training run refuses them too."""
     asked = objective(IDS)
     recipe = Recipe(asked, build(64, asked.facts.heads, **SMALL), IDS, (), None)
     said = f"needs the heads .*{missing}.*models.{able}.*runs/.*gin"
@@ -172,7 +172,7 @@ def test_every_head_is_of_a_builder_and_has_a_module_or_a_network_of_its_own():
 
 
 def test_parameter_counts_of_heads_ahead():
-    """A parallel head is a layer more than a plain decoder of so many layers has."""
+    """A parallel head has the parameters of one more layer of a plain decoder."""
     shape = dict(emb_dim=4, num_heads=2, head_dim=6, mlp_dim=8, num_layers=3)
     plain, parallel, sequential, linear, projections = (
         models.decoder(10, heads, **shape, ahead=ahead)
@@ -195,7 +195,8 @@ def test_parameter_counts_of_heads_ahead():
     assert count(init_shapes(projections)) == base + 2 * (10 * 4 + 4)
 
     lengths = {"decoder": 5, "predict": 2}
-    layer = 2 * 5 * (kernels + 2 * 5 * 2 * 6)  # products with weights; five keys, two heads of six
+    # products with weights, for five keys and two heads of width six
+    layer = 2 * 5 * (kernels + 2 * 5 * 2 * 6)
     vocabulary = 2 * 2 * 4 * 10
     assert plain.flops(lengths) == 3 * layer + vocabulary
     assert parallel.flops(lengths) == 5 * layer + 3 * vocabulary
@@ -251,7 +252,7 @@ def test_flops_agree_with_the_compiler(builder):
     else:
         model = getattr(models, builder)(512, **shape, num_kv_heads=2, num_layers=2)
     batch, predict = shapes(128), 32
-    if builder == "encoder_decoder":  # lengths that differ, to tell them apart
+    if builder == "encoder_decoder":  # different lengths, to distinguish them
         batch |= {k: v for k, v in shapes(64).items() if k.startswith(("decoder", "cross"))}
     lengths = {"encoder": 128, "decoder": batch["decoder_positions"].shape[1], "predict": predict}
 
@@ -277,7 +278,7 @@ def test_flops_of_a_row_by_hand():
         10, emb_dim=4, num_heads=2, num_kv_heads=1, head_dim=6, mlp_dim=8, num_layers=3
     )
     products = 4 * 12 + 2 * 4 * 6 + 12 * 4 + 3 * 4 * 8  # query, key and value, out, MLP
-    scores = 2 * 5 * 2 * 6  # five keys, two heads of six, twice
+    scores = 2 * 5 * 2 * 6  # five keys and two heads of width six, twice
     assert model.flops({"decoder": 5, "predict": 2}) == 2 * (3 * 5 * (products + scores) + 2 * 40)
 
 

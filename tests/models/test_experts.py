@@ -1,5 +1,7 @@
-"""Sparse layers: a plain loop over experts, no token dropped, padding, losses, layers that
-repeat."""
+"""Sparse layers agree with a plain loop over experts.
+
+Tests cover dropped tokens, padding, losses, meshes and layers that repeat.
+"""
 
 import dataclasses
 import functools
@@ -37,7 +39,7 @@ GROUPS = {
 
 @pytest.fixture(autouse=True)
 def undefined_rows_are_no_numbers(monkeypatch):
-    """As they may be where kernels of a TPU write no row after all groups."""
+    """Sets rows after the last group to NaN, since a TPU's kernels may leave them undefined."""
     product = grouped_products._product
 
     def with_undefined_rows(x_AxI, kernels, sizes_N, transposed=False):
@@ -49,7 +51,7 @@ def undefined_rows_are_no_numbers(monkeypatch):
 
 
 def loop(x, kernels, sizes):
-    """Each group multiplied by itself."""
+    """Returns each group multiplied separately."""
     y, start = np.full((len(x), kernels.shape[2]), np.nan, np.float32), 0
     for size, kernel in zip(sizes, kernels):
         y[start : start + size] = x[start : start + size] @ kernel
@@ -85,7 +87,7 @@ class Products(NamedTuple):
 
 @jax.jit
 def all_products(x, y, kernels, sizes):
-    """The products of the interpreted kernels, and of blocks of both sizes."""
+    """Returns the products of the interpreted kernels, and of blocks of both sizes."""
     product, outer = grouped_products_tpu.product, grouped_products_tpu.outer
     by_kernels = Products(
         [product(256, x, kernels, sizes, False), product(256, x, kernels.mT, sizes, True)],
@@ -101,7 +103,7 @@ def all_products(x, y, kernels, sizes):
 @pytest.mark.parametrize("rows", [512, 600, 1300])
 @pytest.mark.parametrize("name", GROUPS)
 def test_kernels_for_tpus_give_what_blocks_give(name, rows, monkeypatch):
-    """Interpreted on this CPU; what runs on CPUs and GPUs, of both sizes of blocks, beside it."""
+    """The interpreted TPU kernels agree with the products by blocks, which run on CPUs and GPUs."""
     for kernel in ("gmm", "tgmm"):
         call = functools.partial(getattr(grouped_products_tpu, kernel), interpret=True)
         monkeypatch.setattr(grouped_products_tpu, kernel, call)
@@ -126,7 +128,8 @@ def test_grouped_products_are_kernels_on_tpus_and_loops_elsewhere(platform, monk
     gradient = jax.grad(lambda x, k, sizes: grouped_product(x, k, sizes).sum(), (0, 1))
     traced = jax.jit(gradient).trace(*shapes, jax.ShapeDtypeStruct((4,), jnp.int32))
     program = traced.lower(lowering_platforms=(platform,)).as_text()
-    assert program.count("tpu_custom_call") == (2 if platform == "tpu" else 0)  # of the gradient
+    # two kernels in the gradient
+    assert program.count("tpu_custom_call") == (2 if platform == "tpu" else 0)
     assert "ragged_dot" not in program
 
 
@@ -138,7 +141,7 @@ def experts_and_params(**changes):
 
 
 def loop_over_experts(config, params, x):
-    """Every expert on every token, those that are not chosen with a weight of 0."""
+    """Runs every expert on every token. Experts that were not chosen have a weight of 0."""
     probabilities = jax.nn.softmax(x @ params["router"])
     top = lax.top_k(probabilities, config.experts_per_token)[0][..., -1:]
     weights = jnp.where(probabilities >= top, probabilities, 0)
@@ -156,7 +159,8 @@ def loop_over_experts(config, params, x):
 @pytest.mark.parametrize("normalized", [True, False])
 def test_experts_are_a_plain_loop_over_experts(normalized):
     module, params = experts_and_params(normalize_expert_weights=normalized)
-    params = jax.tree.map(lambda x: x / 2, params)  # else gradients are hundreds, sines of hundreds
+    # otherwise gradients are in the hundreds, and so are the arguments of sines
+    params = jax.tree.map(lambda x: x / 2, params)
     x = jnp.asarray(RNG.normal(size=(3, 50, 16)), jnp.float32)
     of = lambda apply: jax.value_and_grad(lambda p, x: jnp.sin(apply(p, x)).sum(), (0, 1))  # noqa: E731
     got = jax.jit(of(lambda p, x: module.apply({"params": p}, x)))(params, x)
@@ -166,7 +170,7 @@ def test_experts_are_a_plain_loop_over_experts(normalized):
 
 
 def test_the_logits_of_a_router_are_float32_on_every_platform():
-    """With less than the highest precision a TPU multiplies in bfloat16, and a GPU in TF32."""
+    """With less than the highest precision, a TPU multiplies in bfloat16 and a GPU in TF32."""
     module, params = experts_and_params(dtype="bfloat16")
     x = jnp.zeros((2, 8, 16), jnp.bfloat16)
     lowered = jax.jit(lambda p, x: module.apply({"params": p}, x)).lower(params, x).as_text()
@@ -220,7 +224,7 @@ MESHES = {
 
 @functools.cache
 def contributions_and_gradients(mesh):
-    """The program for a mesh, or for one device if it is None, whichever experts are chosen."""
+    """Returns the program for a mesh, or for one device if the mesh is None."""
 
     def compute(arrays, expert, kept):
         x, weight, *kernels = arrays
@@ -237,7 +241,7 @@ def contributions_and_gradients(mesh):
 @pytest.mark.parametrize("name", CHOSEN)
 @pytest.mark.parametrize("mesh", MESHES)
 def test_experts_on_other_devices_contribute_what_they_do_on_one(name, mesh, monkeypatch):
-    """In as many turns as they need: a device sends less at once than most of these have."""
+    """Most cases need several turns, since a device sends fewer rows per turn than it has."""
     monkeypatch.setattr(experts, "BLOCK_OF_A_TPU", 1)
     monkeypatch.setattr(experts, "SLACK", 0.65)
     (rows, axes), slots = MESHES[mesh], 6
@@ -256,14 +260,17 @@ def test_experts_on_other_devices_contribute_what_they_do_on_one(name, mesh, mon
 
 @pytest.mark.slow
 def test_further_turns_on_a_mesh_give_what_one_device_gives(monkeypatch):
-    """Most tokens choose the experts of the first of two devices. The estimate of a step knows the
-    loop by its name."""
+    """Most tokens choose the experts of the first of two devices.
+
+    The estimate of a step's time finds the loop by its name.
+    """
     monkeypatch.setattr(experts, "BLOCK_OF_A_TPU", 1)
     module, params = experts_and_params(experts_per_token=1, normalize_expert_weights=False)
     params = jax.tree.map(lambda x: x / 4, params)
     params["router"] = params["router"].at[:, 0].add(3.0)
     x = jnp.asarray(RNG.uniform(size=(4, 10, 16)), jnp.float32)
-    assert (np.asarray(x @ params["router"]).argmax(-1) < 2).mean() > 0.9  # at once: 0.625
+    # a turn has room for a share of 0.625
+    assert (np.asarray(x @ params["router"]).argmax(-1) < 2).mean() > 0.9
 
     @functools.partial(jax.checkpoint, policy=POLICIES["minimal"])
     def layer(params, x):
@@ -275,14 +282,14 @@ def test_further_turns_on_a_mesh_give_what_one_device_gives(monkeypatch):
         compiled = jax.jit(gradients).lower(params, x).compile()
         got = compiled(params, x)
     assert_close(got, expected, atol=1e-3)
-    # Those of tokens that are sent, and of what arrives, in the first turn and in further ones.
+    # The first turn and the further turns each sort the tokens that are sent and received.
     assert len(re.findall(r" sort\(", compiled.as_text())) == 8
     loops = re.findall(rf' while\(.*"([^"]*/{experts.UNBALANCED}/while)"', compiled.as_text())
     assert {"transpose(" in loop for loop in loops} == {True, False}
 
 
 def test_all_devices_of_a_mesh_take_as_many_turns(monkeypatch):
-    """Those of other groups too, for which a TPU's exchanges may wait."""
+    """This includes devices of other groups, for which exchanges on a TPU may wait."""
     monkeypatch.setattr(experts, "BLOCK_OF_A_TPU", 1)
     module, params = experts_and_params()
     mesh = make_mesh(data=2, expert=4)
@@ -304,8 +311,8 @@ def test_nothing_that_is_exchanged_is_exchanged_again_for_the_gradient(monkeypat
     gradients = jax.grad(lambda *arrays: jnp.sin(layer(*arrays)).sum(), (0, 1))
     with placed_on(make_mesh(data=1, fsdp=4, expert=2)):
         program = str(jax.make_jaxpr(gradients)(params, jnp.zeros((8, 10, 16))))
-    # Inputs, weights and outputs, forward and backward; numbers of tokens; and of further turns,
-    # which do all again, inputs, weights and outputs forward twice.
+    # Inputs, weights and outputs, forward and backward; the numbers of tokens; and for the further
+    # turns, which recompute everything, inputs, weights and outputs forward twice.
     assert program.count("all_to_all[") == 2 * 3 + 1 + 3 * 3
     assert program.count("pmax[") == 1
 
@@ -319,7 +326,7 @@ def test_tokens_are_not_sorted_again_for_the_gradient():
 
     gradients = jax.jit(jax.grad(lambda *arrays: jnp.sin(layer(*arrays)).sum(), (0, 1)))
     compiled = gradients.lower(params, jnp.zeros((2, 10, 16))).compile()
-    assert len(re.findall(r" sort\(", compiled.as_text())) == 2  # by expert, and back
+    assert len(re.findall(r" sort\(", compiled.as_text())) == 2  # to the experts and back
 
 
 def test_a_device_sends_a_fair_share_and_a_quarter_more_at_once():
@@ -352,7 +359,7 @@ def test_padding_is_processed_by_no_expert_and_counted_nowhere():
     assert np.all(np.abs(y[0, :5]).sum(-1) > 0)
     np.testing.assert_array_equal(routing.tokens_B, [5, 8])
     np.testing.assert_array_equal(routing.assigned_BxN.sum(1), [10, 16])
-    # What padding holds changes nothing.
+    # The contents of padding do not change anything.
     other, again = apply(x.at[0, 5:].set(7.0), segments)
     np.testing.assert_array_equal(y, other)
     jax.tree.map(np.testing.assert_array_equal, found, again)
@@ -361,7 +368,7 @@ def test_padding_is_processed_by_no_expert_and_counted_nowhere():
 @pytest.mark.slow
 @pytest.mark.parametrize("shared", [True, False])
 def test_dropout_within_experts_is_that_of_an_mlp(shared):
-    """Where every expert copies its input, the output is the factors of dropout."""
+    """Every expert copies its input here, so the output shows the dropout factors."""
     settings = dict(mlp_activations=("linear",), mlp_dim=16, dropout_rate=0.5)
     module, params = experts_and_params(**settings, dropout_shared=shared)
     params |= dict.fromkeys(("wi_0", "wo"), jnp.broadcast_to(jnp.eye(16), (4, 16, 16)))
@@ -377,7 +384,7 @@ def test_dropout_within_experts_is_that_of_an_mlp(shared):
 
 
 def test_load_balance_and_z_loss_by_hand():
-    """Two rows of one layer, of two experts: of 4 tokens 3 chose the first."""
+    """The rows belong to one layer with two experts. Three of four tokens chose the first."""
     routing = Routing(
         jnp.array([[[2.0, 0.0], [1.0, 1.0]]]),
         jnp.array([[[1.5, 0.5], [1.1, 0.9]]]),

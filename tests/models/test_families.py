@@ -1,5 +1,7 @@
-"""What holds of every family, by its tiny preset made smaller still: packing, scan, remat,
-precision."""
+"""Properties of every family, for a smaller version of its tiny preset.
+
+Tests cover packing, scanning, rematerialization and precision.
+"""
 
 import functools
 
@@ -28,7 +30,7 @@ FAMILIES = [
 
 
 def _few_quick(*quick):
-    """All families, those not named as slow tests."""
+    """Returns all families, with marks for the ones whose tests are slow."""
     return [f if f in quick else pytest.param(f, marks=pytest.mark.slow) for f in FAMILIES]
 
 
@@ -51,7 +53,7 @@ def loss_and_gradients(model, params, batch):
 
 
 def unrolled(params):
-    """Parameters of scanned layers as those of layers one by one."""
+    """Returns the parameters of scanned layers as parameters of separate layers."""
     split = dict(params)
     for stack in {"encoder", "decoder"} & set(params):
         split[stack] = dict(params[stack])
@@ -91,7 +93,7 @@ def test_scanned_layers_equal_unrolled_ones(family):
     assert_close(got, expected, atol=1e-4)
 
 
-@pytest.mark.slow  # of every family what test_transformer has of one
+@pytest.mark.slow  # test_transformer tests this for one family, and this test for every family
 @pytest.mark.parametrize("family", FAMILIES)
 def test_rematerialization_changes_nothing(family):
     model, batch, params, _ = example(family)
@@ -103,7 +105,7 @@ def test_rematerialization_changes_nothing(family):
 
 @pytest.mark.parametrize("family", _few_quick("t5", "bert", "modernbert", "llama3"))
 def test_bfloat16_is_close_to_float32(family):
-    """Within 6% of the logits' deviation on average: 8 bits of mantissa, three layers."""
+    """The mean difference is below 6% of the logits' deviation (8 bits of mantissa)."""
     _, batch, params, exact = example(family)
     rounded = logits(build(family, dtype="bfloat16"), params, batch)
     assert rounded.dtype == jnp.float32
@@ -112,7 +114,7 @@ def test_bfloat16_is_close_to_float32(family):
 
 @pytest.mark.parametrize("family", _few_quick("bert"))
 def test_eight_devices_equal_one(family):
-    """By the trainer's own rules, on a mesh with all three axes."""
+    """Uses the trainer's rules, on a mesh with all three axes."""
     model, batch, params, expected = example(family)
     mesh = tiny.mesh_of(2, 2, 2)
     batch = {name: np.concatenate([x] * 4) for name, x in batch.items()}

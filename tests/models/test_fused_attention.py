@@ -31,7 +31,7 @@ from tests.models.small_models import (
 )
 from tests.refusals import refuses
 
-T = 300  # three tiles of a TPU's kernels, five of a GPU's, the last of them padded
+T = 300  # three blocks of a TPU's kernels and five of a GPU's, of which the last is padded
 D = 16
 TPU, GPU = fused_attention_tpu, fused_attention_gpu
 both = pytest.mark.parametrize("kernels", [TPU, GPU], ids=["tpu", "gpu"], indirect=True)
@@ -39,8 +39,7 @@ both = pytest.mark.parametrize("kernels", [TPU, GPU], ids=["tpu", "gpu"], indire
 
 @pytest.fixture
 def kernels(request, monkeypatch):
-    """The kernels of a platform, which fused attention uses on this one, in Pallas's
-    interpreter."""
+    """Makes fused attention use the kernels of a platform here, in Pallas's interpreter."""
     of = getattr(request, "param", TPU)
     call = functools.partial(pallas.pallas_call, interpret=True)
     monkeypatch.setattr(of.pl, "pallas_call", call)
@@ -91,7 +90,10 @@ def pulled_back(attend, softcap, arrays, intervals, d_out):
 
 @functools.cache
 def compiled(attend, softcap=None, kernels=None):
-    """The program of attention; `kernels`, where it uses some, which the fixture has chosen."""
+    """Returns the compiled program of attention.
+
+    `kernels` is the platform of the kernels, which the fixture has chosen, or None.
+    """
     return jax.jit(functools.partial(pulled_back, attend, softcap))
 
 
@@ -135,7 +137,7 @@ def test_equals_plain_attention(kernels, keys, heads, groups, biased, softcap, b
     if biased:
         np.testing.assert_allclose(gradients[3], expected_gradients[3], atol=1e-3)
 
-    # The second document's outputs depend on nothing of the first.
+    # The second document's outputs do not depend on the first document.
     row = names.index("documents")
     of_second = np.zeros_like(d_out)
     of_second[row, 130:] = d_out[row, 130:]
@@ -143,7 +145,7 @@ def test_equals_plain_attention(kernels, keys, heads, groups, biased, softcap, b
     for gradient in (d_k, d_v):
         assert not gradient[:, :130].any() and gradient[row, 130:].any()
 
-    # Queries that see nothing give nothing.
+    # The output of a query that attends to no keys is zero.
     assert empty.any()
     _, gradients = fused(np.where(empty, d_out, 0))
     assert not any(x.any() for x in jax.tree.leaves(gradients))
@@ -152,7 +154,7 @@ def test_equals_plain_attention(kernels, keys, heads, groups, biased, softcap, b
 @pytest.mark.slow
 @both
 def test_log_sums_have_a_gradient(kernels):
-    """As where the outputs over two sets of keys are joined."""
+    """The gradient is needed to merge the outputs over two sets of keys."""
     names, intervals = patterns(T)
     given, d_out = arrays(len(names), T, T, 2, 1, True)
     rng = np.random.default_rng(2)
@@ -215,7 +217,7 @@ def test_what_a_mesh_does_not_divide_is_computed_more_than_once(kernels, rows, k
 @both
 @pytest.mark.parametrize("keys", [512, 170], ids=["512 keys", "keys that it does not divide"])
 def test_queries_of_a_shard_of_slots_attend_to_all_keys(kernels, keys):
-    """With T5's bias by their slot in the row, the documents of which lie across the shards."""
+    """T5's bias is by slot in the row, and documents span several shards."""
     given, d_out = arrays(2, 512, keys, 2, 1, keys == 512)
     slot = np.arange(512)
     begins = np.where(slot < 300, 0, 300) if keys == 512 else 0 * slot
@@ -231,8 +233,10 @@ def test_queries_of_a_shard_of_slots_attend_to_all_keys(kernels, keys):
 
 @pytest.mark.parametrize("slots", [64, 60], ids=["halves of 8", "shards of an odd number of slots"])
 def test_devices_of_a_row_attend_to_as_many_keys(slots, monkeypatch):
-    """Of causal queries, of which the last shard's see most; shards that have no halves compute
-    their own."""
+    """Later causal queries attend to more keys, so devices exchange halves of their queries.
+
+    Shards that cannot be halved are computed without an exchange.
+    """
     given, _ = arrays(2, slots, slots, 2, 1, False)
     slot = np.arange(slots)
     intervals = np.tile(np.array([0 * slot, slot + 1], np.int32), (2, 1, 1))
@@ -282,8 +286,10 @@ def _variables(jaxpr):
 
 @pytest.mark.parametrize("kernels", [GPU], ids=["gpu"], indirect=True)
 def test_no_kernel_chooses_between_two_python_numbers(kernels):
-    """Pallas's lowering to Triton gives Python's numbers the type of the condition, which is bool,
-    so that `jnp.where(x < 0, 0, 256)` is 0 on a GPU, but not in the interpreter."""
+    """Pallas's lowering to Triton gives Python numbers the type of the condition, which is bool.
+
+    `jnp.where(x < 0, 0, 256)` is therefore 0 on a GPU, but not in the interpreter.
+    """
     given, d_out = arrays(1, 40, 40, 1, 1, True)
     intervals = patterns(40)[1][:1, :, :40]
     call = functools.partial(pulled_back, fused_attention.attend, 1.5)
@@ -339,7 +345,7 @@ def test_a_gpu_has_triton_kernels():
 
 
 def test_heads_too_wide_for_kernels_are_computed_without():
-    """Those of a model that was trained on a TPU, where it is applied on a GPU."""
+    """This also holds for a model that was trained on a TPU and runs on a GPU."""
 
     def program(width):
         array = jax.ShapeDtypeStruct((1, 40, 2, width), jnp.bfloat16)
@@ -424,7 +430,7 @@ def test_a_bias_by_heads_and_its_gradient_are_the_same_on_tpus(layout, monkeypat
     ids=str,
 )
 def test_attention_with_slots_last_is_the_same(settings, monkeypatch):
-    """As TPUs compute it, but for the kernels, in whose place is plain attention."""
+    """TPUs use this layout. Plain attention replaces the kernels here."""
     model = build("decoder", attention="fused", positions="rotary", **settings)
     batch = batch_for("decoder")
     params = jax.tree.map(lambda x: x + 0.1, init(model, batch))
@@ -439,13 +445,13 @@ def test_rows_are_padded_on_tpus_where_it_is_an_eighth_or_less(monkeypatch):
     assert fused_attention.padding(114) == 0
     monkeypatch.setattr(fused_attention, "platform", lambda: "tpu")
     assert [fused_attention.padding(n) for n in (113, 114, 128, 500, 520)] == [0, 14, 0, 12, 0]
-    # Whole blocks: 626 slots are two of 384.
+    # Whole blocks: 626 slots are two blocks of 384.
     assert [fused_attention.padding(n) for n in (626, 700)] == [0, 68]
 
 
 @pytest.mark.parametrize("context", [2, 3])
 def test_rows_whose_slots_a_mesh_shards_are_not_padded(context, monkeypatch):
-    """Three devices share 126 slots, and could not share 128; of 122 it is neither."""
+    """Three devices share 126 slots, and could not share 128. They divide neither 122 nor 128."""
     monkeypatch.setattr(fused_attention, "platform", lambda: "tpu")
     with placed_on(make_mesh(data=1, context=context, devices=jax.devices()[:context])):
         found = [fused_attention.padding(n) for n in (122, 126)]
@@ -464,14 +470,14 @@ PADDED = {
     "name", [pytest.param(name, marks=pytest.mark.slow) for name in [*PADDED][:-1]] + [*PADDED][-1:]
 )
 def test_rows_padded_before_the_first_layer_are_the_same(name, monkeypatch):
-    """As on TPUs: what is computed of their own slots, its gradients, and what routers did."""
+    """As on TPUs, padding changes neither the states of real slots, nor gradients, nor routing."""
     layout, settings = PADDED[name]
     model, batch = build(layout, attention="fused", **settings), batch_for(layout)
     params = init(model, batch)
 
     def computed(params):
         outputs = model.apply(params, batch)
-        # The last states ahead have read what follows a row.
+        # The last states ahead depend on slots after the end of the row.
         states = {
             name: x[..., : 6 if name == "ahead" else 8, :] for name, x in outputs.hidden.items()
         }
@@ -491,12 +497,12 @@ def test_rows_padded_before_the_first_layer_are_the_same(name, monkeypatch):
     padding = MECHANISMS["fused"]._replace(padding={8: 5, 10: 3}.__getitem__)
     monkeypatch.setitem(MECHANISMS, "fused", padding)
     assert_close(gradients(), expected, atol=1e-4)
-    assert set(lengths) == {13}  # of 8 slots and of 10
+    assert set(lengths) == {13}  # for 8 slots and for 10
 
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_dropout_of_values_with_slots_last(shared):
-    """A factor for each number, or, as T5 has it, for a token's head."""
+    """Dropout has a factor for each number or, as in T5, one factor for each token of a head."""
     x = jnp.ones((2, 5, 3, 4))
     module = _Dropout(Config(8, 0, 1, (), 12, 3, 4, 8, dropout_rate=0.5, dropout_shared=shared))
     y = module.apply({}, x, rngs={"dropout": jax.random.key(0)})
@@ -553,8 +559,10 @@ def test_gradients_by_heads_are_whole_products_on_tpus(monkeypatch):
 @pytest.mark.parametrize("platform", ["cpu", "tpu"])
 @pytest.mark.parametrize("layout", ["encoder_decoder", "decoder", "rotary decoder"])
 def test_a_model_with_fused_attention_is_the_same(layout, platform, kernels, monkeypatch):
-    """T5's with relative positions, in every layer of which cross-attention has no bias; on TPUs
-    with slots last where it can."""
+    """In T5 with relative positions in every layer, cross-attention has no bias.
+
+    On TPUs, arrays have slots last if possible.
+    """
     monkeypatch.setattr(fused_attention, "platform", lambda: platform)
     settings = {"layers": 2, "remat_policy": "minimal"}
     if layout == "decoder":
@@ -589,7 +597,7 @@ def test_a_model_trained_with_kernels_decodes_without():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("platform", ["cpu", "tpu"])  # which saves outputs with slots last
+@pytest.mark.parametrize("platform", ["cpu", "tpu"])  # this policy saves outputs with slots last
 def test_rematerialization_runs_no_kernel_twice(kernels, platform, monkeypatch):
     monkeypatch.setattr(fused_attention, "platform", lambda: platform)
 
@@ -598,7 +606,8 @@ def test_rematerialization_runs_no_kernel_twice(kernels, platform, monkeypatch):
         loss = lambda params: model.apply(params, batch).hidden["top"].sum()  # noqa: E731
         return sum(_used_kernels(jax.make_jaxpr(jax.grad(loss))(init(model, batch)).jaxpr))
 
-    assert kernels("full") == 4  # the output twice, gradients of queries, and of keys and values
+    # the output twice, the gradients of queries, and the gradients of keys and values
+    assert kernels("full") == 4
     assert kernels("minimal") == kernels("none") == 3
 
 
@@ -614,7 +623,7 @@ def test_what_is_saved_of_kernels_is_not_rounded_again(kernels):
 
 
 def _used_kernels(jaxpr):
-    """Yields for each kernel whether its outputs are used; if not, XLA does not run it."""
+    """Yields whether the outputs of each kernel are used. XLA does not run kernels that are not."""
     used = {id(x) for equation in jaxpr.eqns for x in equation.invars} | set(map(id, jaxpr.outvars))
     for equation in jaxpr.eqns:
         if equation.primitive.name == "pallas_call":

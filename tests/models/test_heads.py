@@ -1,4 +1,4 @@
-"""What the heads beside the vocabulary compute."""
+"""Outputs of the heads other than the vocabulary projection."""
 
 import dataclasses
 
@@ -9,13 +9,14 @@ import pytest
 from flax import linen as nn
 
 from pretrax.models.config import Config
-from pretrax.models.heads import HEADS, LogitScale
+from pretrax.models.heads import HEADS, LogitScale, add_head
+from tests.refusals import refuses
 
 HIDDEN = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
 
 
 def drawn(head, hidden):
-    """Parameters other than the initial ones, so that a bias left out shows."""
+    """Returns parameters that differ from the initial values, so that a missing bias shows."""
     shapes = nn.unbox(jax.eval_shape(head.init, jax.random.key(0), hidden))["params"]
     rng = np.random.default_rng(1)
     return jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), shapes)
@@ -30,8 +31,8 @@ def gelu(x):
     [
         ("pair", "pooler", np.tanh, "classifier"),  # BERT's pooler and classifier
         ("classes", "pooler", np.tanh, "classifier"),
-        ("embedding", "layer", np.tanh, None),  # SimCSE's
-        ("replaced", "layer", gelu, "classifier"),  # ELECTRA's
+        ("embedding", "layer", np.tanh, None),  # as in SimCSE
+        ("replaced", "layer", gelu, "classifier"),  # as in ELECTRA
     ],
 )
 def test_heads_by_hand(name, inner, activation, outer):
@@ -58,5 +59,12 @@ def test_the_logit_scale_starts_as_in_clip_and_stays_below_100():
     value = jax.value_and_grad(lambda x: head.apply({"params": {"log_scale": x}}, HIDDEN))
     for log_scale, expected in ((2.0, np.exp(2.0)), (np.log(100), 100.0), (6.0, 100.0)):
         scale, gradient = value(jnp.float32(log_scale))
-        # A cap without a gradient would hold the scale there for good.
+        # If the cap blocked the gradient, the scale could never fall below it again.
         np.testing.assert_allclose([scale, gradient], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("build", [nn.Dense(2), "dense"])
+def test_a_head_of_ones_own_is_built_by_a_function(build):
+    with refuses(ValueError, "mine", "lambda"):
+        add_head("mine", build)
+    assert "mine" not in HEADS

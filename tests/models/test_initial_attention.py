@@ -1,4 +1,4 @@
-"""What heads attend to before training: near keys, and the encoder's slots of the same token."""
+"""Attention before training prefers near keys, and the encoder's slots of the same token."""
 
 import jax
 import numpy as np
@@ -15,15 +15,16 @@ SHAPE = dict(emb_dim=16, num_heads=4, head_dim=8, mlp_dim=24)
 
 
 def test_each_head_prefers_a_near_key_of_its_own():
-    """Those just before and after the query most, then those two slots away."""
+    """The first two heads prefer the keys next to the query, the next heads two slots away."""
     both = local_biases(4, 3.0, True)[:, relative_position_buckets(np.arange(-9, 10), True)]
     np.testing.assert_array_equal(both.argmax(1) - 9, [-1, 1, -2, 2])
-    # Heads that prefer -1 and -2, at distances -2, -1, 0, 1 and 2.
+    # Heads that prefer distances -1 and -2, at the distances -2, -1, 0, 1 and 2.
     np.testing.assert_allclose(both[0, 7:12], [-3, 0, -3, -6, -8])
     np.testing.assert_allclose(both[2, 7:12], [0, -0.75, -1.5, -2.25, -3])
     before = local_biases(4, 3.0, False)[:, relative_position_buckets(np.arange(-9, 1), False)]
     np.testing.assert_array_equal(before.argmax(1) - 9, [-1, -2, -3, -4])
-    assert both.min() == before.min() == -8  # not so low that training could not bring it back
+    # the penalty is small enough for training to recover any key
+    assert both.min() == before.min() == -8
 
 
 def start(scan_layers=True, **settings):
@@ -54,7 +55,7 @@ def by_path(params):
     ids=["T5's weights", "of one deviation"],
 )
 def test_keys_of_cross_attention_begin_with_the_weights_of_queries(scan_layers, settings):
-    """So the score of a token with itself is the largest that weights of their size can give."""
+    """The score of a token with itself is then the largest score for weights of this size."""
     plain, matching = (
         by_path(start(scan_layers, init_matching=on, **settings)) for on in (False, True)
     )
@@ -109,7 +110,7 @@ def test_matching_requires_cross_attention():
 
 @pytest.mark.parametrize("preset", ["t5_1_1_small", "bart_tiny", "umt5_base", "switch_tiny"])
 def test_a_preset_named_after_the_quickstart_begins_as_published(preset):
-    """Whose own model begins otherwise."""
+    """Unlike the quickstart's model, such a preset starts with the published initialization."""
     ours, published = (
         read_run(["runs/quickstart.gin", *more], []).model(512).config
         for more in ([], [f"models/{preset}.gin"])
@@ -119,7 +120,7 @@ def test_a_preset_named_after_the_quickstart_begins_as_published(preset):
 
 
 def test_a_model_is_exported_however_it_began():
-    """The quickstart's is a T5 1.1, to Hugging Face and to T5X."""
+    """The quickstart's model is a T5 1.1 and is exported to Hugging Face and to T5X."""
     model = read_run(["runs/quickstart.gin"], []).model(512)
     assert hugging_face.family_of(model.config).model_type == "t5"
     assert t5x.check_config(model) == model.config

@@ -1,4 +1,4 @@
-"""Linear layers: what their scale multiplies, and products of bfloat16 on a CPU."""
+"""Linear layers: the array that their scale multiplies, and bfloat16 products on a CPU."""
 
 import functools
 
@@ -65,7 +65,7 @@ def test_a_bfloat16_product_and_its_gradients_equal_float32(rows, inputs, output
 
 
 def test_a_bfloat16_product_may_be_transposed():
-    """XLA folds a transposition into a product, but has no such product for bfloat16."""
+    """XLA folds transpositions into products, but has no such product for bfloat16."""
     x, kernel = _bfloat16_operands(rows=64, inputs=64, outputs=96)
 
     @jax.jit
@@ -87,7 +87,7 @@ def test_bfloat16_products_accumulate_in_float32_and_are_not_computed_again():
 
     lowered = jax.jit(jax.grad(loss, argnums=(0, 1))).lower(x, kernel).as_text()
     products = [line for line in lowered.splitlines() if "stablehlo.dot_general" in line]
-    assert len(products) == 3  # the output, and the gradients of x and of the kernel
+    assert len(products) == 3  # the output, and the gradients of x and the kernel
     for line in products:
         operands, result = line.rsplit(" : ", 1)[1].split("->")
         assert operands.count("bf16") == 2

@@ -1,4 +1,4 @@
-"""A decoder that attends to the encoder and to itself by one softmax."""
+"""A decoder that attends to the encoder and to itself with one softmax."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from tests.models.small_models import PACKED_CAUSAL, SHAPE, build, init, make_ba
 from tests.objectives.registry import IDS, quick_jit
 from tests.refusals import refuses
 
-LENGTHS = (5, 3)  # of the documents of a row
+LENGTHS = (5, 3)  # lengths of the documents of a row
 
 
 def merged(**settings):
@@ -22,7 +22,7 @@ def merged(**settings):
 
 
 def noised_batch(size=2):
-    """A row of two documents, the text in the encoder and its noised copy in the decoder."""
+    """Returns a row of two documents: text in the encoder, and its noised copy in the decoder."""
     objective, total = block_diffusion(IDS, block_size=size), sum(LENGTHS)
     segments, tokens = np.repeat([1, 2], LENGTHS), 7 + np.arange(total)  # rows come in pairs
     raw = Row(*(np.tile(np.int32(x), (2, 1)) for x in (tokens, segments)), np.zeros(2, np.int32))
@@ -36,7 +36,7 @@ def noised_batch(size=2):
 
 
 def numbered(batch):
-    """Each slot of both stacks has a token of its own: 8 of the encoder, 8 of the decoder."""
+    """Gives each slot of both stacks a different token: 8 in the encoder, 8 in the decoder."""
     total = sum(LENGTHS)
     tokens = {"encoder": np.arange(total)[None], "decoder": total + np.arange(total)[None]}
     return batch | {f"{stack}_input_tokens": x.astype(np.int32) for stack, x in tokens.items()}
@@ -63,7 +63,10 @@ def rotated(x_TxHxd, positions):
 
 
 def decoder_layer(params, x, encoded, positions, encoder_positions, seen):
-    """`seen`: bool[T, T + S], keys of the decoder and then of the encoder."""
+    """Applies a decoder layer.
+
+    `seen` bool[T, T + S] has the keys of the decoder, then of the encoder.
+    """
     p = params["self_attention"]
     scale = params["self_attention_norm"]["scale"]
     both = np.concatenate([normed(x, scale), encoded])
@@ -83,7 +86,7 @@ def decoder_layer(params, x, encoded, positions, encoder_positions, seen):
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"attention": "fused"}], ids=["plain", "fused"])
 def test_a_layer_is_one_softmax_over_the_encoder_and_the_block(settings):
-    """The first block of a document has no key in the encoder."""
+    """The first block of a document attends to no keys of the encoder."""
     model, batch = merged(scan_layers=False, **settings), numbered(noised_batch())
     params = jax.tree.map(np.asarray, init(model, batch))
     of_encoder = {name: x for name, x in batch.items() if name.startswith("encoder")}
@@ -105,7 +108,7 @@ def test_a_layer_is_one_softmax_over_the_encoder_and_the_block(settings):
 
 @pytest.mark.slow
 def test_a_noised_block_depends_on_itself_and_on_the_text_before_it():
-    """By the gradient, through two layers of each stack."""
+    """This is tested by the gradient through two layers of each stack."""
     model, batch = merged(layers=2), numbered(noised_batch())
     params = init(model, batch)
     table, total = params["token_embedding"], sum(LENGTHS)

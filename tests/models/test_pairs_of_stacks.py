@@ -1,4 +1,4 @@
-"""Models of two stacks: what reaches what."""
+"""Models of two stacks: which outputs depend on which inputs."""
 
 import functools
 
@@ -26,7 +26,7 @@ from tests.objectives.registry import quick_jit
 
 V = 20
 TOKENS = np.array([[3, 4, 5, 6, 7, 8, 9, 0], [9, 8, 7, 6, 5, 4, 3, 0]])
-PLACES = np.array([[1, 4, 0], [0, 5, 6]])  # the third of the first row does not count
+PLACES = np.array([[1, 4, 0], [0, 5, 6]])  # the third slot of the first row does not count
 LIVE = np.array([[1, 1, 0], [1, 1, 1]])
 LABELS = np.array([[11, 12, 0], [13, 14, 15]])
 
@@ -36,7 +36,10 @@ LABELS = np.array([[11, 12, 0], [13, 14, 15]])
 
 @functools.cache
 def electra():
-    """(model, batch, parameters): tokens of the two rows above, masks where LIVE."""
+    """Returns (model, batch, parameters).
+
+    The batch has the tokens of the two rows above, with masks where LIVE is true.
+    """
     model = models.electra(V, **SHAPE, num_layers=1, generator_share=0.5)
     tokens = TOKENS.copy()
     for i in range(2):
@@ -60,10 +63,10 @@ def test_pairs_of_stacks_say_how_long_a_row_they_read():
 
 @functools.cache
 def draws(count=2000):
-    """(judged tokens, which were replaced) i32[count, 2, 8]; the last draw is without a key.
+    """Returns (judged tokens, replaced tokens) i32[count, 2, 8]; the last two draws have no key.
 
-    The discriminator's layers add nothing here, so that its states are normed embeddings, and tell
-    what it was given.
+    The layers of the discriminator add nothing here. Its states are then normed embeddings, which
+    show the discriminator's input.
     """
     model, batch, params = electra()
 
@@ -77,10 +80,11 @@ def draws(count=2000):
         return hidden["top"], hidden["replaced"]
 
     keys = jax.random.split(jax.random.key(0), count)
-    # Parameters are arguments: XLA on CPU miscompiles this for many keys where zeros are constants.
+    # Parameters are arguments, since XLA on CPU miscompiles many keys if zeros are constants.
     draw = jax.vmap(lambda params, key: states(params, {"dropout": key}), (None, 0))
     drawn = jax.jit(draw)(params, keys)
-    # Each traced anew: one program would give the same twice, whatever it drew when it was made.
+    # Each call is traced again. A single program would return the same draw twice even if the draw
+    # were made while tracing.
     anew = [jax.jit(lambda params: states(params, None))(params) for _ in range(2)]
     without = [jax.tree.map(lambda x: np.asarray(x)[None], pair) for pair in anew]
     top, replaced = (np.concatenate(x) for x in zip(drawn, *without))
@@ -108,7 +112,7 @@ def test_samples_replace_masked_tokens_and_no_others():
 
 @pytest.mark.slow
 def test_samples_follow_the_generators_predictions():
-    """A right program fails once in ten thousand times; keys are fixed."""
+    """A correct program fails once in ten thousand runs, so keys are fixed."""
     model, batch, params = electra()
 
     @jax.jit
@@ -136,7 +140,7 @@ def test_evaluation_draws_the_same_sample_every_time():
 
 @pytest.mark.parametrize("head", ["generator", "replaced"])
 def test_each_loss_trains_its_own_stack_and_the_shared_embedding(head):
-    """No gradient passes from the discriminator through the sample."""
+    """No gradient passes through the sample from the discriminator."""
     model, batch, params = electra()
 
     def loss(params):
@@ -153,7 +157,8 @@ def test_each_loss_trains_its_own_stack_and_the_shared_embedding(head):
     for name, tree in gradients.items():
         moved = {bool(np.abs(x).max() > 0) for x in jax.tree.leaves(tree)}
         assert moved == {name in own}, name
-    # What was sampled is judged by its own embedding: only those, and no mask, are touched.
+    # Sampled tokens have their own embeddings, so only their rows get gradients, and the mask does
+    # not.
     if head == "replaced":
         assert not gradients["token_embedding"][2].any()
 
@@ -182,7 +187,7 @@ def test_a_disentangled_embedding_is_trained_by_the_generator_and_its_difference
     gradients = quick_jit(jax.jacrev(losses))(params)
     for name, moves in (("token_embedding", [1, 0]), ("embedding_difference", [0, 1])):
         np.testing.assert_array_equal(np.any(gradients[name], (1, 2)), moves)
-    # What is kept of it has the sum.
+    # The kept part has the sum of both embeddings.
     params["embedding_difference"] = jax.random.normal(jax.random.key(1), (V, SHAPE["emb_dim"]))
     part = single_transformer(model, params)
     assert part.left == ("generator", "generator_in", "generator_out")
@@ -197,13 +202,13 @@ def test_one_table_embeds_for_both_and_is_the_generators_output():
         name: params[name]["layers"]["mlp"]["wo"].shape[1:]
         for name in ("generator", "discriminator")
     }
-    # Half of four heads of 8, and half of the MLP.
+    # Half of four heads of width 8, and half of the MLP.
     assert widths == {"generator": (12, 16), "discriminator": (24, 16)}
 
 
 @pytest.mark.slow
 def test_experts_of_both_stacks_process_no_padding():
-    """As test_experts.py has it of an encoder."""
+    """test_experts.py tests the same for an encoder."""
     _, batch, _ = electra()
     model = models.electra(V, **SHAPE, num_layers=1, generator_share=0.5, num_experts=4)
     batch = batch | {
@@ -223,14 +228,14 @@ def test_dropout_after_the_embeddings():
 
     params = jax.tree.map_with_path(silence, params)
     hidden = jax.jit(lambda key: dropping.apply(params, batch, {"dropout": key}).hidden["top"])
-    # Both the dropout of the embedding and the last one leave half.
+    # Both the dropout of the embedding and the last dropout keep half.
     share = np.mean([np.mean(hidden(jax.random.key(i)) != 0) for i in range(4)])
     assert 0.15 < share < 0.35
 
 
 # --- masked autoencoder -------------------------------------------------------------------------
 
-# A document of four tokens and one of one, in the order of test_masked_autoencoding.py.
+# Documents of four tokens and of one token, in the order of test_masked_autoencoding.py.
 RESTORED = {
     "decoder_positions": np.array([[0, 3, 0, 1, 4, 2, 0, 0, 1, 0]]),
     "decoder_segment_ids": np.array([[1, 1, 1, 1, 1, 1, 2, 2, 2, 0]]),
@@ -261,13 +266,16 @@ def test_a_token_is_restored_from_its_interval_its_position_and_the_state(positi
     moved = RESTORED | {"decoder_positions": RESTORED["decoder_positions"] + 2 * is_token}
     change = decoder.apply(params, tokens, states, moved)
     change -= decoder.apply(params, tokens, states, RESTORED)
-    # To rotate a single key, as the second document has it, changes no attention.
+    # Rotating a single key, as in the second document, does not change attention.
     assert np.abs(change)[0, is_token & (RESTORED["decoder_segment_ids"][0] == 1)].min() > 0
 
 
 def test_the_decoder_has_one_layer_of_attention_by_the_formula_of_the_paper():
-    """The layer is a BERT layer. Its queries are the state plus a position, and the result of the
-    attention is added to them (Xiao et al. 2022, arXiv:2205.12035, equations 4 to 6)."""
+    """The layer is a BERT layer.
+
+    Its queries are the state plus a position, and the result of the attention is added to them
+    (Xiao et al. 2022, arXiv:2205.12035, equations 4 to 6).
+    """
     own = dict(positions="learned", max_positions=8, biases=True, embedding_norm=True)
     bert = dict(norm="layer", norm_place="after", mlp_activations=("relu",), first_norm=True)
     local = dict(window=None, global_every=None, local_rope_theta=None)
@@ -311,11 +319,11 @@ def test_the_encoder_reaches_the_decoder_by_the_first_state_of_a_document_alone(
     model, encoder = models.masked_autoencoder(64, **SHAPE, num_layers=1), encoder_batch()
     batch = encoder | RESTORED
     batch["decoder_input_tokens"] = np.arange(40, 50)[None]
-    first = np.repeat([0, 3], [6, 4])  # of documents of 3 and 4 slots in the encoder
+    first = np.repeat([0, 3], [6, 4])  # documents of 3 and 4 slots in the encoder
     batch["cross_key_intervals"] = np.stack([first, first + 1])[None]
     params = init(model, batch)
 
-    def silence(path, x):  # so that states are normed embeddings, and tell what they are of
+    def silence(path, x):  # so that states are normed embeddings, which show their tokens
         return jnp.zeros_like(x) if path[-1].key in ("out", "wo") else x
 
     params = params | {"encoder": jax.tree.map_with_path(silence, params["encoder"])}

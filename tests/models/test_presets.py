@@ -1,5 +1,4 @@
-"""The gin files of known models: sizes as published, families, how they are spread, a step of
-each."""
+"""The gin files of known models: sizes, families, sharding, and a training step of each."""
 
 import dataclasses
 import fnmatch
@@ -33,17 +32,17 @@ GIN_FILES = {path.stem: path for path in sorted(FOLDER.glob("*.gin"))}
 
 class Preset(NamedTuple):
     family: str  # model_type
-    like: str  # the preset whose settings it has, but for sizes
-    vocab_size: int  # as published
-    parameters: int  # as published
-    also: tuple = ()  # further settings in which it differs
+    like: str  # preset that has the same settings, except for sizes
+    vocab_size: int  # published size of the vocabulary
+    parameters: int  # published number of parameters
+    also: tuple = ()  # further settings that differ
 
 
-# Parameters: of the class that the family exports (models/hugging_face), as `transformers` 5.23
-# counts them, sum(p.numel() for p in model.parameters()), in a model made on the meta device from
-# the shape that the gin file's source gives. T5 1.1, umT5 and UL2: plus lm_head (vocabulary times
-# width), which their checkpoints have, and which that version ties in a new model. BART: without
-# final_logits_bias, a buffer of zeros, which is no parameter.
+# Numbers of parameters. `transformers` 5.23 counts them as sum(p.numel() for p in
+# model.parameters()), for the class that the family exports. The model is on the meta device and
+# has the shape of the gin file's source. For T5 1.1, umT5 and UL2, lm_head (vocabulary times width)
+# is added: their checkpoints have it, but that version ties it in a new model. For BART,
+# final_logits_bias is left out, since it is a buffer of zeros and not a parameter.
 PRESETS = {
     "t5_small": Preset("t5", "t5_base", 32_128, 60_506_624),
     "t5_base": Preset("t5", "t5_base", 32_128, 222_903_552),
@@ -63,7 +62,7 @@ PRESETS = {
     "bert_large": Preset("bert", "bert_base", 30_522, 336_226_108),
     "roberta_base": Preset("roberta", "roberta_base", 50_265, 124_697_433),
     "roberta_large": Preset("roberta", "roberta_base", 50_265, 355_412_057),
-    # XLM-R is a RoBERTa of another vocabulary, and exported as one.
+    # XLM-R is a RoBERTa with another vocabulary, and is exported as RoBERTa.
     "xlm_r_base": Preset("roberta", "roberta_base", 250_002, 278_295_186),
     "distilbert_base": Preset("distilbert", "distilbert_base", 30_522, 66_985_530),
     "electra_small": Preset("electra", "electra_base", 30_522, 13_549_057, ("embedding_dim",)),
@@ -100,7 +99,7 @@ PRESETS = {
     "gemma3_270m": Preset("gemma3_text", "gemma3_270m", 262_144, 268_098_176),
     "gemma3_1b": Preset("gemma3_text", "gemma3_270m", 262_144, 999_885_952),
     "t5gemma_2b_2b": Preset("t5gemma", "t5gemma_2b_2b", 256_000, 5_596_853_760),
-    # Without its tower for images, and the embedding that ends an image.
+    # Without the image tower, and without the embedding that ends an image.
     "t5gemma2_270m_270m": Preset("t5gemma2", "t5gemma2_270m_270m", 262_144, 368_424_192),
     "olmo2_1b": Preset("olmo2", "olmo2_1b", 100_352, 1_484_916_736),
     "olmo2_7b": Preset("olmo2", "olmo2_1b", 100_352, 7_298_617_344),
@@ -109,7 +108,7 @@ PRESETS = {
     "olmoe_1b_7b": Preset("olmoe", "olmoe_1b_7b", 50_304, 6_919_161_856),
     "switch_base_8": Preset("switch_transformers", "switch_base_8", 32_128, 619_339_008),
 }
-# Of no published size: what is counted is what their files say.
+# These sizes are not published. The tests count what the files contain.
 TINY = {
     "t5_tiny": Preset("t5", "t5_base", 512, 853_760),
     "t5_1_1_tiny": Preset("t5", "t5_1_1_base", 512, 919_296),
@@ -127,14 +126,14 @@ TINY = {
     "t5gemma2_tiny": Preset("t5gemma2", "t5gemma2_270m_270m", 512, 1_842_176),
 }
 KNOWN = PRESETS | TINY
-# Of no family: what the small runs include.
+# These presets belong to no family. The small runs include them.
 OWN = {
     "decoder_small": (50_304, 123_587_328),
     "decoder_tiny": (512, 935_040),
     "encoder_decoder_tiny": (512, 919_296),
     "encoder_tiny": (512, 787_840),
 }
-# What a size is, and how it is computed.
+# Settings that define a size, and how they are computed.
 SIZES = {
     *("vocab_size", "num_encoder_layers", "num_decoder_layers", "emb_dim", "num_heads"),
     *("num_kv_heads", "head_dim", "mlp_dim", "max_positions", "window", "encoder_window"),
@@ -152,7 +151,10 @@ def builder_of(name):
 
 
 def model_of(name, vocab_size, heads=None, **settings):
-    """The model of a gin file, with the heads of the published class where none are named."""
+    """Returns the model of a gin file.
+
+    By default it has the heads of the published class.
+    """
     published = {"bert": ("vocabulary", "pair"), "electra": ("replaced",)}
     heads = heads or published.get(name.partition("_")[0], ("vocabulary",))
     return read_fields([str(GIN_FILES[name])])["model"](vocab_size, heads, **settings)
@@ -160,7 +162,7 @@ def model_of(name, vocab_size, heads=None, **settings):
 
 @functools.cache
 def boxed_shapes(name, vocab_size):
-    """Shapes of all parameters, with the names of their axes; nothing is allocated."""
+    """Returns the shapes of all parameters with the names of their axes, and allocates nothing."""
     row = jax.ShapeDtypeStruct((1, 8), np.int32)
     intervals = jax.ShapeDtypeStruct((1, 2, 8), np.int32)
     batch = {"cross_key_intervals": intervals}
@@ -187,7 +189,7 @@ def test_a_gin_file_chooses_the_builder_itself_or_includes_a_file_that_does(name
 def test_a_gin_file_states_no_default_of_the_builder(name):
     text = GIN_FILES[name].read_text()
     if "training.Run.model = " not in text:
-        return  # it may set back what the included file sets
+        return  # a file may undo bindings of the file that it includes
     settings = read_fields([str(GIN_FILES[name])])["model"].settings
     fields = {field.name: field.default for field in dataclasses.fields(Config)}
     defaults = fields | DEFAULTS[builder_of(name)]
@@ -268,7 +270,7 @@ def test_presets_of_one_model_differ_in_sizes_only(name):
         if getattr(ours, field.name) != getattr(base, field.name)
     }
     assert differ - SIZES == set(KNOWN[name].also)
-    # What a size has, or has not, it has at every size.
+    # All sizes of a model either have a setting or lack it.
     for switch in ("num_kv_heads", "max_positions", "window"):
         assert bool(getattr(ours, switch)) == bool(getattr(base, switch)), switch
     if ours.positions == "learned":
@@ -278,7 +280,7 @@ def test_presets_of_one_model_differ_in_sizes_only(name):
 MESH = {"data": 2, "fsdp": 8, "expert": 1, "context": 1, "tensor": 4}
 SPREAD = {"vocab": "tensor", "heads": "tensor", "mlp": "tensor", "embed": "fsdp"}
 LARGE = 750_000
-# Parameters that one mesh axis alone divides, and why.
+# Parameters that only one mesh axis divides, and the reason.
 ONE_AXIS = {
     "position_embedding": "no axis but embed: a row is looked up for each place",
     "experts/router": "no axis but embed: a router has a column for each expert",
@@ -292,7 +294,7 @@ INDIVISIBLE = {
 
 
 def kind_of(path):
-    """What a parameter is, whichever stack and layer it is of."""
+    """Returns the kind of a parameter, for any stack and layer."""
     keys = [key.key for key in path if isinstance(key, jax.tree_util.DictKey)]
     above = ("encoder", "decoder", "layers", "first_layer")
     keys = [key for key in keys if key not in above and not key.startswith("repeated_")]
@@ -300,8 +302,7 @@ def kind_of(path):
 
 
 def spread_of(kind, names, shape, spec, preset):
-    """(mesh axes, remarks) of a large parameter; asserts that they are those that they should
-    be."""
+    """Returns (mesh axes, remarks) of a large parameter, after checking the mesh axes."""
     used, remarks = [], []
     for name, size, axis in zip(names, shape, spec):
         wanted, axis = SPREAD.get(name), axis if MESH.get(axis) != 1 else None
@@ -324,7 +325,7 @@ def test_large_parameters_are_sharded(name):
     """`pytest -n 0 -s -k sharded tests/models/test_presets.py` prints the table."""
     mesh = AbstractMesh(tuple(MESH.values()), AXES, axis_types=(AxisType.Auto,) * len(AXES))
     published = PRESETS[name].vocab_size
-    # What training gives a model whose vocabulary does not split: rows of padding.
+    # If the vocabulary does not split, training adds rows of padding to the model.
     vocab_size = published if published % MESH["tensor"] == 0 else -(-published // 128) * 128
     boxed = boxed_shapes(name, vocab_size)
     leaves = jax.tree_util.tree_leaves_with_path(
@@ -340,7 +341,7 @@ def test_large_parameters_are_sharded(name):
         kind = kind_of(path)
         used, remarks = spread_of(kind, box.names, shape, spec, name)
         table[kind] = (box.names, shape, spec, math.prod(MESH[axis] for axis in used), remarks)
-    # All but the small parameters are in one of 32 parts, or of 8 where heads do not split.
+    # All but the small parameters are split into 32 parts, or into 8 if heads do not split.
     rows = "" if vocab_size == published else f", {published:,} rounded up to 128"
     print(
         f"\n{name}: vocabulary {vocab_size:,}{rows}; a device holds {held:,} of {total:,}, "
@@ -365,7 +366,7 @@ BERT = functools.partial(
     first=objectives.next_sentence_prediction,
     second=functools.partial(objectives.masked_lm, framed=False),
 )
-STEPS = {  # builder: objective, lengths as in the small runs
+STEPS = {  # builder: (objective, lengths as in the small runs)
     "encoder": (objectives.masked_lm, {"encoder": 128}),
     "decoder": (objectives.causal_lm, {"decoder": 256}),
     "encoder_decoder": (objectives.span_corruption, {"encoder": 128, "decoder": 64}),
@@ -373,12 +374,12 @@ STEPS = {  # builder: objective, lengths as in the small runs
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(  # the small runs take steps of other layouts, the slow tests of all
+@pytest.mark.parametrize(  # small runs train other layouts; slow tests train all
     "name",
     [name if name == "bert_tiny" else pytest.param(name, marks=pytest.mark.slow) for name in TINY],
 )
 def test_a_step_of_each_tiny_preset(name):
-    """With rows as long as those of the small runs; the loss of a fresh model is near chance."""
+    """Rows are as long as in the small runs. The loss of a fresh model is near chance."""
     make, lengths = STEPS[builder_of(name)]
     learned = (BERT if name == "bert_tiny" else make)(IDS)
     mesh, model = tiny.mesh_of(1), model_of(name, 128, learned.facts.heads, remat_policy="none")
@@ -394,5 +395,5 @@ def test_a_step_of_each_tiny_preset(name):
     assert int(state.step) == 1
     assert all(np.isfinite(x).all() for x in jax.tree.leaves((state, metrics)))
     chance = np.log(128)
-    # T5's and Switch's are the largest, 1.5: tied logits lean to the token that was read.
+    # The losses of T5 and Switch are the largest (1.5): tied logits favor the input token.
     assert 0.95 * chance < metrics["loss/tokens"] < 1.6 * chance

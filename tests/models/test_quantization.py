@@ -1,4 +1,4 @@
-"""Products of weights in eight bits: which they are, how near they come, and that they decode."""
+"""Products with weights in eight bits: which products are quantized, their error, and decoding."""
 
 import re
 import sys
@@ -14,21 +14,22 @@ from pretrax.settings.extras import missing_package_message
 from pretrax.training.devices.mesh import make_mesh, placed_on, shardings_of
 from tests.models.small_models import LAYOUTS, batch_for, build, init, make_batch
 
-# Of Qwix 0.1.8, with Flax 0.12.8.
+# A warning of Qwix 0.1.8 with Flax 0.12.8.
 pytestmark = pytest.mark.filterwarnings("ignore:'VariableState' was removed")
 
 KINDS = list(TYPES)
-NAMES = {"int8": "i8", "fp8": "f8E"}  # of types, in the text of a program
+NAMES = {"int8": "i8", "fp8": "f8E"}  # names of types in the text of a program
 CASES = [
     pytest.param(layout, kind, marks=[pytest.mark.slow] * ((layout, kind) != ("decoder", "int8")))
     for layout in LAYOUTS
     for kind in KINDS
 ]
-PRODUCTS = {"decoder": 7, "encoder_decoder": 18}  # with weights, of one layer of each stack
+# number of products with weights, for one layer of each stack
+PRODUCTS = {"decoder": 7, "encoder_decoder": 18}
 
 
 def trained(layout, **settings):
-    """The loss of next tokens and its gradient, as a function of parameters; parameters, batch."""
+    """Returns the function (params, batch) -> loss and gradient, parameters, and a batch."""
     model, batch = build(layout, **settings), batch_for(layout)
     params = nn.unbox(jax.jit(model.init)(jax.random.key(0), batch))
 
@@ -59,7 +60,7 @@ def test_products_with_weights_and_their_gradients_are_quantized_and_no_other(la
 
 
 def test_scanned_weights_may_have_the_shape_of_others_and_of_what_they_multiply():
-    """Queries, keys, values and outputs are [16, 16] each; `wo` and its inputs [32, 16]."""
+    """Queries, keys, values and outputs are [16, 16] each; `wo` and its inputs are [32, 16]."""
     batch = {name: np.repeat(x, 4, axis=0) for name, x in batch_for("decoder").items()}
     sizes = dict(head_dim=4, num_kv_heads=4, mlp_dim=32)
     model = build("decoder", 2, quantization="int8", **sizes)
@@ -87,7 +88,7 @@ def test_loss_and_gradients_are_near_those_of_whole_numbers(layout, kind):
 def test_decodes_with_a_cache_what_it_computes_without_one(kind):
     model, batch = build("decoder", quantization=kind, scan_layers=False), make_batch()
     params = nn.unbox(model.init(jax.random.key(0), batch))
-    # Each token has a scale of its own; where it is rounded, an ulp may decide.
+    # Each token has a separate scale. One ulp can change how a number is rounded.
     whole = model.apply(params, batch).hidden["top"]
     first = {name: x[..., :6] for name, x in batch.items()}
     _, cache = model.prefill(params, first, capacity=8)

@@ -1,4 +1,4 @@
-"""The mesh axes of an array's axes: those of several devices, as far as they divide it."""
+"""The mesh axes that shard an array's axes have several devices and divide the size."""
 
 import jax
 import numpy as np
@@ -15,9 +15,9 @@ from pretrax.training.devices.mesh import RULES, make_mesh, placed_on
     "names, shape, expected",
     [
         (("embed", "mlp"), (64, 8), P(("fsdp", "expert"), "tensor")),
-        (("embed", "mlp"), (6, 7), P("fsdp", None)),  # 4 do not divide 6, nor 2 the 7
+        (("embed", "mlp"), (6, 7), P("fsdp", None)),  # 4 does not divide 6, and 2 does not divide 7
         (("experts", "embed", "mlp"), (4, 6, 8), P("expert", "fsdp", "tensor")),
-        (("batch", "length"), (4, 5), P(("fsdp", "expert"), None)),  # data has one device
+        (("batch", "length"), (4, 5), P(("fsdp", "expert"), None)),  # the axis data has one device
         ((None, "embed"), (8, 3), P(None, None)),
     ],
 )
@@ -43,12 +43,12 @@ def test_the_number_of_shards_of_an_axis():
     with placed_on(make_mesh(data=2, fsdp=2, tensor=2)):
         assert [num_shards("batch", size) for size in (8, 6, 5)] == [4, 2, 1]
         assert num_shards("length", 8) == 1
-    with nn.logical_axis_rules(RULES):  # and no mesh
+    with nn.logical_axis_rules(RULES):  # and without a mesh
         assert num_shards("batch", 8) == 1
 
 
 def test_products_with_slots_last_leave_slots_on_their_devices():
-    """They are not joined with rows where the mesh divides them."""
+    """Slots that a mesh shards are not joined with rows."""
     x, kernel = np.ones((2, 8, 3), np.float32), np.arange(15.0, dtype=np.float32).reshape(3, 5)
     for mesh in (make_mesh(data=1, devices=jax.devices()[:1]), make_mesh(data=2, context=4)):
         with placed_on(mesh):

@@ -1,4 +1,4 @@
-"""Import of T5X checkpoints: what is written here in their layout is read as it was."""
+"""Import of T5X checkpoints: checkpoints in T5X's layout are read back exactly."""
 
 import functools
 import shutil
@@ -29,7 +29,7 @@ QUERY = "encoder.layers_0.attention.query.kernel"
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """kind -> a checkpoint of `random_params`, which tests copy before they break it."""
+    """Returns kind -> a checkpoint of `random_params`. Tests copy it before they damage it."""
     root = tmp_path_factory.mktemp("t5x")
     return functools.cache(lambda kind: write(root / kind, as_t5x(kind, random_params(kind))))
 
@@ -97,7 +97,7 @@ def test_the_optimizer_state_is_not_read(tmp_path):
 
 
 def test_one_tensor_at_a_time(written):
-    """A tensor is read when it is asked for, and everything is checked before the first."""
+    """A tensor is read only on request, and everything is checked before the first read."""
     source = open_t5x(str(written("t5_1_1")))
     seen = []
 
@@ -113,7 +113,7 @@ def test_one_tensor_at_a_time(written):
 
 
 def edited(directory, edit):
-    """The checkpoint after `edit` has changed the tree of parameters in its msgpack."""
+    """Returns the checkpoint after `edit` changed the tree of parameters in its msgpack."""
     contents = serialization.msgpack_restore((directory / "checkpoint").read_bytes())
     edit(contents["optimizer"]["target"])
     (directory / "checkpoint").write_bytes(serialization.msgpack_serialize(contents))
@@ -199,7 +199,7 @@ def test_a_checkpoint_of_another_program_is_refused(edit, message, broken):
 def test_a_checkpoint_of_another_model_is_refused(change, message, written):
     source = open_t5x(str(written("t5_1_1")))
     with pytest.raises(ValueError, match=message):
-        read_params(source, build("t5_1_1", **change))  # before any array is asked for
+        read_params(source, build("t5_1_1", **change))  # before any array is read
 
 
 def test_a_single_stack_is_refused(written):

@@ -1,4 +1,4 @@
-"""Laws of the networks: no leak, packing, scanning, recomputing, precision, sharding."""
+"""Properties of the networks: no leaks, packing, scanning, recomputation, precision, sharding."""
 
 import functools
 import re
@@ -63,9 +63,10 @@ def build_encoder(**changes):
 
 
 def reach(model, batch, name="top"):
-    """Whether hidden state i moves with the token at j: by gradient, [T, all tokens of the row].
+    """Returns whether hidden state i depends on the token at j, by gradient: [T, all tokens of the
+    row].
 
-    Tokens are all different, so that a row of the embedding is a slot of the batch.
+    All tokens differ, so each row of the embedding corresponds to one slot of the batch.
     """
     params = init(model, batch)
     jacobian = jacobian_of(model, name)(params["token_embedding"], params, batch)
@@ -196,13 +197,14 @@ def test_bfloat16_is_close_to_float32(layout):
         hidden, logits[dtype] = forward(params)
         assert hidden.dtype == dtype
         assert logits[dtype].dtype == jnp.float32
-    assert_close(logits["bfloat16"], logits["float32"], atol=0.15)  # logits of deviation 1
+    # logits with a standard deviation of 1
+    assert_close(logits["bfloat16"], logits["float32"], atol=0.15)
     assert np.abs(logits["bfloat16"] - logits["float32"]).mean() < 0.02
 
 
 @pytest.mark.slow
 def test_embedding_gradients_accumulate_in_float32():
-    # 1 + 1 + … in bfloat16 stops at 256.
+    # In bfloat16, 1 + 1 + … stops at 256.
     model = models.decoder(4, **SHAPE, num_layers=1, num_types=2, dtype="bfloat16")
     slots, whole = 512, np.arange(512)
     batch = {
@@ -259,13 +261,16 @@ def test_each_device_draws_its_part_of_hardware_bits(axes, shared):
     np.testing.assert_array_equal(y, again)
     assert (y != other).any() and set(np.unique(y)) == {0, 2} and 0.9 < y.mean() < 1.1
     drawn = y[:, :1] if shared else y
-    assert len(np.unique(drawn.reshape(-1, 64), axis=0)) == drawn.size // 64  # no two devices alike
+    # the draws of all devices differ
+    assert len(np.unique(drawn.reshape(-1, 64), axis=0)) == drawn.size // 64
     assert (y == y[:, :1]).all() == shared
 
 
 def test_dropout_inside_is_of_the_mlp_and_after_the_last_norm():
-    """BERT and GPT-2 have none there: a column of the output is 0 by that dropout alone, and an
-    MLP by itself draws nothing."""
+    """BERT and GPT-2 have no such dropout.
+
+    In this model only that dropout can make a column of the output 0, and the MLP draws nothing.
+    """
     batch, key = make_batch(), {"dropout": jax.random.key(1)}
     for inside in (True, False):
         model = build("decoder", dropout_rate=0.5, dropout_inside=inside)
@@ -288,10 +293,10 @@ def test_scanned_layers_draw_separate_dropout():
         for v in eqn.invars
         if jnp.issubdtype(v.aval.dtype, jax.dtypes.prng_key)
     ]
-    assert (2,) in keys  # one key per layer is scanned over
+    assert (2,) in keys  # the scan uses one key per layer
 
 
-# Two views of one text, as a contrastive objective packs them.
+# Two views of one text, packed as for a contrastive objective.
 VIEWS = {
     "input_tokens": [5, 6, 7, 8] * 2,
     "segment_ids": [1] * 4 + [2] * 4,
@@ -302,7 +307,7 @@ VIEWS = {
 
 @pytest.mark.parametrize("build_one", [build_encoder, functools.partial(build, "decoder")])
 def test_dropout_differs_between_views_of_one_text(build_one):
-    """One draw for a whole row, as T5 has it, drops the same of both views."""
+    """A shared draw for the whole row, as in T5, would drop the same units in both views."""
     model = build_one(dropout_rate=0.5)
     batch = {f"{model.layout}_{k}": jnp.asarray(x, jnp.int32)[None] for k, x in VIEWS.items()}
     params = init(model, batch)
@@ -325,7 +330,8 @@ def test_types_add_their_embedding_where_the_batch_has_them():
     table = without["encoder"].pop("type_embedding")
     plain = build_encoder(num_types=0)
     assert jax.tree.structure(without) == jax.tree.structure(init(plain, batch))
-    for one, expected in ((typed, table[types]), (batch, table[0])):  # without types all are 0
+    # without types, all types are 0
+    for one, expected in ((typed, table[types]), (batch, table[0])):
         without["token_embedding"] = params["token_embedding"].at[20:28].add(expected)
         assert_close(top(model, params, one), top(plain, without, batch))
     for count in (0, 1):
@@ -348,7 +354,7 @@ def test_block_positions_add_sinusoids():
 
 
 def copies_batch(size=3):
-    """Two documents of 5 and 3 tokens, each with a noised copy in blocks."""
+    """Returns two documents of 5 and 3 tokens, each with a noised copy in blocks."""
     segments, slot = np.array([1] * 5 + [2] * 3), np.arange(8)
     first, last = np.where(segments == 1, 0, 5), np.where(segments == 1, 5, 8)
     begin = first + (slot - first) // size * size
@@ -377,7 +383,7 @@ COPIES = {
 
 @pytest.mark.parametrize("settings", COPIES.values(), ids=COPIES)
 def test_a_noised_block_is_as_after_the_clean_text_before_it(settings):
-    """Each block in a row of its own, in which it stands in line after the clean blocks."""
+    """Each block is compared with a separate row in which it follows the clean blocks."""
     model = build("decoder", **(dict(num_layers=2) | settings))
     batch = copies_batch()
     clean = {name: x for name, x in batch.items() if name.startswith("decoder")}
@@ -394,12 +400,15 @@ def test_a_noised_block_is_as_after_the_clean_text_before_it(settings):
 
 @pytest.mark.slow
 def test_noised_copies_leak_nothing():
-    """By the gradient: of a copy, its block and the clean text before; of clean text, no copy."""
+    """By the gradient, a copy depends on its block and the clean text before it.
+
+    Clean text does not depend on copies.
+    """
     model, batch = build("decoder", num_layers=2), copies_batch()
     params = init(model, batch)
     table = params["token_embedding"]
 
-    def outputs(given):  # an embedding of its own for each of the 16 slots
+    def outputs(given):  # a different embedding for each of the 16 slots
         tokens = {"decoder": np.arange(8)[None], "noised": 8 + np.arange(8)[None]}
         changed = {f"{stack}_input_tokens": x.astype(np.int32) for stack, x in tokens.items()}
         own = params | {"token_embedding": jnp.concatenate([given, table[16:]])}
@@ -446,12 +455,12 @@ def test_independent_heads_attend_to_no_later_token(ahead):
 
 @pytest.mark.slow
 def test_a_sequential_module_attends_up_to_the_token_before_its_own():
-    """Module k at slot t: the token k slots on, but not the one after it, which it predicts."""
+    """At slot t, module k depends on tokens up to slot t + k. It predicts the next token."""
     model = build("decoder", layers=1, heads=THREE, ahead="sequential")
     seen = reach(model, make_batch(PACKED_CAUSAL), "ahead")
     labeled = 0
     for k, module in enumerate(seen, start=1):
-        for t, (start, end) in enumerate(PACKED.T[:7]):  # of t's document
+        for t, (start, end) in enumerate(PACKED.T[:7]):  # the interval of t's document
             if t + k < end:
                 j = np.arange(8)
                 np.testing.assert_array_equal(module[t, 20:28], (start <= j) & (j <= t + k))
@@ -462,7 +471,7 @@ def test_a_sequential_module_attends_up_to_the_token_before_its_own():
 @pytest.mark.slow
 @pytest.mark.parametrize("ahead", ["parallel", "sequential", "linear"])
 def test_every_term_ahead_trains_its_own_parameters(ahead):
-    """A loss of heads whose gradient stops on the way would still be reported."""
+    """The loss of a head whose gradient is blocked would still be reported."""
     ids = objectives.TokenIds(size=64, text=(2, 64))
     objective = objectives.multi_token_prediction(ids, tokens=3)
     model = build("decoder", layers=2, heads=objective.facts.heads, ahead=ahead)
@@ -488,7 +497,7 @@ def test_every_term_ahead_trains_its_own_parameters(ahead):
             own = number - first
             if ahead != "sequential":
                 assert taught == [i == own for i in range(len(x))], path
-            else:  # module 2 goes on from module 1, from what is before its final norm
+            else:  # module 2 continues module 1 before its final norm
                 before = "final_norm" not in str(path)
                 assert taught == [i == own or (i < own and before) for i in range(2)], path
         for shared in ("token_embedding", "vocabulary"):
@@ -499,7 +508,7 @@ def test_every_term_ahead_trains_its_own_parameters(ahead):
 
 @pytest.mark.slow
 def test_a_projection_ahead_is_trained_by_its_own_term_alone():
-    """Its logits are those of its own norm and matrix on the states of the last layer."""
+    """Its logits come from a separate norm and matrix on the states of the last layer."""
     ids = objectives.TokenIds(size=64, text=(2, 64))
     objective = objectives.multi_token_prediction(ids, tokens=3)
     model = build(
@@ -647,7 +656,7 @@ def test_initial_scales():
 @pytest.mark.slow
 @pytest.mark.parametrize("by_depth", [False, True], ids=["bert", "gpt2"])
 def test_initial_scales_with_init_stddev(by_depth):
-    """BERT's weights are all of deviation 0.02; GPT-2 divides what writes to the stream."""
+    """All weights of BERT have a deviation of 0.02; GPT-2 scales down weights into the stream."""
     shape = dict(emb_dim=64, num_heads=8, head_dim=8, mlp_dim=128)
     model = models.encoder(
         512,
@@ -716,8 +725,11 @@ def test_slots_in_shards_equal_whole_rows(layout, settings):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plain", "fused"])
 def test_a_device_computes_its_own_slots_alone(kind):
-    """As many operations as of rows of its own, where slots cannot be sharded if they are joined
-    with the rows of a shard, or with the heads of a group."""
+    """The number of operations is the same as if devices had separate rows.
+
+    Slots could not be sharded if they were joined with the rows of a shard or with the heads of a
+    group.
+    """
     model, packed = build("decoder", attention=kind), batch_for("decoder")
     batch = {name: np.tile(x, (8,) + (1,) * (x.ndim - 2) + (32,)) for name, x in packed.items()}
     params = shapes_of(model, tuple((name, x.shape) for name, x in batch.items()))

@@ -1,4 +1,4 @@
-"""A model without a KV cache decodes what it would decode with one."""
+"""A model without a KV cache decodes the same tokens as a model with a cache."""
 
 import jax
 import numpy as np
@@ -25,7 +25,7 @@ def prompts_for(layout):
 
 
 def both_forms(layout, **settings):
-    """(model, params) in the form for decoding, with its cache and as a model of one's own."""
+    """Returns (model, params) for decoding, with a KV cache and as a user's model without one."""
     model, params = small(layout, **settings)
     own = model._replace(prefill=None, extend=None, config=None)
     return decoding_form(model, params), decoding_form(own, params)

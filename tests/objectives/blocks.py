@@ -8,7 +8,7 @@ from tests.objectives.registry import quick_jit
 
 
 def corrupted(objective, rows, length):
-    """Row i is of member i, and so on in turn."""
+    """Returns corrupted rows. Row i belongs to member i, and then the members repeat."""
     tokens = np.random.default_rng(0).integers(5, 16, (rows, length)).astype(np.int32)
     member = np.arange(rows, dtype=np.int32) % max(len(objective.facts.members), 1)
     raw = Row(tokens, np.ones_like(tokens), member)

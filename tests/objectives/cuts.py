@@ -10,7 +10,7 @@ from tests.objectives.distributions import SIGNIFICANCE
 
 
 def assert_law(outcomes, law: dict):
-    """Chi-square of outcomes against {outcome: probability}; nothing else occurs."""
+    """Runs a chi-squared test of outcomes against {outcome: probability}. No others may occur."""
     counts = Counter(outcomes)
     assert set(counts) <= set(law), set(counts) - set(law)
     assert sum(law.values()) == pytest.approx(1)
@@ -23,7 +23,7 @@ def assert_law(outcomes, law: dict):
 CUTS = {
     "psm": ("PSabM/", "PSbMa/", "PSMab/", "PaSbM/", "PaSMb/", "PabSM/"),
     "spm": ("SabPM/", "SbPMa/", "SPMab/", "SbPaM/", "SPaMb/", "SPabM/"),
-    # What stands after M is prefix and middle: two outcomes twice.
+    # The text after M is the prefix and the middle, so two outcomes are twice as likely.
     "spmv2": ("PSabM/", "PSbMa/", "PSMab/", "PSbMa/", "PSMab/", "PSMab/"),
 }
 

@@ -7,20 +7,20 @@ from scipy.stats import chisquare
 from pretrax.objectives import batched
 from tests.objectives.registry import packed_lengths, text_row
 
-# A uniform law fails each of the tests below with this probability; the seeds are fixed, so they
-# are no gamble once they have passed.
+# A correct program fails each test with this probability. The seeds are fixed, so that tests that
+# have passed continue to pass.
 SIGNIFICANCE = 0.001
 
 
 def assert_uniform(outcomes, possible: int):
-    """Chi-square against the uniform law over `possible` outcomes, all of which must occur."""
+    """Runs a chi-squared test against a uniform distribution. All outcomes must occur."""
     kinds, counts = np.unique(np.asarray(outcomes), axis=0, return_counts=True)
     assert len(kinds) == possible, f"got {len(kinds)} outcomes, expected {possible}"
     assert possible == 1 or chisquare(counts).pvalue > SIGNIFICANCE, counts
 
 
 def corrupt_copies(objective, document_lengths, copies: int, seed: int):
-    """Features of one row, corrupted with `copies` keys."""
+    """Returns the features of one row, corrupted with `copies` keys."""
     row, _ = text_row(document_lengths, sum(document_lengths))
     rows = jax.tree.map(lambda x: np.stack([x] * copies), row)
     lengths = packed_lengths(objective, document_lengths)

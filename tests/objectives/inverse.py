@@ -1,7 +1,7 @@
-"""What an objective did, undone in plain Python: written from the papers, not from the code.
+"""Inverses of objectives in plain Python, written from the papers and not from the code.
 
-Each function takes what became of ONE document, as lists of ids, and gives the document back; it
-asserts everything that the objective promises about its form.
+Each function takes the features of ONE corrupted document as lists of ids, and returns the
+document. It also asserts everything that the objective guarantees about the features.
 """
 
 from typing import NamedTuple
@@ -20,23 +20,23 @@ OF_INPUTS = (
 
 
 class Corrupted(NamedTuple):
-    """What became of one document."""
+    """The features of one corrupted document."""
 
     inputs: list[int]
     targets: list[int]
-    labeled: list[tuple[int, int]]  # place in these inputs, and a token predicted there
+    labeled: list[tuple[int, int]]  # index into the inputs, and a token predicted there
     columns: dict[str, list[int]]  # inputs_types, noised, …, targets_positions, contexts_starts, …
-    pools: list[tuple[int, int, int]]  # place in these inputs, label, weight
+    pools: list[tuple[int, int, int]]  # index into the inputs, label, weight
 
     @property
     def labels(self) -> dict[int, int]:
-        """Place in these inputs -> the one token predicted there."""
+        """Returns the single token predicted at each index into the inputs."""
         assert len(dict(self.labeled)) == len(self.labeled), "two labels at one place"
         return dict(self.labeled)
 
 
 def corrupted_documents(features) -> dict[int, Corrupted]:
-    """{segment number: what became of it} for one row; asserts that documents are compact."""
+    """Returns the corrupted documents of a row by segment, and asserts that they are contiguous."""
     empty = np.zeros(0, int)
     f = {key: np.asarray(value) for key, value in features.items()}
     given, written = (f.get(f"{name}_segments", empty) for name in ("inputs", "targets"))
@@ -78,7 +78,7 @@ def corrupted_documents(features) -> dict[int, Corrupted]:
             if column in f:
                 documents[d].columns[column] = f[column][written == d].tolist()
         for stream, segments in (("contexts", written), ("inputs", given)):
-            if f"{stream}_starts" in f:  # slots of the row
+            if f"{stream}_starts" in f:  # These are slots of the row.
                 first = int(((segments < d) & (segments > 0)).sum())
                 for name, before in (("positions", 0), ("starts", first), ("ends", first)):
                     column = f"{stream}_{name}"
@@ -95,7 +95,7 @@ def _assert_compact(tokens, segments):
 
 
 def documents_of(features, stream: str) -> dict[int, list[int]]:
-    """{document number: its ids} of one stream of one row; asserts that documents are compact."""
+    """Returns the ids of each document in a stream, and asserts that they are contiguous."""
     tokens = np.asarray(features.get(stream, ()))
     segments = np.asarray(features.get(f"{stream}_segments", ()))
     _assert_compact(tokens, segments)

@@ -1,4 +1,4 @@
-"""Text to mask, and the features that masked objectives make of it."""
+"""Text to mask, and the features of masked objectives."""
 
 import functools
 
@@ -16,7 +16,7 @@ FIRST, LAST = IDS.text
 
 
 def corrupt(objective, *rows, copies=2, seed=0, planned=None, members=0):
-    """Features of rows, lists of documents, each corrupted with `copies` keys one after another."""
+    """Returns the features of rows (lists of documents), each corrupted with `copies` keys."""
     sizes = [[len(document) for document in documents] for documents in rows]
     raw_length = max(map(sum, sizes))
     tokens, segments = np.zeros((2, len(rows), raw_length), np.int32)
@@ -36,12 +36,12 @@ def corrupt(objective, *rows, copies=2, seed=0, planned=None, members=0):
     jax.jit, static_argnums=(0, 1), compiler_options={"xla_backend_optimization_level": 0}
 )
 def _corrupt(lengths, max_documents, kernel, keys, rows):
-    """Compiled once for all objectives that differ in numbers only."""
+    """Compiles once for all objectives that differ only in numbers."""
     return batched(Objective(lambda n: {}, kernel, None), dict(lengths), max_documents)(keys, rows)
 
 
 def arrange(layout, features, lengths, max_documents=2):
-    """What a layout makes of one row's features."""
+    """Returns what a layout makes of the features of one row."""
     return quick_jit(lambda f: layout.arrange(f, lengths, IDS.bos, max_documents))(features)
 
 

@@ -1,7 +1,7 @@
-"""Every objective that has to keep the laws, with example settings.
+"""All objectives that must keep the laws, with example settings.
 
-A new objective is added to `CASES` with the inverse that undoes it; `test_laws.py` fails as long
-as a builder exported by `objectives` is not here.
+Add a new objective to `CASES` together with its inverse. `test_laws.py` fails if a builder that
+`objectives` exports is missing.
 """
 
 import functools
@@ -104,9 +104,11 @@ from tests.objectives.undo_noising import (
 from tests.objectives.undo_pairs import undo_masked_order, undo_order
 from tests.objectives.undo_supervised import undo_answer, undo_frame, undo_turns
 
-__all__ = ["DOCUMENTS", "packed_lengths", "quick_jit"]  # and what is defined here
+# In addition to the names that this file defines.
+__all__ = ["DOCUMENTS", "packed_lengths", "quick_jit"]
 
-# T5's sentinels descend from the top; more follow elsewhere, so that order is no arithmetic.
+# T5's sentinels descend from the largest id. Further sentinels have other ids, so that their order
+# cannot be computed.
 IDS = objectives.check_token_ids(
     TokenIds(
         size=33_000,
@@ -125,12 +127,12 @@ IDS = objectives.check_token_ids(
 R, S, X = (IDS.mode(name) for name in "RSX")
 
 
-# What a law's test is called in the table, and in `exempt`: those of the package, and those for
-# which a test needs an inverse, several devices, or many draws.
+# Names of the laws in the table and in `exempt`: the laws of the package, and laws whose test needs
+# an inverse, several devices or many draws.
 LAWS = (
-    "nothing is lost",  # the inverse gives the document back
+    "nothing is lost",  # The inverse returns the document.
     "sharded = unsharded",
-    "lengths are kept",  # exactly, or as a bound
+    "lengths are kept",  # Lengths are exact, or upper bounds.
     "lengths are reached",
     *laws.LAWS,
     *laws.USUAL,
@@ -138,12 +140,12 @@ LAWS = (
 
 
 class Case(NamedTuple):
-    builder: str  # the exported function that builds it
+    builder: str  # name of the exported builder
     objective: Objective
-    inverses: tuple[Callable, ...]  # one for each member
-    exact: bool  # `lengths` is what every row takes, not a bound on what is drawn
-    exempt: dict[str, str]  # law that cannot hold -> why
-    parts: int  # most parts of a document
+    inverses: tuple[Callable, ...]  # one inverse for each member
+    exact: bool  # whether `lengths` is exact rather than an upper bound
+    exempt: dict[str, str]  # laws that cannot hold, with the reason
+    parts: int  # largest number of parts of a document
 
 
 def _case(
@@ -160,13 +162,13 @@ def _case(
 
 
 def cases_under(law: str) -> list[str]:
-    """Names of the cases that have to keep a law."""
+    """Returns the names of the cases that must keep a law."""
     assert law in LAWS, law
     return [name for name, case in CASES.items() if law not in case.exempt]
 
 
 def documented(name: str) -> dict[str, Any]:
-    """What the README's block that opens with the comment `# name` defines."""
+    """Returns what the README's code block that begins with the comment `# name` defines."""
     blocks = re.findall(r"^```python\n(.*?)^```$", Path("README.md").read_text(), re.S | re.M)
     (block,) = [b for b in blocks if b.startswith(f"# {name}\n")]
     defined: dict[str, Any] = {"__name__": name}
@@ -180,37 +182,37 @@ THREE_KINDS = {
     "causal": (causal_lm, 1),
 }
 
-FAR = {"lengths are reached": "the bound lies six standard deviations away"}
+FAR = {"lengths are reached": "the bound is six standard deviations above the mean"}
 
 UNCUT = {
-    "lengths are reached": "a document of one token has no pair to be judged",
+    "lengths are reached": "a document of one token does not make a pair",
 }
-EDGES = {"nothing is lost": "sentences that the row cuts are left out"}
+EDGES = {"nothing is lost": "sentences that are cut off by the row are left out"}
 PAIRED = UNCUT | {
-    "nothing is lost": "text that follows is not shown where other text stands in its place",
+    "nothing is lost": "a random text may replace the text that follows",
 }
 VIEWS = {
-    "nothing is lost": "a text becomes several segments: test_contrastive_learning undoes them",
-    "lengths are reached": "a document of one token has no two texts",
+    "nothing is lost": "a text becomes several segments (see test_contrastive_learning)",
+    "lengths are reached": "a document of one token does not make two texts",
 }
 
-SENTENCES = {"lengths are reached": "few of the selected sentences are single tokens"}
-STATES = {"every target counts": "the [CLS] state stands among the targets, to be read"}
+SENTENCES = {"lengths are reached": "few of the selected sentences have only one token"}
+STATES = {"every target counts": "the [CLS] state among the targets is only read"}
 
-NOTHING_DRAWN = {"noise is drawn": "nothing is drawn"}
+NOTHING_DRAWN = {"noise is drawn": "the objective has no randomness"}
 
 CASES = {
     "causal": _case(
         causal_lm,
         undo_copy,
         exact=True,
-        exempt={"noise is drawn": "nothing is drawn"},
+        exempt={"noise is drawn": "the objective has no randomness"},
     ),
     "masked_inputs": _case(masked_input_next_token, undo_stand_ins(IDS), exact=True),
     "masked_again": _case(
         masked_input_regularization,
         exempt={
-            "nothing is lost": "a document becomes two segments: test_language_modeling",
+            "nothing is lost": "a document becomes two segments (see test_language_modeling)",
             "lengths are reached": "pools only count the segments",
         },
     ),
@@ -218,7 +220,7 @@ CASES = {
         documented("my_objectives.py")["backward_lm"],
         lambda document: undo_copy(document)[::-1],
         exact=True,
-        exempt={"noise is drawn": "nothing is drawn"},
+        exempt={"noise is drawn": "the objective has no randomness"},
     ),
     "prefix": _case(prefix_lm, undo_split(IDS)),
     "prefix_quarter": _case(prefix_lm, undo_split(IDS, S), suffix_share=0.25, mode="S"),
@@ -237,9 +239,9 @@ CASES = {
         undo_spans(IDS),
         exact=True,
         mean_span_length=64,
-        exempt={"noise is drawn": "one span of a fixed length, at the end"},
+        exempt={"noise is drawn": "a single span of fixed length is always at the end"},
     ),
-    "span_infeasible": _case(  # too few tokens to separate the spans
+    "span_infeasible": _case(  # There are too few tokens to separate the spans.
         span_corruption, undo_spans(IDS), exact=True, noise_density=0.9, mean_span_length=1
     ),
     "span_anywhere": _case(
@@ -298,8 +300,8 @@ CASES = {
         causal_masking,
         undo_causal_masking(IDS),
         exempt={
-            "every target counts": "sentinels stand at random places: no loss",
-            "lengths are reached": "eight spans are drawn once in a hundred thousand documents",
+            "every target counts": "sentinels at random positions have no loss",
+            "lengths are reached": "only one document in 100,000 has eight spans",
         },
     ),
     "causal_masking_single": _case(
@@ -307,7 +309,7 @@ CASES = {
         undo_causal_masking(IDS, 1),
         exact=True,
         max_spans=1,
-        exempt={"every target counts": "sentinels stand at random places: no loss"},
+        exempt={"every target counts": "sentinels at random positions have no loss"},
     ),
     "blanks": _case(blank_infilling, undo_blanks(IDS)),
     "blanks_dense": _case(blank_infilling, undo_blanks(IDS), density=0.6, mean_span_length=1.5),
@@ -325,12 +327,12 @@ CASES = {
         undo_masks(IDS, framed=False),
         framed=False,
         selection="bernoulli",
-        exempt={"lengths are reached": "six standard deviations above the mean are never drawn"},
+        exempt={"lengths are reached": "the bound is six standard deviations above the mean"},
     ),
     "masked_lm_adaptive": _case(
         adaptive_masked_lm,
         undo_masks(IDS),
-        exempt={"lengths are reached": "six standard deviations above the mean are never drawn"},
+        exempt={"lengths are reached": "the bound is six standard deviations above the mean"},
     ),
     "masked_lm_static": _case(
         masked_lm,
@@ -338,7 +340,7 @@ CASES = {
         exact=True,
         static_copies=3,
         max_predictions=20,
-        exempt={"documents stay apart": "the masks of a row follow from all of its text"},
+        exempt={"documents stay apart": "the masks of a row depend on all of its text"},
     ),
     "masked_words": _case(masked_lm, undo_masks(IDS), rate=0.3, whole_words=True),
     "masked_spans": _case(
@@ -363,7 +365,7 @@ CASES = {
         undo_blocks(IDS, 16, (0.3, 0.8)),
         lowest_rate=0.3,
         highest_rate=0.8,
-        exempt={"lengths are reached": "no block is masked whole, but for short ones"},
+        exempt={"lengths are reached": "only short blocks are masked completely"},
     ),
     "retromae": _case(
         retromae,
@@ -404,7 +406,7 @@ CASES = {
         multi_token_prediction,
         undo_copy,
         exact=True,
-        exempt={"noise is drawn": "nothing is drawn"},
+        exempt={"noise is drawn": "the objective has no randomness"},
     ),
     "order_of_tokens": _case(token_order_prediction, undo_copy, exact=True, exempt=NOTHING_DRAWN),
     "summary": _case(future_summary, undo_copy, exact=True, exempt=NOTHING_DRAWN),
@@ -413,9 +415,9 @@ CASES = {
         llm_jepa,
         exempt=NOTHING_DRAWN
         | {
-            "nothing is lost": "a document becomes several segments: test_joint_embedding",
-            "every target counts": "what is said to the model is read",
-            "lengths are reached": "few documents take a turn for every token",
+            "nothing is lost": "a document becomes several segments (see test_joint_embedding)",
+            "every target counts": "the user's turns are only read",
+            "lengths are reached": "few documents have a turn for every token",
         },
         predictors=2,
     ),
@@ -423,13 +425,13 @@ CASES = {
     "contrastive_dropout": _case(
         contrastive,
         exact=True,
-        exempt=VIEWS | {"noise is drawn": "the model's dropout tells the views apart"},
+        exempt=VIEWS | {"noise is drawn": "only the model's dropout distinguishes the views"},
     ),
     "contrastive_cropping": _case(contrastive, exempt=VIEWS, views="cropping"),
     "contrastive_deletion": _case(contrastive, exempt=VIEWS, views="deletion"),
     "contrastive_pairs": _case(
         contrastive_pairs,
-        exempt=VIEWS | {"noise is drawn": "nothing is drawn"},
+        exempt=VIEWS | {"noise is drawn": "the objective has no randomness"},
     ),
     "text_to_text": _case(
         text_to_text, undo_answer(IDS, S), exempt=NOTHING_DRAWN, longest_answer=1000, mode="S"
@@ -440,8 +442,8 @@ CASES = {
         parts=5,
         exempt=NOTHING_DRAWN
         | {
-            "every target counts": "what is said to the model is read",
-            "lengths are reached": "few documents take a turn for every token",
+            "every target counts": "the user's turns are only read",
+            "lengths are reached": "few documents have a turn for every token",
         },
     ),
     "sequence_classification": _case(
@@ -475,20 +477,20 @@ text_row = functools.partial(laws.text_row, IDS)
 
 @functools.cache
 def example_batch(name: str, raw_length: int = RAW_LENGTH) -> laws.LawExamples:
-    """Test rows of one case: every set of documents through every member."""
+    """Returns the test rows of a case: all sets of documents for all members."""
     case = CASES[name]
     return laws.examples(case.objective, IDS, raw_length, parts=case.parts)
 
 
 def compiled(name: str) -> Callable:
-    """(keys, rows) -> features, by one program for rows like those of `example_batch(name)`."""
+    """Returns the compiled function (keys, rows) -> features for `example_batch(name)`."""
     batch = example_batch(name)
     return lambda keys, rows: laws.corrupted(batch, keys=keys, rows=rows)
 
 
 @functools.cache
 def corrupted(name: str) -> dict[str, np.ndarray]:
-    """Features of `example_batch(name)`."""
+    """Returns the features of `example_batch(name)`."""
     return laws.corrupted(example_batch(name))
 
 

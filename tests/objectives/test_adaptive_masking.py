@@ -1,5 +1,4 @@
-"""Masks that follow the model: the law of the chances, the masks that follow from them, and what is
-counted."""
+"""Masks that depend on the model: the mask probabilities, the masks, and the counts."""
 
 import functools
 import re
@@ -32,7 +31,7 @@ ADAPTATION = BUILT.adaptation
 
 
 def test_the_chances_follow_the_published_law():
-    """The authors' `update_mask_weights`, in NumPy."""
+    """Compares with the authors' `update_mask_weights`, in NumPy."""
     random = np.random.default_rng(0)
     labels = random.integers(0, 50, 1000)
     right = random.integers(0, labels + 1)
@@ -42,7 +41,7 @@ def test_the_chances_follow_the_published_law():
     after *= 0.15 * len(after) / after.sum()
     got = updated_chances(jnp.asarray(before, jnp.float32), labels, right, 0.15)
     np.testing.assert_allclose(got, after, rtol=1e-5)
-    # A word that is always right falls to the least chance: 0.2 ** k of what it was, and below.
+    # The chance of a word that is always predicted falls by a factor of 0.2 to the minimum.
     known = updated_chances(
         jnp.array([1e-4, 0.3]), jnp.array([10**6, 0]), jnp.array([10**6, 0]), 0.15
     )
@@ -75,7 +74,7 @@ def test_the_state_is_updated_after_every_so_many_steps():
 
 
 def test_chances_stay_while_no_label_comes():
-    """As in a mixture, in the turns of its other members."""
+    """This happens in a mixture, in the steps of other members."""
     state, none = of_words(w2=0.05, w9=0.55), jnp.zeros(LAST - FIRST, jnp.int32)
     later = ADAPTATION.update(state, type(state.answers)(none, none), 2)
     np.testing.assert_array_equal(later.chances, state.chances)
@@ -83,9 +82,11 @@ def test_chances_stay_while_no_label_comes():
 
 @pytest.mark.slow
 def test_masks_follow_the_chances():
-    """In a document of `a` and `b`, at a third of which are `a` with four times the chance of `b`:
-    the mean is .15, and `a` is masked in .30, `b` in .075 of the cases. The other document of the
-    row has one word, and the mean chance."""
+    """In a document, a third of the words are `a`, with four times the chance of `b`.
+
+    The mean rate is 0.15, so `a` is masked with a probability of 0.30 and `b` with 0.075. The other
+    document of the row has one word with the mean chance.
+    """
     a, b, c = FIRST + 5, FIRST + 9, LAST - 1
     tokens = np.array([a, b, b] * 20 + [c] * 40 + [0] * 4, np.int32)
     segments = np.repeat([1, 2, 0], [60, 40, 4]).astype(np.int32)
@@ -115,7 +116,8 @@ def test_chances_of_the_longest_documents_are_exact():
     few = with_chances(
         chances[:4], tokens[:4], segments[:4], 1, selection_of(IDS, 0.9, "bernoulli")
     )
-    np.testing.assert_array_equal(few.chance[1:], 2**24)  # 1.2, which is always
+    # 1.2 is capped, so the token is always masked.
+    np.testing.assert_array_equal(few.chance[1:], 2**24)
 
 
 @functools.cache
@@ -124,7 +126,7 @@ def examples():
 
 
 def test_equal_chances_are_none_bit_for_bit():
-    """Else a SeqIO task, which has no model, were others than the first steps of training."""
+    """Otherwise a SeqIO task, which has no model, would differ from the first steps of training."""
     case = examples()
     rows = case.rows._replace(chances=np.full_like(case.rows.tokens, round(0.15 * 2**16)))
     equal, none = laws.corrupted(case, rows=rows), laws.corrupted(case)
@@ -147,7 +149,7 @@ def test_rows_with_chances_keep_the_laws(law):
 
 
 def outputs_that_predict(tokens):
-    """A model whose vocabulary projection finds these tokens likeliest, slot by slot."""
+    """Returns outputs of a model that predicts these tokens, slot by slot."""
     logits = jax.nn.one_hot(tokens, IDS.size)
     return types.SimpleNamespace(
         hidden={"top": logits}, head=lambda name, hidden: hidden if name == "vocabulary" else None
@@ -172,7 +174,7 @@ def test_right_answers_are_counted_of_each_word():
     got = ADAPTATION.measure(outputs_that_predict(predicted), batch_of(labels, weights))
     assert (got.labels[0], got.right[0]) == (2, 1)
     assert (got.labels[-1], got.right[-1]) == (3, 2)
-    assert got.labels.sum() == 5 and got.right.sum() == 3  # padding does not count
+    assert got.labels.sum() == 5 and got.right.sum() == 3  # Padding does not count.
     assert got.labels.dtype == jnp.int32
 
 
@@ -206,9 +208,12 @@ def halved(state, counts, step):
 @pytest.mark.parametrize(
     "changed, words",
     [
-        ({"measure": lambda outputs, batch: {"n": jnp.float32(1)}}, "counts are no integers"),
-        ({"measure": lambda outputs, batch: {"n": jnp.int32(1)}}, "not the sums of those of each"),
-        ({"update": halved}, "bfloat16.* expected the same form"),
+        ({"measure": lambda outputs, batch: {"n": jnp.float32(1)}}, "counts are not integers"),
+        (
+            {"measure": lambda outputs, batch: {"n": jnp.int32(1)}},
+            "not the sums of the counts for each",
+        ),
+        ({"update": halved}, "bfloat16.* expected the same structure"),
     ],
 )
 def test_an_adaptation_that_would_go_wrong_in_silence_is_refused(changed, words):

@@ -1,4 +1,4 @@
-"""A setting that goes from one value to another with the steps."""
+"""Settings that change with the step."""
 
 import functools
 
@@ -44,7 +44,7 @@ def test_each_stage_is_the_objective_at_its_value():
 
 
 def test_attention_goes_from_causal_to_bidirectional():
-    """The last stage gives no intervals of its own: it attends both ways, as by itself."""
+    """The last stage has no key intervals, so it is bidirectional, like the objective alone."""
     ahead = annealed(IDS, shifted_diffusion, "ahead_share", first=0.0, last=1.0, steps=8, stages=3)
     assert [member.name for member in ahead.facts.members] == [
         f"ahead_share_{x}" for x in ("0", "0.5", 1)
@@ -55,7 +55,7 @@ def test_attention_goes_from_causal_to_bidirectional():
 
 
 def test_what_the_noise_has_learnt_of_the_model_is_kept_from_stage_to_stage():
-    """As in the authors' code of AMLM, whose rate falls from step to step while chances stay."""
+    """As in the authors' code of AMLM, the rate falls with the steps while the chances are kept."""
     adaptive = functools.partial(adaptive_masked_lm, every=1)
     falling = annealed(IDS, adaptive, "rate", first=0.4, last=0.2, steps=100, stages=3)
     adaptation, words = falling.adaptation, IDS.text[1] - IDS.text[0]
@@ -81,7 +81,7 @@ def test_whole_numbers_stay_whole():
 
 
 def test_the_model_is_used_as_one_of_the_last_stage():
-    """Blocks are written as long as those on which its training ended."""
+    """The model writes blocks of the size with which its training ended."""
     blocks = annealed(IDS, block_diffusion, "block_size", first=1, last=16, steps=10)
     assert [form.block_size for form in blocks.facts.prompt_forms] == [16]
 
@@ -91,12 +91,12 @@ def test_the_model_is_used_as_one_of_the_last_stage():
     [
         (masked_lm, {"steps": 0}, "steps must be a whole number of at least 1, got 0"),
         (masked_lm, {"stages": 1}, "stages must be a whole number of at least 2, got 1"),
-        (masked_lm, {"last": 0.30}, "from one value of rate to another, got 0.3 and 0.3"),
+        (masked_lm, {"last": 0.30}, "two different values of rate, got 0.3 and 0.3"),
         (masked_lm, {"last": 0.1234}, "at most 3 decimals, got first=0.3 and last=0.1234"),
         (masked_lm, {"last": 1.5}, "masked_lm.rate must be a number above 0 and below 1, got"),
         (causal_lm, {}, "cannot set 'rate' to 0.3: .*unexpected keyword argument"),
         (ul2, {"setting": "rates"}, "ul2.rates must be a list of numbers .*, got 0.3"),
-        (no_number, {}, "not a mixture, got one of 7 members"),
+        (no_number, {}, "not a mixture, got a mixture of 7 members"),
     ],
 )
 def test_what_cannot_be_annealed_is_said(builder, settings, words):

@@ -1,4 +1,4 @@
-"""Attention patterns as matrices, beside what models get."""
+"""Attention patterns as matrices, compared with the key intervals of models."""
 
 import jax
 import numpy as np
@@ -18,7 +18,8 @@ from tests.objectives.registry import IDS, text_row
 
 def test_a_causal_mask_is_a_triangle():
     assert (np.asarray(causal_mask(7)) == np.tril(np.ones((7, 7), bool))).all()
-    assert (causal_mask(7) == prefix_mask(1, 6)).all()  # the first token has itself alone anyway
+    # The first token attends only to itself in both.
+    assert (causal_mask(7) == prefix_mask(1, 6)).all()
 
 
 def test_no_length_is_negative():
@@ -46,6 +47,6 @@ def test_a_decoder_gets_the_same_pattern(builder):
     batch = layouts.decoder.arrange(features, {"decoder": slots}, IDS.bos, 1)
     mask = np.asarray(attention_mask(batch["decoder_key_intervals"], slots))
     written = int(np.sum(np.asarray(features["targets_segments"]) > 0))
-    # A prefix of p tokens and t targets, with end-of-sequence after each.
+    # A prefix of p tokens and t targets, each followed by end-of-sequence.
     assert (mask == prefix_mask(slots - written, written)).all()
     assert (written < slots) == (builder is prefix_lm)

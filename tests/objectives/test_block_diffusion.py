@@ -1,4 +1,4 @@
-"""Block diffusion: its rates, its loss by the formula of the paper, and what it bounds."""
+"""Block diffusion: the rates, the loss compared with the paper's formula, and the bound."""
 
 import jax
 import jax.numpy as jnp
@@ -14,13 +14,13 @@ LENGTH, VOCABULARY = 96, 11
 
 
 def drawn(rows, length=LENGTH, **settings):
-    """(objective, features, batch of a decoder) of rows of one document of 5 … 15."""
+    """Returns (objective, features, decoder batch) of rows with one document of the ids 5 … 15."""
     objective = block_diffusion(IDS, **settings)
     return objective, *corrupted(objective, rows, length)
 
 
 class Outputs:
-    """Hidden states that are the logits of the ids 5 … 15."""
+    """Outputs whose hidden states are the logits of the ids 5 … 15."""
 
     def __init__(self, logits):
         self.hidden = {"noised": logits, "top": 0 * logits}
@@ -37,7 +37,7 @@ def test_each_block_is_masked_at_its_own_rate_between_the_two():
     assert (rates == rates[:, :, :1]).all()
     each = rates[:, :, 0]
     assert each.min() >= 0.3 and each.max() <= 0.8 and len(np.unique(each)) > 0.99 * each.size
-    # Mean and variance of a uniform draw, within four standard errors.
+    # The mean and the variance are those of a uniform distribution, within four standard errors.
     assert abs(each.mean() - 0.55) < 4 * (0.5 / 12**0.5) / each.size**0.5
     assert abs(each.var() - 0.25 / 12) < 4 * 0.25 * 0.0745 / each.size**0.5
     masked = (f["noised"] == IDS.mask).reshape(rates.shape)
@@ -48,7 +48,7 @@ def test_each_block_is_masked_at_its_own_rate_between_the_two():
 
 @pytest.mark.parametrize("size", [1, 16])
 def test_the_loss_is_that_of_the_paper(size):
-    """The sum of -log p / rate over masked tokens of the noised copy, over all tokens."""
+    """The loss is the sum of -log p / rate over masked tokens, divided by the number of tokens."""
     objective, f, batch = drawn(8, block_size=size)
     logits = np.random.default_rng(1).normal(size=(8, LENGTH, VOCABULARY)).astype(np.float32)
     term = objective.loss(batch).scored(Outputs(jnp.asarray(logits)))["tokens"]
@@ -85,7 +85,7 @@ def test_the_loss_of_a_model_that_knows_nothing_is_its_likelihood(size):
 
 @pytest.mark.slow
 def test_rows_of_another_member_add_nothing_to_the_loss():
-    """Neither to its sum nor to the tokens that it is divided by."""
+    """They add neither to the sum nor to the number of tokens."""
     objective = mixture(IDS, {"blocks": (block_diffusion, 1), "causal": (causal_lm, 1)})
     _, batch = corrupted(objective, 4, 20)
     slots = batch["decoder_segment_ids"].shape[1]

@@ -1,4 +1,4 @@
-"""Token ids that cannot be mistaken for text, and a package that stands alone."""
+"""Special ids must not be ids of text, and the package depends on no other package."""
 
 import pathlib
 import subprocess

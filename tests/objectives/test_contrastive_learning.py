@@ -19,7 +19,7 @@ DOCUMENT = list(range(100, 120))
 
 
 def views_of(objective, documents: list[list[int]], draws: int = 1, parts=None):
-    """For each draw of a row that packs these documents: its segments."""
+    """Returns the segments of each draw of a row with these documents."""
     tokens = np.tile(np.concatenate(documents).astype(np.int32), (2 * draws, 1))
     numbers = np.repeat(np.arange(len(documents)) + 1, [len(d) for d in documents])
     rows = Row(tokens, np.tile(numbers.astype(np.int32), (2 * draws, 1)), np.zeros(2 * draws, int))
@@ -70,7 +70,7 @@ def test_pairs_are_the_parts_of_a_document(hard):
         for number, text in enumerate(texts):
             assert segments[number + 1].inputs == [IDS.cls, *text]
             assert segments[number + 1].pools == [(0, 0, 1)]
-        whole = segments[len(texts) + 1]  # a document that is no pair does not count
+        whole = segments[len(texts) + 1]  # A document that is not a pair does not count.
         assert whole.inputs == [IDS.cls, 4, 4] and not whole.pools
 
 
@@ -97,14 +97,16 @@ def test_info_nce_is_the_mean_of_both_directions_or_goes_one_way(symmetric):
     np.testing.assert_allclose(got, naive_info_nce(left, right, 3.0, symmetric), rtol=1e-5)
     if not symmetric:
         return
-    # What is not live is nobody's negative.
+    # Slots that are not live are not negatives.
     few = compiled_info_nce(left, right, 3.0, *[np.arange(6) < 4] * 2, symmetric=True)[:4]
     np.testing.assert_allclose(few, naive_info_nce(left[:4], right[:4], 3.0), rtol=1e-5)
 
 
 def naive_nt_xent(left, right, scale, hard=()):
-    """SimCLR's algorithm 1, in loops: each view selects the other one among all views but
-    itself."""
+    """Computes SimCLR's algorithm 1 in loops.
+
+    Each view must be matched with the other view of its text, among all views except itself.
+    """
     texts = [x / np.linalg.norm(x) for x in (*left, *right, *hard)]
     N, losses = len(left), []
     for i in range(2 * N):
@@ -129,7 +131,7 @@ def test_nt_xent_selects_among_all_other_views():
 
 @pytest.mark.parametrize("loss", [info_nce, nt_xent])
 def test_similarities_and_their_gradients_are_products_in_float32(loss):
-    """A TPU and a GPU would round them for their products."""
+    """TPUs and GPUs would round the factors."""
     texts, live = jnp.ones((6, 8)), jnp.ones(6, bool)
     lowered = jax.jit(jax.grad(lambda e: loss(e, e, 20.0, live, live).sum())).lower(texts).as_text()
     products = [line for line in lowered.splitlines() if "dot_general" in line]
@@ -163,7 +165,7 @@ def test_texts_all_alike_cost_the_logarithm_of_the_batch():
 
 
 def test_negatives_are_the_whole_batch_with_their_gradients_on_any_number_of_devices():
-    """SimCSE's gather across devices kept the gradients of local rows only."""
+    """SimCSE's code, in contrast, keeps only the gradients of local rows."""
     rng = np.random.default_rng(1)
     embeddings = jnp.array(rng.normal(size=(2, 16, 4)), jnp.float32)
     live = jnp.ones(16, bool)
@@ -175,13 +177,13 @@ def test_negatives_are_the_whole_batch_with_their_gradients_on_any_number_of_dev
     spread = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), PartitionSpec(None, "data"))
     got = jax.jit(jax.grad(loss), in_shardings=spread)(embeddings)
     np.testing.assert_allclose(got, expected, atol=1e-5)
-    # Most of a row's gradient comes through the losses of other rows.
+    # Most of the gradient of a row comes from the losses of other rows.
     own = jax.jit(jax.grad(lambda e: info_nce(e[0], e[1], 5.0, live, live)[0]))(embeddings)
     assert np.abs(own[:, 0] - expected[:, 0]).max() > 0.01
 
 
 class Outputs:
-    """Hidden states that are their own embedding; the learned scale is 2."""
+    """Outputs whose hidden states are the embeddings. The learned scale is 2."""
 
     def __init__(self, top):
         self.hidden = {"top": top}
@@ -191,7 +193,7 @@ class Outputs:
 
 
 def term_of(objective, top, batch):
-    """The one term of its loss, compiled."""
+    """Returns the compiled loss term of an objective with a single term."""
     loss = jax.jit(lambda top, batch: objective.loss(batch).scored(Outputs(top)))
     (term,) = loss(top, batch).values()
     return term
@@ -234,7 +236,8 @@ def test_hard_negatives_lie_among_all_the_texts(symmetric):
         right = np.array([2 * u[i, 0] @ u[j, k] for k in (1, 2) for j in (0, 1)])
         left = np.array([2 * u[j, 0] @ u[i, 1] for j in (0, 1)])
         own = 2 * u[i, 0] @ u[i, 1]
-        ways = [right, left] if symmetric else [right]  # SimCSE goes from the first text alone
+        # SimCSE has only the direction from the first text.
+        ways = [right, left] if symmetric else [right]
         expected = np.mean([np.log(np.exp(way).sum()) for way in ways]) - own
         np.testing.assert_allclose(term.sums[i], expected, rtol=1e-4)
 

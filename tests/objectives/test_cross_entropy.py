@@ -1,5 +1,4 @@
-"""The cross-entropy that forms few logits at a time is that of all of them, and so is its
-gradient."""
+"""The cross-entropy in pieces, and its gradient, equal those of all logits together."""
 
 import functools
 from typing import NamedTuple
@@ -24,7 +23,7 @@ class Projection(NamedTuple):
 
 
 class Example(NamedTuple):
-    """Everything that a loss may be differentiated in."""
+    """All arguments with respect to which a loss can be differentiated."""
 
     states: jax.Array
     kernel: jax.Array
@@ -63,13 +62,13 @@ def in_pieces(example, z_loss):
 
 @pytest.fixture(params=[8, 12, 1000], ids=["even_pieces", "uneven_pieces", "one_piece"])
 def pieces(request, monkeypatch):
-    """Pieces of 2 slots of each row, of 3 (and padding), and of all."""
+    """Pieces of 2 slots of each row, of 3 slots (with padding), and of all slots."""
     monkeypatch.setattr(cross_entropy, "slots_of_a_piece", lambda: request.param)
     return request.param
 
 
 MEAN, MIXED = jnp.full(B, 0.3), jnp.array([1.0, -2.0, 0.0, 3.0])
-CASES = {  # cotangents of losses and z-losses, and the z-loss
+CASES = {  # cotangents of losses and z-losses, and the z-loss coefficient
     "mean": (MEAN, None, 0.0),
     "mean_and_z_loss": (MEAN, MEAN, 0.1),
     "z_loss_alone": (jnp.zeros(B), MEAN, 0.1),
@@ -80,7 +79,7 @@ CASES = {  # cotangents of losses and z-losses, and the z-loss
 
 @functools.cache
 def differentiated(sums_of, z_loss, pieces=None):
-    """(example, cotangents) -> sums and gradients; one program for each size of `pieces`."""
+    """Returns the compiled function (example, cotangents) -> sums and gradients."""
 
     def total(example, of_losses, of_z_losses):
         sums = sums_of(example, z_loss)
@@ -102,7 +101,7 @@ def test_sums_and_gradients_equal_those_of_all_logits(of_losses, of_z_losses, z_
 
 
 def test_rows_without_weight_may_have_any_cotangent():
-    """Rows of other members of a mixture have a cotangent of 0, and no weight."""
+    """Rows of other members of a mixture have weights of 0 and a cotangent of 0."""
     given = example()
     mine = jnp.array([False, True, False, True])
     given = given._replace(weights=given.weights * mine[:, None])
@@ -143,7 +142,7 @@ def test_the_likeliest_class_of_each_slot(slot_shards):
 
 @pytest.mark.slow
 def test_no_slots_have_no_loss_and_no_gradient():
-    """As where the members of a row group predict pairs alone, and others of the mixture tokens."""
+    """This occurs if a row group predicts only pairs, and other members predict tokens."""
     given = example()
     given = given._replace(states=given.states[:, :0], weights=given.weights[:, :0])
 
@@ -175,7 +174,7 @@ def test_bfloat16_keeps_sums_and_accumulation_in_float32(monkeypatch):
 
 
 def compiled(loss, slots):
-    """The program of a loss and its gradients over rows of `slots` slots."""
+    """Returns the compiled loss and its gradients for rows of `slots` slots."""
     shapes = jax.eval_shape(example)
     shapes = shapes._replace(
         states=jax.ShapeDtypeStruct((B, slots, E), jnp.float32),

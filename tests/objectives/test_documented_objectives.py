@@ -1,4 +1,4 @@
-"""The objectives of docs/own_objective.md: what `show` draws of them is what training computes."""
+"""The objectives of docs/own_objective.md: `show` draws what training computes."""
 
 import importlib
 import re
@@ -28,7 +28,7 @@ TEXT = "The old King met Queen Anne in the Tower, and Anne met the old Queen. "
 
 @pytest.fixture(scope="module")
 def capitals(tmp_path_factory):
-    """The page's module my_capitals."""
+    """Returns the module my_capitals of the page."""
     page = (ROOT / "docs" / "own_objective.md").read_text()
     (text,) = re.findall(r"^```python\n(# my_capitals\.py\n.*?)^```$", page, re.S | re.M)
     folder = tmp_path_factory.mktemp("documented")
@@ -39,7 +39,7 @@ def capitals(tmp_path_factory):
 
 
 def planned(folder, objective, model, **lengths):
-    """The plan of a run on text files of bytes."""
+    """Returns the plan of a run on text files with a byte vocabulary."""
     (folder / "text").mkdir()
     for number in range(8):
         (folder / "text" / f"{number}.txt").write_text(TEXT * 4)

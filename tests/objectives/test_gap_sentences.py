@@ -1,4 +1,4 @@
-"""PEGASUS: which sentences are selected, and what becomes of them."""
+"""PEGASUS: which sentences are selected, and the resulting features."""
 
 import functools
 from collections import Counter
@@ -14,7 +14,7 @@ from tests.objectives.registry import IDS, quick_jit
 from tests.objectives.undo_noising import sentences
 from tests.refusals import refuses
 
-A, B, C, D, STOP = 11, 12, 13, 14, 10  # 10 % 7 == 3: the only one that ends a sentence
+A, B, C, D, STOP = 11, 12, 13, 14, 10  # Only STOP ends a sentence, since 10 % 7 == 3.
 TEXT = [A, B, STOP, C, A, STOP, D, STOP]
 
 
@@ -30,7 +30,7 @@ def _corrupt(n: int, **settings):
 
 
 def corrupted(texts, seed=0, **settings) -> list[tuple[list[int], list[int]]]:
-    """(inputs, targets) of each text, without padding and end-of-sequence."""
+    """Returns (inputs, targets) of each text, without padding and end-of-sequence."""
     n = max(map(len, texts))
     tokens = np.array([[*text, *[0] * (n - len(text))] for text in texts], np.int32)
     keys = jax.random.split(jax.random.key(seed), len(texts))
@@ -45,7 +45,7 @@ def corrupted(texts, seed=0, **settings) -> list[tuple[list[int], list[int]]]:
 
 
 def rouge_1(sentence, rest) -> Fraction:
-    """F1 of the unigrams, by precision and recall."""
+    """Returns the F1 of unigrams, computed from precision and recall."""
     overlap = sum((Counter(sentence) & Counter(rest)).values())
     precision, recall = Fraction(overlap, len(sentence)), Fraction(overlap, max(len(rest), 1))
     return 2 * precision * recall / (precision + recall) if overlap else Fraction(0)

@@ -1,4 +1,4 @@
-"""Hybrid diffusion: the shares of its noise, and its loss by the distributions of the paper."""
+"""Hybrid diffusion: the shares of the noise, and the loss compared with the paper's formula."""
 
 import dataclasses
 
@@ -11,12 +11,13 @@ from pretrax.objectives import Row, batched, hybrid_diffusion
 from pretrax.objectives.hybrid_diffusion import hybrid_losses
 from tests.objectives.registry import IDS, quick_jit
 
-FIRST, NUMBER, MASK = 3, 10, 14  # of the ids of text, their number, and the mask of 15 ids
+# First id of text, number of ids of text, and the mask id, of 15 ids.
+FIRST, NUMBER, MASK = 3, 10, 14
 
 
 @pytest.fixture(scope="module")
 def noised():
-    """(tokens, inputs, times) of rows of one token each of which nearly none is drawn by chance."""
+    """Returns (tokens, inputs, times) of rows of random tokens, which rarely replace themselves."""
     objective, n = hybrid_diffusion(IDS, random_share=0.2), 400
     tokens = np.random.default_rng(0).integers(*IDS.text, (512, n)).astype(np.int32)
     raw = Row(tokens, np.ones_like(tokens), np.zeros(512, np.int32))
@@ -39,7 +40,7 @@ def test_tokens_are_masked_and_replaced_with_the_probabilities_of_their_time(noi
     counts = {"masked": inputs == IDS.mask, "replaced": (inputs != tokens) & (inputs != IDS.mask)}
     for kind, p in expected.items():
         z = (counts[kind].sum(1) - 400 * p) / np.sqrt(400 * p * (1 - p) + 1e-9)
-        typical = (times > 0.02) & (times < 0.98)  # where counts are nearly normal
+        typical = (times > 0.02) & (times < 0.98)  # Counts are nearly normal there.
         assert abs(z[typical].mean()) < 4 / np.sqrt(typical.sum()), kind
         assert abs(z[typical].var() - 1) < 0.3, kind
     middle = np.abs(times - 0.5) < 0.05
@@ -51,7 +52,7 @@ def test_tokens_are_masked_and_replaced_with_the_probabilities_of_their_time(noi
 
 
 def of_paper(share, logits, label, given, t):
-    """(divergence, its weight in the bound), of whole distributions over the vocabulary."""
+    """Returns (divergence, weight in the bound), from distributions over the whole vocabulary."""
     text = slice(FIRST, FIRST + NUMBER)
     p = np.zeros(15)
     p[text] = np.exp(logits[text]) / np.exp(logits[text]).sum()
@@ -66,8 +67,8 @@ def of_paper(share, logits, label, given, t):
     there = true > 0
     divergence = np.sum(true[there] * np.log(true[there] / predicted[there]))
     ratio = true[given] / predicted[given]
-    # The rate of change of the noise, by differences: that of the weight of a token to stay, and
-    # of what it may become instead.
+    # Compute the rates of change by finite differences: the rate of the probability that a token
+    # stays, and the rate of the distribution that replaces it.
     step = 1e-6
 
     def parts(t):
@@ -102,7 +103,7 @@ def test_the_loss_is_that_of_the_paper(share, given):
 def test_of_constant_outputs_the_bound_lacks_the_noise_of_the_first_and_of_the_last_time(
     share, lacks
 ):
-    """It is what a token tells of the text in between, with what is left of that at the end."""
+    """The bound is the information about the text that the noise removes between these times."""
     n, mask = 256, 256
     logit = np.linspace(-np.log(1e4), np.log(1e4), 4001)
     t = 1 / (1 + np.exp(-logit))
@@ -110,7 +111,7 @@ def test_of_constant_outputs_the_bound_lacks_the_noise_of_the_first_and_of_the_l
         hybrid_diffusion(IDS, random_share=share).loss.args[0], mask=mask, text=(0, n)
     )
 
-    def part(given, probability):  # of tokens that became this one, by the time
+    def part(given, probability):  # the part of the mean loss from this input, by time
         logits, zeros = np.zeros((t.size, n), np.float32), np.zeros(t.size, int)
         losses, _, weight = hybrid_losses(noise, logits, zeros, zeros + given, np.float32(t))
         return probability * np.float64(losses) * np.float64(weight)
@@ -120,7 +121,7 @@ def test_of_constant_outputs_the_bound_lacks_the_noise_of_the_first_and_of_the_l
     mean = part(mask, masked) + part(0, keeps + each) + part(1, (n - 1) * each)
     bound = np.trapezoid(mean, t)
 
-    def told(k):  # nats of what stood there, by what does
+    def told(k):  # nats of information about the original token
         kinds = (keeps[k] + each[k], 1), (each[k], n - 1), (masked[k], 1)
         after = -sum(count * p * np.log(p) for p, count in kinds if p)
         text = 1 - masked[k]
@@ -131,7 +132,7 @@ def test_of_constant_outputs_the_bound_lacks_the_noise_of_the_first_and_of_the_l
 
 
 def test_without_replaced_tokens_the_bound_is_that_of_masked_diffusion():
-    """-log p / t of masked tokens, and nothing of the others."""
+    """The loss is -log p / t for masked tokens and 0 for other tokens."""
     constants = hybrid_diffusion(IDS, random_share=0).loss.args[0]
     constants = dataclasses.replace(constants, mask=MASK, text=(FIRST, FIRST + NUMBER))
     logits = np.random.default_rng(2).normal(size=(2, 15)).astype(np.float32)

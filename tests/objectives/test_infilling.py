@@ -1,4 +1,4 @@
-"""Infilling: every outcome on short texts by hand, its law, and the traps known from elsewhere."""
+"""Infilling: all outcomes on short texts by hand, their probabilities, and known pitfalls."""
 
 import functools
 from collections import Counter
@@ -30,7 +30,7 @@ PREFIX, SUFFIX, MIDDLE = IDS.fim
 
 
 def in_letters(features, n: int, stream: str = "targets") -> list[str]:
-    """Each row's document of n tokens: `<prefix> a <suffix> b <middle> c /` is PaSbMc/."""
+    """Returns each row's document in letters: `<prefix> a <suffix> b <middle> c /` is PaSbMc/."""
     _, (document,) = text_row((n,), n)
     letters = dict(zip(document, "abcdefgh"))
     letters |= {PREFIX: "P", SUFFIX: "S", MIDDLE: "M", IDS.eos: "/", IDS.mask: "_"}
@@ -40,7 +40,7 @@ def in_letters(features, n: int, stream: str = "targets") -> list[str]:
 
 
 def written(objective, n: int, copies: int, seed: int) -> list[str]:
-    """The targets of a document of n tokens, under as many keys as there are copies."""
+    """Returns the targets of a document of n tokens, for `copies` keys."""
     return in_letters(corrupt_copies(objective, (n,), copies, seed), n)
 
 
@@ -76,7 +76,7 @@ def test_a_rate_of_zero_and_of_one_is_never_and_always():
 
 def test_documents_of_a_row_are_cut_independently():
     targets = corrupt_copies(fill_in_the_middle(IDS, 1, 0), (1, 1), 16_000, seed=5)["targets"]
-    # P _ S _ M _ /: the token is prefix, suffix or middle.
+    # P _ S _ M _ /: the token is the prefix, the suffix or the middle.
     places = [np.flatnonzero(row < IDS.text[1]) for row in np.where(targets > 1, targets, IDS.size)]
     kinds = [(int(first), int(second) - 5) for first, second in places]
     chance = {1: 0.25, 2: 0.25, 3: 0.5}
@@ -114,10 +114,11 @@ SINGLE = 2 / exp(1)  # Poisson(1) is 0 or 1
 
 def test_spans_are_uniform_and_moved_behind_their_sentinels():
     law = dict.fromkeys(
-        ("XbcXa/", "aXcXb/", "abXXc/", "XcXab/", "aXXbc/", "XXabc/"),  # six spans of three tokens
+        # The six spans of three tokens.
+        ("XbcXa/", "aXcXb/", "abXXc/", "XcXab/", "aXXbc/", "XXabc/"),
         SINGLE / 6,
     )
-    law["XbYXa/Yc/"] = 1 - SINGLE  # more than two do not fit
+    law["XbYXa/Yc/"] = 1 - SINGLE  # More than two spans do not fit.
     assert_law(written(causal_masking(IDS), 3, 20_000, seed=7), law)
 
 
@@ -125,7 +126,7 @@ def test_spans_are_uniform_and_moved_behind_their_sentinels():
 def test_the_number_of_spans_is_poisson_but_at_least_one_and_at_most_that_many(most):
     spans = [x.count("/") for x in written(causal_masking(IDS, most), 8, 20_000, seed=8)]
     mass = [exp(-1) / factorial(k) for k in range(12)]
-    most = min(most, 4)  # eight tokens have room for no more
+    most = min(most, 4)  # Eight tokens have room for at most four spans.
     law = {1: SINGLE} | {k: mass[k] for k in range(2, most)}
     assert_law(spans, law | {most: 1 - sum(law.values())})
 
@@ -139,7 +140,7 @@ def test_sentinels_bear_no_loss_and_all_else_does():
 
 @pytest.mark.parametrize("most", [0, -1, 1.5, 801])
 def test_numbers_of_spans_that_cannot_be_masked(most):
-    expected = "at most the 800 sentinels" if most == 801 else "a whole number of at least 1"
+    expected = "at most 800, " if most == 801 else "a whole number of at least 1"
     with pytest.raises(ValueError, match=f"max_spans must be {expected}.* got {most}"):
         causal_masking(IDS, most)
 
@@ -149,7 +150,8 @@ def test_numbers_of_spans_that_cannot_be_masked(most):
 
 @pytest.mark.slow
 def test_blanks_are_uniform_and_written_in_any_order():
-    # Two of four tokens: one span of two if the first draw is not 1, else two that do not touch.
+    # Two of four tokens are hidden: one span of two if the first draw is not 1, else two separate
+    # spans.
     one = exp(-1) / (1 - exp(-1))
     law = {
         "_cd ab/ 000 123": (1 - one) / 3,
@@ -173,7 +175,7 @@ def test_blanks_are_uniform_and_written_in_any_order():
 
 
 def published_spans(random, hidden: int, mean: float) -> list[int]:
-    """Lengths as published: Poisson without 0, until enough are hidden, the last one cut."""
+    """Draws span lengths as published: positive Poisson numbers, with the last one cut."""
     spans = []
     while sum(spans) < hidden:
         drawn = random.poisson(mean)
@@ -192,7 +194,8 @@ def assert_same_law(got, expected):
 
 @pytest.mark.slow
 def test_the_number_of_spans_follows_the_published_procedure():
-    features = corrupt_copies(blank_infilling(IDS), (200,), 10_000, seed=11)  # 30 are hidden
+    # 30 tokens are hidden.
+    features = corrupt_copies(blank_infilling(IDS), (200,), 10_000, seed=11)
     random = np.random.default_rng(12)
     published = [len(published_spans(random, 30, 3)) for _ in range(10_000)]
     assert_same_law((features["targets"] == IDS.eos).sum(1).tolist(), published)
@@ -200,7 +203,8 @@ def test_the_number_of_spans_follows_the_published_procedure():
 
 @pytest.mark.slow
 def test_lengths_of_spans_follow_the_published_procedure_in_the_text_and_as_written():
-    features = corrupt_copies(blank_infilling(IDS, 0.2), (25,), 12_000, seed=13)  # five are hidden
+    # Five tokens are hidden.
+    features = corrupt_copies(blank_infilling(IDS, 0.2), (25,), 12_000, seed=13)
     outcomes = []
     for row, places in zip(features["targets"], features["targets_positions"]):
         closes = np.flatnonzero(row == IDS.eos)
@@ -229,7 +233,7 @@ def test_lengths_leave_room_for_all_but_two_in_a_million_documents():
     mass /= mass.sum()
     for hidden in range(1, 100):
         _, most = blank_counts(20 * hidden, (1, 20), (3, 1), np)
-        total = np.eye(1, hidden)[0]  # the law of the sum of `most` draws, below `hidden`
+        total = np.eye(1, hidden)[0]  # distribution of the sum of `most` draws, below `hidden`
         for _ in range(most):
             total = np.convolve(total, mass)[:hidden]
         assert total.sum() < 2e-6, hidden
@@ -277,7 +281,7 @@ densities = st.fractions(Fraction(1, 20), Fraction(19, 20), max_denominator=20)
 
 @functools.cache
 def corrupt_any():
-    """Settings are traced: one program for all settings of a builder."""
+    """Corrupts with traced settings, so that one program serves all settings of a builder."""
     lengths = {"inputs": 2 * ROW, "targets": 4 * ROW, "positions": 4 * ROW}
     return jax.jit(lambda corrupt, key, row: corrupt(key, row, row, lengths, DOCUMENTS))
 

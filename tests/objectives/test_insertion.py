@@ -1,4 +1,4 @@
-"""ILM: which tokens are dropped, and the loss by the formula of the paper."""
+"""ILM: which tokens are dropped, and the loss compared with the paper's formula."""
 
 import itertools
 
@@ -17,7 +17,7 @@ V, E, T = 7, 3, 12
 RANDOM = np.random.default_rng(0)
 STATES = 3 * RANDOM.normal(size=(1, T, E)).astype(np.float32)
 KERNEL, STOP = (RANDOM.normal(size=(E, n)).astype(np.float32) for n in (V, 2))
-# [CLS] ^ . . of which 3 tokens are dropped, [CLS] ^ ., of which none is, [CLS] ^ of which all are.
+# [CLS] ^ . . with 3 dropped tokens, [CLS] ^ . with none, and [CLS] ^ with all tokens dropped.
 BATCH = {
     "encoder_segment_ids": [1, 1, 1, 1, 2, 2, 2, 3, 3, 0, 0, 0],
     "encoder_positions": [0, 1, 2, 3, 0, 1, 2, 0, 1, 0, 0, 0],
@@ -32,7 +32,7 @@ BATCH = {name: np.array([x], np.int32) for name, x in BATCH.items()}
 
 
 class Outputs:
-    """Heads as matrices, of these states; in parts where a loss asks for a projection."""
+    """Outputs whose heads are matrices applied to these states, also as separate projections."""
 
     def __init__(self, states):
         self.hidden = {"top": states}
@@ -47,8 +47,10 @@ class ProjectedOutputs(Outputs):
 
 
 def of_paper() -> float:
-    """The mean over documents of the cross-entropy of dropped tokens under one softmax of slots
-    and tokens."""
+    """Returns the mean over documents of the cross-entropy of dropped tokens.
+
+    A single softmax covers slots and tokens.
+    """
     logits = np.float64(STATES[0] @ KERNEL)
     first, last = log_softmax(logits[1:4]), log_softmax(logits[8:9])
     losses = [-(first[0, 5] + first[2, 5] + first[2, 2]) / 3, 0.0, -(last[0, 6] + last[0, 3]) / 2]
@@ -68,7 +70,7 @@ def test_the_loss_is_that_of_the_paper(kind):
     assert means["stop"] == pytest.approx(-stop[range(3), [1, 0, 1]].mean(), rel=1e-5)
     assert {name for name, t in terms.items() if t.scale == 1} == {"tokens", "slots", "stop"}
     assert {float(t.weights[0]) for t in terms.values()} == {3.0}
-    # The slot alone: of three, twice the last; of one, nothing.
+    # Slot losses: two of three dropped tokens are in the last slot. A text with one slot has none.
     slots = log_softmax(np.log(np.exp(np.float64(STATES[0, 1:4] @ KERNEL)).sum(1)))
     assert 3 * means["slots"] == pytest.approx(-(slots[0] + 2 * slots[2]) / 3, rel=1e-5)
 
@@ -83,11 +85,12 @@ def test_in_parts_the_gradient_is_that_of_all_logits():
     )
     np.testing.assert_allclose(parts, whole, rtol=1e-4, atol=1e-6)
     learns = np.abs(np.asarray(whole)[0]).sum(-1) > 0
-    assert np.flatnonzero(learns).tolist() == [0, 1, 2, 3, 4, 7, 8]  # no slot of a complete text
+    # A complete text has no slot to learn.
+    assert np.flatnonzero(learns).tolist() == [0, 1, 2, 3, 4, 7, 8]
 
 
 def test_of_states_that_are_all_alike_the_labels_tell_the_loss_and_every_slot_is_as_likely():
-    """From which baselines follow; states are near 0, and far from it."""
+    """Baselines use this. The states are near 0, and far from 0."""
     jitted = quick_jit(lambda states: terms_of(Outputs, states))
     for size in (0.0, 100.0):
         terms = jitted(np.full_like(STATES, size))
@@ -100,7 +103,7 @@ def test_of_states_that_are_all_alike_the_labels_tell_the_loss_and_every_slot_is
 
 
 def test_the_number_of_dropped_tokens_is_uniform_and_so_is_which_they_are():
-    """Of 3 tokens in a row behind another document: chi-squared test, significance 0.001."""
+    """Runs a chi-squared test at significance 0.001 for 3 tokens that follow another document."""
     rows, segments = 4_000, np.array([1, 1, 2, 2, 2], np.int32)
     objective = insertion_lm(IDS)
     raw = Row(np.arange(10, 15, dtype=np.int32), segments, np.int32(0))

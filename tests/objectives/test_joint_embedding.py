@@ -1,4 +1,4 @@
-"""LLM-JEPA: a document becomes an answer to write and two views, whose states are to be alike."""
+"""LLM-JEPA: a document has an answer to write and two views, whose states should be similar."""
 
 import functools
 
@@ -18,7 +18,7 @@ DOCUMENTS = [([5, 6], [7, 8, 9]), ([10], [11]), ([12, 13], []), ([], [14])]
 
 @functools.cache
 def arranged(predictors: int = 2):
-    """Features and batch of one row of `DOCUMENTS`."""
+    """Returns the features and the batch of a row of `DOCUMENTS`."""
     objective = llm_jepa(IDS, predictors)
     sizes = [len(text) + len(answer) for text, answer in DOCUMENTS]
     tokens = np.concatenate([np.concatenate(parts) for parts in DOCUMENTS]).astype(np.int32)
@@ -26,7 +26,7 @@ def arranged(predictors: int = 2):
     parts = np.concatenate([np.repeat([0, 1], [len(a), len(b)]) for a, b in DOCUMENTS])
     row = Row(tokens, segments, np.int32(0), parts.astype(np.int32))
     lengths = packed_lengths(objective, sizes)
-    rows = jax.tree.map(lambda x: np.stack([x, x]), row)  # they come in pairs
+    rows = jax.tree.map(lambda x: np.stack([x, x]), row)  # Rows come in pairs.
     corrupt = quick_jit(batched(objective, lengths, len(sizes)))
     features = corrupt(jax.random.split(jax.random.key(0)), rows)
     one = {name: x[0] for name, x in features.items()}
@@ -65,7 +65,7 @@ def test_a_view_sees_itself_alone_and_nothing_ahead():
 
 
 def test_the_loss_is_that_of_the_published_code():
-    """One minus the mean cosine of the last states of the views."""
+    """The loss is one minus the mean cosine similarity of the last states of the views."""
     features, batch = arranged()
     states = np.random.default_rng(0).normal(size=(1, features["inputs"].size * 4, 6))
     kernel = jnp.asarray(np.random.default_rng(1).normal(size=(6, 40)), jnp.float32)
@@ -78,7 +78,7 @@ def test_the_loss_is_that_of_the_published_code():
 
     term = llm_jepa(IDS, 2, scale=0.5).loss(batch).scored(Outputs())["embedding"]
     segments, cosines = batch["decoder_segment_ids"][0], []
-    for number in (0, 1):  # the others lack a part
+    for number in (0, 1):  # The other documents lack a part.
         a, b = (states[0, np.flatnonzero(segments == 3 * number + k)[-1]] for k in (2, 3))
         cosines.append(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
     np.testing.assert_allclose(term.sums / term.weights, [1 - np.mean(cosines)], rtol=1e-5)
@@ -109,7 +109,7 @@ def test_gradients_reach_both_states_that_are_compared_and_no_other():
 
 
 def test_no_view_learns_of_the_other():
-    """The state that predicts depends on the text alone, and the predicted one on the answer."""
+    """The predicting state depends only on the text, and the predicted state only on the answer."""
     _, batch = arranged()
     size = dict(emb_dim=8, num_heads=1, head_dim=8, mlp_dim=8, num_layers=1)
     model = models.decoder(40, llm_jepa(IDS, 2).facts.heads, dtype="float32", **size)

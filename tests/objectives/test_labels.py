@@ -1,4 +1,4 @@
-"""The labels of a term are what its loss scores: baselines follow from them alone."""
+"""The labels of a term are what its loss scores, so baselines need only the labels."""
 
 import functools
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from tests.objectives.registry import CASES, IDS
 from tests.refusals import refuses
 
 B, T, K, P, V = 4, 12, 5, 2, 11
-LOGITS = {  # what each head says whatever it is given
+LOGITS = {  # constant logits of each head
     "vocabulary": np.linspace(-1, 2, V),
     "generator": np.linspace(2, -1, V) ** 2,
     "pair": np.array([0.3, -0.4]),
@@ -29,7 +29,7 @@ LOGITS = {  # what each head says whatever it is given
 
 
 class AllAlike(NamedTuple):
-    """A model's outputs that do not look at the batch."""
+    """Outputs of a model that ignores the batch."""
 
     hidden: dict
 
@@ -62,7 +62,7 @@ def batch(stack: str, classes: int, places: bool) -> dict:
     return {name: x.astype(np.int32) for name, x in chosen.items()}
 
 
-KINDS = {  # case of the registry -> stack, classes among the targets, whether they are at places
+KINDS = {  # case of the registry -> stack, classes among the targets, whether labels have slots
     "causal": ("decoder", V, False),
     "span": ("decoder", V, True),
     "ahead": ("decoder", V, False),
@@ -96,7 +96,7 @@ def test_labels_tell_the_loss_of_any_guess_that_is_always_the_same(name):
 
 
 def test_every_kind_of_loss_is_here():
-    """Each head that a class or number is told by, over all objectives."""
+    """The kinds cover every head that predicts a class or a number, over all objectives."""
     labeled = {head for name in KINDS for head in CASES[name].objective.facts.heads}
     unlabeled = {"embedding", "logit_scale", "summary", "next_latent"}
     everywhere = {head for case in CASES.values() for head in case.objective.facts.heads}

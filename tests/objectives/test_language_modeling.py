@@ -1,4 +1,4 @@
-"""The split law of prefix language modeling, and what causal language modeling leaves alone."""
+"""The distribution of prefix lengths, and causal language modeling, which changes no token."""
 
 import types
 
@@ -22,7 +22,7 @@ from tests.refusals import refuses
 
 
 def t5_prefix_lengths(n: int, density: float) -> range:
-    """Prefix lengths of `random_prefix_noise_mask` as published, in float64."""
+    """Returns the prefix lengths of the published `random_prefix_noise_mask`, in float64."""
     most = n - 1
     return range(min(most, max(1, round((1 - 2 * density) * most))), most + 1)
 
@@ -49,7 +49,7 @@ def test_split_is_uniform_over_t5s_range(n, share):
 
 @pytest.mark.parametrize("n, share", [(2, 0.9), (9, 0.75), (20, 0.875)])
 def test_above_a_half_the_prefix_has_the_law_of_the_suffix(n, share):
-    # Mirrored: what 1 - share predicts is given.
+    # Mirrored: the tokens that 1 - share predicts are given.
     objective, mirrored = prefix_lm(IDS, share), prefix_lm(IDS, 1 - share)
     given, expected = objective.lengths(n), mirrored.lengths(n)
     assert (given["inputs"], given["targets"]) == (expected["targets"], expected["inputs"])
@@ -86,7 +86,7 @@ def test_causal_lm_copies_the_row():
 
 
 def test_masked_inputs_by_hand():
-    """The mask is read in place of b and e, and all is predicted."""
+    """The model reads masks instead of b and e, and predicts all tokens."""
     features = hide(masked_input_next_token, IDS, [11, 12, 13, 14, 15, 16], [0, 1, 0, 0, 1, 0])
     stacks = layouts.decoder.lengths(masked_input_next_token(IDS).lengths(6))
     batch = quick_jit(lambda x: layouts.decoder.arrange(x, stacks, IDS.bos, 1))(features)
@@ -99,7 +99,7 @@ def test_masked_inputs_by_hand():
 def test_tokens_read_as_masks_are_uniform():
     features = corrupt_copies(masked_input_next_token(IDS), (7,), 7_000, seed=2)
     slots = np.flatnonzero(features["targets_stand_ins"]) % 7
-    assert slots.size == 7_000  # round(.15 * 7) = 1 of each
+    assert slots.size == 7_000  # round(0.15 * 7) = 1 of each
     assert_uniform(slots, 7)
 
 
@@ -107,7 +107,7 @@ def test_tokens_read_as_masks_are_uniform():
 
 
 def copies_of(features, lengths) -> list[tuple[np.ndarray, np.ndarray]]:
-    """(tokens, whether later ones read a mask) of both copies of each document, as they follow."""
+    """Returns (tokens, which of them are masked) of both copies of each document, in order."""
     found = []
     for d in range(2 * len(lengths)):
         own = features["targets_segments"] == d + 1
@@ -132,7 +132,7 @@ def test_each_document_is_there_twice_and_once_read_with_masks():
 
 
 def test_rates_of_masked_inputs_are_uniform_up_to_the_highest():
-    """Of 1,000 tokens the share is the rate, but for 1/60; and of two documents it is two rates."""
+    """With 1,000 tokens, the share is the rate within 1/60. Two documents have two rates."""
     lengths = 1_008, 1_008
     features = corrupt_copies(masked_input_regularization(IDS, 0.4), lengths, 600, seed=4)
     shares = np.stack([x[1][:, 8:].mean(1) for x in copies_of(features, lengths)[1::2]])
@@ -144,7 +144,7 @@ def test_rates_of_masked_inputs_are_uniform_up_to_the_highest():
 
 
 def test_a_copy_is_read_apart_from_the_other():
-    """As two documents are: positions begin anew, and no key of one is in view of the other."""
+    """Like two documents: positions start again, and neither copy attends to the other."""
     text, hidden = np.arange(100, 104), np.array([False, True, False, True])
     features = hide(masked_input_regularization, IDS, text, hidden)
     lengths = {"decoder": 10, "predict": 10}
@@ -172,7 +172,7 @@ def test_the_terms_are_those_of_each_copy():
         hidden={"top": jnp.asarray(states)}, head=lambda name, states: states @ matrix
     )
     weights = pad(features["targets_weights"])
-    weights[0] = 0  # a row of another member
+    weights[0] = 0  # The row belongs to another member.
     batch = {"target_tokens": tokens, "segment_ids": segments, "loss_weights": weights}
     batch = {f"decoder_{name}": jnp.asarray(x) for name, x in batch.items()}
     terms = quick_jit(lambda batch: objective.loss(batch).scored(outputs))(batch)
@@ -183,6 +183,7 @@ def test_the_terms_are_those_of_each_copy():
         mine = (segments > 0) & (segments % 2 == remainder) & (weights > 0)
         np.testing.assert_allclose(terms[name].sums, (losses * mine).sum(1), rtol=1e-4)
         np.testing.assert_array_equal(terms[name].weights, [0, 35, 35, 35])
-        np.testing.assert_array_equal(terms[name].labels.weights, mine)  # `show` tells them by slot
+        # `show` prints them by slot.
+        np.testing.assert_array_equal(terms[name].labels.weights, mine)
         np.testing.assert_array_equal(terms[name].labels.values, tokens)
         assert terms[name].scale == scale

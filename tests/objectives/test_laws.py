@@ -1,4 +1,4 @@
-"""The laws that every objective keeps, whatever it does."""
+"""The laws that all objectives keep."""
 
 import re
 import typing
@@ -31,15 +31,15 @@ COLLECTIVE = re.compile(
 )
 
 
-# Each compiles programs of its own: by default for the first case of each file of objectives.
+# These tests compile separate programs. By default they run the first case of each objective file.
 COMPILED = (
     *("batch = loop", "sharded = unsharded", "more slots change nothing"),
     *("lengths are kept", "lengths are reached"),
 )
-# The logits of a whole vocabulary take seconds: by default for these alone.
+# The logits of a whole vocabulary take seconds, so by default only these cases run.
 OF_LOSS = ("loss has terms", "loss is a sum over rows")
 LOSSES = ("masked_lm", "contrastive_dropout", "sequence_classification")
-# By default for the first case of each builder.
+# By default these tests run the first case of each builder.
 OF_BUILDERS = ("nothing is lost",)
 
 
@@ -63,7 +63,7 @@ def with_marks(rule: str, names):
 
 
 def law(rule: str):
-    """Runs a test for every case that has to keep this law."""
+    """Runs a test for every case that must keep this law."""
     return pytest.mark.parametrize("name", with_marks(rule, cases_under(rule)))
 
 
@@ -80,7 +80,7 @@ def test_every_exported_builder_has_laws():
 
 
 def test_table_of_laws():
-    """Run with -s to read it."""
+    """Prints the table, which -s shows."""
     width = max(map(len, CASES))
     print()
     for number, name in enumerate(LAWS):
@@ -113,7 +113,7 @@ def test_inverse_gives_back_every_document(name):
     [
         pytest.param(rule, name, marks=marks_of(rule, name))
         for rule in {**laws.LAWS, **laws.USUAL}
-        if rule != "lengths are enough"  # the tests below say more
+        if rule != "lengths are enough"  # The tests below check more.
         for name in cases_under(rule)
     ],
 )
@@ -132,7 +132,7 @@ def test_member_of_a_row_is_passed_on(name):
 @pytest.mark.parametrize("name", ["causal", "mixture"])
 def test_without_jit_equals_jit(name):
     batch, objective = example_batch(name), CASES[name].objective
-    for i in range(5, len(batch.documents), 2 * len(DOCUMENTS)):  # of each member
+    for i in range(5, len(batch.documents), 2 * len(DOCUMENTS)):  # for each member
         row, partner = row_and_partner(batch.rows, i)
         settings = batch.lengths, batch.max_documents
         features = objective.corrupt(batch.keys[i], row, partner, *settings)
@@ -140,7 +140,7 @@ def test_without_jit_equals_jit(name):
 
 
 def _sharded(objective, batch):
-    """(compiled corruption of the first 16 or so rows over 8 devices, its arguments)."""
+    """Returns the compiled corruption of about 16 rows over 8 devices, and its arguments."""
     size = len(batch.documents) // 16 * 16
     over_rows = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), PartitionSpec("data"))
     arguments = jax.device_put(

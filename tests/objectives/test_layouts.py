@@ -1,4 +1,4 @@
-"""Layouts: every attention pattern as intervals of keys, nothing leaks, nothing moves."""
+"""Layouts: attention patterns as key intervals, without leaks, and positions."""
 
 import functools
 
@@ -33,11 +33,11 @@ from tests.objectives.registry import (
     text_row,
 )
 
-BOS = 31_999  # not the padding, so that a missing `bos` shows
-SLACK = 5  # stack slots that no feature fills
+BOS = 31_999  # not the padding id, so that a missing `bos` is noticed
+SLACK = 5  # number of stack slots that no feature fills
 MAX_DOCUMENTS = max(map(len, DOCUMENTS))
 
-# A layout knows streams, not objectives: some cases for each set of streams there is.
+# A layout depends on streams, not on objectives. There are some cases for each set of streams.
 NAMES = [
     "causal",
     "masked_inputs",
@@ -90,28 +90,28 @@ def test_every_set_of_streams_is_arranged_here():
         "masked_permuted",
         "jepa",
         "masked_again",
-    ]  # in test files of their own
+    ]  # They have separate test files.
     found = {frozenset(streams_of(x)) for x in [*NAMES, *elsewhere]}
     assert {frozenset(streams_of(x)) for x in CASES} == found
 
 
 @functools.cache
 def examples(name):
-    """(features of packed rows, their lengths): of a case, or of `on_one_decoder`."""
+    """Returns (features of packed rows, lengths) of a case or of `on_one_decoder`."""
     if name in CASES:
         return corrupted(name), example_batch(name).lengths
     objective = mixture(
         IDS,
-        {  # GPT-BERT's two, and targets that stand elsewhere
+        {  # GPT-BERT's two members, and targets at other positions
             "masked": (masked_next_token, 1),
             "causal": (causal_lm, 1),
             "blanks": (blank_infilling, 1),
         },
     )
-    packed = [d for d in DOCUMENTS if len(d) == 4] * 2  # rows come in pairs
+    packed = [d for d in DOCUMENTS if len(d) == 4] * 2  # Rows come in pairs.
     rows = [text_row(d, RAW_LENGTH, i, i % 3) for i, d in enumerate(packed)]
     lengths = longest(packed_lengths(objective, d) for d in (*packed, (RAW_LENGTH,)))
-    lengths["positions"] = lengths["targets"]  # one for each target, whichever member's
+    lengths["positions"] = lengths["targets"]  # one for each target of any member
     stacked = jax.tree.map(lambda *x: np.stack(x), *(row for row, _ in rows))
     corrupt = quick_jit(batched(objective, lengths, MAX_DOCUMENTS))
     features = corrupt(jax.random.split(jax.random.key(0), len(rows)), stacked)
@@ -120,7 +120,7 @@ def examples(name):
 
 @functools.cache
 def arranged(name, kind):
-    """(stack lengths, features of the layout) of the examples."""
+    """Returns (stack lengths, features of the layout) of the examples."""
     (features, planned), layout = examples(name), layouts.LAYOUTS[kind]
     stacks = {stack: slots and slots + SLACK for stack, slots in layout.lengths(planned).items()}
     arrange = quick_jit(
@@ -130,7 +130,7 @@ def arranged(name, kind):
 
 
 def rows(name, kind):
-    """({document or view: what became of it}, features of the layout) of each row."""
+    """Returns ({document or view: its features}, features of the layout) of each row."""
     features, _ = examples(name)
     for i in range(len(features["member"])):
         yield (
@@ -140,7 +140,7 @@ def rows(name, kind):
 
 
 def dense(intervals, keys: int):
-    """bool[Q, K] from i32[2, Q]."""
+    """Returns the mask bool[Q, K] of key intervals i32[2, Q]."""
     key = np.arange(keys)[None, :]
     return (key >= intervals[0][:, None]) & (key < intervals[1][:, None])
 
@@ -150,7 +150,7 @@ def padded(values, size):
 
 
 def self_mask(lengths, size, bidirectional):
-    """Block mask of documents of these lengths; `bidirectional` keys of each are seen by all."""
+    """Returns a block mask of documents. All tokens attend to the first `bidirectional` tokens."""
     mask = np.eye(size, dtype=bool)
     start = 0
     for n, seen in zip(lengths, bidirectional):
@@ -226,7 +226,7 @@ def test_cross_attention_sees_the_inputs_of_its_own_document(name):
 
 
 def test_a_row_by_hand():
-    """Two documents with everything that an objective may give."""
+    """Two documents with all features that an objective may have."""
     features = {
         "inputs": [11, 12, 21, 22, 23, 0],
         "inputs_segments": [1, 1, 2, 2, 2, 0],
@@ -235,7 +235,7 @@ def test_a_row_by_hand():
         "targets_segments": [1, 1, 2, 0],
         "targets_weights": [1, 0, 1, 0],
         "targets_positions": [1, 1, 0, 0],
-        "targets_block_positions": [1, 2, 0, 0],  # the last target stands in line
+        "targets_block_positions": [1, 2, 0, 0],  # The last target follows the previous one.
         "labels": [91, 92, 0],
         "labels_slots": [1, 4, 0],
         "labels_weights": [1, 1, 0],
@@ -279,7 +279,7 @@ def given_targets(x):
 
 
 def _places(document, length):
-    """The positions of a document's slots: in line, or as its inputs say."""
+    """Returns the positions of a document's slots: consecutive, or as its inputs specify."""
     return list(document.columns.get("inputs_positions", range(length)))
 
 
@@ -379,13 +379,13 @@ def test_a_token_sees_those_before_it_and_a_share_of_those_ahead(stack):
 def test_an_encoder_decoder_has_copies_or_targets():
     row = features_of(examples("block_diffusion")[0], 0)
     written = {name: row["inputs"] for name in STREAMS["targets"].columns}
-    with pytest.raises(ValueError, match="members of this mixture give both: use a decoder"):
+    with pytest.raises(ValueError, match="members of this mixture produce both .*use a decoder"):
         layouts.encoder_decoder.arrange(row | written, {}, BOS, MAX_DOCUMENTS)
 
 
 @pytest.mark.slow
 def test_rows_of_another_member_have_no_noised_copies():
-    """They are arranged as without the member that has some."""
+    """They are arranged as if no member had noised copies."""
     names = {"blocks": block_diffusion, "causal": causal_lm, "masked": masked_next_token}
     objective = mixture(IDS, {name: (build, 1) for name, build in names.items()})
     packed = [(9, 4), (20, 3)]
@@ -467,7 +467,7 @@ def test_types_go_with_their_tokens(name, stack):
 
 @pytest.mark.parametrize("name", ["blanks", "on one decoder"])
 def test_targets_that_stand_elsewhere_have_positions_of_their_own(name):
-    """In a mixture the targets of another member stand in line all the same."""
+    """In a mixture, the targets of another member still have consecutive positions."""
     T, members = arranged(name, "decoder")[0]["decoder"], set()
     for documents, got in rows(name, "decoder"):
         positions, blocks = [], []
@@ -499,7 +499,7 @@ def test_no_query_is_without_keys_and_everything_is_int32(name, kind):
     stacks, features = arranged(name, kind)
     assert {x.dtype for x in features.values()} == {np.dtype("int32")}
     for key, intervals in features.items():
-        if key.endswith("key_intervals"):  # those of noised copies over inputs may be empty
+        if key.endswith("key_intervals"):  # Intervals of noised copies over inputs may be empty.
             assert (intervals[:, 1] > intervals[:, 0]).all() and (intervals >= 0).all()
             stack = "encoder" if key.startswith(("encoder", "cross")) else "decoder"
             assert (intervals <= stacks[stack]).all()
@@ -531,7 +531,7 @@ def test_a_label_is_read_only_after_its_own_place(name, kind):
     for j, where in enumerate(changed):
         last = j + 1 == labels or segments[j + 1] != segments[j]
         assert np.flatnonzero(where).tolist() == ([] if last or masked[j] else [places[j] + 1])
-        # Nor is the changed place among the keys that the label's own place sees.
+        # The slot of the label does not attend to the changed slot, either.
         start, end = before["decoder_key_intervals"][row, :, places[j]]
         assert not where[start:end].any()
 
@@ -539,15 +539,19 @@ def test_a_label_is_read_only_after_its_own_place(name, kind):
 @pytest.mark.parametrize(
     "layout, gives, message",
     [
-        ("encoder_decoder", {"targets": 8}, "needs inputs and targets.*gives.*targets.*use a"),
+        ("encoder_decoder", {"targets": 8}, "needs inputs and targets.*produces.*targets.*use a"),
         ("encoder_decoder", {"inputs": 8, "labels": 2}, "'labels'"),
         ("encoder_decoder", {"inputs": 8, "targets": 8, "labels": 2}, "'labels'"),
         ("encoder_decoder", {"inputs": 8, "targets": 8, "pools": 1}, "'pools'"),
-        ("decoder", {"inputs": 8}, "Nothing to learn.*inputs"),
+        ("decoder", {"inputs": 8}, "produces only .*inputs"),
         ("decoder", {"targets": 8, "contexts": 8}, "'contexts'.*'encoder'"),
-        ("encoder", {"inputs": 8}, "Nothing to learn.*inputs"),
+        ("encoder", {"inputs": 8}, "produces only .*inputs"),
         ("encoder", {"inputs": 8, "noised": 8, "labels": 8}, "'noised'.*'decoder'"),
-        ("encoder_decoder", {"inputs": 8, "noised": 8, "orders": 8, "labels": 8}, "gives.*orders"),
+        (
+            "encoder_decoder",
+            {"inputs": 8, "noised": 8, "orders": 8, "labels": 8},
+            "produces.*orders",
+        ),
         ("encoder", {"inputs": 8, "targets": 8}, "'targets'.*'decoder' or 'encoder_decoder'"),
     ],
 )

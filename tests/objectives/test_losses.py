@@ -1,4 +1,4 @@
-"""Losses are sums per row, so that whoever adds them up gets the same number."""
+"""Losses are sums per row, so that any way of adding rows gives the same result."""
 
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ B, T, P, D, V = 8, 12, 5, 16, 40
 
 
 class Linear(NamedTuple):
-    """A model's outputs whose only head is one matrix."""
+    """Outputs of a model whose only head is a matrix."""
 
     hidden: dict
     matrix: jax.Array

@@ -1,4 +1,4 @@
-"""RetroMAE: what each token is restored from, and what that costs."""
+"""RetroMAE: the tokens that each token is restored from, and the loss."""
 
 import itertools
 
@@ -19,7 +19,7 @@ N = 6
 
 
 def drawn(rate, copies=4000):
-    """(positions, starts, ends) i32[copies, slots] of a document of N tokens."""
+    """Returns (positions, starts, ends), each i32[copies, slots], of a document of N tokens."""
     got = corrupt(retromae(IDS, decoder_rate=rate), [text(N)], copies=copies)
     return [got[f"contexts_{name}"] for name in ("positions", "starts", "ends")]
 
@@ -42,7 +42,7 @@ def test_all_sets_of_visible_tokens_are_equally_likely(rate, visible):
 
 
 def test_as_many_tokens_are_visible_as_in_the_published_code_on_average():
-    """Of n tokens it hides round(rate n), and the one that is restored."""
+    """The published code hides round(rate * n) of n tokens, and the restored token."""
     n, rate = 100, 0.7
     draw, hidden = np.random.default_rng(0), round(rate * n)
     published = np.mean([n - len({0, *draw.permutation(n)[:hidden]}) for _ in range(4000)])
@@ -70,7 +70,7 @@ def test_a_batch_gives_the_decoder_the_first_state_of_its_document():
     assert all((batch[name] == x).all() for name, x in masked.items())
     assert batch["decoder_segment_ids"].tolist() == [1] * 5 + [2] * 3
     assert batch["cross_key_intervals"].tolist() == [[0] * 5 + [5] * 3, [1] * 5 + [6] * 3]
-    # A document of one token, after both states, is restored from one of them alone.
+    # The token of a one-token document is restored from only one of the two states.
     assert batch["decoder_target_tokens"].tolist()[5:] == [IDS.cls, IDS.cls, 80]
     assert batch["decoder_positions"].tolist()[5:] == [0, 0, 1]
     assert batch["decoder_loss_weights"].tolist()[5:] == [0, 0, 1]
@@ -80,7 +80,7 @@ def test_a_batch_gives_the_decoder_the_first_state_of_its_document():
 
 
 class Outputs:
-    """Hidden states that are their own logits."""
+    """Outputs whose hidden states are the logits."""
 
     def __init__(self, **hidden):
         self.hidden = hidden
@@ -91,7 +91,7 @@ class Outputs:
 
 
 def test_the_loss_is_the_mean_of_masked_tokens_and_of_all_restored_ones():
-    """By a formula of its own; that of the published code was the same to 1e-6."""
+    """The expected value has its own formula, which agreed with the published code to 1e-6."""
     draw = np.random.default_rng(0)
     V, top, restored = 7, draw.normal(size=(2, 5, 7)), draw.normal(size=(2, 6, 7))
     batch = {

@@ -1,4 +1,4 @@
-"""Objectives that predict in place: what becomes of chosen tokens, and what is learned of them."""
+"""Objectives that predict in place: how chosen tokens are corrupted, and the losses."""
 
 import functools
 from fractions import Fraction
@@ -80,7 +80,7 @@ def test_masked_next_token_by_hand():
     assert got["inputs"].tolist() == [bos, mask, mask, mask, bos, mask]
     assert got["inputs_segments"].tolist() == [1, 1, 1, 1, 2, 2]
     assert got["labels"].tolist() == [a, b, c, d]
-    assert got["labels_slots"].tolist() == [0, 1, 2, 4]  # one place before each
+    assert got["labels_slots"].tolist() == [0, 1, 2, 4]  # one slot before each
 
 
 def test_each_packed_document_has_its_own_count():
@@ -106,7 +106,7 @@ def test_trap_masked_places_are_gathered_before_the_projection():
 
 
 def fates(features):
-    """0 masked, 1 another token, 2 kept: for each label of many rows, i32[rows, K]."""
+    """Returns i32[rows, K] for the labels: 0 if masked, 1 if another token, 2 if kept."""
     given = np.take_along_axis(features["inputs"], features["labels_slots"], axis=1)
     assert features["labels_weights"].all()
     kept = given == features["labels"]
@@ -115,7 +115,7 @@ def fates(features):
 
 @pytest.mark.parametrize("mask, other", [(0.8, 0.1), (0.5, 0.5), (0.25, 0.25), (1.0, 0.0)])
 def test_chosen_tokens_are_masked_replaced_or_kept_in_the_shares_asked_for(mask, other):
-    # Chi-square, significance 0.001; one of 32000 replaced tokens is itself, too few to be seen.
+    # Chi-squared test, significance 0.001. Only one of 32,000 replaced tokens is the same token.
     objective = masked_lm(IDS, mask_share=mask, random_share=other)
     got = fates(corrupt(objective, [text(512)], copies=200))
     expected = np.array([mask, other, 1 - mask - other]) * got.size
@@ -129,7 +129,8 @@ def test_chosen_tokens_are_masked_replaced_or_kept_in_the_shares_asked_for(mask,
 
 
 def test_each_chosen_token_has_a_fate_of_its_own_unless_replaced_together():
-    # Words of four tokens: of single tokens, neighbors share a fate with .8^2 + .1^2 + .1^2 = .66.
+    # Words have four tokens. Independent neighbors would agree with a probability of
+    # 0.8^2 + 0.1^2 + 0.1^2 = 0.66.
     ids = IDS._replace(word_starts=bitmap(np.arange(IDS.size) % 4 == 0))
     row = 400 + np.arange(400)
     for together in (False, True):
@@ -190,7 +191,7 @@ def test_static_masks_of_two_rows_differ():
     swapped = row.copy()
     swapped[[3, 7]] = row[[7, 3]]
     got = corrupt(objective, [row], [swapped], [text(60, seed=1)])["labels_slots"]
-    np.testing.assert_array_equal(got[::2], got[1::2])  # whatever the key
+    np.testing.assert_array_equal(got[::2], got[1::2])  # for any key
     assert len(set(map(tuple, got))) == 3
 
 
@@ -209,14 +210,14 @@ def test_gpt_bert_is_a_mixture_on_one_decoder():
         lengths = packed_lengths(objective, [30, 9])
         stacks = layouts.decoder.lengths(lengths)
         batch = arrange(layouts.decoder, got, stacks)
-        # Both members see bos and then the text, and predict a token one place before it.
+        # Both members read bos and then the text, and predict each token one slot before it.
         before = np.asarray(batch["decoder_input_tokens"])
         assert before[0] == IDS.bos
         live = np.asarray(batch["decoder_loss_weights"]) > 0
         places = np.asarray(batch["decoder_target_slots"])[live]
         segments = np.asarray(batch["decoder_segment_ids"])[places]
         row = np.concatenate(documents)
-        first = np.where(segments == 1, 0, 1 - member)  # masked documents have bos of their own
+        first = np.where(segments == 1, 0, 1 - member)  # Each masked document has its own bos.
         np.testing.assert_array_equal(row[places - first], batch["decoder_target_tokens"][live])
 
 
@@ -228,7 +229,7 @@ def _terms(objective, outputs, batch):
 
 
 class Heads(NamedTuple):
-    """A model's outputs whose heads are matrices."""
+    """Outputs of a model whose heads are matrices."""
 
     hidden: dict
     matrices: dict
@@ -238,7 +239,7 @@ class Heads(NamedTuple):
 
 
 def arranged(objective, document_lengths, stack, rows=4, seed=0):
-    """A model's batch of random text, on one stack of its own length."""
+    """Returns a batch of random text on one stack of the exact length."""
     layout = layouts.LAYOUTS[stack]
     lengths = packed_lengths(objective, document_lengths)
     documents = [text(n) for n in document_lengths]
@@ -275,8 +276,8 @@ def test_replaced_token_detection_adds_up_both_losses():
     chance = 1 / (1 + np.exp(-(outputs.hidden["top"] @ outputs.matrices["replaced"])[..., 0]))
     right = np.where(outputs.hidden["replaced"] == 1, chance, 1 - chance)
     np.testing.assert_allclose(terms["replaced"].sums, -np.log(right).sum(1), rtol=1e-4)
-    np.testing.assert_array_equal(terms["replaced"].weights, [44] * B)  # the frames' too
-    np.testing.assert_array_equal(terms["tokens"].weights, [4 + 2] * B)  # 30 * .15 is 4.5
+    np.testing.assert_array_equal(terms["replaced"].weights, [44] * B)  # including the frames
+    np.testing.assert_array_equal(terms["tokens"].weights, [4 + 2] * B)  # 30 * 0.15 is 4.5.
 
 
 def test_places_without_text_have_nothing_to_detect():
@@ -317,7 +318,7 @@ def test_the_loss_is_a_bound_of_rates_from_almost_0_on(build):
 
 
 def test_rates_are_uniform_one_for_each_document_and_never_zero():
-    # Chi-square of 20 x 20 cells, significance 0.001: rates are independent, too.
+    # Chi-squared test of 20 x 20 cells, significance 0.001. Rates must be independent, too.
     objective = masked_diffusion(IDS, lowest_rate=0.5)
     rates = corrupt(objective, [text(2), text(3)], copies=20_000)["rates"]
     assert rates.shape == (20_000, 2) and rates.min() >= 2**23 and rates.max() < 2**24
@@ -356,7 +357,7 @@ def test_special_tokens_are_never_diffused():
 def test_diffusion_loss_counts_each_label_by_the_inverse_of_its_documents_rate(
     build, stack, before
 ):
-    """Shifted, a token is predicted at the slot before it, which of the first token is bos."""
+    """With a shift, each token is predicted one slot earlier. For the first token, this is bos."""
     objective = build(IDS)
     batch = arranged(objective, (12, 25), stack)
     B, T = batch[f"{stack}_segment_ids"].shape
@@ -378,10 +379,10 @@ def test_diffusion_loss_counts_each_label_by_the_inverse_of_its_documents_rate(
 
 
 def test_diffusion_loss_is_an_unbiased_mean_over_all_tokens():
-    # A model that knows nothing loses log V at each token; z-test, significance 0.001.
+    # An uninformed model has a loss of log V for each token. z-test, significance 0.001.
     objective = masked_diffusion(IDS)
     batch = arranged(objective, (6, 10), "encoder", rows=4_000, seed=5)
-    vocabulary = 8  # labels beyond it only matter to logits that are not all zero
+    vocabulary = 8  # Larger labels matter only for nonzero logits.
     outputs = Heads({"top": jnp.zeros((4_000, 16, 1))}, {"vocabulary": jnp.zeros((1, vocabulary))})
     small = batch | {"encoder_target_tokens": batch["encoder_target_tokens"] % vocabulary}
     term = _terms(objective, outputs, small)["tokens"]
@@ -395,13 +396,13 @@ def test_diffusion_loss_is_an_unbiased_mean_over_all_tokens():
     [masked_diffusion, functools.partial(masked_diffusion, weighted=False), shifted_diffusion],
 )
 def test_tokens_that_are_never_masked_are_no_part_of_the_mean(build):
-    """Ends of documents in a stream: they are given, and counted they would lower the bound."""
+    """Ends of documents in a stream are given. If they counted, the bound would be too low."""
     objective, rows = build(IDS), 4_000
     row = np.concatenate([text(3), [IDS.eos], text(2), [IDS.eos]])
     features = corrupt(objective, [row], copies=rows)
     stacks = layouts.decoder.lengths(objective.lengths(7))
     batch = quick_jit(jax.vmap(lambda f: layouts.decoder.arrange(f, stacks, IDS.bos, 1)))(features)
-    vocabulary = 8  # labels beyond it only matter to logits that are not all zero
+    vocabulary = 8  # Larger labels matter only for nonzero logits.
     nothing = Heads(
         {"top": jnp.zeros((rows, stacks["decoder"], 1))}, {"vocabulary": jnp.zeros((1, vocabulary))}
     )
@@ -415,7 +416,7 @@ def test_tokens_that_are_never_masked_are_no_part_of_the_mean(build):
 
 
 def test_without_weights_each_masked_token_counts_once_and_the_bound_is_a_metric():
-    """As `nll_per_token` of the authors' code: -log p of a masked token, 0 of another."""
+    """As in the authors' `nll_per_token`, a masked token counts -log p, and other tokens 0."""
     objective = masked_diffusion(IDS, weighted=False)
     batch = arranged(objective, (12, 25), "encoder")
     B, T = batch["encoder_segment_ids"].shape
@@ -492,9 +493,10 @@ def test_shares_need_not_be_exact_in_binary():
 
 # --- masked and permuted language modeling ------------------------------------------------------
 
-# Of MPNet's published code (`make_query_and_content_mask`): the keys that are hidden, where three
-# of seven tokens are predicted. Keys, and queries of the second: what is not predicted, what is,
-# and masks in place of that.
+# Hidden keys in MPNet's published code (`make_query_and_content_mask`) if three of seven tokens are
+# predicted. The keys, and the queries of the second mask, are the tokens that are not predicted,
+# the
+# predicted tokens, and the masks in their place.
 HIDDEN_FROM_QUERIES = ("0000111000", "0000011100", "0000001110")
 HIDDEN_FROM_CONTENT = (
     *["0000111000"] * 4,
@@ -504,7 +506,7 @@ HIDDEN_FROM_CONTENT = (
 
 
 def permuted():
-    """(batch, i32[10] slots in the order of the published code, queries' slots) of five tokens."""
+    """Returns (batch, i32[10] slots in the published order, slots of queries) of five tokens."""
     objective = masked_permuted_lm(IDS, rate=0.6)
     got = features_of(corrupt(objective, [text(5)]), 0) | {"member": np.int32(0)}
     lengths = layouts.encoder.lengths(objective.lengths(5))

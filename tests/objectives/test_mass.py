@@ -1,4 +1,4 @@
-"""MASS: where fragments lie, what the decoder is given, and where it stands."""
+"""MASS: the place of fragments, and the inputs and positions of the decoder."""
 
 import functools
 
@@ -17,7 +17,7 @@ DRAWS, N = 4000, 7
 
 @functools.cache
 def drawn():
-    """Features of one document, with many keys."""
+    """Returns the features of one document for many keys."""
     objective = mass(IDS)
     tokens = np.arange(10, 10 + N, dtype=np.int32)
     row = Row(tokens, np.ones(N, np.int32), np.int32(0))
@@ -47,7 +47,7 @@ def test_a_fragment_by_hand():
 
 
 def test_one_fragment_in_five_is_at_either_end_and_the_others_are_uniform():
-    """Of the authors' code: the one segment is first, last, or shuffled among tokens as one."""
+    """As in the authors' code, the fragment is first, last, or shuffled among the tokens."""
     begins = drawn()["targets_positions"][:, 0]
     places = N - round(N / 2) + 1
     law = np.full(places, 0.6 / places) + 0.2 * np.isin(np.arange(places), (0, places - 1))

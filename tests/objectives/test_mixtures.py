@@ -22,6 +22,8 @@ from pretrax.objectives import (
     causal_lm,
     contrastive,
     contrastive_pairs,
+    corruptor,
+    each_document,
     fill_in_the_middle,
     masked_lm,
     mixture,
@@ -34,7 +36,7 @@ from pretrax.objectives import (
     ul2,
 )
 from pretrax.objectives.features import target_sequence
-from pretrax.objectives.streams import complete
+from pretrax.objectives.streams import STREAMS, Stream, complete
 from tests.objectives.registry import (
     CASES,
     IDS,
@@ -74,7 +76,8 @@ def test_members_keep_their_names_order_and_rates():
     built = mixture(IDS, {"b": (span_corruption, 3), "a": (causal_lm, 1)})
     assert [(m.name, m.rate) for m in built.facts.members] == [("b", 3.0), ("a", 1.0)]
     assert ul2(IDS, rates=(1, 2, 3, 4, 5, 6, 7)).facts.members[6][::2] == ("s_25", 7.0)
-    regular = ul2(IDS, rates=(1, 2, 0, 0, 0, 0, 0)).facts.members  # 0 leaves a denoiser out
+    # A rate of 0 leaves a denoiser out.
+    regular = ul2(IDS, rates=(1, 2, 0, 0, 0, 0, 0)).facts.members
     assert [(m.name, m.rate) for m in regular] == [("r_3_15", 1.0), ("r_8_15", 2.0)]
 
 
@@ -185,7 +188,7 @@ def test_joint_loss_is_the_sum_of_separate_losses_over_their_own_rows():
 
 @dataclasses.dataclass(frozen=True)
 class _Scaled:
-    """A loss that equals another one of the same scale."""
+    """A loss that equals another loss with the same scale."""
 
     scale: float
 
@@ -194,7 +197,7 @@ class _Scaled:
 
 
 def test_rows_of_members_whose_losses_are_equal_all_count():
-    """As of frozen dataclasses and of methods, which are made anew for each member."""
+    """Frozen dataclasses and methods, for example, are created again for each member."""
     other = _loss("other", 3.0)
     losses = {"a": _Scaled(2.0), "b": other, "c": _Scaled(2.0)}
     built = mixture(IDS, {name: (_toy("x", loss), 1) for name, loss in losses.items()})
@@ -205,7 +208,7 @@ def test_rows_of_members_whose_losses_are_equal_all_count():
 
 
 def test_rows_of_other_members_are_no_negatives():
-    """Contrastive losses read the whole batch: texts of next sentence prediction are not theirs."""
+    """Contrastive losses read the whole batch, and must ignore the rows of other members."""
     views, both = (
         mixture(IDS, {name: (build, 1) for name, build in members.items()})
         for members in (
@@ -274,7 +277,7 @@ def _adaptive_mixture(ids):
         ([("a", span_corruption, 1)], r"members must be a mapping, not empty, got \[\("),
         ({"a": span_corruption}, r"'a' must be a pair \(builder, rate\)"),
         ({"a": (span_corruption, "2")}, "number above 0, .* got '2'"),
-        ({"a": (span_corruption(IDS), 1)}, "Member 'a': Got a Objective for a builder"),
+        ({"a": (span_corruption(IDS), 1)}, "Member 'a': Got a Objective as a builder"),
     ],
 )
 def test_bad_members_are_refused(members, message):
@@ -283,7 +286,7 @@ def test_bad_members_are_refused(members, message):
 
 
 def test_the_tutorials_denoisers_have_one_span_length_a_document():
-    """S hides short spans, not the end of a text; the ranges are those of the page."""
+    """S hides short spans rather than the end of a text. The ranges are those of the page."""
     objective = ul2(IDS, preset="tutorial")
     assert {m.name: m.rate for m in objective.facts.members} == {"r": 2, "s": 1, "x": 1}
     ranges, hidden = {"r": (3, 8), "s": (1, 3), "x": (12, 64)}, {"r": 60, "s": 60, "x": 200}
@@ -321,7 +324,7 @@ def test_bad_presets_and_rates_are_refused():
 def test_a_missing_mode_token_is_refused():
     with refuses(ValueError, "S", "R", "X"):
         ul2(IDS._replace(modes=(("R", 32_100), ("X", 32_102))))
-    with pytest.raises(ValueError, match="mode token 'R', the vocabulary has none"):
+    with pytest.raises(ValueError, match="mode token 'R', but the vocabulary has none"):
         span_corruption(IDS._replace(modes=()), mode="R")
 
 
@@ -344,7 +347,7 @@ def test_a_rate_may_be_a_function_of_the_step():
 
 
 def test_streams_counted_by_slot_are_as_long_as_their_stream():
-    """Blank infilling gives each target a position; other members' targets need them as well."""
+    """Blank infilling gives each target a position, so targets of other members need positions."""
     both = mixture(IDS, {"blanks": (blank_infilling, 1), "prefix": (prefix_lm, 1)})
     lengths = both.lengths(40)
     assert lengths["positions"] == lengths["targets"] == prefix_lm(IDS).lengths(40)["targets"]
@@ -370,7 +373,8 @@ def test_members_that_no_corpus_suits_are_refused():
 
 def test_a_setting_that_is_a_python_number_stays_one():
     def corrupt(count, key, row, partner, lengths, max_documents):
-        chosen = jnp.arange(lengths["targets"]) < jnp.arange(count).size  # a traced one would raise
+        # A traced value would raise.
+        chosen = jnp.arange(lengths["targets"]) < jnp.arange(count).size
         return target_sequence((chosen * row.tokens, chosen * row.segments))
 
     own = _toy("vocabulary", _loss("own", 1.0))(IDS)._replace(corrupt=Partial(corrupt, 3))
@@ -381,3 +385,38 @@ def test_a_setting_that_is_a_python_number_stays_one():
         jax.random.split(jax.random.key(0), 2), rows
     )
     assert features["targets_weights"].sum(1).tolist() == [3, 3]
+
+
+def test_a_stream_of_ones_own_has_the_slots_of_the_stream_that_it_describes(monkeypatch):
+    worth = Stream("worth", "a number for each target", ("worth",), in_use="targets_segments")
+    monkeypatch.setitem(STREAMS, "worth", worth)
+
+    def with_worth(ids):
+        plain = causal_lm(ids)
+
+        def corrupt(*row):
+            features = plain.corrupt(*row)
+            return features | {"worth": 3 * features["targets_segments"]}
+
+        return plain._replace(lengths=lambda n: {"targets": n, "worth": n}, corrupt=corrupt)
+
+    members = {"mine": (with_worth, 1), "longer": (fill_in_the_middle, 1)}
+    lengths = mixture(IDS, members).lengths(20)
+    assert lengths["worth"] == lengths["targets"] > 20
+    corrupt = corruptor(functools.partial(mixture, members=members), IDS, length=20)
+    first = IDS.text[0]
+    features = corrupt(jax.random.key(0), np.full((8, 20), first, np.int32))
+    assert features["worth"].shape == features["targets"].shape
+
+
+def test_a_stream_whose_slots_in_use_are_unknown_is_not_packed(monkeypatch):
+    monkeypatch.setitem(STREAMS, "worth", Stream("worth", "a number", ("worth",)))
+
+    @each_document
+    def corrupt(key, row, partner, lengths):
+        sequence = target_sequence((row.tokens, row.segments))
+        return sequence | {"worth": sequence["targets"]}
+
+    with refuses(ValueError, "worth", "in_use", "targets_segments"):
+        row = Row(np.full(4, IDS.text[0], np.int32), np.array([1, 1, 2, 2], np.int32), 0)
+        corrupt(jax.random.key(0), row, row, {"targets": 4, "worth": 4}, 2)

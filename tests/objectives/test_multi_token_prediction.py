@@ -1,4 +1,4 @@
-"""Multi-token prediction: which token each head is asked for, and what that costs."""
+"""Multi-token prediction: the label of each head, and the losses."""
 
 import functools
 
@@ -15,7 +15,7 @@ V = 11
 
 
 class Outputs:
-    """Hidden states of width V that are their own logits."""
+    """Outputs whose hidden states, of width V, are the logits."""
 
     def __init__(self, heads, places):
         rng = np.random.default_rng(0)
@@ -44,10 +44,10 @@ def terms_of(objective, outputs, batch):
 
 
 def test_labels_roll_within_their_documents():
-    """Rolled through a packed row, the last places of a document would predict the next one."""
+    """If labels rolled through the row, a document's last slots would predict the next document."""
     outputs = Outputs(3, 9)
     terms = terms_of(multi_token_prediction(IDS, tokens=4), outputs, batch())
-    pairs = {  # (place, label) of each head, worked by hand
+    pairs = {  # (slot, label) of each head, worked out by hand
         "ahead_2": [(0, 4), (1, 5), (2, 6), (4, 8), (6, 1)],
         "ahead_3": [(0, 5), (1, 6)],
         "ahead_4": [(0, 6)],
@@ -62,8 +62,7 @@ def test_labels_roll_within_their_documents():
 
 
 def test_members_may_predict_different_numbers_of_tokens():
-    """The heads are those of the member that predicts farthest; the other uses the first of
-    them."""
+    """The model has the heads of the member that predicts farthest. Others use the first heads."""
     outputs = Outputs(3, 9)
     near, far = (functools.partial(multi_token_prediction, tokens=n) for n in (2, 4))
     both = mixture(IDS, {"near": (near, 1), "far": (far, 1)})
@@ -78,7 +77,7 @@ def test_members_may_predict_different_numbers_of_tokens():
 
 
 def test_predictions_at_places_are_the_same_ones():
-    """As in a mixture, where the predicted places are a list."""
+    """In a mixture, the predicted slots are a list."""
     outputs = Outputs(2, 9)
     terms = terms_of(multi_token_prediction(IDS, tokens=3), outputs, batch())
     listed = batch() | {"decoder_target_slots": jnp.arange(9)[None]}
@@ -111,8 +110,10 @@ def test_the_scale_of_what_lies_ahead_may_follow_a_schedule():
 
 @pytest.mark.parametrize("ahead_scale, total", [(None, 3.0), (0.3, 0.3)])
 def test_lambda_is_of_the_mean_of_the_terms_ahead(ahead_scale, total):
-    """DeepSeek-V3, section 2.2: lambda / D times the sum over D modules; Gloeckle et al. have the
-    sum."""
+    """DeepSeek-V3 (section 2.2) uses lambda / D times the sum over D modules.
+
+    Gloeckle et al. use the sum.
+    """
     outputs = Outputs(3, 9)
     terms = terms_of(
         multi_token_prediction(IDS, tokens=4, ahead_scale=ahead_scale), outputs, batch()
@@ -136,7 +137,7 @@ def test_the_terms_may_be_averaged():
 
 
 def test_heads_may_have_projections_of_their_own():
-    """They take one state, and the loss is that of each head's own logits."""
+    """The heads take the same state, and the loss uses the logits of each head."""
     shared, matrices = Outputs(2, 9), np.random.default_rng(1).normal(size=(3, V, V))
     last = shared.hidden["top"]
 
@@ -157,7 +158,7 @@ def test_heads_may_have_projections_of_their_own():
 
 
 def test_one_head_of_logits_is_in_memory_at_a_time():
-    """The program holds no array as large as the logits of all heads."""
+    """No array of the program is as large as the logits of all heads."""
     B, T, heads, wide = 2, 16, 3, 97
     head = jnp.ones((5, wide))
 
@@ -182,7 +183,7 @@ def test_one_head_of_logits_is_in_memory_at_a_time():
 
 @pytest.mark.parametrize("ahead_scale", [0, -0.3])
 def test_what_lies_ahead_is_learned(ahead_scale):
-    """At 0 heads would stay as they began, below they would unlearn it."""
+    """With a coefficient of 0 the heads would not change, and below 0 their loss would rise."""
     with refuses(ValueError, "ahead_scale", "0"):
         multi_token_prediction(IDS, ahead_scale=ahead_scale)
 

@@ -1,4 +1,4 @@
-"""NextLat: which states are compared, what is learned from them, and that no state is pulled."""
+"""NextLat: which states are compared, and that gradients do not reach the target states."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Noise on documents: what is hidden, moved or left out, by which law, and the traps of others."""
+"""Noise on documents: what is hidden, moved or dropped, its distribution, and known pitfalls."""
 
 import itertools
 from fractions import Fraction
@@ -57,7 +57,7 @@ NO_MASK = IDS._replace(mask=None)
 
 
 def copies(objective, documents, number: int, seed: int):
-    """Features of one row of these documents (lists of ids), corrupted with `number` keys."""
+    """Returns the features of a row of these documents (lists of ids) for `number` keys."""
     tokens = np.concatenate(documents).astype(np.int32)
     lengths = [len(document) for document in documents]
     segments = np.repeat(np.arange(len(documents), dtype=np.int32) + 1, lengths)
@@ -68,7 +68,7 @@ def copies(objective, documents, number: int, seed: int):
 
 
 def streams(features, row: int) -> tuple[list[int], list[int]]:
-    """(inputs, targets) of a row of one document, without end-of-sequence."""
+    """Returns (inputs, targets) of a row with one document, without end-of-sequence."""
     (document,) = corrupted_documents(features_of(features, row)).values()
     assert document.inputs[-1] == document.targets[-1] == EOS
     return document.inputs[:-1], document.targets[:-1]
@@ -187,8 +187,8 @@ def test_noise_alone_gives_back_every_document(replace, undo):
 
 
 def test_infilled_documents_of_two_tokens_by_hand():
-    # One of them is hidden, by a span before or after the other; the span on the other side, if
-    # there is one, is empty.
+    # One of the tokens is hidden by a span before or after the other token. A span on the other
+    # side is empty.
     features = copies(text_infilling(IDS, 0.5), [[A, B]], 2000, seed=3)
     got = {tuple(streams(features, row)[0]) for row in range(2000)}
     assert got == {(MASK, B), (A, MASK), (MASK, A, MASK), (MASK, B, MASK)}
@@ -313,7 +313,7 @@ def test_poisson_table_is_the_cumulative_law_in_24_bits(mean):
 
 
 def spans_drawn(hidden: int, most: int, mean: float) -> dict[tuple[int, ...], float]:
-    """{lengths of a document's spans, sorted: probability}, by enumerating what may be drawn."""
+    """Returns {sorted span lengths of a document: probability}, by enumerating all draws."""
     law: dict[tuple[int, ...], float] = {}
 
     def draw(spans, left, probability):
@@ -334,7 +334,7 @@ def spans_drawn(hidden: int, most: int, mean: float) -> dict[tuple[int, ...], fl
 
 
 def test_infilled_spans_have_poisson_lengths_the_empty_and_the_trimmed_included():
-    # Four of eight tokens hidden, at most five spans; what stays tells the length of each span.
+    # Four of eight tokens are hidden, in at most five spans. The visible tokens show each length.
     copied = 20_000
     features = copies(text_infilling(IDS, 0.5, 1.5), [list(range(100, 108))], copied, seed=10)
     law = spans_drawn(hidden=4, most=5, mean=1.5)
@@ -348,7 +348,7 @@ def test_infilled_spans_have_poisson_lengths_the_empty_and_the_trimmed_included(
 
 
 def lengths_of_spans(inputs, first: int, end: int) -> list[int]:
-    """Lengths of the spans hidden in the document `first, first + 1, … end - 1`."""
+    """Returns the lengths of the spans hidden in the document `first, first + 1, … end - 1`."""
     lengths, expected = [], first
     for token in inputs:
         if token == MASK:
@@ -364,7 +364,7 @@ def lengths_of_spans(inputs, first: int, end: int) -> list[int]:
 
 
 def test_infilled_spans_stand_in_all_places_with_equal_probability():
-    # Three of six tokens hidden: three stay, with four places for spans.
+    # Three of six tokens are hidden. The three visible tokens leave four places for spans.
     features = copies(
         text_infilling(IDS, 0.5, 3), [[100, 101, 102, 103, 104, 105]], 20_000, seed=11
     )
@@ -376,7 +376,8 @@ def test_infilled_spans_stand_in_all_places_with_equal_probability():
 
 
 def test_infilling_of_packed_documents_is_independent():
-    # One of two tokens is hidden; nine of ten documents have one span, before or after the other.
+    # One of two tokens is hidden. Nine of ten documents have one span, before or after the other
+    # token.
     features = copies(text_infilling(IDS, 0.5, 3), [[A, B]] * 2, 9_000, seed=12)
     one_span_each = (features["inputs_segments"] > 0).sum(1) == 6
     assert one_span_each.mean() > 0.85
@@ -397,7 +398,7 @@ def test_shuffles_are_uniform_over_all_orders(lengths, orders):
 
 
 def _sentences(*lengths):
-    """Sentences of different tokens, each of which ends one at its end alone."""
+    """Returns sentences of different tokens, of which only the last token ends a sentence."""
     ends = IDS.flags("sentence_ends")
     plain = iter([x for x in range(500, 700) if not ends[x]])
     stops = iter([x for x in range(700, 900) if ends[x]])
@@ -406,14 +407,14 @@ def _sentences(*lengths):
 
 def test_orders_of_sentences_are_uniform_and_a_cut_off_sentence_is_one():
     *whole, cut = _sentences(3, 2, 4)
-    document = sum([*whole, cut[:2]], [])  # the last one has lost its end
+    document = sum([*whole, cut[:2]], [])  # The last sentence has lost its end.
     other = sum(_sentences(2, 2), [])
     features = copies(sentence_permutation(IDS), [document, other], 12_000, seed=15)
     assert_uniform(features["inputs"], 6 * 2)
 
 
 def test_stops_in_a_row_end_one_sentence():
-    # "wait ..." would lose its last dots to other places.
+    # Otherwise the last dots of "wait ..." would move to other places.
     plain = [x for x in range(500, 700) if not IDS.flags("sentence_ends")[x]]
     stop = next(x for x in range(700, 900) if IDS.flags("sentence_ends")[x])
     document = [*plain[:3], stop, stop, stop, *plain[3:6], stop, *plain[6:9], stop, stop]
@@ -425,7 +426,7 @@ def test_stops_in_a_row_end_one_sentence():
 
 
 def test_parts_of_a_composed_noise_draw_independently():
-    # With one draw for both, two turns of two tokens would always end where they began.
+    # If both used the same draw, two turns of two tokens would always restore the order.
     twice = from_noise(IDS, in_turn(rotation(), rotation()))
     features = copies(twice, [[A, B]], 6_000, seed=16)
     assert_uniform(features["inputs"], 2)
@@ -435,7 +436,7 @@ def test_parts_of_a_composed_noise_draw_independently():
 
 
 def test_sentinel_k_precedes_span_k_also_when_a_document_starts_with_noise():
-    # T5's code puts sentinels before stretches of text there, and loses alignment.
+    # T5's code puts sentinels before parts of the text there, and loses the alignment.
     document = list(range(100, 120))
     features = copies(iid_denoising(IDS, 0.5), [document], 200, seed=17)
     starts_with_noise = features["inputs"][:, 0] == X
@@ -450,7 +451,7 @@ SIZES = (10, 64, 101)
 
 
 def test_infilling_hides_exactly_the_share_asked_for_where_overlapping_spans_hide_less():
-    # fairseq lets spans overlap: of 30% it hides 26.8%.
+    # fairseq's spans may overlap, so that it hides 26.8% instead of 30%.
     features = copies(text_infilling(IDS), [list(range(100, 100 + n)) for n in SIZES], 200, 18)
     stays = (features["inputs"] != MASK) & (features["inputs"] != EOS)
     for number, n in enumerate(SIZES, 1):
@@ -487,7 +488,7 @@ def test_end_of_sequence_stays_outside_of_what_is_moved(build):
 
 @pytest.mark.parametrize("build", [deshuffling, sentence_permutation, bart])
 def test_documents_beyond_the_most_leave_the_others_as_they_are(build):
-    """Inside of `jit` they cannot be refused; their numbers do not fit beside random bits."""
+    """They cannot be refused inside `jit`, and their numbers leave no room for random bits."""
     tokens = np.random.default_rng(0).integers(2, 32_000, (2, 600)).astype(np.int32)
     alone = np.tile(np.arange(600) < 20, (2, 1)).astype(np.int32)
     among_many = np.tile(np.maximum(np.arange(600) - 18, 1), (2, 1)).astype(np.int32)
@@ -531,8 +532,8 @@ def test_a_document_whose_tokens_are_all_dropped_keeps_its_place():
             lambda: iid_denoising(IDS, predict="half"),
             "predict must be 'noise' or 'everything', got 'half'",
         ),
-        (lambda: iid_denoising(IDS, replace="random"), "nothing in the inputs tells"),
-        (lambda: iid_denoising(IDS, replace="mask_or_random"), "nothing in the inputs tells"),
+        (lambda: iid_denoising(IDS, replace="random"), "nothing in the inputs shows"),
+        (lambda: iid_denoising(IDS, replace="mask_or_random"), "nothing in the inputs shows"),
         (lambda: iid_denoising(IDS, mode="Q"), "mode token 'Q'"),
         (lambda: iid_denoising(NO_MASK, replace="mask"), "special token 'mask'"),
         (lambda: token_masking(NO_MASK), "special token 'mask'"),

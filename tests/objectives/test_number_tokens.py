@@ -1,4 +1,4 @@
-"""The loss of number tokens, beside the formulas of the paper in NumPy."""
+"""The loss of number tokens, compared with the paper's formulas in NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ V, E, B, T = 40, 6, 2, 30
 RANDOM = np.random.default_rng(0)
 STATES = RANDOM.normal(size=(B, T, E)).astype(np.float32)
 KERNEL = RANDOM.normal(size=(E, V)).astype(np.float32)
-# With a second 5, as one after a space.
+# The vocabulary has a second 5, as after a space.
 DIGITS = (*((5 + (3 * value) % 10, value) for value in range(10)), (30, 5))
 TOKENS = RANDOM.integers(2, V, (B, T)).astype(np.int32)
 WEIGHTS = (np.arange(T) < np.array([[25], [30]])).astype(np.int32)
@@ -29,7 +29,7 @@ BATCH = {"decoder_target_tokens": TOKENS, "decoder_loss_weights": WEIGHTS}
 
 
 class Outputs:
-    """A head as a matrix, of these states; in parts where a loss asks for a projection."""
+    """Outputs whose head is a matrix applied to these states, also as a separate projection."""
 
     hidden = {"top": jnp.asarray(STATES)}
 
@@ -43,7 +43,7 @@ class ProjectedOutputs(Outputs):
 
 
 def of_paper(distance: str) -> np.ndarray:
-    """Of each row the sum over its digits, one by one."""
+    """Returns the loss of each row, as a sum over its digits."""
     ids, values = (list(x) for x in zip(*DIGITS))
     sums = np.zeros(B)
     for row, slot in zip(*np.nonzero(np.isin(TOKENS, ids) & (WEIGHTS > 0))):
@@ -91,13 +91,13 @@ def test_of_span_corruption_the_sentinels_and_digits_are_learned_alike():
 
 @pytest.mark.parametrize("digits", [(), IDS.digits[:9]])
 def test_a_vocabulary_that_lacks_a_digit_is_refused(digits):
-    with pytest.raises(ValueError, match=r"the vocabulary has none for \[.*9\]"):
+    with pytest.raises(ValueError, match=r"the vocabulary lacks \[.*9\]"):
         number_token_loss(IDS._replace(digits=digits))
 
 
 @pytest.mark.parametrize("builder", [block_diffusion, ul2])
 def test_an_objective_with_another_loss_is_refused(builder):
-    with pytest.raises(ValueError, match="got another: of a mixture, give it to a member"):
+    with pytest.raises(ValueError, match="got a different loss: for a mixture"):
         number_token_loss(IDS, builder)
 
 

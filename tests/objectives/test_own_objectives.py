@@ -1,4 +1,4 @@
-"""What a run would train on in silence: each is found, and said in words."""
+"""Mistakes in a user's objective that would train without an error are reported."""
 
 import dataclasses
 import functools
@@ -48,7 +48,7 @@ def own(corrupt, lengths=lambda n: {"targets": n}, heads=VOCABULARY):
 
 
 def changed(**columns):
-    """The features of `backward`, some of them put through a function."""
+    """Changes some of the features of `backward` by a function."""
 
     def corrupt(key, row, partner, lengths):
         features = backward(key, row, partner, lengths)
@@ -67,7 +67,7 @@ def of_loss(loss):
 
 @dataclasses.dataclass
 class WithoutHash:
-    """A dataclass, which Python hashes only where it is frozen."""
+    """A dataclass that is not frozen, so that it has no hash."""
 
     function: Callable
 
@@ -77,6 +77,17 @@ class WithoutHash:
 
 def misnamed(batch):
     return token_loss(batch)._replace(sums=lambda outputs: {"token": jnp.zeros(2)})
+
+
+def with_labels(**changes):
+    """The loss of targets, with changes of the labels of its term."""
+
+    def loss(batch):
+        usual = token_loss(batch)
+        labels = dataclasses.replace(usual.terms["tokens"].labels, **changes)
+        return usual.with_term("tokens", labels=labels)
+
+    return of_loss(loss)
 
 
 def of_the_batch(batch):
@@ -104,15 +115,18 @@ def few_labels(n):
 @pytest.mark.parametrize(
     "objective, words",
     [
-        (own(whole_row), "documents has targets of segment 1 alone.*each_document"),
+        (own(whole_row), "all targets belong to segment 1.*each_document"),
         (changed(target=lambda f: f["targets"]), "feature named 'target': did you mean 'targets'"),
-        (changed(targets=lambda f: f["targets"][:-1]), r"'targets' is of shape \[55\], expected"),
-        (changed(targets=lambda f: f["targets"] * 1.0), "'targets' is of float32, expected int32"),
+        (changed(targets=lambda f: f["targets"][:-1]), r"'targets' has the shape \[55\], expected"),
+        (
+            changed(targets=lambda f: f["targets"] * 1.0),
+            "'targets' has the dtype float32, expected int32",
+        ),
         (changed(targets=lambda f: f["targets"] + 100_000), "targets are .*, expected 0 … 32999"),
-        (own(counting_padding), "targets count that are padding"),
+        (own(counting_padding), "padding slots .*targets_weights above 0"),
         (
             changed(inputs=lambda f: f["targets"]),
-            "of the stream 'inputs', which `lengths` does not",
+            "stream 'inputs', for which `lengths` returns no",
         ),
         (
             own(each_document(backward), lambda n: {"targets": n, "labels": 1}),
@@ -120,10 +134,13 @@ def few_labels(n):
         ),
         (own(each_document(backward), lambda n: {"targets": n, "label": 1}), "named 'label'"),
         (own(each_document(backward), lambda n: {"targets": n / 1}), "1.0, expected a Python int"),
-        (own(each_document(backward), lambda n: {"targets": 60 - n % 2}), "below lengths"),
+        (
+            own(each_document(backward), lambda n: {"targets": 60 - n % 2}),
+            "below the .* of lengths",
+        ),
         (
             own(each_document(backward)).with_facts(rows=Rows("docs")),
-            r"a kind of .* got Rows\(kind='docs'",
+            r"the kinds .* got Rows\(kind='docs'",
         ),
         (
             own(each_document(backward)).with_facts(prompt_forms=(PromptForm("contineu"),)),
@@ -140,16 +157,25 @@ def few_labels(n):
         ),
         (
             of_loss(WithoutHash(token_loss)),
-            "`loss` is a WithoutHash, which has no hash.*frozen=True",
+            "`loss` is a WithoutHash without a hash.*frozen=True",
         ),
         (
             own(WithoutHash(each_document(backward))),
-            "`corrupt` is a WithoutHash, which has no hash.*frozen=True",
+            "`corrupt` is a WithoutHash without a hash.*frozen=True",
         ),
-        (of_loss(misnamed), r"terms \['tokens'\], and sums for \['token'\]"),
-        (of_loss(of_the_batch), "a row is another with more rows.*couples_rows=True"),
-        (own(each_document(backward), heads={"topic": 5}), "head 'vocabulary', .* has .'topic'"),
-        (own(two_segments), "count to 2 in a row of 1 documents"),
+        (of_loss(misnamed), r"terms \['tokens'\], but its sums are for \['token'\]"),
+        (
+            of_loss(lambda batch: token_loss(batch)._replace(sums=lambda outputs: 1)),
+            "int, expected.*tokens",
+        ),
+        (with_labels(head="topic"), "'tokens'.*'topic'.*vocabulary"),
+        (with_labels(values=None), "'tokens'.*Labels.values.*Sums.labels"),
+        (of_loss(of_the_batch), "a row changes if the batch has more rows.*couples_rows=True"),
+        (
+            own(each_document(backward), heads={"topic": 5}),
+            "head 'vocabulary', .* has only .'topic'",
+        ),
+        (own(two_segments), "has 2 segments in a row of 1 documents"),
         (masked_lm(IDS)._replace(lengths=few_labels), "labels.* needs more than the .* slots"),
     ],
 )
@@ -178,3 +204,12 @@ def test_whose_an_objective_is():
 def test_a_sound_objective_passes():
     check_objective(CASES["readme"].objective, IDS)
     check_objective(CASES["contrastive_pairs"].objective, IDS)
+
+
+def test_only_a_loss_of_one_term_is_renamed():
+    batch = {
+        f"decoder_{name}": jnp.ones((2, 3), jnp.int32) for name in ("target_tokens", "loss_weights")
+    }
+    two = token_loss(batch) | token_loss(batch).with_term("again")
+    with refuses(ValueError, "tokens", "again", "once_more"):
+        two.with_term("once_more")

@@ -1,4 +1,4 @@
-"""Functions of one document, lifted to packed rows."""
+"""Functions of a single document, applied to packed rows."""
 
 import functools
 
@@ -15,7 +15,7 @@ from tests.refusals import refuses
 
 
 def lifted(name):
-    """A case's objective, of which only what it does to one document is used."""
+    """Returns a case's objective, made only from its function of a single document."""
 
     def alone(kernel, key, row, partner, lengths):
         return kernel(key, row, partner, lengths, 1)

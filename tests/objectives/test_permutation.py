@@ -1,4 +1,4 @@
-"""Permutation language modeling: its order, and what each stream attends to."""
+"""Permutation language modeling: the order, and the tokens that each stream attends to."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ SMALL = dict(num_layers=2, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=16)
 
 
 def corrupted(rows, **settings):
-    """(features, batch of a decoder) of rows of one document."""
+    """Returns (features, decoder batch) of rows with one document."""
     return of_decoder(permutation_lm(IDS, **settings), rows, LENGTH)
 
 
@@ -26,13 +26,17 @@ def dense(intervals_2xT, keys):
 
 
 def test_attention_is_that_of_the_published_permutation_mask():
-    """Of the published code: a token that is given is seen by all and sees those that are given; a
-    predicted one sees those before it in the order, its content stream itself as well."""
+    """In the published code, all tokens attend to the given tokens.
+
+    Given tokens attend only to given tokens. A predicted token also attends to the tokens before it
+    in the order, and its content stream attends to itself.
+    """
     f, batch = corrupted(4, rate=0.4)
     for row in range(4):
         position = f["inputs_positions"][row]
         predicted = f["noised"][row] == IDS.mask
-        index = np.where(predicted, np.arange(LENGTH), -1)  # in the order; given tokens have -1
+        # The index in the order is -1 for given tokens.
+        index = np.where(predicted, np.arange(LENGTH), -1)
         of_position, is_predicted = np.empty(LENGTH, int), np.empty(LENGTH, bool)
         of_position[position], is_predicted[position] = index, predicted
         itself = np.where(is_predicted, of_position, of_position + 1)
@@ -52,7 +56,8 @@ def test_every_order_of_the_predicted_tokens_is_equally_likely():
     f, _ = corrupted(1200, rate=0.125, span_lengths=None)
     places = np.argsort(np.argsort(f["inputs_positions"][:, -3:], -1), -1)
     _, counts = np.unique(places, axis=0, return_counts=True)
-    assert counts.size == 6 and ((counts - 200) ** 2 / 200).sum() < 20.5  # chi-square, p = .001
+    # Chi-squared test, p = 0.001.
+    assert counts.size == 6 and ((counts - 200) ** 2 / 200).sum() < 20.5
 
 
 @pytest.mark.slow
@@ -76,6 +81,6 @@ def test_a_prediction_depends_on_what_comes_before_it_in_the_order_alone():
 
 
 def test_a_trained_model_is_asked_for_states_alone():
-    """A decoder has no mode `embed`, and learned neither to write blocks nor to continue."""
+    """A decoder has no mode `embed`, and this model cannot write blocks or continue a text."""
     (form,) = permutation_lm(IDS).facts.prompt_forms
     assert form.mode == "states" and not form.causal

@@ -1,4 +1,4 @@
-"""Running sums and random order, beside NumPy's."""
+"""Running sums and random order, compared with NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -19,15 +19,15 @@ def test_running_sums_are_exact(size):
         np.testing.assert_array_equal(found, np.cumsum(given))
 
 
-# In one number there is room for all, for two of the three, or neither; groups of 70,000 have more
-# slots than 16 bits tell apart.
+# One number has room for all three values, for two of them, or for one. Groups of 70,000 have more
+# slots than 16 bits can distinguish.
 @pytest.mark.parametrize(
     "size, groups", [(1, 1), (513, 17), (513, 200), (2000, 70), (70_000, 3), (140_000, 2)]
 )
 def test_random_order_is_by_group_bits_and_slot(size, groups):
     random = np.random.default_rng(size)
     bits = random.integers(0, 2**32, size, np.uint32)
-    bits[::3] = bits[0]  # a draw that many share
+    bits[::3] = bits[0]  # Many slots share a draw.
     group = random.integers(0, groups, size).astype(np.int32)
     found = jax.jit(random_order, static_argnums=2)(bits, group, groups)
     compared = bits if size > 2**17 else bits >> 16

@@ -24,14 +24,14 @@ FIRST = IDS.text[0]
 
 
 def selected(selection, documents, copies, seed=0):
-    """(chosen bool[copies, L], unit i32[copies, L]) of one row, drawn with `copies` keys."""
+    """Returns (chosen bool[copies, L], unit i32[copies, L]) of one row for `copies` keys."""
     keys = jax.random.split(jax.random.key(seed), copies)
     drawn = _choose(len(documents), keys, *row_of(documents), selection)
     return [np.asarray(x) for x in drawn]
 
 
 def row_of(documents):
-    """(tokens, segments) i32[L]."""
+    """Returns (tokens, segments) of a row, each i32[L]."""
     segments = np.repeat(np.arange(len(documents)) + 1, [len(d) for d in documents])
     return jnp.array(np.concatenate(documents), jnp.int32), jnp.array(segments, jnp.int32)
 
@@ -44,12 +44,12 @@ def _choose(count, keys, tokens, segments, selection):
 
 
 def text(n):
-    """n tokens of text, each of which starts a word."""
+    """Returns n tokens of text that each start a word."""
     return np.full(n, FIRST + 3)  # 5 % 5 < 3
 
 
 def spans_of(chosen, unit):
-    """Sizes of the chosen units of many rows, but the first and last unit of a row."""
+    """Returns the sizes of the chosen units of many rows, except each row's first and last unit."""
     sizes = []
     for chosen_L, unit_L in zip(chosen, unit):
         starts, counts = np.unique(unit_L[chosen_L], return_counts=True)
@@ -65,12 +65,12 @@ def spans_of(chosen, unit):
     "n, rate, most, expected",
     [
         (1, 0.15, None, 1),
-        (3, 0.15, None, 1),  # 0.45: at least one
-        (10, 0.15, None, 2),  # 1.5: half to even
+        (3, 0.15, None, 1),  # 0.45, but at least one
+        (10, 0.15, None, 2),  # 1.5, rounded half to even
         (512, 0.15, None, 77),  # 76.8
         (512, 0.4, None, 205),  # 204.8
         (512, 0.15, 20, 20),
-        (0, 0.15, None, 0),  # nothing but special tokens
+        (0, 0.15, None, 0),  # only special tokens
     ],
 )
 def test_counts_by_hand(n, rate, most, expected):
@@ -84,7 +84,7 @@ def test_counts_by_hand(n, rate, most, expected):
     st.integers(1, 200),
 )
 def test_counts_are_exact_at_every_rate(n, rate, most):
-    expected = min(n, most, max(1, round(rate * n)))  # Fraction rounds half to even, exactly
+    expected = min(n, most, max(1, round(rate * n)))  # Fractions round half to even exactly.
     assert quota(n, selection_of(IDS, rate, max_predictions=most), np) == expected
 
 
@@ -124,7 +124,7 @@ def test_masks_are_uniform_over_all_subsets_of_their_size(n, rate, masks):
 
 def test_masks_of_packed_documents_are_independent_of_each_other():
     chosen, _ = selected(selection_of(IDS, 0.5), [text(4), text(3), text(1)], 20_000)
-    assert (chosen[:, -1]).all()  # 0.5 rounds to 0, but a document has at least one
+    assert (chosen[:, -1]).all()  # 0.5 rounds to 0, but a document has at least one.
     assert_uniform(chosen, 6 * 3)
 
 
@@ -155,7 +155,7 @@ def test_special_tokens_are_neither_chosen_nor_counted():
 
 
 def test_each_token_is_chosen_by_itself_with_the_chance_asked_for():
-    # n = 5: each of the 32 subsets has its probability; chi-square, significance 0.001.
+    # n = 5: tests the probabilities of all 32 subsets. Chi-squared test, significance 0.001.
     chosen, _ = selected(selection_of(IDS, 0.3, "bernoulli"), [text(5)], 40_000)
     outcome = chosen @ (1 << np.arange(5))
     sizes = np.array([bin(i).count("1") for i in range(32)])
@@ -168,18 +168,18 @@ def test_each_token_is_chosen_by_itself_with_the_chance_asked_for():
 
 @pytest.mark.parametrize("starts", [{2, 5}, {2, 3, 5}], ids=["two starts", "three starts"])
 def test_trap_whole_words_work_for_any_vocabulary_that_tells_word_starts(starts):
-    # Ids 2 … 9; which of them start a word is all that is known of the vocabulary.
+    # Ids 2 … 9. The vocabulary only knows which of them start a word.
     flags = bitmap(np.isin(np.arange(IDS.size), list(starts)))
     ids = IDS._replace(text=(2, 10), word_starts=flags)
     row = np.array([4, 2, 3, 5, 6, 2, IDS.sep, 4])
     _, unit = selected(selection_of(ids, 0.5, whole_words=True), [row], 1)
-    # 4 starts a word at the document's start and after the separator, where no flag says so.
+    # 4 starts a word at the start of the document and after the separator, even without a flag.
     two, three = [0, 1, 1, 3, 3, 5, 5, 7], [0, 1, 2, 3, 3, 5, 5, 7]
     assert unit[0].tolist() == (two if 3 not in starts else three)
 
 
 def reference(sizes, order, most):
-    """BERT's loop: words in random order, each that does not fit is skipped."""
+    """Selects as BERT's loop: words in random order, skipping words that do not fit."""
     taken, used = set(), 0
     for word in order:
         if used + sizes[word] <= most:
@@ -219,7 +219,8 @@ def test_words_are_taken_in_random_order_and_skipped_where_they_do_not_fit(longe
 
 def test_where_no_word_fits_one_is_cut_to_what_does():
     ids = IDS._replace(text=(2, 10), word_starts=bitmap(np.arange(IDS.size) == 2))
-    row = np.array([2, 5, 5, 5, 5, 2, 5, 5, 5, 5])  # two words of five, two tokens may be hidden
+    # Two words of five tokens; two tokens may be hidden.
+    row = np.array([2, 5, 5, 5, 5, 2, 5, 5, 5, 5])
     chosen, _ = selected(selection_of(ids, 0.2, whole_words=True), [row], 4_000)
     assert_uniform(chosen, 2)
     assert {tuple(np.flatnonzero(c)) for c in chosen} == {(0, 1), (5, 6)}
@@ -246,8 +247,8 @@ def test_span_laws_are_the_papers():
     ids=["SpanBERT", "SpanBERT, drawn", "ALBERT"],
 )
 def test_chosen_spans_keep_the_law_of_lengths(law, kind):
-    # Chi-square, significance 0.001. The last span of a document is trimmed; among those of 2000
-    # tokens it is too rare to be seen.
+    # Chi-squared test, significance 0.001. The last span of a document is trimmed, which is rare in
+    # documents of 2,000 tokens.
     selection = selection_of(IDS, 0.15, kind, span_lengths=law)
     sizes = spans_of(*selected(selection, [text(2000)], 40, seed=2))
     counts = np.bincount(sizes, minlength=len(law) + 1)[1:]
@@ -265,7 +266,7 @@ def test_spans_of_words_hold_whole_words_but_for_the_last_which_is_trimmed():
 
 
 def test_every_place_is_as_likely_to_start_a_span():
-    # Binomial tests of eleven places with significance 0.001 together; place 0 always starts one.
+    # Binomial tests of eleven places, joint significance 0.001. Place 0 always starts a span.
     law = geometric_lengths()
     selection = selection_of(IDS, 0.15, span_lengths=law)
     _, unit = selected(selection, [text(5), text(12)], 20_000)
@@ -277,10 +278,10 @@ def test_every_place_is_as_likely_to_start_a_span():
 
 @pytest.mark.slow
 def test_every_place_is_as_likely_to_be_chosen_in_a_span_but_for_the_ends():
-    # A document cuts its first and last span, and what is short fits into the last of the room.
+    # The ends of a document cut spans, and only short spans fit into the remaining room.
     selection = selection_of(IDS, 0.15, span_lengths=geometric_lengths())
     chosen, _ = selected(selection, [text(128)], 20_000)
-    assert (chosen.sum(1) == 19).mean() > 0.9  # else the spans left were all too long
+    assert (chosen.sum(1) == 19).mean() > 0.9  # Otherwise all remaining spans were too long.
     share = chosen.mean(0)
     excess = abs(share / share[8:-8].mean() - 1)
     assert excess[8:-8].max() < 0.08  # 4.7 standard errors

@@ -1,4 +1,4 @@
-"""Sentence pairs: what A and B are, which label they get, and composition with masking."""
+"""Sentence pairs: the texts A and B, their label, and the combination with masking."""
 
 import functools
 
@@ -25,11 +25,11 @@ from tests.objectives.undo_pairs import pair_of
 
 END = np.flatnonzero(IDS.flags("sentence_ends"))[1]  # an id that ends a sentence
 WORDS = [i for i in range(100, 200) if not IDS.flags("sentence_ends")[i]]
-CHANCE = 1e-4  # a right program fails one of these tests so often
+CHANCE = 1e-4  # probability that a correct program fails one of these tests
 
 
 def text(*sentences: int) -> list[int]:
-    """Sentences of so many tokens, each but the last closed by END; all tokens differ."""
+    """Returns sentences of these lengths, with END after all but the last. All tokens differ."""
     words = iter(WORDS)
     tokens = []
     for n in sentences[:-1]:
@@ -38,7 +38,7 @@ def text(*sentences: int) -> list[int]:
 
 
 def pairs(objective, documents: list[list[int]], draws: int):
-    """(A, B, label or None) of each draw of rows of one document: the rows in turn."""
+    """Returns (A, B, label or None) of each draw of rows with one document, row by row."""
     L = max(map(len, documents))
     tokens, segments = np.zeros((2, len(documents), L), np.int32)
     for i, document in enumerate(documents):
@@ -55,7 +55,7 @@ def pairs(objective, documents: list[list[int]], draws: int):
 
 
 def test_zero_means_in_order_as_hugging_faces_heads_read_it():
-    document = text(3, 2, 4, 2, 5)  # the first and the last sentence may be cut ones
+    document = text(3, 2, 4, 2, 5)  # The first and the last sentence may be incomplete.
     seen = set()
     for a, b, label in pairs(sentence_order_prediction(IDS), [document] * 2, 40):
         assert (a + b if label == 0 else b + a) == document[3:11]
@@ -65,7 +65,7 @@ def test_zero_means_in_order_as_hugging_faces_heads_read_it():
 
 
 def test_equal_parts_have_no_order():
-    """One cut of three between four equal sentences, after the one that may be a cut one."""
+    """One of three cuts between four equal sentences makes equal parts, which have no label."""
     seen, repeated = set(), [WORDS[0], END] * 5
     for a, b, label in pairs(sentence_order_prediction(IDS), [repeated] * 2, 20):
         assert (label is None) == (a == b)
@@ -74,7 +74,7 @@ def test_equal_parts_have_no_order():
 
 
 def test_no_edge_of_the_parts_betrays_their_order():
-    """Were the row's own edges kept, only a part in front could end with a sentence's end."""
+    """If the row's edges were kept, they would reveal which part is first."""
     found = list(pairs(sentence_order_prediction(IDS), [text(4, 3, 3, 3, 4)] * 2, 60))
     assert {label for *_, label in found} == {0, 1}
     assert all(part[-1] == END and END not in part[:1] for a, b, _ in found for part in (a, b))
@@ -106,8 +106,8 @@ def test_other_text_from_the_same_document_never_follows():
 
 
 def test_text_that_happens_to_follow_is_no_negative():
-    """Rows that repeat each other would else be labeled both ways."""
-    same = [7] * 9  # whatever is cut from one row stands at the same distance in the other
+    """Otherwise rows that repeat each other would get both labels."""
+    same = [7] * 9  # Parts of one row have the same distance in the other row.
     for _, _, label in pairs(next_sentence_prediction(IDS), [same, same], 40):
         assert label is None
     refrain = [7, 8, END] * 4
@@ -116,7 +116,7 @@ def test_text_that_happens_to_follow_is_no_negative():
 
 
 def test_other_text_starts_where_as_much_follows_as_of_the_document():
-    """Else most B would be the last words of another document, and slots would stay empty."""
+    """Otherwise most texts B would be the end of a document, and slots would stay empty."""
     document, w = text(3, 2, 4), WORDS[-9:]
     other = [w[0], END, w[1], END, w[2], w[3], w[4], END, w[5], END, w[6]]
     starts = set()
@@ -126,7 +126,7 @@ def test_other_text_starts_where_as_much_follows_as_of_the_document():
     assert starts == {w[1], w[2]}
     short = [w[0], END, w[1], w[2], END, w[3]]
     for _, b, label in list(pairs(next_sentence_prediction(IDS), [document, short], 20))[::2]:
-        assert len(b) == 4 and (label == 0 or b == short[2:])  # the most that there is
+        assert len(b) == 4 and (label == 0 or b == short[2:])  # all that is available
 
 
 def test_lengths_tell_nothing_about_the_label():
@@ -143,7 +143,7 @@ def test_cuts_are_uniform_over_sentence_ends_and_labels_even():
     document = text(3, 2, 4, 2, 5, 2)
     found = list(pairs(sentence_order_prediction(IDS), [document] * 2, 500))
     cuts = [len(b if label else a) for a, b, label in found]
-    ends = [2, 6, 8]  # after the first sentence, which is left out
+    ends = [2, 6, 8]  # The first sentence is left out.
     assert set(cuts) == set(ends)
     assert stats.chisquare([cuts.count(n) for n in ends]).pvalue > CHANCE
     swapped = sum(label for *_, label in found)
@@ -161,7 +161,8 @@ def test_masking_after_pairing_masks_text_alone_and_adds_its_loss():
     masks = functools.partial(masked_lm, rate=0.5, framed=False)
     objective = then(IDS, sentence_order_prediction, masks)
     document = text(3, 2, 4)
-    for a, b, _ in pairs(objective, [document] * 2, 40):  # asserts that [CLS] and [SEP] stand
+    # It asserts that [CLS] and [SEP] are unchanged.
+    for a, b, _ in pairs(objective, [document] * 2, 40):
         assert len(a) + len(b) == len(document) and IDS.mask in a + b
 
     class Zeros:
@@ -216,7 +217,7 @@ unframed = functools.partial(masked_lm, framed=False)
         (lambda: then(IDS, masked_lm, span_corruption), "leave its inputs in place"),
         (lambda: then(IDS, sentence_order_prediction, ul2), "mixture cannot be part"),
         (lambda: then(IDS, contrastive, unframed), "makes 2 segments of a document"),
-        (lambda: then(IDS, masked_lm, unframed), r"write \['labels'\], so that the second"),
+        (lambda: then(IDS, masked_lm, unframed), r"write \['labels'\], so the second"),
     ],
 )
 def test_what_cannot_work_is_an_error(build, message):

@@ -1,4 +1,4 @@
-"""The mask law of span corruption: T5's counts exactly, and every mask equally likely."""
+"""The masks of span corruption: exactly T5's counts, with every mask equally likely."""
 
 import itertools
 from fractions import Fraction
@@ -27,7 +27,7 @@ UL2_SETTINGS = [(3, 0.15), (8, 0.15), (3, 0.5), (8, 0.5), (64, 0.15), (64, 0.5)]
 
 
 def t5_counts(n: int, density: float, mean: float) -> tuple[int, int]:
-    """(noise tokens, spans) by the published formula, in float64."""
+    """Returns (noise tokens, spans) by the published formula, in float64."""
     noise = min(max(round(n * density), 1), n - 1)
     return noise, max(round(noise / mean), 1)
 
@@ -37,7 +37,7 @@ def test_counts_are_t5s_at_every_length(mean, density):
     objective = span_corruption(IDS, density, mean)
     for n in range(2, 4097):
         noise, spans = t5_counts(n, density, mean)
-        if spans > n - noise:  # T5 crashes
+        if spans > n - noise:  # T5's code crashes.
             spans = n - noise
         expected = {"inputs": n - noise + spans + 1, "targets": noise + spans + 1}
         assert objective.lengths(n) == expected | {"sentinels": spans}, n
@@ -64,7 +64,7 @@ def test_counts_are_always_feasible_and_as_close_to_the_density_as_tokens_allow(
         assert (noise, spans) == (0, 0)
         return
     assert 1 <= spans <= min(noise, n - noise)
-    assert noise == min(max(round(n * density), 1), n - 1)  # Fraction rounds half to even, exactly
+    assert noise == min(max(round(n * density), 1), n - 1)  # Fractions round half to even exactly.
     assert spans == min(max(round(noise / mean), 1), noise, n - noise)
 
 
@@ -101,7 +101,7 @@ def test_bad_mean_span_lengths_are_refused(mean):
 
 @pytest.mark.parametrize("total, parts", [(1, 1), (2, 2), (5, 1), (5, 2), (6, 3), (7, 6), (8, 4)])
 def test_span_starts_are_uniform_over_all_compositions(total, parts):
-    size = parts + 2  # more room than parts: the rest must be `total`
+    size = parts + 2  # There is more room than parts. The rest must be `total`.
     bits = jax.random.bits(jax.random.key(total * 10 + parts), (20_000, size - 1), jnp.uint32)
     starts = np.asarray(jax.jit(jax.vmap(lambda b: span_starts(b, total, parts)))(bits))
     assert (starts[:, 0] == 0).all() and (starts[:, parts:] == total).all()
@@ -157,19 +157,19 @@ def _runs(mask):
 
 
 def test_one_more_sentinel_closes_targets_where_text_comes_last():
-    # T5 writes targets so: its sentinel for text behind all noise comes before end-of-sequence.
+    # As in T5, the sentinel for text after all noise comes before end-of-sequence.
     end, anywhere = (span_corruption(IDS, placement=where) for where in ("end", "anywhere"))
     for n in range(1, 600):
         more = {"targets": 1, "sentinels": 1}
         assert anywhere.lengths(n) == {k: x + more.get(k, 0) for k, x in end.lengths(n).items()}
     features = corrupt_copies(anywhere, (10,), 400, seed=8)
     ends_with_noise = (features["inputs"] == IDS.sentinels[0]).argmax(1) == 8
-    closing = features["targets"][:, 3]  # X, two hidden tokens, and this
+    closing = features["targets"][:, 3]  # after X and two hidden tokens
     np.testing.assert_array_equal(closing, np.where(ends_with_noise, IDS.eos, IDS.sentinels[1]))
 
 
 def test_a_short_document_loses_more_than_its_end_when_spans_stand_anywhere():
-    # T5's law gives it one span, which is always the end.
+    # In T5 it has one span, which is always at the end.
     for where, starts in (("end", {8}), ("anywhere", set(range(9)))):
         objective = span_corruption(IDS, placement=where)
         inputs = corrupt_copies(objective, (10,), 400, seed=8)["inputs"]
@@ -194,7 +194,7 @@ def test_masks_of_two_rows_of_a_batch_are_independent_of_each_other():
 
 
 def spans_of(features) -> list[list[int]]:
-    """Lengths of the spans of each row of one document."""
+    """Returns the lengths of the spans of each row with one document."""
     marks = np.isin(features["targets"], IDS.sentinels)
     closing = (features["targets"] == IDS.eos).argmax(1)
     return [np.diff([*np.flatnonzero(m), end]) - 1 for m, end in zip(marks, closing)]
@@ -204,8 +204,8 @@ def test_each_length_of_a_range_is_equally_likely():
     features = corrupt_copies(span_corruption(IDS, 0.5, (2, 4)), (60,), 4_000, seed=5)
     every = spans_of(features)
     assert all(spans.sum() == 30 for spans in every)
-    assert max(spans[-1] for spans in every) == 4  # the last is what is left
-    drawn = np.concatenate([spans[:5] for spans in every])  # those that are never the last
+    assert max(spans[-1] for spans in every) == 4  # The last span has the remaining tokens.
+    drawn = np.concatenate([spans[:5] for spans in every])  # These spans are never the last one.
     assert_uniform(drawn, 3)
     pairs = np.stack([spans[:2] for spans in every])
     assert_uniform(pairs, 9)
@@ -286,7 +286,8 @@ def test_lengths_are_bisected_without_the_closing_sentinel():
 
 
 def test_spans_that_text_cannot_separate_are_joined_into_the_last():
-    objective = span_corruption(IDS, 0.8, (1, 2))  # 8 of 10 tokens, with two tokens between them
+    # 8 of 10 tokens are hidden, with two tokens between them.
+    objective = span_corruption(IDS, 0.8, (1, 2))
     features = corrupt_copies(objective, (10,), 200, seed=7)
     assert objective.lengths(10) == {"inputs": 5, "targets": 11, "sentinels": 2}
     assert {len(spans) for spans in spans_of(features)} == {2}
@@ -302,7 +303,7 @@ def test_short_documents_keep_text_first_and_noise_last(n, inputs, targets):
 
 
 def test_infeasible_settings_hide_as_many_spans_as_fit():
-    objective = span_corruption(IDS, 0.9, 1)  # 9 spans, one token to separate them
+    objective = span_corruption(IDS, 0.9, 1)  # 9 spans with one token to separate them
     assert objective.lengths(10) == {"inputs": 3, "targets": 11, "sentinels": 1}
     row, ((first, *rest),) = text_row((10,), 10)
     features = corrupt_copies(objective, (10,), 2, seed=0)
@@ -311,7 +312,7 @@ def test_infeasible_settings_hide_as_many_spans_as_fit():
 
 
 def test_span_lengths_follow_the_published_law():
-    # P(k) = C(n-k-1, s-2) / C(n-1, s-1) for n noise tokens in s spans; here n = 8, s = 3.
+    # P(k) = C(n-k-1, s-2) / C(n-1, s-1) for n noise tokens in s spans. Here n = 8 and s = 3.
     targets = corrupt_copies(span_corruption(IDS, 0.5, 2.7), (16,), 9_000, seed=7)
     is_sentinel = np.isin(targets["targets"], IDS.sentinels)
     second = np.argsort(~is_sentinel, axis=1, kind="stable")[:, 1]
@@ -322,7 +323,7 @@ def test_span_lengths_follow_the_published_law():
 
 
 def test_all_compositions_are_what_the_counting_formula_says():
-    # The numbers of outcomes above, by enumeration instead of binomials.
+    # Counts the outcomes above by enumeration instead of binomial coefficients.
     compositions = lambda n, k: sum(  # noqa: E731
         sum(parts) == n for parts in itertools.product(range(1, n + 1), repeat=k)
     )

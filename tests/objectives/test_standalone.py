@@ -1,4 +1,4 @@
-"""Objectives for a training loop of one's own."""
+"""Objectives in a user's own training loop."""
 
 import functools
 
@@ -30,7 +30,7 @@ L = 24
 
 
 def rows(*lengths):
-    """Token ids i32[rows, L], padded, and the documents as lists."""
+    """Returns padded token ids i32[rows, L], and the documents as lists."""
     each = [text_row((n,), L, seed) for seed, n in enumerate(lengths)]
     return np.stack([row.tokens for row, _ in each]), [documents for _, documents in each]
 
@@ -89,10 +89,10 @@ def by_turns(ids):
         (span_corruption, IDS._replace(sentinels=IDS.sentinels[:1]), "need 2 sentinels, .* has 1"),
         (span_corruption, IDS._replace(eos=5), "inside the text range"),
         (text_to_text, IDS, "reads the parts of documents"),
-        (by_turns, IDS, "rates of the mixture follow a schedule"),
-        (span_corruption(IDS), IDS, "Got a Objective for a builder"),
+        (by_turns, IDS, "rates of the mixture depend on the step"),
+        (span_corruption(IDS), IDS, "Got a Objective as a builder"),
         (lambda ids: None, IDS, "returned a NoneType"),
-        (span_corruption, IDS._replace(modes={"R": 7}), r"expected pairs: give \(\('R', 7\),\)"),
+        (span_corruption, IDS._replace(modes={"R": 7}), r"expected pairs: use \(\('R', 7\),\)"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_traced(build, ids, words):
@@ -139,7 +139,7 @@ def test_rows_that_would_lose_text_are_refused():
             batched(objective, *settings)(keys, rows)
     planned = packed_lengths(objective, [6, 6, 6]) | {"sentinels": lengths["sentinels"]}
     corrupt = batched(objective, {k: max(planned[k], n) for k, n in lengths.items()}, 3)
-    found = jax.jit(lambda keys: corrupt(keys, good))(keys)  # whose rows are not traced
+    found = jax.jit(lambda keys: corrupt(keys, good))(keys)  # The rows are not traced.
     assert np.asarray(found["inputs_segments"]).max() == 3
     classes = sequence_classification(IDS, 3)
     labeled = Row(tokens, np.minimum(segments, 1), np.zeros(2, int), labels=segments)
@@ -156,7 +156,7 @@ def test_slots_that_are_too_few_are_refused_when_the_rows_are_traced():
     with pytest.raises(ValueError, match=rf"Rows of {L} tokens need the slots .*lengths\({L}\)"):
         jax.eval_shape(corrupt, keys, two)
     short = text_to_text(IDS)
-    with pytest.raises(ValueError, match="reads parts, which these rows have not"):
+    with pytest.raises(ValueError, match="reads parts, which these rows do not have"):
         jax.eval_shape(batched(short, short.lengths(L)), keys, two)
 
 

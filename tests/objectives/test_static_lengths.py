@@ -1,4 +1,4 @@
-"""Lengths are solved once, when a run is configured; that is the one place that says no."""
+"""Lengths are solved once, when a run is configured. Only this step refuses lengths."""
 
 import functools
 import re
@@ -36,7 +36,7 @@ def test_t5s_numbers():
 
 @pytest.mark.parametrize(
     "mean, density, raw, raw_with_mode, targets, spans",
-    [  # at 512 and 512; 766 and 1006 are one less than 512 inputs allow, as in T5's special case
+    [  # For 512 inputs. 766 and 1006 are one less than the inputs allow, as in T5's special case.
         (3, 0.15, 568, 567, 114, 28),
         (8, 0.15, 588, 587, 100, 11),
         (3, 0.5, 766, 765, 512, 128),
@@ -93,7 +93,7 @@ def test_raw_length_is_the_longest_that_fits(name, encoder, decoder):
 
 
 def useful(objective, groups) -> float:
-    """Share of all slots of a step that are filled, rows divided by the members' rates."""
+    """Returns the share of filled slots of a step, with rows divided by the members' rates."""
     filled = slots = 0.0
     for group in groups:
         size = sum(group.stacks[s] for s in ("encoder", "decoder") if s in group.stacks)
@@ -146,7 +146,7 @@ def test_a_plain_objective_is_a_mixture_of_one():
 
 
 def test_max_documents_changes_no_shape():
-    """Only what each of them has slots of its own in is multiplied."""
+    """Only slots that each document has separately are multiplied."""
     lengths = {"inputs": lambda n: n + 2, "labels": lambda n: n // 2, "pools": lambda n: 3}
     lengths |= {"rates": lambda n: 1}
     objective = causal_lm(IDS)._replace(lengths=lambda n: {k: f(n) for k, f in lengths.items()})
@@ -161,7 +161,7 @@ def test_max_documents_changes_no_shape():
 
 
 def test_useful_of_rows_of_several_documents_is_a_bound_for_every_member():
-    """The targets planned for one member are there for the documents of another."""
+    """Documents of one member may use the targets that are planned for another member."""
     long = functools.partial(span_corruption, mean_span_length=8)
     built = mixture(IDS, {"short": (span_corruption, 1), "long": (long, 1)})
     (group,) = plan(built, ENCODER_DECODER, IDS, shapes(128), 4)
@@ -256,5 +256,5 @@ def test_an_objective_without_inputs_needs_a_decoder():
 
 def test_lengths_that_do_not_grow_are_refused():
     constant = causal_lm(IDS)._replace(lengths=lambda n: {"targets": 128})
-    with pytest.raises(ValueError, match="must grow with the document"):
+    with pytest.raises(ValueError, match="expected slots that increase with the document"):
         raw_length(constant, layouts.decoder, decoder=128)

@@ -1,4 +1,4 @@
-"""Supervised objectives: documents with answers, divided as their docstrings say."""
+"""Supervised objectives: documents with answers, divided as the docstrings describe."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ SEP, EOS, CLS = IDS.sep, IDS.eos, IDS.cls
 
 
 def features(objective, documents, room=40, **columns):
-    """The features of a row with these documents and their columns, beside an empty row."""
+    """Returns the features of a row with these documents and columns, next to an empty row."""
     lengths = {name: max(n, room) for name, n in objective.lengths(room).items()}
     if "pools" in lengths:
         lengths["pools"] = 4
@@ -46,9 +46,9 @@ def test_text_to_text_gives_the_first_part_and_asks_for_the_second():
     mode = IDS.mode("S")
     assert of_segment(found, "inputs", 1) == [mode, 5, 6, 7, EOS]
     assert of_segment(found, "targets", 1) == [8, 9, EOS]
-    assert of_segment(found, "targets", 2) == [11, 12, 13, EOS]  # cut to three tokens
+    assert of_segment(found, "targets", 2) == [11, 12, 13, EOS]  # It is cut to three tokens.
     assert of_segment(found, "inputs", 3) == [mode, 15, 16, EOS]
-    assert of_segment(found, "targets", 3) == [EOS]  # the answer is to say nothing
+    assert of_segment(found, "targets", 3) == [EOS]  # The answer is empty.
 
 
 def test_dialogue_counts_answers_and_their_ends_alone():

@@ -1,4 +1,4 @@
-"""Uniform-state diffusion: its noise, and its loss by the formula of the paper."""
+"""Uniform-state diffusion: the noise, and the loss compared with the paper's formula."""
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +10,12 @@ from pretrax.objectives import Row, batched, hide, uniform_diffusion
 from pretrax.objectives.uniform_diffusion import uniform_losses
 from tests.objectives.registry import IDS, quick_jit
 
-FIRST, NUMBER = 3, 10  # of the ids of text, of 15 ids
+FIRST, NUMBER = 3, 10  # first id of text and number of ids of text, of 15 ids
 TEXT = FIRST, FIRST + NUMBER
 
 
 def corrupt(objective, lengths, rows, seed=0, text=IDS.text):
-    """(tokens, features) of rows with documents of these lengths."""
+    """Returns (tokens, features) of rows with documents of these lengths."""
     segments = np.repeat(np.arange(len(lengths)) + 1, lengths)[None].repeat(rows, 0)
     tokens = np.random.default_rng(seed).integers(*text, segments.shape).astype(np.int32)
     raw = Row(tokens, segments.astype(np.int32), np.zeros(rows, np.int32))
@@ -49,7 +49,7 @@ def test_the_rate_of_hidden_tokens_is_their_share():
 
 
 def test_the_rate_of_all_tokens_hidden_is_the_highest_that_is_drawn():
-    """The loss at 1 is no number."""
+    """At a rate of 1 the loss is not a number."""
     got = hide(uniform_diffusion, IDS, np.arange(100, 110), np.full(10, True))
     assert got["rates"][0] / 2**24 == pytest.approx(1 - 0.001, abs=1e-6)
 
@@ -58,9 +58,9 @@ def test_the_rate_of_all_tokens_hidden_is_the_highest_that_is_drawn():
 def test_of_constant_outputs_the_bound_lacks_the_noise_of_the_first_and_of_the_last_time(
     lowest, expected
 ):
-    """With both terms it is the logarithm of the number of ids, 256, as it has to be."""
+    """With both terms, the bound is the logarithm of the number of ids, 256."""
 
-    def entropy(rate):  # of what a token becomes
+    def entropy(rate):  # entropy of the noised token
         stays = 1 - rate + rate / 256
         return -stays * np.log(stays) - (1 - stays) * np.log(rate / 256)
 
@@ -80,7 +80,7 @@ def test_of_constant_outputs_the_bound_lacks_the_noise_of_the_first_and_of_the_l
 
 
 def of_paper(logits, label, given, alpha, of_alpha):
-    """The integrand of the paper's bound, of whole distributions over the ids of text."""
+    """Returns the integrand of the paper's bound, from distributions over all ids of text."""
     x = np.eye(NUMBER)[label - FIRST]
     p = np.exp(logits[slice(*TEXT)]) / np.exp(logits[slice(*TEXT)]).sum()
     bar, bar_p = (NUMBER * alpha * y + (1 - alpha) for y in (x, p))
@@ -104,7 +104,7 @@ def test_the_loss_is_that_of_the_paper(given):
 
 @pytest.mark.slow
 def test_a_model_that_knows_nothing_loses_the_logarithm_of_the_number_of_ids():
-    """Its text is drawn evenly, as that of all noise is: z-test, significance 0.001."""
+    """The text is drawn uniformly. z-test, significance 0.001."""
     ids = IDS._replace(text=TEXT)
     objective = uniform_diffusion(ids)
     _, features = corrupt(objective, (4, 12), 1_500, text=TEXT)

@@ -1,4 +1,4 @@
-"""Tokens that come soon: which count, and the losses, beside formulas in NumPy."""
+"""Upcoming tokens: which tokens count, and the losses compared with formulas in NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ BATCH = {
 
 
 class Outputs:
-    """Heads as matrices, of these states; in parts where a loss asks for a projection."""
+    """Outputs whose heads are matrices applied to these states, also as separate projections."""
 
     def __init__(self, states):
         self.hidden = {"top": states}
@@ -42,13 +42,13 @@ class ProjectedOutputs(Outputs):
 
 
 def following(row: int, slot: int) -> list[int]:
-    """The tokens that the slot and later ones of its document predict."""
+    """Returns the tokens that this slot and later slots of its document predict."""
     same = DOCUMENTS[row] == DOCUMENTS[row, slot]
     return TOKENS[row, slot:][same[slot:]].tolist()
 
 
 def listnet(logits, window):
-    """As the authors' code: scores window - distance of each token's next occurrence, else -inf."""
+    """Computes as the authors' code. A token scores window - distance to its next use, or -inf."""
 
     def of_slot(row, slot):
         scores = np.full(V, -np.inf)
@@ -75,7 +75,7 @@ CASES = [
     (token_order_prediction, "order", 4096, listnet),
     (future_summary, "summary", 2, binary),
     (future_summary, "summary", 12, binary),
-    (future_summary, "summary", 10**6, binary),  # more than a row has
+    (future_summary, "summary", 10**6, binary),  # longer than a row
 ]
 
 
@@ -89,9 +89,9 @@ def test_losses_are_those_of_the_papers(build, head, window, reference):
     some = [len(following(*slot)) > (head == "summary") for slot in live]
     assert terms[head].weights.sum() == sum(some) and terms[head].scale == 1.0
     assert terms["tokens"].weights.sum() == len(live)
-    if head == "order":  # the labels of a slot have a weight of 1 together
+    if head == "order":  # The labels of a slot have a total weight of 1.
         np.testing.assert_allclose(terms[head].labels.weights.sum(1), terms[head].weights, 1e-5)
-    else:  # of each slot the tokens of its window, once
+    else:  # the different tokens in the window of each slot
         labels = terms[head].labels
         np.testing.assert_array_equal(labels.slots, terms[head].weights)
         bags = [len(set(following(*slot)[1:window])) for slot in live]
@@ -115,7 +115,7 @@ def test_in_pieces_loss_and_gradient_are_the_same(build, head, monkeypatch):
 
 
 def test_no_slot_learns_of_another_document():
-    """The gradient at a slot with nothing after it, of its document, is 0."""
+    """The gradient is 0 at a slot without later tokens of its document."""
     gradient = jax.jit(
         jax.grad(lambda x: future_summary(IDS).loss(BATCH).scored(Outputs(x))["summary"].sums.sum())
     )(STATES)

@@ -1,4 +1,4 @@
-"""Chosen tokens are hidden, and nothing else, by every objective that hides tokens."""
+"""Objectives that hide tokens can hide exactly the chosen tokens."""
 
 import functools
 
@@ -26,15 +26,15 @@ from tests.objectives.inverse import corrupted_documents
 from tests.objectives.registry import CASES, IDS, features_of
 from tests.refusals import refuses
 
-TOKENS = np.arange(11, 22, dtype=np.int32)  # none twice
+TOKENS = np.arange(11, 22, dtype=np.int32)  # All tokens are different.
 SEGMENTS = np.repeat([1, 2], [6, 5]).astype(np.int32)
-# A run across the border of two documents is two; of each document the end is hidden.
+# A run across the border of two documents counts as two runs. The end of each document is hidden.
 HIDDEN = np.array([1, 0, 0, 0, 1, 1, 1, 0, 0, 1, 1], bool)
 ENDS = np.array([0, 0, 0, 0, 1, 1, 0, 0, 0, 1, 1], bool)
 ONE_RUN = np.array([0, 1, 1, 1, 0, 0, 0, 0, 1, 1, 0], bool)
 MIDDLES = np.array([0, 0, 1, 1, 0, 0, 0, 1, 1, 1, 0], bool)
 
-HIDING = {  # one case of each kind
+HIDING = {  # one case of each type
     **dict.fromkeys(["span_anywhere", "iid", "causal_masking", "blanks"], HIDDEN),
     **dict.fromkeys(
         ["masked_lm", "masked_lm_adaptive", "masked_next", "masked_permuted", "replaced"], HIDDEN
@@ -48,11 +48,11 @@ HIDING = {  # one case of each kind
         "retromae": HIDDEN,
     },
 }
-INFILLING = ("text_infilling", "bart")  # whose inverses count what is drawn
+INFILLING = ("text_infilling", "bart")  # Their inverses count the hidden tokens.
 
 
 def hidden_documents(name, hidden):
-    """({document: what became of it}, inverse) of two documents in a row, and of their features."""
+    """Returns ({document: its features}, inverse) of two documents in a row, and all features."""
     case = CASES[name]
     columns = (TOKENS, SEGMENTS, np.int32(0))
     rows = Row(*(np.stack([x, x]) for x in columns), hidden=np.stack([hidden, hidden]))
@@ -71,7 +71,7 @@ def test_chosen_tokens_are_hidden_and_nothing_is_lost(name):
         chosen = TOKENS[mine & hidden].tolist()
         if name in INFILLING:
             assert one.targets == [*document, IDS.eos]
-            assert one.inputs.count(IDS.mask) == 2  # runs
+            assert one.inputs.count(IDS.mask) == 2  # Each run has one mask.
         else:
             assert undo(one) == document
         if one.labeled:
@@ -79,7 +79,7 @@ def test_chosen_tokens_are_hidden_and_nothing_is_lost(name):
         elif one.inputs:
             given = [token for token in one.inputs if token in document]
             assert sorted(given) == sorted(set(document) - set(chosen))
-        else:  # predicted after all others
+        else:  # These tokens are predicted after all others.
             last = max(one.targets.index(x) for x in document if x not in chosen)
             assert all(one.targets.index(x) > last for x in chosen)
 
@@ -95,9 +95,8 @@ def test_every_objective_that_reads_what_is_to_be_hidden_is_tested():
             check_hides(case.objective, IDS)
             reading.add(case.builder)
         except ValueError as error:
-            assert "hides no tokens of one's choice" in str(error)
-    # The first two share their noise with token deletion; the others predict what they do not hide
-    # as well.
+            assert "does not hide chosen tokens" in str(error)
+    # The first two share their noise with token deletion. The others also predict visible tokens.
     of_deletion = {"token_masking", "contrastive"}
     of_all = {"masked_input_next_token", "masked_input_regularization", "uniform_diffusion"}
     assert reading == of_deletion | of_all
@@ -132,14 +131,14 @@ def test_the_closing_sentinel_of_chosen_spans_may_be_left_out():
 
 
 def test_what_cannot_be_hidden_is_refused():
-    with pytest.raises(ValueError, match="hides no tokens of one's choice"):
+    with pytest.raises(ValueError, match="does not hide chosen tokens"):
         hide(causal_lm, IDS, TOKENS, HIDDEN)
     with pytest.raises(ValueError, match="expected True or False for each of n tokens"):
         hide(span_corruption, IDS, TOKENS, HIDDEN[1:])
-    with pytest.raises(ValueError, match="True for one or more"):
+    with pytest.raises(ValueError, match="True at least once"):
         hide(span_corruption, IDS, TOKENS, np.zeros_like(HIDDEN))
     for tokens in ([11, 99_999, 12], [-4, 11, 12], [11, 12, IDS.eos], [11, 12, IDS.sentinels[0]]):
-        with pytest.raises(ValueError, match="that are no text, expected ids"):
+        with pytest.raises(ValueError, match="expected text ids"):
             hide(masked_lm, IDS, tokens, [0, 1, 0])
     with pytest.raises(ValueError, match="Got tokens of type float64, expected whole numbers"):
         hide(masked_lm, IDS, [11, 2.7, 12], [0, 1, 0])
@@ -163,4 +162,4 @@ def test_a_prefix_ends_and_a_middle_is_cut_where_they_are_told():
 def test_both_views_of_a_text_are_masked_where_they_are_told():
     masked = functools.partial(contrastive, views="masking")
     given = hide(masked, IDS, TOKENS[:5], MIDDLES[:5])["inputs"].tolist()
-    assert given.count(IDS.mask) == 2 and not {13, 14} & set(given)  # a mask in each view
+    assert given.count(IDS.mask) == 2 and not {13, 14} & set(given)  # Each view has a mask.

@@ -1,15 +1,16 @@
-"""Infilling undone in plain Python, from the papers: see `inverse.py`."""
+"""Inverses of infilling objectives in plain Python, from the papers (see `inverse.py`)."""
 
 from pretrax.objectives import TokenIds
 
 
 def undo_middle(ids: TokenIds, spm: str = "spmv2"):
-    """Bavarian et al. 2022: a document, or prefix, suffix and middle behind their markers."""
+    """Undoes Bavarian et al. 2022: a document, or prefix, suffix and middle after their markers."""
     prefix, suffix, middle = ids.fim
-    forms = {  # markers in order of writing, and which part stands behind each
+    forms = {  # the markers in order, and which part follows each of them
         "psm": ((prefix, suffix, middle), "psm"),
         "spm": ((suffix, prefix, middle), "spm"),
-        "spmv2": ((prefix, suffix, middle), " st"),  # t: prefix and middle, nothing between
+        # T is the prefix directly followed by the middle.
+        "spmv2": ((prefix, suffix, middle), " st"),
     }
 
     def undo(document):
@@ -21,7 +22,7 @@ def undo_middle(ids: TokenIds, spm: str = "spmv2"):
             return text
         form = "psm"
         if text[0] == suffix or text[1] == suffix and spm == "spmv2":
-            # An empty prefix: PSM and SPMv2 are then the same tokens in the same order.
+            # With an empty prefix, PSM and SPMv2 have the same tokens in the same order.
             form = spm
         order, names = forms[form]
         assert markers == order and text[0] == order[0]
@@ -37,7 +38,7 @@ def undo_middle(ids: TokenIds, spm: str = "spmv2"):
 
 
 def undo_causal_masking(ids: TokenIds, max_spans: int = 16):
-    """Aghajanyan et al. 2022: spans behind their sentinels at the end, in order, each closed."""
+    """Undoes Aghajanyan et al. 2022: spans follow their sentinels at the end, in order."""
 
     def undo(document):
         assert not document.inputs
@@ -61,7 +62,7 @@ def undo_causal_masking(ids: TokenIds, max_spans: int = 16):
 
 
 def undo_blanks(ids: TokenIds):
-    """Du et al. 2022: blocks in any order, each told by its position where it belongs."""
+    """Undoes Du et al. 2022: blocks are in any order, and their positions show their places."""
 
     def undo(document):
         inputs, targets = document.inputs, document.targets

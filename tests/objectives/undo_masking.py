@@ -1,7 +1,7 @@
-"""What was hidden in place, put back: from the papers of BERT, GPT-BERT, LLaDA, BD3LM and ILM.
+"""Inverses of objectives that hide tokens in place, from the papers of BERT, GPT-BERT and others.
 
-The labels say which token stood where; everything else was given as it is. MASS writes its fragment
-out, and says where it began.
+The labels have the hidden tokens and their places, and all other tokens are unchanged. MASS writes
+out its fragment and gives its position.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from pretrax.objectives import TokenIds
 
 
 def undo_masks(ids: TokenIds, only_masks: bool = False, framed: bool = True):
-    """`only_masks`: every chosen token became the mask, none another token or itself."""
+    """Replaces masks by labels. With `only_masks`, every chosen token must be the mask."""
 
     def undo(document):
         if not framed:
@@ -24,9 +24,9 @@ def undo_masks(ids: TokenIds, only_masks: bool = False, framed: bool = True):
 
 
 def undo_masks_before(ids: TokenIds, ahead: float = 1.0):
-    """Undoes masked next-token prediction: `bos`, then text predicted one place before it.
+    """Undoes masked next-token prediction: `bos`, then text that is predicted one slot earlier.
 
-    `ahead`: the share of the tokens after it that a token attends to.
+    `ahead` is the share of the later tokens that a token attends to.
     """
 
     def undo(document):
@@ -44,7 +44,7 @@ def undo_masks_before(ids: TokenIds, ahead: float = 1.0):
 
 
 def undo_blocks(ids: TokenIds, size: int, rates: tuple[float, float]):
-    """Undoes block diffusion: the noised copy filled in is the document, as the clean copy is."""
+    """Undoes block diffusion: the clean copy and the completed noised copy are the document."""
 
     def undo(document):
         columns, n = document.columns, len(document.inputs)
@@ -66,7 +66,7 @@ def undo_permuted_masks(ids: TokenIds):
 
     def undo(document):
         k, given = len(document.labels), document.inputs
-        n = len(given) - 2 * k  # with [CLS] and [SEP]
+        n = len(given) - 2 * k  # including [CLS] and [SEP]
         positions, starts, ends = (
             document.columns[f"inputs_{name}"] for name in ("positions", "starts", "ends")
         )
@@ -89,7 +89,7 @@ def undo_permuted_masks(ids: TokenIds):
 
 
 def undo_permutation(ids: TokenIds):
-    """Undoes XLNet's order: each token back at its position, the predicted ones by their labels."""
+    """Undoes XLNet's order: puts tokens at their positions, and predicted tokens by labels."""
 
     def undo(document):
         columns, n = document.columns, len(document.inputs)
@@ -113,7 +113,7 @@ def undo_permutation(ids: TokenIds):
 
 
 def undo_fragment(ids: TokenIds):
-    """Undoes MASS: the targets stand in the place that their positions say."""
+    """Undoes MASS: the positions of the targets show their place."""
 
     def undo(document):
         *text, last = document.inputs
@@ -129,7 +129,7 @@ def undo_fragment(ids: TokenIds):
 
 
 def undo_hybrid(ids: TokenIds):
-    """Undoes hybrid diffusion: every token is predicted, whether it is noised or not."""
+    """Undoes hybrid diffusion: every token is predicted, noised or not."""
 
     def undo(document):
         assert sorted(document.labels) == list(range(len(document.inputs)))
@@ -139,7 +139,7 @@ def undo_hybrid(ids: TokenIds):
 
 
 def undo_replaced(ids: TokenIds):
-    """Undoes uniform diffusion: all is predicted, and no mask says what is noise."""
+    """Undoes uniform diffusion: all tokens are predicted, and no mask marks the noise."""
     undo = undo_hybrid(ids)
 
     def undo_without_masks(document):
@@ -150,7 +150,7 @@ def undo_replaced(ids: TokenIds):
 
 
 def undo_insertions(ids: TokenIds):
-    """Undoes ILM: what was dropped goes after the token that predicts it, in the order given."""
+    """Undoes ILM: dropped tokens follow the token that predicts them, in the given order."""
 
     def undo(document):
         cls, bos, *text = document.inputs
@@ -167,7 +167,7 @@ def undo_insertions(ids: TokenIds):
 
 
 def undo_stand_ins(ids: TokenIds):
-    """Undoes MEAP: all targets are there, and some are not shown to those after them."""
+    """Undoes MEAP: all tokens are targets, and some are hidden from later tokens."""
 
     def undo(document):
         stand_ins = document.columns["targets_stand_ins"]
@@ -182,8 +182,8 @@ def undo_stand_ins(ids: TokenIds):
 def undo_restored(ids: TokenIds, states: int, visible: Callable[[int], int]):
     """Undoes RetroMAE, both ways: the masks, and the order of the targets.
 
-    `states`: how often the embedding stands among the targets. `visible`: tokens beside it that
-    each of n is restored from.
+    `states` is the number of embeddings among the targets. `visible` is the number of tokens from
+    which each of n tokens is restored, in addition to an embedding.
     """
     undo_encoder = undo_masks(ids)
 

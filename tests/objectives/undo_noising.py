@@ -1,7 +1,6 @@
-"""Noise on documents, undone in plain Python: written from the papers, not from the code.
+"""Inverses of noise on documents in plain Python, written from the papers and not from the code.
 
-Where the target is the document itself, what there is to check is that the inputs are what the
-noise could have made of it.
+If the target is the document itself, the functions check that the noise can produce the inputs.
 """
 
 from collections import Counter
@@ -17,9 +16,9 @@ from tests.objectives.inverse import _without_eos, _without_mode
 def undo_pieces(
     ids: TokenIds, mode: int | None = None, whole_runs: bool = True, closes: bool = True
 ):
-    """Puts pieces back where their sentinels stand, wherever those may stand.
+    """Puts pieces in the places of their sentinels, which may be anywhere.
 
-    `closes`: whether a further sentinel closes the targets of a document that ends with text.
+    `closes` is whether a further sentinel ends the targets of a document that ends with text.
     """
     number = {sentinel: i for i, sentinel in enumerate(ids.sentinels)}
 
@@ -48,7 +47,7 @@ def undo_pieces(
 
 
 def undo_masks_in_order(ids: TokenIds):
-    """The k-th target stands at the k-th mask."""
+    """Puts the k-th target at the k-th mask."""
 
     def undo(document):
         hidden = iter(_without_eos(ids, document.targets))
@@ -61,7 +60,7 @@ def undo_masks_in_order(ids: TokenIds):
 
 
 def undo_gaps(ids: TokenIds, rate: str = "0.3"):
-    """The k-th sentence of the targets stands at the k-th mask."""
+    """Puts the k-th sentence of the targets at the k-th mask."""
 
     def undo(document):
         inputs = _without_eos(ids, document.inputs)
@@ -76,7 +75,7 @@ def undo_gaps(ids: TokenIds, rate: str = "0.3"):
 
 
 def undo_whole(ids: TokenIds, possible: Callable, mode: int | None = None):
-    """The target is the document; `possible(inputs, document)` asserts what the noise promises."""
+    """Returns the target, and asserts the noise's guarantees with `possible(inputs, document)`."""
 
     def undo(document):
         text = _without_eos(ids, document.targets)
@@ -87,7 +86,7 @@ def undo_whole(ids: TokenIds, possible: Callable, mode: int | None = None):
 
 
 def replaced(allowed: Callable):
-    """Token for token; where inputs differ from the document they hold what is `allowed`."""
+    """Asserts that inputs which differ from the document are `allowed`."""
 
     def possible(inputs, document):
         assert len(inputs) == len(document)
@@ -121,7 +120,8 @@ def sentences(ids: TokenIds, document) -> list[list[int]]:
 def sentences_permuted(ids: TokenIds):
     def possible(inputs, document):
         left = sentences(ids, document)
-        while inputs:  # a cut-off sentence may begin like another one: try the longest first
+        # An incomplete sentence may begin like another sentence, so the longest is tried first.
+        while inputs:
             found = max((s for s in left if inputs[: len(s)] == s), key=len, default=None)
             assert found, "no sentence of the document begins here"
             left.remove(found)
@@ -132,14 +132,14 @@ def sentences_permuted(ids: TokenIds):
 
 
 def hidden_by_infilling(n: int, density) -> int:
-    return round(n * Fraction(str(density)))  # half to even
+    return round(n * Fraction(str(density)))  # rounds half to even
 
 
 def infilled(ids: TokenIds, density: float = 0.3):
     def possible(inputs, document):
         n = len(document)
         _assert_infilled_counts(ids, inputs, n, density)
-        reachable = {0}  # places of the document that the inputs so far may lead to
+        reachable = {0}  # possible places in the document after the inputs so far
         for token in inputs:
             if token == ids.mask:
                 reachable = set(range(min(reachable), n + 1))

@@ -1,10 +1,10 @@
-"""Sentence pairs, undone in plain Python; see `inverse.py`."""
+"""Inverses of sentence pairs in plain Python (see `inverse.py`)."""
 
 from pretrax.objectives import TokenIds
 
 
 def pair_of(ids: TokenIds, document) -> tuple[list[int], list[int]]:
-    """A and B of `[CLS] A [SEP] B [SEP]`; asserts its form and its token types."""
+    """Returns A and B of `[CLS] A [SEP] B [SEP]`, and asserts the form and the token types."""
     inputs = document.inputs
     assert inputs[0] == ids.cls and inputs[-1] == ids.sep
     separators = [i for i, token in enumerate(inputs) if token == ids.sep]
@@ -18,7 +18,7 @@ def pair_of(ids: TokenIds, document) -> tuple[list[int], list[int]]:
 def undo_order(ids: TokenIds):
     def undo(document):
         a, b = pair_of(ids, document)
-        if not document.pools:  # a single token, which cannot be cut
+        if not document.pools:  # A single token cannot be cut.
             assert (len(a), len(b)) == (1, 0)
             return a
         ((place, label, _),) = document.pools
@@ -29,7 +29,7 @@ def undo_order(ids: TokenIds):
 
 
 def undo_masked_order(ids: TokenIds):
-    """Sentence order, then masked language modeling: first the masks are taken back."""
+    """Undoes sentence order with masked language modeling. The masks are undone first."""
 
     def undo(document):
         inputs = list(document.inputs)

@@ -1,4 +1,4 @@
-"""The supervised objectives, undone: see `tests.objectives.inverse`."""
+"""Inverses of the supervised objectives (see `tests.objectives.inverse`)."""
 
 from pretrax.objectives import TokenIds
 
@@ -13,7 +13,7 @@ def undo_answer(ids: TokenIds, mode: int):
 
 
 def undo_turns(ids: TokenIds):
-    """Each turn is closed by a marker."""
+    """Undoes turns, which each end with a marker."""
 
     def undo(document):
         assert document.targets[-1] in (ids.sep, ids.eos)
@@ -23,7 +23,7 @@ def undo_turns(ids: TokenIds):
 
 
 def undo_frame(ids: TokenIds):
-    """A document of this registry has labels on all of its tokens, and they are no text."""
+    """Undoes the frame. All tokens of the registry's documents have labels, which are not text."""
 
     def undo(document):
         first, *text, last = document.inputs

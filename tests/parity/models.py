@@ -6,7 +6,7 @@ import numpy as np
 import torch
 import transformers
 
-torch.set_num_threads(1)  # several wait for each other: matrices of 32 took 6 ms each
+torch.set_num_threads(1)  # with several threads, matrices of 32 took 6 ms each
 
 VOCAB = 60
 _WIDTHS = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
@@ -44,9 +44,9 @@ def _t5(feed_forward, tied, model=transformers.T5ForConditionalGeneration, **set
     if tied and model is transformers.MT5ForConditionalGeneration:  # its logits are never scaled
         made.shared.weight.data /= 10
     if not tied and getattr(made, "lm_head", None) and made.lm_head.weight is made.shared.weight:
-        # Logits near 1: at 30, where embeddings are of deviation 1, float32 itself is off by 1e-4.
+        # Logits are near 1. At 30, with embeddings of deviation 1, float32 is off by 1e-4.
         made.lm_head.weight = torch.nn.Parameter(made.lm_head.weight.detach() / 10)
-        if model is transformers.T5ForConditionalGeneration:  # the others have it true, always
+        if model is transformers.T5ForConditionalGeneration:  # the other models always tie
             config.tie_word_embeddings = made.config.tie_word_embeddings = False
     return made
 
@@ -105,7 +105,7 @@ def _gemma2(model, **settings):
         query_pre_attn_scalar=12,
         attn_logit_softcapping=2.0,
         final_logit_softcapping=3.0,
-        attn_implementation="eager",  # another leaves the cap of attention out
+        attn_implementation="eager",  # another attention implementation would ignore the softcap
         num_hidden_layers=4,
     )
     return _decoder(model, **own, **settings)
@@ -171,7 +171,7 @@ def _gemma3(model, **settings):
 
 
 def _t5gemma(model, **settings):
-    """Stacks of Gemma 2, or of Gemma 3 with the smallest tower for images, which is not read."""
+    """Returns T5Gemma with stacks of Gemma 2, or of Gemma 3 with an unused image tower."""
     widths = _WIDTHS | _IDS | dict(num_key_value_heads=2, head_dim=10, query_pre_attn_scalar=12)
     pattern = ["sliding_attention", "full_attention"]
     own = widths | dict(vocab_size=VOCAB, sliding_window=6, layer_types=pattern)
@@ -243,7 +243,7 @@ MODELS = {
         transformers.Qwen3MoeForCausalLM,
         num_hidden_layers=4,
         decoder_sparse_step=2,
-        moe_intermediate_size=48,  # that of the dense layers
+        moe_intermediate_size=48,  # width of the dense layers
     ),
     "olmoe": lambda: _experts(transformers.OlmoeForCausalLM),
     "switch": lambda: _switch(transformers.SwitchTransformersForConditionalGeneration),
@@ -259,7 +259,7 @@ MODELS = {
 
 
 _NAMES = dict(id2label={0: "bad", 1: "so so", 2: "good"})
-# The same models with other heads: what is made, and the name of ours.
+# The same models with other heads: the class to build, and our name of the head.
 OTHER_HEADS = {
     "bert_mlm": (lambda: _bert(transformers.BertForMaskedLM), "vocabulary"),
     "bert_pair": (lambda: _bert(transformers.BertForNextSentencePrediction), "pair"),
@@ -346,9 +346,9 @@ OTHER_HEADS = {
 
 
 def perturbed(name: str):
-    """The model, every parameter and buffer that is saved moved by noise of deviation 0.2.
+    """Returns the model with noise of deviation 0.2 on every saved parameter and buffer.
 
-    At initialization biases are 0 and norms 1, and much that is wrong would not show.
+    At initialization biases are 0 and norms are 1, which would hide many mistakes.
     """
     torch.manual_seed(0)
     made = OTHER_HEADS[name][0] if name in OTHER_HEADS else MODELS[name]
@@ -363,5 +363,5 @@ def perturbed(name: str):
 
 
 def tokens(rows: int, length: int, seed: int) -> np.ndarray:
-    """Ids of text, int64 [rows, length]."""
+    """Returns ids of text, int64 [rows, length]."""
     return np.random.default_rng(seed).integers(4, VOCAB, (rows, length))

@@ -1,4 +1,4 @@
-"""Models of transformers, saved as the Hub has them."""
+"""Models of transformers, saved in the layout of the Hub."""
 
 import torch
 import transformers
@@ -8,7 +8,7 @@ from tests.parity.berts import WIDTHS, bert_tokenizer
 
 
 def saved(folder, model, widths=WIDTHS, frame="[CLS] $A [SEP]", **settings):
-    """A directory of `transformers` with a tokenizer; its model and tokenizer."""
+    """Writes a directory of `transformers`, and returns its model and tokenizer."""
     tokenizer, roles = bert_tokenizer()
     named = [(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]", "[MASK]")]
     tokenizer.post_processor = processors.TemplateProcessing(single=frame, special_tokens=named)

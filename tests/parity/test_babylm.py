@@ -1,5 +1,7 @@
-"""What BabyLM's pipeline of 2025 asks of an export, by the same calls of `transformers`: the tokens
-of a sentence with their characters, and the log-probability of the sentence's end.
+"""Exports support the calls of BabyLM's 2025 evaluation pipeline.
+
+The pipeline reads the tokens of a sentence with their characters, and the log-probability of the
+sentence's end.
 
 Source: https://github.com/babylm/evaluation-pipeline-2025, evaluation_pipeline/sentence_zero_shot.
 """
@@ -27,7 +29,7 @@ OPENED = dict(trust_remote_code=True, revision=None)
 
 @pytest.fixture
 def exported(tmp_path):
-    """(model, objective, …) -> the run's model, and what the pipeline opens of its export."""
+    """Returns (model, objective, …) -> the run's model, and the export as the pipeline opens it."""
 
     def export(builder, objective, kind, **settings):
         directory = runs.write_run(tmp_path / "run", builder, objective, **settings)
@@ -57,7 +59,7 @@ def test_a_causal_model_gives_an_end_its_probability(exported):
     tokens, slots = completed(tokenizer, BEGINNING + END, END)
     assert tokenizer.decode([tokens[i] for i in slots]) == END
     pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-    inputs = torch.tensor([[*tokens[:-1], pad, pad]])  # as beside a longer sentence
+    inputs = torch.tensor([[*tokens[:-1], pad, pad]])  # padded as in a batch with a longer sentence
     mask = (torch.arange(inputs.shape[1]) < len(tokens) - 1).long()[None]
     with torch.no_grad():
         logits = model(input_ids=inputs, attention_mask=mask)["logits"]

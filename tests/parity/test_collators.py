@@ -1,4 +1,4 @@
-"""Batches for `transformers`: its loss of them is ours, and its Trainer takes them."""
+"""Batches for `transformers`: its loss of them equals ours, and its Trainer accepts them."""
 
 import functools
 import inspect
@@ -99,7 +99,7 @@ def tokenizer(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def collator(tokenizer):
-    """name -> its collator."""
+    """Returns name -> collator."""
 
     @functools.cache
     def made(name):
@@ -172,7 +172,7 @@ def test_masks_are_labeled_with_what_they_hide(collator, examples, tokenizer):
     restored = torch.where(counts, batch["labels"], batch["input_ids"])
     texts = tokenizer.batch_decode(restored, skip_special_tokens=True)
     assert texts == TEXTS
-    # max(1, round(15% of the text and its end)) of each row
+    # max(1, round(15% of the text with its end)) of each row
     assert counts.sum(1).tolist() == [max(1, round(0.15 * (len(text) + 1))) for text in TEXTS]
     assert (batch["attention_mask"].sum(1) == torch.tensor([len(t) + 3 for t in TEXTS])).all()
 
@@ -182,7 +182,8 @@ def test_a_decoder_predicts_the_text_after_its_start(collator, examples):
     ids, labels, live = (batch[name] for name in ("input_ids", "labels", "attention_mask"))
     assert (ids[:, 0] == 0).all() and (labels[:, 0] == -100).all()
     assert (labels[:, 1:] == torch.where(live[:, 1:] > 0, ids[:, 1:], -100)).all()
-    assert [row[n - 1].item() for row, n in zip(ids, live.sum(1))] == [1] * 4  # the end of each
+    # the end of each text
+    assert [row[n - 1].item() for row, n in zip(ids, live.sum(1))] == [1] * 4
 
 
 def test_types_and_labels_of_pairs(tokenizer, examples):
@@ -208,7 +209,7 @@ def test_texts_of_a_batch_are_packed_end_to_end(tokenizer, examples):
 
 def test_noise_follows_from_the_seed_and_the_batch(collator, examples):
     ours = collator("masked_lm")
-    same = pickle.loads(pickle.dumps(ours))  # as a worker has it
+    same = pickle.loads(pickle.dumps(ours))  # as in a worker process
     assert (ours(examples)["labels"] == same(examples)["labels"]).all()
     other = Collator(objectives.masked_lm, ours._ids, ENCODER, seed=4)
     assert not torch.equal(ours(examples)["labels"], other(examples)["labels"])
@@ -278,10 +279,10 @@ def test_which_objectives_are_taken():
 
 def test_objectives_that_transformers_cannot_train_are_refused():
     for builder, why in (
-        (objectives.multi_token_prediction, "another loss, of the heads .*ahead_2"),
+        (objectives.multi_token_prediction, "another loss, .*ahead_2"),
         (objectives.masked_diffusion, "another loss"),
-        (objectives.masked_permuted_lm, "no positions or attention but its own"),
-        (objectives.adaptive_masked_lm, "follows the model"),
+        (objectives.masked_permuted_lm, "their own positions and attention"),
+        (objectives.adaptive_masked_lm, "depends on the model"),
         (objectives.text_to_text, "DataCollatorForSeq2Seq"),
     ):
         with pytest.raises(ValueError, match=why):
@@ -291,7 +292,7 @@ def test_objectives_that_transformers_cannot_train_are_refused():
     with refuses(ValueError, "concatenate"):
         Collator(objectives.fill_in_the_middle, IDS, {"decoder": 64}, packing="concatenate")
     rates = {"a": (objectives.causal_lm, lambda step: 1.0)}
-    with pytest.raises(ValueError, match="follow a schedule"):
+    with pytest.raises(ValueError, match="depend on the step"):
         Collator(lambda ids: objectives.mixture(ids, rates), IDS, {"decoder": 64})
 
 
@@ -331,7 +332,7 @@ def test_a_special_id_within_a_text_is_named_with_its_place(collator, tokenizer)
     ours = collator("masked_lm")
     hostile = "HTML ends a </s> here"
     at = tokenizer(hostile).input_ids.index(1)
-    framed = [0, *tokenizer(hostile).input_ids]  # the place is counted in what was given
+    framed = [0, *tokenizer(hostile).input_ids]  # the position is counted in the input
     for given, place in ((tokenizer(hostile), at), (framed, at + 1)):
         with pytest.raises(ValueError) as error:
             ours([tokenizer("a text"), given])
@@ -344,7 +345,7 @@ def test_a_special_id_within_a_text_is_named_with_its_place(collator, tokenizer)
 
 @pytest.fixture(scope="module")
 def tokenizers_of_transformers(tmp_path_factory, tokenizer):
-    """name -> (tokenizer, whether `split_special_tokens` is enough)."""
+    """Returns name -> (tokenizer, whether `split_special_tokens` is enough)."""
     made = {"bytes of ours": (tokenizer, True)}
     for kind in ("bpe", "unigram"):
         folder = tmp_path_factory.mktemp(kind)

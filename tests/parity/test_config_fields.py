@@ -37,7 +37,7 @@ def reference(name):
 
 
 def others(value) -> list:
-    """Values that a field might have instead of `value`."""
+    """Returns values that a field might have instead of `value`."""
     if isinstance(value, bool) or value is None:
         return [not value]
     if isinstance(value, int):
@@ -62,20 +62,23 @@ def output(model) -> torch.Tensor:
 
 
 def changed(model, **values):
-    """The same weights with other fields; None where `transformers` does not take them."""
+    """Returns the output with the same weights and other fields.
+
+    Returns None if `transformers` does not accept the fields.
+    """
     try:
         config = type(model.config)(**(model.config.to_dict() | values))
         made = type(model)(config).eval()
         made.load_state_dict(model.state_dict())
         return output(made)
-    except Exception:  # of many kinds
+    except Exception:  # transformers raises many kinds of errors
         return None
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_field_that_is_not_refused_and_changes_no_setting_changes_no_output(name, tmp_path):
-    """Their outputs are the same wherever our settings are."""
+    """The outputs of `transformers` are the same whenever our settings are the same."""
     model = reference(name)
     model.save_pretrained(tmp_path)
     source = open_source(str(tmp_path))
@@ -89,7 +92,7 @@ def test_a_field_that_is_not_refused_and_changes_no_setting_changes_no_output(na
             except ValueError:
                 refused += 1
                 continue
-            # What a classifier pools is a prompt form: tests/parity/test_sentences.py.
+            # The pooling of a classifier is a prompt form; see tests/parity/test_sentences.py.
             if found.config != ours.config or field in ("dtype", "classifier_pooling"):
                 continue
             got = changed(model, **{field: other})
@@ -155,7 +158,7 @@ def test_the_base_of_rotary_wavelengths_is_theirs_where_none_is_named(name, tmp_
     ],
 )
 def test_a_field_that_is_missing_or_null_is_named(name, field, value, said, tmp_path):
-    """In place of a guess: `transformers` has 16 heads where config.json has no number."""
+    """Fields are not guessed: `transformers` assumes 16 heads if config.json has no number."""
     reference(name).save_pretrained(tmp_path)
     source = open_source(str(tmp_path))
     values = {x: y for x, y in source.config.items() if x != field}
@@ -233,7 +236,7 @@ def test_a_window_or_layers_that_no_setting_has_are_refused_by_name(name, values
 
 
 def our_logits(source) -> np.ndarray:
-    """Logits of our model with the source's settings for the ids of `output`."""
+    """Returns the logits of our model with the source's settings, for the ids of `output`."""
     found = recognize(source)
     params = nested(read_params(source, found))
     rows = IDS.tolist()

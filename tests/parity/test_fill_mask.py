@@ -1,4 +1,4 @@
-"""What stands behind masks, against `transformers`' fill-mask pipeline on small random models."""
+"""Filled masks agree with the fill-mask pipeline of `transformers` on small random models."""
 
 import functools
 import json
@@ -33,7 +33,7 @@ TEXTS = [
 
 
 def roberta_tokenizer():
-    """Byte level; a mask takes the space before it, as RoBERTa's does."""
+    """Returns a byte-level tokenizer in which a mask takes the space before it, as in RoBERTa."""
     names = ["<s>", "<pad>", "</s>", "<unk>"]
     made = tokenizers.Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -78,7 +78,7 @@ def reference(name, tokenizer, roles):
 
 @functools.cache
 def both(name, folder):
-    """(their pipeline, ours) of one random model and tokenizer, saved as transformers does."""
+    """Returns (their pipeline, our model) for a random model that transformers saved."""
     tokenizer, roles = {"bert": bert_tokenizer, "roberta": roberta_tokenizer}[name]()
     model = reference(name, tokenizer, roles)
     fast = transformers.PreTrainedTokenizerFast(

@@ -1,4 +1,4 @@
-"""What is generated, against `transformers.generate` on the same small random models."""
+"""Generated tokens agree with `transformers.generate` on the same small random models."""
 
 import functools
 import json
@@ -43,8 +43,8 @@ from tests.parity.saved_models import saved
 from tests.refusals import refuses
 
 NAMES = ["t5", "t5_1_1", "umt5", "bart", "gpt2", "llama", "qwen3"]
-WINDOWED = ["mistral", "gemma2", "gemma3", "t5gemma", "t5gemma2"]  # the cache of local layers
-BEAMS = [(3, 1.0), (4, 0.0), (2, 2.0), (5, -0.5)]  # and length penalties
+WINDOWED = ["mistral", "gemma2", "gemma3", "t5gemma", "t5gemma2"]  # for the cache of local layers
+BEAMS = [(3, 1.0), (4, 0.0), (2, 2.0), (5, -0.5)]  # for length penalties
 ROWS, NEW = 3, 12
 
 
@@ -59,7 +59,7 @@ def reference(name):
 
 @pytest.fixture(scope="module")
 def converted(tmp_path_factory):
-    """name -> (model, parameters) as decoding wants them."""
+    """Returns name -> (model, parameters) in the form for decoding."""
     root = tmp_path_factory.mktemp("saved")
 
     @functools.cache
@@ -75,7 +75,7 @@ def converted(tmp_path_factory):
 
 
 def start(name):
-    """The id that a decoder with an encoder starts with."""
+    """Returns the id that the decoder of an encoder-decoder starts with."""
     return getattr(reference(name).config, "decoder_start_token_id", None) or 0
 
 
@@ -86,20 +86,22 @@ def prompts_of(model, name, rows):
 
 
 def generated(name, rows, stop, **settings):
-    """What `transformers` makes of each row: ids after the prompt, the stop id the last of them."""
+    """Returns the ids that `transformers` generates after each prompt, including the stop id."""
     config = transformers.GenerationConfig(
         max_new_tokens=NEW,
         pad_token_id=0,
         eos_token_id=stop,
         decoder_start_token_id=start(name),
         do_sample=False,
-        use_cache=False,  # theirs of T5 has as many layers as the encoder, and the decoder has more
+        # the cache of their T5 has the number of layers of the encoder; the decoder has more
+        use_cache=False,
         return_dict_in_generate=True,
         output_scores=True,
         **settings,
     )
     model = reference(name)
-    model.generation_config = transformers.GenerationConfig()  # BART's forces the first and last id
+    # BART's config forces the first and last id
+    model.generation_config = transformers.GenerationConfig()
     found = model.generate(torch.tensor(rows), generation_config=config)
     before = 1 if model.config.is_encoder_decoder else len(rows[0])
     return [until(row[before:].tolist(), stop) for row in found.sequences], found
@@ -110,7 +112,7 @@ def until(row, stop):
 
 
 def stop_of(name, rows):
-    """An id that the first row comes to in the middle."""
+    """Returns an id that the first row generates after several tokens."""
     return generated(name, rows, None)[0][0][4]
 
 
@@ -156,7 +158,7 @@ def test_a_repetition_penalty(name, converted):
     assert got == expected
 
 
-# Scores are of the search, the same for all families; what beams reorder is the cache of one.
+# Scores belong to the search, which all families share. Beams reorder the cache of one family.
 @pytest.mark.parametrize(
     "name, beams, penalty",
     [
@@ -251,7 +253,7 @@ def their_answers(model, tokenizer, beams, **settings):
     encodes, answers = model.config.is_encoder_decoder, []
     stops = model.generation_config.eos_token_id
     stops = stops if isinstance(stops, list) else [stops]
-    never = [0, *(model.generation_config.suppress_tokens or [])]  # padding, as ours
+    never = [0, *(model.generation_config.suppress_tokens or [])]  # padding, as in our result
     for text in TEXTS:
         ids = tokenizer(text, return_tensors="pt").input_ids
         found = model.generate(
@@ -430,7 +432,7 @@ def test_generate_applies_the_filters_in_the_same_order():
 def test_an_export_of_a_run_generates_the_same_from_the_same_text(
     builder, objective, text, tmp_path, capsys
 ):
-    """Its tokenizer frames a text as the rows of training do, and no mask hides the start."""
+    """The exported tokenizer frames a text like training rows, and no mask hides the start."""
     directory = runs.write_run(tmp_path / "run", builder, objective)
     convert.main([f"--from={directory}", f"--to=hf:{tmp_path}/out"])
     trained = open_trained(directory)

@@ -1,4 +1,4 @@
-"""MPNet's two streams: one pass of ours against layers of `transformers`, by the paper's masks."""
+"""MPNet's two streams: one forward pass agrees with `transformers` layers and the paper's masks."""
 
 import jax
 import jax.numpy as jnp
@@ -20,17 +20,18 @@ from tests.objectives.registry import features_of
 from tests.parity.models import VOCAB, perturbed
 
 IDS = TokenIds(size=VOCAB, text=(5, VOCAB), pad=0, eos=2, bos=1, mask=4, cls=1, sep=2)
-TEXT = 7  # tokens
+TEXT = 7  # number of tokens
 
 
 def of_paper(tokens, predicted):
-    """Logits of each predicted position, given the text and the positions in their order.
+    """Returns the logits of each predicted position, given the text and the positions in their
+    order.
 
-    Content: tokens that are not predicted, then the predicted ones, then masks at their positions.
-    A predicted token sees those before it and itself, and masks in place of the later ones. Masks,
-    and tokens that are not predicted, see masks in place of all predicted tokens. The query of a
-    predicted token sees what comes before it, and masks in place of itself and of the later ones
-    (Song et al. 2020, arXiv:2004.09297, section 2.3).
+    The content stream has the tokens that are not predicted, then the predicted tokens, then masks
+    at their positions. A predicted token attends to itself and to earlier tokens, and to masks in
+    place of later tokens. Masks, and tokens that are not predicted, attend to masks in place of all
+    predicted tokens. The query of a predicted token attends to earlier tokens, and to masks in
+    place of itself and of later tokens (Song et al. 2020, arXiv:2004.09297, section 2.3).
     """
     given = [i for i in range(len(tokens)) if i not in predicted]
     count, places = len(predicted), given + predicted + predicted + predicted
@@ -42,7 +43,7 @@ def of_paper(tokens, predicted):
         (kind, order), (other, number) = query, key
         if other in ("given", "query"):
             return other == "given"
-        known = {"token": order + 1, "query": order}.get(kind, 0)  # predicted tokens
+        known = {"token": order + 1, "query": order}.get(kind, 0)  # number of predicted tokens
         return number < known if other == "token" else number >= known
 
     slots = list(zip(kinds, orders))

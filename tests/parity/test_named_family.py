@@ -1,4 +1,4 @@
-"""An export as a named family, of each family's model with one setting changed at a time."""
+"""Exports as a named family, with one setting of the family's model changed at a time."""
 
 import dataclasses
 import typing
@@ -31,7 +31,7 @@ ACTIVATIONS = [("relu",), ("gelu", "linear"), ("silu", "linear"), ("relu", "gelu
 
 
 def alternatives(name: str, value) -> list:
-    """Returns other values of a setting. Some of them are not allowed."""
+    """Returns other values of a setting, some of which are invalid."""
     kind = typing.get_type_hints(Config)[name]
     choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
     if isinstance(value, bool):
@@ -45,7 +45,7 @@ def alternatives(name: str, value) -> list:
 
 
 def changed(config: Config):
-    """Yields (name of a setting, the config with another value of it)."""
+    """Yields (name of a setting, the config with another value of the setting)."""
     for field in dataclasses.fields(Config):
         for value in alternatives(field.name, getattr(config, field.name)):
             try:
@@ -57,7 +57,7 @@ def changed(config: Config):
 
 
 def exported(directory, config: Config, family) -> Config:
-    """Returns the settings of an export that is imported again."""
+    """Returns the settings of an export after importing it again."""
     params = nested(
         (path, np.zeros(shape, np.float32))
         for path, shape in parameter_shapes(builders.model_of(config)).items()
@@ -84,7 +84,7 @@ def test_a_changed_setting_is_refused_or_comes_back(name, tmp_path):
         kept.append(setting)
     assert {"norm_epsilon", "mlp_dim"} & set(kept) and len(refused) > 20
     of_setting = [error for setting, error in refused if f"{setting}: " in error]
-    # The others name a setting that changes with this one, such as head_dim with num_heads.
+    # Other messages name a setting that depends on this one, such as head_dim on num_heads.
     assert len(of_setting) > 0.7 * len(refused)
 
 

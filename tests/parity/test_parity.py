@@ -1,6 +1,6 @@
-"""Every family against `transformers`, whose models are small, random and perturbed.
+"""Every family agrees with `transformers`, on small random models with perturbed parameters.
 
-They need `pip install -e '.[test,parity]'`.
+These tests need `pip install -e '.[test,parity]'`.
 """
 
 import functools
@@ -37,7 +37,8 @@ from tests.parity.models import MODELS, OTHER_HEADS, perturbed, tokens
 from tests.refusals import refuses
 
 ATOL = 1e-4
-LENGTHS = (11, 7)  # of the documents of a row; the second row has the first alone, and padding
+# lengths of the documents of a row; the second row has only the first document, and padding
+LENGTHS = (11, 7)
 
 
 @functools.cache
@@ -47,7 +48,7 @@ def reference(name):
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """name -> a directory that `transformers` saved."""
+    """Returns name -> a directory that `transformers` saved."""
     root = tmp_path_factory.mktemp("saved")
 
     @functools.cache
@@ -60,7 +61,7 @@ def saved(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def imported(saved):
-    """name -> (what was recognized, its parameters)."""
+    """Returns name -> (the recognized model, its parameters)."""
 
     @functools.cache
     def read(name):
@@ -72,7 +73,7 @@ def imported(saved):
 
 
 def row_features(stack, documents, length, causal):
-    """Features of one row with these documents, and padding after them."""
+    """Returns the features of one row with these documents, followed by padding."""
     tokens = np.zeros(length, int)
     segments, positions, intervals = (
         np.zeros(length, int),
@@ -96,7 +97,7 @@ def row_features(stack, documents, length, causal):
 
 
 def packed_batch(layout, sources, targets):
-    """Two rows: both documents packed, and the first alone with padding."""
+    """Returns two rows: both documents packed, and the first document with padding."""
     rows = []
     for count in (2, 1):
         row = {}
@@ -120,7 +121,7 @@ def documents(seed):
 
 
 def their_logits(name, source, target):
-    """Logits of one document by itself."""
+    """Returns the logits of `transformers` for a single document."""
     model = reference(name)
     layout = recognized_layout(name)
     with torch.no_grad():
@@ -143,7 +144,7 @@ def recognized_layout(name):
 
 
 def our_logits(model, params, batch, heads=("vocabulary",)):
-    """Logits of each head, by one program."""
+    """Returns the logits of each head, computed by one program."""
 
     def forward(params, batch):
         outputs = model.apply(params, batch)
@@ -153,7 +154,7 @@ def our_logits(model, params, batch, heads=("vocabulary",)):
 
 
 def worst(model, params, name):
-    """The largest difference of any logit, over packed documents and one with padding."""
+    """Returns the largest difference of any logit, for packed and for padded documents."""
     sources, targets = documents(1), documents(2)
     batch = packed_batch(model.layout, sources, targets)
     theirs = [their_logits(name, *each) for each in zip(sources, targets)]
@@ -199,14 +200,14 @@ def test_an_export_has_the_same_bits_and_names(name, imported, saved, tmp_path):
     torch.testing.assert_close(one, other, atol=NOISE, rtol=0)
 
 
-NOISE = 1e-5  # PyTorch adds up in another order where an array lies elsewhere in memory
+NOISE = 1e-5  # PyTorch sums in another order if an array has another place in memory
 
 
 def assert_same_weights(one, other, family):
     ours, theirs = one.state_dict(), other.state_dict()
     assert ours.keys() == theirs.keys()
     for name in ours:
-        if family.ignores(name):  # those of images
+        if family.ignores(name):  # the tensors of images
             continue
         torch.testing.assert_close(ours[name], theirs[name], atol=0, rtol=0)
 
@@ -228,14 +229,17 @@ def test_positions_of_pegasus_may_be_missing_as_they_are_sinusoids(imported, sav
 
 
 def read_documents(name, seed=1):
-    """Documents as a model reads them: an encoder-decoder classifies by the end of the sequence."""
+    """Returns documents in the form that a model reads.
+
+    An encoder-decoder classifies by the end of the sequence.
+    """
     eos = reference(name).config.eos_token_id
     encodes = recognized_layout(name) == "encoder_decoder"
     return [np.append(one[:-1], eos) if encodes else one for one in documents(seed)]
 
 
 def their_output(name, model, document):
-    """What the head gives for one document: of one place, or of all."""
+    """Returns the head's output for one document, for one slot or for all slots."""
     with torch.no_grad():
         out = model(torch.tensor(document)[None])
     if name == "bert_base":
@@ -250,14 +254,14 @@ def test_heads_agree_with_padding_and_packing(name, imported):
     assert found.heads == (head,)
     sources, layout = read_documents(name), found.model.layout
     targets = sources
-    if layout == "encoder_decoder":  # whose decoder reads the same text again
+    if layout == "encoder_decoder":  # its decoder reads the same text again
         start = reference(name).config.decoder_start_token_id
-        # mBART's begins with the end of the text.
+        # mBART's decoder begins with the end of the text.
         targets = [np.append(one[-1] if start is None else start, one[:-1]) for one in sources]
     ours = our_logits(found.model, params, packed_batch(layout, sources, targets), (head,))[head]
     for row, at, source in ((0, 0, sources[0]), (0, LENGTHS[0], sources[1]), (1, 0, sources[0])):
         theirs = their_output(name, reference(name), source)
-        each = head in ("vocabulary", "token_classes", "replaced")  # of every slot
+        each = head in ("vocabulary", "token_classes", "replaced")  # for every slot
         one = at if layout == "encoder" else at + len(source) - 1
         got = ours[row, at : at + len(source)] if each else ours[row, one]
         got = got[..., 0] if head == "replaced" else got
@@ -282,14 +286,14 @@ def test_an_export_names_the_class_that_has_these_heads(name, imported, saved, t
     np.testing.assert_allclose(
         their_output(name, again.eval(), source), their_output(name, made, source), atol=NOISE
     )
-    # Without the source's config.json there are as many labels, if by other names.
+    # Without the source's config.json, the number of labels is the same and their names differ.
     write_model(tmp_path / "bare", found.config, params, extra={"pad_token_id": 0})
     bare = type(made).from_pretrained(tmp_path / "bare").config
     assert bare.num_labels == made.config.num_labels
 
 
 class Messages(logging.Handler):
-    """Keeps what `transformers` says."""
+    """Collects the messages of `transformers`."""
 
     def __init__(self):
         super().__init__(logging.WARNING)
@@ -301,7 +305,7 @@ class Messages(logging.Handler):
 
 @pytest.fixture
 def messages():
-    """What `transformers` logs, from warnings on."""
+    """Returns the messages that `transformers` logs at the level of warnings and above."""
     handler, logger = Messages(), logging.getLogger("transformers")
     logger.addHandler(handler)
     yield handler.said
@@ -322,7 +326,7 @@ def test_an_export_loads_without_a_warning(name, ids, imported, saved, tmp_path,
         warnings.simplefilter("error")
         made.from_pretrained(tmp_path)
     if has_untied_warning(found.family, found.config):
-        # Of any T5 1.1 or mT5, as published too: `transformers` 5 assumes tied logits.
+        # Any T5 1.1 or mT5, also as published: `transformers` 5 assumes tied logits.
         messages = [said for said in messages if "`tie_word_embeddings=False`" not in said]
     assert not messages
 
@@ -361,7 +365,7 @@ def test_every_class_that_an_export_may_name_exists(kind):
 
 
 def test_a_decoder_without_a_head_gets_none(tmp_path):
-    """Untied weights without lm_head.weight, as AutoModel saves them."""
+    """AutoModel saves such untied weights without lm_head.weight."""
     reference("llama").model.save_pretrained(tmp_path / "in")
     source = open_source(str(tmp_path / "in"))
     found = recognize(source)
@@ -382,7 +386,7 @@ def test_a_decoder_without_a_head_gets_none(tmp_path):
 
 
 def test_tied_logits_are_decided_by_config_json(tmp_path):
-    """As in `transformers`, whatever tensors there are: one that differs is refused."""
+    """As in `transformers`, this holds for any tensors; a tensor that differs is refused."""
     reference("llama").save_pretrained(tmp_path)
     source = open_source(str(tmp_path))
     tied = source._replace(config=source.config | {"tie_word_embeddings": True})
@@ -395,7 +399,7 @@ def test_tied_logits_are_decided_by_config_json(tmp_path):
 
 @pytest.mark.parametrize("pad", [0, 1, 5])
 def test_a_roberta_of_any_padding_agrees_where_it_is_exported_and_comes_back(pad, tmp_path):
-    """Of a run whose own padding is `pad`, which is none of the ids of its texts."""
+    """The padding id of the run's vocabulary is `pad`, which does not occur in its texts."""
     theirs = reference("roberta").config
     source = tmp_path / "source"
     reference("roberta").save_pretrained(source)
@@ -407,7 +411,7 @@ def test_a_roberta_of_any_padding_agrees_where_it_is_exported_and_comes_back(pad
     model = transformers.RobertaForMaskedLM.from_pretrained(tmp_path / "out").eval()
     assert model.config.pad_token_id == pad
     text = np.where(documents(1)[0] == pad, 9, documents(1)[0])
-    text[2] = 1 if pad != 1 else 9  # an id of a text like any other
+    text[2] = 1 if pad != 1 else 9  # an ordinary id of text
     ids = torch.tensor([[*text, pad, pad]])
     with torch.no_grad():
         logits = model(ids, attention_mask=(ids != pad).int()).logits[0, : len(text)].numpy()
@@ -466,7 +470,8 @@ FLIPS = {
     "qk_norm_joint": {"qk_norm": False, "qk_norm_joint": False},
     "expert_capacity": {"expert_capacity": None},
 }
-# What every model has, in one family of each layout; and what a family's own models have on.
+# The first cases are common to all models and use one family per layout. The later cases are
+# specific to a family.
 COMMON = ["norm_epsilon", "attention_scale", "scale_logits", "positions"]
 COMMON += ["attention_softcap", "logit_softcap"]
 _BERT = ["biases", "embedding_norm", "num_types", "vocabulary_layer", "vocabulary_bias"]
@@ -515,7 +520,7 @@ SWITCHES = {
 def flipped(switch, config):
     if switch in ("scale_logits", "normalize_expert_weights"):
         return {switch: not getattr(config, switch)}
-    if switch == "position_offset":  # the same table, read from another row on
+    if switch == "position_offset":  # the same table, read from a different row on
         shorter = config.position_offset - 1
         return {"position_offset": shorter, "max_positions": config.max_positions + 1}
     if switch == "mlp_activations":
@@ -525,7 +530,7 @@ def flipped(switch, config):
     return FLIPS[switch]
 
 
-# One family of each activation: another one's would show in the same way.
+# One family for each activation, since an error in an activation shows in all its families.
 ACTIVATIONS = ["t5", "t5_1_1", "ul2", "bert", "modernbert", "gpt2", "llama"]
 
 
@@ -545,7 +550,7 @@ def test_any_other_switch_shows(name, switch, imported):
     found, params = imported(name)
     settings = found.settings | flipped(switch, found.config)
     other = getattr(builders, found.model.layout)(60, found.heads, **settings)
-    # GELU and its approximation differ by 5e-4 at most.
+    # GELU and its approximation differ by at most 5e-4.
     assert worst(other, params, name) > (2 if switch == "mlp_activations" else 10) * ATOL
 
 
@@ -553,7 +558,7 @@ def test_any_other_switch_shows(name, switch, imported):
 
 
 def apart(arrays):
-    """Yields arrays by the names that they are saved under: experts are one array in memory."""
+    """Yields arrays by the names under which they are saved. In memory, experts are one array."""
     mixtral = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
     for name, array in arrays.items():
         layer, _, of_experts = name.partition(".mlp.experts.")
@@ -570,7 +575,7 @@ def apart(arrays):
 
 
 def routing_of(logits, segments, experts_per_token):
-    """The statistics of a router with these logits, its inputs, as arrays of NumPy."""
+    """Returns the statistics of a router with these logits, its inputs, as NumPy arrays."""
     count = logits.shape[-1]
     sizes = dict(num_heads=1, head_dim=2, mlp_dim=2, num_experts=count)
     config = Config(8, 0, 1, (), emb_dim=count, experts_per_token=experts_per_token, **sizes)
@@ -589,7 +594,7 @@ def routing_of(logits, segments, experts_per_token):
 
 
 def test_losses_of_a_router_agree():
-    """Theirs counts a token K times; that of Switch Transformers knows no padding."""
+    """Mixtral's loss counts a token K times. Switch Transformers' loss has no padding mask."""
     mixtral = transformers.models.mixtral.modeling_mixtral
     switch = transformers.models.switch_transformers.modeling_switch_transformers
     logits = np.random.default_rng(0).normal(size=(2, 11, 5)).astype(np.float32)
@@ -601,7 +606,7 @@ def test_losses_of_a_router_agree():
     probabilities = torch.softmax(torch.tensor(logits), -1)
     theirs = switch.load_balancing_loss_func(probabilities, probabilities.argmax(-1))
     routing = routing_of(logits, mask | True, 1)
-    # Which takes each row for itself.
+    # Their Switch loss takes each row separately.
     each = [jax.tree.map(lambda x, i=i: x[:, i : i + 1], routing) for i in range(2)]
     ours = np.mean([load_balance_loss(one) for one in each])
     assert ours == pytest.approx(float(theirs), 1e-5)
@@ -629,10 +634,10 @@ SLOW = (
     "eurobert",
     "gemma3",
     "t5gemma",
-)  # as others are, to compile
+)  # families that resemble a quick one and take long to compile
 
 
-# Not of these: their layers are among those of the others, arranged in another way.
+# These families are left out, since their layers occur in others in a different arrangement.
 REARRANGED = ("mixtral_window", "switch_every")
 SLOW_GRADIENTS = (*SLOW, "switch", "switch_full", "qwen3_moe", "olmoe", "t5gemma2")
 
@@ -659,7 +664,7 @@ def test_losses_and_gradients_agree(name, imported):
         batch["cross_key_intervals"] = jnp.asarray([[[0] * 9, [9] * 9]], jnp.int32)
         given, labels = dict(input_ids=source, decoder_input_ids=target), target.flip(1)
         expected = labels[0].numpy()
-    elif layout == "decoder":  # they shift by themselves
+    elif layout == "decoder":  # these models shift labels themselves
         given, labels, expected = dict(input_ids=target), target, np.r_[two[1:], -100]
     else:
         labels = torch.where(source % 3 == 0, source, -100)
@@ -674,7 +679,7 @@ def test_losses_and_gradients_agree(name, imported):
         return -jnp.sum(jnp.where(counts, picked, 0)) / counts.sum()
 
     model.zero_grad()
-    if name == "bert":  # its own loss asks for a pair's label too
+    if name == "bert":  # the model's loss needs the label of a pair too
         logits = model(**given).prediction_logits
         theirs = torch.nn.functional.cross_entropy(logits[0], labels[0])
     else:
@@ -684,13 +689,13 @@ def test_losses_and_gradients_agree(name, imported):
     assert abs(float(value) - theirs.item()) <= ATOL
 
     their_gradients = {
-        # Saved without "text_model.", as T5Gemma 2's encoder has it.
+        # Saved without "text_model.", as in T5Gemma 2's encoder.
         key.replace("text_model.", ""): np.zeros(p.shape) if p.grad is None else p.grad.numpy()
         for key, p in model.named_parameters(remove_duplicate=False)
     }
     their_gradients = dict(apart(their_gradients))
     fixed = {key for key, p in model.named_parameters() if not p.requires_grad}  # sinusoids
-    fixed.add("final_logits_bias")  # a buffer of theirs, which has no gradient
+    fixed.add("final_logits_bias")  # a buffer of `transformers`, which has no gradient
     flat = named(gradients)
     links = [x for x in found.family.links(config) if x.tensor_name not in fixed]
     shapes = {path: x.shape for path, x in flat.items()}

@@ -1,4 +1,4 @@
-"""Embeddings and classes of imported models, and of exported runs, as `transformers` has them."""
+"""Embeddings and classes of imported models and exported runs agree with `transformers`."""
 
 import json
 import re
@@ -39,7 +39,7 @@ BART |= dict(bos_token_id=2, decoder_start_token_id=3)
 
 LLAMA = dict(list(WIDTHS.items())[:4])
 T5 = dict(d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, decoder_start_token_id=0)
-CLS, LANGUAGE = "[CLS] $A [SEP]", "$A [SEP] [MASK]"  # mBART's rows end with the language
+CLS, LANGUAGE = "[CLS] $A [SEP]", "$A [SEP] [MASK]"  # mBART's rows end with the language code
 LEFT_TO_RIGHT = [
     ("GPT2", GPT2, CLS),
     ("GPT2", GPT2, "[CLS] $A"),
@@ -63,7 +63,7 @@ LEFT_TO_RIGHT = [
     ids=[f"{name}: {frame}" for name, _, frame in LEFT_TO_RIGHT],
 )
 def test_a_classifier_that_reads_from_left_to_right(name, widths, frame, tmp_path, capsys):
-    """It answers as `transformers` does with one text after the other, and comes back as it was."""
+    """It answers like `transformers` for single texts, and an export of it is unchanged."""
     kind = getattr(transformers, f"{name}ForSequenceClassification")
     model, tokenizer = saved(tmp_path / "in", kind, widths, frame, **NAMES)
     convert.main([f"--from=hf:{tmp_path}/in", f"--to={tmp_path}/run"])
@@ -118,7 +118,7 @@ def test_a_modernbert_classifies_by_what_its_config_pools(tmp_path):
 
 
 def pooled(model, tokenizer, text, pooling, dense=None):
-    """The unit vector that `sentence-transformers` makes of a text."""
+    """Returns the unit vector that `sentence-transformers` computes for a text."""
     with torch.no_grad():
         states = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
         vector = states[0] if pooling == "cls" else states.mean(0)

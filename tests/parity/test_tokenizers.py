@@ -1,5 +1,7 @@
-"""What `corpora.vocabularies.tokenizer_json` writes, read by `transformers`: the same ids, and the
-same text back."""
+"""Tokenizers that `corpora.vocabularies.tokenizer_json` writes give the same ids in `transformers`.
+
+Decoding gives back the same text.
+"""
 
 import argparse
 import inspect
@@ -23,7 +25,7 @@ CODE = inspect.getsource(argparse)
 
 @pytest.fixture(scope="module", params=["bpe", "unigram", "bytes"])
 def both(request, tmp_path_factory):
-    """Ours, and what `transformers` reads of it."""
+    """Returns our codec, and the tokenizer that `transformers` reads from it."""
     folder = tmp_path_factory.mktemp(request.param)
     tokenizer = tokenization.byte_tokenizer()
     if request.param != "bytes":
@@ -36,13 +38,13 @@ def both(request, tmp_path_factory):
 
 
 def texts(runs):
-    """Slices of code and of odd characters; `runs`: also long runs of one character."""
+    """Returns slices of code and of unusual characters. `runs` adds long runs of one character."""
     draw = random.Random(0)
     odd = [*" \n\t▁é🤖#=-", "self", "  ", "\r\n", "日本"]
     for _ in range(300):
         at = draw.randrange(len(CODE) - 200)
         text = CODE[at : at + draw.randrange(200)]
-        if not runs:  # of which a unigram model has several equally likely segmentations
+        if not runs:  # a unigram model has several equally likely segmentations of such runs
             yield "".join(c for i, c in enumerate(text) if c.isalnum() or text[i - 1] != c)
         else:
             yield text
@@ -54,16 +56,16 @@ def test_text_has_the_same_ids_and_comes_back(both):
     unigram = "unigram" in (ours.tokenizer.path or "")
     for text in [*PROBES, *texts(runs=not unigram)]:
         if any(name in text for name in ours.tokenizer.named):
-            continue  # a special token to them, text to us
+            continue  # a special token in `transformers`, and text here
         expected = ours.tokenizer.encode_batch([text])[0].tolist()
         assert theirs(text).input_ids == expected
         assert theirs.decode(expected) == text
 
 
-# Beside a qwen2 AutoTokenizer takes Qwen2Tokenizer, whatever tokenizer_config.json names.
+# Next to a qwen2 model, AutoTokenizer uses Qwen2Tokenizer regardless of tokenizer_config.json.
 @pytest.mark.parametrize("kind", [kind for kind in FAMILIES if kind not in ("mt5", "qwen2")])
 def test_beside_a_model_of_any_family_it_is_the_same(both, kind, tmp_path):
-    """By config.json, `transformers` would take the family's own class."""
+    """`transformers` would otherwise choose the family's tokenizer class by config.json."""
     ours, theirs = both
     write_tokenizer(str(tmp_path), ours)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))

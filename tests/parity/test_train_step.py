@@ -1,4 +1,4 @@
-"""The benchmark beside PyTorch: both take the same first step."""
+"""The benchmark against PyTorch: both take the same first step."""
 
 import contextlib
 import re
@@ -18,7 +18,8 @@ TINY = {
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_steps_of_a_model_beside_torch(monkeypatch, capsys, dtype):
-    monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")  # half a minute, for a speed nobody reads here
+    # it takes half a minute, to measure a speed that this test does not use
+    monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
     monkeypatch.setattr(beside_torch, "VOCABULARY", 64)
     beside_torch.compare(2, 1, width=64, dtype=dtype, models=TINY)
     assert re.search(r"gpt2 +\d.* 2 × 8 +\d\.\d\d s +\d\.\d\d s +\d", capsys.readouterr().out)

@@ -77,7 +77,10 @@ def test_a_second_start_changes_nothing(prepared, capsys):
     before = planted.tree(prepared / "store")
     planted.run(*again(prepared, "store"))
     assert "prepared already: nothing to do" in (said := capsys.readouterr().out)
-    assert f"--store={prepared / 'store'}" in said and "corpora/token_store.gin" in said
+    assert (
+        f"--store={prepared / 'store'}" in said
+        and "pretrax train decoder --corpus=token_store" in said
+    )
     assert planted.tree(prepared / "store") == before
 
 

@@ -211,11 +211,11 @@ def test_bad_lines_are_named(tmp_path):
     assert read(tmp_path / "a.jsonl")[-4].rule == "empty"
     reasons = [one.reason for one in found.values()]
     for reason, words in zip(
-        reasons, ("not JSON", "no field 'text', the line has 'txt'", "is int, ")
+        reasons, ("not JSON", "no field 'text', but the line has 'txt'", "is int, ")
     ):
         assert words in reason
     assert found["7"].reason.startswith("not UTF-8") and "half a surrogate" in found["9"].reason
-    assert found["11"].reason.startswith("got an array, expected a JSON object a line")
+    assert found["11"].reason.startswith("got an array, expected a JSON object")
     with refuses(MalformedLine, "a.jsonl", "2"):
         read(tmp_path / "a.jsonl", "error")
 

@@ -304,4 +304,4 @@ duplicates.decontaminate.files = {str(tmp_path / "evaluation.txt")!r}"""
     with pytest.raises(SystemExit):
         planted.run_steps(tmp_path, steps.replace(".txt", ".jsonl"))
     assert "evaluation.jsonl:1: not JSON" in (said := capsys.readouterr().err)
-    assert "Mend it.\n" in said and "skip" not in said
+    assert "Fix it.\n" in said and "skip" not in said

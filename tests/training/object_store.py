@@ -1,4 +1,4 @@
-"""gs:// in memory, for fsspec and for Orbax's paths: a bucket, which has no empty folders."""
+"""gs:// in memory for fsspec and for Orbax's paths: a bucket that has no empty folders."""
 
 from etils.epath import backend, gpath
 from fsspec.implementations.memory import MemoryFileSystem
@@ -16,16 +16,16 @@ class _ObjectStore(MemoryFileSystem):
         return super()._strip_protocol(str(path).removeprefix("gs://"))
 
     def mkdir(self, path, create_parents=True, **kwargs):
-        """Does nothing, as gcsfs does for all but a bucket itself."""
+        """Does nothing, like gcsfs for anything but a bucket."""
 
     def makedirs(self, path, exist_ok=False):
         """Does nothing."""
 
 
 def emptied(monkeypatch) -> MemoryFileSystem:
-    """Returns the files of an empty gs://, in which a test that has `monkeypatch` reads and writes.
+    """Returns the files of an empty gs://, which a test with `monkeypatch` reads and writes.
 
-    Tensorstore alone, by which Orbax reads and writes arrays, would go to the true one.
+    Tensorstore, which Orbax uses for arrays, would still access the real bucket.
     """
     monkeypatch.setitem(_registry, "gs", _ObjectStore)
     files = _ObjectStore()

@@ -28,7 +28,7 @@ def adaptive():
 class Setup(NamedTuple):
     mesh: jax.sharding.Mesh
     take_step: Callable
-    rows: Callable  # () -> those of the first steps
+    rows: Callable  # () -> the rows of the first steps
     abstract: AbstractState
 
 
@@ -45,7 +45,7 @@ def setup_of(shape, microbatches):
 
 @functools.cache
 def steps_of(shape, microbatches, n=3):
-    """The state after each step, on the host, and the last metrics."""
+    """Returns the state after each step, on the host, and the last metrics."""
     mesh, take_step, rows, abstract = setup_of(shape, microbatches)
     state, states, rows = new_state(abstract, 0, mesh), [], rows()
     with placed_on(mesh):
@@ -92,7 +92,7 @@ def test_meshes_and_microbatches_count_the_same():
 
 
 def test_other_objectives_have_no_such_state(tmp_path):
-    """Neither in their steps, nor in their checkpoints, which are what they were."""
+    """Neither the steps nor the checkpoints of other objectives change."""
     one = tiny.plan(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 16})
     assert abstract_state_of(one).shapes.adaptation is None
     state = State(jnp.int32(0), {"a": jnp.ones(2)}, {"b": jnp.ones(2)})
@@ -105,7 +105,7 @@ def test_other_objectives_have_no_such_state(tmp_path):
 
 
 def test_a_resumed_run_goes_on_from_the_answers_that_were_counted(tmp_path):
-    """Saved between two updates of the chances."""
+    """The run is saved between two updates of the chances."""
     states, _ = steps_of((1, 1, 1), 1)
     mesh, take_step, rows, abstract = setup_of((1, 1, 1), 1)
     rows = rows()

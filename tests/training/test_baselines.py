@@ -1,4 +1,4 @@
-"""What a model that ignores its input would get, from labels alone."""
+"""The loss of a predictor that ignores its input, computed from labels alone."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -42,7 +42,7 @@ def test_numbers_are_guessed_by_the_mean_of_the_training_targets():
 
 
 def test_each_of_several_classes_is_guessed_by_its_share_of_the_slots():
-    """Binary cross-entropies, summed over all classes, at slots that have two classes or none."""
+    """Sums binary cross-entropies over all classes, at slots that have two classes or none."""
     heldout, training = sets_of_classes(9, seed=1), sets_of_classes(40, seed=2)
     shares = (training.sum(0) + 1) / (len(training) + 2)
     expected = -np.where(heldout, np.log(shares), np.log1p(-shares)).sum()
@@ -55,7 +55,7 @@ def test_each_of_several_classes_is_guessed_by_its_share_of_the_slots():
 
 
 def sets_of_classes(slots, seed):
-    """bool[slots, CLASSES]: which classes are there; the last never is."""
+    """Returns bool[slots, CLASSES]: the classes of each slot. The last class never occurs."""
     return np.random.default_rng(seed).random((slots, CLASSES)) < np.linspace(0.7, 0, CLASSES)
 
 
@@ -67,7 +67,7 @@ def labels_of_sets(there) -> Labels:
 
 
 def test_without_training_labels_the_guess_is_by_the_heldout_ones():
-    """ELECTRA's generator makes the labels of the discriminator: their entropy."""
+    """ELECTRA's generator makes the discriminator's labels, so the baseline is their entropy."""
     heldout = Tally(np.array([90.0, 10.0, 0.0]), numbers=False)
     entropy = -(0.9 * np.log(0.9) + 0.1 * np.log(0.1))
     assert trivial_loss(heldout) == pytest.approx(100 * entropy)

@@ -1,4 +1,4 @@
-"""Rows for every step: order, members, position, and independence of how they are read."""
+"""Rows for every step: their order, members and position do not depend on how they are read."""
 
 import functools
 import io
@@ -27,7 +27,7 @@ EOS = 1
 
 
 def test_rows_of_a_shard_begin_with_the_oldest_of_its_pool_and_lose_nothing():
-    """The rows of a step are the shards' blocks in order, row group after row group."""
+    """The rows of a step are the blocks of the shards in order, one row group after another."""
     one = setup()
     groups, schedules, shards = one.recipe.groups, one.schedules, 8
     taken = {shard: [] for shard in range(shards)}
@@ -59,7 +59,7 @@ def test_rows_of_a_shard_begin_with_the_oldest_of_its_pool_and_lose_nothing():
 
 
 class LongStream(tiny.Stream):
-    """The same documents, of 3,000 tokens each."""
+    """A stream with the same documents, each 3,000 tokens long."""
 
     def next_document(self):
         piece = super().next_document()
@@ -75,7 +75,7 @@ def test_rows_of_a_step_come_from_different_documents(packing, pool, monkeypatch
     for step in steps(tiny.batches(one, tiny.mesh_of(1), **settings), 20):
         seen = [set(row[row > 0].tolist()) for group in step for row in np.asarray(group.tokens)]
         assert len(seen) == 48
-        assert len(set().union(*seen)) == sum(map(len, seen))  # no document in two rows
+        assert len(set().union(*seen)) == sum(map(len, seen))  # no document is in two rows
 
 
 def test_members_follow_their_rates_by_row_number():
@@ -85,13 +85,13 @@ def test_members_follow_their_rates_by_row_number():
     for step, got in enumerate(members):
         numbers = step * 24 + np.arange(24)
         np.testing.assert_array_equal(got, one.schedules[0].order(0)[numbers % PERIOD])
-        assert abs(np.mean(got == 0) - 5 / 7) <= 1 / 24  # in every step, as near as can be
+        assert abs(np.mean(got == 0) - 5 / 7) <= 1 / 24  # in every step, as exactly as possible
     assert np.sum(np.concatenate(members) == 0) == PERIOD * 5 // 7
 
 
 @pytest.mark.slow
 def test_every_member_sees_every_shard():
-    """Even where the members' period divides the rows of a step."""
+    """This holds even if the members' period divides the rows of a step."""
     objective = mixture(tiny.IDS, {"span": (span_corruption, 3), "prefix": (prefix_lm, 1)})
     one = tiny.plan(tiny.decoder(), objective, {"decoder": 32}, batch_size=16)
     seen = set()
@@ -118,7 +118,7 @@ def test_going_on_from_a_position_is_exact(packing):
         position, step = rows.state(), rows.step
         expected = steps(rows, 2)
         again = batches(one, mesh, end_of_document=EOS)
-        steps(again, 1)  # wherever it stood before
+        steps(again, 1)  # at a different position before
         again.restore(step, position.__getitem__)
         assert_same(steps(again, 2), expected)
         assert again.step == step + 2
@@ -126,8 +126,10 @@ def test_going_on_from_a_position_is_exact(packing):
 
 @pytest.mark.parametrize("packing", ["concatenate", "whole"])
 def test_another_number_of_shards_goes_on_with_what_was_not_read(packing):
-    """Each token is an id of its own: none is lost and none read twice, whatever waits for a
-    row."""
+    """Every token has a different id, so lost and repeated tokens are found.
+
+    This includes tokens that wait for a row.
+    """
     records = Numbers(*[5] * 800, tokens=7)
     order = Shuffled(records, 0)
     one = setup(packing=packing)
@@ -145,17 +147,17 @@ def test_another_number_of_shards_goes_on_with_what_was_not_read(packing):
     np.testing.assert_array_equal(got, expected)
 
 
-SECOND = 30_000  # the first id of the second text
+SECOND = 30_000  # first id of the second text
 
 
 def open_numbers(first: int, shard: int, num_shards: int) -> RecordStream:
-    """A shard of documents of seven tokens, whose ids are `first` and the ids after it."""
+    """A shard with documents of seven tokens, whose ids count up from `first`."""
     return RecordStream(Shuffled(Numbers(*[5] * 800, tokens=7, first=first), 0), shard, num_shards)
 
 
 @pytest.mark.parametrize("packing", ["concatenate", "whole"])
 def test_members_read_their_own_texts(packing):
-    """Also after the position was saved, and after the number of shards changed."""
+    """This also holds after the position was saved, and after the number of shards changed."""
     one = setup(packing=packing)
     settings = {
         "mesh": tiny.mesh_of(1),
@@ -180,7 +182,8 @@ def test_members_read_their_own_texts(packing):
     seen = np.concatenate(
         [rows.tokens[rows.segments > 0] for step in before + steps(fewer, 5) for rows in step]
     )
-    assert np.bincount(np.unique(seen, return_counts=True)[1])[2:].sum() == 0  # none read twice
+    # nothing is read twice
+    assert np.bincount(np.unique(seen, return_counts=True)[1])[2:].sum() == 0
     for step in before + after:
         for rows in step:
             live = rows.segments > 0
@@ -199,7 +202,7 @@ def test_batches_that_are_skipped_are_read_and_their_steps_come_again():
 
 
 def test_packed_rows_of_a_shard_are_those_its_reader_gives_alone():
-    """Whoever else reads: the order of the data is a function of the logical shard."""
+    """Other readers do not matter: the order of the data is a function of the logical shard."""
     one = setup(packing="whole", max_documents=3)
     taken = steps(batches(one, tiny.mesh_of(1)), 4)
     assert max(rows.segments.max() for step in taken for rows in step) == 3
@@ -217,7 +220,7 @@ def test_packed_rows_of_a_shard_are_those_its_reader_gives_alone():
 
 
 def test_a_process_reads_only_the_shards_of_its_rows(monkeypatch):
-    """Four data devices of which this process has the last two; shards 0 … 7."""
+    """There are four data devices, and this process has the last two. Shards are 0 … 7."""
     one, mesh = setup(), tiny.mesh_of(4)
     opened = []
 

@@ -1,4 +1,4 @@
-"""A run directory in a bucket, here one in memory: its files go there and come back."""
+"""A run directory in a bucket (here in memory): its files are copied to the bucket and back."""
 
 import dataclasses
 import doctest
@@ -27,7 +27,7 @@ ADDRESS = "gs://bucket/runs/mine"
 
 @pytest.fixture
 def bucket(tmp_path, monkeypatch):
-    """An empty bucket, and a home of its own for the folders that stand for it."""
+    """Returns an empty bucket, and sets a separate home for the folders that stand for it."""
     monkeypatch.setenv("HOME", str(tmp_path))
     return object_store.emptied(monkeypatch)
 
@@ -36,7 +36,7 @@ def bucket(tmp_path, monkeypatch):
 def run(tmp_path):
     objective = causal_lm(tiny.IDS)
     one = tiny.run_of(tiny.decoder(), objective, {"decoder": 32}, steps=4)
-    where = str(tmp_path / "checkpoints")  # Orbax writes no arrays in memory
+    where = str(tmp_path / "checkpoints")  # Orbax does not write arrays in memory
     return dataclasses.replace(one, run_dir=ADDRESS, checkpoint_dir=where)
 
 
@@ -54,8 +54,9 @@ def test_files_are_copied_when_they_have_changed(bucket, run):
         bucket.pipe_file("/bucket/runs/mine/config.gin", b"KEPT = 1")
         run_directory.add_evaluation(here.run_dir, {"step": 2})
     assert steps_in(bucket) == [1, 2]
-    assert bucket.cat_file("/bucket/runs/mine/config.gin") == b"KEPT = 1"  # it has not changed here
-    assert len(bucket.find("/bucket")) == 2  # neither the lock nor what was copied
+    # it has not changed on this machine
+    assert bucket.cat_file("/bucket/runs/mine/config.gin") == b"KEPT = 1"
+    assert len(bucket.find("/bucket")) == 2  # neither the lock nor copied files
 
 
 def test_another_machine_has_what_the_bucket_has(bucket, run, tmp_path, monkeypatch):
@@ -67,7 +68,7 @@ def test_another_machine_has_what_the_bucket_has(bucket, run, tmp_path, monkeypa
     assert (folder / "config.gin").read_text() == "RUN_DIR = 1"
     assert os.listdir(folder) == ["config.gin"]
     assert not list(Path(buckets.fetch(ADDRESS)).glob("*checkpoints"))
-    bucket.rm("/bucket", recursive=True)  # to start anew
+    bucket.rm("/bucket", recursive=True)  # a fresh start
     with refuses(ValueError, "/bucket/runs/mine"):
         buckets.on_this_disk(ADDRESS)
 
@@ -128,17 +129,17 @@ def test_what_was_not_copied_is_kept_where_the_bucket_is_as_it_was(bucket, run, 
     start(10)
     with monkeypatch.context() as patch:
         patch.setattr(buckets, "push", lambda directory: None)
-        start(20)  # as where it was killed
+        start(20)  # as if it had been killed
     start(30)
     assert steps_in(bucket) == [10, 20, 30]
     file = "/bucket/runs/mine/evaluation/metrics.jsonl"
     with monkeypatch.context() as patch:
         patch.setattr(buckets, "push", lambda directory: None)
         start(40)
-    bucket.pipe_file(file, b'{"step": 35}\n')  # another machine goes on
+    bucket.pipe_file(file, b'{"step": 35}\n')  # another machine continues
     start(50)
     assert steps_in(bucket) == [35, 50]
-    bucket.rm("/bucket", recursive=True)  # to start anew
+    bucket.rm("/bucket", recursive=True)  # a fresh start
     start(60)
     assert steps_in(bucket) == [60]
 
@@ -166,7 +167,7 @@ def test_a_bucket_that_does_not_answer_is_said_and_hides_no_error(bucket, run, m
 
 
 def test_a_push_that_was_cut_off_is_known_to_have_begun(bucket, run, monkeypatch):
-    """Else what this machine wrote would be taken for another's, and later lines dropped."""
+    """Otherwise this machine's lines would be taken for another's, and later lines dropped."""
     write = buckets.Folder.write
 
     def fail_at_config(folder, name, content):
@@ -228,7 +229,7 @@ def test_checkpoints_elsewhere_within_the_run_are_not_copied(bucket, run):
 
 
 def save(bucket, step):
-    """Writes what Orbax knows a checkpoint by."""
+    """Writes the file by which Orbax recognizes a complete checkpoint."""
     bucket.pipe_file(f"/bucket/runs/mine/checkpoints/{step}/commit_success.txt", b"")
 
 

@@ -1,12 +1,18 @@
-"""Checkpoints: exact on any mesh; damage is found wherever it is, named, and passed over."""
+"""Checkpoints are exact on any mesh.
+
+Damage in any file is found and reported, and an earlier checkpoint is restored.
+"""
 
 import functools
 import json
+import logging
 import math
 import os
 import pathlib
 import shutil
+import sys
 import threading
+import types
 
 import flax.linen as nn
 import jax
@@ -32,7 +38,7 @@ POSITION = {f"shard_{i:05d}.npz": bytes(range(i, 200)) for i in range(2)}
 
 
 class OneMatrix:
-    """The smallest model that is spread over fsdp and tensor."""
+    """The smallest model that is sharded over fsdp and tensor."""
 
     def __init__(self, rows=16):
         self.rows = rows
@@ -50,7 +56,7 @@ def abstract_state_of(shape=(2, 2, 2), optimizer=None, **settings):
 
 @functools.cache
 def states():
-    """A state at steps 1, 2 and 3."""
+    """Returns the states at steps 1, 2 and 3."""
     one, mesh = abstract_state_of()
     made = [new_state(one, seed, mesh) for seed in (1, 2, 3)]
     return [
@@ -61,7 +67,7 @@ def states():
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """A run directory with checkpoints 1, 2 and 3."""
+    """Returns a run directory with checkpoints 1, 2 and 3."""
     run_dir = tmp_path_factory.mktemp("saved")
     checkpoints = Checkpoints(f"{run_dir}/checkpoints")
     for state in states():
@@ -121,8 +127,7 @@ KINDS = {"matrix": "wide", "vector": "narrow"}
     ids=["muon", "masked", "partition", "multi_steps", "bfloat16"],
 )
 def test_any_optimizer_is_spread_takes_a_step_and_is_restored_exactly(tmp_path, optimizer):
-    """Its state may have arrays for some parameters alone, and be told what they are by their
-    paths."""
+    """The state may have arrays for only some parameters, and may depend on their paths."""
     one, mesh = abstract_state_of(optimizer=optimizer)
     state = new_state(one, 1, mesh)
 
@@ -156,7 +161,7 @@ def flip(file):
     file.write_bytes(bytes(data))
 
 
-FILES = [  # as globs: array files are named after their content
+FILES = [  # globs, since array files are named by their content
     "_CHECKPOINT_METADATA",
     "metrics/metrics",
     "data/checksums.json",
@@ -173,7 +178,7 @@ FILES = [  # as globs: array files are named after their content
 @pytest.mark.parametrize("damage", [tiny.truncate, empty, flip, pathlib.Path.unlink])
 @pytest.mark.parametrize("name", FILES)
 def test_a_damaged_file_is_found_or_does_not_matter(run_dir, name, damage):
-    """Whatever is restored is what was saved: this checkpoint, or else the one before, said so."""
+    """The restored state is from this checkpoint, or from the previous one with a message."""
     files = [f for f in (run_dir / "checkpoints" / "3").glob(name) if f.stat().st_size]
     assert files
     for file in files:
@@ -210,7 +215,7 @@ def test_a_flipped_bit_in_the_header_of_compressed_data_is_damage(run_dir, monke
 
 
 def test_each_value_counts_in_the_checksum(run_dir):
-    """Two values that change places leave a plain sum as it was."""
+    """A plain sum would not change if two values were exchanged."""
     from pretrax.training.saved.checkpoints import _checksums
 
     state = states()[0]
@@ -223,7 +228,7 @@ def test_each_value_counts_in_the_checksum(run_dir):
 
 
 def test_arrays_that_can_be_read_but_are_not_what_was_saved(run_dir):
-    """Tensorstore has checksums of its own; ours also sees whole files of another save."""
+    """Tensorstore has checksums, but ours also detect whole files from another save."""
     file = run_dir / "checkpoints/3/data/checksums.json"
     about = atomic_writes.read_json(file)
     about["arrays"]["params/matrix"] ^= 1
@@ -239,7 +244,7 @@ CHANGES = {"arrays": {}, "shapes": SHAPES, "heldout_loss": 7, "processes": 7}
 
 @pytest.mark.parametrize("changed", [*({name: x} for name, x in CHANGES.items()), None], ids=str)
 def test_a_changed_digit_of_the_description_is_damage(run_dir, changed):
-    """It is not reported as a mismatch between the run and its checkpoint."""
+    """The damage is not reported as a mismatch between the run and its checkpoint."""
     file = run_dir / "checkpoints/3/data/checksums.json"
     about = json.loads(file.read_text())
     file.write_text(json.dumps([] if changed is None else about | changed))
@@ -304,7 +309,7 @@ def test_what_is_removed_while_it_is_read_is_passed_over(run_dir):
 
         with refuses(ValueError, "training.Run.keep_checkpoints"):
             reader.read_latest(removed)
-        with pytest.raises(MismatchError):  # the checkpoint is still there
+        with pytest.raises(MismatchError):  # the checkpoint still exists
             reader.read_latest(refuse)
 
 
@@ -326,7 +331,7 @@ def test_all_damaged_is_an_error_that_names_them(run_dir):
     with refuses(ValueError, "3", "2", "1"):
         restore(run_dir)
     with refuses(ValueError, "damaged_checkpoints"):
-        restore(run_dir)  # and not None, which is to begin at step 0
+        restore(run_dir)  # None would mean a start at step 0
     shutil.rmtree(run_dir / "damaged_checkpoints")
     assert restore(run_dir) is None
 
@@ -335,7 +340,8 @@ def test_in_a_bucket_damaged_ones_are_moved_to_a_folder_that_is_not_there(monkey
     bucket = object_store.emptied(monkeypatch)
     monkeypatch.setattr(Checkpoints, "_attempts", lambda *_: (None, "a wrong checksum"))
     for step in (2, 3):
-        bucket.pipe_file(f"/bucket/run/checkpoints/{step}/commit_success.txt", b"")  # Orbax's
+        # an error of Orbax
+        bucket.pipe_file(f"/bucket/run/checkpoints/{step}/commit_success.txt", b"")
         bucket.pipe_file(f"/bucket/run/checkpoints/{step}/data/checksums.json", b"{}")
     with refuses(ValueError, "3", "2"):
         restore("gs://bucket/run")
@@ -352,7 +358,7 @@ PASSING = [
     ValueError("UNAVAILABLE: Error reading manifest.ocdbt"),
     KeyError("UNKNOWN: Input/output error [os_error_code='5']"),
     RuntimeError("what no storage has said before"),
-    AttributeError("module 'jax' has no attribute 'core'"),  # another version of a library
+    AttributeError("module 'jax' has no attribute 'core'"),  # as in another version of a library
     TypeError("unexpected keyword argument"),
     ValueError("FAILED_PRECONDITION: expected another version"),
     ValueError("UNKNOWN: Input/output error"),
@@ -386,7 +392,7 @@ def test_what_cannot_be_read_for_now_is_tried_again_and_never_set_aside(
 
 @pytest.mark.parametrize("name", ["state", "state/manifest.ocdbt", "data/checksums.json"])
 def test_what_cannot_be_opened_is_not_set_aside(run_dir, monkeypatch, name):
-    """Orbax takes a folder that is closed for none. A link to itself is closed to root too."""
+    """Orbax ignores folders that it cannot open. Even root cannot open a link to itself."""
     path = run_dir / "checkpoints/3" / name
     path.rename(run_dir / "elsewhere")
     path.symlink_to(path)
@@ -412,7 +418,7 @@ def test_what_a_killed_save_left_is_no_checkpoint(run_dir):
     "name, now, settings",
     [
         ("params/matrix", r"float32 \(32, 8\)", {"rows": 32}),
-        # Loaded as another dtype, no checksum would agree.
+        # if it were loaded as another dtype, no checksum would agree
         ("mu/matrix", r"bfloat16 \(16, 8\)", {"optimizer": optax.adam(0.1, mu_dtype=jnp.bfloat16)}),
     ],
 )
@@ -435,8 +441,10 @@ def test_the_latest_are_kept_and_a_step_is_not_saved_twice(tmp_path):
 
 
 def test_those_of_every_so_many_steps_and_the_best_are_kept_too(tmp_path):
-    """Also after a restart, which reads their losses; one without a loss, or NaN, is never the
-    best."""
+    """This also holds after a restart, which reads the losses.
+
+    A checkpoint without a loss, or with NaN, is never among the best.
+    """
     losses = {1: 3.0, 2: 1.0, 3: math.nan, 4: 5.0, 5: 4.0, 6: 2.0, 7: None}
     for start in (1, 4):
         checkpoints = Checkpoints(f"{tmp_path}/checkpoints", Keep(latest=1, every=4, best=2))
@@ -467,7 +475,7 @@ def test_a_run_saves_its_heldout_loss_with_its_checkpoints(tmp_path):
     run = tiny.Run(tmp_path, tiny.write_documents(tmp_path / "store"), STEPS=3)
     every = {f"training__Run__{name}_every": 1 for name in ("checkpoint", "evaluate")}
     kept = {"training__Run__keep_checkpoints": 1, "training__Run__keep_best": 1}
-    tiny.run_here(run.arguments(**every, **kept, PEAK=3.0))  # which makes it worse and worse
+    tiny.run_here(run.arguments(**every, **kept, PEAK=3.0))  # the loss rises with every step
     losses = {
         line["step"]: np.mean([line[f"heldout/{name}/tokens"] for name in ("span", "prefix")])
         for line in run.lines()
@@ -502,7 +510,7 @@ def test_a_folder_that_cannot_be_made_leaves_no_thread_waiting(tmp_path, monkeyp
         with Checkpoints(str(tmp_path / "a")) as some:
             some.save(State(jnp.int32(0), {"a": jnp.ones((300, 400))}, {}), {})
     waiting = [one for one in threading.enumerate() if "orbax" in type(one).__module__]
-    assert not waiting  # at the end of the program, Python would wait for them
+    assert not waiting  # otherwise Python would wait for them when it exits
 
 
 def test_a_full_disk_is_told_in_words(tmp_path, monkeypatch):
@@ -522,3 +530,44 @@ def test_a_full_disk_is_told_in_words(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoints, "steps", lambda: [4, 8])
     with refuses(OSError, "4", "8"):
         checkpoints.wait()
+
+
+@pytest.mark.parametrize(
+    "file, error, is_shown",
+    [
+        ("/packages/orbax/serialization.py", "Event loop is closed", False),
+        ("/packages/orbax/serialization.py", "another error", True),
+        ("/home/user/mine.py", "Event loop is closed", True),
+    ],
+)
+def test_what_a_failed_save_leaves_behind_is_not_printed(file, error, is_shown, capsys):
+    """Python deletes a coroutine of Orbax that had not ended when its event loop was closed."""
+    text = (
+        "async def write():\n    try:\n        await hang()\n"
+        f"    finally:\n        raise RuntimeError({error!r})\n"
+    )
+    names = {"hang": hang}
+    exec(compile(text, file, "exec"), names)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "unraisablehook", checkpoints._without_closed_loops(shown_error))
+        coroutine = names["write"]()
+        coroutine.send(None)
+        del coroutine
+    assert (error in capsys.readouterr().out) == is_shown
+
+
+@types.coroutine
+def hang():
+    yield
+
+
+def shown_error(unraisable):
+    print(unraisable.exc_value)
+
+
+def test_a_task_that_a_failed_save_leaves_behind_is_not_logged():
+    def is_logged(file):
+        words = f"Task exception was never retrieved\nfuture: <Task coro=<write() at {file}:1>>"
+        return logging.getLogger("asyncio").filter(logging.makeLogRecord({"msg": words}))
+
+    assert is_logged("/home/user/mine.py") and not is_logged("/packages/orbax/serialization.py")

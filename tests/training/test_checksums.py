@@ -1,4 +1,4 @@
-"""The checksums of a checkpoint are the same by NumPy and by a program on any devices."""
+"""The checksums of a checkpoint are the same in NumPy and in a program on any devices."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""A clock that is set back, during a run and between two starts of it, changes nothing."""
+"""Setting back the clock, during a run or between two starts, has no effect."""
 
 import itertools
 import time
@@ -15,7 +15,7 @@ DAY = 86_400.0
 def test_a_run_whose_clock_is_set_back_equals_one_whose_clock_is_right(
     tmp_path, monkeypatch, capsys
 ):
-    """Durations, due checkpoints, local copies and the resumed step do not depend on it."""
+    """Durations, due checkpoints, local copies and the resumed step do not depend on the clock."""
     data = tiny.write_documents(tmp_path / "store")
     by_clock = {"training__Run__checkpoint_minutes": 1e-9, "training__Run__log_every": 3}
     copies = {"training__Run__local_checkpoint_minutes": 1e-9}

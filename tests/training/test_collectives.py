@@ -1,4 +1,4 @@
-"""Collectives of compiled programs, counted in their text."""
+"""Collectives of compiled programs, counted in the text of a program."""
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,7 @@ def test_a_program_of_eight_devices():
     x = jax.ShapeDtypeStruct((8,), jnp.float32, sharding=NamedSharding(mesh, P()))
     out = NamedSharding(mesh, P())
     found = traffic(jax.jit(f, out_shardings=out).lower(w, x).compile().as_text())
-    assert found["all-reduce"] == Traffic(calls=3, bytes=3 * 8 * 4)  # once for each layer
+    assert found["all-reduce"] == Traffic(calls=3, bytes=3 * 8 * 4)  # one call per layer
 
 
 def test_the_gradient_of_an_embedding_is_not_summed_whole():
@@ -45,7 +45,7 @@ def test_the_gradient_of_an_embedding_is_not_summed_whole():
 
     with placed_on(mesh):
         found = traffic(jax.jit(jax.grad(loss)).lower(table, tokens).compile().as_text())
-    assert found["all-gather"].bytes >= 4 * 512 * 16  # the table
+    assert found["all-gather"].bytes >= 4 * 512 * 16  # the whole table
     assert sum(one.bytes for kind, one in found.items() if kind != "all-gather") < 4 * 512 * 16
 
 
@@ -66,8 +66,8 @@ def test_the_projection_is_gathered_and_its_gradient_summed_once_for_all_pieces_
         found = traffic(step.lower(kernel, states, labels).compile().as_text())
     whole = 4 * 512 * 64
     assert found["all-gather"].bytes <= whole
-    # Once where it is formed with the loss. In the branch that is not taken, where it is computed
-    # again, for each of four pieces; what else is summed is of slots.
+    # One sum is computed together with the loss. The branch that is not taken computes it again for
+    # each of four pieces. All other sums are over slots.
     assert found["all-reduce"].bytes < (1 + 4 + 1) * whole / 2
 
 
@@ -89,8 +89,9 @@ def test_parameters_are_updated_in_parts_over_data():
         (512, 2048): (P("fsdp", None), P("fsdp", "data")),
         (2048, 512): (P("fsdp", None), P(("fsdp", "data"), None)),
         (6, 2048, 512): (P(None, None, "fsdp"), P(None, "data", "fsdp")),
-        (3, 2047, 514): (P(None, None, "fsdp"), P(None, None, "fsdp")),  # 257 a shard, and odd
-        (64, 8): (P("fsdp", None), P("fsdp", None)),  # small
+        # 257 rows per shard, an odd number
+        (3, 2047, 514): (P(None, None, "fsdp"), P(None, None, "fsdp")),
+        (64, 8): (P("fsdp", None), P("fsdp", None)),  # too small
         (2**16,): (P(), P("data")),
     }
     params = {shape: jax.ShapeDtypeStruct(shape, jnp.float32) for shape in specs}
@@ -103,7 +104,7 @@ def test_parameters_are_updated_in_parts_over_data():
     assert spread_over_data({(512, 2048): params[512, 2048]}, given, whole) == given
 
 
-# As the compilers for TPUs and GPUs write them.
+# Text as the compilers for TPUs and GPUs write it.
 PROGRAM = """HloModule jit_step, is_scheduled=true
 
 %all-reduce-scatter.1 (input.1: f32[128,352]) -> f32[32,352] {
@@ -153,10 +154,10 @@ def test_loops_asynchronous_pairs_and_hidden_reduce_scatters_count_as_they_run()
         "all-reduce": Traffic(3, 3 * 4 * (128 + 2)),
         "collective-permute": Traffic(1, 4 * 8),
     }
-    assert list(found)[0] == "reduce-scatter"  # with the most bytes
+    assert list(found)[0] == "reduce-scatter"  # the collective with the most bytes
 
 
-# One gather of a TPU's program, which goes on beside two products; the last one waits for it.
+# A gather in a TPU program that overlaps with two products. The last product waits for it.
 FUSED = """HloModule jit_step, is_scheduled=true
 
 %fused.1 (p.1: bf16[32,128]) -> (bf16[32,128], bf16[128,128], u32[]) {
@@ -187,14 +188,14 @@ ENTRY %main (p0: bf16[32,128]) -> bf16[128,128] {
 
 
 def test_what_goes_on_in_several_fusions_counts_once():
-    """And another one of the same channel counts too, as the exchanges of a `shard_map` have it."""
+    """Another gather on the same channel counts as well, as in the exchanges of a `shard_map`."""
     assert traffic(FUSED) == {
         "all-gather": Traffic(2, 2 * 128 * 128 + 4 * 16),
         "all-reduce": Traffic(1, 4 * 64),
     }
 
 
-# As the compiler for GPUs writes them: several arrays are exchanged at once.
+# Text as the compiler for GPUs writes it: several arrays are exchanged at once.
 COMBINED = """HloModule jit_step, is_scheduled=true
 
 ENTRY %main (p0: f32[8], p1: bf16[16,4]) -> f32[8] {
@@ -235,7 +236,7 @@ def test_a_sum_of_float32_counts_as_such_where_the_compiler_writes_it_as_bfloat1
     assert traffic(NARROWED) == {"all-reduce": Traffic(1, 4 * (8 * 64 + 4))}
 
 
-# A ring of permutations through eight devices in both directions: two turns of four in one.
+# A ring of permutations through eight devices in both directions: two times four steps.
 RING = """HloModule jit_step, is_scheduled=true
 
 %body (p: (bf16[4], /*index=1*/u32[], bf16[4])) -> (bf16[4], u32[], bf16[4]) {

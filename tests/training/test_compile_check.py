@@ -1,4 +1,4 @@
-"""The compile check, with the CPU's compiler and devices in the place of a TPU slice's."""
+"""The compile check, with the CPU's compiler and devices instead of a TPU slice."""
 
 import dataclasses
 import functools
@@ -22,7 +22,7 @@ from pretrax.training.devices.accelerators import ACCELERATORS, kind_of_device, 
 from pretrax.training.devices.cycles import Exchanges, PartTime, SlowProducts, StepTime
 from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.devices.topologies import Topology, read_topology
-from pretrax.training.planning import compiled, plan_evaluation
+from pretrax.training.planning import compile_lowered, plan_evaluation
 from pretrax.training.reporting import console
 from pretrax.training.run_configuration import read_run
 from pretrax.training.throughput import causal_flops, step_flops
@@ -31,7 +31,7 @@ from tests.training import tiny
 
 
 class Chip:
-    """A TPU chip, as `mesh_utils` looks at it."""
+    """A TPU chip with the attributes that `mesh_utils` reads."""
 
     platform, core_on_chip = "tpu", 0
 
@@ -138,7 +138,7 @@ def test_without_the_compiler_for_gpus_it_says_how_to_get_it(monkeypatch, capsys
 
 
 def test_gpus_are_described_to_xla(monkeypatch):
-    """What jax 0.10.2's plugin for CUDA takes: this compiled for all four kinds."""
+    """The CUDA plugin of jax 0.10.2 accepts the description, and compiled for all four kinds."""
     asked = {}
 
     class Found:
@@ -169,11 +169,11 @@ def test_libtpu_is_told_what_it_does_not_take_for_granted(monkeypatch):
         lambda **given: asked.update(given) or SimpleNamespace(devices=()),
     )
     topologies.devices_of(Topology("TPU v4", (2, 2, 1)))
-    assert asked.pop("chip_config_name") == "megacore"  # the two cores of a v4 are one device
+    assert asked.pop("chip_config_name") == "megacore"  # the two cores of a v4 are a single device
     topologies.devices_of(Topology("TPU v5e", (1, 1)))
     assert asked.pop("chips_per_host_bounds") == (1, 1, 1)
     topologies.devices_of(Topology("TPU v7x", (4, 4, 4)))
-    assert asked.pop("topology_name") == "tpu7x:4x4x4"  # as libtpu calls it
+    assert asked.pop("topology_name") == "tpu7x:4x4x4"  # libtpu's name of it
     assert asked == {"platform": "tpu"}
 
 
@@ -222,7 +222,7 @@ def test_the_settings_of_the_run_are_checked_first(monkeypatch):
 def test_a_mesh_axis_may_be_longer_than_those_of_the_slice():
     mesh = make_mesh(data=1, fsdp=64, tensor=2, devices=chips(4, 4, 8))
     assert dict(mesh.shape) == {"data": 1, "fsdp": 64, "expert": 1, "context": 1, "tensor": 2}
-    for one, other in mesh.devices.reshape(-1, 2):  # what tensor joins are neighbors
+    for one, other in mesh.devices.reshape(-1, 2):  # devices along tensor are neighbors
         apart = [abs(a - b) for a, b in zip(one.coords, other.coords)]
         assert sorted(apart) in ([0, 0, 1], [0, 0, 3], [0, 0, 7])
 
@@ -240,13 +240,15 @@ def test_slices_are_spread_over_data():
 
 
 def test_hosts_of_gpus_are_no_slices():
-    """JAX gives GPUs a `slice_index` too, that of their host: the named runs for 16 and 64 devices,
-    with fsdp 16, are for such hosts as well."""
+    """JAX gives GPUs a `slice_index`, the index of their host.
+
+    The named runs for 16 and 64 devices, with fsdp=16, also support such hosts.
+    """
     gpus = chips(8, 1, 1, slices=2)
     for gpu in gpus:
         gpu.platform, gpu.device_kind = "gpu", "NVIDIA H100 80GB HBM3"
     mesh = make_mesh(data=1, fsdp=16, devices=gpus[::-1])
-    assert [gpu.id for gpu in mesh.devices.flat] == list(range(16))  # host by host
+    assert [gpu.id for gpu in mesh.devices.flat] == list(range(16))  # one host after another
     mesh = make_mesh(data=2, fsdp=8, devices=gpus[::-1])
     assert [{gpu.slice_index for gpu in some.flat} for some in mesh.devices] == [{0}, {1}]
 
@@ -276,12 +278,12 @@ def test_a_run_compiled_for_eight_devices(monkeypatch, capsys, tmp_path):
     )
     assert "all-gather" in said and "of 16" in said
     assert re.search("attention +plain", said)
-    assert not list(tmp_path.iterdir())  # no corpus, no run, no folder that stands for the bucket
+    assert not list(tmp_path.iterdir())  # no corpus, no run, and no local folder for the bucket
 
 
 @pytest.mark.slow
 def test_what_is_held_in_tiles_counts_whole(monkeypatch):
-    """On a TPU the last axis of an array, such as 32 of a head, is held as 128."""
+    """A TPU pads the last axis of an array, such as the 32 numbers of a head, to 128."""
     monkeypatch.setattr(compile_check, "devices_of", lambda topology: jax.devices())
     sizes = SimpleNamespace(
         argument_size_in_bytes=10 * GIB,
@@ -347,7 +349,7 @@ def test_what_does_not_fit_is_told_what_to_change(memory, refusal, advice, capsy
     )
     assert not console.print_check(console.make_console(), check)
     said = capsys.readouterr().out
-    assert "8 × TPU v3" in said and "0.125 a chip" in said  # its cores are JAX's devices
+    assert "8 × TPU v3" in said and "0.125 a chip" in said  # its cores are the devices in JAX
     assert "1,000,000,000 (200,000,000 active)" in said
     assert "It does not fit." in said and advice in said and refusal in said
 
@@ -395,8 +397,11 @@ def test_an_estimate_of_a_causal_model_has_the_share_that_maxtext_counts_beside(
 
 @pytest.mark.parametrize("objective, share", [("causal_lm", 0.889), ("prefix_lm", None)])
 def test_maxtext_counts_half_of_causal_attention(objective, share):
-    """11% less of LLaMA 3.1 8B at 8,192 tokens: 8.03B parameters, less an embedding of .53B, take 2
-    FLOPs each, and all pairs of 32 layers 4 · 4,096 · 8,192."""
+    """This is 11% less for LLaMA 3.1 8B at 8,192 tokens.
+
+    Its 8.03B parameters, minus an embedding of 0.53B, take 2 FLOPs each. All query-key pairs of 32
+    layers take 4 · 4,096 · 8,192 FLOPs.
+    """
     slots = "training.Run.sequence_lengths = {'decoder': 8192}"
     rows = "training.Run.vocabulary_rows = 128256"
     files = ["runs/decoder.gin", "models/llama3_8b.gin", f"objectives/{objective}.gin"]
@@ -421,7 +426,7 @@ def test_maxtext_counts_other_keys_where_a_decoder_has_windows():
 
 
 def test_a_mixture_is_causal_where_all_of_its_members_are():
-    """Of restored texts, which have no form of prompts, a decoder sees all that is given."""
+    """Restored texts have no prompt form, and a decoder reads their whole input both ways."""
     restored = functools.partial(from_noise, inputs=untouched(), prompt_mode=None)
     causal, rows = {"one": (causal_lm, 1), "two": (causal_masking, 1)}, {"decoder": 32}
     for members, is_known in ((causal, True), (causal | {"three": (restored, 1)}, False)):
@@ -438,7 +443,7 @@ def test_a_step_that_does_not_fit_has_no_time_in_its_last_line(capsys):
 
 
 class Lowered:
-    """A lowered step that keeps the options it is compiled with."""
+    """A lowered step that records its compiler options."""
 
     def compile(self, compiler_options):
         self.options = compiler_options
@@ -451,14 +456,14 @@ def test_options_of_the_compiler_for_tpus_are_given_to_it_alone():
     run = tiny.run_of(tiny.decoder(), prefix_lm(tiny.IDS), {"decoder": 32})
     run = dataclasses.replace(run, tpu_compiler_options={"xla_some": 1})
     planned, lowered = tiny.planned(run), Lowered()
-    assert compiled(planned, lowered).options is None
+    assert compile_lowered(planned, lowered).options is None
     on_tpus = planned._replace(mesh=make_mesh(devices=chips(2, 1, 1)))
-    assert compiled(on_tpus, lowered).options == {"xla_some": "1"}
+    assert compile_lowered(on_tpus, lowered).options == {"xla_some": "1"}
     bare = dataclasses.replace(run, tpu_compiler_options=None)
-    assert compiled(on_tpus._replace(run=bare), lowered).options is None
+    assert compile_lowered(on_tpus._replace(run=bare), lowered).options is None
     other = dataclasses.replace(run, tpu_compiler_options={"xla_unknown": True})
     with refuses(ValueError, "tpu_compiler_options"):
-        compiled(on_tpus._replace(run=other), lowered)
+        compile_lowered(on_tpus._replace(run=other), lowered)
 
 
 def test_kinds_of_devices():

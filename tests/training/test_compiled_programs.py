@@ -1,4 +1,4 @@
-"""Where compiled programs are kept: with the user, unless the environment names a folder."""
+"""Compiled programs are kept in the user's cache, unless the environment names a folder."""
 
 import os
 import platform
@@ -17,8 +17,7 @@ ENABLED = "jax_enable_compilation_cache"
 
 @pytest.fixture
 def nothing_named():
-    """JAX as it is where the environment says nothing; what is compiled goes where it went
-    before."""
+    """Unsets JAX's cache folder during a test, as if the environment named none."""
     before = {name: getattr(jax.config, name) for name in (FOLDER, SECONDS, ENABLED)}
     jax.config.update(FOLDER, None)
     yield
@@ -28,13 +27,13 @@ def nothing_named():
 
 def test_a_folder_that_the_environment_names_is_left():
     named = jax.config.jax_compilation_cache_dir
-    assert named  # by tests/conftest.py
+    assert named  # tests/conftest.py sets it
     keep_compiled()
     assert jax.config.jax_compilation_cache_dir == named
 
 
 def test_training_keeps_them_with_the_user(nothing_named, tmp_path, monkeypatch):
-    """And not in a run directory, which may be somebody else's: they are code."""
+    """A run directory may be someone else's, and programs are code, so it does not hold them."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     run, started = tiny.Run(tmp_path, "data"), []
     monkeypatch.setattr(train, "train", lambda *run, **settings: started.append(run))
@@ -59,7 +58,7 @@ def test_where_the_folder_cannot_be_written_none_is_said(nothing_named, tmp_path
     keep_compiled()
     assert compiled_programs.kept_in() is None and jax.config.values[FOLDER] is None
     (tmp_path / "cache").unlink()
-    monkeypatch.setattr(os, "access", lambda *_: False)  # for root may write everywhere
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
     keep_compiled()
     assert compiled_programs.kept_in() is None
 
@@ -67,7 +66,7 @@ def test_where_the_folder_cannot_be_written_none_is_said(nothing_named, tmp_path
 def test_a_run_of_several_processes_keeps_nothing_unless_a_folder_is_named(
     nothing_named, tmp_path, monkeypatch
 ):
-    """Of the folders of its hosts, JAX would write to that of the first process alone."""
+    """JAX would write only to the folder of the first process's host."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     run, started = tiny.Run(tmp_path, "data"), []
     monkeypatch.setattr(train, "train", lambda *run, **settings: started.append(run))
@@ -80,7 +79,7 @@ def test_those_that_were_not_used_for_longest_go(nothing_named, tmp_path, monkey
     monkeypatch.setattr(compiled_programs, "MAX_BYTES", 25)
     folder = tmp_path / "pretrax" / "compiled" / platform.node()
     folder.mkdir(parents=True)
-    # Days of writing and of reading; "b" is the oldest file, and was read last.
+    # Days since files were written and read. "b" is the oldest file, and was read last.
     for name, written, read in [("a", 2, 2), ("b", 1, 9), ("c", 3, 3), ("d", 4, 1)]:
         (folder / f"{name}-cache").write_bytes(b"0123456789")
         os.utime(folder / f"{name}-cache", (read * 86400, written * 86400))

@@ -1,4 +1,4 @@
-"""Gin files read into values, and written of them."""
+"""Reading gin files into values, and writing values as gin files."""
 
 import argparse
 import copy
@@ -99,7 +99,7 @@ def test_changed_fields_are_named_to_the_last_setting():
 
 
 def test_runs_are_read_apart_from_each_other():
-    """No setting of one is left over in the next, as gin's global registry would have it."""
+    """No setting of one run is left over in the next run, unlike with gin's global registry."""
     first = read_run(["runs/decoder.gin"], ["models.decoder.emb_dim = 64"])
     second = read_run(["runs/decoder.gin"])
     assert (first.model.settings["emb_dim"], second.model.settings["emb_dim"]) == (64, 128)
@@ -125,7 +125,7 @@ IMPORT = ["from __gin__ import dynamic_registration", "from pretrax import train
 ANY_TEXT = st.text() | st.text(
     st.sampled_from("\\'\"`%$@#{}[]()=:,/\n\r\t\0\x0c\x85\u2028\u202e\ud800é☃-a1 ")
 )
-# Texts that a run directory may hold, also as keys and in nested values.
+# Texts that a run directory may hold, including in keys and nested values.
 ANY_VALUE = st.recursive(
     ANY_TEXT,
     lambda inner: st.lists(inner) | st.lists(inner).map(tuple) | st.dictionaries(ANY_TEXT, inner),
@@ -164,7 +164,10 @@ def test_settings_below_any_key_and_comments_of_any_text(text):
 
 
 def test_one_function_with_other_settings_in_other_places(tmp_path):
-    """As two denoisers of a mixture; a scope's function must not get another scope's settings."""
+    """Two denoisers of a mixture are an example.
+
+    A scope does not get the settings of another scope.
+    """
     span = objectives.span_corruption
     members = {
         "a": (Partial(span, noise_density=0.15), 1.0),
@@ -258,10 +261,10 @@ def test_corpus_objective_and_model_are_independent_choices():
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["models", "objectives"])
 def test_a_preset_read_after_all_others_gives_its_own_settings(kind, tmp_path):
-    """An objective may change settings of the model; they stay until a file chooses a model."""
+    """An objective may change settings of the model, which last until a file chooses a model."""
     paths = sorted((GIN / kind).glob("*.gin"))
     model = 'include "models/encoder_decoder_tiny.gin"'
-    # Of the presets that bind the same settings, one: the others would add nothing.
+    # One of several presets with the same settings is enough, since the others would add nothing.
     others = {}
     for path in paths:
         functions = functions_in(read_fields([mine(tmp_path, model, f'include "{path}"')]))
@@ -282,16 +285,16 @@ DROPOUT = "models.encoder.dropout_rate = 0.1"
     "files, dropout_rate, width",
     [
         ([[CHOICE, DROPOUT]], 0.1, None),
-        ([[DROPOUT, CHOICE]], 0.1, None),  # within a file the order is free
+        ([[DROPOUT, CHOICE]], 0.1, None),  # within a file, the order does not matter
         ([[f'include "{TINY}"', DROPOUT]], 0.1, 128),
         ([[f'include "{TINY}"', DROPOUT, CHOICE]], 0.1, 128),
-        ([[f'include "{TINY}"'], [DROPOUT]], 0.1, 128),  # a later file that chooses nothing
+        ([[f'include "{TINY}"'], [DROPOUT]], 0.1, 128),  # a later file that does not choose a model
         ([[CHOICE, DROPOUT], [CHOICE]], None, None),
         ([[CHOICE, DROPOUT], [f'include "{TINY}"']], None, 128),
         ([[CHOICE, DROPOUT, f'include "{TINY}"']], None, 128),
         ([[CHOICE, "a/" + DROPOUT], ["training.Run.model = @a/models.encoder"]], None, None),
         ([[CHOICE, DROPOUT], ["models.encoder.emb_dim = 64", CHOICE]], None, 64),
-        # The command line is read last and chooses without making anything void.
+        # The command line is read last, and its choice does not discard other bindings.
         ([[CHOICE, DROPOUT], CHOICE, "models.encoder.emb_dim = 64"], 0.1, 64),
     ],
 )
@@ -313,7 +316,7 @@ def test_a_file_that_chooses_starts_from_the_defaults_of_the_builder(
 
 
 def test_what_a_chosen_function_uses_keeps_its_settings():
-    """As the size of the vocabulary that the small runs train, on whatever text."""
+    """The vocabulary size that the small runs use is an example, for any text."""
     run = read_run(["runs/decoder.gin", "corpora/text_files.gin"], ["FILES = 'a'"])
     assert run.corpus.settings["vocabulary"].settings["size"] == 2048
 
@@ -374,7 +377,7 @@ def test_bindings_hold_in_the_order_of_the_command_line():
     "argument, bound",
     [
         ("--run_dir=runs/mine", "RUN_DIR = 'runs/mine'"),
-        ("--run_dir=2026", "RUN_DIR = '2026'"),  # a text stands there
+        ("--run_dir=2026", "RUN_DIR = '2026'"),  # the setting expects a text
         ("--run_dir='2026'", "RUN_DIR = '2026'"),
         ("--run_dir=it's mine", 'RUN_DIR = "it\'s mine"'),
         ("--gin.RUN_DIR=runs/mine", "RUN_DIR = 'runs/mine'"),
@@ -400,7 +403,7 @@ def test_macros_are_options_that_say_what_they_set_and_how():
     assert re.search(r"--steps VALUE [\w\s]*optimizer steps \(STEPS = 1000\)", said)
     assert '"gs://…" (RUN_DIR = ' in said
     assert re.search(r"--files VALUE paths or glob patterns.* \(FILES, required\)", said)
-    assert "--data_dir" not in said  # of other files
+    assert "--data_dir" not in said  # in other files
 
 
 def test_every_field_of_a_run_is_documented_with_its_default():
@@ -480,7 +483,7 @@ def test_macros_that_stand_for_each_other_are_listed(tmp_path):
         (["runs/decoder.gin"], ["optimizers.warmup_cosine.peek = 8"], r"mean 'peak'\? .*warmup_st"),
         (["runs/decoder.gin"], ["training.Run.model = @models.decodr"], r"did you mean 'decoder'"),
         (["runs/decoder.gin"], ["nowhere.f = 1"], r"'nowhere', which is not imported.*optimizers"),
-        (["objectives/ul2.gin"], [], r"no run_dir, no corpus, no model(.|\n)*corpora/python_lib"),
+        (["objectives/ul2.gin"], [], r"no run_dir, no corpus, no model(.|\n)*--corpus=python_lib"),
         (["runs/decode.gin"], [], r"no gin file 'runs/decode.gin'.*runs/decoder.gin"),
         (["runs/decoder.gin"], ["Run.batch_size = 4"], r"did you mean training.Run\?"),
         (["runs/decoder.gin"], ["decoder.emb_dim = 64"], r"did you mean models.decoder\?"),
@@ -565,6 +568,10 @@ def test_names_of_t5x_are_told_what_they_are_called_here(name):
         (["import nothing_of_this_name"], r"mine.gin, line 2: There is no module"),
         (["from pretrax import models", "models.bert_.x = 1"], r"mine.gin, line 3: there is no"),
         (["training.Run.steps = "], r"mine.gin cannot be read"),
+        (
+            ["training.Run.sequence_lengths = {[1]: 2}"],
+            r"mine.gin cannot be read: .*the key \[1\].*line 2",
+        ),
         (['include "mine.gin"'], r"mine.gin includes itself"),
         (['include "runs/decoder.gin"', "FILES = 'a'"], r"uses FILES, .*mine.gin, line 3"),
         (

@@ -1,4 +1,4 @@
-"""What a run prints: tables and closing words."""
+"""The output of a run: tables and closing messages."""
 
 import dataclasses
 import io
@@ -45,7 +45,7 @@ def test_names_of_members_are_printed_as_they_are(plan):
 
 
 def test_bits_per_byte_are_of_likelihoods_of_the_text():
-    """Where no loss is one, neither the column nor its explanation is printed."""
+    """If no loss is a likelihood of the text, the column and its explanation are not printed."""
     masked = Score("a", "tokens", loss=2.0, baseline=4.0, targets=10, of_tokens=True)
     exact = Score("b", "tokens", 2.0, 4.0, 10, of_tokens=True, of_text=True)
     said = printed(print_heldout, [(3, [masked, exact])], {"a": 8.0, "b": 4.0})
@@ -81,7 +81,7 @@ def test_a_loss_without_a_baseline_has_none_beside_it():
 
 
 def test_a_loss_without_a_target_is_no_loss_of_nothing():
-    """As of digits, in a text that has none."""
+    """For example, a loss of digits in a text without digits."""
     numbers = Score("a", "numbers", loss=0.0, baseline=None, targets=0, of_tokens=True)
     for said in (
         printed(print_scores, [numbers], 3),
@@ -134,6 +134,6 @@ def test_a_finished_run_says_how_many_steps_it_took(plan):
 
 def test_a_warning_of_one_text_is_printed_once(capsys):
     with report_user_errors(traceback=False):
-        for text in ("one", "two", "one"):  # as of settings that are read more than once
+        for text in ("one", "two", "one"):  # settings may be read more than once
             warnings.warn(text, stacklevel=1)
     assert capsys.readouterr().err == "warning: one\nwarning: two\n"

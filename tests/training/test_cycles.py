@@ -1,4 +1,4 @@
-"""The estimate of a step's time from a compiled program's text."""
+"""The estimate of a step's time from the text of a compiled program."""
 
 import importlib.util
 import math
@@ -30,8 +30,8 @@ def named(path: str) -> str:
     return f'metadata={{op_name="{path}" stack_frame_id=3}}'
 
 
-# As libtpu 0.0.42 writes them, shortened: a loop of layers, its gradient, a kernel, an exchange in
-# three fusions, one that nothing runs beside, and what comes before and after.
+# Shortened text as libtpu 0.0.42 writes it: a loop of layers, its gradient, a kernel, an exchange
+# in three fusions, an exchange without overlap, and the code before and after.
 PROGRAM = f"""HloModule jit_train_step, is_scheduled=true
 
 %fused_mlp (p.1: bf16[4096,1024], p.2: bf16[1024,2816]) -> bf16[4096,2816] {{
@@ -105,14 +105,14 @@ def estimated(program: str = PROGRAM, assigned: float = 1.0) -> StepTime:
 def test_each_part_takes_its_cycles_as_often_as_it_runs():
     found = estimated()
     ms = {name: [1e3 * x for x in part] for name, part in found.parts.items()}
-    # 24 turns of 150,000 cycles at 1.5 GHz, forward; of 300,000 backward.
+    # 24 iterations of 150,000 cycles at 1.5 GHz forward, and of 300,000 cycles backward.
     assert ms["MLP"] == pytest.approx([2.4, 4.8, 0])
-    # A kernel of 19.7 GFLOP at half of 197 TFLOP/s, since heads of 64 fill half of the unit.
+    # A kernel of 19.7 GFLOP at half of 197 TFLOP/s, since heads of 64 use half of the matrix unit.
     assert ms["attention"] == pytest.approx([24 * 0.2, 0, 0])
     assert found.kernels == pytest.approx(24 * 0.2e-3)
     assert ms["copies"] == pytest.approx([0, 24 * 0.05, 2.0])
     assert ms["corruption"] == pytest.approx([0, 0, 0.01])
-    assert ms["optimizer and metrics"] == pytest.approx([0, 0, 2.0])  # of the longer branch
+    assert ms["optimizer and metrics"] == pytest.approx([0, 0, 2.0])  # the longer branch
     read_and_written = 2 * 32128 * 64 * 4 / 819e9  # a scatter without cycles
     assert ms["vocabulary"] == pytest.approx([0, 1e3 * read_and_written, 0])
     assert list(found.parts) == ["attention", "MLP", "vocabulary", "corruption"] + [
@@ -183,7 +183,7 @@ def test_only_exchanges_that_nothing_runs_beside_are_waited_for():
     found = estimated()
     gathered, reduced = 24 * 2 * 1024 * 1024, 24 * 2 * 1024 * 2816
     assert found.exchanges.bytes == gathered + reduced
-    a_reduction = 2 * reduced * 15 / 16 / 90e9  # by two links of 45 GB/s
+    a_reduction = 2 * reduced * 15 / 16 / 90e9  # two links of 45 GB/s
     assert found.exchanges.waited == pytest.approx(a_reduction)
     assert found.exchanges.seconds == pytest.approx(a_reduction + gathered * 15 / 16 / 90e9)
     computed = sum(part.seconds for part in found.parts.values())
@@ -195,7 +195,7 @@ def test_an_exchange_is_waited_for_where_it_takes_longer_than_what_runs_beside_i
     found = estimated(larger)
     a_turn = 2 * 65536 * 1024 * 15 / 16 / 90e9
     before = estimated()
-    assert a_turn > 0.1e-3  # which is computed between its start and end
+    assert a_turn > 0.1e-3  # time of the computation between its start and end
     more = found.exchanges.waited - before.exchanges.waited
     assert more == pytest.approx(24 * (a_turn - 0.1e-3))
 
@@ -208,7 +208,8 @@ def test_an_exchange_that_ends_in_the_next_turn_runs_beside_all_that_a_turn_comp
     at_once = larger.replace(start, "").replace(done, start + done)
     a_turn = 2 * 65536 * 1024 * 15 / 16 / 90e9
     before = estimated()
-    for program, beside in ((crossing, 0.3e-3), (at_once, 0.0)):  # of 0.3 ms that a turn computes
+    # computing takes 0.3 ms per iteration
+    for program, beside in ((crossing, 0.3e-3), (at_once, 0.0)):
         found = estimated(program)
         more = found.exchanges.waited - before.exchanges.waited
         assert more == pytest.approx(24 * (a_turn - beside))
@@ -221,7 +222,7 @@ def test_an_exchange_runs_beside_the_loop_between_its_start_and_its_end(size):
     loop = next(x for x in PROGRAM.splitlines(True) if "%while.1 =" in x)
     before = estimated()
     found = estimated(PROGRAM.replace(loop, start + loop + done))
-    took, beside = 4 * size * 15 / 16 / 90e9, 24 * 0.3e-3  # what the loop computes
+    took, beside = 4 * size * 15 / 16 / 90e9, 24 * 0.3e-3  # time that the loop takes to compute
     assert found.exchanges.seconds - before.exchanges.seconds == pytest.approx(took)
     more = found.exchanges.waited - before.exchanges.waited
     assert more == pytest.approx(max(0.0, took - beside))
@@ -239,7 +240,7 @@ def test_exchanges_that_are_started_together_take_turns_on_the_links():
     before = estimated()
     found = estimated(together)
     more = found.exchanges.waited - before.exchanges.waited
-    # The small one ends first in the program, after both; the other is nowhere ended.
+    # The small exchange ends first in the program, after both started. The other one never ends.
     ended_elsewhere = max(0.0, a_turn - 0.3e-3)
     assert more == pytest.approx(24 * (a_turn + small - 0.1e-3 + ended_elsewhere))
 
@@ -263,7 +264,7 @@ def test_pieces_that_are_too_small_for_the_matrix_unit_are_named():
 )  # fmt: skip
 def test_products_are_named_with_what_to_change(was, now, said):
     text = PROGRAM.replace(was, now)
-    if said == "rows":  # 64 of them
+    if said == "rows":  # 64 rows
         text = text.replace("bf16[4096,128]", "bf16[64,2048]").replace(
             "%convolution.2 = bf16[4096,2816]", "%convolution.2 = bf16[64,2816]"
         )
@@ -277,7 +278,8 @@ def test_a_kernel_without_a_cost_takes_what_its_arrays_do():
     without = PROGRAM.replace(f'"cost_estimate":{{{cost}', '"other":{')
     found = estimated(without)
     assert without != PROGRAM
-    arrays = 4 * 8 * 16 * 64 * 512 * 2 + 8 * 16 * 512 * 4 + 4  # q, k, v and outputs; their sums
+    # q, k, v and outputs; and their log-sums
+    arrays = 4 * 8 * 16 * 64 * 512 * 2 + 8 * 16 * 512 * 4 + 4
     assert found.kernels == pytest.approx(24 * arrays / 819e9)
 
 
@@ -296,13 +298,13 @@ def test_a_program_without_cycles_has_no_estimate():
         # x · w, and x · w transposed
         ("bf16[912,1024]", "bf16[1024,2816]", "bf16[912,2816]{1,0} convolution(%a, %b), dim_labels=bf_io->bf", (912, 1024, 2816)),
         ("bf16[912,1024]", "bf16[2816,1024]", "f32[912,2816]{1,0} convolution(%a, %b), dim_labels=bf_oi->bf", (912, 1024, 2816)),
-        # rows of a batch as a spatial axis; summed over as the window
+        # rows of a batch as a spatial axis; a sum over them as the window
         ("bf16[8,114,2816]", "bf16[1024,2816,1]", "bf16[8,114,1024]{2,1,0} convolution(%a, %b), window={size=1}, dim_labels=0bf_oi0->0bf", (912, 2816, 1024)),
         ("bf16[8,512,1024]", "bf16[8,512,2816]", "bf16[1024,2816,1]{1,0,2} convolution(%a, %b), window={size=8}, dim_labels=0fb_0io->bf0", (1024, 4096, 2816)),
-        # heads as a spatial axis, reversed: every other place of the window is padding
+        # heads as a spatial axis, reversed: every second position of the window is padding
         ("bf16[4096,1024,1]", "bf16[16,64,4096]", "bf16[1024,16,64]{2,0,1} convolution(%a, %b), window={size=16 pad=15_15 rhs_reversal=1}, dim_labels=fb0_0oi->b0f", (1024 * 16, 4096, 64)),
         ("bf16[8,512,1024,1]", "bf16[16,64,1024,1]", "bf16[8,512,16,64]{3,2,1,0} convolution(%a, %b), window={size=1x16 pad=0_0x15_15 rhs_reversal=0x1}, dim_labels=0bf1_1oi0->0b1f", (8 * 512 * 16, 1024, 64)),
-        # as GPUs have it
+        # on GPUs
         ("f32[4,64,32]", "f32[4,16,32]", "f32[4,64,16]{2,1,0} dot(%a, %b), lhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_batch_dims={0}, rhs_contracting_dims={2}", (4 * 64, 32, 16)),
     ],
 )  # fmt: skip
@@ -329,7 +331,7 @@ MB = 10**6
 @pytest.mark.parametrize(
     "kind, groups, topology, chips, seconds",
     [
-        # 45 GB/s along each side of a v5e; 90 GB/s, in both directions, of a v5p's cube
+        # 45 GB/s along each side of a v5e; 90 GB/s, for both directions, in a v5p's cube
         ("all-gather", "{{0,1,2,3}}", V5E, CHIPS, 0.75 * MB / 45e9),
         ("all-gather", "[4,4]<=[4,4]T(1,0)", V5E, CHIPS, 0.75 * MB / 45e9),
         ("reduce-scatter", "[1,16]<=[16]", V5E, CHIPS, 15 / 16 * MB / 90e9),
@@ -338,15 +340,15 @@ MB = 10**6
         ("all-reduce", "{}", V5P, CUBE, 2 * 63 / 64 * MB / 540e9),
         ("all-to-all", "{{0,1,2,3}}", V5P, CUBE, 4 * MB / (8 * 90e9)),
         ("collective-permute", "{{0,1},{1,0}}", V5E, CHIPS, MB / 45e9),
-        # with the devices in another order, and so half of the slice: two sides
+        # with the devices in another order, and therefore half of the slice: two sides
         ("all-gather", "mesh['a'=8,'b'=2], device_ids=([2,8]T(1,0)) {'a'}", V5E, CHIPS, 7 / 8 * MB / 90e9),
-        # of two sides of four, half a side is slower than a ring
+        # with two of four sides, half a side is slower than a ring
         ("all-to-all", "{{" + ",".join(str(32 * x + z) for x in range(4) for z in range(4)) + "}}", Topology("TPU v5p", (4, 4, 8)), [(x, y, z) for x in range(4) for y in range(4) for z in range(8)], 4 * MB / (4 * 90e9)),
-        # half of a side is no ring
+        # half of a side is not a ring
         ("all-gather", "{{0,1}}", V5P, CUBE, 0.5 * MB / 90e9),
         # two slices of 2 × 2
         ("all-reduce", "{{0,4},{1,5},{2,6},{3,7}}", Topology("TPU v5e", (2, 2), 2), [(0, 0, 0), (0, 1, 0), (1, 0, 0), (1, 1, 0)] * 2, None),
-        # the two devices of a chip share its links
+        # the two devices of a chip share the chip's links
         ("all-gather", "{}", Topology("TPU v7x", (2, 2, 1)), [(x, y, 0) for x in range(2) for y in range(2) for _ in range(2)], 7 / 8 * MB / 100e9),
     ],
 )  # fmt: skip

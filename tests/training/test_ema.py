@@ -1,4 +1,4 @@
-"""An exponential moving average of the parameters: in steps, on meshes, in checkpoints, in runs."""
+"""The exponential moving average of parameters in steps, on meshes, in checkpoints and in runs."""
 
 import jax
 import numpy as np
@@ -16,7 +16,7 @@ DECAY = 0.5
 
 
 def steps_of(shape, n=3):
-    """The state before all steps and after each, on the host."""
+    """Returns the state before all steps and after each step, on the host."""
     mesh = tiny.mesh_of(*shape)
     settings = dict(mesh=mesh, data_shards=16, batch_size=16, ema_decay=DECAY)
     one = tiny.plan(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 32}, **settings)
@@ -39,7 +39,7 @@ def test_a_step_moves_the_average_towards_its_parameters():
         for last, x, average in zip(*averages):
             np.testing.assert_allclose(average, kept * last + (1 - kept) * x, atol=1e-6)
         assert after.eval_params is after.ema
-    assert (1 + n) / (10 + n) < DECAY  # the decay itself comes later
+    assert (1 + n) / (10 + n) < DECAY  # the decay is reached later
 
 
 @pytest.mark.slow
@@ -99,7 +99,7 @@ def test_a_resumed_run_goes_on_with_it(whole, tmp_path):
 
 @pytest.mark.slow
 def test_the_average_is_evaluated(whole, tmp_path):
-    """One that forgets at once is the parameters themselves."""
+    """An average that forgets immediately equals the parameters."""
     plain = train(run_of(tmp_path / "plain"))
     same = train(run_of(tmp_path / "same", **{"training.Run.ema_decay": 1e-9}))
     np.testing.assert_allclose(same, plain, rtol=1e-6)

@@ -1,4 +1,4 @@
-"""Held-out figures: the same every time, over every token, beside a right baseline."""
+"""Held-out losses are reproducible, cover every token, and have the correct baseline."""
 
 import functools
 import itertools
@@ -37,16 +37,16 @@ from pretrax.training.heldout import bytes_per_token
 from tests.training import tiny
 
 EOS = 1
-HELDOUT = 500  # tokens: not a multiple of a row
+HELDOUT = 500  # number of tokens, not a multiple of a row
 
 
 def heldout():
-    """Pieces, of which every third is not the last one of its document."""
+    """Returns pieces of documents. Every third piece is not the last piece of its document."""
     return [Document(d, ends=i % 3 != 0) for i, d in enumerate(tiny.documents(40, seed=3))]
 
 
 def labeled():
-    """Documents of class 1, but every fourth of class 2."""
+    """Returns documents of class 1, with every fourth document of class 2."""
     documents = enumerate(d[:29] for d in tiny.documents(40, seed=3))
     return [Document(d, labels=np.full(d.size, 1 if i % 4 else 2, np.int32)) for i, d in documents]
 
@@ -83,7 +83,7 @@ def evaluator(shape=(1, 1, 1), one=None, pieces=None, **settings):
 
 @functools.cache
 def usual():
-    """An evaluator that several tests look at."""
+    """Returns an evaluator that several tests share."""
     return evaluator()
 
 
@@ -112,7 +112,7 @@ def test_the_number_of_rows_in_a_batch_does_not_matter(rows):
 
 
 def test_corruption_is_traced_once_for_heldout_and_training_text():
-    """Though one is a single batch and the other several."""
+    """This holds although the held-out text is one batch and the training text is several."""
     one, traced = tiny.plan(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 32}), []
     objective = one.recipe.objective
 
@@ -180,7 +180,7 @@ def test_scores_equal_an_independent_numpy_computation():
 
 
 def test_the_loss_is_that_of_the_model_on_those_rows():
-    """A model of equal logits everywhere costs the logarithm of the vocabulary."""
+    """A model with equal logits for all ids has the logarithm of the vocabulary as its loss."""
     one, mesh, params = run()
     with placed_on(mesh):
         nothing = jax.tree.map(lambda x: 0 * x, params)
@@ -206,7 +206,7 @@ def test_a_term_of_small_weights_is_their_mean_too():
 
 @pytest.mark.slow
 def test_terms_have_the_scale_that_is_trained_and_of_a_schedule_its_last():
-    """DeepSeek-V3's lambda of two terms ahead, which falls to 0.1 in 10 steps."""
+    """The example is DeepSeek-V3's lambda of two terms ahead, which falls to 0.1 in 10 steps."""
     falling = optax.linear_schedule(0.3, 0.1, 10)
     objective = multi_token_prediction(tiny.IDS, tokens=3, ahead_scale=falling)
     model = models.decoder(128, objective.facts.heads, **tiny.SIZES, num_layers=2)
@@ -220,7 +220,7 @@ def test_terms_have_the_scale_that_is_trained_and_of_a_schedule_its_last():
 
 
 def test_the_total_is_that_of_the_terms_as_they_are_trained_and_the_mean_of_members():
-    """ELECTRA's second term counts fifty times."""
+    """ELECTRA's second term has a weight of fifty."""
     tokens = Score("electra", "tokens", 5.0, 6.0, 9)
     replaced = Score("electra", "replaced", 0.3, 0.4, 60, scale=50.0)
     share = Score("electra", "replaced_share", 0.2, None, 60, metric=True, scale=0.0)
@@ -242,7 +242,7 @@ OTHERS = {
 
 @functools.cache
 def figures_of(kind):
-    """(scores by term, arranged held-out batches, the outputs for each) of an objective."""
+    """Returns (scores by term, held-out batches, outputs for each batch) of an objective."""
     build, objective = OTHERS[kind]
     model = build(128, objective.facts.heads, **tiny.SIZES, num_layers=1)
     one = tiny.plan(model, objective, {model.layout: 32})
@@ -304,9 +304,9 @@ def test_only_a_causal_loss_is_the_likelihood_of_the_text():
 
 
 def test_a_targets_weight_counts_in_its_baseline():
-    """A masked token of masked diffusion counts 1 / rate of its document."""
+    """In masked diffusion, a masked token has the weight 1 / rate of its document."""
     (score,) = figures_of("masked")[0].values()
-    assert score.baseline == pytest.approx(4.5, rel=0.2)  # near the logarithm of a hundred ids
+    assert score.baseline == pytest.approx(4.5, rel=0.2)  # about the logarithm of a hundred ids
 
 
 def test_gain():
@@ -319,7 +319,7 @@ def test_a_bag_of_words_stands_beside_that_of_any_window_of_the_text():
     scores, batches, _ = figures_of("summary")
     summary = scores["summary"]
     assert not summary.of_tokens and 0 < summary.baseline < summary.loss
-    # A window of 11 tokens, of 98 ids that are about as frequent, has some ten of them.
+    # A window of 11 tokens has about ten of 98 ids that are about equally frequent.
     p = 9.5 / 98
     entropy = -98 * (p * np.log(p) + (1 - p) * np.log1p(-p))
     assert summary.baseline == pytest.approx(entropy, rel=0.25)

@@ -1,8 +1,8 @@
-"""The first losses of one small model of each architecture, as they were when these were written.
+"""The first losses of one small model of each architecture, as recorded with these tests.
 
-They tell that training has changed, not that it has become wrong. Update them where it was meant to
-change: other initial weights or keys, another order of the data, another recipe of an objective,
-another optimizer. Where none of that was meant, something broke.
+A failure shows that training changed, not that it became wrong. Update the numbers after an
+intended change of initial weights, random keys, the order of the data, an objective or an
+optimizer. Otherwise the failure is a bug.
 """
 
 import jax

@@ -1,4 +1,4 @@
-"""A run that crashed goes on from the copies on its hosts' disks, if all are sound and its own."""
+"""A crashed run continues from the copies on its hosts' disks if all are intact and its own."""
 
 import pathlib
 import shutil
@@ -22,8 +22,8 @@ from pretrax.training.state import State
 from tests.training import tiny
 from tests.training.two_processes import places
 
-# `train.py` whose saves are complete before the next step, and which ends as by `kill -9`, each of
-# several processes by itself, after the step KILLED.
+# `train.py` that completes every save before the next step, and ends as by `kill -9` after the step
+# KILLED. Each of several processes ends itself.
 KILLED = """
 import os, signal, sys
 import pretrax.training.loop as loop
@@ -50,14 +50,16 @@ def state_of(step, rows=4):
 
 
 class Here:
-    """The checkpoints of a run and its local copies, opened anew by each method."""
+    """The checkpoints of a run and its local copies, which each method opens again."""
 
     def __init__(self, folder):
         self.where, self.local = str(folder / "run/checkpoints"), str(folder / "local")
 
     def start(self, *, steps=100, copy=(), save=(), remove_after=None, rows=4):
-        """Restores the latest, saves checkpoints and copies; returns what was restored, and why a
-        copy was not used."""
+        """Restores the latest state, then saves checkpoints and copies.
+
+        Returns the restored state, and the reason if a copy was not used.
+        """
         with (
             Checkpoints(self.where) as checkpoints,
             open_local_copies(self.local, self.where, checkpoints) as copies,
@@ -87,7 +89,7 @@ class Here:
 
 @pytest.fixture
 def here(tmp_path):
-    """With checkpoints of steps 2 and 4, and a copy of step 7."""
+    """Returns a run with checkpoints of steps 2 and 4, and a copy of step 7."""
     here = Here(tmp_path)
     assert here.start(save=(2, 4), copy=(5, 7)) == (None, "")
     assert here.copies() == ["7"]
@@ -120,7 +122,7 @@ def test_a_copy_of_the_last_step_is_none_to_go_on_from(here):
 
 
 def test_a_copy_beyond_the_last_step_is_kept(here):
-    """As a checkpoint is: the run then says that it is past its steps."""
+    """The same is true for a checkpoint: the run reports that it is past its last step."""
     assert_is(here.start(steps=6)[0], 7, True)
     assert_is(here.start()[0], 7, True)
 
@@ -181,7 +183,7 @@ def test_a_copy_that_cannot_be_read_is_not_used(here, monkeypatch):
 
 @pytest.mark.parametrize("rows", [4, 5])
 def test_a_run_that_begins_anew_meets_no_copy_of_the_one_before(here, rows):
-    """With a checkpoint of the same step or without, and with other arrays."""
+    """The new run may have a checkpoint of the same step, or none, and may have other arrays."""
     assert has_copy(here.local, here.where)
     shutil.rmtree(here.where)
     assert not has_copy(here.local, here.where)
@@ -248,7 +250,7 @@ def data(tmp_path_factory):
 
 
 class LocalRun(tiny.Run):
-    """A run that makes a copy after each step, whatever the clock, and a checkpoint every four."""
+    """A run that makes a copy after each step, and a checkpoint after every fourth."""
 
     def __init__(self, folder, data, **values):
         self.local = folder / "local"
@@ -270,7 +272,7 @@ class LocalRun(tiny.Run):
 
 @pytest.mark.slow
 def test_killed_and_gone_on_from_a_copy_equals_never_killed(data, tmp_path, capsys):
-    """First before any checkpoint."""
+    """The first kill is before any checkpoint."""
     whole, run = tiny.Run(tmp_path / "whole", data), LocalRun(tmp_path, data)
     tiny.run_here(whole.arguments())
     for step in (3, 7):
@@ -305,7 +307,7 @@ def cannot_save(self, state, position):
 
 
 def cannot_wait(self, errors=[NO_SPACE]):  # noqa: B006
-    """As where a save fails in the background, which is said once."""
+    """Fails once, like a save that failed in the background."""
     if errors:
         raise errors.pop()
     Checkpoints.wait(self)
@@ -347,7 +349,7 @@ def test_what_is_asked_of_a_disk_is_each_part_that_is_held_once():
 
 
 def both(run, program=("train.py",), env=None, **mesh) -> tuple[list[str], list[int]]:
-    """Runs two processes of two devices each; returns what they say, and how they end."""
+    """Runs two processes of two devices each, and returns their outputs and exit codes."""
     mesh = {f"mesh__make_mesh__{name}": size for name, size in mesh.items()}
     processes = [
         run.start(
@@ -390,7 +392,7 @@ def killed_once(data, tmp_path_factory):
 
 @pytest.fixture
 def killed(killed_once):
-    """Two processes that were killed, with a checkpoint of step 4 and copies of step 7."""
+    """Returns two killed processes, with a checkpoint of step 4 and copies of step 7."""
     shutil.rmtree(killed_once.dir.parent)
     shutil.copytree(killed_once.dir.parent.with_name("kept"), killed_once.dir.parent)
     return killed_once
@@ -406,7 +408,7 @@ def damaged(copy):
 
 
 def with_other_sums(copy):
-    """Which do not agree with its arrays, though all of it can be read."""
+    """Changes a checksum so that it does not match the arrays, which can still be read."""
     file = copy / "data/checksums.json"
     about = atomic_writes.read_json(file)
     name = next(iter(about["arrays"]))
@@ -442,7 +444,7 @@ def test_two_go_on_from_their_copies_where_both_are_sound(killed, whole_of_two, 
         assert "Continuing from the local copy of step 7." in said and "warning" not in said
     assert killed.lines() == whole_of_two.lines()
     mine, its = (run.dir / "checkpoints/12" for run in (killed, whole_of_two))
-    assert tiny.data_files(mine) == tiny.data_files(its)  # the data position, and all checksums
+    assert tiny.data_files(mine) == tiny.data_files(its)  # the data position and all checksums
     assert killed.copies(0) == killed.copies(1) == []
 
 

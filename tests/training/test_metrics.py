@@ -1,4 +1,4 @@
-"""Metrics on disk: what a resumed run keeps of them, and what becomes of training without them."""
+"""Metrics on disk: a resumed run keeps them, and training continues if they cannot be written."""
 
 import struct
 import threading
@@ -21,7 +21,7 @@ def events(run_dir) -> bytes:
 
 
 def test_metrics_of_runs_that_begin_anew_are_all_kept(tmp_path):
-    """The second time of few steps, such as of a machine that was taken away at once."""
+    """The second start takes only a few steps, as on a machine that is taken away soon."""
     assert set_aside(tmp_path) == 0
     for last in (30, 10):
         with MetricsWriter(tmp_path) as metrics:
@@ -38,7 +38,7 @@ def test_metrics_of_an_interrupted_run_are_taken_back(tmp_path):
         writer.write(step, {"loss": float(step)})
     writer.close()
     with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write('{"step": 4, "lo')  # cut short by a kill
+        file.write('{"step": 4, "lo')  # a line that a kill cut off
     writer = MetricsWriter(tmp_path, step=2)
     writer.write(3, {"loss": 30.0})
     writer.close()
@@ -47,7 +47,7 @@ def test_metrics_of_an_interrupted_run_are_taken_back(tmp_path):
 
 @pytest.mark.parametrize("now", [0.0, 999_999_999.0, 2e9])
 def test_metrics_of_steps_that_are_taken_again_are_taken_back(tmp_path, monkeypatch, now):
-    """TensorBoard reads files by name and hides points from the step of an event that says so."""
+    """TensorBoard reads files by name. A session-start event hides points from its step on."""
     monkeypatch.setattr(time, "time", lambda: now)
     writer = MetricsWriter(tmp_path)
     for step in (1, 2, 3):
@@ -80,7 +80,7 @@ def test_a_damaged_line_costs_no_other(tmp_path, damage):
 
 
 def test_training_goes_on_where_metrics_cannot_be_written(tmp_path, monkeypatch):
-    """As on a full disk; what could not be written is, once there is room."""
+    """The disk is full, for example. The metrics are written once there is room again."""
     threads, said, file = threading.active_count(), [], tmp_path / "metrics.jsonl"
     writer = MetricsWriter(tmp_path, warn=said.append)
     writer.write(1, {"loss": 1.0})
@@ -118,7 +118,7 @@ def test_nothing_waits_in_memory_after_a_checkpoint(tmp_path):
 
 
 def test_a_clock_that_is_set_back_leaves_the_files_in_order(tmp_path, monkeypatch):
-    """TensorBoard sorts the files by name, so the file of a later start must come last."""
+    """TensorBoard sorts files by name, so the file of a later start must come last."""
     for now in (2e9, 1e9, 1e9, 2e9):
         monkeypatch.setattr(time, "time", lambda now=now: now)
         before = [path.name for path in (tmp_path / "tensorboard").glob("*")]

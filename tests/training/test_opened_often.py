@@ -1,4 +1,4 @@
-"""Opening a run again and again, as a service that follows its training does, takes no memory."""
+"""Opening a run repeatedly, like a service that follows its training, does not leak memory."""
 
 import gc
 import os
@@ -9,7 +9,7 @@ import pytest
 from pretrax.training.trained_models import open_trained
 from tests.inference.runs import write_run
 
-ALLOWED = 100  # kilobytes for each time; it was 300 while Orbax described the arrays
+ALLOWED = 100  # kilobytes per opening
 
 
 def kilobytes() -> float:

@@ -1,4 +1,4 @@
-"""Optimizers and schedules do what their docstrings say."""
+"""Optimizers and schedules behave as their docstrings describe."""
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,7 @@ def test_weight_decay_spares_norms_and_biases_scanned_or_not(make):
         "mlp_norm": {"scale": jnp.ones((2, 4))},
         "mlp": {"wi": jnp.ones((2, 4, 4)), "wi_bias": jnp.ones((2, 4))},
         "relative_bias": {"table": jnp.ones((2, 4))},
-        "query_bias": jnp.ones((2, 4)),  # of heads
+        "query_bias": jnp.ones((2, 4)),  # weights of heads
         "bias": jnp.ones(4),
     }
     optimizer = make(10, learning_rate=0.5, weight_decay=0.2)
@@ -67,7 +67,7 @@ def test_a_warm_up_that_meets_the_decay_is_refused():
 
 
 def _after(optimizer, params, gradients):
-    """Returns the parameters after a step with each of the gradients."""
+    """Returns the parameters after one step for each of the gradients."""
     state = optimizer.init(params)
     for gradient in gradients:
         updates, state = optimizer.update(gradient, state, params)
@@ -80,7 +80,7 @@ def _example(shape):
     return random.normal(size=shape), [random.normal(size=shape) for _ in range(3)]
 
 
-RATES = [0.0, 0.05, 0.1]  # of warm-up by 2 steps to 0.1
+RATES = [0.0, 0.05, 0.1]  # warm-up over 2 steps to 0.1
 
 
 def rising(total_steps):
@@ -113,7 +113,7 @@ def test_parameters_that_are_not_muons_by_hand():
 
 
 def _orthogonalised(matrix):
-    """Five Newton-Schulz iterations with the coefficients of Jordan et al. 2024."""
+    """Returns five Newton-Schulz iterations with the coefficients of Jordan et al. 2024."""
     tall = matrix.shape[0] > matrix.shape[1]
     x = matrix.T if tall else matrix
     x = x / np.linalg.norm(x)
@@ -125,8 +125,11 @@ def _orthogonalised(matrix):
 
 @pytest.mark.parametrize("shape", [(6, 10), (10, 6)])
 def test_muon_by_hand(shape):
-    """Steps for matrices; torch.optim.Muon differs from them by its Nesterov momentum, which has no
-    bias correction, and by iterations in bfloat16."""
+    """Computes steps for matrices.
+
+    torch.optim.Muon differs: its Nesterov momentum has no bias correction, and its iterations are
+    in bfloat16.
+    """
     x, gradients = _example(shape)
     optimizer = muon(3, learning_rate=rising, beta=0.8, weight_decay=0.1, clip_norm=None)
     got = _after(
@@ -169,12 +172,12 @@ def test_muon_makes_the_updates_of_matrices_orthogonal():
     random = np.random.default_rng(0)
     params = {
         "self_attention": {"query": (8, 2, 3)},
-        "cross_attention": {"out": (5, 2, 3, 8)},  # of five scanned layers
+        "cross_attention": {"out": (5, 2, 3, 8)},  # weights of five scanned layers
         "mlp": {"wo": (4, 8)},
         "experts": {"wi_0": (3, 8, 4), "router": (8, 3)},
         "token_embedding": (9, 8),
         "mlp_norm": {"scale": (8,)},
-        "own": {"query": (7,)},  # of a module of one's own
+        "own": {"query": (7,)},  # a weight of a user's module
     }
     is_shape = lambda x: isinstance(x, tuple)  # noqa: E731
     params = jax.tree.map(jnp.ones, params, is_leaf=is_shape)
@@ -190,10 +193,10 @@ def test_muon_makes_the_updates_of_matrices_orthogonal():
         *experts["wi_0"],
     ):
         scale = 0.2 * max(matrix.shape) ** 0.5
-        # Five iterations bring singular values near 1, as Jordan et al. chose them: 0.7 to 1.2.
+        # Five iterations bring singular values to between 0.7 and 1.2, the range of Jordan et al.
         sizes = np.linalg.svd(matrix, compute_uv=False) / scale
         assert sizes.min() > 0.6 and sizes.max() < 1.25
-    # AdamW's first step
+    # the first step of AdamW
     for other in (
         updates["token_embedding"],
         updates["mlp_norm"]["scale"],

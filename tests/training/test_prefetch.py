@@ -1,4 +1,4 @@
-"""Batches read ahead: the same rows and positions, no waiting for stalls, errors, and an end."""
+"""Batches that are read ahead: the same rows and positions, stalls, errors and the end."""
 
 import contextlib
 import threading
@@ -12,8 +12,10 @@ from tests.training.small_batches import assert_same, batches, setup, steps
 
 
 class Slow:
-    """Batches 0, 1, 2, … whose every third one takes `STALL` seconds; one of them cannot be
-    read."""
+    """Yields batches 0, 1, 2, …, of which every third takes `STALL` seconds.
+
+    Reading one of them may fail.
+    """
 
     STALL, STEP = 0.2, 0.12
 
@@ -72,7 +74,7 @@ def test_stalls_of_the_reader_are_hidden():
             waited.append(time.monotonic() - started)
             assert ahead.state() == step + 1 == ahead.progress()["data/read"]
             time.sleep(Slow.STEP)
-    assert sum(waited) < Slow.STALL  # of the three
+    assert sum(waited) < Slow.STALL  # one of the three
 
 
 def test_an_error_of_the_reader_comes_with_its_batch():

@@ -1,4 +1,4 @@
-"""Traces of steps: which steps are in them, and that they always end."""
+"""Traces contain the requested steps, and always end."""
 
 import gzip
 import json
@@ -14,7 +14,7 @@ from tests.training import tiny
 
 
 def traced(folder):
-    """The numbers of the steps in the only trace of a folder."""
+    """Returns the numbers of the steps in the only trace of a folder."""
     (path,) = folder.glob("**/*.trace.json.gz")
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
     return {int(e["args"]["step_num"]) for e in events if "step_num" in e.get("args", {})}
@@ -33,7 +33,7 @@ def test_a_trace_has_its_steps_alone(tmp_path):
 
 
 def test_a_trace_ends_where_training_does(tmp_path):
-    for _ in range(2):  # a trace that still ran would be an error
+    for _ in range(2):  # starting a second trace would be an error
         with (
             pytest.raises(FloatingPointError),
             Profiler(Steps(1, 9), str(tmp_path), WallTime(), print) as profiler,
@@ -72,8 +72,7 @@ def test_to_write_a_trace_is_no_part_of_a_step(monkeypatch, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_goes_on_without_a_trace_that_cannot_be_written(monkeypatch, tmp_path, capsys):
-    """As JAX raises where a file is in the way of the folder; its own trace would run on in this
-    process."""
+    """JAX raises if a file is in the way of the folder. Its own trace would keep running."""
 
     def fail():
         raise jax.errors.JaxRuntimeError("FAILED_PRECONDITION: tensorboard is not a directory")

@@ -1,6 +1,7 @@
-"""A run that was stopped, however, goes on as if it had not been: bit for bit.
+"""A run that was stopped in any way continues bit for bit as if it had not been stopped.
 
-What is to be killed is a process of its own, with as many devices as this one; all else runs here.
+Runs that are killed are separate processes with the same number of devices as this process. All
+other runs are in this process.
 """
 
 import contextlib
@@ -25,9 +26,9 @@ from pretrax.training.saved.checkpoints import Checkpoints
 from pretrax.training.saved.resuming import check_resumable
 from tests.training import tiny
 
-SLOW = {"WAIT": "0.02"}  # seconds for a document, of which a step takes seven or eight
+SLOW = {"WAIT": "0.02"}  # seconds per document; a step takes seven or eight documents
 
-# `train.py` whose save of step 8 never comes to its end.
+# `train.py` whose save of step 8 never finishes.
 STALLED = """
 import asyncio, sys
 import pretrax.training.saved.checkpoints as c
@@ -52,7 +53,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(data, tmp_path_factory):
-    """An uninterrupted run, its lines and final arrays."""
+    """Returns an uninterrupted run with its lines and final arrays."""
     run = tiny.Run(tmp_path_factory.mktemp("whole"), data)
     tiny.run_here(run.arguments())
     assert [line["step"] for line in run.lines() if "loss" in line] == list(range(1, 13))
@@ -61,7 +62,7 @@ def whole(data, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def stopped(data, tmp_path_factory):
-    """The folder of a run with checkpoints 4 and 8 that was asked to stop after them."""
+    """Returns the folder of a run with checkpoints 4 and 8, which was asked to stop after them."""
     run = tiny.Run(tmp_path_factory.mktemp("stopped"), data)
     tiny.run_here(run.arguments(STEPS=8))
     return run
@@ -69,7 +70,7 @@ def stopped(data, tmp_path_factory):
 
 @pytest.fixture
 def half(stopped, data, tmp_path):
-    """A copy of that run, to be gone on with."""
+    """Returns a copy of that run, to be continued."""
     run = tiny.Run(tmp_path, data)
     shutil.copytree(stopped.dir, run.dir)
     return run
@@ -108,7 +109,7 @@ def reached(run, step):
 
 
 def test_killed_twice_equals_never_killed(data, whole, tmp_path, capsys):
-    """Before the first checkpoint, and past one, in the middle of the next save."""
+    """The kills are before the first checkpoint, and after a checkpoint during the next save."""
     run = tiny.Run(tmp_path, data)
     saved = run.dir / "checkpoints"
 
@@ -136,7 +137,7 @@ def test_sigterm_saves_and_ends_well(data, whole, tmp_path, capsys, monkeypatch)
     run, read = tiny.Run(tmp_path, data), Batches.__next__
 
     def stop(batches):
-        if batches.step == 7:  # which is read ahead: the fifth step or a later one is taken
+        if batches.step == 7:  # rows are read ahead, so the run takes the fifth step or a later one
             os.kill(os.getpid(), signal.SIGTERM)
         return read(batches)
 
@@ -152,7 +153,7 @@ def test_sigterm_saves_and_ends_well(data, whole, tmp_path, capsys, monkeypatch)
 
 @pytest.mark.slow
 def test_a_stop_between_two_lines_of_metrics_changes_no_line(data, tmp_path, monkeypatch):
-    """Means and seconds of an interval cover its steps before and after the stop."""
+    """Means and durations of an interval cover the steps before and after the stop."""
     tiny.on_one_device(monkeypatch)
     every = dict(training__Run__log_every=5, training__Run__checkpoint_every=100)
     whole, stopped = (tiny.Run(tmp_path / name, data) for name in ("whole", "stopped"))
@@ -170,7 +171,7 @@ def test_a_stop_between_two_lines_of_metrics_changes_no_line(data, tmp_path, mon
 
 @pytest.mark.slow
 def test_sigterm_while_the_last_checkpoint_is_saved_waits_for_it(data, tmp_path, monkeypatch):
-    """By default it would end the process, and the steps since the checkpoint before were lost."""
+    """By default, SIGTERM would end the process and lose the steps since the last checkpoint."""
     run, wait, asked = tiny.Run(tmp_path, data), Checkpoints.wait, []
 
     def stop_and_wait(checkpoints):
@@ -223,7 +224,10 @@ def test_a_damaged_latest_checkpoint_costs_only_time(half, whole, capsys, name, 
 
 @pytest.mark.slow
 def test_a_checkpoint_ends_a_line_of_the_log(half, whole, capsys):
-    """A line is a mean since the last one: had it begun before a stop, part of it would be lost."""
+    """A line is a mean since the previous line.
+
+    A line that began before a stop would lose its start.
+    """
     half.here(capsys, training__Run__log_every=5, training__Run__checkpoint_every=3)
     each = {line["step"]: line["loss"] for line in whole[0] if "loss" in line}
     got = {line["step"]: line["loss"] for line in half.lines() if "loss" in line}
@@ -308,7 +312,7 @@ def test_a_run_without_a_checkpoint_may_become_another(half):
 
 
 def test_a_model_that_was_changed_in_its_module_names_the_arrays(half, capsys):
-    """Which the configuration does not say."""
+    """The configuration does not show such a change."""
     config = half.dir / "config.gin"
     config.write_text(tiny.unsealed_config(config).replace("emb_dim = 16", "emb_dim = 32"))
     with pytest.raises(SystemExit) as end:
@@ -328,7 +332,7 @@ def test_other_text_under_the_same_name_is_an_error(half, data, tmp_path, capsys
     finally:
         shutil.rmtree(data)
         shutil.move(tmp_path / "kept", data)
-    assert "belongs to other data" in capsys.readouterr().err
+    assert "saved data position" in capsys.readouterr().err
 
 
 def assert_all_saved_is_finite(run):
@@ -359,7 +363,7 @@ def test_a_loss_that_is_not_finite_before_any_checkpoint(data, tmp_path, capsys)
 def test_parameters_that_are_no_longer_finite_are_not_saved_and_the_run_can_go_on(
     half, whole, capsys
 ):
-    """One step is enough for them, and its loss, taken before it, is still finite."""
+    """A single step destroys them. Its loss is computed before the step and is still finite."""
     process = half.start(devices=jax.device_count(), PEAK=1e39, training__Run__checkpoint_every=1)
     _, err = process.communicate()
     assert process.returncode == 2 and "Traceback" not in err

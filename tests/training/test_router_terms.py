@@ -1,4 +1,4 @@
-"""The routers' losses in a step: on every mesh, counted once, however rows are split."""
+"""The routers' losses in a step are counted once, on every mesh and for any split of the rows."""
 
 import functools
 
@@ -24,7 +24,7 @@ from tests.refusals import refuses
 from tests.training import tiny
 
 SPARSE = dict(num_experts=4, emb_dim=16, num_layers=1, mlp_dim=32)
-TWO_LAYERS = SPARSE | dict(num_layers=2)  # whose losses are added up
+TWO_LAYERS = SPARSE | dict(num_layers=2)  # their losses are summed
 ROUTERS = ("load_balance", "router_z", "busiest_expert", "unused_experts")
 
 
@@ -70,7 +70,7 @@ def test_experts_lie_on_the_devices_of_their_axis():
     layer = shardings["decoder"]["layers_0"]
     assert layer["experts"]["wi_0"].spec == P("expert", "fsdp", "tensor")
     assert layer["experts"]["wo"].spec == P("expert", "tensor", "fsdp")
-    # What is no expert's is sharded over both, as by fsdp alone.
+    # Other parameters are sharded over both axes, as over fsdp alone.
     assert layer["mlp_norm"]["scale"].spec == P(("fsdp", "expert"))
     assert batch_shards(mesh) == 4
 
@@ -134,7 +134,7 @@ def batch_of(one):
 
 @pytest.mark.slow
 def test_microbatches_count_the_routers_losses_once():
-    """Rows that come twice, so that both microbatches have the balance of the whole."""
+    """Each row occurs twice, so that both microbatches have the same balance as the whole batch."""
     one, two = plan_of(), plan_of(microbatches=2)
     batch = jax.tree.map(lambda x: jnp.repeat(x[:8], 2, axis=0), batch_of(one))
     params = init(one.recipe.model, batch)
@@ -168,13 +168,14 @@ def test_the_routers_losses_are_part_of_the_loss_by_their_weights():
     assert float(with_both) == pytest.approx(
         float(loss) + 0.3 * value["load_balance"] + 0.1 * value["router_z"], rel=1e-5
     )
-    # Of four experts: a share of one or more, and of at most all that chose two.
+    # The share of the busiest of four experts is at least 1, and at most 2, since tokens choose
+    # two.
     assert 1 <= value["busiest_expert"] <= 2
     assert value["load_balance"] > 0
 
 
 def test_the_busiest_expert_of_fewer_tokens_than_experts():
-    """One of three tokens of a layer of eight experts: an expert has 8 / 3 equal shares."""
+    """An expert with one of three tokens, in a layer of eight experts, has 8 / 3 equal shares."""
     assigned = jnp.array([[[1.0, 1, 1, 0, 0, 0, 0, 0]]])
     routing = Routing(assigned, assigned, jnp.zeros((1, 1)), jnp.full((1, 1), 3.0))
     terms = router_terms(routing, {"decoder_segment_ids": jnp.ones((1, 3), jnp.int32)}, 0.0, 0.0)

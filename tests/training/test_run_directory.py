@@ -1,4 +1,4 @@
-"""Files of a run directory are written whole or not at all."""
+"""Files of a run directory are written completely or not at all."""
 
 import os
 import re
@@ -54,7 +54,7 @@ def test_a_full_disk_names_the_file(tmp_path):
     resource = pytest.importorskip("resource")
     _, most = before = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, most))  # stands in for a full disk
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, most))  # simulates a full disk
         with pytest.raises(OSError) as full:
             write_bytes(tmp_path / "a.json", bytes(2 << 20))
     finally:
@@ -116,7 +116,7 @@ def test_a_folder_is_whole_or_not_there(tmp_path):
         write_text(f"{folder}/half", "")
         raise KeyboardInterrupt
     assert not list(tmp_path.iterdir())
-    for name in ("one", "another"):  # the second beside the first
+    for name in ("one", "another"):  # the second file next to the first
         with whole_folder(tmp_path / "a") as folder:
             write_text(f"{folder}/{name}", name)
     assert sorted(os.listdir(tmp_path / "a")) == ["another", "one"]

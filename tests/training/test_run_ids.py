@@ -67,13 +67,13 @@ def test_checkpoints_of_an_unknown_run_are_refused_outside_of_the_run_directory(
     words = refused(run, tmp_path / "disk")
     claim(str(run), str(run / "checkpoints"))  # as an earlier version leaves them
     text = words[words.index("{") : words.index("}") + 1]
-    (tmp_path / "disk" / run_directory.RUN_ID).write_text(text)  # as the error says
+    (tmp_path / "disk" / run_directory.RUN_ID).write_text(text)  # as the error message advises
     claim(str(run), str(tmp_path / "disk"))
 
 
 def test_a_run_whose_directory_was_moved_or_lost_keeps_its_folder(run, tmp_path):
     where = str(tmp_path / "disk")
-    shutil.rmtree(run)  # as with a machine that is replaced
+    shutil.rmtree(run)  # as with a replaced machine
     claim(str(run), where)
     run.rename(tmp_path / "moved")
     claim(str(tmp_path / "moved"), where)

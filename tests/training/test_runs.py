@@ -1,4 +1,4 @@
-"""A run directory read back: which model, which step, which heads, and what it was trained for."""
+"""Reading a run directory: its model, step, heads and objective."""
 
 import shutil
 
@@ -137,7 +137,7 @@ def test_what_is_no_run(tmp_path):
     (tmp_path / "run" / "checkpoints").rename(tmp_path / "away")
     with pytest.raises(ValueError, match="holds no checkpoint: the run has saved none yet"):
         open_run(directory)
-    assert not (tmp_path / "run" / "checkpoints").exists()  # to look makes none
+    assert not (tmp_path / "run" / "checkpoints").exists()  # reading creates none
     config = tmp_path / "run" / "config.gin"
     config.write_text("from __gin__ import dynamic_registration\nfrom pretrax import models\n")
     with refuses(ValueError, "config.gin"):

@@ -1,7 +1,8 @@
-"""Runs that are built in Python, trained, and got back as values."""
+"""Runs that are built and trained in Python, and read back as values."""
 
 import dataclasses
 import io
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -10,6 +11,7 @@ from pretrax import corpora, models, objectives
 from pretrax.data.corpus import in_parts
 from pretrax.data.token_store_files import write_store
 from pretrax.training import Hook, Partial, Run, planning
+from pretrax.training.hooks import own_hooks
 from pretrax.training.optimizers import adamw, warmup_constant
 from pretrax.training.run_configuration import run_of_directory
 from pretrax.training.trainer import train
@@ -53,7 +55,7 @@ def test_two_runs_in_one_process_are_two_results(run):
     second, _ = trained(other)
     assert second.step == 2 and second.scores[0].loss != score.loss
 
-    again, said = trained(run)  # which is finished: its result is read back, and nothing is trained
+    again, said = trained(run)  # a finished run: its result is read back, and nothing is trained
     assert again == first and "This run is finished" in said
 
     with refuses(ValueError, "0", "5"):
@@ -69,7 +71,7 @@ def test_two_runs_in_one_process_are_two_results(run):
 
 @pytest.mark.slow
 def test_a_decoder_becomes_an_encoder_decoder(run):
-    """As T5Gemma 2: every parameter of both stacks begins as one of the decoder's."""
+    """As in T5Gemma 2, every parameter of both stacks starts as a parameter of the decoder."""
     trained(run)
     own = dict(positions="rotary", attention_scale=None, mlp_activations=("silu", "linear"))
     layers = dict(num_encoder_layers=1, num_decoder_layers=1, merged_attention=True)
@@ -114,7 +116,7 @@ calls = []
 
 
 def record(plan, *, every: int | None = 2) -> Hook:
-    """A hook of a user's."""
+    """A hook that a user wrote."""
 
     def keep(at):
         calls.append((plan.run.steps, at.step, float(at.metrics["loss"]), int(at.state.step)))
@@ -130,7 +132,7 @@ def test_hooks_are_called_at_their_interval(run, tmp_path):
     assert [(steps, step, now) for steps, step, _, now in calls] == [(3, 2, 2), (3, 3, 3)]
     assert all(loss > 0 for _, _, loss, _ in calls)
     assert run_of_directory(hooked.run_dir, [__name__]).hooks == hooks
-    # They change nothing of what the run comes to, and another start may have others.
+    # These settings do not change the result of the run, so another start may change them.
     shown = Console(file=io.StringIO())
     assert train(dataclasses.replace(hooked, hooks=()), shown, [__name__]) == result
     assert result.scores == trained(run)[0].scores
@@ -147,6 +149,12 @@ def test_a_hook_is_due_at_its_interval_at_the_end_and_where_the_run_stops():
     assert due(Hook(print, 2)) == [2, 4, 5] and due(Hook(print, 2, at_end=False)) == [2, 4]
     assert due(Hook(print, None), stop=3) == [5]
     assert due(Hook(print, None, at_stop=True), stop=3) == [3, 5]
+
+
+def test_a_hook_that_is_called_every_0_steps_is_refused():
+    run = SimpleNamespace(hooks=[lambda plan: Hook(print, 0)])
+    with refuses(ValueError, "training.hooks.Hook.every", "0"):
+        own_hooks(SimpleNamespace(run=run))
 
 
 def test_settings_that_need_no_text_are_checked_before_it_is_read(run, tmp_path):
@@ -171,11 +179,11 @@ def test_a_plan_makes_no_parameter_and_writes_nothing(run, tmp_path, monkeypatch
     absent = dataclasses.replace(run, run_dir=str(tmp_path), initial_run="absent")
     with refuses(ValueError, "initial_run", "absent"):
         tiny.planned(absent)
-    (tmp_path / "config.gin").touch()  # a run that has begun
+    (tmp_path / "config.gin").touch()  # a run that has started
     tiny.planned(absent)
     looked_at = []
     monkeypatch.setattr(planning, "check_source", looked_at.append)
     tiny.planned(dataclasses.replace(nowhere, initial_run="there"))
-    assert looked_at == ["there"]  # once: to open a checkpoint takes a while
+    assert looked_at == ["there"]  # only once, since opening a checkpoint takes a while
     with refuses(ValueError, "z_loss", "0", "-1"):
         tiny.planned(dataclasses.replace(run, z_loss=-1))

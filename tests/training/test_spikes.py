@@ -1,5 +1,7 @@
-"""Loss spikes: told by the losses before them, and rolled back, the same where a run is stopped
-meanwhile."""
+"""Loss spikes are detected from earlier losses, and the run goes back to a checkpoint.
+
+A run that is stopped in between gives the same result.
+"""
 
 import contextlib
 import dataclasses
@@ -24,11 +26,11 @@ from pretrax.training.spikes import LossSpike, Rollback, Spikes
 from pretrax.training.trainer import train
 from tests.training import tiny
 
-POISON = 99  # a token, of which each document here has one, and none other
+POISON = 99  # a token that every document here has, and no other document
 
 
 def poisoned_lm(ids):
-    """Causal language modeling whose loss is a thousandfold on rows with that token."""
+    """Causal language modeling whose loss is a thousand times larger on rows with that token."""
     plain = objectives.causal_lm(ids)
 
     def loss(batch):
@@ -46,9 +48,10 @@ def poisoned_lm(ids):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run on documents of which two with poison are in the sixth and in the eighth batch.
+    """Returns a run in which the sixth and the eighth batch have a poisoned document.
 
-    At the sixth step it goes back to checkpoint 4. The eighth batch then comes at that step too.
+    At the sixth step the run goes back to checkpoint 4. The eighth batch then comes at that step
+    too.
     """
     folder = tmp_path_factory.mktemp("run")
     documents = [np.minimum(document, POISON - 1) for document in tiny.documents(400)]
@@ -85,7 +88,7 @@ def trained(run) -> str:
 
 @pytest.fixture(scope="module")
 def whole(run):
-    """What a run shows that was not interrupted."""
+    """Returns the output of an uninterrupted run."""
     return trained(run)
 
 
@@ -120,7 +123,7 @@ def test_a_run_goes_back_and_skips_what_it_has_read(run, whole):
 
 @pytest.mark.slow
 def test_killed_and_stopped_after_going_back_equals_never_stopped(run, whole, monkeypatch):
-    """Killed before the next checkpoint, and stopped with one that is not to be gone back to."""
+    """The run is killed before the next checkpoint, and stopped with one that it must skip."""
     again = dataclasses.replace(run, run_dir=run.run_dir + "_again")
 
     def after(steps, do):
@@ -146,8 +149,10 @@ def test_killed_and_stopped_after_going_back_equals_never_stopped(run, whole, mo
 
 @pytest.mark.slow
 def test_a_run_that_goes_back_leaves_the_copies_of_later_steps(run, whole, monkeypatch):
-    """Killed after it went back from the sixth step: it goes on from the fifth as it was taken
-    then."""
+    """The run is killed after it went back from the sixth step.
+
+    It continues from the fifth step as it was taken after going back.
+    """
     folder = run.run_dir + "_copied"
     local = {"local_checkpoint_dir": f"{folder}_local", "local_checkpoint_minutes": 1e-9}
     copied = dataclasses.replace(run, run_dir=folder, **local)
@@ -189,11 +194,11 @@ def after_losses(sigmas, losses):
 
 def test_a_spike_is_so_many_standard_deviations_above_the_mean_of_the_losses_before():
     even = [2.0, 4.0] * 32  # mean 3, standard deviation 1
-    some = after_losses(6, [*even, 8.99, *[3.0] * 128])  # of which the last 128 are alike
+    some = after_losses(6, [*even, 8.99, *[3.0] * 128])  # the last 128 losses are equal
     assert "loss 3.1 is a spike: in the 128 steps before it was 3," in str(spike_of(some, 200, 3.1))
     assert "loss 9.01 is a spike" in str(spike_of(after_losses(6, even), 65, 9.01))
     assert "loss 5.01 is a spike" in str(spike_of(after_losses(2, even), 65, 5.01))
-    after_losses(6, [*even[:63], 1000.0])  # too few to tell
+    after_losses(6, [*even[:63], 1000.0])  # too few to detect a spike
     after_losses(None, [*even, 1000.0])
 
 
@@ -211,7 +216,7 @@ def test_a_run_goes_back_to_the_last_checkpoint_that_was_due():
     assert some.checkpoint_before(spike, [20, 40, 53], every=20) == 40
     expected = "none of its checkpoints, of the steps 47, 53, is of a multiple of 20"
     with pytest.raises(FloatingPointError, match=f"^At step 57 .* It stops here; {expected}"):
-        some.checkpoint_before(spike, [47, 53], every=20)  # which a clock may have chosen
+        some.checkpoint_before(spike, [47, 53], every=20)  # a clock may have chosen these steps
     some.rollbacks = [Rollback(45, 20), *[Rollback(57, 40)] * 3]
     assert some.checkpoint_before(spike, [40, 60], every=20) == 60
     expected = (

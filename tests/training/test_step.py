@@ -1,4 +1,4 @@
-"""One training step: the same on every mesh and however its rows are split, and what it reports."""
+"""A training step is the same on every mesh and for any split of its rows, and reports metrics."""
 
 import contextlib
 import functools
@@ -40,7 +40,7 @@ SMALL = dict(
 
 
 def model_of(build, objective, **settings):
-    """A constructor of a model with the objective's heads."""
+    """Returns a constructor of a model with the objective's heads."""
     return lambda: build(128, objective().facts.heads, **(SMALL | settings))
 
 
@@ -71,8 +71,8 @@ def insertions():
 
 @functools.cache
 def three_ahead():
-    # A scale that falls from 0.5 to 0.125. A function of this file would be the user's own, and
-    # every plan would check it by the laws.
+    # A scale that falls from 0.5 to 0.125. A function of this file would count as the user's, and
+    # every plan would check its properties.
     scale = functools.partial(jnp.interp, xp=jnp.array([0.0, 1.0]), fp=jnp.array([0.5, 0.125]))
     return objectives.multi_token_prediction(IDS, tokens=3, ahead_scale=scale)
 
@@ -103,7 +103,7 @@ CASES = {
 }
 
 
-LEARNING_RATES = {"electra": 0.01}  # its discriminator's loss counts fifty times
+LEARNING_RATES = {"electra": 0.01}  # the discriminator's loss has a weight of fifty
 
 
 def adafactor(total_steps=10):
@@ -120,8 +120,8 @@ def setup_of(name, mesh, microbatches=1, optimizer=None, **settings):
         batch_size=batch_size,
         microbatches=microbatches,
         data_shards=16,
-        # With plain SGD an error in a gradient is an error of the same size in a parameter: Adam
-        # would hide a wrong factor, and blow up rounding where a gradient is nearly zero.
+        # With plain SGD, an error in a gradient is an equally large error in a parameter. Adam
+        # would hide a wrong factor, and would amplify rounding where a gradient is almost zero.
         optimizer=optimizer or optax.sgd(LEARNING_RATES.get(name, 0.5)),
         z_loss=1e-2,
         **settings,
@@ -130,7 +130,7 @@ def setup_of(name, mesh, microbatches=1, optimizer=None, **settings):
 
 @functools.cache
 def steps_of(name, shape, microbatches, n=2):
-    """Parameters and metrics after each of `n` steps, on the host."""
+    """Returns parameters and metrics after each of `n` steps, on the host."""
     mesh = tiny.mesh_of(*shape)
     one = setup_of(name, mesh, microbatches)
     abstract = abstract_state_of(one)
@@ -166,7 +166,7 @@ def steps_of(name, shape, microbatches, n=2):
                 ("pairs_and_masks", (2, 2, 2), 2),
                 ("insertions", (2, 2, 2), 2),
                 ("ahead", (2, 2, 2), 2),
-                ("electra", (2, 2, 2), 1),  # a microbatch draws a sample of its own
+                ("electra", (2, 2, 2), 1),  # each microbatch draws a separate sample
                 ("decoder_mixture", (1, 2, 1, 4), 1),
                 ("encoder_decoder_ul2_two_groups", (1, 2, 2, 2), 2),
                 ("encoder_decoder_ul2_two_groups", (1, 1, 2, 4), 1),
@@ -179,17 +179,17 @@ def steps_of(name, shape, microbatches, n=2):
     ],
 )
 def test_meshes_and_microbatches_change_nothing(name, shape, microbatches):
-    # float32 sums in another order; gradients here are of size 0.01 … 1
+    # float32 sums have another order; gradients here are between 0.01 and 1
     close = functools.partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-6)
     expected, got = steps_of(name, (1, 1, 1), 1), steps_of(name, shape, microbatches)
     jax.tree.map(close, got, expected)
 
 
-# Of the largest, whose step takes longest to compile, both tests below look at the same one.
+# The largest setup takes longest to compile, so both tests below share it.
 MICROBATCHES = {"encoder_decoder_ul2_two_groups": 4}
 
 
-@pytest.mark.parametrize(  # the slow ones belong to slow cases of the test above
+@pytest.mark.parametrize(  # the slow setups belong to slow cases of the test above
     "name",
     [
         pytest.param(name, marks=pytest.mark.slow)
@@ -199,14 +199,14 @@ MICROBATCHES = {"encoder_decoder_ul2_two_groups": 4}
     ],
 )
 def test_a_step_changes_every_parameter(name):
-    """Else the equalities above could hold for a step that does nothing."""
+    """Otherwise a step that does nothing would pass the tests above."""
     (first, _), (second, _) = steps_of(name, (1, 1, 1), MICROBATCHES.get(name, 1))
     changed = jax.tree.map(lambda a, b: bool((a != b).any()), first, second)
     assert all(jax.tree.leaves(changed)), changed
 
 
 def batch_of(one):
-    """(the only batch of a first step, random parameters) of a setup."""
+    """Returns (the only batch of a first step, random parameters) of a setup."""
     rows = next(tiny.batches(one, tiny.mesh_of(1), data_shards=16))
     (batch,) = jax.jit(functools.partial(make_batches, one.recipe))(jax.random.key(5), rows)
     return batch, init(one.recipe.model, batch)
@@ -219,8 +219,10 @@ def distance(a, b):
 
 @pytest.mark.slow
 def test_row_groups_may_predict_different_things():
-    """Rows of 20 slots suit masked tokens, those of 22 pairs: neither has slots for the other's
-    labels."""
+    """Rows of 20 slots suit masked tokens, and rows of 22 slots suit pairs.
+
+    Neither kind has slots for the labels of the other.
+    """
     members = objectives.masked_lm, objectives.next_sentence_prediction
     objective = objectives.mixture(IDS, {build.__name__: (build, 1.0) for build in members})
     one = tiny.plan(
@@ -259,7 +261,7 @@ def test_divergences_are_not_added_to_nats_per_token():
 
 @pytest.mark.slow
 def test_texts_of_other_microbatches_are_negatives():
-    """Adding up the losses of microbatches would tell each text from a quarter of the others."""
+    """With a sum of microbatch losses, a text would be compared with a quarter of the others."""
     mesh = tiny.mesh_of(1)
     one = setup_of("two_towers", mesh, 4)
     alone = one.recipe._replace(objective=views().with_facts(couples_rows=False))
@@ -269,7 +271,8 @@ def test_texts_of_other_microbatches_are_negatives():
     new, added_up = step(state, rows)
     after, metrics = steps_of("two_towers", (1, 1, 1), 4)[0]
     np.testing.assert_array_equal(metrics["member_terms"]["contrastive"].weights, [32])
-    assert metrics["loss"] > added_up["loss"] + 1.0  # ln(32 / 8) = 1.4 where all is alike
+    # ln(32 / 8) = 1.4 if all similarities are equal
+    assert metrics["loss"] > added_up["loss"] + 1.0
     before, new = jax.device_get((state.params, new.params))
     assert distance(new, after) > 0.05 * distance(after, before)
 
@@ -284,13 +287,13 @@ def test_views_that_differ_by_dropout_alone_need_some(settings):
 
 @pytest.mark.slow
 def test_both_passes_over_a_microbatch_drop_the_same():
-    """Else the gradient of SimCSE's loss, whose views only dropout tells apart, would be noise."""
+    """SimCSE's views differ only in dropout, so other draws would make its gradient noise."""
     objective, M = objectives.contrastive(IDS), 2
     encoder = models.encoder(128, objective.facts.heads, **SMALL, dropout_rate=0.3)
     one = tiny.plan(encoder, objective, {"encoder": 16}, microbatches=M, data_shards=16)
     recipe = one.recipe
     batch, params = batch_of(one)
-    # Rows that differ in more than their tokens: states given to another row would show.
+    # The rows differ in more than their tokens, so that states given to the wrong row would show.
     batch |= {"pools_slots": batch["pools_slots"] + jnp.arange(16)[:, None] % 4}
     key = jax.random.key(9)
     weights = {"contrastive": jnp.array([16.0])}
@@ -316,8 +319,10 @@ def test_both_passes_over_a_microbatch_drop_the_same():
 
 @pytest.mark.slow
 def test_dropout_by_hardware_bits_is_other_dropout_of_the_same_steps(monkeypatch):
-    """Bits differ between steps and are the same when one is taken again, as by a run that is
-    resumed."""
+    """Bits differ between steps.
+
+    They are the same if a step is taken again, for example in a resumed run.
+    """
     tiny.on_one_device(monkeypatch)
     model, losses = models.decoder(128, **SMALL, dropout_rate=0.5), {}
     for hardware in (True, False):
@@ -402,8 +407,8 @@ def test_large_parameters_and_their_moments_are_born_spread(make):
         shard = x.addressable_shards[0].data.size
         assert {s.data.size for s in x.addressable_shards} == {shard}
         sizes[name] = (x.size, shard)
-    # Every matrix is spread over fsdp and tensor; vectors and the small table of relative
-    # positions ([32 buckets, heads]) are not, and Adafactor keeps only vectors of a matrix.
+    # Every matrix is sharded over fsdp and tensor. Vectors and the small table of relative
+    # positions ([32 buckets, heads]) are not. Adafactor keeps only vectors for a matrix.
     matrices = {
         name: size
         for name, size in sizes.items()
@@ -414,8 +419,8 @@ def test_large_parameters_and_their_moments_are_born_spread(make):
     if make is not adafactor:
         assert sum("mu" in name for name in matrices) >= 10
 
-    # Born so: the program that makes it holds no more on a device than the device's share of the
-    # state and a few temporary arrays of a share's size.
+    # The state is created sharded: the program that creates it holds only the device's share of the
+    # state, and a few temporary arrays of that size.
     shardings = jax.tree.map(lambda x: x.sharding, abstract.shapes)
     with placed_on(mesh):
         compiled = (
@@ -436,7 +441,10 @@ def _shapes(hlo: str):
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [(2, 2, 2), (8, 1, 1)])
 def test_adafactor_with_factored_moments_takes_the_same_step_on_a_mesh(shape):
-    """Its moments are kept as rows and columns from 128 x 128 up, and parts of them over `data`."""
+    """Its moments are rows and columns for matrices of 128 x 128 or more.
+
+    Parts are sharded over `data`.
+    """
     results = []
     for axes in ((1, 1, 1), shape):
         mesh = tiny.mesh_of(*axes)
@@ -472,7 +480,7 @@ def test_adafactor_with_factored_moments_takes_the_same_step_on_a_mesh(shape):
 @pytest.mark.slow
 def test_the_new_state_takes_the_memory_of_the_old():
     mesh = tiny.mesh_of(2, 2, 2)
-    one = setup_of("decoder_mixture", mesh, microbatches=2)  # a step that is compiled above
+    one = setup_of("decoder_mixture", mesh, microbatches=2)  # a step that was compiled above
     abstract = abstract_state_of(one)
     state = new_state(abstract, 0, mesh)
     rows = next(tiny.batches(one, mesh, data_shards=16))
@@ -482,7 +490,7 @@ def test_the_new_state_takes_the_memory_of_the_old():
     assert not any(x.is_deleted() for x in jax.tree.leaves(new))
 
 
-# One for each layout; tests/objectives/test_laws.py says it of every objective's corruption.
+# One objective per layout; tests/objectives/test_laws.py covers the corruption of every objective.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name, shape",
@@ -555,7 +563,7 @@ def test_a_term_is_the_mean_by_its_weights_however_small(share, expected):
 
 @pytest.mark.slow
 def test_metrics_are_what_they_say():
-    """Loss by member, z-loss and useful share, recomputed row by row with NumPy."""
+    """The loss by member, z-loss and useful share are recomputed row by row in NumPy."""
     name, mesh = "encoder_decoder_ul2_two_groups", tiny.mesh_of(1)
     one = setup_of(name, mesh)
     recipe = one.recipe
@@ -595,7 +603,7 @@ def test_metrics_are_what_they_say():
     np.testing.assert_allclose(metrics["useful"], useful / slots, rtol=1e-6)
     norm = np.sqrt(sum(np.sum(np.square(x, dtype=np.float64)) for x in jax.tree.leaves(new)))
     np.testing.assert_allclose(metrics["parameter_norm"], norm, rtol=1e-5)
-    # SGD's update gives the gradient back
+    # the update of SGD is the gradient
     grads = jax.tree.map(lambda a, b: (np.asarray(a) - np.asarray(b)) / 0.5, state.params, new)
     norm = np.sqrt(sum(np.sum(np.square(x, dtype=np.float64)) for x in jax.tree.leaves(grads)))
     np.testing.assert_allclose(metrics["gradient_norm"], norm, rtol=1e-3)
@@ -639,7 +647,7 @@ def test_microbatches_that_do_not_divide_the_rows_are_an_error():
 
 @pytest.mark.parametrize("tokens, refused", [(8, False), (9, True)])
 def test_more_tokens_ahead_than_a_row_has_are_refused(tokens, refused):
-    """A head without a target would report a loss of 0."""
+    """A head without targets would report a loss of 0."""
     objective = objectives.multi_token_prediction(IDS, tokens=tokens)
     model = tiny.decoder(num_layers=2, heads=tuple(objective.facts.heads))
     expected = pytest.raises(ValueError, match="rows of 8 slots never .*tokens to 8 or less")
@@ -655,9 +663,9 @@ def test_noised_copies_need_a_model_without_tokens_ahead(build):
 
 
 def test_noised_copies_in_a_decoder_need_keys_of_its_own():
-    """Of which the first block has no other."""
+    """The first block of a noised copy attends to no other keys."""
     objective, lengths = objectives.block_diffusion(IDS), {"encoder": 64, "decoder": 64}
-    with pytest.raises(ValueError, match="a first block has none.*set both to True"):
+    with pytest.raises(ValueError, match="first block has no clean text.*set both to True"):
         tiny.plan(tiny.encoder_decoder(), objective, lengths)
     model = tiny.encoder_decoder(merged_attention=True, rotate_encoded=True, positions="rotary")
     (group,) = tiny.plan(model, objective, lengths).recipe.groups
@@ -670,7 +678,7 @@ def test_noised_copies_in_a_decoder_need_keys_of_its_own():
 def test_tokens_out_of_order_need_a_model_that_reads_positions(settings):
     objective, lengths = objectives.permutation_lm(IDS), {"decoder": 64}
     tiny.plan(tiny.decoder(), objective, lengths)
-    with pytest.raises(ValueError, match="tokens stand out of order.*rotary or learned"):
+    with pytest.raises(ValueError, match="tokens out of order.*rotary or learned"):
         tiny.plan(tiny.decoder(**settings), objective, lengths)
 
 

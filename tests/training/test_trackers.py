@@ -1,4 +1,4 @@
-"""Trackers that a run names, one of them in a user's own file."""
+"""Trackers that a run names, including one in a user's file."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What a run directory may name: functions of this package, and of modules that the user trusts."""
+"""Functions that a run directory may name: this package's, and those of trusted modules."""
 
 import importlib
 import os
@@ -32,7 +32,7 @@ def mine(ids):
 
 
 def written(tmp_path, *lines: str) -> str:
-    """The directory of a run with these lines in its config.gin."""
+    """Writes a run directory with these lines in its config.gin."""
     text = "\n".join(["from __gin__ import dynamic_registration", *lines, ""])
     (tmp_path / "config.gin").write_text(text)
     return str(tmp_path)
@@ -40,7 +40,7 @@ def written(tmp_path, *lines: str) -> str:
 
 @pytest.fixture
 def objectives_of_mine(tmp_path, monkeypatch):
-    """The folder of a module that leaves a file where it is imported."""
+    """Returns the folder of a module that writes a file when it is imported."""
     (tmp_path / "objectives_of_mine.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -143,7 +143,7 @@ falls/optax.linear_schedule.transition_steps = 10
 
 
 def test_a_run_directory_names_schedules_of_optax(tmp_path):
-    """In words that this package writes itself, and in no others."""
+    """The message is this package's text and contains nothing else."""
     objective = read_directory(written(tmp_path, *RATE.splitlines()))["objective"]
     text = run_text({"objective": objective}).text
     assert "import optax\n" in text and "_schedule import" not in text
@@ -239,7 +239,7 @@ def test_a_gin_file_of_the_users_own_names_anything(objectives_of_mine):
 
 
 def test_a_run_resumes_with_the_functions_that_it_names_itself(objectives_of_mine):
-    """Those of its own module are trusted, those of another are not."""
+    """Functions of the run's own module are trusted, and functions of other modules are not."""
     mine = importlib.import_module("objectives_of_mine").mine
     lines = "import objectives_of_mine", "from pretrax import training"
     lines += ("training.Run.objective = @objectives_of_mine.mine", "training.Run.steps = 3")
@@ -289,7 +289,7 @@ def test_links_and_pipes(tmp_path):
 
 
 def test_the_cache_of_hugging_face(tmp_path):
-    """A snapshot there is made of links into the model's folder `blobs`."""
+    """A snapshot in the cache consists of links into the model's folder `blobs`."""
     snapshot = tmp_path / "models--a" / "snapshots" / "0123"
     write_run(snapshot, "decoder", "causal_lm")
     blobs = tmp_path / "models--a" / "blobs"

@@ -1,4 +1,4 @@
-"""Two real processes that talk over sockets do what one does."""
+"""Two real processes that communicate over sockets give the same result as one process."""
 
 import re
 import shutil
@@ -16,7 +16,7 @@ from pretrax.training.batches import Batches
 from tests.training import tiny
 from tests.training.two_processes import finish_both, places, start_both
 
-# `train.py` that keeps the rows it is given: one file for each block on each of its devices.
+# `train.py` that stores its rows: one file for each block on each of its devices.
 KEEPING_ROWS = """
 import os, sys, jax, numpy as np
 import pretrax.training.batches as b
@@ -55,7 +55,7 @@ ERRORS = [DamageError('a checksum')]
     "storage": "ERRORS = [OSError('503')]",
 }
 
-# A process that has joined the other one in a run, and waits; it is given the run's folder.
+# A process that joins the other process of a run and waits. It is given the run's folder.
 JOINED = """
 import os, sys, time
 from pretrax.training import processes
@@ -70,8 +70,8 @@ with processes.without_shutdown(), processes.ends_together():
     time.sleep(100)
 """
 
-# Two that are joined, of which the second is sent SIGTERM before either has taken a step; then the
-# first decides.
+# Two joined processes. The second is sent SIGTERM before either has taken a step, and the first
+# decides.
 STOPPED_BEFORE_THE_FIRST_STEP = JOINED.replace("import os", "import os, signal").replace(
     "    time.sleep(100)",
     """
@@ -102,7 +102,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(data, tmp_path_factory):
-    """A run of eight steps in this process, and the arrays of rows it was given at each step."""
+    """Runs eight steps in this process, and returns the arrays of rows at each step."""
     run, rows, read = (
         tiny.Run(tmp_path_factory.mktemp("alone"), data, STEPS=8),
         [],
@@ -121,7 +121,7 @@ def alone(data, tmp_path_factory):
 
 
 def assert_close(lines, expected):
-    """But for what was read of the store, which each process says of its own shards."""
+    """Ignores the amount of data read, which each process reports for its own shards."""
     assert [line["step"] for line in lines] == [line["step"] for line in expected]
     for mine, its in zip(lines, expected):
         mine, its = (
@@ -130,7 +130,7 @@ def assert_close(lines, expected):
         assert mine == pytest.approx(its, rel=1e-4)
 
 
-@pytest.mark.slow  # of other numbers of shards, test_resume.py goes on in one process
+@pytest.mark.slow  # with other numbers of shards; test_resume.py tests this for one process
 def test_two_start_and_one_goes_on(alone, data, tmp_path, capsys):
     whole, rows = alone
     run = tiny.Run(tmp_path, data)
@@ -147,7 +147,7 @@ def test_two_start_and_one_goes_on(alone, data, tmp_path, capsys):
         mine, its = np.load(block), rows[step][leaf]
         assert len(mine) == len(its) // 2
         np.testing.assert_array_equal(mine, its[start : start + len(mine)])
-    # each process wrote the position of the shards it reads, and all bytes are those of one
+    # each process saved the position of its shards, and all bytes are the same as for one process
     for file in (whole.dir / "checkpoints/4/data").glob("*.npz"):
         assert (run.dir / "checkpoints/4/data" / file.name).read_bytes() == file.read_bytes()
 
@@ -190,8 +190,10 @@ def test_two_that_are_killed_go_on_with_the_same_bits(data, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("broken", [*BROKEN, "file"])
 def test_one_starts_and_two_go_on_past_a_damaged_checkpoint(alone, data, tmp_path, broken):
-    """They must agree that it is damaged, though only one may have read the part that is; or that
-    it is not, and read it again."""
+    """They must agree that it is damaged, though only one may have read the damaged part.
+
+    If it is not damaged, they must agree to read it again.
+    """
     whole, _ = alone
     run = tiny.Run(tmp_path, data)
     shutil.copytree(whole.dir, run.dir)
@@ -266,7 +268,7 @@ def start_joined(run_dir, program=JOINED, **env) -> subprocess.Popen:
 
 @pytest.mark.slow
 def test_processes_with_other_settings_are_refused(tmp_path):
-    """They would train one model with two learning rates, or wait for each other for ever."""
+    """Otherwise one model would train with two learning rates, or the processes would hang."""
     both = [start_joined(tmp_path, **place, SEED=seed) for place, seed in zip(places(), "05")]
     errs = [p.communicate(timeout=60)[1] for p in both]
     assert [p.returncode for p in both] == [1, 1]
@@ -288,7 +290,7 @@ def test_a_process_says_that_it_waits_and_ends_when_the_others_do_not_come(tmp_p
 
 @pytest.mark.slow
 def test_sigterm_before_the_first_step_stops_both_after_it(tmp_path):
-    """As while a resumed run compiles, whose first step has any number."""
+    """A resumed run may get the signal while it compiles, and its first step has any number."""
     both = [start_joined(tmp_path, STOPPED_BEFORE_THE_FIRST_STEP, **place) for place in places()]
     said = [process.communicate(timeout=240)[0].splitlines()[-2:] for process in both]
     assert [stops for stops, _ in said] == ["[True, False]"] * 2
@@ -306,7 +308,7 @@ def test_a_process_says_which_other_one_died(tmp_path, victim):
     time.sleep(0.5)  # until they are connected
     died.send_signal(signal.SIGSTOP)
     time.sleep(1)
-    assert other.poll() is None  # a pause is no death
+    assert other.poll() is None  # a pause does not count as a death
     died.kill()
     _, err = other.communicate(timeout=15)
     died.communicate()

@@ -1,4 +1,4 @@
-"""Imports of a user's own files."""
+"""Imports of a user's files."""
 
 import sys
 
@@ -9,7 +9,7 @@ from pretrax.settings.user_modules import import_module
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder that Python does not search yet; what a test imports from it is forgotten."""
+    """Returns a folder that Python does not search yet. Tests' imports from it are forgotten."""
     before = set(sys.modules)
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield tmp_path
@@ -29,7 +29,7 @@ def test_a_file_imports_its_neighbors_which_run_once(folder):
 
 @pytest.mark.parametrize("name", ["json", "chess", "my-tasks"])
 def test_a_file_never_replaces_another_module(folder, name):
-    """`json` is imported already; nothing that is installed is called `chess`."""
+    """`json` is already imported; no installed module is called `chess`."""
     for i in range(2):
         (folder / str(i)).mkdir()
         (folder / str(i) / f"{name}.py").write_text(f"number = {i}\n")

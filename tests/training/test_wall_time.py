@@ -1,5 +1,4 @@
-"""Where the time of a run goes: parts that sum to the whole, in the metrics, the result and the
-end."""
+"""Parts of a run's time sum to the whole in the metrics, the result and the closing message."""
 
 import itertools
 
@@ -13,7 +12,7 @@ from tests.training import tiny
 
 
 def test_the_parts_sum_to_the_time_passed():
-    clock = itertools.count(10.0)  # a second passes whenever it is read
+    clock = itertools.count(10.0)  # a second passes whenever the clock is read
     wall_time = WallTime(clock.__next__)
     with wall_time.of("step"):
         with wall_time.of("data"):
@@ -27,9 +26,7 @@ def test_the_parts_sum_to_the_time_passed():
 
 @pytest.mark.slow
 def test_a_run_says_where_its_time_went(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(
-        monitor, "peak_flops", lambda: 1e6
-    )  # of a device that is slower than this one
+    monkeypatch.setattr(monitor, "peak_flops", lambda: 1e6)  # as on a slower device
     run = tiny.Run(tmp_path, tiny.write_documents(tmp_path / "store"), STEPS=4)
     said = run.here(capsys, training__Run__checkpoint_every=2, training__Run__log_every=3)
     seconds = read_result(str(run.dir)).seconds
@@ -39,7 +36,7 @@ def test_a_run_says_where_its_time_went(tmp_path, capsys, monkeypatch):
     )
     logged = [line for line in read_metrics(run.dir) if "loss" in line]
     assert [line["step"] for line in logged] == [2, 3, 4]
-    for kind in ("compile", "data", "step"):  # nothing of these comes after the last line
+    for kind in ("compile", "data", "step"):  # none of these come after the last line
         assert sum(line[f"seconds/{kind}"] for line in logged) == pytest.approx(seconds[kind])
     assert logged[0]["seconds/saving"] == 0 < logged[1]["seconds/saving"]
     assert all(line["tokens_per_second"] > 0 for line in logged)

@@ -1,4 +1,4 @@
-"""Starting from another run's parameters: what fits is taken, the rest is told."""
+"""Starting from another run's parameters: matching arrays are taken, the rest is reported."""
 
 import contextlib
 import dataclasses
@@ -27,7 +27,7 @@ from tests.training import tiny
 
 
 class Arrays:
-    """A model of nested arrays, spread over fsdp."""
+    """A model of nested arrays, sharded over fsdp."""
 
     def __init__(self, **shapes):
         self.shapes = shapes
@@ -49,7 +49,7 @@ def state_of(seed, optimizer=None, mesh_shape=(2, 2, 2), **shapes):
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """A run directory with a checkpoint of step 7, of a trunk and a head."""
+    """Returns a run directory with a checkpoint of step 7, which has a trunk and a head."""
     run = tmp_path_factory.mktemp("source")
     state = state_of(1, trunk=(8, 4), old_head=(4, 2))
     checkpoints = Checkpoints(f"{run}/checkpoints")
@@ -61,7 +61,7 @@ def source(tmp_path_factory):
 @pytest.mark.parametrize("inside", ["", "checkpoints"])
 def test_what_fits_is_taken_and_the_rest_is_told(source, inside):
     run, saved = source
-    # Another optimizer, another mesh, another head.
+    # Another optimizer, mesh and head.
     fresh = state_of(2, optax.sgd(0.1), (1, 4, 2), trunk=(8, 4), new_head=(4, 3))
     start = warm_start(f"{run}/{inside}", fresh)
     assert (start.step, start.taken, start.fresh, start.unused) == (
@@ -81,7 +81,7 @@ def test_what_fits_is_taken_and_the_rest_is_told(source, inside):
 
 
 def test_checkpoints_that_a_run_kept_elsewhere_are_taken(source, tmp_path):
-    """Its directory is given, by which vocabularies and classes are compared."""
+    """The run directory is given, by which vocabularies and classes are compared."""
     config = tmp_path / "config.gin"
     for folder, fits in (f"{source[0]}/checkpoints", True), (f"{tmp_path}/none", False):
         config.write_text(f"training.Run.checkpoint_dir = '{folder}'\n")
@@ -183,7 +183,7 @@ def test_the_layers_of_one_stack_fill_two(decoder, crosses):
     np.testing.assert_array_equal(decoder["cross_attention"]["w"], cross)
     assert start.fresh == (() if crosses else ("decoder/cross_attention/w",))
     assert start.unused == ()
-    jax.jit(lambda state: state, donate_argnums=0)(start.state)  # no array is there twice
+    jax.jit(lambda state: state, donate_argnums=0)(start.state)  # no array is in memory twice
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_names_and_shapes_that_do_not_fit_are_refused(decoder, names, shapes, me
 
 
 def adapting(tmp_path, **changes):
-    """A run from a decoder, whose config.gin is written, to an encoder-decoder of its layers."""
+    """Returns a run that starts an encoder-decoder from the layers of a decoder."""
     sizes = dict(emb_dim=8, num_heads=2, head_dim=4, mlp_dim=8)
     source = Run(
         run_dir=str(tmp_path / "decoder"),

@@ -1,4 +1,4 @@
-"""Weights & Biases: the package itself where it is installed, offline, and a stand-in for it."""
+"""Weights & Biases: the package itself (offline) if it is installed, and a stand-in for it."""
 
 import dataclasses
 import sys
@@ -39,7 +39,7 @@ def test_metrics_are_given_to_the_package_itself(run, tmp_path, monkeypatch):
     said = []
     write(run, 1, said)
     (kept,) = tmp_path.glob("elsewhere/wandb/offline-run-*/*.wandb")
-    # Its own process writes the file, and may be a moment behind.
+    # A separate process writes the file, possibly a moment later.
     names, deadline = (b"loss", b"seconds/data", b"batch_size"), time.monotonic() + 20
     while not all(name in kept.read_bytes() for name in names) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -50,7 +50,7 @@ def test_metrics_are_given_to_the_package_itself(run, tmp_path, monkeypatch):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """What a stand-in for the package is called with; it takes no step 2."""
+    """Returns the calls of a stand-in for the package, which does not accept step 2."""
     found = []
 
     class Error(Exception):
@@ -108,13 +108,13 @@ def test_a_start_without_an_account_is_told_in_words(run, calls, monkeypatch):
         raise sys.modules["wandb"].Error("api_key not configured")
 
     monkeypatch.setattr(sys.modules["wandb"], "init", refuse)
-    for _ in range(2):  # the first one has not begun it
+    for _ in range(2):  # the first run has not started it
         with refuses(ValueError, "api_key", "WANDB_MODE"):
             MetricsWriter(run.run_dir, trackers=make_trackers(run))
 
 
 def test_a_run_that_has_begun_there_continues_without(run, calls, monkeypatch, tmp_path):
-    """As where it is started again at night, and the network is gone."""
+    """For example, the run is started again at night and the network is down."""
 
     def refuse(**settings):
         raise sys.modules["wandb"].Error("connection refused")
@@ -133,7 +133,7 @@ def test_a_run_that_has_begun_there_continues_without(run, calls, monkeypatch, t
 
 
 def test_without_the_package_a_tracked_run_is_planned_but_not_trained(run, monkeypatch, tmp_path):
-    """As by `pretrax evaluate` on another machine, which plans it."""
+    """`pretrax evaluate`, for example, plans the run on another machine."""
     monkeypatch.setitem(sys.modules, "wandb", None)
     assert tiny.planned(run).run is run
     with refuses(ValueError, "trials"):

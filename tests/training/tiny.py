@@ -1,4 +1,4 @@
-"""Small things to train: special ids, objectives, models, rows, and whole runs as gin files."""
+"""Small objects for training tests: ids, objectives, models, rows, and whole runs as gin files."""
 
 import functools
 import json
@@ -38,7 +38,7 @@ ROWS_OF_TWO_SHAPES = ({"encoder": 32, "decoder": 16}, {"encoder": 32, "decoder":
 
 
 def documents(n: int, seed: int = 0) -> list[np.ndarray]:
-    """Documents with something to learn: each text id is mostly followed by the next one."""
+    """Returns documents that can be learned: each text id is mostly followed by the next id."""
     rng = np.random.default_rng(seed)
     found = []
     for _ in range(n):
@@ -49,7 +49,7 @@ def documents(n: int, seed: int = 0) -> list[np.ndarray]:
 
 @functools.cache
 def document(number: int) -> np.ndarray:
-    """Every test that reads `TextStream` asks for the same thousands."""
+    """Cached, since every test that reads `TextStream` needs the same thousands of documents."""
     (found,) = documents(1, seed=number)
     found.flags.writeable = False
     return found
@@ -61,9 +61,10 @@ def write_documents(path) -> str:
 
 
 class Stream(DocumentStream):
-    """Documents 0, 1, 2, … of one shard: document k is [k, k, …], so that each can be told.
+    """Documents 0, 1, 2, … of a shard: document k is [k, k, …], so that documents can be
+    identified.
 
-    Every third one is a piece with which no document ends.
+    Every third one is a piece that does not end its document.
     """
 
     def __init__(self, shard: int, num_shards: int):
@@ -81,14 +82,14 @@ class Stream(DocumentStream):
 
 
 class TextStream(Stream):
-    """The same, with ids that a model knows."""
+    """The same documents, with ids of the model's vocabulary."""
 
     def next_document(self):
         piece = super().next_document()
         return piece._replace(tokens=document(int(piece.tokens[0])))
 
 
-# One layer, unrolled, compiles in two thirds of the time of two that are scanned.
+# A single unrolled layer compiles in two thirds of the time of two scanned layers.
 SIZES = dict(
     emb_dim=16, num_heads=2, head_dim=8, mlp_dim=32, remat_policy="none", scan_layers=False
 )
@@ -105,7 +106,7 @@ def encoder_decoder(**settings):
 
 
 def text_of(stream, n: int, end: int | None = None) -> np.ndarray:
-    """The first n tokens of a stream, documents end to end."""
+    """Returns the first n tokens of a stream, with documents end to end."""
     text = np.zeros(0, np.int32)
     while text.size < n:
         text = np.append(text, closed(stream.next_document(), end).tokens)
@@ -124,8 +125,9 @@ def small_ul2():
 def run_of(
     model, objective, lengths, *, mesh=None, optimizer=None, longest=None, **settings
 ) -> Settings:
-    """A run of parts that are there; nothing of it is read from a disk."""
-    # Of the columns that the objective reads; others say what rows it takes, and none has them.
+    """Returns a run that is built from parts in memory, without reading a disk."""
+    # Some kinds of rows are columns that the objective reads, such as "labels". The other kinds
+    # only select rows, and no document has a column of such a name.
     corpus = Corpus(
         IDS, TextStream, lambda n: [], longest=longest, columns=(objective.facts.rows.kind,)
     )
@@ -146,13 +148,15 @@ def plan(model, objective, lengths, **settings) -> planning.Plan:
 
 
 def planned(run: Settings) -> planning.Plan:
-    """The plan of a run with its corpus."""
+    """Returns the plan of a run with its corpus."""
     return planning.plan(run, planning.open_corpus(run))
 
 
 def parameters(one: planning.Plan):
-    """Parameters of a plan drawn by NumPy: to compile the model's own draws takes longer than to
-    use them. Vectors are scales, near one."""
+    """Returns parameters of a plan, drawn by NumPy; vectors are scales near one.
+
+    Compiling the model's own draws takes longer than using the parameters.
+    """
     rng = np.random.default_rng(0)
 
     def draw(x):
@@ -175,7 +179,7 @@ def batches(one, mesh, *, data_shards=8, stream=TextStream, **settings):
 
 
 def data_files(checkpoint) -> dict:
-    """The files beside the arrays of a checkpoint, without the seconds that a run took."""
+    """Returns the data files of a checkpoint without the duration of the run."""
     files = {}
     for file in pathlib.Path(checkpoint, "data").glob("*[zn]"):
         if file.name == "unreported.json":
@@ -189,7 +193,7 @@ def data_files(checkpoint) -> dict:
 
 
 def on_one_device(patch) -> None:
-    """Lets runs find one device, as on a laptop: steps for eight take a third longer to compile."""
+    """Makes runs find one device, as on a laptop. Steps for eight compile a third longer."""
     one = jax.devices()[:1]
     patch.setattr(jax, "devices", lambda: one)
 
@@ -200,11 +204,12 @@ def mesh_of(data, fsdp=1, tensor=1, context=1):
 
 
 def slow_token_store(run_dir, *, path, shown=False):
-    """A token store that takes WAIT seconds a document, once rows are cut from it, so that a run
-    can be killed in the middle.
+    """Makes a token store take WAIT seconds per document, so that a run can be killed while it
+    trains.
 
-    They are a variable of the environment, for a run that is resumed keeps its settings. Its ids
-    can be shown as text, so that a run ends with passages, only where `shown`.
+    The delay applies once rows are cut from the store. It is an environment variable, since a
+    resumed run keeps its settings. With `shown`, ids can be decoded to text, so that a run ends
+    with passages.
     """
     corpus = corpora.token_store(run_dir, stores=path)
     seconds = float(os.getenv("WAIT", "0"))
@@ -277,7 +282,10 @@ training.Run.heldout_tokens = 100
 
 
 def environment(devices: int = 1, **more) -> dict[str, str]:
-    """Of a program on so many devices, which finds what this session has compiled."""
+    """Returns the environment of a program with this number of devices.
+
+    The program finds what this session has compiled.
+    """
     shared = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_")
     own = ("JAX_", "XLA_", "PYTHON")
     kept = {k: v for k, v in os.environ.items() if k.startswith(shared) or not k.startswith(own)}
@@ -294,7 +302,7 @@ def environment(devices: int = 1, **more) -> dict[str, str]:
 
 
 class Run:
-    """A run of `train.py` in a folder of its own; `values` are its --gin values."""
+    """A run of `train.py` in a separate folder. `values` are its --gin values."""
 
     def __init__(self, folder: pathlib.Path, data: str, **values):
         folder.mkdir(parents=True, exist_ok=True)
@@ -318,19 +326,19 @@ class Run:
         )
 
     def finish(self, **settings) -> str:
-        """Runs to the end and gives what was printed."""
+        """Runs to the end, and returns the output."""
         process = self.start(**settings)
         out, err = process.communicate(timeout=300)
         assert process.returncode == 0, err
         return out
 
     def here(self, capsys, **values) -> str:
-        """Runs to the end in this process and gives what was printed."""
+        """Runs to the end in this process, and returns the output."""
         run_here(self.arguments(**values))
         return capsys.readouterr().out
 
     def lines(self) -> list[dict]:
-        """What the metrics say but for times and speed, which differ from start to start."""
+        """Returns the metrics without times and speeds, which differ between starts."""
         from pretrax.training.reporting.metrics import read_metrics
 
         return [
@@ -339,11 +347,11 @@ class Run:
 
 
 def run_here(arguments) -> None:
-    """`train.py` in this process."""
+    """Runs `train.py` in this process."""
     cli.run("train", arguments)
 
 
-LEFT_OPEN = {  # by gin files that users complete on the command line
+LEFT_OPEN = {  # users complete these gin files on the command line
     **dict.fromkeys(
         (
             *("FILES", "TOKENS", "STORE", "TOKENIZER", "MIXTURE_OR_TASK_NAME", "TASK"),
@@ -357,7 +365,7 @@ LEFT_OPEN = {  # by gin files that users complete on the command line
 
 
 def completed(file: str, target=Settings, before=()) -> dict:
-    """The fields of a gin file, a run's by default, with values for what it leaves to be given.
+    """Returns the fields of a gin file, a run's by default, with values for required settings.
 
     The files `before` are read first.
     """
@@ -381,7 +389,7 @@ def truncate(file: pathlib.Path) -> None:
 
 
 def saved_arrays(run_dir, step: int) -> dict[str, np.ndarray]:
-    """Every array of a checkpoint, read without a configuration."""
+    """Returns every array of a checkpoint without reading a configuration."""
     from orbax.checkpoint import v1 as ocp
 
     root = pathlib.Path(run_dir).resolve() / "checkpoints"

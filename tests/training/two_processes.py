@@ -5,7 +5,7 @@ import subprocess
 
 
 def places() -> list[dict[str, str]]:
-    """The variables by which two processes find each other."""
+    """Returns the variables by which two processes find each other."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
@@ -18,7 +18,7 @@ def start_both(run, env=None, **settings) -> list[subprocess.Popen]:
         run.start(
             env=place | (env or {}),
             training__Run__distributed=True,
-            mesh__make_mesh__fsdp=2,  # parameters are spread over the processes
+            mesh__make_mesh__fsdp=2,  # parameters are sharded over the processes
             **settings,
         )
         for place in places()
@@ -26,7 +26,7 @@ def start_both(run, env=None, **settings) -> list[subprocess.Popen]:
 
 
 def finish_both(run, **settings) -> str:
-    """Runs two processes to the end; gives what the first printed, the second says nothing."""
+    """Runs two processes to the end, and returns the first output. The second prints nothing."""
     processes = start_both(run, **settings)
     try:
         (said, err), (silence, err_1) = (p.communicate(timeout=240) for p in processes)
@@ -34,6 +34,6 @@ def finish_both(run, **settings) -> str:
         for process in processes:
             process.kill()
     assert [p.returncode for p in processes] == [0, 0], err + err_1
-    # but for what the library of the sockets says in C++
+    # except for messages of the socket library in C++
     assert [line for line in silence.splitlines() if not line.startswith("[Gloo]")] == []
     return said

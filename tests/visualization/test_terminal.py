@@ -2,9 +2,10 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
-from pretrax.visualization.picture import Slot, Token, compact
-from pretrax.visualization.terminal import RUNS, stacked
+from pretrax.visualization.picture import Example, Picture, Slot, Token, compact
+from pretrax.visualization.terminal import RUNS, print_picture, stacked
 
 
 def test_numbers_in_runs():
@@ -34,3 +35,14 @@ def test_what_is_predicted_stands_below_its_place():
     assert [line.plain.rstrip() for line in lines] == ["a ·b   ⏎", "  long c", "d"]
     ahead = Slot(Token("a"), Token("b"), further=(Token("c"), None))
     assert [line.plain.rstrip() for line in stacked([ahead], 9)] == ["a", "b", "c"]
+
+
+def test_names_that_look_like_markup_are_shown_unchanged(capsys):
+    pools = ["slot 4: class 1, [/swapped]"]
+    example = Example(
+        "", "[red]", text=[[Token("[a]")]], stacks=[], attentions=[], pools=pools, with_loss=1
+    )
+    print_picture(Console(), Picture("[mine]", "encoder", ["[fact]"], [example]))
+    said = capsys.readouterr().out
+    for name in ("[/swapped]", "[red]", "[a]", "[mine]", "[fact]"):
+        assert name in said

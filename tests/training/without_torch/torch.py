@@ -1,4 +1,3 @@
-"""Stands before PyTorch in the programs that tests start: tensorboardX would import it, for
-seconds."""
+"""Hides PyTorch from programs that tests start: tensorboardX would import it for seconds."""
 
 raise ImportError("the programs of these tests need no PyTorch")
