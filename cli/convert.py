@@ -108,19 +108,19 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--from", dest="source", required=True, metavar="hf:DIR|t5x:DIR|RUN", help=source)
     to = "a new run directory for an import, a directory of transformers for an export"
     add("--to", required=True, metavar="RUN|hf:DIR", help=to)
-    push = "of an export: upload it to this repository of the hub, a new one for you alone to see"
+    push = "upload an export to this repository of the hub; a new repository is private"
     add("--push", metavar="OWNER/NAME", help=push)
     dtype = (
-        "of an export's tensors, by default float32; of an import's activations, by default what "
-        "--model says, or float32 (its parameters are float32)"
+        "type of an export's tensors (default: float32), or of an import's activations (default: "
+        "the type that --model gives, or float32)"
     )
     add("--dtype", choices=("float32", "bfloat16"), help=dtype)
     add("--model", metavar="GIN", help="for t5x: a gin file that binds the model")
-    unscaled = "for t5x: norms whose scale is missing, for they have none; separated by commas"
+    unscaled = "for t5x: norms without a scale, separated by commas"
     add("--unscaled", default="", help=unscaled)
-    tokenizer = "an import's, where none came with it: a SentencePiece .model or a tokenizer.json"
+    tokenizer = "for an import without a tokenizer: a SentencePiece .model or a tokenizer.json"
     add("--tokenizer", metavar="FILE", help=tokenizer)
-    sentinels = "sentinels of an import's vocabulary; those that it lacks are added"
+    sentinels = "number of sentinels of an import's vocabulary; missing sentinels are added"
     add("--sentinels", type=at_least(0), metavar="N", help=sentinels)
     specials = "special tokens to add to an import's vocabulary, such as R,S,X,mask"
     add("--specials", default="", help=specials)
