@@ -46,7 +46,7 @@ def test_each_puzzle_has_one_solution_and_it_is_written():
         (found,) = solutions(puzzle.split())
         assert found == written.split() and is_solved(found)
     grids_read = {text.partition(" =")[2] for text in TASK.documents}
-    assert len(grids_read) > 150  # of 288
+    assert len(grids_read) > 150  # There are 288 solved grids.
 
 
 def test_a_puzzle_gives_no_cell_too_many_and_as_many_as_were_asked():

@@ -12,7 +12,7 @@ import zstandard
 from pretrax.cli import prepare
 
 DOCUMENTS = [text for text in topics.topics.values() if len(text) > 600]
-EXACT, NEAR, JUNK = 20, 20, 20  # planted beside them
+EXACT, NEAR, JUNK = 20, 20, 20  # number of planted documents of each kind
 
 
 def write_raw(file: Path) -> None:

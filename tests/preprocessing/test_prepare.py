@@ -1,4 +1,4 @@
-"""The verb `prepare`: what is planted leaves, counts are exact, and a killed command goes on."""
+"""`prepare` removes planted documents, counts exactly, and continues after it was killed."""
 
 import json
 import shlex

@@ -1,4 +1,4 @@
-"""Repositories as documents: which files, in which order, and what is no text."""
+"""Repositories as documents: which files are read, in which order, and which are not text."""
 
 import pytest
 

@@ -31,7 +31,7 @@ class Ended(NamedTuple):
 
 
 def here(verb: str, *arguments: object) -> Ended:
-    """`pretrax VERB` in this process; a mistake that is not told in words is raised."""
+    """Runs `pretrax VERB` in this process. Raises errors that the command does not explain."""
     status = 0
     with contextlib.redirect_stdout(io.StringIO()) as out:
         with contextlib.redirect_stderr(io.StringIO()) as err:

@@ -102,7 +102,7 @@ def encoded(folder):
 
 
 def in_words(read: Callable[[], Any]) -> Any:
-    """A result, or what a command would say of the error."""
+    """Returns the result of `read`, or the message that a command would print for its error."""
     try:
         return read()
     except Exception as error:

@@ -1,7 +1,7 @@
-"""Folders that cannot be written: a command names the folder, and leaves what is there.
+"""If a folder cannot be written, a command names the folder and keeps its contents.
 
-`root` writes wherever modes forbid it, so that the folder lies on a disk that is mounted to be
-read, or where there is a file.
+`root` ignores file modes. The folder is therefore on a disk that is mounted read-only, or its path
+is taken by a file.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
-"""One flipped bit in each kind of file that is read: it is named, or changes nothing.
+"""Flips one bit in each kind of file: the command names the file, or the bit changes nothing.
 
-Where a file has a checksum, nothing else is ever read of it; where it has none, as text that users
-edit and weights of other programs, another value may be read, and an error is still in words.
+A file with a checksum is never read with another value. Files without one may be: text that users
+edit, and weights of other programs. Errors from these files must still be explained in a message.
 """
 
 import pathlib

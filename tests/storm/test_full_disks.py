@@ -1,4 +1,4 @@
-"""Full disks and closed pipes: an error in words, and no half file in the place of a whole one."""
+"""Full disks and closed pipes end with a clear message, and never leave a truncated file."""
 
 import pytest
 

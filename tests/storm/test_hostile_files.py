@@ -1,7 +1,7 @@
-"""Files that somebody made to harm: refused in words, or of no effect beyond a wrong model.
+"""Malicious files are refused with a message, or have no effect beyond a wrong model.
 
-Values of another type or size, paths that lead out, and sequences that a terminal obeys, in the
-place of any value of any JSON file that a command reads.
+Each test replaces a value in a JSON file that a command reads. The new value has another type or
+size, is a path that leads out of the folder, or is a terminal escape sequence.
 """
 
 import copy

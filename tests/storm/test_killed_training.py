@@ -100,14 +100,14 @@ def test_killed_at_drawn_moments(source, draw, tmp_path):
     whole, killed = (tiny.Run(tmp_path / name, data) for name in ("whole", "killed"))
     for one in (whole, killed):
         one.config.write_text(tiny.CONFIG.replace(STORE.lstrip(), lines.lstrip()))
-    slowly = {"WAIT": "0.01"}  # of a token store
+    slowly = {"WAIT": "0.01"}  # seconds for each document that a token store reads
     lasts = timed(lambda: start("train", *whole.arguments(), **slowly))
     storm(lambda: start("train", *killed.arguments(), **slowly), draw, lasts)
     assert_same_run(killed, whole)
 
 
 def test_two_processes_killed_at_drawn_moments(draw, tmp_path):
-    """One of the two, or both: the other ends by itself."""
+    """Kills one process or both. If one is killed, the other must end without help."""
     data = tiny.write_documents(tmp_path / "store")
     whole, killed = (tiny.Run(tmp_path / name, data) for name in ("whole", "killed"))
     began = time.monotonic()

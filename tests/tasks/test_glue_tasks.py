@@ -163,9 +163,9 @@ ANSWERS = {
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory) -> str:
-    """A folder that TFDS has written, with these examples in the splits that tasks read."""
+    """Returns a folder in the format of TFDS, with these examples in the splits that tasks read."""
     folder = str(tmp_path_factory.mktemp("tensorflow_datasets"))
-    written: dict[str, dict] = {}  # of each data set, examples by split
+    written: dict[str, dict] = {}  # data set -> split -> examples
     for benchmark, name in SETS:
         if rows := AS_T5_READS.get(f"{benchmark}_{name}"):
             one = glue_tasks.SETS[benchmark][name]

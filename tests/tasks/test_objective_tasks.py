@@ -68,11 +68,11 @@ def documents_for():
     return documents
 
 
-STACKS = {"inputs": "encoder", "targets": "decoder"}  # of which SeqIO is given the lengths
+STACKS = {"inputs": "encoder", "targets": "decoder"}  # features with lengths -> their stacks
 
 
 def lengths_for(build):
-    """What is asked of SeqIO: an encoder-decoder's lengths if it can be one, else one stack's."""
+    """Returns the lengths to pass to SeqIO: for an encoder-decoder if possible, else one stack."""
     for streams in (("inputs", "targets"), ("targets",), ("inputs",)):
         layout = layouts.LAYOUTS["_".join(STACKS[k] for k in streams)]
         with contextlib.suppress(ValueError):
@@ -197,7 +197,7 @@ def test_cached_text_is_corrupted_anew_in_every_epoch(cache, name):
     cached = examples("cached", lengths, use_cached=True, num_epochs=2)
     assert_same_examples(cached, plain)
     once = examples("cached", lengths, use_cached=True)
-    n = len(once) - 1  # the last row goes on with the next epoch's text, where there is one
+    n = len(once) - 1  # if there is another epoch, its text fills the last row
     assert_same_examples(once[:n], cached[:n])
     again = {tuple(x["inputs"]) for x in cached[n:]}
     assert len(again) >= 8 and not again & {tuple(x["inputs"]) for x in once[:n]}

@@ -57,7 +57,7 @@ def rows_and_seeds(build, seed=42):
 
 @pytest.mark.slow
 def test_the_host_gives_the_bits_of_the_device():
-    """Of many rows over all devices; test_objective_tasks does it for every objective."""
+    """Compares many rows on all devices. test_objective_tasks compares every objective."""
     build = objectives.ul2
     host = examples(add_task("padded", build, columns=True))
     rows = rows_and_seeds(build)

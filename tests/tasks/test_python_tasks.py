@@ -199,7 +199,7 @@ def test_what_stands_in_training_files_too_is_not_held_out():
 def test_two_readings_give_the_same(name):
     first = EXAMPLES[name]()
     assert EXAMPLES[name].__wrapped__() == first
-    # In one order wherever it is read, in which the answers are mixed.
+    # The order is the same on every reading, and mixes the answers.
     answers = [answer for _, answer in first["validation"]]
     assert answers != sorted(answers)
     again, once = (examples(seqio.TaskRegistry.get(name), "validation") for _ in range(2))

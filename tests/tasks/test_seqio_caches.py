@@ -86,7 +86,7 @@ tokenize, append_eos = seqio.preprocessors.tokenize, seqio.preprocessors.append_
     ],
 )
 def test_a_cached_task_gives_what_its_source_gives(tmp_path, steps):
-    """Wherever the text is tokenized and ended; the source is not read again."""
+    """The cache may come before or after tokenization. The source is not read again."""
     task, source = register("cached_text", steps)
     write_cache(task, tmp_path / "cache")
     plain = corpus_of(tmp_path / "plain", "cached_text", use_cached=False)
@@ -197,7 +197,7 @@ def test_a_damaged_file_of_a_cache_is_said(tmp_path):
 
 
 def test_a_cache_of_another_vocabulary_is_refused(tmp_path, model, t5_like):
-    """Of another than the run's, which is seen by its file, or than the task's, by the text."""
+    """A vocabulary unlike the run's is detected by its file, one unlike the task's by the text."""
     pieces = functools.partial(seqio.SentencePieceVocabulary, extra_ids=100)
     settings = {"cache_dirs": [str(tmp_path)]}
     task, _ = register("cached_text", [tokenize, CACHE], vocabulary=pieces(model))

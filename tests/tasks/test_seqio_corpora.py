@@ -109,7 +109,7 @@ def test_random_steps_repeat_on_held_out_text(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_a_stream_goes_on_exactly(tmp_path, tiny, shuffle):
-    """Of a task that is read file by file, and one whose examples are shared out."""
+    """One task is read file by file. The examples of the other are divided among the shards."""
     corpus = seqio_mixture(tmp_path, mixture_or_task_name="tiny_and_numbers", shuffle=shuffle)
     whole = read(corpus.train(1, 3), 45)  # more than an epoch of both: 15 and 10 documents
     for stop in (0, 7, 31):  # the start, amid a file, and in a later epoch

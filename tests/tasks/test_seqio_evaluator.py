@@ -1,4 +1,4 @@
-"""`seqio.Evaluator` on trained models, beside this project's own evaluation of the same tasks."""
+"""Compares `seqio.Evaluator` on trained models with pretrax's evaluation of the same tasks."""
 
 import zlib
 

@@ -53,7 +53,7 @@ PAIRS = [("a text", "red"), ("é 🤖", "dark green"), ("", "skipped"), ("more",
 
 @pytest.mark.parametrize("add_eos", [True, False])
 def test_texts(tmp_path, add_eos):
-    """Ends of sequences are taken off; what has no inputs is no document."""
+    """EOS tokens are removed. An example without inputs is not a document."""
     register("pairs_text", PAIRS, add_eos=add_eos)
     corpus = corpus_of(tmp_path, "pairs_text")
     told = [told_of(corpus, document) for document in documents(corpus, 3)]

@@ -28,7 +28,7 @@ def numbered(dataset):
 
 
 def drawn(dataset):
-    """Documents whose last id is drawn, with a seed, from a generator that goes on."""
+    """Replaces the last id of each document by a draw from one stateful, seeded generator."""
 
     def draw(example):
         tokens = example["targets"]

@@ -60,7 +60,7 @@ def agrees(counts, expected) -> float:
 def test_span_corruption_hides_what_it_should():
     """Significance 1e-4, at a fixed key."""
     found = measured(objectives.span_corruption, "encoder_decoder", span_law="composition")
-    noise, spans = 21, 7  # of 141 tokens
+    noise, spans = 21, 7  # for a row of 141 tokens
     assert found.length == 141 and found.rows == 300
     assert found.hidden == found.predicted == pytest.approx(noise / 141)
     assert found.with_loss == pytest.approx((noise + spans + 1) / 141)
