@@ -132,7 +132,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--case", choices=CASES, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.names if name not in CASES]:
-        parser.error(f"got {unknown}, expected some of {', '.join(CASES)}")
+        parser.error(f"got {unknown}, expected one or more of {', '.join(CASES)}")
     options.names = options.names or list(CASES)
     return options
 

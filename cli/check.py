@@ -49,8 +49,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser("check", __doc__)
-    parser.add_argument("objective", metavar="MODULE.BUILDER", help="a function of TokenIds")
-    parser.add_argument("settings", metavar="NAME=VALUE", nargs="*", help="its other arguments")
+    parser.add_argument(
+        "objective",
+        metavar="MODULE.BUILDER",
+        help="function that builds the objective from TokenIds",
+    )
+    parser.add_argument(
+        "settings", metavar="NAME=VALUE", nargs="*", help="other arguments of the builder"
+    )
     offer_completions(parser)
     return parser.parse_args(argv)
 

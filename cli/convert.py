@@ -289,8 +289,8 @@ def check_direction(layout: str, forms: Sequence[PromptForm]) -> None:
     for form in forms:
         if layout == "decoder" and form.mode in ("classify", "tag") and not form.causal:
             raise ValueError(
-                "Got a decoder that was trained to read texts both ways before it names their "
-                "classes, expected one that reads from left to right, as all do in transformers: "
-                "its classes would be others there. Train an encoder on them "
-                "(--gin_file=runs/finetune_classification.gin) and convert that."
+                "Got a decoder that was trained to classify text with bidirectional attention. "
+                "Decoders in transformers read from left to right and would predict other "
+                "classes. Train an encoder on these classes "
+                "(--gin_file=runs/finetune_classification.gin) and convert the encoder."
             )

@@ -83,7 +83,7 @@ def print_table(console: Console, steps: Sequence[StepReport]) -> None:
 
 
 def words_of(step: StepReport) -> str:
-    """Returns a text on what a step dropped and changed, and on unknown tokens.
+    """Describes what a step dropped and changed, and its unknown tokens.
 
     >>> words_of(StepReport("clean", 9, 7, {"empty": 2}, changed=3))
     'empty 2; 3 changed'

@@ -14,6 +14,7 @@ from pretrax.data.token_store import open_store
 from pretrax.data.token_store_files import is_sealed
 from tests.preprocessing import planted
 from tests.preprocessing.planted import LOG
+from tests.refusals import is_named
 from tests.training.tiny import ROOT, environment
 
 
@@ -130,11 +131,13 @@ def test_a_folder_with_other_files_is_refused(tmp_path, capsys):
     planted.write_raw(tmp_path / "raw.jsonl")
     with pytest.raises(SystemExit):
         planted.run(*planted.arguments(str(tmp_path / "raw.jsonl"), tmp_path))
-    assert "holds other files, such as raw.jsonl: give OUT a new folder" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert is_named("raw.jsonl", said) and is_named("OUT", said)
     (tmp_path / "report.json").write_text('{"passed": 3}')
     with pytest.raises(SystemExit):
         planted.run(*planted.arguments(str(tmp_path / "raw.jsonl"), tmp_path))
-    assert "holds a report.json of something else: give OUT" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert is_named("report.json", said) and is_named("OUT", said)
 
 
 def test_files_of_others_are_never_removed(tmp_path, capsys):
@@ -161,8 +164,7 @@ def test_a_changed_setting_redoes_what_follows_it(tmp_path, capsys):
     )
     with pytest.raises(SystemExit):
         planted.run_steps(tmp_path, steps + "two/filters.length.least = 100")
-    assert "No document is left of 1 file" in (said := capsys.readouterr().err)
-    assert "length dropped too_short 2" in said
+    assert "length dropped too_short 2" in capsys.readouterr().err
     read = tmp_path / "out" / "prepare.work" / "00_read" / "documents" / "00000.jsonl.zst"
     content = zstandard.ZstdDecompressor().stream_reader(read.read_bytes()).read()
     read.write_bytes(zstandard.compress(content.replace(b"four", b"fourteen and")))

@@ -75,7 +75,7 @@ def test_classes(tmp_path):
     assert corpus.classes == CLASSES and load_classes(str(tmp_path)) == list(CLASSES)
     with pytest.raises(ValueError, match="has the classes red, dark green, blue, got a, b"):
         corpus_of(tmp_path, "pairs_class", answers="class", classes=["a", "b"])
-    with pytest.raises(ValueError, match="one comes twice"):
+    with refuses(ValueError, "a, a"):
         corpus_of(tmp_path / "2", "pairs_class", answers="class", classes=["a", "a"])
     corpus = corpus_of(tmp_path / "3", "pairs_class", answers="class", classes=["red", "blue"])
     with refuses(ValueError, "pairs_class", "dark green"):

@@ -123,7 +123,7 @@ LATEST = Keep()
 
 
 class MismatchError(ValueError):
-    """A checkpoint's arrays differ from those of the configured run."""
+    """The arrays of a checkpoint differ from the arrays of the configured run."""
 
 
 WAITS = (1, 5, 20)  # seconds before each further attempt to read a checkpoint
