@@ -20,7 +20,7 @@ from tests.training.tiny import ROOT, environment
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-    """A folder with raw/ and a store that one process made of it without interruption."""
+    """A folder with raw/, and a store that one process prepared from it without interruption."""
     folder = tmp_path_factory.mktemp("prepared")
     planted.write_raw(folder / "raw" / "a.jsonl")
     here = "--gin.preprocessing.Preparation.executor=@executors.this_process"
@@ -40,7 +40,7 @@ def test_what_is_planted_leaves_and_most_stays(prepared):
     assert steps["read"]["in"] == steps["read"]["out"] == own + planted_ones
     assert steps["gopher_repetition"]["dropped"]["top_2_gram"] == planted.JUNK
     left = steps["exact_duplicates"]["in"]
-    # What the rules dropped of the originals, they dropped of their copies.
+    # If a rule dropped an original, it also dropped the copy.
     assert planted.EXACT - 3 <= steps["exact_duplicates"]["dropped"]["duplicate"] <= planted.EXACT
     assert planted.NEAR - 3 <= steps["near_duplicates"]["dropped"]["near_duplicate"] <= planted.NEAR
     assert report["documents"] == left - sum(
@@ -93,8 +93,10 @@ def test_other_settings_or_text_in_a_finished_folder_are_refused(prepared, capsy
 
 
 def killed_and_resumed(prepared, out, seconds, workers):
-    """Kills a preparation after so many seconds, which leaves its workers to die; returns the tree
-    that a second start makes."""
+    """Kills a preparation, without its workers, and returns the tree that a second start makes.
+
+    `seconds` is the time until the kill. None kills it when a stage is complete.
+    """
     command = planted.command(*again(prepared, out), "--workers=2")
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     process = subprocess.Popen(command, cwd=ROOT, env=environment(), **quiet)
@@ -171,7 +173,7 @@ def test_a_changed_setting_redoes_what_follows_it(tmp_path, capsys):
     report = planted.run_steps(tmp_path, steps + "two/filters.length.least = 15")
     assert report["documents"] == 1 and report["steps"][2]["dropped"] == {"too_short": 1}
     (kept,) = planted.kept_texts(tmp_path)
-    assert kept == "fourteen and five six seven"  # the file itself was not read again
+    assert kept == "fourteen and five six seven"  # the source was not read again
 
 
 def test_the_command_at_the_end_makes_tokens_of_documents(tmp_path, capsys):
@@ -187,7 +189,7 @@ def test_the_command_at_the_end_makes_tokens_of_documents(tmp_path, capsys):
 
 
 def test_words_unknown_to_the_vocabulary_are_counted(tmp_path, capsys):
-    written = [f"Text {i} of them." for i in range(200)]  # 204 words, of which 100 are known
+    written = [f"Text {i} of them." for i in range(200)]  # 204 words; the vocabulary has 100
     planted.write_texts(tmp_path / "raw.jsonl", written)
     settings = {
         "FILES": str(tmp_path / "raw.jsonl"),

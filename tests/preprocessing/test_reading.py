@@ -1,4 +1,4 @@
-"""Sources: every format, and every bad record by its name."""
+"""Sources: every format is read, and errors name each bad record."""
 
 import gzip
 import io
@@ -94,7 +94,7 @@ def test_saved_datasets_of_several_splits_and_cached_files(tmp_path):
 
 
 def write_archive(path, *statuses):
-    """Writes a WARC file of a page for each HTTP status; without one, the plain text of a page."""
+    """Writes a WARC file with a page for each HTTP status; without statuses, a page's text."""
     from warcio.statusandheaders import StatusAndHeaders
     from warcio.warcwriter import WARCWriter
 
@@ -164,7 +164,7 @@ INSERTED = b"WARC/1.0", b"\r\n", b"[" * 99, b"\xff", bytes(9), b"Content-Length:
 
 
 def mutated(draw, content):
-    """The content cut short, or with some of its bytes changed, removed or added."""
+    """Returns the content cut short, or with some bytes changed, removed or added."""
     content = bytearray(content)
     for _ in range(draw.choice([1, 1, 2, 5])):
         at, kind = draw.randrange(len(content) + 1), draw.randrange(4)

@@ -1,4 +1,4 @@
-"""The steps alone: what each keeps and drops, and by which rule."""
+"""Each step alone: what it keeps and drops, and by which rule."""
 
 import datetime
 import functools
@@ -25,7 +25,7 @@ PROSE = (
 
 
 def outcome(step, text, metadata=None):
-    """Runs a step on one document; returns its text, or the rule that dropped it."""
+    """Runs a step on one document. Returns its text, or the rule that dropped it."""
     document = Document(text, "id", metadata=metadata or {})
     with tempfile.TemporaryDirectory() as folder:
         block = step.block("", Dropped(folder, step.rule))
@@ -195,9 +195,7 @@ def test_words_and_sentences():
 
 
 def test_exact_and_near_duplicates(tmp_path):
-    other = PROSE.upper().replace(
-        ",", " ;"
-    )  # equal to MinHash, which knows no case and punctuation
+    other = PROSE.upper().replace(",", " ;")  # MinHash ignores case and punctuation
     changed = PROSE.replace("winter", "summer")
     texts = [PROSE, "Alone.", other, PROSE, changed, "Alone."]
     planted.write_texts(tmp_path / "raw.jsonl", texts)
@@ -205,7 +203,7 @@ def test_exact_and_near_duplicates(tmp_path):
     report = planted.run_steps(
         tmp_path,
         f"preprocessing.Preparation.steps = {steps}",
-        "--gin.sources.files.task_bytes=400",  # so that copies are in other tasks
+        "--gin.sources.files.task_bytes=400",  # so that copies are in different tasks
     )
     dropped = {step["name"]: step["dropped"] for step in report["steps"]}
     assert dropped["exact_duplicates"] == {"duplicate": 2}

@@ -4,7 +4,7 @@ import pytest
 
 from pretrax.settings import run_directory
 from tests import conversion
-from tests.storm.commands import Ended, assert_in_words, here, start
+from tests.storm.commands import Ended, assert_explained, here, start
 from tests.storm.disks import mounted
 from tests.training import tiny
 
@@ -16,7 +16,7 @@ def test_an_export_to_a_full_disk(tmp_path):
     assert here("convert", f"--from=hf:{source}", f"--to={tmp_path}/run").status == 0
     with mounted(tmp_path / "disk", "size=16k") as disk:
         ended = here("convert", f"--from={tmp_path}/run", f"--to=hf:{disk}/out")
-        assert_in_words(ended, "No space left")
+        assert_explained(ended, "No space left")
         assert not list(disk.iterdir())
 
 
@@ -28,7 +28,7 @@ def test_a_run_on_a_full_disk(draw, tmp_path):
         run.values["RUN_DIR"] = str(disk / "run")
         process = start("train", *run.arguments(training__Run__checkpoint_every=2))
         out, err = process.communicate()
-        assert_in_words(Ended(process.returncode, out, err), "No space left", "could not be saved")
+        assert_explained(Ended(process.returncode, out, err), "No space left", "could not be saved")
         assert not (disk / "run" / run_directory.RESULT).exists()
 
 

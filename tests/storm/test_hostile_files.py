@@ -27,7 +27,7 @@ JSON = [name for name, kind in KINDS.items() if kind.files.endswith(".json")]
 
 
 def places(value: Any, path: tuple = ()) -> list[tuple]:
-    """The paths of all values within one of JSON, itself included."""
+    """Returns the paths of all values in a JSON value, including the value itself."""
     items: Any = ()
     if isinstance(value, dict | list):
         items = value.items() if isinstance(value, dict) else enumerate(value)
@@ -46,7 +46,7 @@ def changed(value: Any, path: tuple, new: Any) -> Any:
 
 
 def write_changed(file: pathlib.Path, draw: random.Random) -> str:
-    """Puts a hostile value in a place that is drawn; returns what and where."""
+    """Writes a hostile value in a random place, and returns a description of the change."""
     content = json.loads(file.read_text())
     value = atomic_writes.without_checksum(content)
     at_depth: dict[int, list[tuple]] = {}

@@ -1,4 +1,4 @@
-"""Training that is killed at drawn moments, and started again, equals one that was not killed."""
+"""A run that is killed at random moments and started again equals an uninterrupted run."""
 
 import json
 import time
@@ -70,18 +70,18 @@ SOURCES = {
 
 
 def state(run: tiny.Run) -> dict[str, np.ndarray]:
-    """All that is saved of the last step."""
+    """Returns all saved arrays of the last step."""
     return tiny.saved_arrays(run.dir, 12)
 
 
 def parameters(run: tiny.Run) -> dict[str, np.ndarray]:
-    """The parameters of the last step, which one process reads of what several have saved."""
+    """Returns the parameters of the last step. One process reads what several have saved."""
     params = named(open_run(str(run.dir), 12, trusted=["tests.training.tiny"]).params)
     return {name: np.asarray(array) for name, array in params.items()}
 
 
 def assert_same_run(run: tiny.Run, whole: tiny.Run, saved=state) -> None:
-    """Figures, lines and bits."""
+    """Asserts that two runs have the same results, lines of metrics and saved bits."""
 
     def lines(one):
         return [line for line in one.lines() if "loss" in line or line["step"] == 12]

@@ -34,7 +34,7 @@ TEXTS = [
     "def mean(values):\n    return sum(values) / len(values)\n",
     "naïve 漢字 😀 " * 9,
     "",
-    "<|fim_prefix|><fim_middle></s><extra_id_0>",  # no markers: what a document says
+    "<|fim_prefix|><fim_middle></s><extra_id_0>",  # names of markers, as plain text
     "x",
     "a longer text, which has to be cut into pieces before it is rearranged. " * 12,
 ]
@@ -121,7 +121,7 @@ def test_a_text_is_cut_the_same_whatever_is_read_with_it():
     assert examples == read(many, length=None)
     assert examples[:7] == read(many[:7], length=None)  # in a shorter dataset
     other = ["another text"] * 5 + many[5:]
-    assert examples[5:] == read(other, length=None)[5:]  # behind other texts
+    assert examples[5:] == read(other, length=None)[5:]  # after other texts
 
 
 def test_seeds_tasks_and_texts_are_cut_each_in_its_own_way():
@@ -179,7 +179,7 @@ def test_a_run_trains_on_texts_whose_middles_were_moved(tmp_path):
 
 @pytest.mark.parametrize("length", [8, 512])
 def test_a_text_whose_middle_was_moved_is_shown(tmp_path, length):
-    """Also where the first held-out text is one that the task has left as it is."""
+    """This also holds if the task did not rearrange the first held-out text."""
     name, ids = "infilling_some", special_tokens.token_ids(BYTES)
     made = corpus(tmp_path, name, rate=0.3, arranged_tokens=60, shuffle=False)
     heldout = [piece.tokens.tolist() for piece in made.heldout(10_000)]

@@ -1,4 +1,4 @@
-"""GLUE and SuperGLUE: what is read of each data set, by hand, without a download."""
+"""GLUE and SuperGLUE: the texts of each data set, written by hand and without a download."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def test_fields_classes_and_splits_are_those_of_tensorflow_datasets(tmp_path, be
 
 # --- as TensorFlow Datasets has them ------------------------------------------------------------
 
-# Examples of the validation split in the fields of TFDS, and what T5 was trained on.
+# Validation examples with the fields of TFDS, and the texts on which T5 was trained.
 AS_T5_READS = {
     "glue_cola": [
         ({"sentence": "They drank the pub.", "label": 0}, "cola sentence: They drank the pub."),
@@ -188,7 +188,7 @@ def write_set(folder: str, name: str, examples: dict[str, list[dict]]) -> None:
     writer.close_all()
 
 
-METRICS = {  # others have accuracy
+METRICS = {  # all other tasks have accuracy
     "glue_cola": ["matthews"],
     "glue_mrpc": ["f1", "accuracy"],
     "glue_stsb": ["pearson", "spearman"],
@@ -199,7 +199,7 @@ METRICS = {  # others have accuracy
 
 @pytest.fixture(scope="module")
 def evaluated(data_dir, tmp_path_factory) -> Path:
-    """What `pretrax evaluate` keeps of a run that gives every right answer."""
+    """The folder that `pretrax evaluate` writes for a run whose answers are all correct."""
     directory = tmp_path_factory.mktemp("run")
     write_run(directory, "encoder_decoder", "text_to_text")
     told = {
@@ -274,7 +274,7 @@ def test_the_rates_of_a_mixture_are_those_of_the_folder(data_dir):
 
 
 def register(name: str, examples: list[dict]) -> str:
-    """A task of a data set of glue_tasks.SETS with these examples; returns its name."""
+    """Registers a task for a data set in `glue_tasks.SETS`, and returns the name of the task."""
     benchmark = "super_glue" if name in glue_tasks.SETS["super_glue"] else "glue"
     task = f"tiny_{benchmark}_{name}_{len(examples)}"
 
@@ -304,7 +304,7 @@ def test_texts_and_classes_by_hand():
     assert found.texts[1] == "mrpc sentence1: a1 sentence2: b1"
     assert list(found.targets) == ["not_equivalent", "equivalent"] * 2
     got = scored(found, ["equivalent", "equivalent", "nothing", "equivalent"])
-    assert got == {"f1": 0.8, "accuracy": 0.5}  # 2 found, 1 wrong
+    assert got == {"f1": 0.8, "accuracy": 0.5}  # two hits and a false positive
     kept_back = read("sst2", [{"sentence": "x", "label": -1}])
     assert list(kept_back.targets) == [glue_tasks.UNTOLD]
 

@@ -24,7 +24,7 @@ VOCABULARY = seqio.ByteVocabulary(extra_ids=100)
 IDS = token_ids(tokenizer_of(VOCABULARY))
 TOKENS = seqio.Feature(VOCABULARY, add_eos=False)
 
-# These train on examples, `seqio_corpora.seqio_pairs`, or take a builder.
+# Objectives that train on pairs (`seqio_corpora.seqio_pairs`), or need a builder as a setting.
 WITHOUT_A_TEXT = {"contrastive_pairs", "llm_jepa", "annealed"}
 BUILDERS = {
     name: getattr(objectives, name)
@@ -48,7 +48,7 @@ BUILDERS = {
 
 
 def text_task(name, documents):
-    """A registered task whose `targets` are these documents."""
+    """Registers a task whose `targets` are these documents."""
 
     values = tf.ragged.constant([list(map(int, d)) for d in documents], dtype=tf.int32)
     source = memory_source({"targets": values}, ["train"])
@@ -60,7 +60,7 @@ def fresh(add, name, *arguments, **settings):
 
 
 def documents_for():
-    """Sentences of nine bytes, full stop included."""
+    """Returns documents of sentences with nine bytes, including the full stop."""
     sizes = (5, 90, 1, 40, 0, 29, 130, 3, 64)
     documents = [np.arange(n) % 50 + 60 for n in sizes]
     for document in documents:
@@ -96,7 +96,7 @@ def assert_same_examples(got, expected):
 
 
 def corrupted_on_the_device(build, name, lengths, seed):
-    """Features of the rows of the task `name`, whose one step before is the cache's."""
+    """Returns the device's features for the rows of the task `name`, with the same seeds."""
     text = seqio.TaskRegistry.get("text").source.get_dataset("train", shuffle=False)
     rows = CutToRows(build)(text, lengths, {"targets": TOKENS})
     with seqio.utils.map_seed_manager(seed + 42):
@@ -192,7 +192,7 @@ def test_cached_text_is_corrupted_anew_in_every_epoch(cache, name):
     assert [x["targets"].tolist() for x in rows] == [d.tolist() for d in documents]
     write_cache(task, cache, num_files=1)
     plain = examples("cached", lengths, num_epochs=2)
-    text_task("text", [[7]])  # the cache alone holds the text now
+    text_task("text", [[7]])  # now only the cache has the text
     fresh(add_objective_task, "cached", "text", BUILDERS[name])
     cached = examples("cached", lengths, use_cached=True, num_epochs=2)
     assert_same_examples(cached, plain)
@@ -262,7 +262,7 @@ def test_the_rows_of_a_pair_are_of_different_documents():
     for i, document in enumerate(documents):
         assert sum(len(row) for row in rows if row[0] == 10 + i) == len(document)
     of_one = [a[0] == b[0] for a, b in zip(rows[::2], rows[1::2])]
-    first = of_one.index(True)  # from where on there is but the longest document
+    first = of_one.index(True)  # from here on, only the longest document is left
     assert first >= 5 and {row[0] for row in rows[2 * first :]} == {15}
 
 

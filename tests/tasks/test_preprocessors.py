@@ -47,7 +47,7 @@ def examples(task, seed=42, lengths=LENGTHS):
 
 
 def rows_and_seeds(build, seed=42):
-    """The rows that the task cuts, and the seeds that SeqIO gives them."""
+    """Returns the rows that the task cuts, and the seeds that SeqIO gives them."""
     dataset = source().get_dataset("train", shuffle=False)
     rows = CutToRows(build)(dataset, LENGTHS, FEATURES)
     with seqio.utils.map_seed_manager(seed):
@@ -79,7 +79,7 @@ def test_the_host_gives_the_bits_of_the_device():
     fused = jax.jit(lambda s, r: corrupt(row_keys(s, salt), r), out_shardings=spread)
     device = fused(*jax.device_put((seeds, Row(tokens, segments, member)), spread))
 
-    assert len(host) == len(rows) > 130  # more than one batch, the last one short
+    assert len(host) == len(rows) > 130  # more than one batch; the last batch is not full
     assert set(host[0]) == {*stream_of_columns(), "member"} >= set(device)
     for feature in device:
         got = np.stack([example[feature] for example in host])

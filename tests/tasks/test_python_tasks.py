@@ -47,7 +47,7 @@ def with_vocabulary(name, vocabulary):
 
 
 def texts(split):
-    """The text of every file of a split, files joined by what stands in none."""
+    """Returns the text of all files of a split, joined by a character that no file contains."""
     return "\0".join(document.read() for document in python_passages.library_split()[split])
 
 
@@ -121,8 +121,8 @@ def test_hidden_names_are_names_of_the_passage_and_of_the_split():
         for passage, name in some:
             assert passage.count(sentinel) == 1 and name.isidentifier() and len(name) > 2
             assert name not in ("self", "cls", "print") and not keyword.iskeyword(name)
-            assert re.search(rf"\b{name}\b", passage)  # it can be read off
-            assert not re.search(rf"\w{sentinel}|{sentinel}\w", passage)  # it is whole
+            assert re.search(rf"\b{name}\b", passage)  # the name occurs elsewhere in the passage
+            assert not re.search(rf"\w{sentinel}|{sentinel}\w", passage)  # a whole word
             whole = passage.replace(sentinel, name)
             if part == "validation":
                 assert whole in heldout and whole not in train
@@ -155,7 +155,7 @@ x.total = f'total' 'it\\'s total' 0xtotal; def total(self, other_1): 'total' ; p
     ((passage, name),) = python_passages._hidden(source)
     assert passage.replace(python_passages.SENTINEL, name) == source and name in ("first", "second")
     assert list(python_passages._hidden("'first'  # second\n" * 12)) == []
-    alone = "".join(f"name_{i} = 'here'\n" for i in range(12))  # none comes twice
+    alone = "".join(f"name_{i} = 'here'\n" for i in range(12))  # all names differ
     assert len(alone) > python_passages.PASSAGE[0] and list(python_passages._hidden(alone)) == []
 
 
@@ -250,7 +250,7 @@ def test_other_vocabularies(name, kind, tmp_path, model, t5_like, hugging_face):
         hidden = example["inputs"][np.isin(example["inputs"], sentinels)].tolist()
         assert hidden == ([sentinels[0]] if name == "python_identifiers" else [])
         assert example["inputs"][-1] == example["targets"][-1] == vocabulary.eos_id
-        if kind != "t5":  # which has no pieces for most of the text
+        if kind != "t5":  # T5's vocabulary lacks most of the text
             answer = vocabulary.decode(example["targets"].tolist()[:-1])
             assert answer.strip() == example["targets_pretokenized"].decode()
 
@@ -269,7 +269,7 @@ def test_inputs_that_are_cut_still_end():
 
 
 def figures(name, predict, part="validation"):
-    """The task's own metrics of `predict(passage, right answer)`."""
+    """Returns the task's metrics for the answers of `predict(passage, correct answer)`."""
     task = seqio.TaskRegistry.get(name)
     inputs, targets = zip(*EXAMPLES[name]()[part])
     said = [task.postprocess_fn(predict(*pair)) for pair in zip(inputs, targets)]
@@ -292,14 +292,13 @@ def test_a_perfect_model_and_baselines(name):
         assert share < 0.3
     else:
         assert got == {"exact_match": share} and share < 0.1
-        # Looking helps: a name that is there often is the hidden one more often.
+        # A reader does better: the most frequent name of a passage is more often the hidden name.
         seen = figures(name, lambda passage, right: python_passages.most_frequent_name(passage))
         assert 3 * share < seen["exact_match"] < 0.5
 
 
 def test_passages_tell_their_package():
-    """Words and how often each package uses them (naive Bayes) tell most: there is what to
-    learn."""
+    """The task can be learned: naive Bayes over words finds the package of most passages."""
     train, _ = EXAMPLES["python_modules"]().values()
     counts = {package: collections.Counter() for package in python_passages.PACKAGES}
     for passage, package in train:

@@ -1,4 +1,4 @@
-"""What TensorFlow notes of CUDA and oneDNN is left out of standard error, and nothing else."""
+"""Only TensorFlow's notes on CUDA and oneDNN are removed from standard error."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Text to be shown: vocabularies that are learned once, and what is refused."""
+"""Text to show: vocabularies that are trained once, and arguments that are refused."""
 
 import pytest
 

@@ -21,7 +21,7 @@ PAIRS = [("a text <extra_id_0>", "red"), ("é 🤖", "dark green"), ("more of it
 
 
 def checksum(targets, predictions):
-    """A figure that tells any two lists of answers apart."""
+    """A metric that differs between any two lists of answers."""
     return {"answers": zlib.crc32(repr(predictions).encode())}
 
 
@@ -46,8 +46,7 @@ def own_figures(one, name):
 
 @pytest.mark.slow
 def test_a_run_is_scored_as_by_our_own_evaluation(tmp_path):
-    """Both kinds of metrics, of a run on disk and of a model of another layout than the
-    converter's."""
+    """Compares both kinds of metrics, also for a model whose layout is not the converter's."""
     register("evaluated", seqio.ByteVocabulary(extra_ids=100))
     runs = {
         "encoder_decoder": write_run(tmp_path / "a", "encoder_decoder", "text_to_text"),
@@ -62,7 +61,7 @@ def test_a_run_is_scored_as_by_our_own_evaluation(tmp_path):
 
 @pytest.mark.parametrize("kind", ["sentencepiece", "hugging_face", "run"])
 def test_a_task_of_another_vocabulary(tmp_path, model, hugging_face, kind, monkeypatch):
-    """The model's is that of bytes; answers come back as ids of the task's."""
+    """The model has a byte vocabulary. Its answers are returned as ids of the task's vocabulary."""
     vocabulary = {
         "sentencepiece": lambda: seqio.SentencePieceVocabulary(model, extra_ids=0),
         "hugging_face": lambda: HuggingFaceVocabulary(hugging_face["bpe"]),

@@ -28,7 +28,7 @@ SPANS = functools.partial(objectives.span_corruption, noise_density=0.3)
 
 
 def add_text(name, letter, splits=("train", "validation")):
-    """Registers documents that consist of one letter."""
+    """Registers a task whose documents repeat a single letter."""
     seqio.TaskRegistry.add(
         name,
         source=memory_source({"text": [letter * n for n in range(5, 60)]}, splits),

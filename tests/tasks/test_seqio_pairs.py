@@ -43,8 +43,8 @@ def documents(corpus, n):
     return pieces
 
 
-def told_of(corpus, piece):
-    """The parts of a document as text, with a bar between them."""
+def parts_as_text(corpus, piece):
+    """Returns both parts of a document as text, with a bar between them."""
     return "|".join(corpus.codec.decode(piece.tokens[piece.parts == part]) for part in (0, 1))
 
 
@@ -56,9 +56,9 @@ def test_texts(tmp_path, add_eos):
     """EOS tokens are removed. An example without inputs is not a document."""
     register("pairs_text", PAIRS, add_eos=add_eos)
     corpus = corpus_of(tmp_path, "pairs_text")
-    told = [told_of(corpus, document) for document in documents(corpus, 3)]
+    told = [parts_as_text(corpus, document) for document in documents(corpus, 3)]
     assert told == ["a text|red", "é 🤖|dark green", "more|blue"]
-    held = [told_of(corpus, piece) for piece in corpus.heldout(10**6)]
+    held = [parts_as_text(corpus, piece) for piece in corpus.heldout(10**6)]
     assert held == told and corpus.classes == ()
     kept = load_vocabulary(str(tmp_path))
     assert kept.ids == corpus.ids == special_tokens.token_ids(tokenizer_of(VOCABULARY))
@@ -100,7 +100,7 @@ def test_numbers(tmp_path):
 
 
 def test_tags(tmp_path):
-    """A word's first token has its class, the others one that does not count."""
+    """The first token of a word has the word's class. All other tokens have no label."""
     register("pairs_tags", [("Ada met é", "red blue red"), ("one two", "red")])
     settings = dict(answers="tags", classes=["red", "blue"], given_tokens=64)
     corpus = corpus_of(tmp_path, "pairs_tags", **settings)
@@ -122,7 +122,7 @@ def test_a_word_without_a_token_has_no_tag():
 
 
 def test_tags_are_read_as_they_were_written(tmp_path):
-    """What the objective makes of such a document: one label for each word."""
+    """The objective makes one label for each word of such a document."""
     register("pairs_tags", [("Ada met é", "red blue red")])
     settings = dict(answers="tags", classes=["red", "blue"], given_tokens=64)
     corpus = corpus_of(tmp_path, "pairs_tags", **settings)
@@ -143,7 +143,7 @@ def test_long_ones_are_cut_and_that_is_told_once(tmp_path):
     with pytest.warns(UserWarning, match="8 given and 5 answer tokens.*given_tokens=4") as told:
         cut = documents(corpus, 3)
     assert len(told) == 1
-    assert [told_of(corpus, document) for document in cut] == ["abcd|123", "xxxx|yyy", "a|b"]
+    assert [parts_as_text(corpus, document) for document in cut] == ["abcd|123", "xxxx|yyy", "a|b"]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         documents(corpus_of(tmp_path, "pairs_long", given_tokens=50, answer_tokens=50), 3)
@@ -172,7 +172,7 @@ def test_a_text_without_its_file_is_said(tmp_path):
 
 
 def test_the_vocabulary_of_a_run_is_the_runs(tmp_path):
-    """Its special ids as well, also where they are not what the defaults would give."""
+    """Its special ids are kept too, even if they differ from the default ids."""
     run = str(tmp_path / "run")
     tokenizer = tokenization.byte_tokenizer()
     ids = special_tokens.token_ids(tokenizer, sentinels=7, specials=("sep", "Q", "cls"))
@@ -181,7 +181,7 @@ def test_the_vocabulary_of_a_run_is_the_runs(tmp_path):
     register("pairs_text", PAIRS)
     corpus = corpus_of(tmp_path / "new", "pairs_text", vocabulary=from_run)
     assert corpus.ids == ids == load_vocabulary(str(tmp_path / "new")).ids
-    assert told_of(corpus, documents(corpus, 2)[1]) == "é 🤖|dark green"
+    assert parts_as_text(corpus, documents(corpus, 2)[1]) == "é 🤖|dark green"
     made = RunVocabulary(run)
     assert made == RunVocabulary(run) != RunVocabulary(str(tmp_path / "new"))
     assert (made.ids, made.pad_id, made.eos_id) == (ids, ids.pad, ids.eos)
@@ -196,7 +196,7 @@ def test_the_vocabulary_of_a_run_is_the_runs(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("of_a_run", [False, True])
 def test_a_mixture_with_an_objective_put_on_text(tmp_path, model, of_a_run):
-    """In the tasks' own vocabulary, or in a run's, which has other pieces and special ids."""
+    """The vocabulary is the tasks' own, or a run's with other pieces and special ids."""
     settings = {"seed": 1}
     if of_a_run:
         tokenizer = tokenization.sentencepiece_tokenizer(model, extra_ids=0)
@@ -213,9 +213,9 @@ def test_a_mixture_with_an_objective_put_on_text(tmp_path, model, of_a_run):
     seqio.MixtureRegistry.add("pairs_and_spans", [("pairs_text", 1), ("pairs_spans", 1)])
     corpus = corpus_of(tmp_path / "new", "pairs_and_spans", **settings)
     read = documents(corpus, 12)
-    told = [told_of(corpus, document) for document in read]
+    told = [parts_as_text(corpus, document) for document in read]
     hidden = [text for text in told if "<extra_id_0>" in text]
-    for document, text in zip(read, told):  # bytes have the same ids in both: pieces have not
+    for document, text in zip(read, told):  # only a run's vocabulary has pieces
         pieces = (document.tokens > 258) & (document.tokens < corpus.ids.text[1])
         assert pieces.any() == of_a_run, text
     assert 2 < len(hidden) < 10 and set(told) - set(hidden) <= {
@@ -229,7 +229,7 @@ def test_a_mixture_with_an_objective_put_on_text(tmp_path, model, of_a_run):
         told_parts = re.split(r"<extra_id_\d+>", answer)[1:]
         whole = "".join(a + b for a, b in zip(parts, [*told_parts, ""]))
         assert whole in "some plain text to hide parts of" * 60
-    held = [told_of(corpus, piece) for piece in corpus.heldout(10**6)]
+    held = [parts_as_text(corpus, piece) for piece in corpus.heldout(10**6)]
     assert "a text|red" in held and any("<extra_id_0>" in text for text in held)
 
 

@@ -1,4 +1,4 @@
-"""What a resumed SeqIO stream skips is not tokenized, and what it reads is the same."""
+"""A resumed SeqIO stream continues exactly, and does not tokenize the examples that it skips."""
 
 import functools
 
@@ -49,7 +49,7 @@ def rebatched(dataset):
 
 
 CACHE = seqio.CacheDatasetPlaceholder()
-QUICK = [  # steps of one example each
+QUICK = [  # each step makes one example from one example
     [as_targets, tokenize],
     [as_targets, CACHE, tokenize, append_eos],
 ]
@@ -59,7 +59,7 @@ SLOW = [[as_targets, tokenize, step] for step in STEPS]
 
 @pytest.fixture
 def tokenized(monkeypatch):
-    """The texts that were tokenized, in the vocabulary of bytes."""
+    """A list of the texts that have been tokenized. The vocabulary is bytes."""
     texts = []
 
     def encode(text):
@@ -96,7 +96,7 @@ def read(stream, n):
 
 
 def resumed(corpus, stop, more, shards):
-    """A stream's state after `stop` documents, and `more` that follow it."""
+    """Returns the state of a stream after `stop` documents, and the next `more` documents."""
     stream = corpus.train(0, shards)
     read(stream, stop)
     return stream.state(), read(stream, more)
@@ -144,7 +144,7 @@ def test_of_a_cache(tmp_path, tokenized):
 
 
 def test_tokenizers_of_tensorflow_hold_nothing_that_changes(tmp_path, model):
-    """Though TensorFlow calls their operations stateful."""
+    """TensorFlow calls their operations stateful, but they can be skipped."""
     from pretrax.tasks.seqio.seqio_skipping import _skipped_before_steps
 
     corpus_of(tmp_path, QUICK[0])

@@ -1,4 +1,4 @@
-"""Texts of SeqIO tasks and TensorFlow Datasets before any vocabulary."""
+"""Texts of SeqIO tasks and TensorFlow Datasets, which are read without a vocabulary."""
 
 import functools
 
@@ -15,7 +15,7 @@ TEXTS = ["One text.", "Zwei Wörter.", " ", "three"]
 
 
 def register(name, *steps):
-    """Registers a task whose vocabulary is nowhere to be had."""
+    """Registers a task whose vocabulary cannot be read."""
     if name not in seqio.TaskRegistry.names():
         rekey = functools.partial(seqio.preprocessors.rekey, key_map={"targets": "text"})
         unread = seqio.SentencePieceVocabulary("gs://nowhere/spiece.model")

@@ -1,4 +1,4 @@
-"""Pictures of attention patterns, against the dense mask."""
+"""Pictures of attention patterns, compared with the dense mask."""
 
 import numpy as np
 import pytest

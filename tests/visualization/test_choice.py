@@ -1,4 +1,4 @@
-"""The layout that an objective is shown on."""
+"""The layout on which an objective is shown."""
 
 import functools
 

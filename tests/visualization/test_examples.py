@@ -1,4 +1,4 @@
-"""What is shown of a row, worked out again from the text itself."""
+"""The picture of a row, checked by reconstructing the text from it."""
 
 import functools
 
@@ -42,7 +42,7 @@ def test_every_hidden_span_has_the_number_of_its_sentinel():
     for k, words in hidden.items():
         given = given.replace(f"⟨{k}⟩", words)
     assert given == TEXT + "/"
-    # A decoder is given what was predicted one place before.
+    # The input of each decoder slot is the prediction of the slot before.
     assert [slot.given for slot in decoder.slots[1:]] == [s.predicted for s in decoder.slots[:-1]]
     assert decoder.slots[0].given.kind == "start"
 
@@ -154,5 +154,5 @@ def test_a_character_of_several_tokens_stands_at_the_first():
 
     reader = Reader(IDS, {}, decode, lambda i: decode([i]))
     assert surfaces(reader, "aé日z".encode()) == ["a", "é", "", "日", "", "", "z"]
-    broken = bytes([0x65, 0xA9, 0xC3, 0x65])  # the parts of é the wrong way round
+    broken = bytes([0x65, 0xA9, 0xC3, 0x65])  # the bytes of é in the wrong order
     assert surfaces(reader, broken) == ["e", "�", "�", "e"]

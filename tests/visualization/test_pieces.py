@@ -1,4 +1,4 @@
-"""Pieces of a text as the tokens that are to be hidden."""
+"""Pieces of a text that a user asks to hide, converted to tokens."""
 
 import numpy as np
 import pytest
@@ -19,14 +19,14 @@ def reader_of(tokenizer, ids: TokenIds) -> Reader:
 
 
 def hidden(tokenizer, ids: TokenIds, text: str, *pieces: str) -> str:
-    """The text of the tokens that are marked."""
+    """Returns the text of the marked tokens."""
     tokens = tokenizer.encode_batch([text])[0]
     chosen = marked([tokens], pieces, reader_of(tokenizer, ids))
     return tokenizer.decode(tokens[chosen > 0])
 
 
 def pieces_and_bytes(folder):
-    """(tokenizer, its ids) of SentencePiece, which has bytes for the characters it lacks."""
+    """Returns (tokenizer, ids) of a SentencePiece model with bytes for unknown characters."""
     path = str(folder / "v.model")
     train_sentencepiece(["".join(map(chr, range(32, 127))) * 9], path, size=512)
     tokenizer = tokenization.sentencepiece_tokenizer(path, extra_ids=0)

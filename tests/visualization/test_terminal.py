@@ -1,4 +1,4 @@
-"""Lines in the terminal."""
+"""The lines that show a picture in the terminal."""
 
 from hypothesis import given
 from hypothesis import strategies as st
