@@ -122,19 +122,19 @@ def test_tasks_that_fail_and_workers_that_die(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_path_of_temporary_files_that_is_too_long_for_sockets(tmp_path):
+def test_a_temporary_folder_whose_path_is_too_long_for_sockets(tmp_path):
     planted.write_raw(tmp_path / "raw.jsonl")
     long = tmp_path / ("d" * 60) / ("d" * 60)
     long.mkdir(parents=True)
-    said = subprocess.run(
+    ended = subprocess.run(
         planted.command(*planted.arguments(str(tmp_path / "raw.jsonl"), tmp_path / "out")),
         cwd=ROOT,
         env=environment(TMPDIR=str(long)),
         capture_output=True,
         text=True,
     )
-    assert said.returncode == 2 and "Traceback" not in said.stderr
-    assert f"TMPDIR={long}" in said.stderr and "TMPDIR=/tmp" in said.stderr
+    assert ended.returncode == 2 and "Traceback" not in ended.stderr
+    assert f"TMPDIR={long}" in ended.stderr and "TMPDIR=/tmp" in ended.stderr
 
 
 MODULES = ("jax", "numpy", "json", "threading", "multiprocessing", "datatrove", "loguru")

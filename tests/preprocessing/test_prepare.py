@@ -33,7 +33,7 @@ def again(folder, out, *more):
 
 
 @pytest.mark.slow
-def test_what_is_planted_leaves_and_most_stays(prepared):
+def test_planted_documents_are_dropped_and_most_others_stay(prepared):
     report = json.loads((prepared / "store" / "report.json").read_text())
     steps = {step["name"]: step for step in report["steps"]}
     own, planted_ones = len(planted.DOCUMENTS), planted.EXACT + planted.NEAR + planted.JUNK
@@ -49,7 +49,7 @@ def test_what_is_planted_leaves_and_most_stays(prepared):
     assert 0.85 * own <= report["documents"] <= own and report["tokens"] > 10_000
 
 
-def test_every_step_counts_what_the_next_one_takes(prepared):
+def test_the_counts_of_consecutive_steps_agree(prepared):
     steps = json.loads((prepared / "store" / "report.json").read_text())["steps"]
     for step, following in zip(steps, steps[1:]):
         assert step["out"] == following["in"]
@@ -77,8 +77,8 @@ def test_the_page_shows_what_was_dropped_and_fetches_nothing(prepared):
 def test_a_second_start_changes_nothing(prepared, capsys):
     before = planted.tree(prepared / "store")
     planted.run(*again(prepared, "store"))
-    assert "prepared already: nothing to do" in (said := capsys.readouterr().out)
-    assert f"--store={prepared / 'store'}" in said and "corpora/token_store.gin" in said
+    assert "prepared already: nothing to do" in (output := capsys.readouterr().out)
+    assert f"--store={prepared / 'store'}" in output and "corpora/token_store.gin" in output
     assert planted.tree(prepared / "store") == before
 
 
@@ -133,16 +133,16 @@ def test_a_folder_with_other_files_is_refused(tmp_path, capsys):
     planted.write_raw(tmp_path / "raw.jsonl")
     with pytest.raises(SystemExit):
         planted.run(*planted.arguments(str(tmp_path / "raw.jsonl"), tmp_path))
-    said = capsys.readouterr().err
-    assert is_named("raw.jsonl", said) and is_named("OUT", said)
+    output = capsys.readouterr().err
+    assert is_named("raw.jsonl", output) and is_named("OUT", output)
     (tmp_path / "report.json").write_text('{"passed": 3}')
     with pytest.raises(SystemExit):
         planted.run(*planted.arguments(str(tmp_path / "raw.jsonl"), tmp_path))
-    said = capsys.readouterr().err
-    assert is_named("report.json", said) and is_named("OUT", said)
+    output = capsys.readouterr().err
+    assert is_named("report.json", output) and is_named("OUT", output)
 
 
-def test_files_of_others_are_never_removed(tmp_path, capsys):
+def test_files_of_other_programs_are_never_removed(tmp_path, capsys):
     planted.write_texts(tmp_path / "raw.jsonl", ["one two three", "four five"])
     own = tmp_path / "out" / "work" / "own.txt"
     own.parent.mkdir(parents=True)
@@ -159,7 +159,7 @@ def test_files_of_others_are_never_removed(tmp_path, capsys):
     assert own.read_text() == "Own."
 
 
-def test_a_changed_setting_redoes_what_follows_it(tmp_path, capsys):
+def test_a_changed_setting_repeats_its_step_and_later_steps(tmp_path, capsys):
     planted.write_texts(tmp_path / "raw.jsonl", ["one two three"] * 2 + ["four five six seven"])
     steps = (
         "preprocessing.Preparation.steps = [@duplicates.exact_duplicates, @two/filters.length]\n"
@@ -207,7 +207,7 @@ def test_words_unknown_to_the_vocabulary_are_counted(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("names", ["ab", "abcde"])
-def test_a_file_that_is_a_task_of_its_own_is_held_out_whole_or_not_at_all(tmp_path, names):
+def test_a_file_in_a_separate_task_is_held_out_whole_or_not_at_all(tmp_path, names):
     for name in names:
         (tmp_path / f"{name}.txt").write_text(f"{name} " * 5000)
     settings = {
@@ -230,7 +230,7 @@ def test_a_file_that_is_a_task_of_its_own_is_held_out_whole_or_not_at_all(tmp_pa
     assert store.counts("heldout").documents == 1
 
 
-def test_a_step_whose_files_have_changed_is_done_again(tmp_path, capsys, monkeypatch):
+def test_a_step_whose_files_have_changed_is_repeated(tmp_path, capsys, monkeypatch):
     planted.write_texts(tmp_path / "raw.jsonl", ["one two three", "four five six", "seven eight"])
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "own_rules.py").write_text("def keeps(text, metadata):\n    return text\n")

@@ -74,7 +74,7 @@ def test_a_flipped_bit_is_named_or_changes_nothing(kind, draw, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("change", [flip, truncate, empty, remove], ids=lambda f: f.__name__)
-def test_each_file_of_a_checkpoint_may_be_damaged(change, draw, tmp_path, monkeypatch, capsys):
+def test_damage_in_each_file_of_a_checkpoint_is_found(change, draw, tmp_path, monkeypatch, capsys):
     """The run continues from the earlier checkpoint, and a warning names the damaged checkpoint.
 
     It ends with the same state as an undisturbed run. Some errors of Orbax may not mean damage, for

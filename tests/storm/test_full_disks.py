@@ -33,7 +33,7 @@ def test_a_run_on_a_full_disk(draw, tmp_path):
 
 
 @pytest.mark.parametrize("arguments", [["--list"], ["--objective=ul2"]], ids=" ".join)
-def test_a_pipe_that_is_closed(arguments):
+def test_a_closed_pipe(arguments):
     process = start("show", *arguments)
     process.stdout.readline()
     process.stdout.close()

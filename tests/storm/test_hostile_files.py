@@ -62,7 +62,7 @@ def write_changed(file: pathlib.Path, draw: random.Random) -> str:
 
 
 @pytest.mark.parametrize("name", JSON)
-def test_a_hostile_value_is_refused_in_words_or_read_as_one(name, draw, tmp_path, monkeypatch):
+def test_a_hostile_value_is_refused_or_read_as_a_value(name, draw, tmp_path, monkeypatch):
     tiny.on_one_device(monkeypatch)
     one, whole = KINDS[name], made(KINDS[name], tmp_path)
     for _, change, found in read_after_changes(one, whole, CHANGES, write_changed, draw):

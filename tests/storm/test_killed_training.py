@@ -94,7 +94,7 @@ def assert_same_run(run: tiny.Run, whole: tiny.Run, saved=state) -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_killed_at_drawn_moments(source, draw, tmp_path):
+def test_killed_at_random_moments(source, draw, tmp_path):
     lines, write = SOURCES[source]
     data = write(tmp_path)
     whole, killed = (tiny.Run(tmp_path / name, data) for name in ("whole", "killed"))
@@ -106,7 +106,7 @@ def test_killed_at_drawn_moments(source, draw, tmp_path):
     assert_same_run(killed, whole)
 
 
-def test_two_processes_killed_at_drawn_moments(draw, tmp_path):
+def test_two_processes_killed_at_random_moments(draw, tmp_path):
     """Kills one process or both. If one is killed, the other must end without help."""
     data = tiny.write_documents(tmp_path / "store")
     whole, killed = (tiny.Run(tmp_path / name, data) for name in ("whole", "killed"))

@@ -115,7 +115,7 @@ def test_texts_that_are_too_long_are_cut_before_they_are_rearranged():
 
 
 @pytest.mark.slow
-def test_a_text_is_cut_the_same_whatever_is_read_with_it():
+def test_the_cut_of_a_text_does_not_depend_on_other_texts():
     many = TEXTS * 20
     examples = read(many, length=None)
     assert examples == read(many, length=None)
@@ -124,7 +124,7 @@ def test_a_text_is_cut_the_same_whatever_is_read_with_it():
     assert examples[5:] == read(other, length=None)[5:]  # after other texts
 
 
-def test_seeds_tasks_and_texts_are_cut_each_in_its_own_way():
+def test_cuts_differ_between_seeds_tasks_and_texts():
     same = [TEXTS[0]] * 50
     examples = read(same, length=None, rate=1.0)
     assert len({tuple(one) for one in examples}) > 45
@@ -213,14 +213,14 @@ def test_the_vocabulary_of_a_run_keeps_its_markers(tmp_path):
     assert "".join(given_back(one, BYTES, ids) for one in examples) == "".join(TEXTS)
 
 
-def test_the_halves_of_a_text_are_cut_each_in_its_own_way():
+def test_the_halves_of_a_text_have_different_cuts():
     ids = special_tokens.token_ids(BYTES)
     both = [infill_to_fit("a" * 200, BYTES, ids, (i,), 110, 1.0) for i in range(20)]
     assert all(len(halves) == 2 for halves in both)
     assert sum(np.array_equal(first, second) for first, second in both) < 3
 
 
-def test_settings_and_vocabularies_that_cannot_be_infilled(t5_like):
+def test_unsuitable_settings_and_vocabularies_are_refused(t5_like):
     with refuses(ValueError, "rate", "0", "1", "2"):
         read(TEXTS, rate=2)
     with refuses(ValueError, "spm", "spmv2", "psm"):

@@ -120,7 +120,7 @@ def corrupted_on_the_device(build, name, lengths, seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BUILDERS)
-def test_every_objective_is_a_task_with_the_bits_of_the_device(name):
+def test_every_objective_as_a_task_gives_the_bits_of_the_device(name):
     build = BUILDERS[name]
     text_task("text", documents_for())
     task = fresh(add_objective_task, "task", "text", build, columns=True)
@@ -136,7 +136,7 @@ def test_every_objective_is_a_task_with_the_bits_of_the_device(name):
     assert any(rows.any() for column, rows in expected.items() if column.endswith("weights"))
 
 
-def test_noise_that_adapts_to_a_model_has_none_here():
+def test_noise_that_adapts_to_a_model_gives_a_warning():
     text_task("text", documents_for())
     fresh(add_objective_task, "task", "text", objectives.adaptive_masked_lm, columns=True)
     with pytest.warns(UserWarning, match="noise of task adapts"):
@@ -183,7 +183,7 @@ def cache(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["span_corruption", "masked_lm"])
-def test_cached_text_is_corrupted_anew_in_every_epoch(cache, name):
+def test_cached_text_is_corrupted_again_in_every_epoch(cache, name):
     documents, lengths = documents_for(), lengths_for(BUILDERS[name])
     text_task("text", documents)
     task = fresh(add_objective_task, "cached", "text", BUILDERS[name])
@@ -267,7 +267,7 @@ def test_the_rows_of_a_pair_are_of_different_documents():
 
 
 @pytest.mark.slow
-def test_targets_that_do_not_all_count_ask_for_columns():
+def test_targets_without_loss_need_columns():
     text_task("text", documents_for())
     fresh(add_objective_task, "plain", "text", objectives.causal_masking)
     with pytest.raises(tf.errors.OpError, match="targets of this objective have no loss"):
@@ -277,7 +277,7 @@ def test_targets_that_do_not_all_count_ask_for_columns():
     assert any(((x["targets_segments"] > 0) > x["targets_weights"]).any() for x in got)
 
 
-def test_what_cannot_be_a_task(hugging_face):
+def test_objectives_that_cannot_be_a_task_are_refused(hugging_face):
     text_task("text", documents_for())
     with pytest.raises(ValueError, match="rate"):
         add_objective_task("refused", "text", functools.partial(objectives.masked_lm, rate=2))
@@ -286,12 +286,12 @@ def test_what_cannot_be_a_task(hugging_face):
     with refuses(ValueError, "inputs"):
         add_objective_task("refused", nothing, objectives.masked_lm)
     fresh(add_objective_task, "masks", "text", objectives.masked_lm)
-    for lengths, said in (
+    for lengths, pattern in (
         ({"inputs": 48, "targets": 48}, "'targets': 48}.*: {'inputs': 48} for 'encoder', or"),
         ({"inputs": 1}, "too short"),
         ({}, "needs sequence lengths"),
     ):
-        with pytest.raises(ValueError, match=f"(?i){said}"):
+        with pytest.raises(ValueError, match=f"(?i){pattern}"):
             examples("masks", lengths)
 
     from pretrax.tasks.seqio.seqio_vocabularies import HuggingFaceVocabulary

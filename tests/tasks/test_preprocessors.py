@@ -161,7 +161,7 @@ def test_an_objective_without_inputs():
 
 
 @pytest.mark.parametrize(
-    ("lengths", "sentinels", "said"),
+    ("lengths", "sentinels", "pattern"),
     [
         (None, 100, "needs sequence lengths"),
         ({"inputs": 512, "targets": 512}, 3, "sentinels"),
@@ -169,12 +169,12 @@ def test_an_objective_without_inputs():
         ({"inputs": 64}, 100, "{'inputs': 64, 'targets': 64} for 'encoder_decoder', or {'t"),
     ],
 )
-def test_lengths_and_sentinels_that_do_not_suffice(lengths, sentinels, said):
+def test_lengths_and_sentinels_that_do_not_suffice(lengths, sentinels, pattern):
     build = functools.partial(objectives.span_corruption, noise_density=0.15)
     preprocess = ApplyObjective(build, name="x", sentinels=sentinels)
     dataset = tf.data.Dataset.from_tensors({"tokens": [10, 11, 12]})
     features = {k: seqio.Feature(seqio.ByteVocabulary()) for k in FEATURES}
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=pattern):
         preprocess(dataset, lengths, features)
 
 

@@ -41,7 +41,7 @@ def test_a_document_has_one_name_and_goes_through_the_states_of_one_cycle():
         assert all(AFTER[a] == b for a, b in zip(states, states[1:]))
 
 
-def test_a_sentence_by_itself_tells_nothing_of_its_place():
+def test_a_single_sentence_does_not_show_its_place():
     """Each state is about equally frequent in all places."""
     places = collections.Counter(
         (place, state)
@@ -52,7 +52,7 @@ def test_a_sentence_by_itself_tells_nothing_of_its_place():
     assert max(abs(count / 400 - 1 / 6) for count in places.values()) < 0.07
 
 
-def test_who_compares_sentences_tells_all_pairs_and_their_words_tell_no_order():
+def test_comparing_sentences_orders_all_pairs_but_single_words_do_not():
     assert collections.Counter(pair.kind for pair in TASK.pairs) == {"order": 40, "belongs": 40}
     assert TASK.pairs[0].kind == "order"
     for pair in TASK.pairs:
@@ -64,7 +64,7 @@ def test_who_compares_sentences_tells_all_pairs_and_their_words_tell_no_order():
             assert pair.wrong[0] == pair.right[0] and names[0] != names[1]
 
 
-def test_who_knows_the_cycle_is_always_right_and_who_guesses_is_worth_chance():
+def test_knowing_the_cycle_is_always_correct_and_guessing_is_chance():
     def known(question):
         name, _, state = sentences(question.text)[2 - 1]
         return f" {AFTER[state] if question.kind == 'state' else name}"
@@ -78,7 +78,7 @@ def test_who_knows_the_cycle_is_always_right_and_who_guesses_is_worth_chance():
 
 
 @pytest.mark.parametrize(("follows", "share"), [(False, 0.29), (True, 0.32)])
-def test_what_it_is_worth_to_know_that_no_state_comes_twice(follows, share):
+def test_knowing_that_no_state_repeats_raises_chance(follows, share):
     """The share is that of chance among the answers that were not read, as in the docstring."""
     task = processes(seed=0, documents=1, questions=3000)
     shares = []

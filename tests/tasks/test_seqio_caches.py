@@ -95,9 +95,7 @@ def test_a_cached_task_gives_what_its_source_gives(tmp_path, steps):
     corpus = corpus_of(tmp_path / "run", "cached_text", cache_dirs=[str(tmp_path / "cache")])
     assert "from SeqIO's cache: cached_text" in corpus.summary
     assert sorted(epoch(corpus)) == sorted(TEXTS)
-    shares = [
-        epoch(corpus, shard=k, num_shards=2) for k in range(2)
-    ]  # by file
+    shares = [epoch(corpus, shard=k, num_shards=2) for k in range(2)]  # by file
     assert sorted(sum(shares, [])) == sorted(TEXTS) and all(shares)
     held = [corpus.codec.decode(piece.tokens) for piece in corpus.heldout(10**6)]
     assert sorted(held) == sorted(TEXTS)
@@ -106,7 +104,7 @@ def test_a_cached_task_gives_what_its_source_gives(tmp_path, steps):
 
 
 @pytest.mark.parametrize("unit, units", [(5, 3), (2048, 1)])
-def test_a_stream_of_a_cache_goes_on_exactly(tmp_path, unit, units, monkeypatch):
+def test_a_stream_of_a_cache_continues_exactly(tmp_path, unit, units, monkeypatch):
     """A cache is read file by file. All files of a small cache are read together."""
     monkeypatch.setattr(seqio_examples, "UNIT", unit)
     task, _ = register("cached_text", [tokenize, CACHE])
@@ -160,7 +158,7 @@ def test_pairs_and_evaluation_tasks_of_a_cache(tmp_path):
     assert set(read.texts) | set(read.targets) <= set(TEXTS) and len(read.texts) == 3
 
 
-def test_a_cache_that_is_not_whole_is_refused(tmp_path):
+def test_an_incomplete_cache_is_refused(tmp_path):
     task, _ = register("cached_text", [tokenize, CACHE])
     settings = {"cache_dirs": [str(tmp_path / "cache")]}
     with refuses(FileNotFoundError, "cache_dirs"):
@@ -187,14 +185,14 @@ def test_a_cache_that_is_not_whole_is_refused(tmp_path):
         corpus_of(tmp_path / "run", "cached_text", use_cached=False)
 
 
-def test_a_damaged_file_of_a_cache_is_said(tmp_path):
+def test_a_damaged_file_of_a_cache_is_reported(tmp_path):
     task, _ = register("cached_text", [tokenize, CACHE])
     directory = write_cache(task, tmp_path / "cache")
     with open(f"{directory}/train.tfrecord-00001-of-00003", "r+b") as file:
         file.seek(20)
         file.write(b"\xff")
-    said = "'cached_text': a file of its data is damaged .corrupted record.*--overwrite"
-    with pytest.raises(ValueError, match=said):
+    pattern = "'cached_text': a file of its data is damaged .corrupted record.*--overwrite"
+    with pytest.raises(ValueError, match=pattern):
         epoch(corpus_of(tmp_path / "run", "cached_text", cache_dirs=[str(tmp_path / "cache")]))
 
 

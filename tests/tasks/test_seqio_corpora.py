@@ -108,7 +108,7 @@ def test_random_steps_repeat_on_held_out_text(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_a_stream_goes_on_exactly(tmp_path, tiny, shuffle):
+def test_a_stream_continues_exactly(tmp_path, tiny, shuffle):
     """One task is read file by file. The examples of the other are divided among the shards."""
     corpus = seqio_mixture(tmp_path, mixture_or_task_name="tiny_and_numbers", shuffle=shuffle)
     whole = read(corpus.train(1, 3), 45)  # more than an epoch of both: 15 and 10 documents
@@ -146,7 +146,7 @@ def test_mixture_rates():
     assert not np.array_equal(drawn_tasks((3, 1), (0, 1), 0), drawn[: drawn.size // 10])
 
 
-def test_the_lengths_of_t5x_are_said_as_those_of_the_model(tmp_path, tiny):
+def test_lengths_by_feature_are_refused_with_the_names_of_stacks(tmp_path, tiny):
     lines = [
         "MIXTURE_OR_TASK_NAME = 'tiny_and_numbers'",
         "training.Run.sequence_lengths = {'inputs': 64, 'targets': 64}",
@@ -157,7 +157,7 @@ def test_the_lengths_of_t5x_are_said_as_those_of_the_model(tmp_path, tiny):
         plan(run, open_corpus(run), mesh_of(1))
 
 
-def test_a_source_with_more_files_is_another_one(tmp_path, tiny):
+def test_a_source_with_more_files_is_another_source(tmp_path, tiny):
     """With more files the order changes, so some files would be read twice and others never."""
     vocabulary = seqio.TaskRegistry.get("numbers_text").output_features["targets"].vocabulary
     streams, files = [], []
@@ -183,13 +183,13 @@ def test_a_source_with_more_files_is_another_one(tmp_path, tiny):
         streams[1].restore(streams[0].state())
 
 
-def test_rates_of_a_mixture_that_are_none(tmp_path, tiny):
+def test_invalid_rates_of_a_mixture_are_refused(tmp_path, tiny):
     """Rates are refused if the number of examples is unknown, or if no rate is above 0."""
     rates = {"counted": seqio.mixing_rate_num_examples, "unread": 0.0, "less": -1.0}
     for name, rate in rates.items():
         seqio.MixtureRegistry.add(f"numbers_{name}", [("numbers_text", rate)])
-        said = {"counted": "num_input_examples"}.get(name, f"numbers_{name}")
-        with pytest.raises(ValueError, match=said):
+        pattern = {"counted": "num_input_examples"}.get(name, f"numbers_{name}")
+        with pytest.raises(ValueError, match=pattern):
             seqio_mixture(tmp_path, mixture_or_task_name=f"numbers_{name}")
 
 
@@ -202,12 +202,14 @@ def test_a_mixture_holds_out_of_the_tasks_that_have_the_split(tmp_path, tiny):
     corpus = seqio_mixture(tmp_path, mixture_or_task_name="partly_held")
     assert len(corpus.heldout(10**6)) == 30
     assert corpus.summary.endswith("2 tasks; no held-out text from unheld_text")
-    said = r"unheld_text has no split 'validation' to hold out, expected .*'train'.*heldout_split"
-    with pytest.raises(ValueError, match=said):
+    pattern = (
+        r"unheld_text has no split 'validation' to hold out, expected .*'train'.*heldout_split"
+    )
+    with pytest.raises(ValueError, match=pattern):
         seqio_mixture(tmp_path, mixture_or_task_name="unheld_text")
 
 
-def test_an_end_of_sequence_id_is_taken_off_and_other_special_ids_are_refused(tmp_path, tiny):
+def test_an_end_of_sequence_id_is_removed_and_other_special_ids_are_refused(tmp_path, tiny):
     task = seqio.TaskRegistry.get("numbers_text")
     features = {"targets": seqio.Feature(task.output_features["targets"].vocabulary, add_eos=True)}
     seqio.TaskRegistry.add(
@@ -233,8 +235,8 @@ def test_an_end_of_sequence_id_is_taken_off_and_other_special_ids_are_refused(tm
         corpus.train(0, 1).next_document()
 
 
-def test_what_cannot_be_read_is_said(tmp_path, tiny):
-    for settings, error, said in (
+def test_unreadable_tasks_are_refused(tmp_path, tiny):
+    for settings, error, pattern in (
         ({"mixture_or_task_name": "tiny_txt"}, ValueError, "tiny_text"),
         ({"mixture_or_task_name": "c4_v301_span"}, ValueError, "c4_v301_span_corruption"),
         (
@@ -263,7 +265,7 @@ def test_what_cannot_be_read_is_said(tmp_path, tiny):
             "plain text",
         ),
     ):
-        with pytest.raises(error, match=said):
+        with pytest.raises(error, match=pattern):
             seqio_mixture(tmp_path, **settings)
 
 
@@ -527,7 +529,7 @@ def elsewhere(tmp_path, model, monkeypatch) -> str:
     return f"file://{model}"
 
 
-def test_a_vocabulary_from_elsewhere_is_kept_by_the_run(tmp_path, tiny, model, monkeypatch):
+def test_a_remote_vocabulary_is_kept_by_the_run(tmp_path, tiny, model, monkeypatch):
     def bucket(url):
         return pathlib.Path(str(url).removeprefix("bucket://"))
 
@@ -547,7 +549,7 @@ def test_a_vocabulary_from_elsewhere_is_kept_by_the_run(tmp_path, tiny, model, m
         seqio_mixture(tmp_path / "other", vocabulary=absent, **settings)
 
 
-def test_a_vocabulary_of_tasks_from_elsewhere_is_kept_by_the_run(tmp_path, model, elsewhere):
+def test_a_remote_vocabulary_of_tasks_is_kept_by_the_run(tmp_path, model, elsewhere):
     source = vocabularies.VocabularySource(
         task=lambda: seqio.SentencePieceVocabulary(elsewhere, 100)
     )
@@ -560,7 +562,7 @@ def test_a_vocabulary_of_tasks_from_elsewhere_is_kept_by_the_run(tmp_path, model
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["span_corruption", "ul2"])
-def test_registered_objectives_run_with_a_vocabulary_from_elsewhere(elsewhere, suffix):
+def test_registered_objectives_run_with_a_remote_vocabulary(elsewhere, suffix):
     vocabulary = seqio.SentencePieceVocabulary(elsewhere, extra_ids=100)
     name = f"far_{suffix}"
     texts = memory_source({"text": ["some text and more of it " * 20] * 8}, ["train"])

@@ -91,7 +91,7 @@ def test_a_class_is_an_answer_without_a_likelihood():
         evaluated("evaluated", functions, pack=False)
 
 
-def test_what_cannot_be_evaluated(hugging_face):
+def test_unsuitable_tasks_are_refused(hugging_face):
     register("evaluated", seqio.ByteVocabulary())
     one = trained("encoder_decoder", "text_to_text")
     functions = evaluator_functions(one, "evaluated")

@@ -108,7 +108,7 @@ IN_ORDER = [(steps, False) for steps in (QUICK[0], SLOW[0])]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("steps, shuffle", SHUFFLED + IN_ORDER)
-def test_what_is_skipped_is_not_tokenized(tmp_path, tokenized, steps, shuffle):
+def test_skipped_examples_are_not_tokenized(tmp_path, tokenized, steps, shuffle):
     corpus = corpus_of(tmp_path, steps, shuffle=shuffle)()
     state, rest = resumed(corpus, STOP, LINES - STOP + 20, shards=1)  # into the next epoch
     tokenized.clear()
@@ -119,7 +119,7 @@ def test_what_is_skipped_is_not_tokenized(tmp_path, tokenized, steps, shuffle):
     assert read(stream, len(rest) - 20) == rest[20:]
 
 
-def test_of_shards_that_share_a_file(tmp_path, tokenized):
+def test_shards_that_share_a_file(tmp_path, tokenized):
     corpus = corpus_of(tmp_path, QUICK[0])()
     state, rest = resumed(corpus, 250, 20, shards=3)
     tokenized.clear()
@@ -129,7 +129,7 @@ def test_of_shards_that_share_a_file(tmp_path, tokenized):
 
 
 @pytest.mark.slow
-def test_of_a_cache(tmp_path, tokenized):
+def test_skipping_in_a_cache(tmp_path, tokenized):
     corpus = corpus_of(tmp_path, [as_targets, CACHE, tokenize], use_cached=True)
     write_cache(seqio.TaskRegistry.get("lines"), tmp_path / "cache", num_files=1)
     seqio.set_global_cache_dirs([str(tmp_path / "cache")])
@@ -143,7 +143,7 @@ def test_of_a_cache(tmp_path, tokenized):
         seqio.set_global_cache_dirs([])
 
 
-def test_tokenizers_of_tensorflow_hold_nothing_that_changes(tmp_path, model):
+def test_tokenizers_of_tensorflow_have_no_changing_state(tmp_path, model):
     """TensorFlow calls their operations stateful, but they can be skipped."""
     from pretrax.tasks.seqio.seqio_skipping import _skipped_before_steps
 

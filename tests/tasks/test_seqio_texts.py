@@ -59,7 +59,7 @@ def test_a_changed_module_is_another_source(tmp_path):
     assert versions[0] == versions[1] != versions[2]
 
 
-def test_what_a_task_does_not_have():
+def test_tasks_without_the_text_or_split_are_refused():
     without = functools.partial(seqio.preprocessors.tokenize, copy_pretokenized=False)
     register("texts_without_tokens", without)
     with refuses(ValueError, "targets_pretokenized"):

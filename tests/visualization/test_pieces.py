@@ -40,14 +40,14 @@ def test_characters_of_several_tokens_are_hidden_whole(text, piece, tmp_path):
 
 
 @pytest.mark.parametrize("piece", ["cat", "东京", "京", "cafe\u0301", "they're"])
-def test_words_are_those_of_the_vocabulary(piece):
+def test_words_follow_the_vocabulary(piece):
     text = "the cat 在东京 drinks cafe\u0301, they're well"
     vocabulary = sample_text.from_words([text]).vocabulary
     found = hidden(vocabulary.tokenizer, vocabulary.ids, text, piece)
     assert found.replace(" ", "") == piece
 
 
-def test_pieces_that_touch_have_numbers_of_their_own():
+def test_adjacent_pieces_have_different_numbers():
     tokens = TOKENIZER.encode_batch(["the cat sat"])[0]
     found = marked([tokens], ["the", " cat", "at"], reader_of(TOKENIZER, IDS))
     assert found.tolist() == [1, 1, 1, 2, 2, 2, 2, 0, 0, 3, 3]

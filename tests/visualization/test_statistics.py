@@ -40,7 +40,7 @@ def test_lengths_of_spans():
 
 
 @pytest.mark.parametrize("build", [objectives.uniform_diffusion, objectives.hybrid_diffusion])
-def test_a_loss_of_the_logits_of_text_alone_is_counted_wherever_text_begins(build):
+def test_a_loss_on_text_logits_is_counted_for_any_first_text_id(build):
     ids = objectives.TokenIds(size=40, text=(9, 30), mask=30)
     subject = ShownObjective("", 1.0, build(ids), "encoder", ids)
     rows = [[np.arange(9, 15)], [np.arange(20, 26)]]
@@ -102,6 +102,6 @@ def test_text_that_is_left_out_is_not_hidden():
     assert np.argmax(found.spans) == 1 and sum(found.spans[5:]) < found.spans[1] / 50
 
 
-def test_one_span_has_no_law_to_be_compared_with():
+def test_a_single_span_is_not_compared_with_a_law():
     found = measured(objectives.prefix_lm, "encoder_decoder", span_law="composition")
     assert found.expected_spans is None and 0.4 < found.hidden < 0.6

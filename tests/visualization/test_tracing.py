@@ -48,7 +48,7 @@ OPERATIONS = {
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_marks_go_where_the_tokens_go(name):
+def test_marks_move_with_their_tokens(name):
     """Two of the tokens are equal, so only their marks distinguish them."""
     tokens, operation = jnp.array([7, 5, 7, 6]), OPERATIONS[name]
     distinct = operation(jnp.array([11, 12, 13, 14]))
@@ -57,7 +57,7 @@ def test_marks_go_where_the_tokens_go(name):
     np.testing.assert_array_equal(marks, np.where(distinct > 10, distinct - 10, 0))
 
 
-def test_what_is_computed_of_tokens_has_no_marks():
+def test_values_computed_from_tokens_have_no_marks():
     table_V = jnp.arange(10)[::-1]
     tokens, marks = jnp.array([7, 5, 7, 6]), jnp.arange(4) + 1
     for operation in (lambda x: table_V[x], lambda x: x // 2, lambda x: (x > 5).astype(jnp.int32)):
