@@ -40,7 +40,7 @@ from .blocks import (
 from .executors import run_tasks
 from .outputs import WRITTEN, Output
 from .preparation import Preparation, out_path, plain_settings
-from .preparation_report import LOG, StepReport, words_of
+from .preparation_report import LOG, StepReport, description_of
 
 WORK = "prepare.work"  # no other program uses this name, so its folder may be written to
 _MADE_OF = "made_of.json"
@@ -140,7 +140,7 @@ def run(
             for place, (k, name, rule) in zip(places, named)
         ]
     if not reports[-1].given:
-        dropped = "; ".join(f"{r.name} dropped {words_of(r)}" for r in reports if r.dropped)
+        dropped = "; ".join(f"{r.name} dropped {description_of(r)}" for r in reports if r.dropped)
         raise ValueError(
             f"No documents remain of {source.about}: {dropped or 'there were no documents'}."
         )
