@@ -220,7 +220,7 @@ def test_accelerator(tmp_path):
     assert "accelerator.json." in said
 
 
-def test_attention_that_fails_says_so_in_the_place_of_figures():
+def test_attention_that_fails_has_an_error_instead_of_figures():
     def refuses(*arrays):
         raise NotImplementedError("no kernel\nfor it")
 
@@ -250,7 +250,7 @@ def test_parts_for_which_no_time_is_left_are_left_out(tmp_path, monkeypatch, cap
 
 
 @pytest.mark.parametrize("name", [*accelerator.TINY, *accelerator.TINY.values()])
-def test_the_accelerators_models_are_those_of_the_gin_files(name):
+def test_the_accelerators_models_match_the_gin_files(name):
     theirs = read_fields([f"models/{name}.gin"])["model"](500, ("vocabulary",))
     assert accelerator.make_model(name, 500, ("vocabulary",)).config == theirs.config
 

@@ -302,7 +302,7 @@ def test_memory_stays_well_below_two_models(tmp_path):
 
 
 @pytest.mark.slow
-def test_training_goes_on_from_an_import(tmp_path, capsys, monkeypatch):
+def test_training_continues_from_an_import(tmp_path, capsys, monkeypatch):
     tiny.on_one_device(monkeypatch)
     params = imported(tmp_path, llama())
     data = tiny.write_documents(tmp_path / "store")
@@ -321,7 +321,7 @@ def test_training_goes_on_from_an_import(tmp_path, capsys, monkeypatch):
 # --- vocabularies -------------------------------------------------------------------------------
 
 
-def test_special_ids_are_those_of_the_tokenizer_and_nothing_is_added(tmp_path):
+def test_special_ids_match_the_tokenizer_and_nothing_is_added(tmp_path):
     imported(tmp_path, bert(), tokenizer=word_pieces)
     ids = vocabularies.load_vocabulary(str(tmp_path / "run")).ids
     assert (ids.pad, ids.cls, ids.sep, ids.eos, ids.mask) == (0, 2, 3, 3, 4)
@@ -475,7 +475,7 @@ def test_an_export_is_pushed_whole_for_its_owner_alone(tmp_path, capsys, hub):
     assert os.listdir(tmp_path / "other") == [".env"] and len(hub.asked) == 2
 
 
-def test_what_a_hub_answers_is_no_missing_login(hub, monkeypatch):
+def test_other_answers_of_the_hub_are_not_a_missing_login(hub, monkeypatch):
     """The hub's own error, for example if it is busy, and the error of an offline setting."""
     response = mock.Mock(status_code=503, headers={})
     busy = huggingface_hub.errors.HfHubHTTPError("busy", response=response)
@@ -881,7 +881,7 @@ def test_an_export_that_is_refused_writes_nothing(tmp_path, capsys):
     assert not (tmp_path / "again").exists()
 
 
-def test_what_a_killed_conversion_left_is_written_anew(tmp_path, monkeypatch):
+def test_what_a_killed_conversion_left_is_written_again(tmp_path, monkeypatch):
     """Incomplete files are not read as complete, nor as the weights of another model."""
     (first, _), (second, params) = (
         written(tmp_path / str(scale), llama(), scale) for scale in (1, 2)
@@ -983,7 +983,7 @@ def test_a_model_that_no_family_has_is_refused_with_what_differs(tmp_path):
         write_model(str(tmp_path), model.config, random_params(model))
 
 
-def test_what_an_encoder_of_no_family_would_have_to_change_is_said():
+def test_the_settings_that_an_encoder_would_have_to_change_are_named():
     model = models.encoder(64, ("vocabulary",), **SMALL, num_layers=1)
     with pytest.raises(ValueError) as refused:
         family_of(model.config)

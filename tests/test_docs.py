@@ -103,7 +103,7 @@ def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_bytes()) <= 10_500
 
 
-def test_a_file_is_the_same_wherever_it_is_shown():
+def test_a_file_is_the_same_on_every_page():
     files = {}
     for block in BLOCKS:
         if block.file:

@@ -94,7 +94,7 @@ def test_the_help_lists_a_mode_of_the_user(module, capsys):
     assert "counts tokens" in said and "--times" in said
 
 
-def test_a_module_that_is_not_there_is_said_in_words(run_dir, capsys):
+def test_a_missing_module_is_explained(run_dir, capsys):
     with pytest.raises(SystemExit) as end:
         predict.main([f"--run={run_dir}", "--module=absent.py", "Ada"])
     assert end.value.code == 2 and "absent.py" in capsys.readouterr().err
