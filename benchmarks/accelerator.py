@@ -110,7 +110,7 @@ def is_complete(results: dict, name: str) -> bool:
 
 
 def is_better(found: dict, before: dict) -> bool:
-    """Returns whether a part is complete now, or has at least as many rows as before."""
+    """Returns whether a part is complete now, or has no fewer rows than before."""
     return found["problem"] is None or len(found["rows"]) >= len(before["rows"])
 
 
