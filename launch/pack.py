@@ -239,6 +239,9 @@ def describe(path: Path) -> str:
 # --- the files that a command names ---------------------------------------------------------------
 
 
+PARTS = ("model", "corpus", "objective")  # options that name a gin file or a part of a run
+
+
 def named_files(
     command: Sequence[str], folder: Path, sources: Sources, *, relative: bool
 ) -> set[str]:
@@ -268,8 +271,10 @@ def named_files(
     for name, text in options:
         if name == "gin_bindings":
             reader.read_gin(text, None)
-        elif name == "gin_file" or (not name and text.endswith(".gin")):
+        elif name == "gin_file" or (name in ("", *PARTS) and text.endswith(".gin")):
             reader.add_gin_file(text, None)
+        elif name == "objective" and "." in text:  # the user's own MODULE.BUILDER
+            reader.add_module(text.rpartition(".")[0])
         else:
             for value in texts_in(text):
                 reader.add_value(name, value)

@@ -26,6 +26,7 @@ import tensorstore
 from flax import serialization
 from flax.traverse_util import flatten_dict
 
+from ..settings.system_errors import in_words
 from . import builders
 from .builders import Model
 from .config import Config
@@ -286,7 +287,7 @@ def _read_zarr(folder: Path, shape: tuple[int, ...]) -> np.ndarray:
             return stored.read().result()
     except (ValueError, OSError) as error:
         raise ValueError(
-            f"{folder} is damaged or incomplete: {error} Download it again."
+            f"{folder} is damaged or incomplete: {in_words(error)} Download it again."
         ) from error
     raise ValueError(
         f"Got {folder} of shape {stored.shape}, expected {shape} as in the file {CHECKPOINT}: they "

@@ -23,7 +23,7 @@ BANNED = {
     r"\bwherever\b": "whenever, if",
     r"\b(?:go|goes|going|went) on\b": "continue",
     r"\b(?:come|comes|came) to (?=\d|about|some|the same|as)": "is, reaches",
-    r"\bas many\b(?! as)": "the same number of",
+    r"(?<!times )\bas many\b(?!(?: \w+){0,3} as\b)": "the same number of",
     r"\bby itself\b": "alone, separately",
     r"\breckon\w*\b|\bspoilt\b": "count, damaged",
     r"\bof (?:one's|ones) (?:own|choice)\b": "your own",

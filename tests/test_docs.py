@@ -36,11 +36,11 @@ from pretrax.comparison.scaling import laws_of_comparisons
 from pretrax.comparison.variants import read_comparison, runs_of_variants
 from pretrax.inference.answering.answers import answer
 from pretrax.inference.prompting.prompts import filled
-from pretrax.settings.command_line import add_gin_arguments, parse_with_gin
 from pretrax.settings.partial import Partial
-from pretrax.training import Run, optimizers, planning, trainer
+from pretrax.training import optimizers, planning, trainer
 from pretrax.training.devices.topologies import read_topology
 from pretrax.training.reporting.profiling import check_steps, read_steps
+from pretrax.training.run_choices import add_run_arguments, parse_run
 from pretrax.training.run_configuration import read_run
 from pretrax.training.trained_models import open_trained
 from tests.comparison import planted
@@ -196,10 +196,11 @@ def write_files(here: Path, texts: list[str]):
     for name, of_it in (("train", lines), ("heldout", lines[:40])):
         (here / f"{name}.txt").write_text("".join(of_it))
         (here / f"{name}.tsv").write_text("".join(f"{x[:-1]}\tyes\n" for x in of_it))
-    for name in ("data", "more"):
+    (here / "more").mkdir()
+    for name in ("data", "texts"):
         (here / name).mkdir()
-    for i, text in enumerate(texts):
-        (here / f"data/{i}.txt").write_text(text)
+        for i, text in enumerate(texts):
+            (here / f"{name}/{i}.txt").write_text(text)
     (here / "shakespeare.txt").write_text("".join(lines))
     with gzip.open(here / "more/lines.jsonl.gz", "wt") as file:
         file.writelines(json.dumps({"text": text}) + "\n" for text in texts)
@@ -420,9 +421,9 @@ def start(arguments):
     # tests/training/test_compile_check.py and test_profiling.py cover these arguments.
     parser.add_argument("--compile", type=read_topology)
     parser.add_argument("--profile", type=read_steps)
-    add_gin_arguments(parser)
-    options, given = parse_with_gin(parser, arguments, Run, files=["runs/quickstart.gin"])
-    run = read_run(given.files or ["runs/quickstart.gin"], given.bindings, given.search_paths)
+    add_run_arguments(parser)
+    options, given = parse_run(parser, arguments, required=True)
+    run = read_run(given.files, given.bindings, given.search_paths)
     if "one_device" in run.run_dir:
         assert math.prod(run.mesh.settings.values()) == 1
     if named := next((one for one in arguments if one in TRAINED), None):

@@ -82,7 +82,7 @@ def test_the_pages_are_drawn_from_the_results():
 def test_without_results_every_cell_says_so(tmp_path):
     pages = drawn(tmp_path)
     assert set(pages) == {guide.PAGE, guide.FOUND, claims.PICTURE}
-    assert f"Of {len(claims.CLAIMS)} claims" in pages[guide.FOUND]
+    assert f"{len(claims.CLAIMS)} claims" in pages[guide.FOUND]
     assert "Nothing has been measured here yet." in pages[guide.PAGE]
     for name in NAMES:
         assert f"Not measured yet: `pretrax compare {name}`." in pages[guide.PAGE]
@@ -145,8 +145,12 @@ def test_a_choice_has_what_speaks_for_it_and_against_it(tmp_path):
     effects = {("40%", PAIRS): 0.3, ("40%", "bits_per_byte"): 0.5, ("30%", "classify"): 0.5}
     made = planted.results(["15%", "30%", "40%"], effects=effects, reference="15%")
     told = here(drawn(tmp_path, masking_rate=made)[guide.PAGE], "masking rate")
-    assert told.startswith("40% against 15%: better at minimal_pairs; worse at bits_per_byte. 30% ")
-    assert "30% against 15%: better at classify. 3 of 6 differences do not hold or are " in told
+    assert told.startswith(
+        "40% compared with 15%: better at minimal_pairs; worse at bits_per_byte. 30% "
+    )
+    assert (
+        "30% compared with 15%: better at classify. 3 of 6 differences do not hold or are " in told
+    )
 
 
 def test_a_single_seed_distinguishes_nothing(tmp_path):
@@ -312,7 +316,7 @@ def test_no_difference_is_a_cost_below_the_margin():
 def test_no_difference_is_read_off_the_interval_that_is_corrected():
     one, row = no_difference(0.0, 0.5)
     count = len(planted.EVAL_METRICS) * 2
-    least, most = re.search(rf"corrected for {count} differences (\S+) to ([^;]+);", row).groups()
+    least, most = re.search(rf"(\S+) to (\S+) if corrected for {count} diff", row).groups()
     most = float(most)
     assert most > -one.low  # end of the uncorrected interval
     between = (most - one.low) / 2

@@ -44,14 +44,14 @@ def test_help_explains_and_exits_0(capsys):
         train.main(["--help"])
     assert end.value.code == 0
     said = capsys.readouterr().out
-    for words in ("train", "--gin_file", "--gin.NAME", "quickstart.gin", "own_text.gin"):
+    for words in ("train", "--gin_file", "--gin.NAME", "quickstart", "--data"):
         assert words in said
 
 
 @pytest.mark.parametrize(
     "arguments, expected",
     [
-        (["--gin.training.Run.batchsize=8"], r"batchsize'; did you mean 'batch_size'\? .*seed"),
+        (["--gin.training.Run.batchsize=8"], r"batchsize'; did you mean 'batch_size'\? .*run\.py"),
         (["--gin.trian.train.steps=8"], r"trian"),
         (["--gin.STEPZ=10"], r"STEPZ = 10\. .*DATA, PEAK, RUN_DIR, STEPS\."),
         (["--gin.training.Run.steps=5", "--gin.STEPS=10"], r"Nothing .* uses STEPS = 10\."),
@@ -78,7 +78,7 @@ def test_help_explains_and_exits_0(capsys):
         (["--steps"], r"argument --steps: expected one argument"),
         (["--gin.STEPS=[8"], r"STEPS = \[8 cannot be read: expected a Python literal"),
         (["--gin.STEPS"], r"unknown argument '--gin.STEPS'"),
-        (["steps"], r"unknown argument 'steps'"),
+        (["steps"], r"no run 'steps'"),
     ],
     ids=lambda x: x if isinstance(x, str) else None,
 )
@@ -98,7 +98,7 @@ def test_a_command_line_that_cannot_be_read(data, tmp_path, capsys, arguments, e
                 "objectives.span_corruption.noise_density=0.5",
                 "training.Run.sequence_lengths={'decoder': 128}",
             ],
-            r"'span': rows of \d+ tokens need \d+ sentinels, the vocabulary has 16: give the",
+            r"'span': rows of \d+ tokens need \d+ sentinels, the vocabulary has 16: add sentinels",
         ),
         (["training.Run.sequence_lengths={'decoder': 1}"], r"'span': Lengths .* too short"),
         (["training.Run.sequence_lengths={'encoder': 32}"], r"stacks of \['decoder'.*encoder"),
@@ -328,7 +328,7 @@ def test_output_and_plot_that_cannot_be_written_stop_no_run(data, tmp_path, monk
     (run.dir / run_directory.RESULT).unlink()  # Run the same again, with output.
     tiny.run_here(run.arguments())
     said = re.sub(r"\s+", " ", capsys.readouterr().out)
-    assert "warning: loss.png could not be drawn ([Errno 21] Is a directory" in said
+    assert "loss.png" in said and "Is a directory" in said and "Errno" not in said
     assert read_result(str(run.dir)).finished
 
 

@@ -432,13 +432,13 @@ def check_columns(corpus: Corpus, objective: Objective) -> None:
         raise ValueError(
             f"The objective is made for {rows.description}, but the documents of this "
             f"corpus have no {column}: choose a corpus that has them, or another objective "
-            "(--gin_file=objectives/NAME.gin)."
+            "(--objective=NAME)."
         )
     if column != "parts" and "parts" in corpus.columns:
         raise ValueError(
             "The documents of this corpus consist of several parts, such as a text and its answer, "
             f"which an objective for {rows.description} would read as one text: choose "
-            "an objective on parts, or a corpus of text (--gin_file=corpora/NAME.gin)."
+            "an objective on parts, or a corpus of text (--corpus=NAME)."
         )
     if corpus.classes and 1 in objective.facts.heads.values():
         raise ValueError(

@@ -73,7 +73,7 @@ def _check_heads(objective: Objective, model: Model) -> None:
     if missing:
         check_heads(objective.facts.heads, model.heads)
         example = "".join(
-            f", such as models.{builder} (--gin_file=runs/{SMALL_RUNS[builder]}.gin)"
+            f", such as models.{builder} (`pretrax train {SMALL_RUNS[builder]}`)"
             for builder in builders_with(objective.facts.heads)[:1]
         )
         raise ValueError(

@@ -281,9 +281,9 @@ def _on_mirrored_halves(function, axes, arrays, outputs):
         return jnp.concatenate([first, swapped(second)], names.index("length"))
 
     parts = zip(*map(halves, arrays, _INPUTS))
-    offsets = device * slots, mirror * slots + slots // 2
+    first_slots = device * slots, mirror * slots + slots // 2
     results = (
-        function(jnp.full(1, offset, jnp.int32), *part) for offset, part in zip(offsets, parts)
+        function(jnp.full(1, before, jnp.int32), *part) for before, part in zip(first_slots, parts)
     )
     return tuple(map(joined, *results, outputs))
 

@@ -49,7 +49,7 @@ def test_a_head_for_pairs_is_asked_for_its_first_class(monkeypatch):
     figures = belonging_texts.synthetic_pairs(one)
     assert [figure.value for figure in figures] == [0.5, 0.5, 1.0]
     assert figures[0].note == "2 pairs, judged by the model's head"
-    monkeypatch.setattr(belonging_texts, "judge", judge)  # the same, in whatever order
+    monkeypatch.setattr(belonging_texts, "judge", judge)  # the same, in any order
     assert [figure.value for figure in belonging_texts.synthetic_pairs(one)] == [0.5, 0.5, 0.5]
 
 

@@ -78,7 +78,10 @@ def test_a_second_start_changes_nothing(prepared, capsys):
     before = planted.tree(prepared / "store")
     planted.run(*again(prepared, "store"))
     assert "prepared already: nothing to do" in (output := capsys.readouterr().out)
-    assert f"--store={prepared / 'store'}" in output and "corpora/token_store.gin" in output
+    assert (
+        f"--store={prepared / 'store'}" in output
+        and "pretrax train decoder --corpus=token_store" in output
+    )
     assert planted.tree(prepared / "store") == before
 
 

@@ -22,7 +22,7 @@ from pretrax.training.devices.accelerators import ACCELERATORS, kind_of_device, 
 from pretrax.training.devices.cycles import Exchanges, PartTime, SlowProducts, StepTime
 from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.devices.topologies import Topology, read_topology
-from pretrax.training.planning import compiled, plan_evaluation
+from pretrax.training.planning import compile_lowered, plan_evaluation
 from pretrax.training.reporting import console
 from pretrax.training.run_configuration import read_run
 from pretrax.training.throughput import causal_flops, step_flops
@@ -456,14 +456,14 @@ def test_options_of_the_compiler_for_tpus_are_given_to_it_alone():
     run = tiny.run_of(tiny.decoder(), prefix_lm(tiny.IDS), {"decoder": 32})
     run = dataclasses.replace(run, tpu_compiler_options={"xla_some": 1})
     planned, lowered = tiny.planned(run), Lowered()
-    assert compiled(planned, lowered).options is None
+    assert compile_lowered(planned, lowered).options is None
     on_tpus = planned._replace(mesh=make_mesh(devices=chips(2, 1, 1)))
-    assert compiled(on_tpus, lowered).options == {"xla_some": "1"}
+    assert compile_lowered(on_tpus, lowered).options == {"xla_some": "1"}
     bare = dataclasses.replace(run, tpu_compiler_options=None)
-    assert compiled(on_tpus._replace(run=bare), lowered).options is None
+    assert compile_lowered(on_tpus._replace(run=bare), lowered).options is None
     other = dataclasses.replace(run, tpu_compiler_options={"xla_unknown": True})
     with refuses(ValueError, "tpu_compiler_options"):
-        compiled(on_tpus._replace(run=other), lowered)
+        compile_lowered(on_tpus._replace(run=other), lowered)
 
 
 def test_kinds_of_devices():

@@ -483,7 +483,7 @@ def test_macros_that_refer_to_each_other_are_listed(tmp_path):
         (["runs/decoder.gin"], ["optimizers.warmup_cosine.peek = 8"], r"mean 'peak'\? .*warmup_st"),
         (["runs/decoder.gin"], ["training.Run.model = @models.decodr"], r"did you mean 'decoder'"),
         (["runs/decoder.gin"], ["nowhere.f = 1"], r"'nowhere', which is not imported.*optimizers"),
-        (["objectives/ul2.gin"], [], r"no run_dir, no corpus, no model(.|\n)*corpora/python_lib"),
+        (["objectives/ul2.gin"], [], r"no run_dir, no corpus, no model(.|\n)*--corpus=python_lib"),
         (["runs/decode.gin"], [], r"no gin file 'runs/decode.gin'.*runs/decoder.gin"),
         (["runs/decoder.gin"], ["Run.batch_size = 4"], r"did you mean training.Run\?"),
         (["runs/decoder.gin"], ["decoder.emb_dim = 64"], r"did you mean models.decoder\?"),
