@@ -74,8 +74,8 @@ def main(arguments: list[str] | None = None) -> None:
         with_own_drafts(console, options)
     else:
         console.print(
-            "No run was given to measure its own drafts. To make one: pretrax train "
-            "--gin_file=runs/bytes_ahead.gin, then --run=runs/bytes_ahead.",
+            "No run was given to measure its own drafts. To make one: "
+            "`pretrax train bytes_ahead`, then --run=runs/bytes_ahead.",
             soft_wrap=True,
         )
 

@@ -292,5 +292,5 @@ def check_direction(layout: str, forms: Sequence[PromptForm]) -> None:
                 "Got a decoder that was trained to read texts both ways before it names their "
                 "classes, expected one that reads from left to right, as all do in transformers: "
                 "its classes would be others there. Train an encoder on them "
-                "(--gin_file=runs/finetune_classification.gin) and convert that."
+                "(`pretrax train finetune_classification`) and convert that."
             )

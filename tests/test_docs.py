@@ -237,7 +237,7 @@ TRAINED = {  # identified by one of their arguments
         ["--gin.training.Run.sequence_lengths={'decoder': 32}"],
     ),
     "--gin_file=my_task_run.gin": ["--gin.models.decoder.num_layers=1"],
-    "--gin_file=runs/own_task.gin": ONE_DENOISER,
+    "own_task": ONE_DENOISER,
     "--run_dir=runs/spans_and_ul2": ONE_LAYER,
     "--run_dir=runs/masks_and_causal": [
         "--gin.training.Run.sequence_lengths={'decoder': 64}",
@@ -488,7 +488,19 @@ def run_after_setting(arguments):
     TOOLS[arguments[0]](arguments[1:])
 
 
+def check_clone(arguments: list[str]) -> None:
+    """Checks the command that clones the repository, which only a network could run."""
+    command, address = arguments
+    assert command == "clone" and address.endswith("/pretrax")
+
+
+def check_folder_of_clone(arguments: list[str]) -> None:
+    assert arguments == ["pretrax"]
+
+
 TOOLS = {
+    "git": check_clone,
+    "cd": check_folder_of_clone,
     "pretrax": run_verb,
     "python": run_script,
     "pip": check_extras,
