@@ -211,9 +211,9 @@ def with_own_drafts(console: Console, options) -> None:
     Several batches are measured if they have few texts, since drafts fit some texts better.
     """
     from pretrax.corpora.vocabularies import load_vocabulary
-    from pretrax.training.saved.runs import open_run
+    from pretrax.training.saved.runs import open_saved_model
 
-    run = open_run(options.run)
+    run = open_saved_model(options.run)
     tokenizer = load_vocabulary(options.run).tokenizer
     plain, own = decoding_form(run.model, run.params), own_drafts(run.model, run.params)
     _, _, drafter, _ = own

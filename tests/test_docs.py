@@ -20,7 +20,6 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import types
 from pathlib import Path
 from pydoc_data import topics
 from typing import NamedTuple
@@ -28,6 +27,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+import pretrax
 from pretrax import cli
 from pretrax.cli import compare
 from pretrax.comparison import results
@@ -42,7 +42,7 @@ from pretrax.training.devices.topologies import read_topology
 from pretrax.training.reporting.profiling import check_steps, read_steps
 from pretrax.training.run_choices import add_run_arguments, parse_run
 from pretrax.training.run_configuration import read_run
-from pretrax.training.trained_models import open_trained
+from pretrax.training.trained_models import open_run
 from tests.comparison import planted
 from tests.inference.runs import write_run
 from tests.tasks.seqio_cache import write_cache
@@ -332,9 +332,7 @@ def test_a_block_of_python(folder, block, monkeypatch):
         }
         return trainer.train(dataclasses.replace(run, **small))
 
-    few = types.ModuleType("pretrax.training.trainer")
-    few.train = two_steps
-    monkeypatch.setitem(sys.modules, "pretrax.training.trainer", few)
+    monkeypatch.setattr(pretrax, "train", two_steps)
     exec(compile(block.text, block.place, "exec"), {"__name__": "__main__"})
 
 
@@ -372,7 +370,7 @@ def test_an_export_fills_blanks_in_transformers(folder):
     text = "import <extra_id_0> as np"
     cli.run("convert", ["--from=runs/quickstart", "--to=hf:to_fill"])
     written = importlib.import_module("fill_with_transformers").fill("to_fill", text)
-    (expected,) = answer(open_trained("runs/quickstart"), "infill", [{"text": text}])
+    (expected,) = answer(open_run("runs/quickstart"), "infill", [{"text": text}])
     answered = written.removeprefix("<pad>").partition("</s>")[0]
     assert filled(text, answered)[0] == expected["filled"] != text
 
