@@ -51,7 +51,13 @@ from tests.training import tiny
 from tests.training.tiny import ROOT, mesh_of, on_one_device
 
 # Pages are in the order of the site's navigation, since later pages use files of earlier pages.
-NAVIGATION = re.findall(r": (\w+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+# Copies of pages of the root are left out.
+COPIES = ("security.md", "contributing.md", "changelog.md")
+NAVIGATION = [
+    page
+    for page in re.findall(r"[:-] (\w+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    if page not in COPIES
+]
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / name for name in NAVIGATION)]
 
 
@@ -122,10 +128,10 @@ def test_the_site_builds_without_warnings(tmp_path):
         timeout=300,
     )
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    reference = (tmp_path / "api/objectives/denoising/index.html").read_text()
+    reference = (tmp_path / "api/objectives/index.html").read_text()
     assert "share of noise tokens" in reference  # from a docstring's arguments
     page = (tmp_path / "objectives/span_corruption/index.html").read_text()
-    builder = "api/objectives/denoising/#pretrax.objectives.denoising.span_corruption"
+    builder = "api/objectives/#pretrax.objectives.denoising.span_corruption"
     assert f'href="../../{builder}"' in page
 
 
