@@ -132,7 +132,7 @@ setup(
         for name in find_packages(include=[x for f in FOLDERS for x in (f, f"{f}.*")])
         + find_namespace_packages(include=["gin_configs", "gin_configs.*"])
     ],
-    package_data={"": ["*.gin"], "pretrax": ["py.typed"]},
+    package_data={"": ["*.gin"], "pretrax": ["py.typed", "__init__.pyi"]},
     cmdclass={"build_py": BuildPackage},
     install_requires=TRAINING,
     extras_require={

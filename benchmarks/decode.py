@@ -74,8 +74,8 @@ def main(arguments: list[str] | None = None) -> None:
         with_own_drafts(console, options)
     else:
         console.print(
-            "No run was given to measure its own drafts. To make one: pretrax train "
-            "--gin_file=runs/bytes_ahead.gin, then --run=runs/bytes_ahead.",
+            "No run was given to measure its own drafts. To make one: "
+            "`pretrax train bytes_ahead`, then --run=runs/bytes_ahead.",
             soft_wrap=True,
         )
 
@@ -211,9 +211,9 @@ def with_own_drafts(console: Console, options) -> None:
     Several batches are measured if they have few texts, since drafts fit some texts better.
     """
     from pretrax.corpora.vocabularies import load_vocabulary
-    from pretrax.training.saved.runs import open_run
+    from pretrax.training.saved.runs import open_saved_model
 
-    run = open_run(options.run)
+    run = open_saved_model(options.run)
     tokenizer = load_vocabulary(options.run).tokenizer
     plain, own = decoding_form(run.model, run.params), own_drafts(run.model, run.params)
     _, _, drafter, _ = own

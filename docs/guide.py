@@ -8,13 +8,13 @@ docs/choosing.md, and docs/what_was_found.md. A cell says so if nothing was meas
 to draw a conclusion. The other columns come from the literature.
 """
 
-import re
 import statistics
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import claims
+from tables import filled, table
 
 from pretrax.comparison import results
 from pretrax.comparison.formatting import amount
@@ -604,23 +604,6 @@ def paper_link(key: str) -> str:
 def _cited(text: str) -> str:
     """Returns a cell with its papers as links."""
     return text.format(**{key: paper_link(key) for key in PAPERS})
-
-
-def table(heads: list[str], rows: list[list[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
-def filled(text: str, name: str, rows: str, page: str = PAGE) -> str:
-    """Returns the text of a page with this table between its marks.
-
-    Raises ValueError if the page does not have these marks exactly once.
-    """
-    begins, ends = f"<!-- drawn: {name} -->", "<!-- end -->"
-    pattern = re.compile(f"({re.escape(begins)}\n).*?({re.escape(ends)})", re.DOTALL)
-    if len(pattern.findall(text)) != 1:
-        raise ValueError(f"{page} must have {begins} … {ends} exactly once.")
-    return pattern.sub(lambda match: f"{match[1]}\n{rows}\n\n{match[2]}", text)
 
 
 if __name__ == "__main__":

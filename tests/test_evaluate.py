@@ -17,7 +17,7 @@ from pretrax.tasks.seqio_evaluation import evaluation_tasks
 from pretrax.training.heldout import heldout_evaluator
 from pretrax.training.reporting.metrics import read_metrics
 from pretrax.training.run_configuration import run_of_directory
-from pretrax.training.saved.runs import open_run
+from pretrax.training.saved.runs import open_saved_model
 from tests.inference.runs import CLASSES, trained, write_run
 from tests.tasks.memory_tasks import memory_source, pair_columns
 from tests.tasks.seqio_cache import write_cache
@@ -311,7 +311,7 @@ def test_the_latest_checkpoint_is_found_when_it_is_read(tmp_path, kind):
     directory = write_run(tmp_path, "decoder", "causal_lm", steps=(3, 8))
     (step,) = evaluate.steps_of(evaluate.parse([f"--run={directory}", kind]))
     (tmp_path / "checkpoints/8").rename(tmp_path / "checkpoints/9")
-    assert open_run(directory, step).step == 9
+    assert open_saved_model(directory, step).step == 9
 
 
 # --- held-out text ------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ def test_heldout_figures_match_the_run(tmp_path, capsys):
         figures = written[int(step)]
         assert nats == f"{figures[f'heldout/{name}']:.3f}"
         assert baseline == f"{figures[f'baseline/{name}']:.3f}"
-        model = open_run(str(one.dir), int(step), planned.mesh, trusted=[tiny.__name__])
+        model = open_saved_model(str(one.dir), int(step), planned.mesh, trusted=[tiny.__name__])
         scores = evaluator(model.params)
         (score,) = (score for score in scores if score.name == name)
         assert score.loss == pytest.approx(figures[f"heldout/{name}"], rel=1e-5)

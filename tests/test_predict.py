@@ -17,7 +17,7 @@ from pretrax.corpora.vocabularies import special_tokens
 from pretrax.inference.answering.states import states
 from pretrax.settings import atomic_writes
 from pretrax.training.devices.mesh import make_mesh
-from pretrax.training.trained_models import open_trained
+from pretrax.training.trained_models import open_run
 from tests.inference.runs import CLASSES, TOKENIZER, write_run
 from tests.refusals import refuses
 from tests.training import tiny
@@ -267,7 +267,7 @@ def test_hidden_states_of_a_file(run_of, said, capsys, tmp_path):
     assert "holds the hidden states of 2 texts." in " ".join(
         said(*asked, f"--out={out}", "--layer=all")
     )
-    trained = open_trained(run_of("masked"))
+    trained = open_run(run_of("masked"))
     with np.load(out) as found:
         assert sorted(found) == [
             *("hidden_states_0", "hidden_states_1", "input_ids_0", "input_ids_1", "layers")

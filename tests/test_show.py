@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from pretrax.cli import show
+from pretrax.corpora.vocabularies import special_tokens
 from pretrax.objectives.catalog import CATALOG, FAMILIES
 from pretrax.visualization import drawing
 from tests.refusals import is_named
@@ -354,8 +355,8 @@ def test_a_run_in_a_bucket(capsys, monkeypatch, tmp_path):
 
 
 def test_a_vocabulary_that_lacks_what_is_needed(capsys, monkeypatch):
-    make = show.special_tokens.token_ids
-    monkeypatch.setattr(show.special_tokens, "token_ids", lambda t: make(t, specials=("R", "S")))
+    make = special_tokens.token_ids
+    monkeypatch.setattr(special_tokens, "token_ids", lambda t: make(t, specials=("R", "S")))
     said = fails(capsys, BYTES, "--objective=masked_lm", "--text=some words")
     assert "needs the special token 'mask'" in said
 

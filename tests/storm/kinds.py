@@ -18,7 +18,7 @@ from pretrax.data.token_store import open_store
 from pretrax.settings import atomic_writes, run_directory
 from pretrax.settings.user_errors import explanation
 from pretrax.training.saved.result import read_result
-from pretrax.training.saved.runs import open_run
+from pretrax.training.saved.runs import open_saved_model
 from tests import conversion
 from tests.comparison import planted, small
 from tests.comparison.subjects import subject_of
@@ -172,7 +172,7 @@ def converted(source: str, *more: str):
             assert_explained(ended, "")
             assert not run_directory.is_run(to)
             return Refused(ended.err)
-        params = open_run(str(to)).params
+        params = open_saved_model(str(to)).params
         return [
             (jax.tree_util.keystr(k), v.tobytes()) for k, v in jax.tree.leaves_with_path(params)
         ]

@@ -8,7 +8,7 @@ import pytest
 
 from pretrax.models.trees import named
 from pretrax.training.saved.result import read_result
-from pretrax.training.saved.runs import open_run
+from pretrax.training.saved.runs import open_saved_model
 from tests.storm.commands import KILLS, start, storm, timed
 from tests.training import tiny, two_processes
 
@@ -76,7 +76,7 @@ def state(run: tiny.Run) -> dict[str, np.ndarray]:
 
 def parameters(run: tiny.Run) -> dict[str, np.ndarray]:
     """Returns the parameters of the last step. One process reads what several have saved."""
-    params = named(open_run(str(run.dir), 12, trusted=["tests.training.tiny"]).params)
+    params = named(open_saved_model(str(run.dir), 12, trusted=["tests.training.tiny"]).params)
     return {name: np.asarray(array) for name, array in params.items()}
 
 

@@ -12,7 +12,7 @@ from pretrax.tasks import seqio_evaluator
 from pretrax.tasks.seqio.seqio_vocabularies import HuggingFaceVocabulary, RunVocabulary
 from pretrax.tasks.seqio_evaluation import evaluation_tasks
 from pretrax.tasks.seqio_evaluator import evaluator_functions
-from pretrax.training.trained_models import open_trained
+from pretrax.training.trained_models import open_run
 from tests.inference.runs import CLASSES, trained, write_run
 from tests.refusals import refuses
 from tests.tasks.memory_tasks import renew_pairs
@@ -53,7 +53,7 @@ def test_a_run_is_scored_as_by_our_own_evaluation(tmp_path):
         "decoder": write_run(tmp_path / "b", "decoder", "text_to_text"),
     }
     for run in runs.values():
-        one = open_trained(run)
+        one = open_run(run)
         found = evaluated("evaluated", evaluator_functions(one, "evaluated"), pack=False)
         assert found == pytest.approx(own_figures(one, "evaluated"), rel=1e-5)
     assert found.keys() == {"answers", "log_likelihood", "targets"}

@@ -72,7 +72,7 @@ def _without_closed_loops(show: Callable[[Any], None]) -> Callable[[Any], None]:
     """
 
     def show_others(unraisable: Any) -> None:
-        code = getattr(unraisable.object, "cr_code", None)  # coroutines have it
+        code = getattr(unraisable.object, "cr_code", None)  # the code of a coroutine
         is_left = unraisable.object is None or (code and "orbax" in code.co_filename)
         if not is_left or str(unraisable.exc_value) != "Event loop is closed":
             show(unraisable)
