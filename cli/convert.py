@@ -291,6 +291,6 @@ def check_direction(layout: str, forms: Sequence[PromptForm]) -> None:
             raise ValueError(
                 "Got a decoder that was trained to classify text with bidirectional attention. "
                 "Decoders in transformers read from left to right and would predict other "
-                "classes. Train an encoder on these classes (`pretrax train finetune_classification`) "
-                "and convert the encoder."
+                "classes. Train an encoder on these classes "
+                "(`pretrax train finetune_classification`) and convert the encoder."
             )
