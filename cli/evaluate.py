@@ -55,8 +55,8 @@ from ..training.planning import plan_evaluation
 from ..training.processes import check_alone
 from ..training.reporting.console import print_heldout
 from ..training.run_configuration import run_of_directory
-from ..training.saved.runs import open_run, saved_steps
-from ..training.trained_models import open_trained
+from ..training.saved.runs import open_saved_model, saved_steps
+from ..training.trained_models import open_run
 from . import make_parser
 
 TASK_OPTIONS = ("module", "data_dir", "cache_dir", "split")  # options of SeqIO's tasks
@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser("evaluate", __doc__)
     add = parser.add_argument
-    add("--run", required=True, metavar="RUN", help="the directory of a run, also in a bucket")
+    add("--run", required=True, metavar="RUN", help="directory of a run, on disk or in a bucket")
     task = "a SeqIO task or mixture with metrics; repeatable"
     add("--task", action="append", default=[], help=task)
     add("--labeled", metavar="FILE", help="TSV or JSONL with the columns `text` and `label`")
@@ -165,7 +165,7 @@ def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> No
     table = Table(*columns, box=None, header_style="bold")
     mesh = make_mesh(fsdp=options.fsdp, tensor=options.tensor)
     for step in steps:
-        trained = open_trained(options.run, step, mesh, options.trust)
+        trained = open_run(options.run, step, mesh, options.trust)
         if options.labeled:
             check_names_classes(trained, options.mode or mode_of(trained))
         for task in tasks:
@@ -217,7 +217,7 @@ def evaluate_heldout(console: Console, options, steps: Sequence[int | None]) -> 
     by_step = []
     for step in steps:
         model = planned.recipe.model
-        run = open_run(options.run, step, planned.mesh, model, options.trust)
+        run = open_saved_model(options.run, step, planned.mesh, model, options.trust)
         for name, evaluate in evaluators.items():
             scores = [s._replace(member=f"{name}{s.member}") for s in evaluate(run.params)]
             by_step.append((run.step, scores))

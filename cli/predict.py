@@ -45,7 +45,7 @@ from ..training.buckets import on_this_disk
 from ..training.devices.compiled_programs import keep_compiled
 from ..training.devices.mesh import make_mesh, placed_on
 from ..training.processes import check_alone
-from ..training.trained_models import open_trained
+from ..training.trained_models import open_run
 from . import make_parser
 
 
@@ -59,11 +59,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         keep_compiled()
         mesh = make_mesh(fsdp=options.fsdp, tensor=options.tensor)
         with placed_on(mesh):
-            trained = open_trained(options.run, mesh=mesh, trusted=options.trust)
+            trained = open_run(options.run, mesh=mesh, trusted=options.trust)
             request = request_of(trained, options)
             if options.draft:
                 folder = on_this_disk(options.draft)
-                small = open_trained(folder, mesh=mesh, trusted=options.trust)
+                small = open_run(folder, mesh=mesh, trusted=options.trust)
                 draft = draft_model(small, trained, options.draft_tokens)
                 request = request._replace(options=replace(request.options, draft=draft))
             print_mode(console, options.run, trained, request)
@@ -108,7 +108,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument_group("few-shot prompts").add_argument
     add("--examples", metavar="EX.jsonl", help="solved examples, a JSON object on each line")
     add("--template", help='such as "Q: {question}\\nA: {answer}"')
-    add("--answer", default="answer", help="the template's field that is answered")
+    add("--answer", default="answer", help="field of the template that holds the answer")
     add_decoding_arguments(parser)
     add_device_arguments(parser)
     add_trust_argument(parser)

@@ -34,18 +34,21 @@ import jax
 from rich.console import Console
 from rich.progress import track
 
-from ..constraints import name_of
-from ..corpora.vocabularies import special_tokens
 from ..objectives.catalog import CATALOG, SMALL_RUNS, run_of
 from ..objectives.layouts import LAYOUTS
 from ..settings import atomic_writes, run_directory
-from ..settings.command_line import GinArguments, as_option, at_least
-from ..settings.partial import as_partial, flattened
+from ..settings.command_line import (
+    GinArguments,
+    as_option,
+    at_least,
+)
+from ..settings.partial import as_partial
 from ..settings.printable import PrintableConsole
 from ..settings.system_errors import in_words
 from ..settings.user_errors import report_user_errors
-from ..tasks import sample_text
+from ..tasks import sample_text, showing
 from ..tasks.sample_text import SampleText
+from ..tasks.showing import CACHE, LENGTH
 from ..training.buckets import on_this_disk
 from ..training.devices.compiled_programs import keep_compiled
 from ..training.run import longest_rows
@@ -53,8 +56,7 @@ from ..training.run_choices import QUICKSTART, add_run_arguments, parse_run, par
 from ..training.run_configuration import read_directory, read_fields
 from ..visualization import picture_page
 from ..visualization.choice import Choice, layout_for
-from ..visualization.drawing import Drawn, ShownText, picture
-from ..visualization.examples import Reader
+from ..visualization.drawing import Drawn
 from ..visualization.noise_statistics import with_statistics
 from ..visualization.objective_lists import LEGEND, index_page, objectives_json, objectives_table
 from ..visualization.picture import counted
@@ -63,9 +65,7 @@ from ..visualization.rows import STACKS
 from ..visualization.terminal import print_picture
 from . import make_parser
 
-CACHE = "runs/show"
 DEFAULT = "span_corruption"
-LENGTH = 512  # slots of the encoder or the single stack
 STATISTICS_ROWS = 1000
 WIDTH = 136  # characters of a line in a file
 LIST_WIDTH = 200  # the same of --list
@@ -162,15 +162,12 @@ def show_all(
 
 def draw(options: argparse.Namespace, choice: Choice, text: SampleText) -> Drawn:
     """Returns the picture of an objective on a text, see `visualization.drawing.picture`."""
-    tokenizer = text.vocabulary.tokenizer
-    ids = text.vocabulary.ids
-    names = special_tokens.special_names(tokenizer, ids)
-    reader = Reader(ids, names, tokenizer.decode, tokenizer.surface, tokenizer.words)
     is_own = options.text is not None or options.file is not None
     own = options.text or [text.vocabulary.codec.decode(text.documents[0].tolist())]
-    return picture(
+    return showing.draw(
         choice,
-        ShownText(reader, text.documents, text.other, is_own),
+        text,
+        is_own=is_own,
         layout=options.layout,
         count=options.rows or (None if options.html else 1),
         slots=options.length,
@@ -332,14 +329,8 @@ def choose(options: argparse.Namespace, gin_arguments: GinArguments) -> Choice:
             f"{', '.join(files)} binds no objective: add training.Run.objective = @…, or give "
             "--objective=NAME."
         )
-    build = as_partial(fields["objective"])
-    settings = dict(flattened("", build))
-    seqio_name = settings.get(".mixture_or_task_name")
-    name = name or seqio_name or name_of(build.function).rpartition(".")[2]
-    mean = settings.get(".mean_span_length")
-    used = "model", "corpus", "mark_document_ends", "packing", "sequence_lengths"
-    more = {key: fields.get(key) for key in used if describes_run}
-    return Choice(name, build, CATALOG.get(name), mean_span_length=mean, **more)
+    shown = fields if describes_run else {"objective": fields["objective"]}
+    return showing.choice_of_fields(shown, name)
 
 
 def _has_objectives(options: argparse.Namespace) -> bool:

@@ -1,6 +1,6 @@
 """Options that all commands share: gin files, and their macros and settings.
 
-    pretrax train --gin_file=runs/own_text.gin --files='data/*.txt' --steps=500
+    pretrax train --gin_file=runs/own_text.gin --files='texts/*.txt' --steps=500
 
 `--gin_file` may be repeated; later files override earlier files. Each macro of the files, such as
 STEPS, is also an option that overrides its value. `--gin.NAME=VALUE` overrides any setting. T5X's

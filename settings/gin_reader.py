@@ -61,7 +61,7 @@ def read_settings(
     search_paths: Sequence[str] = (),
     trusted: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Returns the settings that gin files and further bindings give a function or class.
+    """Returns the settings that gin files and additional bindings give a function or class.
 
         read_settings(Comparison, ["comparisons/masking_rate.gin"], ["SEEDS = [0, 1]"])
 
@@ -538,7 +538,7 @@ class GinReader:
 
     @property
     def _kind(self) -> str:
-        return self._target.__name__.lower()  # "run"
+        return self._target.__name__.lower()  # "run" for the class `Run`
 
     def _remedy(self, key: _Key, later: _Binding | None) -> str:
         """Returns advice about an unused binding.
@@ -573,7 +573,7 @@ class GinReader:
 class _Parser(config_parser.ConfigParser):
     """Gin's parser, which also refuses a repeated key of a dict. Python would keep the last one.
 
-    A key that cannot be one, such as a list, is a syntax error.
+    A key that cannot be hashed, such as a list, is a syntax error.
     """
 
     def __init__(self, *arguments: Any):

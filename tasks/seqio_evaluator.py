@@ -1,6 +1,6 @@
 """Lets `seqio.Evaluator` evaluate a trained model.
 
-    trained = open_trained("runs/my_task")
+    trained = open_run("runs/my_task")
     evaluator = seqio.Evaluator("my_task", seqio.EncDecFeatureConverter(pack=False))
     metrics, _ = evaluator.evaluate(compute_metrics=True, **evaluator_functions(trained, "my_task"))
     metrics.result()                                   # {"my_task": {"accuracy": …}}

@@ -27,7 +27,7 @@ def module_of(file: Path, root: Path = ROOT) -> str:
     'pretrax.models.layers'
     """
     parts = file.relative_to(root).with_suffix("").parts
-    if parts[0] not in ("tests", "benchmarks"):
+    if parts[0] not in ("tests", "benchmarks", "examples"):
         parts = ("pretrax", *parts)
     return ".".join(parts).removesuffix(".__init__")
 

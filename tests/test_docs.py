@@ -20,7 +20,6 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import types
 from pathlib import Path
 from pydoc_data import topics
 from typing import NamedTuple
@@ -28,6 +27,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+import pretrax
 from pretrax import cli
 from pretrax.cli import compare
 from pretrax.comparison import results
@@ -42,7 +42,7 @@ from pretrax.training.devices.topologies import read_topology
 from pretrax.training.reporting.profiling import check_steps, read_steps
 from pretrax.training.run_choices import add_run_arguments, parse_run
 from pretrax.training.run_configuration import read_run
-from pretrax.training.trained_models import open_trained
+from pretrax.training.trained_models import open_run
 from tests.comparison import planted
 from tests.inference.runs import write_run
 from tests.site_search import SiteSearch
@@ -110,7 +110,7 @@ def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_bytes()) <= 10_500
 
 
-def test_a_file_is_the_same_wherever_it_is_shown():
+def test_a_file_is_the_same_on_every_page():
     files = {}
     for block in BLOCKS:
         if block.file:
@@ -278,7 +278,7 @@ TRAINED = {  # identified by one of their arguments
         ["--gin.training.Run.sequence_lengths={'decoder': 32}"],
     ),
     "--gin_file=my_task_run.gin": ["--gin.models.decoder.num_layers=1"],
-    "--gin_file=runs/own_task.gin": ONE_DENOISER,
+    "own_task": ONE_DENOISER,
     "--run_dir=runs/spans_and_ul2": ONE_LAYER,
     "--run_dir=runs/masks_and_causal": [
         "--gin.training.Run.sequence_lengths={'decoder': 64}",
@@ -373,9 +373,7 @@ def test_a_block_of_python(folder, block, monkeypatch):
         }
         return trainer.train(dataclasses.replace(run, **small))
 
-    few = types.ModuleType("pretrax.training.trainer")
-    few.train = two_steps
-    monkeypatch.setitem(sys.modules, "pretrax.training.trainer", few)
+    monkeypatch.setattr(pretrax, "train", two_steps)
     exec(compile(block.text, block.place, "exec"), {"__name__": "__main__"})
 
 
@@ -413,7 +411,7 @@ def test_an_export_fills_blanks_in_transformers(folder):
     text = "import <extra_id_0> as np"
     cli.run("convert", ["--from=runs/quickstart", "--to=hf:to_fill"])
     written = importlib.import_module("fill_with_transformers").fill("to_fill", text)
-    (expected,) = answer(open_trained("runs/quickstart"), "infill", [{"text": text}])
+    (expected,) = answer(open_run("runs/quickstart"), "infill", [{"text": text}])
     answered = written.removeprefix("<pad>").partition("</s>")[0]
     assert filled(text, answered)[0] == expected["filled"] != text
 
@@ -529,7 +527,19 @@ def run_after_setting(arguments):
     TOOLS[arguments[0]](arguments[1:])
 
 
+def check_clone(arguments: list[str]) -> None:
+    """Checks the command that clones the repository, which only a network could run."""
+    command, address = arguments
+    assert command == "clone" and address.endswith("/pretrax")
+
+
+def check_folder_of_clone(arguments: list[str]) -> None:
+    assert arguments == ["pretrax"]
+
+
 TOOLS = {
+    "git": check_clone,
+    "cd": check_folder_of_clone,
     "pretrax": run_verb,
     "python": run_script,
     "pip": check_extras,

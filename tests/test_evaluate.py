@@ -17,7 +17,7 @@ from pretrax.tasks.seqio_evaluation import evaluation_tasks
 from pretrax.training.heldout import heldout_evaluator
 from pretrax.training.reporting.metrics import read_metrics
 from pretrax.training.run_configuration import run_of_directory
-from pretrax.training.saved.runs import open_run
+from pretrax.training.saved.runs import open_saved_model
 from tests.inference.runs import CLASSES, trained, write_run
 from tests.tasks.memory_tasks import memory_source, pair_columns
 from tests.tasks.seqio_cache import write_cache
@@ -264,7 +264,7 @@ def test_labeled_text_of_a_file(tmp_path, capsys):
         ("token_classification", 3, "a class for each word"),
     ],
 )
-def test_labels_are_no_numbers_and_no_tags(tmp_path, capsys, objective, heads, said):
+def test_labels_are_not_numbers_or_tags(tmp_path, capsys, objective, heads, said):
     directory = write_run(tmp_path / "run", "encoder", objective, num_classes=heads)
     file = tmp_path / "a.tsv"
     file.write_text("text\tlabel\na\t0.5\n")
@@ -273,7 +273,7 @@ def test_labels_are_no_numbers_and_no_tags(tmp_path, capsys, objective, heads, s
 
 
 @pytest.mark.slow
-def test_mistakes_are_said_in_a_line(answering, capsys, tmp_path):
+def test_mistakes_are_reported_in_a_line(answering, capsys, tmp_path):
     masked = write_run(tmp_path / "masked", "encoder", "masked_lm")
     for arguments, said in (
         ([f"--run={answering}"], "give one of --task=NAME, --labeled=FILE, --heldout"),
@@ -311,14 +311,14 @@ def test_the_latest_checkpoint_is_found_when_it_is_read(tmp_path, kind):
     directory = write_run(tmp_path, "decoder", "causal_lm", steps=(3, 8))
     (step,) = evaluate.steps_of(evaluate.parse([f"--run={directory}", kind]))
     (tmp_path / "checkpoints/8").rename(tmp_path / "checkpoints/9")
-    assert open_run(directory, step).step == 9
+    assert open_saved_model(directory, step).step == 9
 
 
 # --- held-out text ------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_heldout_figures_are_those_of_the_run(tmp_path, capsys):
+def test_heldout_figures_match_the_run(tmp_path, capsys):
     one = tiny.Run(tmp_path, tiny.write_documents(tmp_path / "data"), STEPS=4)
     one.here(capsys, training__Run__evaluate_every=2, training__Run__checkpoint_every=2)
     trusted = f"--trust={tiny.__name__}"
@@ -336,7 +336,7 @@ def test_heldout_figures_are_those_of_the_run(tmp_path, capsys):
         figures = written[int(step)]
         assert nats == f"{figures[f'heldout/{name}']:.3f}"
         assert baseline == f"{figures[f'baseline/{name}']:.3f}"
-        model = open_run(str(one.dir), int(step), planned.mesh, trusted=[tiny.__name__])
+        model = open_saved_model(str(one.dir), int(step), planned.mesh, trusted=[tiny.__name__])
         scores = evaluator(model.params)
         (score,) = (score for score in scores if score.name == name)
         assert score.loss == pytest.approx(figures[f"heldout/{name}"], rel=1e-5)

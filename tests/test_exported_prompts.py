@@ -15,7 +15,7 @@ from pretrax.training.saved.kept_prompt_forms import (
     read_prompt_record,
     write_prompt_record,
 )
-from pretrax.training.trained_models import open_trained
+from pretrax.training.trained_models import open_run
 from tests.conversion import BERT as LAYERS_OF_BERT
 from tests.conversion import bart_model, bert, llama, sentencepiece, t5_model, written
 from tests.inference.runs import CLASSES, IDS, write_run
@@ -70,7 +70,7 @@ def there_and_back(name, tmp_path, capsys):
     given = converted(capsys, f"--from={run}", f"--to=hf:{tmp_path}/there")
     again = converted(capsys, f"--from=hf:{tmp_path}/there", f"--to={back}")
     assert given[1:] == again[1:] and not any(word.startswith("--mode") for word in again)
-    assert open_trained(back).prompt_forms == open_trained(run).prompt_forms
+    assert open_run(back).prompt_forms == open_run(run).prompt_forms
     return given, again
 
 
@@ -110,9 +110,7 @@ def test_a_mode_whose_head_is_left_out_is_not_recorded(tmp_path, capsys):
     convert.main([f"--from={run}", f"--to=hf:{tmp_path}/there"])
     assert "Modes that an import of it lacks: insert." in capsys.readouterr().out
     again = converted(capsys, f"--from=hf:{tmp_path}/there", f"--to={tmp_path}/again")
-    assert (
-        "--mode" not in again and open_trained(f"{tmp_path}/again").prompt_forms[0].mode == "embed"
-    )
+    assert "--mode" not in again and open_run(f"{tmp_path}/again").prompt_forms[0].mode == "embed"
 
 
 @pytest.mark.slow

@@ -130,11 +130,11 @@ def test_drawn_again_it_is_the_same(tmp_path):
     assert guide.drawn(tmp_path) == once
 
 
-def test_what_may_be_chance_is_no_choice(tmp_path):
+def test_differences_within_chance_give_no_choice(tmp_path):
     assert re.search(r"^\*\*\w+\*\* .*; not distinguished from \w+\.", cell(tmp_path))
 
 
-def test_what_was_not_compared_is_not_said_to_be_alike(tmp_path):
+def test_variants_that_were_not_compared_are_not_called_alike(tmp_path):
     """Differences are from the reference, so the best and another variant are not compared."""
     effects = {("causal", PAIRS): 0.2, ("prefix", PAIRS): 0.19}
     made = planted.results(["masked", "causal", "prefix"], effects=effects, reference="masked")
@@ -153,20 +153,20 @@ def test_a_choice_has_what_speaks_for_it_and_against_it(tmp_path):
     )
 
 
-def test_a_single_seed_tells_nothing_apart(tmp_path):
+def test_a_single_seed_distinguishes_nothing(tmp_path):
     told = cell(tmp_path, seeds=[0], effects={("causal", PAIRS): 0.2})
     assert (
         told.startswith("Not informative: no variant is shown to be better") and "holds" not in told
     )
 
 
-def test_what_no_variant_has_learned_is_said(tmp_path):
+def test_a_task_that_no_variant_learned_is_noted(tmp_path):
     told = cell(tmp_path, effects={(v, PAIRS): -0.2 for v in ("masked", "causal")})
     assert told.startswith("Not informative: no variant is shown to be better")
     assert "knowing nothing (0.5)" in told and "**" not in told
 
 
-def test_a_task_that_words_alone_solve_is_said(tmp_path):
+def test_a_task_that_words_alone_solve_is_noted(tmp_path):
     made = planted.results(["masked", "causal"])
     words = [
         m._replace(figure=m.figure._replace(name=PAIRS + BAG_OF_WORDS, better="neither"))
@@ -180,7 +180,7 @@ def test_a_task_that_words_alone_solve_is_said(tmp_path):
     assert shown(page, "classify texts")[1].startswith("not informative: no variant is shown")
 
 
-def test_a_figure_that_was_not_measured_is_said(tmp_path):
+def test_a_figure_that_was_not_measured_is_noted(tmp_path):
     pages = drawn(tmp_path, objectives=planted.results(["masked", "causal"]))
     assert here(pages[guide.PAGE], "tag words").startswith("Too few figures of `tag`")
 

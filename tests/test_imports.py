@@ -81,7 +81,9 @@ def test_caches_have_a_bound(package):
 @pytest.mark.slow
 def test_imports_from_outside_are_of_pretrax():
     """In a checkout, `import models` would work, too, but create a second copy of everything."""
-    for file in {*ROOT.glob("*.py"), *ROOT.glob("tests/**/*.py"), *ROOT.glob("benchmarks/*.py")}:
+    folders = ".", "benchmarks", "examples"
+    outside = {file for folder in folders for file in ROOT.glob(f"{folder}/*.py")}
+    for file in outside | {*ROOT.glob("tests/**/*.py")}:
         names = {name.partition(".")[0] for name in imported(file)}
         assert not names & set(PACKAGES), file
 

@@ -125,7 +125,7 @@ def test_parameters_that_are_spread_over_all_devices(capsys):
 
 
 @pytest.mark.slow
-def test_a_mesh_of_other_devices_is_told(capsys):
+def test_a_mesh_of_other_devices_is_reported(capsys):
     run = "--gin_file=runs/t5_1_1_base_c4.gin", "--of=v5e"
     said = " ".join(run_plan(capsys, *run, "--chips=16").split())
     assert "mesh has 8 devices, but there are 16 devices" in said
@@ -174,7 +174,7 @@ def test_a_sparse_run_has_active_parameters(capsys):
         ),
     ],
 )
-def test_what_makes_no_plan_is_said(argv, words, capsys):
+def test_impossible_plans_are_refused(argv, words, capsys):
     with pytest.raises(SystemExit) as ended:
         plan.main(argv)
     assert ended.value.code == 2 and words in capsys.readouterr().err

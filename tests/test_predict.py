@@ -17,7 +17,7 @@ from pretrax.corpora.vocabularies import special_tokens
 from pretrax.inference.answering.states import states
 from pretrax.settings import atomic_writes
 from pretrax.training.devices.mesh import make_mesh
-from pretrax.training.trained_models import open_trained
+from pretrax.training.trained_models import open_run
 from tests.inference.runs import CLASSES, TOKENIZER, write_run
 from tests.refusals import refuses
 from tests.training import tiny
@@ -160,7 +160,7 @@ def test_a_text_sends_the_terminal_nothing(run_of, capsys):
     assert "Ada␛]0;x" in said and "\x1b" not in said and "\x07" not in said
 
 
-def test_the_probability_of_each_token_is_that_of_the_file(run_of, said, tmp_path):
+def test_the_probability_of_each_token_matches_the_file(run_of, said, tmp_path):
     run, text, out = f"--run={run_of('elsewhere')}", "so it was", tmp_path / "out.jsonl"
     file = write_items(tmp_path / "in.jsonl", [{"text": text}])
     said(run, "--score", f"--file={file}", f"--out={out}")
@@ -267,7 +267,7 @@ def test_hidden_states_of_a_file(run_of, said, capsys, tmp_path):
     assert "holds the hidden states of 2 texts." in " ".join(
         said(*asked, f"--out={out}", "--layer=all")
     )
-    trained = open_trained(run_of("masked"))
+    trained = open_run(run_of("masked"))
     with np.load(out) as found:
         assert sorted(found) == [
             *("hidden_states_0", "hidden_states_1", "input_ids_0", "input_ids_1", "layers")
@@ -419,7 +419,9 @@ def test_killed_and_started_again(run_of, said, tmp_path):
         ),
     ],
 )
-def test_mistakes_are_said_in_a_line(run_of, capsys, tmp_path, monkeypatch, name, arguments, error):
+def test_mistakes_are_reported_in_a_line(
+    run_of, capsys, tmp_path, monkeypatch, name, arguments, error
+):
     monkeypatch.chdir(tmp_path)
     said = fails(capsys, f"--run={run_of(name)}", *arguments)
     assert error in said and "(--traceback shows where)" in said

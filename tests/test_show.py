@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from pretrax.cli import show
+from pretrax.corpora.vocabularies import special_tokens
 from pretrax.objectives.catalog import CATALOG, FAMILIES
 from pretrax.visualization import drawing
 from tests.refusals import is_named
@@ -178,7 +179,7 @@ def test_settings_and_another_layout(capsys):
     assert "pretrax train decoder --objective=span_corruption" in said
 
 
-def test_a_text_of_ones_own_is_needless(capsys):
+def test_a_text_of_the_user_is_unnecessary(capsys):
     """Two views of the sample text would be longer than a row."""
     said = prints(capsys, BYTES, "--objective=contrastive", "--length=64")
     assert "contrastive  on an encoder" in said and "Beautiful is better" in said
@@ -194,7 +195,7 @@ def test_what_trains_a_run_is_its_own_files_and_settings(capsys):
     assert f"pretrax train decoder --objective=prefix_lm {setting}\n" in said
 
 
-def test_an_objective_of_ones_own(capsys, tmp_path):
+def test_an_objective_of_a_user(capsys, tmp_path):
     file = tmp_path / "own.gin"
     file.write_text(
         "from __gin__ import dynamic_registration\nfrom pretrax import objectives\nfrom pretrax "
@@ -273,7 +274,7 @@ def test_a_run_with_rows_of_several_shapes_has_the_longest(capsys):
     assert "at most 32" in fails(capsys, *given, lengths, "--text=" + "a" * 40)
 
 
-def test_a_builder_of_ones_own(capsys, tmp_path, monkeypatch):
+def test_a_builder_of_a_user(capsys, tmp_path, monkeypatch):
     (tmp_path / "shown_objectives.py").write_text(
         "from pretrax.objectives import span_corruption\n\n\n"
         "def mine(ids, density=0.2):\n    return span_corruption(ids, noise_density=density)\n"
@@ -338,11 +339,11 @@ def test_tensorflow_is_not_loaded():
     ],
     ids=lambda x: x[0][:24] if isinstance(x, list) else None,
 )
-def test_a_mistake_is_told_in_words(capsys, arguments, expected):
+def test_a_mistake_is_explained(capsys, arguments, expected):
     assert re.search(expected, fails(capsys, BYTES, *arguments), re.DOTALL)
 
 
-def test_a_folder_that_is_no_run(capsys, tmp_path):
+def test_a_folder_that_is_not_a_run(capsys, tmp_path):
     assert f"{tmp_path} is not a run directory" in fails(capsys, f"--run={tmp_path}")
 
 
@@ -354,8 +355,8 @@ def test_a_run_in_a_bucket(capsys, monkeypatch, tmp_path):
 
 
 def test_a_vocabulary_that_lacks_what_is_needed(capsys, monkeypatch):
-    make = show.special_tokens.token_ids
-    monkeypatch.setattr(show.special_tokens, "token_ids", lambda t: make(t, specials=("R", "S")))
+    make = special_tokens.token_ids
+    monkeypatch.setattr(special_tokens, "token_ids", lambda t: make(t, specials=("R", "S")))
     said = fails(capsys, BYTES, "--objective=masked_lm", "--text=some words")
     assert "needs the special token 'mask'" in said
 

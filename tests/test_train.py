@@ -201,7 +201,7 @@ def test_flags_as_users_of_t5x_type_them(data, tmp_path, capsys):
     assert "TRAIN_STEPS is a name of T5X. In pretrax: STEPS" in said
 
 
-def test_a_macro_that_a_run_overrides_by_its_parameter_is_no_mistake(tmp_path):
+def test_a_macro_that_a_run_overrides_by_its_parameter_is_not_a_mistake(tmp_path):
     mine = tmp_path / "mine.gin"
     mine.write_text(
         "from __gin__ import dynamic_registration\n"
@@ -242,7 +242,7 @@ def test_traceback_shows_where(data, tmp_path, monkeypatch, capsys):
         (FloatingPointError("the loss is nan"), r"loss is nan"),
     ],
 )
-def test_a_failure_while_training_is_told_in_words(
+def test_a_failure_while_training_is_explained(
     data, tmp_path, monkeypatch, capsys, error, expected
 ):
     ends_with(monkeypatch, error)
@@ -267,7 +267,7 @@ def test_two_trainings_in_one_directory(data, tmp_path, capsys):
     assert not (run.dir / "checkpoints").exists()
 
 
-def test_an_interrupt_says_how_to_go_on(data, tmp_path, monkeypatch, capsys):
+def test_an_interrupt_shows_how_to_continue(data, tmp_path, monkeypatch, capsys):
     ends_with(monkeypatch, KeyboardInterrupt())
     with pytest.raises(SystemExit) as end:
         tiny.run_here(tiny.Run(tmp_path, data).arguments())

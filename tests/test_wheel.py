@@ -42,8 +42,10 @@ def test_it_holds_one_name_and_the_gin_files(wheel):
     assert not any("tests" in name for name in names)
     gin_files = {str(p.relative_to(tiny.ROOT)) for p in tiny.ROOT.glob("gin_configs/*/*.gin")}
     assert {"pretrax/py.typed", *(f"pretrax/{name}" for name in gin_files)} <= set(names)
+    assert not any("examples" in name for name in names)
     sources = {
         "__init__.py",
+        "__init__.pyi",
         "__main__.py",
         "cli/train.py",
         "objectives/contract.py",
@@ -97,3 +99,6 @@ def test_the_quickstart_runs_from_an_empty_folder(wheel, tmp_path):
     where = [python, "-c", "import pretrax.cli.train; print(pretrax.cli.train.__file__)"]
     found = subprocess.check_output(where, cwd=empty, env=tiny.environment(), text=True)
     assert found.startswith(str(environment))
+    where = [python, "-c", "import pretrax; print(pretrax.train.__module__)"]
+    found = subprocess.check_output(where, cwd=empty, env=tiny.environment(), text=True)
+    assert found == "pretrax.training.trainer\n"

@@ -444,7 +444,7 @@ def check_columns(corpus: Corpus, objective: Objective) -> None:
         raise ValueError(
             "The objective predicts numbers, but the labels of this corpus are "
             f"{len(corpus.classes)} classes ({', '.join(corpus.classes[:8])}): choose "
-            "sequence_classification (--gin_file=runs/finetune_classification.gin), or a corpus of "
+            "sequence_classification (`pretrax train finetune_classification`), or a corpus of "
             'numbers (seqio_corpora.seqio_pairs, answers "number").'
         )
     read = "tokens" if "labels" in objective.lengths(2) else "documents"
@@ -452,8 +452,8 @@ def check_columns(corpus: Corpus, objective: Objective) -> None:
         raise ValueError(
             f"The objective predicts labels of {read}, but this corpus has labels of "
             f"{corpus.labels_of}: choose sequence_classification "
-            "(--gin_file=runs/finetune_classification.gin) for classes of texts, and for classes "
-            "of words token_classification (--gin_file=runs/finetune_tags.gin) with "
+            "(`pretrax train finetune_classification`) for classes of texts, and for classes "
+            "of words token_classification (`pretrax train finetune_tags`) with "
             'seqio_corpora.seqio_pairs, answers "tags".'
         )
 

@@ -29,7 +29,7 @@ def read_run(
     search_paths: Sequence[str] = (),
     trusted: Collection[str] = (),
 ) -> Run:
-    """Returns the run that gin files and further bindings describe.
+    """Returns the run that gin files and additional bindings describe.
 
         read_run(["runs/decoder.gin", "objectives/ul2.gin"], ["STEPS = 20"])
 

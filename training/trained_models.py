@@ -18,7 +18,7 @@ from .saved.kept_prompt_forms import misfit, prompt_forms
 from .saved.runs import load_model, model_of_run, setting_errors
 
 
-def open_trained(
+def open_run(
     run_dir: str,
     step: int | None = None,
     mesh: Mesh | None = None,
@@ -26,7 +26,7 @@ def open_trained(
 ) -> Trained:
     """Returns the model of a run or of an import, with its vocabulary.
 
-        trained = open_trained("runs/quickstart")
+        trained = open_run("runs/quickstart")
         inference.answer(trained, "infill", [{"text": "import <extra_id_0>"}])
 
     Args:

@@ -117,7 +117,7 @@ class SlotUse:
 class Statistics:
     """Statistics of the rows of one objective or member.
 
-    Shares are relative to the tokens that are not left out, if nothing else is said.
+    Unless stated otherwise, shares are relative to the tokens that are not left out.
     """
 
     name: str

@@ -12,8 +12,8 @@ from ...settings.partial import functions_in
 from ...training.planning import Plan, plan_evaluation
 from ...training.run import Run
 from ...training.run_configuration import read_directory, run_of_directory
-from ...training.saved.runs import SavedModel, open_run
-from ...training.trained_models import open_trained
+from ...training.saved.runs import SavedModel, open_saved_model
+from ...training.trained_models import open_run
 
 
 class Subject:
@@ -63,12 +63,12 @@ class Subject:
     def saved(self) -> SavedModel:
         """The model of the run with the parameters of the checkpoint."""
         model = self.plan.recipe.model
-        return open_run(self.directory, self.step, self.plan.mesh, model, self.trusted)
+        return open_saved_model(self.directory, self.step, self.plan.mesh, model, self.trusted)
 
     @functools.cached_property
     def trained(self) -> Trained:
         """The model with its vocabulary, in the form that `inference` takes."""
-        return open_trained(self.directory, self.step, trusted=self.trusted)
+        return open_run(self.directory, self.step, trusted=self.trusted)
 
     def check_library_unseen(self) -> None:
         """Raises ValueError if the run was trained on held-out files of Python's library.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pretrax.cli import compare
-from pretrax.comparison import trials
+from pretrax.comparison import comparing, trials
 from pretrax.comparison.facts import VariantFacts
 from pretrax.comparison.figures import LOWER, Figure
 from tests.training import tiny
@@ -118,8 +118,8 @@ def here(monkeypatch) -> list[str]:
     def start_process(log, cores, function, *arguments):
         return Done(function(*arguments))
 
-    monkeypatch.setattr(compare, "start_trial", start_trial)
-    monkeypatch.setattr(compare, "start_process", start_process)
+    monkeypatch.setattr(comparing, "start_trial", start_trial)
+    monkeypatch.setattr(comparing, "start_process", start_process)
     return started
 
 

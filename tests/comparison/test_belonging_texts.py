@@ -33,7 +33,7 @@ def test_who_prefers_the_right_texts_has_all_and_who_prefers_the_others_none(mon
         figures = belonging_texts.synthetic_pairs(subject())
         names = ["synthetic_pairs", "synthetic_pairs/order", "synthetic_pairs/belongs"]
         assert [figure.name for figure in figures] == names
-        assert [figure.value for figure in figures] == [0.5, 0.5, belongs]  # of one order each
+        assert [figure.value for figure in figures] == [0.5, 0.5, belongs]  # one order each
     assert figures[0].note == "2 pairs, by pseudo likelihood" and figures[0].baseline == 0.5
 
 

@@ -14,7 +14,7 @@ from pretrax.comparison.report.comparison_page import page
 from pretrax.comparison.report.markdown_report import markdown
 from pretrax.comparison.report.summary import summary
 from pretrax.training.run_configuration import read_run
-from pretrax.training.saved.runs import open_run, saved_steps
+from pretrax.training.saved.runs import open_saved_model, saved_steps
 from tests.comparison import planted, small
 from tests.visualization import pages
 
@@ -57,7 +57,7 @@ def test_a_checkpoint_is_measured_by_its_own_parameters_and_has_its_own_cost(twi
     run = str(twice / half["run"])
     assert saved_steps(run, TRUSTED) == [3, 6]
     for one in (half, end):
-        saved = open_run(run, one["step"], trusted=TRUSTED)
+        saved = open_saved_model(run, one["step"], trusted=TRUSTED)
         (figure,) = small.norm(SubjectOf(saved))
         assert one["value"] == figure.value
     logged = [json.loads(line) for line in (twice / half["run"] / "metrics.jsonl").open()]

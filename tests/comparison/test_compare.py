@@ -15,8 +15,8 @@ from types import SimpleNamespace
 import pytest
 import submitit  # noqa: F401  (at first it closes all log handlers: within capsys, pytest's own stream)
 
-from pretrax.cli import compare
-from pretrax.comparison import facts, failures, trials
+import pretrax
+from pretrax.comparison import comparing, facts, failures, trials
 from pretrax.comparison.collecting import results_of
 from pretrax.comparison.eval_metrics import kept_figures
 from pretrax.comparison.facts import read_facts
@@ -87,6 +87,31 @@ def test_more_seeds_and_variants_run_what_is_missing(own):
     found = small.results(pathlib.Path(file).parent / "compared")
     of = {one["variant"]: one["value"] for one in found}
     assert list(of) == ["small", "large/2", "third"] and of["third"] == of["small"]
+
+
+@pytest.mark.slow
+def test_the_same_from_python(own, tmp_path, capsys):
+    """`pretrax.compare` trains nothing again, and returns the figures."""
+    file, started = own
+    compared = pretrax.compare(file)
+    assert started == [] and compared.directory == f"{tmp_path}/compared"
+    lines = small.results(tmp_path / "compared")
+    keys = "variant", "seed", "name", "value"
+    assert [[one[key] for key in keys] for one in compared.records] == [
+        [line[key] for key in keys] for line in lines
+    ]
+    question = "Does a larger step help?"
+    assert question in capsys.readouterr().out  # the report is printed, too
+    assert question in repr(compared) and question in compared._repr_markdown_()
+
+
+@pytest.mark.slow
+def test_a_comparison_without_a_file(own):
+    file, started = own
+    comparison = read_comparison(file)
+    assert pretrax.compare(comparison).summary.columns and started == []
+    with pytest.raises(ValueError, match="SEEDS"):
+        pretrax.compare(comparison, ["SEEDS = [0]"])
 
 
 @pytest.mark.slow
@@ -410,12 +435,12 @@ def test_code_that_changes_while_a_comparison_runs_is_measured_again(written, mo
         started.append(trial.variant)
         return worker_processes.start_trial(trial, cores)
 
-    monkeypatch.setattr(compare, "start_trial", start_trial)
+    monkeypatch.setattr(comparing, "start_trial", start_trial)
     assert small.compare_here(file, "--workers=1", "--gin.SEEDS=[0]") == 1
     said = " ".join(capsys.readouterr().out.split())
     assert started == ["small", "large/2"] and said.count("without the figures of written") >= 2
     kept_figures._checksum.cache_clear()  # as in the process of another command
-    monkeypatch.setattr(compare, "start_trial", None)  # Everything has been measured.
+    monkeypatch.setattr(comparing, "start_trial", None)  # Everything has been measured.
     assert small.compare_here(file, "--workers=1", "--gin.SEEDS=[0]") == 0
 
 

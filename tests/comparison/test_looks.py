@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pretrax.cli import compare
-from pretrax.comparison import results, statistics
+from pretrax.comparison import comparing, results, statistics
 from pretrax.comparison.comparison import check
 from pretrax.comparison.looks import check_looks, keep_looks
 from pretrax.comparison.report import wording
@@ -176,9 +175,9 @@ def test_seeds_run_up_to_the_look_that_decides(monkeypatch, decided, failing, ex
         begun.append(list(dict.fromkeys(trial.seed for trial in some)))
         return [trial for trial in some if trial.seed in failing]
 
-    monkeypatch.setattr(compare, "ends_early", lambda _, some: len(some) >= 2 * decided)
+    monkeypatch.setattr(comparing, "ends_early", lambda _, some: len(some) >= 2 * decided)
     one = compared(seeds=range(8), looks=[3, 5])
-    some, failed = compare.run_to_the_last_look(one, trials, run_some)
+    some, failed = comparing.run_to_the_last_look(one, trials, run_some)
     assert begun == run and len(some) == 2 * expected
     assert [trial.seed for trial in failed] == [seed for seed in failing for _ in "ab"]
 

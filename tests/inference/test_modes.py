@@ -10,7 +10,7 @@ from pretrax.inference import MODES, Mode, register_mode
 from pretrax.inference.reporting.predict_options import request_of
 from pretrax.objectives import prompt_forms
 from pretrax.settings.user_modules import import_module
-from pretrax.training.trained_models import open_trained
+from pretrax.training.trained_models import open_run
 from tests.inference.runs import write_run
 from tests.refusals import refuses
 
@@ -94,7 +94,7 @@ def test_the_help_lists_a_mode_of_the_user(module, capsys):
     assert "counts tokens" in said and "--times" in said
 
 
-def test_a_module_that_is_not_there_is_said_in_words(run_dir, capsys):
+def test_a_missing_module_is_explained(run_dir, capsys):
     with pytest.raises(SystemExit) as end:
         predict.main([f"--run={run_dir}", "--module=absent.py", "Ada"])
     assert end.value.code == 2 and "absent.py" in capsys.readouterr().err
@@ -125,7 +125,7 @@ def test_a_mode_that_the_module_of_a_run_registers(run_dir, module, tmp_path, ki
     file.write_text(MODULE.replace("show=show,", f"show=show, {kind}"))
     options = predict.parse([f"--run={run_dir}", "Ada", *chosen])
     import_module(str(file))  # as the config.gin of a run does, when the run is opened
-    request = request_of(open_trained(str(run_dir)), options)
+    request = request_of(open_run(str(run_dir)), options)
     assert request.options.mode_options == own
     assert own.items() <= request.made_by.items()
 

@@ -64,7 +64,7 @@ def test_the_logit_scale_starts_as_in_clip_and_stays_below_100():
 
 
 @pytest.mark.parametrize("build", [nn.Dense(2), "dense"])
-def test_a_head_of_ones_own_is_built_by_a_function(build):
+def test_a_head_of_a_user_is_built_by_a_function(build):
     with refuses(ValueError, "mine", "lambda"):
         add_head("mine", build)
     assert "mine" not in HEADS

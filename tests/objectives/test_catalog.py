@@ -77,7 +77,7 @@ TEXTBOOK = {
 QUICK = ("causal_lm", "masked_lm", "span_corruption", "prefix_lm", "contrastive")
 
 
-def test_slots_with_a_loss_are_those_of_textbooks():
+def test_slots_with_a_loss_match_textbooks():
     assert {name: CATALOG[name].loss_slots for name in TEXTBOOK} == TEXTBOOK
 
 

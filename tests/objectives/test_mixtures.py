@@ -207,7 +207,7 @@ def test_rows_of_members_whose_losses_are_equal_all_count():
     np.testing.assert_array_equal(terms["scaled"].weights, [2, 0, 2])
 
 
-def test_rows_of_other_members_are_no_negatives():
+def test_rows_of_other_members_are_not_negatives():
     """Contrastive losses read the whole batch, and must ignore the rows of other members."""
     views, both = (
         mixture(IDS, {name: (build, 1) for name, build in members.items()})
@@ -387,7 +387,7 @@ def test_a_setting_that_is_a_python_number_stays_one():
     assert features["targets_weights"].sum(1).tolist() == [3, 3]
 
 
-def test_a_stream_of_ones_own_has_the_slots_of_the_stream_that_it_describes(monkeypatch):
+def test_a_stream_of_a_user_has_the_slots_of_the_stream_that_it_describes(monkeypatch):
     worth = Stream("worth", "a number for each target", ("worth",), in_use="targets_segments")
     monkeypatch.setitem(STREAMS, "worth", worth)
 

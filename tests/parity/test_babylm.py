@@ -19,7 +19,7 @@ import transformers
 
 from pretrax.cli import convert
 from pretrax.inference.answering.scoring import score
-from pretrax.training.trained_models import open_trained
+from pretrax.training.trained_models import open_run
 from tests.inference import runs
 from tests.parity.saved_models import BERT_LIKE
 
@@ -37,7 +37,7 @@ def exported(tmp_path):
         read = transformers.AutoProcessor.from_pretrained
         processor = read(str(tmp_path / "out"), padding_side="right", **OPENED)
         tokenizer = getattr(processor, "tokenizer", processor)
-        return open_trained(directory), tokenizer, kind.from_pretrained(tmp_path / "out", **OPENED)
+        return open_run(directory), tokenizer, kind.from_pretrained(tmp_path / "out", **OPENED)
 
     return export
 

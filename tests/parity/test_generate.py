@@ -36,7 +36,7 @@ from pretrax.models.hugging_face import open_source, read_params, recognize
 from pretrax.models.trees import nested
 from pretrax.training.conversion.generation_files import generation_rules, search_options
 from pretrax.training.conversion.imported_models import from_hugging_face
-from pretrax.training.trained_models import open_trained
+from pretrax.training.trained_models import open_run
 from tests.inference import runs
 from tests.parity.models import VOCAB, perturbed, tokens
 from tests.parity.saved_models import saved
@@ -242,7 +242,7 @@ def written(folder, name, rules, in_config=False):
         transformers.GenerationConfig(**(ids | rules)).save_pretrained(folder / "in")
     model = type(model).from_pretrained(folder / "in").eval()
     convert.main([f"--from=hf:{folder}/in", f"--to={folder}/run"])
-    return model, tokenizer, open_trained(str(folder / "run"))
+    return model, tokenizer, open_run(str(folder / "run"))
 
 
 FRAMES = {"bart": "[CLS] $A [SEP]", "gpt2": "[CLS] $A"}
@@ -435,7 +435,7 @@ def test_an_export_of_a_run_generates_the_same_from_the_same_text(
     """The exported tokenizer frames a text like training rows, and no mask hides the start."""
     directory = runs.write_run(tmp_path / "run", builder, objective)
     convert.main([f"--from={directory}", f"--to=hf:{tmp_path}/out"])
-    trained = open_trained(directory)
+    trained = open_run(directory)
     prompt = infill_prompt if "<extra" in text else partial(text_prompt, mode="continue")
     prompt = prompt(trained, text=text)
     ((ours,),) = generate(trained, [prompt], Decoding(max_new=NEW))

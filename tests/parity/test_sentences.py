@@ -22,7 +22,7 @@ from pretrax.inference.answering.embeddings import embed
 from pretrax.inference.decoding.batching import encoder_batch
 from pretrax.inference.trained import mode_of
 from pretrax.models.hugging_face import sentences
-from pretrax.training.trained_models import open_trained
+from pretrax.training.trained_models import open_run
 from tests.inference import runs
 from tests.parity.berts import WIDTHS
 from tests.parity.saved_models import BERT_LIKE, saved
@@ -67,7 +67,7 @@ def test_a_classifier_that_reads_from_left_to_right(name, widths, frame, tmp_pat
     kind = getattr(transformers, f"{name}ForSequenceClassification")
     model, tokenizer = saved(tmp_path / "in", kind, widths, frame, **NAMES)
     convert.main([f"--from=hf:{tmp_path}/in", f"--to={tmp_path}/run"])
-    trained = open_trained(str(tmp_path / "run"))
+    trained = open_run(str(tmp_path / "run"))
     assert mode_of(trained) == "classify"
     for text, found in zip(TEXTS, classify(trained, TEXTS)):
         with torch.no_grad():
@@ -85,7 +85,7 @@ def test_a_decoder_tags_words(tmp_path):
     kind = transformers.GPT2ForTokenClassification
     model, tokenizer = saved(tmp_path / "in", kind, GPT2, **NAMES)
     convert.main([f"--from=hf:{tmp_path}/in", f"--to={tmp_path}/run"])
-    trained = open_trained(str(tmp_path / "run"))
+    trained = open_run(str(tmp_path / "run"))
     assert mode_of(trained) == "tag"
     ((found),) = tag(trained, TEXTS[1:])
     read = tokenizer(TEXTS[1], return_tensors="pt")
@@ -109,7 +109,7 @@ def test_a_modernbert_classifies_by_what_its_config_pools(tmp_path):
     model.save_pretrained(tmp_path / "in")
     tokenizer.save_pretrained(tmp_path / "in")
     convert.main([f"--from=hf:{tmp_path}/in", f"--to={tmp_path}/run"])
-    ((found),) = classify(open_trained(str(tmp_path / "run")), TEXTS[1:])
+    ((found),) = classify(open_run(str(tmp_path / "run")), TEXTS[1:])
     with torch.no_grad():
         read = tokenizer(TEXTS[1], return_tensors="pt", return_token_type_ids=False)
         logits = model(**read).logits[0]
@@ -138,7 +138,7 @@ def test_an_imported_sentence_model_pools_as_its_files_say(pooling, ours, tmp_pa
     key = {"cls": "pooling_mode_cls_token", "mean": "pooling_mode_mean_tokens"}[pooling]
     pool_by(tmp_path / "in", pooling_mode_max_tokens=False, **{key: True})
     convert.main([f"--from=hf:{tmp_path}/in", f"--to={tmp_path}/run"])
-    trained = open_trained(str(tmp_path / "run"))
+    trained = open_run(str(tmp_path / "run"))
     assert mode_of(trained) == "embed"
     expected = np.stack([pooled(model, tokenizer, text, pooling) for text in TEXTS])
     np.testing.assert_allclose(embed(trained, TEXTS), expected, atol=1e-5)
@@ -184,7 +184,7 @@ def test_an_exported_electra_is_its_discriminator(tmp_path, capsys):
     kind = transformers.ElectraForPreTraining
     model, loaded = kind.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not loaded["missing_keys"] and not loaded["unexpected_keys"]
-    own = open_trained(directory)
+    own = open_run(directory)
     row = [own.ids.cls, *own.encode(TEXTS[0]), own.ids.sep]
     batch = encoder_batch([row])
     nothing = {f"encoder_{name}": np.zeros((1, 1), np.int32) for name in PREDICTED}
@@ -193,7 +193,7 @@ def test_an_exported_electra_is_its_discriminator(tmp_path, capsys):
         theirs = model.eval()(torch.tensor([row])).logits[0]
     np.testing.assert_allclose(ours, theirs, atol=1e-4)
     convert.main([f"--from=hf:{tmp_path}/out", f"--to={tmp_path}/again"])
-    again = open_trained(f"{tmp_path}/again")
+    again = open_run(f"{tmp_path}/again")
     back = replaced_logits(again, batch)[0, : len(row), 0]
     np.testing.assert_allclose(back, ours, atol=1e-5)
 
@@ -218,10 +218,10 @@ def test_an_exported_run_has_the_modules_that_make_its_embeddings(tmp_path):
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     dense = load_file(tmp_path / "out" / "2_Dense" / "model.safetensors")
     expected = np.stack([pooled(model, tokenizer, text, "cls", dense) for text in TEXTS])
-    ours = embed(open_trained(directory), TEXTS)
+    ours = embed(open_run(directory), TEXTS)
     np.testing.assert_allclose(ours, expected, atol=1e-4)
     convert.main([f"--from=hf:{tmp_path}/out", f"--to={tmp_path}/again"])
-    np.testing.assert_allclose(embed(open_trained(f"{tmp_path}/again"), TEXTS), ours, atol=1e-5)
+    np.testing.assert_allclose(embed(open_run(f"{tmp_path}/again"), TEXTS), ours, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -233,7 +233,7 @@ def test_sentence_transformers_makes_the_same_embeddings(tmp_path):
     directory = runs.write_run(tmp_path / "run", "encoder", "contrastive", **bert)
     convert.main([f"--from={directory}", f"--to=hf:{tmp_path}/out"])
     model = package.SentenceTransformer(str(tmp_path / "out"), device="cpu")
-    ours = embed(open_trained(directory), TEXTS)
+    ours = embed(open_run(directory), TEXTS)
     np.testing.assert_allclose(model.encode(list(TEXTS)), ours, atol=1e-4)
 
 
@@ -265,7 +265,7 @@ def test_classes_of_an_imported_classifier_exclude_each_other_or_not(tmp_path):
         kind = transformers.BertForSequenceClassification
         model, tokenizer = saved(folder / "in", kind, problem_type=problem, **NAMES)
         convert.main([f"--from=hf:{folder}/in", f"--to={folder}/run"])
-        trained = open_trained(str(folder / "run"))
+        trained = open_run(str(folder / "run"))
         assert mode_of(trained) == "classify"
         for text, found in zip(TEXTS, classify(trained, TEXTS)):
             with torch.no_grad():

@@ -1,11 +1,11 @@
-"""Commands that read a run while it removes checkpoints: each reads one that is whole."""
+"""Commands that read a run while it removes checkpoints always read a complete checkpoint."""
 
 import subprocess
 import sys
 
 import pytest
 
-from pretrax.training.trained_models import open_trained
+from pretrax.training.trained_models import open_run
 from tests.inference.runs import write_run
 from tests.storm.commands import here
 from tests.training import tiny
@@ -43,7 +43,7 @@ def test_a_run_that_keeps_one_checkpoint_is_read_while_it_trains(tmp_path):
     ) as writer:
         try:
             assert writer.stdout.readline()
-            steps = [open_trained(run).step for _ in range(READS)]
+            steps = [open_run(run).step for _ in range(READS)]
             ends = [here("predict", f"--run={run}", "Ada", "--max_new=2") for _ in range(COMMANDS)]
             assert writer.poll() is None
         finally:

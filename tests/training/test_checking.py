@@ -117,7 +117,7 @@ def test_a_term_of_a_routers_name_is_refused_where_the_model_has_routers():
         setup(tiny.decoder(num_experts=2), objective)
 
 
-def test_an_objective_of_ones_own_is_checked():
+def test_an_objective_of_a_user_is_checked():
     def corrupt(*row):
         return causal_lm(tiny.IDS).corrupt(*row) | {"target": row[1].tokens}
 

@@ -408,7 +408,7 @@ def test_what_cannot_be_read_for_now_is_not_called_damaged():
             raise OSError("503")
 
 
-def test_what_a_killed_save_left_is_no_checkpoint(run_dir):
+def test_the_remains_of_a_killed_save_are_not_a_checkpoint(run_dir):
     root = run_dir / "checkpoints"
     (root / "3").rename(root / "4.orbax-checkpoint-tmp")
     assert_is(restore(run_dir), 2)
@@ -440,7 +440,7 @@ def test_the_latest_are_kept_and_a_step_is_not_saved_twice(tmp_path):
     checkpoints.close()
 
 
-def test_those_of_every_so_many_steps_and_the_best_are_kept_too(tmp_path):
+def test_checkpoints_at_intervals_and_the_best_are_kept_too(tmp_path):
     """This also holds after a restart, which reads the losses.
 
     A checkpoint without a loss, or with NaN, is never among the best.
@@ -513,7 +513,7 @@ def test_a_folder_that_cannot_be_made_leaves_no_thread_waiting(tmp_path, monkeyp
     assert not waiting  # otherwise Python would wait for them when it exits
 
 
-def test_a_full_disk_is_told_in_words(tmp_path, monkeypatch):
+def test_a_full_disk_is_explained(tmp_path, monkeypatch):
     checkpoints = Checkpoints(str(tmp_path / "checkpoints"))
 
     def no_room():

@@ -85,7 +85,7 @@ def test_topologies(text, topology):
         "v5e:0x4",
     ],
 )
-def test_what_is_no_topology_is_said(text):
+def test_invalid_topologies_are_refused(text):
     with pytest.raises(ValueError, match="Got the topology"):
         read_topology(text)
 
@@ -102,7 +102,7 @@ def test_what_is_no_topology_is_said(text):
         ("v3:1x2", "v3:2x2 and v3:4x4"),
     ],
 )
-def test_a_slice_that_there_is_not_is_refused_with_the_nearest(text, near):
+def test_a_slice_that_does_not_exist_is_refused_with_the_nearest(text, near):
     with pytest.raises(ValueError, match=re.escape(f"no such slice; the nearest are {near}")):
         read_topology(text)
 
@@ -159,7 +159,7 @@ def test_gpus_are_described_to_xla(monkeypatch):
     )
 
 
-def test_libtpu_is_told_what_it_does_not_take_for_granted(monkeypatch):
+def test_libtpu_gets_the_settings_that_it_does_not_assume(monkeypatch):
     asked = {}
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(os, "environ", {})
@@ -239,7 +239,7 @@ def test_slices_are_spread_over_data():
         make_mesh(data=1, fsdp=16, devices=chips(2, 2, 2, slices=2))
 
 
-def test_hosts_of_gpus_are_no_slices():
+def test_hosts_of_gpus_are_not_slices():
     """JAX gives GPUs a `slice_index`, the index of their host.
 
     The named runs for 16 and 64 devices, with fsdp=16, also support such hosts.
@@ -334,7 +334,7 @@ def test_a_mesh_that_the_slice_has_no_chips_for(monkeypatch, capsys):
         (Memory(1 * GIB, 1 * GIB, 0, 0), "Used 40.1G of 15.75G hbm. Exceeded hbm", "microbatches"),
     ],
 )
-def test_what_does_not_fit_is_told_what_to_change(memory, refusal, advice, capsys):
+def test_a_step_that_does_not_fit_gets_advice(memory, refusal, advice, capsys):
     check = Check(
         topology=Topology("TPU v3", (2, 2)),
         mesh={"data": 8},
@@ -387,7 +387,7 @@ def test_an_estimate_is_printed_by_parts_and_the_step_in_the_last_line(capsys):
     assert re.search(r"MLP bf16\[4096,128\] × bf16\[128,2816\] +30\.0 +14 +an inner size", said)
 
 
-def test_an_estimate_of_a_causal_model_has_the_share_that_maxtext_counts_beside(capsys):
+def test_an_estimate_of_a_causal_model_also_has_the_share_that_maxtext_counts(capsys):
     check = estimated()
     check = check._replace(causal_flops=check.flops * 3 // 4)
     assert console.print_check(console.make_console(), check)
@@ -507,7 +507,7 @@ def test_the_flagship_on_its_slice():
         ),
     ],
 )
-def test_a_mesh_that_does_not_divide_a_model_is_said(axes, words):
+def test_a_mesh_that_does_not_divide_a_model_is_reported(axes, words):
     model = tiny.decoder(emb_dim=12, num_heads=4, num_kv_heads=2)
     plan = functools.partial(tiny.plan, model, prefix_lm(tiny.IDS), {"decoder": 24})
     with pytest.warns(UserWarning, match=words) as said:

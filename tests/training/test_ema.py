@@ -8,7 +8,7 @@ from pretrax.objectives import causal_lm
 from pretrax.training.devices.mesh import placed_on
 from pretrax.training.planning import abstract_state_of, jitted_step
 from pretrax.training.saved.result import read_result
-from pretrax.training.saved.runs import open_run
+from pretrax.training.saved.runs import open_saved_model
 from pretrax.training.state import new_state
 from tests.training import tiny
 
@@ -73,7 +73,7 @@ def whole(tmp_path_factory) -> tiny.Run:
 def test_a_saved_run_gives_the_average(whole, tmp_path):
     saved = tiny.saved_arrays(whole.dir, 12)
     opened, _ = jax.tree_util.tree_flatten_with_path(
-        open_run(str(whole.dir), trusted={"tests.training.tiny"}).params
+        open_saved_model(str(whole.dir), trusted={"tests.training.tiny"}).params
     )
     assert len(opened) > 5
     for path, x in opened:
@@ -89,7 +89,7 @@ def test_a_saved_run_gives_the_average(whole, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_resumed_run_goes_on_with_it(whole, tmp_path):
+def test_a_resumed_run_continues_with_it(whole, tmp_path):
     run = run_of(tmp_path / "resumed", **whole.values)
     run.values["RUN_DIR"] = str(run.dir)
     train(run, STEPS=5)

@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from pretrax.training.trained_models import open_trained
+from pretrax.training.trained_models import open_run
 from tests.inference.runs import write_run
 
 ALLOWED = 100  # kilobytes per opening
@@ -22,8 +22,8 @@ def kilobytes() -> float:
 def test_opening_a_run_leaves_nothing_in_memory(tmp_path):
     run, times = write_run(tmp_path, "decoder", "causal_lm"), 60
     for _ in range(20):
-        open_trained(run)
+        open_run(run)
     before = kilobytes()
     for _ in range(times):
-        open_trained(run)
+        open_run(run)
     assert (kilobytes() - before) / times < ALLOWED

@@ -12,7 +12,7 @@ from pretrax.settings import run_directory
 from pretrax.settings.folders import Folder
 from pretrax.settings.run_ids import claim, claim_copies, own_checkpoints, owns
 from pretrax.settings.saved_states import has_checkpoint
-from pretrax.training.saved.runs import open_run, saved_steps
+from pretrax.training.saved.runs import open_saved_model, saved_steps
 from pretrax.training.saved.warm_start import check_source
 from tests.inference.runs import write_run
 from tests.refusals import refuses
@@ -148,7 +148,7 @@ def test_readers_follow_a_config_only_to_checkpoints_of_the_same_run(tmp_path):
     write_run(victim, "decoder", "causal_lm", more=f"training.Run.checkpoint_dir = {where!r}")
     (victim / "checkpoints").rename(where)
     claim(str(victim), where + "_of_another_run")
-    readers = (open_run, saved_steps, check_source)
+    readers = (open_saved_model, saved_steps, check_source)
     for read in readers:
         with pytest.raises(ValueError, match="may be another run's"):
             read(str(victim))

@@ -11,7 +11,7 @@ from pretrax.models.trees import named
 from pretrax.settings.run_ids import claim
 from pretrax.training.run_configuration import read_directory, run_of_directory
 from pretrax.training.saved.checkpoints import Checkpoints
-from pretrax.training.saved.runs import open_run, saved_steps
+from pretrax.training.saved.runs import open_saved_model, saved_steps
 from pretrax.training.state import State
 from tests.inference.runs import small, write_run
 from tests.refusals import refuses
@@ -22,7 +22,7 @@ def test_parameters_of_each_step(tmp_path):
     directory = write_run(tmp_path / "run", "decoder", "causal_lm", steps=(0, 5, 20))
     _, params = small("decoder")
     for step, asked in ((20, None), (5, 5), (0, 0)):
-        run = open_run(directory, asked)
+        run = open_saved_model(directory, asked)
         assert (run.step, run.directory) == (step, directory)
         got, expected = named(run.params), named(params)
         assert got.keys() == expected.keys()
@@ -31,7 +31,7 @@ def test_parameters_of_each_step(tmp_path):
             np.testing.assert_allclose(got[name], value, rtol=1e-6, err_msg=name)
     assert saved_steps(directory) == [0, 5, 20]
     with refuses(ValueError, "7", "0", "5", "20"):
-        open_run(directory, 7)
+        open_saved_model(directory, 7)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_parameters_of_each_step(tmp_path):
     ],
 )
 def test_a_model_has_the_heads_that_were_saved(tmp_path, builder, names, settings):
-    heads = open_run(write_run(tmp_path, builder, *names, **settings)).model.heads
+    heads = open_saved_model(write_run(tmp_path, builder, *names, **settings)).model.heads
     expected = {
         "multi_token_prediction": {"vocabulary", "ahead_2", "ahead_3", "ahead_4"},
         "contrastive_pairs": {"embedding", "logit_scale"},
@@ -73,8 +73,8 @@ def test_a_model_has_the_heads_that_were_saved(tmp_path, builder, names, setting
 )
 def test_parameters_are_spread_over_a_mesh(tmp_path, builder, name, settings):
     directory = write_run(tmp_path, builder, name, **settings)
-    spread = named(open_run(directory, mesh=tiny.mesh_of(2, 2, 2)).params)
-    whole = named(open_run(directory).params)
+    spread = named(open_saved_model(directory, mesh=tiny.mesh_of(2, 2, 2)).params)
+    whole = named(open_saved_model(directory).params)
     assert spread.keys() == whole.keys()
     for path, array in spread.items():
         np.testing.assert_array_equal(array, whole[path], err_msg=path)
@@ -95,7 +95,7 @@ def test_two_directories_are_read_in_one_process(tmp_path):
     second = write_run(tmp_path / "second", "encoder_decoder", "prefix_lm")
     one, two = read_directory(first), read_directory(second)
     assert (one["objective"].function, one["steps"]) == (objectives.causal_lm, 3)
-    assert open_run(second).model.layout == "encoder_decoder"
+    assert open_saved_model(second).model.layout == "encoder_decoder"
     assert two["objective"].function is objectives.prefix_lm and "steps" not in two
     assert two["model"].settings["emb_dim"] == 16
 
@@ -106,7 +106,7 @@ def test_checkpoints_elsewhere(tmp_path):
     (tmp_path / "run" / "checkpoints").rename(tmp_path / "bucket")
     config = tmp_path / "run" / "config.gin"
     config.write_text(config.read_text() + f"training.Run.checkpoint_dir = '{tmp_path}/bucket'\n")
-    assert open_run(directory).step == 0
+    assert open_saved_model(directory).step == 0
 
 
 @pytest.mark.parametrize("mesh", [None, (2, 2, 2)])
@@ -115,7 +115,7 @@ def test_a_config_that_was_changed_since(tmp_path, mesh):
     config = tmp_path / "config.gin"
     config.write_text(config.read_text() + "models.decoder.mlp_dim = 48\n")
     with pytest.raises(ValueError, match=r"another model than its config.gin builds(.|\n)*mlp/w"):
-        open_run(directory, mesh=mesh and tiny.mesh_of(*mesh))
+        open_saved_model(directory, mesh=mesh and tiny.mesh_of(*mesh))
 
 
 def test_a_model_from_elsewhere(tmp_path):
@@ -126,19 +126,19 @@ def test_a_model_from_elsewhere(tmp_path):
     checkpoints.save(State(jnp.int32(0), params, {}), {})
     checkpoints.close()
     with refuses(ValueError, "token_embedding"):
-        open_run(directory)
+        open_saved_model(directory)
 
 
-def test_what_is_no_run(tmp_path):
+def test_other_folders_than_runs_are_refused(tmp_path):
     for directory in (tmp_path, tmp_path / "none"):
         with refuses(ValueError, "config.gin"):
-            open_run(str(directory))
+            open_saved_model(str(directory))
     directory = write_run(tmp_path / "run", "encoder", "masked_lm")
     (tmp_path / "run" / "checkpoints").rename(tmp_path / "away")
     with pytest.raises(ValueError, match="holds no checkpoint: the run has saved none yet"):
-        open_run(directory)
+        open_saved_model(directory)
     assert not (tmp_path / "run" / "checkpoints").exists()  # reading creates none
     config = tmp_path / "run" / "config.gin"
     config.write_text("from __gin__ import dynamic_registration\nfrom pretrax import models\n")
     with refuses(ValueError, "config.gin"):
-        open_run(directory)
+        open_saved_model(directory)

@@ -72,7 +72,7 @@ def _without_closed_loops(show: Callable[[Any], None]) -> Callable[[Any], None]:
     """
 
     def show_others(unraisable: Any) -> None:
-        code = getattr(unraisable.object, "cr_code", None)  # of a coroutine
+        code = getattr(unraisable.object, "cr_code", None)  # the code of a coroutine
         is_left = unraisable.object is None or (code and "orbax" in code.co_filename)
         if not is_left or str(unraisable.exc_value) != "Event loop is closed":
             show(unraisable)
@@ -128,7 +128,7 @@ LATEST = Keep()
 
 
 class MismatchError(ValueError):
-    """A checkpoint's arrays differ from those of the configured run."""
+    """The arrays of a checkpoint differ from the arrays of the configured run."""
 
 
 WAITS = (1, 5, 20)  # seconds before each further attempt to read a checkpoint

@@ -30,7 +30,7 @@ class SavedModel(NamedTuple):
     params: dict  # float32 parameters
 
 
-def open_run(
+def open_saved_model(
     directory: str,
     step: int | None = None,
     mesh: Mesh | None = None,
@@ -70,7 +70,7 @@ def load_model(
       mesh: mesh over which the parameters are sharded. None: they are on the first device.
       model: the model. None: the model is built with the heads that were saved.
 
-    Raises ValueError as in `open_run`.
+    Raises ValueError as in `open_saved_model`.
     """
     builder = fields.get("model")
     if builder is None:

@@ -1,0 +1,326 @@
+"""Runs a comparison: for Python, and for the command `pretrax compare`.
+
+    compared = compare("masking_rate", ["SEEDS = [0, 1]"])
+    compared.records                    # a dictionary for each figure of each run
+
+Every run is a process of its own. Only the missing parts are run, so a comparison that was stopped
+continues with the same call.
+"""
+
+import dataclasses
+import functools
+import io
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.markup import escape
+
+from ..settings import atomic_writes, run_directory
+from ..settings.printable import PrintableConsole
+from ..training.reporting.console import print_warning
+from . import results
+from .collecting import results_of
+from .comparison import Comparison, check, trained_variants
+from .facts import (
+    VariantFacts,
+    check_unchanged,
+    facts_of,
+    plan_variants,
+    planned_runs,
+    runs_with,
+)
+from .failures import LOG, failure_of
+from .looks import check_looks, ends_early, keep_looks
+from .pilot import check_pilot, pilot_of, pilot_seeds
+from .pilot_tables import print_pilot
+from .report import write as write_report
+from .report.equality import print_facts
+from .report.markdown_report import markdown
+from .report.summary import Summary, summary
+from .report.terminal_report import print_summary
+from .results import Results
+from .trials import Trial, trials_of
+from .tuning_trials import tune
+from .variants import comparison_text, read_comparison
+from .workers.cluster import JobOptions, check_budgets, starter
+from .workers.progress import ComparisonProgress
+from .workers.worker_processes import (
+    Start,
+    cores_of_workers,
+    run_trials,
+    start_process,
+    start_trial,
+)
+
+LOCK = ".lock"  # held by the process that compares
+WIDTH = 120  # characters of a line if the output is not a terminal
+ENOUGH = 5  # number of seeds of most comparisons in gin_configs
+ONE_SEED = (
+    "One seed gives no intervals, so it does not show whether a difference would hold for another "
+    "seed: give {}. Existing runs are kept."
+)
+
+
+class Machines(NamedTuple):
+    """Where the runs of a comparison are trained.
+
+    Attributes:
+      workers: number of runs at a time, each on its share of the cores. None: one for each core, or
+        a single one with accelerators. On a cluster, None runs all of them at a time.
+      jobs: what a job of a Slurm cluster needs. None: runs are processes of this machine.
+    """
+
+    workers: int | None = None
+    jobs: JobOptions | None = None
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Compared:
+    """The results of a comparison, which display themselves as a report.
+
+    Attributes:
+      directory (str): Directory of the comparison, with the runs and report.html.
+      results (Results): The runs with their costs and learning curves, and all figures.
+    """
+
+    directory: str
+    results: Results
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """A dictionary for each figure at the end of each run, for example for pandas.
+
+        The keys are `variant`, `seed`, and the fields of a figure, such as `name` and `value`.
+        """
+        return [
+            {"variant": one.variant, "seed": one.seed, **one.figure._asdict()}
+            for one in self.results.measurements
+        ]
+
+    @functools.cached_property
+    def summary(self) -> Summary:
+        """The means of the figures over seeds, and the differences with their intervals."""
+        return summary(self.results)
+
+    def __repr__(self) -> str:
+        """Returns the report as text."""
+        text = io.StringIO()
+        print_summary(make_console(text), self.summary)
+        return text.getvalue()
+
+    def _repr_markdown_(self) -> str:
+        return markdown(self.summary)
+
+
+def compare(
+    comparison: str | Path | Comparison,
+    bindings: Sequence[str] = (),
+    *,
+    workers: int | None = None,
+    console: Console | None = None,
+) -> Compared:
+    """Runs the missing parts of a comparison, and returns its results.
+
+        pretrax.compare("masking_rate")                    # of gin_configs/comparisons
+        pretrax.compare("mine.gin", ["SEEDS = [0, 1]"])    # your own gin file
+
+    It also writes the report into the directory of the comparison. The results name the runs that
+    failed (`results.runs`); the same call runs these again.
+
+    Args:
+      comparison: a name of `gin_configs/comparisons`, the path of a gin file, or a `Comparison`.
+      bindings: lines of gin, which override the file. They cannot be given with a `Comparison`.
+      workers: number of runs at a time, see `Machines.workers`.
+      console: console for the progress and the report. None: the terminal.
+
+    Raises:
+      ValueError: if the comparison cannot be read, cannot be planned, or differs from the results
+        that its directory already holds.
+    """
+    if isinstance(comparison, Comparison):
+        if bindings:
+            raise ValueError(
+                f"Got the bindings {list(bindings)} and a Comparison, expected bindings only for a "
+                "gin file: use dataclasses.replace."
+            )
+        checked = check(comparison)
+    else:
+        checked = read_comparison(str(comparison), bindings)
+    run_comparison(checked, console or make_console(), Machines(workers))
+    return Compared(checked.directory, results.read(checked.directory))
+
+
+def make_console(file: Any = None) -> Console:
+    """Returns a console for a comparison.
+
+    Unlike `training.reporting.console.make_console`, it does not start JAX, which would take the
+    accelerators of the runs.
+    """
+    console = PrintableConsole(file=file, highlight=False)
+    if not console.is_terminal:
+        console.width = WIDTH
+    return console
+
+
+def run_comparison(
+    comparison: Comparison,
+    console: Console,
+    machines: Machines = Machines(),  # noqa: B008
+    search_paths: Sequence[str] = (),
+    trusted: Sequence[str] = (),
+    power: bool = False,
+) -> list[Trial]:
+    """Runs the missing parts of a comparison and writes its report. Returns the trials that failed.
+
+    Args:
+      comparison: the comparison to run.
+      console: console for the progress and the report.
+      machines: where the runs are trained.
+      search_paths: more folders in which to look for gin files.
+      trusted: modules that the run directories may name, see `settings.trust`.
+      power: whether to run only a pilot (`comparison.pilot`), whose figures are only printed.
+    """
+    if power:
+        check_pilot(comparison)
+    if machines.jobs:
+        check_budgets(comparison)
+    directory = comparison.directory
+    if machines.jobs:
+        starter(directory, machines.jobs)  # raises before anything is planned
+    cores, *_ = cores_of_workers(None if machines.jobs else machines.workers)
+    known = facts_of(comparison)
+    runs = planned_runs(known, comparison, search_paths)
+    with atomic_writes.locked(Path(directory) / LOCK, f"{directory} is compared"):
+        check_unchanged(comparison, runs, known)
+        check_looks(comparison)
+        atomic_writes.write_text(
+            Path(directory) / run_directory.COMPARISON,
+            atomic_writes.sealed_text(comparison_text(comparison)),
+        )
+        console.print(f"[bold]{escape(comparison.question)}[/]")
+        if len(comparison.seeds) == 1 and not isinstance(comparison.budget, Mapping):
+            print_warning(console, ONE_SEED.format(more_seeds(comparison.seeds)))
+        facts = planned(console, comparison, search_paths, cores)
+        print_facts(console, facts)
+
+        def run(some: Sequence[Trial]) -> list[Trial]:
+            return run_missing(console, machines, directory, facts, some)
+
+        facts = tune(comparison, facts, search_paths, trusted, run)
+        trials = trials_of(comparison, runs_with(facts, comparison, search_paths), facts, trusted)
+        if power:
+            return run_pilot(comparison, console, trials, run)
+        trials, failed = run_to_the_last_look(comparison, trials, run)
+        results.write(directory, results_of(comparison, trials))
+        write_report(directory, console)
+        print_failed(console, failed)
+    return failed
+
+
+def run_pilot(
+    comparison: Comparison,
+    console: Console,
+    trials: Sequence[Trial],
+    run: Callable[[Sequence[Trial]], list[Trial]],
+) -> list[Trial]:
+    """Runs the trials of a pilot and prints its findings. Returns the trials that failed."""
+    seeds = pilot_seeds(trials)
+    trials = [trial for trial in trials if trial.seed in seeds]
+    failed = run(trials)
+    print_failed(console, failed)
+    keep_looks(comparison)
+    pilot = pilot_of(summary(results_of(comparison, trials)), len(comparison.seeds))
+    print_pilot(console, pilot, comparison.seeds)
+    return failed
+
+
+def run_to_the_last_look(
+    comparison: Comparison, trials: Sequence[Trial], run: Callable[[Sequence[Trial]], list[Trial]]
+) -> tuple[list[Trial], list[Trial]]:
+    """Runs trials up to the first look without failures that decides all wanted differences.
+
+    Returns the trials up to that look, and the trials that failed.
+    """
+    failed: list[Trial] = []
+    begun = 0
+    for look in comparison.planned_looks or (len(comparison.seeds),):
+        failed += run([trial for trial in trials if trial.seed in comparison.seeds[begun:look]])
+        some = [trial for trial in trials if trial.seed in comparison.seeds[:look]]
+        if comparison.looks and not failed and ends_early(comparison, some):
+            return some, failed
+        begun = look
+    return list(trials), failed
+
+
+def run_missing(
+    console: Console,
+    machines: Machines,
+    directory: str,
+    facts: Mapping[str, VariantFacts],
+    trials: Sequence[Trial],
+) -> list[Trial]:
+    """Runs the missing parts of trials; returns the trials that failed."""
+    states = [trial.state for trial in trials]
+    missing = [one.trial for one in states if not one.is_complete or one.refusals]
+    start, shares = how_to_start(machines, directory, facts, max(len(missing), 1))
+    if not missing:
+        return []
+    with ComparisonProgress(console, missing, len(trials) - len(missing)) as watch:
+        return run_trials(missing, start, shares, watch)
+
+
+def how_to_start(
+    machines: Machines, directory: str, facts: Mapping[str, VariantFacts], runs: int
+) -> tuple[Start, list[list[int]]]:
+    """Returns the function that starts a run, and the cores of each concurrent run."""
+    if machines.jobs:
+        start = starter(directory, machines.jobs)
+        return start, [[0]] * (machines.workers or runs)  # the cluster's cores
+    on_accelerators = any(one.platform != "cpu" for one in facts.values())
+    alone = machines.workers is None and on_accelerators  # a run uses all accelerators
+    return start_trial, cores_of_workers(1 if alone else machines.workers)
+
+
+def planned(
+    console: Console, comparison: Comparison, search_paths: Sequence[str], cores: Sequence[int]
+) -> dict[str, VariantFacts]:
+    """Returns the facts of each variant. Missing facts are computed by another process.
+
+    That process has a worker's cores to itself, so that it can measure step times. This process
+    does not use any device.
+    """
+    directory = comparison.directory
+    log = Path(comparison.directory) / LOG
+    if facts_of(comparison).keys() != trained_variants(comparison).keys():
+        console.print("Preparing the text, and planning the variants …")
+        process = start_process(log, cores, plan_variants, comparison, search_paths)
+        try:
+            status = process.wait()
+        finally:
+            process.kill()
+        if status:
+            raise ValueError(failure_of(directory) or f"Planning ended with {status}: see {log}.")
+    return facts_of(comparison)
+
+
+def print_failed(console: Console, failed: Sequence[Trial]) -> None:
+    """Prints why runs failed, and the paths of their logs."""
+    for trial in failed:
+        failure = failure_of(trial.run.run_dir)
+        log = Path(trial.run.run_dir) / LOG
+        message = f"\nFailed: {trial.name}: {failure}\n  (its full output: {log})"
+        console.print(message, markup=False)
+
+
+def more_seeds(seeds: Sequence[int]) -> str:
+    """Returns the option for more seeds: `ENOUGH` seeds in total, or at least two more.
+
+    >>> more_seeds([0, 7]), more_seeds([0, 1, 2, 3, 4])
+    ('--seeds="[0, 7, 1, 2, 3]"', '--seeds="[0, 1, 2, 3, 4, 5, 6]"')
+    """
+    others = (seed for seed in itertools.count() if seed not in seeds)
+    added = itertools.islice(others, max(2, ENOUGH - len(seeds)))
+    return f'--seeds="{[*seeds, *added]}"'

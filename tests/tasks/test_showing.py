@@ -1,0 +1,58 @@
+"""`pretrax.show`: pictures of objectives that display themselves."""
+
+import functools
+import html
+import re
+
+import pytest
+
+import pretrax
+from pretrax import objectives
+from pretrax.cli import show
+
+TEXT = "The quick brown fox jumps over the lazy dog"
+
+
+@pytest.fixture(scope="module")
+def spans():
+    return pretrax.show("span_corruption", TEXT, hide=["quick brown"])
+
+
+def test_it_prints_what_the_command_prints(spans, capsys):
+    show.run(["--vocabulary=words", f"--text={TEXT}", "--hide=quick brown"])
+    said = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    lines = [line.strip() for line in repr(spans).splitlines()]
+    tokens = [line for line in lines if "⟨0⟩" in line]
+    assert "The ⟨0⟩ fox jumps over the lazy dog </s>" in tokens and set(tokens) <= set(said)
+
+
+def test_a_notebook_shows_a_page_for_light_and_dark_screens(spans):
+    frame = spans._repr_html_()
+    assert frame.startswith("<iframe") and frame.count("<") == 2  # the page is escaped
+    page = html.unescape(re.search('srcdoc="([^"]*)"', frame)[1])
+    assert page == spans.html() and "prefers-color-scheme: dark" in page and "fox" in page
+
+
+def test_a_builder_with_settings():
+    shown = pretrax.show(functools.partial(objectives.masked_lm, rate=0.5), TEXT, rows=2)
+    (first, second) = shown.content.examples
+    assert shown.content.name == "masked_lm" and first.text != second.text
+    assert {len([t for t in e.text[0] if t.span >= 0]) for e in (first, second)} == {4}
+
+
+def test_other_layouts_vocabularies_and_texts():
+    shown = pretrax.show("mlm", ["a b\n\nc", "d"], layout="decoder", vocabulary="bytes")
+    assert shown.content.layout == "decoder" and len(shown.content.examples[0].text) == 3
+
+
+@pytest.mark.parametrize(
+    "arguments, expected",
+    [
+        (["mask_lm"], "masked_lm"),
+        (["masked_lm", " \n "], "empty"),
+        (["masked_lm", TEXT, "--"], "'--'"),
+    ],
+)
+def test_mistakes(arguments, expected):
+    with pytest.raises(ValueError, match=expected):
+        pretrax.show(*arguments[:2], hide=arguments[2:])
