@@ -282,7 +282,7 @@ class Corrupt(Protocol):
     """
 
     def __call__(
-        self, key, row: Row, partner: Row, lengths: dict[str, int], max_documents: int, /
+        self, key: Array, row: Row, partner: Row, lengths: dict[str, int], max_documents: int, /
     ) -> dict[str, Array]:
         """Corrupts one row.
 

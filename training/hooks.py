@@ -1,12 +1,16 @@
 """Hooks: functions that are called between the steps of a run, at intervals.
 
-# my_hooks.py
-def print_norm(plan: Plan, *, every: int = 100) -> Hook:
-    return Hook(lambda at: print(at.step, optax.global_norm(at.state.params)), every)
+A file of your own:
 
-# my_run.gin
-training.Run.hooks = [@my_hooks.print_norm]
-my_hooks.print_norm.every = 50
+    # my_hooks.py
+    def print_norm(plan: Plan, *, every: int = 100) -> Hook:
+        return Hook(lambda at: print(at.step, optax.global_norm(at.state.params)), every)
+
+The gin file of a run that uses it:
+
+    # my_run.gin
+    training.Run.hooks = [@my_hooks.print_norm]
+    my_hooks.print_norm.every = 50
 """
 
 from collections.abc import Callable

@@ -1,7 +1,9 @@
 """Text generation for many prompts: batched by length, decoded, and cut at stop strings.
 
-answers = generate(trained, prompts, Decoding(max_new=32, temperature=0.8, top_p=0.95))
-answers[0][0].text
+For example:
+
+    answers = generate(trained, prompts, Decoding(max_new=32, temperature=0.8, top_p=0.95))
+    answers[0][0].text
 """
 
 import bisect

@@ -1,8 +1,10 @@
 """The likelihood of token ids that a trained model gives, by the facts of its objective.
 
-reading = reading_of(trained)
-reading.kind                      # EXACT of a causal model, PSEUDO of a masked one
-log_probs(trained, reading, [([5, 6], [7, 8])])    # of 7 8 after 5 6
+For example:
+
+    reading = reading_of(trained)
+    reading.kind                      # EXACT of a causal model, PSEUDO of a masked one
+    log_probs(trained, reading, [([5, 6], [7, 8])])    # of 7 8 after 5 6
 """
 
 from collections.abc import Callable, Sequence
