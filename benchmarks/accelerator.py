@@ -110,21 +110,25 @@ def is_complete(results: dict, name: str) -> bool:
 
 
 def is_better(found: dict, before: dict) -> bool:
-    """Returns whether a part got as far as before, or is complete now."""
+    """Returns whether a part is complete now, or has no fewer rows than before."""
     return found["problem"] is None or len(found["rows"]) >= len(before["rows"])
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     def names(text: str) -> list[str]:
         if unknown := [name for name in text.split(",") if name not in PARTS]:
-            raise argparse.ArgumentTypeError(f"got {unknown}, expected some of {', '.join(PARTS)}")
+            raise argparse.ArgumentTypeError(
+                f"got {unknown}, expected one or more of {', '.join(PARTS)}"
+            )
         return text.split(",")
 
     parser = make_parser(__doc__)
-    parser.add_argument("--parts", type=names, default=list(PARTS), help="separated by commas")
+    parser.add_argument(
+        "--parts", type=names, default=list(PARTS), help="names of parts, separated by commas"
+    )
     parser.add_argument("--minutes", type=float, default=8, help="time limit of all parts")
     parser.add_argument("--out", type=Path, default=Path("accelerator.json"))
-    parser.add_argument("--tiny", action="store_true", help="small enough for a CPU")
+    parser.add_argument("--tiny", action="store_true", help="use sizes that suit a CPU")
     parser.add_argument("--part", choices=("device", *PARTS), help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
@@ -182,9 +186,9 @@ def measured(part: str, tiny: bool) -> Iterator[dict]:
 
 
 def allow_without_annotated_types() -> None:
-    """Replaces annotated_types by a stub if it is not installed.
+    """Replaces annotated_types with a stub if it is not installed.
 
-    It declares ranges of settings, and no other required package installs it.
+    The package declares ranges of settings, and no other required package installs it.
     """
     try:
         import annotated_types  # noqa: F401
@@ -255,7 +259,7 @@ def products(tiny: bool) -> Iterator[dict]:
 def attention(tiny: bool) -> Iterator[dict]:
     """Measures attention with 16 heads of 64 on 16,384 tokens, or on one row if it is longer.
 
-    All lengths of a way come before the next way.
+    Every length is measured with one implementation before the next implementation.
     """
     import jax
 

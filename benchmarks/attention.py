@@ -66,7 +66,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--heads", type=int, default=16)
     parser.add_argument("--width", type=int, default=64, help="width of a head")
     parser.add_argument(
-        "--repeats", type=int, default=10, help="number of timed calls, whose median counts"
+        "--repeats", type=int, default=10, help="number of timed calls, to report the median of"
     )
     return parser.parse_args(arguments)
 

@@ -1,4 +1,4 @@
-"""The time of a training step, compared with compiled PyTorch.
+"""Measures the time of a training step, compared with compiled PyTorch.
 
     python benchmarks/beside_torch.py
     python benchmarks/beside_torch.py --width=1024 --rows=8 --dtype=bfloat16
@@ -48,7 +48,7 @@ from pretrax.training.run_configuration import read_fields
 VOCABULARY = 8192
 HEAD_DIM = 64
 LEARNING_RATE = 1e-4
-FIRST_LOSS_TOLERANCE = {"float32": 1e-3, "bfloat16": 1e-2}  # relative
+FIRST_LOSS_TOLERANCE = {"float32": 1e-3, "bfloat16": 1e-2}  # relative difference
 
 
 class Measured(NamedTuple):

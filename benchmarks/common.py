@@ -36,7 +36,7 @@ def shown(figure: object) -> str:
 def rows_of_process(
     command: list[str], seconds: float | None = None, environment: dict[str, str] | None = None
 ) -> tuple[list[dict], str | None]:
-    """Runs a command that prints JSON objects, one a line.
+    """Runs a command that prints JSON objects, one per line.
 
     Args:
       command: the command and its arguments.

@@ -31,7 +31,7 @@ from benchmarks.common import make_parser
 
 INPUTS = 512
 DECODERS = {"span_corruption": 114, "ul2": 512, "prefix_lm": 512, "causal_lm": 512}
-# Arguments that builders have no default for.
+# Arguments for which builders have no default.
 SETTINGS = {
     "sequence_classification": {"num_classes": 4},
     "token_classification": {"num_classes": 4},
@@ -96,7 +96,7 @@ def rates(tokens: int, seconds: list[float]) -> tuple[float, float]:
 
 
 def bare_calls(options: argparse.Namespace) -> dict[str, tuple[float, float]]:
-    """The objectives named, with their default settings, as jitted functions."""
+    """Measures the named objectives, with default settings, as jitted functions."""
     import jax
 
     results = {}
@@ -114,9 +114,9 @@ def bare_calls(options: argparse.Namespace) -> dict[str, tuple[float, float]]:
 
 
 def bare_call(name: str, batch: int):
-    """(corrupt, keys, rows): rows of one document of random text, as long as the row can hold.
+    """Returns (corrupt, keys, rows). Each row is filled by one document of random text.
 
-    For objectives that read parts, a document has two halves.
+    If the objective reads parts, a document has two halves.
     """
     import jax
     import numpy as np
@@ -169,7 +169,7 @@ def special_ids():
 def builders() -> dict:
     """Returns every exported builder of an objective that is not a combination, and BERT.
 
-    Those of `DECODERS` come first.
+    The objectives in `DECODERS` come first.
     """
     from pretrax import objectives
 
@@ -191,7 +191,7 @@ def builders() -> dict:
 
 
 def row_lengths(objective, decoder: int | None):
-    """(members, raw tokens of a row, planned features)"""
+    """Returns (members, raw tokens of a row, planned features)."""
     from pretrax import objectives
 
     if decoder is None:
@@ -263,7 +263,10 @@ def measure_pipeline(make, documents, repeats: int) -> tuple[float, float]:
 
 
 def host_pipeline(name: str, lengths: dict[str, int], features):
-    """documents -> features, by our SeqIO preprocessors; raises ImportError without them."""
+    """Returns a function from documents to features, which uses our SeqIO preprocessors.
+
+    Raises ImportError if SeqIO is not installed.
+    """
     from pretrax import objectives
     from pretrax.tasks.seqio.preprocessors import ApplyObjective, CutToRows
 
@@ -293,7 +296,7 @@ def load_t5_preprocessors(checkout: Path) -> types.ModuleType:
 
 
 def t5_pipelines(t5: types.ModuleType, features):
-    """(whole chain, its last step, the steps before), composed as in `t5.span_corruption`."""
+    """Returns (whole chain, its last step, earlier steps), composed as in `t5.span_corruption`."""
     raw, _ = t5.random_spans_helper(
         inputs_length=INPUTS,
         noise_density=0.15,

@@ -1,4 +1,4 @@
-"""Measures how fast text is generated, compared with `transformers` and with own drafts.
+"""Measures the speed of generation: against `transformers`, and with a model's own drafts.
 
     python benchmarks/decode.py                       a decoder and a T5, 1 and 32 texts at once
     python benchmarks/decode.py --run=runs/bytes_ahead     with and without its own drafts
@@ -74,8 +74,8 @@ def main(arguments: list[str] | None = None) -> None:
         with_own_drafts(console, options)
     else:
         console.print(
-            "No run was given to measure its own drafts. To make one: pretrax train "
-            "--gin_file=runs/bytes_ahead.gin, then --run=runs/bytes_ahead.",
+            "No run was given to measure its own drafts. To make one: "
+            "`pretrax train bytes_ahead`, then --run=runs/bytes_ahead.",
             soft_wrap=True,
         )
 
@@ -96,7 +96,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def best_of(repeats: int, *calls) -> list[np.ndarray]:
-    """Returns the least [seconds, CPU seconds] of each call. Compiled calls alternate."""
+    """Returns the shortest [seconds, CPU seconds] of each call. Calls take turns once compiled."""
     for call in calls:
         call()
     times = [[] for _ in calls]

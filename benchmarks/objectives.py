@@ -99,7 +99,7 @@ def trained_once(
 
 
 def table(found: dict[str, Result]) -> Table:
-    """One line for each term of each member's loss."""
+    """Returns a table with a line for each term of each member's loss."""
     made = Table(
         title="Held-out loss, nats per target",
         title_justify="left",
@@ -131,7 +131,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     unknown = sorted(set(options.names) - set(CATALOG))
     if unknown:
-        parser.error(f"unknown objectives {unknown}, expected some of {sorted(CATALOG)}")
+        parser.error(f"unknown objectives {unknown}, expected one or more of {sorted(CATALOG)}")
     return options
 
 

@@ -137,7 +137,7 @@ def filled(objective, layout, shape, lengths) -> tuple[list[float], float]:
 
 
 def greedy(documents, shape) -> list[np.ndarray]:
-    """Packs as SeqIO: a row is closed when the next corrupted document does not fit."""
+    """Packs rows as SeqIO does: a row is closed if the next corrupted document does not fit."""
     capacity, rows = list(shape.values()), [documents[0]]
     for document in documents[1:]:
         if (rows[-1] + document <= capacity).all():

@@ -213,8 +213,8 @@ def print_found(
         near = sum(is_near(texts.get(name) or planted[name].text, kept) for name in own)
         share = f"{1 - len(own) / len(names):.3f}" if names else ""
         cells = [len(names), len(names) - len(own), len(own), share]
-        told = str(near) if step.endswith("duplicates") else ""
-        table.add_row(step, *map(str, cells), told)
+        near_kept = str(near) if step.endswith("duplicates") else ""
+        table.add_row(step, *map(str, cells), near_kept)
     console.print(table)
 
 

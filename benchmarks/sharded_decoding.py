@@ -113,7 +113,7 @@ def sharded_model(gin_file: str, mesh):
 
 
 def prompts_of(layout: str, rows: int, slots: int) -> decoding.Prompts:
-    """Returns prompts of a number of tokens each, for a decoder or an encoder."""
+    """Returns prompts of `slots` tokens each, for a decoder or an encoder."""
     texts = [[1] * slots] * rows
     if layout == "decoder":
         return decoding.decoder_prompts(texts)
@@ -121,7 +121,7 @@ def prompts_of(layout: str, rows: int, slots: int) -> decoding.Prompts:
 
 
 def compile_for(lowered: jax.stages.Lowered) -> jax.stages.Compiled | str:
-    """Returns the program, or a text on the missing memory if it does not fit a chip."""
+    """Returns the program, or a message about the missing memory if it does not fit a chip."""
     try:
         return lowered.compile()
     except jax.errors.JaxRuntimeError as error:

@@ -132,7 +132,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--case", choices=CASES, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if unknown := [name for name in options.names if name not in CASES]:
-        parser.error(f"got {unknown}, expected some of {', '.join(CASES)}")
+        parser.error(f"got {unknown}, expected one or more of {', '.join(CASES)}")
     options.names = options.names or list(CASES)
     return options
 
@@ -157,7 +157,7 @@ def figures(case: Case) -> dict:
     topology = read_topology(case.slice)
     use_cpu()
     found = check(read_run(case.files, case.bindings), topology)
-    told = {
+    estimates = {
         "mesh": {axis: size for axis, size in found.mesh.items() if size > 1},
         "memory": found.memory.total / GIB,
         "most": found.chip_gib,
@@ -166,10 +166,10 @@ def figures(case: Case) -> dict:
         "attention": found.attention,
     }
     if found.estimate is None or not found.fits:
-        return told
+        return estimates
     parts = {part: time.seconds for part, time in found.estimate.parts.items()}
     parts["exchanges"] = found.estimate.exchanges.waited
-    return told | {"step": found.estimate.seconds, "share": found.peak_share, "parts": parts}
+    return estimates | {"step": found.estimate.seconds, "share": found.peak_share, "parts": parts}
 
 
 def table(by_run: Mapping[str, dict]) -> Table:

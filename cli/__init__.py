@@ -32,7 +32,7 @@ def make_parser(verb: str, about: str | None, **settings: Any):
     Args:
       verb: name of the subcommand.
       about: text of the help, printed without changes to its lines.
-      **settings: further arguments of `argparse.ArgumentParser`.
+      **settings: other arguments of `argparse.ArgumentParser`.
     """
     import argparse  # not at the top, so that `pretrax --help` does not wait for it
 

@@ -1,7 +1,8 @@
-"""Checks your own objective: tests the laws that every objective keeps, and prints a table.
+"""Checks an objective: tests the laws that every objective keeps, and prints a table.
 
     pretrax check my_objectives.mine                       a builder: token ids -> objective
     pretrax check my_objectives.mine noise_density=0.3     with settings as Python literals
+    pretrax check ul2                                      an objective of `pretrax show --list`
 
 The check uses small rows of random text, including packed rows and mixtures. Nothing is trained.
 The exit status is 1 if a law is broken. It is 2 if the objective cannot be checked, or needs heads
@@ -12,22 +13,27 @@ import argparse
 import ast
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
+from ..constraints import selector_of
 from ..models.heads import check_heads
 from ..objectives import Objective, members_of
+from ..objectives.catalog import CATALOG, run_of
 from ..objectives.contract import check_rows
 from ..objectives.laws import LAWS, USUAL, broken, raised
 from ..objectives.token_ids import specimen_ids
 from ..settings.command_line import offer_completions
-from ..settings.partial import parameters
+from ..settings.partial import Partial, as_partial, parameters
 from ..settings.printable import PrintableConsole
 from ..settings.user_errors import report_user_errors
 from ..settings.user_modules import import_module
+from ..training.run_choices import part_named
+from ..training.run_configuration import read_fields
 from . import make_parser
 
 SPECIMEN = specimen_ids(1000)
@@ -40,7 +46,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         objective = built(options.objective, options.settings)
         check_heads(objective.facts.heads)
         count = print_laws(console, objective)
-        settings = "".join(f" --gin.{options.objective}.{one}" for one in options.settings)
+        builder = options.objective
+        if "." not in builder:
+            builder = selector_of(builder_named(builder).function)
+        settings = "".join(f" --gin.{builder}.{one}" for one in options.settings)
         see = f"To see it: pretrax show --objective={options.objective}{settings}"
         console.print(see, markup=False, highlight=False, soft_wrap=True)
     if count:
@@ -49,20 +58,27 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser("check", __doc__)
-    parser.add_argument("objective", metavar="MODULE.BUILDER", help="a function of TokenIds")
-    parser.add_argument("settings", metavar="NAME=VALUE", nargs="*", help="its other arguments")
+    add = parser.add_argument
+    about = "your own MODULE.BUILDER, or a name that `pretrax show --list` prints; then "
+    about += "NAME=VALUE for its other arguments"
+    words = add("words", metavar="OBJECTIVE [NAME=VALUE ...]", nargs="*", help=about)
+    option = add(
+        "--objective", metavar="OBJECTIVE", help="name of the objective, in place of the first word"
+    )
+    for one in (words, option):
+        one.completer = lambda **_: list(CATALOG)
     offer_completions(parser)
-    return parser.parse_args(argv)
+    options = parser.parse_args(argv)
+    options.settings = options.words if options.objective else options.words[1:]
+    options.objective = options.objective or next(iter(options.words), None)
+    if options.objective is None:
+        parser.error("expected OBJECTIVE, such as my_objectives.mine or ul2")
+    return options
 
 
 def built(name: str, settings: Sequence[str]) -> Objective:
     """Returns the objective that the builder `name` creates for the token ids `SPECIMEN`."""
-    module, _, builder = name.rpartition(".")
-    if not module:
-        raise ValueError(f"Got {name!r}, expected MODULE.BUILDER, such as my_objectives.mine.")
-    build = getattr(import_module(module), builder, None)
-    if not callable(build):
-        raise ValueError(f"{module} has no function {builder!r}.")
+    build = builder_named(name)
     pairs = [_setting(text) for text in settings]
     values = dict(pairs)
     if len(values) < len(pairs):
@@ -70,7 +86,7 @@ def built(name: str, settings: Sequence[str]) -> Objective:
         again = next(setting for setting in names if names.count(setting) > 1)
         given = " and ".join(text for text in settings if text.startswith(f"{again}="))
         raise ValueError(f"Got {given}: give the setting {again} once.")
-    accepted = parameters(build)
+    accepted = parameters(build.function)
     known = list(values) if accepted is None else list(accepted)[1:]  # the first is the token ids
     if unknown := [setting for setting in values if setting not in known]:
         raise ValueError(
@@ -87,6 +103,20 @@ def built(name: str, settings: Sequence[str]) -> Objective:
         raise ValueError(f"{name} gives a {type(objective).__name__}, expected an Objective.")
     check_rows(objective.facts.rows)
     return objective
+
+
+def builder_named(name: str) -> Partial:
+    """Returns the builder MODULE.BUILDER, or the builder of an objective's gin file."""
+    module, _, builder = name.rpartition(".")
+    if module:
+        build = getattr(import_module(module), builder, None)
+        if not callable(build):
+            raise ValueError(f"{module} has no function {builder!r}.")
+        return as_partial(build)
+    part = part_named("objective", name)
+    # The objective's file may set parameters that only the model of its small run has.
+    run = [f"runs/{run_of(Path(file).stem)}.gin" for file in part.files]
+    return as_partial(read_fields([*run, *part.files], part.bindings)["objective"])
 
 
 def _setting(text: str) -> tuple[str, object]:

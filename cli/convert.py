@@ -108,11 +108,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--from", dest="source", required=True, metavar="hf:DIR|t5x:DIR|RUN", help=source)
     to = "a new run directory for an import, a directory of transformers for an export"
     add("--to", required=True, metavar="RUN|hf:DIR", help=to)
-    push = "of an export: upload it to this repository of the hub, a new one for you alone to see"
+    push = "upload the export to this repository of the hub; a new repository is private"
     add("--push", metavar="OWNER/NAME", help=push)
     dtype = (
-        "of an export's tensors, by default float32; of an import's activations, by default what "
-        "--model says, or float32 (its parameters are float32)"
+        "dtype of an export's tensors (default: float32), or of an import's activations (default: "
+        "that of --model, or float32); parameters are float32"
     )
     add("--dtype", choices=("float32", "bfloat16"), help=dtype)
     add("--model", metavar="GIN", help="for t5x: a gin file that binds the model")
@@ -289,8 +289,8 @@ def check_direction(layout: str, forms: Sequence[PromptForm]) -> None:
     for form in forms:
         if layout == "decoder" and form.mode in ("classify", "tag") and not form.causal:
             raise ValueError(
-                "Got a decoder that was trained to read texts both ways before it names their "
-                "classes, expected one that reads from left to right, as all do in transformers: "
-                "its classes would be others there. Train an encoder on them "
-                "(--gin_file=runs/finetune_classification.gin) and convert that."
+                "Got a decoder that was trained to classify text with bidirectional attention. "
+                "Decoders in transformers read from left to right and would predict other "
+                "classes. Train an encoder on these classes "
+                "(`pretrax train finetune_classification`) and convert the encoder."
             )

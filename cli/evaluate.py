@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser("evaluate", __doc__)
     add = parser.add_argument
-    add("--run", required=True, metavar="RUN", help="the directory of a run, also in a bucket")
+    add("--run", required=True, metavar="RUN", help="directory of a run, on disk or in a bucket")
     task = "a SeqIO task or mixture with metrics; repeatable"
     add("--task", action="append", default=[], help=task)
     add("--labeled", metavar="FILE", help="TSV or JSONL with the columns `text` and `label`")

@@ -3,7 +3,8 @@
     pretrax plan --flops=1e21                                     size and tokens for a budget
     pretrax plan --chips=64 --of=v5p --hours=24                   the same, from chips and hours
 
-    pretrax plan --gin_file=runs/t5_1_1_base_c4.gin --chips=8 --of=v5e      cost of a run
+    pretrax plan t5_1_1_base_c4 --chips=8 --of=v5e                cost of a run
+    pretrax plan decoder --model=gpt2 --chips=8 --of=v5e          the same with another model
 
     pretrax plan --parameters=175e9 --tokens=300e9                cost of a size and tokens
     pretrax plan --flops=1e14 --law=comparisons/scaling           with a law from your own runs
@@ -20,28 +21,22 @@ from collections.abc import Collection, Sequence
 from ..comparison.scaling.laws_of_comparisons import law_of_directory
 from ..comparison.scaling.plan_tables import print_budget, print_run, print_size
 from ..comparison.scaling.requirements import Chips, requirements
-from ..settings.command_line import (
-    GinArguments,
-    add_gin_arguments,
-    at_least,
-    given_options,
-    parse_with_gin,
-)
+from ..settings.command_line import GinArguments, at_least, given_options
 from ..settings.printable import PrintableConsole
 from ..settings.user_errors import report_user_errors
 from ..training.devices.accelerators import kind_of_name, short_names
-from ..training.run import Run
+from ..training.run_choices import add_run_arguments, parse_run
 from ..training.run_configuration import read_fields
 from . import make_parser
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = parser_of_plans()
-    options, gin_arguments = parse_with_gin(parser, argv, Run)
+    options, gin_arguments = parse_run(parser, argv)
     if mistake := mistake_of(options, gin_arguments, given_options(parser, options, argv)):
         parser.error(mistake)
     console = PrintableConsole(highlight=False)
-    with report_user_errors(options.traceback):
+    with report_user_errors(options.traceback, chosen=options.combined):
         law = law_of_directory(options.law) if options.law else None
         chips = Chips(kind_of_name(options.of), options.chips, options.mfu) if options.of else None
         if gin_arguments.files:
@@ -69,7 +64,7 @@ def parser_of_plans() -> argparse.ArgumentParser:
     add("--of", metavar="KIND", help=f"kind of the chips: one of {kinds}")
     share = "share of the peak FLOP/s that a step reaches (default: 0.4)"
     add("--mfu", type=above_zero, default=0.4, metavar="SHARE", help=share)
-    add_gin_arguments(parser)
+    add_run_arguments(parser)
     return parser
 
 
@@ -87,7 +82,7 @@ def mistake_of(
     options: argparse.Namespace, gin_arguments: GinArguments, typed: Collection[str]
 ) -> str | None:
     kinds = {
-        "--gin_file": bool(gin_arguments.files),
+        "RUN (or --gin_file)": bool(gin_arguments.files),
         "--parameters and --tokens": bool(options.parameters or options.tokens),
         "--flops": bool(options.flops),
         "--hours": bool(options.hours),
@@ -101,7 +96,7 @@ def mistake_of(
             options.law and gin_arguments.files
         ),
         "--mfu needs chips: give --chips and --of": "mfu" in typed and not options.of,
-        "--gin.NAME=VALUE is a setting of a run: give its --gin_file": bool(
+        "--gin.NAME=VALUE is a setting of a run: give RUN or --gin_file": bool(
             gin_arguments.bindings and not gin_arguments.files
         ),
         "--parameters and --tokens go together": bool(options.parameters) != bool(options.tokens),

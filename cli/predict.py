@@ -108,7 +108,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument_group("few-shot prompts").add_argument
     add("--examples", metavar="EX.jsonl", help="solved examples, a JSON object on each line")
     add("--template", help='such as "Q: {question}\\nA: {answer}"')
-    add("--answer", default="answer", help="the template's field that is answered")
+    add("--answer", default="answer", help="field of the template that holds the answer")
     add_decoding_arguments(parser)
     add_device_arguments(parser)
     add_trust_argument(parser)

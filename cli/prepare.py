@@ -32,7 +32,7 @@ from ..settings.printable import PrintableConsole
 from ..settings.user_errors import report_user_errors
 from . import make_parser
 
-LOCK = ".lock"  # held by the command that prepares
+LOCK = ".lock"  # locked by the process that prepares the text
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -92,7 +92,7 @@ def check_unchanged(out: str, before: Any, settings: dict[str, str], made_of: st
     """Raises ValueError if a folder was prepared from other text or with other settings."""
     # Other programs write reports too.
     if not isinstance(before, dict) or not {"made_of", "settings"} <= before.keys():
-        raise ValueError(f"{out} holds a report.json of something else: give OUT a new folder.")
+        raise ValueError(f"{out} has another program's report.json: set OUT to a new folder.")
     if before["made_of"] == made_of:
         return
     changed = differences(before["settings"], settings) or [
@@ -110,7 +110,7 @@ def check_is_own(out: str) -> None:
 
     others = [name for name in os.listdir(out) if name != LOCK]
     if others and WORK not in others:
-        raise ValueError(f"{out} holds other files, such as {others[0]}: give OUT a new folder.")
+        raise ValueError(f"{out} holds other files, such as {others[0]}: set OUT to a new folder.")
 
 
 @contextlib.contextmanager

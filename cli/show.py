@@ -11,7 +11,8 @@
     pretrax show --all --out=objectives_pages                  a page for each objective
 
     pretrax show --objective=my_objectives.mine                your own objective
-    pretrax show --gin_file=my_run.gin                         the objective of a gin file
+    pretrax show decoder                                       the objective of a run file
+    pretrax show --data='texts/*.txt'                          a vocabulary of your own text
     pretrax show --run=runs/quickstart                         a run's objective and vocabulary
 
 Nothing is downloaded. Text and vocabulary come from the corpus that a gin file names. Without a
@@ -26,37 +27,38 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import jax
 from rich.console import Console
 from rich.progress import track
 
-from ..objectives.catalog import CATALOG, SMALL_RUNS, find, run_of
+from ..objectives.catalog import CATALOG, SMALL_RUNS, run_of
 from ..objectives.layouts import LAYOUTS
 from ..settings import atomic_writes, run_directory
 from ..settings.command_line import (
     GinArguments,
-    add_gin_arguments,
     as_option,
     at_least,
-    parse_with_gin,
 )
 from ..settings.partial import as_partial
 from ..settings.printable import PrintableConsole
+from ..settings.system_errors import in_words
 from ..settings.user_errors import report_user_errors
 from ..tasks import sample_text, showing
 from ..tasks.sample_text import SampleText
 from ..tasks.showing import CACHE, LENGTH
 from ..training.buckets import on_this_disk
 from ..training.devices.compiled_programs import keep_compiled
-from ..training.run import Run, longest_rows
+from ..training.run import longest_rows
+from ..training.run_choices import QUICKSTART, add_run_arguments, parse_run, part_named
 from ..training.run_configuration import read_directory, read_fields
 from ..visualization import picture_page
 from ..visualization.choice import Choice, layout_for
 from ..visualization.drawing import Drawn
 from ..visualization.noise_statistics import with_statistics
-from ..visualization.objective_lists import LEGEND, index_page, objectives_table
+from ..visualization.objective_lists import LEGEND, index_page, objectives_json, objectives_table
 from ..visualization.picture import counted
 from ..visualization.pieces import pieces_of
 from ..visualization.rows import STACKS
@@ -66,6 +68,7 @@ from . import make_parser
 DEFAULT = "span_corruption"
 STATISTICS_ROWS = 1000
 WIDTH = 136  # characters of a line in a file
+LIST_WIDTH = 200  # the same of --list
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -81,7 +84,11 @@ def run(argv: Sequence[str]) -> None:
     with report_user_errors(options.traceback):
         if options.run:
             options.run = on_this_disk(options.run)
-        if options.list:
+        if options.json:
+            print(objectives_json())
+        elif options.list:
+            if not console.is_terminal:
+                console.width = LIST_WIDTH
             console.print(objectives_table(console.width))
             to_see_one = "pretrax show --objective=NAME"
             console.print(f"\n{LEGEND}\nTo see one: {to_see_one}", markup=False)
@@ -93,18 +100,20 @@ def run(argv: Sequence[str]) -> None:
 def show(
     console: Console, options: argparse.Namespace, gin_arguments: GinArguments, command: str
 ) -> None:
-    """Prints examples of one objective and, if asked to, writes the page."""
+    """Prints examples of one objective, or writes the page that shows them."""
     choice = choose(options, gin_arguments)
     text = open_text(console, options, gin_arguments, choice)
     drawn = draw(options, choice, text)
-    print_picture(console, drawn.picture.first_of_each() if options.html else drawn.picture)
+    if not options.html:
+        print_picture(console, drawn.picture)
     for sentence in unused(options, gin_arguments, choice):
         console.print(sentence, markup=False, soft_wrap=True)
     if options.html:
         members = track(drawn.members, "Counting", console=console, disable=not console.is_terminal)
         drawn = drawn._replace(members=members)
         write_page(options.html, options, choice, drawn, text, command)
-        console.print(f"The page is {options.html}: open it in a browser.", markup=False)
+        where = f"The page is {options.html}: open it in a browser."
+        console.print(where, markup=False, soft_wrap=True)
     else:
         console.print("Next: the same command with --html=FILE writes a page with statistics.")
     if flags := to_train(options, gin_arguments, choice, drawn.picture.layout, text):
@@ -145,9 +154,8 @@ def show_all(
     without = f" Without one: {', '.join(refused)}; the list says why." if refused else ""
     said = (
         f"{counted(len(pages), 'page')}, listed in {index}: open it in a browser.{without}\n"
-        f"Next: pretrax train --gin_file=runs/{run_of(first)}.gin "
-        f"--gin_file=objectives/{first}.gin trains {first}; pretrax show --objective=NAME says so "
-        "of any other."
+        f"Next: pretrax train {run_of(first)} --objective={first} trains {first}; `pretrax show "
+        "--objective=NAME` prints this command for any other objective."
     )
     console.print(said, markup=False, soft_wrap=True)
 
@@ -197,21 +205,22 @@ def to_train(
     layout: str,
     text: SampleText,
 ) -> str:
-    """Returns the options of `pretrax train` for the shown objective; "" if no run is known.
+    """Returns the arguments of `pretrax train` for the shown objective; "" if no run is known.
 
-    If the user's own files name a model, the options name these files. Otherwise they name a small
-    run: the objective's own run, or the run of the requested layout.
+    If the command line names a model, the arguments are its own names and gin files. Otherwise they
+    name a small run: the objective's own run, or the run of the requested layout.
     """
     if options.objective and not choice.entry:
         return ""
     if choice.model is not None and gin_arguments.files:
-        flags = [f"--gin_file={shlex.quote(file)}" for file in gin_arguments.files]
-        if options.objective:
-            flags.append(f"--gin_file=objectives/{choice.name}.gin")
+        files = [f"--gin_file={shlex.quote(file)}" for file in gin_arguments.files]
+        flags = [options.chosen] if options.chosen else files
     elif choice.entry:
         is_own = layout == layout_for(choice, text.vocabulary.ids)
-        small = run_of(choice.name) if is_own else SMALL_RUNS[layout]
-        flags = [f"--gin_file=runs/{small}.gin", f"--gin_file=objectives/{choice.name}.gin"]
+        flags = [
+            run_of(choice.name) if is_own else SMALL_RUNS[layout],
+            f"--objective={choice.name}",
+        ]
     else:
         return ""
     if options.task:
@@ -219,7 +228,8 @@ def to_train(
         flags.append(f"--mixture_or_task_name={shlex.quote(options.task)}")
     if options.module:
         flags.append(f'--module="{options.module}"')
-    return " ".join([*flags, *map(as_option, gin_arguments.bindings)])
+    own = [binding for binding in gin_arguments.bindings if binding not in options.implied]
+    return " ".join([*flags, *map(as_option, own)])
 
 
 # --- the command line -----------------------------------------------------------------------------
@@ -228,11 +238,9 @@ def to_train(
 def read_command_line(argv: Sequence[str]) -> tuple[argparse.Namespace, GinArguments]:
     """Returns the options of a command line, and its gin files and bindings."""
     parser = make_parser(
-        "show", __doc__, usage="%(prog)s [--objective=NAME] [options]", allow_abbrev=False
+        "show", __doc__, usage="%(prog)s [RUN] [--objective=NAME] [options]", allow_abbrev=False
     )
     add = parser.add_argument
-    name = f"one of --list, a short name (mlm), or MODULE.BUILDER (default: {DEFAULT})"
-    add("--objective", metavar="NAME", help=name).completer = lambda **_: list(CATALOG)
     add("--text", action="append", help="a document of the row; a blank line begins another one")
     add("--file", metavar="PATH", help="a text file, as one document")
     pieces = "pieces of the text to hide instead of random ones, separated by commas; each piece "
@@ -256,11 +264,14 @@ def read_command_line(argv: Sequence[str]) -> tuple[argparse.Namespace, GinArgum
     )
     add("--seed", type=int, default=0, help="seed of the noise (default: 0)")
     add("--html", metavar="FILE", help="write a page with examples and statistics")
-    add("--list", action="store_true", help="print a table of all objectives")
+    add("--list", action="store_true", help="print a table of all objectives, by family")
+    add("--json", action="store_true", help="with --list: print the table as JSON")
     add("--all", action="store_true", help="write a page for each objective into the folder --out")
     add("--out", metavar="DIR", help="with --all: the folder, in which index.html lists the pages")
-    add_gin_arguments(parser)
-    options, gin_arguments = parse_with_gin(parser, argv, Run)
+    add_run_arguments(parser)
+    options, gin_arguments = parse_run(parser, argv, default=small_run)
+    if options.json and not options.list:
+        parser.error("--json goes with --list")
     if options.all != bool(options.out):
         parser.error("--all and --out=DIR go together: the folder of the pages")
     if options.all and (options.objective or options.html or options.hide or options.list):
@@ -269,6 +280,18 @@ def read_command_line(argv: Sequence[str]) -> tuple[argparse.Namespace, GinArgum
 
 
 # --- the objective and the text -------------------------------------------------------------------
+
+
+def small_run(names: Mapping[str, str]) -> str | None:
+    """Returns the gin file of the run whose parts a command line names.
+
+    Returns None for an objective that is named alone, whose run `choose` finds.
+    """
+    if names.keys() <= {"objective"}:
+        return None
+    files = part_named("objective", names.get("objective", DEFAULT)).files
+    name = next((Path(file).stem for file in files), None)
+    return f"runs/{run_of(name)}.gin" if name in CATALOG else QUICKSTART
 
 
 def choose(options: argparse.Namespace, gin_arguments: GinArguments) -> Choice:
@@ -292,14 +315,14 @@ def choose(options: argparse.Namespace, gin_arguments: GinArguments) -> Choice:
     elif name is None and not files:
         name = DEFAULT
     describes_run = bool(files)
-    if name and "." in name:  # MODULE.BUILDER of the user
-        module = name.rpartition(".")[0]
-        lines = [f"import {module}", f"training.Run.objective = @{name}", *lines]
-        name = None
-    elif name:
-        name = find(name)
-        # The objective's file may set parameters that only the model of its small run has.
-        files = [*(files or [f"runs/{run_of(name)}.gin"]), f"objectives/{name}.gin"]
+    if name:
+        part = part_named("objective", name)
+        name = next((Path(file).stem for file in part.files), None)
+        if name in CATALOG and not files:
+            # The objective's file may set parameters that only the model of its small run has.
+            files = [f"runs/{run_of(name)}.gin"]
+        files += [file for file in part.files if file not in files]
+        lines = [*(line for line in part.bindings if line not in lines), *lines]
     fields = read_fields(files, lines, gin_arguments.search_paths, gin_arguments.trusted)
     if "objective" not in fields:
         raise ValueError(
@@ -329,8 +352,8 @@ def _text_of_corpus(corpus: Callable, length: int) -> SampleText:
         return sample_text.from_corpus(corpus, length)
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"The corpus of the gin files cannot be read: {error} To see the objective without it, "
-            "give a vocabulary, such as --vocabulary=bytes."
+            f"The corpus of the gin files cannot be read: {in_words(error)} To see the objective "
+            "without it, give a vocabulary, such as --vocabulary=bytes."
         ) from error
 
 

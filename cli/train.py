@@ -1,8 +1,10 @@
 """Trains a model on a pre-training objective.
 
-    pretrax train                                                  the quickstart, on any laptop
-    pretrax train --gin_file=runs/own_text.gin --files='data/*.txt'
-    pretrax train --gin_file=runs/ul2_20b_c4.gin --compile=v5p:4x4x8       compile its step only
+    pretrax train                                         the quickstart, on any laptop
+    pretrax train decoder --objective=fill_in_the_middle  a run of gin_configs, and its objective
+    pretrax train --data='texts/*.txt' --steps=500        your own text
+    pretrax train my_run.gin                              a gin file of your own
+    pretrax train ul2_20b_c4 --compile=v5p:4x4x8          compile its step only
 
 A run directory holds all results of a run. Start the same command again to continue from the last
 checkpoint. If the run is finished, the command says so.
@@ -10,8 +12,8 @@ checkpoint. If the run is finished, the command says so.
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from ..settings.command_line import add_gin_arguments, parse_with_gin
 from ..settings.user_errors import report_user_errors
 from ..training.compile_check import check
 from ..training.devices.compiled_programs import keep_compiled
@@ -19,12 +21,10 @@ from ..training.devices.topologies import EXAMPLE, read_topology, use_cpu
 from ..training.processes import without_shutdown
 from ..training.reporting.console import make_console, print_check
 from ..training.reporting.profiling import read_steps
-from ..training.run import Run
+from ..training.run_choices import QUICKSTART, add_run_arguments, parse_run
 from ..training.run_configuration import read_run
 from ..training.trainer import train
 from . import make_parser
-
-QUICKSTART = "runs/quickstart.gin"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -33,11 +33,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     add = parser.add_mutually_exclusive_group().add_argument
     add("--compile", metavar="TOPOLOGY", help=about)
     add("--profile", metavar="FIRST:LAST", help="trace these steps for TensorBoard")
-    add_gin_arguments(parser, default=QUICKSTART)
-    options, gin_arguments = parse_with_gin(parser, argv, Run, files=[QUICKSTART])
+    add_run_arguments(parser, default=Path(QUICKSTART).stem)
+    options, gin = parse_run(parser, argv, required=True)
     resumes = "" if options.compile else "; the same command continues from the last checkpoint"
-    with without_shutdown(), report_user_errors(options.traceback, f"\nInterrupted{resumes}."):
-        gin = gin_arguments._replace(files=gin_arguments.files or (QUICKSTART,))
+    interrupted = f"\nInterrupted{resumes}."
+    with (
+        without_shutdown(),
+        report_user_errors(options.traceback, interrupted, options.combined),
+    ):
         if options.compile is not None:
             topology = read_topology(options.compile)
             use_cpu()
@@ -48,4 +51,4 @@ def main(argv: Sequence[str] | None = None) -> None:
         run = read_run(*gin)
         if not run.distributed:
             keep_compiled()
-        train(run, trusted=gin_arguments.trusted, profiled=read_steps(options.profile))
+        train(run, trusted=gin.trusted, profiled=read_steps(options.profile))

@@ -1,4 +1,4 @@
-"""Budgets: what is equal for all variants of a comparison, as the steps that it pays for.
+"""Budgets: the cost that is equal for all variants of a comparison, converted to steps.
 
     comparison.Comparison.budget = @budgets.text_tokens
     budgets.text_tokens.number = 400_000
@@ -32,11 +32,12 @@ TIMED = 20  # number of steps that a pilot times
 
 @checked
 def text_tokens(plan: Plan, *, number: Count) -> int:
-    """Returns the steps that read `number` tokens of text.
+    """Returns the number of steps that read `number` tokens of text.
 
     Args:
-      number: of tokens before corruption, counted in the rows that the first `COUNTED` steps read;
-        no end-of-sequence counts, which some objectives have in their rows and others add.
+      plan: the plan of the variant.
+      number: number of tokens before corruption, counted in the rows of the first `COUNTED` steps.
+        End-of-sequence does not count, since only some objectives have it in their rows.
     """
     steps, per_step = _counted(_tokens_read(plan), number)
     return _affordable(plan, steps, per_step, "text_tokens")
@@ -44,24 +45,25 @@ def text_tokens(plan: Plan, *, number: Count) -> int:
 
 @checked
 def targets(plan: Plan, *, number: Count) -> int:
-    """Returns the steps that predict `number` targets: what has a loss, as `targets_of_steps`
-    counts it.
+    """Returns the number of steps that predict `number` targets, as `targets_of_steps` counts them.
 
     Args:
-      number: of targets, counted in the batches of the first `COUNTED` steps, corrupted by noise
-        of a seed of their own: those of a run differ by what chance does.
+      plan: the plan of the variant.
+      number: number of targets, counted in the batches of the first `COUNTED` steps. The noise of
+        these batches has its own seed, so the targets of a run differ by chance.
 
-    Raises ValueError where these steps do not tell how many later ones have, since the rates of a
-    mixture follow the step, as those of `objectives.annealed` do.
+    Raises ValueError if these steps do not show the number of targets of later steps, since the
+    rates of a mixture depend on the step, as in `objectives.annealed`.
     """
-    of_steps = (sum(terms.values()) for _, terms in targets_of_steps(plan))
-    steps, per_step = _counted(itertools.accumulate(of_steps), number)
+    per_step_targets = (sum(terms.values()) for _, terms in targets_of_steps(plan))
+    steps, per_step = _counted(itertools.accumulate(per_step_targets), number)
     following = [m.name for m in plan.recipe.objective.facts.members if callable(m.rate)]
     if steps > COUNTED and following:
         raise ValueError(
-            f"budgets.targets.number = {number:,} takes about {steps:,} steps, of which the first "
-            f"{COUNTED:,} are counted, and later ones have others: the rates of "
-            f"{', '.join(following)} follow the step. Give a smaller number, or another budget."
+            f"budgets.targets.number = {number:,} takes about {steps:,} steps. Targets are counted "
+            f"in the first {COUNTED:,} steps, but later steps have other numbers of targets, since "
+            f"the rates of {', '.join(following)} depend on the step: give a smaller number, or "
+            "another budget."
         )
     return _affordable(plan, steps, per_step, "targets")
 
@@ -90,7 +92,7 @@ def _targets(recipe: Recipe, key: jax.Array, rows: Sequence[Row]) -> dict[str, j
 
 
 def tokens_of(plan: Plan, steps: int) -> int:
-    """Returns the tokens of text that so many steps read, counted as by `text_tokens`."""
+    """Returns the number of text tokens that these steps read, counted as in `text_tokens`."""
     counted = min(steps, COUNTED)
     total = next(itertools.islice(_tokens_read(plan), counted - 1, None))
     return round(total * steps / counted)
@@ -98,11 +100,13 @@ def tokens_of(plan: Plan, steps: int) -> int:
 
 @checked
 def model_flops(plan: Plan, *, number: Positive) -> int:
-    """Returns the steps whose forward and backward passes take about `number` FLOPs.
+    """Returns the number of steps whose forward and backward passes take about `number` FLOPs.
 
     Args:
-      number: of FLOPs of all heads that training computes and of every slot, padding included;
-        recomputation does not count, nor what corrupts the text. See `throughput.step_flops`.
+      plan: the plan of the variant.
+      number: number of FLOPs. All heads that training computes and all slots count, including
+        padding. Recomputation and the corruption of text do not count. See
+        `throughput.step_flops`.
     """
     per_step = step_flops(plan.recipe, plan.schedules)
     return _affordable(plan, round(number / per_step), per_step, "model_flops")
@@ -110,17 +114,21 @@ def model_flops(plan: Plan, *, number: Positive) -> int:
 
 @checked
 def seconds(plan: Plan, *, number: Positive) -> int:
-    """Returns the steps that take `number` seconds on this machine, by a pilot of a few steps.
+    """Returns the number of steps that take `number` seconds on this machine, timed by a few steps.
 
-    To compile, evaluate and save is not counted. The pilot's speed differs from time to time; a
-    comparison keeps the steps that it gave first.
+    Compilation, evaluation and saving do not count. The measured speed varies from time to time, so
+    a comparison keeps its first result.
+
+    Args:
+      plan: the plan of the variant.
+      number: number of seconds.
     """
     per_step = _seconds_of_a_step(plan)
     return _affordable(plan, round(number / per_step), per_step, "seconds")
 
 
 def _tokens_read(plan: Plan) -> Iterator[int]:
-    """Yields the number of tokens of text up to each step."""
+    """Yields the total number of text tokens read up to each step."""
     total = 0
     for rows in open_batches(plan):
         total += int(count_text_tokens(rows, plan.recipe.ids))
@@ -128,10 +136,12 @@ def _tokens_read(plan: Plan) -> Iterator[int]:
 
 
 def _counted(totals: Iterator[int], number: int) -> tuple[int, float]:
-    """Returns the steps that come to a number, and what one comes to on average.
+    """Returns the number of steps that reach a total, and the mean amount per step.
 
     Args:
-      totals: up to each step; after `COUNTED` of them the mean stands for those of later ones.
+      totals: the total up to each step. Steps after the first `COUNTED` are assumed to have the
+        mean of these.
+      number: the total to reach.
     """
     for step, total in enumerate(totals, 1):
         if total >= number or step == COUNTED:
@@ -147,7 +157,7 @@ def _seconds_of_a_step(plan: Plan) -> float:
     with placed_on(plan.mesh):
         state = new_state(abstract, plan.run.seed, plan.mesh)
         for step in range(2 + TIMED):
-            if step == 2:  # compiled, and warm
+            if step == 2:  # The step is compiled and warmed up.
                 jax.block_until_ready(state)
                 started = time.monotonic()
             state, _ = take_step(state, next(batches))
@@ -156,7 +166,10 @@ def _seconds_of_a_step(plan: Plan) -> float:
 
 
 def _affordable(plan: Plan, steps: int, per_step: float, name: str) -> int:
-    """Returns `steps`, or raises ValueError where a run cannot be so short: what it would cost."""
+    """Returns `steps`.
+
+    Raises ValueError if a run cannot be so short, with the budget that would be enough.
+    """
     least = 1
     settings = flattened("", plan.run.optimizer)
     try:
@@ -183,7 +196,7 @@ def _rounded_up(number: float) -> int:
 
 
 def budget_words(budget: Callable | Mapping[str, Callable]) -> str:
-    """Returns a budget as text, "400,000 text tokens", or all of several budgets."""
+    """Returns a budget as text, such as "400,000 text tokens", or a list of several budgets."""
     if isinstance(budget, Mapping):
         return ", ".join(map(budget_words, budget.values()))
     one = as_partial(budget)
@@ -195,7 +208,7 @@ def budget_words(budget: Callable | Mapping[str, Callable]) -> str:
 
 
 def call_text(function: Callable) -> str:
-    """Returns a function with its settings in a line: "text_tokens(number=400,000)"."""
+    """Returns a function with its settings on one line, such as "text_tokens(number=400,000)"."""
     one = as_partial(function)
     settings = (
         f"{name}={value:,}" if type(value) in (int, float) else f"{name}={value!r}"

@@ -27,8 +27,8 @@ from .results import (
 from .trials import Trial, TrialState
 from .tuning import line_of
 
-POINTS = 60  # of a learning curve that is kept, at most
-DIGITS = 5  # significant ones of a learning curve
+POINTS = 60  # largest number of points of a learning curve that is kept
+DIGITS = 5  # number of significant digits of a learning curve
 
 
 def results_of(comparison: Comparison, trials: Sequence[Trial]) -> Results:
@@ -72,7 +72,9 @@ def results_of(comparison: Comparison, trials: Sequence[Trial]) -> Results:
 
 
 def learning_rate(run: Run) -> float | None:
-    """Returns the learning rate of a run, of a schedule its peak; None where it has not just one.
+    """Returns the learning rate of a run, or the peak of its schedule.
+
+    Returns None if the run does not have exactly one learning rate.
 
     >>> from pretrax.training.run_configuration import read_run
     >>> learning_rate(read_run(["runs/decoder.gin"]))
@@ -88,12 +90,14 @@ def learning_rate(run: Run) -> float | None:
 
 
 def _measurements(states: Sequence[TrialState], runs: Sequence[TrainedRun]) -> list[Measurement]:
-    """Returns the figures of trials, of which those of one name can be compared: where an eval
-    metric gives several units, or comes with several settings, its name has which: "norm
-    (power=4)".
+    """Returns the figures of trials. Figures of the same name can be compared.
+
+    If an eval metric gives several units or is used with several settings, the name of its figures
+    has the unit or the settings, such as "norm (power=4)".
 
     Args:
-      runs: of the trials.
+      states: the states of the trials.
+      runs: the runs of the trials.
     """
     measures = [one for state, run in zip(states, runs) for one in _measured(state, run)]
     units: dict[str, set[str]] = {}
@@ -117,15 +121,15 @@ def _measured(
     `Spent` is None for the end of the trial.
     """
     trial = state.trial
-    for step, of_step in state.measured.items():
+    for step, step_results in state.measured.items():
         spent = None if step == trial.run.steps else spent_at(run, state.metrics, step)
-        for eval_metric, measured in zip(trial.eval_metrics, of_step):
+        for eval_metric, measured in zip(trial.eval_metrics, step_results):
             if measured is not None and measured.figures:
                 yield trial, spent, eval_metric, measured.figures
 
 
 def spent_at(run: TrainedRun, entries: Sequence[Mapping[str, float]], step: int) -> Spent:
-    """Returns what a run had taken by a step, as far as its metrics, `entries`, say."""
+    """Returns the cost of a run up to a step, according to its logged metrics `entries`."""
     logged = tokens_by_step(entries)
     tokens = float(np.interp(step, [*logged], [*logged.values()]))
     until = [entry for entry in entries if entry["step"] <= step]
@@ -144,7 +148,7 @@ def _trained_run(state: TrialState) -> TrainedRun:
         trial.seed,
         trial.folder,
         parameters=facts.parameters,
-        flops_per_token=flops_of_a_token(facts, logged),
+        flops_per_token=run_flops_per_token(facts, logged),
         text_tokens=round(tokens),
         steps=facts.steps,
         seconds=tokens * seconds_per_token(state.metrics),
@@ -154,21 +158,24 @@ def _trained_run(state: TrialState) -> TrainedRun:
     )
 
 
-def flops_of_a_token(facts: VariantFacts, logged: Mapping[float, float]) -> float:
-    """Returns the FLOPs of a run for each token that it read: those of its steps, which all seeds
-    share, over its own tokens, which differ by the text of its seed.
+def run_flops_per_token(facts: VariantFacts, logged: Mapping[float, float]) -> float:
+    """Returns the FLOPs of a run per token that it read.
+
+    All seeds have the same FLOPs per step, but their numbers of tokens differ with the text of the
+    seed.
 
     Args:
-      logged: its tokens by step; without any, those of its plan count.
+      facts: the facts of the variant, whose tokens are used if none are logged.
+      logged: the number of tokens that the run has read by step.
     """
     step, tokens = max(logged.items())
     return facts.flops_per_step * step / tokens if tokens else facts.flops_per_token
 
 
 def tokens_by_step(entries: Sequence[Mapping[str, float]]) -> dict[float, float]:
-    """Returns the tokens of text that a run has read, by the steps at which it logged them.
+    """Returns the number of text tokens that a run has read, by the steps at which it logged them.
 
-    An entry's `text_tokens` are those of a step, on average since the last entry.
+    The `text_tokens` of an entry are the mean number per step since the previous entry.
 
     >>> tokens_by_step([{"step": 2, "text_tokens": 10}, {"step": 3, "text_tokens": 8}])
     {0.0: 0.0, 2: 20.0, 3: 28.0}
@@ -180,7 +187,7 @@ def tokens_by_step(entries: Sequence[Mapping[str, float]]) -> dict[float, float]
 
 
 def seconds_per_token(entries: Sequence[Mapping[str, float]]) -> float:
-    """Returns the mean time for a token of text, of steps whose speed was logged; 0 without any."""
+    """Returns the mean seconds per text token of the steps with a logged speed; 0 if none have."""
     tokens = 0.0
     seconds = 0.0
     for entry, read in _tokens_read(entries):
@@ -193,7 +200,7 @@ def seconds_per_token(entries: Sequence[Mapping[str, float]]) -> float:
 def _tokens_read(
     entries: Sequence[Mapping[str, float]],
 ) -> Iterator[tuple[Mapping[str, float], float]]:
-    """Yields each entry that counts tokens of text, and the tokens since the last one."""
+    """Yields each entry that counts text tokens, with the tokens since the previous such entry."""
     step = 0.0
     for entry in entries:
         if "text_tokens" in entry:
@@ -211,8 +218,8 @@ def learning_curves(
     is reduced to the means of `POINTS` groups with equal numbers of finite points.
 
     Args:
-      entries: of the run's metrics, oldest first.
-      evaluation_metrics: the names of those that are not losses, as they were logged.
+      entries: the logged metrics of the run, oldest first.
+      evaluation_metrics: the logged names of held-out figures that are not losses.
     """
     tokens = tokens_by_step(entries)
     names = dict.fromkeys(

@@ -24,8 +24,9 @@ class Comparison:
             eval_metrics=[Partial(eval_metrics.probes.classify)],
         )
 
-    A line that ends in `.gin` names a gin file; any other line is a binding. Later lines override
-    earlier ones.
+    A line that ends in `.gin` names a gin file. `--model=NAME`, `--corpus=NAME`, `--data=FILES` and
+    `--objective=NAME` are the options of `pretrax train`. Any other line is a binding. Later lines
+    override earlier ones.
 
     With several budgets by name, such as {"250k": …, "750k": …}, every variant is trained on each
     budget. Such a comparison fits scaling laws and does not say which variant is better.
@@ -47,8 +48,8 @@ class Comparison:
     reference: str | None = None
     # A function () -> tuning.Tuning that says which setting is tuned for each variant first.
     tuning: Callable | None = None
-    about: str = ""  # the work that it follows, and what it cannot prove
-    # The smallest difference that matters, in the figure's unit, by figure. None names none.
+    about: str = ""  # the papers that the comparison follows, and its limits
+    # The smallest difference that matters, in the figure's unit, by figure.
     wanted: Mapping[str, Positive] | None = None
     # Numbers of seeds, ascending, after which the comparison ends early if the wanted differences
     # are decided.
@@ -153,7 +154,7 @@ def _mistakes(c: Comparison) -> Iterator[str]:
 
 
 def _check_budgets(budget: Callable | Mapping[str, Callable]) -> None:
-    """Raises ValueError for a setting that a budget cannot have, before any text is prepared."""
+    """Raises ValueError for an invalid setting of a budget, before any text is prepared."""
     from ..settings.partial import as_partial
 
     for function in budget.values() if isinstance(budget, Mapping) else (budget,):

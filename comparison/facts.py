@@ -125,23 +125,27 @@ def check_unchanged(
             "the tuning": (facts.tuning or None, tuning_text(comparison) or None),
             "the number of measured checkpoints": (facts.checkpoints, comparison.checkpoints),
         }
-        changed = [f"{x} was {was}, is {now}" for x, (was, now) in settings.items() if was != now]
+        changed = [
+            f"{name} was {was}, is now {now}" for name, (was, now) in settings.items() if was != now
+        ]
         equal_to = facts.equal_to
         reference = comparison.reference
         if equal_to not in ("", reference):
-            changed.append(f"its size was solved to equal {equal_to!r}, is to equal {reference!r}")
+            changed.append(
+                f"its size was solved to equal {equal_to!r}, but the reference is now {reference!r}"
+            )
         if (text := settings_text(runs[variant])) != facts.settings:
             before = facts.settings.splitlines()
             now = text.splitlines()
             changed += [f"was {line}" for line in before if line not in now]
-            changed += [f"is {line}" for line in now if line not in before]
+            changed += [f"is now {line}" for line in now if line not in before]
         if changed:
             lines = "".join(f"\n  {line}" for line in changed[:12])
             raise ValueError(
-                f"{comparison.directory} holds runs of the variant {variant!r} with other values:"
-                f"{lines}\nSeeds, variants and eval metrics can be added to a comparison. Set the "
-                "others back, give the variant another name, or the comparison another directory "
-                "(--directory=comparisons/NAME)."
+                f"{comparison.directory} holds runs of the variant {variant!r} with other settings:"
+                f"{lines}\nOnly seeds, variants and eval metrics can be added to a comparison. "
+                "Restore these settings, give the variant another name, or give the comparison "
+                "another directory (--directory=comparisons/NAME)."
             )
 
 
@@ -149,7 +153,7 @@ def check_unchanged(
 
 
 def plan_variants(comparison: Comparison, search_paths: Sequence[str]) -> int:
-    """Plans the variants that have not been, the reference first; returns an exit status."""
+    """Plans the variants that are not planned yet, the reference first. Returns an exit status."""
     c = comparison
     keep_compiled()
 
@@ -177,9 +181,9 @@ def _planned(comparison: Comparison, variant: str, search_paths: Sequence[str]) 
     solved = ""
     equal_to = ""
     if macro := macro_of(lines):
-        equal_to = comparison.reference or ""  # never "", by `comparison.check`
+        equal_to = comparison.reference or ""  # `comparison.check` ensures that there is one
         reference = read_facts(comparison.directory, equal_to)
-        assert reference is not None  # it was planned before
+        assert reference is not None  # The reference is planned first.
         solved = solved_line(macro, _matched(macro, run_with, reference))
     run = run_with(solved)
     corpus = open_corpus(run)
@@ -206,7 +210,7 @@ def _planned(comparison: Comparison, variant: str, search_paths: Sequence[str]) 
 def _check_nothing_left(comparison: Comparison, variant: str) -> None:
     """Raises ValueError if a variant without facts has runs or tuning trials.
 
-    Their settings are no longer known, and they would be taken for runs of the present variant.
+    Their settings are unknown, and they would be mistaken for runs of the present variant.
     """
     directory = Path(comparison.directory)
     folder = folder_of(variant)
@@ -219,8 +223,8 @@ def _check_nothing_left(comparison: Comparison, variant: str) -> None:
         left += [directory / TRIALS] * kept
     if left:
         raise ValueError(
-            f"{', '.join(map(str, left))} has runs or tuning trials of the variant, but {FACTS} "
-            "with their settings is missing: remove them too, or give the comparison another "
+            f"{', '.join(map(str, left))} has runs or tuning trials of the variant, but the file "
+            f"{FACTS} with their settings is missing: remove them, or give the comparison another "
             "directory."
         )
 
@@ -228,8 +232,8 @@ def _check_nothing_left(comparison: Comparison, variant: str) -> None:
 def _check_tuning_trials(comparison: Comparison, run: Run, steps: int) -> None:
     """Raises ValueError if a variant cannot be tuned.
 
-    Its optimizer must accept every value, and its schedule the few steps of a tuning trial. Each
-    round must take more steps than the round before.
+    Its optimizer must accept every value, and its schedule must accept the few steps of a tuning
+    trial. Each round must take more steps than the round before.
     """
     if comparison.tuning is None:
         return
@@ -242,7 +246,7 @@ def _check_tuning_trials(comparison: Comparison, run: Run, steps: int) -> None:
             except ValueError as error:
                 raise ValueError(
                     f"Its tuning trials take {share:.3g} of its {steps} steps, with "
-                    f"{line_of(tuning, value)}. {error} You may also give other values, or raise "
+                    f"{line_of(tuning, value)}. {error} You can also give other values, or raise "
                     "tuning.successive_halving.share or the budget."
                 ) from error
     if len(set(rounds)) < len(rounds):

@@ -9,14 +9,14 @@ from ..settings.user_errors import explanation
 
 LOG = "compare.log"
 FAILURE = "failure.txt"
-# exit statuses; 75: it was stopped, and can resume
+# Exit statuses. A process that was stopped can resume.
 FAILED = 1
 STOPPED = 75
-_DIVERGED = "Diverged: "  # begins the words for a training that was no longer finite
+_DIVERGED = "Diverged: "  # prefix of the reason if training was no longer finite
 
 
 def exit_status(folder: str, work: Callable[[], int]) -> int:
-    """Returns the exit status of work; an exception is printed, and kept in a folder."""
+    """Returns the exit status of `work`. An exception is printed and kept in the folder."""
     path = Path(folder) / FAILURE
     path.unlink(missing_ok=True)
     try:
@@ -33,7 +33,7 @@ def failure_words(error: Exception) -> str:
 
 
 def has_diverged(folder: str) -> bool:
-    """Returns whether the latest process of a folder failed since its training diverged."""
+    """Returns whether the latest process of a folder failed because its training diverged."""
     return failure_of(folder).startswith(_DIVERGED)
 
 
@@ -42,6 +42,6 @@ def write_failure(folder: str, words: str) -> None:
 
 
 def failure_of(folder: str) -> str:
-    """Returns why the latest process of a folder failed; "" where it did not."""
+    """Returns why the latest process of a folder failed; "" if it did not fail."""
     path = Path(folder) / FAILURE
     return path.read_text(encoding="utf-8").strip() if path.exists() else ""

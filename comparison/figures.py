@@ -1,4 +1,4 @@
-"""`Figure`: what an eval metric measures, and the settings that it is kept with."""
+"""`Figure`: a result of an eval metric, and the settings that are kept with it."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -19,14 +19,16 @@ LARGEST = "/largest"
 
 
 class Figure(NamedTuple):
-    """One figure of a run, with what is needed to read it."""
+    """One figure of a run, with the information needed to read it."""
 
-    name: str  # the eval metric's, and below it a part's: "minimal_pairs", "minimal_pairs/brackets"
+    # The name of the eval metric, followed by the name of a part, if it is one:
+    # "minimal_pairs", "minimal_pairs/brackets".
+    name: str
     value: float
-    unit: str  # "bits per byte", "nats per token", "share", "seconds", …
-    better: str  # LOWER or HIGHER; NEITHER of a cost, which is what it is
-    baseline: float | None = None  # of a model that knows nothing; None: there is none
-    note: str = ""  # what its reader must know besides, such as what was left out
+    unit: str  # for example "bits per byte", "nats per token", "share" or "seconds"
+    better: str  # whether LOWER or HIGHER values are better; NEITHER for a cost
+    baseline: float | None = None  # figure of a model that knows nothing; None if there is none
+    note: str = ""  # what else a reader must know, such as what was left out
 
 
 def peak_figures(name: str, chosen: float, grid: Sequence[float]) -> list[Figure]:
@@ -40,9 +42,10 @@ def peak_figures(name: str, chosen: float, grid: Sequence[float]) -> list[Figure
 
 
 def settings_of_eval_metric(eval_metric: Callable) -> dict[str, Any]:
-    """Returns an eval metric's name and settings, defaults included, as values of JSON.
+    """Returns an eval metric's name and settings, including defaults, as JSON values.
 
-    Sets become sorted lists, which are the same in every process; what JSON lacks else, its `repr`.
+    Sets become sorted lists, which are the same in every process. Other values that JSON does not
+    have become their `repr`.
 
     >>> from pretrax.training.optimizers import warmup_constant
     >>> settings_of_eval_metric(warmup_constant)

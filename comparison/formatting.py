@@ -11,18 +11,20 @@ from .statistics import Estimate
 MISSING = "–"
 MINUS = "\N{MINUS SIGN}"
 MOST_DECIMALS = 6
-DIGITS = 4  # significant ones of a number whose interval is not known
+DIGITS = 4  # number of significant digits of a number whose interval is not known
 
 
 def plain_table(first: str, *others: str | Text) -> Table:
-    """Returns a table without lines for a terminal, whose columns but the first are numbers."""
+    """Returns a table without lines for a terminal. All columns except the first are numbers."""
     columns = (Column(head, justify="right") for head in others)
     return Table(first, *columns, box=None, header_style="bold")
 
 
 def decimals(estimates: Iterable[Estimate]) -> int | None:
-    """Returns how many decimals numbers deserve: two digits of the widest half of their intervals,
-    one of the narrowest; None where no interval is known.
+    """Returns the number of decimals with which estimates are shown, or None without an interval.
+
+    The half width of the widest interval gets at least two digits, and that of the narrowest
+    interval at least one digit.
 
     >>> decimals([Estimate(0.5, 0.488, 0.512, 5)])
     3
@@ -58,7 +60,7 @@ def chance(p: float) -> str:
 
 
 def amount(value: float) -> str:
-    """Returns parameters, tokens, FLOPs or seconds in three digits.
+    """Returns a number of parameters, tokens, FLOPs or seconds with three digits.
 
     >>> amount(3_145_728), amount(950), amount(1.3e12), amount(7.8e15)
     ('3.15M', '950', '1.3T', '7.8e15')

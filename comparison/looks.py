@@ -1,10 +1,10 @@
-"""Ending a comparison early: after numbers of seeds that were planned, where all is decided.
+"""Ending a comparison early, after a planned number of seeds, if all differences are decided.
 
-Each look tests at an equal share of the level (`statistics.differences`), so that ending for any
-reason, and at any look, leaves the chance of a false claim at 5%: by Bonferroni, of Student's t at
-any number of seeds, where the usual boundaries (O'Brien & Fleming 1979, Pocock 1977) are of normal
-figures and too liberal for few of them. What it takes is that the looks were planned before any of
-their figures was seen.
+Each look tests at an equal share of the level (`statistics.differences`). By Bonferroni, the
+probability of a false claim stays at 5%, whatever the reason to end and at whatever look. The looks
+must be planned before any of their figures is seen. Student's t suits any number of seeds. The
+usual boundaries (O'Brien & Fleming 1979, Pocock 1977) assume normal figures with a known variance,
+and are too liberal for few seeds.
 """
 
 from collections.abc import Sequence
@@ -18,18 +18,20 @@ from .report.summary import summary
 from .statistics import undecided
 from .trials import Trial
 
-SEEN = "pilot.json"  # of a comparison whose figures a pilot has shown: the looks planned by then
+SEEN = "pilot.json"  # the looks that were planned when a pilot showed figures of the comparison
 
 
 def keep_looks(comparison: Comparison) -> None:
-    """Keeps the planned looks, of a comparison of which a pilot now shows figures."""
+    """Saves the planned looks of a comparison before a pilot shows its figures."""
     record = {"looks": list(comparison.planned_looks)}
     atomic_writes.write_record(Path(comparison.directory) / SEEN, record)
 
 
 def check_looks(comparison: Comparison) -> None:
-    """Raises ValueError where a comparison that has results, or that a pilot has shown figures of,
-    was planned with other looks."""
+    """Raises ValueError if the looks were changed after the first results.
+
+    Figures that a pilot has shown count as results.
+    """
     setup = results.read_setup(comparison.directory)
     now = comparison.planned_looks
     seen = Path(comparison.directory) / SEEN
@@ -41,10 +43,10 @@ def check_looks(comparison: Comparison) -> None:
         return
     if planned != now:
         raise ValueError(
-            f"{comparison.directory} has results that were to be tested {_words(planned)}, and "
-            f"now {_words(now)}. Looks keep the chance of a false claim only where they, and the "
-            "number of seeds, are those that were planned before the first result: set them back, "
-            "or give the comparison another directory and other seeds."
+            f"{comparison.directory} has results that were planned to be tested {_words(planned)}, "
+            f"but are now tested {_words(now)}. The error rate holds only if the looks and the "
+            "number of seeds are planned before the first result: restore them, or give the "
+            "comparison another directory and other seeds."
         )
 
 
@@ -53,9 +55,9 @@ def _words(looks: Sequence[int]) -> str:
 
 
 def ends_early(comparison: Comparison, trials: Sequence[Trial]) -> bool:
-    """Returns whether these trials, of all variants up to a look, decide all that is wanted.
+    """Returns whether these trials, of all variants up to a look, decide all wanted differences.
 
-    Raises ValueError where something is wanted of a figure that they have not.
+    Raises ValueError if `wanted` names a figure that they do not have.
     """
     found = summary(results_of(comparison, trials)).differences
     return bool(found) and not undecided(found, comparison.wanted or {})

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 PARAMETERS = "EQUAL_PARAMETERS"
 FLOPS = "EQUAL_FLOPS"
-WHAT = {PARAMETERS: "parameters", FLOPS: "FLOPs a token"}  # the quantity that a macro makes equal
+WHAT = {PARAMETERS: "parameters", FLOPS: "FLOPs per token"}  # the quantity that a macro makes equal
 _MACRO = re.compile(rf"%({PARAMETERS}|{FLOPS})\b")
 _SOLVED_LINE = re.compile(rf"({PARAMETERS}|{FLOPS}) = \d+")
 _LARGEST_NUMBER = 2**20
@@ -53,11 +53,17 @@ def nearest(cost: Callable[[int], float], target: float) -> int:
     Raises ValueError if the cost of 1 exceeds the target, or if every number costs less.
     """
     if (cost_of_one := cost(1)) > target:
-        raise ValueError(f"With 1 it has {cost_of_one:,.6g} already, more than the {target:,.6g}.")
+        raise ValueError(
+            f"With the number 1 the variant already has {cost_of_one:,.6g}, expected at most "
+            f"{target:,.6g}: make the variant smaller, or the reference larger."
+        )
     enough = 2  # doubled until its cost reaches the target
     while cost(enough) < target:
         enough *= 2
         if enough > _LARGEST_NUMBER:
-            raise ValueError(f"Even with {_LARGEST_NUMBER:,} it has less than the {target:,.6g}.")
+            raise ValueError(
+                f"Even with the number {_LARGEST_NUMBER:,} the variant has less than "
+                f"{target:,.6g}: make the variant larger, or the reference smaller."
+            )
     least = bisect.bisect_left(range(enough), target, lo=enough // 2, key=cost)
     return min(max(least - 1, 1), least, key=lambda number: abs(cost(number) - target))

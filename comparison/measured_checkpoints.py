@@ -1,4 +1,4 @@
-"""The checkpoints of a run that eval metrics measure: evenly spaced, the last at its end."""
+"""The checkpoints of a run that eval metrics measure. They are evenly spaced up to its end."""
 
 import dataclasses
 
@@ -6,12 +6,15 @@ from ..training.run import Run
 
 
 def measured_steps(steps: int, number: int, most: int | None = None) -> tuple[int, ...]:
-    """Returns the steps of so many checkpoints of a run, as evenly spaced as whole steps can be.
+    """Returns the steps of the measured checkpoints, as evenly spaced as whole steps can be.
 
-    All but the last are multiples of the first.
+    All steps except the last are multiples of the first.
 
     Args:
-      most: steps between two checkpoints that the run saves, measured or not; None: any number.
+      steps: number of steps of the run.
+      number: number of measured checkpoints.
+      most: largest number of steps between two saved checkpoints, measured or not; None for no
+        limit.
 
     >>> measured_steps(450, 3), measured_steps(446, 4), measured_steps(446, 1)
     ((150, 300, 450), (112, 224, 336, 446), (446,))
@@ -29,9 +32,13 @@ def measured_steps(steps: int, number: int, most: int | None = None) -> tuple[in
 
 
 def with_checkpoints(run: Run, number: int) -> Run:
-    """Returns a run that saves and keeps the checkpoints that are measured.
+    """Returns a run that saves and keeps the measured checkpoints.
 
-    It saves no less often than before, so that a run that is killed loses no more.
+    It saves at least as often as before, so a killed run does not lose more steps.
+
+    Args:
+      run: the run before the change.
+      number: number of measured checkpoints.
     """
     if number == 1:
         return run
@@ -40,6 +47,6 @@ def with_checkpoints(run: Run, number: int) -> Run:
 
 
 def _spacing(steps: int, number: int, most: int | None) -> tuple[int, int]:
-    """Returns the steps between two checkpoints, and of how many of them one is measured."""
+    """Returns the steps between saved checkpoints, and the number of saves per measurement."""
     measured = 1 if most is None else -(-steps // (number * most))
     return -(-steps // (number * measured)), measured

@@ -25,23 +25,23 @@ from .results import METRIC, TrainedRun
 from .statistics import LEVEL, NO_SPREAD, check_wanted, effect_found, seeds_for
 from .trials import Trial
 
-SEEDS = 2  # of a pilot, unless more are complete
-COVERED = 0.80  # the chance that an interval of seeds covers the number that is needed
-SHOWN = 3  # differences of an eval metric, the largest that the pilot saw
-STEEP = 0.05  # the share by which a loss still falls where more steps are advised
-CLEAR = 2.0  # standard errors between a mean and a level that it is clear of
-BOUNDED = ("share", "accuracy", "reciprocal rank")  # how units begin that end at 0 and 1
+SEEDS = 2  # number of seeds of a pilot, unless more are complete
+COVERED = 0.80  # probability that an interval of seeds covers the needed number
+SHOWN = 3  # number of differences shown for an eval metric, the largest that the pilot measured
+STEEP = 0.05  # share by which a loss must still fall for more steps to be advised
+CLEAR = 2.0  # number of standard errors by which a mean must differ from a level
+BOUNDED = ("share", "accuracy", "reciprocal rank")  # prefixes of units that range from 0 to 1
 
 
 class PairedNoise(NamedTuple):
-    """The standard deviation of a paired difference, nan where it is unknown."""
+    """The standard deviation of a paired difference; nan if it is unknown."""
 
     deviation: float
-    freedom: int  # degrees of freedom that it was estimated with
+    freedom: int  # degrees of freedom of the estimate
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Its interval, which covers it with a chance of `COVERED`."""
+        """The interval that covers the standard deviation with a probability of `COVERED`."""
         if not self.freedom:
             return math.nan, math.nan
         from scipy import stats
@@ -53,13 +53,16 @@ class PairedNoise(NamedTuple):
 
 
 class Need(NamedTuple):
-    """Number of seeds that find a difference; None: more than `statistics.MOST_SEEDS`."""
+    """The number of seeds that finds a difference, with its interval.
 
-    of: str  # which difference
-    size: float  # in the figure's unit
+    A number is None if it is more than `statistics.MOST_SEEDS`.
+    """
+
+    difference: str  # the difference, such as "40% against 15%", or "wanted"
+    size: float  # size of the difference, in the figure's unit
     seeds: int | None
-    least: int | None  # of the interval
-    most: int | None
+    least: int | None  # lower end of the interval
+    most: int | None  # upper end of the interval
 
 
 class Prospect(NamedTuple):
@@ -67,49 +70,52 @@ class Prospect(NamedTuple):
 
     column: Column
     noise: PairedNoise
-    leave_out: str  # why; "": it can tell variants apart
-    found: float  # the difference that the comparison's seeds find
+    leave_out: str  # why it should be left out; "" if it can distinguish variants
+    found: float  # the smallest difference that the seeds of the comparison find
     needs: Sequence[Need]
 
 
 class Fall(NamedTuple):
     """How a loss falls at the end of training."""
 
-    curve: str  # its name, see `collecting.learning_curves`
-    end: float  # the loss there, nats per target
-    share: float  # by which a doubling of the text lowered it last
+    curve: str  # name of the loss, see `collecting.learning_curves`
+    end: float  # the loss at the end, in nats per target
+    share: float  # share by which the loss fell over the last doubling of the text
 
 
 class Pilot(NamedTuple):
     seeds: Sequence[int]
-    tested: int  # differences of the eval metrics that can tell, of which the level is corrected
-    looks: int
+    tested: int  # number of differences that are tested, for which the level is corrected
+    looks: int  # number of planned looks, at least 1
     prospects: Sequence[Prospect]
-    seconds: float  # of training, of a seed more of all variants
-    flops: float  # the same
+    seconds: float  # seconds of training that one more seed of all variants takes
+    flops: float  # FLOPs that one more seed of all variants takes
     falls: Mapping[str, Fall]  # by variant
-    still_falls: bool  # a loss, so fast that more steps would lower it by much
+    still_falls: bool  # whether a loss still falls so fast that more steps would help
 
 
 def check_pilot(comparison: Comparison) -> None:
-    """Raises ValueError for a comparison of which a pilot says nothing."""
+    """Raises ValueError for a comparison that a pilot cannot help to plan."""
     c = comparison
     if isinstance(c.budget, Mapping):
         raise ValueError(
-            "--power is of differences between variants, and a comparison of several budgets tests "
-            "none: a law is fitted to all of its runs. Leave --power out."
+            "--power plans tests of differences between variants, but a comparison with several "
+            "budgets has no such tests, since a law is fitted to all of its runs: leave --power "
+            "out."
         )
     if len(c.variants) < 2 or len(c.seeds) < SEEDS:
         raise ValueError(
             f"--power takes {SEEDS} variants and {SEEDS} seeds or more, got {len(c.variants)} "
-            f"({', '.join(c.variants)}) with the seeds {list(c.seeds)}: a pilot is the first "
-            f"{SEEDS} seeds of all variants."
+            f"({', '.join(c.variants)}) with the seeds {list(c.seeds)}: a pilot consists of the "
+            f"first {SEEDS} seeds of all variants."
         )
 
 
 def pilot_seeds(trials: Sequence[Trial]) -> list[int]:
-    """Returns the seeds of which all variants are complete; where these are fewer than `SEEDS`,
-    with the first of the others."""
+    """Returns the seeds for which all variants are complete.
+
+    If there are fewer than `SEEDS`, the first of the other seeds are added.
+    """
     seeds = list(dict.fromkeys(trial.seed for trial in trials))
     lacking = {trial.seed for trial in trials if not trial.state.is_complete}
     complete = [seed for seed in seeds if seed not in lacking]
@@ -118,10 +124,14 @@ def pilot_seeds(trials: Sequence[Trial]) -> list[int]:
 
 
 def pilot_of(summary: Summary, seeds: int) -> Pilot:
-    """Returns what a pilot says of a comparison that is planned with so many seeds.
+    """Returns the conclusions of a pilot.
 
-    Raises ValueError where it has no two variants with two seeds in common, and where something is
-    wanted of a figure that it has not.
+    Args:
+      summary: the summary of the pilot's runs.
+      seeds: the number of seeds that the comparison is planned with.
+
+    Raises ValueError if no two variants have two seeds in common, and if `wanted` names a figure
+    that the pilot does not have.
     """
     wanted = summary.setup.wanted
     looks = max(len(summary.setup.looks), 1)
@@ -129,8 +139,8 @@ def pilot_of(summary: Summary, seeds: int) -> Pilot:
     noises = {column.name: noise_of(column) for column in summary.columns}
     if not any(noise.freedom for noise in noises.values()):
         raise ValueError(
-            "The pilot has no figure of two variants with two seeds, and so nothing is known of "
-            "the noise of a difference: see above for what failed or could not be measured."
+            "The pilot has no figure of two variants with two seeds, so the noise of a difference "
+            "is unknown: see above for what failed or could not be measured."
         )
     fall = falls(summary.trained)
     steep = any(one.share >= STEEP for one in fall.values())
@@ -147,21 +157,21 @@ def pilot_of(summary: Summary, seeds: int) -> Pilot:
         )
         for column in summary.columns
     ]
-    of = costs(summary).values()
+    seed_costs = costs(summary).values()
     return Pilot(
         sorted({run.seed for run in summary.runs}),
         tested,
         looks,
         prospects,
-        sum(cost["seconds"] for cost in of),
-        sum(cost["FLOPs"] for cost in of),
+        sum(cost["seconds"] for cost in seed_costs),
+        sum(cost["FLOPs"] for cost in seed_costs),
         fall,
         steep,
     )
 
 
 def noise_of(column: Column) -> PairedNoise:
-    """Returns the noise of differences between variants, pooled over those of the most seeds."""
+    """Returns the noise of differences, pooled over the variants that have the most seeds."""
     values = _table(column)
     freedom = (values.shape[0] - 1) * (values.shape[1] - 1) if values.size else 0
     if freedom <= 0:
@@ -182,7 +192,7 @@ def _table(column: Column) -> np.ndarray:
 
 
 def leave_out(column: Column, noise: PairedNoise, still_falls: bool) -> str:
-    """Returns why an eval metric cannot tell variants apart at this size; "" where it can.
+    """Returns why an eval metric cannot distinguish variants at this size; "" if it can.
 
     It cannot if no variant is clearly better than the baseline, or if no variant is clearly worse
     than the best possible value. Small differences are not a reason: choosing the tested eval
@@ -191,25 +201,25 @@ def leave_out(column: Column, noise: PairedNoise, still_falls: bool) -> str:
     `pilot_tables.about_the_error_rate`).
     """
     if not noise.freedom:
-        return "no two variants have two seeds of it"
+        return "no two variants have its figure for two seeds"
     values = _table(column)
     sign = 1 if column.better == HIGHER else -1
     if np.ptp(values) <= NO_SPREAD * np.max(np.abs(values)):
-        return f"every run has {values.mean():.4g}"
+        return f"every run has the figure {values.mean():.4g}"
     # Pooled standard error of the variants' means, including the part that seeds share.
     error = math.sqrt(float(np.mean(np.var(values, axis=1, ddof=1))) / values.shape[1])
     means = sign * values.mean(1)
     best = float(column.better == HIGHER)
     if column.baseline is not None and np.max(means) <= sign * column.baseline + CLEAR * error:
-        more = "; more steps may help, as losses still fall" if still_falls else ""
-        return f"no variant is clear of the baseline, {column.baseline:.4g}{more}"
+        more = "; more steps may help, as losses are still falling" if still_falls else ""
+        return f"no variant is clearly better than the baseline, {column.baseline:.4g}{more}"
     if column.unit.startswith(BOUNDED) and np.min(means) >= sign * best - CLEAR * error:
-        return f"no variant is clear of the best value, {best:.4g}"
+        return f"no variant is clearly worse than the best value, {best:.4g}"
     return ""
 
 
 def _needs(summary: Summary, figure: str, noise: PairedNoise, level: float) -> Iterator[Need]:
-    """Yields the need of the difference that is wanted of a figure, or of the largest seen."""
+    """Yields the need of the wanted difference of a figure, or of the largest measured ones."""
     if not noise.deviation > 0:
         return
     size = summary.setup.wanted.get(figure)
@@ -231,16 +241,19 @@ def _seeds(level: float, *effects: float) -> list[int | None]:
 
 
 def effect_interval(effect: float, seeds: int, freedom: int) -> tuple[float, float]:
-    """Returns the interval of an effect, the size of a mean difference / its standard deviation,
-    which covers it with a chance of `COVERED`; 0 where its sign is not known.
+    """Returns the interval that covers an effect with a probability of `COVERED`.
+
+    The effect is the size of a mean difference divided by its standard deviation. The lower end is
+    0 if the sign of the difference is not known.
 
     Args:
-      effect: that was seen, over so many seeds.
+      effect: the measured effect.
+      seeds: number of seeds over which it was measured.
       freedom: the degrees of freedom of the standard deviation.
     """
     from scipy import optimize, stats
 
-    # Beyond this SciPy gives up, and one seed more or less is all that it says.
+    # SciPy fails for larger values, which would change the number of seeds by at most one.
     t = min(effect * math.sqrt(seeds), 1e3)
     tail = (1 - COVERED) / 2
 
@@ -254,10 +267,10 @@ def effect_interval(effect: float, seeds: int, freedom: int) -> tuple[float, flo
 
 
 def falls(runs: Sequence[TrainedRun]) -> dict[str, Fall]:
-    """Returns how fast a loss of each variant falls over the last doubling of its text, on average
-    over its seeds: of its held-out losses the one that falls fastest, else the training loss.
+    """Returns how fast a loss of each variant falls over the last doubling of its text.
 
-    A variant whose losses have too few points is left out.
+    The fall is the mean over seeds, for the held-out loss that falls fastest. Without a held-out
+    loss, the training loss is used. A variant whose losses have too few points is left out.
     """
     found: dict[str, dict[str, list[Fall]]] = {}
     for run in runs:
@@ -268,11 +281,11 @@ def falls(runs: Sequence[TrainedRun]) -> dict[str, Fall]:
                 slope, offset = np.polyfit(np.log2(x[last] / x[-1]), y[last], 1)
                 one = Fall(name, float(offset), float(-slope / offset))
                 found.setdefault(run.variant, {}).setdefault(name, []).append(one)
-    return {variant: _fastest(of) for variant, of in found.items()}
+    return {variant: _fastest(losses) for variant, losses in found.items()}
 
 
-def _fastest(of: Mapping[str, Sequence[Fall]]) -> Fall:
-    heldout = [some for name, some in of.items() if name != "loss"] or list(of.values())
+def _fastest(losses: Mapping[str, Sequence[Fall]]) -> Fall:
+    heldout = [some for name, some in losses.items() if name != "loss"] or list(losses.values())
     means = [
         Fall(some[0].curve, *np.mean([one[1:] for one in some], 0).tolist()) for some in heldout
     ]

@@ -1,4 +1,4 @@
-"""Prints what a pilot says of a comparison."""
+"""Prints the conclusions of a pilot."""
 
 from collections.abc import Sequence
 
@@ -14,13 +14,13 @@ from .statistics import LEVEL, MOST_SEEDS, POWER, Estimate
 
 
 def print_pilot(console: Console, pilot: Pilot, seeds: Sequence[int]) -> None:
-    """Prints what a pilot says of a comparison that is planned with these seeds."""
+    """Prints the conclusions of a pilot for a comparison that is planned with these seeds."""
     named = ", ".join(map(str, pilot.seeds))
     console.print(Text(f"\nThe pilot: seed{'s' * (len(pilot.seeds) > 1)} {named}", "bold"))
     console.print(_eval_metrics(pilot, len(seeds)))
     for one in pilot.prospects:
         if one.leave_out:
-            console.print(Text(f"• {one.column.name}: leave it out; {one.leave_out}."))
+            console.print(Text(f"• {one.column.name}: leave it out, since {one.leave_out}."))
     needs = _needs(pilot)
     if needs.row_count:
         console.print(Text("\nSeeds", "bold"))
@@ -34,48 +34,49 @@ def print_pilot(console: Console, pilot: Pilot, seeds: Sequence[int]) -> None:
 
 
 def about_seeds(pilot: Pilot) -> str:
-    """Returns what the numbers of seeds mean, and what one costs."""
+    """Returns an explanation of the numbers of seeds, and the cost of one more seed."""
     freedom = max(one.noise.freedom for one in pilot.prospects)
     degrees = f"{freedom} degree{'s' * (freedom > 1)} of freedom"
     differences = f"{pilot.tested} difference{'s' * (pilot.tested != 1)}"
-    kept = " of what is not left out" if any(one.leave_out for one in pilot.prospects) else ""
+    leaves_out = any(one.leave_out for one in pilot.prospects)
+    kept = " of the remaining eval metrics" if leaves_out else ""
     looks = f" and {pilot.looks} looks" * (pilot.looks > 1)
     return (
-        f"Seeds in all with which a difference is found with a chance of {POWER:.0%}, corrected "
-        f"for {differences}{kept}{looks}. The noise of a difference is pooled over "
-        f"variants ({degrees}); {COVERED:.0%} intervals are of this noise, and where the "
-        "difference is one that the pilot saw, of its size too. A seed more takes "
-        f"{amount(pilot.seconds)} s of training of all variants, one after another, and "
-        f"{amount(pilot.flops)} FLOPs; to measure comes on top."
+        "The table gives the total number of seeds that finds a difference with a probability of "
+        f"{POWER:.0%}, corrected for {differences}{kept}{looks}. The noise of a difference is "
+        f"pooled over variants ({degrees}). The {COVERED:.0%} intervals account for the "
+        "uncertainty of this noise, and of the size of a difference that the pilot measured. One "
+        f"more seed of all variants takes {amount(pilot.seconds)} s of training, one run after "
+        f"another, and {amount(pilot.flops)} FLOPs, plus the time of the eval metrics."
     )
 
 
 def about_steps(pilot: Pilot) -> str:
-    """Returns what the end of the losses says of more steps."""
+    """Returns whether more steps would help, according to the last part of the losses."""
     if not pilot.still_falls:
         return (
-            f"No loss fell by {STEEP:.0%} over the last doubling of its text: more steps would "
-            "change little, so that what helps is more seeds."
+            f"No loss fell by {STEEP:.0%} or more over the last doubling of its text. More steps "
+            "would change little, so add seeds instead."
         )
     return (
-        f"Losses that fell by {STEEP:.0%} or more over the last doubling of their text still fall. "
-        "Twice the steps cost what twice the seeds do: they may bring an eval metric off its "
-        "baseline and move variants apart, or together, where seeds do no more than lower the "
-        "noise."
+        f"Losses that fell by {STEEP:.0%} or more over the last doubling of their text are still "
+        "falling. Twice the steps cost as much as twice the seeds. More steps may lift an eval "
+        "metric off its baseline and may change the differences between variants. More seeds only "
+        "reduce the noise."
     )
 
 
 def about_the_error_rate(pilot: Pilot, seeds: Sequence[int]) -> str:
-    """Returns what may follow a pilot without making false claims likelier."""
+    """Returns which changes after a pilot keep the error rate, and which do not."""
     first = max((*seeds, *pilot.seeds)) + 1
     others = ", ".join(str(first + k) for k in range(3))
     out = any(one.leave_out for one in pilot.prospects)
-    leaving = ", and to leave out what it cannot tell," if out else ""
+    leaving = " or leaving out eval metrics" if out else ""
     return (
-        f"With the {len(seeds)} seeds and all the eval metrics that were planned the chance of a "
-        f"false claim stays {LEVEL:.0%}, the pilot's runs included. To plan other seeds by this "
-        f"table{leaving} raises it, by little where seeds are more and by much where they are "
-        "fewer: then the pilot's figures decide what is tested, too. It stays "
+        f"With the planned {len(seeds)} seeds and all planned eval metrics, the probability of a "
+        f"false claim stays {LEVEL:.0%}, including the pilot's runs. Choosing the number of seeds"
+        f"{leaving} by this table raises it, because the pilot's figures then also decide what is "
+        "tested. It rises slightly with more seeds than planned, and much with fewer. It stays "
         f'{LEVEL:.0%} with seeds that the pilot has not seen (--seeds="[{others}, …]").'
     )
 
@@ -113,7 +114,7 @@ def _found(one: Prospect) -> str:
 
 
 def _places(one: Prospect) -> int | None:
-    """Returns how many decimals the numbers of an eval metric deserve."""
+    """Returns the number of decimals with which the numbers of an eval metric are shown."""
     half = one.noise.deviation
     return decimals([Estimate(0.0, -half, half, 2)]) if half > 0 else None
 
@@ -126,8 +127,8 @@ def _needs(pilot: Pilot) -> Table:
         for need in one.needs:
             table.add_row(
                 Text(one.column.name),
-                Text(need.of),
-                number(need.size, _places(one), sign=need.of != "wanted"),
+                Text(need.difference),
+                number(need.size, _places(one), sign=need.difference != "wanted"),
                 _seeds(need.seeds),
                 f"{_seeds(need.least)} to {_seeds(need.most)}",
                 _more(pilot, need, pilot.seconds),
@@ -140,11 +141,11 @@ def _seeds(number: int | None) -> str:
     return f"over {MOST_SEEDS}" if number is None else str(number)
 
 
-def _more(pilot: Pilot, need: Need, of_a_seed: float) -> str:
-    """Returns what the seeds cost that the pilot lacks."""
+def _more(pilot: Pilot, need: Need, cost_per_seed: float) -> str:
+    """Returns the cost of the needed seeds that the pilot does not have."""
     if need.seeds is None:
         return MISSING
-    return amount(max(need.seeds - len(pilot.seeds), 0) * of_a_seed)
+    return amount(max(need.seeds - len(pilot.seeds), 0) * cost_per_seed)
 
 
 def _steps(pilot: Pilot) -> Table:

@@ -37,12 +37,14 @@ class ComparisonSetup(NamedTuple):
     name: str
     question: str  # the question that the comparison answers, as a sentence
     budget: str  # the equal budget as text, "400,000 text tokens"; all budgets if `scaling`
-    variants: Mapping[str, Sequence[str]]  # by name, the lines that change the base run, in order
-    reference: str | None = None  # the variant that the others are compared with; None: all pairs
+    variants: Mapping[str, Sequence[str]]  # name of a variant -> lines that change the base run
+    # The variant that the others are compared with, or None if all pairs are compared.
+    reference: str | None = None
     about: str = ""  # the work that it follows, and what it cannot prove
     scaling: bool = False  # whether variants differ in budget, for a scaling law
     tuned: str = ""  # the setting that tuning trials chose for each variant; "" without tuning
-    shares: Sequence[float] = ()  # by round, the share of the variant's steps of a tuning trial
+    # Share of the variant's steps that a tuning trial takes, by round.
+    shares: Sequence[float] = ()
     # The peak or the constant learning rate by variant, without the variants of unknown rate.
     learning_rates: Mapping[str, float] = {}
     looks: Sequence[int] = ()  # planned numbers of seeds, including the last; () without looks
@@ -71,7 +73,7 @@ class TrainedRun(NamedTuple):
     seconds: float = 0.0  # seconds of training
     curves: Mapping[str, Curve] = {}  # the curves of `collecting.learning_curves`, by name
     error: str = ""  # the reason of the failure; "" if the run did not fail
-    refusals: Mapping[str, str] = {}  # by eval metric, why it could not measure the run
+    refusals: Mapping[str, str] = {}  # eval metric -> why it could not measure the run
 
     @property
     def flops(self) -> float:
@@ -109,9 +111,9 @@ class Measurement(NamedTuple):
 class Results(NamedTuple):
     setup: ComparisonSetup
     runs: Sequence[TrainedRun]
-    measurements: Sequence[Measurement]  # at the ends of runs; these are compared
+    measurements: Sequence[Measurement]  # measurements at the ends of runs, which are compared
     tuning_trials: Sequence[TuningTrial] = ()  # in the order in which they were kept
-    earlier: Sequence[Measurement] = ()  # at earlier checkpoints
+    earlier: Sequence[Measurement] = ()  # measurements at earlier checkpoints
 
 
 def write(directory: str | Path, results: Results) -> None:

@@ -1,13 +1,13 @@
-"""Statistics over seeds: intervals of means, paired differences, which of them hold.
+"""Statistics over seeds: intervals of means, paired differences, and which differences hold.
 
-Two variants trained with one seed share their data order and, where the shapes agree, their first
-parameters, so that differences are taken seed by seed. All differences of a comparison are one
-family: the chance that any of them is claimed where there is none is at most 5%.
+Two variants that are trained with the same seed share their data order. If their shapes agree, they
+also share their initial parameters. Differences are therefore taken seed by seed. All differences
+of a comparison form one family: the probability of any false claim is at most 5%.
 
-Student's t throughout, which takes differences over seeds to be normal; Holm (1979) corrects for
-the size of the family. Where a comparison may stop early, at one of several looks that were planned
-beforehand, each look has an equal share of the level (Bonferroni): that the rule for stopping is
-any at all then leaves the chance of a false claim at 5%.
+All tests use Student's t, which assumes that differences over seeds are normal. Holm's procedure
+(1979) corrects for the size of the family. If a comparison may end early at one of several planned
+looks, each look gets an equal share of the level (Bonferroni). The probability of a false claim
+then stays at 5% for any stopping rule.
 """
 
 import bisect
@@ -17,16 +17,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-LEVEL = 0.05  # the chance of one false claim in a comparison, and that an interval misses its mean
-POWER = 0.80  # the chance that the next comparison finds a difference of the observed size
-MOST_SEEDS = 1000  # beyond which no number of seeds is given
-NO_SPREAD = 1e-9  # of values, relative to their size: rounding, not noise
+# Probability of a false claim in a comparison, and probability that an interval misses its mean.
+LEVEL = 0.05
+POWER = 0.80  # probability that the next comparison finds a difference of the observed size
+MOST_SEEDS = 1000  # largest number of seeds that is reported
+NO_SPREAD = 1e-9  # a relative spread of values up to this size is rounding, not noise
 
-Values = Mapping[str, Mapping[int, float]]  # of one eval metric: by variant, by seed
+Values = Mapping[str, Mapping[int, float]]  # values of an eval metric by variant and seed
 
 
 class Estimate(NamedTuple):
-    """A mean over seeds; its interval is nan where there is none."""
+    """A mean over seeds with its confidence interval, which is nan if there is none."""
 
     mean: float
     low: float
@@ -39,21 +40,23 @@ class Estimate(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """By how much a variant differs from another at an eval metric."""
+    """The difference between two variants at an eval metric."""
 
     figure: str
     variant: str
     other: str
-    estimate: Estimate  # of the variant's value less the other's
-    p: float  # that chance alone gives so large a difference; nan: cannot be tested
-    corrected: float  # p, corrected for all differences of the comparison
-    holds: bool
-    needed: int | None  # seeds for the next comparison; None: more than `MOST_SEEDS`, or unknown
+    estimate: Estimate  # estimate of the variant's value minus the other's value
+    p: float  # p-value; nan if the difference cannot be tested
+    corrected: float  # p-value corrected for all differences of the comparison
+    holds: bool  # whether the difference is significant
+    # Number of seeds for the next comparison; None if it is unknown or more than `MOST_SEEDS`.
+    needed: int | None
 
 
 def estimate(values: Iterable[float], level: float = LEVEL) -> Estimate:
-    """Returns the mean of values with its interval, which misses it with a chance of `level`;
-    values without spread get none.
+    """Returns the mean of values with its confidence interval, which misses it with `level`.
+
+    Values without spread have no interval.
 
     >>> estimate([1.0, 2.0, 3.0])
     Estimate(mean=2.0, low=-0.484..., high=4.484..., seeds=3)
@@ -62,7 +65,7 @@ def estimate(values: Iterable[float], level: float = LEVEL) -> Estimate:
     mean = float(np.mean(x)) if x.size else math.nan
     if not has_spread(x):
         return Estimate(mean, math.nan, math.nan, x.size)
-    from scipy import stats  # here: not for those who only read Figures
+    from scipy import stats  # imported late, so that reading figures does not load SciPy
 
     low, high = stats.ttest_1samp(x, 0.0).confidence_interval(1 - level)
     return Estimate(mean, float(low), float(high), x.size)
@@ -87,14 +90,16 @@ def at_level(one: Estimate, level: float, wanted: float) -> Estimate:
 def differences(
     figures: Mapping[str, Values], reference: str | None, looks: int = 1
 ) -> list[Difference]:
-    """Returns the paired differences of all variants from `reference`, or of all pairs where it is
-    None, at each of these eval metrics: one family.
+    """Returns the paired differences at each of these eval metrics, as one family.
 
-    They are over the seeds for which both have a finite value; pairs without any are left out.
+    A difference is over the seeds for which both variants have a finite value. Pairs without such
+    seeds are left out.
 
     Args:
-      looks: how often a comparison planned to test them; p-values and intervals are corrected for
-        their number.
+      figures: the values of each eval metric.
+      reference: the variant that all others are compared with, or None to compare all pairs.
+      looks: number of planned tests of each difference. P-values and intervals are corrected for
+        this number.
     """
     pairs = [
         (name, variant, other, common)
@@ -116,12 +121,12 @@ def differences(
 
 
 def undecided(some: Sequence[Difference], wanted: Mapping[str, float]) -> list[Difference]:
-    """Returns the differences of which a comparison still has to find out whether they are there.
+    """Returns the differences that are not decided yet.
 
-    Decided is one that holds, and one whose interval lies within ± what is `wanted` of its figure.
-    Figures of which nothing is wanted are left out, unless that is so of all.
+    A difference is decided if it holds, or if its interval lies within ± the `wanted` difference of
+    its figure. Figures that `wanted` does not name are left out, unless it names none.
 
-    Raises what `check_wanted` raises.
+    Raises ValueError if `wanted` names a figure without differences.
     """
     check_wanted(wanted, some)
 
@@ -134,12 +139,12 @@ def undecided(some: Sequence[Difference], wanted: Mapping[str, float]) -> list[D
 
 
 def check_wanted(wanted: Mapping[str, float], some: Iterable[Difference]) -> None:
-    """Raises ValueError where something is wanted of a figure that no difference is of."""
+    """Raises ValueError if `wanted` names a figure without differences."""
     figures = list(dict.fromkeys(d.figure for d in some))
     if unknown := [name for name in wanted if name not in figures]:
         raise ValueError(
-            f"comparison.Comparison.wanted has {', '.join(map(repr, unknown))}, of which there is "
-            f"no difference: give one of {', '.join(map(repr, figures)) or 'none'}."
+            f"comparison.Comparison.wanted has {', '.join(map(repr, unknown))}, but there is no "
+            f"such difference, expected one of {', '.join(map(repr, figures)) or 'none'}."
         )
 
 
@@ -156,7 +161,7 @@ def pairs_of(variants: Sequence[str], reference: str | None) -> list[tuple[str, 
 
 
 def _paired(values: Values, variant: str, other: str) -> np.ndarray:
-    """Returns the differences f64[seeds]; 0 of values that are equal but for rounding."""
+    """Returns the differences f64[seeds]; 0 for values that are equal up to rounding."""
     first = values[variant]
     second = values[other]
     both = [(first[seed], second[seed]) for seed in sorted(first.keys() & second.keys())]
@@ -165,12 +170,12 @@ def _paired(values: Values, variant: str, other: str) -> np.ndarray:
 
 
 def has_spread(values: np.ndarray) -> bool:
-    """Returns whether values differ by more than rounding, as a test on their noise needs."""
+    """Returns whether values differ by more than rounding, so that they can be tested."""
     return values.size > 1 and float(np.std(values)) > NO_SPREAD * float(np.max(np.abs(values)))
 
 
 def p_value(differences: np.ndarray) -> float:
-    """Returns the p-value of a two-sided paired t-test; nan where differences have no spread."""
+    """Returns the p-value of a two-sided paired t-test; nan if the differences have no spread."""
     if not has_spread(differences):
         return math.nan
     from scipy import stats
@@ -179,25 +184,27 @@ def p_value(differences: np.ndarray) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Returns p-values corrected for their number by Holm's step-down procedure; one that is nan
-    stays so, and counts.
+    """Returns p-values corrected for their number by Holm's step-down procedure.
+
+    A p-value of nan stays nan, but counts toward the number.
 
     >>> holm([0.01, 0.04, 0.03, math.nan])
     [0.04, 0.09, 0.09, nan]
     """
     tested = np.array([1.0 if math.isnan(p) else p for p in p_values])
     order = np.argsort(tested)
-    steps = np.arange(tested.size, 0, -1)  # of the p-values that are as large or larger
+    steps = np.arange(tested.size, 0, -1)  # number of p-values that are as large or larger
     corrected = np.empty(tested.size)
     corrected[order] = np.minimum(np.maximum.accumulate(steps * tested[order]), 1.0)
     return [math.nan if math.isnan(p) else float(c) for p, c in zip(p_values, corrected)]
 
 
 def seeds_needed(differences: np.ndarray, level: float) -> int | None:
-    """Returns the least number of seeds whose paired t-test at `level` finds a difference as large
-    and as noisy as these with a chance of `POWER`; None: more than `MOST_SEEDS`, or unknown.
+    """Returns the number of seeds with which a paired t-test finds such a difference.
 
-    A difference that was selected for its size is overestimated, so the number may be too small.
+    The test has the level `level` and the power `POWER`. The difference has the mean and the noise
+    of these differences. Returns None if the number is unknown or more than `MOST_SEEDS`. A
+    difference that was selected for its size is overestimated, so the number may be too small.
     """
     if not has_spread(differences):
         return None
@@ -206,8 +213,10 @@ def seeds_needed(differences: np.ndarray, level: float) -> int | None:
 
 
 def seeds_for(effect: float, level: float) -> int | None:
-    """Returns the least number of seeds whose paired t-test at `level` finds an `effect`, as
-    `power` has it, with a chance of `POWER`; None: more than `MOST_SEEDS`.
+    """Returns the number of seeds with which a paired t-test at `level` finds an effect.
+
+    The power is `POWER`, and the effect is defined as in `power`. Returns None if the number is
+    more than `MOST_SEEDS`.
 
     >>> seeds_for(1.0, 0.05), seeds_for(0.01, 0.05)
     (10, None)
@@ -219,8 +228,9 @@ def seeds_for(effect: float, level: float) -> int | None:
 
 
 def effect_found(seeds: int, level: float) -> float:
-    """Returns the least effect, as `power` has it, that so many seeds find with a chance of
-    `POWER`.
+    """Returns the smallest effect that a paired t-test with these seeds finds with `POWER`.
+
+    The effect is defined as in `power`.
 
     >>> effect_found(10, 0.05)
     0.996...
@@ -234,12 +244,15 @@ def effect_found(seeds: int, level: float) -> float:
 
 
 def power(effect: float, seeds: int, level: float) -> float:
-    """Returns the chance that a two-sided paired t-test at `level` finds an `effect`, the mean
-    difference / standard deviation of the differences, in its own direction."""
+    """Returns the probability that a two-sided paired t-test at `level` finds an effect.
+
+    The effect is the mean difference divided by the standard deviation of the differences. Only
+    findings in the right direction count.
+    """
     from scipy import stats
 
-    # The other direction's tail is what "two-sided" would add.
+    # A full two-sided test would add the tail of the wrong direction.
     freedom = seeds - 1
     threshold = stats.t.isf(level / 2, seeds - 1)
     chance = float(stats.nct.sf(threshold, freedom, effect * math.sqrt(seeds)))
-    return 1.0 if math.isnan(chance) else chance  # SciPy gives up far out, where it is 1
+    return 1.0 if math.isnan(chance) else chance  # SciPy returns nan for large effects.

@@ -1,8 +1,7 @@
-"""The tuning trials of a comparison that is tuned: trials that are shorter, and scored by their own
-loss.
+"""The tuning trials of a comparison: shorter trials that are scored by their own loss.
 
-A tuning trial's directory is tuning/VARIANT/VALUE/round_N/seed_S. What it came to is kept in
-tuning.jsonl, from which a command that was killed continues.
+The directory of a tuning trial is tuning/VARIANT/VALUE/round_N/seed_S. Its result is kept in
+tuning.jsonl, so a killed command can be continued.
 """
 
 import dataclasses
@@ -33,10 +32,15 @@ def tune(
     """Returns the facts of the variants, each with the value that its tuning trials have chosen.
 
     Args:
-      run_all: trains the incomplete trials of a sequence, and returns when all have ended.
+      comparison: the comparison.
+      facts: the facts of the variants before tuning.
+      search_paths: folders in which gin files are searched.
+      trusted: trusted modules in addition to those that the comparison names.
+      run_all: a function that trains the incomplete trials of a sequence, and returns when all of
+        them have ended.
 
-    Raises ValueError where a tuning trial failed otherwise than by diverging, and for a variant all
-    of whose tuning trials diverged.
+    Raises ValueError if a tuning trial failed for another reason than divergence, and if all tuning
+    trials of a variant diverged.
     """
     c = comparison
     directory = comparison.directory
@@ -112,7 +116,7 @@ def _with_trial(
         trial.run,
         corpus=Partial(corpora.validation_split, corpus=trial.run.corpus),
         steps=steps,
-        # It is evaluated at its end, and of no use after.
+        # A tuning trial is evaluated at its end. Its checkpoints are not used afterwards.
         evaluate_every=None,
         evaluation_tasks=None,
         keep_checkpoints=1,
@@ -138,7 +142,6 @@ def _keep(directory: str, tuning_trials: Sequence[tuple[TuningTrial, Trial]]) ->
     write_tuning_trials(directory, [*read_tuning_trials(directory), *ended])
     if failed:
         raise ValueError(
-            f"{len(failed)} of {len(tuning_trials)} tuning trials failed, without which nothing is "
-            f"chosen; the "
-            f"same command runs them again:{''.join(failed)}"
+            f"{len(failed)} of {len(tuning_trials)} tuning trials failed, so no value can be "
+            f"chosen. The same command runs them again:{''.join(failed)}"
         )

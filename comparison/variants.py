@@ -13,23 +13,24 @@ from ..settings.gin_reader import GIN_CONFIGS, GinReader, imported_modules
 from ..settings.gin_writer import gin_text
 from ..settings.partial import flattened
 from ..training.run import Run
+from ..training.run_choices import lines_in_gin
 from ..training.run_configuration import as_run, read_lines
 from .comparison import FIELDS, Comparison, check, trained_variants
 from .matching import macro_of, solved_line
 from .tuning import values_for
 
-# folders of a comparison's directory
+# Folders of a comparison's directory.
 RUNS = "runs"
 SHARED = "shared"
 TUNING = "tuning"
-# Settings that variants may differ in, by their path, and the function whose they are: what leaves
-# held-out text and vocabulary as they are; and the order in which a synthetic task writes tokens
-# that are the same otherwise, so that its questions ask the same.
+# Settings of a corpus that variants may differ in: path -> the function that has the setting. The
+# number of documents does not change the held-out text or the vocabulary. The order in which a
+# synthetic task writes its tokens does not change what its questions ask.
 COMMON_DATA = {
     "corpus.documents": "corpora.library.python_library",
     "corpus.task.order": "corpora.synthetic_tasks.digit_sums.arithmetic",
 }
-SET = ("run_dir", "checkpoint_dir", "steps", "seed")  # fields of runs that the comparison sets
+SET = ("run_dir", "checkpoint_dir", "steps", "seed")  # fields of runs that a comparison sets
 
 
 def read_comparison(
@@ -53,34 +54,41 @@ def read_comparison(
     if missing := [n for n in required if n not in found]:
         raise ValueError(
             f"{file} gives no {', no '.join(missing)}: bind "
-            f"{' and '.join(f'comparison.Comparison.{n}' for n in missing)} in it."
+            f"{' and '.join(f'comparison.Comparison.{n}' for n in missing)} in this file."
         )
-    comparison = _with_imports(check(Comparison(**found)), reader.imports)
-    if Path(file).name == run_directory.COMPARISON:  # anybody may have written it
+    comparison = _with_imports(_in_gin(check(Comparison(**found))), reader.imports)
+    if Path(file).name == run_directory.COMPARISON:  # This file may come from somebody else.
         lines = itertools.chain(comparison.base, *comparison.variants.values())
         for module in set(itertools.chain.from_iterable(map(imported_modules, lines))):
             trust.check_import(module, (*trusted, "pretrax"), file)
     return comparison
 
 
+def _in_gin(comparison: Comparison) -> Comparison:
+    """Returns a comparison whose lines such as `--objective=ul2` are gin files and bindings."""
+    variants = {name: lines_in_gin(lines) for name, lines in comparison.variants.items()}
+    return dataclasses.replace(comparison, base=lines_in_gin(comparison.base), variants=variants)
+
+
 def _with_imports(comparison: Comparison, imports: Mapping[str, str]) -> Comparison:
     """Returns a comparison whose base begins with the imports that its bindings need.
 
-    The bindings of base and variants are texts, which are read again whenever a run is planned, by
-    other processes too. So they have to say themselves what the comparison's file imports.
+    The bindings of the base and of the variants are texts, which are read again whenever a run is
+    planned, also by other processes. Therefore, they must contain the imports of the comparison's
+    file.
     """
     lines = [*comparison.base, *itertools.chain.from_iterable(comparison.variants.values())]
     bindings = [line for line in lines if not line.endswith(".gin")]
     needed = [
         statement
         for statement, name in imports.items()
-        if statement not in lines and any(_names(name, binding) for binding in bindings)
+        if statement not in comparison.base and any(_names(name, binding) for binding in bindings)
     ]
     return dataclasses.replace(comparison, base=[*needed, *comparison.base])
 
 
 def _names(module: str, binding: str) -> bool:
-    """Returns whether a binding names a function of a module, by the name it is imported under.
+    """Returns whether a binding names a function of a module, by the module's imported name.
 
     >>> _names("mine", "training.Run.objective = @mine.backward_lm")
     True
@@ -96,12 +104,12 @@ def named_comparisons() -> list[str]:
 
 
 def comparison_file(name: str) -> str:
-    """Returns the gin file of a comparison, by its name or its own path.
+    """Returns the gin file of a comparison, given its name or its path.
 
     >>> comparison_file("ul2"), comparison_file("mine.gin")
     ('comparisons/ul2.gin', 'mine.gin')
 
-    Raises ValueError for a name that pretrax has not.
+    Raises ValueError for a name that is not one of pretrax's comparisons.
     """
     known = named_comparisons()
     if name.endswith(".gin"):
@@ -110,11 +118,13 @@ def comparison_file(name: str) -> str:
         return f"comparisons/{name}.gin"
     near = difflib.get_close_matches(name, known, 3)
     hint = f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(known)}."
-    raise ValueError(f"There is no comparison {name!r}; {hint} A file of yours ends in .gin.")
+    raise ValueError(
+        f"There is no comparison {name!r}; {hint} The name of your own file must end in .gin."
+    )
 
 
 def comparison_text(comparison: Comparison) -> str:
-    """Returns a comparison as a gin file, from which `read_comparison` reads the same value."""
+    """Returns a comparison as the text of a gin file that `read_comparison` can read."""
     macros = {"directory": "DIRECTORY", "seeds": "SEEDS"}
     settings = {name: getattr(comparison, name) for name in FIELDS}
     return gin_text(settings, Comparison, macros).text
@@ -125,22 +135,26 @@ def runs_of_variants(
     search_paths: Sequence[str] = (),
     solved: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Run]:
-    """Returns {variant: run}: the base's lines, then the variant's. Steps and seed are the base's.
+    """Returns the run of each variant, from the lines of the base followed by the variant's lines.
+
+    Steps and seeds are those of the base run.
 
     Args:
-      solved: by variant, the `matching.solved_line` of those that have one. A number that has not
-        been solved is 1, so that all else can be checked.
+      comparison: the comparison.
+      search_paths: folders in which gin files are searched.
+      solved: the `matching.solved_line` of each variant that has one. A number that has not been
+        solved yet is set to 1, so that everything else can be checked.
 
-    Raises ValueError for lines that cannot be read, or that set what the comparison sets, for what
-    cannot be tuned, and for variants without common data.
+    Raises ValueError for lines that cannot be read or that set a field that the comparison sets,
+    for a variant that cannot be tuned, and for variants without common data.
     """
     c = comparison
     base = read_lines(c.base, search_paths)
     if elsewhere := base.get("checkpoint_dir"):
         raise ValueError(
-            f"comparison.Comparison.base sets training.Run.checkpoint_dir = {elsewhere!r}, in "
-            "which all runs would overwrite each other's checkpoints: leave it out. Each run has "
-            f"its own below {c.directory}."
+            f"comparison.Comparison.base sets training.Run.checkpoint_dir = {elsewhere!r}, where "
+            "all runs would overwrite each other's checkpoints: leave it out. Each run has its own "
+            f"folder of checkpoints in {c.directory}."
         )
     found = {}
     for name, one in trained_variants(c).items():
@@ -166,7 +180,7 @@ def runs_of_variants(
 
 
 def _check_common_data(runs: Mapping[str, Run]) -> None:
-    """Raises ValueError for variants whose figures would be of different text, or tokens."""
+    """Raises ValueError for variants that would be measured on different text or tokens."""
     (first, run), *others = runs.items()
     now = dict(flattened("corpus", run.corpus))
     for name, other in others:
@@ -178,12 +192,17 @@ def _check_common_data(runs: Mapping[str, Run]) -> None:
         ]
         if differing:
             raise ValueError(
-                f"The variants {first!r} and {name!r} have no common data, so no figure of theirs "
-                f"can be compared: {'; '.join(differing)}. Give all variants one corpus and one "
-                "vocabulary."
+                f"The variants {first!r} and {name!r} have no common data, so their figures cannot "
+                f"be compared: {'; '.join(differing)}. Give all variants the same corpus and the "
+                "same vocabulary."
             )
 
 
-def _may_differ(key: str, of: Mapping[str, object]) -> bool:
-    """Returns whether variants may differ in a setting of a corpus: its path, and those of all."""
-    return key in COMMON_DATA and of.get(key.rpartition(".")[0]) == COMMON_DATA[key]
+def _may_differ(key: str, settings: Mapping[str, object]) -> bool:
+    """Returns whether variants may differ in a setting of a corpus.
+
+    Args:
+      key: path of the setting.
+      settings: all settings of the corpus by path.
+    """
+    return key in COMMON_DATA and settings.get(key.rpartition(".")[0]) == COMMON_DATA[key]

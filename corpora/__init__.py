@@ -1,7 +1,7 @@
 """Corpora without TensorFlow. Each is a function that gin configures and that returns a `Corpus`.
 
     training.Run.corpus = @corpora.text_files
-    corpora.text_files.files = "data/*.txt"
+    corpora.text_files.files = "texts/*.txt"
     corpora.text_files.vocabulary = @vocabularies.trained
 
 Most corpora store the vocabulary and the tokenized text in the run directory. Later commands need

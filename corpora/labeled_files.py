@@ -36,7 +36,7 @@ def labeled_text(
     """Texts with labels in TSV and JSONL files, for `objectives.supervised`.
 
         training.Run.corpus = @corpora.labeled_text
-        corpora.labeled_text.files = "films.tsv"       # or "data/*.jsonl"
+        corpora.labeled_text.files = "films.tsv"       # or "texts/*.jsonl"
 
     `corpora.labeled_readers` describes the format of a line. A label is the name of a class. The
     classes are the sorted labels of the training text. They are stored in RUN/classes.json. A

@@ -42,7 +42,7 @@ def text_files(
     """Text files of any size: plain text, JSONL, Parquet, Arrow, WARC or WET, also as .gz or .zst.
 
         training.Run.corpus = @corpora.text_files
-        corpora.text_files.files = "data/*.txt, more/*.jsonl.gz"
+        corpora.text_files.files = "texts/*.txt, more/*.jsonl.gz"
 
     A document is a plain-text file, a JSONL line, a row of a table or a web page. Plain-text files
     of more than 128 kB are read in parts that end at line ends. The parts are shuffled like

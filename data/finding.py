@@ -23,7 +23,7 @@ _VERSIONS = ("ETag", "etag", "generation", "blob_id", "mtime", "created")
 def listed(patterns: str | Sequence[str]) -> list[str]:
     """Returns patterns, given as a list or separated by commas, as a list.
 
-    listed("data/*.txt, more/a.jsonl") -> ["data/*.txt", "more/a.jsonl"]
+    listed("texts/*.txt, more/a.jsonl") -> ["texts/*.txt", "more/a.jsonl"]
     """
     parts = patterns.split(",") if isinstance(patterns, str) else patterns
     return [pattern.strip() for pattern in parts if pattern.strip()]
@@ -32,7 +32,7 @@ def listed(patterns: str | Sequence[str]) -> list[str]:
 def find_files(patterns: str | Sequence[str]) -> list[str]:
     """Returns the files that match patterns, pattern after pattern, without duplicates.
 
-        find_files("more/*.gz, data/*.txt") -> ["more/a.jsonl.gz", "data/x.txt", "data/y.txt"]
+        find_files("more/*.gz, texts/*.txt") -> ["more/a.jsonl.gz", "texts/x.txt", "texts/y.txt"]
 
     The files of one pattern are sorted. A pattern with "://" is searched in its bucket, by fsspec's
     package for it, such as s3fs. A folder that Hugging Face's `datasets` saved stands for its Arrow
@@ -57,7 +57,7 @@ def find_files(patterns: str | Sequence[str]) -> list[str]:
             once.setdefault(path if remote else os.path.realpath(path), path)
     if not once:
         raise ValueError(
-            "Got no file to read: set `files` to one or more paths, such as 'data/*.txt'."
+            "Got no file to read: set `files` to one or more paths, such as 'texts/*.txt'."
         )
     return list(once.values())
 

@@ -16,6 +16,7 @@ import numpy as np
 from ..objectives import TokenIds, check_token_ids
 from ..settings.atomic_writes import UNLIKE, damaged
 from ..settings.folders import Folder
+from ..settings.system_errors import in_words
 from .records import DocumentArrays
 from .token_ids_json import ids_from_json
 from .token_store_files import STORE, Counts, block_dtype, read_description, token_dtype
@@ -93,8 +94,9 @@ def _all_there(folder: Folder) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise FileNotFoundError(
-            f"The token store {folder.path} lacks a file that its {STORE} names ({error}): restore "
-            "the file from a copy, or write the store again."
+            f"The token store {folder.path} lacks a file that its {STORE} names "
+            f"({in_words(error).rstrip('.')}): restore the file from a copy, or write the store "
+            "again."
         ) from error
 
 

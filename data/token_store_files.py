@@ -306,7 +306,7 @@ def write_store(
 ) -> dict[str, Counts]:
     """Writes a whole store of training documents and held-out documents in one process.
 
-        write_store("data/mine", [np.array([5, 6, 7]), np.array([8])], ids)
+        write_store("stores/mine", [np.array([5, 6, 7]), np.array([8])], ids)
         -> {"train": Counts(documents=2, tokens=4, records=2)}
 
     On a disk, the folder is written atomically and replaces an existing folder. All documents must

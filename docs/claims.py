@@ -34,7 +34,7 @@ class Claim(NamedTuple):
     claim: str  # with a margin, the sentence states it: "less than 0.02 bits per byte"
     source: str  # a key of the guide's `PAPERS`
     comparison: str
-    figure: str
+    figure: str  # name of the figure that is compared
     better: str  # the variant that is better if the claim is true
     than: str
     margin: float | None = None  # `better` is claimed to be worse by less than this
@@ -69,7 +69,8 @@ CLAIMS = (
         "synthetic_answers",
         "causal, reversed",
         "causal, plain",
-        note="the same number of steps on the same number of sums, which have leading zeros",
+        note="all variants take the same number of steps on the same number of sums, which have "
+        "leading zeros",
     ),
     Claim(
         "Sentence order prediction teaches the order of sentences; next sentence prediction does "
@@ -107,7 +108,7 @@ CLAIMS = (
         "synthetic_answers",
         "masked diffusion",
         "causal",
-        note="puzzles of four rows; the source has nine",
+        note="puzzles have four rows; the source has nine",
     ),
     Claim(
         "Causal models learn a grammar better than masked language models.",
@@ -116,7 +117,8 @@ CLAIMS = (
         "synthetic_questions",
         "causal",
         "masked",
-        note="what fits into a string; the source probes for the levels of the grammar",
+        note="questions about what fits into a string; the source probes for the levels of the "
+        "grammar",
     ),
     Claim(
         "Restoring spans is slightly better than restoring single tokens, except for translation.",
@@ -125,7 +127,8 @@ CLAIMS = (
         "finetune_to_write",
         "spans",
         "tokens",
-        note="docstrings written after fine-tuning; the source has GLUE, SQuAD and summaries",
+        note="models write docstrings after fine-tuning; the source has GLUE, SQuAD and "
+        "summarization",
     ),
     Claim(
         "Masking 40% of the tokens is better than masking 15%.",
@@ -145,11 +148,12 @@ CLAIMS = (
         "30%",
     ),
     Claim(
-        "Drawing new masks is as good as keeping ten masks of each row, or slightly better.",
+        "Drawing new masks in every epoch is as good as keeping ten masks of each row, or slightly "
+        "better.",
         "roberta",
         "static_masks",
         "loss_under",
-        "drawn anew",
+        "new masks",
         "ten kept",
         note="held-out loss; the source fine-tunes",
     ),
@@ -224,7 +228,7 @@ CLAIMS = (
         "masked",
     ),
     Claim(
-        "After fine-tuning, reading a given context from both sides is better.",
+        "After fine-tuning, a decoder that reads the given context from both sides is better.",
         "t5",
         "architectures_at_equal_parameters",
         "finetune",
@@ -238,10 +242,11 @@ CLAIMS = (
         "in_context",
         "causal",
         "prefix",
-        note="labels of a list; the source prompts tasks",
+        note="labels of words in a list; the source prompts tasks",
     ),
     Claim(
-        "After fine-tuning, an encoder-decoder is better than a decoder with as many parameters.",
+        "After fine-tuning, an encoder-decoder is better than a decoder with the same number of "
+        "parameters.",
         "t5",
         "architectures_at_equal_parameters",
         "finetune",
@@ -274,8 +279,8 @@ CLAIMS = (
         "causal",
     ),
     Claim(
-        "Filling in the middle of half of the documents costs less than 0.02 bits per byte left to "
-        "right.",
+        "Filling in the middle of half of the documents costs left-to-right prediction less than "
+        "0.02 bits per byte.",
         "fim",
         "fill_in_the_middle",
         "bits_per_byte",
@@ -327,7 +332,8 @@ CLAIMS = (
         note="the likelihood of text; the source has tasks",
     ),
     Claim(
-        "Experts help if each token takes the same work.",
+        "A mixture of experts is better than a dense decoder with the same number of active "
+        "parameters.",
         "olmoe",
         "experts",
         "bits_per_byte",
@@ -358,7 +364,8 @@ class Verdict(NamedTuple):
 def verdicts(found: Found, claims: Sequence[Claim] = CLAIMS) -> list[Verdict]:
     """Returns the verdict on each claim, by kind: reproduced claims first."""
     order = (REPRODUCED, OPPOSITE, INCONCLUSIVE, NOT_INFORMATIVE, MISSING)
-    return sorted((_verdict(found, one) for one in claims), key=lambda v: order.index(v.verdict))
+    every = (_verdict(found, claim) for claim in claims)
+    return sorted(every, key=lambda v: order.index(v.verdict))
 
 
 def _verdict(found: Found, claim: Claim) -> Verdict:
@@ -418,7 +425,7 @@ def _read_margin(as_claimed: Estimate, margin: float) -> str:
 
 def table(found: Found, cite: Callable[[str], str], claims: Sequence[Claim] = CLAIMS) -> str:
     """Returns the claims in Markdown; `cite` turns the key of a paper into a link."""
-    heads = ["claim", "verdict", "difference, positive if it is as claimed", "what it took"]
+    heads = ["claim", "verdict", "difference (positive if as claimed)", "size of the runs"]
     rows = [heads, ["---"] * len(heads)]
     for v in verdicts(found, claims):
         claim = f"{v.claim.claim} ({cite(v.claim.source)})"
@@ -429,17 +436,16 @@ def table(found: Found, cite: Callable[[str], str], claims: Sequence[Claim] = CL
 
 
 def counts(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
-    """Returns for example "Of 23 claims, 9 are reproduced at this size and 14 are …"."""
+    """Returns for example "We checked 23 claims: 9 are reproduced at this size and 14 are …"."""
     some = [v.verdict for v in verdicts(found, claims)]
     kinds = {kind: some.count(kind) for kind in (*COLORS, MISSING)}
     words = [f"{n} {'is' if n == 1 else 'are'} {kind}" for kind, n in kinds.items() if n]
-    return (
-        f"Of {len(some)} claims, {' and '.join(filter(None, (', '.join(words[:-1]), words[-1])))}."
-    )
+    listed = " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+    return f"We checked {len(some)} claims: {listed}."
 
 
 def _effect(found: Found, v: Verdict) -> str:
-    """Returns a text on the difference, and on the reason if it is not informative."""
+    """Returns a text about the difference, with the reason if it is not informative."""
     if not v.is_known:
         return ""
     summary = found[v.claim.comparison]
@@ -456,12 +462,12 @@ def _difference_words(v: Verdict, column: Column) -> str:
     interval = f"95% interval {low} to {high}, " if math.isfinite(v.low) else ""
     return (
         f"{mean} {column.unit} ({interval}corrected p {chance(v.p)}) at {v.claim.figure}, "
-        f"{v.claim.better} against {v.claim.than}"
+        f"{v.claim.better} compared with {v.claim.than}"
     )
 
 
 def _cost_words(summary: Summary, v: Verdict, column: Column) -> str:
-    """Returns a text on the cost of the variant that is claimed to be as good, and its interval."""
+    """Returns a text about the cost of the variant that is claimed to be as good."""
     difference = _difference(summary, v.claim)
     assert difference is not None  # it is known
     corrected = _as_claimed(summary, difference, v.claim, _corrected(summary, difference))
@@ -469,9 +475,9 @@ def _cost_words(summary: Summary, v: Verdict, column: Column) -> str:
     mean, low, high, least, most = (_number(x, v) for x in values)
     count = len(summary.differences)
     return (
-        f"at {v.claim.figure}, {v.claim.better} costs {mean} {column.unit} against "
-        f"{v.claim.than} (95% interval {low} to {high}; corrected for {count} differences "
-        f"{least} to {most}; the margin is {v.claim.margin:g} {column.unit})"
+        f"at {v.claim.figure}, {v.claim.better} costs {mean} {column.unit} compared with "
+        f"{v.claim.than} (95% interval {low} to {high}; {least} to {most} if corrected for "
+        f"{count} differences; the margin is {v.claim.margin:g} {column.unit})"
     )
 
 

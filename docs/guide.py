@@ -8,13 +8,13 @@ docs/choosing.md, and docs/what_was_found.md. A cell says so if nothing was meas
 to draw a conclusion. The other columns come from the literature.
 """
 
-import re
 import statistics
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import claims
+from tables import filled, table
 
 from pretrax.comparison import results
 from pretrax.comparison.formatting import amount
@@ -94,11 +94,11 @@ TASKS = (
         "masked LM",
         "objectives",
         "finetune",
-        "Masked LM, which does better than causal LM in most such tasks from 210M to 1B; causal "
-        "first, then masked, is better still for equal compute ({clm_mlm}). Replaced token "
-        "detection where compute is short ({electra}).",
-        "Span corruption, fine-tuned, has been scaled to 11B ({t5}); causal models of this size "
-        "are mostly prompted. We know of no comparison at equal cost.",
+        "Masked LM is better than causal LM in most such tasks from 210M to 1B parameters. "
+        "Causal LM followed by masked LM is better still for equal compute ({clm_mlm}). Replaced "
+        "token detection is better if compute is scarce ({electra}).",
+        "Fine-tuned span corruption has been scaled to 11B ({t5}). Causal models of this size are "
+        "mostly prompted. We do not know of a comparison at equal cost.",
     ),
     Task(
         "tag words",
@@ -106,51 +106,53 @@ TASKS = (
         "objectives",
         "tag",
         "Masked LM ({bert}; {clm_mlm}).",
-        "We know of no comparison at equal cost.",
+        "We do not know of a comparison at equal cost.",
     ),
     Task(
         "judge pairs of texts",
         "masked LM, without next sentence prediction",
         "objectives",
         "pairs",
-        "Masked LM, without next sentence prediction ({roberta}), or with sentence order "
-        "prediction, which helps tasks of several sentences ({albert}).",
-        "As for classifying.",
+        "Masked LM without next sentence prediction ({roberta}), or with sentence order "
+        "prediction, which helps with tasks of several sentences ({albert}).",
+        "The same as for classifying texts.",
     ),
     Task(
         "fill in what is missing",
         "span corruption",
         "objectives",
         "fill_in",
-        "Masked LM for a known number of tokens ({bert}); span corruption for a span of unknown "
-        "length ({t5}).",
-        "UL2, which was trained at 20B ({ul2}); for a decoder, fill-in-the-middle ({fim}).",
+        "Masked LM for a known number of tokens ({bert}), and span corruption for a span of "
+        "unknown length ({t5}).",
+        "UL2, which was trained at 20B ({ul2}). For a decoder, fill-in-the-middle ({fim}).",
     ),
     Task(
         "embed and retrieve",
         "masked LM, then contrastive learning",
         "objectives",
         "retrieve",
-        "Masked LM, then contrastive learning: its states by themselves are poor embeddings "
+        "Masked LM, then contrastive learning. The states of masked LM alone are poor embeddings "
         "({simcse}).",
-        "A causal model of 7B, fine-tuned contrastively, makes strong embeddings ({e5}).",
+        "A causal model of 7B parameters gives strong embeddings after contrastive fine-tuning "
+        "({e5}).",
     ),
     Task(
         "continue a text",
         "causal LM",
         "architectures_at_equal_parameters",
         "continuation",
-        "Causal LM: no other objective trains for it alone, and every token gives a loss.",
-        "Causal LM: the strongest without further training, at 5B ({wang}).",
+        "Causal LM. It trains for this task alone, and every token has a loss.",
+        "Causal LM, which is the strongest without further training at 5B ({wang}).",
     ),
     Task(
         "follow instructions, answer",
         "UL2",
         "objectives",
         None,
-        "UL2's mixture was ahead of objectives like T5's and GPT's over a range of tasks ({ul2}).",
-        "Masked objectives that read the question from both sides, then fine-tuning on many "
-        "prompted tasks: the best at 5B; causal LM where there is no such fine-tuning ({wang}).",
+        "UL2's mixture was better than objectives like those of T5 and GPT over a range of tasks "
+        "({ul2}).",
+        "At 5B, a masked objective that reads the question from both sides is best after "
+        "fine-tuning on many prompted tasks. Without such fine-tuning, causal LM is best ({wang}).",
     ),
     Task(
         "complete code at a cursor",
@@ -158,8 +160,8 @@ TASKS = (
         "fill_in_the_middle",
         "infilling",
         "Causal LM with fill-in-the-middle, which did not harm writing left to right ({fim}).",
-        "The same, and several tokens ahead, which help at code the more the larger the model, up "
-        "to 13B ({mtp}).",
+        "The same, with the prediction of several tokens ahead. This helps with code, and it helps "
+        "larger models more, up to 13B ({mtp}).",
     ),
 )
 
@@ -167,179 +169,197 @@ SETTINGS = (
     Setting(
         "masking rate",
         "masking_rate",
-        ".15 is not best for all: .40 was better for models of BERT-large's size, and larger "
-        "models want more ({mask15}).",
+        "A rate of 15% is not best for all models. A rate of 40% was better for models of "
+        "BERT-large's size, and larger models prefer higher rates ({mask15}).",
     ),
     Setting(
         "masking rate on a schedule",
         "noise_schedule",
-        "From .30 down to .15: up to .46 points more on GLUE for BERT-base ({ankner}).",
+        "A rate that falls from 30% to 15% gives up to 0.46 more GLUE points for BERT-base "
+        "({ankner}).",
     ),
     Setting(
         "causal or masked",
         "causal_against_masked",
-        "Masked for representations; causal learns them from fewer tokens ({clm_mlm}).",
+        "Masked LM gives better representations, and causal LM learns them from fewer tokens "
+        "({clm_mlm}).",
     ),
     Setting(
         "objectives at 125 million parameters",
         "objectives_125m",
-        "Masked for representations; causal learns them from fewer tokens ({clm_mlm}).",
+        "Masked LM gives better representations, and causal LM learns them from fewer tokens "
+        "({clm_mlm}).",
     ),
     Setting(
         "masks that follow the model",
         "adaptive_masks",
-        "Better than fixed ones, from 10 to 100 million words ({amlm}).",
+        "They are better than random masks, for 10 to 100 million words of text ({amlm}).",
     ),
     Setting(
         "noise of diffusion",
         "diffusion",
-        "The smaller the blocks, the nearer to a causal model's likelihood ({bd3lm}); uniform "
-        "noise behind masks ({duo}).",
+        "Smaller blocks come closer to a causal model's likelihood ({bd3lm}). Uniform noise is "
+        "worse than masks ({duo}).",
     ),
     Setting(
-        "masks drawn once or anew",
+        "new masks or kept masks",
         "static_masks",
-        "As good or slightly better drawn anew ({roberta}).",
+        "New masks in every epoch are as good as kept masks, or slightly better ({roberta}).",
     ),
     Setting(
         "spans or tokens",
         "spans_or_tokens",
         "Spans of three tokens are slightly but significantly better than single tokens on most "
-        "benchmarks except translation; the targets of spans are shorter ({t5}).",
+        "benchmarks except translation, and their targets are shorter ({t5}).",
     ),
     Setting(
         "span length",
         "span_length",
-        "Little difference between 2, 3, 5 and 10, where 10 is slightly worse in some tasks; 3 is "
-        "slightly but significantly better than single tokens on most benchmarks except "
-        "translation ({t5}).",
+        "There is little difference between lengths of 2, 3, 5 and 10; 10 is slightly worse in "
+        "some tasks. A length of 3 is slightly but significantly better than single tokens on most "
+        "benchmarks except translation ({t5}).",
     ),
     Setting(
-        "where spans lie",
+        "placement of spans",
         "span_placement",
-        "T5's last token is always noise, its first never ({t5}); we know of no comparison.",
+        "T5 always hides the last token of a text and never the first ({t5}). We do not know of a "
+        "comparison.",
     ),
     Setting(
-        "share of the prefix", "prefix_share", "Half on average ({t5}), three quarters ({ul2})."
+        "share of the prefix",
+        "prefix_share",
+        "The prefix is half of the text on average ({t5}), or three quarters ({ul2}).",
     ),
     Setting(
         "prefix or causal",
         "prefix_or_causal",
-        "After fine-tuning, reading the given text from both sides is better ({t5}); without "
-        "further training a causal decoder is ({wang}).",
+        "After fine-tuning, a decoder that reads the given text from both sides is better ({t5}). "
+        "Without further training, a causal decoder is better ({wang}).",
     ),
     Setting(
-        "facts asked in the other direction",
+        "facts in the reverse direction",
         "reversal",
         "A causal model that has read that A is B does not know that B is A ({reversal}).",
     ),
     Setting(
         "looking ahead",
         "star_graphs",
-        "Next tokens alone do not teach the first step of a path that its end tells; predicting "
-        "several at once may ({pitfalls}).",
+        "Next-token prediction does not teach the first step of a path that depends on its end. "
+        "Predicting several tokens at once may teach it ({pitfalls}).",
     ),
     Setting(
         "a grammar",
         "grammar",
-        "Causal models learn its deep levels, encoders trained on masks less of them ({cfg}).",
+        "Causal models learn the deep levels of a grammar. Encoders trained on masks learn them "
+        "less well ({cfg}).",
     ),
     Setting(
         "sums of numbers",
         "arithmetic",
-        "Causal models learn them from fewer examples where digits are reversed ({addition}).",
+        "Causal models learn sums from fewer examples if the digits are reversed ({addition}).",
     ),
     Setting(
         "order of sentences",
         "processes",
-        "Next sentence prediction does not teach it, sentence order prediction does ({albert}).",
+        "Next sentence prediction does not teach the order of sentences. Sentence order prediction "
+        "does ({albert}).",
     ),
     Setting(
         "associative recall",
         "recall",
-        "Attention learns it, architectures without attention less well ({zoology}); of objectives "
-        "we know of no comparison.",
+        "Attention learns it, and architectures without attention learn it less well ({zoology}). "
+        "We do not know of a comparison of objectives.",
     ),
     Setting(
         "copying, reversing, sorting",
         "rearranging",
-        "Transformers do not carry such tasks over to longer lists ({chomsky}); of objectives we "
-        "know of no comparison.",
+        "Transformers do not generalize such tasks to longer lists ({chomsky}). We do not know of "
+        "a comparison of objectives.",
     ),
     Setting(
         "Sudoku",
         "sudoku",
-        "Masked diffusion solves them in the order of its certainty, where causal models from left "
-        "to right fail ({beyond}).",
+        "Masked diffusion solves puzzles in the order of its confidence. Causal models write from "
+        "left to right and fail ({beyond}).",
     ),
     Setting(
         "text at a cursor",
         "brackets",
-        "Causal models can be trained to write it, from what stands on both sides ({fim}).",
+        "Causal models can be trained to write it from the text on both sides ({fim}).",
     ),
     Setting(
         "input format",
         "input_formats",
-        "Full sentences without pairs; within one document slightly better ({roberta}).",
+        "Full sentences without pairs are best, and slightly better within one document "
+        "({roberta}).",
     ),
     Setting(
         "batch size",
         "batch_size",
-        "Larger batches are better on the same text if each has its own learning rate; 2,000 rows "
-        "were best among 256, 2,000 and 8,000 ({roberta}).",
+        "Larger batches are better on the same text if each batch size has its own learning rate. "
+        "Of 256, 2,000 and 8,000 rows, 2,000 were best ({roberta}).",
     ),
     Setting(
         "more text",
         "more_data",
-        "160 GB of text is better than 16 GB for the same number of steps ({roberta}); reading the "
-        "same text 64 times cost little ({t5}).",
+        "160 GB of text are better than 16 GB for the same number of steps ({roberta}). Reading "
+        "the same text 64 times costs little ({t5}).",
     ),
     Setting(
         "questions about pairs",
         "sentence_pairs",
-        "Leave out next sentence prediction ({roberta}); sentence order helps ({albert}).",
+        "Leave out next sentence prediction ({roberta}). Sentence order prediction helps "
+        "({albert}).",
     ),
     Setting(
         "fill-in-the-middle",
         "fill_in_the_middle",
-        "No measurable harm left to right over a wide range of sizes ({fim}).",
+        "There is no measurable harm to left-to-right prediction over a wide range of sizes "
+        "({fim}).",
     ),
-    Setting("tokens ahead", "tokens_ahead", "Four for code, in large models ({mtp})."),
     Setting(
-        "beside the next token",
+        "tokens ahead", "tokens_ahead", "Large models of code should predict four tokens ({mtp})."
+    ),
+    Setting(
+        "additions to the next token",
         "beyond_the_next_token",
-        "The order of upcoming tokens, ahead of next tokens alone and of tokens ahead from 340M to "
-        "7B ({top}).",
+        "From 340M to 7B parameters, predicting the order of upcoming tokens is better than "
+        "predicting the next token alone or several tokens ahead ({top}).",
     ),
-    Setting("mixtures of denoisers", "ul2", "Ahead of single denoisers ({ul2})."),
-    Setting("packing", "packing", "Cut few documents ({ding}); keep them apart ({roberta})."),
+    Setting("mixtures of denoisers", "ul2", "Mixtures are better than single denoisers ({ul2})."),
+    Setting(
+        "packing",
+        "packing",
+        "Cut as few documents as possible ({ding}), and keep documents apart ({roberta}).",
+    ),
     Setting(
         "experts",
         "experts",
-        "As good as a dense decoder of as many active parameters, from a third of the tokens "
-        "({olmoe}).",
+        "A sparse decoder is as good as a dense decoder with the same number of active parameters, "
+        "from a third of the tokens ({olmoe}).",
     ),
     Setting(
         "architecture, equal parameters",
         "architectures_at_equal_parameters",
-        "Causal decoders without further training, both-sided inputs after multitask fine-tuning "
-        "({wang}).",
+        "Causal decoders are best without further training. After multitask fine-tuning, models "
+        "that read the input from both sides are best ({wang}).",
     ),
     Setting(
         "architecture, equal FLOPs",
         "architectures_at_equal_flops",
-        "The same paper, whose encoder-decoders have twice the parameters ({wang}).",
+        "The findings are the same as at equal parameters. The encoder-decoders of the paper have "
+        "twice the parameters of its decoders ({wang}).",
     ),
     Setting(
         "pre-training before fine-tuning",
         "transfer",
-        "Worth a hundred times the labels in text classification ({ulmfit}).",
+        "Pre-training is worth a hundred times the labels in text classification ({ulmfit}).",
         ("finetune/at_10/gain", "finetune/at_100/gain", "finetune/gain"),
     ),
     Setting(
         "size for a budget",
         "scaling",
-        "Causal language models on web text: some twenty tokens a parameter ({chinchilla}; "
+        "Causal language models on web text need about twenty tokens per parameter ({chinchilla}; "
         "{replication}).",
     ),
 )
@@ -390,7 +410,11 @@ def drawn(docs: Path) -> dict[str, str]:
 
 def in_a_minute(found: Found) -> str:
     """Returns the table with a recommendation for each task, and what our results show about it."""
-    heads = ["to", "take, up to a billion parameters", "shown here, by small models"]
+    heads = [
+        "task",
+        "recommendation, up to a billion parameters",
+        "what our small models show",
+    ]
     rows = [[one.task, f"**{one.take}**", _shown(found, one)] for one in TASKS]
     return table(heads, rows)
 
@@ -407,7 +431,7 @@ def measured(found: Found) -> str:
     ]
     sizes, seconds = [run.parameters for run in runs], [run.seconds for run in runs]
     return (
-        f"These tables rest on {len(runs)} runs in {len(found)} comparisons. The models have "
+        f"These tables are based on {len(runs)} runs in {len(found)} comparisons. The models have "
         f"{amount(min(sizes))} to {amount(max(sizes))} parameters and {min(seeds)} to {max(seeds)} "
         f"seeds. A run was trained for {amount(statistics.median(seconds))} seconds (median) and "
         f"at most {amount(max(seconds))} seconds."
@@ -416,7 +440,12 @@ def measured(found: Found) -> str:
 
 def by_task(found: Found) -> str:
     """Returns the table of tasks by the size of models."""
-    heads = ["to", "here: small models", "to a billion", "beyond"]
+    heads = [
+        "task",
+        "our small models",
+        "literature, up to a billion parameters",
+        "literature, larger models",
+    ]
     rows = [[one.task, _measured(found, one), _cited(one.base), _cited(one.large)] for one in TASKS]
     return table(heads, rows)
 
@@ -435,11 +464,11 @@ def by_setting(found: Found) -> str:
             ]
             here = f"{' '.join(filter(None, lines))} ({_link(one.comparison)})"
         rows.append([one.choice, here, _cited(one.literature)])
-    return table(["choice", "here: small models", "literature"], rows)
+    return table(["choice", "our small models", "literature"], rows)
 
 
 def means(comparison: Summary, part: str) -> str:
-    """Returns the means of a part of an eval metric with their intervals; "" without one."""
+    """Returns the means of a part of an eval metric with their intervals; "" if it is missing."""
     column = next((column for column in comparison.parts if column.name == part), None)
     if column is None:
         return ""
@@ -448,7 +477,7 @@ def means(comparison: Summary, part: str) -> str:
 
 
 def settled(comparison: Summary) -> str:
-    """Returns all informative differences that a comparison found, for and against, or its laws."""
+    """Returns all informative differences that a comparison found, or its scaling laws."""
     held: dict[tuple[str, str], dict[str, list[str]]] = {}
     informative = [
         d for d in comparison.differences if d.holds and not why_not_informative(comparison, d)
@@ -462,14 +491,14 @@ def settled(comparison: Summary) -> str:
     if not informative:
         return "No informative difference holds."
     lines = [
-        f"{variant} against {other}: "
+        f"{variant} compared with {other}: "
         + "; ".join(f"{which} {', '.join(figures)}" for which, figures in sorted(kinds.items()))
         for (variant, other), kinds in held.items()
     ]
-    rest = len(comparison.differences) - len(informative)
-    lines.append(
-        f"{rest} of {len(comparison.differences)} differences do not hold or are not informative"
-    )
+    total = len(comparison.differences)
+    if rest := total - len(informative):
+        verbs = "do not hold or are" if rest > 1 else "does not hold or is"
+        lines.append(f"{rest} of {total} differences {verbs} not informative")
     return escaped(f"{'. '.join(lines)}.")
 
 
@@ -485,13 +514,13 @@ def _home_words(comparison: Summary, d: Difference) -> str:
 
 
 def uninformative(comparison: Summary) -> str:
-    """Returns a text on the figures that are not informative, and why; "" if there are none."""
+    """Returns a text about the figures that are not informative; "" if there are none."""
     return escaped(" ".join(wording.not_informative(comparison)))
 
 
 def _measured(found: Found, task: Task) -> str:
     if task.figure is None:
-        return "No eval metric here measures this."
+        return "No eval metric measures this."
     if task.comparison not in found:
         return _missing(task.comparison)
     comparison = found[task.comparison]
@@ -502,7 +531,7 @@ def _measured(found: Found, task: Task) -> str:
 
 
 def _shown(found: Found, task: Task) -> str:
-    """Returns a short text on the differences that hold for a task's figure."""
+    """Returns a short text about the differences that hold for a task's figure."""
     if task.figure is None:
         return "no eval metric measures this"
     if task.comparison not in found:
@@ -531,13 +560,13 @@ def _why_not_informative(comparison: Summary, figure: str) -> str:
 
 
 def leaders(comparison: Summary, column: Column) -> str:
-    """Returns a text on the best variant, or on why the figure is not informative.
+    """Returns a text about the best variant, or the reason why the figure is not informative.
 
     It lists the variants that are not distinguished from the best variant, and the variants that
     were not compared with it, as in a comparison with a reference.
     """
     best = column.best
-    assert best is not None  # there are at least two variants
+    assert best is not None  # The caller has checked that there is a best variant.
     mean = f"{mean_words(column, best)} {column.unit}"
     if why := why_column_is_not_informative(comparison, column):
         return escaped(f"Not informative: {why}. The best mean is {mean} ({best}).")
@@ -575,23 +604,6 @@ def paper_link(key: str) -> str:
 def _cited(text: str) -> str:
     """Returns a cell with its papers as links."""
     return text.format(**{key: paper_link(key) for key in PAPERS})
-
-
-def table(heads: list[str], rows: list[list[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
-def filled(text: str, name: str, rows: str, page: str = PAGE) -> str:
-    """Returns the text of a page with this table between its marks.
-
-    Raises ValueError if the page does not have these marks exactly once.
-    """
-    begins, ends = f"<!-- drawn: {name} -->", "<!-- end -->"
-    pattern = re.compile(f"({re.escape(begins)}\n).*?({re.escape(ends)})", re.DOTALL)
-    if len(pattern.findall(text)) != 1:
-        raise ValueError(f"{page} must have {begins} … {ends} exactly once.")
-    return pattern.sub(lambda match: f"{match[1]}\n{rows}\n\n{match[2]}", text)
 
 
 if __name__ == "__main__":

@@ -25,13 +25,13 @@ ROOT = DOCS.parent
 os.environ["JAX_PLATFORMS"] = "cpu"
 sys.path.insert(0, str(ROOT))
 
-import guide  # in the same folder
 import jax
 from rich.console import Console
+from tables import family_file, filled, table  # in the same folder
 
 from benchmarks.objectives import BINDINGS
 from pretrax.cli import show
-from pretrax.objectives.catalog import ARCHITECTURES, CATALOG, aliases_of, run_of
+from pretrax.objectives.catalog import ARCHITECTURES, CATALOG, FAMILIES, aliases_of, run_of
 from pretrax.training.devices.compiled_programs import keep_compiled
 from pretrax.visualization import html, picture_page
 from pretrax.visualization.picture import KINDS, Picture, Slot, Token, compact
@@ -44,6 +44,21 @@ TEXT = (
     "It rains, so the fox walks home, and the dog is still asleep at night."
 )
 TEXTS = {"number_token_loss": "Of 9 8 7 6 dogs 5 4 3 sleep, and 2 or 1 or 0 dream of a fox."}
+ABOUT = {  # what the objectives of a family share
+    "language modeling": "A decoder predicts what comes next, alone or together with something "
+    "further ahead.",
+    "span corruption and mixtures": "Parts of a text are hidden, and a decoder writes the hidden "
+    "parts.",
+    "denoising of the whole text": "A decoder writes the whole text, given a noisy copy of it.",
+    "infilling": "Parts of a text are moved to its end, so that a decoder writes them given the "
+    "text on both sides.",
+    "masked language modeling": "Hidden tokens are predicted at their own positions, given the "
+    "text on both sides.",
+    "diffusion and insertion": "A model learns to write a text in any order: by unmasking, "
+    "replacing or inserting tokens.",
+    "sentences and embeddings": "A text is judged or embedded as a whole, usually in addition to "
+    "masked language modeling.",
+}
 SEED = 2  # seed of the noise of a picture
 LAW_GROUPS = {  # every law that the tests check, by its subject
     "Text": ("nothing is lost", "documents stay apart", "segments are of documents"),
@@ -155,27 +170,44 @@ def main(names: Sequence[str]) -> None:
 
 
 def pages() -> dict[str, str]:
-    """Returns {file: text} of the page of each objective and of the page that lists them."""
+    """Returns {file: text} of the pages of objectives and families, and of the page of all."""
     text = (DOCS / PAGE).read_text(encoding="utf-8")
     files = {f"{FOLDER}/{name}.md": page(name) for name in CATALOG}
-    return files | {PAGE: guide.filled(text, "objectives", index(), PAGE)}
+    families = {family_file(family): family_page(family) for family in FAMILIES}
+    return files | families | {PAGE: filled(text, "objectives", index(), PAGE)}
 
 
 def index() -> str:
-    """Returns the table of all objectives."""
-    header = ["objective", "attention", "model", "good for", "small run", "paper"]
+    """Returns a heading and a table for each family of objectives."""
+    parts = []
+    for family in FAMILIES:
+        parts.append(f"### [{family.capitalize()}]({family_file(family)})\n\n{ABOUT[family]}")
+        parts.append(_list_of(family, FOLDER))
+    return "\n\n".join(parts)
+
+
+def family_page(family: str) -> str:
+    """Returns the page of a family, in Markdown. A search finds its objectives instead."""
+    hidden = "---\nsearch: {exclude: true}\n---\n"
+    objectives = _list_of(family, f"../{FOLDER}")
+    return f"{hidden}# {family.capitalize()}\n\n{ABOUT[family]}\n\n{objectives}\n"
+
+
+def _list_of(family: str, folder: str) -> str:
+    """Returns a table of the objectives of a family, with links to their pages in a folder."""
+    header = ["objective", "name", "good for", "model", "attention", "paper"]
     rows = [
         [
-            f"[`{name}`]({FOLDER}/{name}.md)",
-            entry.attention,
-            ARCHITECTURES[entry.architecture],
+            f"[{entry.title}]({folder}/{name}.md)",
+            f"`{name}`",
             entry.good_for,
-            f"`{run_of(name)}`",
+            ARCHITECTURES[entry.architecture],
+            entry.attention,
             _paper(entry.paper),
         ]
-        for name, entry in CATALOG.items()
+        for name, entry in FAMILIES[family].items()
     ]
-    return guide.table(header, rows)
+    return table(header, rows)
 
 
 def page(name: str) -> str:
@@ -192,11 +224,11 @@ def page(name: str) -> str:
         ["slots with a loss", f"{entry.loss_slots} per row of 512 text tokens, on average"],
         ["paper", _paper(entry.paper)],
         ["short names", ", ".join(f"`{short}`" for short in aliases_of(name)) or "none"],
-        ["builder", f"[`objectives.{builder}`](../../{_module(builder)})"],
+        ["builder", f"[`objectives.{builder}`]({_reference(builder)})"],
         ["other implementations", elsewhere or "none known"],
     ]
     description = comment[0].replace("# ", "").replace("#", "").strip().replace("\n", " ")
-    return f"""# {name}
+    return f"""# {entry.title} (`{name}`)
 
 {description}
 
@@ -209,7 +241,7 @@ with statistics of a thousand rows:
 pretrax show {shlex.join(options(name))}
 ```
 
-{guide.table(["", ""], rows)}
+{table(["", ""], rows)}
 
 ## Train it
 
@@ -394,14 +426,15 @@ def _builder(name: str) -> str:
     return match[1]
 
 
-def _module(builder: str) -> str:
-    """Returns the path of a builder's file, relative to the root."""
+def _reference(builder: str) -> str:
+    """Returns the address of a builder in the API reference."""
     exports = ast.parse((ROOT / "objectives/__init__.py").read_text(encoding="utf-8"))
-    return next(
-        f"objectives/{node.module}.py"
+    module = next(
+        node.module
         for node in exports.body
         if isinstance(node, ast.ImportFrom) and builder in [a.name for a in node.names]
     )
+    return f"../api/objectives.md#pretrax.objectives.{module}.{builder}"
 
 
 def _paper(text: str) -> str:

@@ -77,7 +77,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--archive", help="the file to write")
     parser.add_argument("--extras", default="", help="extras of pretrax, such as [seqio]")
-    parser.add_argument("--installed", action="store_true", help="check the command alone")
+    parser.add_argument("--installed", action="store_true", help="check the command, pack nothing")
     parser.add_argument("command", nargs="+", help="the words after `pretrax`")
     options = parser.parse_args()
     try:
@@ -201,7 +201,7 @@ def read_extras(text: str, sources: Sources) -> str:
     for name in names:
         if name not in sources.extras:
             raise Mistake(
-                f"EXTRAS={text}: pretrax has no extra {name!r}. Expected some of "
+                f"EXTRAS={text}: pretrax has no extra {name!r}. Expected one or more of "
                 f"{', '.join(sorted(sources.extras))}."
             )
     return f"[{','.join(names)}]" if names else ""
@@ -239,6 +239,9 @@ def describe(path: Path) -> str:
 # --- the files that a command names ---------------------------------------------------------------
 
 
+PARTS = ("model", "corpus", "objective")  # options that name a gin file or a part of a run
+
+
 def named_files(
     command: Sequence[str], folder: Path, sources: Sources, *, relative: bool
 ) -> set[str]:
@@ -268,8 +271,10 @@ def named_files(
     for name, text in options:
         if name == "gin_bindings":
             reader.read_gin(text, None)
-        elif name == "gin_file" or (not name and text.endswith(".gin")):
+        elif name == "gin_file" or (name in ("", *PARTS) and text.endswith(".gin")):
             reader.add_gin_file(text, None)
+        elif name == "objective" and "." in text:  # the user's own MODULE.BUILDER
+            reader.add_module(text.rpartition(".")[0])
         else:
             for value in texts_in(text):
                 reader.add_value(name, value)
@@ -413,9 +418,10 @@ class _Named:
             )
 
     def add_gin_file(self, name: str, beside: Path | None) -> None:
-        """Adds a gin file of the user's, and what it names; `beside`: the folder that includes it.
+        """Adds the user's gin file and the files that it names.
 
-        Folders are searched in the order in which `training.run_configuration` does.
+        Folders are searched in the same order as in `training.run_configuration`. `beside` is the
+        folder of the file that includes this one.
         """
         self._usable(name)
         own = [self._folder] if beside is None else [beside]
@@ -466,7 +472,7 @@ def imported_names(tree: ast.AST) -> Iterator[str]:
 
 
 def unsent_data(command: Sequence[str], folder: Path, sent: Sequence[str]) -> list[str]:
-    """Returns paths that a command names, which exist here and are not sent."""
+    """Returns the paths in a command that exist here but are not sent."""
     folders = {str(parent) for name in sent for parent in Path(name).parents}
     found = []
     for name, text in split_options(command):

@@ -282,6 +282,7 @@ register(
         about="by XLA, on every platform",
         attend=attend_with_log_sum,
         attend_cached=attend_cached,
+        is_softmax=True,
         bias="slots",
         softcap=True,
         log_sum=True,

@@ -40,6 +40,9 @@ class Mechanism(NamedTuple):
     attend: Callable[..., tuple[jax.Array, jax.Array | None]]
     attend_cached: Callable[..., tuple[jax.Array, jax.Array | None]]
 
+    # Whether it computes softmax attention, as all models of Hugging Face and T5X do. Models with
+    # any other mechanism cannot be converted to theirs.
+    is_softmax: bool = False
     # The shape of T5's bias that `attend` takes. "slots": f32[H, T, S]. "distances":
     # f32[H, 2 * MAX_DISTANCE + 1], by key slot - query slot (`positions.RelativeBias`). None means
     # that the mechanism does not support a bias.
@@ -68,3 +71,26 @@ MECHANISMS: dict[str, Mechanism] = {}
 def register(mechanism: Mechanism) -> None:
     """Makes a mechanism available to all models, or replaces the mechanism of this name."""
     MECHANISMS[mechanism.name] = mechanism
+
+
+def check_outputs(mechanism: Mechanism, attended: Any, q_BxTxHxd: jax.Array) -> None:
+    """Raises ValueError unless a mechanism returned outputs and log sums of the right shapes."""
+    shape = q_BxTxHxd.shape
+    rows, queries, heads, _ = shape
+    expected = (shape, (rows, heads, queries) if mechanism.log_sum else None)
+    is_pair = isinstance(attended, tuple) and len(attended) == 2
+    found = tuple(map(_shape, attended)) if is_pair else _shape(attended)
+    if found == expected or (is_pair and not mechanism.log_sum and found[0] == shape):
+        return
+    raise ValueError(
+        f"The attention mechanism {mechanism.name!r} returned arrays of the shapes {found}, "
+        f"expected a pair of the shapes {expected}: outputs of the shape of the queries, and log "
+        f"sums (log_sum={mechanism.log_sum}). Change its functions."
+    )
+
+
+def _shape(x: Any) -> Any:
+    """Returns the shape of an array; the shapes in a tuple; None for None."""
+    if isinstance(x, tuple):
+        return tuple(map(_shape, x))
+    return getattr(x, "shape", x)

@@ -325,12 +325,18 @@ def add_head(
       builders: names of the builders of `models` that support the head.
 
     Raises:
-      ValueError: The name belongs to a built-in head, or a builder is unknown.
+      ValueError: The name belongs to a built-in head, `build` is not a function, or a builder is
+        unknown.
     """
     if name in SHIPPED or name.startswith("ahead_") or not name.isidentifier():
         raise ValueError(
             f"Got {name!r} as the name of a head, expected a Python identifier other than "
             f"{', '.join(sorted(SHIPPED))} and ahead_…: choose another name."
+        )
+    if isinstance(build, nn.Module) or not callable(build):
+        raise ValueError(
+            f"Got {build!r} as the head {name!r}, expected a function of the model's settings that "
+            "returns a module: lambda config: nn.Dense(2), and not nn.Dense(2)."
         )
     if unknown := [builder for builder in builders if builder not in TRANSFORMERS]:
         raise ValueError(

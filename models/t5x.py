@@ -15,7 +15,6 @@ Published checkpoints: https://t5x.readthedocs.io/en/latest/models.html. Names a
 `t5x/checkpoints.py` and `t5x/examples/t5/network.py` of https://github.com/google-research/t5x.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
@@ -27,10 +26,11 @@ import tensorstore
 from flax import serialization
 from flax.traverse_util import flatten_dict
 
+from ..settings.system_errors import in_words
 from . import builders
 from .builders import Model
 from .config import Config
-from .hugging_face import TRAINING_FIELDS, TensorFiles, parameter_shapes
+from .hugging_face import TRAINING_FIELDS, TensorFiles, meaning, parameter_shapes
 from .hugging_face.links import (
     IN_OUT,
     OUT_IN,
@@ -182,10 +182,12 @@ def check_config(model: Model) -> Config:
         del fixed[name]
     fixed["scale_logits"] = config.logits_via_embedding
     t5 = builders.encoder_decoder(config.vocab_size, **fixed).config
+    ours = meaning(config)
+    theirs = meaning(t5)
     differ = [
-        f"{field.name}={getattr(config, field.name)!r}, expected {getattr(t5, field.name)!r}"
-        for field in dataclasses.fields(Config)
-        if getattr(config, field.name) != getattr(t5, field.name)
+        f"{name}={getattr(config, name)!r}, expected {getattr(t5, name)!r}"
+        for name in ours
+        if ours[name] != theirs[name]
     ]
     if differ:
         raise ValueError(f"T5X does not have this model: got {'; '.join(differ)}. Change these.")
@@ -285,7 +287,7 @@ def _read_zarr(folder: Path, shape: tuple[int, ...]) -> np.ndarray:
             return stored.read().result()
     except (ValueError, OSError) as error:
         raise ValueError(
-            f"{folder} is damaged or incomplete: {error} Download it again."
+            f"{folder} is damaged or incomplete: {in_words(error)} Download it again."
         ) from error
     raise ValueError(
         f"Got {folder} of shape {stored.shape}, expected {shape} as in the file {CHECKPOINT}: they "

@@ -37,6 +37,7 @@ from flax import linen as nn
 
 from . import attention, positions, rematerialization
 from .activations import ACTIVATIONS
+from .attention_mechanisms import check_outputs
 from .config import Config
 from .experts import Experts
 from .heads import HEADS, Projection, projection, unembeddings
@@ -705,10 +706,14 @@ class Attention(nn.Module):
         if k is None or cache_slots_BxT is not None:
             if bias is not None:
                 bias = bias_at(bias, cache_slots_BxT, k_BxGxSxd.shape[2])
-            return mechanism.attend_cached(q, k_BxGxSxd, v_BxGxSxd, intervals, bias, softcap)
+            attended = mechanism.attend_cached(q, k_BxGxSxd, v_BxGxSxd, intervals, bias, softcap)
+            check_outputs(mechanism, attended, q)
+            return attended
 
-        def attend(*arrays):
-            return mechanism.attend(*arrays, bias, softcap)
+        def attend(q, *arrays):
+            attended = mechanism.attend(q, *arrays, bias, softcap)
+            check_outputs(mechanism, attended, q)
+            return attended
 
         if noised is None:
             return attend(q, k, v, intervals)

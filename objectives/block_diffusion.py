@@ -250,7 +250,7 @@ NOISED = register(
         about="a noised copy of each input, the positions [begin, end) of its block, and the "
         "block's rate as a 24-bit integer",
         columns=("noised", "noised_begins", "noised_ends", "noised_rates"),
-        in_use="noised_ends",
+        in_use="inputs_segments",
         arranged={"decoder": _add_copies},
         more_slots=lambda slots: {"copies": slots},
         replaced={"encoder_decoder": Layout(_lengths_of_two_stacks, _in_two_stacks)},

@@ -225,15 +225,21 @@ class BatchLoss(NamedTuple):
     def scored(self, outputs: ModelOutputs) -> dict[str, Term]:
         """Returns the terms with their sums for a model's outputs.
 
-        Raises ValueError if `sums` has other names than `terms`.
+        Raises ValueError if `sums` has other names than `terms`, or lacks labels that the model
+        should produce.
         """
         sums = self.sums(outputs)
+        if not isinstance(sums, Mapping):
+            raise ValueError(
+                f"The sums of a loss returned {type(sums).__name__}, expected a dict with the "
+                f"names {list(self.terms)}."
+            )
         if sums.keys() != self.terms.keys():
             raise ValueError(
                 f"The loss has the terms {list(self.terms)}, but its sums are for {list(sums)}: "
                 "expected the same names."
             )
-        return {name: _scored(term, sums[name]) for name, term in self.terms.items()}
+        return {name: _scored(name, term, sums[name]) for name, term in self.terms.items()}
 
     def __or__(self, other: "BatchLoss") -> "BatchLoss":
         if shared := sorted(self.terms.keys() & other.terms.keys()):
@@ -247,7 +253,15 @@ class BatchLoss(NamedTuple):
         )
 
     def with_term(self, name: str, **fields: Any) -> "BatchLoss":
-        """Returns this single-term loss with the term renamed and the given fields replaced."""
+        """Returns this single-term loss with the term renamed and the given fields replaced.
+
+        Raises ValueError if the loss has several terms.
+        """
+        if len(self.terms) != 1:
+            raise ValueError(
+                f"Got a loss of the terms {list(self.terms)}, expected a single term to rename to "
+                f"{name!r}."
+            )
         ((old_name, term),) = self.terms.items()
         return BatchLoss(
             {name: dataclasses.replace(term, **fields)},
@@ -255,11 +269,16 @@ class BatchLoss(NamedTuple):
         )
 
 
-def _scored(term: Term, sums: Array | Sums) -> Term:
+def _scored(name: str, term: Term, sums: Array | Sums) -> Term:
     sums = sums if isinstance(sums, Sums) else Sums(sums)
     labels = term.labels
     if labels is not None and sums.labels is not None:
         labels = dataclasses.replace(labels, values=sums.labels)
+    if labels is not None and labels.values is None:
+        raise ValueError(
+            f"The labels of the term {name!r} have no values, and its sums have no labels: give "
+            "either `Labels.values`, or `Sums.labels` that the model produced."
+        )
     return dataclasses.replace(term, labels=labels, sums=sums.losses, z_losses=sums.z_losses)
 
 

@@ -475,6 +475,13 @@ def loss_has_terms(case: LawExamples) -> None:
     if all(term.scale is None for term in terms.values()):
         raise Broken(f"The loss has the terms {list(terms)}, expected one with a scale.")
     check_shapes(terms, FEW)
+    heads = case.objective.facts.heads
+    for name, term in terms.items():
+        if term.labels is not None and term.labels.head not in heads:
+            raise Broken(
+                f"The loss term {name!r} has labels for the head {term.labels.head!r}, expected "
+                f"one of the objective's heads, {sorted(heads)}."
+            )
 
 
 def loss_is_a_sum_over_rows(case: LawExamples) -> None:

@@ -247,7 +247,7 @@ def replacer(ids, mask_share, random_share, together=False) -> Partial:
         _replace,
         mask=np.int32(ids.special("mask")),
         text=np.array(ids.text, np.int32),
-        shares=np.cumsum(shares).astype(np.int32),  # of the mask, and of the mask or random text
+        shares=np.cumsum(shares).astype(np.int32),  # mask; mask or random text
         together=np.bool_(together),
     )
 

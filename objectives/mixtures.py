@@ -34,7 +34,7 @@ from .contract import (
 from .denoising import Placement, span_corruption
 from .language_modeling import prefix_lm
 from .layouts import joint_slots
-from .streams import complete
+from .streams import complete, named, slots_of
 from .token_ids import TokenIds
 
 
@@ -178,13 +178,10 @@ def longest(lengths) -> dict[str, int]:
     for each in lengths:
         for key, value in each.items():
             result[key] = max(result.get(key, 0), value)
-    stream_by_columns = {
-        **dict.fromkeys(("types", "orders", "noised"), "inputs"),
-        **dict.fromkeys(("positions", "stand_ins", "contexts"), "targets"),
-    }
-    for columns, stream in stream_by_columns.items():
-        if columns in result:  # one value for each slot of the stream, for every member
-            result[columns] = result[stream]
+    for stream in named(result):
+        # A stream that describes another stream has one value for each slot of it, in every member.
+        if (owner := slots_of(stream)) in result:
+            result[stream.name] = result[owner]
     if "both" in result:  # members without this bound need the sum
         result["both"] = max(joint_slots(each) for each in lengths)
     return result

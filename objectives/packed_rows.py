@@ -14,7 +14,7 @@ from jax.tree_util import Partial
 from .contract import Array, Corrupt, Row
 from .features import fit
 from .splicing import Documents, documents
-from .streams import check_features, per_document, present
+from .streams import Stream, check_features, per_document, present
 
 
 def each_document(corrupt: Callable) -> Corrupt:
@@ -81,7 +81,7 @@ def _joined(features: dict[str, Array], lengths: dict[str, int], max_documents: 
     segments = max(lengths.get("pools", 0) // max_documents, 1)
     earlier = segments * jnp.arange(max_documents, dtype=jnp.int32)[:, None]
     streams = present(features)
-    used = {s.name: features[s.in_use] > 0 for s in streams if not s.per_document}
+    used = {s.name: _used(s, features) for s in streams if not s.per_document}
     first = {name: _first_slots(used_DxN) for name, used_DxN in used.items()}
     found = {}
     for stream in streams:
@@ -97,6 +97,16 @@ def _joined(features: dict[str, Array], lengths: dict[str, int], max_documents: 
             else:
                 found[column] = _end_to_end(x, used[stream.name], first[stream.name])
     return found
+
+
+def _used(stream: Stream, features: dict[str, Array]) -> Array:
+    """Returns bool[D, N]: the slots of a stream that each document uses."""
+    if stream.in_use not in features:
+        raise ValueError(
+            f"The stream {stream.name!r} has in_use={stream.in_use!r}, expected one of the columns "
+            f"{sorted(features)}: name the one that is above 0 in the slots that a document uses."
+        )
+    return features[stream.in_use] > 0
 
 
 def _first_slots(used_DxN):

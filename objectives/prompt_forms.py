@@ -30,6 +30,7 @@ MODES = [
     "classify",
     "tag",
 ]
+BUILT_IN_MODES = frozenset(MODES)
 Pooling = Literal["first", "mean", "last"]
 
 

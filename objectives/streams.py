@@ -70,7 +70,9 @@ class Stream(NamedTuple):
     name: str
     about: str  # description, for messages and the documentation
     columns: tuple[str, ...]
-    in_use: str = ""  # the column that is above 0 in the slots in use; "" if there is none
+    # The column that is above 0 in the slots in use; "" if there is none. If the column belongs to
+    # another stream, such as "targets_segments", this stream has a slot for each of its slots.
+    in_use: str = ""
     per_document: bool = False  # whether each document has its own slots, whatever its length
     # For each layout that supports the stream, a function (StackRow, batch) -> {name: array} that
     # returns columns to add to or replace in the model's batch. The functions run in the order in
@@ -114,6 +116,15 @@ def register(stream: Stream) -> Stream:
 def stream_of_columns() -> dict[str, Stream]:
     """Returns the stream of each column, in the order of registration."""
     return {column: stream for stream in STREAMS.values() for column in stream.columns}
+
+
+def slots_of(stream: Stream) -> str:
+    """Returns the name of the stream that has the slots which this stream describes.
+
+    >>> slots_of(STREAMS["types"]), slots_of(STREAMS["labels"])
+    ('inputs', 'labels')
+    """
+    return stream_of_columns().get(stream.in_use, stream).name
 
 
 def named(names) -> list[Stream]:

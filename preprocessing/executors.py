@@ -73,7 +73,7 @@ def slurm(
       gib_per_cpu: memory of a CPU in GiB.
       command: command at the start of a job, for example to activate an environment. By default
         the environment of this process is used.
-      sbatch_args: further arguments of sbatch, by name.
+      sbatch_args: additional arguments of sbatch, by name.
     """
     return SlurmPipelineExecutor(
         list(blocks),
@@ -191,8 +191,9 @@ class _Local(LocalPipelineExecutor):
             pool.shutdown()
         except BrokenProcessPool:
             raise ValueError(
-                "A worker process was killed, probably since memory ran out: run the same command "
-                f"again with fewer --workers to continue. Output of the workers: {errors}."
+                "A worker process was killed, probably because memory ran out: run the same "
+                "command again with fewer --workers to continue. Output of the workers: "
+                f"{errors}."
             ) from None
         finally:
             held.close()  # ends workers in the middle of a task
@@ -252,7 +253,7 @@ def _safe_path() -> Iterator[None]:
 
 def _begin_worker(alive: Any, errors: str) -> None:
     """Ends a worker when the process that started it closes a pipe, or dies."""
-    with open(errors, "ab") as file:  # its parent writes to the file of the first pass
+    with open(errors, "ab") as file:  # stderr of its parent is the file of the first pass
         os.dup2(file.fileno(), 2)
     # datatrove writes the log of each task to a separate file.
     sys.stderr = open(os.devnull, "w", encoding="utf-8")

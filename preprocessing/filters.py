@@ -50,7 +50,7 @@ def clean() -> Step:
 
 
 def cleaned(text: str, metadata: dict | None = None) -> str:
-    r"""Returns the text as `clean` leaves it.
+    r"""Returns the text after the changes that `clean` makes.
 
     >>> cleaned("a\x00b  \r\nc\n\n\n\n\n\nd\n")
     'ab\nc\n\n\nd'
@@ -60,7 +60,7 @@ def cleaned(text: str, metadata: dict | None = None) -> str:
 
 
 def personal_data(*, emails: bool = True, public_ips: bool = True) -> Step:
-    """Replaces e-mail addresses by email@example.com, and public IPv4 addresses by 0.0.0.0.
+    """Replaces e-mail addresses with email@example.com, and public IPv4 addresses with 0.0.0.0.
 
     This follows FineWeb (arXiv:2406.17557, section 3.5), with one replacement of each kind. Private
     IP addresses stay, since they identify nobody.

@@ -49,7 +49,7 @@ class Output(NamedTuple):
 
 @checked
 def token_store(*, vocabulary: Callable, heldout_every: AtLeastTwo = 100) -> Output:
-    """Writes a token store for `--gin_file=corpora/token_store.gin`.
+    """Writes a token store for `pretrax train --corpus=token_store`.
 
     The store has the tokens, their vocabulary and held-out documents.
 
@@ -79,10 +79,7 @@ def token_store(*, vocabulary: Callable, heldout_every: AtLeastTwo = 100) -> Out
         begin,
         lambda out, documents: _Tokenize(out, documents, heldout_every),
         end,
-        lambda out: (
-            "pretrax train --gin_file=runs/decoder.gin --gin_file=corpora/token_store.gin "
-            f"--store={shlex.quote(out)}"
-        ),
+        lambda out: f"pretrax train decoder --corpus=token_store --store={shlex.quote(out)}",
     )
 
 

@@ -1,4 +1,4 @@
-"""`Preparation`: the settings that prepare raw text, as a value."""
+"""Defines `Preparation`, an immutable value with all settings for preparing raw text."""
 
 import dataclasses
 import os
@@ -14,7 +14,7 @@ DEFAULT = "preprocessing/default.gin"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Preparation:
-    """A source, steps, an output and an executor.
+    """All settings of a preparation: a source, steps, an output and an executor.
 
     Preparation(
         out="stores/mine",

@@ -77,15 +77,15 @@ def print_table(console: Console, steps: Sequence[StepReport]) -> None:
     for step in steps:
         # names of the user must not be read as markup
         name = Text(step.name)
-        dropped = Text(words_of(step))
+        dropped = Text(description_of(step))
         table.add_row(name, f"{step.taken:,}", f"{step.given:,}", dropped)
     console.print(table)
 
 
-def words_of(step: StepReport) -> str:
-    """Returns a text on what a step dropped and changed, and on unknown tokens.
+def description_of(step: StepReport) -> str:
+    """Describes what a step dropped and changed, and its unknown tokens.
 
-    >>> words_of(StepReport("clean", 9, 7, {"empty": 2}, changed=3))
+    >>> description_of(StepReport("clean", 9, 7, {"empty": 2}, changed=3))
     'empty 2; 3 changed'
     """
     dropped = ", ".join(f"{rule} {number:,}" for rule, number in step.dropped.items())

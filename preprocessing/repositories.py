@@ -1,4 +1,4 @@
-"""Source code by repository: the files of a folder as one document.
+"""Reads source code by repository: all files of a folder form one document.
 
 To use the other files of a project, a model must see them together in training. This follows
 DeepSeek-Coder (Guo et al. 2024, arXiv:2401.14196, section 2.2) and StarCoder2 (Lozhkov et al. 2024,

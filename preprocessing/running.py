@@ -8,7 +8,7 @@ OUT/prepare.work has a folder for each stage:
             dropped/01_STEP/ first documents that each rule dropped
             log/PASS/        datatrove's completions/, stats/ and logs/ of each task
 
-The steps of a stage need only one pass over the documents. A step with own passes starts a new
+The steps of a stage need only one pass over the documents. A step with its own passes starts a new
 stage. If the fingerprint of a stage has changed, the stage and all later stages are run again. At
 the end OUT/report.json marks the preparation as finished, and OUT/prepare.work is removed.
 """
@@ -40,7 +40,7 @@ from .blocks import (
 from .executors import run_tasks
 from .outputs import WRITTEN, Output
 from .preparation import Preparation, out_path, plain_settings
-from .preparation_report import LOG, StepReport, words_of
+from .preparation_report import LOG, StepReport, description_of
 
 WORK = "prepare.work"  # no other program uses this name, so its folder may be written to
 _MADE_OF = "made_of.json"
@@ -69,7 +69,7 @@ class Stage(NamedTuple):
 
 
 def parts_of(preparation: Preparation) -> tuple[Source, list[Step], Output]:
-    """Returns the results of the functions of a preparation, or raises ValueError for others."""
+    """Calls the functions of a preparation. Raises ValueError for results of another type."""
     for k, step in enumerate(preparation.steps):
         function = as_partial(step).function
         if "text" in (parameters(function) or ()):
@@ -140,9 +140,9 @@ def run(
             for place, (k, name, rule) in zip(places, named)
         ]
     if not reports[-1].given:
-        dropped = "; ".join(f"{r.name} dropped {words_of(r)}" for r in reports if r.dropped)
+        dropped = "; ".join(f"{r.name} dropped {description_of(r)}" for r in reports if r.dropped)
         raise ValueError(
-            f"No document is left of {source.about}: {dropped or 'there were no documents'}."
+            f"No documents remain of {source.about}: {dropped or 'there were no documents'}."
         )
     _begin(last, lambda: _clear(out))
     if output.begin:
@@ -209,7 +209,8 @@ def finish(out: str) -> None:
     if not os.path.isdir(work):
         return
     log = os.path.join(out, LOG)
-    if not os.path.exists(log):  # otherwise it was killed below, after some logs were removed
+    # If the log exists, an earlier call was killed after it had removed some of the tasks' logs.
+    if not os.path.exists(log):
         with open(log + ".tmp", "wb") as whole:
             for path in sorted(pathlib.Path(work).rglob("*.log")):
                 whole.write(path.read_bytes())

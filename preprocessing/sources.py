@@ -70,7 +70,7 @@ def repositories(
     on_malformed: Literal["error", "skip"] = "error",
     task_bytes: Count = 8 << 20,
 ) -> Source:
-    """Reads source code by repository: the files of a folder are one document.
+    """Reads source code by repository: all files of a folder form one document.
 
     Files are in the order of their names, but a Python file follows the files that it imports. See
     `preprocessing.repositories` for the papers. The metadata of a document are `repository`, the
@@ -79,7 +79,8 @@ def repositories(
     Args:
       folders: paths or glob patterns of folders, such as "repos/*", as a list or separated by
         commas.
-      files: patterns of files below each folder, likewise. Compressed files are unpacked.
+      files: patterns of files below each folder, as a list or separated by commas. Compressed
+        files are unpacked.
       header: text before each file, with "{path}" and "{repository}".
       on_malformed: "error" stops at the first file that is not text; "skip" counts them.
       task_bytes: number of bytes that a task reads. It is raised if there would be more than 512
@@ -88,7 +89,7 @@ def repositories(
     Folders without such files are left out.
 
     Raises:
-      ValueError: for a header with other names.
+      ValueError: for a header with other names in braces.
       FileNotFoundError: for a pattern that matches nothing.
     """
     try:

@@ -1,6 +1,6 @@
 """Options that all commands share: gin files, and their macros and settings.
 
-    pretrax train --gin_file=runs/own_text.gin --files='data/*.txt' --steps=500
+    pretrax train --gin_file=runs/own_text.gin --files='texts/*.txt' --steps=500
 
 `--gin_file` may be repeated; later files override earlier files. Each macro of the files, such as
 STEPS, is also an option that overrides its value. `--gin.NAME=VALUE` overrides any setting. T5X's
@@ -24,6 +24,8 @@ from .gin_reader import GIN_CONFIGS, GinReader, Macro, named_gin_files, near, va
 from .meanings import meaning
 from .printable import printable
 from .system_errors import system_error_message
+
+_NEGATIVE = re.compile(r"-[\d.]+")
 
 
 class GinArguments(NamedTuple):
@@ -117,7 +119,7 @@ def parse_with_gin(
       configured: the class or function that the gin files configure.
       files: gin files to read if the command line does not name any.
     """
-    argv = sys.argv[1:] if argv is None else list(argv)
+    argv = with_values_joined(parser, sys.argv[1:] if argv is None else argv)
     macros: Mapping[str, Macro] = {}
     failure = ""
     try:
@@ -132,7 +134,7 @@ def parse_with_gin(
     if unknown:
         known = [f"--{name.lower()}" for name in macros]
         option = unknown[0].partition("=")[0]
-        hint = _files_with_option(option, _gin_arguments_in(argv).files) or near(
+        hint = _files_with_option(option, gin_arguments_in(argv).files) or near(
             option, known, "; other settings are --gin.NAME=VALUE"
         )
         parser.error(f"unknown argument {unknown[0]!r}{hint}")
@@ -164,7 +166,33 @@ def offer_completions(parser: argparse.ArgumentParser) -> None:
         argcomplete.autocomplete(parser, always_complete_options="long")
 
 
-def _gin_arguments_in(argv: Sequence[str]) -> GinArguments:
+def with_values_joined(parser: argparse.ArgumentParser, argv: Sequence[str]) -> list[str]:
+    """Returns a command line with `--name VALUE` written as `--name=VALUE`.
+
+    Every remaining word without a dash is then a positional argument. An option that the parser
+    does not know is a setting of a gin file, which takes a value.
+
+    >>> with_values_joined(argparse.ArgumentParser(), ["--steps", "5", "decoder", "-h"])
+    ['--steps=5', 'decoder', '-h']
+    """
+    flags = {
+        option
+        for action in parser._actions
+        if action.nargs == 0
+        for option in action.option_strings
+    }
+    words: list[str] = []
+    for word in argv:
+        previous = words[-1] if words else ""
+        takes_value = previous.startswith("--") and "=" not in previous and previous not in flags
+        if takes_value and (not word.startswith("-") or _NEGATIVE.fullmatch(word)):
+            words[-1] = f"{previous}={word}"
+        else:
+            words.append(word)
+    return words
+
+
+def gin_arguments_in(argv: Sequence[str]) -> GinArguments:
     """Returns the gin arguments of a command line, ignoring all other arguments."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     add_gin_arguments(parser)
@@ -173,7 +201,7 @@ def _gin_arguments_in(argv: Sequence[str]) -> GinArguments:
 
 def _macros(argv: Sequence[str], configured: Callable, files: Sequence[str]) -> dict[str, Macro]:
     """Returns the macros of a command line's gin files; of `files` if it names none."""
-    arguments = _gin_arguments_in(argv)
+    arguments = gin_arguments_in(argv)
     reader = GinReader(configured, arguments.search_paths, arguments.trusted)
     return reader.read(arguments.files or files).macros()
 

@@ -1,4 +1,4 @@
-"""Printing text that any terminal can show, and ending a command cleanly at Ctrl-C.
+"""Prints text that any terminal can show, and ends a command cleanly at Ctrl-C.
 
 This module needs only the standard library, so that it can load before everything else.
 """
@@ -159,7 +159,7 @@ def _drop_output() -> None:
 
 @contextlib.contextmanager
 def exit_on_interrupt(words: str) -> Iterator[None]:
-    """Ends the program with these words and status 130 at Ctrl-C.
+    """At Ctrl-C, prints a message and ends the program with status 130.
 
     The first Ctrl-C unwinds the stack, so that files and processes are closed. A second one during
     that time ends the program at once. The status is 130 even if a library catches the first

@@ -24,6 +24,7 @@ import ast
 import contextlib
 import difflib
 import importlib
+import inspect
 import itertools
 import tokenize
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -48,6 +49,7 @@ _OF_DIRECTORIES = {run_directory.CONFIG, run_directory.COMPARISON}
 # Largest number of values after all macros are replaced. Reading 100,000 values takes a second. A
 # chain of macros that each use the next one twice gives more values than any machine can hold.
 _MOST_VALUES = 100_000
+_MOST_LISTED = 12  # largest number of parameters that an error lists
 # Errors that Python's parsers raise for values that are nested too deeply.
 _TOO_DEEP = (RecursionError, MemoryError)
 
@@ -59,7 +61,7 @@ def read_settings(
     search_paths: Sequence[str] = (),
     trusted: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Returns the settings that gin files and further bindings give a function or class.
+    """Returns the settings that gin files and additional bindings give a function or class.
 
         read_settings(Comparison, ["comparisons/masking_rate.gin"], ["SEEDS = [0, 1]"])
 
@@ -536,7 +538,7 @@ class GinReader:
 
     @property
     def _kind(self) -> str:
-        return self._target.__name__.lower()  # "run"
+        return self._target.__name__.lower()  # "run" for the class `Run`
 
     def _remedy(self, key: _Key, later: _Binding | None) -> str:
         """Returns advice about an unused binding.
@@ -571,7 +573,7 @@ class GinReader:
 class _Parser(config_parser.ConfigParser):
     """Gin's parser, which also refuses a repeated key of a dict. Python would keep the last one.
 
-    A key that cannot be one, such as a list, is a syntax error.
+    A key that cannot be hashed, such as a list, is a syntax error.
     """
 
     def __init__(self, *arguments: Any):
@@ -643,8 +645,8 @@ def _function(selector: str, names: Mapping[str, Any], at: str) -> Callable:
     if first not in names:
         raise ValueError(
             f"{at}: {selector!r} begins with {first!r}, which is not imported. Add its import to "
-            "the gin file, such as `from pretrax.training import optimizers`. On the command line, "
-            f"these imports of the run's files are known: {', '.join(sorted(names))}."
+            f"the gin file, such as `import {first}` for a module of your own. Imported so far: "
+            f"{', '.join(sorted(names)) or 'nothing'}."
         )
     value = names[first]
     for name in rest:
@@ -661,8 +663,21 @@ def _check_parameter(function: Callable, selector: str, parameter: str, at: str)
     if known is not None and parameter not in known:
         raise ValueError(
             f"{at}: {selector} has no parameter {parameter!r}{near(parameter, known)} "
-            f"Its parameters: {', '.join(known)}."
+            f"{_listed(function, known)}"
         )
+
+
+def _listed(function: Callable, known: Collection[str]) -> str:
+    """Returns a sentence with the parameters of a function, or where to find many of them."""
+    if len(known) <= _MOST_LISTED:
+        return f"Its parameters: {', '.join(known)}."
+    source = inspect.unwrap(function)
+    with contextlib.suppress(TypeError, OSError):
+        file = inspect.getsourcefile(source)
+        return (
+            f"Its {len(known)} parameters are in {file}, line {inspect.getsourcelines(source)[1]}."
+        )
+    return f"`help({selector_of(function)})` in Python lists its {len(known)} parameters."
 
 
 def _t5x_hint(name: str) -> str:

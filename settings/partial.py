@@ -194,7 +194,7 @@ def _check_parameters(function: Callable, args: tuple, settings: Mapping[str, An
     ]
     if twice:
         raise ValueError(
-            f"{name_of(function)} is given its {' and '.join(twice)} by the run: do not set it."
+            f"The run sets {' and '.join(twice)} of {name_of(function)}: do not set it yourself."
         )
     if missing:
         raise ValueError(

@@ -7,10 +7,15 @@ Documents, answers, tokens and file names are printed by this console or with `p
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+from rich.columns import Columns
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.padding import Padding
 from rich.segment import Segment
+from rich.table import Table
+
+_PADDED = (Columns, Padding, Table)  # what rich fills with blanks up to its width
 
 # The control characters of ASCII and Latin-1 except tabs and line ends, characters that override
 # or isolate the direction of text, and halves of surrogate pairs, which cannot be encoded.
@@ -34,11 +39,29 @@ def _picture(found: re.Match[str]) -> str:
 
 
 class PrintableConsole(Console):
-    """A console that replaces control characters in its text but not its own escape codes."""
+    """A console that replaces control characters in its text but not its own escape codes.
+
+    If its output is not a terminal, its tables have no blanks at the ends of lines.
+    """
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        for segment in super().render(renderable, options):
+        segments = super().render(renderable, options)
+        if not self.is_terminal and isinstance(renderable, _PADDED):
+            segments = _without_padding(segments)
+        for segment in segments:
             shown = segment.text if segment.control else printable(segment.text)
             yield segment if shown is segment.text else segment._replace(text=shown)
+
+
+def _without_padding(segments: Iterable[Segment]) -> Iterator[Segment]:
+    """Yields the segments of whole lines without the blanks at the ends of the lines."""
+    for line in Segment.split_lines(segments):
+        while line and not line[-1].text.rstrip(" "):
+            line.pop()
+        if line:
+            *others, last = line
+            yield from others
+            yield last._replace(text=last.text.rstrip(" "))
+        yield Segment.line()

@@ -33,7 +33,7 @@ WANDB_ID = "wandb_id"  # the id of the run in Weights & Biases, if it is tracked
 RESULT = "result.json"  # the figures of a finished run
 LOSS_PLOT = "loss.png"  # training and held-out loss, drawn when the run is finished
 EVALUATION = "evaluation"  # folder with answers to downstream tasks, and their scores in `METRICS`
-FIGURES = "eval_metrics.jsonl"  # in that folder: measured eval metrics, one line for each time
+FIGURES = "eval_metrics.jsonl"  # in that folder: eval metrics, one line for each measurement
 IMPORTED = "hugging_face"  # folder with the files of an imported model other than its weights
 
 
@@ -181,7 +181,7 @@ def save_classes(run_dir: str | os.PathLike, classes: Sequence[str]) -> None:
     """
     names = list(classes)
     if len(set(names)) < len(names):
-        raise ValueError(f"Got classes of which one comes twice: {', '.join(names)}.")
+        raise ValueError(f"Got the classes {', '.join(names)}, expected each name once.")
     saved = load_classes(run_dir)
     if saved and saved != names:
         raise ValueError(

@@ -44,7 +44,7 @@ def copies_folder(directory: str, where: str) -> str:
 
 
 def copies_id(where: str) -> str:
-    """Returns the id next to a run's checkpoints that its copies carry, "" if there is none."""
+    """Returns the id of a run's local copies, which is next to its checkpoints; "" without one."""
     with contextlib.suppress(FileNotFoundError):
         return (run_directory.absolute(where) / run_directory.COPIES_ID).read_text()
     return ""

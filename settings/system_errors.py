@@ -64,7 +64,8 @@ def failure_of(error: BaseException) -> SystemFailure | None:
         quoted = _CODE.search(str(error))
         code = int(quoted[1]) if quoted else None
         paths = _FILE.findall(str(error))[:1]
-    if code is None or not (paths or code in _REMEDIES):  # for example a network error
+    known = code in _REMEDIES or code in _ABSENT
+    if code is None or not (paths or known):  # for example a network error
         return None
     return SystemFailure(code, paths)
 
@@ -88,6 +89,15 @@ def system_error_message(error: BaseException) -> str | None:
     """
     failure = failure_of(error)
     return None if failure is None else f"{failure.reason}. {failure.remedy}".rstrip()
+
+
+def in_words(error: BaseException) -> str:
+    """Returns what the system refused and what to change; the text of any other error.
+
+    >>> in_words(ValueError("no error of the system"))
+    'no error of the system'
+    """
+    return system_error_message(error) or str(error)
 
 
 def _action(code: int, paths: list[str]) -> str:

@@ -31,7 +31,7 @@ def explanation(error: Exception) -> str | None:
 
 
 @contextlib.contextmanager
-def report_user_errors(traceback: bool, interrupted: str = "\nInterrupted."):
+def report_user_errors(traceback: bool, interrupted: str = "\nInterrupted.", chosen: str = ""):
     """Ends the program with a message and status 2 if an error is one that users can fix.
 
     Ctrl-C ends the program with status 130.
@@ -39,6 +39,8 @@ def report_user_errors(traceback: bool, interrupted: str = "\nInterrupted."):
     Args:
       traceback: whether errors are raised with their traceback instead.
       interrupted: the message at Ctrl-C.
+      chosen: the names on the command line that chose the settings, such as "decoder
+        --objective=ul2". A ValueError, which may be about their combination, shows them.
     """
     try:
         with exit_on_interrupt(interrupted), exit_on_failed_output(), _plain_warnings():
@@ -47,6 +49,8 @@ def report_user_errors(traceback: bool, interrupted: str = "\nInterrupted."):
         message = explanation(error)
         if traceback or message is None:
             raise
+        if chosen and isinstance(error, ValueError):
+            message += f"\nThe command line chose: {chosen}"
         say(printable(f"\nerror: {message}\n(--traceback shows where)"))
         raise SystemExit(2) from None
 

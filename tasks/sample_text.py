@@ -1,4 +1,4 @@
-"""Text to show to a user, as token ids: their own text, or text from a SeqIO task or Python."""
+"""Gets text to show, as token ids: the user's own text, or text of a SeqIO task or of Python."""
 
 import codecs
 import contextlib

@@ -45,7 +45,7 @@ def evaluation_tasks(
         module: modules or Python files that register the tasks.
         data_dir: folder of TensorFlow Datasets.
         use_cached: whether to read each task from SeqIO's cache.
-        cache_dirs: further folders with caches.
+        cache_dirs: additional folders with caches.
 
     Raises:
         ValueError: for an unknown task or split, a task without `inputs`, `targets` or metrics,

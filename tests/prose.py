@@ -23,7 +23,7 @@ BANNED = {
     r"\bwherever\b": "whenever, if",
     r"\b(?:go|goes|going|went) on\b": "continue",
     r"\b(?:come|comes|came) to (?=\d|about|some|the same|as)": "is, reaches",
-    r"\bas many\b(?! as)": "the same number of",
+    r"(?<!times )\bas many\b(?!(?: \w+){0,3} as\b)": "the same number of",
     r"\bby itself\b": "alone, separately",
     r"\breckon\w*\b|\bspoilt\b": "count, damaged",
     r"\bof (?:one's|ones) (?:own|choice)\b": "your own",
@@ -45,6 +45,8 @@ _OPENING = re.compile(r"(?:Of (?!course)|For who\b|Whoever\b)", re.IGNORECASE)
 _NO_ZERO = re.compile(r"(?<![\w.\])}/*'\"`-])-?\.\d+\b(?!\.|\w)")
 # A help text stands alone: it does not lean on the name of its option or on the text before it.
 _LEANING = re.compile(r"(?:of|as|and|or|whose|which|that|in place of|the same|also)\b")
+# Indented code, rulers, and rows of tables and diagrams, whose columns are apart.
+_NOT_A_SENTENCE = re.compile(r"^\s{8,}\S|^\s*[|+=-]{3,}|\S {3,}\S")
 _TOOLS = re.compile(r"(?:noqa|type:|fmt:|pyright|pragma|!|%%|ruff|mypy|shellcheck)")
 
 
@@ -104,7 +106,7 @@ def _paragraphs(text: str) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(text.split("\n")):
         stripped = line.strip()
         in_example = stripped.startswith(">>>") or (in_example and bool(stripped))
-        is_code = in_example or re.match(r"\s{8,}\S", line) or re.match(r"[|+=-]{3,}", stripped)
+        is_code = in_example or _NOT_A_SENTENCE.search(line)
         is_item = re.match(r"(?:[-*] |\d+\. |\w+(?:, \w+)*: )", stripped)
         if lines and (not stripped or is_code or is_item):
             yield start, " ".join(lines)

@@ -36,11 +36,11 @@ from pretrax.comparison.scaling import laws_of_comparisons
 from pretrax.comparison.variants import read_comparison, runs_of_variants
 from pretrax.inference.answering.answers import answer
 from pretrax.inference.prompting.prompts import filled
-from pretrax.settings.command_line import add_gin_arguments, parse_with_gin
 from pretrax.settings.partial import Partial
-from pretrax.training import Run, optimizers, planning, trainer
+from pretrax.training import optimizers, planning, trainer
 from pretrax.training.devices.topologies import read_topology
 from pretrax.training.reporting.profiling import check_steps, read_steps
+from pretrax.training.run_choices import add_run_arguments, parse_run
 from pretrax.training.run_configuration import read_run
 from pretrax.training.trained_models import open_run
 from tests.comparison import planted
@@ -51,7 +51,13 @@ from tests.training import tiny
 from tests.training.tiny import ROOT, mesh_of, on_one_device
 
 # Pages are in the order of the site's navigation, since later pages use files of earlier pages.
-NAVIGATION = re.findall(r": (\w+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+# Copies of pages of the root are left out.
+COPIES = ("security.md", "contributing.md", "changelog.md")
+NAVIGATION = [
+    page
+    for page in re.findall(r"[:-] (\w+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    if page not in COPIES
+]
 PAGES = [ROOT / "README.md", *(ROOT / "docs" / name for name in NAVIGATION)]
 
 
@@ -103,7 +109,7 @@ def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_bytes()) <= 10_500
 
 
-def test_a_file_is_the_same_wherever_it_is_shown():
+def test_a_file_is_the_same_on_every_page():
     files = {}
     for block in BLOCKS:
         if block.file:
@@ -122,10 +128,10 @@ def test_the_site_builds_without_warnings(tmp_path):
         timeout=300,
     )
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    reference = (tmp_path / "api/objectives/denoising/index.html").read_text()
+    reference = (tmp_path / "api/objectives/index.html").read_text()
     assert "share of noise tokens" in reference  # from a docstring's arguments
     page = (tmp_path / "objectives/span_corruption/index.html").read_text()
-    builder = "api/objectives/denoising/#pretrax.objectives.denoising.span_corruption"
+    builder = "api/objectives/#pretrax.objectives.denoising.span_corruption"
     assert f'href="../../{builder}"' in page
 
 
@@ -196,10 +202,11 @@ def write_files(here: Path, texts: list[str]):
     for name, of_it in (("train", lines), ("heldout", lines[:40])):
         (here / f"{name}.txt").write_text("".join(of_it))
         (here / f"{name}.tsv").write_text("".join(f"{x[:-1]}\tyes\n" for x in of_it))
-    for name in ("data", "more"):
+    (here / "more").mkdir()
+    for name in ("data", "texts"):
         (here / name).mkdir()
-    for i, text in enumerate(texts):
-        (here / f"data/{i}.txt").write_text(text)
+        for i, text in enumerate(texts):
+            (here / f"{name}/{i}.txt").write_text(text)
     (here / "shakespeare.txt").write_text("".join(lines))
     with gzip.open(here / "more/lines.jsonl.gz", "wt") as file:
         file.writelines(json.dumps({"text": text}) + "\n" for text in texts)
@@ -236,7 +243,7 @@ TRAINED = {  # identified by one of their arguments
         ["--gin.training.Run.sequence_lengths={'decoder': 32}"],
     ),
     "--gin_file=my_task_run.gin": ["--gin.models.decoder.num_layers=1"],
-    "--gin_file=runs/own_task.gin": ONE_DENOISER,
+    "own_task": ONE_DENOISER,
     "--run_dir=runs/spans_and_ul2": ONE_LAYER,
     "--run_dir=runs/masks_and_causal": [
         "--gin.training.Run.sequence_lengths={'decoder': 64}",
@@ -418,9 +425,9 @@ def start(arguments):
     # tests/training/test_compile_check.py and test_profiling.py cover these arguments.
     parser.add_argument("--compile", type=read_topology)
     parser.add_argument("--profile", type=read_steps)
-    add_gin_arguments(parser)
-    options, given = parse_with_gin(parser, arguments, Run, files=["runs/quickstart.gin"])
-    run = read_run(given.files or ["runs/quickstart.gin"], given.bindings, given.search_paths)
+    add_run_arguments(parser)
+    options, given = parse_run(parser, arguments, required=True)
+    run = read_run(given.files, given.bindings, given.search_paths)
     if "one_device" in run.run_dir:
         assert math.prod(run.mesh.settings.values()) == 1
     if named := next((one for one in arguments if one in TRAINED), None):
@@ -485,7 +492,19 @@ def run_after_setting(arguments):
     TOOLS[arguments[0]](arguments[1:])
 
 
+def check_clone(arguments: list[str]) -> None:
+    """Checks the command that clones the repository, which only a network could run."""
+    command, address = arguments
+    assert command == "clone" and address.endswith("/pretrax")
+
+
+def check_folder_of_clone(arguments: list[str]) -> None:
+    assert arguments == ["pretrax"]
+
+
 TOOLS = {
+    "git": check_clone,
+    "cd": check_folder_of_clone,
     "pretrax": run_verb,
     "python": run_script,
     "pip": check_extras,

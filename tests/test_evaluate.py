@@ -264,7 +264,7 @@ def test_labeled_text_of_a_file(tmp_path, capsys):
         ("token_classification", 3, "a class for each word"),
     ],
 )
-def test_labels_are_no_numbers_and_no_tags(tmp_path, capsys, objective, heads, said):
+def test_labels_are_not_numbers_or_tags(tmp_path, capsys, objective, heads, said):
     directory = write_run(tmp_path / "run", "encoder", objective, num_classes=heads)
     file = tmp_path / "a.tsv"
     file.write_text("text\tlabel\na\t0.5\n")
@@ -273,7 +273,7 @@ def test_labels_are_no_numbers_and_no_tags(tmp_path, capsys, objective, heads, s
 
 
 @pytest.mark.slow
-def test_mistakes_are_said_in_a_line(answering, capsys, tmp_path):
+def test_mistakes_are_reported_in_a_line(answering, capsys, tmp_path):
     masked = write_run(tmp_path / "masked", "encoder", "masked_lm")
     for arguments, said in (
         ([f"--run={answering}"], "give one of --task=NAME, --labeled=FILE, --heldout"),
@@ -318,7 +318,7 @@ def test_the_latest_checkpoint_is_found_when_it_is_read(tmp_path, kind):
 
 
 @pytest.mark.slow
-def test_heldout_figures_are_those_of_the_run(tmp_path, capsys):
+def test_heldout_figures_match_the_run(tmp_path, capsys):
     one = tiny.Run(tmp_path, tiny.write_documents(tmp_path / "data"), STEPS=4)
     one.here(capsys, training__Run__evaluate_every=2, training__Run__checkpoint_every=2)
     trusted = f"--trust={tiny.__name__}"

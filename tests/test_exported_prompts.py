@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pretrax.cli import convert, predict
-from pretrax.objectives import PromptForm
+from pretrax.objectives import PromptForm, prompt_forms
 from pretrax.settings.atomic_writes import CHECKSUMS, sealed
 from pretrax.training.saved.kept_prompt_forms import (
     PROMPT_RECORD,
@@ -95,6 +95,14 @@ def test_token_ids_of_numpy_are_recorded(tmp_path):
     form = PromptForm("continue", before=tuple(before), causal=True)
     assert write_prompt_record(str(tmp_path), [form], tiny.IDS, model) == []
     assert read_prompt_record(tmp_path, tiny.IDS, model) == (form,)
+
+
+def test_a_mode_of_a_users_own_module_is_not_recorded(tmp_path, monkeypatch):
+    monkeypatch.setattr(prompt_forms, "MODES", [*prompt_forms.MODES, "mine"])
+    model = tiny.decoder()
+    forms = [PromptForm("mine"), PromptForm("continue", causal=True)]
+    assert write_prompt_record(str(tmp_path), forms, tiny.IDS, model) == ["mine"]
+    assert read_prompt_record(tmp_path, tiny.IDS, model) == (forms[1],)
 
 
 def test_a_mode_whose_head_is_left_out_is_not_recorded(tmp_path, capsys):

@@ -82,7 +82,7 @@ def test_the_pages_are_drawn_from_the_results():
 def test_without_results_every_cell_says_so(tmp_path):
     pages = drawn(tmp_path)
     assert set(pages) == {guide.PAGE, guide.FOUND, claims.PICTURE}
-    assert f"Of {len(claims.CLAIMS)} claims" in pages[guide.FOUND]
+    assert f"{len(claims.CLAIMS)} claims" in pages[guide.FOUND]
     assert "Nothing has been measured here yet." in pages[guide.PAGE]
     for name in NAMES:
         assert f"Not measured yet: `pretrax compare {name}`." in pages[guide.PAGE]
@@ -130,11 +130,11 @@ def test_drawn_again_it_is_the_same(tmp_path):
     assert guide.drawn(tmp_path) == once
 
 
-def test_what_may_be_chance_is_no_choice(tmp_path):
+def test_differences_within_chance_give_no_choice(tmp_path):
     assert re.search(r"^\*\*\w+\*\* .*; not distinguished from \w+\.", cell(tmp_path))
 
 
-def test_what_was_not_compared_is_not_said_to_be_alike(tmp_path):
+def test_variants_that_were_not_compared_are_not_called_alike(tmp_path):
     """Differences are from the reference, so the best and another variant are not compared."""
     effects = {("causal", PAIRS): 0.2, ("prefix", PAIRS): 0.19}
     made = planted.results(["masked", "causal", "prefix"], effects=effects, reference="masked")
@@ -145,24 +145,28 @@ def test_a_choice_has_what_speaks_for_it_and_against_it(tmp_path):
     effects = {("40%", PAIRS): 0.3, ("40%", "bits_per_byte"): 0.5, ("30%", "classify"): 0.5}
     made = planted.results(["15%", "30%", "40%"], effects=effects, reference="15%")
     told = here(drawn(tmp_path, masking_rate=made)[guide.PAGE], "masking rate")
-    assert told.startswith("40% against 15%: better at minimal_pairs; worse at bits_per_byte. 30% ")
-    assert "30% against 15%: better at classify. 3 of 6 differences do not hold or are " in told
+    assert told.startswith(
+        "40% compared with 15%: better at minimal_pairs; worse at bits_per_byte. 30% "
+    )
+    assert (
+        "30% compared with 15%: better at classify. 3 of 6 differences do not hold or are " in told
+    )
 
 
-def test_a_single_seed_tells_nothing_apart(tmp_path):
+def test_a_single_seed_distinguishes_nothing(tmp_path):
     told = cell(tmp_path, seeds=[0], effects={("causal", PAIRS): 0.2})
     assert (
         told.startswith("Not informative: no variant is shown to be better") and "holds" not in told
     )
 
 
-def test_what_no_variant_has_learned_is_said(tmp_path):
+def test_a_task_that_no_variant_learned_is_noted(tmp_path):
     told = cell(tmp_path, effects={(v, PAIRS): -0.2 for v in ("masked", "causal")})
     assert told.startswith("Not informative: no variant is shown to be better")
     assert "knowing nothing (0.5)" in told and "**" not in told
 
 
-def test_a_task_that_words_alone_solve_is_said(tmp_path):
+def test_a_task_that_words_alone_solve_is_noted(tmp_path):
     made = planted.results(["masked", "causal"])
     words = [
         m._replace(figure=m.figure._replace(name=PAIRS + BAG_OF_WORDS, better="neither"))
@@ -176,7 +180,7 @@ def test_a_task_that_words_alone_solve_is_said(tmp_path):
     assert shown(page, "classify texts")[1].startswith("not informative: no variant is shown")
 
 
-def test_a_figure_that_was_not_measured_is_said(tmp_path):
+def test_a_figure_that_was_not_measured_is_noted(tmp_path):
     pages = drawn(tmp_path, objectives=planted.results(["masked", "causal"]))
     assert here(pages[guide.PAGE], "tag words").startswith("Too few figures of `tag`")
 
@@ -312,7 +316,7 @@ def test_no_difference_is_a_cost_below_the_margin():
 def test_no_difference_is_read_off_the_interval_that_is_corrected():
     one, row = no_difference(0.0, 0.5)
     count = len(planted.EVAL_METRICS) * 2
-    least, most = re.search(rf"corrected for {count} differences (\S+) to ([^;]+);", row).groups()
+    least, most = re.search(rf"(\S+) to (\S+) if corrected for {count} diff", row).groups()
     most = float(most)
     assert most > -one.low  # end of the uncorrected interval
     between = (most - one.low) / 2

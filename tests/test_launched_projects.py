@@ -344,7 +344,7 @@ def test_a_file_name_need_not_be_utf8(project, clouds, launch):
     assert (clouds / "host0/project" / name).exists()
 
 
-def test_data_that_is_not_sent_is_named_whatever_the_folder_is_called(project, launch):
+def test_data_that_is_not_sent_is_named_for_any_name_of_the_folder(project, launch):
     folder = project.rename(project.parent / "mine [1]")
     said = launch("tpu_vm.sh", *COMMAND, "--store=data/large.txt", at=folder, DRY_RUN="1")
     assert "names data/large.txt" in said
@@ -400,7 +400,7 @@ def test_an_image_runs_in_the_folder_that_is_mounted():
 
 
 @pytest.mark.slow
-def test_a_seqio_task_of_ones_own_trains_on_a_tpu_vm(project, clouds, launch):
+def test_a_seqio_task_of_a_user_trains_on_a_tpu_vm(project, clouds, launch):
     """The sent copy of pretrax trains on the sent task from its own folder."""
     pytest.importorskip("seqio")
     (project / "tasks/my_tasks.py").write_text(

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pretrax.objectives.catalog import CATALOG
+from pretrax.objectives.catalog import CATALOG, FAMILIES
 from tests.training.tiny import ROOT
 
 DOCS = ROOT / "docs"
@@ -19,7 +19,7 @@ def drawing():
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(DOCS))
         yield importlib.import_module("objective_pages")
-        for name in ("objective_pages", "guide"):
+        for name in ("objective_pages", "tables"):
             sys.modules.pop(name, None)
 
 
@@ -35,6 +35,7 @@ def words(svg: str) -> str:
 def test_each_objective_has_a_page_and_a_picture():
     files = {path.name for path in (DOCS / "objectives").iterdir()}
     assert files == {f"{name}.{kind}" for name in CATALOG for kind in ("md", "svg")}, AGAIN
+    assert {path.stem.replace("_", " ") for path in (DOCS / "families").iterdir()} == set(FAMILIES)
 
 
 def test_pages_say_what_their_sources_say(drawing):

@@ -119,16 +119,16 @@ def test_parameters_that_are_spread_over_all_devices(capsys):
     """As in docs/accelerators.md for another number of chips, -1 uses all remaining devices."""
     run = "--gin_file=runs/t5_1_1_base_c4.gin", "--gin.mesh.make_mesh.fsdp=-1"
     said = " ".join(run_plan(capsys, *run, "--chips=2", "--of=v3").split())
-    assert "Memory of a device: 0.46" in said and "spread over 4 devices" in said
+    assert "Memory of a device: 0.46" in said and "sharded over 4 devices" in said
     said = " ".join(run_plan(capsys, *run).split())
-    assert "Memory of all devices: 1.8" in said and "as many as there are" in said
+    assert "Memory of all devices: 1.8" in said and "sharded over all of them" in said
 
 
 @pytest.mark.slow
-def test_a_mesh_of_other_devices_is_told(capsys):
+def test_a_mesh_of_other_devices_is_reported(capsys):
     run = "--gin_file=runs/t5_1_1_base_c4.gin", "--of=v5e"
     said = " ".join(run_plan(capsys, *run, "--chips=16").split())
-    assert "mesh is of 8 devices and these are 16, so that it would not start" in said
+    assert "mesh has 8 devices, but there are 16 devices" in said
     assert "would not start" not in run_plan(capsys, *run, "--chips=8")
     free = "--gin.mesh.make_mesh.fsdp=-1"
     assert "would not start" not in run_plan(capsys, *run, "--chips=16", free)
@@ -149,7 +149,10 @@ def test_a_sparse_run_has_active_parameters(capsys):
 @pytest.mark.parametrize(
     "argv, words",
     [
-        ([], "give one of --gin_file, --parameters and --tokens, --flops, --hours, got none"),
+        (
+            [],
+            "RUN (or --gin_file), --parameters and --tokens, --flops, --hours, got none",
+        ),
         (["--flops=1e20", "--hours=3", "--chips=1", "--of=v4"], "got --flops and --hours"),
         (["--hours=3"], "--hours needs chips"),
         (["--parameters=1e9"], "--parameters and --tokens go together"),
@@ -158,7 +161,7 @@ def test_a_sparse_run_has_active_parameters(capsys):
         (["--flops=1e20", "--chips=0", "--of=v4"], "--chips"),
         (["--flops=1e20", "--chips=4", "--of=v99"], "There is no chip 'v99'; expected one of v3"),
         (["--flops=1e20", "--mfu=0.4"], "--mfu needs chips: give --chips and --of"),
-        (["--flops=1e20", "--gin.STEPS=3"], "is a setting of a run: give its --gin_file"),
+        (["--flops=1e20", "--gin.STEPS=3"], "is a setting of a run: give RUN or --gin_file"),
         (["--gin_file=models/bert_base.gin"], "give no objective"),
         (["--gin_file=runs/decoder.gin", "--steps=0"], "training.Run.steps must be "),
         (
@@ -171,7 +174,7 @@ def test_a_sparse_run_has_active_parameters(capsys):
         ),
     ],
 )
-def test_what_makes_no_plan_is_said(argv, words, capsys):
+def test_impossible_plans_are_refused(argv, words, capsys):
     with pytest.raises(SystemExit) as ended:
         plan.main(argv)
     assert ended.value.code == 2 and words in capsys.readouterr().err

@@ -160,7 +160,7 @@ def test_a_text_sends_the_terminal_nothing(run_of, capsys):
     assert "Ada␛]0;x" in said and "\x1b" not in said and "\x07" not in said
 
 
-def test_the_probability_of_each_token_is_that_of_the_file(run_of, said, tmp_path):
+def test_the_probability_of_each_token_matches_the_file(run_of, said, tmp_path):
     run, text, out = f"--run={run_of('elsewhere')}", "so it was", tmp_path / "out.jsonl"
     file = write_items(tmp_path / "in.jsonl", [{"text": text}])
     said(run, "--score", f"--file={file}", f"--out={out}")
@@ -419,7 +419,9 @@ def test_killed_and_started_again(run_of, said, tmp_path):
         ),
     ],
 )
-def test_mistakes_are_said_in_a_line(run_of, capsys, tmp_path, monkeypatch, name, arguments, error):
+def test_mistakes_are_reported_in_a_line(
+    run_of, capsys, tmp_path, monkeypatch, name, arguments, error
+):
     monkeypatch.chdir(tmp_path)
     said = fails(capsys, f"--run={run_of(name)}", *arguments)
     assert error in said and "(--traceback shows where)" in said

@@ -42,6 +42,7 @@ def test_prose_follows_the_rules_of_style(folder, monkeypatch):
 
 
 def test_words_are_spelled_as_in_american_english():
+    pytest.importorskip("codespell_lib", reason="pip install codespell")
     files = [name for name in tracked_files() if name.endswith((*ENDINGS, ".toml", ".yml", ".sh"))]
     checked = subprocess.run(
         [sys.executable, "-m", "codespell_lib", *files], cwd=ROOT, capture_output=True, text=True

@@ -44,14 +44,14 @@ def test_help_explains_and_exits_0(capsys):
         train.main(["--help"])
     assert end.value.code == 0
     said = capsys.readouterr().out
-    for words in ("train", "--gin_file", "--gin.NAME", "quickstart.gin", "own_text.gin"):
+    for words in ("train", "--gin_file", "--gin.NAME", "quickstart", "--data"):
         assert words in said
 
 
 @pytest.mark.parametrize(
     "arguments, expected",
     [
-        (["--gin.training.Run.batchsize=8"], r"batchsize'; did you mean 'batch_size'\? .*seed"),
+        (["--gin.training.Run.batchsize=8"], r"batchsize'; did you mean 'batch_size'\? .*run\.py"),
         (["--gin.trian.train.steps=8"], r"trian"),
         (["--gin.STEPZ=10"], r"STEPZ = 10\. .*DATA, PEAK, RUN_DIR, STEPS\."),
         (["--gin.training.Run.steps=5", "--gin.STEPS=10"], r"Nothing .* uses STEPS = 10\."),
@@ -78,7 +78,7 @@ def test_help_explains_and_exits_0(capsys):
         (["--steps"], r"argument --steps: expected one argument"),
         (["--gin.STEPS=[8"], r"STEPS = \[8 cannot be read: expected a Python literal"),
         (["--gin.STEPS"], r"unknown argument '--gin.STEPS'"),
-        (["steps"], r"unknown argument 'steps'"),
+        (["steps"], r"no run 'steps'"),
     ],
     ids=lambda x: x if isinstance(x, str) else None,
 )
@@ -98,7 +98,7 @@ def test_a_command_line_that_cannot_be_read(data, tmp_path, capsys, arguments, e
                 "objectives.span_corruption.noise_density=0.5",
                 "training.Run.sequence_lengths={'decoder': 128}",
             ],
-            r"'span': rows of \d+ tokens need \d+ sentinels, the vocabulary has 16: give the",
+            r"'span': rows of \d+ tokens need \d+ sentinels, the vocabulary has 16: add sentinels",
         ),
         (["training.Run.sequence_lengths={'decoder': 1}"], r"'span': Lengths .* too short"),
         (["training.Run.sequence_lengths={'encoder': 32}"], r"stacks of \['decoder'.*encoder"),
@@ -201,7 +201,7 @@ def test_flags_as_users_of_t5x_type_them(data, tmp_path, capsys):
     assert "TRAIN_STEPS is a name of T5X. In pretrax: STEPS" in said
 
 
-def test_a_macro_that_a_run_overrides_by_its_parameter_is_no_mistake(tmp_path):
+def test_a_macro_that_a_run_overrides_by_its_parameter_is_not_a_mistake(tmp_path):
     mine = tmp_path / "mine.gin"
     mine.write_text(
         "from __gin__ import dynamic_registration\n"
@@ -242,7 +242,7 @@ def test_traceback_shows_where(data, tmp_path, monkeypatch, capsys):
         (FloatingPointError("the loss is nan"), r"loss is nan"),
     ],
 )
-def test_a_failure_while_training_is_told_in_words(
+def test_a_failure_while_training_is_explained(
     data, tmp_path, monkeypatch, capsys, error, expected
 ):
     ends_with(monkeypatch, error)
@@ -267,7 +267,7 @@ def test_two_trainings_in_one_directory(data, tmp_path, capsys):
     assert not (run.dir / "checkpoints").exists()
 
 
-def test_an_interrupt_says_how_to_go_on(data, tmp_path, monkeypatch, capsys):
+def test_an_interrupt_shows_how_to_continue(data, tmp_path, monkeypatch, capsys):
     ends_with(monkeypatch, KeyboardInterrupt())
     with pytest.raises(SystemExit) as end:
         tiny.run_here(tiny.Run(tmp_path, data).arguments())
@@ -328,7 +328,7 @@ def test_output_and_plot_that_cannot_be_written_stop_no_run(data, tmp_path, monk
     (run.dir / run_directory.RESULT).unlink()  # Run the same again, with output.
     tiny.run_here(run.arguments())
     said = re.sub(r"\s+", " ", capsys.readouterr().out)
-    assert "warning: loss.png could not be drawn ([Errno 21] Is a directory" in said
+    assert "loss.png" in said and "Is a directory" in said and "Errno" not in said
     assert read_result(str(run.dir)).finished
 
 

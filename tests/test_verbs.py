@@ -61,14 +61,14 @@ def test_a_terminal_of_ascii(arguments):
 
 
 @pytest.mark.parametrize("verb", ["show", "train"])
-def test_an_argument_that_is_no_text_is_refused(verb, capsys):
+def test_an_argument_that_is_not_text_is_refused(verb, capsys):
     with pytest.raises(SystemExit) as end:
         command.main([verb, "--run_dir=\udcff"])
     assert end.value.code == 2
     assert repr(b"--run_dir=\xff") in capsys.readouterr().err
 
 
-def test_a_folder_that_was_removed_is_said(tmp_path, monkeypatch, capsys):
+def test_a_removed_folder_is_reported(tmp_path, monkeypatch, capsys):
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
@@ -133,7 +133,7 @@ def test_a_bucket_whose_package_is_absent_is_a_sentence(monkeypatch):
     assert explanation(ModuleNotFoundError(name="nothing_here")) is None
 
 
-def test_a_gin_file_that_cannot_be_read_is_what_is_said_of_its_settings(capsys):
+def test_an_unreadable_gin_file_is_the_reported_mistake(capsys):
     """The settings may be correct, so neither unknown settings nor usage are reported."""
     with pytest.raises(SystemExit) as end:
         command.main(["train", "--gin_file=runs/none.gin", "--steps=5"])

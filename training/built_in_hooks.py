@@ -21,7 +21,7 @@ from .saved.resuming import ResumableParts
 
 
 class Reports(NamedTuple):
-    """Where a run reports to."""
+    """The objects to which a run reports."""
 
     writer: MetricsWriter  # writes the metrics
     console: Console  # shows progress and warnings

@@ -1,9 +1,10 @@
-"""Checks users' own objectives and models before a run starts.
+"""Checks users' own objectives, models and attention mechanisms before a run starts.
 
-The objectives and models of this package are checked by its tests.
+Those of this package are checked by its tests.
 """
 
 import warnings
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..data.packing import stacked
+from ..models.config import Config
 from ..objectives import RowGroup
 from ..objectives.laws import check_objective, check_shapes, is_own, text_row
 from ..objectives.losses import predicting_stack
@@ -22,13 +24,13 @@ MOST_PARAMETERS = 2 * 10**8  # size of the largest model that is run for the che
 
 
 def check_own(recipe: Recipe) -> None:
-    """Checks the objective and the model of a run, unless they are from this package.
+    """Checks the objective, the model and its attention, unless they are from this package.
 
     Raises ValueError for features, losses or shapes that would silently train wrongly, and for
     outputs that depend on inputs outside their key intervals.
     """
     own_objective = is_own(recipe.objective)
-    own_model = not (getattr(recipe.model.apply, "__module__", "") or "").startswith("pretrax.")
+    own_model = _is_own(recipe.model.apply) or _has_own_attention(recipe.model.config)
     if own_objective:
         check_objective(recipe.objective, recipe.ids)
     for group in recipe.groups if own_objective or own_model else ():
@@ -36,6 +38,20 @@ def check_own(recipe: Recipe) -> None:
         check_terms(recipe, batch)
         if own_model:
             check_leaks(recipe, batch)
+
+
+def _is_own(function: Callable) -> bool:
+    return not (getattr(function, "__module__", "") or "").startswith("pretrax.")
+
+
+def _has_own_attention(config: Config | None) -> bool:
+    """Returns whether a Transformer has an attention mechanism of a user.
+
+    Experts of limited capacity take tokens from each other, which would look like a leak.
+    """
+    if config is None or config.expert_capacity is not None:
+        return False
+    return _is_own(config.mechanism.attend)
 
 
 def example_batch(recipe: Recipe, group: RowGroup) -> dict:

@@ -1,6 +1,6 @@
 """The compile check: compiles a run's step for TPUs or GPUs that need not exist on this machine.
 
-    pretrax train --gin_file=runs/ul2_20b_c4.gin --compile=v5p:4x4x8
+    pretrax train ul2_20b_c4 --compile=v5p:4x4x8
 
 It shows whether the run's mesh suits the slice and how much memory the step takes on a chip. It
 also shows the traffic between chips, and for TPUs the compiler's estimate of the step time. No

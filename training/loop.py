@@ -33,7 +33,7 @@ def take_steps(
     reports: Reports,
     profiled: Steps | None = None,
 ) -> tuple[State, Evaluation | None]:
-    """Takes the remaining steps of a run.
+    """Trains a run for its remaining steps.
 
     At SIGTERM it saves a checkpoint and stops early. After a loss spike it rolls back to a
     checkpoint if the run has `rollback_sigmas`. In the end it removes the local copies, since the

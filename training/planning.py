@@ -432,19 +432,19 @@ def check_columns(corpus: Corpus, objective: Objective) -> None:
         raise ValueError(
             f"The objective is made for {rows.description}, but the documents of this "
             f"corpus have no {column}: choose a corpus that has them, or another objective "
-            "(--gin_file=objectives/NAME.gin)."
+            "(--objective=NAME)."
         )
     if column != "parts" and "parts" in corpus.columns:
         raise ValueError(
             "The documents of this corpus consist of several parts, such as a text and its answer, "
             f"which an objective for {rows.description} would read as one text: choose "
-            "an objective on parts, or a corpus of text (--gin_file=corpora/NAME.gin)."
+            "an objective on parts, or a corpus of text (--corpus=NAME)."
         )
     if corpus.classes and 1 in objective.facts.heads.values():
         raise ValueError(
             "The objective predicts numbers, but the labels of this corpus are "
             f"{len(corpus.classes)} classes ({', '.join(corpus.classes[:8])}): choose "
-            "sequence_classification (--gin_file=runs/finetune_classification.gin), or a corpus of "
+            "sequence_classification (`pretrax train finetune_classification`), or a corpus of "
             'numbers (seqio_corpora.seqio_pairs, answers "number").'
         )
     read = "tokens" if "labels" in objective.lengths(2) else "documents"
@@ -452,8 +452,8 @@ def check_columns(corpus: Corpus, objective: Objective) -> None:
         raise ValueError(
             f"The objective predicts labels of {read}, but this corpus has labels of "
             f"{corpus.labels_of}: choose sequence_classification "
-            "(--gin_file=runs/finetune_classification.gin) for classes of texts, and for classes "
-            "of words token_classification (--gin_file=runs/finetune_tags.gin) with "
+            "(`pretrax train finetune_classification`) for classes of texts, and for classes "
+            "of words token_classification (`pretrax train finetune_tags`) with "
             'seqio_corpora.seqio_pairs, answers "tags".'
         )
 

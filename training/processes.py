@@ -85,7 +85,8 @@ class ProcessWatch:
 
     def _accept(self, listener: Listener) -> None:
         while True:
-            with contextlib.suppress(ConnectionError, EOFError, AuthenticationError):  # a stranger
+            # Errors come from connections of other programs.
+            with contextlib.suppress(ConnectionError, EOFError, AuthenticationError):
                 _start(self._greet, listener.accept())
 
     def _greet(self, connection: Connection) -> None:
@@ -181,7 +182,7 @@ def join_processes(run: Run) -> None:
                 address,
                 processes,
                 number,
-                initialization_timeout=2 * _MISSING_AFTER,  # `_waiting_reported` is before it
+                initialization_timeout=2 * _MISSING_AFTER,  # `_waiting_reported` ends it earlier
                 heartbeat_timeout_seconds=_PAUSED_AT_MOST,
             )
     except (RuntimeError, ValueError) as error:

@@ -13,9 +13,9 @@ from .run import FIELDS, Run, is_required
 # How to give a field of `Run` that has no default.
 _REMEDIES = {
     "run_dir": "--gin.training.Run.run_dir=runs/mine",
-    "corpus": "--gin_file=corpora/python_library.gin, or another of gin_configs/corpora",
-    "objective": "--gin_file=objectives/ul2.gin, or another of gin_configs/objectives",
-    "model": "--gin_file=models/t5_1_1_small.gin, or another of gin_configs/models",
+    "corpus": "--corpus=python_library, or another name in gin_configs/corpora",
+    "objective": "--objective=ul2, or another that `pretrax show --list` prints",
+    "model": "--model=t5_1_1_small, or another name in gin_configs/models",
     "optimizer": "training.Run.optimizer = @optimizers.adamw, in a gin file",
     "steps": "--gin.training.Run.steps=1000",
     "sequence_lengths": "--gin.training.Run.sequence_lengths=\"{'decoder': 256}\"",
@@ -29,7 +29,7 @@ def read_run(
     search_paths: Sequence[str] = (),
     trusted: Collection[str] = (),
 ) -> Run:
-    """Returns the run that gin files and further bindings describe.
+    """Returns the run that gin files and additional bindings describe.
 
         read_run(["runs/decoder.gin", "objectives/ul2.gin"], ["STEPS = 20"])
 

@@ -41,7 +41,7 @@ class LossSpike(Exception):
 
 
 class Rollback(NamedTuple):
-    """A return from the step of a spike to that of a checkpoint."""
+    """A return from the step of a spike to the step of a checkpoint."""
 
     spike: int
     checkpoint: int
@@ -114,8 +114,8 @@ class Spikes:
             raise FloatingPointError(
                 f"{spike} The run was rolled back to the checkpoint of step {last_due} "
                 f"{len(earlier)} times already, from the steps {', '.join(earlier)}, and stops "
-                f"here. {_ADVICE} Or delete that checkpoint and later ones: it is then rolled back "
-                "to the one before."
+                f"here. {_ADVICE} Or delete this checkpoint and all later ones: the run is then "
+                "rolled back to the checkpoint before."
             )
         return last_due
 

@@ -57,7 +57,13 @@ def check_recipe(recipe: Recipe) -> Recipe:
     streams = named({stream for group in groups for stream in group.features})
     stream_requirements = (requirement for stream in streams for requirement in stream.requires)
     for requirement in (*objective.facts.requires, *stream_requirements):
-        if missing := requirement(model, groups):
+        missing = requirement(model, groups)
+        if not isinstance(missing, str | None):
+            raise ValueError(
+                f"The requirement {getattr(requirement, '__name__', requirement)} returned "
+                f"{missing!r}, expected what is missing, as a str, or None: change it."
+            )
+        if missing:
             raise ValueError(missing)
     return recipe
 
@@ -67,7 +73,7 @@ def _check_heads(objective: Objective, model: Model) -> None:
     if missing:
         check_heads(objective.facts.heads, model.heads)
         example = "".join(
-            f", such as models.{builder} (--gin_file=runs/{SMALL_RUNS[builder]}.gin)"
+            f", such as models.{builder} (`pretrax train {SMALL_RUNS[builder]}`)"
             for builder in builders_with(objective.facts.heads)[:1]
         )
         raise ValueError(

@@ -81,7 +81,7 @@ def document(title: str, facts: Iterable[str], body: str, made_by: str, style: s
       facts: lines below the heading, as text.
       body: content of the page, as HTML.
       made_by: what made the page, as HTML for the footer.
-      style: further CSS.
+      style: additional CSS.
     """
     return printable(
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -113,7 +113,7 @@ def items(lines: Iterable[str]) -> str:
 
 
 def tiles(figures: Iterable[tuple[str, str]]) -> str:
-    """Returns tiles with a large number and a caption each."""
+    """Returns tiles, each with a large number and a caption."""
     cells = "".join(f'<div class="tile"><b>{a}</b><span>{b}</span></div>' for a, b in figures)
     return f'<div class="tiles">{cells}</div>\n'
 

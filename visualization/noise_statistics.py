@@ -33,7 +33,7 @@ def with_statistics(
       stream: i32[n] text that rows are cut from.
       stream_name: name of this text.
       rows: total number of rows; each member gets its share, but at least 64.
-      settings: further arguments of `measure`: slots, seed, span_law and span_mean.
+      settings: other arguments of `measure`: slots, seed, span_law and span_mean.
     """
     measured = [
         measure(member, stream, rows=max(round(rows * member.rate), 64), **settings)

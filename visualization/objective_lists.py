@@ -1,42 +1,70 @@
 """The catalog of objectives: a table for the terminal, and a page with links to their pages."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from rich.table import Table
 
-from ..objectives.catalog import ARCHITECTURES, CATALOG, aliases_of
+from ..objectives.catalog import ARCHITECTURES, CATALOG, FAMILIES, aliases_of, run_of
 from . import html
 
 LEGEND = (
     "loss: slots with a loss in a row of 512 tokens of text, on average; sentinels and "
     "end-of-sequence count."
 )
-WIDE = 110  # number of characters that all columns take
+# Columns of the table in the terminal. The first of these that fits is printed.
+COLUMNS = (
+    ("objective", "or", "loss", "model", "attention", "good for", "paper"),
+    ("objective", "or", "loss", "model", "good for"),
+    ("objective", "model", "good for"),
+    ("objective", "good for"),
+)
 TITLE = "Pre-training objectives"
 PAPER = "https://arxiv.org/abs/"
 
 
 def objectives_table(width: int) -> Table:
-    """Returns a table with a line for each objective. A narrow table has only four columns."""
-    columns: dict[str, dict] = {
-        "objective": {"style": "bold", "no_wrap": True},
-        "or": {"style": "dim", "no_wrap": True},
-        "loss": {"justify": "right", "no_wrap": True},
-        "model": {"no_wrap": True},
-        "attention": {},
-        "good for": {},
-        "paper": {"no_wrap": True},
-    }
-    if width < WIDE:
-        columns = {name: columns[name] for name in ("objective", "loss", "model", "good for")}
+    """Returns a table with a line for each objective under the name of its family.
+
+    Args:
+      width: number of characters of a line. A narrow table has fewer columns.
+    """
+    styles: dict[str, dict] = {"objective": {"style": "bold"}, "or": {"style": "dim"}}
+    styles["loss"] = {"justify": "right"}
+    columns = next((names for names in COLUMNS if _width(names) <= width), COLUMNS[-1])
     table = Table(box=None, header_style="bold", padding=(0, 1), pad_edge=False)
-    for name, how in columns.items():
-        table.add_column(name, **how)
-    for name in CATALOG:
-        cells = _cells(name)
-        table.add_row(*(cells[column] for column in columns))
+    for column in columns:
+        table.add_column(column, no_wrap=True, **styles.get(column, {}))
+    for family, entries in FAMILIES.items():
+        table.add_row()
+        table.add_row(family, style="not bold italic")
+        for name in entries:
+            cells = _cells(name)
+            table.add_row(*(cells[column] for column in columns))
     return table
+
+
+def _width(columns: Sequence[str]) -> int:
+    """Returns the number of characters of a line with these columns, two blanks between them."""
+    cells = [_cells(name) for name in CATALOG]
+    widths = (max(len(name), *(len(cell[name]) for cell in cells)) for name in columns)
+    return sum(widths) + 2 * (len(columns) - 1)
+
+
+def objectives_json() -> str:
+    """Returns a JSON list with an object for each objective."""
+    rows = [
+        {
+            "family": family,
+            "objective": name,
+            "short_names": aliases_of(name),
+            **{**entry._asdict(), "run": run_of(name), "attends": entry.attention},
+        }
+        for family, entries in FAMILIES.items()
+        for name, entry in entries.items()
+    ]
+    return json.dumps(rows, indent=1)
 
 
 def index_page(pages: Mapping[str, str], refused: Mapping[str, str], command: str) -> str:

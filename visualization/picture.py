@@ -6,7 +6,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 
 from ..settings.printable import printable
 
@@ -117,7 +117,7 @@ class SlotUse:
 class Statistics:
     """Statistics of the rows of one objective or member.
 
-    Shares are relative to the tokens that are not left out, if nothing else is said.
+    Unless stated otherwise, shares are relative to the tokens that are not left out.
     """
 
     name: str
@@ -157,13 +157,6 @@ class Picture:
                 for token in tokens:
                     first.setdefault(token.kind, token)
         return [(first[kind], meaning) for kind, meaning in KINDS.items() if kind in first]
-
-    def first_of_each(self) -> "Picture":
-        """Returns the picture with one example of each member."""
-        first: dict[str, Example] = {}
-        for example in self.examples:
-            first.setdefault(example.title, example)
-        return replace(self, examples=list(first.values()))
 
     def as_json(self) -> dict:
         return asdict(self) | {"legend": [(asdict(token), about) for token, about in self.legend]}

@@ -65,7 +65,7 @@ def page(picture: Picture, command: str) -> str:
 
 
 def content(picture: Picture) -> str:
-    """Returns the examples, of which only the first is unfolded, and the statistics if any."""
+    """Returns the examples and any statistics. Only the first example is unfolded."""
     count = len(picture.examples)
     folded = [
         html.folded(

@@ -45,7 +45,7 @@ def drawn(panels: Sequence[Callable], width: float, height: float) -> str:
     """Returns the SVG of panels side by side.
 
     Args:
-      panels: a function of the axes for each panel, which draws it.
+      panels: for each panel, a function that draws it on the given axes.
       width: width in inches.
       height: height in inches.
     """

@@ -48,6 +48,7 @@ def print_picture(console: Console, picture: Picture) -> None:
     legend = Text("  ")
     for token, meaning in picture.legend:
         legend.append_text(_word(token)).append(f" {meaning}   ", "dim")
+    legend.rstrip()
     console.print("", legend, "", sep="\n")
     for example in picture.examples:
         _print_example(console, example)

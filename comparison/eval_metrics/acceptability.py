@@ -35,8 +35,9 @@ TIE = 1e-6  # relative difference of log-probabilities that float32 rounding may
 def minimal_pairs(
     subject: Subject, *, pairs: Count = 32, blimp: str | None = None, draws: Count = 64
 ) -> list[Figure]:
-    """Share of minimal pairs whose correct text is likelier, averaged over kinds; ties count half.
+    """Share of minimal pairs whose correct text is likelier, averaged over kinds.
 
+    Ties count half.
     The score of a text is the sum of its tokens' log-probabilities. For a masked model it is the
     pseudo-log-likelihood, in which each token is predicted from all others (Salazar et al. 2020). A
     model that reads before it writes gets the common beginning of both texts and is scored on the
@@ -81,7 +82,7 @@ def minimal_pairs(
     left_out = len(known) - len(comparable)
     note = f"{len(comparable)} pairs"
     if left_out:
-        note += f"; {left_out} left out, of unequal length"
+        note += f"; {left_out} pairs of unequal length are left out"
     shares = {kind: statistics.fmean(kind_points) for kind, kind_points in points.items()}
     mean = statistics.fmean(shares.values())
     return [
@@ -143,7 +144,7 @@ def blimp_pairs(folder: str, count: int) -> list[MinimalPair]:
             uid = str(record.fields.get("UID", path.stem))
             pairs.setdefault(uid, []).append(MinimalPair(uid, *record.text))
     if not pairs:
-        raise ValueError(f"{folder} holds no pairs: expected a folder of BLiMP's files, *.jsonl.")
+        raise ValueError(f"{folder} has no pairs: expected a folder of BLiMP's files, *.jsonl.")
     return [pair for uid_pairs in pairs.values() for pair in uid_pairs[:count]]
 
 

@@ -43,13 +43,13 @@ def synthetic_completions(subject: Subject, *, texts: AtLeastTwo = 64) -> list[F
             "baseline completes one document with another: let the synthetic task hold out more."
         )
     halves = [_halves(document) for document in task.heldout[:texts]]
-    befores, rests = zip(*halves)
-    completed = _completed(trained, befores, rests)
+    contexts_before, rests = zip(*halves)
+    completed = _completed(trained, contexts_before, rests)
     share, baseline = (
         float(np.mean([bool(task.accepts(text)) for text in texts_to_judge]))
-        for texts_to_judge in (completed, map(" ".join, zip(befores, [rests[-1], *rests])))
+        for texts_to_judge in (completed, map(" ".join, zip(contexts_before, [rests[-1], *rests])))
     )
-    note = f"{len(halves)} beginnings, 1.00 of the true texts"
+    note = f"{len(halves)} beginnings; the true texts score 1.00"
     if continuing_mode(trained) in IN_MASKS:
         note += "; the true number of tokens is given"
     return [Figure("synthetic_completions", share, "share", HIGHER, baseline, note)]
@@ -65,17 +65,19 @@ def _halves(document: str) -> tuple[str, str]:
     return " ".join(words[: len(words) // 2]), " ".join(words[len(words) // 2 :])
 
 
-def _completed(trained: Trained, befores, rests) -> list[str]:
+def _completed(trained: Trained, contexts_before, rests) -> list[str]:
     """Returns the whole texts: each beginning with the model's completion."""
     sizes = [len(trained.encode(f" {rest}")) for rest in rests]
     decoding = Decoding(max_new=2 * max(sizes), temperature=1.0)
     if (mode := continuing_mode(trained)) in IN_MASKS:
         end = trained.decode([trained.ids.eos])  # It ends every document of training.
-        masked = [f"{before} {'[MASK]' * size}{end}" for before, size in zip(befores, sizes)]
+        masked = [
+            f"{before} {'[MASK]' * size}{end}" for before, size in zip(contexts_before, sizes)
+        ]
         records = answer(
             trained, mode, [{"text": text} for text in masked], unmasking_options(decoding)
         )
         return [record["answer"].replace(end, "").strip() for record in records]
-    gaps = [Gap(before, rest, "") for before, rest in zip(befores, rests)]
+    gaps = [Gap(before, rest, "") for before, rest in zip(contexts_before, rests)]
     written = continued(trained, gaps, decoding)
-    return [f"{before} {rest.strip()}" for before, rest in zip(befores, written)]
+    return [f"{before} {rest.strip()}" for before, rest in zip(contexts_before, written)]

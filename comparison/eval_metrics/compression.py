@@ -47,14 +47,17 @@ UNITS = {
     PSEUDO: "pseudo bits per byte",
 }
 NOTES = {
-    EXACT: "each token given those before it in its row",
-    BOUND: "the average over any number of hidden tokens of a row, each given those left",
-    BY_NOISE: "the objective's own loss, averaged over noise of a row from its lowest rate on",
-    CONDITIONAL: "of the second half of each row, given the first",
-    BY_BLANK: "of the second half of each row, which fills a blank after the first: training had "
-    "no blanks of that length",
-    BY_RESTORING: "of the second half of each row, after the first is restored from itself",
-    PSEUDO: "each token given all others of its row, which is not a probability of the text",
+    EXACT: "each token is predicted from the tokens before it in its row",
+    BOUND: "the average over all numbers of hidden tokens of a row, predicted from the other "
+    "tokens",
+    BY_NOISE: "the objective's own loss, averaged over all noise rates from its lowest rate on",
+    CONDITIONAL: "the second half of each row is predicted from the first half",
+    BY_BLANK: "the second half of each row is written into a blank after the first half; training "
+    "had no blanks of this length",
+    BY_RESTORING: "the second half of each row is written after the first half, which the model "
+    "restores from itself",
+    PSEUDO: "each token is predicted from all other tokens of its row, so this is not a "
+    "probability of the text",
 }
 
 
@@ -131,7 +134,7 @@ def bits_per_byte(
 
 
 def _kind(subject: Subject) -> str:
-    """Returns the kind of likelihood: of a prompt form, or of the objective's own noise."""
+    """Returns the kind of likelihood, which follows from a prompt form or from the noise."""
     return BY_NOISE if is_read_by_noise(subject) else reading_of(subject.trained).kind
 
 
@@ -168,7 +171,7 @@ def heldout_rows(corpus: Corpus, tokens: int, row_tokens: int) -> list[HeldoutRo
 
 
 def unigram_nats(corpus: Corpus, rows: Sequence[np.ndarray], tokens: int) -> float:
-    """Returns the nats of these rows by token frequencies in `tokens` tokens of training text."""
+    """Returns the nats of rows under the token frequencies of `tokens` tokens of training text."""
     stream = corpus.train(0, 1)
     counts = np.zeros((2, corpus.ids.size))
     while counts[0].sum() < tokens:

@@ -37,9 +37,9 @@ def finetune(
 ) -> list[Figure]:
     """Metrics of the task on held-out texts after fine-tuning.
 
-    The parts `/from_scratch` are of the same model with fresh parameters, as the run's seed draws
-    them, fine-tuned on the same examples. `/gain` is the benefit of pre-training. The recipe is
-    that of `comparison.eval_metrics.parts.finetuning_recipe`.
+    The parts `/from_scratch` measure the same model with the fresh parameters of the run's seed,
+    fine-tuned on the same examples. `/gain` is the benefit of pre-training.
+    `comparison.eval_metrics.parts.finetuning_recipe` describes the recipe.
 
         finetune(subject, task="python_word_kinds", labels=[10, 100, 1000])
 
@@ -59,7 +59,7 @@ def finetune(
 
     Raises ValueError for an unsuitable task, and for more labels than training examples.
     """
-    examples = class_task(subject, task, module, data_dir, of_words=True)
+    examples = class_task(subject, task, module, data_dir, allow_words=True)
     classes, labels_N = np.unique(examples.labels["train"], return_inverse=True)
     if max(labels, default=0) > labels_N.size:
         raise ValueError(

@@ -33,7 +33,7 @@ def continuation(subject: Subject, *, prompts: Count = 64, max_new: Count = 48) 
     - `continuation`: edit similarity to the true text of the same number of tokens.
     - `continuation/exact_match`: share whose next line is the true line.
     - `continuation/parses`: share that parses (see `python_prompts.continues_to_parse`).
-    - `continuation/repetition`: share of runs of four words that occurred earlier in the text.
+    - `continuation/repetition`: share of 4-grams of words that occurred earlier in the text.
     - `continuation/distinct`: different pairs of words over all pairs of words, in all texts.
     - `continuation/sampled/…`: the same for samples at temperature 1 and top-p 0.95.
 
@@ -57,9 +57,12 @@ def continuation(subject: Subject, *, prompts: Count = 64, max_new: Count = 48) 
     first, *others = _figures("continuation", continued, trained, gaps, truth, trivial, max_new)
     if (mode := continuing_mode(trained)) in (*IN_MASKS, "blocks"):
         masks = "blocks of masks" if mode == "blocks" else f"{max_new} masks"
-        how = f"{masks} filled, the surest first, samples in any order and without top-p"
+        how = (
+            f"fills {masks}, the most confident first; samples fill masks in random order and "
+            "without top-p"
+        )
         if mode == "denoise":
-            how = f"{max_new} random tokens written over, samples without top-p"
+            how = f"overwrites {max_new} random tokens; samples are drawn without top-p"
         first = first._replace(note=f"{first.note}; {how}")
     return [first, *others]
 
@@ -119,8 +122,8 @@ def continuing_mode(trained: Trained) -> str:
         return "denoise"
     raise ValueError(
         f"Got a model of layout {trained.model.layout!r} trained to {_mode_words(modes)}, expected "
-        "one that continues texts: of a causal, prefix or masked language model, masked diffusion, "
-        "or UL2."
+        "one that continues texts: a causal, prefix or masked language model, masked diffusion, or "
+        "UL2."
     )
 
 
@@ -157,13 +160,13 @@ def infilled(trained: Trained, gaps: Sequence[Gap], decoding: Decoding) -> list[
         items = [{"prefix": gap.prefix, "suffix": gap.suffix} for gap in gaps]
         return [x["middle"] for x in answer(trained, "middle", items, Options(decoding))]
     raise ValueError(
-        f"Got a model trained to {_mode_words(modes)}, expected one that fills in text: of span "
-        "corruption, UL2, blank infilling, causal masking or fill-in-the-middle."
+        f"Got a model trained to {_mode_words(modes)}, expected one that fills in text: trained by "
+        "span corruption, UL2, blank infilling, causal masking or fill-in-the-middle."
     )
 
 
 def _mode_words(modes: set[str]) -> str:
-    return ", ".join(sorted(modes)) or "nothing that is known"
+    return ", ".join(sorted(modes)) or "do nothing known"
 
 
 def _beginning(trained: Trained, gap: Gap, tokens: int) -> str:
@@ -194,8 +197,8 @@ def _figures(
             better = NEITHER if measure in ("repetition", "distinct") else HIGHER
             first = not part and measure == "edit_similarity"
             full_name = name if first else f"{name}{part}/{measure}"
-            note = f"the true text: {true_measures[measure]:.2f}"
-            note += f"; {len(truth)} prompts, edit similarity" * first
+            note = f"the true text scores {true_measures[measure]:.2f}"
+            note += f"; edit similarity over {len(truth)} prompts" * first
             baseline = trivial_measures[measure]
             figures.append(Figure(full_name, value, "share", better, baseline, note))
     return figures

@@ -53,8 +53,8 @@ def measure(eval_metric: Callable, subject: Subject) -> tuple[Figure, ...]:
     if beyond:
         longest = max(beyond, key=lambda message: message.slots)
         lengths = (
-            f"texts of up to {longest.slots} slots of the {longest.stack}, where the rows of "
-            f"training had {longest.trained}"
+            f"texts have up to {longest.slots} slots of the {longest.stack}, but training rows had "
+            f"{longest.trained}"
         )
         first = first._replace(note="; ".join(filter(None, (first.note.rstrip("."), lengths))))
     return (first, *parts)

@@ -24,7 +24,7 @@ def synthetic_questions(subject: Subject) -> list[Figure]:
     - `synthetic_questions/KIND`: the share for each kind, such as `synthetic_questions/reversed`.
 
     A model is asked as it was trained: it continues the text, fills the blank or predicts masks.
-    The baseline draws an answer at random. The notes give the number of questions, and the share of
+    The baseline draws an answer at random. The notes give the number of questions, and the score of
     a reader who knows the synthetic task.
 
     Raises ValueError if the corpus of the run is not a synthetic task or has changed since, and for
@@ -73,6 +73,6 @@ def figures_of_questions(
                 [question.known for question in questions],
             )
         )
-        note = f"{len(indices)} questions, {known:.2f} for a reader who knows the synthetic task"
+        note = f"{len(indices)} questions; a reader who knows the synthetic task scores {known:.2f}"
         figures[kind] = Figure(f"{name}/{kind}", share, "share", HIGHER, chance, note)
     return figures

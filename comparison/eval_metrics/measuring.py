@@ -89,5 +89,5 @@ def print_measured(
     console.print(table)
     for note in dict.fromkeys(notes):
         console.print(note, markup=False, soft_wrap=True)
-    kept = f"{run_dir}/{run_directory.EVALUATION}/{run_directory.FIGURES} holds them."
+    kept = f"Saved to {run_dir}/{run_directory.EVALUATION}/{run_directory.FIGURES}."
     console.print(kept, markup=False, soft_wrap=True)

@@ -117,21 +117,23 @@ def pairs(
     layers = chosen_layers(subject.trained, layers)
 
     def features(read: Callable[[Sequence[str]], dict[Any, np.ndarray]]) -> Callable:
-        of_sides = {
+        side_features = {
             part: [read(texts) for texts in zip(*(pair[:2] for pair in some))]
             for part, some in split.items()
         }
         compared: dict[str, dict[Any, np.ndarray]] = {part: {} for part in split}
-        for name in of_sides["train"][0]:
-            sides = _standardized({part: [u[name], v[name]] for part, (u, v) in of_sides.items()})
+        for name in side_features["train"][0]:
+            sides = _standardized(
+                {part: [u[name], v[name]] for part, (u, v) in side_features.items()}
+            )
             for part, (u, v) in sides.items():
                 compared[part][name] = np.concatenate([abs(u - v), u * v], -1)
         return compared.__getitem__
 
     bags = bags_of([text for pair in split["train"] for text in pair[:2]])
     _, by_words = probed(labels, features(lambda texts: {"words": bags.counts(texts)}))
-    of_model = features(lambda texts: text_features(trained, texts, layers, pooling))
-    return probe_figures("pairs", ClassTask({}, labels), of_model, by_words)
+    model_features = features(lambda texts: text_features(trained, texts, layers, pooling))
+    return probe_figures("pairs", ClassTask({}, labels), model_features, by_words)
 
 
 @checked
@@ -183,12 +185,12 @@ def retrieve(
     texts = [text for some in (known, queries) for pair in some for text in pair]
     at = {text: i for i, text in enumerate(texts)}
     features = text_features(trained, texts, layers, pooling)
-    of_layer = {layer: ranked(features_NxE) for layer, features_NxE in features.items()}
-    best = max(of_layer, key=lambda layer: of_layer[layer][0])
+    layer_ranks = {layer: ranked(features_NxE) for layer, features_NxE in features.items()}
+    best = max(layer_ranks, key=lambda layer: layer_ranks[layer][0])
     chance = float(np.mean(1 / np.arange(1, candidates + 1)))
     words = reciprocal_rank(*map(bags.rare_counts, zip(*queries)))
     return [
-        Figure("retrieve", of_layer[best][1], "reciprocal rank", HIGHER, chance),
+        Figure("retrieve", layer_ranks[best][1], "reciprocal rank", HIGHER, chance),
         Figure("retrieve/bag_of_words", words, "reciprocal rank", NEITHER, chance),
         Figure("retrieve/layer", float(best), "layer", NEITHER),
     ]

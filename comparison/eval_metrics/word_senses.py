@@ -25,12 +25,12 @@ from .subject import Subject
 FIGURES_VERSION = 1  # see `kept_figures.version_of`
 PROSE = 0
 CODE = 1
-# Lowercase letters between single spaces; in prose between two words of such letters.
+# A word is lowercase letters after a space; in prose, it stands between two lowercase words.
 _WORD = re.compile(r"(?<= )[a-z]{3,}\b")
 _BETWEEN_WORDS = re.compile(r"(?<=[a-z] )[a-z]{3,}(?= [a-z])")
 CHARACTERS = 600  # number of characters that are read on either side
 TRIED = 4  # number of uses of a word that are tokenized, as a multiple of the needed number
-NEIGHBOURS = "neighbors"
+NEIGHBORS = "neighbors"
 
 
 class WordUse(NamedTuple):
@@ -41,11 +41,11 @@ class WordUse(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A use as a vocabulary writes it."""
+    """A use of a word, tokenized by a vocabulary."""
 
     word: str
     meaning: int
-    tokens: list[int]  # `context` tokens before the word, those of the word, `context` after it
+    tokens: list[int]  # tokens of the word, with `context` tokens before and after it
     end: int  # the index of the word's last token
     own: tuple[int, ...]  # the word's tokens
 
@@ -55,7 +55,7 @@ def word_in_context(
     subject: Subject,
     *,
     words: Count = 24,
-    uses: Annotated[int, Ge(4)] = 12,  # each half of them compares two of one meaning
+    uses: Annotated[int, Ge(4)] = 12,  # so that each half has two uses of each meaning
     context: Count = 24,
     layers: Layers | None = None,
 ) -> list[Figure]:
@@ -66,11 +66,11 @@ def word_in_context(
     count half. The state of a word is that of its last token. All uses of a word are the same
     tokens at the same position, so the embeddings (layer 0) score exactly 0.5.
 
-        word_in_context              of the layer that is best on other uses of the same words
-        word_in_context/layer_3      of each layer, on the same uses
-        word_in_context/neighbors   of the mean embedding of the tokens that the state may have
-                                     read, of a causal decoder those on the left: what a model
-                                     that reads words without their order knows
+    - `word_in_context`: the share for the layer that is best on other uses of the same words.
+    - `word_in_context/layer_3`: the share for each layer, on the same uses.
+    - `word_in_context/neighbors`: the share for the mean embedding of the tokens that the state
+      may have read, which are the tokens on the left for a causal decoder. This is what a model
+      knows that reads words without their order.
 
     Args:
       subject: the run to measure.
@@ -86,20 +86,20 @@ def word_in_context(
     layers = chosen_layers(trained, layers)
     candidates = frequent_uses(library_uses(), uses)
     placed = (placed_uses(trained, some, uses, context) for some in candidates)
-    of_words = list(itertools.islice(filter(None, placed), words))
-    if not of_words:
+    word_uses = list(itertools.islice(filter(None, placed), words))
+    if not word_uses:
         raise ValueError(
-            f"No word stands {uses} times in each meaning between {context} tokens of this "
-            "vocabulary: lower uses or context."
+            f"No word has {uses} uses in each meaning with {context} tokens of this vocabulary on "
+            "either side: lower uses or context."
         )
     halves = [
-        [use for some in of_words for i, use in enumerate(some) if i // 2 % 2 == half]
+        [use for some in word_uses for i, use in enumerate(some) if i // 2 % 2 == half]
         for half in (0, 1)
     ]
     chosen, measured = (separations(trained, some, layers) for some in halves)
     best = max(layers, key=lambda layer: chosen[layer])
-    most = ", ".join(some[0].word for some in of_words[:4])
-    note = f"layer {best}, of uses of {len(of_words)} words: {most}, …"
+    most = ", ".join(some[0].word for some in word_uses[:4])
+    note = f"layer {best}, over uses of {len(word_uses)} words: {most}, …"
 
     def figure(name: str, key, better=NEITHER, note: str = "") -> Figure:
         return Figure(f"word_in_context{name}", measured[key], "share", better, 0.5, note)
@@ -107,7 +107,7 @@ def word_in_context(
     return [
         figure("", best, HIGHER, note),
         *(figure(f"/layer_{layer}", layer) for layer in layers),
-        figure("/neighbors", NEIGHBOURS),
+        figure("/neighbors", NEIGHBORS),
     ]
 
 
@@ -120,7 +120,7 @@ def library_uses() -> Iterator[WordUse]:
         text = document.read()
         try:
             yield from uses_in(text)
-        except (tokenize.TokenError, SyntaxError):  # no Python of this version
+        except (tokenize.TokenError, SyntaxError):  # The file is not Python of this version.
             continue
 
 
@@ -134,19 +134,21 @@ def uses_in(text: str) -> Iterator[WordUse]:
     prose = {m.start() for m in _BETWEEN_WORDS.finditer(text)}
     for match in _WORD.finditer(text):
         start, end = match.span()
-        of_code = kinds[start] in ("name", "keyword")
-        if of_code or (kinds[start] in ("comment", "string") and start in prose):
+        is_code = kinds[start] in ("name", "keyword")
+        if is_code or (kinds[start] in ("comment", "string") and start in prose):
             yield WordUse(
                 match[0],
-                CODE if of_code else PROSE,
+                CODE if is_code else PROSE,
                 text[max(start - 1 - CHARACTERS, 0) : start - 1],
                 text[end : end + CHARACTERS],
             )
 
 
 def frequent_uses(uses: Iterable[WordUse], least: int) -> list[list[WordUse]]:
-    """Returns the uses of each word with `least` in both meanings, the most frequent words first;
-    those of a word in the order of a hash."""
+    """Returns the uses of each word that has `least` uses in both meanings.
+
+    The most frequent words come first. The uses of a word are in the order of a hash.
+    """
     of_word = collections.defaultdict(list)
     for use in dict.fromkeys(uses):
         of_word[use.word].append(use)
@@ -162,10 +164,11 @@ def frequent_uses(uses: Iterable[WordUse], least: int) -> list[list[WordUse]]:
 def placed_uses(
     trained: Trained, of_word: Sequence[WordUse], uses: int, context: int
 ) -> list[Placed]:
-    """Returns uses of a word, one of prose and one of code in turn; none if there are fewer.
+    """Returns `uses` uses of a word in each meaning, prose and code in turn.
 
-    All have the tokens that the vocabulary most often writes the word with, such as "\u2581list",
-    and `context` tokens on either side.
+    Returns an empty list if there are fewer. The word has the same tokens in all uses, the most
+    frequent ones of this vocabulary, such as "\u2581list". Each use has `context` tokens on either
+    side.
     """
     placed: list[list[Placed]] = []
     for meaning in (PROSE, CODE):
@@ -180,7 +183,10 @@ def placed_uses(
 
 
 def _placed(trained: Trained, use: WordUse, context: int) -> Placed | None:
-    """Returns a use with its tokens; None where those of the text around it differ, or are few."""
+    """Returns a use with its tokens.
+
+    Returns None if the word shares a token with the text around it, or if there are too few tokens.
+    """
     word = f"{use.before} {use.word}"
     before, there, whole = map(trained.encode, (use.before, word, word + use.after))
     first = len(before)
@@ -192,23 +198,23 @@ def _placed(trained: Trained, use: WordUse, context: int) -> Placed | None:
     return Placed(use.word, use.meaning, tokens, context + end - first - 1, tuple(whole[first:end]))
 
 
-# --- how their states lie ----------------------------------------------------------------------
+# --- separation of states -----------------------------------------------------------------------
 
 
 def separations(
     trained: Trained, uses: Sequence[Placed], layers: Sequence[int]
 ) -> dict[int | str, float]:
     """Returns the separation of states in each layer, and of their neighbors' embeddings."""
-    of_use = dict(_states(trained, uses, layers))
-    states = np.stack([of_use[i] for i in range(len(uses))], 1)
+    use_states = dict(_states(trained, uses, layers))
+    states = np.stack([use_states[i] for i in range(len(uses))], 1)
     words = [use.word for use in uses]
     meanings = [use.meaning for use in uses]
-    names: list[int | str] = [*layers, NEIGHBOURS]
+    names: list[int | str] = [*layers, NEIGHBORS]
     return {name: separation(words, meanings, each) for name, each in zip(names, states)}
 
 
 def _states(trained: Trained, uses: Sequence[Placed], layers: Sequence[int]):
-    """Yields (number of a use, f32[N + 1, E]): its states, and its neighbors' mean embedding."""
+    """Yields the index of a use, its states and its neighbors' mean embedding, f32[N + 1, E]."""
     every = [*layers, 0]
     for i, found in token_states(trained, [use.tokens for use in uses], layers=every):
         slot = found.text.start + uses[i].end
@@ -218,8 +224,9 @@ def _states(trained: Trained, uses: Sequence[Placed], layers: Sequence[int]):
 
 
 def separation(words: Sequence[str], meanings: Sequence[int], states_NxE: np.ndarray) -> float:
-    """Returns how often two states of a word in one meaning have a greater cosine than two in
-    different meanings, the mean over words; ties are half a point.
+    """Returns how often two states of one meaning have a greater cosine than two of different ones.
+
+    The share is the mean over words. Ties count half.
 
     >>> separation("aaaa", [0, 0, 1, 1], np.array([[1, 0], [1, 0.1], [0, 1], [0.1, 1]]))
     1.0
@@ -229,9 +236,9 @@ def separation(words: Sequence[str], meanings: Sequence[int], states_NxE: np.nda
     shares = []
     for word in dict.fromkeys(words):
         own = [i for i, other in enumerate(words) if other == word]
-        cosines = np.round(unit_NxE[own] @ unit_NxE[own].T, 5)  # alike, whatever the rounding
-        of_pair = np.array(meanings)[own]
-        same = of_pair[:, None] == of_pair[None]
+        cosines = np.round(unit_NxE[own] @ unit_NxE[own].T, 5)  # Ties survive rounding errors.
+        own_meanings = np.array(meanings)[own]
+        same = own_meanings[:, None] == own_meanings[None]
         pairs = np.triu(np.ones_like(same), 1).astype(bool)
         one = cosines[pairs & same]
         two = cosines[pairs & ~same]

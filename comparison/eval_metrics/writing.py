@@ -40,7 +40,7 @@ from .parts.two_languages import translations
 from .subject import Subject
 
 FIGURES_VERSION = 1  # see `kept_figures.version_of`
-SENTENCES = {"train": 1200, "validation": 240}  # the same numbers as of docstrings
+SENTENCES = {"train": 1200, "validation": 240}  # the same numbers as for docstrings
 
 TextAndAnswer = tuple[str, str]
 Answered = tuple[Prompt, int]  # a prompt that ends with its answer, and the answer's token count
@@ -94,7 +94,9 @@ def finetune_to_write(
         figures.append(_figures(name, writer, pairs, answered))
         figures[-1] += peak_figures(name, peak, peaks)
     (first, *others), scratch = figures
-    first = first._replace(note=f"{len(pairs['train']):,} examples, a fifth of them to choose by")
+    count = len(pairs["train"])
+    note = f"{count:,} examples, a fifth of which choose the learning rate"
+    first = first._replace(note=note)
     gain = first.value - scratch[0].value
     return [
         *(first, *others, *scratch),
@@ -195,18 +197,19 @@ def _figures(
     usual = [_usual_pair([one for _, one in pairs["train"]])] * len(answers)
     unit = "ROUGE-2 F1"
     share = "share"
-    rouge, of_usual = (task_metrics.rouge(answers, some)["rouge2"] for some in (written, usual))
-    exact, never = (
+    rouge, usual_rouge = (task_metrics.rouge(answers, some)["rouge2"] for some in (written, usual))
+    exact, usual_exact = (
         task_metrics.exact_match(answers, some)["exact_match"] for some in (written, usual)
     )
     nats = _nats(writer, answered["validation"])
     baseline = _nats_by_frequency(answered, writer.ids)
-    bits = 1 / math.log(2) / sum(len(one.encode()) for one in answers)  # a byte, of a nat of all
+    # Bits per byte for each nat of all answers.
+    bits = 1 / math.log(2) / sum(len(one.encode()) for one in answers)
     return [
         Figure(name, 1 - nats / baseline, NATS_SAVED, HIGHER, 0.0),
         Figure(f"{name}/bits_per_byte", nats * bits, "bits per byte", LOWER, baseline * bits),
-        Figure(f"{name}/rouge_2", rouge, unit, HIGHER, of_usual),
-        Figure(f"{name}/exact_match", exact, share, HIGHER, never),
+        Figure(f"{name}/rouge_2", rouge, unit, HIGHER, usual_rouge),
+        Figure(f"{name}/exact_match", exact, share, HIGHER, usual_exact),
     ]
 
 
@@ -220,7 +223,7 @@ def _nats(writer: Trained, answered: Sequence[Answered]) -> float:
 
 
 def _nats_by_frequency(answered: dict[str, list[Answered]], ids) -> float:
-    """Returns the nats of the held-out answers by token frequencies in the training answers."""
+    """Returns the nats of the held-out answers under the token frequencies of training answers."""
     training, heldout = (
         Tally(
             np.bincount(

@@ -29,11 +29,12 @@ def synthetic_answers(
     *,
     orders: Annotated[Sequence[LikeliestOrder], MinLen(1)] = get_args(LikeliestOrder),
 ) -> list[Figure]:
-    """Share of the questions of a run's synthetic task whose answer the model writes, greedily.
+    """Share of the synthetic task's questions that the model answers correctly, written greedily.
 
-        synthetic_answers                          of the kind that the synthetic task asks first
-        synthetic_answers/sum                      of each kind
-        synthetic_answers/sum/left_to_right        of masks that are written in this order
+    - `synthetic_answers`: the share for the kind of questions that the task asks first.
+    - `synthetic_answers/KIND`: the share for each kind, such as `synthetic_answers/sum`.
+    - `synthetic_answers/KIND/ORDER`: the share with masks written in this order, such as
+      `synthetic_answers/sum/left_to_right`.
 
     A model that continues texts writes after the question, and is right if its text begins with a
     correct answer. If the question has a blank, a model that fills in text writes the blank, and is
@@ -75,7 +76,7 @@ def synthetic_answers(
 
 
 def _is_right(text: str, question: SyntheticQuestion) -> bool:
-    """Returns whether a text begins with the words of a right answer; in a blank, has no others."""
+    """Returns whether a text begins with a right answer; for a blank, whether it is one."""
     words = text.split()
     ends = BLANK.search(question.text) is not None
     rights = [answer.split() for answer in question.answers[: question.right]]
@@ -85,11 +86,11 @@ def _is_right(text: str, question: SyntheticQuestion) -> bool:
 def _written(
     trained: Trained, questions: Sequence[SyntheticQuestion], orders: Sequence[LikeliestOrder]
 ) -> dict[str, list[str]]:
-    """Returns what the model writes, by order; by "" where it has none."""
+    """Returns the texts that the model writes by order of masks. The order is "" without masks."""
     most = max(len(trained.encode(answer)) for one in questions for answer in one.answers)
     blanks = [one.text for one in questions if BLANK.search(one.text)]
     if blanks and {form.mode for form in trained.prompt_forms} & {"infill", "middle"}:
-        # Two tokens more than an answer has: a sentinel before it, and it must have ended.
+        # Two more tokens than the longest answer: a sentinel before it, and the end after it.
         arounds = [_question(one).around for one in questions]
         gaps = [Gap(before, "", after) for before, after in arounds]
         return {"": infilled(trained, gaps, Decoding(max_new=most + 2))}

@@ -1,8 +1,9 @@
-"""The report of a comparison: in the terminal, as Markdown and as a page.
+"""The report of a comparison: in the terminal, as Markdown and as an HTML page.
 
     write("comparisons/masking_rate")
 
-reads the files of `results`, so that a report can be drawn again at any time, without the runs.
+`write` reads the files of `results`. A report can therefore be written again at any time, without
+the runs.
 """
 
 from pathlib import Path
@@ -23,12 +24,12 @@ PAGE = "report.html"
 def write(directory: str | Path, console: Console | None = None) -> None:
     """Writes `DIR/report.md` and `DIR/report.html`, and prints the summary to a console.
 
-    Raises ValueError where the directory holds no comparison, or a damaged one.
+    Raises ValueError if the directory has no comparison, or a damaged one.
     """
     folder = Path(directory)
     summary = summary_of(results.read(folder))
-    beside = [run.run for run in summary.runs if (folder / run.run).is_dir()]
+    linked = [run.run for run in summary.runs if (folder / run.run).is_dir()]
     atomic_writes.write_text(folder / MARKDOWN, markdown(summary))
-    atomic_writes.write_text(folder / PAGE, page(summary, beside))
+    atomic_writes.write_text(folder / PAGE, page(summary, linked))
     if console is not None:
         print_summary(console, summary)

@@ -1,6 +1,7 @@
 """Charts of a comparison: learning curves, an eval metric's figures of every seed, and its curves.
 
-Each `draw_` function draws on an `Axes` of matplotlib; `colors` has the number of each variant's.
+Each `draw_` function draws on an `Axes` of matplotlib. Its `colors` are the color numbers of the
+variants.
 """
 
 import functools
@@ -23,12 +24,13 @@ from . import wording
 from .eval_metric_curves import OVER, Curves
 from .summary import Column, Summary
 
-GRID = 200  # points of a mean curve
-BEGINNING = 0.08  # of training, whose losses may leave the chart at its top
+GRID = 200  # number of points of a mean curve
+BEGINNING = 0.08  # share of training whose high losses may be cut off at the top of a chart
 FAR = 1.5  # a baseline further from the figures than this many times their range is not drawn
-NAME = 18  # letters in a line of a variant's name
-LONGEST_NAME = 60  # letters of a name in a legend
-WIDTH = 4.4  # of a chart, inches: two side by side on a desk, one on a phone, both readable
+NAME = 18  # number of letters in a line of a variant's name
+LONGEST_NAME = 60  # number of letters of a name in a legend
+# Width of a chart in inches. Two charts fit side by side on a desktop, and one fits on a phone.
+WIDTH = 4.4
 BASELINE: Any = dict(color=INK, linestyle=(0, (4, 3)), linewidth=1)
 TITLE = 46  # number of letters in a line of a chart's title, next to the names of variants
 # Sizes in inches.
@@ -37,7 +39,7 @@ LEARNING_HEIGHT = 2.6
 LEGEND_LINE = 0.17
 FILES_OVER = ("text tokens", "FLOPs")  # horizontal axes of chart files; a page has all axes
 
-Links = Mapping[tuple[str, int], str]  # by a run's variant and seed: the URL of its folder
+Links = Mapping[tuple[str, int], str]  # variant and seed of a run -> URL of its folder
 
 
 class Chart(NamedTuple):
@@ -48,17 +50,17 @@ class Chart(NamedTuple):
 
     @property
     def on_page(self) -> str:
-        """The SVG in the colors of the page around it. The page shows the title."""
+        """The SVG in the colors of the page around it, without the title."""
         return drawn([self.draw], WIDTH, self.height)
 
 
 def chart_files(summary: Summary) -> dict[str, str]:
-    """Returns {name: SVG} of the charts of each law and each eval metric."""
+    """Returns the SVG charts of each law and each eval metric, by file name."""
     return _files((*law_charts(summary), *column_charts(summary)))
 
 
 def curve_files(summary: Summary) -> dict[str, str]:
-    """Returns {name: SVG} of the curves of each eval metric over text tokens, and over FLOPs."""
+    """Returns the SVG curves of each eval metric over text tokens and over FLOPs, by file name."""
     return _files(chart for over, chart in eval_metric_curve_charts(summary) if over in FILES_OVER)
 
 
@@ -81,7 +83,7 @@ def law_charts(summary: Summary) -> list[Chart]:
     return [
         Chart(
             name=f"law of {law.figure}",
-            title=f"{law.figure}, {NATS}: a dot for each run, a line for the law of its size",
+            title=f"{law.figure}, {NATS}: a dot for each run, a line of the law for each size",
             height=LAW_HEIGHT,
             draw=functools.partial(draw_law, law=law),
         )
@@ -103,7 +105,7 @@ def column_charts(summary: Summary, links: Links | None = None) -> list[Chart]:
 
 
 def eval_metric_curve_charts(summary: Summary) -> list[tuple[str, Chart]]:
-    """Returns the curves of each eval metric over each of `OVER`, with what they are over."""
+    """Returns pairs (axis, chart) of the curves of each eval metric over each axis of `OVER`."""
     charts = []
     with_curves = [column for column in summary.columns if column.name in summary.curves]
     for column, over in itertools.product(with_curves, OVER):
@@ -122,7 +124,7 @@ def eval_metric_curve_charts(summary: Summary) -> list[tuple[str, Chart]]:
 
 
 def learning_charts(summary: Summary) -> list[Chart]:
-    """Returns a chart of each curve that runs logged while they trained."""
+    """Returns a chart for each curve that runs logged during training."""
     by_name: dict[str, dict[str, list[Curve]]] = {}
     for run in summary.trained:
         for name, curve in run.curves.items():
@@ -156,7 +158,7 @@ def _color(number: int) -> str:
 
 
 def _line(number: int) -> dict[str, Any]:
-    """Returns the line of a series, which beyond the first colors differs by its dashes too."""
+    """Returns the line style of a series. Dashes distinguish series that share a color."""
     dashes = ("-", "--", ":")[number // 4 % 3]
     return dict(color=_color(number), linestyle=dashes, linewidth=1.4)
 
@@ -173,12 +175,12 @@ def _in_legend(variant: str) -> str:
 def draw_curves(
     axes: Any, curves: Mapping[str, Sequence[Curve]], colors: Mapping[str, int]
 ) -> None:
-    """Draws curves over the text tokens seen: the mean of each variant's seeds, and their range."""
+    """Draws the mean and the range of each variant's curves, over the text tokens read."""
     from matplotlib.ticker import EngFormatter
 
     tops = []
     for variant, some in curves.items():
-        # Seeds end at nearly the same text; the mean is of where all of them are.
+        # Seeds start and end at nearly the same text. The mean covers the range that all have.
         first = max(c[0][0] for c in some)
         last = min(c[-1][0] for c in some)
         x = np.linspace(first, last, GRID)
@@ -189,14 +191,16 @@ def draw_curves(
             axes.fill_between(x, y.min(0), y.max(0), color=color, alpha=0.2, linewidth=0)
         tops.append(y[:, x > BEGINNING * last].max())
     (low, _), top = axes.get_ylim(), max(tops)
-    axes.set(xlabel="text tokens seen", ylim=(low, top + 0.05 * (top - low)))
+    axes.set(xlabel="text tokens read", ylim=(low, top + 0.05 * (top - low)))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     _name_lines_below(axes)
 
 
 def draw_column(axes: Any, column: Column, colors: Mapping[str, int], links: Links) -> None:
-    """Draws a line for each variant: every seed's figure, which links to its run, and their mean
-    with its interval; the baseline is a dashed line across."""
+    """Draws a row for each variant, with the figure of every seed and their mean and interval.
+
+    The dot of a seed links to its run. The baseline is a dashed line.
+    """
     for y, (variant, number) in enumerate(colors.items()):
         seeds = column.values[variant]
         color = _color(number)
@@ -225,8 +229,13 @@ def draw_column(axes: Any, column: Column, colors: Mapping[str, int], links: Lin
 def draw_eval_metric_curves(
     axes: Any, curves: Curves, colors: Mapping[str, int], over: str, baseline: float | None
 ) -> None:
-    """Draws an eval metric over one of `OVER`: the mean of each variant's seeds at each checkpoint,
-    and their range; the baseline is a dashed line across."""
+    """Draws the mean and the range of each variant's seeds at each checkpoint.
+
+    The baseline is a dashed line.
+
+    Args:
+      over: the horizontal axis, a key of `OVER`.
+    """
     from matplotlib.ticker import FuncFormatter
 
     for variant, checkpoints in curves.items():
@@ -240,7 +249,7 @@ def draw_eval_metric_curves(
     if _is_near(baseline, axes.get_ylim()):
         axes.axhline(baseline, **BASELINE)
     axes.set_xlabel(over)
-    axes.set_xlim(left=0)  # so that what one takes is seen as a share of what another does
+    axes.set_xlim(left=0)  # so that the costs of variants can be compared by length
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: amount(x)))
     axes.locator_params(axis="x", nbins=5)
     axes.ticklabel_format(axis="y", useOffset=False)
@@ -254,7 +263,7 @@ def _is_near(baseline: float | None, limits: tuple[float, float]) -> bool:
 
 
 def draw_law(axes: Any, law: FittedLaw) -> None:
-    """Draws the loss of each run over its FLOPs, and for each size what the law says of it."""
+    """Draws the loss of each run over its FLOPs, and the losses of the law for each size."""
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
     assert law.fit is not None

@@ -44,10 +44,10 @@ def page(summary: Summary, linked: Collection[str] = ()) -> str:
     charts = {
         EVAL_METRICS: _eval_metrics(summary, links),
         wording.CURVES_TITLE: _eval_metric_curves(summary),
-        **{f"The {chart.name}": _grid([_figure(chart)]) for chart in law_charts(summary)},
+        **{f"Scaling {chart.name}": _grid([_figure(chart)]) for chart in law_charts(summary)},
     }
     body = (
-        card("<h3>In short</h3>\n" + _html(items(wording.in_short(summary))))
+        card("<h3>Findings</h3>\n" + _html(items(wording.in_short(summary))))
         + "".join(_section(one, charts.get(one.title, "")) for one in sections(summary, links))
         + _learning_curves(summary)
         + _section(runs_section(summary, links))
@@ -65,7 +65,7 @@ def _section(section: Section, charts: str = "") -> str:
 
 
 def _html(text: str) -> str:
-    """Returns Markdown as HTML, with tables that scroll where they are too wide."""
+    """Returns Markdown as HTML, with tables that scroll if they are too wide."""
     html = _MARKDOWN.render(text)
     html = html.replace("<table>", '<div class="scroll"><table>')
     return html.replace("</table>", "</table></div>")
@@ -81,8 +81,8 @@ def _grid(figures: Iterable[str]) -> str:
 
 def _eval_metrics(summary: Summary, links: Links) -> str:
     explained = soft(
-        "Every seed is a dot, which links to its run if the run is next to this page; ◆ is the "
-        "mean with its interval; the dashed line is the baseline, if it is near."
+        "Each dot is a seed. It links to its run if the run directory is next to this page. ◆ is "
+        "the mean with its interval. A dashed line shows the baseline, if it is near."
     )
     return explained + _grid(map(_figure, column_charts(summary, links)))
 
@@ -104,8 +104,8 @@ def _eval_metric_curves(summary: Summary) -> str:
 
 def _learning_curves(summary: Summary) -> str:
     explained = soft(
-        "Means over seeds, and their range. Losses of different objectives are not of one kind: "
-        "what compares them are the eval metrics."
+        "Each line shows the mean over seeds, and the band shows their range. Losses of different "
+        "objectives cannot be compared; the eval metrics can."
     )
     figures = [_figure(chart) for chart in learning_charts(summary)]
     return f"<h2>Learning curves</h2>\n{explained}{_grid(figures)}" if figures else ""

@@ -15,22 +15,22 @@ from .summary import Summary
 # Cost of a variant -> field of `TrainedRun` or of `VariantFacts`.
 COSTS = {
     "parameters": "parameters",
-    "FLOPs a token": "flops_per_token",
+    "FLOPs per token": "flops_per_token",
     "text tokens": "text_tokens",
     "FLOPs": "flops",
     "steps": "steps",
     "seconds": "seconds",
 }
 # The costs that `VariantFacts` has.
-PLANNED = ("parameters", "steps", "text tokens", "FLOPs", "FLOPs a token")
+PLANNED = ("parameters", "steps", "text tokens", "FLOPs", "FLOPs per token")
 
 Costs = Mapping[str, Mapping[str, float]]  # by variant, by the names of `COSTS`
 
 
 def costs(summary: Summary) -> Costs:
-    """Returns the medians over the runs of each variant that has been trained.
+    """Returns the median costs over the runs of each variant that has been trained.
 
-    Not the means: where a run was paused, its seconds are many times those of the others.
+    Medians are used because a run that was paused may take many times as long as the others.
     """
     runs = {
         variant: [run for run in summary.trained if run.variant == variant]
@@ -48,16 +48,17 @@ def costs(summary: Summary) -> Costs:
 
 def spreads(costs: Costs) -> dict[str, float]:
     """Returns, for each cost of variants, by what share the largest is above the smallest."""
-    columns = {name: [of[name] for of in costs.values()] for name in next(iter(costs.values()), ())}
+    columns = {
+        name: [cost[name] for cost in costs.values()] for name in next(iter(costs.values()), ())
+    }
     return {n: max(x) / min(x) - 1 if min(x) > 0 else math.nan for n, x in columns.items()}
 
 
-def title(summary: Summary) -> str:
-    return "What each variant took" if summary.setup.scaling else "What was equal, and what was not"
-
-
 def equal(summary: Summary) -> str:
-    """Such as "Equal: 400,000 text tokens. Variants differ by up to 3.1% in seconds."."""
+    """Returns for example "Equal: 400,000 text tokens. Variants differ by up to 3.1% in seconds."
+
+    With several budgets, returns the budgets.
+    """
     words = "Budgets" if summary.setup.scaling else "Equal"
     return " ".join(
         [f"{words}: {summary.setup.budget}.", *matched(summary), unequal(summary)]
@@ -66,56 +67,61 @@ def equal(summary: Summary) -> str:
 
 def matched(summary: Summary) -> list[str]:
     """Returns a line for each variant whose size was solved to equal the reference's."""
-    of = costs(summary)
+    variant_costs = costs(summary)
     reference = summary.setup.reference or ""
     return [
-        matched_words(variant, lines[-1], reference, of)
+        matched_words(variant, lines[-1], reference, variant_costs)
         for variant, lines in summary.setup.variants.items()
-        if macro_of_solved(lines) and variant in of and reference in of
+        if macro_of_solved(lines) and variant in variant_costs and reference in variant_costs
     ]
 
 
 def matched_words(variant: str, solved: str, reference: str, costs: Costs) -> str:
     """
-    >>> of = {"causal": {"parameters": 1000.0}, "masked": {"parameters": 1024.0}}
-    >>> matched_words("causal", "EQUAL_PARAMETERS = 171", "masked", of)
-    'causal has EQUAL_PARAMETERS = 171, which leaves −2.3% parameters against masked.'
+    >>> costs = {"causal": {"parameters": 1000.0}, "masked": {"parameters": 1024.0}}
+    >>> matched_words("causal", "EQUAL_PARAMETERS = 171", "masked", costs)
+    'causal has EQUAL_PARAMETERS = 171, which leaves −2.3% parameters compared with masked.'
     """
     what = WHAT[macro_of_solved([solved]) or PARAMETERS]
     left = costs[variant][what] / costs[reference][what] - 1
     share = spread(abs(left)).replace("+", MINUS if left < 0 else "+")
     leaves = f"no difference in {what}" if share == "equal" else f"{share} {what}"
-    return f"{variant} has {solved}, which leaves {leaves} against {reference}."
+    return f"{variant} has {solved}, which leaves {leaves} compared with {reference}."
 
 
 def unequal(summary: Summary) -> str:
-    """Such as "Variants differ by up to 0.13% in parameters, 3.1% in seconds."."""
-    of = costs(summary)
-    if summary.setup.scaling or len(of) < 2:  # those of several budgets are meant to differ
+    """Returns for example "Variants differ by up to 0.13% in parameters, 3.1% in seconds."."""
+    variant_costs = costs(summary)
+    # Variants with several budgets are meant to differ.
+    if summary.setup.scaling or len(variant_costs) < 2:
         return ""
     different = [
         f"{spread(share).removeprefix('+')} in {name}"
-        for name, share in spreads(of).items()
+        for name, share in spreads(variant_costs).items()
         if math.isfinite(share) and spread(share) != "equal"
     ]
     if not different:
-        return "Variants are equal in all else that is counted."
+        return "Variants are equal in all other costs."
     return f"Variants differ by up to {', '.join(different)}."
 
 
 def print_facts(console: Console, facts: Mapping[str, VariantFacts]) -> None:
-    """Prints what each variant will cost, and by how much variants of one budget differ."""
-    of = {v: {name: getattr(one, COSTS[name]) for name in PLANNED} for v, one in facts.items()}
+    """Prints what each variant will cost, and how much the costs differ for a single budget."""
+    variant_costs = {
+        v: {name: getattr(one, COSTS[name]) for name in PLANNED} for v, one in facts.items()
+    }
     table = plain_table("variant", *PLANNED)
-    for variant, cost in of.items():
+    for variant, cost in variant_costs.items():
         row = (f"{x:,}" if type(x) is int else f"{x:.3g}" for x in cost.values())
         table.add_row(escape(variant), *row)
     console.print(table)
     for variant, one in facts.items():
         if one.solved:
-            words = matched_words(variant, one.solved, one.equal_to, of)
+            words = matched_words(variant, one.solved, one.equal_to, variant_costs)
             console.print(words, markup=False)
     if len({one.budget for one in facts.values()}) > 1:
-        return  # they are meant to differ
-    words = ", ".join(f"{name} by {share:.1%}" for name, share in spreads(of).items() if share > 0)
-    console.print(f"The variants differ in {words}." if words else "All of these are equal.")
+        return  # Variants with several budgets are meant to differ.
+    words = ", ".join(
+        f"{name} by {share:.1%}" for name, share in spreads(variant_costs).items() if share > 0
+    )
+    console.print(f"The variants differ in {words}." if words else "These costs are all equal.")

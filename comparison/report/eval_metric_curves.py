@@ -1,4 +1,4 @@
-"""Curves of eval metrics: their figures at checkpoints of a run, and the cost up to each one."""
+"""Curves of eval metrics: their figures at checkpoints of a run, and the cost so far."""
 
 import math
 import statistics
@@ -8,14 +8,14 @@ from typing import NamedTuple
 from ..results import Results, Spent
 from ..statistics import Values
 
-# What a curve is drawn over, and the field of `Spent`.
+# Horizontal axis of a curve -> field of `Spent`.
 OVER = {"text tokens": "text_tokens", "FLOPs": "flops", "seconds": "seconds"}
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint of a variant, with a figure of each of its seeds."""
+    """A checkpoint of a variant, with the figure of each of its seeds."""
 
-    spent: Spent  # the medians over the seeds
+    spent: Spent  # the median costs over the seeds
     values: Sequence[float]
 
     @property
@@ -27,13 +27,13 @@ Curves = Mapping[str, Sequence[Checkpoint]]  # by variant, from the first checkp
 
 
 def curves_of(results: Results, columns: Mapping[str, Values]) -> dict[str, Curves]:
-    """Returns the curves of each figure that was measured before the end of runs too.
+    """Returns the curves of each figure that was also measured before the end of runs.
 
-    A checkpoint counts where every seed that has a figure at the end has one there, so that all
-    means of a curve are over the same seeds.
+    A checkpoint counts if it has a figure for every seed that has a figure at the end. All means of
+    a curve are therefore over the same seeds.
 
     Args:
-      columns: by figure, the values at the end.
+      columns: the values at the end, by figure.
     """
     ends = {(run.variant, run.seed): run.spent for run in results.runs}
     found: dict[tuple[str, str], dict[int, dict[int, tuple[Spent, float]]]] = {}
@@ -43,18 +43,20 @@ def curves_of(results: Results, columns: Mapping[str, Values]) -> dict[str, Curv
             by_step.setdefault(one.spent.step, {})[one.seed] = one.spent, one.figure.value
     curves: dict[str, Curves] = {}
     for name, values in columns.items():
-        of_variants = {}
+        variant_curves = {}
         for variant, seeds in values.items():
             by_step = found.get((name, variant), {})
             some = [by_step[step] for step in sorted(by_step) if by_step[step].keys() >= {*seeds}]
             if seeds and some:
                 some.append({seed: (ends[variant, seed], value) for seed, value in seeds.items()})
-                of_variants[variant] = [_checkpoint([of[seed] for seed in seeds]) for of in some]
-        if of_variants:
-            curves[name] = of_variants
+                variant_curves[variant] = [
+                    _checkpoint([figures[seed] for seed in seeds]) for figures in some
+                ]
+        if variant_curves:
+            curves[name] = variant_curves
     return curves
 
 
-def _checkpoint(of_seeds: Sequence[tuple[Spent, float]]) -> Checkpoint:
-    spent, values = zip(*of_seeds)
+def _checkpoint(seeds: Sequence[tuple[Spent, float]]) -> Checkpoint:
+    spent, values = zip(*seeds)
     return Checkpoint(Spent(*map(statistics.median, zip(*spent))), values)

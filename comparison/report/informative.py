@@ -136,8 +136,9 @@ def _at_an_edge(summary: Summary, column: Column, variants: Collection[str]) -> 
     at = " and ".join(f"{x:g}" for x in sorted({chosen.values[v][seed] for v, seed in ends}))
     least = min(low for low, _ in ends.values())
     most = max(high for _, high in ends.values())
+    verb = "was" if len(ends) == 1 else "were"
     return (
-        f"{len(ends)} of {len(grids)} runs were fine-tuned at an edge of the grid of learning "
+        f"{len(ends)} of {len(grids)} runs {verb} fine-tuned at an edge of the grid of learning "
         f"rates ({at}, grid from {least:g} to {most:g})"
     )
 

@@ -21,11 +21,11 @@ from .tables import Table
 
 NO_LINKS: Links = MappingProxyType({})
 
-MANY = 24  # differences, which a page folds
+MANY = 24  # a page folds the table if there are more differences
 EVAL_METRICS = "Eval metrics"
 CHARTS = (
-    "Of each variant: every seed a dot, ◆ their mean with its 95% interval; dashed: the baseline, "
-    "where it is near."
+    "Each dot is a seed. ◆ is the mean of a variant with its 95% confidence interval. A dashed "
+    "line shows the baseline, if it is near."
 )
 
 
@@ -74,29 +74,29 @@ def sections(summary: Summary, links: Links = NO_LINKS) -> list[Section]:
     for law in summary.laws:
         if law.fit is not None:
             fitted = _joined(_table(tables.law_table(law)), wording.LAW)
-            every.append(Section(f"The law of {law.figure}", "", fitted))
-    every.append(Section("What could not be measured", items(wording.refused(summary))))
+            every.append(Section(f"Scaling law of {law.figure}", "", fitted))
+    every.append(Section("Missing figures", items(wording.refused(summary))))
     if summary.differences:
         tested = _joined(_table(tables.differences(summary.differences)), wording.reading(summary))
         can_be_tested = any(math.isfinite(d.p) for d in summary.differences)
         is_folded = len(summary.differences) > MANY or not can_be_tested
-        every.append(Section("Differences by seed", tested, is_folded=is_folded))
+        every.append(Section("Differences", tested, is_folded=is_folded))
     changes = [
         f"- {escaped(variant)}: {', '.join(map(code, lines)) or 'the base run'}"
         for variant, lines in summary.setup.variants.items()
     ]
     took = _joined(escaped(equality.equal(summary)), _table(tables.cost_table(summary)))
-    every.append(Section(equality.title(summary), took, "\n".join(changes)))
+    every.append(Section("Costs", took, "\n".join(changes)))
     if summary.tuned:
         tried = _joined(_table(tables.tuning_trials(summary)), wording.TRIALS)
         every.append(Section(wording.TRIALS_TITLE, tried))
-    every.append(Section("What this does not prove", prose(wording.limits(summary))))
+    every.append(Section("Limits", prose(wording.limits(summary))))
     failed = "\n".join(
         f"- {_linked(f'{run.variant}, seed {run.seed}', links.get((run.variant, run.seed)))}: "
         f"{escaped(wording.last_line(run.error))}"
         for run in summary.failed
     )
-    every.append(Section("Runs that failed", failed))
+    every.append(Section("Failed runs", failed))
     if summary.parts:
         plain = tables.parts(summary)._replace(strong=())
         parts = _joined(wording.PARTS, _table(plain))
@@ -105,7 +105,7 @@ def sections(summary: Summary, links: Links = NO_LINKS) -> list[Section]:
 
 
 def runs_section(summary: Summary, links: Links) -> Section:
-    """Returns the figures of every run, which are too many for a page of documentation."""
+    """Returns the figures of every run. A page of documentation leaves this long section out."""
     rows = []
     urls = {}
     for i, run in enumerate(summary.trained):
@@ -114,7 +114,7 @@ def runs_section(summary: Summary, links: Links) -> Section:
         rows.append([run.variant, str(run.seed), amount(run.seconds), *words])
         urls[i] = links.get((run.variant, run.seed))
     heads = ["run", "seed", "seconds", *(c.name for c in summary.columns)]
-    return Section("Every run", _table(Table(heads, rows), urls), is_folded=True)
+    return Section("All runs", _table(Table(heads, rows), urls), is_folded=True)
 
 
 def items(texts: Iterable[str]) -> str:

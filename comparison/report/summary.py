@@ -12,7 +12,7 @@ from ..scaling.laws_of_comparisons import FittedLaw, laws_of
 from ..statistics import NO_SPREAD, Difference, Estimate, Values, differences, estimate
 from .eval_metric_curves import Curves, curves_of
 
-_SETTINGS = re.compile(r" \(.*\)")  # such as " (power=4)", see `figures.labeled`
+_SETTINGS = re.compile(r" \(.*\)")  # for example " (power=4)", see `figures.labeled`
 
 
 class Column(NamedTuple):
@@ -21,15 +21,18 @@ class Column(NamedTuple):
     name: str
     unit: str
     better: str
-    baseline: float | None  # its mean over runs
-    values: Values  # the finite ones, by variant, by seed; a variant may have none
-    estimates: Mapping[str, Estimate]  # of each variant that has a value
-    notes: Mapping[str, Sequence[str]]  # what must be known besides: by note, its variants
-    unknown: Mapping[str, str]  # by variant that was measured without a finite value: the note
+    baseline: float | None  # mean of the baseline over runs
+    values: Values  # finite values by variant and seed; a variant may have none
+    estimates: Mapping[str, Estimate]  # estimate of each variant that has a value
+    notes: Mapping[str, Sequence[str]]  # note of the eval metric -> variants that have it
+    unknown: Mapping[str, str]  # variant without a finite value -> its note
 
     @property
     def best(self) -> str | None:
-        """The variant of the best mean; None where there is not one of several, or of a cost."""
+        """The variant with the best mean.
+
+        None for a cost, for a single variant, and if several variants share the best mean.
+        """
         if self.better == NEITHER or len(self.estimates) < 2:
             return None
         best = best_of({v: one.mean for v, one in self.estimates.items()}, self.better)
@@ -37,13 +40,13 @@ class Column(NamedTuple):
 
 
 class TunedVariant(NamedTuple):
-    """What was tried for a variant, and chosen."""
+    """The values that tuning tried for a variant, and the value that it chose."""
 
-    losses: Mapping[float, Sequence[float]]  # by value, from the smallest: of each of its rounds
+    losses: Mapping[float, Sequence[float]]  # value, ascending -> loss in each of its rounds
 
     @property
     def chosen(self) -> float:
-        """The value of the least loss in the last round; of several, in the rounds before."""
+        """The value with the lowest loss in the last round. Earlier rounds break ties."""
         last = max(map(len, self.losses.values()))
         finite = {
             value: [*reversed(losses)]
@@ -54,21 +57,22 @@ class TunedVariant(NamedTuple):
 
     @property
     def end(self) -> str:
-        """Which end of the values was chosen, "smallest" or "largest"; "" for one between."""
+        """Whether the "smallest" or the "largest" value was chosen; "" if neither was."""
         first, *_, last = self.losses
         return {first: "smallest", last: "largest"}.get(self.chosen, "")
 
 
 class Summary(NamedTuple):
     setup: ComparisonSetup
-    runs: Sequence[TrainedRun]  # by variant and seed
-    columns: Sequence[Column]  # what claims are made about
-    costs: Sequence[Column]  # figures of which neither more nor less is better
-    parts: Sequence[Column]  # of the columns: shown without claims
-    differences: Sequence[Difference]  # of the columns: one family; none of several budgets
-    laws: Sequence[FittedLaw]  # of losses, where variants have several budgets
-    tuned: Mapping[str, TunedVariant]  # by variant, of those whose tuning trials were kept
-    curves: Mapping[str, Curves]  # by the column's name, where more than the end was measured
+    runs: Sequence[TrainedRun]  # ordered by variant and seed
+    columns: Sequence[Column]  # figures that are compared
+    costs: Sequence[Column]  # figures for which neither higher nor lower is better
+    parts: Sequence[Column]  # parts of the columns, which are shown without tests
+    # Differences of the columns, corrected as one family. Empty if there are several budgets.
+    differences: Sequence[Difference]
+    laws: Sequence[FittedLaw]  # scaling laws of losses, if variants have several budgets
+    tuned: Mapping[str, TunedVariant]  # by variant, if its tuning trials were kept
+    curves: Mapping[str, Curves]  # by column name, if earlier checkpoints were measured too
 
     @property
     def trained(self) -> list[TrainedRun]:
@@ -83,7 +87,7 @@ class Summary(NamedTuple):
         return found
 
     def gain(self, difference: Difference) -> float:
-        """Returns a difference such that more is better."""
+        """Returns the mean difference with the sign that makes higher values better."""
         return difference.estimate.mean * (1 if self.column(difference).better == HIGHER else -1)
 
 
@@ -136,13 +140,15 @@ def _tuned(results: Results) -> dict[str, TunedVariant]:
 
 
 def best_of(means: Mapping[str, float], better: str) -> list[str]:
-    """Returns the variants of the best mean; several if their means are equal."""
+    """Returns the variants with the best mean; several if their means are equal."""
     best = max(means.values()) if better == HIGHER else min(means.values())
     return [v for v, mean in means.items() if math.isclose(mean, best, rel_tol=NO_SPREAD)]
 
 
 def is_part(name: str) -> bool:
-    """Returns whether a figure is a part of another; settings in its name may have slashes too.
+    """Returns whether a figure is a part of another figure.
+
+    Slashes in the settings of its name do not count.
 
     >>> is_part("minimal_pairs/brackets"), is_part("minimal_pairs (blimp='data/blimp')")
     (True, False)

@@ -1,4 +1,4 @@
-"""The tables of a report, which the terminal, Markdown and the page each draw in their own way."""
+"""The tables of a report. The terminal, Markdown and the page each render them differently."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -13,13 +13,13 @@ from .eval_metric_curves import OVER
 from .summary import Summary
 from .wording import difference_words, mean_words, short, unit_beside
 
-BASELINE = "baseline"  # the last row of `eval_metrics`: what a model that knows nothing reaches
+BASELINE = "baseline"  # last row of `eval_metrics`: the figure of a model that knows nothing
 
 
 class Table(NamedTuple):
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
-    strong: Collection[tuple[int, int]] = ()  # (row, column) of the cells that stand out
+    strong: Collection[tuple[int, int]] = ()  # (row, column) of the highlighted cells
 
 
 def eval_metrics(summary: Summary, heads: Sequence[str]) -> Table:
@@ -35,7 +35,7 @@ def eval_metrics(summary: Summary, heads: Sequence[str]) -> Table:
 
 
 def eval_metric_curves(summary: Summary) -> Table:
-    """Returns a row for each checkpoint of a variant: what it had cost, and the means there."""
+    """Returns a row for each checkpoint of a variant, with its cost so far and its means."""
     columns = [column for column in summary.columns if column.name in summary.curves]
     rows = []
     for variant in summary.setup.variants:
@@ -56,7 +56,7 @@ def eval_metric_curves(summary: Summary) -> Table:
 
 
 def tuning_trials(summary: Summary) -> Table:
-    """Returns the loss of each value that was tried, by round; the chosen ones stand out."""
+    """Returns the loss of each value that was tried, by round. Chosen values are highlighted."""
     shares = summary.setup.shares
     rows: list[list[str]] = []
     strong: list[tuple[int, int]] = []
@@ -83,20 +83,20 @@ def parts(summary: Summary) -> Table:
 
 def differences(some: Sequence[Difference]) -> Table:
     rows = [[d.figure, *difference_words(d)] for d in some]
-    heads = ["eval_metric", "variants", "difference", "95% interval", "p, corrected", ""]
+    heads = ["eval metric", "variants", "difference", "95% interval", "p, corrected", ""]
     strong = {(row, 5) for row, d in enumerate(some) if d.holds}
     return Table([*heads, "seeds needed"], rows, strong)
 
 
 def cost_table(summary: Summary) -> Table:
-    """Returns what each variant took, and by how much the largest is above the smallest."""
-    of = costs(summary)
+    """Returns the costs of each variant, and by how much the largest exceeds the smallest."""
+    variant_costs = costs(summary)
     rows = [
         [variant, *map(amount, cost.values()), *(mean_words(c, variant) for c in summary.costs)]
-        for variant, cost in of.items()
+        for variant, cost in variant_costs.items()
     ]
-    if len(of) > 1:
-        shares = map(spread, spreads(of).values())
+    if len(variant_costs) > 1:
+        shares = map(spread, spreads(variant_costs).values())
         rows.append(["largest over smallest", *shares, *[""] * len(summary.costs)])
     heads = (", ".join(filter(None, (c.name, unit_beside(c)))) for c in summary.costs)
     return Table(["", *COSTS, *heads], rows)

@@ -10,7 +10,7 @@ from .equality import unequal
 from .summary import Summary
 
 FEW = 5  # number of differences that do not hold and are described in a sentence
-TRIALS = "held-out loss of each tuning trial, by the variant's own objective"
+TRIALS = "held-out loss of each tuning trial, under the variant's own objective"
 
 
 def print_summary(console: Console, summary: Summary) -> None:
@@ -47,12 +47,16 @@ def _means(summary: Summary) -> Table:
     return _table(means, caption, dim=len(summary.setup.variants))
 
 
-def _table(of: tables.Table, caption: str, dim: int | None = None) -> Table:
-    """Returns a table whose strong cells are green; `dim` is the index of a row that is dim."""
-    table = plain_table("", *map(Text, of.heads[1:]))
-    table.caption = caption
-    table.caption_justify = "left"
-    for i, row in enumerate(of.rows):
-        styles = ("bold green" if (i, j) in of.strong else "" for j in range(len(row)))
-        table.add_row(*map(Text, row, styles), style="dim" if i == dim else None)
-    return table
+def _table(table: tables.Table, caption: str, dim: int | None = None) -> Table:
+    """Returns a table for the terminal, with strong cells in green.
+
+    Args:
+      dim: index of a row that is printed dim.
+    """
+    shown = plain_table("", *map(Text, table.heads[1:]))
+    shown.caption = caption
+    shown.caption_justify = "left"
+    for i, row in enumerate(table.rows):
+        styles = ("bold green" if (i, j) in table.strong else "" for j in range(len(row)))
+        shown.add_row(*map(Text, row, styles), style="dim" if i == dim else None)
+    return shown

@@ -18,40 +18,42 @@ from .summary import Column, Summary, best_of
 WHICH = {HIGHER: "higher is better", LOWER: "lower is better", NEITHER: ""}
 ARROW = {HIGHER: "↑", LOWER: "↓", NEITHER: ""}
 LAW = (
-    "The loss of N parameters after D tokens is E + A / N^alpha + B / D^beta (Hoffmann et al. "
-    "2022), fitted by the least Huber loss of its logarithm; intervals are of a bootstrap over the "
-    "runs, and say nothing of other text or settings. What a budget is best spent on has none "
-    "where the loss does not fall in some of the resamples: the runs are too few, too much alike "
-    "or too noisy. Beyond the sizes and budgets that were trained the law is an extrapolation."
+    "The law says that a model of N parameters has a loss of E + A / N^alpha + B / D^beta after D "
+    "tokens (Hoffmann et al. 2022). It is fitted by minimizing the Huber loss of the log loss. "
+    "Intervals come from a bootstrap over the runs. They do not cover other text or other "
+    "settings. The optimum for a budget has no interval if the loss does not fall in some of the "
+    "resamples. The runs are then too few, too similar or too noisy. Outside the sizes and budgets "
+    "that were trained, the law is an extrapolation."
 )
 _LIMITS = (
-    "Intervals and tests are over seeds: they say how far these figures would move with other "
-    "seeds, and nothing of other texts, sizes or budgets. Their error rate is that of"
+    "Intervals and tests are over seeds. They show how much these figures would vary with other "
+    "seeds, but not with other texts, sizes or budgets."
 )
 _SEEDS_BEFOREHAND = (
-    "a number of seeds chosen beforehand: who adds seeds until a difference holds will find one, "
-    "sooner or later."
+    "Their error rate assumes that the number of seeds was chosen beforehand. Adding seeds until a "
+    "difference holds will sooner or later produce one by chance."
 )
 
 TRIALS_TITLE = "How each variant was tuned"
 TRIALS = (
-    "The loss that each variant trains, on training text that the tuning trials held out: of one "
-    "variant losses can be compared, of two not. Only the best values of a round are tried in the "
-    "next, "
-    "and the best of the last is chosen (successive halving, Jamieson & Talwalkar 2016). Tuning "
-    "trials have seeds of their own, and what the eval metrics measure has no part in them."
+    "The table shows each variant's own training loss, on training text that the tuning trials "
+    "held out. Losses can be compared within a variant, but not between variants. Only the best "
+    "values of a round are tried in the next round, and the best value of the last round is chosen "
+    "(successive halving, Jamieson & Talwalkar 2016). Tuning trials use other seeds than the "
+    "compared runs, and they do not use the eval metrics."
 )
 CURVES_TITLE = "Eval metrics over training"
 CURVES = (
-    "Means over seeds at each checkpoint, and their range; each line ends with what is compared "
-    "above, and between checkpoints nothing was measured; dashed: the baseline, where it is near. "
-    "Seconds are those of training alone, on the machine that each run had. A learning rate that "
-    "falls does so over the whole run, which favors a variant whose run ends at some amount over "
-    "one whose run goes on. No test is made of these."
+    "Each line shows the mean over seeds at each checkpoint, and the band shows their range. The "
+    "last point of a line is the figure that is compared above. Nothing was measured between "
+    "checkpoints. A dashed line shows the baseline, if it is near. Seconds count training only, on "
+    "the machine of each run. A decaying learning rate decays over the whole run. At a given cost, "
+    "this favors a variant whose run ends there over a variant whose run continues. These curves "
+    "are not tested for significance."
 )
 _BEYOND = {"smallest": "smaller", "largest": "larger"}
 PARTS_TITLE = "Parts of the eval metrics"
-PARTS = "Without claims: no test was made of these."
+PARTS = "These figures are shown for information. They are not tested for significance."
 
 
 def mean_words(column: Column, variant: str) -> str:
@@ -92,7 +94,7 @@ def difference_words(difference: Difference) -> DifferenceWords:
     places = decimals([one])
     low, high = (number(x, places, sign=True) for x in (one.low, one.high))
     tested = math.isfinite(d.p)
-    why = "one seed" if one.seeds == 1 else "the same with every seed"
+    why = "one seed" if one.seeds == 1 else "the same for every seed"
     unknown = f"over {MOST_SEEDS}" if tested else MISSING
     return DifferenceWords(
         variants=f"{d.variant} {MINUS} {d.other}",
@@ -132,19 +134,18 @@ def tuning(summary: Summary) -> list[str]:
         ]
         for variant, one in summary.tuned.items():
             if one.end:
-                which = f"the best of {len(one.losses)} is the {one.end}"
-                lines.append(f"{variant}: {which}, {one.chosen:g}: try {_BEYOND[one.end]} ones.")
+                which = f"the best of {len(one.losses)} values is the {one.end}, {one.chosen:g}"
+                lines.append(f"{variant}: {which}, so try {_BEYOND[one.end]} values.")
         return lines
-    suits = "what is found may be how well it suits each of them."
+    suits = "A difference may only show how well it suits each variant."
     if set(rates) != set(setup.variants):
         return [
-            "Not tuned: learning rates are those of the base run and of the variants' own lines, "
-            "and none was chosen by tuning trials: what is found may be how well they suit each "
-            "variant."
+            "Not tuned: learning rates come from the base run and from the variants' own lines, "
+            "not from tuning trials. A difference may only show how well they suit each variant."
         ]
     if len(set(rates.values())) == 1:
         rate = next(iter(rates.values()))
-        return [f"Not tuned: one learning rate, {rate:g}, for all variants: {suits}"]
+        return [f"Not tuned: all variants have the learning rate {rate:g}. {suits}"]
     given = ", ".join(f"{variant} {rate:g}" for variant, rate in rates.items())
     return [f"Not tuned: learning rates were given, not chosen by tuning trials: {given}."]
 
@@ -173,26 +174,30 @@ def found(summary: Summary) -> list[str]:
     """
     if summary.setup.scaling:
         lines = [line for law in summary.laws for line in law_in_short(law)]
-        return lines or [f"There is no loss in {NATS} as yet, which a law could be fitted to."]
+        return lines or [f"There is no loss in {NATS} yet to which a law could be fitted."]
     total = len(summary.differences)
     if not total:
         reference = summary.setup.reference
-        pair = f"no variant and {reference}" if reference else "no two variants"
-        return [f"There is nothing to compare: {pair} share an eval metric and a seed."]
+        pair = (
+            f"no other variant shares an eval metric and a seed with {reference}"
+            if reference
+            else "no two variants share an eval metric and a seed"
+        )
+        return [f"There is nothing to compare: {pair}."]
     lines = [_claim(summary, d) for d in summary.differences if d.holds]
     rest = [d for d in summary.differences if not d.holds]
     if rest and lines:
         verb = "do not hold" if len(rest) > 1 else "does not hold"
         lines.append(f"{len(rest)} of {total} differences {verb}.")
     elif rest:
-        lines.append(f"No difference holds, of {total}.")
+        lines.append(f"None of {total} differences holds.")
     seeds = [d.needed for d in rest if d.needed is not None]
     if seeds:
-        lines[-1] += f" To find the clearest of them, the next comparison needs {min(seeds)} seeds."
+        lines[-1] += f" The next comparison needs {min(seeds)} seeds to find the clearest of them."
     if any(math.isnan(d.p) for d in rest):
         lines.append(
-            "Differences over one seed, or that are the same with every seed, cannot be tested: "
-            "nothing is known of their noise. Train more seeds."
+            "A difference over one seed, or one that is the same for every seed, cannot be tested, "
+            "because its noise is unknown. Train more seeds."
         )
     return stopped(summary) + lines + _left_out(summary)
 
@@ -220,13 +225,13 @@ def law_in_short(law: FittedLaw) -> list[str]:
     trained = [(point.run.parameters, point.run.text_tokens) for point in law.points]
     within = all(min(some) <= x <= max(some) for x, some in zip(best, zip(*trained)))
     return [
-        f"{law.figure} of N parameters and D tokens: {short(one.E)} + {short(one.A)} / "
-        f"N^{short(one.alpha)} + {short(one.B)} / D^{short(one.beta)} {NATS}, which misses "
-        f"{len(law.points)} runs by {100 * law.error:.2g}% (root mean square).",
-        f"The most FLOPs of a run, {amount(most)}, it would spend on "
+        f"{law.figure} for N parameters and D tokens: {short(one.E)} + {short(one.A)} / "
+        f"N^{short(one.alpha)} + {short(one.B)} / D^{short(one.beta)} {NATS}. The root mean square "
+        f"error over {len(law.points)} runs is {100 * law.error:.2g}%.",
+        f"For the largest budget of a run, {amount(most)} FLOPs, the law recommends "
         f"{_within(best.parameters, low.parameters, high.parameters)} parameters and "
         f"{_within(best.tokens, low.tokens, high.tokens)} tokens"
-        f"{'' if within else ', outside of what was trained'}.",
+        f"{'' if within else ', which is outside the trained range'}.",
     ]
 
 
@@ -250,7 +255,7 @@ def best_at_equal(summary: Summary) -> list[str]:
 
     The cost is the largest number of text tokens, FLOPs or seconds that all variants have reached.
     All variants with the best mean are named. Means are interpolated linearly between checkpoints.
-    A cost is left out if a variant has no checkpoint that early.
+    A cost below the first checkpoint of any variant is left out.
     """
     lines = []
     for column in summary.columns:
@@ -271,11 +276,11 @@ def best_at_equal(summary: Summary) -> list[str]:
 
 
 def _best_of(means: Mapping[str, float], column: Column) -> str:
-    """Returns the variant with the best mean, or all variants that share it ("a and b alike")."""
+    """Returns the variant with the best mean, or all variants that share it ("a and b (tied)")."""
     best = best_of(means, column.better)
     if len(best) == len(means):
-        return "all alike"
-    return best[0] if len(best) == 1 else f"{_listed(best)} alike"
+        return "all tied"
+    return best[0] if len(best) == 1 else f"{_listed(best)} (tied)"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -292,8 +297,8 @@ def notes(summary: Summary) -> list[str]:
     for column in (*summary.columns, *summary.costs):
         for note, variants in column.notes.items():
             few = len(variants) < len(summary.setup.variants)
-            of = f" of {_listed(variants)}" if few else ""
-            lines.append(f"{column.name}{of}: {' '.join(note.split())}")
+            which = f" ({_listed(variants)})" if few else ""
+            lines.append(f"{column.name}{which}: {' '.join(note.split())}")
     return lines
 
 
@@ -310,11 +315,11 @@ def refused(summary: Summary) -> list[str]:
     for (variant, name, why), some in seeds.items():
         runs = [run for run in summary.runs if run.variant == variant]
         which = "" if len(some) == len(runs) else f", seed {', '.join(map(str, some))},"
-        lines.append(f"{variant}{which} is not measured by {name}: {why}")
+        lines.append(f"{variant}{which} could not be measured by {name}: {why}")
     for column in (*summary.columns, *summary.costs):
         for variant, note in column.unknown.items():
-            why = " ".join(note.split()) or "it is no finite number"
-            lines.append(f"{variant} has no figure of {column.name}: {why}")
+            why = " ".join(note.split()) or "it is not a finite number"
+            lines.append(f"{variant} has no figure for {column.name}: {why}")
     return lines
 
 
@@ -327,29 +332,32 @@ def _left_out(summary: Summary) -> list[str]:
         few = min((count for count in counts if count), default=seeds)
         if few < seeds:
             lines.append(
-                f"{variant} has figures of {few} of {seeds} seeds: the others failed or are not "
-                "finite, which may flatter it."
+                f"{variant} has figures for {few} of {seeds} seeds. The other seeds failed or have "
+                "figures that are not finite, so its mean may look better than it is."
             )
     return lines
 
 
 def limits(summary: Summary) -> str:
     setup = summary.setup
-    chosen = f"looks planned beforehand, {_looks(setup)}." if setup.looks else _SEEDS_BEFOREHAND
-    general = "" if setup.scaling else f"{_LIMITS} {chosen}"  # `LAW` has those of a law
+    chosen = _SEEDS_BEFOREHAND
+    if setup.looks:
+        chosen = f"Their error rate assumes looks that were planned beforehand, {_looks(setup)}."
+    general = "" if setup.scaling else f"{_LIMITS} {chosen}"  # `LAW` has the limits of a law
     return f"{setup.about} {general}".strip()
 
 
 def reading(summary: Summary) -> str:
     """Returns the explanation of the table of differences."""
     looks = len(summary.setup.looks)
-    together = f", at all {looks} looks together" if looks else ""
+    together = f" They hold for all {looks} looks together." if looks else ""
     also = f" and for the {looks} looks (Bonferroni)" if looks else ""
     return (
-        f"{1 - LEVEL:.0%} intervals over seeds (Student's t), of each difference by itself"
-        f"{together}. A difference holds where its p-value, corrected for all differences of the "
-        f"comparison (Holm){also}, is at most {LEVEL:.2f}. Seeds needed: for the next comparison "
-        f"to find a difference as large and as noisy with a chance of {POWER:.0%}."
+        f"Each difference has its own {1 - LEVEL:.0%} confidence interval over seeds (Student's "
+        f"t).{together} A difference holds if its p-value is at most {LEVEL:.2f}, corrected for "
+        f"all differences of the comparison (Holm){also}. The last column is the number of seeds "
+        "with which the next comparison would find a difference of this size and noise with a "
+        f"probability of {POWER:.0%}."
     )
 
 
@@ -367,11 +375,11 @@ def stopped(summary: Summary) -> list[str]:
     wanted = [f"± {size:g} at {figure}" for figure, size in setup.wanted.items()]
     why = "every difference holds"
     if wanted:
-        why = f"what is wanted is decided: each difference holds or lies within {'; '.join(wanted)}"
+        why = f"each wanted difference is decided: it holds or lies within {'; '.join(wanted)}"
     number = setup.looks.index(seeds) + 1
     looks = len(setup.looks)
     return [
-        f"Ended early, with {seeds} of {setup.looks[-1]} seeds at look {number} of {looks}: {why}."
+        f"Ended early with {seeds} of {setup.looks[-1]} seeds, at look {number} of {looks}: {why}."
     ]
 
 
@@ -389,15 +397,16 @@ def about_curve(name: str) -> str:
 
 
 def next_one(difference: Difference) -> str:
-    """Returns "40% against 15% at classify: −0.004 (…) may be chance; 43 seeds would show …"."""
+    """Returns "40% compared with 15% at classify: −0.004 (…), may be chance. 43 seeds …"."""
     d = difference
     one = difference_words(difference)
     return (
-        f"{d.variant} against {d.other} at {d.figure}: {one.size} ({one.interval}) {one.holds}; "
-        f"{one.needed} seeds would show a difference of this size with a chance of {POWER:.0%}."
+        f"{d.variant} compared with {d.other} at {d.figure}: {one.size} ({one.interval}), "
+        f"{one.holds}. {one.needed} seeds would show a difference of this size with a probability "
+        f"of {POWER:.0%}."
     )
 
 
 def last_line(error: str) -> str:
-    """Returns the message of an error, without its traceback."""
+    """Returns the last line of an error, which is its message without the traceback."""
     return (error.strip().splitlines() or ["no reason was kept"])[-1].strip()

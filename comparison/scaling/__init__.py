@@ -1,1 +1,1 @@
-"""Size and budget: scaling laws, and what a training takes."""
+"""Scaling laws, and estimates of what a training run requires."""

@@ -19,28 +19,28 @@ class Point(NamedTuple):
 
 
 class FittedLaw(NamedTuple):
-    """The law of a figure of a comparison, or why it has none."""
+    """The scaling law of a figure of a comparison, or the reason why there is none."""
 
     figure: str  # "loss_under/causal_lm"
     points: Sequence[Point]
     fit: Fit | None
-    refusal: str  # why there is no fit; "": there is one
+    refusal: str  # why there is no fit; "" if there is one
 
     @property
     def work(self) -> Work:
-        """Returns the FLOPs of a token as they grow with the size of the runs' models."""
+        """The growth of FLOPs per token with the size of the runs' models."""
         runs = [point.run for point in self.points]
         return fit_work([r.parameters for r in runs], [r.flops_per_token for r in runs])
 
     @property
     def budgets(self) -> tuple[float, float]:
-        """Returns the least and the most FLOPs of a run."""
+        """The smallest and the largest FLOPs of a run."""
         flops = [point.run.flops for point in self.points]
         return min(flops), max(flops)
 
     @property
     def error(self) -> float:
-        """Returns by what share the law misses the losses, as the root of the mean square."""
+        """The root mean square relative error of the law."""
         assert self.fit is not None
         law = self.fit.law
         missed = [
@@ -50,7 +50,7 @@ class FittedLaw(NamedTuple):
 
 
 def laws_of(kept: Results) -> list[FittedLaw]:
-    """Returns the law of each loss in nats per target; none of a comparison with one budget."""
+    """Returns the law of each loss in nats per target, or [] for a comparison with one budget."""
     if not kept.setup.scaling:
         return []
     runs = {(run.variant, run.seed): run for run in kept.runs if not run.error}
@@ -65,7 +65,7 @@ def laws_of(kept: Results) -> list[FittedLaw]:
         try:
             fitted = fit(parameters, tokens, [p.loss for p in some])
             laws.append(FittedLaw(name, some, fitted, ""))
-        except ValueError as error:  # too few runs as yet, or one that diverged
+        except ValueError as error:  # There are too few runs so far, or a run has diverged.
             laws.append(FittedLaw(name, some, None, str(error)))
     return laws
 
@@ -75,23 +75,23 @@ def law_of_directory(directory: str | Path) -> FittedLaw:
 
         law_of_directory("comparisons/scaling").fit.law.alpha
 
-    Raises ValueError, saying what is there, for a directory without a law, or with several.
+    Raises ValueError for a directory without a law, or with several laws.
     """
     found = results.read(directory)
     if not found.setup.scaling:
         raise ValueError(
-            f"{directory} holds the comparison {found.setup.name!r}, whose variants have one "
-            "budget: expected one of several sizes on several budgets, such as "
-            "`pretrax compare scaling`."
+            f"{directory} has the comparison {found.setup.name!r} with a single budget, expected a "
+            "comparison of several sizes on several budgets: run one, such as `pretrax compare "
+            "scaling`."
         )
     laws = laws_of(found)
     if len(laws) != 1:
         names = ", ".join(law.figure for law in laws)
         raise ValueError(
-            f"{directory} has {f'several losses, {names}' if laws else f'no loss in {NATS}'}: "
-            "expected one, as eval_metrics.loss_under gives for one objective."
+            f"{directory} has {f'several losses, {names}' if laws else f'no loss in {NATS}'}, "
+            "expected one loss: give eval_metrics.loss_under one objective."
         )
     (law,) = laws
     if law.fit is None:
-        raise ValueError(f"{directory} gives no law of {law.figure}: {law.refusal}")
+        raise ValueError(f"{directory} has no law of {law.figure}: {law.refusal}")
     return law

@@ -1,4 +1,4 @@
-"""Prints the size that a budget is best spent on, and what a size or a run takes."""
+"""Prints the best size for a budget, and what a size or a run requires."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,13 +22,16 @@ from .requirements import (
 )
 from .scaling_law import KAPLAN, REPLICATED, Law, Work
 
-ADAM_BYTES = 16  # of a parameter: itself, its gradient and two moments, in float32
+ADAM_BYTES = 16  # bytes per parameter in float32: the parameter, its gradient and two moments
 
 
 def print_budget(
     console: Console, flops: float, chips: Chips | None, fitted: FittedLaw | None
 ) -> None:
-    """Prints a budget, a tenth and ten times as much; without a law given by `REPLICATED`."""
+    """Prints the best sizes for a tenth of a budget, the budget, and ten times the budget.
+
+    Without a fitted law, the law is `REPLICATED`.
+    """
     law, work = _law_and_work(fitted)
     columns = []
     budgets = (0.1 * flops, flops, 10.0 * flops)
@@ -55,10 +58,10 @@ def print_size(
     chips: Chips | None,
     fitted: FittedLaw | None,
 ) -> None:
-    """Prints what a size and its tokens take."""
+    """Prints what a model size with a number of tokens requires."""
     _print_columns(console, [_size_figures(parameters, tokens, chips, fitted)])
     _, work = _law_and_work(fitted)
-    _print_assumptions(console, [work.of_token(parameters) * tokens], chips, fitted)
+    _print_assumptions(console, [work.flops_per_token(parameters) * tokens], chips, fitted)
 
 
 def _law_and_work(fitted: FittedLaw | None) -> tuple[Law, Work]:
@@ -71,7 +74,7 @@ def _size_figures(
     parameters: float, tokens: float, chips: Chips | None, fitted: FittedLaw | None
 ) -> dict[str, str]:
     law, work = _law_and_work(fitted)
-    flops = work.of_token(parameters) * tokens
+    flops = work.flops_per_token(parameters) * tokens
     unit = "nats a token" if fitted is None else NATS
     figures = {
         "parameters": amount(parameters),
@@ -108,27 +111,27 @@ def print_run(
         flops = needs.flops * steps
         text = {"steps": f"{steps:,}", "tokens of text": amount(needs.text_tokens * steps)}
         columns.append(text | _compute(flops) | (_time(flops, chips) if chips else {}))
-    work = f"{needs.flops_per_token:.3g} FLOPs a token of text"
+    work = f"{needs.flops_per_token:.3g} FLOPs per token of text"
     active = active_note(needs.parameters, needs.active, amount)
     console.print(f"{amount(needs.parameters)} parameters{active}, {work}")
     _print_columns(console, columns)
     shards = shards_of_state(fields, chips and chips.devices)
-    of = "a device"
-    spread = f", spread over {shards} devices" if (shards or 1) > 1 else ""
+    devices = "a device"
+    spread = f", sharded over {shards} devices" if (shards or 1) > 1 else ""
     if shards is None:
-        of = "all devices"
-        spread = ", spread over as many as there are (--chips and --of)"
+        devices = "all devices"
+        spread = ", sharded over all of them (give their number with --chips and --of)"
     has = f" of the {chips.device_memory}" if chips else ""
     averaged = "parameters, their average" if fields.get("ema_decay") else "parameters"
     console.print(
-        f"Memory of {of}: {needs.state_bytes / (shards or 1) / GIB:.3g} GiB{has} for {averaged}, "
-        f"gradients and optimizer{spread}; activations come on top."
+        f"Memory of {devices}: {needs.state_bytes / (shards or 1) / GIB:.3g} GiB{has} for "
+        f"{averaged}, gradients and optimizer{spread}; activations come on top."
     )
-    of_mesh = devices_of_mesh(fields)
-    if chips and of_mesh not in (None, chips.devices):
+    mesh_devices = devices_of_mesh(fields)
+    if chips and mesh_devices not in (None, chips.devices):
         console.print(
-            f"The run's mesh is of {of_mesh} devices and these are {chips.devices}, so that it "
-            "would not start: bind another, such as --gin.mesh.make_mesh.fsdp=-1."
+            f"The run's mesh has {mesh_devices} devices, but there are {chips.devices} devices, so "
+            "the run would not start: bind another mesh, such as --gin.mesh.make_mesh.fsdp=-1."
         )
     if not fields.get("vocabulary_rows"):
         console.print(
@@ -140,18 +143,19 @@ def print_run(
 def _print_assumptions(
     console: Console, budgets: Sequence[float], chips: Chips | None, fitted: FittedLaw | None
 ) -> None:
-    """Prints what the figures rest on."""
+    """Prints the assumptions of the figures."""
     if fitted is None:
         work = f"{KAPLAN.factor:.3g} FLOPs a parameter and token"
-        source = "The law is of causal language models of 70M to 16B parameters on web text."
+        source = "The law is for causal language models of 70M to 16B parameters on web text."
     else:
         runs = [point.run for point in fitted.points]
         least, most = fitted.budgets
-        work = f"{fitted.work.factor:.3g} N^{fitted.work.power:.3g} FLOPs a token of N parameters"
+        work = f"{fitted.work.factor:.3g} N^{fitted.work.power:.3g} FLOPs per token of N parameters"
         source = (
-            f"The law is of {fitted.figure} in {len(runs)} runs of "
+            f"The law is for {fitted.figure}, fitted to {len(runs)} runs of "
             f"{_range(run.parameters for run in runs)} parameters on "
-            f"{_range(run.text_tokens for run in runs)} tokens, of {least:.3g} to {most:.3g} FLOPs."
+            f"{_range(run.text_tokens for run in runs)} tokens, with {least:.3g} to {most:.3g} "
+            "FLOPs."
         )
     memory = f"{ADAM_BYTES} bytes a parameter (Adam), activations come on top"
     console.print(f"{work}; {memory}. {source}")
@@ -167,9 +171,9 @@ def _warn_of_extrapolation(console: Console, flops: float, least: float, most: f
     if orders > 1:
         print_warning(
             console,
-            f"{flops:.3g} FLOPs are {orders:.1f} orders of magnitude away from the nearest run, of "
-            f"{nearest:.3g}: an extrapolation, whose intervals take the form of the law for "
-            "granted.",
+            f"{flops:.3g} FLOPs are {orders:.1f} orders of magnitude away from the nearest run, "
+            f"which has {nearest:.3g} FLOPs. This is an extrapolation, and its intervals assume "
+            "that the form of the law holds.",
         )
 
 
@@ -179,7 +183,7 @@ def _print_utilization(console: Console, chips: Chips | None) -> None:
 
 
 def _print_columns(console: Console, columns: Sequence[dict[str, str]]) -> None:
-    """A line for each figure, a column for each case."""
+    """Prints a table with a line for each figure and a column for each case."""
     table = plain_table("", *("" for _ in columns))
     table.show_header = False
     for name in columns[0]:

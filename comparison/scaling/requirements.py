@@ -1,6 +1,6 @@
-"""What a training takes, from its shapes alone: parameters, FLOPs, memory, chips and days.
+"""What a training run requires, computed from shapes: parameters, FLOPs, memory, chips and days.
 
-Nothing is allocated, and no corpus is opened: a run of C4 is planned on a laptop.
+Nothing is allocated and no corpus is opened, so a run on C4 can be planned on a laptop.
 """
 
 import math
@@ -30,14 +30,15 @@ PETAFLOP_DAY = 1e15 * DAY
 
 
 class Requirements(NamedTuple):
-    """What a run takes; of all devices together."""
+    """What a run requires on all devices together."""
 
     parameters: int
-    active: int  # parameters that process a token
-    text_tokens: int  # of a step whose rows are full
-    flops: int  # of a step, forward and backward
-    steps: int | None  # None: not given
-    # parameters, gradients, optimizer and an average of the parameters if any, each in float32
+    active: int  # number of parameters that process a token
+    text_tokens: int  # number of text tokens of a step with full rows
+    flops: int  # FLOPs of the forward and backward pass of a step
+    steps: int | None  # number of steps; None if it is not given
+    # Bytes of the parameters, their gradients, the optimizer state and an optional average of the
+    # parameters, in float32.
     state_bytes: int
 
     @property
@@ -46,11 +47,11 @@ class Requirements(NamedTuple):
 
 
 def requirements(fields: Mapping[str, Any]) -> Requirements:
-    """Returns what a run of these fields takes.
+    """Returns what a run with these fields requires.
 
     Args:
-      fields: of a `training.Run`, with a model, an objective, sequence_lengths and a batch_size.
-        Without vocabulary_rows the vocabulary is T5's.
+      fields: fields of a `training.Run`, with a model, an objective, sequence_lengths and a
+        batch_size. Without vocabulary_rows, the vocabulary is T5's.
 
     Raises ValueError for a field that is missing or out of range, and for lengths or a model that
     do not suit the objective.
@@ -58,12 +59,13 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
     for name in ("model", "objective", "sequence_lengths", "batch_size"):
         if fields.get(name) is None:
             raise ValueError(
-                f"The gin files give no {name}, from which the cost of a step follows."
+                f"The gin files give no {name}, which is needed to compute the cost of a step: "
+                f"bind training.Run.{name}."
             )
     check_settings(Run, fields, "training.Run.")
     rows = fields.get("vocabulary_rows") or T5_VOCABULARY
     ids = specimen_ids(rows)
-    # Two, where a run counts its classes: how many there are changes its cost by next to nothing.
+    # A run that counts its classes is planned with two, since the number hardly changes the cost.
     objective = with_counted_classes(fields["objective"](ids), 2)
     model = fields["model"](rows, objective.facts.heads)
     policy, _ = resolve_packing(objective, fields.get("packing"), fields.get("mark_document_ends"))
@@ -75,7 +77,7 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
         [lengths] if isinstance(lengths, Mapping) else lengths,
         documents_of_a_row(policy, fields.get("max_documents", 16)),
     )
-    # Members of a mixture in equal shares: how rows are divided is the same to a few percent.
+    # The members of a mixture get equal shares. Other shares change the cost by a few percent.
     shares = [len(group.members) for group in groups]
     counts = [fields["batch_size"] * share / sum(shares) for share in shares]
     check_recipe(Recipe(objective, model, ids, groups, optax.identity()))
@@ -86,13 +88,12 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
     tokens = sum(n * sum(g.raw_lengths) / len(g.raw_lengths) for n, g in zip(counts, groups))
     params = unboxed(abstract_params(model))
     number = sum(x.size for x in jax.tree.leaves(params))
-    # Adam's two moments
     steps = fields.get("steps")
-    optimizer_bytes = 8 * number
+    optimizer_bytes = 8 * number  # Adam's two moments
     if optimizer := fields.get("optimizer"):
         state = jax.eval_shape(optimizer(steps or 1000).init, params)
         optimizer_bytes = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
-    copies = 3 if fields.get("ema_decay") else 2  # parameters, gradients, an average
+    copies = 3 if fields.get("ema_decay") else 2  # parameters, gradients and an optional average
     return Requirements(
         parameters=number,
         active=active_parameters(params, model.config),
@@ -104,9 +105,9 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
 
 
 def shards_of_state(fields: Mapping[str, Any], devices: int | None) -> int | None:
-    """Returns over how many devices a run spreads its parameters, by its mesh's settings.
+    """Returns the number of devices over which a run's mesh shards its parameters.
 
-    None where an axis of -1 takes the devices that are left, and their number is not known.
+    Returns None if an axis of -1 takes the remaining devices and their number is not known.
     """
     data, shards = _mesh(fields)
     if shards > 0:
@@ -115,13 +116,16 @@ def shards_of_state(fields: Mapping[str, Any], devices: int | None) -> int | Non
 
 
 def devices_of_mesh(fields: Mapping[str, Any]) -> int | None:
-    """Returns how many devices a mesh has; None: an axis of -1 takes those that are left."""
+    """Returns the number of devices of a mesh; None if an axis of -1 takes the remaining ones."""
     data, shards = _mesh(fields)
     return data * shards if data > 0 and shards > 0 else None
 
 
 def _mesh(fields: Mapping[str, Any]) -> tuple[int, int]:
-    """Returns a mesh's axis `data`, and the product of the others; -1 stands for what is left."""
+    """Returns the size of a mesh's axis `data` and the product of its other axes.
+
+    An axis of -1 takes the remaining devices.
+    """
     mesh = fields.get("mesh")
     settings = {} if mesh is None else as_partial(mesh).settings
     others = "fsdp", "tensor", "expert", "context"
@@ -129,15 +133,15 @@ def _mesh(fields: Mapping[str, Any]) -> tuple[int, int]:
 
 
 class Chips(NamedTuple):
-    """Accelerators of one kind, counted as one buys them: a chip of TPU v3 is two JAX devices."""
+    """Accelerators of one kind, counted as chips. A chip of TPU v3 is two JAX devices."""
 
-    kind: str  # of `ACCELERATORS`
-    number: int
-    utilization: float  # the share of their peak that a step reaches (MFU)
+    kind: str  # a key of `ACCELERATORS`
+    number: int  # number of chips
+    utilization: float  # share of their peak FLOPs that a step reaches (MFU)
 
     @property
     def devices(self) -> int:
-        """Their number as JAX counts them."""
+        """The number of JAX devices."""
         return self.number * ACCELERATORS[self.kind].on_chip
 
     @property
@@ -146,7 +150,7 @@ class Chips(NamedTuple):
 
     @property
     def gib(self) -> int:
-        """GiB of memory of one of them."""
+        """The memory of a chip in GiB."""
         return ACCELERATORS[self.kind].gib * ACCELERATORS[self.kind].on_chip
 
     @property

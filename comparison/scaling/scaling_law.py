@@ -1,13 +1,14 @@
-"""Scaling laws: the loss that a model of N parameters comes to after D tokens.
+"""Scaling laws: the loss of a model of N parameters after D tokens.
 
     law = fit(parameters, tokens, losses)
-    law.optimum(1e21)                       # the size and the tokens that a budget is best spent on
+    law.optimum(1e21)                       # the best size and number of tokens for a budget
 
-The law is the third one of Hoffmann et al. 2022 (Chinchilla, arXiv:2203.15556), fitted as they do:
+The law is the third one of Hoffmann et al. 2022 (Chinchilla, arXiv:2203.15556):
 
     L(N, D) = E + A / N^alpha + B / D^beta        in nats per token
 
-by the least Huber loss of log L, from many starts. Intervals are of a bootstrap over the points.
+As in the paper, it is fitted by minimizing the Huber loss of log L from many starts. Intervals come
+from a bootstrap over the points.
 """
 
 import itertools
@@ -17,26 +18,26 @@ from typing import NamedTuple
 
 import numpy as np
 
-HUBER = 1e-3  # where the loss of log L turns from squares to a line, as in Hoffmann et al.
-ALIKE = 0.05  # sizes, or numbers of tokens, that differ by a smaller share are one
-ENDS = (2.5, 97.5)  # percentiles of a bootstrap, the ends of an interval
+HUBER = 1e-3  # error of log L at which the Huber loss becomes linear, as in Hoffmann et al.
+ALIKE = 0.05  # sizes or numbers of tokens that differ by a smaller share count as equal
+ENDS = (2.5, 97.5)  # percentiles of the bootstrap at the ends of an interval
 
 
 class Work(NamedTuple):
-    """FLOPs of training for each token, of N parameters: factor * N^power.
+    """Training FLOPs per token of a model with N parameters: factor * N^power.
 
-    >>> KAPLAN.of_token(1e9)
+    >>> KAPLAN.flops_per_token(1e9)
     6000000000.0
     """
 
     factor: float
     power: float
 
-    def of_token(self, parameters: float) -> float:
+    def flops_per_token(self, parameters: float) -> float:
         return self.factor * parameters**self.power
 
 
-KAPLAN = Work(6.0, 1.0)  # of large models (Kaplan et al. 2020, arXiv:2001.08361)
+KAPLAN = Work(6.0, 1.0)  # for large models (Kaplan et al. 2020, arXiv:2001.08361)
 
 
 class Optimum(NamedTuple):
@@ -46,7 +47,7 @@ class Optimum(NamedTuple):
 
 
 class Law(NamedTuple):
-    """The numbers of the law above.
+    """The five numbers of a scaling law.
 
     >>> loss = REPLICATED.loss(70e9, 1.4e12)
     >>> round(loss, 2)
@@ -61,16 +62,16 @@ class Law(NamedTuple):
 
     @property
     def falls(self) -> bool:
-        """Returns whether the loss falls with parameters and tokens, so that it has an optimum."""
+        """Whether the loss falls with parameters and tokens, so that it has an optimum."""
         return all(0 < x < math.inf for x in (self.A, self.alpha, self.B, self.beta))
 
     def loss(self, parameters, tokens):
-        """Returns nats per token; takes numbers or arrays."""
-        # Not divided by powers, which overflow for the exponents that a fit to noise may have.
+        """Returns the loss in nats per token, for numbers or arrays."""
+        # Dividing by powers could overflow for the large exponents of a fit to noise.
         return self.E + self.A * parameters**-self.alpha + self.B * tokens**-self.beta
 
     def optimum(self, flops: float, work: Work = KAPLAN) -> Optimum:
-        """Returns the size and the tokens of the lowest loss that these FLOPs come to.
+        """Returns the size and the number of tokens with the lowest loss for these FLOPs.
 
         >>> best = REPLICATED.optimum(5.76e23)
         >>> f"{best.parameters:.2g} parameters, {best.tokens:.2g} tokens"
@@ -78,35 +79,39 @@ class Law(NamedTuple):
         """
         if not flops > 0:
             raise ValueError(f"A budget must be a number of FLOPs above 0, got {flops}.")
-        # Where the slope of L(N, flops / work.of_token(N)) is 0; in logarithms, as A may be huge.
+        # L(N, flops / work.flops_per_token(N)) has derivative 0 at the optimum. Logarithms are
+        # used, since A may be huge.
         log_ratio = math.log(self.alpha / (work.power * self.beta))
         log_ratio += math.log(self.A) - math.log(self.B)
         log_ratio += self.beta * math.log(flops / work.factor)
         parameters = math.exp(log_ratio / (self.alpha + work.power * self.beta))
-        tokens = flops / work.of_token(parameters)
+        tokens = flops / work.flops_per_token(parameters)
         return Optimum(parameters, tokens, float(self.loss(parameters, tokens)))
 
 
-# For causal language models on web text.
+# Laws of causal language models on web text.
 CHINCHILLA = Law(1.69, 406.4, 0.34, 410.7, 0.28)  # as published, which does not fit its runs
 # The same runs, fitted again by Besiroglu et al. 2024 (arXiv:2404.10102).
 REPLICATED = Law(1.82, 482.01, 0.3478, 2085.43, 0.3658)
 
 # Starts of the search, of the size that Hoffmann et al. try: log E, log A, alpha, log B, beta.
 _STARTS = tuple(itertools.product((-1.0, 0.5), (0.0, 10.0), (0.2, 1.0), (0.0, 10.0), (0.2, 1.0)))
-# Where a resample is searched from too: from the fit alone, one to noise would find itself again.
+# Second start of the search for a resample. With the fit as the only start, the search would find
+# a fit to noise again.
 _MIDDLE = (0.0, 5.0, 0.4, 5.0, 0.4)
 
 
 class Fit(NamedTuple):
     law: Law
-    low: Law  # ends of 95% intervals, of each number by itself
-    high: Law
-    resampled: tuple[Law, ...]  # of the bootstrap, which keep together what belongs together
+    low: Law  # lower ends of the 95% intervals of each number
+    high: Law  # upper ends of the 95% intervals of each number
+    resampled: tuple[Law, ...]  # the laws of the bootstrap, whose numbers belong together
 
     def interval_of_optimum(self, flops: float, work: Work = KAPLAN) -> tuple[Optimum, Optimum]:
-        """Returns the ends of the 95% intervals of the optimum's three numbers; all nan where more
-        laws of the bootstrap than an interval leaves out at an end have no optimum."""
+        """Returns the lower and upper ends of the 95% intervals of the optimum's numbers.
+
+        All ends are nan if more than 2.5% of the laws of the bootstrap have no optimum.
+        """
         optima = [law.optimum(flops, work) for law in self.resampled if law.falls]
         if len(optima) < len(self.resampled) * (1 - ENDS[0] / 100):
             return (Optimum(math.nan, math.nan, math.nan),) * 2
@@ -124,41 +129,46 @@ def fit(
     """Fits the law to runs, and resamples them for intervals.
 
     Args:
-      parameters, tokens, losses: of each run; the loss in nats per token.
-      resamples, seed: of the bootstrap.
+      parameters: number of parameters of each run.
+      tokens: number of tokens of each run.
+      losses: loss of each run, in nats per token.
+      resamples: number of resamples of the bootstrap.
+      seed: seed of the bootstrap.
 
-    Raises ValueError for fewer than three sizes, three numbers of tokens or six pairs of them (the
-    law has five numbers), for values that are not above 0, and for losses that do not fall.
+    Raises ValueError for fewer than three sizes, three numbers of tokens or six pairs of these,
+    since the law has five numbers. Raises ValueError for values that are not positive, and for
+    losses that do not fall.
     """
     points = np.array([parameters, tokens, losses], np.float64)
     for run in points.T:
         if not (np.isfinite(run).all() and (run > 0).all()):
             raise ValueError(
-                "A scaling law is fitted to parameters, tokens and losses that are all above 0: "
-                f"got a run of {run[0]:,.0f} parameters and {run[1]:,.0f} tokens with a loss of "
-                f"{run[2]:g}."
+                f"Got a run of {run[0]:,.0f} parameters and {run[1]:,.0f} tokens with a loss of "
+                f"{run[2]:g}, expected positive and finite numbers to fit a scaling law: leave out "
+                "this run."
             )
     pairs = np.stack([_groups(row) for row in points[:2]])
     sizes, amounts, different = _counts(pairs)
     if min(sizes, amounts) < 3 or different < 6:
         raise ValueError(
-            f"Got {points.shape[1]} runs of {sizes} sizes and {amounts} numbers of tokens, "
-            f"{different} different pairs of them; a scaling law has five numbers: give at least 3 "
-            "sizes, 3 numbers of tokens and 6 pairs."
+            f"Got {points.shape[1]} runs of {sizes} sizes and {amounts} numbers of tokens with "
+            f"{different} different pairs, which are too few for the five numbers of a scaling "
+            "law: give at least 3 sizes, 3 numbers of tokens and 6 pairs."
         )
     best = _search(points, _STARTS)
     if not _as_law(best).falls:
         raise ValueError(
-            "The losses do not fall with parameters and tokens as a scaling law has it: alpha is "
-            f"{best[2]:.3g} and beta {best[4]:.3g}. Give more runs, or sizes and tokens further "
-            "apart."
+            "The losses do not fall with parameters and tokens as in a scaling law: alpha is "
+            f"{best[2]:.3g} and beta is {best[4]:.3g}. Give more runs, or sizes and numbers of "
+            "tokens that are further apart."
         )
     rng = np.random.default_rng(seed)
     draws: list[np.ndarray] = []
     while len(draws) < resamples:
         some = rng.integers(points.shape[1], size=points.shape[1])
         sizes, amounts, different = _counts(pairs[:, some])
-        if min(sizes, amounts) >= 3 and different >= len(best):  # others leave some numbers open
+        # Other resamples do not determine all numbers of the law.
+        if min(sizes, amounts) >= 3 and different >= len(best):
             draws.append(_search(points[:, some], [best, _MIDDLE]))
     laws = tuple(_as_law(draw) for draw in draws)
     # Take percentiles that are drawn laws, since a parameter of a law may be infinite.
@@ -173,7 +183,7 @@ def fit_work(parameters: Sequence[float], flops_per_token: Sequence[float]) -> W
     a large part of the parameters of the smallest models.
 
     >>> work = fit_work([1e5, 1e6], [4e5, 5e6])
-    >>> round(work.of_token(1e5)), round(work.power, 3)
+    >>> round(work.flops_per_token(1e5)), round(work.power, 3)
     (400000, 1.097)
     """
     power, log_factor = np.polyfit(np.log(parameters), np.log(flops_per_token), 1)
@@ -181,7 +191,7 @@ def fit_work(parameters: Sequence[float], flops_per_token: Sequence[float]) -> W
 
 
 def _groups(values: np.ndarray) -> np.ndarray:
-    """Returns the number of each value's group, i[N], whose values are `ALIKE` its least one.
+    """Returns the group i[N] of each value. A group has values that are equal up to `ALIKE`.
 
     >>> _groups(np.array([750_592.0, 250_880.0, 250_112.0])).tolist()
     [1, 0, 0]
@@ -198,13 +208,13 @@ def _groups(values: np.ndarray) -> np.ndarray:
 
 
 def _counts(pairs: np.ndarray) -> tuple[int, int, int]:
-    """Returns how many sizes, numbers of tokens and pairs of both are different, of i[2, N]."""
+    """Returns the numbers of different sizes, numbers of tokens and pairs among pairs i[2, N]."""
     return len(set(pairs[0])), len(set(pairs[1])), len(set(zip(*pairs)))
 
 
 def _as_law(x: np.ndarray) -> Law:
     e, a, alpha, b, beta = x
-    with np.errstate(over="ignore"):  # of a law that no run holds back, which has no optimum
+    with np.errstate(over="ignore"):  # A law that the runs do not determine may overflow.
         return Law(*(float(v) for v in (np.exp(e), np.exp(a), alpha, np.exp(b), beta)))
 
 
@@ -230,8 +240,8 @@ def _huber(x: np.ndarray, points: np.ndarray) -> tuple[float, np.ndarray]:
     rest = total - np.log(points[2])
     value = huber(HUBER, rest).sum()
     slope = np.clip(rest, -HUBER, HUBER)
-    of_e, of_a, of_b = (slope * share).sum(axis=1)
-    of_alpha = -(slope * share[1] * n).sum()
-    of_beta = -(slope * share[2] * d).sum()
-    scale = HUBER**2  # of the squares, so that the tolerance of the search means something
-    return value / scale, np.array([of_e, of_a, of_alpha, of_b, of_beta]) / scale
+    d_e, d_a, d_b = (slope * share).sum(axis=1)
+    d_alpha = -(slope * share[1] * n).sum()
+    d_beta = -(slope * share[2] * d).sum()
+    scale = HUBER**2  # the scale of the squares, so that the tolerance of the search is meaningful
+    return value / scale, np.array([d_e, d_a, d_alpha, d_b, d_beta]) / scale

@@ -1,1 +1,1 @@
-"""The processes and jobs that train and measure the runs of a comparison."""
+"""Processes and jobs that train and measure the runs of a comparison."""

@@ -1,7 +1,7 @@
 """Runs trials as jobs of a Slurm cluster, by submitit (the extra `slurm`).
 
-The directory must be on a disk that all machines share. A job that meets its time limit is queued
-again, and resumes from its last checkpoint. Source: https://github.com/facebookincubator/submitit
+The directory must be on a disk that all machines share. A job that reaches its time limit is queued
+again and resumes from its last checkpoint. Source: https://github.com/facebookincubator/submitit
 """
 
 import contextlib
@@ -25,36 +25,42 @@ from ..trials import Trial, train_and_measure
 
 # A job starts Python with -P, so that a file `jax.py` in the current folder does not replace JAX.
 _PYTHON = f"{shlex.quote(sys.executable)} -P"
-JOBS = "jobs"  # a folder of a comparison's directory, for submitit's files
-JOB = "job.json"  # in a run's folder: the ticket of the job that trains it, and the job's number
+JOBS = "jobs"  # folder of a comparison's directory for submitit's files
+JOB = "job.json"  # file of a run directory with the ticket and the number of the run's job
 
 
 class JobOptions(NamedTuple):
-    """What a job needs of the cluster."""
+    """The resources that a job requests from the cluster."""
 
-    partition: str | None = None  # None: the cluster's own choice
-    minutes: int = 240
+    partition: str | None = None  # None for the default partition
+    minutes: int = 240  # time limit
     cpus: int = 4
     gpus: int = 0
 
 
 def check_budgets(comparison: Comparison) -> None:
-    """Raises ValueError for a budget of this machine's time, which is none of a cluster's."""
+    """Raises ValueError for a budget in seconds, which are measured on this machine."""
     for one in trained_variants(comparison).values():
         if as_partial(one.budget).function is seconds:
             raise ValueError(
-                "budgets.seconds times a few steps on this machine, and --slurm trains on others: "
-                "give budgets.model_flops or budgets.text_tokens, or compare without --slurm."
+                "budgets.seconds times a few steps on this machine, but --slurm trains on other "
+                "machines: give budgets.model_flops or budgets.text_tokens, or compare without "
+                "--slurm."
             )
 
 
 def starter(directory: str, options: JobOptions, cluster: str = "slurm") -> Callable:
-    """Returns (trial, cores) -> its job, or that which an earlier command submitted.
+    """Returns a function (trial, cores) -> job of the trial.
+
+    If an earlier command has submitted a job of the trial that is not done, the function returns
+    this job.
 
     Args:
-      cluster: "slurm"; "local" runs jobs as processes here, as tests do.
+      directory: the directory of the comparison.
+      options: the resources of each job.
+      cluster: "slurm", or "local" to run jobs as processes of this machine, for tests.
 
-    Raises ValueError without submitit, or without a cluster.
+    Raises ValueError if submitit is not installed, or if there is no Slurm on this machine.
     """
     try:
         import submitit
@@ -69,7 +75,10 @@ def starter(directory: str, options: JobOptions, cluster: str = "slurm") -> Call
             local_python=_PYTHON,
         )
     except RuntimeError as error:
-        raise ValueError(f"--slurm finds no Slurm on this machine ({error}).") from error
+        raise ValueError(
+            f"--slurm found no Slurm on this machine ({error}): run the command on a machine of "
+            "the cluster, or leave --slurm out."
+        ) from error
     needs = {
         "name": f"compare-{Path(directory).name}",
         "timeout_min": options.minutes,
@@ -81,14 +90,15 @@ def starter(directory: str, options: JobOptions, cluster: str = "slurm") -> Call
     kinds = {"slurm": submitit.SlurmJob, "local": submitit.LocalJob}
 
     def start(trial: Trial, cores: Sequence[int]) -> "_Job":
-        del cores  # the cluster gives them
+        del cores  # The cluster assigns the cores.
         _, number = _read_job(trial)
         if number is not None:
             job = kinds[cluster](folder, number)
             if not job.done():
                 return _Job(job, trial.run.run_dir)
         ticket = uuid.uuid4().hex
-        _write_job(trial, ticket, None)  # a job of an earlier ticket, not begun yet, will not train
+        # A job of an earlier ticket that has not begun by now will not train.
+        _write_job(trial, ticket, None)
         job = executor.submit(_Call(pickle.dumps(trial), ticket))
         _write_job(trial, ticket, job.job_id)
         return _Job(job, trial.run.run_dir)
@@ -97,7 +107,7 @@ def starter(directory: str, options: JobOptions, cluster: str = "slurm") -> Call
 
 
 def _read_job(trial: Trial) -> tuple[str | None, str | None]:
-    """Returns the ticket of a run's job, and the job's number: None where it is not known."""
+    """Returns the ticket and the number of a run's job, each None if it is not known."""
     path = Path(trial.run.run_dir) / JOB
     if not path.exists():
         return None, None
@@ -110,14 +120,14 @@ def _write_job(trial: Trial, ticket: str, number: str | None) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Call:
-    """What a job calls; submitit calls it again when its time was over.
+    """The function that a job calls. submitit calls it again after a time limit.
 
-    Its ticket is written down before the job is submitted: a command that is killed before it
-    writes the job's number leaves a job that nobody knows. Such a job makes itself known when it
-    begins, and does not train once a later command has given the run to another job.
+    The ticket of a job is written to the run directory before the job is submitted. If the command
+    is killed before it writes the job's number, the job is unknown at first. It writes its number
+    when it begins. It does not train if a later command has given the run to another job.
     """
 
-    pickled: bytes  # the trial; unpickling it needs the import path of a worker
+    pickled: bytes  # the pickled trial, which can only be unpickled with a worker's import path
     ticket: str
 
     def __call__(self) -> int:
@@ -145,7 +155,7 @@ class _Call:
 
 
 class _Job:
-    """A job as a `Process`; one that is terminated is left for the same command to find again."""
+    """A job as a `Process`. Terminating it leaves the job running, for the next command to find."""
 
     def __init__(self, job: Any, run_dir: str):
         self._job = job

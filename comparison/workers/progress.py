@@ -1,4 +1,4 @@
-"""Shows how far a comparison is: runs done, the step of each that is in work, and the time left."""
+"""Shows the progress of a comparison: finished runs, steps of current runs, and the time left."""
 
 import statistics
 import time
@@ -11,16 +11,18 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from ..failures import failure_of
 from ..trials import Trial
 
-REFRESH = 2.0  # seconds between two readings of the files of the runs
-MEASURING = 0.3  # of a run's time goes to the eval metrics: a guess, until a run has ended
-SECONDS_BETWEEN_LINES = 60.0  # of a log, where there is no terminal
+REFRESH = 2.0  # seconds between two readings of the runs' files
+MEASURING = 0.3  # assumed share of a run's time for its eval metrics, until a run has ended
+SECONDS_BETWEEN_LINES = 60.0  # seconds between progress lines if the output is not a terminal
 
 
 class ComparisonProgress:
-    """Bars in a terminal; where the output is a log, a line for each run that begins or ends.
+    """Shows bars in a terminal. In a log, prints a line when a run begins or ends.
 
     Args:
-      trials: the trials that will be run. Complete trials are not among them.
+      console: where the progress is shown.
+      trials: the trials that will be run, without complete trials.
+      complete: number of complete trials.
     """
 
     def __init__(self, console: Console, trials: Sequence[Trial], complete: int):
@@ -35,15 +37,15 @@ class ComparisonProgress:
             disable=not console.is_terminal,
         )
         self._total = self._bars.add_task("all runs", total=1.0, figures="")
-        self._tasks: dict[str, TaskID] = {}  # of trials that run, by name
+        self._tasks: dict[str, TaskID] = {}  # name of a running trial -> its bar
         self._began = self._printed = time.monotonic()
         self._refreshed = 0.0
         self._done = {trial.name: _done(trial) for trial in trials}
         self._first = dict(self._done)
         self._running: list[Trial] = []
-        self._started: dict[str, float] = {}  # when, by name
-        self._trained: dict[str, float] = {}  # when, by name, as far as is known
-        # Seconds of training and of measuring, of runs that did both since the beginning.
+        self._started: dict[str, float] = {}  # name of a trial -> when it started
+        self._trained: dict[str, float] = {}  # name of a trial -> when its training ended
+        # Seconds of training and of measuring, over the runs that did both since the start.
         self._seconds = [0.0, 0.0]
 
     def __enter__(self) -> "ComparisonProgress":
@@ -75,7 +77,7 @@ class ComparisonProgress:
                     self._seconds[1] += now - self._trained[name]
         if now - self._refreshed >= REFRESH or ended:
             self._refreshed = now
-            # The others wait, or have ended: their files are as they were.
+            # Other trials wait or have ended, so their files have not changed.
             self._done |= {trial.name: _done(trial) for trial in (*running, *ended)}
             self._refresh(running, set(failures), now)
 
@@ -105,7 +107,7 @@ class ComparisonProgress:
             self._line(words)
 
     def _share(self, done: Mapping[str, tuple[int, float]], failed: set[str]) -> float:
-        """Returns the share of all FLOPs that is done; a run that failed has none left."""
+        """Returns the share of all FLOPs that is done. A failed run counts as done."""
         measuring = self._seconds[1] / sum(self._seconds) if all(self._seconds) else MEASURING
         shares = []
         for trial in self._trials:
@@ -120,7 +122,7 @@ class ComparisonProgress:
 
 
 def _done(trial: Trial) -> tuple[int, float]:
-    """Returns the steps that a run has logged, and the share of its measurements that is done."""
+    """Returns the last logged step of a run, and the share of its measurements that are done."""
     state = trial.state
     return state.last_step, state.measured_share
 

@@ -1,4 +1,4 @@
-"""Runs trials in processes: several at once, each on cores of its own, or as jobs of a cluster."""
+"""Runs trials in parallel processes, each on its own cores, or as jobs of a cluster."""
 
 import contextlib
 import os
@@ -15,39 +15,40 @@ from ..failures import FAILURE, LOG, STOPPED, failure_of, write_failure
 from ..trials import Trial, train_and_measure
 
 WAIT = 0.2  # seconds between two polls of the processes
-GRACE = 120.0  # seconds in which a process that is terminated may save
+GRACE = 120.0  # seconds that a terminated process has to save
 
 
 class Process(Protocol):
-    """A process that was started; `subprocess.Popen` is one."""
+    """A started process, such as a `subprocess.Popen`."""
 
     def poll(self) -> int | None:
-        """Returns its exit status; None while it runs."""
+        """Returns the exit status of the process; None while it runs."""
 
     def terminate(self) -> None:
-        """Has it save and stop."""
+        """Asks the process to save and stop."""
 
     def kill(self) -> None:
-        """Ends it."""
+        """Ends the process at once."""
 
 
-Start = Callable[[Trial, Sequence[int]], Process]  # (trial, cores) -> its process
+Start = Callable[[Trial, Sequence[int]], Process]  # (trial, cores) -> process of the trial
 
 
 def cores_of_workers(workers: int | None) -> list[list[int]]:
-    """Returns the cores of each worker, of those that this process may use, as equal as can be.
+    """Returns the cores of each worker, dividing this process's cores as equally as possible.
 
-    None: one worker a core. On two cores two small runs at a time, each on one, take 12% less of
-    the processor for a step than one run on both.
+    Args:
+      workers: number of workers, or None for one worker per core. On two cores, two small runs on
+        one core each take 12% less processor time per step than one run on both.
 
-    Raises ValueError where there are more workers than cores.
+    Raises ValueError for more workers than cores.
     """
     known = hasattr(os, "sched_getaffinity")
     cores = sorted(os.sched_getaffinity(0)) if known else list(range(os.cpu_count() or 1))
     workers = workers or len(cores)
     if workers > len(cores):
         raise ValueError(
-            f"--workers={workers} are more than the {len(cores)} cores that this process may use: "
+            f"--workers={workers} is more than the {len(cores)} cores that this process may use: "
             f"give {len(cores)} or fewer."
         )
     bounds = [len(cores) * k // workers for k in range(workers + 1)]
@@ -57,9 +58,10 @@ def cores_of_workers(workers: int | None) -> list[list[int]]:
 def start_process(
     log: Path, cores: Sequence[int], function: Callable, *arguments
 ) -> subprocess.Popen:
-    """Starts a process that calls a function on some cores, and appends what it prints to a file.
+    """Starts a process that calls a function on some cores and appends its output to a log file.
 
-    An earlier failure next to the log is removed, since the process may end before it removes it.
+    The file of an earlier failure next to the log is removed here, since the process may end before
+    it could remove the file.
     """
     program = [sys.executable, "-P", "-m", "pretrax.comparison.workers.worker"]
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -72,7 +74,8 @@ def start_process(
             stderr=output,
         )
     assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError), process.stdin as pipe:  # it has died: see its log
+    # The pipe is broken if the process has died. Its log then has the reason.
+    with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
         pickle.dump((function, arguments), pipe)
     return process
 
@@ -94,14 +97,17 @@ def run_trials(
     shares: Sequence[Sequence[int]],
     watch: Callable[[Sequence[Trial], Sequence[Trial]], None],
 ) -> list[Trial]:
-    """Runs trials in order, one per share of cores at a time, and returns the trials that failed.
+    """Runs trials in order, one per share of cores at a time, and returns the failed trials.
+
+    If it is left in any way, for example by Ctrl-C, all processes are asked to save and stop. It
+    waits for them to end.
 
     Args:
-      start: `start_tuning_trial`, or that of a cluster.
-      shares: the cores of each process at a time.
-      watch: called with the trials that run and those that failed so far, a few times a second.
-
-    However it is left, as by Ctrl-C, each process is terminated so that it saves, and waited for.
+      trials: the trials to run.
+      start: starts the process of a trial: `start_trial`, or the `starter` of a cluster.
+      shares: the cores of each of the parallel processes.
+      watch: a function that is called a few times a second, with the running trials and the trials
+        that have failed so far.
     """
     waiting = list(trials)
     free = list(shares)
@@ -130,34 +136,34 @@ def run_trials(
 
 
 def _note_failure(trial: Trial, status: int) -> None:
-    """Writes why a trial failed where its process could not, as where a signal ended it."""
+    """Writes why a trial failed if its process could not, for example if a signal ended it."""
     if failure_of(trial.run.run_dir):
         return
     words = f"its process ended with status {status}: see its {LOG}"
     if status == 0:
         words = _lacking(trial)
     elif status == STOPPED:
-        words = "its process was stopped before the end, by SIGTERM or its cluster, and has saved"
+        words = "its process was stopped by SIGTERM or its cluster before the end, and has saved"
     elif status < 0:
         name = signal.strsignal(-status) or f"signal {-status}"
         with contextlib.suppress(ValueError):  # real-time signals have no name
             name = signal.Signals(-status).name
         words = f"its process was ended by {name}"
-        words += ", as Linux does where memory is short" * (name == "SIGKILL")
+        words += ", as Linux does if memory runs out" * (name == "SIGKILL")
     write_failure(trial.run.run_dir, words)
 
 
 def _lacking(trial: Trial) -> str:
-    """Returns what a trial lacks whose process ended without an error."""
+    """Returns what is missing from a trial whose process ended without an error."""
     state = trial.state
     if not state.is_trained:
         return f"its process ended before its {trial.run.steps} steps were taken: see its {LOG}"
     return (
         f"its process ended without the figures of {', '.join(state.unmeasured)}: see its {LOG}. "
-        "If it printed that it measured them, either the file of an eval metric or of a synthetic "
-        "task has changed since this command began, and starting it again measures them again; or "
-        "a setting "
-        "is printed differently in each process, as an object without a __repr__ is"
+        "If the log says that they were measured, there are two possible causes. The file of an "
+        "eval metric or of a synthetic task may have changed since this command began: start the "
+        "command again to measure them again. Or a setting may have a different repr in each "
+        "process, like an object without a __repr__: give it a __repr__"
     )
 
 
@@ -174,7 +180,7 @@ def _stop(processes: Sequence[Process]) -> None:
 
 @contextlib.contextmanager
 def sigterm_as_interrupt() -> Iterator[None]:
-    """Has SIGTERM raise KeyboardInterrupt, as Ctrl-C does."""
+    """Makes SIGTERM raise KeyboardInterrupt, as Ctrl-C does."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield

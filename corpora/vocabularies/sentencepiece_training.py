@@ -85,6 +85,7 @@ def train_sentencepiece(
             ) from error
         raise ValueError(
             f"Got a vocabulary size of {size}, expected at most {largest} for this text: lower "
-            "vocabularies.trained.size, give more text, or use vocabularies.utf8_bytes."
+            f"vocabularies.trained.size (--gin.vocabularies.trained.size={largest}), give more "
+            "text, or use vocabularies.utf8_bytes."
         ) from error
     write_bytes(path, model.getvalue())

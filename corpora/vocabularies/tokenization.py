@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...settings.system_errors import in_words
+
 T5_EXTRA_IDS = 100  # Number of sentinels that SeqIO appends to T5's SentencePiece model
 BATCH_CHARACTERS = 1 << 22  # Number of characters that are tokenized together
 # Largest number of unused ids below the largest id. Published tokenizers have a few thousand. A
@@ -104,7 +106,7 @@ def sentencepiece_tokenizer(path: str, *, extra_ids: int | None = None) -> Token
     try:
         processor.Load(path)
     except (OSError, RuntimeError) as error:
-        raise ValueError(f"{path} is not a SentencePiece model ({error}).") from error
+        raise ValueError(f"{path} is not a SentencePiece model ({in_words(error)}).") from error
     own = processor.GetPieceSize()
     named: dict[str, int] = {}
     blocked: list[int] = []

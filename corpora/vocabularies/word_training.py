@@ -50,7 +50,8 @@ def train_words(texts: Iterable[str], path: str, *, size: int, model_type: WordT
     if largest < size:
         raise ValueError(
             f"Got a vocabulary size of {size}, expected at most {largest} for this text: lower "
-            "vocabularies.trained.size, or give more text."
+            f"vocabularies.trained.size (--gin.vocabularies.trained.size={largest}), or give more "
+            "text."
         )
     write_bytes(path, made.to_str(pretty=True).encode())
 

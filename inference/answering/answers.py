@@ -59,15 +59,23 @@ def answer(
         name. None: 0, 1, … without names in messages.
 
     Raises:
-      ValueError: The model does not support the mode, an item lacks a field that the mode reads, or
-        a text does not fit.
+      ValueError: The model does not support the mode, an item lacks a field that the mode reads, a
+        text does not fit, or the mode does not return a record for each item.
     """
     check_mode(trained, mode)
     if not items:
         return []
     options = dataclasses.replace(options, numbers=numbers)
     inputs = each(items, options, MODES[mode].read or text_of)
-    return MODES[mode].answer(trained, inputs, options)
+    records = MODES[mode].answer(trained, inputs, options)
+    kinds = {type(record).__name__ for record in records if not isinstance(record, dict)}
+    if kinds or len(records) != len(items):
+        got = ", ".join(sorted(kinds)) or "dict"
+        raise ValueError(
+            f"The mode {mode!r} returned {len(records)} answers ({got}) to {len(items)} items, "
+            "expected one dict for each item: change its function `answer`."
+        )
+    return records
 
 
 def each(items: Sequence, options: Options, make: Callable) -> list:

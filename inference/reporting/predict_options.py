@@ -2,7 +2,7 @@
 
 import argparse
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from ..answering.answers import Options
@@ -75,7 +75,7 @@ def add_mode_arguments(parser: argparse.ArgumentParser, add: Callable) -> None:
             if mode.is_flag:
                 add(f"--{mode.name}", action="store_true", help=mode.about)
             for name, settings in mode.arguments.items():
-                add(f"--{name}", **settings)
+                add(f"--{name}", **{**settings, "dest": name})
         except argparse.ArgumentError as error:
             parser.error(f"mode {mode.name!r}: {error}: rename the option of the mode")
 
@@ -87,7 +87,7 @@ def request_of(trained: Trained, arguments: argparse.Namespace) -> Request:
     use or that are out of range, and for texts or files that are not items.
     """
     values = vars(arguments)
-    flags = [mode.name for mode in MODES.values() if mode.is_flag and values[mode.name]]
+    flags = [mode.name for mode in MODES.values() if mode.is_flag and values.get(mode.name)]
     chosen = [f"--{name}" for name in flags]
     chosen += [f"--mode={arguments.mode}"] if arguments.mode else []
     if len(chosen) > 1:
@@ -102,7 +102,7 @@ def request_of(trained: Trained, arguments: argparse.Namespace) -> Request:
                 f"Got --{option} in mode {name!r}, which does not use it: leave it out, or give "
                 f"one of {', '.join(alternatives)}."
             )
-    mode_options = {option: values[option] for option in mode.arguments}
+    mode_options = _mode_options(mode, values)
     sources = ("texts", "file", "prefix", "suffix", "cursor")
     items = items_of(name, **{source: values[source] for source in sources}, **mode_options)
     if arguments.examples:
@@ -115,10 +115,24 @@ def request_of(trained: Trained, arguments: argparse.Namespace) -> Request:
     options = Options(
         decoding=decoding, mode_options=mode_options, **{name: values[name] for name in others}
     )
-    made_by = {name: x for name, x in values.items() if name not in _CHANGES_NO_ANSWER}
+    all_values = values | mode_options
+    made_by = {name: x for name, x in all_values.items() if name not in _CHANGES_NO_ANSWER}
     made_by |= {"mode": name, "step": trained.step}
     return Request(name, bool(chosen), items, options, arguments, made_by)
 
 
 def _used_by(mode: Mode) -> tuple[str, ...]:
     return (*mode.options, *mode.arguments)
+
+
+def _mode_options(mode: Mode, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of the options that the mode adds.
+
+    The module of a run's objective is imported after the command line was parsed. If that module
+    registers the mode, its options have their defaults. A user who gives --module can set them.
+    """
+    parser = argparse.ArgumentParser(add_help=False)
+    for name, settings in mode.arguments.items():
+        parser.add_argument(f"--{name}", **{**settings, "dest": name, "required": False})
+    defaults = vars(parser.parse_args([]))
+    return {name: values.get(name, defaults[name]) for name in mode.arguments}

@@ -86,6 +86,11 @@ def _print_stream(
 
 
 def _print_text(console: Console, mode: Mode, item: dict, record: dict) -> None:
+    if not {"filled", "answer"} & record.keys():
+        raise ValueError(
+            f"The mode {mode.name!r} answered with the fields {list(record)}, expected 'answer': "
+            "give the mode a function `show` that prints its answers."
+        )
     first = record["filled"] if "filled" in record else record["answer"]
     others = [x if isinstance(x, str) else x["answer"] for x in record.get("others", [])]
     before = Text(item["text"], style="dim") if mode.echoes else Text()

@@ -66,7 +66,7 @@ for _module in pkgutil.iter_modules(__path__):
 TRAINING_FIELDS = (
     *("vocab_size", "heads", "num_classes", "num_ahead", "ahead"),
     *("init_stddev", "init_scaled_by_depth", "init_locality", "init_matching"),
-    *("attention", "dropout_rate", "dropout_inside", "dropout_shared"),
+    *("dropout_rate", "dropout_inside", "dropout_shared"),
     *("dtype", "quantization", "remat_policy", "scan_layers", "unroll_scan"),
 )
 # Values for a family's config.json in place of settings that a model does not have.
@@ -410,8 +410,12 @@ def _read_back(config: Config, values: Mapping[str, Any], family: Family) -> Con
 
 
 def meaning(config: Config) -> dict:
-    """Returns the settings, with each None replaced by the value that it stands for."""
+    """Returns the settings, with each None replaced by the value that it stands for.
+
+    Every attention mechanism that computes softmax attention is named "plain".
+    """
     defaults: dict[str, Any] = {
+        "attention": "plain" if config.mechanism.is_softmax else config.attention,
         "num_kv_heads": config.num_key_heads,
         "attention_scale": config.score_scale,
     }

@@ -13,6 +13,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from ...settings.directories import own_file
+from ...settings.system_errors import in_words
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -136,7 +137,9 @@ def _opened(file: Path):
     try:
         return safe_open(file, "numpy")
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{file} is damaged, or is not a safetensors file: {error}") from error
+        raise ValueError(
+            f"{file} is damaged, or is not a safetensors file: {in_words(error)}"
+        ) from error
 
 
 def check_holds_no_model(directory: str) -> None:

@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from ...settings.directories import own_file
+from ...settings.system_errors import in_words
 from .files import WEIGHTS, read_json
 
 MODULES = "modules.json"
@@ -103,7 +104,7 @@ def _dense(path: Path, folder: str) -> dict[str, np.ndarray]:
         tensors = load_file(file)
     except (SafetensorError, OSError) as error:
         raise ValueError(
-            f"{file} is missing, damaged or not a safetensors file: {error}"
+            f"{file} is missing, damaged or not a safetensors file: {in_words(error)}"
         ) from error
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
     if shapes != {"linear.weight": (width, width), "linear.bias": (width,)}:

@@ -281,9 +281,9 @@ def _on_mirrored_halves(function, axes, arrays, outputs):
         return jnp.concatenate([first, swapped(second)], names.index("length"))
 
     parts = zip(*map(halves, arrays, _INPUTS))
-    befores = device * slots, mirror * slots + slots // 2
+    first_slots = device * slots, mirror * slots + slots // 2
     results = (
-        function(jnp.full(1, before, jnp.int32), *part) for before, part in zip(befores, parts)
+        function(jnp.full(1, before, jnp.int32), *part) for before, part in zip(first_slots, parts)
     )
     return tuple(map(joined, *results, outputs))
 
@@ -294,6 +294,7 @@ register(
         about="by kernels for TPUs and GPUs, in memory linear in the length of a row",
         attend=attend_with_log_sum,
         attend_cached=attention.attend_cached,
+        is_softmax=True,
         bias="distances",
         softcap=True,
         log_sum=True,

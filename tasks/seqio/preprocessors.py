@@ -90,7 +90,7 @@ class CutToRows(NamedTuple):
             bits = np.random.Philox(np.random.SeedSequence(int(group))).random_raw(most)
             draws = (bits >> np.uint64(11)).astype(np.float64) / 2.0**53
             members = np.searchsorted(limits, draws, side="right").astype(np.int32)
-            # Length of each row, and its number in its run of tokens.
+            # Length of each row, and its index among the rows of its run of tokens.
             rows = [np.zeros((2, 0), np.int32)]
             used = 0
             for length in runs[runs > 0]:

@@ -70,7 +70,7 @@ def seqio_mixture(
             the folder that it names.
         use_cached: whether to read each task from SeqIO's cache, which `seqio_cache_tasks` writes.
             A task that cannot be cached is read from its source.
-        cache_dirs: further folders with caches, in addition to `seqio.add_global_cache_dirs`.
+        cache_dirs: folders with caches, in addition to those of `seqio.add_global_cache_dirs`.
         shuffle: whether to shuffle the files, and the examples within the task's shuffle buffer.
         seed: seed of the order, of stochastic preprocessors and of the mixture's draws.
 
@@ -149,7 +149,7 @@ def seqio_pairs(
         module: module or Python file that registers tasks, or a list of them.
         given_tokens: largest number of tokens of the inputs. Longer inputs are cut at their end,
             with a warning.
-        answer_tokens: largest number of tokens of the targets, which are cut likewise.
+        answer_tokens: largest number of tokens of the targets. Longer targets are cut too.
         answers: kind of the targets: "text"; a "class" by its name for `sequence_classification`;
             a "number" for `sequence_regression`; or "tags" for `token_classification`. Tags are a
             class for each word of the inputs, separated by spaces. The first token of a word gets
@@ -157,7 +157,7 @@ def seqio_pairs(
         classes: names of the classes, in order. They are saved in RUN/classes.json.
         data_dir: folder of TensorFlow Datasets.
         use_cached: whether to read each task from SeqIO's cache.
-        cache_dirs: further folders with caches.
+        cache_dirs: additional folders with caches.
         shuffle: whether to shuffle the files, and the examples within the task's shuffle buffer.
         seed: seed of the order, of stochastic preprocessors and of the mixture's draws.
 
@@ -235,7 +235,7 @@ def seqio_objectives(
         module: module or Python file that registers tasks, or a list of them.
         data_dir: folder of TensorFlow Datasets.
         use_cached: whether to read each task from SeqIO's cache.
-        cache_dirs: further folders with caches.
+        cache_dirs: additional folders with caches.
         shuffle: whether to shuffle the files, and the examples within the task's shuffle buffer.
         seed: seed of the order, of stochastic preprocessors and of the mixture's draws.
 

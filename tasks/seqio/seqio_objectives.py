@@ -26,12 +26,11 @@ def mixture_objective(
     module: str | Sequence[str] | None = None,
     data_dir: str | None = None,
 ) -> Objective:
-    """The mixture of the objectives of a SeqIO mixture's tasks, at its rates.
+    """Mixes the objectives of the tasks of a SeqIO mixture, at the rates of the mixture.
 
-    A single task has only its own objective.
-
-    Members are named after their tasks: "my_spans", or "my_ul2.r_3_15" for a member of a task whose
-    objective is itself a mixture.
+    If the name is a single task, the result is the task's own objective. Members are named after
+    their tasks: "my_spans", or "my_ul2.r_3_15" for a member of a task whose objective is itself a
+    mixture.
 
     Args:
         ids: special ids of the vocabulary.

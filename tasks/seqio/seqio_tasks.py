@@ -199,7 +199,7 @@ def tasks_with(
 
 
 def common_vocabulary(tasks: Sequence[seqio.Task], features: Sequence[str]) -> seqio.Vocabulary:
-    """The vocabulary that tasks have in these features. Raises ValueError for several."""
+    """Returns the vocabulary of these features. Raises ValueError if they have several."""
     found = [task.output_features[feature].vocabulary for task in tasks for feature in features]
     others = [each for each in found if each != found[0]]
     if others:

@@ -176,7 +176,7 @@ def from_task(
     if source.task is None:
         raise ValueError(
             "Got seqio_vocabularies.from_task for a corpus without SeqIO tasks: give it a factory "
-            " of corpora.vocabularies, such as vocabularies.trained."
+            "of corpora.vocabularies, such as vocabularies.trained."
         )
     task_vocabulary = source.task()
     about: dict[str, Any] = {"factory": "from_task", "task_vocabulary": described(task_vocabulary)}

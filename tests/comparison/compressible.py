@@ -1,4 +1,4 @@
-"""Texts and subjects to compress."""
+"""Texts and subjects for tests of compression."""
 
 import types
 
@@ -11,7 +11,7 @@ TEXTS = ["Ada wrote it, or so they say. " * 2, "Zoë"]
 
 
 class Training:
-    """An endless stream of one document."""
+    """Returns an endless stream of one document."""
 
     def next_document(self):
         return Document(np.array(CODEC.encode("aab"), np.int32))

@@ -1,4 +1,4 @@
-"""What tests of several eval metrics share."""
+"""Fixtures that tests of several eval metrics share."""
 
 import pytest
 
@@ -7,6 +7,6 @@ from tests.tasks.short_library import short_library
 
 @pytest.fixture(scope="module")
 def few_library_files():
-    """Has eval metrics read a few files of Python's library only."""
+    """Limits eval metrics to a few files of Python's library."""
     with short_library():
         yield

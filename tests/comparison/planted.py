@@ -1,4 +1,4 @@
-"""Results of a comparison that was never run: figures drawn around means that are known."""
+"""Results of a comparison that was never run: figures drawn around known means."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ EVAL_METRICS = {  # name: unit, which is better, baseline, mean, standard deviat
 
 
 def compared(**fields) -> Comparison:
-    """A comparison of two variants that cannot be run."""
+    """Returns a comparison of two variants that cannot be run."""
     some = dict(directory="d", question="?", base=["x"], variants={"a": [], "b": []})
     return Comparison(**{**some, "budget": len, "eval_metrics": [len], **fields})
 
@@ -37,8 +37,11 @@ def results(
     reference: str | None = None,
     random: int = 0,
 ) -> Results:
-    """Returns results of `variants` whose means differ from those of EVAL_METRICS by `effects`, a
-    number for each (variant, eval metric); each eval metric also has two parts of no effect."""
+    """Returns results of `variants` whose means differ from those of EVAL_METRICS by `effects`.
+
+    `effects` has a number for each (variant, eval metric). Each eval metric also has two parts
+    without effects.
+    """
     draw = np.random.default_rng(random)
     runs, measurements = [], []
     for k, variant in enumerate(variants):
@@ -78,8 +81,10 @@ def results(
 
 
 def over_training(made: Results, number: int = 4) -> Results:
-    """The same results, of runs that were measured at so many checkpoints: a figure goes from its
-    baseline to its end, the faster at first the later its variant stands."""
+    """Returns the same results with figures at several checkpoints of each run.
+
+    A figure rises from its baseline to its final value. Later variants rise faster at first.
+    """
     runs, variants = {(run.variant, run.seed): run for run in made.runs}, list(made.setup.variants)
     earlier = []
     for one in made.measurements:
@@ -94,8 +99,11 @@ def over_training(made: Results, number: int = 4) -> Results:
 
 
 def tuned(made: Results) -> Results:
-    """The results of variants that were tuned by tuning trials of two rounds: to the largest value,
-    but for the last variant, whose tuning trial of the largest diverged."""
+    """Returns the results of variants that were tuned in two rounds.
+
+    The largest value is chosen for all variants except the last, whose tuning trial of the largest
+    value diverged.
+    """
     tuning_trials, last = [], list(made.setup.variants)[-1]
     for variant in made.setup.variants:
         for value in (0.01, 0.03, 0.1):
@@ -114,13 +122,15 @@ def tuned(made: Results) -> Results:
     return made._replace(setup=setup, tuning_trials=tuple(tuning_trials))
 
 
-LAW = Law(1.5, 60.0, 0.33, 400.0, 0.36)  # of `scaling`
+LAW = Law(1.5, 60.0, 0.33, 400.0, 0.36)  # noise of `scaling`
 WIDTHS = {"width 16": 86_416, "width 32": 197_920, "width 64": 496_192, "width 128": 1_393_792}
 
 
 def scaling(noise: float = 0.004, seeds: Sequence[int] = (0, 1), random: int = 0) -> Results:
-    """Returns results of four sizes on three budgets each, whose loss follows `LAW`, with noise in
-    its logarithm; a token takes five FLOPs for each parameter."""
+    """Returns results of four sizes on three budgets each.
+
+    The loss follows `LAW`, with noise in its logarithm. A token takes five FLOPs per parameter.
+    """
     draw = np.random.default_rng(random)
     runs, measurements, variants = [], [], {}
     for width, size in WIDTHS.items():

@@ -1,4 +1,4 @@
-"""Simulated comparisons, and how often a test may be wrong."""
+"""Simulated comparisons, and bounds for the error rates of tests."""
 
 import math
 
@@ -6,8 +6,11 @@ SEEDS = 5
 
 
 def simulated(random, variants, eval_metrics, effect=0.0, seeds=SEEDS):
-    """Figures of variants of which the last differs at the first eval metric, by `effect` standard
-    deviations of a difference; seeds share noise, as those of one data order do."""
+    """Returns figures of variants, the last of which has an effect at the first eval metric.
+
+    The effect is given in standard deviations of a difference. Seeds share noise, like runs with
+    the same data order.
+    """
     shared = random.normal(0, 2, (eval_metrics, 1, seeds))
     noise = random.normal(0, 1 / math.sqrt(2), (eval_metrics, len(variants), seeds))
     values = 5 + shared + noise
@@ -19,5 +22,5 @@ def simulated(random, variants, eval_metrics, effect=0.0, seeds=SEEDS):
 
 
 def at_most_five_in_a_hundred(comparisons):
-    """With two standard errors of the simulation itself."""
+    """Allows for two standard errors of the simulation."""
     return 0.05 * comparisons + 2 * math.sqrt(0.05 * 0.95 * comparisons)

@@ -1,4 +1,4 @@
-"""A comparison that is trained in seconds, and an eval metric of nothing but its parameters."""
+"""A comparison that trains in seconds, with an eval metric that reads only the parameters."""
 
 import json
 import pathlib
@@ -38,11 +38,11 @@ comparison.Comparison.eval_metrics = [@small.norm]
 """
 
 
-FILES: list[str] = []  # that `of_files` needs
+FILES: list[str] = []  # needed by `of_files`
 
 
 def write(folder: pathlib.Path, *lines: str) -> str:
-    """Writes a comparison of four runs of six steps in a folder; returns the path of its file."""
+    """Writes a comparison of four runs of six steps, and returns the path of its file."""
     folder.mkdir(parents=True, exist_ok=True)
     base = folder / "base.gin"
     base.write_text(tiny.CONFIG)
@@ -53,13 +53,13 @@ def write(folder: pathlib.Path, *lines: str) -> str:
 
 
 def append(file: str, text: str) -> None:
-    """Adds lines to a comparison's file."""
+    """Appends lines to a comparison's file."""
     with open(file, "a") as out:
         out.write(text)
 
 
 def norm(subject, *, power: int = 2) -> list[Figure]:
-    """The norm of the parameters, which every bit of training decides."""
+    """The norm of the parameters, which depends on every bit of training."""
     leaves = jax.tree.leaves(jax.device_get(subject.saved.params))
     total = sum(float(np.sum(np.abs(x).astype(np.float64) ** power)) for x in leaves)
     return [Figure("norm", total ** (1 / power), "units", LOWER)]
@@ -72,7 +72,7 @@ def layers(subject) -> list[Figure]:
 
 
 def named(subject, *, first: str = "", second: str = "") -> list[Figure]:
-    """Two settings that a report would tell by their texts alone."""
+    """Two settings that a report can distinguish only by their texts."""
     return [Figure("named", 1.0, "units", LOWER)]
 
 
@@ -91,12 +91,12 @@ def broken(subject) -> list[Figure]:
 
 
 def facts(steps: int) -> VariantFacts:
-    """VariantFacts of a variant of which the steps alone matter."""
+    """Returns the VariantFacts of a variant of which only the steps matter."""
     return VariantFacts("", "", steps, 1, 1, 1, "cpu")
 
 
 class Done:
-    """A process that has ended, whose work was done here."""
+    """A process that has ended, whose work was done in this process."""
 
     def __init__(self, status: int):
         self.poll = self.wait = lambda: status
@@ -104,9 +104,11 @@ class Done:
 
 
 def here(monkeypatch) -> list[str]:
-    """Has `pretrax compare` do the work of its processes in this one. Returns the runs it
-    starts."""
-    tiny.on_one_device(monkeypatch)  # as many as those processes have
+    """Makes `pretrax compare` do the work of its processes in this process.
+
+    Returns the list of the runs that it starts.
+    """
+    tiny.on_one_device(monkeypatch)  # the same number as in those processes
     started: list[str] = []
 
     def start_trial(trial, cores):
@@ -122,19 +124,21 @@ def here(monkeypatch) -> list[str]:
 
 
 def compare_here(file: str, *arguments: str) -> int:
-    """`pretrax compare` in this process, after `here`. Returns its exit status."""
+    """Runs `pretrax compare` in this process, after `here`, and returns its exit status."""
     with pytest.raises(SystemExit) as end:
         compare.main([file, *arguments])
     return end.value.code
 
 
 def results(directory: pathlib.Path) -> list[dict]:
-    """The lines of results.jsonl."""
+    """Returns the lines of results.jsonl."""
     return [json.loads(line) for line in (directory / "results.jsonl").read_text().splitlines()]
 
 
 def figures(directory: pathlib.Path) -> list[dict]:
-    """Returns the same without the seconds of training, which differ from run to run, and without
-    the checksum of a line, which includes them."""
+    """Returns the lines without the seconds of training and without checksums.
+
+    The seconds differ between runs, and the checksum of a line includes them.
+    """
     varying = ("seconds", "crc32")
     return [{k: x for k, x in one.items() if k not in varying} for one in results(directory)]

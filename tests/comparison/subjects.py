@@ -1,4 +1,4 @@
-"""Runs that stand for trained ones: a model, and what it is said to have been trained on."""
+"""Subjects that stand for trained runs: a model, and the settings of its training."""
 
 import types
 from collections.abc import Callable, Sequence
@@ -19,7 +19,10 @@ from tests.inference.runs import trained
 
 
 def subject_of(one: Trained, constant: bool = False, corpus: Callable | None = None) -> Subject:
-    """A run as eval metrics read it; `constant`: its states are zeros, whatever it reads."""
+    """Returns a run as eval metrics read it.
+
+    With `constant`, the states of its model are zeros for every input.
+    """
     if constant:
         one = one._replace(params=jax.tree.map(np.zeros_like, one.params))
     subject = Subject("runs/x")
@@ -30,7 +33,7 @@ def subject_of(one: Trained, constant: bool = False, corpus: Callable | None = N
 def subject_of_world(
     builder: str, objective: str, task: Callable, constant: bool = False, seed: int = 0
 ) -> Subject:
-    """A run on a synthetic task, whose corpus has not changed since."""
+    """Returns a run on a synthetic task whose corpus has not changed since."""
     corpus = Partial(synthetic_documents, task=task, seed=seed)
     subject = subject_of(trained(builder, objective), constant=constant, corpus=corpus)
     subject.plan = types.SimpleNamespace(corpus=None)
@@ -44,7 +47,7 @@ def by_name(figures: Sequence[Figure]) -> dict[str, Figure]:
 def subject_with_noise(
     one: Trained, name: str, corpus: Corpus | None = None, **settings
 ) -> Subject:
-    """A subject with as much of its plan as the noise of this objective takes."""
+    """Returns a subject with the parts of a plan that the noise of this objective needs."""
     objective = getattr(objectives, name)(one.ids, **settings)
     facts = {"objective": objective, "model": one.model, "ids": one.ids}
     subject = subject_of(one)

@@ -1,4 +1,4 @@
-"""Minimal pairs: what is exchanged, and models that must not be flattered."""
+"""Minimal pairs: which parts are exchanged, and models that must not score too high."""
 
 import collections
 import functools
@@ -47,7 +47,7 @@ def library(count: int = 2) -> list[MinimalPair]:
 def test_two_places_are_exchanged():
     pairs = python_pairs([LibraryText("a.py", "", lambda: CODE)], 1)
     found = {pair.kind: pair for pair in pairs}
-    assert list(found) == list(KINDS)[:4] + ["words"]  # one operator alone
+    assert list(found) == list(KINDS)[:4] + ["words"]  # a single operator
     code = CODE.replace('    """Return the sum of all values but the first."""\n', "").lstrip()
     assert found["brackets"].good == code
     assert found["brackets"].bad in (
@@ -81,7 +81,7 @@ def test_constant_outputs_are_right_by_half():
 
 
 def test_frequencies_are_right_by_half(monkeypatch):
-    """A unigram model of bytes, whatever its frequencies."""
+    """A unigram model of bytes, with any frequencies."""
     nats = np.random.default_rng(0).exponential(size=1000)
     monkeypatch.setattr(
         module, "log_probs", lambda one, reading, texts: [-nats[rest] for _, rest in texts]
@@ -121,7 +121,7 @@ def test_both_texts_of_a_pair_have_the_same_noise(builder, name):
 
 @pytest.mark.parametrize("texts", [("", "tea"), ("", ""), ("t", "e")])
 def test_short_texts_have_noise_too(texts):
-    """Nothing has no nats, and one token takes rows of two."""
+    """An empty text has 0 nats, and a single token needs rows of two."""
     subject = subject_with_noise(trained("decoder", "block_diffusion"), "block_diffusion")
     found = log_probs_by_noise(subject, [MinimalPair("words", *texts)], 8)
     assert [x == 0 for x in found] == [not text for text in texts]
@@ -158,5 +158,5 @@ def test_files_of_blimp(tmp_path):
     (tmp_path / "wrong.jsonl").write_text('{"good": "a"}\n')
     with refuses(ValueError, "wrong.jsonl", "1", "sentence_good"):
         blimp_pairs(str(tmp_path), 2)
-    with pytest.raises(ValueError, match="holds no pairs"):
+    with refuses(ValueError, tmp_path / "nothing"):
         blimp_pairs(str(tmp_path / "nothing"), 2)

@@ -33,7 +33,7 @@ def test_who_prefers_the_right_texts_has_all_and_who_prefers_the_others_none(mon
         figures = belonging_texts.synthetic_pairs(subject())
         names = ["synthetic_pairs", "synthetic_pairs/order", "synthetic_pairs/belongs"]
         assert [figure.name for figure in figures] == names
-        assert [figure.value for figure in figures] == [0.5, 0.5, belongs]  # of one order each
+        assert [figure.value for figure in figures] == [0.5, 0.5, belongs]  # one order each
     assert figures[0].note == "2 pairs, by pseudo likelihood" and figures[0].baseline == 0.5
 
 
@@ -49,7 +49,7 @@ def test_a_head_for_pairs_is_asked_for_its_first_class(monkeypatch):
     figures = belonging_texts.synthetic_pairs(one)
     assert [figure.value for figure in figures] == [0.5, 0.5, 1.0]
     assert figures[0].note == "2 pairs, judged by the model's head"
-    monkeypatch.setattr(belonging_texts, "judge", judge)  # the same, in whatever order
+    monkeypatch.setattr(belonging_texts, "judge", judge)  # the same, in any order
     assert [figure.value for figure in belonging_texts.synthetic_pairs(one)] == [0.5, 0.5, 0.5]
 
 

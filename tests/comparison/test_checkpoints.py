@@ -1,4 +1,4 @@
-"""Eval metrics at checkpoints of a run: what is kept, measured, gone on with and reported."""
+"""Eval metrics at checkpoints of a run: how they are kept, measured, continued and reported."""
 
 import json
 import pathlib
@@ -18,20 +18,21 @@ from pretrax.training.saved.runs import open_saved_model, saved_steps
 from tests.comparison import planted, small
 from tests.visualization import pages
 
-ONE = "comparison.Comparison.variants = {'small': []}", "SEEDS = [0]"  # a run
+# number of a run's checkpoints
+ONE = "comparison.Comparison.variants = {'small': []}", "SEEDS = [0]"
 TWICE = "comparison.Comparison.checkpoints = 2"
 TRUSTED = ("tests.training.tiny",)
 
 
 @pytest.fixture(scope="module")
 def once(tmp_path_factory):
-    """The directory of a comparison of one run, measured at its end."""
+    """The directory of a comparison of one run, which is measured at its end."""
     return compared(tmp_path_factory.mktemp("once"))
 
 
 @pytest.fixture(scope="module")
 def twice(tmp_path_factory):
-    """That of the same run, measured at half of its steps too."""
+    """The directory of the same run, which is also measured at half of its steps."""
     return compared(tmp_path_factory.mktemp("twice"), TWICE)
 
 
@@ -76,9 +77,9 @@ class SubjectOf:
 
 @pytest.fixture
 def trained(twice, tmp_path, monkeypatch):
-    """The file of a copy of it, of which another eval metric is to measure both checkpoints."""
+    """Returns the file of a copy whose two checkpoints another eval metric has to measure."""
     file = pathlib.Path(small.write(tmp_path, *ONE, TWICE, "small.norm.power = 4"))
-    for name in ("base.gin", "data"):  # as its run names them
+    for name in ("base.gin", "data"):  # the name that its run has
         file.write_text(file.read_text().replace(f"{tmp_path}/{name}", f"{twice.parent}/{name}"))
     shutil.copytree(twice, tmp_path / "compared")
     small.here(monkeypatch)
@@ -99,7 +100,7 @@ def test_what_a_kill_left_unmeasured_is_measured_by_the_next_command(trained, mo
     monkeypatch.setattr(trials.kept_figures, "measure", killed_at_the_second)
     assert small.compare_here(trained) == 130
     assert small.compare_here(trained) == 0
-    assert asked == [6, 3, 3]  # the end first, which is what is compared
+    assert asked == [6, 3, 3]  # The end comes first, since it is compared.
     found = small.results(pathlib.Path(trained).parent / "compared")
     assert [one["step"] for one in found] == [3, 6] and found[0]["value"] != found[1]["value"]
     assert small.compare_here(trained) == 0 and len(asked) == 3
@@ -115,7 +116,8 @@ def test_a_eval_metric_that_refuses_an_earlier_checkpoint_alone_says_which(train
 
     monkeypatch.setattr(trials.kept_figures, "measure", measure)
     runs = pathlib.Path(trained).parent / "compared/runs.jsonl"
-    for power, told in ((4, "norm at step 3"), (6, "norm")):  # of both, it is of the run
+    # A figure at both checkpoints belongs to the run.
+    for power, told in ((4, "norm at step 3"), (6, "norm")):
         assert small.compare_here(trained, f"--gin.small.norm.power={power}") == 0
         assert json.loads(runs.read_text())["refusals"] == {told: "too early"}
         refused.append(6)
@@ -147,7 +149,7 @@ def test_a_run_saves_no_less_often_than_before():
 
 @pytest.fixture(scope="module")
 def made():
-    """30% takes twice the seconds, and 40% twice the FLOPs."""
+    """Runs of 30% take twice the seconds, and runs of 40% twice the FLOPs."""
     ends = planted.results(["15%", "30%", "40%"], effects={("40%", "bits_per_byte"): -0.5})
     runs = [
         run._replace(
@@ -175,7 +177,7 @@ def test_a_curve_ends_with_the_mean_that_is_compared(made):
 
 
 def test_all_means_of_a_curve_are_over_the_same_seeds(made):
-    """A checkpoint that a seed lacks is left out, and a seed that has no figure at the end."""
+    """A checkpoint that a seed lacks is left out, and so is a seed without a figure at the end."""
     lacking = [
         one for one in made.earlier if (one.variant, one.seed, one.spent.step) != ("15%", 0, 50)
     ]
@@ -188,7 +190,7 @@ def test_all_means_of_a_curve_are_over_the_same_seeds(made):
 
 
 def test_the_best_at_equal_tokens_flops_and_seconds(made):
-    """40% is the best at the end, and by half of its FLOPs has come less far than 15%."""
+    """The variant 40% is best at the end, but at half of its FLOPs it is behind 15%."""
 
     def flat(one):
         early = {"15%": 2.6, "30%": 2.5, "40%": 3.0}[one.variant]
@@ -203,7 +205,7 @@ def test_the_best_at_equal_tokens_flops_and_seconds(made):
 
 
 def test_of_equal_means_none_is_named_before_the_others(made):
-    """As where several variants answer every question."""
+    """Several variants may have the best mean, for example if they answer every question."""
 
     def told(below):
         def full(one):
@@ -214,8 +216,8 @@ def test_of_equal_means_none_is_named_before_the_others(made):
         lines = wording.best_at_equal(summary(made._replace(**every)))
         return next(line for line in lines if line.startswith("classify"))
 
-    assert told(["15%"]).count("30% and 40% alike at ") == 3 and "15%" not in told(["15%"])
-    assert told([]).count("all alike at ") == 3
+    assert told(["15%"]).count("30% and 40% (tied) at ") == 3 and "15%" not in told(["15%"])
+    assert told([]).count("all tied at ") == 3
 
 
 def test_nothing_is_said_where_a_variant_begins_beyond_the_others(made):

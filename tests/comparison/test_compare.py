@@ -1,4 +1,4 @@
-"""`pretrax compare`: what it runs, leaves, goes on with, refuses and reports."""
+"""`pretrax compare`: what it runs, continues, refuses and reports."""
 
 import contextlib
 import dataclasses
@@ -30,7 +30,7 @@ from tests.training.tiny import ROOT, environment
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """The folder of a comparison that is complete, and of its file."""
+    """The folder of a complete comparison, which also has its file."""
     folder = tmp_path_factory.mktemp("finished")
     with pytest.MonkeyPatch.context() as patch:
         started = small.here(patch)
@@ -41,7 +41,10 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def own(finished, tmp_path, monkeypatch):
-    """A copy of it, of which nothing need be trained: (its file, the runs that are started)."""
+    """Returns a copy of the comparison, in which nothing has to be trained.
+
+    The result is its file and the list of the runs that are started.
+    """
     file = small.write(tmp_path)
     for name in ("base.gin", "small.gin"):
         text = (finished / name).read_text()
@@ -68,7 +71,7 @@ def test_a_complete_comparison_starts_nothing(own, capsys):
     assert small.compare_here(file) == 0 and not started
     assert (pathlib.Path(file).parent / "compared/results.jsonl").read_bytes() == before
     said = capsys.readouterr().out
-    assert "Does a larger step help?" in said and "All of these are equal." in said
+    assert "Does a larger step help?" in said and "These costs are all equal." in said
     assert "To continue: add seeds" in " ".join(said.split())
 
 
@@ -121,9 +124,9 @@ def test_a_new_eval_metric_is_measured_without_training(own, monkeypatch, capsys
     found = small.results(pathlib.Path(file).parent / "compared")
     assert [one["name"] for one in found] == ["norm", "norm (power=4)"] * 4
     said = " ".join(capsys.readouterr().out.split())
-    assert "small is not measured by refusing: no such model can be measured" in said
+    assert "small could not be measured by refusing: no such model can be measured" in said
     report = (pathlib.Path(file).parent / "compared/report.md").read_text()
-    assert "- small is not measured by refusing: no such model can be measured" in report
+    assert "- small could not be measured by refusing: no such model can be measured" in report
 
 
 def test_what_is_refused_is_asked_again(own, monkeypatch, capsys):
@@ -131,7 +134,7 @@ def test_what_is_refused_is_asked_again(own, monkeypatch, capsys):
     monkeypatch.setattr(trials.trainer, "train", None)
     small.append(file, "comparison.Comparison.eval_metrics = [@small.norm, @small.of_files]\n")
     assert small.compare_here(file, "--gin.SEEDS=[0]") == 0 and len(started) == 2
-    assert "is not measured by of_files: no files yet" in capsys.readouterr().out
+    assert "could not be measured by of_files: no files yet" in capsys.readouterr().out
     monkeypatch.setattr(small, "FILES", ["now"])
     assert small.compare_here(file, "--gin.SEEDS=[0]") == 0 and len(started) == 4
     found = small.results(pathlib.Path(file).parent / "compared")
@@ -152,7 +155,7 @@ def test_a_broken_eval_metric_is_named_and_keeps_no_other_from_measuring(own, mo
         "layers (layers)",
         "layers (blocks)",
     ]
-    # Without it the runs have not failed, and nothing is left to do.
+    # Without it, the runs have not failed and no work is left.
     without = "--gin.comparison.Comparison.eval_metrics=[@small.layers]"
     assert small.compare_here(file, "--gin.SEEDS=[0]", without) == 0 and len(started) == 2
     assert "slip" not in (directory / "report.md").read_text()
@@ -185,7 +188,8 @@ def test_a_pilot_takes_the_runs_that_are_there_and_writes_no_results(own, capsys
     assert not (directory / "comparison.json").exists() and "To go on" not in said
     small.append(file, "comparison.Comparison.looks = [2]\nSEEDS = [0, 1, 2]\n")
     assert small.compare_here(file) == 2 and not started
-    assert "to be tested once, at the end, and now after 2, 3 seeds" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "tested once, at the end" in told and "after 2, 3 seeds" in told
     with open(file) as lines:
         kept = [line for line in lines if "looks" not in line and "1, 2]" not in line]
     pathlib.Path(file).write_text("".join(kept))
@@ -194,7 +198,7 @@ def test_a_pilot_takes_the_runs_that_are_there_and_writes_no_results(own, capsys
     for wrong, words in (("nrm=1", "give figures of norm"), ("norm", "FIGURE=SIZE, such as")):
         assert small.compare_here(file, "--power", f"--wanted={wrong}") == 2
         assert words in capsys.readouterr().err
-    assert small.compare_here(file, "--wanted=norm=1") == 2  # nothing would read it
+    assert small.compare_here(file, "--wanted=norm=1") == 2  # Nothing would read it.
     assert "--wanted is for --power, and for a comparison that may" in capsys.readouterr().err
     assert small.compare_here(file, "--power", "--gin.SEEDS=[0]") == 2 and not started
     assert "--power takes 2 variants and 2 seeds or more" in capsys.readouterr().err
@@ -204,12 +208,12 @@ def test_a_comparison_ends_at_the_look_that_decides(own, capsys):
     file, started = own
     small.append(file, "SEEDS = [0, 1, 2]\ncomparison.Comparison.looks = [2]\n")
     assert small.compare_here(file, "--wanted=norm=1e9") == 2 and not started
-    assert "results that were to be tested once, at the end" in capsys.readouterr().err
+    assert "planned to be tested once, at the end" in capsys.readouterr().err
     directory = pathlib.Path(file).parent / "compared"
     (directory / "comparison.json").unlink()
     assert small.compare_here(file, "--wanted=norm=1e9") == 0 and not started
     said = " ".join(capsys.readouterr().out.split())
-    assert "Ended early, with 2 of 3 seeds at look 1 of 2: what is wanted is decided" in said
+    assert "Ended early with 2 of 3 seeds, at look 1 of 2: each wanted difference" in said
     assert "To go on" not in said and len(small.results(directory)) == 4
     again = read_comparison(str(directory / "comparison.gin"), trusted=["tests"])
     assert again.wanted == {"norm": 1e9} and again.planned_looks == (2, 3)
@@ -220,16 +224,16 @@ def test_a_comparison_ends_at_the_look_that_decides(own, capsys):
     [
         (
             "budgets.text_tokens.number = 3000",
-            "the budget was text_tokens(number=1,500), is text_tokens(number=3,000)",
+            "the budget was text_tokens(number=1,500), is now text_tokens(number=3,000)",
         ),
         (
             "comparison.Comparison.variants = {'small': [], 'large/2': ['PEAK = 2e-2']}",
             "was optimizers.warmup_constant.peak = 0.01\n"
-            "  is optimizers.warmup_constant.peak = 0.02",
+            "  is now optimizers.warmup_constant.peak = 0.02",
         ),
         (
             "comparison.Comparison.checkpoints = 3",
-            "the number of measured checkpoints was 1, is 3",
+            "the number of measured checkpoints was 1, is now 3",
         ),
     ],
 )
@@ -244,7 +248,7 @@ def test_other_changes_are_refused_by_name(own, line, expected, capsys):
 def test_too_many_workers_are_refused_before_anything_is_written(tmp_path, capsys):
     file = small.write(tmp_path)
     assert small.compare_here(file, "--workers=4096") == 2
-    assert "--workers=4096 are more than the" in capsys.readouterr().err
+    assert "--workers=4096 is more than the" in capsys.readouterr().err
     assert not (tmp_path / "compared").exists()
 
 
@@ -268,7 +272,7 @@ def test_a_run_that_is_not_done_has_no_cost_and_no_figures(own):
 
 
 def test_a_state_reads_each_file_once(own):
-    """What it has read stays as it was, although the files are gone."""
+    """Data that was read before stays unchanged, although the files are gone."""
     one = read_comparison(own[0], trusted=["tests"])
     of = {v: read_facts(one.directory, v) for v in one.variants}
     trial, *_ = trials_of(one, runs_of_variants(one), of)
@@ -316,8 +320,8 @@ def test_several_budgets_are_paid_for_and_asked_as_one_law(tmp_path, monkeypatch
     steps = {v: read_facts(str(tmp_path / "compared"), v).steps for v in runs_of_variants(one)}
     assert steps == {"small, a": 3, "small, b": 5, "large/2, a": 3, "large/2, b": 5}
     said = " ".join(capsys.readouterr().out.split())
-    assert "no loss in nats per target as yet" in said and "variants differ in" not in said
-    assert "One seed" not in said  # the law is fitted to all runs at once
+    assert "no loss in nats per target yet" in said and "variants differ in" not in said
+    assert "One seed" not in said  # The law is fitted to all runs at once.
 
 
 EQUAL = """
@@ -344,7 +348,7 @@ def test_sizes_are_solved_and_what_is_left_is_said(tmp_path, monkeypatch, capsys
     left = abs(of["wide"].parameters - of["small"].parameters)
     assert (
         left <= 2 * 3 * 12 / 2
-    )  # half of what a unit more would add in two layers of three matrices
+    )  # half of the cost of one more unit in two layers of three matrices
     assert of["flat"].flops_per_step == pytest.approx(of["small"].flops_per_step, rel=0.02)
     said = " ".join(capsys.readouterr().out.split())
     for variant in ("wide", "flat"):
@@ -352,12 +356,12 @@ def test_sizes_are_solved_and_what_is_left_is_said(tmp_path, monkeypatch, capsys
         number = of[variant].solved.split()[-1]
         assert f"models.decoder.mlp_dim = {number}\n" in of[variant].settings
     small.compare_here(file, "--gin.SEEDS=[0]")
-    assert "holds runs of" not in capsys.readouterr().err  # what was solved is unchanged
+    assert "holds runs of" not in capsys.readouterr().err  # The solved size is unchanged.
     small.append(
         file, EQUAL.replace('reference = "small"', 'reference = "other"').replace("small", "other")
     )
     assert small.compare_here(file, "--gin.SEEDS=[0]") == 2
-    assert "solved to equal 'small', is to equal 'other'" in capsys.readouterr().err
+    assert "solved to equal 'small', but the reference is now 'other'" in capsys.readouterr().err
 
 
 def test_what_cannot_be_planned_is_refused_before_any_run(tmp_path, monkeypatch, capsys):
@@ -366,7 +370,7 @@ def test_what_cannot_be_planned_is_refused_before_any_run(tmp_path, monkeypatch,
     assert small.compare_here(file) == 2 and not started
     assert "The variant 'x': batch_size must be a multiple of" in capsys.readouterr().err
     assert read_facts(str(tmp_path / "compared"), "x") is None
-    monkeypatch.setattr(facts, "plan", None)  # a slip of the code that plans
+    monkeypatch.setattr(facts, "plan", None)  # an error in the code that plans
     assert small.compare_here(file, "--gin.SEEDS=[0]") == 2 and not started
     assert "The variant 'x': TypeError: " in capsys.readouterr().err
 
@@ -394,7 +398,7 @@ def test_a_process_that_ends_at_once_is_not_given_an_earlier_failure(tmp_path):
     worker_processes._note_failure(trial_of(tmp_path), 3)
     said = "its process ended with status 3: see its compare.log"
     assert failures.failure_of(str(tmp_path)) == said
-    worker_processes._note_failure(trial_of(tmp_path), -35)  # a real-time signal, without a name
+    worker_processes._note_failure(trial_of(tmp_path), -35)  # a real-time signal, which has no name
     assert failures.failure_of(str(tmp_path)) == said
 
 
@@ -409,7 +413,7 @@ def written(subject):
 
 @pytest.fixture
 def written(own, tmp_path, monkeypatch):
-    """A comparison whose eval metric may change: (its file, the file of the eval metric)."""
+    """Returns the file of a comparison and the file of its eval metric, which may change."""
     file, _ = own
     name = f"{tmp_path.name}_eval_metrics".replace("-", "_")
     code = tmp_path / f"{name}.py"
@@ -421,7 +425,7 @@ def written(own, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_code_that_changes_while_a_comparison_runs_is_measured_again(written, monkeypatch, capsys):
-    """Runs that were measured by other code than the command began with are reported."""
+    """Runs that were measured by other code than the command's own code are reported."""
     file, code = written
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(code.parent), *sys.path]))
     started = []
@@ -436,7 +440,7 @@ def test_code_that_changes_while_a_comparison_runs_is_measured_again(written, mo
     said = " ".join(capsys.readouterr().out.split())
     assert started == ["small", "large/2"] and said.count("without the figures of written") >= 2
     kept_figures._checksum.cache_clear()  # as in the process of another command
-    monkeypatch.setattr(comparing, "start_trial", None)  # everything has been measured
+    monkeypatch.setattr(comparing, "start_trial", None)  # Everything has been measured.
     assert small.compare_here(file, "--workers=1", "--gin.SEEDS=[0]") == 0
 
 
@@ -456,10 +460,10 @@ def test_a_process_that_ends_without_an_error_or_a_result_says_what_it_lacks(own
     assert noted(longer) == "its process ended before its 99 steps were taken: see its compare.log"
     said = noted(trial._replace(eval_metrics=(small.norm, small.layers)))
     assert said.startswith("its process ended without the figures of layers: see its compare.log")
-    assert noted(trial, failures.STOPPED).startswith("its process was stopped before the end")
+    assert noted(trial, failures.STOPPED).startswith("its process was stopped by SIGTERM")
 
 
-# `pretrax compare`, which says whether it took the devices, that its runs need.
+# `pretrax compare`, which prints whether it took the devices that its runs need.
 PROGRAM = """
 import sys
 from pretrax import cli
@@ -472,7 +476,7 @@ finally:
 
 
 def start(file: str, *arguments: str) -> subprocess.Popen:
-    """`pretrax compare` in a process group of its own."""
+    """Starts `pretrax compare` in its own process group."""
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, file, *arguments],
         cwd=ROOT,
@@ -493,22 +497,22 @@ def finish(file: str, *arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def undisturbed(finished) -> list[dict]:
-    """The results of the first seed, of runs that were never killed."""
+    """Returns the results of the first seed from runs that were never killed."""
     return [one for one in small.figures(finished / "compared") if one["seed"] == 0]
 
 
 def trains(file: str) -> bool:
-    """Whether a run has begun to train."""
+    """Returns whether a run has begun to train."""
     runs = pathlib.Path(file).parent / "compared/runs"
     return any(path.stat().st_size for path in runs.glob("*/*/metrics.jsonl"))
 
 
 def kill_when(file: str, reached) -> None:
-    """Kills a comparison, all of its processes at once, when a moment is reached."""
+    """Kills a comparison with all of its processes when a moment is reached."""
     process = start(file, "--gin.SEEDS=[0]", "--workers=2")
     while process.poll() is None and not reached():
         time.sleep(0.01)
-    with contextlib.suppress(ProcessLookupError):  # a fast machine has finished
+    with contextlib.suppress(ProcessLookupError):  # A fast machine may have finished.
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
@@ -554,7 +558,7 @@ def test_processes_save_and_end_with_the_command(tmp_path):
     process.send_signal(signal.SIGTERM)
     said, _ = process.communicate(timeout=120)
     assert process.returncode == 130 and "the same command goes on" in said
-    assert "devices taken: False" in said  # nor by planning
+    assert "devices taken: False" in said  # Planning does not take them either.
     logs = [path.read_text() for path in (tmp_path / "compared/runs").glob("*/*/compare.log")]
     assert any("Stopped at step" in log for log in logs)
     assert any((tmp_path / "compared/runs").glob("*/*/checkpoints/*"))
@@ -562,7 +566,7 @@ def test_processes_save_and_end_with_the_command(tmp_path):
 
 @pytest.mark.slow
 def test_jobs_of_a_cluster(own):
-    """By submitit's executor of processes on this machine."""
+    """Jobs run by submitit's executor of processes on this machine."""
     file, _ = own
     one = read_comparison(file, ["small.norm.power = 4"])
     runs = {"small": runs_of_variants(one)["small"]}
@@ -577,8 +581,11 @@ def test_jobs_of_a_cluster(own):
 
 @pytest.fixture
 def submitted(tmp_path, monkeypatch):
-    """A cluster whose jobs begin by hand: (a start that is killed as soon as it has submitted, a
-    start, {number: what begins a job}, the trials that jobs trained)."""
+    """Returns a cluster whose jobs begin by hand.
+
+    The result is a start that is killed right after submitting, a normal start, a function by job
+    number that begins the job, and the trials that jobs have trained.
+    """
     calls, trained = {}, []
 
     class Job:
@@ -620,7 +627,7 @@ def test_a_job_whose_command_was_killed_makes_itself_known(submitted):
     killed()
     assert calls["0"]() == 0 and len(trained) == 1
     start()
-    assert list(calls) == ["0"]  # which it goes on watching
+    assert list(calls) == ["0"]  # The later command continues to watch this job.
 
 
 def test_a_job_that_begins_when_another_has_its_run_does_not_train(submitted):
@@ -635,11 +642,12 @@ def test_a_job_that_begins_when_another_has_its_run_does_not_train(submitted):
 @pytest.mark.parametrize("package", ["there", "absent"])
 def test_a_machine_without_slurm_is_told_before_a_plan(package, tmp_path, capsys, monkeypatch):
     file = small.write(tmp_path)
-    said = "--slurm finds no Slurm on this machine"
+    said = "--slurm found no Slurm on this machine"
     if package == "absent":
         monkeypatch.setitem(sys.modules, "submitit", None)
         said = "--slurm needs submitit: pip install -e '.[slurm]'"
-    workers = str(1 + (os.cpu_count() or 1))  # jobs at a time, which take no cores here
+    # number of jobs at a time, which take no cores of this machine
+    workers = str(1 + (os.cpu_count() or 1))
     assert small.compare_here(file, "--slurm", f"--workers={workers}") == 2
     assert said in capsys.readouterr().err and not (tmp_path / "compared").exists()
 
@@ -648,5 +656,5 @@ def test_a_budget_of_this_machines_time_is_refused_to_a_cluster(tmp_path, capsys
     file = small.write(tmp_path, "comparison.Comparison.budget = @budgets.seconds")
     small.append(file, "budgets.seconds.number = 60\n")
     assert small.compare_here(file, "--slurm") == 2
-    assert "--slurm trains on others: give budgets.model_flops" in capsys.readouterr().err
+    assert "give budgets.model_flops" in capsys.readouterr().err
     assert not (tmp_path / "compared").exists()

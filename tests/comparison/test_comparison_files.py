@@ -1,4 +1,4 @@
-"""Every comparison of gin_configs/comparisons can be read, planned, paid for and measured."""
+"""Every comparison of gin_configs/comparisons can be read, planned, budgeted and measured."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,9 +21,9 @@ from tests.planned_runs import IDS, planned
 
 NAMES = sorted(path.stem for path in Path("gin_configs/comparisons").glob("*.gin"))
 LIKELIHOODS = {"bits_per_byte", "minimal_pairs", "fill_in"}
-ROWS = 2176  # of the embedding: a vocabulary of 2048 with its special tokens
-STEPS = 200  # a run of fewer has hardly left its warm-up of 40
-# Discriminators give no probability to text; `pretrax compare` says so and measures the others.
+ROWS = 2176  # rows of the embedding: a vocabulary of 2048 with its special tokens
+STEPS = 200  # A shorter run has hardly left its warm-up of 40 steps.
+# Discriminators do not give text a probability. `pretrax compare` says so and measures the others.
 NO_LIKELIHOOD = {("objectives", "replaced tokens")}
 
 
@@ -34,7 +34,7 @@ def named(request):
 
 
 def steps_of(comparison, variant, run) -> float:
-    """The steps that a variant's budget pays for, by the shapes alone."""
+    """Returns the number of steps that a variant's budget pays for, from shapes alone."""
     needs = requirements({**fields_of(run), "vocabulary_rows": ROWS})
     budget = as_partial(trained_variants(comparison)[variant].budget)
     of_a_step = {"text_tokens": needs.text_tokens, "model_flops": needs.flops}
@@ -53,7 +53,7 @@ def test_a_comparison_opens_with_its_command(named):
 def test_a_comparison_says_what_it_follows_and_cannot_prove(named):
     name, comparison, _ = named
     assert comparison.directory == f"comparisons/{name}"
-    # A law is fitted to all runs at once. Of fewer than three runs an interval says nothing.
+    # A law is fitted to all runs at once. With fewer than three runs, intervals mean nothing.
     fewest = 2 if name == "scaling" else 3
     assert fewest <= len(comparison.seeds) <= 5
     assert comparison.seeds == list(range(len(comparison.seeds)))
@@ -93,9 +93,10 @@ def test_variants_are_planned_and_measured(named):
             assert EVAL_METRICS[kind] is eval_metric.function
             if kind == "loss_under":
                 asked = set(map(find, eval_metric.settings["objectives"]))
-                # Of several without one there is no mean; without the reference's no difference.
-                beside = len(asked) == 1 and variant != comparison.reference
-                assert asked <= set(can) or beside, (variant, asked, can)
+                # If one of several objectives is missing, there is no mean. If the reference has
+                # no figure, there are no differences.
+                may_lack = len(asked) == 1 and variant != comparison.reference
+                assert asked <= set(can) or may_lack, (variant, asked, can)
             if kind in LIKELIHOODS and (name, variant) not in NO_LIKELIHOOD:
                 trained = SimpleNamespace(
                     ids=IDS, prompt_forms=one.recipe.objective.facts.prompt_forms
@@ -107,7 +108,7 @@ def test_variants_are_planned_and_measured(named):
 
 @pytest.mark.slow
 def test_the_documents_of_a_synthetic_task_fit_a_row(named):
-    """A token is a word, and one more may end a document."""
+    """A token is a word, and one more token may end a document."""
     _, _, runs = named
     for variant, run in runs.items():
         corpus = as_partial(run.corpus)

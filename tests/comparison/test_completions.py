@@ -1,4 +1,4 @@
-"""Beginnings that are completed: how a model is asked, and what counts."""
+"""Completions of beginnings: how a model is asked, and what counts as correct."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def test_who_writes_the_true_rest_is_accepted_and_the_baseline_writes_that_befor
     monkeypatch.setattr(completions, "continued", rest)
     (figure,) = completions.synthetic_completions(subject())
     assert figure.value == 1.0 and figure.baseline == pytest.approx(1 / 3)
-    assert figure.note == "3 beginnings, 1.00 of the true texts"
+    assert figure.note == "3 beginnings; the true texts score 1.00"
     monkeypatch.setattr(completions, "continued", lambda *_: ["one"] * 3)
     assert completions.synthetic_completions(subject())[0].value == 0.0
 
@@ -38,7 +38,7 @@ def test_a_masked_model_fills_as_many_masks_as_the_rest_has_tokens_and_reads_its
 
     monkeypatch.setattr(completions, "answer", answer)
     (figure,) = completions.synthetic_completions(subject("encoder", "masked_lm"))
-    assert asked[0] == f"one one {'[MASK]' * len(' two two')}</s>"  # of bytes
+    assert asked[0] == f"one one {'[MASK]' * len(' two two')}</s>"  # number of bytes
     assert figure.value == pytest.approx(2 / 3)
 
 
@@ -48,7 +48,7 @@ def test_a_masked_model_fills_as_many_masks_as_the_rest_has_tokens_and_reads_its
 )
 def test_a_model_that_knows_nothing_writes_nothing_that_is_accepted(builder, objective):
     (figure,) = completions.synthetic_completions(subject(builder, objective), texts=2)
-    assert figure.value == 0.0 and figure.baseline == 0.0  # the other's end
+    assert figure.value == 0.0 and figure.baseline == 0.0  # the ending of the other document
     given = figure.note.endswith("the true number of tokens is given")
     assert given == (objective == "masked_diffusion")
 

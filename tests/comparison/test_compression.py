@@ -31,8 +31,7 @@ BYTES = len("".join(TEXTS).encode())
     ],
 )
 def test_constant_outputs_cost_the_logarithm_of_the_vocabulary(builder, name, unit):
-    """A token of the vocabulary of bytes is a byte, by every reading; and nothing is left to
-    chance."""
+    """With the vocabulary of bytes, a token is a byte under every reading, and nothing is drawn."""
     one = trained(builder, name)
     one = one._replace(params=jax.tree.map(lambda x: 0 * x, one.params))
     first, *error = bits_per_byte(subject(one), row_tokens=16, positions=9, draws=2)
@@ -42,7 +41,7 @@ def test_constant_outputs_cost_the_logarithm_of_the_vocabulary(builder, name, un
 
 
 def test_the_baseline_is_of_frequencies_in_training_text():
-    """Of aab, aab, …: 16 of 24 tokens are an a; every id is counted once more."""
+    """The training text is aab, aab, …: 16 of 24 tokens are an a. One is added to every count."""
     one = trained("decoder", "causal_lm")
     (figure,) = bits_per_byte(subject(one, corpus(["ac"])), tokens=3)
     expected = -math.log2(17 / (24 + IDS.size)) - math.log2(1 / (24 + IDS.size))
@@ -52,7 +51,7 @@ def test_the_baseline_is_of_frequencies_in_training_text():
 def test_rows_are_of_the_text_and_bytes_are_not_lost():
     rows = heldout_rows(corpus(), 1000, 7)
     assert [row.tokens.size for row in rows] == [7] * 8 + [4, 4]
-    assert sum(row.bytes for row in rows) == BYTES  # the two bytes of ë too
+    assert sum(row.bytes for row in rows) == BYTES  # including the two bytes of ë
     assert rows[0] == (pytest.approx(CODEC.encode("Ada wro")), 7, 4)
     assert sum(row.tokens.size for row in heldout_rows(corpus(), 10, 7)) == 10
     with pytest.raises(ValueError, match="token ids without text"):
@@ -71,8 +70,7 @@ def test_a_long_document_is_decoded_by_rows():
 
 
 def by_token(_, texts):
-    """A model to which the log-probability of a token is its id, negative, whatever is around
-    it."""
+    """A model whose log-probability of a token is minus its id, in any context."""
     return [-np.array(tokens, np.float64)[list(hidden)] for tokens, hidden in texts]
 
 
@@ -91,7 +89,7 @@ def test_positions_are_drawn_without_bias(monkeypatch):
 
 
 def test_the_bound_is_the_mean_over_all_orders(monkeypatch):
-    """Of n tokens, k hidden at once cost n / k times their nats; here k nats each."""
+    """For n tokens, k tokens hidden at once count n / k times their nats; here, k nats each."""
     monkeypatch.setattr(
         module,
         "hidden_log_probs",
@@ -99,7 +97,7 @@ def test_the_bound_is_the_mean_over_all_orders(monkeypatch):
     )
     rows = [np.arange(4), np.arange(4)]
     expected = 2 * np.mean([4 / k * k * k for k in range(1, 5)])
-    # As many strata as tokens: each number of hidden tokens comes once.
+    # With one stratum per token, each number of hidden tokens is drawn once.
     assert module.diffusion_nats(None, rows, 8) == pytest.approx((expected, 0.0))
     rough = module.diffusion_nats(None, rows * 200, 2)
     assert rough.error > 0 and rough.total == pytest.approx(200 * expected, abs=4 * rough.error)
@@ -108,8 +106,7 @@ def test_the_bound_is_the_mean_over_all_orders(monkeypatch):
 
 
 def test_the_bound_of_a_model_is_never_below_its_best_order(monkeypatch):
-    """By enumeration: a model's nats of a text of 3 tokens, hidden in all ways, weighted as
-    drawn."""
+    """The nats of a text of 3 tokens are enumerated over all sets of hidden tokens."""
     one = trained("encoder", "masked_diffusion")
     tokens = np.array(CODEC.encode("tea"), np.int32)
     ways = [way for k in (1, 2, 3) for way in itertools.combinations(range(3), k)]
@@ -130,7 +127,7 @@ def of_run(one, name, **settings):
     [("decoder", "block_diffusion", ROWS), ("encoder", "uniform_diffusion", 256)],
 )
 def test_noise_bounds_constant_outputs_by_the_logarithm_of_the_ids(builder, name, ids):
-    """Nothing is known of a token: of all rows of the embedding, or of the bytes in its place."""
+    """The model knows nothing, so all rows of the embedding, or all bytes, are equally likely."""
     one = trained(builder, name)
     one = one._replace(params=jax.tree.map(np.zeros_like, one.params))
     bits, error = bits_per_byte(of_run(one, name), row_tokens=16, draws=128)
@@ -140,7 +137,7 @@ def test_noise_bounds_constant_outputs_by_the_logarithm_of_the_ids(builder, name
 
 
 def test_noise_and_hidden_tokens_give_one_bound():
-    """Masked diffusion can be measured both ways."""
+    """Masked diffusion can be measured in both ways."""
     one, rows = (
         trained("encoder", "masked_diffusion"),
         [row.tokens for row in heldout_rows(corpus(), 99, 8)],

@@ -1,4 +1,4 @@
-"""Costs of a run, against counts by hand."""
+"""Costs of a run, compared with counts by hand."""
 
 import json
 import types
@@ -36,7 +36,7 @@ def test_a_masked_model_has_as_many_targets_as_it_hides_tokens():
 
 
 def test_heads_for_tokens_ahead_are_targets_of_their_own():
-    """Of a document of n tokens n are next ones, n - 1 the second ones, and n - 2 the third."""
+    """A document of n tokens has n next tokens, n - 1 second tokens and n - 2 third tokens."""
     ahead = multi_token_prediction(tiny.IDS, tokens=3)
     model = models.decoder(128, ahead.facts.heads, **SIZES | dict(num_layers=2))
     one = planned(model, ahead, decoder=32)

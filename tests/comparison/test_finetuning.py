@@ -1,4 +1,4 @@
-"""The recipe of fine-tuning: that it learns, alike for every layout, and flatters nobody."""
+"""The recipe of fine-tuning learns equally well for every layout, and favors no objective."""
 
 import jax
 import numpy as np
@@ -73,13 +73,13 @@ def test_the_head_is_linear_in_the_state_in_which_a_word_ends():
     passages = [Tagged(text, (word,), ("name",)) for text, word in zip(texts, words)]
     (states,) = word_features(one, passages[:2], [-1]).values()
     np.testing.assert_allclose(logits[:2], states, atol=1e-4)
-    # A word that is cut off is told by the last token that is left: that of "f".
+    # A word that is cut off is represented by its last remaining token, that of "f".
     (last,) = word_features(one, [passages[0]._replace(words=((6, 8),))], [-1]).values()
     np.testing.assert_allclose(logits[2:], last, atol=1e-4)
 
 
 def test_a_draw_is_learnt_from_its_own_examples_alone():
-    """Of one class alone the head can learn no other."""
+    """From examples of a single class, the head cannot learn another class."""
     draws = [np.flatnonzero(LABELS == label)[:10] for label in (0, 1)]
     found = learned(trained("encoder", "masked_lm"), draws=draws)
     assert found.predict(["aaaa!", "bbbb!"], None).tolist() == [[0, 0], [1, 1]]
@@ -98,7 +98,7 @@ def test_from_scratch_the_parameters_are_those_that_a_seed_draws():
 
 @pytest.fixture
 def few(monkeypatch):
-    """A task of thirty examples to train on, a third of which are x."""
+    """A task with thirty training examples, a third of which are x."""
     labels = {"train": ["x", "y", "y"] * 10, "validation": ["x", "y", "y", "y", "x"]}
     texts = {part: [f"text {i}" for i in range(len(some))] for part, some in labels.items()}
     monkeypatch.setattr(eval_metric, "class_task", lambda *_, **__: ClassTask(texts, labels))
@@ -113,8 +113,11 @@ def test_constant_states_learn_the_most_frequent_class_and_no_more(few):
 
 
 def test_a_gain_is_over_the_same_model_from_scratch_on_the_same_examples(few, monkeypatch):
-    """By hand: the pre-trained one is wrong of one text in each second draw, the other names y
-    whatever it reads, and of five texts three are y."""
+    """The figures are computed by hand.
+
+    The pre-trained model gets one text wrong in every second draw. The fresh model always answers
+    y. Of five texts, three are y.
+    """
     subject, asked = subject_of(trained("decoder", "causal_lm")), []
 
     def planted(model, texts, words, labels_N, draws, recipe):

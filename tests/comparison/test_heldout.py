@@ -40,7 +40,7 @@ ENCODER_IDS = tiny.IDS._replace(cls=110, mask=111, sep=112, sentinels=tiny.IDS.s
 
 @functools.cache
 def subject(layout: str):
-    """A model with parameters as they were drawn."""
+    """A model with its initial parameters."""
     if layout == "encoder":
         model = models.encoder(128, **tiny.SIZES, num_layers=1)
         objective = masked_lm(ENCODER_IDS)
@@ -71,8 +71,10 @@ def test_models_of_two_layouts_are_given_the_same_rows():
 
 @pytest.mark.slow
 def test_a_run_is_evaluated_on_the_devices_that_there_are(tmp_path):
-    """Trained on 16, with 12 rows a step, of eight: its loss and its costs are those of one
-    device."""
+    """A model trained on 16 devices with 12 rows a step has the loss and the costs of one device.
+
+    Here there are eight devices.
+    """
     own = subject("decoder")
     elsewhere = dataclasses.replace(
         own.plan.run, mesh=functools.partial(make_mesh, fsdp=16), batch_size=12, data_shards=4
@@ -97,7 +99,7 @@ def test_a_run_is_evaluated_on_the_devices_that_there_are(tmp_path):
 
 
 def test_rows_have_the_tokens_asked_for():
-    """Every token of causal language modeling is a target, the ends of documents too."""
+    """Every token is a target of causal language modeling, including the ends of documents."""
     (score,) = scores("decoder", causal_lm(tiny.IDS))
     assert score.targets == TOKENS
 
@@ -146,7 +148,7 @@ def test_objectives_that_a_run_was_trained_on_are_told(trained, told, monkeypatc
 def test_an_objective_that_the_vocabulary_cannot_have_is_one_that_cannot_be_computed(monkeypatch):
     score = Score("all", "tokens", 1.0, 2.0, 10)
     monkeypatch.setattr(heldout_loss, "evaluator_under", lambda *_: lambda params: [score])
-    asked = dict(objectives=["causal_lm", "masked_lm"], row_tokens=ROW)  # the ids have no mask
+    asked = dict(objectives=["causal_lm", "masked_lm"], row_tokens=ROW)  # The ids have no mask.
     mean, one = loss_under(subject("decoder"), **asked)
     assert math.isnan(mean.value) and one.name == "loss_under/causal_lm"
     assert "No mean: it cannot compute masked_lm." in mean.note
@@ -155,13 +157,14 @@ def test_an_objective_that_the_vocabulary_cannot_have_is_one_that_cannot_be_comp
 def test_settings_make_no_other_noise():
     of = heldout_loss.noises_of
     assert of(masked_lm(ENCODER_IDS)) == of(masked_lm(ENCODER_IDS, rate=0.4))
-    assert of(iid_denoising(tiny.IDS)) != of(deshuffling(tiny.IDS))  # by what a function is given
+    # distinguished by the functions that a function is given
+    assert of(iid_denoising(tiny.IDS)) != of(deshuffling(tiny.IDS))
     assert of(deshuffling(tiny.IDS)) == of(deshuffling(tiny.IDS))
     assert of(token_deletion(tiny.IDS)) != of(token_masking(ENCODER_IDS))
 
 
 def test_the_noise_of_ones_own_function_is_named_with_a_table_too():
-    """As docs/own_objective.md writes it: a function of a table, for each document."""
+    """As in docs/own_objective.md: a function of a table, for each document."""
 
     def mask_by_table(table, key, document, lengths):
         return document

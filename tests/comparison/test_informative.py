@@ -1,4 +1,4 @@
-"""Rules that say what an eval metric could not detect: one test for each."""
+"""Rules that find what an eval metric could not detect, with one test for each rule."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from pretrax.comparison.report import informative, wording
 from pretrax.comparison.report.summary import summary
 from tests.comparison import planted
 
-FIGURE = "minimal_pairs"  # chance is 0.5; the planted means are 0.7
+FIGURE = "minimal_pairs"  # Chance is 0.5, and the planted means are 0.7.
 HELD = {("b", FIGURE): 0.2}
 
 
@@ -64,7 +64,7 @@ def test_a_variant_below_the_bag_of_words_is_not_informative():
     for part, words in informative.REFERENCES.items():
         found = told(parts={part: 0.8})
         assert words in why(found) and "(0.8)" in why(found)
-    assert why(told(HELD, parts={"/bag_of_words": 0.8})) == ""  # b has 0.9, and is compared with a
+    assert why(told(HELD, parts={"/bag_of_words": 0.8})) == ""  # b has 0.9 and is compared with a
 
 
 def test_a_learning_rate_at_the_edge_of_its_grid_is_not_informative():

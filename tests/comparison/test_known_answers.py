@@ -45,7 +45,7 @@ def test_who_knows_the_answers_is_always_right_and_who_knows_the_others_never(mo
         "synthetic_questions/hues",
         "synthetic_questions/sizes",
     ]
-    assert figures[0].note == "2 questions, 0.95 for a reader who knows the synthetic task"
+    assert figures[0].note == "2 questions; a reader who knows the synthetic task scores 0.95"
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_who_knows_the_answers_is_always_right_and_who_knows_the_others_never(mo
     [("decoder", "causal_lm"), ("encoder", "masked_lm"), ("decoder", "fill_in_the_middle")],
 )
 def test_a_model_that_knows_nothing_is_worth_chance_exactly(builder, objective):
-    """Answers of as many tokens: constant outputs have no favorite."""
+    """All answers have the same number of tokens, so constant outputs do not prefer any of them."""
     task = reversal(seed=3, people=3, choices=3)
     even = SyntheticTask(
         task.documents, task.heldout, [q for q in task.questions if len(q.answers[0]) == 7]

@@ -1,4 +1,4 @@
-"""Scaling laws of comparisons: planted ones are found, shown and planned with."""
+"""Scaling laws of comparisons: planted laws are found, reported and used for planning."""
 
 import functools
 import re
@@ -42,7 +42,7 @@ def test_a_planted_law_lies_within_its_intervals(law):
     assert law.figure == "loss_under/causal_lm" and len(law.points) == 24
     for true, low, high in zip(planted.LAW, law.fit.low, law.fit.high):
         assert low < true < high
-    assert 0.002 < law.error < 0.006  # the noise was .004
+    assert 0.002 < law.error < 0.006  # the noise was 0.004
     best = planted.LAW.optimum(1e13, Work(5.0, 1.0))
     low, high = law.fit.interval_of_optimum(1e13, law.work)
     assert low.parameters < best.parameters < high.parameters
@@ -51,26 +51,26 @@ def test_a_planted_law_lies_within_its_intervals(law):
 
 @pytest.mark.slow
 def test_the_work_of_each_size_is_its_own():
-    """Small models take fewer FLOPs a parameter: each budget has those of its own size."""
+    """Small models take fewer FLOPs per parameter, so the work is fitted to each size."""
     runs = [r._replace(flops_per_token=2.5 * r.parameters**1.05) for r in planted.scaling().runs]
     (law,) = laws_of_comparisons.laws_of(planted.scaling()._replace(runs=runs))
     for run in runs:
-        assert law.work.of_token(run.parameters) == pytest.approx(run.flops_per_token)
+        assert law.work.flops_per_token(run.parameters) == pytest.approx(run.flops_per_token)
     for flops in (1e11, 1e14):
         best = law.fit.law.optimum(flops, law.work)
         sizes = best.parameters * np.linspace(0.5, 2, 3001)
-        losses = law.fit.law.loss(sizes, flops / law.work.of_token(sizes))
+        losses = law.fit.law.loss(sizes, flops / law.work.flops_per_token(sizes))
         assert sizes[np.argmin(losses)] == pytest.approx(best.parameters, rel=1e-3)
-        assert law.work.of_token(best.parameters) * best.tokens == pytest.approx(flops)
+        assert law.work.flops_per_token(best.parameters) * best.tokens == pytest.approx(flops)
 
 
 @pytest.mark.slow
 def test_the_report_shows_the_law_and_claims_no_differences(directory, law):
     report.write(directory)
     text, short = (directory / "report.html").read_text(), (directory / "report.md").read_text()
-    said = f"24 runs by {100 * law.error:.2g}%"
+    said = f"over 24 runs is {100 * law.error:.2g}%"
     assert said in text and said in short and "is better than" not in text
-    assert f"| alpha | {law.fit.law.alpha:.3g} |" in short and "What was equal" not in short
+    assert f"| alpha | {law.fit.law.alpha:.3g} |" in short and "Equal:" not in short
     chart = pages.charts_of(text)[0]
     assert {f"var(--v{k})" for k in range(4)} <= pages.colors_of(chart)
     assert "mathdefault" not in text and "1.39M parameters" in text
@@ -84,19 +84,17 @@ def test_a_comparison_that_is_half_done_has_no_law_yet():
     (line,) = wording.in_short(summary(found))
     assert line.startswith("loss_under/causal_lm: no law. Got 4 runs of 2 sizes and 3 numbers")
     (line,) = wording.in_short(summary(found._replace(measurements=[])))
-    assert line.startswith("There is no loss in nats per target as yet")
+    assert line.startswith("There is no loss in nats per target yet")
 
 
 @pytest.mark.parametrize(
     "made, said",
     [
         (None, "holds no comparison.json"),
-        (planted.results(["a", "b"]), "holds the comparison 'masking_rate', whose variants have "
-                                      "one"),
-        (planted.scaling()._replace(measurements=[]), "has no loss in nats per target: expected "
-                                                      "one"),
+        (planted.results(["a", "b"]), "has the comparison 'masking_rate' with a single budget"),
+        (planted.scaling()._replace(measurements=[]), "has no loss in nats per target, expected"),
     ],
-)  # fmt: skip
+)
 def test_what_gives_no_law_is_refused(made, said, tmp_path, capsys):
     if made is not None:
         results.write(tmp_path, made)
@@ -122,10 +120,10 @@ def test_a_plan_takes_the_law_and_warns_far_from_its_runs(directory, law, monkey
     plan.main(["--flops=1e14", f"--law={directory}"])
     said = " ".join(capsys.readouterr().out.split())
     assert f"{best.parameters / 1e3:.0f}k" in said and "parameters, 95%" in said
-    assert "5 N^1 FLOPs a token of N parameters; 16 bytes" in said
+    assert "5 N^1 FLOPs per token of N parameters; 16 bytes" in said
     assert "24 runs of 86.4k to 1.39M parameters on 251k to 2.25M tokens" in said
     (far,) = re.findall(r"(\S+) FLOPs are (\S+) orders of magnitude away", said)
-    assert far == ("1e+15", "1.8")  # the column beside the budget's
+    assert far == ("1e+15", "1.8")  # the column of ten times the budget
     for budget, orders in (("1e17", ["2.8", "3.8", "4.8"]), ("1e9", ["3.0", "2.0", "1.0"])):
         plan.main([f"--flops={budget}", f"--law={directory}"])
         said = " ".join(capsys.readouterr().out.split())

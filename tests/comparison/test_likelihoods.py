@@ -1,4 +1,4 @@
-"""What a model can say of the likelihood of a text: the kind, and the figures of `score`."""
+"""The likelihood that a model gives a text: its kind, compared with `score`."""
 
 import numpy as np
 import pytest
@@ -57,7 +57,7 @@ def test_a_mixture_is_read_by_the_member_that_completes():
     ],
 )
 def test_prompts_are_those_of_training(builder, name, given, rest):
-    """As `score` has them, which adds the end-of-sequence of an answer."""
+    """The log-probabilities equal those of `score`, which adds end-of-sequence to an answer."""
     one = trained(builder, name)
     texts = CODEC.encode(GIVEN), CODEC.encode(REST)
     (found,) = log_probs(one, reading_of(one), [texts])

@@ -1,4 +1,4 @@
-"""A comparison that may end early claims what is not there as rarely as one that may not."""
+"""A comparison that may end early makes false claims as rarely as one that may not."""
 
 import math
 from types import SimpleNamespace
@@ -24,13 +24,15 @@ LOOKS = (3, 5, 8)
 
 
 def ended(random, draws: int, effect: float = 0.0, pairs: int = 4, looks: int = len(LOOKS)):
-    """Returns at how many seeds each of some comparisons ends, and whether it claims a difference:
-    of `pairs` that all have this effect, at looks that each have a share of the level."""
+    """Returns the number of seeds at which each simulated comparison ends, and whether it claims.
+
+    All `pairs` have this effect. Each look has a share of the level.
+    """
     x = effect + random.normal(0, 1, (draws, pairs, LOOKS[-1]))
     seeds, claimed = np.full(draws, LOOKS[-1]), np.zeros(draws, bool)
     for look in LOOKS[::-1]:
         p = stats.ttest_1samp(x[..., :look], 0.0, axis=-1).pvalue
-        # Holm: the smallest is corrected for all, the largest for itself alone.
+        # Holm: the smallest p-value is corrected for all pairs, and the largest only for itself.
         ordered = np.sort(p, axis=1) * np.arange(pairs, 0, -1)
         corrected = looks * np.maximum.accumulate(ordered, axis=1)
         claimed = np.where(all_hold := (corrected <= LEVEL).all(1), True, claimed)
@@ -40,12 +42,13 @@ def ended(random, draws: int, effect: float = 0.0, pairs: int = 4, looks: int = 
 
 
 def test_a_false_claim_at_any_look_is_as_rare_as_at_one():
-    """Whatever ends it: a claim at any of the looks counts."""
+    """A claim at any of the looks counts, whatever ended the comparison."""
     random, draws = np.random.default_rng(0), 10_000
     for pairs in (1, 4):
         _, claimed = ended(random, draws, pairs=pairs)
         assert claimed.sum() <= at_most_five_in_a_hundred(draws)
-    _, claimed = ended(random, draws, pairs=1, looks=1)  # who looks as often and does not correct
+    # the same number of looks without a correction
+    _, claimed = ended(random, draws, pairs=1, looks=1)
     assert claimed.sum() > 0.08 * draws
 
 
@@ -56,7 +59,7 @@ def test_what_a_large_effect_saves():
     assert one.mean() == pytest.approx(4.4, abs=0.1) and claimed.mean() > 0.99
     four, _ = ended(random, 4000, effect=3.0, pairs=4)
     assert four.mean() == pytest.approx(5.6, abs=0.1)
-    _, found = ended(random, 4000, effect=1.5, pairs=1)  # what it costs where less is there
+    _, found = ended(random, 4000, effect=1.5, pairs=1)  # the price if the true effect is smaller
     assert found.mean() == pytest.approx(0.85, abs=0.02)
     assert power(1.5, LOOKS[-1], LEVEL) == pytest.approx(0.95, abs=0.01)
 
@@ -77,8 +80,10 @@ def test_each_look_has_its_share_of_the_level():
 
 @pytest.mark.slow
 def test_comparisons_that_end_early_by_their_own_code(monkeypatch):
-    """One against itself, of which some difference is wanted; what ends them is that it is small
-    as well as that it holds."""
+    """A variant is compared with itself, with a wanted difference.
+
+    The comparison ends if the difference is small, as well as if it holds.
+    """
     monkeypatch.setattr(statistics, "seeds_needed", lambda *_: None)
     random, comparisons, false, early = np.random.default_rng(3), 400, 0, 0
     for _ in range(comparisons):
@@ -131,21 +136,21 @@ def test_looks_that_cannot_be_planned(fields, named):
 
 
 def test_looks_are_not_changed_after_results(tmp_path):
-    check_looks(compared(directory=str(tmp_path), looks=[3]))  # there are none
+    check_looks(compared(directory=str(tmp_path), looks=[3]))  # There are no looks.
     made = planted.results(["a", "b"])
     results.write(tmp_path, made._replace(setup=made.setup._replace(looks=(3, 5))))
     check_looks(compared(directory=str(tmp_path), looks=[3]))
     for fields, now in (
-        (dict(), "now once, at the end"),
-        (dict(looks=[4]), "now after 4, 5 seeds"),
-        (dict(looks=[3], seeds=range(8)), "now after 3, 8 seeds"),
+        (dict(), "once, at the end"),
+        (dict(looks=[4]), "after 4, 5 seeds"),
+        (dict(looks=[3], seeds=range(8)), "after 3, 8 seeds"),
     ):
-        with pytest.raises(ValueError, match=f"to be tested after 3, 5 seeds, and {now}"):
+        with refuses(ValueError, "after 3, 5 seeds", now):
             check_looks(compared(directory=str(tmp_path), **fields))
 
 
 def test_looks_are_not_changed_after_a_pilot(tmp_path):
-    """Which has shown figures of the first seeds, though it writes no results."""
+    """A pilot has shown figures of the first seeds, although it writes no results."""
     keep_looks(compared(directory=str(tmp_path)))
     check_looks(compared(directory=str(tmp_path), seeds=range(8)))
     with refuses(ValueError, "3", "5"):
@@ -158,7 +163,7 @@ def test_looks_are_not_changed_after_a_pilot(tmp_path):
         (3, (), 3, [[0, 1, 2]]),
         (5, (), 5, [[0, 1, 2], [3, 4]]),
         (9, (), 8, [[0, 1, 2], [3, 4], [5, 6, 7]]),
-        (3, (1,), 8, [[0, 1, 2], [3, 4], [5, 6, 7]]),  # what failed may decide otherwise
+        (3, (1,), 8, [[0, 1, 2], [3, 4], [5, 6, 7]]),  # The failed run may decide otherwise.
         (5, (4,), 8, [[0, 1, 2], [3, 4], [5, 6, 7]]),
     ],
 )
@@ -186,15 +191,14 @@ def test_reports_say_at_which_look_it_ended():
 
     early = told(looks=(3, 5, 8))
     first, *claims = wording.in_short(early)
-    assert first == "Ended early, with 5 of 8 seeds at look 2 of 3: every difference holds."
+    assert first == "Ended early with 5 of 8 seeds, at look 2 of 3: every difference holds."
     assert len(claims) == 3 and first in page(early) and first in markdown(early)
     assert "beforehand, after 3, 5 and 8 seeds." in markdown(early)
-    assert "at all 3 looks together" in markdown(early) and "(Bonferroni)" in page(early)
+    assert "all 3 looks together" in markdown(early) and "(Bonferroni)" in page(early)
     why = wording.in_short(told(looks=(5, 8), wanted={"classify": 0.01}))[0]
     assert why.endswith(
-        "1 of 2: what is wanted is decided: each difference holds or lies within ± 0.01 at "
-        "classify."
+        "1 of 2: each wanted difference is decided: it holds or lies within ± 0.01 at classify."
     )
     last, plain = told(looks=(3, 5)), told()
     assert "Ended" not in markdown(last) + markdown(plain)
-    assert "looks" not in markdown(plain) and "seeds chosen beforehand" in markdown(plain)
+    assert "looks" not in markdown(plain) and "seeds was chosen beforehand" in markdown(plain)

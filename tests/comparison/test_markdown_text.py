@@ -1,4 +1,4 @@
-"""Whatever a comparison's results hold, its Markdown report shows all of it as text."""
+"""The Markdown report of a comparison shows everything in its results as text."""
 
 import html
 import re
@@ -43,7 +43,7 @@ def by_python_markdown(text):
 
 @pytest.fixture(params=[by_markdown_it, by_python_markdown])
 def rendered(request):
-    """The text that a reader sees."""
+    """Returns the text that a reader sees."""
 
     def text(source):
         shown = re.sub(r"<!--.*?-->|<[^>]*>", "", request.param(source), flags=re.DOTALL)

@@ -1,4 +1,4 @@
-"""What is kept of the figures of eval metrics, and when they are measured again."""
+"""How figures of eval metrics are kept, and when they are measured again."""
 
 import importlib
 import json
@@ -51,7 +51,7 @@ def warned(subject, *, others: bool = False) -> list[Figure]:
 
 def test_texts_longer_than_the_rows_of_training_are_noted():
     first, part = kept_figures.measure(warned, None)
-    said = "texts of up to 168 slots of the encoder, where the rows of training had 128"
+    said = "texts have up to 168 slots of the encoder, but training rows had 128"
     assert first.note == f"of 3 texts; {said}" and not part.note
     with pytest.warns(UserWarning, match="something else"):
         kept_figures.measure(Partial(warned, others=True), None)
@@ -59,14 +59,14 @@ def test_texts_longer_than_the_rows_of_training_are_noted():
 
 @pytest.mark.parametrize("name", EVAL_METRICS)
 def test_settings_that_no_eval_metric_can_have_are_named(name, few_library_files):
-    """A number that is too small, or none, and a list that is empty, or a word."""
+    """A number that is too small or missing, a list that is empty, or a word."""
     needed = {"loss_under": {"objectives": ["causal_lm"]}, "retrieve": {"candidates": 4}}
     subject = subject_of(trained("decoder", "causal_lm"))
     for setting, usual in parameters(EVAL_METRICS[name]).items():
         wrong = {int: (-1, 2.5), tuple: ((), "all")}.get(type(usual.default), ())
         if setting in ("layers", "objectives"):
             wrong = ((), "all")
-        if setting == "labels":  # of which there may be none
+        if setting == "labels":  # This list may be empty.
             wrong = ([0], "all")
         for value in wrong:
             with pytest.raises(
@@ -100,7 +100,7 @@ def test_what_reports_would_mistake_is_refused(returned, said):
 
 
 def last_of(run_dir, step, eval_metric):
-    """What one eval metric measured last."""
+    """Returns the latest measurement of one eval metric."""
     ((measured,),) = read_measured(run_dir, [step], [eval_metric]).values()
     return measured
 
@@ -125,7 +125,7 @@ def test_the_latest_figures_of_a_step_count(tmp_path):
 
 
 def module_of(folder, monkeypatch, name: str, text: str):
-    """A module that is imported from a file of its own, as a user's is."""
+    """A module that is imported from its own file, like a user's module."""
     monkeypatch.syspath_prepend(folder)
     (folder / f"{name}.py").write_text(text)
     monkeypatch.delitem(sys.modules, name, raising=False)
@@ -169,7 +169,7 @@ def test_a_run_whose_synthetic_task_has_changed_is_measured_again(tmp_path, monk
 
 
 def test_a_line_without_a_version_is_measured_again(tmp_path):
-    """Such as one that an earlier version of pretrax kept with a checksum of its code."""
+    """For example, a version that an earlier pretrax kept with a checksum of its code."""
     write_measured(str(tmp_path), 3, sized, Measured((), "no such model"))
     file = tmp_path / "evaluation/eval_metrics.jsonl"
     (line,) = results.read_lines(file, dict)

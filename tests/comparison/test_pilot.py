@@ -1,4 +1,4 @@
-"""A pilot says no more than two seeds can, and what it says of seeds holds by simulation."""
+"""A pilot claims no more than two seeds can show, and its numbers of seeds hold in simulations."""
 
 import math
 from types import SimpleNamespace
@@ -31,7 +31,7 @@ from tests.refusals import refuses
 
 
 def column(rows, unit="share", better=HIGHER, baseline=None) -> Column:
-    """Of values f64[variants, seeds]."""
+    """Returns a column of values f64[variants, seeds]."""
     values = {f"v{k}": dict(enumerate(map(float, row))) for k, row in enumerate(rows)}
     return Column("y", unit, better, baseline, values, {}, {}, {})
 
@@ -42,7 +42,7 @@ def reason(*given, still_falls=False) -> str:
 
 
 def covered(hits: int, draws: int) -> bool:
-    """Whether intervals cover as often as they say, by three standard errors of the draws."""
+    """Returns whether intervals have their nominal coverage, within three standard errors."""
     return abs(hits / draws - COVERED) <= 3 * math.sqrt(COVERED * (1 - COVERED) / draws)
 
 
@@ -73,13 +73,13 @@ def test_a_variant_that_lacks_seeds_does_not_count():
 
 
 def test_intervals_of_a_difference_that_was_seen():
-    """They are of its size as well as of its noise."""
+    """The intervals account for the size of the difference as well as for its noise."""
     random, true, seeds, freedom = np.random.default_rng(1), 1.5, 2, 3
     size = true + random.normal(0, 1 / math.sqrt(seeds), 150)
     deviation = np.sqrt(random.chisquare(freedom, size.size) / freedom)
     ends = [effect_interval(abs(x), seeds, freedom) for x in size / deviation]
     assert covered(sum(low <= true <= high for low, high in ends), len(ends))
-    assert effect_interval(0.1, 2, 1)[0] == 0  # which may have the other sign
+    assert effect_interval(0.1, 2, 1)[0] == 0  # The difference may have the other sign.
     low, high = effect_interval(1e9, 2, 1)
     assert 1 < low < high < math.inf
 
@@ -95,16 +95,28 @@ def test_the_least_effect_that_seeds_find():
 @pytest.mark.parametrize(
     "given, expected",
     [
-        (([[0.50, 0.52], [0.49, 0.53]], "share", HIGHER, 0.5), "clear of the baseline, 0.5"),
-        (([[0.50, 0.52], [0.69, 0.73]], "share", HIGHER, 0.5), ""),  # one variant is
-        (([[4.5, 4.3], [4.6, 4.5]], "bits per byte", LOWER, 4.4), "clear of the baseline, 4.4"),
+        (
+            ([[0.50, 0.52], [0.49, 0.53]], "share", HIGHER, 0.5),
+            "baseline, 0.5",
+        ),
+        (([[0.50, 0.52], [0.69, 0.73]], "share", HIGHER, 0.5), ""),  # one variant is better
+        (
+            ([[4.5, 4.3], [4.6, 4.5]], "bits per byte", LOWER, 4.4),
+            "baseline, 4.4",
+        ),
         (([[2.5, 2.3], [2.6, 2.5]], "bits per byte", LOWER, 4.4), ""),
-        (([[1.00, 0.99], [0.98, 1.00]], "accuracy", HIGHER, 0.5), "clear of the best value, 1"),
+        (
+            ([[1.00, 0.99], [0.98, 1.00]], "accuracy", HIGHER, 0.5),
+            "best value, 1",
+        ),
         (([[0.90, 0.91], [0.98, 1.00]], "accuracy", HIGHER, 0.5), ""),
-        (([[0.0, 0.01], [0.01, 0.0]], "share", LOWER, None), "clear of the best value, 0"),
+        (
+            ([[0.0, 0.01], [0.01, 0.0]], "share", LOWER, None),
+            "best value, 0",
+        ),
         (([[0.01, 0.02], [0.9, 0.91]], NATS_SAVED, LOWER, None), ""),
         (([[70.0, 71.0], [90.0, 93.0]], "ROUGE", HIGHER, None), ""),  # no best value is known
-        (([[0.7, 0.7], [0.7, 0.7]], "share", HIGHER, 0.5), "every run has 0.7"),
+        (([[0.7, 0.7], [0.7, 0.7]], "share", HIGHER, 0.5), "every run has the figure 0.7"),
         (([[0.7, 0.8]], "share", HIGHER, 0.5), "no two variants"),
     ],
 )
@@ -129,12 +141,12 @@ def test_a_pilot_says_what_the_differences_that_it_saw_take():
     told = pilot_of(summary(made()), 5)
     floor, bits, classify = told.prospects
     assert "baseline" in floor.leave_out and not floor.needs and told.tested == 4
-    assert not bits.leave_out and bits.needs[0].of == "40% against 15%"
+    assert not bits.leave_out and bits.needs[0].difference == "40% against 15%"
     need, level = bits.needs[0], LEVEL / 4
     assert need.seeds == seeds_for(abs(need.size) / bits.noise.deviation, level)
     assert need.least <= need.seeds <= need.most and len(bits.needs) == 2
     assert bits.found == pytest.approx(bits.noise.deviation * effect_found(5, level))
-    assert classify.needs[0].size > 0.2  # both are better than 15%, by the effect that was planted
+    assert classify.needs[0].size > 0.2  # Both are better than 15% by the planted effect.
     assert told.seconds == pytest.approx(3 * (61.5 + 1 + 0.05)) and told.seeds == [0, 1]
     assert told.flops == pytest.approx(3 * 1.9e7 * 1.01 * 409_600)
 
@@ -143,9 +155,10 @@ def test_a_size_that_is_wanted_takes_the_place_of_those_seen():
     told = pilot_of(summary(made(wanted={"bits_per_byte": 0.04}, looks=(3, 5))), 5)
     _, bits, classify = told.prospects
     (need,) = bits.needs
-    level = LEVEL / 2 / 4  # of two looks
+    level = LEVEL / 2 / 4  # number of looks
     ends = [seeds_for(0.04 / end, level) for end in bits.noise.interval]
-    assert [need.least, need.most] == ends and need.of == "wanted" and len(classify.needs) == 2
+    assert [need.least, need.most] == ends and need.difference == "wanted"
+    assert len(classify.needs) == 2
     with refuses(ValueError, "classfy", "minimal_pairs"):
         pilot_of(summary(made(wanted={"classfy": 0.1})), 5)
 
@@ -161,18 +174,20 @@ def of_curves(**curves) -> TrainedRun:
 
 def test_how_a_loss_falls_over_the_last_doubling():
     x = np.geomspace(100, 6400, 25)
-    curve = tuple(zip(x, 8 - 0.5 * np.log2(x / 100)))  # by half a nat with each doubling, to five
+    # It falls by half a nat with each doubling, to 5.
+    curve = tuple(zip(x, 8 - 0.5 * np.log2(x / 100)))
     flat = tuple(zip(x, np.full(25, 3.0)))
     found = falls([of_curves(loss=curve)])["a"]
     assert found.curve == "loss"
     assert found.end == pytest.approx(5) and found.share == pytest.approx(0.1)
-    # What was held out comes first: of several losses the steepest, and no metric.
+    # Held-out losses come first. Of several losses, the steepest counts. Metrics do not count.
     both = of_curves(loss=curve, heldout_all_a=flat, heldout_all_b=((3200, 3.3), (6400, 3.0)))
     assert falls([both])["a"] == pytest.approx(("heldout/all/b", 3.0, 0.1))
     metric = of_curves(loss=flat, metric_all_a=curve, heldout_all_a=((100, 9.0), (6400, 1.0)))
-    assert falls([metric])["a"].curve == "loss"  # one point is no doubling
+    assert falls([metric])["a"].curve == "loss"  # A single point has no doubling.
     assert falls([of_curves()]) == {}
-    ended = ((100, 9.0), (1600, 5.0), (3200, 3.0), (6400, 3.0))  # before its last doubling
+    # before the last doubling of the text
+    ended = ((100, 9.0), (1600, 5.0), (3200, 3.0), (6400, 3.0))
     assert falls([of_curves(loss=ended)])["a"].share == pytest.approx(0)
 
 
@@ -197,7 +212,7 @@ def test_the_seeds_of_a_pilot(trials, expected):
 
 def test_what_no_pilot_says_anything_of_is_refused():
     check_pilot(compared())
-    with pytest.raises(ValueError, match="several budgets tests none"):
+    with pytest.raises(ValueError, match="several budgets has no such tests"):
         check_pilot(compared(budget={"1M": len}))
     with pytest.raises(ValueError, match=r"got 1 \(a\) with the seeds"):
         check_pilot(compared(variants={"a": []}))
@@ -213,19 +228,18 @@ def printed(results) -> str:
 
 def test_what_is_printed():
     said = printed(made())
-    assert "minimal_pairs: leave it out; no variant is clear of the baseline, 0.5" in said
+    assert "minimal_pairs: leave it out, since no variant is clearly better than the" in said
     assert "found by 5 seeds" in said and "bits_per_byte 40% against 15% −0." in said
-    assert (
-        "for 4 differences of what is not left out. The" in said and "2 degrees of freedom" in said
-    )
-    assert "A seed more takes 188 s of training of all variants" in said
+    assert "for 4 differences of the remaining eval metrics. The" in said
+    assert "2 degrees of freedom" in said
+    assert "One more seed of all variants takes 188 s of training" in said
     assert "held-out loss (all/tokens)" in said and "(steep)" in said
     assert "baseline, 0.5; more steps may help" in said and "Twice the steps cost" in said
     assert '(--seeds="[5, 6, 7, …]")' in said
-    assert "With the 5 seeds and all the eval metrics that were planned" in said
-    assert "by this table, and to leave out what it cannot tell, raises it" in said
+    assert "With the planned 5 seeds and all planned eval metrics" in said
+    assert "or leaving out eval metrics by this table raises it" in said
     both = printed(made(wanted={"classify": 0.0005}, looks=(3, 5)))
-    assert "classify wanted" in both and "over 1000" in both and "left out and 2 looks" in both
+    assert "classify wanted" in both and "over 1000" in both and "eval metrics and 2 looks" in both
 
 
 def test_a_eval_metric_without_noise_promises_nothing():
@@ -240,8 +254,11 @@ def test_a_eval_metric_without_noise_promises_nothing():
 
 @pytest.mark.slow
 def test_what_the_documentation_says_of_seeds_chosen_by_a_pilot():
-    """Of two variants at one eval metric, which differ in nothing: how often a difference is
-    claimed with as many seeds, 30 at most, as the one that two seeds saw would take."""
+    """A pilot of two seeds chooses the number of seeds, at most 30, for two equal variants.
+
+    The pilot chooses the number that would find the difference that it measured. The test checks
+    how often a difference is then claimed, at a single eval metric.
+    """
     random, draws, most = np.random.default_rng(2), 20_000, 30
     x = random.normal(0, 1, (draws, most))
     effect = np.abs(x[:, :2].mean(1)) / x[:, :2].std(1, ddof=1)
@@ -264,14 +281,17 @@ def test_what_the_documentation_says_of_seeds_chosen_by_a_pilot():
 
 @pytest.mark.slow
 def test_what_the_documentation_says_of_eval_metrics_left_out_by_a_pilot():
-    """Of two variants that are at the baseline of every eval metric: how often a difference is
-    claimed where those that two seeds say to leave out are left out of all seeds' family."""
+    """Two variants are at the baseline of every eval metric.
+
+    The test checks how often a difference is claimed if the eval metrics that a pilot of two seeds
+    leaves out are also left out of the family of tests with all seeds.
+    """
     random, draws = np.random.default_rng(3), 20_000
 
     def false(eval_metrics: int, seeds: int) -> tuple[float, float]:
         x = random.normal(0, 1, (draws, eval_metrics, 2, seeds))
         error = np.sqrt(x[..., :2].var(-1, ddof=1).mean(-1) / 2)
-        kept = x[..., :2].mean(-1).max(-1) > pilots.CLEAR * error  # as `leave_out`
+        kept = x[..., :2].mean(-1).max(-1) > pilots.CLEAR * error  # as in `leave_out`
         some = [not reason(rows, "nats", HIGHER, 0.0) for rows in x[:50, 0, :, :2]]
         assert some == kept[:50, 0].tolist()
         p = stats.ttest_1samp(x[:, :, 1] - x[:, :, 0], 0, axis=-1).pvalue

@@ -1,4 +1,4 @@
-"""Probes of frozen models, against cases by hand and a model whose outputs are constant."""
+"""Probes of frozen models, compared with cases by hand and a model with constant outputs."""
 
 import functools
 
@@ -34,11 +34,11 @@ def test_a_probe_of_nothing_knows_the_classes_shares():
 
 
 def test_the_penalty_by_hand():
-    """One standardized feature of ±1, two classes: the gradient of the penalized loss is 0."""
+    """For a standardized feature of ±1 and two classes, the gradient of the penalized loss is 0."""
     features, labels = np.array([[-1.0], [1.0]] * 10), np.array([0, 1] * 10)
     probe = probing.fit_probe(features, labels, 2, strengths=[0.1])
     weight = probe.weights[0, 1]
-    error = 1 - 1 / (1 + np.exp(-2 * weight))  # of the right class, logits ±weight
+    error = 1 - 1 / (1 + np.exp(-2 * weight))  # probability of the right class, with logits ±weight
     np.testing.assert_allclose(error, 0.1 * weight, atol=1e-3)
 
 
@@ -63,10 +63,10 @@ def test_errors():
 
 
 def test_words_end_in_slots_by_hand():
-    one = trained("encoder", "masked_lm")  # reads bytes, after [CLS]
+    one = trained("encoder", "masked_lm")  # The model reads bytes after [CLS].
     passage = Tagged("né = 1\n", ((0, 2), (3, 4), (5, 6)), ("name", "operator", "number"))
     ((_, row),) = frozen.states(one, [passage.text])
-    assert frozen.word_slots(one, passage, row) == [3, 5, 7]  # é has two bytes
+    assert frozen.word_slots(one, passage, row) == [3, 5, 7]  # é has two bytes.
     (found,) = frozen.word_features(one, [passage, passage], [-1]).values()
     np.testing.assert_allclose(found, np.tile(row.layers[0, [3, 5, 7]], (2, 1)), atol=1e-5)
 
@@ -91,7 +91,7 @@ def test_texts_are_pooled_by_hand():
     ],
 )
 def test_constant_states_are_worth_the_baseline_exactly(builder, objective, monkeypatch):
-    few = functools.partial(bags_of_words.bags_of, most=20)  # a probe of all takes longest
+    few = functools.partial(bags_of_words.bags_of, most=20)  # Probing all layers takes longest.
     for module in (probes, class_tasks):
         monkeypatch.setattr(module, "bags_of", few)
     subject = subject_of(trained(builder, objective), constant=True)
@@ -108,7 +108,7 @@ def test_constant_states_are_worth_the_baseline_exactly(builder, objective, monk
 
 def test_words_tell_some_of_their_kinds_by_themselves():
     subject = subject_of(trained("encoder", "masked_lm"))
-    task = class_tasks.class_task(subject, "python_word_kinds", of_words=True)
+    task = class_tasks.class_task(subject, "python_word_kinds", allow_words=True)
     for part, texts in task.texts.items():
         assert len(texts) == len(task.words[part]) == len(task.labels[part])
     figures = class_tasks.bag_figures("x", task, class_tasks.classes_by_words(task))
@@ -117,7 +117,7 @@ def test_words_tell_some_of_their_kinds_by_themselves():
 
 @pytest.mark.slow
 def test_a_model_that_tells_is_told_from_one_that_does_not():
-    """States of bytes seen in order tell more of a word than nothing."""
+    """The states of bytes that were read in order reveal more about a word than nothing."""
     figures = by_name(probes.tag(subject_of(trained("encoder", "masked_lm")), layers=[0]))
     assert figures["tag"].value > figures["tag"].baseline + 0.05 and figures["tag/layer"].value == 0
     by_words = figures["tag/bag_of_words"]

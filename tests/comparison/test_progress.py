@@ -1,4 +1,4 @@
-"""How far a comparison is, by what has been seen of its runs."""
+"""The progress of a comparison, derived from the files of its runs."""
 
 import io
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ from tests.comparison import small
 
 
 def test_time_left_follows_how_long_runs_were_measured(monkeypatch):
-    """Runs of 40 seconds that are measured for 60, which no guess knows."""
+    """Runs that take 40 seconds to train and 60 to measure, which is not the assumed share."""
     clock, looks = SimpleNamespace(now=0.0), {}
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock.now)
 
@@ -32,13 +32,14 @@ def test_time_left_follows_how_long_runs_were_measured(monkeypatch):
             looks[self.name] = looks.get(self.name, 0) + 1
             return sum(clock.now - self.start >= 50 + 10 * k for k in range(6)) / 6
 
-    trials = [Trial(seed) for seed in range(3)]  # one after another
+    trials = [Trial(seed) for seed in range(3)]  # one run after another
     output = io.StringIO()
     with progress.ComparisonProgress(Console(file=output), trials, 0) as watch:
         for clock.now in range(0, 301, 5):
             watch([c for c in trials if c.start <= clock.now < c.start + 100], [])
     left = [line for line in output.getvalue().splitlines() if line.startswith("1/3")]
-    # After 120 seconds 180 are left; the guess of 30% for measuring would have it at 147.
+    # After 120 seconds, 180 are left. With the assumed share of 30%, it would be 147.
     assert left == ["1/3 runs, 3 min left", "1/3 runs, 2 min left"]
-    # Before all, every 5 of its 100 seconds, and at its end: those that wait are left alone.
+    # All are read before the start, then a run is read every 5 of its 100 seconds and at its end.
+    # Waiting runs are not read.
     assert looks == {"a, seed 0": 21, "a, seed 1": 22, "a, seed 2": 22}

@@ -1,4 +1,4 @@
-"""A report says what the figures say, escapes what it is given, and leads to the runs."""
+"""A report agrees with its figures, escapes its inputs, and links to the runs."""
 
 import io
 import math
@@ -34,7 +34,7 @@ NAN = math.nan
 
 @pytest.fixture(scope="module")
 def made():
-    """Of 30% one run failed; 40% is better in bits per byte."""
+    """One run of 30% failed, and 40% is better in bits per byte."""
     found = planted.results(["15%", "30%", "40%"], effects=EFFECT, reference="15%")
     failed = "Traceback:\n  File …\nFloatingPointError: no longer finite"
     key = ("30%", 4)
@@ -80,13 +80,13 @@ def test_figures_lead_to_the_runs_that_are_there(text):
     assert links == {"runs/40%25/seed2/"}
     assert (
         text.count('href="runs/40%25/seed2/"') == 3 + 1
-    )  # a dot at each eval metric, and its line
+    )  # a dot at each eval metric, and the run's own line
 
 
 def test_the_page_says_what_holds_and_what_failed(text):
     assert "40% is better than 15% at bits_per_byte: −0.5" in text
     assert "no longer finite" in text and "30%, seed 4" in text
-    assert "What this does not prove" in text and "Follows Wettig" in text
+    assert "Limits" in text and "Follows Wettig" in text
 
 
 def test_reports_are_drawn_again_the_same(directory, text):
@@ -102,11 +102,11 @@ def test_reports_say_why_a_eval_metric_could_not_measure(made):
     some[0] = some[0]._replace(refusals={"fill_in": "no"})
     found = summary(made._replace(runs=some))
     first, second = wording.refused(found)
-    assert first == "15%, seed 0, is not measured by fill_in: no"
-    assert second.startswith("40% is not measured by minimal_pairs (blimp='blimp'): <script>")
+    assert first == "15%, seed 0, could not be measured by fill_in: no"
+    assert second.startswith("40% could not be measured by minimal_pairs (blimp='blimp'): <script>")
     assert f"- {first}\n- {escaped(second)}\n" in markdown(found)
     text = page(found)
-    assert first in text and "What could not be measured" in text and "a|b is no folder" in text
+    assert first in text and "Missing figures" in text and "a|b is no folder" in text
     pages.assert_nothing_is_fetched_and_nothing_runs(text)
     pages.assert_elements_are_closed(text)
 
@@ -122,21 +122,21 @@ def test_reports_show_the_notes_of_figures():
         return one._replace(figure=figure._replace(**changed.get(figure.name, {})))
 
     told = summary(made._replace(measurements=[noted(one) for one in made.measurements]))
-    assert wording.notes(told) == ["minimal_pairs: 9 pairs", "classify of 30% and 40%: of 60 texts"]
-    assert wording.refused(told) == ["15% has no figure of classify: No mean: <no> head."]
+    assert wording.notes(told) == ["minimal_pairs: 9 pairs", "classify (30% and 40%): of 60 texts"]
+    assert wording.refused(told) == ["15% has no figure for classify: No mean: <no> head."]
     short, text = markdown(told), page(told)
-    assert "- minimal_pairs: 9 pairs\n- classify of 30% and 40%: of 60 texts\n" in short
+    assert "- minimal_pairs: 9 pairs\n- classify (30% and 40%): of 60 texts\n" in short
     assert "<li>minimal_pairs: 9 pairs</li>" in text and "No mean: &lt;no&gt; head." in text
     console = Console(width=120, record=True, file=open("/dev/null", "w"))
     report.print_summary(console, told)
-    assert "15% has no figure of classify: No mean" in console.export_text()
+    assert "15% has no figure for classify: No mean" in console.export_text()
 
 
 def test_without_the_reference_nothing_is_compared():
     made = planted.results(["15%", "30%", "40%"], reference="15%")
     some = [one for one in made.measurements if one.variant != "15%"]
-    (line,) = wording.in_short(summary(made._replace(measurements=some)))[:1]
-    assert line.endswith("to compare: no variant and 15% share an eval metric and a seed.")
+    line = wording.in_short(summary(made._replace(measurements=some)))[0]
+    assert line.endswith("to compare: no other variant shares an eval metric and a seed with 15%.")
 
 
 def test_names_are_shown_as_text():
@@ -208,7 +208,7 @@ def test_rows_of_markdown_are_as_wide_as_their_headings(made):
 
 
 def test_markdown_and_terminal_say_the_same(made):
-    console = Console(width=120, record=True, quiet=False, file=open("/dev/null", "w"))
+    console = Console(width=200, record=True, quiet=False, file=open("/dev/null", "w"))
     report.print_summary(console, summary(made))
     shown, short = console.export_text(), markdown(summary(made))
     for line in wording.in_short(summary(made)):
@@ -222,7 +222,7 @@ def test_markdown_and_terminal_say_the_same(made):
 
 
 def test_a_unit_that_the_name_says_is_said_once(made, capsys):
-    """As where an eval metric measures in two units."""
+    """As if an eval metric measures in two units."""
     both = "bits_per_byte (bits per byte)"
     named = [
         m._replace(figure=m.figure._replace(name=m.figure.name.replace("bits_per_byte", both)))
@@ -246,13 +246,13 @@ def test_a_page_shows_names_of_code_as_code_and_counts_one_as_one(made):
     one_seed = [m for m in two if m.seed == 0]
     told = summary(made._replace(measurements=one_seed, runs=runs))
     assert len(told.differences) == 1
-    assert "<summary>Differences by seed</summary>" in page(told)  # one seed tests nothing
+    assert "<summary>Differences</summary>" in page(told)  # One seed cannot be tested.
 
 
 def test_parts_are_shown_and_said_to_be_without_claims(made, text):
     short = markdown(summary(made))
     _, parts = short.split("## Parts of the eval metrics")
-    assert "no test was made of these" in parts and "no test was made of these" in text
+    assert wording.PARTS in parts and wording.PARTS in text
     rows = [line for line in parts.splitlines() if line.startswith("| ")][2:]
     assert len(rows) == 6 and rows[0].startswith("| minimal_pairs/brackets | ")
     assert "**" not in parts  # nothing is best
@@ -274,7 +274,7 @@ def test_only_headlines_that_can_be_better_are_claimed(made):
 def test_what_is_left_of_a_difference_that_was_solved_is_told(made):
     lines = {**made.setup.variants, "40%": ["x.width = %EQUAL_FLOPS", "EQUAL_FLOPS = 7"]}
     found = summary(made._replace(setup=made.setup._replace(variants=lines)))
-    told = "40% has EQUAL_FLOPS = 7, which leaves +2% FLOPs a token against 15%."
+    told = "40% has EQUAL_FLOPS = 7, which leaves +2% FLOPs per token compared with 15%."
     assert equality.matched(found) == [told]
     assert told in page(found) and told in markdown(found)
 
@@ -295,7 +295,7 @@ def test_no_variant_is_the_best_where_several_are(made):
 
 
 def test_a_setting_with_a_slash_makes_no_part(made):
-    """Which no difference is claimed of."""
+    """No difference is claimed for this variant."""
 
     def labeled(name: str) -> str:
         whole, slash, part = name.partition("/")
@@ -310,14 +310,14 @@ def test_a_setting_with_a_slash_makes_no_part(made):
 
 
 def test_figures_of_fewer_seeds_are_told(made):
-    """A variant of which the runs that diverged are left out looks as good as the others of it."""
+    """A variant without its diverged runs looks as good as the others."""
     diverged = [
         m._replace(figure=m.figure._replace(value=NAN)) if m[:2] in (("40%", 0), ("40%", 1)) else m
         for m in made.measurements
     ]
     short = wording.in_short(summary(made._replace(measurements=diverged)))
-    told = [line.partition(":")[0] for line in short if "has figures of" in line]
-    assert told == ["30% has figures of 4 of 5 seeds", "40% has figures of 3 of 5 seeds"]
+    told = [line.partition(".")[0] for line in short if "has figures for" in line]
+    assert told == ["30% has figures for 4 of 5 seeds", "40% has figures for 3 of 5 seeds"]
 
 
 def test_the_first_of_few_points_is_in_the_chart():
@@ -368,10 +368,10 @@ def test_without_seeds_there_are_no_claims(seeds, tmp_path):
     report.write(tmp_path)
     short = (tmp_path / "report.md").read_text()
     assert "is better than" not in short and "nan" not in short
-    assert ("nothing is known of their noise" if seeds else "nothing to compare") in short
+    assert ("cannot be tested" if seeds else "nothing to compare") in short
     text = (tmp_path / "report.html").read_text()
     pages.assert_elements_are_closed(text)
-    folded = "<summary>Differences by seed</summary>" in text  # which cannot be tested
+    folded = "<summary>Differences</summary>" in text  # These cannot be tested.
     assert folded == bool(seeds)
 
 
@@ -428,12 +428,13 @@ def test_what_was_tried_and_chosen_is_in_every_report(made, tmp_path):
         ["30%", "0.01", "3.990", "–"],
     ]
     assert tried.rows[-1] == ["40%", "0.1", "diverged", "–"]
-    strong = [(i, j) for i in (2, 5, 7) for j in (1, 3)]  # .1, .1 and .03, and their last losses
+    # The chosen values, 0.1, 0.1 and 0.03, and their last losses.
+    strong = [(i, j) for i in (2, 5, 7) for j in (1, 3)]
     assert sorted(tried.strong) == strong
     lines = (
         "Tuned for each variant: optimizers.warmup_cosine.peak, by tuning trials of 25% and 50% "
         "of its steps. Chosen: 15% 0.1, 30% 0.1, 40% 0.03.",
-        "30%: the best of 3 is the largest, 0.1: try larger ones.",
+        "30%: the best of 3 values is the largest, 0.1, so try larger values.",
     )
     short, whole, console = markdown(told), page(told), Console(width=200, record=True)
     terminal_report.print_summary(console, told)
@@ -449,17 +450,18 @@ def test_a_smallest_value_may_be_the_best(made):
     tuned = planted.tuned(made)
     tuning_trials = [t._replace(loss=t.value) for t in tuned.tuning_trials if t.round == 0]
     told = summary(tuned._replace(tuning_trials=tuning_trials))
-    assert wording.tuning(told)[1] == "15%: the best of 3 is the smallest, 0.01: try smaller ones."
+    line = "15%: the best of 3 values is the smallest, 0.01, so try smaller values."
+    assert wording.tuning(told)[1] == line
 
 
 @pytest.mark.parametrize(
     "rates, expected",
     [
-        ({}, "Not tuned: learning rates are those of the base run and of the variants' own lines"),
-        (dict.fromkeys(["15%", "30%"], 0.03), "Not tuned: learning rates are those of the base"),
+        ({}, "Not tuned: learning rates come from the base run"),
+        (dict.fromkeys(["15%", "30%"], 0.03), "Not tuned: learning rates come from the base run"),
         (
             dict.fromkeys(["15%", "30%", "40%"], 0.03),
-            "Not tuned: one learning rate, 0.03, for all variants: what is found may be how well",
+            "Not tuned: all variants have the learning rate 0.03.",
         ),
         (
             {"15%": 0.03, "30%": 0.01, "40%": 0.03},
@@ -484,7 +486,7 @@ def test_a_report_is_drawn_again_from_its_results_alone(made, tmp_path, capsys):
 
 
 def test_a_folder_with_the_name_of_a_comparison_is_none(made, tmp_path, monkeypatch):
-    """As objectives in a checkout; unless it has results."""
+    """The command needs no objectives of a checkout, unless it has no results."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "objectives").mkdir()
     assert compare.reported("objectives", ((), ())) == "comparisons/objectives"

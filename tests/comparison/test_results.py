@@ -1,4 +1,4 @@
-"""The files of a comparison give back what was written, in one order."""
+"""The files of a comparison give back what was written, in a fixed order."""
 
 import json
 import math
@@ -8,8 +8,8 @@ import pytest
 
 from pretrax.comparison import results
 from pretrax.comparison.collecting import (
-    flops_of_a_token,
     learning_curves,
+    run_flops_per_token,
     spent_at,
     tokens_by_step,
 )
@@ -89,7 +89,8 @@ def test_files_do_not_depend_on_the_order_in_which_runs_ended(tmp_path):
     made = planted.results(["15%", "40%"], seeds=(0, 1, 10))
     results.write(tmp_path / "a", made)
     shuffled = made._replace(runs=made.runs[::-1])
-    by_run = sorted(made.measurements, key=lambda m: -m.seed)  # a run's figures keep their order
+    # The figures of a run keep their order.
+    by_run = sorted(made.measurements, key=lambda m: -m.seed)
     results.write(tmp_path / "b", shuffled._replace(measurements=by_run))
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
     seeds = [json.loads(x)["seed"] for x in (tmp_path / "a/runs.jsonl").read_text().splitlines()]
@@ -203,18 +204,18 @@ def test_what_a_run_had_taken_by_a_step_is_counted_in_what_it_logged():
         {"step": 30, "text_tokens": 40.0, "tokens_per_second": 1.0},
     ]
     assert spent_at(run, entries, 20) == Spent(20, 1600, 12_000 * 20 / 30, 1000 / 50 + 600 / 200)
-    assert spent_at(run, entries, 25).text_tokens == 1800  # between two that were logged
+    assert spent_at(run, entries, 25).text_tokens == 1800  # a step between two logged steps
 
 
 def test_seeds_whose_texts_differ_in_length_take_the_same_flops():
-    """Those of a step are of its slots, however many hold text."""
+    """The FLOPs of a step depend on its slots, not on how many of them have text."""
     facts = small.facts(30)._replace(flops_per_step=400, text_tokens=3000)
     for tokens in (50.0, 100.0):
         logged = tokens_by_step([{"step": 30, "text_tokens": tokens}])
-        assert flops_of_a_token(facts, logged) * logged[30] == pytest.approx(400 * 30)
+        assert run_flops_per_token(facts, logged) * logged[30] == pytest.approx(400 * 30)
     failed = tokens_by_step([{"step": 10, "text_tokens": 100.0}])
-    assert flops_of_a_token(facts, failed) * failed[10] == pytest.approx(400 * 10)
-    assert flops_of_a_token(facts, {0.0: 0.0}) == facts.flops_per_token == 4.0
+    assert run_flops_per_token(facts, failed) * failed[10] == pytest.approx(400 * 10)
+    assert run_flops_per_token(facts, {0.0: 0.0}) == facts.flops_per_token == 4.0
 
 
 def test_long_learning_curves_are_kept_as_means():

@@ -1,4 +1,4 @@
-"""Scaling laws: fits that give planted laws back, and the published figures."""
+"""Scaling laws: fits recover planted laws, and agree with the published figures."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from pretrax.comparison.scaling.scaling_law import CHINCHILLA, REPLICATED, Fit, 
 
 
 def runs(law: Law, noise: float, seed: int = 0):
-    """Six sizes by six numbers of tokens, with noise in the logarithm of the loss."""
+    """Returns six sizes by six numbers of tokens, with noise in the logarithm of the loss."""
     sizes, tokens = np.meshgrid(np.geomspace(5e7, 1e10, 6), np.geomspace(5e9, 2e11, 6))
     n, d = sizes.ravel(), tokens.ravel()
     return n, d, law.loss(n, d) * np.exp(np.random.default_rng(seed).normal(0, noise, n.size))
@@ -24,8 +24,10 @@ def test_a_law_without_noise_is_found_again(law):
 
 @pytest.mark.slow
 def test_intervals_hold_the_planted_optimum():
-    """Of six samples of runs; with intervals of 95% fewer than four would come once in 450
-    times."""
+    """At least four of six samples must have intervals that contain the planted optimum.
+
+    With 95% intervals, fewer than four would occur once in 450 times.
+    """
     true, held = REPLICATED.optimum(1e22), 0
     for seed in range(6):
         low, high = fit(*runs(REPLICATED, 0.003, seed), resamples=25).interval_of_optimum(1e22)
@@ -55,7 +57,7 @@ def test_the_optimum_is_the_lowest_loss_of_its_budget():
         (([1e6, 2e6], [1e8, 2e8], [3.0, 2.9]), "2 runs of 2 sizes"),
         (([1e6] * 6, [1e8] * 6, [3.0] * 5 + [0.0]), "100,000,000 tokens with a loss of 0"),
         (([1e6] * 6, [1e8] * 6, [3.0] * 5 + [np.nan]), "with a loss of nan"),
-        # Seeds of two budgets, which read a few tokens more or less, are of no third.
+        # Seeds of the same budget read slightly different numbers of tokens, which count as equal.
         (([1e6, 2e6, 4e6] * 4, [1e8, 1.01e8, 3e8, 3.01e8] * 3, [3.0] * 12), "2 numbers of tokens"),
         (([1e6, 2e6, 4e6] * 2, [1e8, 2e8, 4e8] * 2, [3.0] * 6), "3 different pairs"),
     ],
@@ -71,7 +73,7 @@ def test_sizes_in_small_steps_are_several():
 
 @pytest.mark.slow
 def test_every_resample_has_what_a_law_needs(monkeypatch):
-    """Of six runs most resamples lack a size, a number of tokens or a fifth pair of them."""
+    """Most resamples of six runs lack a size, a number of tokens or a fifth pair of these."""
     n, d = np.array([1e6, 1e6, 2e6, 2e6, 4e6, 4e6]), np.array([1e8, 2e8, 2e8, 4e8, 1e8, 4e8])
     searched = []
     search = scaling_law._search
@@ -84,8 +86,10 @@ def test_every_resample_has_what_a_law_needs(monkeypatch):
 
 @pytest.mark.slow
 def test_a_resample_of_a_law_that_is_fitted_to_noise_is_searched_from_elsewhere_too(monkeypatch):
-    """Of three sizes on three budgets with noise of 6% the best fit has an exponent of 2.8. A
-    resample that is searched from there alone may stay there, a fifth above its least loss."""
+    """The best fit to three sizes on three budgets, with noise of 6%, has an exponent of 2.8.
+
+    If a resample is searched from this fit alone, it may stay there, a fifth above its lowest loss.
+    """
     n, d = (
         x.ravel() for x in np.meshgrid([86e3, 198e3, 496e3], [25e4, 75e4, 225e4], indexing="ij")
     )
@@ -107,7 +111,7 @@ def test_a_resample_of_a_law_that_is_fitted_to_noise_is_searched_from_elsewhere_
 
 
 def test_a_law_of_a_large_exponent_has_an_optimum():
-    """Fits to noise have such. The power of the best size is more than a float holds."""
+    """Fits to noise may have such exponents. The power of the best size then overflows a float."""
     best = Law(1.0, 1e307, 62.0, 400.0, 0.36).optimum(1e13)
     assert np.isfinite(best).all()
 

@@ -1,4 +1,4 @@
-"""The statistics keep what they promise, by simulation, and say nothing where nothing is known."""
+"""Statistics keep their promises in simulations, and claim nothing if nothing is known."""
 
 import math
 import warnings
@@ -20,7 +20,7 @@ def _warnings_are_errors():
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Leaves out what takes most of a simulation's time: the seeds for the next comparison."""
+    """Leaves out the slowest part of a simulation, the number of seeds for the next comparison."""
     monkeypatch.setattr(statistics, "seeds_needed", lambda *_: None)
 
 
@@ -45,7 +45,7 @@ def test_a_family_of_pairs_is_one_family(quick):
         uncorrected += any(d.p <= 0.05 for d in found)
         corrected += any(d.holds for d in found)
     assert corrected <= at_most_five_in_a_hundred(comparisons)
-    assert uncorrected > 0.4 * comparisons  # what happens to those who do not correct
+    assert uncorrected > 0.4 * comparisons  # the error rate without a correction
 
 
 @pytest.mark.slow
@@ -65,7 +65,7 @@ def test_a_planted_effect_is_found_at_the_stated_power(request):
     error = math.sqrt(stated * (1 - stated) / comparisons)
     assert (
         stated - 3 * error <= found / comparisons <= stated + 4 * error
-    )  # Holm may find some more
+    )  # Holm may find some more differences.
 
 
 def test_intervals_cover_the_mean_as_often_as_they_say():
@@ -76,7 +76,7 @@ def test_intervals_cover_the_mean_as_often_as_they_say():
 
 
 def test_a_paired_difference_by_hand():
-    """Differences 1, 2, 3: mean 2, standard error 1/√3, t = 3.46 with two degrees of freedom."""
+    """Differences of 1, 2, 3 have mean 2 and standard error 1/√3, so t = 3.46."""
     figures = {"y": {"a": {0: 1.0, 1: 5.0, 2: 3.0}, "b": {0: 2.0, 1: 7.0, 2: 6.0}}}
     (found,) = differences(figures, "a")
     assert (found.variant, found.other) == ("b", "a")
@@ -98,7 +98,7 @@ def test_missing_trials_leave_the_seeds_that_both_have():
         "y": {"a": {0: 1.0, 1: 2.0, 2: 4.0}, "b": {1: 3.0, 2: 6.0, 3: 9.0}, "c": {7: 1.0}},
         "z": {"a": {0: 1.0, 1: nan, 2: 1.0}, "b": {0: 2.0, 1: 1.0, 2: math.inf}},
     }
-    found = differences(figures, None)  # c shares no seed, and has no z
+    found = differences(figures, None)  # c shares no seed and does not have z.
     assert [(d.figure, d.variant, d.other, d.estimate.seeds) for d in found] == [
         ("y", "b", "a", 2),
         ("z", "b", "a", 1),
@@ -109,7 +109,7 @@ def test_missing_trials_leave_the_seeds_that_both_have():
     "other", [[0.5], [1.0, 2.0, 3.0], [1.3, 2.3, 3.3], [1 + 1e-12, 2 + 1.01e-12, 3 + 0.99e-12]]
 )
 def test_without_noise_nothing_is_claimed(other):
-    """One seed; no difference; differences that are equal but for rounding."""
+    """A single seed, no difference, and differences that are equal up to rounding."""
     figures = {"y": {"a": {0: 1.0, 1: 2.0, 2: 3.0}, "b": dict(enumerate(other))}}
     (found,) = differences(figures, "a")
     assert math.isnan(found.p) and math.isnan(found.corrected) and not found.holds

@@ -1,4 +1,4 @@
-"""Runs that have trained on the library's held-out files, which no eval metric may read then."""
+"""Runs that were trained on the library's held-out files are refused by eval metrics."""
 
 import pytest
 
@@ -51,6 +51,6 @@ def test_a_corpus_within_another_is_found():
 
 def test_a_run_that_holds_out_the_files_is_measured():
     one = trained("decoder", "causal_lm")
-    of_others = Partial(text_files, heldout_every=40)  # which holds out files of its own
+    of_others = Partial(text_files, heldout_every=40)  # It holds out its own files.
     for corpus in (None, of_others, python_library, Partial(docstring_pairs, heldout_every=10)):
         subject_of(one, corpus=corpus).check_library_unseen()

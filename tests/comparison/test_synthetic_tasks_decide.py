@@ -1,4 +1,4 @@
-"""Comparisons by the questions of synthetic tasks find a planted effect, and no other effect."""
+"""Comparisons by the questions of synthetic tasks find a planted effect, and no other effects."""
 
 import inspect
 import math
@@ -10,7 +10,8 @@ from pretrax.comparison import statistics
 from pretrax.comparison.statistics import differences
 from pretrax.corpora import synthetic_tasks
 
-FEW = {"documents": 9, "graphs": 9, "strings": 9, "lists": 9, "sums": 400}  # to train on
+# number of training documents
+FEW = {"documents": 9, "graphs": 9, "strings": 9, "lists": 9, "sums": 400}
 TASKS = [
     name for name in synthetic_tasks.__all__ if inspect.isfunction(getattr(synthetic_tasks, name))
 ]
@@ -19,7 +20,7 @@ COMPARISONS, SEEDS = 60, 5
 
 @pytest.fixture(scope="module", params=TASKS)
 def questions(request):
-    """The questions of the first kind, by which a synthetic task is summed up."""
+    """Returns the questions of the first kind, which summarize a synthetic task."""
     draw = getattr(synthetic_tasks, request.param)
     few = FEW.keys() & inspect.signature(draw).parameters.keys()
     asked = draw(seed=0, **{name: FEW[name] for name in few}).questions
@@ -27,8 +28,11 @@ def questions(request):
 
 
 def found(questions, known, random) -> float:
-    """Returns how often two variants differ whose runs know these shares of the answers, and guess
-    the others; what a run knows varies by .03 from seed to seed."""
+    """Returns how often a difference between two variants is found.
+
+    Their runs know these shares of the answers and guess the other answers. The known share varies
+    between seeds with a standard deviation of 0.03.
+    """
     chances = np.array([question.chance for question in questions])
 
     def share(of_variant):
@@ -44,7 +48,7 @@ def found(questions, known, random) -> float:
 
 
 def test_a_synthetic_task_tells_what_differs_and_what_does_not(questions, monkeypatch):
-    monkeypatch.setattr(statistics, "seeds_needed", lambda *_: None)  # takes most of the time
+    monkeypatch.setattr(statistics, "seeds_needed", lambda *_: None)  # This takes most of the time.
     random = np.random.default_rng(0)
     rarely = 0.05 + 3 * math.sqrt(0.05 * 0.95 / COMPARISONS)
     assert found(questions, (0.0, 0.0), random) <= rarely

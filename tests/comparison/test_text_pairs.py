@@ -1,4 +1,4 @@
-"""Accuracy on an objective's own pairs, against what is planted and a model of constant outputs."""
+"""Accuracy on an objective's own pairs, compared with planted effects and a constant model."""
 
 import functools
 import types
@@ -22,11 +22,11 @@ from tests.training import tiny
 
 IDS = tiny.IDS._replace(cls=110, mask=111, sep=112, sentinels=tiny.IDS.sentinels[:4])
 SMALL = dict(pairs=64, training_pairs=320)
-SMALLEST = SMALL | dict(training_pairs=64)  # where the accuracy does not matter
+SMALLEST = SMALL | dict(training_pairs=64)  # the accuracy does not matter here
 
 
 class Topics:
-    """Documents of 28 tokens of one of twelve topics, drawn among the topic's 8 words."""
+    """Returns documents of 28 tokens, drawn from the 8 words of one of twelve topics."""
 
     def __init__(self, shard=0, num_shards=1):
         self.rng = np.random.default_rng(shard)
@@ -57,7 +57,7 @@ def subject(build, zeros: bool = False):
 
 @pytest.mark.slow
 def test_words_tell_what_they_have_in_common():
-    """TextPairs of one topic or two; then the same words on both sides, of which order is all."""
+    """Returns pairs of texts of one topic or two, or pairs that differ only in their order."""
     rng = np.random.default_rng(0)
 
     def pairs(number, of_topic):
@@ -80,7 +80,7 @@ def test_words_tell_what_they_have_in_common():
 
 @pytest.mark.slow
 def test_topics_are_told_by_words_and_the_order_of_their_words_is_not():
-    """A model of constant outputs always says that a text follows."""
+    """A model with constant outputs always answers that one text follows the other."""
     accuracy, words = pair_accuracy(subject(next_sentence_prediction, zeros=True), **SMALL)
     assert words.value > 0.75 > words.baseline and accuracy.baseline == words.value
     assert (

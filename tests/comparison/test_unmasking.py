@@ -1,4 +1,4 @@
-"""Masked tokens of held-out text, restored: counted by hand, and by a model that knows nothing."""
+"""Restored masked tokens of held-out text, counted by hand and for a model without knowledge."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def test_a_share_of_each_row_is_masked():
     ],
 )
 def test_a_model_that_knows_nothing_restores_one_token(builder, objective, orders):
-    """By all orders and steps the same; the baseline is the best of such models."""
+    """The figure is the same for all orders and steps. The baseline is the best constant model."""
     one, steps = subject_of(trained(builder, objective), constant=True).trained, [1, 3]
     settings = dict(tokens=60, row_tokens=16, share=0.5, orders=orders, steps=steps)
     whole, *parts = unmasking(subject(one), **settings)

@@ -1,4 +1,4 @@
-"""Comparisons as gin files, their runs, and the budgets that these share."""
+"""Comparisons as gin files, the runs of their variants, and their budgets."""
 
 import dataclasses
 import functools
@@ -117,7 +117,7 @@ other_norm.__name__ = "norm"
         (dict(variants={"a": "STEPS = 2"}), ("variants", "'STEPS = 2'")),
         (dict(seeds=[0, 1, 0]), ("seeds", 0, [0, 1, 0])),
         (dict(seeds=[]), ("seeds", [])),
-        (dict(seeds=[0, 2**32]), ("seeds", "4,294,967,296")),  # JAX takes 2**32 for 0.
+        (dict(seeds=[0, 2**32]), ("seeds", "4,294,967,296")),  # JAX treats 2**32 as 0.
         (dict(budget=Partial(budgets.text_tokens)), ("text_tokens", "number")),
         (dict(budget=Partial(budgets.model_flops, number=-1.0)), ("number", -1.0)),
         (dict(wanted={"nrm": 1.0}), ("wanted", "'nrm'", "norm")),
@@ -209,7 +209,7 @@ def test_variants_may_read_one_synthetic_task_in_another_order():
 
 
 def notes(*, seed, order="up"):
-    """A synthetic task of one's own, which is not drawn here."""
+    """Your own synthetic task, which is not drawn here."""
 
 
 def test_a_setting_of_ones_own_synthetic_task_by_the_same_name_makes_other_text():
@@ -238,7 +238,7 @@ def test_runs_that_would_share_their_checkpoints_are_refused(compared):
 
 
 def test_a_later_line_of_a_variant_overrides_an_earlier_one(compared):
-    lines = ["PEAK = 1.0", "objectives/prefix_lm.gin", "PEAK = 2.0"]  # the base has causal_lm.gin
+    lines = ["PEAK = 1.0", "objectives/prefix_lm.gin", "PEAK = 2.0"]  # The base has causal_lm.gin.
     run = runs_of_variants(dataclasses.replace(compared, variants={"x": lines}))["x"]
     assert run.optimizer.settings["learning_rate"].settings["peak"] == 2.0
     assert run.objective.function.__name__ == "prefix_lm"
@@ -253,6 +253,16 @@ def test_variants_may_name_what_the_comparison_imports(tmp_path):
     for one in (compared, again, pickle.loads(pickle.dumps(compared))):
         assert runs_of_variants(one)["own"].objective.function is small.norm
     assert again == compared
+
+
+def test_a_module_that_one_variant_imports_is_known_to_all_of_them(tmp_path):
+    """The file imports it too, and the variant that does not import it comes first."""
+    objective = "training.Run.objective = @small.norm"
+    variants = {"own": [objective], "again": ["from tests.comparison import small", objective]}
+    lines = f"comparison.Comparison.variants = {variants}"
+    compared = read_comparison(small.write(tmp_path, lines))
+    runs = runs_of_variants(compared)
+    assert [run.objective.function for run in runs.values()] == [small.norm, small.norm]
 
 
 def test_lines_of_a_directory_import_what_is_trusted(compared, tmp_path):
@@ -337,7 +347,7 @@ def test_a_budget_of_tokens_is_counted_in_the_rows(planned):
     batches = open_batches(planned)
     rows = np.concatenate([next(batches)[0].tokens.ravel() for _ in range(steps)])
     ends = int((rows == planned.recipe.ids.eos).sum())
-    assert ends > 0 and read[1] == 256 * steps - ends  # of full rows
+    assert ends > 0 and read[1] == 256 * steps - ends  # steps of full rows
 
 
 @pytest.mark.parametrize("number", [0, -3000])
@@ -363,7 +373,7 @@ def test_a_budget_of_flops(planned):
 
 
 def test_a_budget_of_targets_counts_what_has_a_loss(planned):
-    """Of a causal model each of the 256 tokens of a step's rows, ends of documents too."""
+    """A causal model has a loss on each of the 256 tokens of a step, also on ends of documents."""
     assert budgets.targets(planned, number=3 * 256) == 3
     assert budgets.targets(planned, number=3 * 256 + 1) == 4
 
@@ -377,7 +387,7 @@ def masked():
 
 
 def of_encoder(objective):
-    """The plan of a run of an encoder, on rows of 16 times 32 slots."""
+    """Returns the plan of a run of an encoder, with 16 rows of 32 slots per step."""
     sizes = dict(emb_dim=16, num_heads=2, head_dim=8, mlp_dim=32, num_layers=1)
     return tiny.plan(models.encoder(128, **sizes), objective, dict(encoder=32))
 
@@ -385,7 +395,7 @@ def of_encoder(objective):
 def test_targets_are_those_of_the_corrupted_batches(masked):
     found = [sum(x.values()) for _, x in itertools.islice(budgets.targets_of_steps(masked), 8)]
     total = np.cumsum(found)
-    # A quarter of the 480 tokens beside cls and sep, rounded in each document; of 128 slots.
+    # A quarter of the 480 tokens without cls and sep, rounded in each document, of 128 slots.
     assert all(120 <= number < 128 for number in found)
     assert budgets.targets(masked, number=total[4]) == 5
     assert budgets.targets(masked, number=total[4] + 1) == 6

@@ -1,4 +1,4 @@
-"""Uses of a word in two meanings, planted states that tell them apart, and states that do not."""
+"""Uses of words in two meanings, and planted states that do or do not distinguish them."""
 
 import types
 
@@ -52,7 +52,7 @@ def test_words_of_the_most_uses_in_both_meanings_come_first():
     ]
     found = frequent_uses(some, 2)
     assert [of_word[0].word for of_word in found] == ["list", "set"]
-    assert frequent_uses(some[::-1], 2) == found  # in whatever order they are found
+    assert frequent_uses(some[::-1], 2) == found  # in any order
 
 
 def test_all_uses_of_a_word_are_the_same_tokens_at_the_same_position(uses):
@@ -66,10 +66,11 @@ def test_all_uses_of_a_word_are_the_same_tokens_at_the_same_position(uses):
 
 
 def test_separation_by_hand():
-    """Cosines of one meaning: 1 and 0; of different ones: 0, 1, 0, 0 … as the angles say."""
+    """The separation follows from the angles between the states."""
     angles = np.deg2rad([0, 10, 100, 40])
     states = np.stack([np.cos(angles), np.sin(angles)], 1)
-    # Of one meaning 10 and 60 degrees apart; of different ones 100, 40, 90 and 30.
+    # States of one meaning are 10 and 60 degrees apart; those of different meanings are 100, 40, 90
+    # and 30 degrees apart.
     assert separation("aaaa", [0, 0, 1, 1], states) == (4 + 2) / 8
     assert separation("aaaa", [0, 0, 1, 1], 5 * np.ones_like(states)) == 0.5
     both = separation("aaaabbbb", [0, 0, 1, 1] * 2, np.concatenate([states, np.ones((4, 2))]))
@@ -85,7 +86,7 @@ def test_embeddings_tell_nothing(builder, uses, monkeypatch):
 
 
 def test_planted_states_come_apart_and_the_layer_is_chosen_by_other_uses(uses, monkeypatch):
-    """Layer 1 tells the meanings; constant states, whatever their size, are at chance."""
+    """Layer 1 distinguishes the meanings. Constant states of any size score chance."""
     meaning_of = {}
     place = word_senses._placed
 

@@ -1,4 +1,4 @@
-"""Fine-tuning to write: what is learned, what it is worth, and by hand."""
+"""Fine-tuning to write: what is learned, the gain of pre-training, and figures by hand."""
 
 import math
 
@@ -88,17 +88,17 @@ def test_a_model_that_has_learnt_nothing_saves_nothing(few, monkeypatch):
     found = by_name(finetune_to_write(subject, task="translation", **few_steps))
     assert found[""].value < 0 and found[""].baseline == 0
     assert found["/exact_match"].value == found["/rouge_2"].value == 0
-    # All ids are equally likely: each of the three bytes of an answer, and its end.
+    # All ids are equally likely, for each of the three bytes of an answer and its end.
     bits = 4 * math.log2(trained("decoder", "causal_lm").model.vocab_size)
     assert found["/bits_per_byte"].value == pytest.approx(bits / 3, rel=1e-4)
-    # Each of the four ids stands 32 times among 128, and there is one more of every id.
+    # Each of the four ids occurs 32 times among 128, and one is added to the count of every id.
     by_frequency = 4 * -math.log2((32 + 1) / (128 + IDS.size))
     assert found["/bits_per_byte"].baseline == pytest.approx(by_frequency / 3)
 
 
 @pytest.mark.slow
 def test_answers_are_what_the_model_writes_and_text_does_not_count(few, monkeypatch):
-    """One that writes each answer as it is, but for the last: by hand."""
+    """A model writes every answer correctly except the last. The figures are computed by hand."""
     told = dict(FEW["validation"])
     last = FEW["validation"][-1][0]
 

@@ -1,4 +1,4 @@
-"""Answers of a synthetic task that a model writes: how it is asked, and what counts."""
+"""Answers to a synthetic task that a model writes: how it is asked, and what counts as correct."""
 
 import functools
 
@@ -88,7 +88,7 @@ def test_a_blank_is_filled_with_the_answer_and_no_more(monkeypatch, builder, obj
 
 
 def test_the_longest_answer_must_end_after_its_sentinel_too(monkeypatch):
-    """A model of span corruption names the blank before it fills it."""
+    """A model of span corruption names the blank before it fills the blank."""
 
     def of_signs(*, seed):
         return sums(seed=seed, questions=[SyntheticQuestion("x", "2 <extra_id_0> 1", ("+-", "=="))])

@@ -15,7 +15,7 @@ def numbers(text):
     return *map(int, sides.split("+")), total
 
 
-def test_a_document_adds_two_numbers_and_none_is_added_twice_or_asked():
+def test_a_document_adds_two_numbers_and_no_sum_is_repeated_or_asked():
     for task, step in ((PLAIN, 1), (REVERSED, -1)):
         read = [numbers(text) for text in [*task.documents, *task.heldout]]
         assert (len(task.documents), len(task.heldout)) == (300, 15)
@@ -38,7 +38,7 @@ def test_synthetic_tasks_in_either_order_read_and_ask_the_same():
         assert [x.strip() for x in plain.answers] == [turned(x) for x in back.answers]
 
 
-def test_who_adds_is_always_right_and_who_guesses_is_worth_chance():
+def test_a_reader_who_adds_is_always_right_and_guessing_gives_chance():
     def added(question):
         one, other, _ = numbers(question.text)
         return "".join(f" {digit}" for digit in f"{one + other:03d}")
@@ -47,7 +47,7 @@ def test_who_adds_is_always_right_and_who_guesses_is_worth_chance():
     assert shares_of_reader(PLAIN, lambda question: None) == dict.fromkeys(KINDS, 1 / 4)
 
 
-def test_who_forgets_carries_is_never_right_about_long_ones():
+def test_a_reader_who_forgets_carries_is_never_right_about_long_sums():
     def without_carries(question):
         pairs = zip(*(f"{number:02d}" for number in numbers(question.text)[:2]))
         return "".join(f" {(int(a) + int(b)) % 10}" for a, b in [("0", "0"), *pairs])

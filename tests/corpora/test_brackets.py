@@ -45,7 +45,7 @@ def test_what_is_not_balanced_is_not_accepted(text):
 
 
 @pytest.mark.parametrize("hidden", [2, 3, 4])
-def test_both_sides_of_a_blank_tell_what_belongs_there(hidden):
+def test_both_sides_of_a_blank_determine_what_belongs_there(hidden):
     """Tries all sequences with the same number of brackets. The depth is not limited."""
     for question in brackets(seed=0, documents=20, questions=8, hidden=hidden).questions:
         able = itertools.product("".join(KINDS), repeat=hidden)
@@ -60,7 +60,7 @@ def filled(question, answer):
     return BLANK.sub(lambda _: answer, question.text)
 
 
-def test_who_reads_both_sides_is_right_and_who_reads_one_is_worth_chance():
+def test_a_reader_of_both_sides_is_right_and_a_reader_of_one_side_guesses():
     def of_both(question):
         return next(one for one in question.answers if closed_by_removal(filled(question, one)))
 

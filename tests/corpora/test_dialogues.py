@@ -116,7 +116,7 @@ def test_turns_of_a_line(line, turns):
         ),
     ],
 )
-def test_what_is_no_dialogue_is_said_with_file_and_line(tmp_path, line, words):
+def test_a_line_that_is_not_a_dialogue_is_named_with_its_file(tmp_path, line, words):
     good = {"instruction": "a", "output": "b"}
     with pytest.raises(ValueError, match=rf"dialogues\.jsonl:2: .*{words}"):
         corpus(tmp_path, [good, line])

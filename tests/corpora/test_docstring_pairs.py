@@ -94,7 +94,7 @@ def test_half_a_surrogate_pair_becomes_text():
 
 
 @pytest.mark.parametrize("name", ["argparse.py", "json/decoder.py", "typing.py"])
-def test_code_of_the_library_parses_and_holds_no_docstring(name):
+def test_code_of_the_library_parses_and_has_no_docstrings(name):
     (document,) = (each for each in library_documents() if each.name == name)
     pairs, left_out = pairs_of(document.read())
     assert len(pairs) > 3 and "files that do not parse" not in left_out

@@ -102,7 +102,7 @@ def test_a_run_whose_synthetic_task_has_changed_is_refused(tmp_path, monkeypatch
         ),
     ],
 )
-def test_what_is_no_synthetic_task_is_refused(made, said):
+def test_other_values_than_synthetic_tasks_are_refused(made, said):
     def drawn(*, seed):
         return made
 
@@ -110,7 +110,7 @@ def test_what_is_no_synthetic_task_is_refused(made, said):
         task.drawn_task(drawn, 0)
 
 
-def test_a_function_that_takes_no_seed_or_wants_more_is_refused():
+def test_a_function_without_a_seed_or_with_other_arguments_is_refused():
     for function in (lambda: None, lambda *, seed, size: None):
         with pytest.raises(
             ValueError, match="cannot draw a synthetic task .* expected a function of `seed`"

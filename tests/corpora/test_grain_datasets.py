@@ -85,7 +85,7 @@ def test_elements_are_texts_ids_or_pieces(tmp_path):
     assert len(made.heldout(3)) == 2
 
 
-def test_what_is_no_document_is_refused(tmp_path):
+def test_examples_that_are_not_documents_are_refused(tmp_path):
     def first(*elements):
         made = corpus(tmp_path, lambda shard, num_shards: grain.MapDataset.source(elements))
         return made.train(0, 1).next_document()

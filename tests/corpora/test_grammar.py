@@ -48,7 +48,7 @@ def test_rules_of_a_level_differ():
     assert [len(level) for level in grammar] == [1, 3, 3, 3, 3]
 
 
-def test_who_writes_out_the_grammar_is_always_right_and_who_guesses_is_worth_chance():
+def test_a_reader_who_writes_out_the_grammar_is_always_right_and_guessing_gives_chance():
     grammar = level_grammar.drawn_grammar(np.random.default_rng(0), 3)
     every = language(grammar)
 

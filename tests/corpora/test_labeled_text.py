@@ -92,7 +92,7 @@ def test_a_line_that_is_wrong_is_named(tmp_path, name, content, words):
         list(read_labeled([str(tmp_path / name)]))
 
 
-def test_files_that_are_no_labeled_text(tmp_path):
+def test_files_that_are_not_labeled_text(tmp_path):
     (tmp_path / "a.csv").write_text("text,label\n")
     with refuses(ValueError, "a.csv"):
         list(read_labeled([str(tmp_path / "a.csv")]))
@@ -104,7 +104,7 @@ def test_files_that_are_no_labeled_text(tmp_path):
         list(read_labeled([str(tmp_path / "a.tsv.gz")]))
 
 
-def test_many_classes_in_words():
+def test_many_classes_are_summarized():
     assert in_words([str(i) for i in range(9)]) == "0, 1, 2, 3, 4, 5, 6, 7, … (9 in all)"
 
 
@@ -175,7 +175,7 @@ def test_heldout_text_of_files_of_its_own(tmp_path):
         (LINES, {"heldout_every": 1}, r"heldout_every must be a whole number of at least 2, got 1"),
     ],
 )
-def test_what_cannot_be_trained_on_is_said(tmp_path, lines, settings, words):
+def test_unsuitable_text_is_refused(tmp_path, lines, settings, words):
     write_tsv(tmp_path / "lines.tsv", lines)
     with pytest.raises(ValueError, match=words):
         corpus(tmp_path, **settings)
@@ -204,7 +204,7 @@ def test_neither_numbers_nor_tags_are_learned_from_classes(tmp_path, run, words)
         tiny.planned(fine_tuning(tmp_path, run, "labeled_text"))
 
 
-def test_classes_of_checkpoints_are_not_counted_anew(tmp_path):
+def test_classes_of_checkpoints_are_not_counted_again(tmp_path):
     corpus(tmp_path)
     (tmp_path / "run/config.gin").write_text("")
     (tmp_path / "run/checkpoints/5").mkdir(parents=True)

@@ -77,7 +77,7 @@ def test_pairs_by_hand():
 
 
 @pytest.mark.parametrize("part", python_passages.SPLITS)
-def test_neither_side_of_a_pair_tells_whether_it_belongs(part):
+def test_a_single_side_of_a_pair_does_not_show_whether_it_belongs(part):
     pairs = pair_examples()[part]
     assert len(pairs) >= 8
     for side in ("docstring", "code"):

@@ -33,7 +33,7 @@ def test_a_document_does_its_task_to_a_list_of_different_items():
     assert {*tasks} == {*TASKS} and min(tasks.values()) >= 104 and firsts == {*range(9)}
 
 
-def test_who_does_the_task_is_always_right_and_who_guesses_is_worth_chance():
+def test_a_reader_who_does_the_task_is_always_right_and_guessing_gives_chance():
     def done(question):
         task, items, _ = parts(question.text)
         return "".join(f" {item}" for item in expected(task, items))
@@ -47,7 +47,7 @@ def test_who_does_the_task_is_always_right_and_who_guesses_is_worth_chance():
         assert len({*question.answers}) == 4 and question.after == ""
 
 
-def test_neither_order_nor_items_alone_tell_what_is_sorted():
+def test_neither_order_nor_items_alone_show_what_is_sorted():
     def goes_up(question, items):
         return items == sorted(items)
 

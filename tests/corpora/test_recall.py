@@ -29,7 +29,7 @@ def test_a_document_has_its_pairs_twice():
     assert len(orders) > 50 and len(firsts) == 8 * 9  # Every key occurs with every value.
 
 
-def test_who_looks_up_the_key_is_always_right_and_who_guesses_is_worth_chance():
+def test_a_reader_who_looks_up_the_key_is_always_right_and_guessing_gives_chance():
     def looked_up(question):
         read, again = halves(question.text)
         return f" {read[again[-1]]}"
@@ -45,7 +45,7 @@ def test_who_looks_up_the_key_is_always_right_and_who_guesses_is_worth_chance():
         assert len(again) == (9 if question.kind == "last" else 1)
 
 
-def test_who_reads_all_other_pairs_need_not_look_up_the_key():
+def test_a_reader_of_all_other_pairs_need_not_look_up_the_key():
     """The answer is the only value that is not repeated, as the docstring states."""
 
     def left_over(question, follows):

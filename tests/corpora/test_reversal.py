@@ -44,12 +44,12 @@ def reading(both_ways):
     return read
 
 
-def test_who_reads_both_ways_is_always_right_and_who_reads_one_way_guesses_the_other():
+def test_a_reader_of_both_orders_is_always_right_and_a_reader_of_one_order_guesses():
     assert shares_of_reader(TASK, reading(True)) == {"reversed": 1.0, "as_read": 1.0}
     assert shares_of_reader(TASK, reading(False)) == {"reversed": 0.25, "as_read": 1.0}
 
 
-def test_nothing_but_the_facts_tells_an_answer():
+def test_only_the_facts_determine_an_answer():
     """The answers of a question are different, and all or none of them end documents."""
     last = {"name": {name for name, _, at in READ if at == "name"}}
     last["fact"] = {fact for _, fact, at in READ if at == "fact"}

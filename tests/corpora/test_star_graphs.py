@@ -36,7 +36,7 @@ def test_a_document_has_the_path_from_its_source_to_its_goal():
     assert len(goals) > 6  # Edges are in random order.
 
 
-def test_who_looks_ahead_is_always_right_and_who_follows_edges_guesses_the_first():
+def test_looking_ahead_is_always_right_and_following_edges_guesses_the_first_step():
     def ahead(question):
         edges, source, goal, given = parsed(question.text)
         rest = path_to(edges, source, goal)[len(given) : -1]
@@ -53,7 +53,7 @@ def test_who_looks_ahead_is_always_right_and_who_follows_edges_guesses_the_first
     assert shares_of_reader(TASK, follow) == pytest.approx(expected)
 
 
-def test_what_comes_after_an_answer_tells_the_goal_and_nothing_else():
+def test_the_text_after_an_answer_shows_only_the_goal():
     for question in TASK.questions:
         _, _, goal, given = parsed(question.text)
         *masks, last = question.after.split()
@@ -61,7 +61,7 @@ def test_what_comes_after_an_answer_tells_the_goal_and_nothing_else():
         assert len(given) + question.answers[0].count(" ") + len(masks) + 1 == 5
 
 
-def test_the_place_of_the_edges_tells_nothing():
+def test_the_order_of_the_edges_shows_nothing():
     """The first arm in the order of the edges is correct no more often than the other arms."""
     first = 0
     for document in path_star.star_graphs(seed=1, graphs=1000, questions=1).documents:

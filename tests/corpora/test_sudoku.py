@@ -46,10 +46,10 @@ def test_each_puzzle_has_one_solution_and_it_is_written():
         (found,) = solutions(puzzle.split())
         assert found == written.split() and is_solved(found)
     grids_read = {text.partition(" =")[2] for text in TASK.documents}
-    assert len(grids_read) > 150  # of 288
+    assert len(grids_read) > 150  # There are 288 solved grids.
 
 
-def test_a_puzzle_gives_no_cell_too_many_and_as_many_as_were_asked():
+def test_a_puzzle_gives_the_requested_number_of_cells_and_no_needless_cell():
     chosen, given = drawn_puzzles(np.random.default_rng(0), 2000, 1)
     least = min(given.sum(1))
     assert least == 4  # This minimum is known for four rows.
@@ -64,7 +64,7 @@ def test_a_puzzle_gives_no_cell_too_many_and_as_many_as_were_asked():
         assert needed >= 1  # At least the last given cell is necessary.
 
 
-def test_who_solves_is_always_right_and_who_guesses_is_worth_chance():
+def test_a_reader_who_solves_is_always_right_and_guessing_gives_chance():
     def solved(question):
         (found,) = solutions(question.text.removesuffix(" =").split())
         return "".join(f" {digit}" for digit in found)

@@ -143,7 +143,7 @@ def test_a_damaged_gzip_file(tmp_path):
             list(read_documents([str(tmp_path / "a.jsonl.gz")]))
 
 
-def test_what_a_file_is_its_name_says(tmp_path, monkeypatch):
+def test_the_name_of_a_file_determines_its_format(tmp_path, monkeypatch):
     table = pyarrow.table({"body": ["one", "two"]})
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
     (tmp_path / "a.jsonl.zst").write_bytes(zstandard.compress(b'{"body": "one"}\n{"body": "two"}'))
@@ -159,7 +159,7 @@ def test_what_a_file_is_its_name_says(tmp_path, monkeypatch):
             texts_of(tmp_path / name)
 
 
-def test_a_file_that_holds_no_text_at_all_is_named(tmp_path):
+def test_a_file_without_any_text_is_named(tmp_path):
     (tmp_path / "a.txt.gz").write_bytes(b"")
     with refuses(ValueError, "a.txt.gz"):
         texts_of(tmp_path / "a.txt.gz", on_malformed="skip")
@@ -202,7 +202,7 @@ def test_a_file_is_found_once_however_it_is_linked(tmp_path, monkeypatch):
         found_files("run", "d/*.txt", "linked/a.txt")
 
 
-def test_what_is_no_file(tmp_path):
+def test_paths_that_are_not_files_are_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe.txt")
     with refuses(MalformedLine, "pipe.txt"):
         texts_of(tmp_path / "pipe.txt")
@@ -228,7 +228,7 @@ def test_a_line_without_end(tmp_path, monkeypatch):
         tracemalloc.stop()
 
 
-def test_bytes_that_are_no_text_are_read_in_blocks(tmp_path, monkeypatch):
+def test_bytes_that_are_not_text_are_read_in_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr("pretrax.data.reading.PART", 16)
     (tmp_path / "a.txt").write_bytes(b"\x80" * 1000)
     left_out = LeftOut()
@@ -305,7 +305,7 @@ def test_unknown_words_are_counted(tmp_path):
     assert decoded(corpus, everything(corpus)[1]) == ["one [UNK] [UNK]"]
 
 
-def test_text_is_tokenized_again_in_another_vocabulary_of_as_many_ids(tmp_path, text):
+def test_text_is_tokenized_again_for_another_vocabulary_of_the_same_size(tmp_path, text):
     (tmp_path / "a.txt").write_text(text + inspect.getsource(argparse))
     tokens = []
     for model_type in ("bpe", "unigram"):

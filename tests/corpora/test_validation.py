@@ -34,13 +34,13 @@ def numbers(pieces) -> set[int]:
 def test_training_reads_nothing_that_is_held_out():
     one = split(every=5)
     held = numbers(one.heldout(10**6))
-    assert 40 < len(held) < 120  # of 400
+    assert 40 < len(held) < 120  # One in five of the 400 documents is held out.
     streams = [one.train(shard, 3) for shard in range(3)]
     trained = numbers(stream.next_document() for stream in streams for _ in range(400))
     assert not held & trained and trained | held == set(range(400))
 
 
-def test_the_first_held_out_documents_are_as_many_as_are_asked_for():
+def test_the_requested_number_of_documents_is_held_out():
     pieces = split().heldout(98)
     assert [piece.tokens.size for piece in pieces] == [5] * 20
     assert len(numbers(pieces)) == len(pieces) and 999 not in numbers(pieces)

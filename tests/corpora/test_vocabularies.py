@@ -282,7 +282,7 @@ def test_a_missing_vocabulary(name):
 
 
 @pytest.mark.parametrize("name", ["bad.model", "bad.json"])
-def test_a_file_that_is_no_vocabulary(tmp_path, name):
+def test_a_file_that_is_not_a_vocabulary(tmp_path, name):
     (tmp_path / name).write_text("hello")
     with pytest.raises(ValueError, match=name):
         tokenization.open_tokenizer(str(tmp_path / name))
@@ -435,7 +435,7 @@ def test_a_vocabulary_that_was_changed_is_named(tmp_path, t5_like, hugging_face,
         vocabularies.load_vocabulary(str(tmp_path))
 
 
-def test_a_run_goes_on_in_the_same_vocabulary_alone(tmp_path, tokenizer, t5_like):
+def test_a_run_continues_only_in_the_same_vocabulary(tmp_path, tokenizer, t5_like):
     def keep(name, kept, **settings):
         ids = token_ids(kept, **settings)
         vocabularies.save_vocabulary(str(tmp_path / name), Vocabulary(kept, ids, {"of": name}))

@@ -31,7 +31,7 @@ def program(body: str, shell: str = 'exec "$@"', **how) -> subprocess.Popen:
         ("utf-8", "Zoë │█ … 日本 \\udcff ␛"),
     ],
 )
-def test_what_a_terminal_lacks_has_a_standin(encoding, shown):
+def test_characters_that_a_terminal_lacks_are_replaced(encoding, shown):
     process = program(f"print({TEXT!r})", env={"PYTHONIOENCODING": encoding}, encoding=encoding)
     out, err = process.communicate()
     assert (out, err, process.returncode) == (shown + "\n", "", 0)
@@ -66,7 +66,7 @@ def test_streams_that_are_closed_go_nowhere(tmp_path):
 
 
 @pytest.mark.parametrize("times", [1, 2, 3])
-def test_each_interrupt_ends_it_in_words(times):
+def test_each_interrupt_ends_the_command_with_a_message(times):
     """The first interrupt unwinds the stack. A second one during that time ends it at once."""
     body = "try:\n    print('begun', flush=True)\n    time.sleep(60)\nfinally:\n"
     body += f"    print('unwinding', flush=True)\n    time.sleep({60 * (times > 1)})"
@@ -101,7 +101,7 @@ def test_an_interrupt_that_python_would_ignore_ends_it_too():
     assert (err, process.returncode) == ("\nInterrupted.\n", 130)
 
 
-def test_a_command_that_ignores_interrupts_goes_on_to_ignore_them():
+def test_a_command_that_ignores_interrupts_continues_to_ignore_them():
     """Commands ignore interrupts after nohup or in the background of a script."""
     body = "print('begun', flush=True)\nsys.stdin.read()"
     process = program(body, 'trap "" INT; exec "$@"', stdin=subprocess.PIPE)

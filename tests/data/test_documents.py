@@ -196,7 +196,7 @@ def test_files_of_one_document_are_held_out_whole(tmp_path):
 
 
 @pytest.mark.parametrize("column", ["parts", "labels"])
-def test_columns_are_written_and_read_beside_the_tokens(tmp_path, column):
+def test_columns_are_written_and_read_with_the_tokens(tmp_path, column):
     each = [(np.arange(n) % 200 + 3, np.arange(n) % 7 - 1) for n in (4, 9, 2)]
     pieces = [Document(tokens, **{column: values}) for tokens, values in each]
     found = written(tmp_path / "a", pieces)
@@ -259,7 +259,7 @@ def test_tokens_that_cannot_be_written(tmp_path, tokens, said):
 
 
 @pytest.mark.parametrize("document", [np.full(5000, 3), np.full(1, 3)])
-def test_a_full_disk_is_said(tmp_path, document):
+def test_a_full_disk_is_reported(tmp_path, document):
     """Limits the size of files, which the tokens or the index of many documents exceed."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (8192, limits[1]))

@@ -20,7 +20,7 @@ def whole(counts, n, seed=0):
 
 
 @pytest.mark.parametrize("shard, shards", [(1, 1), (-1, 2), (0, 0)])
-def test_a_shard_that_is_none_is_refused(shard, shards):
+def test_an_invalid_shard_is_refused(shard, shards):
     with pytest.raises(ValueError, match=rf"must be in 0…{shards - 1}, got {shard}"):
         RecordStream(Shuffled(Numbers(5), 0), shard, shards)
 
@@ -53,7 +53,7 @@ def test_shards_share_the_positions_and_the_lanes(num_shards):
     assert len(source.loaded) == len({tuple(blocks) for blocks in source.loaded})
 
 
-def test_a_stream_goes_on_exactly_without_reading_what_it_skips():
+def test_a_stream_continues_exactly_without_reading_what_it_skips():
     source = Numbers(*SEVERAL_ROUNDS)
     for shard, num_shards in ((0, 1), (2, 4)):
         expected = whole(SEVERAL_ROUNDS, 8000)[shard::num_shards]

@@ -83,7 +83,7 @@ def test_rates_follow_the_step(stores):
         assert shares(stream)[7] == pytest.approx(share, abs=0.03)
 
 
-def test_a_mixture_goes_on_exactly_and_rates_may_change(stores):
+def test_a_mixture_continues_exactly_and_rates_may_change(stores):
     def tokens(stream, n):
         return [stream.next_document().tokens.tolist() for _ in range(n)]
 
@@ -244,7 +244,7 @@ def test_stores_that_do_not_fit_are_refused(stores, tmp_path):
         opened(stores, seed=-1).train(0, 1)
 
 
-def test_stores_of_one_name_are_told_by_their_paths(tmp_path):
+def test_stores_of_the_same_name_are_distinguished_by_their_paths(tmp_path):
     for folder in ("a", "b"):
         store_of(tmp_path / folder / "store", text(5, ord(folder), 2), heldout=text(5, 2, 2))
     paths = [str(tmp_path / folder / "store") for folder in ("a", "b")]

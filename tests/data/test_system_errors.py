@@ -7,7 +7,8 @@ import pickle
 
 import pytest
 
-from pretrax.settings.system_errors import name_file, system_error_message
+from pretrax.settings.system_errors import in_words, name_file, system_error_message
+from pretrax.training.saved.checkpoints import first_line
 
 
 def failure(act) -> OSError:
@@ -41,6 +42,27 @@ def test_an_error_names_its_paths_and_a_remedy(act, names, expected, tmp_path):
 def test_each_code_has_a_remedy(code):
     words = system_error_message(OSError(code, os.strerror(code), "some/path"))
     assert f"some/path: {os.strerror(code)}. " in words and words.endswith(".")
+
+
+@pytest.mark.parametrize("code", [errno.ENOENT, errno.ENOTDIR, errno.ENOSPC])
+def test_an_error_without_a_path_has_a_remedy_too(code):
+    words = system_error_message(OSError(code, os.strerror(code)))
+    assert os.strerror(code) in words and "Errno" not in words and words.endswith(".")
+
+
+def test_an_error_within_a_message_names_its_path_and_a_remedy():
+    words = in_words(FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "none/a.txt"))
+    assert "none/a.txt" in words and "no folder none" in words and "Errno" not in words
+    assert in_words(ValueError("text of its own")) == "text of its own"
+
+
+def test_a_checkpoint_error_names_the_file_that_another_error_hides():
+    """Orbax raises an error of its own type for an error of the system."""
+    hidden = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "run/2/state")
+    try:
+        raise RuntimeError("[Errno 28] No space left on device") from hidden
+    except RuntimeError as error:
+        assert first_line(error) == "Cannot write run/2/state: No space left on device"
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has a file that is full")

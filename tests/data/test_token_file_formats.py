@@ -104,7 +104,7 @@ def test_several_files_are_one_corpus(tmp_path):
     assert found == sorted(document.tolist() for document in sum(given, []))
 
 
-def test_what_is_no_such_file_is_refused(tmp_path):
+def test_files_of_another_format_are_refused(tmp_path):
     def refused(path, said, ids=GPT2, error=ValueError):
         with pytest.raises(error, match=said):
             open_token_file(str(path), ids)

@@ -115,7 +115,7 @@ def test_a_file_that_is_gone_is_named(place):
             open_store(place).records("train").verify()
 
 
-def test_folders_that_are_no_store_are_refused(tmp_path):
+def test_folders_that_are_not_stores_are_refused(tmp_path):
     with refuses(ValueError, "store.json"):
         open_store(tmp_path)
     store_of(tmp_path, documents(5))

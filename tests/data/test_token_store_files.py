@@ -31,7 +31,7 @@ def content(folder):
     return {f.relative_to(folder): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
 
 
-def test_files_hold_what_their_description_says(tmp_path, monkeypatch):
+def test_files_match_their_description(tmp_path, monkeypatch):
     monkeypatch.setattr(token_store_files, "BLOCK", 4)
     monkeypatch.setattr(token_store_files, "FILE_BYTES", 300)
     given = [documents(10), documents(9, seed=1)]

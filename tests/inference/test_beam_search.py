@@ -105,7 +105,7 @@ def test_wide_beams_find_the_best_of_all_sequences(stops, penalty):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("beams, penalty", [(1, 1.0), (2, 0.0), (4, 2.0)])
-def test_scores_are_those_of_the_sequences_and_fall(beams, penalty):
+def test_scores_match_the_sequences_and_fall(beams, penalty):
     model, params = small_form()
     found = beam_search(
         model,

@@ -129,7 +129,7 @@ def test_the_kv_cache_serves_parallel_heads(name):
     assert_steps_equal_one_run(name, *unrolled(*made(name)), False)
 
 
-def test_unrolling_holds_no_second_copy():
+def test_unrolling_does_not_need_a_second_copy():
     model, params = made("llama3")
     expected, given = unrolled(model, params)[1], jax.tree.map(jnp.copy, params)
     jax.tree.map(np.testing.assert_array_equal, unrolled(model, given, donate=True)[1], expected)

@@ -244,7 +244,7 @@ def test_whole_documents_are_shown_as_examples_are():
         assert f"truth '·{50 + i}·{50 + i}'" in text
 
 
-def test_classes_of_tokens_are_no_blanks():
+def test_classes_of_tokens_are_not_blanks():
     ids = tiny.IDS._replace(cls=102, sep=101)
     objective = token_classification(ids, num_classes=3)
     model = models.encoder(

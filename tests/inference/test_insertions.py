@@ -86,7 +86,7 @@ def drawn(one, draws: int, max_new: int, width: int) -> np.ndarray:
     return got
 
 
-def test_every_step_draws_anew():
+def test_every_step_draws_again():
     """If all tokens are about equally likely, the same noise would draw the same token twice."""
     flat = trained("encoder", "insertion_lm")
     new = [sorted(set(row) - {*AB, 0}) for row in drawn(flat, 20, 2, len(AB) + 2).tolist()]
@@ -120,7 +120,7 @@ def test_slot_and_token_are_drawn_together():
     assert chisquare(counts, p * draws).pvalue > 1e-3
 
 
-def test_a_draw_does_not_depend_on_the_texts_beside_it():
+def test_a_draw_does_not_depend_on_other_texts():
     one, settings = model(NEVER), dict(max_new=5, temperature=1.0, seed=3)
     together = insert(one, [SHORT, LONG * 2], **settings)
     alone = [insert(one, [x], numbers=[i], **settings)[0] for i, x in enumerate([SHORT, LONG * 2])]

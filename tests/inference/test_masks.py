@@ -99,7 +99,7 @@ def test_a_text_with_masks_has_the_form_of_training(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["masked_lm", "gpt_bert", "replaced_token_detection"])
-def test_guesses_are_those_of_the_model(name):
+def test_guesses_match_the_model(name):
     one = model(name)
     found = fill_masks(one, TEXTS, top=4, batch_size=3)
     for text, masks in list(zip(TEXTS, found, strict=True))[1:3]:
@@ -156,7 +156,7 @@ def test_a_model_that_never_learned_to_predict_masks_fills_none(mode):
         assert answer(one, mode, items)
 
 
-def test_what_is_told_of_batches():
+def test_messages_about_batches():
     told = []
     fill_masks(model("masked_lm"), TEXTS, batch_size=3, on_batch=told.append)
     unmask(model("masked_lm"), TEXTS, batch_size=3, on_batch=told.append)

@@ -7,7 +7,10 @@ import pytest
 
 from pretrax.cli import predict
 from pretrax.inference import MODES, Mode, register_mode
+from pretrax.inference.reporting.predict_options import request_of
 from pretrax.objectives import prompt_forms
+from pretrax.settings.user_modules import import_module
+from pretrax.training.trained_models import open_run
 from tests.inference.runs import write_run
 from tests.refusals import refuses
 
@@ -45,7 +48,8 @@ def module(tmp_path):
     file = tmp_path / "modes_of_mine.py"
     file.write_text(MODULE)
     yield f"--module={file}"
-    if MODES.pop("mine", None):
+    MODES.pop("mine", None)
+    if "mine" in prompt_forms.MODES:
         prompt_forms.MODES.remove("mine")
     sys.modules.pop("modes_of_mine", None)
 
@@ -69,6 +73,13 @@ def test_a_mode_lives_in_a_file_of_the_user(run_dir, module, tmp_path, capsys):
     assert first == {"text": "Ada", "tokens": tokens} and "error" in second
 
 
+def test_an_option_of_a_mode_may_have_a_hyphen(run_dir, module, tmp_path, capsys):
+    own = MODULE.replace('"times"', '"at-least"')
+    (tmp_path / "modes_of_mine.py").write_text(own)
+    predict.main([f"--run={run_dir}", module, "--mode=mine", "--at-least=0", "Ada"])
+    assert "Ada: 0 tokens" in capsys.readouterr().out
+
+
 def test_the_options_of_a_mode_are_its_own(run_dir, module, capsys):
     for options, named in (["--times=2"], "--mode=mine"), (["--mode=mine", "--beams=2"], "--beams"):
         with pytest.raises(SystemExit) as end:
@@ -83,7 +94,7 @@ def test_the_help_lists_a_mode_of_the_user(module, capsys):
     assert "counts tokens" in said and "--times" in said
 
 
-def test_a_module_that_is_not_there_is_said_in_words(run_dir, capsys):
+def test_a_missing_module_is_explained(run_dir, capsys):
     with pytest.raises(SystemExit) as end:
         predict.main([f"--run={run_dir}", "--module=absent.py", "Ada"])
     assert end.value.code == 2 and "absent.py" in capsys.readouterr().err
@@ -100,3 +111,39 @@ def test_an_option_of_a_mode_has_a_name_of_its_own(run_dir, module, tmp_path, ca
 def test_two_modes_have_two_names():
     with refuses(ValueError, "embed"):
         register_mode(Mode(name="embed", about="is another one", answer=len))
+
+
+@pytest.mark.parametrize(
+    "kind, chosen, own",
+    [
+        ("", ["--mode=mine"], {"times": 1}),
+        ("is_flag=True,", [], {}),
+    ],
+)
+def test_a_mode_that_the_module_of_a_run_registers(run_dir, module, tmp_path, kind, chosen, own):
+    file = tmp_path / "modes_of_mine.py"
+    file.write_text(MODULE.replace("show=show,", f"show=show, {kind}"))
+    options = predict.parse([f"--run={run_dir}", "Ada", *chosen])
+    import_module(str(file))  # as the config.gin of a run does, when the run is opened
+    request = request_of(open_run(str(run_dir)), options)
+    assert request.options.mode_options == own
+    assert own.items() <= request.made_by.items()
+
+
+@pytest.mark.parametrize("answers", ['["two"]', "[]", '[{"tokens": 2}, {"tokens": 2}]'])
+def test_a_mode_answers_each_item_with_a_record(run_dir, module, tmp_path, capsys, answers):
+    own = MODULE.replace("def show(", f"def wrong(*others): return {answers}\n\n\ndef show(")
+    (tmp_path / "modes_of_mine.py").write_text(own.replace("answer=counted", "answer=wrong"))
+    with pytest.raises(SystemExit) as end:
+        predict.main([f"--run={run_dir}", module, "--mode=mine", "Ada"])
+    assert end.value.code == 2 and "'mine'" in capsys.readouterr().err
+
+
+def test_a_record_without_an_answer_needs_a_function_that_shows_it(
+    run_dir, module, tmp_path, capsys
+):
+    (tmp_path / "modes_of_mine.py").write_text(MODULE.replace("show=show,", ""))
+    with pytest.raises(SystemExit) as end:
+        predict.main([f"--run={run_dir}", module, "--mode=mine", "Ada"])
+    said = capsys.readouterr().err
+    assert end.value.code == 2 and "'mine'" in said and "'tokens'" in said and "`show`" in said

@@ -124,14 +124,14 @@ def written_as_a_mixture(layout):
     )
 
 
-def test_modes_before_a_text_are_those_of_training():
+def test_modes_before_a_text_match_training():
     """A single denoiser is prompted with its mode token, as in UL2."""
     for mode, build in DENOISERS.items():
         one = trained("decoder")._replace(prompt_forms=build(IDS).facts.prompt_forms)
         assert asked(one, "a <extra_id_0>" if mode != "S" else "a").inputs[0] == IDS.mode(mode)
 
 
-def test_an_objective_of_ones_own_states_its_prompt():
+def test_an_objective_of_a_user_states_its_prompt():
     form = PromptForm("respond", before=(IDS.cls,), after=(IDS.sep,), causal=True)
     one = trained("decoder")._replace(prompt_forms=(form,))
     assert mode_of(one) == "respond"

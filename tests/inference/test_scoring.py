@@ -85,7 +85,7 @@ def test_a_decoder_takes_each_token_from_those_before():
 
 
 @pytest.mark.parametrize("names", [("causal_lm",), ("fill_in_the_middle",)])
-def test_what_a_causal_model_goes_on_with(names):
+def test_what_a_causal_model_continues_with(names):
     """The first text is read like any text, and nothing ends the second text."""
     given, text = "Ada", ", ça"
     (got,) = score(run("decoder", *names)[1], [(given, text)])
@@ -269,7 +269,7 @@ def test_what_cannot_be_scored():
             score(one, [pair])
 
 
-def test_ul2_is_asked_with_its_mode_and_names_of_blanks_are_no_bytes():
+def test_ul2_is_prompted_with_its_mode_and_names_of_blanks_are_sentinels():
     """Texts with blanks get R and other texts S, or the mode token of the given denoiser.
 
     The result is the same if the mode token is written out.

@@ -178,7 +178,7 @@ def test_drafts_of_the_model_itself_are_always_accepted(sampling):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OWN)
-def test_own_drafts_are_those_of_the_heads_for_tokens_ahead(name):
+def test_own_drafts_match_the_heads_for_tokens_ahead(name):
     """They are the drafts of the model in the form for training, run over the prompt and drafts."""
     model, params = made(name)
     decoding, own, drafter, draft_params = own_drafts(model, params)

@@ -24,7 +24,7 @@ def of(one, texts, **settings):
 
 
 @every_layout
-def test_a_text_has_the_same_states_beside_any_other(builder):
+def test_states_of_a_text_do_not_depend_on_other_texts(builder):
     one = trained(builder, OBJECTIVES[builder])
     alone, beside = of(one, ["some text"]), of(one, ["some text", "and a much longer text" * 3])
     np.testing.assert_allclose(alone[0].layers, beside[0].layers, atol=2e-5)
@@ -62,7 +62,7 @@ def test_an_encoder_that_read_blocks_sees_ahead_within_them():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("builder", ["encoder", "decoder", "encoder_decoder"])
-def test_states_after_a_layer_are_those_of_a_model_that_ends_there(builder):
+def test_states_after_a_layer_match_a_model_that_ends_there(builder):
     layers = dict(num_encoder_layers=2, num_decoder_layers=1)
     two = trained(
         builder,
@@ -112,7 +112,7 @@ def test_errors():
         of(pair, ["a"], layers=[0])
 
 
-def test_layers_of_electra_are_those_of_its_discriminator():
+def test_layers_of_electra_match_its_discriminator():
     one = trained("electra", "replaced_token_detection")
     assert layers_of(one) == [0, 1]
     (found,) = of(one, ["some text"], layers=[0, 1])

@@ -40,7 +40,7 @@ def told(monkeypatch):
     return tell
 
 
-def test_one_who_knows_scores_1(told):
+def test_a_model_that_knows_the_answers_scores_1(told):
     # white space around an answer is ignored
     told([{"answer": f" {target}\n"} for target in TARGETS])
     found = score_task(trained("encoder_decoder", "text_to_text"), task())
@@ -49,7 +49,7 @@ def test_one_who_knows_scores_1(told):
     assert found.records[2] == {"text": "text 2", "target": "blue", "answer": "blue"}
 
 
-def test_one_who_guesses_scores_what_is_right(told):
+def test_a_model_that_guesses_scores_its_share_of_correct_answers(told):
     draw = random.Random(0)
     guesses = [draw.choice(CLASSES) for _ in TARGETS]
     told([{"answer": guess} for guess in guesses])

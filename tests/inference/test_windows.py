@@ -44,7 +44,7 @@ CASES = {  # each row has 8 slots: the letters of the text, bos or cls, and sep,
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_texts_longer_than_those_of_training_are_told(case):
+def test_texts_longer_than_in_training_give_a_warning(case):
     apply, builder, objective, text = CASES[case]
     classes = dict(classes=CLASSES, num_classes=3) if apply is classified else {}
     one = trained(builder, objective, **classes)
@@ -68,7 +68,7 @@ def test_a_warning_names_the_tokens_that_are_left():
     "write, builder, objective",
     [(insert, "encoder", "insertion_lm"), (continue_blocks, "decoder", "block_diffusion")],
 )
-def test_what_is_written_into_a_text_is_told_apart_from_it(write, builder, objective):
+def test_generated_text_is_marked_in_a_text(write, builder, objective):
     one = trained(builder, objective)._replace(lengths={builder: 8})
     with pytest.warns(BeyondTraining) as told:
         write(one, ["aaa"], max_new=40)

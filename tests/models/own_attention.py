@@ -26,12 +26,11 @@ def attend_cached(q_BxTxHxd, k_BxGxSxd, v_BxGxSxd, intervals_Bx2xT, bias=None, s
     return attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT)
 
 
-register_attention(
-    Mechanism(
-        name="sigmoid",
-        about="each key weighed by itself",
-        attend=attend,
-        attend_cached=attend_cached,
-        dtypes=("float32",),
-    )
+MECHANISM = Mechanism(
+    name="sigmoid",
+    about="each key weighed by itself",
+    attend=attend,
+    attend_cached=attend_cached,
+    dtypes=("float32",),
 )
+register_attention(MECHANISM)

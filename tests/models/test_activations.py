@@ -13,7 +13,7 @@ from pretrax.models.rematerialization import POLICIES
 
 
 @pytest.mark.parametrize("dtype, within", [(jnp.float32, 1e-6), (jnp.bfloat16, 2**-7)])
-def test_the_exact_gelu_and_its_gradient_are_those_of_jax(dtype, within):
+def test_the_exact_gelu_and_its_gradient_match_jax(dtype, within):
     x = jnp.linspace(-6, 6, 1001)
     expected = jax.nn.gelu(x, approximate=False), jax.vmap(jax.grad(_of_jax))(x)
     y, pull_back = jax.vjp(gelu_exact, x.astype(dtype))

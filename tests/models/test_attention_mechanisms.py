@@ -6,7 +6,10 @@ import numpy as np
 import optax
 import pytest
 
+from pretrax import models
+from pretrax.models import hugging_face, t5x
 from pretrax.models.attention_mechanisms import MECHANISMS
+from pretrax.training.saved.assignment_map import different_layers
 from tests.models import own_attention
 from tests.models.small_models import assert_close, batch_for, build, init, make_batch, top
 from tests.refusals import refuses
@@ -85,3 +88,57 @@ def test_a_mechanism_that_no_file_registers_is_refused():
     with refuses(ValueError, "linear", "plain", "fused"):
         build("decoder", attention="linear")
     assert MECHANISMS[OWN].attend is own_attention.attend
+
+
+@pytest.mark.parametrize(
+    "attend",
+    [
+        lambda q, *others: q,
+        lambda q, *others: (q[:, :, 0], None),
+        lambda q, *others: (q, None, None),
+    ],
+)
+@pytest.mark.parametrize("name", ["attend", "attend_cached"])
+def test_outputs_of_another_shape_are_refused(name, attend, monkeypatch):
+    own = f"wrong_{name}"  # models with the settings of another test would not be traced again
+    monkeypatch.setitem(
+        MECHANISMS, own, own_attention.MECHANISM._replace(name=own, **{name: attend})
+    )
+    model = build("decoder", attention=own, scan_layers=False)
+    batch = batch_for("decoder")
+    last = {name: x[..., -1:] for name, x in batch.items()}
+    last["decoder_cache_slots"] = last["decoder_positions"]
+    with refuses(ValueError, own, "log_sum"):
+        params = init(model, batch)
+        cache = jax.eval_shape(lambda: model.prefill(params, batch, 8)[1])
+        jax.eval_shape(lambda cache: model.extend(params, cache, last)[0].hidden, cache)
+
+
+SIZES = dict(emb_dim=16, num_heads=2, head_dim=8, mlp_dim=20)
+
+
+def test_only_softmax_attention_is_converted_to_hugging_face():
+    converted = [
+        hugging_face.family_of(models.decoder(64, num_layers=1, attention=name, **SIZES).config)
+        for name in ("plain", "fused")
+    ]
+    assert [family.model_type for family in converted] == ["llama", "llama"]
+    own = models.decoder(64, num_layers=1, attention=OWN, **SIZES)
+    with refuses(ValueError, "attention", OWN):
+        hugging_face.family_of(own.config)
+
+
+def test_only_softmax_attention_is_read_from_t5x(monkeypatch):
+    monkeypatch.setitem(MECHANISMS, OWN, MECHANISMS[OWN]._replace(bias="slots"))
+    t5x.check_config(models.encoder_decoder(64, attention="fused", **SIZES))
+    with refuses(ValueError, "attention", OWN):
+        t5x.check_config(models.encoder_decoder(64, attention=OWN, **SIZES))
+
+
+def test_an_assignment_map_needs_the_same_attention():
+    plain, fused, own = (
+        models.decoder(64, num_layers=1, attention=name, **SIZES).config
+        for name in ("plain", "fused", OWN)
+    )
+    assert not different_layers(plain, fused)
+    assert [OWN in difference for difference in different_layers(plain, own)] == [True]

@@ -148,7 +148,7 @@ def test_an_objective_whose_heads_a_model_cannot_have_is_refused(build, objectiv
         check_recipe(recipe)
 
 
-def test_a_head_of_ones_own(monkeypatch):
+def test_a_head_of_a_user(monkeypatch):
     monkeypatch.setattr(model_heads, "HEADS", dict(model_heads.HEADS))
     asked = objectives.masked_lm(IDS).with_facts(heads={"vocabulary": None, "tone": 5})
     with refuses(ValueError, "tone", "models.add_head"):

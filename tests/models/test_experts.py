@@ -288,7 +288,7 @@ def test_further_turns_on_a_mesh_give_what_one_device_gives(monkeypatch):
     assert {"transpose(" in loop for loop in loops} == {True, False}
 
 
-def test_all_devices_of_a_mesh_take_as_many_turns(monkeypatch):
+def test_all_devices_of_a_mesh_take_the_same_number_of_turns(monkeypatch):
     """This includes devices of other groups, for which exchanges on a TPU may wait."""
     monkeypatch.setattr(experts, "BLOCK_OF_A_TPU", 1)
     module, params = experts_and_params()
@@ -367,7 +367,7 @@ def test_padding_is_processed_by_no_expert_and_counted_nowhere():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shared", [True, False])
-def test_dropout_within_experts_is_that_of_an_mlp(shared):
+def test_dropout_within_experts_matches_an_mlp(shared):
     """Every expert copies its input here, so the output shows the dropout factors."""
     settings = dict(mlp_activations=("linear",), mlp_dim=16, dropout_rate=0.5)
     module, params = experts_and_params(**settings, dropout_shared=shared)

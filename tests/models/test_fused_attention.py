@@ -232,7 +232,7 @@ def test_queries_of_a_shard_of_slots_attend_to_all_keys(kernels, keys):
 
 
 @pytest.mark.parametrize("slots", [64, 60], ids=["halves of 8", "shards of an odd number of slots"])
-def test_devices_of_a_row_attend_to_as_many_keys(slots, monkeypatch):
+def test_devices_of_a_row_attend_to_the_same_number_of_keys(slots, monkeypatch):
     """Later causal queries attend to more keys, so devices exchange halves of their queries.
 
     Shards that cannot be halved are computed without an exchange.

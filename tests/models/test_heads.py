@@ -9,7 +9,8 @@ import pytest
 from flax import linen as nn
 
 from pretrax.models.config import Config
-from pretrax.models.heads import HEADS, LogitScale
+from pretrax.models.heads import HEADS, LogitScale, add_head
+from tests.refusals import refuses
 
 HIDDEN = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
 
@@ -60,3 +61,10 @@ def test_the_logit_scale_starts_as_in_clip_and_stays_below_100():
         scale, gradient = value(jnp.float32(log_scale))
         # If the cap blocked the gradient, the scale could never fall below it again.
         np.testing.assert_allclose([scale, gradient], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("build", [nn.Dense(2), "dense"])
+def test_a_head_of_a_user_is_built_by_a_function(build):
+    with refuses(ValueError, "mine", "lambda"):
+        add_head("mine", build)
+    assert "mine" not in HEADS

@@ -72,7 +72,7 @@ def test_keys_of_cross_attention_begin_with_the_weights_of_queries(scan_layers, 
 
 
 @pytest.mark.slow
-def test_relative_biases_begin_with_those_of_near_keys():
+def test_relative_biases_begin_with_near_keys():
     plain, local = (by_path(start(positions="relative", init_locality=s)) for s in (0.0, 2.0))
     for path, x in local.items():
         added = 0.0

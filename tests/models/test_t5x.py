@@ -51,7 +51,7 @@ def test_parameters_equal_the_written_ones(kind, written):
 
 
 @pytest.mark.parametrize("kind", ["t5_1_1", "t5_1_0"])
-def test_logits_equal_those_of_a_model_set_directly(kind, written):
+def test_logits_match_a_model_set_directly(kind, written):
     @functools.partial(jax.jit, static_argnums=0)
     def logits(model, params):
         outputs = model.apply(params, batch())

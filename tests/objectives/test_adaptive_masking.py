@@ -178,7 +178,7 @@ def test_right_answers_are_counted_of_each_word():
     assert got.labels.dtype == jnp.int32
 
 
-def test_each_member_of_a_mixture_has_chances_of_its_own():
+def test_each_member_of_a_mixture_has_its_own_chances():
     adaptive = functools.partial(adaptive_masked_lm, every=1)
     members = {"fixed": masked_lm, "one": adaptive, "two": functools.partial(adaptive, rate=0.3)}
     joint = mixture(IDS, {name: (build, 1) for name, build in members.items()}).adaptation

@@ -99,7 +99,7 @@ def test_the_model_is_used_as_one_of_the_last_stage():
         (no_number, {}, "not a mixture, got a mixture of 7 members"),
     ],
 )
-def test_what_cannot_be_annealed_is_said(builder, settings, words):
+def test_settings_that_cannot_be_annealed_are_refused(builder, settings, words):
     given = {"setting": "rate", "first": 0.30, "last": 0.15, "steps": 10} | settings
     with pytest.raises(ValueError, match=words):
         annealed(IDS, builder, **given)

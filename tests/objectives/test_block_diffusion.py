@@ -47,7 +47,7 @@ def test_each_block_is_masked_at_its_own_rate_between_the_two():
 
 
 @pytest.mark.parametrize("size", [1, 16])
-def test_the_loss_is_that_of_the_paper(size):
+def test_the_loss_matches_the_paper(size):
     """The loss is the sum of -log p / rate over masked tokens, divided by the number of tokens."""
     objective, f, batch = drawn(8, block_size=size)
     logits = np.random.default_rng(1).normal(size=(8, LENGTH, VOCABULARY)).astype(np.float32)

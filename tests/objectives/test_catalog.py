@@ -48,9 +48,9 @@ def test_an_entry_has_what_it_should(name):
 def test_short_names():
     assert set(ALIASES.values()) <= set(CATALOG) and not set(ALIASES) & set(CATALOG)
     assert find("MLM") == find("masked-lm") == find("masked_lm") == "masked_lm"
-    with pytest.raises(ValueError, match=r"'mask_lm'; did you mean masked_lm( or \w+)*\?$"):
+    with refuses(ValueError, "mask_lm", "masked_lm"):
         find("mask_lm")
-    with refuses(ValueError, "xyz", "causal_lm"):
+    with refuses(ValueError, "xyz", "--list"):
         find("xyz")
 
 
@@ -77,7 +77,7 @@ TEXTBOOK = {
 QUICK = ("causal_lm", "masked_lm", "span_corruption", "prefix_lm", "contrastive")
 
 
-def test_slots_with_a_loss_are_those_of_textbooks():
+def test_slots_with_a_loss_match_textbooks():
     assert {name: CATALOG[name].loss_slots for name in TEXTBOOK} == TEXTBOOK
 
 

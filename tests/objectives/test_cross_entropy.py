@@ -90,7 +90,7 @@ def differentiated(sums_of, z_loss, pieces=None):
 
 
 @pytest.mark.parametrize(("of_losses", "of_z_losses", "z_loss"), CASES.values(), ids=CASES)
-def test_sums_and_gradients_equal_those_of_all_logits(of_losses, of_z_losses, z_loss, pieces):
+def test_sums_and_gradients_match_all_logits(of_losses, of_z_losses, z_loss, pieces):
     given = example(), of_losses, of_z_losses
     (_, sums), gradients = differentiated(in_pieces, z_loss, pieces)(*given)
     (_, expected), expected_gradients = differentiated(plain, z_loss)(*given)
@@ -116,7 +116,7 @@ def test_rows_without_weight_may_have_any_cotangent():
 
 @pytest.mark.parametrize("shards", [(2, 1), (4, 1), (2, 5)], ids=str)
 @pytest.mark.usefixtures("pieces")
-def test_a_gradient_summed_over_shards_is_that_of_all_rows_and_slots(shards):
+def test_a_gradient_summed_over_shards_matches_all_rows_and_slots(shards):
     def total(states, kernel, shards):
         given = example()._replace(states=states, kernel=kernel)
         head = projection_of(given)._replace(row_shards=shards[0], slot_shards=shards[1])

@@ -51,12 +51,12 @@ def rouge_1(sentence, rest) -> Fraction:
     return 2 * precision * recall / (precision + recall) if overlap else Fraction(0)
 
 
-def test_the_sentence_that_says_most_by_hand():
+def test_the_principal_sentence_by_hand():
     assert corrupted([TEXT]) == [([A, B, STOP, IDS.mask, D, STOP], [C, A, STOP])]
     assert corrupted([TEXT], selection="lead") == [([IDS.mask, *TEXT[3:]], TEXT[:3])]
 
 
-def test_principal_sentences_are_those_of_highest_rouge():
+def test_principal_sentences_have_the_highest_rouge():
     draw = np.random.default_rng(0)
     texts = [draw.integers(10, 24, draw.integers(1, 61)).tolist() for _ in range(60)]
     for text, (inputs, targets) in zip(texts, corrupted(texts)):

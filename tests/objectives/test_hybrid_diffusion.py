@@ -83,7 +83,7 @@ def of_paper(share, logits, label, given, t):
 
 @pytest.mark.parametrize("given", ["mask", "same", "other"])
 @pytest.mark.parametrize("share", [0.1, 0.3])
-def test_the_loss_is_that_of_the_paper(share, given):
+def test_the_loss_matches_the_paper(share, given):
     random, label = np.random.default_rng(1), 5
     noised = {"mask": MASK, "same": label, "other": 8}[given]
     for t in (0.05, 0.5, 0.9):
@@ -131,7 +131,7 @@ def test_of_constant_outputs_the_bound_lacks_the_noise_of_the_first_and_of_the_l
     assert np.log(n) - bound == pytest.approx(lacks, abs=2e-3)
 
 
-def test_without_replaced_tokens_the_bound_is_that_of_masked_diffusion():
+def test_without_replaced_tokens_the_bound_matches_masked_diffusion():
     """The loss is -log p / t for masked tokens and 0 for other tokens."""
     constants = hybrid_diffusion(IDS, random_share=0).loss.args[0]
     constants = dataclasses.replace(constants, mask=MASK, text=(FIRST, FIRST + NUMBER))

@@ -312,7 +312,7 @@ def test_masked_spans_are_given_back(document_lengths, most, seed):
 @pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(documents_of_a_row, densities, st.fractions(1, 16, max_denominator=4), st.integers(0, 99))
-def test_blanks_are_given_back_and_are_as_many_as_asked_for(document_lengths, density, mean, seed):
+def test_the_requested_number_of_blanks_can_be_filled_in(document_lengths, density, mean, seed):
     objective = blank_infilling(IDS, density, mean)
     corrupted = assert_given_back(objective, document_lengths, seed, undo_blanks(IDS))
     for number, n in enumerate(document_lengths, start=1):

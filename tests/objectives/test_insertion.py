@@ -62,7 +62,7 @@ def terms_of(kind, states=STATES):
 
 
 @pytest.mark.parametrize("kind", [Outputs, ProjectedOutputs])
-def test_the_loss_is_that_of_the_paper(kind):
+def test_the_loss_matches_the_paper(kind):
     terms = jax.jit(lambda states: terms_of(kind, states))(STATES)
     means = {name: float(t.sums.sum() / t.weights.sum()) for name, t in terms.items()}
     assert means["tokens"] + means["slots"] == pytest.approx(of_paper(), rel=1e-5)
@@ -75,7 +75,7 @@ def test_the_loss_is_that_of_the_paper(kind):
     assert 3 * means["slots"] == pytest.approx(-(slots[0] + 2 * slots[2]) / 3, rel=1e-5)
 
 
-def test_in_parts_the_gradient_is_that_of_all_logits():
+def test_in_parts_the_gradient_matches_all_logits():
     def total(states, kind):
         return sum(term.sums.sum() for term in terms_of(kind, states).values() if term.scale)
 
@@ -89,7 +89,7 @@ def test_in_parts_the_gradient_is_that_of_all_logits():
     assert np.flatnonzero(learns).tolist() == [0, 1, 2, 3, 4, 7, 8]
 
 
-def test_of_states_that_are_all_alike_the_labels_tell_the_loss_and_every_slot_is_as_likely():
+def test_with_equal_states_labels_determine_the_loss_and_slots_are_equally_likely():
     """Baselines use this. The states are near 0, and far from 0."""
     jitted = quick_jit(lambda states: terms_of(Outputs, states))
     for size in (0.0, 100.0):
@@ -119,7 +119,7 @@ def test_the_number_of_dropped_tokens_is_uniform_and_so_is_which_they_are():
     np.testing.assert_array_equal(got["pools_labels"][:, 1], dropped.any(1))
 
 
-def test_what_is_no_text_is_never_dropped():
+def test_only_text_is_dropped():
     objective, tokens = insertion_lm(IDS), np.array([IDS.eos, 11, IDS.mask, 12] * 8, np.int32)
     rows = Row(tokens, np.ones_like(tokens), np.int32(0))
     lengths = objective.lengths(tokens.size)

@@ -64,7 +64,7 @@ def test_a_view_sees_itself_alone_and_nothing_ahead():
     np.testing.assert_array_equal(start[live], first)
 
 
-def test_the_loss_is_that_of_the_published_code():
+def test_the_loss_matches_the_published_code():
     """The loss is one minus the mean cosine similarity of the last states of the views."""
     features, batch = arranged()
     states = np.random.default_rng(0).normal(size=(1, features["inputs"].size * 4, 6))

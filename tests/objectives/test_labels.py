@@ -78,7 +78,7 @@ KINDS = {  # case of the registry -> stack, classes among the targets, whether l
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_labels_tell_the_loss_of_any_guess_that_is_always_the_same(name):
+def test_labels_determine_the_loss_of_any_constant_guess(name):
     objective = CASES[name].objective
     terms = jax.jit(lambda batch: objective.loss(batch).scored(outputs()))(batch(*KINDS[name]))
     labeled = {name: term for name, term in terms.items() if term.scale is not None}
@@ -105,7 +105,7 @@ def test_every_kind_of_loss_is_here():
     assert everywhere - unlabeled - elsewhere == labeled
 
 
-def test_heads_say_how_many_classes_they_tell_apart():
+def test_heads_state_their_number_of_classes():
     assert CASES["sequence_classification"].objective.facts.heads == {"classes": 3}
     assert CASES["sequence_regression"].objective.facts.heads == {"classes": 1}
     assert CASES["order_masked"].objective.facts.heads == {"pair": 2, "vocabulary": None}

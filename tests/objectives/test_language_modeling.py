@@ -160,7 +160,7 @@ def test_a_copy_is_read_apart_from_the_other():
     np.testing.assert_array_equal(ends, range(1, 9))
 
 
-def test_the_terms_are_those_of_each_copy():
+def test_the_terms_match_each_copy():
     objective, lengths, V = masked_input_regularization(IDS, scale=0.3), (12, 3, 20), 40_000
     features = corrupt_copies(objective, lengths, 4, seed=5)
     random, T = np.random.default_rng(6), 2 * sum(lengths) + 5

@@ -466,7 +466,7 @@ def test_types_go_with_their_tokens(name, stack):
 
 
 @pytest.mark.parametrize("name", ["blanks", "on one decoder"])
-def test_targets_that_stand_elsewhere_have_positions_of_their_own(name):
+def test_targets_at_other_places_have_their_own_positions(name):
     """In a mixture, the targets of another member still have consecutive positions."""
     T, members = arranged(name, "decoder")[0]["decoder"], set()
     for documents, got in rows(name, "decoder"):

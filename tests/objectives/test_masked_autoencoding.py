@@ -41,7 +41,7 @@ def test_all_sets_of_visible_tokens_are_equally_likely(rate, visible):
         assert chisquare(counts).pvalue > SIGNIFICANCE
 
 
-def test_as_many_tokens_are_visible_as_in_the_published_code_on_average():
+def test_the_mean_number_of_visible_tokens_is_that_of_the_published_code():
     """The published code hides round(rate * n) of n tokens, and the restored token."""
     n, rate = 100, 0.7
     draw, hidden = np.random.default_rng(0), round(rate * n)

@@ -178,7 +178,7 @@ def test_random_tokens_are_uniform_over_the_text():
 # --- static masks -------------------------------------------------------------------------------
 
 
-def test_static_masks_are_as_many_as_copies_and_follow_from_the_row():
+def test_each_copy_has_a_static_mask_that_follows_from_the_row():
     objective = masked_lm(IDS, static_copies=10)
     inputs = corrupt(objective, [text(60)], copies=200)["inputs"]
     one, another = ({tuple(x) for x in epochs} for epochs in (inputs[:100], inputs[100:]))
@@ -395,7 +395,7 @@ def test_diffusion_loss_is_an_unbiased_mean_over_all_tokens():
     "build",
     [masked_diffusion, functools.partial(masked_diffusion, weighted=False), shifted_diffusion],
 )
-def test_tokens_that_are_never_masked_are_no_part_of_the_mean(build):
+def test_tokens_that_are_never_masked_are_not_part_of_the_mean(build):
     """Ends of documents in a stream are given. If they counted, the bound would be too low."""
     objective, rows = build(IDS), 4_000
     row = np.concatenate([text(3), [IDS.eos], text(2), [IDS.eos]])

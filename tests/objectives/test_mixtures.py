@@ -22,6 +22,8 @@ from pretrax.objectives import (
     causal_lm,
     contrastive,
     contrastive_pairs,
+    corruptor,
+    each_document,
     fill_in_the_middle,
     masked_lm,
     mixture,
@@ -34,7 +36,7 @@ from pretrax.objectives import (
     ul2,
 )
 from pretrax.objectives.features import target_sequence
-from pretrax.objectives.streams import complete
+from pretrax.objectives.streams import STREAMS, Stream, complete
 from tests.objectives.registry import (
     CASES,
     IDS,
@@ -205,7 +207,7 @@ def test_rows_of_members_whose_losses_are_equal_all_count():
     np.testing.assert_array_equal(terms["scaled"].weights, [2, 0, 2])
 
 
-def test_rows_of_other_members_are_no_negatives():
+def test_rows_of_other_members_are_not_negatives():
     """Contrastive losses read the whole batch, and must ignore the rows of other members."""
     views, both = (
         mixture(IDS, {name: (build, 1) for name, build in members.items()})
@@ -383,3 +385,38 @@ def test_a_setting_that_is_a_python_number_stays_one():
         jax.random.split(jax.random.key(0), 2), rows
     )
     assert features["targets_weights"].sum(1).tolist() == [3, 3]
+
+
+def test_a_stream_of_a_user_has_the_slots_of_the_stream_that_it_describes(monkeypatch):
+    worth = Stream("worth", "a number for each target", ("worth",), in_use="targets_segments")
+    monkeypatch.setitem(STREAMS, "worth", worth)
+
+    def with_worth(ids):
+        plain = causal_lm(ids)
+
+        def corrupt(*row):
+            features = plain.corrupt(*row)
+            return features | {"worth": 3 * features["targets_segments"]}
+
+        return plain._replace(lengths=lambda n: {"targets": n, "worth": n}, corrupt=corrupt)
+
+    members = {"mine": (with_worth, 1), "longer": (fill_in_the_middle, 1)}
+    lengths = mixture(IDS, members).lengths(20)
+    assert lengths["worth"] == lengths["targets"] > 20
+    corrupt = corruptor(functools.partial(mixture, members=members), IDS, length=20)
+    first = IDS.text[0]
+    features = corrupt(jax.random.key(0), np.full((8, 20), first, np.int32))
+    assert features["worth"].shape == features["targets"].shape
+
+
+def test_a_stream_whose_slots_in_use_are_unknown_is_not_packed(monkeypatch):
+    monkeypatch.setitem(STREAMS, "worth", Stream("worth", "a number", ("worth",)))
+
+    @each_document
+    def corrupt(key, row, partner, lengths):
+        sequence = target_sequence((row.tokens, row.segments))
+        return sequence | {"worth": sequence["targets"]}
+
+    with refuses(ValueError, "worth", "in_use", "targets_segments"):
+        row = Row(np.full(4, IDS.text[0], np.int32), np.array([1, 1, 2, 2], np.int32), 0)
+        corrupt(jax.random.key(0), row, row, {"targets": 4, "worth": 4}, 2)

@@ -236,7 +236,7 @@ def test_less_than_one_document_in_a_million_has_more_noise_than_planned_for():
 
 
 @pytest.mark.parametrize("density, mean", [((3, 20), (3, 1)), ((1, 2), (7, 2)), ((3, 10), (20, 1))])
-def test_counts_of_the_kernel_are_those_of_the_host(density, mean):
+def test_counts_of_the_kernel_match_the_host(density, mean):
     n = np.arange(1, 4097)
     pairs = jnp.array([density, mean], jnp.int32)
     device = jax.jit(lambda n, p: (most_hidden(n, p[0]), *infilling_counts(n, *p)))(n, pairs)
@@ -254,7 +254,7 @@ def test_planned_spans_cover_all_but_one_document_in_e18(mean):
     assert (not_covered < np.exp(-18))[(spans < n - hidden + 1) & (hidden > 0)].all()
 
 
-def test_tokens_that_are_no_text_are_never_hidden_by_iid_noise():
+def test_tokens_that_are_not_text_are_never_hidden_by_iid_noise():
     document = [EOS, A, IDS.sep, B, EOS] * 8
     for replace in ("mask", "random"):
         features = copies(iid_denoising(IDS, 0.9, replace, "everything"), [document], 20, seed=5)

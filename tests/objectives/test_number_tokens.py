@@ -59,7 +59,7 @@ def of_paper(distance: str) -> np.ndarray:
 
 @pytest.mark.parametrize("outputs", [Outputs(), ProjectedOutputs()], ids=["whole", "in parts"])
 @pytest.mark.parametrize("distance", ["wasserstein", "squared"])
-def test_the_loss_is_that_of_the_paper(distance, outputs):
+def test_the_loss_matches_the_paper(distance, outputs):
     ids = IDS._replace(digits=DIGITS)
     objective = number_token_loss(ids, distance=distance, scale=0.5)
     terms = jax.jit(lambda batch: objective.loss(batch).scored(outputs))(BATCH)

@@ -79,6 +79,17 @@ def misnamed(batch):
     return token_loss(batch)._replace(sums=lambda outputs: {"token": jnp.zeros(2)})
 
 
+def with_labels(**changes):
+    """The loss of targets, with changes of the labels of its term."""
+
+    def loss(batch):
+        usual = token_loss(batch)
+        labels = dataclasses.replace(usual.terms["tokens"].labels, **changes)
+        return usual.with_term("tokens", labels=labels)
+
+    return of_loss(loss)
+
+
 def of_the_batch(batch):
     usual = token_loss(batch)
 
@@ -153,6 +164,12 @@ def few_labels(n):
             "`corrupt` is a WithoutHash without a hash.*frozen=True",
         ),
         (of_loss(misnamed), r"terms \['tokens'\], but its sums are for \['token'\]"),
+        (
+            of_loss(lambda batch: token_loss(batch)._replace(sums=lambda outputs: 1)),
+            "int, expected.*tokens",
+        ),
+        (with_labels(head="topic"), "'tokens'.*'topic'.*vocabulary"),
+        (with_labels(values=None), "'tokens'.*Labels.values.*Sums.labels"),
         (of_loss(of_the_batch), "a row changes if the batch has more rows.*couples_rows=True"),
         (
             own(each_document(backward), heads={"topic": 5}),
@@ -187,3 +204,12 @@ def test_whose_an_objective_is():
 def test_a_sound_objective_passes():
     check_objective(CASES["readme"].objective, IDS)
     check_objective(CASES["contrastive_pairs"].objective, IDS)
+
+
+def test_only_a_loss_of_one_term_is_renamed():
+    batch = {
+        f"decoder_{name}": jnp.ones((2, 3), jnp.int32) for name in ("target_tokens", "loss_weights")
+    }
+    two = token_loss(batch) | token_loss(batch).with_term("again")
+    with refuses(ValueError, "tokens", "again", "once_more"):
+        two.with_term("once_more")

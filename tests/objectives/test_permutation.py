@@ -25,7 +25,7 @@ def dense(intervals_2xT, keys):
     return (slot >= start) & (slot < end)
 
 
-def test_attention_is_that_of_the_published_permutation_mask():
+def test_attention_matches_the_published_permutation_mask():
     """In the published code, all tokens attend to the given tokens.
 
     Given tokens attend only to given tokens. A predicted token also attends to the tokens before it

@@ -89,7 +89,7 @@ def test_counts_are_exact_at_every_rate(n, rate, most):
 
 
 @pytest.mark.parametrize("kind", ["exact", "bernoulli"])
-def test_counts_of_the_kernel_are_those_of_the_host(kind):
+def test_counts_of_the_kernel_match_the_host(kind):
     n = np.arange(5000, dtype=np.int32)
     selection = selection_of(IDS, 0.15, kind, span_lengths=inverse_lengths())
     np.testing.assert_array_equal(jax.jit(quota)(n, selection), quota(n, selection, np))
@@ -167,7 +167,7 @@ def test_each_token_is_chosen_by_itself_with_the_chance_asked_for():
 
 
 @pytest.mark.parametrize("starts", [{2, 5}, {2, 3, 5}], ids=["two starts", "three starts"])
-def test_trap_whole_words_work_for_any_vocabulary_that_tells_word_starts(starts):
+def test_trap_whole_words_work_for_any_vocabulary_that_marks_word_starts(starts):
     # Ids 2 … 9. The vocabulary only knows which of them start a word.
     flags = bitmap(np.isin(np.arange(IDS.size), list(starts)))
     ids = IDS._replace(text=(2, 10), word_starts=flags)
@@ -311,7 +311,7 @@ def test_bad_settings_are_refused(settings, message):
         masked_lm(IDS, **settings)
 
 
-def test_span_lengths_that_are_no_probabilities_are_refused():
+def test_span_lengths_that_are_not_probabilities_are_refused():
     assert geometric_lengths(1, 3) == (1, 0, 0)
     for p in (0, 1.5):
         with pytest.raises(ValueError, match=f"p must be a number above 0 and at most 1, got {p}"):
@@ -321,6 +321,6 @@ def test_span_lengths_that_are_no_probabilities_are_refused():
             lengths(longest=0)
 
 
-def test_words_need_a_vocabulary_that_tells_them():
+def test_words_need_a_vocabulary_that_marks_word_starts():
     with refuses(ValueError, "word_starts"):
         selection_of(IDS._replace(word_starts=b""), whole_words=True)

@@ -105,7 +105,7 @@ def test_other_text_from_the_same_document_never_follows():
         assert labels == {0, 1}
 
 
-def test_text_that_happens_to_follow_is_no_negative():
+def test_text_that_happens_to_follow_is_not_a_negative():
     """Otherwise rows that repeat each other would get both labels."""
     same = [7] * 9  # Parts of one row have the same distance in the other row.
     for _, _, label in pairs(next_sentence_prediction(IDS), [same, same], 40):
@@ -129,7 +129,7 @@ def test_other_text_starts_where_as_much_follows_as_of_the_document():
         assert len(b) == 4 and (label == 0 or b == short[2:])  # all that is available
 
 
-def test_lengths_tell_nothing_about_the_label():
+def test_lengths_do_not_reveal_the_label():
     documents = [text(3, 2, 4, 6, 2, 5), text(4, 6, 3, 5, 4)]
     lengths = {0: [], 1: []}
     for _, b, label in list(pairs(next_sentence_prediction(IDS), documents, 600))[::2]:

@@ -44,7 +44,7 @@ def test_counts_are_t5s_at_every_length(mean, density):
 
 
 @pytest.mark.parametrize("mean, density", UL2_SETTINGS)
-def test_counts_of_the_kernel_are_those_of_the_host(mean, density):
+def test_counts_of_the_kernel_match_the_host(mean, density):
     n = np.arange(1, 4097)
     pairs = [ratio(x, "x").as_integer_ratio() for x in (density, mean)]
     device = jax.jit(lambda n: noise_counts(n, *jnp.array(pairs, jnp.int32)))(n)
@@ -302,7 +302,7 @@ def test_short_documents_keep_text_first_and_noise_last(n, inputs, targets):
         assert features[stream][0].tolist() == [*(names[x] for x in letters), IDS.eos]
 
 
-def test_infeasible_settings_hide_as_many_spans_as_fit():
+def test_infeasible_settings_hide_the_spans_that_fit():
     objective = span_corruption(IDS, 0.9, 1)  # 9 spans with one token to separate them
     assert objective.lengths(10) == {"inputs": 3, "targets": 11, "sentinels": 1}
     row, ((first, *rest),) = text_row((10,), 10)

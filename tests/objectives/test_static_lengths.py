@@ -201,7 +201,7 @@ def test_the_member_that_does_not_fit_is_named():
         plan(built, DECODER, IDS, [{"decoder": 3}])
 
 
-def test_lengths_by_the_features_of_t5x_are_said_by_stack():
+def test_lengths_by_the_features_of_t5x_are_explained_by_stack():
     for objective, layout, expected in (
         (masked_lm, layouts.encoder, {"encoder": 64}),
         (span_corruption, ENCODER_DECODER, {"encoder": 64, "decoder": 16}),

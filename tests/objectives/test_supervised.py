@@ -162,6 +162,6 @@ def test_classes_are_counted_from_the_corpus_where_no_number_is_given():
         ),
     ],
 )
-def test_what_cannot_be_is_said(build, words):
+def test_impossible_settings_are_refused(build, words):
     with pytest.raises(ValueError, match=words):
         build()

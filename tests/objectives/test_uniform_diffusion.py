@@ -24,7 +24,7 @@ def corrupt(objective, lengths, rows, seed=0, text=IDS.text):
     return tokens, jax.device_get(quick_jit(batched(objective, planned, len(lengths)))(keys, raw))
 
 
-def test_rates_are_uniform_for_each_document_and_their_share_of_tokens_is_drawn_anew():
+def test_rates_are_uniform_for_each_document_and_their_share_of_tokens_is_drawn_again():
     tokens, got = corrupt(uniform_diffusion(IDS, lowest_rate=0.1), (300, 200), 512)
     p = got["rates"] / 2**24
     assert p.min() >= 0.9 * 0.1 and p.max() < 0.9
@@ -91,7 +91,7 @@ def of_paper(logits, label, given, alpha, of_alpha):
 
 
 @pytest.mark.parametrize("given", [5, 8])
-def test_the_loss_is_that_of_the_paper(given):
+def test_the_loss_matches_the_paper(given):
     random = np.random.default_rng(1)
     for rate in (0.01, 0.5, 0.99):
         logits = random.normal(size=15).astype(np.float32) * 2

@@ -80,7 +80,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("build, head, window, reference", CASES)
-def test_losses_are_those_of_the_papers(build, head, window, reference):
+def test_losses_match_the_papers(build, head, window, reference):
     terms = jax.jit(lambda x: build(IDS, window=window).loss(BATCH).scored(Outputs(x)))(STATES)
     of_slot = reference((STATES @ KERNELS[head]).astype(np.float64), window)
     live = [(r, t) for r in range(B) for t in range(T) if DOCUMENTS[r, t]]
@@ -126,6 +126,6 @@ def test_no_slot_learns_of_another_document():
     np.testing.assert_array_equal(touched, expected)
 
 
-def test_a_window_of_one_token_is_no_summary():
+def test_a_window_of_one_token_is_not_a_summary():
     with refuses(ValueError, "window", "2"):
         future_summary(IDS, window=1)

@@ -152,14 +152,14 @@ def test_what_cannot_be_hidden_is_refused():
         hide(span_corruption, few, TOKENS, every_second)
 
 
-def test_a_prefix_ends_and_a_middle_is_cut_where_they_are_told():
+def test_prefixes_and_middles_end_at_the_given_places():
     features = hide(prefix_lm, IDS, TOKENS[:6], ENDS[:6])
     assert features["targets"].tolist() == [15, 16, IDS.eos]
     features = hide(fill_in_the_middle, IDS, TOKENS[:6], MIDDLES[:6])
     assert features["targets"].tolist()[-3:] == [13, 14, IDS.eos]
 
 
-def test_both_views_of_a_text_are_masked_where_they_are_told():
+def test_both_views_of_a_text_are_masked_at_the_given_places():
     masked = functools.partial(contrastive, views="masking")
     given = hide(masked, IDS, TOKENS[:5], MIDDLES[:5])["inputs"].tolist()
     assert given.count(IDS.mask) == 2 and not {13, 14} & set(given)  # Each view has a mask.

@@ -121,7 +121,7 @@ def their_model(name):
 
 
 @pytest.mark.parametrize("name", QUICK)
-def test_the_loss_is_that_of_the_objective(name, collator, examples, tmp_path):
+def test_the_loss_matches_the_objective(name, collator, examples, tmp_path):
     theirs, ours = their_model(name), collator(name)
     with torch.no_grad():
         loss = float(theirs(**ours(examples)).loss)

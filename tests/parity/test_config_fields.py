@@ -263,7 +263,7 @@ def test_stacks_of_two_sizes_are_refused(tmp_path):
         recognize(source._replace(config=source.config | {"decoder": decoder}))
 
 
-def test_fields_that_turn_nothing_on_are_no_hindrance(tmp_path):
+def test_fields_without_effect_are_accepted(tmp_path):
     reference("bert").save_pretrained(tmp_path)
     source = open_source(str(tmp_path))
     more = {"adapters": {}, "is_folded": False, "some_rate": 0.0, "summary": None}

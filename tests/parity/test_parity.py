@@ -331,7 +331,7 @@ def test_an_export_loads_without_a_warning(name, ids, imported, saved, tmp_path,
     assert not messages
 
 
-def test_which_exports_are_said_to_be_loaded_with_a_warning(imported, saved):
+def test_exports_that_load_with_a_warning_are_named(imported, saved):
     families = {name: imported(name)[0] for name in MODELS}
     warned = {x for x, one in families.items() if has_untied_warning(one.family, one.config)}
     assert warned == {"t5_1_1", "ul2", "mt5", "umt5_untied"}

@@ -64,7 +64,7 @@ def test_text_has_the_same_ids_and_comes_back(both):
 
 # Next to a qwen2 model, AutoTokenizer uses Qwen2Tokenizer regardless of tokenizer_config.json.
 @pytest.mark.parametrize("kind", [kind for kind in FAMILIES if kind not in ("mt5", "qwen2")])
-def test_beside_a_model_of_any_family_it_is_the_same(both, kind, tmp_path):
+def test_next_to_a_model_of_any_family_it_is_the_same(both, kind, tmp_path):
     """`transformers` would otherwise choose the family's tokenizer class by config.json."""
     ours, theirs = both
     write_tokenizer(str(tmp_path), ours)

@@ -17,7 +17,7 @@ TINY = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_steps_of_a_model_beside_torch(monkeypatch, capsys, dtype):
+def test_steps_of_a_model_compared_with_torch(monkeypatch, capsys, dtype):
     # it takes half a minute, to measure a speed that this test does not use
     monkeypatch.setenv("TORCH_COMPILE_DISABLE", "1")
     monkeypatch.setattr(beside_torch, "VOCABULARY", 64)
@@ -25,7 +25,7 @@ def test_steps_of_a_model_beside_torch(monkeypatch, capsys, dtype):
     assert re.search(r"gpt2 +\d.* 2 × 8 +\d\.\d\d s +\d\.\d\d s +\d", capsys.readouterr().out)
 
 
-def test_other_losses_are_no_comparison(monkeypatch):
+def test_other_losses_are_refused(monkeypatch):
     @contextlib.contextmanager
     def theirs(folder, dtype):
         yield lambda: (2.0, 1.0)

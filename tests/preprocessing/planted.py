@@ -1,4 +1,4 @@
-"""Raw text of which is known what should leave, and preparations that run within a test."""
+"""Raw text with planted documents that must be dropped, and short preparations of it."""
 
 import hashlib
 import json
@@ -12,11 +12,11 @@ import zstandard
 from pretrax.cli import prepare
 
 DOCUMENTS = [text for text in topics.topics.values() if len(text) > 600]
-EXACT, NEAR, JUNK = 20, 20, 20  # planted beside them
+EXACT, NEAR, JUNK = 20, 20, 20  # number of planted documents of each kind
 
 
 def write_raw(file: Path) -> None:
-    """Writes the documents and what is planted, in random order, as JSONL."""
+    """Writes the documents and the planted documents as JSONL, in a random order."""
     rng = random.Random(0)
     records = [{"id": f"own{i}", "text": text} for i, text in enumerate(DOCUMENTS)]
     records += [{"id": f"exact{i}", "text": DOCUMENTS[i]} for i in range(EXACT)]
@@ -42,7 +42,7 @@ def arguments(raw: str, out: Path, *more: str) -> list[str]:
 
 
 def run(*arguments: str) -> None:
-    """Runs the verb within this process, but for what its workers do."""
+    """Runs `pretrax prepare` in this process, which may start workers."""
     prepare.main(list(arguments))
 
 
@@ -60,8 +60,10 @@ preprocessing.Preparation.output = @outputs.documents
 
 
 def run_steps(folder: Path, steps: str, *more: str) -> dict:
-    """Runs steps, lines of gin, on folder/raw.jsonl, and returns the report; their documents are
-    left."""
+    """Runs steps on folder/raw.jsonl, keeps the documents, and returns the report.
+
+    `steps` are lines of gin.
+    """
     (folder / "steps.gin").write_text(STEPS + steps)
     given = [f"--gin.FILES={str(folder / 'raw.jsonl')!r}", f"--gin.OUT={str(folder / 'out')!r}"]
     run(f"--gin_file={folder / 'steps.gin'}", *given, *more)
@@ -73,7 +75,7 @@ def write_texts(file: Path, texts) -> None:
 
 
 def kept_texts(folder: Path) -> list[str]:
-    """Returns the texts that `run_steps` has left."""
+    """Returns the texts of the documents that `run_steps` kept."""
     found = []
     for file in sorted((folder / "out" / "documents").iterdir()):
         lines = zstandard.ZstdDecompressor().stream_reader(file.read_bytes()).readall().splitlines()
@@ -82,7 +84,7 @@ def kept_texts(folder: Path) -> list[str]:
 
 
 def tree(folder: Path, *but: str) -> dict[str, str]:
-    """Returns the checksum of each file of a folder, but for some names."""
+    """Returns the checksum of each file in a folder, except files with the names in `but`."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in but]
     return {
         str(path.relative_to(folder)): hashlib.md5(path.read_bytes()).hexdigest() for path in files
@@ -90,8 +92,8 @@ def tree(folder: Path, *but: str) -> dict[str, str]:
 
 
 def command(*arguments: str) -> list[str]:
-    """Returns a program that prepares, for `subprocess`."""
+    """Returns a command line of `pretrax prepare` for `subprocess`."""
     return [sys.executable, "-m", "pretrax", "prepare", *arguments]
 
 
-LOG = "prepare.log"  # has times of day
+LOG = "prepare.log"  # contains times, so it differs between preparations

@@ -1,4 +1,4 @@
-"""Executors: a cluster's jobs by a stand-in for Slurm, and tasks that fail."""
+"""Executors: jobs of a cluster, with a stand-in for Slurm, and tasks that fail."""
 
 import json
 import os
@@ -33,7 +33,7 @@ exec {sys.executable} -m datatrove.tools.launch_pickled_pipeline "$@"
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    """Programs by the names of Slurm's, whose jobs are done when they are submitted."""
+    """Stand-ins for Slurm's programs. A job has finished as soon as it is submitted."""
     programs = {
         "sbatch": SBATCH,
         "srun": '#!/bin/bash\nshift 3\nexec "$@"\n',
@@ -100,7 +100,7 @@ class Dies(PipelineStep):
 @pytest.mark.slow
 def test_jobs_that_end_before_their_tasks(cluster, tmp_path):
     log = str(tmp_path / "log")
-    path = f"export PATH={cluster}/bin:$PATH"  # else of the environment that a job activates
+    path = f"export PATH={cluster}/bin:$PATH"  # otherwise the job's environment would set PATH
     executor = executors.slurm([Fails()], 2, log, None, partition="cpu", command=path)
     with refuses(ValueError, "1", "2"):
         executors.run_tasks(executor, lambda tasks: None)
@@ -122,19 +122,19 @@ def test_tasks_that_fail_and_workers_that_die(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_path_of_temporary_files_that_is_too_long_for_sockets(tmp_path):
+def test_a_temporary_folder_whose_path_is_too_long_for_sockets(tmp_path):
     planted.write_raw(tmp_path / "raw.jsonl")
     long = tmp_path / ("d" * 60) / ("d" * 60)
     long.mkdir(parents=True)
-    said = subprocess.run(
+    ended = subprocess.run(
         planted.command(*planted.arguments(str(tmp_path / "raw.jsonl"), tmp_path / "out")),
         cwd=ROOT,
         env=environment(TMPDIR=str(long)),
         capture_output=True,
         text=True,
     )
-    assert said.returncode == 2 and "Traceback" not in said.stderr
-    assert f"TMPDIR={long}" in said.stderr and "TMPDIR=/tmp" in said.stderr
+    assert ended.returncode == 2 and "Traceback" not in ended.stderr
+    assert f"TMPDIR={long}" in ended.stderr and "TMPDIR=/tmp" in ended.stderr
 
 
 MODULES = ("jax", "numpy", "json", "threading", "multiprocessing", "datatrove", "loguru")
@@ -151,7 +151,7 @@ def test_workers_import_nothing_from_the_current_folder(tmp_path):
     here.mkdir()
     for name in MODULES:
         (here / f"{name}.py").write_text(f"open('{name}.imported', 'w')\nraise SystemExit(1)\n")
-    (tmp_path / "start.py").write_text(START)  # as the command, which lies in another folder
+    (tmp_path / "start.py").write_text(START)  # in another folder, like the command
     program = [sys.executable, str(tmp_path / "start.py")]
     subprocess.run(program, cwd=here, check=True, timeout=100)
     assert not [*here.glob("*.imported")] and [*(here / "log").glob("completions/*")]

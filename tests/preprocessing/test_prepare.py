@@ -1,4 +1,4 @@
-"""The verb `prepare`: what is planted leaves, counts are exact, and a killed command goes on."""
+"""`prepare` removes planted documents, counts exactly, and continues after it was killed."""
 
 import json
 import shlex
@@ -14,12 +14,13 @@ from pretrax.data.token_store import open_store
 from pretrax.data.token_store_files import is_sealed
 from tests.preprocessing import planted
 from tests.preprocessing.planted import LOG
+from tests.refusals import is_named
 from tests.training.tiny import ROOT, environment
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-    """A folder with raw/ and a store that one process made of it without interruption."""
+    """A folder with raw/, and a store that one process prepared from it without interruption."""
     folder = tmp_path_factory.mktemp("prepared")
     planted.write_raw(folder / "raw" / "a.jsonl")
     here = "--gin.preprocessing.Preparation.executor=@executors.this_process"
@@ -32,14 +33,14 @@ def again(folder, out, *more):
 
 
 @pytest.mark.slow
-def test_what_is_planted_leaves_and_most_stays(prepared):
+def test_planted_documents_are_dropped_and_most_others_stay(prepared):
     report = json.loads((prepared / "store" / "report.json").read_text())
     steps = {step["name"]: step for step in report["steps"]}
     own, planted_ones = len(planted.DOCUMENTS), planted.EXACT + planted.NEAR + planted.JUNK
     assert steps["read"]["in"] == steps["read"]["out"] == own + planted_ones
     assert steps["gopher_repetition"]["dropped"]["top_2_gram"] == planted.JUNK
     left = steps["exact_duplicates"]["in"]
-    # What the rules dropped of the originals, they dropped of their copies.
+    # If a rule dropped an original, it also dropped the copy.
     assert planted.EXACT - 3 <= steps["exact_duplicates"]["dropped"]["duplicate"] <= planted.EXACT
     assert planted.NEAR - 3 <= steps["near_duplicates"]["dropped"]["near_duplicate"] <= planted.NEAR
     assert report["documents"] == left - sum(
@@ -48,7 +49,7 @@ def test_what_is_planted_leaves_and_most_stays(prepared):
     assert 0.85 * own <= report["documents"] <= own and report["tokens"] > 10_000
 
 
-def test_every_step_counts_what_the_next_one_takes(prepared):
+def test_the_counts_of_consecutive_steps_agree(prepared):
     steps = json.loads((prepared / "store" / "report.json").read_text())["steps"]
     for step, following in zip(steps, steps[1:]):
         assert step["out"] == following["in"]
@@ -76,8 +77,11 @@ def test_the_page_shows_what_was_dropped_and_fetches_nothing(prepared):
 def test_a_second_start_changes_nothing(prepared, capsys):
     before = planted.tree(prepared / "store")
     planted.run(*again(prepared, "store"))
-    assert "prepared already: nothing to do" in (said := capsys.readouterr().out)
-    assert f"--store={prepared / 'store'}" in said and "corpora/token_store.gin" in said
+    assert "prepared already: nothing to do" in (output := capsys.readouterr().out)
+    assert (
+        f"--store={prepared / 'store'}" in output
+        and "pretrax train decoder --corpus=token_store" in output
+    )
     assert planted.tree(prepared / "store") == before
 
 
@@ -92,8 +96,10 @@ def test_other_settings_or_text_in_a_finished_folder_are_refused(prepared, capsy
 
 
 def killed_and_resumed(prepared, out, seconds, workers):
-    """Kills a preparation after so many seconds, which leaves its workers to die; returns the tree
-    that a second start makes."""
+    """Kills a preparation, without its workers, and returns the tree that a second start makes.
+
+    `seconds` is the time until the kill. None kills it when a stage is complete.
+    """
     command = planted.command(*again(prepared, out), "--workers=2")
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     process = subprocess.Popen(command, cwd=ROOT, env=environment(), **quiet)
@@ -130,14 +136,16 @@ def test_a_folder_with_other_files_is_refused(tmp_path, capsys):
     planted.write_raw(tmp_path / "raw.jsonl")
     with pytest.raises(SystemExit):
         planted.run(*planted.arguments(str(tmp_path / "raw.jsonl"), tmp_path))
-    assert "holds other files, such as raw.jsonl: give OUT a new folder" in capsys.readouterr().err
+    output = capsys.readouterr().err
+    assert is_named("raw.jsonl", output) and is_named("OUT", output)
     (tmp_path / "report.json").write_text('{"passed": 3}')
     with pytest.raises(SystemExit):
         planted.run(*planted.arguments(str(tmp_path / "raw.jsonl"), tmp_path))
-    assert "holds a report.json of something else: give OUT" in capsys.readouterr().err
+    output = capsys.readouterr().err
+    assert is_named("report.json", output) and is_named("OUT", output)
 
 
-def test_files_of_others_are_never_removed(tmp_path, capsys):
+def test_files_of_other_programs_are_never_removed(tmp_path, capsys):
     planted.write_texts(tmp_path / "raw.jsonl", ["one two three", "four five"])
     own = tmp_path / "out" / "work" / "own.txt"
     own.parent.mkdir(parents=True)
@@ -154,22 +162,21 @@ def test_files_of_others_are_never_removed(tmp_path, capsys):
     assert own.read_text() == "Own."
 
 
-def test_a_changed_setting_redoes_what_follows_it(tmp_path, capsys):
+def test_a_changed_setting_repeats_its_step_and_later_steps(tmp_path, capsys):
     planted.write_texts(tmp_path / "raw.jsonl", ["one two three"] * 2 + ["four five six seven"])
     steps = (
         "preprocessing.Preparation.steps = [@duplicates.exact_duplicates, @two/filters.length]\n"
     )
     with pytest.raises(SystemExit):
         planted.run_steps(tmp_path, steps + "two/filters.length.least = 100")
-    assert "No document is left of 1 file" in (said := capsys.readouterr().err)
-    assert "length dropped too_short 2" in said
+    assert "length dropped too_short 2" in capsys.readouterr().err
     read = tmp_path / "out" / "prepare.work" / "00_read" / "documents" / "00000.jsonl.zst"
     content = zstandard.ZstdDecompressor().stream_reader(read.read_bytes()).read()
     read.write_bytes(zstandard.compress(content.replace(b"four", b"fourteen and")))
     report = planted.run_steps(tmp_path, steps + "two/filters.length.least = 15")
     assert report["documents"] == 1 and report["steps"][2]["dropped"] == {"too_short": 1}
     (kept,) = planted.kept_texts(tmp_path)
-    assert kept == "fourteen and five six seven"  # the file itself was not read again
+    assert kept == "fourteen and five six seven"  # the source was not read again
 
 
 def test_the_command_at_the_end_makes_tokens_of_documents(tmp_path, capsys):
@@ -185,7 +192,7 @@ def test_the_command_at_the_end_makes_tokens_of_documents(tmp_path, capsys):
 
 
 def test_words_unknown_to_the_vocabulary_are_counted(tmp_path, capsys):
-    written = [f"Text {i} of them." for i in range(200)]  # 204 words, of which 100 are known
+    written = [f"Text {i} of them." for i in range(200)]  # 204 words; the vocabulary has 100
     planted.write_texts(tmp_path / "raw.jsonl", written)
     settings = {
         "FILES": str(tmp_path / "raw.jsonl"),
@@ -203,7 +210,7 @@ def test_words_unknown_to_the_vocabulary_are_counted(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("names", ["ab", "abcde"])
-def test_a_file_that_is_a_task_of_its_own_is_held_out_whole_or_not_at_all(tmp_path, names):
+def test_a_file_in_a_separate_task_is_held_out_whole_or_not_at_all(tmp_path, names):
     for name in names:
         (tmp_path / f"{name}.txt").write_text(f"{name} " * 5000)
     settings = {
@@ -226,7 +233,7 @@ def test_a_file_that_is_a_task_of_its_own_is_held_out_whole_or_not_at_all(tmp_pa
     assert store.counts("heldout").documents == 1
 
 
-def test_a_step_whose_files_have_changed_is_done_again(tmp_path, capsys, monkeypatch):
+def test_a_step_whose_files_have_changed_is_repeated(tmp_path, capsys, monkeypatch):
     planted.write_texts(tmp_path / "raw.jsonl", ["one two three", "four five six", "seven eight"])
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "own_rules.py").write_text("def keeps(text, metadata):\n    return text\n")

@@ -1,4 +1,4 @@
-"""Sources: every format, and every bad record by its name."""
+"""Sources: every format is read, and errors name each bad record."""
 
 import gzip
 import io
@@ -94,7 +94,7 @@ def test_saved_datasets_of_several_splits_and_cached_files(tmp_path):
 
 
 def write_archive(path, *statuses):
-    """Writes a WARC file of a page for each HTTP status; without one, the plain text of a page."""
+    """Writes a WARC file with a page for each HTTP status; without statuses, a page's text."""
     from warcio.statusandheaders import StatusAndHeaders
     from warcio.warcwriter import WARCWriter
 
@@ -113,7 +113,7 @@ def write_archive(path, *statuses):
             writer.write_record(record)
 
 
-def test_pages_of_other_statuses_than_200_are_dropped_and_counted(tmp_path):
+def test_pages_with_a_status_other_than_200_are_dropped_and_counted(tmp_path):
     write_archive(tmp_path / "a.warc", "404 Not Found", "200 OK", "301 Moved Permanently")
     missing, page, moved = read(tmp_path / "a.warc", "error")
     assert missing == Bad("http://example.com/", "http_status", "got the HTTP status 404 Not Found")
@@ -164,7 +164,7 @@ INSERTED = b"WARC/1.0", b"\r\n", b"[" * 99, b"\xff", bytes(9), b"Content-Length:
 
 
 def mutated(draw, content):
-    """The content cut short, or with some of its bytes changed, removed or added."""
+    """Returns the content cut short, or with some bytes changed, removed or added."""
     content = bytearray(content)
     for _ in range(draw.choice([1, 1, 2, 5])):
         at, kind = draw.randrange(len(content) + 1), draw.randrange(4)
@@ -182,7 +182,7 @@ def mutated(draw, content):
 @pytest.mark.parametrize(
     "name", ["a.warc", "a.warc.gz", "a.jsonl", "a.jsonl.zst", "a.parquet", "a.arrow"]
 )
-def test_whatever_a_file_holds_it_is_read_or_named(tmp_path, name):
+def test_any_content_of_a_file_is_read_or_the_file_is_named(tmp_path, name):
     path = tmp_path / name
     table = pyarrow.table({"text": TEXTS, "n": [1, 2, 3]})
     if "warc" in name:
@@ -239,7 +239,7 @@ def test_damaged_files_are_named(tmp_path, name, content):
     assert (bad.place, bad.rule) == (str(tmp_path / name), "damaged")
 
 
-def test_zstd_files_of_several_frames_and_large_windows(tmp_path):
+def test_zstd_files_with_several_frames_and_large_windows(tmp_path):
     long = zstandard.ZstdCompressionParameters(window_log=28)
     frames = zstandard.compress(LINES.encode() * 5000), b"", zstandard.compress(LINES.encode())
     large = zstandard.ZstdCompressor(compression_params=long).compressobj()
@@ -268,7 +268,7 @@ def test_binary_files_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 20, 33, 1000])
-def test_each_line_is_in_one_share_and_bad_ones_keep_their_number(tmp_path, size):
+def test_each_line_is_in_one_share_and_bad_lines_keep_their_number(tmp_path, size):
     path = tmp_path / "a.jsonl"
     lines = [json.dumps({"text": "x" * k}) for k in (1, 30, 2, 5)]
     path.write_text("\n".join([*lines, "bad", *lines]))
@@ -300,7 +300,7 @@ def test_shares_of_files():
     ]
 
 
-def test_there_are_no_more_tasks_than_files_may_be_open(tmp_path):
+def test_the_number_of_tasks_is_limited_by_open_files(tmp_path):
     for k in range(600):
         (tmp_path / f"{k}.txt").write_text("x" * (1 + 7 * (k % 5)))
     assert 300 < files(files=f"{tmp_path}/*.txt", task_bytes=1).tasks <= 512

@@ -1,4 +1,4 @@
-"""Repositories as documents: which files, in which order, and what is no text."""
+"""Repositories as documents: which files are read, in which order, and which are not text."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def read(source, tmp_path):
         ({"b.md": "import a", "a.md": ""}, "a.md b.md"),
     ],
 )
-def test_python_files_follow_those_they_import(texts, order):
+def test_python_files_follow_the_files_that_they_import(texts, order):
     assert ordered(texts) == (order.split() if isinstance(order, str) else order)
 
 
@@ -48,7 +48,7 @@ def test_long_chains_of_imports():
     assert ordered(texts) == sorted(texts, reverse=True)
 
 
-def test_a_folder_is_a_document_of_its_files(tmp_path):
+def test_the_files_of_a_folder_are_one_document(tmp_path):
     write(
         tmp_path / "one",
         {"main.py": "import tool\n\n\n", "tool.py": "x = 1\n", "empty.py": " ", "notes.txt": "no"},
@@ -63,7 +63,7 @@ def test_a_folder_is_a_document_of_its_files(tmp_path):
     assert source.about.startswith("2 repositories")
 
 
-def test_each_file_is_read_once_whatever_links_lead_to_it(tmp_path):
+def test_each_file_is_read_once_despite_links(tmp_path):
     write(tmp_path / "one", {"src/a.py": "x = 1", "src/b.py": "y = 2"})
     (tmp_path / "one" / "src" / "again").symlink_to("..")
     (tmp_path / "one" / "c.py").symlink_to("src/a.py")
@@ -72,7 +72,7 @@ def test_each_file_is_read_once_whatever_links_lead_to_it(tmp_path):
     assert paths == ("src/a.py", "src/b.py")
 
 
-def test_what_is_no_text_is_named(tmp_path):
+def test_files_that_are_not_text_are_named(tmp_path):
     write(tmp_path / "one", {"a.py": b"\xff\xfe", "b.py": "x = 1\n"})
     strict = sources.repositories(folders=str(tmp_path / "one"))
     with refuses(MalformedLine, "UTF-8", "sources.repositories.on_malformed"):

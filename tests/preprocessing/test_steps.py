@@ -1,4 +1,4 @@
-"""The steps alone: what each keeps and drops, and by which rule."""
+"""Each step alone: what it keeps and drops, and by which rule."""
 
 import datetime
 import functools
@@ -25,7 +25,7 @@ PROSE = (
 
 
 def outcome(step, text, metadata=None):
-    """Runs a step on one document; returns its text, or the rule that dropped it."""
+    """Runs a step on one document. Returns its text, or the rule that dropped it."""
     document = Document(text, "id", metadata=metadata or {})
     with tempfile.TemporaryDirectory() as folder:
         block = step.block("", Dropped(folder, step.rule))
@@ -33,12 +33,12 @@ def outcome(step, text, metadata=None):
         return left[0].text if left else f"dropped: {next(iter(examples_in(folder)))}"
 
 
-def test_clean_mends_what_is_no_text():
+def test_clean_removes_control_characters_and_blank_lines():
     assert outcome(filters.clean(), "\ufeffa\x00b  \r\n\tc\r\n\n\n\n\n\nd\n\n") == "ab\n\tc\n\n\nd"
     assert outcome(filters.clean(), "\x00 \n") == "dropped: empty"
 
 
-def test_metadata_of_another_kind_than_datatroves_is_left_alone(tmp_path):
+def test_metadata_of_an_unexpected_type_is_kept(tmp_path):
     documents = [Document(text, text, metadata={"token_count": "12"}) for text in "ab"]
     for step in (filters.clean(), filters.rule(function=lambda text, metadata: True)):
         left = list(step.block("", Dropped(str(tmp_path), step.rule)).run(iter(documents)))
@@ -52,7 +52,7 @@ def test_personal_data_is_replaced():
     assert "jane" in outcome(filters.personal_data(emails=False), text)
 
 
-def test_long_runs_take_no_longer_than_other_text():
+def test_long_runs_of_spaces_are_fast():
     text = " " * 100_000 + "a" + "." * 100_000 + "a " + "Ab+/" * 50_000 + " jane@mail.org"
     began = time.process_time()
     assert filters.cleaned(text) == text
@@ -97,7 +97,7 @@ def test_templates_that_do_not_fit_a_value():
         ),
     ],
 )
-def test_numbers_that_make_no_sense(step, settings, words):
+def test_invalid_numbers_are_refused(step, settings, words):
     with pytest.raises(ValueError, match=words):
         step(**settings)
 
@@ -143,7 +143,7 @@ def test_rules(step, text, expected):
     assert outcome(step, text) == expected
 
 
-def test_c4_says_how_many_texts_it_changed(tmp_path):
+def test_c4_counts_the_texts_that_it_changed(tmp_path):
     planted.write_texts(tmp_path / "raw.jsonl", [PROSE, f"{PROSE}\nnavigation"])
     steps = "preprocessing.Preparation.steps = [@filters.c4]\nfilters.c4.min_sentences = 3"
     assert planted.run_steps(tmp_path, steps)["steps"][1]["changed"] == 1
@@ -175,7 +175,7 @@ def needs_a_url(text, metadata):
     return metadata["url"] != ""
 
 
-def test_a_rule_of_ones_own():
+def test_a_users_own_rule():
     step = filters.rule(function=no_shouting)
     assert step.name == "no_shouting"
     assert outcome(step, "quiet", {"source": "a"}) == "quiet"
@@ -195,9 +195,7 @@ def test_words_and_sentences():
 
 
 def test_exact_and_near_duplicates(tmp_path):
-    other = PROSE.upper().replace(
-        ",", " ;"
-    )  # equal to MinHash, which knows no case and punctuation
+    other = PROSE.upper().replace(",", " ;")  # MinHash ignores case and punctuation
     changed = PROSE.replace("winter", "summer")
     texts = [PROSE, "Alone.", other, PROSE, changed, "Alone."]
     planted.write_texts(tmp_path / "raw.jsonl", texts)
@@ -205,7 +203,7 @@ def test_exact_and_near_duplicates(tmp_path):
     report = planted.run_steps(
         tmp_path,
         f"preprocessing.Preparation.steps = {steps}",
-        "--gin.sources.files.task_bytes=400",  # so that copies are in other tasks
+        "--gin.sources.files.task_bytes=400",  # so that copies are in different tasks
     )
     dropped = {step["name"]: step["dropped"] for step in report["steps"]}
     assert dropped["exact_duplicates"] == {"duplicate": 2}
@@ -216,7 +214,7 @@ def test_exact_and_near_duplicates(tmp_path):
     assert "near_duplicate <small>2 dropped" in page
 
 
-def test_bad_records_end_it_or_are_counted(tmp_path, capsys):
+def test_bad_records_stop_the_preparation_or_are_counted(tmp_path, capsys):
     lines = [json.dumps({"text": PROSE}), "{broken", '{"txt": 1}', json.dumps({"text": " "})]
     (tmp_path / "raw.jsonl").write_text("\n".join(lines))
     steps = "preprocessing.Preparation.steps = []"
@@ -234,7 +232,7 @@ def names_a_pattern(text, metadata):
     return "e" in text, "has [/b] in [0-9]"
 
 
-def test_every_step_has_examples_of_its_own_and_every_name_is_shown(tmp_path, capsys):
+def test_every_step_has_its_own_examples_and_every_name_is_shown(tmp_path, capsys):
     records = [
         {"id": "\ud800", "text": " "},
         *({"text": f"One {n}", "filter_reason": [n]} for n in (1, 1, 2, 333333)),
@@ -256,8 +254,8 @@ filters.with_metadata.template = "{{title}} "
     named = {"has [/b] in [0-9]": 1}
     assert dropped == [{"empty": 1}, {"too_long": 1}, {}, named, {}, {"duplicate": 1}, {}]
     assert report["steps"][4]["changed"] == 0  # no record has a title
-    said = capsys.readouterr().out
-    assert "has [/b] in [0-9] 1" in said and "0 changed" in said
+    output = capsys.readouterr().out
+    assert "has [/b] in [0-9] 1" in output and "0 changed" in output
     page = (tmp_path / "out" / "report.html").read_text()
     assert "0 dropped" not in page and page.count("too_long <small>1 dropped") == 1
     assert "\ufffd" in page and "duplicate <small>1 dropped" in page
@@ -292,7 +290,7 @@ duplicates.decontaminate.files = {str(evaluation)!r}"""
     assert report["steps"][1]["dropped"] == {"contaminated": 1} and report["documents"] == 1
 
 
-def test_no_words_to_decontaminate_by(tmp_path, capsys):
+def test_evaluation_texts_without_n_grams_are_refused(tmp_path, capsys):
     (tmp_path / "evaluation.txt").write_text("Too short.")
     planted.write_texts(tmp_path / "raw.jsonl", [PROSE])
     steps = f"""preprocessing.Preparation.steps = [@duplicates.decontaminate]
@@ -303,5 +301,5 @@ duplicates.decontaminate.files = {str(tmp_path / "evaluation.txt")!r}"""
     (tmp_path / "evaluation.jsonl").write_text("no JSON")
     with pytest.raises(SystemExit):
         planted.run_steps(tmp_path, steps.replace(".txt", ".jsonl"))
-    assert "evaluation.jsonl:1: not JSON" in (said := capsys.readouterr().err)
-    assert "Fix it.\n" in said and "skip" not in said
+    assert "evaluation.jsonl:1: not JSON" in (output := capsys.readouterr().err)
+    assert "Fix it.\n" in output and "skip" not in output

@@ -1,4 +1,4 @@
-"""Commands within this process, and as processes that are killed."""
+"""Runs commands in this process, and as processes that are killed."""
 
 import contextlib
 import io
@@ -15,8 +15,8 @@ from typing import NamedTuple
 from pretrax import cli
 from tests.training import tiny
 
-KILLS = 3  # in a row
-LONGEST = 600  # seconds for a command, on a machine that others use
+KILLS = 3  # number of kills in a row
+LONGEST = 600  # seconds that a command may take on a busy machine
 
 
 class Ended(NamedTuple):
@@ -26,12 +26,12 @@ class Ended(NamedTuple):
 
     @property
     def said(self) -> str:
-        """All that was printed, in one line."""
+        """Returns everything that was printed, as one line."""
         return re.sub(r"\s+", " ", f"{self.out} {self.err}")
 
 
 def here(verb: str, *arguments: object) -> Ended:
-    """`pretrax VERB` in this process; a mistake that is not told in words is raised."""
+    """Runs `pretrax VERB` in this process. Raises errors that the command does not explain."""
     status = 0
     with contextlib.redirect_stdout(io.StringIO()) as out:
         with contextlib.redirect_stderr(io.StringIO()) as err:
@@ -42,15 +42,15 @@ def here(verb: str, *arguments: object) -> Ended:
     return Ended(status, out.getvalue(), err.getvalue())
 
 
-def assert_in_words(ended: Ended, *names: str) -> None:
-    """Whether a command ended with an error of one paragraph that has one of these names."""
+def assert_explained(ended: Ended, *names: str) -> None:
+    """Asserts that a command ended with a short error message that has one of these names."""
     assert ended.status == 2 and "error: " in ended.err, ended
     assert "Traceback" not in ended.err and len(ended.err) < 2000, ended.err
     assert any(name in ended.err for name in names), (names, ended.err)
 
 
 def start(verb: str, *arguments: object, **env: str) -> subprocess.Popen:
-    """`pretrax VERB` as a process group of its own."""
+    """Starts `pretrax VERB` in its own process group."""
     return subprocess.Popen(
         [sys.executable, "-m", "pretrax", verb, *map(str, arguments)],
         cwd=tiny.ROOT,
@@ -63,14 +63,14 @@ def start(verb: str, *arguments: object, **env: str) -> subprocess.Popen:
 
 
 def finish(process: subprocess.Popen) -> str:
-    """Waits for a command that succeeds; returns what it printed."""
+    """Waits for a command, which must succeed, and returns its output."""
     out, err = process.communicate(timeout=LONGEST)
     assert process.returncode == 0, out + err
     return out
 
 
 def kill_at(process: subprocess.Popen, seconds: float) -> bool:
-    """Kills a command and its processes after so many seconds; False: it had succeeded by then."""
+    """Kills a command and its processes after a time. Returns False if it had finished before."""
     try:
         out, err = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -87,10 +87,14 @@ def storm(
     lasts: float,
     is_done: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Kills a command that takes so many seconds at drawn moments, `KILLS` times in a row unless it
-    succeeds before, and starts it a last time.
+    """Kills a command at random moments, `KILLS` times in a row, and then lets it finish.
 
-    `is_done`: whether its work was whole when it was killed, of one that is refused where it is.
+    Args:
+      start_it: starts the command.
+      draw: draws the moments.
+      lasts: seconds that the command takes. If it finishes before a kill, it is not started again.
+      is_done: whether a killed command had completed its work. Some commands refuse to do the same
+        work again, so such a command is not started again.
     """
     moments = [draw.uniform(0.3, 1.0) * lasts for _ in range(KILLS)]
     if all(kill_at(start_it(), moment) and not is_done() for moment in moments):
@@ -98,7 +102,7 @@ def storm(
 
 
 def timed(start_it: Callable[[], subprocess.Popen]) -> float:
-    """Runs a command to its end; returns the seconds that it took."""
+    """Runs a command to its end, and returns the seconds that it took."""
     began = time.monotonic()
     finish(start_it())
     return time.monotonic() - began

@@ -1,4 +1,4 @@
-"""A seed is drawn for each session and named by every test, so that a failure can be repeated."""
+"""Draws a seed for each session. The names of tests contain it, so failures can be repeated."""
 
 import os
 import random
@@ -7,7 +7,7 @@ import pytest
 
 
 def pytest_generate_tests(metafunc):
-    """Gives a test's `draw` its seed, and the test a name that says how to draw it again."""
+    """Gives the fixture `draw` its seed, and adds the seed to the name of the test."""
     if "draw" in metafunc.fixturenames:
         seed = int(os.environ["STORM_SEED"])
         metafunc.parametrize("draw", [seed], indirect=True, ids=[f"STORM_SEED={seed}"])
@@ -15,5 +15,5 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture
 def draw(request) -> random.Random:
-    """Draws the moments, files and bits of one test."""
+    """A generator for the moments, files and bits of one test."""
     return random.Random(f"{request.node.name}")

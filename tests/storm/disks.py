@@ -1,4 +1,4 @@
-"""File systems of a bounded size."""
+"""File systems of a limited size."""
 
 import contextlib
 import pathlib
@@ -10,7 +10,7 @@ import pytest
 
 @contextlib.contextmanager
 def mounted(folder: pathlib.Path, options: str) -> Iterator[pathlib.Path]:
-    """A disk of its own in a folder; skips where none can be mounted."""
+    """Mounts a separate disk in a folder. Skips the test if disks cannot be mounted."""
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
     try:

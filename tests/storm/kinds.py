@@ -25,31 +25,31 @@ from tests.comparison.subjects import subject_of
 from tests.data.stores import read as read_records
 from tests.inference.runs import CLASSES, trained, write_run
 from tests.models import t5x_checkpoints
-from tests.storm.commands import assert_in_words, here
+from tests.storm.commands import assert_explained, here
 from tests.training import tiny
 
 
 class Refused(NamedTuple):
-    """What was said instead of a result."""
+    """The error message of a command, in place of a result."""
 
     words: str
 
 
 class Kind(NamedTuple):
-    """A kind of file: how a folder with it is made and read, and what is true of it."""
+    """A kind of file: how to make and read a folder with it, and its properties."""
 
     make: Callable[[pathlib.Path], Any]  # fills a folder
-    read: Callable[[pathlib.Path], Any]  # its result, or `Refused`
-    files: str  # within the folder, as a glob
+    read: Callable[[pathlib.Path], Any]  # returns a result, or `Refused`
+    files: str  # glob pattern of the files in the folder
     has_checksum: bool = True
-    named: tuple[str, ...] = ()  # what an error may name in the place of the file
+    named: tuple[str, ...] = ()  # other names that an error may give instead of the file
 
 
 def answer(folder: pathlib.Path, *arguments: str) -> Any:
-    """What `pretrax predict` prints, but for the folder's name."""
+    """Returns what `pretrax predict` prints, without the path of the folder."""
     ended = here("predict", f"--run={folder}", *arguments)
     if ended.status:
-        assert_in_words(ended, "")
+        assert_explained(ended, "")
         return Refused(ended.err)
     return ended.out.replace(str(folder), "")
 
@@ -59,7 +59,7 @@ def write_causal(folder):
 
 
 def write_sealed(folder):
-    """Writes a run whose config.gin has a checksum, as a run itself writes it."""
+    """Writes a run whose config.gin has a checksum, as in training."""
     write_causal(folder)
     config = folder / run_directory.CONFIG
     config.write_text(atomic_writes.sealed_text(config.read_text()))
@@ -71,7 +71,7 @@ def write_classifying(folder):
 
 
 def write_embedding(folder):
-    """An import that says how it reads a text."""
+    """Writes an imported model with a file of prompt forms."""
     write_run(folder, "encoder", "masked_lm")
     config = folder / run_directory.CONFIG
     config.write_text(config.read_text().replace("training.Run.objective = @", "# "))
@@ -90,7 +90,7 @@ def with_tokenizer(make):
 
 
 def encoded(folder):
-    """What a vocabulary makes of a text."""
+    """Returns the ids of a text, the decoded text, and the special ids of a vocabulary."""
 
     def read():
         vocabulary = vocabularies.load_vocabulary(str(folder / "run"))
@@ -98,11 +98,11 @@ def encoded(folder):
         ids = codec.encode("def the(a): return a")
         return list(map(int, ids)), codec.decode(ids), vocabulary.ids
 
-    return in_words(read)
+    return result_or_refusal(read)
 
 
-def in_words(read: Callable[[], Any]) -> Any:
-    """A result, or what a command would say of the error."""
+def result_or_refusal(read: Callable[[], Any]) -> Any:
+    """Returns the result of `read`, or the message that a command would print for its error."""
     try:
         return read()
     except Exception as error:
@@ -117,20 +117,20 @@ def all_tokens(folder):
         pieces = read_records(store.records("train"), 200)
         return store.ids, [(piece.tokens.tolist(), piece.ends) for piece in pieces]
 
-    return in_words(read)
+    return result_or_refusal(read)
 
 
 EVERY = {"training__Run__checkpoint_every": 2, "training__Run__evaluate_every": 2}
 
 
 def write_trained(folder):
-    """A run of four steps of eight."""
+    """Trains a run for four steps."""
     run = tiny.Run(folder, tiny.write_documents(folder / "store"), STEPS=4)
     tiny.run_here(run.arguments(**EVERY))
 
 
 def move(config: pathlib.Path, before: str, now: str) -> None:
-    """Makes a copied config.gin name its new folder, unless the file was changed before."""
+    """Updates the folder in a copied config.gin. Keeps a wrong checksum wrong."""
     content = config.read_bytes().replace(before.encode(), now.encode())
     try:
         atomic_writes.check_sealed_text(config, config.read_text())
@@ -143,7 +143,7 @@ def move(config: pathlib.Path, before: str, now: str) -> None:
 
 def trained_on(steps: int):
     def train(folder):
-        """The lines and the parameters of a run that is continued."""
+        """Continues a run, and returns its lines of metrics and its parameters."""
         run = tiny.Run(folder, str(folder / "store"), STEPS=steps)
         made = (folder / "made").read_text()
         config = folder / "run" / run_directory.CONFIG
@@ -151,7 +151,7 @@ def trained_on(steps: int):
             move(config, made, str(folder))
         ended = here("train", *run.arguments(**EVERY))
         if ended.status:
-            assert_in_words(ended, "")
+            assert_explained(ended, "")
             return Refused(ended.err)
         arrays = tiny.saved_arrays(run.dir, steps)
         figures = read_result(str(run.dir))._replace(seconds={}, run_dir="")
@@ -162,14 +162,14 @@ def trained_on(steps: int):
 
 
 def converted(source: str, *more: str):
-    """The parameters of an import."""
+    """Returns a function that imports a model from a folder, and returns its parameters."""
 
     def read(folder):
         to = folder / "imported"
         options = [one.format(folder=folder) for one in more]
         ended = here("convert", f"--from={source.format(folder=folder)}", f"--to={to}", *options)
         if ended.status:
-            assert_in_words(ended, "")
+            assert_explained(ended, "")
             assert not run_directory.is_run(to)
             return Refused(ended.err)
         params = open_saved_model(str(to)).params
@@ -181,7 +181,7 @@ def converted(source: str, *more: str):
 
 
 def write_compared(folder):
-    """A comparison with its results, as they are kept."""
+    """Writes a comparison and its results."""
     file = small.write(folder)
     results.write(folder / "compared", planted.results(["small", "large/2"], seeds=[0, 1]))
     one = read_comparison(file, trusted=OF_TESTS)
@@ -191,11 +191,11 @@ def write_compared(folder):
 
 def kept_comparison(folder):
     file = folder / "compared" / run_directory.COMPARISON
-    return in_words(lambda: read_comparison(str(file), trusted=OF_TESTS))
+    return result_or_refusal(lambda: read_comparison(str(file), trusted=OF_TESTS))
 
 
 def kept_results(folder):
-    return in_words(lambda: results.read(folder / "compared"))
+    return result_or_refusal(lambda: results.read(folder / "compared"))
 
 
 def write_figures(folder):
@@ -204,7 +204,7 @@ def write_figures(folder):
 
 
 def kept_figures(folder):
-    return in_words(lambda: read_measured(str(folder), [3], [small.layers]))
+    return result_or_refusal(lambda: read_measured(str(folder), [3], [small.layers]))
 
 
 def write_llama(folder):
@@ -241,7 +241,7 @@ FROM_T5X = converted("t5x:{folder}/checkpoint_7", "--model={folder}/small.gin")
 
 OF_TESTS = ("tests.comparison.small",)
 
-# A variant that only one of the files knows may be damaged in any of them.
+# If a variant is in only one of these files, an error may name either file.
 OF_RESULTS = (results.COMPARISON, results.RESULTS)
 
 CHECKPOINT = dict(named=("Checkpoint 0 of", "checkpoint 4 is damaged"))
@@ -302,7 +302,7 @@ KINDS = {
 
 
 def made(one: Kind, tmp_path: pathlib.Path) -> pathlib.Path:
-    """A folder of this kind, which says where it was made."""
+    """Makes a folder of this kind. Its file `made` contains its original path."""
     whole = tmp_path / "whole"
     whole.mkdir()
     one.make(whole)
@@ -317,7 +317,7 @@ def read_after_changes(
     change: Callable[[pathlib.Path, random.Random], str],
     draw: random.Random,
 ) -> Iterator[tuple[pathlib.Path, str, Any]]:
-    """Yields a file that was changed in a copy of the folder, how, and what was read then."""
+    """Changes a file in copies of a folder. Yields the file, the change, and the result."""
     for i in range(times):
         folder = shutil.copytree(whole, whole.with_name(f"changed_{i}"))
         files = sorted(file for file in folder.glob(one.files) if file.stat().st_size)

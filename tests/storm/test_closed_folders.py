@@ -1,7 +1,7 @@
-"""Folders that cannot be written: a command names the folder, and leaves what is there.
+"""If a folder cannot be written, a command names the folder and keeps its contents.
 
-`root` writes wherever modes forbid it, so that the folder lies on a disk that is mounted to be
-read, or where there is a file.
+`root` ignores file modes. The folder is therefore on a disk that is mounted read-only, or its path
+is taken by a file.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import pytest
 from tests import conversion
 from tests.comparison import small
 from tests.preprocessing import planted
-from tests.storm.commands import assert_in_words, here
+from tests.storm.commands import assert_explained, here
 from tests.storm.disks import mounted
 from tests.training import tiny
 
@@ -60,4 +60,4 @@ def convert(tmp_path, out, monkeypatch):
 def test_a_folder_that_cannot_be_written_is_named(verb, close, tmp_path, monkeypatch):
     tiny.on_one_device(monkeypatch)
     with close(tmp_path / "closed") as closed:
-        assert_in_words(verb(tmp_path, closed / "out", monkeypatch), str(closed))
+        assert_explained(verb(tmp_path, closed / "out", monkeypatch), str(closed))

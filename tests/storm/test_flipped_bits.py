@@ -1,7 +1,7 @@
-"""One flipped bit in each kind of file that is read: it is named, or changes nothing.
+"""Flips one bit in each kind of file: the command names the file, or the bit changes nothing.
 
-Where a file has a checksum, nothing else is ever read of it; where it has none, as text that users
-edit and weights of other programs, another value may be read, and an error is still in words.
+A file with a checksum is never read with another value. Files without one may be: text that users
+edit, and weights of other programs. Errors from these files must still be explained in a message.
 """
 
 import pathlib
@@ -26,9 +26,9 @@ FLIPS = 6  # for each kind of file
 
 
 def flip(file: pathlib.Path, draw: random.Random) -> str:
-    """Flips a bit that is drawn; returns which."""
+    """Flips a random bit, and returns a description of it."""
     content = bytearray(file.read_bytes())
-    within = draw.choice([512, len(content)])  # half of them in the header, if there is one
+    within = draw.choice([512, len(content)])  # half of the bits are in the header, if any
     at, bit = draw.randrange(min(within, len(content))), draw.randrange(8)
     content[at] ^= 1 << bit
     file.write_bytes(content)
@@ -36,7 +36,7 @@ def flip(file: pathlib.Path, draw: random.Random) -> str:
 
 
 def truncate(file: pathlib.Path, draw: random.Random) -> str:
-    """Cuts a file at a byte that is drawn."""
+    """Cuts a file at a random byte."""
     content = file.read_bytes()
     file.write_bytes(content[: draw.randrange(len(content))])
     return f"{file}, cut"
@@ -74,11 +74,13 @@ def test_a_flipped_bit_is_named_or_changes_nothing(kind, draw, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("change", [flip, truncate, empty, remove], ids=lambda f: f.__name__)
-def test_each_file_of_a_checkpoint_may_be_damaged(change, draw, tmp_path, monkeypatch, capsys):
-    """The run continues from the checkpoint before, with one warning that names the damaged
-    checkpoint. It ends with the same state as an undisturbed run. If Orbax fails in a way that may
-    not be damage, such as a key that another version of it might not write, the run is refused and
-    the checkpoint is left as it is."""
+def test_damage_in_each_file_of_a_checkpoint_is_found(change, draw, tmp_path, monkeypatch, capsys):
+    """The run continues from the earlier checkpoint, and a warning names the damaged checkpoint.
+
+    It ends with the same state as an undisturbed run. Some errors of Orbax may not mean damage, for
+    example a key that another version might not write. The run is then refused, and the checkpoint
+    is kept.
+    """
     tiny.on_one_device(monkeypatch)
     one = Kind(write_trained, trained_on(6), "")
     whole = made(one, tmp_path)

@@ -1,10 +1,10 @@
-"""Full disks and closed pipes: an error in words, and no half file in the place of a whole one."""
+"""Full disks and closed pipes end with a clear message, and never leave a truncated file."""
 
 import pytest
 
 from pretrax.settings import run_directory
 from tests import conversion
-from tests.storm.commands import Ended, assert_in_words, here, start
+from tests.storm.commands import Ended, assert_explained, here, start
 from tests.storm.disks import mounted
 from tests.training import tiny
 
@@ -16,7 +16,7 @@ def test_an_export_to_a_full_disk(tmp_path):
     assert here("convert", f"--from=hf:{source}", f"--to={tmp_path}/run").status == 0
     with mounted(tmp_path / "disk", "size=16k") as disk:
         ended = here("convert", f"--from={tmp_path}/run", f"--to=hf:{disk}/out")
-        assert_in_words(ended, "No space left")
+        assert_explained(ended, "No space left")
         assert not list(disk.iterdir())
 
 
@@ -28,12 +28,12 @@ def test_a_run_on_a_full_disk(draw, tmp_path):
         run.values["RUN_DIR"] = str(disk / "run")
         process = start("train", *run.arguments(training__Run__checkpoint_every=2))
         out, err = process.communicate()
-        assert_in_words(Ended(process.returncode, out, err), "No space left", "could not be saved")
+        assert_explained(Ended(process.returncode, out, err), "No space left", "could not be saved")
         assert not (disk / "run" / run_directory.RESULT).exists()
 
 
 @pytest.mark.parametrize("arguments", [["--list"], ["--objective=ul2"]], ids=" ".join)
-def test_a_pipe_that_is_closed(arguments):
+def test_a_closed_pipe(arguments):
     process = start("show", *arguments)
     process.stdout.readline()
     process.stdout.close()

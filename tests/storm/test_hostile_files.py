@@ -1,7 +1,7 @@
-"""Files that somebody made to harm: refused in words, or of no effect beyond a wrong model.
+"""Malicious files are refused with a message, or have no effect beyond a wrong model.
 
-Values of another type or size, paths that lead out, and sequences that a terminal obeys, in the
-place of any value of any JSON file that a command reads.
+Each test replaces a value in a JSON file that a command reads. The new value has another type or
+size, is a path that leads out of the folder, or is a terminal escape sequence.
 """
 
 import copy
@@ -27,7 +27,7 @@ JSON = [name for name, kind in KINDS.items() if kind.files.endswith(".json")]
 
 
 def places(value: Any, path: tuple = ()) -> list[tuple]:
-    """The paths of all values within one of JSON, itself included."""
+    """Returns the paths of all values in a JSON value, including the value itself."""
     items: Any = ()
     if isinstance(value, dict | list):
         items = value.items() if isinstance(value, dict) else enumerate(value)
@@ -46,7 +46,7 @@ def changed(value: Any, path: tuple, new: Any) -> Any:
 
 
 def write_changed(file: pathlib.Path, draw: random.Random) -> str:
-    """Puts a hostile value in a place that is drawn; returns what and where."""
+    """Writes a hostile value in a random place, and returns a description of the change."""
     content = json.loads(file.read_text())
     value = atomic_writes.without_checksum(content)
     at_depth: dict[int, list[tuple]] = {}
@@ -62,7 +62,7 @@ def write_changed(file: pathlib.Path, draw: random.Random) -> str:
 
 
 @pytest.mark.parametrize("name", JSON)
-def test_a_hostile_value_is_refused_in_words_or_read_as_one(name, draw, tmp_path, monkeypatch):
+def test_a_hostile_value_is_refused_or_read_as_a_value(name, draw, tmp_path, monkeypatch):
     tiny.on_one_device(monkeypatch)
     one, whole = KINDS[name], made(KINDS[name], tmp_path)
     for _, change, found in read_after_changes(one, whole, CHANGES, write_changed, draw):

@@ -1,4 +1,4 @@
-"""Commands that write files, killed at drawn moments: what they leave in the end is the same."""
+"""Commands that are killed at random moments and repeated write the same files in the end."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Training that is killed at drawn moments, and started again, equals one that was not killed."""
+"""A run that is killed at random moments and started again equals an uninterrupted run."""
 
 import json
 import time
@@ -70,18 +70,18 @@ SOURCES = {
 
 
 def state(run: tiny.Run) -> dict[str, np.ndarray]:
-    """All that is saved of the last step."""
+    """Returns all saved arrays of the last step."""
     return tiny.saved_arrays(run.dir, 12)
 
 
 def parameters(run: tiny.Run) -> dict[str, np.ndarray]:
-    """The parameters of the last step, which one process reads of what several have saved."""
+    """Returns the parameters of the last step. One process reads what several have saved."""
     params = named(open_saved_model(str(run.dir), 12, trusted=["tests.training.tiny"]).params)
     return {name: np.asarray(array) for name, array in params.items()}
 
 
 def assert_same_run(run: tiny.Run, whole: tiny.Run, saved=state) -> None:
-    """Figures, lines and bits."""
+    """Asserts that two runs have the same results, lines of metrics and saved bits."""
 
     def lines(one):
         return [line for line in one.lines() if "loss" in line or line["step"] == 12]
@@ -94,20 +94,20 @@ def assert_same_run(run: tiny.Run, whole: tiny.Run, saved=state) -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_killed_at_drawn_moments(source, draw, tmp_path):
+def test_killed_at_random_moments(source, draw, tmp_path):
     lines, write = SOURCES[source]
     data = write(tmp_path)
     whole, killed = (tiny.Run(tmp_path / name, data) for name in ("whole", "killed"))
     for one in (whole, killed):
         one.config.write_text(tiny.CONFIG.replace(STORE.lstrip(), lines.lstrip()))
-    slowly = {"WAIT": "0.01"}  # of a token store
+    slowly = {"WAIT": "0.01"}  # seconds for each document that a token store reads
     lasts = timed(lambda: start("train", *whole.arguments(), **slowly))
     storm(lambda: start("train", *killed.arguments(), **slowly), draw, lasts)
     assert_same_run(killed, whole)
 
 
-def test_two_processes_killed_at_drawn_moments(draw, tmp_path):
-    """One of the two, or both: the other ends by itself."""
+def test_two_processes_killed_at_random_moments(draw, tmp_path):
+    """Kills one process or both. If one is killed, the other must end without help."""
     data = tiny.write_documents(tmp_path / "store")
     whole, killed = (tiny.Run(tmp_path / name, data) for name in ("whole", "killed"))
     began = time.monotonic()

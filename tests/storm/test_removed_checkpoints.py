@@ -1,4 +1,4 @@
-"""Commands that read a run while it removes checkpoints: each reads one that is whole."""
+"""Commands that read a run while it removes checkpoints always read a complete checkpoint."""
 
 import subprocess
 import sys

@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def tfds_dir(tmp_path_factory) -> str:
-    """A folder in which TFDS has `tiny_texts`: 60 training examples in 4 files, 10 to validate."""
+    """A TFDS folder with `tiny_texts`: 60 training examples in 4 files, and 10 to validate."""
     folder = tmp_path_factory.mktemp("tfds")
     (folder / "tiny_texts_builder.py").write_text(
         """

@@ -9,7 +9,7 @@ BOTH = ("train", "validation")
 
 
 def memory_source(columns: Mapping | Callable[[str], Mapping], splits: Sequence[str] = BOTH):
-    """A source of these columns; a function gives those of a split."""
+    """Returns a source of these columns. `columns` may be a function of the split."""
 
     def read(split, shuffle_files=False, seed=None):
         found = columns(split) if callable(columns) else columns
@@ -24,14 +24,14 @@ def pair_columns(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def renew(name: str, add: Callable = seqio.TaskRegistry.add, *arguments, **settings):
-    """Registers a task in place of one of its name."""
+    """Registers a task, and replaces any task of the same name."""
     if name in seqio.TaskRegistry.names():
         seqio.TaskRegistry.remove(name)
     return add(name, *arguments, **settings)
 
 
 def renew_pairs(name: str, pairs, vocabulary: seqio.Vocabulary, *, add_eos=True, **more):
-    """Registers a task with these (inputs, targets) in both splits, in place of one of its name."""
+    """Registers a task with these (inputs, targets) in both splits, as `renew` does."""
     feature = seqio.Feature(vocabulary, add_eos=add_eos)
     return renew(
         name,

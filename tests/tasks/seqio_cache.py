@@ -9,7 +9,7 @@ import tensorflow as tf
 
 
 def write_cache(task: seqio.Task, folder, *, num_files: int = 3) -> str:
-    """Writes the cache of a task of texts and ids in `folder`; returns its own folder."""
+    """Writes the cache of a task within `folder`, and returns the folder of the cache."""
     directory = os.path.join(folder, seqio.get_task_dir_from_name(task.name))
     os.makedirs(directory)
     for split in task.splits:

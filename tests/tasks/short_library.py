@@ -1,4 +1,4 @@
-"""Python's library with few of its files, for tests that train on it."""
+"""A few files of Python's library, for tests that train on it."""
 
 import contextlib
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from pretrax.corpora.python_library import python_definitions, python_passages
 from pretrax.corpora.python_library.python_sources import LibraryText, library_documents
 from pretrax.tasks import sample_text
 
-# What keeps the examples it has drawn for as long as the process lives.
+# Functions that cache the examples that they have drawn.
 _KEPT = (
     python_passages.module_examples,
     python_passages.identifier_examples,
@@ -22,9 +22,10 @@ _KEPT = (
 
 @contextlib.contextmanager
 def short_library() -> Iterator[list[LibraryText]]:
-    """Lets corpora, tasks and sample texts find one document in fifty, and one package; gives them.
+    """Limits the library to one document in fifty and one package, and yields these documents.
 
-    No example drawn before or within is kept beyond it.
+    The limit applies to corpora, tasks and sample texts. Cached examples are dropped at the start
+    and at the end.
     """
     every = enumerate(library_documents())
     few = [document for i, document in every if i % 50 == 0 or document.name.startswith("http/")]

@@ -34,7 +34,7 @@ TEXTS = [
     "def mean(values):\n    return sum(values) / len(values)\n",
     "naïve 漢字 😀 " * 9,
     "",
-    "<|fim_prefix|><fim_middle></s><extra_id_0>",  # no markers: what a document says
+    "<|fim_prefix|><fim_middle></s><extra_id_0>",  # names of markers, as plain text
     "x",
     "a longer text, which has to be cut into pieces before it is rearranged. " * 12,
 ]
@@ -115,16 +115,16 @@ def test_texts_that_are_too_long_are_cut_before_they_are_rearranged():
 
 
 @pytest.mark.slow
-def test_a_text_is_cut_the_same_whatever_is_read_with_it():
+def test_the_cut_of_a_text_does_not_depend_on_other_texts():
     many = TEXTS * 20
     examples = read(many, length=None)
     assert examples == read(many, length=None)
     assert examples[:7] == read(many[:7], length=None)  # in a shorter dataset
     other = ["another text"] * 5 + many[5:]
-    assert examples[5:] == read(other, length=None)[5:]  # behind other texts
+    assert examples[5:] == read(other, length=None)[5:]  # after other texts
 
 
-def test_seeds_tasks_and_texts_are_cut_each_in_its_own_way():
+def test_cuts_differ_between_seeds_tasks_and_texts():
     same = [TEXTS[0]] * 50
     examples = read(same, length=None, rate=1.0)
     assert len({tuple(one) for one in examples}) > 45
@@ -162,10 +162,10 @@ def corpus(tmp_path, name="infilling_to_train", rate=0.8, **how):
 
 
 def test_a_run_trains_on_texts_whose_middles_were_moved(tmp_path):
-    """In its rows each is as it came, and closed; other epochs cut elsewhere."""
+    """Rows hold whole texts, each with its end. Texts are cut elsewhere in other epochs."""
     made = corpus(tmp_path, arranged_tokens=60)
     stream, ids = made.train(0, 1), made.ids
-    some = [stream.next_document() for _ in range(100)]  # of several epochs
+    some = [stream.next_document() for _ in range(100)]  # more than one epoch
     assert all(one.ends and one.tokens.size <= 60 for one in some)
     closed = [[*one.tokens.tolist(), ids.eos] for one in some]
     moved = [tokens for tokens in closed if set(ids.fim) <= set(tokens)]
@@ -179,7 +179,7 @@ def test_a_run_trains_on_texts_whose_middles_were_moved(tmp_path):
 
 @pytest.mark.parametrize("length", [8, 512])
 def test_a_text_whose_middle_was_moved_is_shown(tmp_path, length):
-    """Also where the first held-out text is one that the task has left as it is."""
+    """This also holds if the task did not rearrange the first held-out text."""
     name, ids = "infilling_some", special_tokens.token_ids(BYTES)
     made = corpus(tmp_path, name, rate=0.3, arranged_tokens=60, shuffle=False)
     heldout = [piece.tokens.tolist() for piece in made.heldout(10_000)]
@@ -213,14 +213,14 @@ def test_the_vocabulary_of_a_run_keeps_its_markers(tmp_path):
     assert "".join(given_back(one, BYTES, ids) for one in examples) == "".join(TEXTS)
 
 
-def test_the_halves_of_a_text_are_cut_each_in_its_own_way():
+def test_the_halves_of_a_text_have_different_cuts():
     ids = special_tokens.token_ids(BYTES)
     both = [infill_to_fit("a" * 200, BYTES, ids, (i,), 110, 1.0) for i in range(20)]
     assert all(len(halves) == 2 for halves in both)
     assert sum(np.array_equal(first, second) for first, second in both) < 3
 
 
-def test_settings_and_vocabularies_that_cannot_be_infilled(t5_like):
+def test_unsuitable_settings_and_vocabularies_are_refused(t5_like):
     with refuses(ValueError, "rate", "0", "1", "2"):
         read(TEXTS, rate=2)
     with refuses(ValueError, "spm", "spmv2", "psm"):

@@ -1,4 +1,4 @@
-"""GLUE and SuperGLUE: what is read of each data set, by hand, without a download."""
+"""GLUE and SuperGLUE: the texts of each data set, written by hand and without a download."""
 
 import json
 import os
@@ -23,7 +23,7 @@ SETS = [(benchmark, name) for benchmark, sets in glue_tasks.SETS.items() for nam
 
 
 @pytest.mark.parametrize(("benchmark", "name"), SETS)
-def test_fields_classes_and_splits_are_those_of_tensorflow_datasets(tmp_path, benchmark, name):
+def test_fields_classes_and_splits_match_tensorflow_datasets(tmp_path, benchmark, name):
     one = glue_tasks.SETS[benchmark][name]
     builder = tfds.builder(f"{benchmark}/{one.data_set or name}", data_dir=str(tmp_path))
     assert str(builder.version) == glue_tasks.VERSIONS[benchmark]
@@ -36,7 +36,7 @@ def test_fields_classes_and_splits_are_those_of_tensorflow_datasets(tmp_path, be
 
 # --- as TensorFlow Datasets has them ------------------------------------------------------------
 
-# Examples of the validation split in the fields of TFDS, and what T5 was trained on.
+# Validation examples with the fields of TFDS, and the texts on which T5 was trained.
 AS_T5_READS = {
     "glue_cola": [
         ({"sentence": "They drank the pub.", "label": 0}, "cola sentence: They drank the pub."),
@@ -163,9 +163,9 @@ ANSWERS = {
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory) -> str:
-    """A folder that TFDS has written, with these examples in the splits that tasks read."""
+    """Returns a folder in the format of TFDS, with these examples in the splits that tasks read."""
     folder = str(tmp_path_factory.mktemp("tensorflow_datasets"))
-    written: dict[str, dict] = {}  # of each data set, examples by split
+    written: dict[str, dict] = {}  # data set -> split -> examples
     for benchmark, name in SETS:
         if rows := AS_T5_READS.get(f"{benchmark}_{name}"):
             one = glue_tasks.SETS[benchmark][name]
@@ -188,7 +188,7 @@ def write_set(folder: str, name: str, examples: dict[str, list[dict]]) -> None:
     writer.close_all()
 
 
-METRICS = {  # others have accuracy
+METRICS = {  # all other tasks have accuracy
     "glue_cola": ["matthews"],
     "glue_mrpc": ["f1", "accuracy"],
     "glue_stsb": ["pearson", "spearman"],
@@ -199,17 +199,17 @@ METRICS = {  # others have accuracy
 
 @pytest.fixture(scope="module")
 def evaluated(data_dir, tmp_path_factory) -> Path:
-    """What `pretrax evaluate` keeps of a run that gives every right answer."""
+    """The folder that `pretrax evaluate` writes for a run whose answers are all correct."""
     directory = tmp_path_factory.mktemp("run")
     write_run(directory, "encoder_decoder", "text_to_text")
-    told = {
+    answers = {
         text: answer
         for task, rows in AS_T5_READS.items()
         for (_, text), answer in zip(rows, ANSWERS[task])
     }
 
     def answer(trained, mode, records, options):
-        return [{"answer": told.get(record["text"], "")} for record in records]
+        return [{"answer": answers.get(record["text"], "")} for record in records]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(task_scores, "answer", answer)
@@ -223,25 +223,25 @@ def lines_of(path: Path) -> list[dict]:
 
 
 @pytest.mark.parametrize("task", AS_T5_READS)
-def test_texts_and_answers_are_those_that_t5_was_trained_on(evaluated, task):
+def test_texts_and_answers_match_the_training_of_t5(evaluated, task):
     kept = lines_of(evaluated / f"{task}-0.jsonl")
     assert [line["text"] for line in kept] == [text for _, text in AS_T5_READS[task]]
     assert [line["target"] for line in kept] == ANSWERS[task]
 
 
 @pytest.mark.parametrize("task", AS_T5_READS)
-def test_right_answers_have_the_benchmarks_best_figures(evaluated, task):
+def test_correct_answers_have_the_best_possible_figures(evaluated, task):
     (found,) = (line for line in lines_of(evaluated / "metrics.jsonl") if line["task"] == task)
     metrics = {name: value for name, value in found.items() if name not in ("task", "step")}
     assert metrics == pytest.approx(dict.fromkeys(METRICS.get(task, ["accuracy"]), 1))
 
 
-def test_data_that_is_not_there_is_said(data_dir):
+def test_missing_data_is_reported(data_dir):
     with refuses(FileNotFoundError, "glue_rte", "data_dir"):
         evaluation_tasks("", names=["glue_rte"], data_dir=data_dir)
 
 
-def test_a_task_is_read_from_the_folder_that_is_named_each_time(data_dir, tmp_path):
+def test_a_task_is_read_from_the_folder_of_each_call(data_dir, tmp_path):
     example = {"sentence": "Elsewhere.", "label": 1, "idx": 0}
     write_set(str(tmp_path), "glue/cola", {"train": [example], "validation": [example]})
 
@@ -257,7 +257,7 @@ def test_a_task_is_read_from_the_folder_that_is_named_each_time(data_dir, tmp_pa
         texts()
 
 
-def test_the_rates_of_a_mixture_are_those_of_the_folder(data_dir):
+def test_the_rates_of_a_mixture_follow_the_data_in_the_folder(data_dir):
     by_examples = lambda task: task.source.num_input_examples("validation")  # noqa: E731
     inner, name = "tiny_inner_mixture", "tiny_mixture_of_mixtures"
     if name not in seqio.MixtureRegistry.names():
@@ -274,7 +274,7 @@ def test_the_rates_of_a_mixture_are_those_of_the_folder(data_dir):
 
 
 def register(name: str, examples: list[dict]) -> str:
-    """A task of a data set of glue_tasks.SETS with these examples; returns its name."""
+    """Registers a task for a data set in `glue_tasks.SETS`, and returns the name of the task."""
     benchmark = "super_glue" if name in glue_tasks.SETS["super_glue"] else "glue"
     task = f"tiny_{benchmark}_{name}_{len(examples)}"
 
@@ -304,7 +304,7 @@ def test_texts_and_classes_by_hand():
     assert found.texts[1] == "mrpc sentence1: a1 sentence2: b1"
     assert list(found.targets) == ["not_equivalent", "equivalent"] * 2
     got = scored(found, ["equivalent", "equivalent", "nothing", "equivalent"])
-    assert got == {"f1": 0.8, "accuracy": 0.5}  # 2 found, 1 wrong
+    assert got == {"f1": 0.8, "accuracy": 0.5}  # two hits and a false positive
     kept_back = read("sst2", [{"sentence": "x", "label": -1}])
     assert list(kept_back.targets) == [glue_tasks.UNTOLD]
 
@@ -343,7 +343,7 @@ def test_a_registered_task_gives_classes():
     assert right.value == 1 and right.name == "x"
 
 
-def test_a_task_of_many_answers_has_no_classes(tmp_path):
+def test_a_task_with_many_answers_has_no_classes(tmp_path):
     rows = [{"sentence1": "", "sentence2": "", "label": 0.2 * i} for i in range(20)]
     name = register("stsb", rows)
     with pytest.raises(ValueError, match="different answers to"):

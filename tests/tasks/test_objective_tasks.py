@@ -24,7 +24,7 @@ VOCABULARY = seqio.ByteVocabulary(extra_ids=100)
 IDS = token_ids(tokenizer_of(VOCABULARY))
 TOKENS = seqio.Feature(VOCABULARY, add_eos=False)
 
-# These train on examples, `seqio_corpora.seqio_pairs`, or take a builder.
+# Objectives that train on pairs (`seqio_corpora.seqio_pairs`), or need a builder as a setting.
 WITHOUT_A_TEXT = {"contrastive_pairs", "llm_jepa", "annealed"}
 BUILDERS = {
     name: getattr(objectives, name)
@@ -48,7 +48,7 @@ BUILDERS = {
 
 
 def text_task(name, documents):
-    """A registered task whose `targets` are these documents."""
+    """Registers a task whose `targets` are these documents."""
 
     values = tf.ragged.constant([list(map(int, d)) for d in documents], dtype=tf.int32)
     source = memory_source({"targets": values}, ["train"])
@@ -60,7 +60,7 @@ def fresh(add, name, *arguments, **settings):
 
 
 def documents_for():
-    """Sentences of nine bytes, full stop included."""
+    """Returns documents of sentences with nine bytes, including the full stop."""
     sizes = (5, 90, 1, 40, 0, 29, 130, 3, 64)
     documents = [np.arange(n) % 50 + 60 for n in sizes]
     for document in documents:
@@ -68,11 +68,11 @@ def documents_for():
     return documents
 
 
-STACKS = {"inputs": "encoder", "targets": "decoder"}  # of which SeqIO is given the lengths
+STACKS = {"inputs": "encoder", "targets": "decoder"}  # features with lengths -> their stacks
 
 
 def lengths_for(build):
-    """What is asked of SeqIO: an encoder-decoder's lengths if it can be one, else one stack's."""
+    """Returns the lengths to pass to SeqIO: for an encoder-decoder if possible, else one stack."""
     for streams in (("inputs", "targets"), ("targets",), ("inputs",)):
         layout = layouts.LAYOUTS["_".join(STACKS[k] for k in streams)]
         with contextlib.suppress(ValueError):
@@ -96,7 +96,7 @@ def assert_same_examples(got, expected):
 
 
 def corrupted_on_the_device(build, name, lengths, seed):
-    """Features of the rows of the task `name`, whose one step before is the cache's."""
+    """Returns the device's features for the rows of the task `name`, with the same seeds."""
     text = seqio.TaskRegistry.get("text").source.get_dataset("train", shuffle=False)
     rows = CutToRows(build)(text, lengths, {"targets": TOKENS})
     with seqio.utils.map_seed_manager(seed + 42):
@@ -120,7 +120,7 @@ def corrupted_on_the_device(build, name, lengths, seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BUILDERS)
-def test_every_objective_is_a_task_with_the_bits_of_the_device(name):
+def test_every_objective_as_a_task_gives_the_bits_of_the_device(name):
     build = BUILDERS[name]
     text_task("text", documents_for())
     task = fresh(add_objective_task, "task", "text", build, columns=True)
@@ -136,7 +136,7 @@ def test_every_objective_is_a_task_with_the_bits_of_the_device(name):
     assert any(rows.any() for column, rows in expected.items() if column.endswith("weights"))
 
 
-def test_noise_that_adapts_to_a_model_has_none_here():
+def test_noise_that_adapts_to_a_model_gives_a_warning():
     text_task("text", documents_for())
     fresh(add_objective_task, "task", "text", objectives.adaptive_masked_lm, columns=True)
     with pytest.warns(UserWarning, match="noise of task adapts"):
@@ -183,7 +183,7 @@ def cache(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["span_corruption", "masked_lm"])
-def test_cached_text_is_corrupted_anew_in_every_epoch(cache, name):
+def test_cached_text_is_corrupted_again_in_every_epoch(cache, name):
     documents, lengths = documents_for(), lengths_for(BUILDERS[name])
     text_task("text", documents)
     task = fresh(add_objective_task, "cached", "text", BUILDERS[name])
@@ -192,12 +192,12 @@ def test_cached_text_is_corrupted_anew_in_every_epoch(cache, name):
     assert [x["targets"].tolist() for x in rows] == [d.tolist() for d in documents]
     write_cache(task, cache, num_files=1)
     plain = examples("cached", lengths, num_epochs=2)
-    text_task("text", [[7]])  # the cache alone holds the text now
+    text_task("text", [[7]])  # now only the cache has the text
     fresh(add_objective_task, "cached", "text", BUILDERS[name])
     cached = examples("cached", lengths, use_cached=True, num_epochs=2)
     assert_same_examples(cached, plain)
     once = examples("cached", lengths, use_cached=True)
-    n = len(once) - 1  # the last row goes on with the next epoch's text, where there is one
+    n = len(once) - 1  # if there is another epoch, its text fills the last row
     assert_same_examples(once[:n], cached[:n])
     again = {tuple(x["inputs"]) for x in cached[n:]}
     assert len(again) >= 8 and not again & {tuple(x["inputs"]) for x in once[:n]}
@@ -262,12 +262,12 @@ def test_the_rows_of_a_pair_are_of_different_documents():
     for i, document in enumerate(documents):
         assert sum(len(row) for row in rows if row[0] == 10 + i) == len(document)
     of_one = [a[0] == b[0] for a, b in zip(rows[::2], rows[1::2])]
-    first = of_one.index(True)  # from where on there is but the longest document
+    first = of_one.index(True)  # from here on, only the longest document is left
     assert first >= 5 and {row[0] for row in rows[2 * first :]} == {15}
 
 
 @pytest.mark.slow
-def test_targets_that_do_not_all_count_ask_for_columns():
+def test_targets_without_loss_need_columns():
     text_task("text", documents_for())
     fresh(add_objective_task, "plain", "text", objectives.causal_masking)
     with pytest.raises(tf.errors.OpError, match="targets of this objective have no loss"):
@@ -277,7 +277,7 @@ def test_targets_that_do_not_all_count_ask_for_columns():
     assert any(((x["targets_segments"] > 0) > x["targets_weights"]).any() for x in got)
 
 
-def test_what_cannot_be_a_task(hugging_face):
+def test_objectives_that_cannot_be_a_task_are_refused(hugging_face):
     text_task("text", documents_for())
     with pytest.raises(ValueError, match="rate"):
         add_objective_task("refused", "text", functools.partial(objectives.masked_lm, rate=2))
@@ -286,12 +286,12 @@ def test_what_cannot_be_a_task(hugging_face):
     with refuses(ValueError, "inputs"):
         add_objective_task("refused", nothing, objectives.masked_lm)
     fresh(add_objective_task, "masks", "text", objectives.masked_lm)
-    for lengths, said in (
+    for lengths, pattern in (
         ({"inputs": 48, "targets": 48}, "'targets': 48}.*: {'inputs': 48} for 'encoder', or"),
         ({"inputs": 1}, "too short"),
         ({}, "needs sequence lengths"),
     ):
-        with pytest.raises(ValueError, match=f"(?i){said}"):
+        with pytest.raises(ValueError, match=f"(?i){pattern}"):
             examples("masks", lengths)
 
     from pretrax.tasks.seqio.seqio_vocabularies import HuggingFaceVocabulary

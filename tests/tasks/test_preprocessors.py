@@ -47,7 +47,7 @@ def examples(task, seed=42, lengths=LENGTHS):
 
 
 def rows_and_seeds(build, seed=42):
-    """The rows that the task cuts, and the seeds that SeqIO gives them."""
+    """Returns the rows that the task cuts, and the seeds that SeqIO gives them."""
     dataset = source().get_dataset("train", shuffle=False)
     rows = CutToRows(build)(dataset, LENGTHS, FEATURES)
     with seqio.utils.map_seed_manager(seed):
@@ -57,7 +57,7 @@ def rows_and_seeds(build, seed=42):
 
 @pytest.mark.slow
 def test_the_host_gives_the_bits_of_the_device():
-    """Of many rows over all devices; test_objective_tasks does it for every objective."""
+    """Compares many rows on all devices. test_objective_tasks compares every objective."""
     build = objectives.ul2
     host = examples(add_task("padded", build, columns=True))
     rows = rows_and_seeds(build)
@@ -79,7 +79,7 @@ def test_the_host_gives_the_bits_of_the_device():
     fused = jax.jit(lambda s, r: corrupt(row_keys(s, salt), r), out_shardings=spread)
     device = fused(*jax.device_put((seeds, Row(tokens, segments, member)), spread))
 
-    assert len(host) == len(rows) > 130  # more than one batch, the last one short
+    assert len(host) == len(rows) > 130  # more than one batch; the last batch is not full
     assert set(host[0]) == {*stream_of_columns(), "member"} >= set(device)
     for feature in device:
         got = np.stack([example[feature] for example in host])
@@ -161,7 +161,7 @@ def test_an_objective_without_inputs():
 
 
 @pytest.mark.parametrize(
-    ("lengths", "sentinels", "said"),
+    ("lengths", "sentinels", "pattern"),
     [
         (None, 100, "needs sequence lengths"),
         ({"inputs": 512, "targets": 512}, 3, "sentinels"),
@@ -169,12 +169,12 @@ def test_an_objective_without_inputs():
         ({"inputs": 64}, 100, "{'inputs': 64, 'targets': 64} for 'encoder_decoder', or {'t"),
     ],
 )
-def test_lengths_and_sentinels_that_do_not_suffice(lengths, sentinels, said):
+def test_lengths_and_sentinels_that_do_not_suffice(lengths, sentinels, pattern):
     build = functools.partial(objectives.span_corruption, noise_density=0.15)
     preprocess = ApplyObjective(build, name="x", sentinels=sentinels)
     dataset = tf.data.Dataset.from_tensors({"tokens": [10, 11, 12]})
     features = {k: seqio.Feature(seqio.ByteVocabulary()) for k in FEATURES}
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=pattern):
         preprocess(dataset, lengths, features)
 
 

@@ -1,4 +1,4 @@
-"""Processes: comparing sentences tells the order of a text, and the name tells its process."""
+"""Processes: sentences compared with each other show the order, and names show the process."""
 
 import collections
 
@@ -11,12 +11,12 @@ TASK = processes(seed=0, documents=400, sentences=4, states=6, names=5, question
 
 
 def sentences(text):
-    """(name, verb, state) of each sentence."""
+    """Returns the (name, verb, state) of each sentence."""
     return [tuple(one.split()) for one in text.split(" .") if one]
 
 
 def steps_of(task):
-    """The state that follows each, as the documents tell."""
+    """Returns the state that follows each state in the documents."""
     read = [sentences(text) for text in task.documents]
     return {a[2]: b[2] for text in read for a, b in zip(text, text[1:])}
 
@@ -25,7 +25,7 @@ AFTER = steps_of(TASK)
 
 
 def is_right(first, second):
-    """Whether a reader of the documents finds that the second text follows the first."""
+    """Returns whether the second text follows the first, by the name and the order of states."""
     (name, _, state), (next_name, _, next_state) = sentences(first)[-1], sentences(second)[0]
     return name == next_name and AFTER[state] == next_state
 
@@ -41,8 +41,8 @@ def test_a_document_has_one_name_and_goes_through_the_states_of_one_cycle():
         assert all(AFTER[a] == b for a, b in zip(states, states[1:]))
 
 
-def test_a_sentence_by_itself_tells_nothing_of_its_place():
-    """Each state stands in each place about as often as in any other."""
+def test_a_single_sentence_does_not_show_its_place():
+    """Each state is about equally frequent in all places."""
     places = collections.Counter(
         (place, state)
         for text in TASK.documents
@@ -52,7 +52,7 @@ def test_a_sentence_by_itself_tells_nothing_of_its_place():
     assert max(abs(count / 400 - 1 / 6) for count in places.values()) < 0.07
 
 
-def test_who_compares_sentences_tells_all_pairs_and_their_words_tell_no_order():
+def test_comparing_sentences_orders_all_pairs_but_single_words_do_not():
     assert collections.Counter(pair.kind for pair in TASK.pairs) == {"order": 40, "belongs": 40}
     assert TASK.pairs[0].kind == "order"
     for pair in TASK.pairs:
@@ -64,7 +64,7 @@ def test_who_compares_sentences_tells_all_pairs_and_their_words_tell_no_order():
             assert pair.wrong[0] == pair.right[0] and names[0] != names[1]
 
 
-def test_who_knows_the_cycle_is_always_right_and_who_guesses_is_worth_chance():
+def test_knowing_the_cycle_is_always_correct_and_guessing_is_chance():
     def known(question):
         name, _, state = sentences(question.text)[2 - 1]
         return f" {AFTER[state] if question.kind == 'state' else name}"
@@ -78,8 +78,8 @@ def test_who_knows_the_cycle_is_always_right_and_who_guesses_is_worth_chance():
 
 
 @pytest.mark.parametrize(("follows", "share"), [(False, 0.29), (True, 0.32)])
-def test_what_it_is_worth_to_know_that_no_state_comes_twice(follows, share):
-    """As the docstring says: chance among the answers that were not read."""
+def test_knowing_that_no_state_repeats_raises_chance(follows, share):
+    """The share is that of chance among the answers that were not read, as in the docstring."""
     task = processes(seed=0, documents=1, questions=3000)
     shares = []
     for question in task.questions:

@@ -47,7 +47,7 @@ def with_vocabulary(name, vocabulary):
 
 
 def texts(split):
-    """The text of every file of a split, files joined by what stands in none."""
+    """Returns the text of all files of a split, joined by a character that no file contains."""
     return "\0".join(document.read() for document in python_passages.library_split()[split])
 
 
@@ -64,7 +64,7 @@ def test_registering_twice_is_harmless_and_reads_nothing():
 
 
 @pytest.mark.parametrize("corpus", [corpora.python_library, corpora.docstring_pairs])
-def test_files_held_out_are_those_of_pre_training(tmp_path, corpus):
+def test_held_out_files_are_the_same_as_in_pretraining(tmp_path, corpus):
     class Seen(Exception):
         pass
 
@@ -97,7 +97,7 @@ def test_counts_of_identifiers():
 
 
 @pytest.mark.slow
-def test_modules_are_of_their_package_and_split_and_no_name_is_left():
+def test_passages_are_from_their_package_and_split_without_its_name():
     blanked = re.compile("|".join(python_passages.PACKAGES), re.IGNORECASE)
     files = {
         (part, package): blanked.sub(
@@ -115,14 +115,14 @@ def test_modules_are_of_their_package_and_split_and_no_name_is_left():
 
 
 @pytest.mark.slow
-def test_hidden_names_are_names_of_the_passage_and_of_the_split():
+def test_hidden_names_occur_in_the_passage_and_the_split():
     train, heldout, sentinel = texts("train"), texts("validation"), python_passages.SENTINEL
     for part, some in EXAMPLES["python_identifiers"]().items():
         for passage, name in some:
             assert passage.count(sentinel) == 1 and name.isidentifier() and len(name) > 2
             assert name not in ("self", "cls", "print") and not keyword.iskeyword(name)
-            assert re.search(rf"\b{name}\b", passage)  # it can be read off
-            assert not re.search(rf"\w{sentinel}|{sentinel}\w", passage)  # it is whole
+            assert re.search(rf"\b{name}\b", passage)  # the name occurs elsewhere in the passage
+            assert not re.search(rf"\w{sentinel}|{sentinel}\w", passage)  # a whole word
             whole = passage.replace(sentinel, name)
             if part == "validation":
                 assert whole in heldout and whole not in train
@@ -131,7 +131,7 @@ def test_hidden_names_are_names_of_the_passage_and_of_the_split():
 
 
 @pytest.mark.parametrize("file", ["argparse.py", "json/decoder.py", "email/message.py"])
-def test_names_are_those_that_the_parser_finds(file):
+def test_names_match_the_names_that_the_parser_finds(file):
     (text,) = (document.read() for document in library_documents() if document.name == file)
     known = set()
     for node in ast.walk(ast.parse(text)):
@@ -155,11 +155,11 @@ x.total = f'total' 'it\\'s total' 0xtotal; def total(self, other_1): 'total' ; p
     ((passage, name),) = python_passages._hidden(source)
     assert passage.replace(python_passages.SENTINEL, name) == source and name in ("first", "second")
     assert list(python_passages._hidden("'first'  # second\n" * 12)) == []
-    alone = "".join(f"name_{i} = 'here'\n" for i in range(12))  # none comes twice
+    alone = "".join(f"name_{i} = 'here'\n" for i in range(12))  # all names differ
     assert len(alone) > python_passages.PASSAGE[0] and list(python_passages._hidden(alone)) == []
 
 
-def test_passages_are_of_whole_lines_and_none_is_lost_but_short_and_long_ones():
+def test_passages_have_whole_lines_and_only_short_rests_and_long_lines_are_lost():
     least, most = python_passages.PASSAGE
     lines = [f"{'x' * (n * 37 % 90)}\n" for n in range(200)]
     text = "".join(lines)
@@ -173,7 +173,7 @@ def test_passages_are_of_whole_lines_and_none_is_lost_but_short_and_long_ones():
     assert not list(python_passages._passages("short\n"))
 
 
-def test_the_head_of_a_file_is_left_out():
+def test_code_before_the_first_definition_is_left_out():
     head = '"""The module."""\nimport package\n\nNAME = 1\n\n'
     for body in ("def f():\n    pass\n", "@wraps\nclass A: pass\n", "async def f(): pass\n"):
         assert (
@@ -182,7 +182,7 @@ def test_the_head_of_a_file_is_left_out():
     assert python_passages._after_head(head) == ""
 
 
-def test_what_stands_in_training_files_too_is_not_held_out():
+def test_text_of_training_files_is_not_held_out():
     own = "".join(f"    line_{i} = line_{i}\n" for i in range(10))
     copied = "def copied(first):\n" + "    first = second  # and some more\n" * 6
     files = {
@@ -199,7 +199,7 @@ def test_what_stands_in_training_files_too_is_not_held_out():
 def test_two_readings_give_the_same(name):
     first = EXAMPLES[name]()
     assert EXAMPLES[name].__wrapped__() == first
-    # In one order wherever it is read, in which the answers are mixed.
+    # The order is the same on every reading, and mixes the answers.
     answers = [answer for _, answer in first["validation"]]
     assert answers != sorted(answers)
     again, once = (examples(seqio.TaskRegistry.get(name), "validation") for _ in range(2))
@@ -250,12 +250,12 @@ def test_other_vocabularies(name, kind, tmp_path, model, t5_like, hugging_face):
         hidden = example["inputs"][np.isin(example["inputs"], sentinels)].tolist()
         assert hidden == ([sentinels[0]] if name == "python_identifiers" else [])
         assert example["inputs"][-1] == example["targets"][-1] == vocabulary.eos_id
-        if kind != "t5":  # which has no pieces for most of the text
+        if kind != "t5":  # T5's vocabulary lacks most of the text
             answer = vocabulary.decode(example["targets"].tolist()[:-1])
             assert answer.strip() == example["targets_pretokenized"].decode()
 
 
-def test_a_vocabulary_without_sentinels_is_told():
+def test_a_vocabulary_without_sentinels_is_refused():
     task = with_vocabulary("python_identifiers", seqio.ByteVocabulary())
     with refuses(ValueError, "extra_id_0", "extra_ids", "100"):
         task.get_dataset(LENGTHS, "validation")
@@ -269,13 +269,13 @@ def test_inputs_that_are_cut_still_end():
 
 
 def figures(name, predict, part="validation"):
-    """The task's own metrics of `predict(passage, right answer)`."""
+    """Returns the task's metrics for the answers of `predict(passage, correct answer)`."""
     task = seqio.TaskRegistry.get(name)
     inputs, targets = zip(*EXAMPLES[name]()[part])
-    said = [task.postprocess_fn(predict(*pair)) for pair in zip(inputs, targets)]
+    answers = [task.postprocess_fn(predict(*pair)) for pair in zip(inputs, targets)]
     scores = {}
     for metric in task.predict_metric_fns:
-        scores |= metric(list(targets), said)
+        scores |= metric(list(targets), answers)
     return scores
 
 
@@ -292,14 +292,13 @@ def test_a_perfect_model_and_baselines(name):
         assert share < 0.3
     else:
         assert got == {"exact_match": share} and share < 0.1
-        # Looking helps: a name that is there often is the hidden one more often.
+        # A reader does better: the most frequent name of a passage is more often the hidden name.
         seen = figures(name, lambda passage, right: python_passages.most_frequent_name(passage))
         assert 3 * share < seen["exact_match"] < 0.5
 
 
-def test_passages_tell_their_package():
-    """Words and how often each package uses them (naive Bayes) tell most: there is what to
-    learn."""
+def test_passages_reveal_their_package():
+    """The task can be learned: naive Bayes over words finds the package of most passages."""
     train, _ = EXAMPLES["python_modules"]().values()
     counts = {package: collections.Counter() for package in python_passages.PACKAGES}
     for passage, package in train:

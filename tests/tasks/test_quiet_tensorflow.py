@@ -1,4 +1,4 @@
-"""What TensorFlow notes of CUDA and oneDNN is left out of standard error, and nothing else."""
+"""Only TensorFlow's notes on CUDA and oneDNN are removed from standard error."""
 
 import os
 import subprocess
@@ -17,14 +17,14 @@ NOTES = (
 ERRORS = b"E0000 00:00:1795352790.4 15137 a.cc:1] a library is missing\nIn Python: an error\n"
 
 
-def test_notes_are_left_out_and_errors_are_not(capfd):
+def test_notes_are_removed_and_errors_are_kept(capfd):
     with _without_notes():
         os.write(2, NOTES + ERRORS + NOTES)
     os.write(2, b"after\n")
     assert capfd.readouterr().err.encode() == ERRORS + b"after\n"
 
 
-def test_an_exception_goes_through_and_what_was_written_is_shown(capfd):
+def test_an_exception_is_raised_and_other_output_is_shown(capfd):
     with pytest.raises(ImportError), _without_notes():
         os.write(2, ERRORS)
         raise ImportError
@@ -33,17 +33,17 @@ def test_an_exception_goes_through_and_what_was_written_is_shown(capfd):
 
 
 @pytest.mark.slow
-def test_a_corpus_of_seqio_tasks_starts_without_a_word(tmp_path):
+def test_a_corpus_of_seqio_tasks_starts_silently(tmp_path):
     program = (
         "from pretrax.tasks.seqio import seqio_corpora, seqio_vocabularies as v\n"
         f"seqio_corpora.seqio_mixture({str(tmp_path)!r}, mixture_or_task_name='python_modules',"
         " vocabulary=v.from_task).heldout(10)\n"
     )
-    said = subprocess.run(
+    ended = subprocess.run(
         [sys.executable, "-c", program],
         cwd=tiny.ROOT,
         env=tiny.environment(),
         capture_output=True,
         text=True,
     )
-    assert (said.returncode, said.stdout, said.stderr) == (0, "", "")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")

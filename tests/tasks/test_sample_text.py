@@ -1,4 +1,4 @@
-"""Text to be shown: vocabularies that are learned once, and what is refused."""
+"""Text to show: vocabularies that are trained once, and arguments that are refused."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.refusals import refuses
 BYTES = sample_text.open_vocabulary("unused", name="bytes")
 
 
-def test_the_vocabulary_is_learned_once_and_kept(tmp_path, monkeypatch):
+def test_the_vocabulary_is_trained_once_and_cached(tmp_path, monkeypatch):
     few = sample_text.library_documents()[:60]
     monkeypatch.setattr(sample_text, "library_documents", lambda: few)
     first = sample_text.open_vocabulary(str(tmp_path / "kept"))

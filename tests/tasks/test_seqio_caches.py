@@ -35,7 +35,7 @@ def no_other_caches():
 
 
 class Source:
-    """A source that may be read, or not any more."""
+    """A source that raises an error if it is read after `there` was set to False."""
 
     def __init__(self, features=("targets",)):
         self.features, self.there = features, True
@@ -46,7 +46,7 @@ class Source:
 
 
 def register(name, steps, features=("targets",), vocabulary=VOCABULARY, **more):
-    """A task of `TEXTS`; returns it and its source."""
+    """Registers a task with `TEXTS`, and returns it with its source."""
     seqio.TaskRegistry.remove(name)
     read = Source(features)
     task = seqio.TaskRegistry.add(
@@ -65,12 +65,12 @@ def corpus_of(run_dir, name, reader=seqio_mixture, **settings):
 
 
 def epoch(corpus, task=0, shard=0, num_shards=1) -> list[str]:
-    """The texts of a shard's first epoch of a task, and of the others until then."""
+    """Returns what a shard reads in its first epoch of a task, including other tasks' texts."""
     stream, read = corpus.train(shard, num_shards), []
     while stream.state()["places"][task, 0] == 0:
         piece = stream.next_document()
         read.append(corpus.codec.decode(piece.tokens))
-    return read[:-1]  # the last one is of the next epoch
+    return read[:-1]  # the last text belongs to the next epoch
 
 
 tokenize, append_eos = seqio.preprocessors.tokenize, seqio.preprocessors.append_eos
@@ -86,7 +86,7 @@ tokenize, append_eos = seqio.preprocessors.tokenize, seqio.preprocessors.append_
     ],
 )
 def test_a_cached_task_gives_what_its_source_gives(tmp_path, steps):
-    """Wherever the text is tokenized and ended; the source is not read again."""
+    """The cache may come before or after tokenization. The source is not read again."""
     task, source = register("cached_text", steps)
     write_cache(task, tmp_path / "cache")
     plain = corpus_of(tmp_path / "plain", "cached_text", use_cached=False)
@@ -95,7 +95,7 @@ def test_a_cached_task_gives_what_its_source_gives(tmp_path, steps):
     corpus = corpus_of(tmp_path / "run", "cached_text", cache_dirs=[str(tmp_path / "cache")])
     assert "from SeqIO's cache: cached_text" in corpus.summary
     assert sorted(epoch(corpus)) == sorted(TEXTS)
-    shares = [epoch(corpus, shard=k, num_shards=2) for k in range(2)]  # each has its files
+    shares = [epoch(corpus, shard=k, num_shards=2) for k in range(2)]  # by file
     assert sorted(sum(shares, [])) == sorted(TEXTS) and all(shares)
     held = [corpus.codec.decode(piece.tokens) for piece in corpus.heldout(10**6)]
     assert sorted(held) == sorted(TEXTS)
@@ -104,8 +104,8 @@ def test_a_cached_task_gives_what_its_source_gives(tmp_path, steps):
 
 
 @pytest.mark.parametrize("unit, units", [(5, 3), (2048, 1)])
-def test_a_stream_of_a_cache_goes_on_exactly(tmp_path, unit, units, monkeypatch):
-    """Read file by file, and all files of a small cache together."""
+def test_a_stream_of_a_cache_continues_exactly(tmp_path, unit, units, monkeypatch):
+    """A cache is read file by file. All files of a small cache are read together."""
     monkeypatch.setattr(seqio_examples, "UNIT", unit)
     task, _ = register("cached_text", [tokenize, CACHE])
     write_cache(task, tmp_path / "cache")
@@ -158,7 +158,7 @@ def test_pairs_and_evaluation_tasks_of_a_cache(tmp_path):
     assert set(read.texts) | set(read.targets) <= set(TEXTS) and len(read.texts) == 3
 
 
-def test_a_cache_that_is_not_whole_is_refused(tmp_path):
+def test_an_incomplete_cache_is_refused(tmp_path):
     task, _ = register("cached_text", [tokenize, CACHE])
     settings = {"cache_dirs": [str(tmp_path / "cache")]}
     with refuses(FileNotFoundError, "cache_dirs"):
@@ -177,7 +177,7 @@ def test_a_cache_that_is_not_whole_is_refused(tmp_path):
     with refuses(ValueError, "train"):
         corpus_of(tmp_path / "run", "cached_text", **settings)
     os.remove(f"{directory}/COMPLETED")
-    register("cached_text", [tokenize, CACHE])  # the other one knows where its cache was
+    register("cached_text", [tokenize, CACHE])  # the old task remembers its cache
     with refuses(FileNotFoundError, "cached_text"):
         corpus_of(tmp_path / "run", "cached_text", **settings)
     register("cached_text", [tokenize, seqio.CacheDatasetPlaceholder(required=True)])
@@ -185,19 +185,19 @@ def test_a_cache_that_is_not_whole_is_refused(tmp_path):
         corpus_of(tmp_path / "run", "cached_text", use_cached=False)
 
 
-def test_a_damaged_file_of_a_cache_is_said(tmp_path):
+def test_a_damaged_file_of_a_cache_is_reported(tmp_path):
     task, _ = register("cached_text", [tokenize, CACHE])
     directory = write_cache(task, tmp_path / "cache")
     with open(f"{directory}/train.tfrecord-00001-of-00003", "r+b") as file:
         file.seek(20)
         file.write(b"\xff")
-    said = "'cached_text': a file of its data is damaged .corrupted record.*--overwrite"
-    with pytest.raises(ValueError, match=said):
+    pattern = "'cached_text': a file of its data is damaged .corrupted record.*--overwrite"
+    with pytest.raises(ValueError, match=pattern):
         epoch(corpus_of(tmp_path / "run", "cached_text", cache_dirs=[str(tmp_path / "cache")]))
 
 
 def test_a_cache_of_another_vocabulary_is_refused(tmp_path, model, t5_like):
-    """Of another than the run's, which is seen by its file, or than the task's, by the text."""
+    """A vocabulary unlike the run's is detected by its file, one unlike the task's by the text."""
     pieces = functools.partial(seqio.SentencePieceVocabulary, extra_ids=100)
     settings = {"cache_dirs": [str(tmp_path)]}
     task, _ = register("cached_text", [tokenize, CACHE], vocabulary=pieces(model))
@@ -242,8 +242,8 @@ seqio.TaskRegistry.add(
 
 
 def test_a_cache_that_seqio_writes(tmp_path):
-    """By Beam, in the layout that `write_cache` gives the other tests."""
-    why = "pip install -e '.[beam]' pytest, in an environment of its own"
+    """SeqIO writes with Beam, in the same layout as `write_cache` in the other tests."""
+    why = "pip install -e '.[beam]' pytest, in a separate environment"
     pytest.importorskip("apache_beam", reason=why)
     model = os.path.join(os.path.dirname(seqio.__file__), "test_data/sentencepiece")
     model = os.path.join(model, "sentencepiece.model")

@@ -32,7 +32,7 @@ def seqio_mixture(run_dir, *, vocabulary=from_task, **settings):
 
 @pytest.fixture(scope="module")
 def tiny(tfds_dir, model):
-    """Tasks over the tiny TFDS data set, and a mixture with a second one."""
+    """A task over the tiny TFDS data set, and a mixture with a second task."""
     vocabulary = seqio.SentencePieceVocabulary(model, extra_ids=100)
     register_text("tiny", seqio.TfdsDataSource("tiny_texts:1.0.0", tfds_dir), vocabulary)
 
@@ -64,11 +64,11 @@ def test_tfds_end_to_end(tmp_path, tiny, num_shards):
         stream, epoch = corpus.train(shard, num_shards), []
         while stream.state()["places"][0, 0] == 0:
             epoch += read(stream, 1)
-        seen += texts(corpus, epoch[:-1])  # the last one is of the next epoch
+        seen += texts(corpus, epoch[:-1])  # the last text belongs to the next epoch
     expected = [
         f"document {i} of 60: " + f"def value_{i}(): return {i}; " * (i % 7) for i in range(60)
     ]
-    assert sorted(seen) == sorted(expected)  # every shard has its own, together they have all
+    assert sorted(seen) == sorted(expected)  # the shards divide the texts among them
     assert seen != expected
     assert all(doc.dtype == np.int32 for doc in read(corpus.train(0, 1), 3))
 
@@ -102,17 +102,17 @@ def test_random_steps_repeat_on_held_out_text(tmp_path):
     first, again = ([piece.tokens for piece in corpus.heldout(10**6)] for _ in range(2))
     assert len(first) == 20 and same(first, again)
     assert len({text.partition(": ")[2] for text in texts(corpus, first)}) == 20
-    trained = read(corpus.train(0, 1), 40)  # two epochs, each with digits of its own
+    trained = read(corpus.train(0, 1), 40)  # two epochs with different digits
     assert len(set(texts(corpus, trained))) == 40
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_a_stream_goes_on_exactly(tmp_path, tiny, shuffle):
-    """Of a task that is read file by file, and one whose examples are shared out."""
+def test_a_stream_continues_exactly(tmp_path, tiny, shuffle):
+    """One task is read file by file. The examples of the other are divided among the shards."""
     corpus = seqio_mixture(tmp_path, mixture_or_task_name="tiny_and_numbers", shuffle=shuffle)
     whole = read(corpus.train(1, 3), 45)  # more than an epoch of both: 15 and 10 documents
-    for stop in (0, 7, 31):  # the start, amid a file, and in a later epoch
+    for stop in (0, 7, 31):  # at the start, within a file, and in a later epoch
         stream = corpus.train(1, 3)
         assert same(read(stream, stop), whole[:stop])
         state = {k: np.array(v) for k, v in stream.state().items()}
@@ -146,7 +146,7 @@ def test_mixture_rates():
     assert not np.array_equal(drawn_tasks((3, 1), (0, 1), 0), drawn[: drawn.size // 10])
 
 
-def test_the_lengths_of_t5x_are_said_as_those_of_the_model(tmp_path, tiny):
+def test_lengths_by_feature_are_refused_with_the_names_of_stacks(tmp_path, tiny):
     lines = [
         "MIXTURE_OR_TASK_NAME = 'tiny_and_numbers'",
         "training.Run.sequence_lengths = {'inputs': 64, 'targets': 64}",
@@ -157,8 +157,8 @@ def test_the_lengths_of_t5x_are_said_as_those_of_the_model(tmp_path, tiny):
         plan(run, open_corpus(run), mesh_of(1))
 
 
-def test_a_source_with_more_files_is_another_one(tmp_path, tiny):
-    """Its files are read in another order, so that some would be read twice and some not."""
+def test_a_source_with_more_files_is_another_source(tmp_path, tiny):
+    """With more files the order changes, so some files would be read twice and others never."""
     vocabulary = seqio.TaskRegistry.get("numbers_text").output_features["targets"].vocabulary
     streams, files = [], []
     for name in "ab":
@@ -183,13 +183,13 @@ def test_a_source_with_more_files_is_another_one(tmp_path, tiny):
         streams[1].restore(streams[0].state())
 
 
-def test_rates_of_a_mixture_that_are_none(tmp_path, tiny):
-    """A function of the number of examples, which a source need not know, and no rate above 0."""
+def test_invalid_rates_of_a_mixture_are_refused(tmp_path, tiny):
+    """Rates are refused if the number of examples is unknown, or if no rate is above 0."""
     rates = {"counted": seqio.mixing_rate_num_examples, "unread": 0.0, "less": -1.0}
     for name, rate in rates.items():
         seqio.MixtureRegistry.add(f"numbers_{name}", [("numbers_text", rate)])
-        said = {"counted": "num_input_examples"}.get(name, f"numbers_{name}")
-        with pytest.raises(ValueError, match=said):
+        pattern = {"counted": "num_input_examples"}.get(name, f"numbers_{name}")
+        with pytest.raises(ValueError, match=pattern):
             seqio_mixture(tmp_path, mixture_or_task_name=f"numbers_{name}")
 
 
@@ -202,12 +202,14 @@ def test_a_mixture_holds_out_of_the_tasks_that_have_the_split(tmp_path, tiny):
     corpus = seqio_mixture(tmp_path, mixture_or_task_name="partly_held")
     assert len(corpus.heldout(10**6)) == 30
     assert corpus.summary.endswith("2 tasks; no held-out text from unheld_text")
-    said = r"unheld_text has no split 'validation' to hold out, expected .*'train'.*heldout_split"
-    with pytest.raises(ValueError, match=said):
+    pattern = (
+        r"unheld_text has no split 'validation' to hold out, expected .*'train'.*heldout_split"
+    )
+    with pytest.raises(ValueError, match=pattern):
         seqio_mixture(tmp_path, mixture_or_task_name="unheld_text")
 
 
-def test_an_end_of_sequence_id_is_taken_off_and_other_special_ids_are_refused(tmp_path, tiny):
+def test_an_end_of_sequence_id_is_removed_and_other_special_ids_are_refused(tmp_path, tiny):
     task = seqio.TaskRegistry.get("numbers_text")
     features = {"targets": seqio.Feature(task.output_features["targets"].vocabulary, add_eos=True)}
     seqio.TaskRegistry.add(
@@ -233,8 +235,8 @@ def test_an_end_of_sequence_id_is_taken_off_and_other_special_ids_are_refused(tm
         corpus.train(0, 1).next_document()
 
 
-def test_what_cannot_be_read_is_said(tmp_path, tiny):
-    for settings, error, said in (
+def test_unreadable_tasks_are_refused(tmp_path, tiny):
+    for settings, error, pattern in (
         ({"mixture_or_task_name": "tiny_txt"}, ValueError, "tiny_text"),
         ({"mixture_or_task_name": "c4_v301_span"}, ValueError, "c4_v301_span_corruption"),
         (
@@ -263,7 +265,7 @@ def test_what_cannot_be_read_is_said(tmp_path, tiny):
             "plain text",
         ),
     ):
-        with pytest.raises(error, match=said):
+        with pytest.raises(error, match=pattern):
             seqio_mixture(tmp_path, **settings)
 
 
@@ -282,7 +284,7 @@ def test_another_vocabulary(tmp_path, tiny):
     )
     assert texts(corpus, read(corpus.train(0, 1), 1))[0].startswith("document ")
     assert corpus.ids.text == (3, 259)
-    (tmp_path / "config.gin").write_text("")  # something was trained there
+    (tmp_path / "config.gin").write_text("")  # a run has used this directory
     with refuses(ValueError, "utf8_bytes", "from_task"):
         seqio_mixture(tmp_path, mixture_or_task_name="tiny_text")
 
@@ -323,7 +325,7 @@ seqio.TaskRegistry.add(
     )
     settings = {"mixture_or_task_name": "mine", "module": str(tmp_path / "my_tasks.py")}
     try:
-        for _ in range(2):  # registering twice would be SeqIO's error
+        for _ in range(2):  # SeqIO would refuse a second registration
             corpus = seqio_mixture(tmp_path / "run", data_dir=tfds_dir, **settings)
         assert texts(corpus, read(corpus.train(0, 2), 1))[0].startswith("document ")
     finally:
@@ -366,7 +368,7 @@ def test_a_mixture_whose_tasks_are_registered_in_several_files(tmp_path):
 
 def test_registering_reads_nothing_and_needs_no_network(monkeypatch):
     def refuse(*given, **settings):
-        raise AssertionError("read, or asked the network")
+        raise AssertionError("data or the network was read")
 
     for name in [*seqio.MixtureRegistry.names(), *seqio.TaskRegistry.names()]:
         if name.startswith(("c4_", "lm1b_", "wikipedia_")):
@@ -426,7 +428,7 @@ def test_seqio_vocabularies_give_the_special_ids_of_seqio(model, t5_like):
 
 @pytest.mark.parametrize("kind", ["sentencepiece", "hugging_face"])
 def test_the_sentinels_of_seqio_come_before_those_that_a_tokenizer_names(tmp_path, kind, text):
-    """SeqIO's preprocessors count them from the end of the vocabulary."""
+    """SeqIO's preprocessors count sentinels from the end of the vocabulary."""
     own = ["<extra_id_0>", "<extra_id_1>"]
     if kind == "sentencepiece":
         import sentencepiece
@@ -454,14 +456,14 @@ def test_the_sentinels_of_seqio_come_before_those_that_a_tokenizer_names(tmp_pat
     assert sentinels == [vocabulary.vocab_size - 1 - i for i in range(4)]
     ids = token_ids(tokenizer, sentinels=4, specials=())
     assert ids.sentinels == tuple(sentinels)
-    # Its own names remain no text.
+    # The tokenizer's own sentinels are still not text.
     assert len(tokenizer.blocked) >= 2 and not set(tokenizer.blocked) & set(range(*ids.text))
 
 
 @pytest.mark.parametrize("extra_ids", [0, 100])
 @pytest.mark.parametrize("kind", ["sentencepiece", "bytes", "hugging_face"])
 def test_a_run_keeps_the_sentinels_of_its_tasks(tmp_path, kind, extra_ids, model, hugging_face):
-    """ByT5's vocabulary has them above its bytes."""
+    """In ByT5's vocabulary, sentinels follow the bytes."""
     vocabulary = {
         "sentencepiece": lambda: seqio.SentencePieceVocabulary(model, extra_ids),
         "bytes": lambda: seqio.ByteVocabulary(extra_ids),
@@ -480,7 +482,7 @@ def test_a_run_keeps_the_sentinels_of_its_tasks(tmp_path, kind, extra_ids, model
 
 @pytest.mark.parametrize("kind", ["bytes", "hugging_face"])
 def test_the_sentinels_of_tasks_are_exported_once(tmp_path, kind, hugging_face):
-    """A tokenizer.json that was exported has them among its own ids."""
+    """An exported tokenizer.json includes the sentinels."""
     vocabulary = {
         "bytes": lambda: seqio.ByteVocabulary(100),
         "hugging_face": lambda: HuggingFaceVocabulary(hugging_face["bpe"], 100),
@@ -500,7 +502,7 @@ def test_the_sentinels_of_tasks_are_exported_once(tmp_path, kind, hugging_face):
 def test_a_vocabulary_of_a_run_in_tensorflow(
     tmp_path, kind, model, t5_like, defines_names, hugging_face
 ):
-    """SeqIO's own operation where it gives the same ids, a call of Python where it does not."""
+    """TensorFlow graphs use SeqIO's operation if it gives the same ids, otherwise Python."""
     import tensorflow as tf
 
     files = {"here": model, "t5": t5_like, "hugging_face": hugging_face["bpe"]}
@@ -521,18 +523,18 @@ def test_a_vocabulary_of_a_run_in_tensorflow(
 
 @pytest.fixture
 def elsewhere(tmp_path, model, monkeypatch) -> str:
-    """A vocabulary that is reached as one in the cloud is; temporary files go to `tmp_path`."""
+    """The address of a vocabulary, read like one in a bucket. Temporary files are in `tmp_path`."""
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     return f"file://{model}"
 
 
-def test_a_vocabulary_from_elsewhere_is_kept_by_the_run(tmp_path, tiny, model, monkeypatch):
+def test_a_remote_vocabulary_is_kept_by_the_run(tmp_path, tiny, model, monkeypatch):
     def bucket(url):
         return pathlib.Path(str(url).removeprefix("bucket://"))
 
     monkeypatch.setattr(factories.epath, "Path", bucket)
-    run_dir = tmp_path / "not" / "there"  # yet
+    run_dir = tmp_path / "not" / "there"  # does not exist yet
     settings = {"mixture_or_task_name": "tiny_text", "shuffle": False}
     for _ in range(2):
         path = f"bucket://{model}"
@@ -547,7 +549,7 @@ def test_a_vocabulary_from_elsewhere_is_kept_by_the_run(tmp_path, tiny, model, m
         seqio_mixture(tmp_path / "other", vocabulary=absent, **settings)
 
 
-def test_a_vocabulary_of_tasks_from_elsewhere_is_kept_by_the_run(tmp_path, model, elsewhere):
+def test_a_remote_vocabulary_of_tasks_is_kept_by_the_run(tmp_path, model, elsewhere):
     source = vocabularies.VocabularySource(
         task=lambda: seqio.SentencePieceVocabulary(elsewhere, 100)
     )
@@ -560,7 +562,7 @@ def test_a_vocabulary_of_tasks_from_elsewhere_is_kept_by_the_run(tmp_path, model
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["span_corruption", "ul2"])
-def test_registered_objectives_run_with_a_vocabulary_from_elsewhere(elsewhere, suffix):
+def test_registered_objectives_run_with_a_remote_vocabulary(elsewhere, suffix):
     vocabulary = seqio.SentencePieceVocabulary(elsewhere, extra_ids=100)
     name = f"far_{suffix}"
     texts = memory_source({"text": ["some text and more of it " * 20] * 8}, ["train"])

@@ -1,4 +1,4 @@
-"""`seqio.Evaluator` on trained models, beside this project's own evaluation of the same tasks."""
+"""Compares `seqio.Evaluator` on trained models with pretrax's evaluation of the same tasks."""
 
 import zlib
 
@@ -21,7 +21,7 @@ PAIRS = [("a text <extra_id_0>", "red"), ("é 🤖", "dark green"), ("more of it
 
 
 def checksum(targets, predictions):
-    """A figure that tells any two lists of answers apart."""
+    """A metric that differs between any two lists of answers."""
     return {"answers": zlib.crc32(repr(predictions).encode())}
 
 
@@ -46,8 +46,7 @@ def own_figures(one, name):
 
 @pytest.mark.slow
 def test_a_run_is_scored_as_by_our_own_evaluation(tmp_path):
-    """Both kinds of metrics, of a run on disk and of a model of another layout than the
-    converter's."""
+    """Compares both kinds of metrics, also for a model whose layout is not the converter's."""
     register("evaluated", seqio.ByteVocabulary(extra_ids=100))
     runs = {
         "encoder_decoder": write_run(tmp_path / "a", "encoder_decoder", "text_to_text"),
@@ -62,7 +61,7 @@ def test_a_run_is_scored_as_by_our_own_evaluation(tmp_path):
 
 @pytest.mark.parametrize("kind", ["sentencepiece", "hugging_face", "run"])
 def test_a_task_of_another_vocabulary(tmp_path, model, hugging_face, kind, monkeypatch):
-    """The model's is that of bytes; answers come back as ids of the task's."""
+    """The model has a byte vocabulary. Its answers are returned as ids of the task's vocabulary."""
     vocabulary = {
         "sentencepiece": lambda: seqio.SentencePieceVocabulary(model, extra_ids=0),
         "hugging_face": lambda: HuggingFaceVocabulary(hugging_face["bpe"]),
@@ -92,7 +91,7 @@ def test_a_class_is_an_answer_without_a_likelihood():
         evaluated("evaluated", functions, pack=False)
 
 
-def test_what_cannot_be_evaluated(hugging_face):
+def test_unsuitable_tasks_are_refused(hugging_face):
     register("evaluated", seqio.ByteVocabulary())
     one = trained("encoder_decoder", "text_to_text")
     functions = evaluator_functions(one, "evaluated")

@@ -28,7 +28,7 @@ SPANS = functools.partial(objectives.span_corruption, noise_density=0.3)
 
 
 def add_text(name, letter, splits=("train", "validation")):
-    """Registers documents that consist of one letter."""
+    """Registers a task whose documents repeat a single letter."""
     seqio.TaskRegistry.add(
         name,
         source=memory_source({"text": [letter * n for n in range(5, 60)]}, splits),
@@ -127,7 +127,7 @@ def test_the_position_in_every_text_is_restored(tmp_path):
         jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
-def test_held_out_text_is_that_of_the_task_or_else_of_the_others(tmp_path):
+def test_held_out_text_is_from_the_task_or_else_from_other_tasks(tmp_path):
     corpus = corpus_of(tmp_path, "with_c")
     texts = [corpus.codec.decode(source.heldout(10)[0].tokens) for source in corpus.sources]
     assert texts == ["aaaaa", "aaaaa"]  # letter_c has no validation split
@@ -155,7 +155,7 @@ def test_a_corpus_of_another_objective_is_refused(tmp_path):
         plan(run, open_corpus(run), mesh_of(1))
 
 
-def test_what_is_no_mixture_of_objectives(tmp_path):
+def test_other_mixtures_are_refused(tmp_path):
     with refuses(ValueError, "letter_a"):
         corpus_of(tmp_path, "letter_a")
     with refuses(ValueError, "letter_a"):
@@ -175,7 +175,7 @@ def test_what_is_no_mixture_of_objectives(tmp_path):
         text_of(twice)
 
 
-def test_a_mistyped_task_of_a_mixture_names_similar_ones(tmp_path):
+def test_a_mistyped_task_of_a_mixture_names_similar_tasks(tmp_path):
     path = tmp_path / "mixes_a_mistyped_task.py"
     path.write_text("import seqio\nseqio.MixtureRegistry.add('typo', [('spans_aa', 1)])\n")
     with refuses(ValueError, "spans_aa", "spans_a"):

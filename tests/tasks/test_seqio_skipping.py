@@ -1,4 +1,4 @@
-"""What a resumed SeqIO stream skips is not tokenized, and what it reads is the same."""
+"""A resumed SeqIO stream continues exactly, and does not tokenize the examples that it skips."""
 
 import functools
 
@@ -28,7 +28,7 @@ def numbered(dataset):
 
 
 def drawn(dataset):
-    """Documents whose last id is drawn, with a seed, from a generator that goes on."""
+    """Replaces the last id of each document by a draw from one stateful, seeded generator."""
 
     def draw(example):
         tokens = example["targets"]
@@ -49,7 +49,7 @@ def rebatched(dataset):
 
 
 CACHE = seqio.CacheDatasetPlaceholder()
-QUICK = [  # steps of one example each
+QUICK = [  # each step makes one example from one example
     [as_targets, tokenize],
     [as_targets, CACHE, tokenize, append_eos],
 ]
@@ -59,7 +59,7 @@ SLOW = [[as_targets, tokenize, step] for step in STEPS]
 
 @pytest.fixture
 def tokenized(monkeypatch):
-    """The texts that were tokenized, in the vocabulary of bytes."""
+    """A list of the texts that have been tokenized. The vocabulary is bytes."""
     texts = []
 
     def encode(text):
@@ -96,7 +96,7 @@ def read(stream, n):
 
 
 def resumed(corpus, stop, more, shards):
-    """A stream's state after `stop` documents, and `more` that follow it."""
+    """Returns the state of a stream after `stop` documents, and the next `more` documents."""
     stream = corpus.train(0, shards)
     read(stream, stop)
     return stream.state(), read(stream, more)
@@ -108,7 +108,7 @@ IN_ORDER = [(steps, False) for steps in (QUICK[0], SLOW[0])]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("steps, shuffle", SHUFFLED + IN_ORDER)
-def test_what_is_skipped_is_not_tokenized(tmp_path, tokenized, steps, shuffle):
+def test_skipped_examples_are_not_tokenized(tmp_path, tokenized, steps, shuffle):
     corpus = corpus_of(tmp_path, steps, shuffle=shuffle)()
     state, rest = resumed(corpus, STOP, LINES - STOP + 20, shards=1)  # into the next epoch
     tokenized.clear()
@@ -119,7 +119,7 @@ def test_what_is_skipped_is_not_tokenized(tmp_path, tokenized, steps, shuffle):
     assert read(stream, len(rest) - 20) == rest[20:]
 
 
-def test_of_shards_that_share_a_file(tmp_path, tokenized):
+def test_shards_that_share_a_file(tmp_path, tokenized):
     corpus = corpus_of(tmp_path, QUICK[0])()
     state, rest = resumed(corpus, 250, 20, shards=3)
     tokenized.clear()
@@ -129,7 +129,7 @@ def test_of_shards_that_share_a_file(tmp_path, tokenized):
 
 
 @pytest.mark.slow
-def test_of_a_cache(tmp_path, tokenized):
+def test_skipping_in_a_cache(tmp_path, tokenized):
     corpus = corpus_of(tmp_path, [as_targets, CACHE, tokenize], use_cached=True)
     write_cache(seqio.TaskRegistry.get("lines"), tmp_path / "cache", num_files=1)
     seqio.set_global_cache_dirs([str(tmp_path / "cache")])
@@ -143,8 +143,8 @@ def test_of_a_cache(tmp_path, tokenized):
         seqio.set_global_cache_dirs([])
 
 
-def test_tokenizers_of_tensorflow_hold_nothing_that_changes(tmp_path, model):
-    """Though TensorFlow calls their operations stateful."""
+def test_tokenizers_of_tensorflow_have_no_changing_state(tmp_path, model):
+    """TensorFlow calls their operations stateful, but they can be skipped."""
     from pretrax.tasks.seqio.seqio_skipping import _skipped_before_steps
 
     corpus_of(tmp_path, QUICK[0])

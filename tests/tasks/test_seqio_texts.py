@@ -1,4 +1,4 @@
-"""Texts of SeqIO tasks and TensorFlow Datasets before any vocabulary."""
+"""Texts of SeqIO tasks and TensorFlow Datasets, which are read without a vocabulary."""
 
 import functools
 
@@ -15,7 +15,7 @@ TEXTS = ["One text.", "Zwei Wörter.", " ", "three"]
 
 
 def register(name, *steps):
-    """Registers a task whose vocabulary is nowhere to be had."""
+    """Registers a task whose vocabulary cannot be read."""
     if name not in seqio.TaskRegistry.names():
         rekey = functools.partial(seqio.preprocessors.rekey, key_map={"targets": "text"})
         unread = seqio.SentencePieceVocabulary("gs://nowhere/spiece.model")
@@ -59,7 +59,7 @@ def test_a_changed_module_is_another_source(tmp_path):
     assert versions[0] == versions[1] != versions[2]
 
 
-def test_what_a_task_does_not_have():
+def test_tasks_without_the_text_or_split_are_refused():
     without = functools.partial(seqio.preprocessors.tokenize, copy_pretokenized=False)
     register("texts_without_tokens", without)
     with refuses(ValueError, "targets_pretokenized"):

@@ -125,7 +125,7 @@ def test_going_on_from_a_position_is_exact(packing):
 
 
 @pytest.mark.parametrize("packing", ["concatenate", "whole"])
-def test_another_number_of_shards_goes_on_with_what_was_not_read(packing):
+def test_another_number_of_shards_continues_with_what_was_not_read(packing):
     """Every token has a different id, so lost and repeated tokens are found.
 
     This includes tokens that wait for a row.
@@ -321,7 +321,7 @@ def test_pairs_of_rows_stay_together_with_an_odd_number_of_shards():
     assert all(s.rows % 6 == 0 for s in scheduled)
 
 
-def test_rates_that_come_to_no_rows_are_refused_and_others_are_said():
+def test_rates_without_rows_are_refused_and_inexact_rates_are_reported():
     def planned(rate):
         both = mixture(tiny.IDS, {"a": (span_corruption, rate), "b": (prefix_lm, 1)})
         groups = plan(both, layouts.decoder, tiny.IDS, [{"decoder": 32}])
@@ -334,7 +334,7 @@ def test_rates_that_come_to_no_rows_are_refused_and_others_are_said():
     planned(100)
 
 
-def test_rows_of_a_row_group_that_are_not_its_share_are_said():
+def test_rows_of_a_row_group_that_differ_from_its_share_are_reported():
     both = mixture(tiny.IDS, {"a": (span_corruption, 3), "b": (prefix_lm, 1)})
     groups = [
         group._replace(members=(number,))

@@ -89,7 +89,7 @@ def test_a_copy_to_read_is_what_the_bucket_has_and_keeps_evaluations(bucket):
     assert bucket.cat_file("/bucket/runs/mine/evaluation/metrics.jsonl") == b"OLD = 1"
 
 
-def test_who_reads_a_run_leaves_what_its_training_writes(bucket, run):
+def test_reading_a_run_keeps_what_its_training_writes(bucket, run):
     with buckets.on_disk(run) as here:
         (Path(here.run_dir) / "config.gin").write_text("RUN_DIR = 1")
         for step in (10, 20, 30):
@@ -114,7 +114,7 @@ def test_an_address_one_level_too_high_leaves_the_runs_below_it(bucket, run):
     assert steps_in(bucket) == [10, 20]
 
 
-def test_a_training_whose_record_is_gone_says_so(bucket, run):
+def test_a_missing_record_of_copied_files_is_reported(bucket, run):
     with refuses(FileNotFoundError, "bucket.json"):
         with buckets.on_disk(run) as here:
             os.unlink(os.path.join(here.run_dir, ".bucket.json"))
@@ -144,7 +144,7 @@ def test_what_was_not_copied_is_kept_where_the_bucket_is_as_it_was(bucket, run, 
     assert steps_in(bucket) == [60]
 
 
-def test_a_bucket_that_does_not_answer_is_said_and_hides_no_error(bucket, run, monkeypatch):
+def test_a_bucket_that_does_not_answer_is_reported_and_hides_no_error(bucket, run, monkeypatch):
     def fail(*_):
         raise ConnectionError("503")
 
@@ -257,7 +257,7 @@ def test_what_cannot_be_in_a_bucket_is_refused(bucket, run, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_is_trained_and_goes_on_elsewhere(bucket, run, tmp_path, monkeypatch):
+def test_a_run_is_trained_and_continues_elsewhere(bucket, run, tmp_path, monkeypatch):
     tiny.on_one_device(monkeypatch)
     quiet = Console(file=io.StringIO())
     assert train(run, quiet).finished

@@ -4,10 +4,14 @@ import flax.linen as nn
 import jax.numpy as jnp
 import pytest
 
-from pretrax.models import Model, Outputs
+from pretrax.models import Mechanism, Model, Outputs
+from pretrax.models.attention_mechanisms import MECHANISMS
 from pretrax.objectives import BatchLoss, Term, causal_lm, span_corruption
+from tests.models import own_attention
 from tests.refusals import refuses
 from tests.training import tiny
+
+OWN = own_attention.MECHANISM.name
 
 
 class Recurrent(nn.Module):
@@ -66,6 +70,20 @@ def test_a_model_that_sees_what_it_predicts_is_refused():
         setup(model(resets=True, bidirectional=True))
 
 
+def test_an_attention_mechanism_that_ignores_the_intervals_is_refused(monkeypatch):
+    def attend(q, k, v, intervals, bias=None, softcap=None):
+        return jnp.broadcast_to(jnp.mean(v, axis=(1, 2), keepdims=True), q.shape), None
+
+    blind = Mechanism("blind", "attends to every key", attend=attend, attend_cached=attend)
+    monkeypatch.setitem(MECHANISMS, "blind", blind)
+    with refuses(ValueError, "decoder_key_intervals"):
+        setup(tiny.decoder(attention="blind"))
+
+
+def test_an_attention_mechanism_that_follows_the_intervals_is_accepted():
+    setup(tiny.decoder(attention=OWN), packing="whole")
+
+
 def test_states_of_another_shape_are_refused():
     one = model(resets=True)
     short = one._replace(
@@ -99,12 +117,23 @@ def test_a_term_of_a_routers_name_is_refused_where_the_model_has_routers():
         setup(tiny.decoder(num_experts=2), objective)
 
 
-def test_an_objective_of_ones_own_is_checked():
+def test_an_objective_of_a_user_is_checked():
     def corrupt(*row):
         return causal_lm(tiny.IDS).corrupt(*row) | {"target": row[1].tokens}
 
     with refuses(ValueError, "targets"):
         setup(tiny.decoder(), causal_lm(tiny.IDS)._replace(corrupt=corrupt))
+
+
+def test_a_requirement_says_what_is_missing():
+    def requiring(answer):
+        return causal_lm(tiny.IDS).with_facts(requires=(lambda model, groups: answer,))
+
+    setup(tiny.decoder(), requiring(None))
+    with refuses(ValueError, "dropout_rate"):
+        setup(tiny.decoder(), requiring("set dropout_rate to 0"))
+    with refuses(ValueError, "True", "None"):
+        setup(tiny.decoder(), requiring(True))
 
 
 def test_what_is_of_the_package_is_not_checked_again(monkeypatch):

@@ -5,11 +5,14 @@ Damage in any file is found and reported, and an earlier checkpoint is restored.
 
 import functools
 import json
+import logging
 import math
 import os
 import pathlib
 import shutil
+import sys
 import threading
+import types
 
 import flax.linen as nn
 import jax
@@ -405,7 +408,7 @@ def test_what_cannot_be_read_for_now_is_not_called_damaged():
             raise OSError("503")
 
 
-def test_what_a_killed_save_left_is_no_checkpoint(run_dir):
+def test_the_remains_of_a_killed_save_are_not_a_checkpoint(run_dir):
     root = run_dir / "checkpoints"
     (root / "3").rename(root / "4.orbax-checkpoint-tmp")
     assert_is(restore(run_dir), 2)
@@ -437,7 +440,7 @@ def test_the_latest_are_kept_and_a_step_is_not_saved_twice(tmp_path):
     checkpoints.close()
 
 
-def test_those_of_every_so_many_steps_and_the_best_are_kept_too(tmp_path):
+def test_checkpoints_at_intervals_and_the_best_are_kept_too(tmp_path):
     """This also holds after a restart, which reads the losses.
 
     A checkpoint without a loss, or with NaN, is never among the best.
@@ -510,7 +513,7 @@ def test_a_folder_that_cannot_be_made_leaves_no_thread_waiting(tmp_path, monkeyp
     assert not waiting  # otherwise Python would wait for them when it exits
 
 
-def test_a_full_disk_is_told_in_words(tmp_path, monkeypatch):
+def test_a_full_disk_is_explained(tmp_path, monkeypatch):
     checkpoints = Checkpoints(str(tmp_path / "checkpoints"))
 
     def no_room():
@@ -527,3 +530,44 @@ def test_a_full_disk_is_told_in_words(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoints, "steps", lambda: [4, 8])
     with refuses(OSError, "4", "8"):
         checkpoints.wait()
+
+
+@pytest.mark.parametrize(
+    "file, error, is_shown",
+    [
+        ("/packages/orbax/serialization.py", "Event loop is closed", False),
+        ("/packages/orbax/serialization.py", "another error", True),
+        ("/home/user/mine.py", "Event loop is closed", True),
+    ],
+)
+def test_what_a_failed_save_leaves_behind_is_not_printed(file, error, is_shown, capsys):
+    """Python deletes a coroutine of Orbax that had not ended when its event loop was closed."""
+    text = (
+        "async def write():\n    try:\n        await hang()\n"
+        f"    finally:\n        raise RuntimeError({error!r})\n"
+    )
+    names = {"hang": hang}
+    exec(compile(text, file, "exec"), names)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "unraisablehook", checkpoints._without_closed_loops(shown_error))
+        coroutine = names["write"]()
+        coroutine.send(None)
+        del coroutine
+    assert (error in capsys.readouterr().out) == is_shown
+
+
+@types.coroutine
+def hang():
+    yield
+
+
+def shown_error(unraisable):
+    print(unraisable.exc_value)
+
+
+def test_a_task_that_a_failed_save_leaves_behind_is_not_logged():
+    def is_logged(file):
+        words = f"Task exception was never retrieved\nfuture: <Task coro=<write() at {file}:1>>"
+        return logging.getLogger("asyncio").filter(logging.makeLogRecord({"msg": words}))
+
+    assert is_logged("/home/user/mine.py") and not is_logged("/packages/orbax/serialization.py")

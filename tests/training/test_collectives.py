@@ -187,7 +187,7 @@ ENTRY %main (p0: bf16[32,128]) -> bf16[128,128] {
 """
 
 
-def test_what_goes_on_in_several_fusions_counts_once():
+def test_an_exchange_in_several_fusions_counts_once():
     """Another gather on the same channel counts as well, as in the exchanges of a `shard_map`."""
     assert traffic(FUSED) == {
         "all-gather": Traffic(2, 2 * 128 * 128 + 4 * 16),

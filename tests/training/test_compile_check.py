@@ -22,7 +22,7 @@ from pretrax.training.devices.accelerators import ACCELERATORS, kind_of_device, 
 from pretrax.training.devices.cycles import Exchanges, PartTime, SlowProducts, StepTime
 from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.devices.topologies import Topology, read_topology
-from pretrax.training.planning import compiled, plan_evaluation
+from pretrax.training.planning import compile_lowered, plan_evaluation
 from pretrax.training.reporting import console
 from pretrax.training.run_configuration import read_run
 from pretrax.training.throughput import causal_flops, step_flops
@@ -85,7 +85,7 @@ def test_topologies(text, topology):
         "v5e:0x4",
     ],
 )
-def test_what_is_no_topology_is_said(text):
+def test_invalid_topologies_are_refused(text):
     with pytest.raises(ValueError, match="Got the topology"):
         read_topology(text)
 
@@ -102,7 +102,7 @@ def test_what_is_no_topology_is_said(text):
         ("v3:1x2", "v3:2x2 and v3:4x4"),
     ],
 )
-def test_a_slice_that_there_is_not_is_refused_with_the_nearest(text, near):
+def test_a_slice_that_does_not_exist_is_refused_with_the_nearest(text, near):
     with pytest.raises(ValueError, match=re.escape(f"no such slice; the nearest are {near}")):
         read_topology(text)
 
@@ -159,7 +159,7 @@ def test_gpus_are_described_to_xla(monkeypatch):
     )
 
 
-def test_libtpu_is_told_what_it_does_not_take_for_granted(monkeypatch):
+def test_libtpu_gets_the_settings_that_it_does_not_assume(monkeypatch):
     asked = {}
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(os, "environ", {})
@@ -239,7 +239,7 @@ def test_slices_are_spread_over_data():
         make_mesh(data=1, fsdp=16, devices=chips(2, 2, 2, slices=2))
 
 
-def test_hosts_of_gpus_are_no_slices():
+def test_hosts_of_gpus_are_not_slices():
     """JAX gives GPUs a `slice_index`, the index of their host.
 
     The named runs for 16 and 64 devices, with fsdp=16, also support such hosts.
@@ -334,7 +334,7 @@ def test_a_mesh_that_the_slice_has_no_chips_for(monkeypatch, capsys):
         (Memory(1 * GIB, 1 * GIB, 0, 0), "Used 40.1G of 15.75G hbm. Exceeded hbm", "microbatches"),
     ],
 )
-def test_what_does_not_fit_is_told_what_to_change(memory, refusal, advice, capsys):
+def test_a_step_that_does_not_fit_gets_advice(memory, refusal, advice, capsys):
     check = Check(
         topology=Topology("TPU v3", (2, 2)),
         mesh={"data": 8},
@@ -387,7 +387,7 @@ def test_an_estimate_is_printed_by_parts_and_the_step_in_the_last_line(capsys):
     assert re.search(r"MLP bf16\[4096,128\] × bf16\[128,2816\] +30\.0 +14 +an inner size", said)
 
 
-def test_an_estimate_of_a_causal_model_has_the_share_that_maxtext_counts_beside(capsys):
+def test_an_estimate_of_a_causal_model_also_has_the_share_that_maxtext_counts(capsys):
     check = estimated()
     check = check._replace(causal_flops=check.flops * 3 // 4)
     assert console.print_check(console.make_console(), check)
@@ -456,14 +456,14 @@ def test_options_of_the_compiler_for_tpus_are_given_to_it_alone():
     run = tiny.run_of(tiny.decoder(), prefix_lm(tiny.IDS), {"decoder": 32})
     run = dataclasses.replace(run, tpu_compiler_options={"xla_some": 1})
     planned, lowered = tiny.planned(run), Lowered()
-    assert compiled(planned, lowered).options is None
+    assert compile_lowered(planned, lowered).options is None
     on_tpus = planned._replace(mesh=make_mesh(devices=chips(2, 1, 1)))
-    assert compiled(on_tpus, lowered).options == {"xla_some": "1"}
+    assert compile_lowered(on_tpus, lowered).options == {"xla_some": "1"}
     bare = dataclasses.replace(run, tpu_compiler_options=None)
-    assert compiled(on_tpus._replace(run=bare), lowered).options is None
+    assert compile_lowered(on_tpus._replace(run=bare), lowered).options is None
     other = dataclasses.replace(run, tpu_compiler_options={"xla_unknown": True})
     with refuses(ValueError, "tpu_compiler_options"):
-        compiled(on_tpus._replace(run=other), lowered)
+        compile_lowered(on_tpus._replace(run=other), lowered)
 
 
 def test_kinds_of_devices():
@@ -507,7 +507,7 @@ def test_the_flagship_on_its_slice():
         ),
     ],
 )
-def test_a_mesh_that_does_not_divide_a_model_is_said(axes, words):
+def test_a_mesh_that_does_not_divide_a_model_is_reported(axes, words):
     model = tiny.decoder(emb_dim=12, num_heads=4, num_kv_heads=2)
     plan = functools.partial(tiny.plan, model, prefix_lm(tiny.IDS), {"decoder": 24})
     with pytest.warns(UserWarning, match=words) as said:

@@ -43,7 +43,7 @@ def test_training_keeps_them_with_the_user(nothing_named, tmp_path, monkeypatch)
     assert getattr(jax.config, SECONDS) == 0
 
 
-def test_where_jax_is_told_to_keep_nothing_no_folder_is_said(nothing_named, tmp_path, monkeypatch):
+def test_if_jax_keeps_nothing_no_folder_is_reported(nothing_named, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     jax.config.update(ENABLED, False)
     keep_compiled()
@@ -52,7 +52,9 @@ def test_where_jax_is_told_to_keep_nothing_no_folder_is_said(nothing_named, tmp_
     assert compiled_programs.kept_in() is None
 
 
-def test_where_the_folder_cannot_be_written_none_is_said(nothing_named, tmp_path, monkeypatch):
+def test_if_the_folder_cannot_be_written_no_folder_is_reported(
+    nothing_named, tmp_path, monkeypatch
+):
     (tmp_path / "cache").write_text("in the way of a folder")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     keep_compiled()

@@ -73,14 +73,14 @@ def test_a_gain_that_rounds_to_nothing_has_no_sign():
     assert re.findall(r"6\.000 +(\S+)", said) == ["0%", "0%", "-10%"]
 
 
-def test_a_loss_without_a_baseline_has_none_beside_it():
+def test_a_loss_without_a_baseline_shows_no_baseline():
     states = Score("a", "states", loss=2.0, baseline=None, targets=10)
     for said in (printed(print_scores, [states], 3), printed(print_heldout, [(3, [states])], {})):
         (cells,) = (line.split() for line in said.splitlines() if "a/states" in line)
         assert cells[-3:] == ["a/states", "2.000", "10"]
 
 
-def test_a_loss_without_a_target_is_no_loss_of_nothing():
+def test_a_loss_without_targets_is_not_shown_as_zero():
     """For example, a loss of digits in a text without digits."""
     numbers = Score("a", "numbers", loss=0.0, baseline=None, targets=0, of_tokens=True)
     for said in (

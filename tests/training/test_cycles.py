@@ -179,7 +179,7 @@ def test_turns_of_unbalanced_experts_are_not_counted():
     assert traffic(PROGRAM).keys() - traffic(exchanging).keys() == {"all-reduce"}
 
 
-def test_only_exchanges_that_nothing_runs_beside_are_waited_for():
+def test_only_exchanges_without_overlap_are_waited_for():
     found = estimated()
     gathered, reduced = 24 * 2 * 1024 * 1024, 24 * 2 * 1024 * 2816
     assert found.exchanges.bytes == gathered + reduced
@@ -190,7 +190,7 @@ def test_only_exchanges_that_nothing_runs_beside_are_waited_for():
     assert found.seconds == pytest.approx(computed + a_reduction)
 
 
-def test_an_exchange_is_waited_for_where_it_takes_longer_than_what_runs_beside_it():
+def test_an_exchange_is_waited_for_if_it_takes_longer_than_its_overlap():
     larger = PROGRAM.replace("bf16[1024,1024]{1,0:T(8,128)(2,1)} all-gather(%p.5)", "bf16[65536,1024]{1,0} all-gather(%p.5)")  # fmt: skip
     found = estimated(larger)
     a_turn = 2 * 65536 * 1024 * 15 / 16 / 90e9
@@ -200,7 +200,7 @@ def test_an_exchange_is_waited_for_where_it_takes_longer_than_what_runs_beside_i
     assert more == pytest.approx(24 * (a_turn - 0.1e-3))
 
 
-def test_an_exchange_that_ends_in_the_next_turn_runs_beside_all_that_a_turn_computes():
+def test_an_exchange_that_ends_in_the_next_turn_overlaps_with_a_whole_turn():
     start = next(x for x in PROGRAM.splitlines(True) if "calls=%start" in x)
     done = next(x for x in PROGRAM.splitlines(True) if "calls=%done" in x)
     larger = PROGRAM.replace("bf16[1024,1024]{1,0:T(8,128)(2,1)} all-gather(%p.5)", "bf16[65536,1024]{1,0} all-gather(%p.5)")  # fmt: skip
@@ -216,7 +216,7 @@ def test_an_exchange_that_ends_in_the_next_turn_runs_beside_all_that_a_turn_comp
 
 
 @pytest.mark.parametrize("size", [2**26, 2**28])
-def test_an_exchange_runs_beside_the_loop_between_its_start_and_its_end(size):
+def test_an_exchange_overlaps_with_the_loop_between_its_start_and_its_end(size):
     start = f"  %all-gather-start.9 = (f32[{size // 16}]{{0}}, f32[{size}]{{0}}) all-gather-start(%p0), channel_id=9, replica_groups={{}}, dimensions={{0}}\n"  # fmt: skip
     done = f"  %all-gather-done.9 = f32[{size}]{{0}} all-gather-done(%all-gather-start.9)\n"
     loop = next(x for x in PROGRAM.splitlines(True) if "%while.1 =" in x)

@@ -89,7 +89,7 @@ def test_a_saved_run_gives_the_average(whole, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_resumed_run_goes_on_with_it(whole, tmp_path):
+def test_a_resumed_run_continues_with_it(whole, tmp_path):
     run = run_of(tmp_path / "resumed", **whole.values)
     run.values["RUN_DIR"] = str(run.dir)
     train(run, STEPS=5)

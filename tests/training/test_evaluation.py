@@ -179,7 +179,7 @@ def test_scores_equal_an_independent_numpy_computation():
         assert score.baseline == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_loss_is_that_of_the_model_on_those_rows():
+def test_the_loss_matches_the_model_on_those_rows():
     """A model with equal logits for all ids has the logarithm of the vocabulary as its loss."""
     one, mesh, params = run()
     with placed_on(mesh):
@@ -219,7 +219,7 @@ def test_terms_have_the_scale_that_is_trained_and_of_a_schedule_its_last():
     assert total_loss(found) == pytest.approx(expected)
 
 
-def test_the_total_is_that_of_the_terms_as_they_are_trained_and_the_mean_of_members():
+def test_the_total_sums_the_trained_terms_and_averages_members():
     """ELECTRA's second term has a weight of fifty."""
     tokens = Score("electra", "tokens", 5.0, 6.0, 9)
     replaced = Score("electra", "replaced", 0.3, 0.4, 60, scale=50.0)
@@ -282,7 +282,7 @@ def test_what_a_generator_replaced_costs_the_entropy_of_its_share():
 
 
 @pytest.mark.slow
-def test_an_accuracy_stands_beside_that_of_the_most_frequent_class():
+def test_the_baseline_of_an_accuracy_is_the_most_frequent_class():
     scores, batches, _ = figures_of("classes")
     labels = np.concatenate([b["pools_labels"][b["pools_weights"] > 0] for b in batches])
     assert scores["classes_accuracy"].metric and set(labels) == {1, 2}
@@ -315,7 +315,7 @@ def test_gain():
     assert Score("a", "state", loss=1.0, baseline=None, targets=9).gain is None
 
 
-def test_a_bag_of_words_stands_beside_that_of_any_window_of_the_text():
+def test_the_baseline_of_a_bag_of_words_is_any_window_of_the_text():
     scores, batches, _ = figures_of("summary")
     summary = scores["summary"]
     assert not summary.of_tokens and 0 < summary.baseline < summary.loss

@@ -54,7 +54,7 @@ def losses(architecture):
 
 
 @pytest.mark.parametrize("architecture", CURVES)
-def test_the_first_steps_are_those_of_before(architecture):
+def test_the_first_losses_are_as_recorded(architecture):
     got = losses(architecture)
     assert got[-1] < 0.9 * got[0], f"{architecture} does not learn: {got}"
     np.testing.assert_allclose(

@@ -115,7 +115,7 @@ def test_a_copy_that_is_later_than_the_checkpoints_is_used(here):
     assert unused == "" and here.copies() == []
 
 
-def test_a_copy_of_the_last_step_is_none_to_go_on_from(here):
+def test_a_run_does_not_continue_from_a_copy_of_the_last_step(here):
     restored, unused = here.start(steps=7)
     assert_is(restored, 4, False)
     assert unused == ""
@@ -182,7 +182,7 @@ def test_a_copy_that_cannot_be_read_is_not_used(here, monkeypatch):
 
 
 @pytest.mark.parametrize("rows", [4, 5])
-def test_a_run_that_begins_anew_meets_no_copy_of_the_one_before(here, rows):
+def test_a_run_that_starts_over_uses_no_copy_of_an_earlier_run(here, rows):
     """The new run may have a checkpoint of the same step, or none, and may have other arrays."""
     assert has_copy(here.local, here.where)
     shutil.rmtree(here.where)
@@ -202,14 +202,14 @@ def test_a_copy_of_before_a_start_without_copies_is_not_used(here):
     assert "of another start of this run" in unused
 
 
-def test_whoever_removes_a_checkpoint_goes_back_beyond_the_copies_after_it(here):
+def test_removing_a_checkpoint_also_discards_later_copies(here):
     shutil.rmtree(f"{here.where}/4")
     restored, unused = here.start()
     assert_is(restored, 2, False)
     assert "the checkpoint of step 4 before it is gone" in unused
 
 
-def test_a_folder_that_cannot_be_made_is_told_with_its_setting(here):
+def test_a_folder_that_cannot_be_made_is_reported_with_its_setting(here):
     here.local += "/7"
     pathlib.Path(here.local).write_text("a file")
     why = "Got training.Run.local_checkpoint_dir = .*/7'.* in which this host cannot make a folder"
@@ -217,7 +217,7 @@ def test_a_folder_that_cannot_be_made_is_told_with_its_setting(here):
         here.start()
 
 
-def test_a_copy_that_cannot_be_removed_is_told_with_the_setting(here, monkeypatch):
+def test_a_copy_that_cannot_be_removed_is_reported_with_the_setting(here, monkeypatch):
     def closed(self):
         raise OSError(30, "Read-only file system")
 
@@ -431,7 +431,9 @@ def of_another_run(copy):
         (of_another_run, "another process cannot read it"),
     ],
 )
-def test_two_go_on_from_their_copies_where_both_are_sound(killed, whole_of_two, harm, why):
+def test_two_processes_continue_from_their_copies_if_both_are_sound(
+    killed, whole_of_two, harm, why
+):
     if harm:
         (copy,) = killed.local.glob("*/process_1/7")
         harm(copy)
@@ -449,7 +451,7 @@ def test_two_go_on_from_their_copies_where_both_are_sound(killed, whole_of_two, 
 
 
 @pytest.mark.slow
-def test_two_that_need_what_the_other_host_has_go_on_from_the_checkpoint(data, tmp_path):
+def test_two_processes_that_need_each_others_copies_continue_from_the_checkpoint(data, tmp_path):
     run = LocalRun(tmp_path, data)
     said, ends = both(run, ("-c", KILLED), {"KILLED": "7"}, data=1, fsdp=4)
     assert ends == [-signal.SIGKILL] * 2, said
@@ -461,7 +463,7 @@ def test_two_that_need_what_the_other_host_has_go_on_from_the_checkpoint(data, t
 
 
 @pytest.mark.slow
-def test_one_process_goes_on_from_the_checkpoint_of_two(killed, capsys):
+def test_one_process_continues_from_the_checkpoint_of_two(killed, capsys):
     said = killed.said(capsys)
     assert "copy of step 7 is not used: it is of a run of 2 processes." in said
     assert "Continuing from the checkpoint of step 4." in said

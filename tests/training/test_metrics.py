@@ -20,7 +20,7 @@ def events(run_dir) -> bytes:
     return b"".join(file.read_bytes() for file in files)
 
 
-def test_metrics_of_runs_that_begin_anew_are_all_kept(tmp_path):
+def test_metrics_of_runs_that_start_over_are_all_kept(tmp_path):
     """The second start takes only a few steps, as on a machine that is taken away soon."""
     assert set_aside(tmp_path) == 0
     for last in (30, 10):
@@ -79,7 +79,7 @@ def test_a_damaged_line_costs_no_other(tmp_path, damage):
     assert losses(tmp_path) == [1.0, 3.0]
 
 
-def test_training_goes_on_where_metrics_cannot_be_written(tmp_path, monkeypatch):
+def test_training_continues_if_metrics_cannot_be_written(tmp_path, monkeypatch):
     """The disk is full, for example. The metrics are written once there is room again."""
     threads, said, file = threading.active_count(), [], tmp_path / "metrics.jsonl"
     writer = MetricsWriter(tmp_path, warn=said.append)

@@ -48,7 +48,7 @@ def wait_until(there):
         time.sleep(0.01)
 
 
-def test_the_position_is_that_of_the_rows_that_were_given_though_more_are_read():
+def test_the_position_follows_the_returned_rows_although_more_are_read():
     one, mesh = setup(packing="whole"), tiny.mesh_of(1)
     plain, read = (batches(one, mesh) for _ in range(2))
     with prefetch(read, 9) as ahead:

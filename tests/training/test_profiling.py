@@ -43,7 +43,7 @@ def test_a_trace_ends_where_training_does(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_leaves_a_trace_beside_its_curves(tmp_path, capsys):
+def test_a_run_writes_a_trace_next_to_its_curves(tmp_path, capsys):
     run = tiny.Run(tmp_path, tiny.write_documents(tmp_path / "store"), STEPS=2)
     tiny.run_here([*run.arguments(), "--profile=2:2"])
     assert traced(run.dir / "tensorboard" / "plugins" / "profile") == {2}
@@ -52,7 +52,7 @@ def test_a_run_leaves_a_trace_beside_its_curves(tmp_path, capsys):
     assert "warning: --profile=2:2 has no effect, since all 2 steps are taken: raise" in said
 
 
-def test_to_write_a_trace_is_no_part_of_a_step(monkeypatch, tmp_path):
+def test_writing_a_trace_is_not_part_of_a_step(monkeypatch, tmp_path):
     now = [0.0]
 
     def write():
@@ -71,7 +71,7 @@ def test_to_write_a_trace_is_no_part_of_a_step(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_without_a_trace_that_cannot_be_written(monkeypatch, tmp_path, capsys):
+def test_a_run_continues_without_a_trace_that_cannot_be_written(monkeypatch, tmp_path, capsys):
     """JAX raises if a file is in the way of the folder. Its own trace would keep running."""
 
     def fail():

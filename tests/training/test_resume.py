@@ -237,7 +237,7 @@ def test_a_checkpoint_ends_a_line_of_the_log(half, whole, capsys):
 
 
 @pytest.mark.slow
-def test_another_mesh_goes_on_with_the_same_arrays(data, tmp_path, capsys):
+def test_another_mesh_continues_with_the_same_arrays(data, tmp_path, capsys):
     run = tiny.Run(tmp_path, data)
     rows = {"training__Run__batch_size": 16, "training__Run__data_shards": 8}
     run.here(capsys, STEPS=4, **rows)  # 8 x 1 x 1
@@ -263,7 +263,7 @@ def test_another_mesh_goes_on_with_the_same_arrays(data, tmp_path, capsys):
         assert mine == pytest.approx(its, rel=1e-4)
 
 
-def test_a_finished_run_says_so(half, capsys):
+def test_a_finished_run_is_reported(half, capsys):
     before = half.lines()
     said = half.here(capsys, STEPS=8)
     assert "This run is finished: 8 of 8 steps" in said
@@ -273,7 +273,7 @@ def test_a_finished_run_says_so(half, capsys):
 
 
 @pytest.mark.slow
-def test_another_rate_and_number_of_shards_go_on_and_are_said(half, capsys):
+def test_a_run_continues_with_another_rate_and_number_of_shards_and_reports_them(half, capsys):
     said = half.here(capsys, STEPS=9, PEAK=1e-3, training__Run__data_shards=2)
     assert "optimizer.learning_rate.peak: was 0.003, is 0.001" in said and "Continuing from" in said
     assert "data_shards: was 4, is 2" in said and "Done" in said
@@ -360,7 +360,7 @@ def test_a_loss_that_is_not_finite_before_any_checkpoint(data, tmp_path, capsys)
 
 
 @pytest.mark.slow
-def test_parameters_that_are_no_longer_finite_are_not_saved_and_the_run_can_go_on(
+def test_parameters_that_are_no_longer_finite_are_not_saved_and_the_run_can_continue(
     half, whole, capsys
 ):
     """A single step destroys them. Its loss is computed before the step and is still finite."""

@@ -64,7 +64,7 @@ def test_a_step_of_a_sparse_model_is_the_same_on_every_mesh(name):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=2e-5), got, expected)
 
 
-def test_experts_lie_on_the_devices_of_their_axis():
+def test_experts_are_on_the_devices_of_their_axis():
     mesh = make_mesh(data=1, fsdp=2, expert=2, tensor=2)
     shardings = shardings_of(abstract_params(tiny.decoder(**SPARSE)), mesh)
     layer = shardings["decoder"]["layers_0"]

@@ -132,7 +132,7 @@ def test_a_folder_is_written_by_one_process(tmp_path):
     assert os.listdir(tmp_path) == ["a"] and os.listdir(tmp_path / "a") == ["one"]
 
 
-def test_a_path_with_a_backslash_is_no_place_for_checkpoints(tmp_path, monkeypatch):
+def test_a_path_with_a_backslash_is_refused_for_checkpoints(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="backslash"):
         check_place(f"{tmp_path}/a\\b")
     check_place("gs://bucket/a\\b")

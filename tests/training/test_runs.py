@@ -129,7 +129,7 @@ def test_a_model_from_elsewhere(tmp_path):
         open_saved_model(directory)
 
 
-def test_what_is_no_run(tmp_path):
+def test_other_folders_than_runs_are_refused(tmp_path):
     for directory in (tmp_path, tmp_path / "none"):
         with refuses(ValueError, "config.gin"):
             open_saved_model(str(directory))

@@ -90,7 +90,7 @@ def test_a_decoder_becomes_an_encoder_decoder(run):
 
 
 @pytest.mark.slow
-def test_a_run_of_functions_without_a_name_is_trained_and_says_so(run, tmp_path):
+def test_a_run_of_unnamed_functions_is_trained_with_a_warning(run, tmp_path):
     unnamed = dataclasses.replace(
         run, run_dir=str(tmp_path / "run"), objective=lambda ids: objectives.causal_lm(ids), steps=1
     )

@@ -233,7 +233,7 @@ def test_a_run_that_cannot_go_back_stops(some, saved):
         some.checkpoint_before(spike_of(some, 57, float("nan")), saved, every=20)
 
 
-def test_a_checkpoint_without_losses_begins_anew():
+def test_a_checkpoint_without_losses_starts_over():
     def absent(name):
         raise FileNotFoundError(name)
 

@@ -309,7 +309,7 @@ VALUES = {
 
 @pytest.mark.parametrize("name", trust.OUTSIDE)
 @pytest.mark.parametrize("by_macro", [False, True])
-def test_a_run_directory_says_nothing_of_what_is_outside(tmp_path, name, by_macro):
+def test_a_run_directory_does_not_set_anything_outside(tmp_path, name, by_macro):
     """It may not set such a field directly or through a macro, unless the user sets it too."""
     there = write_run(tmp_path / "theirs", "decoder", "causal_lm")
     tracked = "[@trackers.weights_and_biases]"

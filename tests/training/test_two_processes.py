@@ -131,7 +131,7 @@ def assert_close(lines, expected):
 
 
 @pytest.mark.slow  # with other numbers of shards; test_resume.py tests this for one process
-def test_two_start_and_one_goes_on(alone, data, tmp_path, capsys):
+def test_two_processes_start_and_one_continues(alone, data, tmp_path, capsys):
     whole, rows = alone
     run = tiny.Run(tmp_path, data)
     (tmp_path / "rows").mkdir()
@@ -157,7 +157,7 @@ def test_two_start_and_one_goes_on(alone, data, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_two_that_are_killed_go_on_with_the_same_bits(data, tmp_path):
+def test_two_killed_processes_continue_with_the_same_bits(data, tmp_path):
     """Resumed as two processes or as one process with the same number of devices, the run ends with
     the same arrays and metrics, apart from the epochs of a process's own shards."""
     whole, killed = tiny.Run(tmp_path / "whole", data), tiny.Run(tmp_path / "killed", data)
@@ -189,7 +189,9 @@ def test_two_that_are_killed_go_on_with_the_same_bits(data, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("broken", [*BROKEN, "file"])
-def test_one_starts_and_two_go_on_past_a_damaged_checkpoint(alone, data, tmp_path, broken):
+def test_one_process_starts_and_two_continue_past_a_damaged_checkpoint(
+    alone, data, tmp_path, broken
+):
     """They must agree that it is damaged, though only one may have read the damaged part.
 
     If it is not damaged, they must agree to read it again.
@@ -230,7 +232,7 @@ def test_sigterm_to_one_stops_both(data, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_process_that_does_not_know_the_others_says_what_it_needs(data, tmp_path):
+def test_a_process_that_does_not_know_the_others_reports_what_it_needs(data, tmp_path):
     process = tiny.Run(tmp_path, data).start(training__Run__distributed=True)
     _, err = process.communicate(timeout=60)
     words = "Set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID on every host"
@@ -245,7 +247,7 @@ def test_a_process_that_does_not_know_the_others_says_what_it_needs(data, tmp_pa
     ],
     ids=["some", "no port"],
 )
-def test_a_process_that_is_told_too_little_says_what_it_needs(
+def test_a_process_with_missing_settings_reports_what_it_needs(
     data, tmp_path, monkeypatch, capsys, env, words
 ):
     for name, value in env.items():
@@ -277,7 +279,7 @@ def test_processes_with_other_settings_are_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_process_says_that_it_waits_and_ends_when_the_others_do_not_come(tmp_path):
+def test_a_process_reports_that_it_waits_and_ends_if_the_others_do_not_start(tmp_path):
     hurried = JOINED.replace(
         "run =", "processes._SAY_SO_EVERY, processes._MISSING_AFTER = 1, 2\nrun ="
     )
@@ -299,7 +301,7 @@ def test_sigterm_before_the_first_step_stops_both_after_it(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_process_says_which_other_one_died(tmp_path, victim):
+def test_a_process_reports_which_other_process_died(tmp_path, victim):
     for name in ("4", "8", "12.orbax-checkpoint-tmp"):
         (tmp_path / "checkpoints" / name).mkdir(parents=True)
     both = [start_joined(tmp_path, **place) for place in places()]
@@ -322,7 +324,7 @@ def test_a_process_says_which_other_one_died(tmp_path, victim):
 
 
 @pytest.mark.slow
-def test_what_fails_in_one_process_is_said_by_both(data, tmp_path):
+def test_a_failure_of_one_process_is_reported_by_both(data, tmp_path):
     run = tiny.Run(tmp_path, data)
     both = start_both(run, program=("-c", MISSING_ON_ONE))
     errs = [p.communicate(timeout=100)[1] for p in both]

@@ -59,7 +59,7 @@ def source(tmp_path_factory):
 
 
 @pytest.mark.parametrize("inside", ["", "checkpoints"])
-def test_what_fits_is_taken_and_the_rest_is_told(source, inside):
+def test_matching_parameters_are_taken_and_the_rest_is_reported(source, inside):
     run, saved = source
     # Another optimizer, mesh and head.
     fresh = state_of(2, optax.sgd(0.1), (1, 4, 2), trunk=(8, 4), new_head=(4, 3))

@@ -103,7 +103,7 @@ def test_a_run_that_an_error_ends_has_failed_there_too(run, calls):
     assert calls[-1] == "finish 1"
 
 
-def test_a_start_without_an_account_is_told_in_words(run, calls, monkeypatch):
+def test_a_start_without_an_account_is_explained(run, calls, monkeypatch):
     def refuse(**settings):
         raise sys.modules["wandb"].Error("api_key not configured")
 

@@ -51,7 +51,7 @@ def documents(n: int, seed: int = 0) -> list[np.ndarray]:
 def document(number: int) -> np.ndarray:
     """Cached, since every test that reads `TextStream` needs the same thousands of documents."""
     (found,) = documents(1, seed=number)
-    found.flags.writeable = False
+    found.setflags(write=False)
     return found
 
 

@@ -1,4 +1,4 @@
-"""A vocabulary of letters: what is shown of it can be read off by eye."""
+"""A vocabulary of single letters, which makes pictures easy to check by eye."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""What every page must be, whatever it shows."""
+"""Checks that every page must pass, whatever it shows."""
 
 import html.parser
 import re

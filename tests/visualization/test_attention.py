@@ -1,4 +1,4 @@
-"""Pictures of attention patterns, against the dense mask."""
+"""Pictures of attention patterns, compared with the dense mask."""
 
 import numpy as np
 import pytest
@@ -24,14 +24,14 @@ def dense(attention):
 
 
 @pytest.mark.parametrize("attention", ALL, ids=("causal", "packed", "cross", "backwards"))
-def test_a_picture_with_room_is_the_mask(attention):
+def test_a_large_picture_is_the_mask(attention):
     share, documents = pixels(attention, 16)
     np.testing.assert_array_equal(share, dense(attention))
     np.testing.assert_array_equal(documents, attention.documents)
 
 
 @pytest.mark.parametrize("attention", ALL, ids=("causal", "packed", "cross", "backwards"))
-def test_rectangles_cover_what_is_seen_once(attention):
+def test_rectangles_cover_each_attended_pair_once(attention):
     painted = np.zeros(dense(attention).shape, int)
     for x, y, width, height, _ in rectangles(attention):
         painted[y : y + height, x : x + width] += 1
@@ -39,7 +39,7 @@ def test_rectangles_cover_what_is_seen_once(attention):
     assert len(rectangles(PACKED)) == 2
 
 
-def test_a_small_picture_keeps_the_share_of_what_is_seen():
+def test_a_small_picture_keeps_the_share_of_attended_pairs():
     n = 100
     attention = AttentionPattern("decoder", "", n, [0] * n, list(range(1, n + 1)), [1] * n)
     share, _ = pixels(attention, 10)
@@ -53,7 +53,7 @@ def test_one_scale_in_both_directions():
     assert share.shape == (2, 4)
 
 
-def test_half_blocks_are_two_rows_a_line():
+def test_half_blocks_draw_two_rows_a_line():
     drawn = half_blocks(*pixels(CAUSAL, 8))
     assert drawn.plain == "█▄  \n███▄"
     assert half_blocks(*pixels(CROSS, 8)).plain == "███    \n   ▀▀▀▀"

@@ -1,4 +1,4 @@
-"""The layout that an objective is shown on."""
+"""The layout on which an objective is shown."""
 
 import functools
 
@@ -15,13 +15,13 @@ from tests.visualization.letters import IDS
     "name, layout",
     [("causal_lm", "decoder"), ("masked_lm", "encoder"), ("ul2", "encoder_decoder")],
 )
-def test_a_layout_that_takes_the_features_is_found(name, layout):
+def test_a_layout_with_the_features_is_found(name, layout):
     choice = Choice(name, getattr(objectives, name))
     assert layout_for(choice, IDS) == layout
     assert layout_for(choice._replace(entry=CATALOG[name]), IDS) == layout
 
 
-def test_another_layout_than_the_papers_is_told():
+def test_a_layout_other_than_the_papers_is_noted():
     choice = Choice("span_corruption", objectives.span_corruption, CATALOG["span_corruption"])
     assert choice.facts("encoder_decoder")[1].startswith("Model: encoder-decoder")
     assert choice.facts("decoder")[1].startswith("Published on another model: encoder-decoder")

@@ -1,4 +1,4 @@
-"""What is shown of a row, worked out again from the text itself."""
+"""The picture of a row, checked by reconstructing the text from it."""
 
 import functools
 
@@ -36,13 +36,13 @@ def test_every_hidden_span_has_the_number_of_its_sentinel():
     for token in one.text[0]:
         if token.span != NO_SPAN:
             hidden[token.span] = hidden.get(token.span, "") + token.text
-    told = "".join(f"⟨{k}⟩{words}" for k, words in hidden.items()) + "/"
-    assert hidden and text(slot.predicted for slot in decoder.slots) == told
+    decoded = "".join(f"⟨{k}⟩{words}" for k, words in hidden.items()) + "/"
+    assert hidden and text(slot.predicted for slot in decoder.slots) == decoded
     given = text(slot.given for slot in encoder.slots)
     for k, words in hidden.items():
         given = given.replace(f"⟨{k}⟩", words)
     assert given == TEXT + "/"
-    # A decoder is given what was predicted one place before.
+    # The input of each decoder slot is the prediction of the slot before.
     assert [slot.given for slot in decoder.slots[1:]] == [s.predicted for s in decoder.slots[:-1]]
     assert decoder.slots[0].given.kind == "start"
 
@@ -53,7 +53,7 @@ def test_every_document_has_its_own_first_sentinel():
     assert spans == [{0, 1}, {0, 1}]
 
 
-def test_masks_are_told_from_kept_and_from_replaced_tokens():
+def test_masks_kept_tokens_and_replaced_tokens_are_distinguished():
     build = functools.partial(objectives.masked_lm, framed=False)
     masked, _ = shown(build, "encoder", mask_share=1.0, random_share=0.0)
     kept, _ = shown(build, "encoder", mask_share=0.0, random_share=0.0)
@@ -64,12 +64,12 @@ def test_masks_are_told_from_kept_and_from_replaced_tokens():
         assert len(chosen) == round(0.15 * len(TEXT)) == one.with_loss
         assert {slot.given.kind for slot in chosen} <= kinds
         assert all(slot.given.kind == "text" for slot in slots if not slot.predicted)
-        told = [slot.predicted or slot.given for slot in slots]
-        assert text(told) == TEXT and {token.kind for token in told} == {"text"}
+        decoded = [slot.predicted or slot.given for slot in slots]
+        assert text(decoded) == TEXT and {token.kind for token in decoded} == {"text"}
     assert "replaced" in {slot.given.kind for slot in replaced.stacks[0].slots}
 
 
-def test_a_token_masked_for_the_place_before_it():
+def test_a_masked_token_is_predicted_one_slot_before():
     one, _ = shown(objectives.masked_next_token, "decoder", mask_share=1.0, random_share=0.0)
     slots = one.stacks[0].slots
     for place, slot in enumerate(slots):
@@ -77,7 +77,7 @@ def test_a_token_masked_for_the_place_before_it():
             assert slots[place + 1].given.kind == "mask" and slot.predicted.slot == place
 
 
-def test_what_is_missing_after_a_token_stands_below_it():
+def test_missing_tokens_are_shown_below_the_token_before_them():
     one, view = shown(objectives.insertion_lm, "encoder", seed=2)
     (encoder,) = one.stacks
     cls, start, *kept = encoder.slots
@@ -91,7 +91,7 @@ def test_what_is_missing_after_a_token_stands_below_it():
     assert spans == list(range(len(spans)))  # the tokens of a gap are one span of the text
 
 
-def test_text_of_the_other_row_is_told():
+def test_text_of_the_other_row_is_marked():
     labels = set()
     for seed in range(8):
         one, view = shown(
@@ -106,16 +106,18 @@ def test_text_of_the_other_row_is_told():
     assert labels == {"class 0, follows", "class 1, does not follow"}
 
 
-def test_tokens_further_ahead_stand_below_the_next_one():
+def test_tokens_further_ahead_are_shown_below_the_next_token():
     one, _ = shown(objectives.multi_token_prediction, "decoder", "the cat", "a dog", tokens=3)
     (stack,) = one.stacks
     assert stack.further == ("ahead_2", "ahead_3")
-    told = [[text(filter(None, [x])) if x else "-" for x in slot.further] for slot in stack.slots]
-    assert "".join(a for a, _ in told) == "he cat- dog-"
-    assert "".join(b for _, b in told) == "e cat--dog--"
+    decoded = [
+        [text(filter(None, [x])) if x else "-" for x in slot.further] for slot in stack.slots
+    ]
+    assert "".join(a for a, _ in decoded) == "he cat- dog-"
+    assert "".join(b for _, b in decoded) == "e cat--dog--"
 
 
-def test_documents_have_segments_of_their_own():
+def test_documents_have_different_segments():
     one, _ = shown(objectives.causal_lm, "decoder", "the cat", "a dog ran")
     assert list(map(text, one.text)) == ["the cat", "a dog ran"]
     stack = one.stacks[0]
@@ -148,11 +150,11 @@ def test_how_much_is_hidden_and_predicted(build, layout, hidden, predicted):
     assert predicted_tokens(view).sum(axis=1).tolist() == [predicted] * 2
 
 
-def test_a_character_of_several_tokens_stands_at_the_first():
+def test_a_character_of_several_tokens_is_shown_at_the_first():
     def decode(tokens) -> str:
         return bytes(tokens).decode("utf-8", "replace")
 
     reader = Reader(IDS, {}, decode, lambda i: decode([i]))
     assert surfaces(reader, "aé日z".encode()) == ["a", "é", "", "日", "", "", "z"]
-    broken = bytes([0x65, 0xA9, 0xC3, 0x65])  # the parts of é the wrong way round
+    broken = bytes([0x65, 0xA9, 0xC3, 0x65])  # the bytes of é in the wrong order
     assert surfaces(reader, broken) == ["e", "�", "�", "e"]

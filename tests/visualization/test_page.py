@@ -1,4 +1,4 @@
-"""The page stands by itself, and shows text as text."""
+"""The page needs no other files, and escapes text."""
 
 import json
 
@@ -34,7 +34,7 @@ def made(picture) -> str:
 
 
 def test_a_picture_is_json(picture):
-    """Other programs, such as a page that draws it anew, get all that a renderer gets."""
+    """Other programs, such as a page that redraws the picture, get all that a renderer gets."""
     found = json.loads(json.dumps(picture.as_json()))
     (shown,) = found["examples"]
     encoder, decoder = shown["stacks"]

@@ -1,4 +1,4 @@
-"""Pieces of a text as the tokens that are to be hidden."""
+"""Pieces of a text that a user asks to hide, converted to tokens."""
 
 import numpy as np
 import pytest
@@ -19,14 +19,14 @@ def reader_of(tokenizer, ids: TokenIds) -> Reader:
 
 
 def hidden(tokenizer, ids: TokenIds, text: str, *pieces: str) -> str:
-    """The text of the tokens that are marked."""
+    """Returns the text of the marked tokens."""
     tokens = tokenizer.encode_batch([text])[0]
     chosen = marked([tokens], pieces, reader_of(tokenizer, ids))
     return tokenizer.decode(tokens[chosen > 0])
 
 
 def pieces_and_bytes(folder):
-    """(tokenizer, its ids) of SentencePiece, which has bytes for the characters it lacks."""
+    """Returns (tokenizer, ids) of a SentencePiece model with bytes for unknown characters."""
     path = str(folder / "v.model")
     train_sentencepiece(["".join(map(chr, range(32, 127))) * 9], path, size=512)
     tokenizer = tokenization.sentencepiece_tokenizer(path, extra_ids=0)
@@ -40,14 +40,14 @@ def test_characters_of_several_tokens_are_hidden_whole(text, piece, tmp_path):
 
 
 @pytest.mark.parametrize("piece", ["cat", "东京", "京", "cafe\u0301", "they're"])
-def test_words_are_those_of_the_vocabulary(piece):
+def test_words_follow_the_vocabulary(piece):
     text = "the cat 在东京 drinks cafe\u0301, they're well"
     vocabulary = sample_text.from_words([text]).vocabulary
     found = hidden(vocabulary.tokenizer, vocabulary.ids, text, piece)
     assert found.replace(" ", "") == piece
 
 
-def test_pieces_that_touch_have_numbers_of_their_own():
+def test_adjacent_pieces_have_different_numbers():
     tokens = TOKENIZER.encode_batch(["the cat sat"])[0]
     found = marked([tokens], ["the", " cat", "at"], reader_of(TOKENIZER, IDS))
     assert found.tolist() == [1, 1, 1, 2, 2, 2, 2, 0, 0, 3, 3]

@@ -1,4 +1,4 @@
-"""Counts over rows, against laws that are worked out in another way."""
+"""Counts over rows, compared with laws that are computed independently."""
 
 import functools
 import itertools
@@ -40,7 +40,7 @@ def test_lengths_of_spans():
 
 
 @pytest.mark.parametrize("build", [objectives.uniform_diffusion, objectives.hybrid_diffusion])
-def test_a_loss_of_the_logits_of_text_alone_is_counted_wherever_text_begins(build):
+def test_a_loss_on_text_logits_is_counted_for_any_first_text_id(build):
     ids = objectives.TokenIds(size=40, text=(9, 30), mask=30)
     subject = ShownObjective("", 1.0, build(ids), "encoder", ids)
     rows = [[np.arange(9, 15)], [np.arange(20, 26)]]
@@ -48,7 +48,7 @@ def test_a_loss_of_the_logits_of_text_alone_is_counted_wherever_text_begins(buil
 
 
 def agrees(counts, expected) -> float:
-    """p-value of a chi-square test, lengths that are expected less than ten times put together."""
+    """Returns the p-value of a chi-squared test. Lengths expected below ten times are pooled."""
     often = expected >= 10
     got = np.append(counts[often], counts[~often].sum())
     due = np.append(expected[often], expected[~often].sum())
@@ -58,9 +58,9 @@ def agrees(counts, expected) -> float:
 
 @pytest.mark.slow
 def test_span_corruption_hides_what_it_should():
-    """Significance 1e-4, at a fixed key."""
+    """The significance level is 1e-4, with a fixed key."""
     found = measured(objectives.span_corruption, "encoder_decoder", span_law="composition")
-    noise, spans = 21, 7  # of 141 tokens
+    noise, spans = 21, 7  # for a row of 141 tokens
     assert found.length == 141 and found.rows == 300
     assert found.hidden == found.predicted == pytest.approx(noise / 141)
     assert found.with_loss == pytest.approx((noise + spans + 1) / 141)
@@ -71,13 +71,13 @@ def test_span_corruption_hides_what_it_should():
         "encoder": (128, 1.0),
         "decoder": (29, 1.0),
     }
-    # It starts with text and ends with noise.
+    # A row starts with text and ends with noise.
     assert found.hidden_at[0] < found.hidden < 2 * found.hidden < found.hidden_at[-1]
 
 
 @pytest.mark.slow
 def test_text_infilling_counts_spans_of_no_tokens():
-    """Significance 1e-4; but for the last span of a row, which is cut."""
+    """The significance level is 1e-4, except for the last span of each row, which is cut."""
     build = functools.partial(objectives.text_infilling, noise_density=0.3)
     found = measured(build, "encoder_decoder", span_law="poisson", span_mean=3.0, slots=512)
     assert found.hidden == pytest.approx(0.3, abs=1e-3) and found.predicted == 1.0
@@ -92,7 +92,7 @@ def test_text_infilling_counts_spans_of_no_tokens():
 
 @pytest.mark.slow
 def test_text_that_is_left_out_is_not_hidden():
-    """BERT's B is another text half of the time."""
+    """In BERT's pairs, text B is from another document half of the time."""
     pairs = functools.partial(objectives.next_sentence_prediction, at_sentence_ends=False)
     masks = functools.partial(objectives.masked_lm, framed=False)
     build = functools.partial(objectives.then, first=pairs, second=masks)
@@ -102,6 +102,6 @@ def test_text_that_is_left_out_is_not_hidden():
     assert np.argmax(found.spans) == 1 and sum(found.spans[5:]) < found.spans[1] / 50
 
 
-def test_one_span_has_no_law_to_be_compared_with():
+def test_a_single_span_is_not_compared_with_a_law():
     found = measured(objectives.prefix_lm, "encoder_decoder", span_law="composition")
     assert found.expected_spans is None and 0.4 < found.hidden < 0.6

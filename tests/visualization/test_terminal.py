@@ -1,4 +1,4 @@
-"""Lines in the terminal."""
+"""The lines that show a picture in the terminal."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,16 +18,16 @@ def test_numbers_in_runs():
 
 
 @given(st.lists(st.integers(0, 3)))
-def test_runs_say_all_of_it(values):
-    said = []
+def test_runs_represent_all_values(values):
+    decoded = []
     for run in compact(values, most=len(values) + 1).split():
         first, _, last = run.partition("…")
         value, _, times = run.partition("×")
-        said += range(int(first), int(last) + 1) if last else [int(value)] * int(times or 1)
-    assert said == values
+        decoded += range(int(first), int(last) + 1) if last else [int(value)] * int(times or 1)
+    assert decoded == values
 
 
-def test_what_is_predicted_stands_below_its_place():
+def test_predictions_are_shown_below_their_slots():
     def slot(given, predicted=None):
         return Slot(Token(given), Token(predicted) if predicted else None)
 
@@ -43,6 +43,6 @@ def test_names_that_look_like_markup_are_shown_unchanged(capsys):
         "", "[red]", text=[[Token("[a]")]], stacks=[], attentions=[], pools=pools, with_loss=1
     )
     print_picture(Console(), Picture("[mine]", "encoder", ["[fact]"], [example]))
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for name in ("[/swapped]", "[red]", "[a]", "[mine]", "[fact]"):
-        assert name in said
+        assert name in output

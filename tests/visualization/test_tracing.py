@@ -1,4 +1,4 @@
-"""Marks follow each token through an objective, which corrupts the ids that it gets in training."""
+"""Marks follow each token through an objective, which corrupts the same ids as in training."""
 
 import jax
 import jax.numpy as jnp
@@ -48,8 +48,8 @@ OPERATIONS = {
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_marks_go_where_the_tokens_go(name):
-    """Two of the tokens are equal: their marks alone tell them apart."""
+def test_marks_move_with_their_tokens(name):
+    """Two of the tokens are equal, so only their marks distinguish them."""
     tokens, operation = jnp.array([7, 5, 7, 6]), OPERATIONS[name]
     distinct = operation(jnp.array([11, 12, 13, 14]))
     found, marks = jax.jit(lambda x, m: follow(operation, x, marks=[m]))(tokens, jnp.arange(4) + 1)
@@ -57,7 +57,7 @@ def test_marks_go_where_the_tokens_go(name):
     np.testing.assert_array_equal(marks, np.where(distinct > 10, distinct - 10, 0))
 
 
-def test_what_is_computed_of_tokens_has_no_marks():
+def test_values_computed_from_tokens_have_no_marks():
     table_V = jnp.arange(10)[::-1]
     tokens, marks = jnp.array([7, 5, 7, 6]), jnp.arange(4) + 1
     for operation in (lambda x: table_V[x], lambda x: x // 2, lambda x: (x > 5).astype(jnp.int32)):
@@ -67,7 +67,7 @@ def test_what_is_computed_of_tokens_has_no_marks():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_every_objective_is_followed(name):
-    """Its features have the same bits, and marks name slots that hold the token."""
+    """Features have the same bits as without marks, and each mark names a slot with the token."""
     case = examples(CASES[name].objective, IDS, parts=CASES[name].parts)
     plain = batched(case.objective, case.lengths, case.max_documents)
     rows, L = case.rows.tokens.shape
@@ -86,7 +86,7 @@ def test_every_objective_is_followed(name):
         held = case.rows.tokens[row ^ (slot // L), slot % L]
         marked = found[column] > 0
         np.testing.assert_array_equal(features[column][marked], held[marked])
-        if column != "inputs":  # where some are drawn at random
+        if column != "inputs":  # some tokens of the inputs are random
             text = (features[column] >= IDS.text[0]) & (features[column] < IDS.text[1])
             weights = features[f"{column}_weights"] > 0
             assert (marked | ~(text & weights)).all()
@@ -96,7 +96,7 @@ FLAGGED = letters.encode("aeiou")
 
 
 def masks_vowels(ids):
-    """A table of a user's own says which ids are masked, and it has a row for each id."""
+    """A user's objective that masks ids by a table, which has a row for each id."""
     flags_V = np.zeros(ids.size, bool)
     flags_V[FLAGGED] = True
     return Objective(

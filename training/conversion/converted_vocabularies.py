@@ -48,13 +48,13 @@ def imported_vocabulary(
     exported_run = file == path / VOCABULARY
     if wanted and exported_run:
         raise ValueError(
-            f"Got --sentinels or --specials with {path}, which a run was exported to: expected "
-            f"neither, for its {VOCABULARY} says which special ids there are."
+            f"Got --sentinels or --specials with {path}, an exported run: leave them out, since "
+            f"its {VOCABULARY} lists the special ids."
         )
     if tokenizer is not None and file is not None:
         raise ValueError(
-            f"Got --tokenizer={tokenizer} with {path}, which holds {file.name}: leave it out, for "
-            "another tokenizer's ids are not those that the model learned."
+            f"Got --tokenizer={tokenizer} with {path}, which holds {file.name}: leave it out, "
+            "since the model did not learn the ids of another tokenizer."
         )
     if exported_run:
         return vocabularies.load_vocabulary(str(path))

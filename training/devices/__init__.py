@@ -1,1 +1,1 @@
-"""Devices: their mesh, their kinds, slices that are elsewhere, and what compilers leave."""
+"""Devices: their mesh and kinds, slices to compile for, and the text of compiled programs."""

@@ -37,7 +37,8 @@ def exchange_seconds(one: Collective, topology: Topology, chips: Coordinates) ->
     slices = len(chips) // topology.slices
     if len({device // slices for device in group}) > 1:
         return None
-    link = LINKS[topology.kind] / ACCELERATORS[topology.kind].on_chip  # which its devices share
+    # The devices of a chip share its links.
+    link = LINKS[topology.kind] / ACCELERATORS[topology.kind].on_chip
     spanned = [len(set(side)) for side in zip(*(chips[device] for device in group))]
     rings = [_is_ring(topology, axis) for axis in range(len(topology.shape))]
     sides = [(n, 2 if rings[axis] and n == topology.shape[axis] else 1)

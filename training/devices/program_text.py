@@ -66,7 +66,7 @@ def called(one: Instruction, computations: Computations) -> Iterator[tuple[str, 
 
 
 def branches(one: Instruction) -> list[str]:
-    """Returns the computations of which a conditional runs one."""
+    """Returns the computations that are the branches of a conditional."""
     listed = [name for names in _BRANCHES.findall(one.line) for name in names.split(",")]
     return [*_CASES.findall(one.line), *(name.strip(" %") for name in listed)]
 
@@ -75,9 +75,10 @@ def times(
     computations: Computations,
     called: Callable[[Instruction, Computations], Iterable[tuple[str, int]]] = called,
 ) -> Counter[str]:
-    """Returns how often each computation runs, those that others run before these.
+    """Returns how often each computation runs.
 
-    `called` yields the computations to count, instruction by instruction.
+    A computation comes after the computations that it calls. `called` yields the computations that
+    an instruction calls.
     """
     found = Counter[str]()
 
@@ -95,8 +96,8 @@ def times(
 def _turns(loop: Instruction, computations: Computations) -> int:
     """Returns the number of turns of a loop.
 
-    It is what the loop states, or follows from a counter that begins at 0 and the only constant of
-    its condition. Otherwise it is 1.
+    The program may state this number. Otherwise it follows from a counter that begins at 0 and the
+    only constant of the loop's condition. If the condition has no such constant, returns 1.
     """
     if known := loop.find(r'known_trip_count[^}]*?"n":"(\d+)"'):
         return int(known[1])
@@ -115,7 +116,7 @@ def _constant(one: Instruction) -> int | None:
 def _increment(condition: Sequence[Instruction], body: Sequence[Instruction]) -> int:
     """Returns what a turn adds to the counter of a loop; 1 if that is not a constant of its body.
 
-    It is more than 1 where the compiler does several turns of a ring of permutations in one.
+    It is more than 1 if the compiler merges several turns of a ring of permutations.
     """
     defined = {one.name: one for one in body}
     counters = (one for one in condition if one.opcode == "get-tuple-element")

@@ -170,8 +170,8 @@ def _tpus(topology: Topology) -> dict:
             f"The compiler for TPUs is not installed: {install_command('compile')}, or "
             "pip install --no-deps libtpu==0.0.42.1"
         )
-    os.environ.update(_ENVIRONMENT)  # JAX has set some of them
-    name = str(topology._replace(slices=1)).replace("v7x:", "tpu7x:")  # as libtpu has it
+    os.environ.update(_ENVIRONMENT)  # overrides values that JAX has set
+    name = str(topology._replace(slices=1)).replace("v7x:", "tpu7x:")  # libtpu's name of the kind
     options: dict = {"platform": "tpu", "topology_name": name}
     if topology.slices > 1:
         options["num_slices"] = topology.slices

@@ -28,6 +28,7 @@ from ..planning import Plan
 from ..run import Run, fields_of
 from ..saved.result import Result
 from ..state import State, parameter_count
+from .wall_time import REST
 
 SECONDS_BETWEEN_LINES = 20  # seconds between progress lines in a log
 
@@ -447,10 +448,15 @@ def closing_message(run: Run, reads_text: bool, read: Mapping[str, float]) -> st
 def time_summary(seconds: Mapping[str, float]) -> str:
     """Returns a line with the wall time of a run by kind, from `WallTime.seconds`.
 
-    >>> time_summary({"compile": 12.04, "data": 0.1, "step": 1460})
-    'Wall time 1,472.1 s: compile 12.0, data 0.1, step 1,460.0.'
+    >>> time_summary({"compile": 12.04, "data": 0.1, "step": 1460, "rest": 2})
+    'Wall time 1,474.1 s: compile 12.0, data 0.1, step 1,460.0, everything else 2.0 (opening the \
+corpus, planning, initializing parameters).'
     """
-    parts = ", ".join(f"{kind} {value:,.1f}" for kind, value in seconds.items())
+    others = " (opening the corpus, planning, initializing parameters)"
+    parts = ", ".join(
+        f"everything else {value:,.1f}{others}" if kind == REST else f"{kind} {value:,.1f}"
+        for kind, value in seconds.items()
+    )
     return f"Wall time {sum(seconds.values()):,.1f} s: {parts}."
 
 

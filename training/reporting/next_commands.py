@@ -11,17 +11,13 @@ from ...objectives import Builder, TokenIds, plan
 from ...objectives.layouts import LAYOUTS
 
 _SHORT = {"encoder": 128, "decoder": 64}
-# layout -> (gin files, objective, sequence lengths), tried in turn
-STARTS: dict[str, list[tuple[list[str], Builder, list[dict[str, int]]]]] = {
-    "decoder": [(["runs/decoder.gin"], objectives.causal_lm, [{"decoder": 256}])],
-    "encoder": [(["runs/encoder.gin"], objectives.masked_lm, [{"encoder": 128}])],
+# layout -> (run and objective of `pretrax train`, objective, sequence lengths), tried in turn
+STARTS: dict[str, list[tuple[str, Builder, list[dict[str, int]]]]] = {
+    "decoder": [("decoder", objectives.causal_lm, [{"decoder": 256}])],
+    "encoder": [("encoder", objectives.masked_lm, [{"encoder": 128}])],
     "encoder_decoder": [
-        (["runs/quickstart.gin"], objectives.ul2, [_SHORT, {"encoder": 128, "decoder": 128}]),
-        (
-            ["runs/quickstart.gin", "objectives/span_corruption.gin"],
-            objectives.span_corruption,
-            [_SHORT],
-        ),
+        ("quickstart", objectives.ul2, [_SHORT, {"encoder": 128, "decoder": 128}]),
+        ("quickstart --objective=span_corruption", objectives.span_corruption, [_SHORT]),
     ],
 }
 
@@ -70,17 +66,16 @@ def train_command(run_dir: str, model: Model, ids: TokenIds) -> str | None:
     Returns None if the special tokens in `ids` do not suffice for any objective.
     """
     longest = model.max_positions or 256
-    for files, objective, lengths in STARTS[model.layout]:
+    for names, objective, lengths in STARTS[model.layout]:
         shapes = [{k: min(n, longest) for k, n in shape.items()} for shape in lengths]
         try:
             plan(objective(ids), LAYOUTS[model.layout], ids, shapes)
         except ValueError:  # the vocabulary lacks special tokens
             continue
-        flags = " ".join(f"--gin_file={file}" for file in files)
         value = shapes[0] if len(shapes) == 1 else shapes
         return (
-            f"pretrax train {flags} --gin_file=corpora/text_files.gin "
-            f"--gin_file={shlex.quote(run_dir + '/config.gin')} --files='data/*.txt' "
+            f"pretrax train {names} --data='texts/*.txt' "
+            f"--gin_file={shlex.quote(run_dir + '/config.gin')} "
             f'--run_dir={shlex.quote(run_dir + "_2")} --gin.training.Run.sequence_lengths="{value}"'
         )
     return None

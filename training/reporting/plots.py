@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ...settings import run_directory
+from ...settings.system_errors import in_words
 from ..evaluation import Score
 from .metrics import read_metrics
 
@@ -16,7 +17,8 @@ def plot_losses(run_dir: str | Path, scores: Sequence[Score]) -> str | None:
     try:
         _draw(Path(run_dir), scores)
     except Exception as error:  # matplotlib, fonts and disks raise many kinds of errors
-        return f"{run_directory.LOSS_PLOT} could not be drawn ({error}); all else is in {run_dir}."
+        reason = in_words(error).rstrip(".")
+        return f"{run_directory.LOSS_PLOT} could not be drawn ({reason}); all else is in {run_dir}."
     return None
 
 

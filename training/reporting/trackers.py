@@ -33,7 +33,7 @@ class Tracker:
     """
 
     def start(self, step: int) -> None:
-        """Begins, or continues a run that resumes from this step."""
+        """Starts tracking. If the run resumes, its record continues from this step."""
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """Records the metrics of a step. Steps never decrease, except after `rewind`."""
@@ -48,7 +48,7 @@ class Tracker:
         """Removes the entries of later steps, if possible. The run will take those steps again."""
 
     def close(self, failed: bool) -> None:
-        """Ends; `failed` is whether an error ended the run."""
+        """Ends tracking. `failed` is true if an error ended the run."""
 
 
 def make_trackers(run: Run) -> list[Tracker]:

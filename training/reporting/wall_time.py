@@ -5,8 +5,9 @@ import time
 from collections.abc import Callable, Iterator
 
 # "compile" is the compilation of the step, "step" its computation, and "data" the time that steps
-# wait for rows. "rest" is all other work, such as opening the corpus.
-KINDS = ("compile", "data", "step", "evaluation", "saving", "rest")
+# wait for rows. `REST` is all other work, such as opening the corpus.
+REST = "rest"
+KINDS = ("compile", "data", "step", "evaluation", "saving", REST)
 
 
 class WallTime:
@@ -24,7 +25,7 @@ class WallTime:
     def __init__(self, now: Callable[[], float] = time.monotonic):
         self._now = now
         self._seconds = dict.fromkeys(KINDS, 0.0)
-        self._kind = "rest"
+        self._kind = REST
         self._since = now()
 
     @contextlib.contextmanager

@@ -47,7 +47,7 @@ def check_assignment_map(run: Run, trusted: Collection[str] = ()) -> None:
         return  # checkpoints without a run have only names and shapes to compare
     models = read_directory(run.initial_run, trusted).get("model"), run.model
     there, here = (model and model(128).config for model in models)
-    if there and here and (differ := _different_layers(there, here)):
+    if there and here and (differ := different_layers(there, here)):
         raise ValueError(
             f"The layers of {run.initial_run} and of this model differ, so that parameters of "
             f"training.Run.assignment_map would have another meaning: "
@@ -55,7 +55,7 @@ def check_assignment_map(run: Run, trusted: Collection[str] = ()) -> None:
         )
 
 
-def _different_layers(there: Config, here: Config) -> list[str]:
+def different_layers(there: Config, here: Config) -> list[str]:
     one = meaning(there)
     other = meaning(here)
     compared = [name for name in one if name not in (*TRAINING_FIELDS, *ADAPTED)]

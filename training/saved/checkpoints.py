@@ -56,6 +56,8 @@ class Restored(NamedTuple):
     copied: bool = False  # whether it was restored from a local copy
 
 
+# Python logs errors of tasks that a failed save of Orbax leaves behind when it deletes the tasks.
+logging.getLogger("asyncio").addFilter(lambda record: "orbax" not in record.getMessage())
 # Orbax logs errors of its threads with tracebacks, although it raises them as well.
 logging.getLogger("absl").addFilter(
     lambda record: "orbax" not in record.pathname or record.levelno < logging.ERROR
@@ -63,13 +65,16 @@ logging.getLogger("absl").addFilter(
 
 
 def _without_closed_loops(show: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Returns a `sys.unraisablehook` that hides errors of tensorstore threads after a failed save.
+    """Returns a `sys.unraisablehook` that hides what is left of a failed save.
 
-    Orbax has closed the event loop to which these threads return their results.
+    Threads of tensorstore and coroutines of Orbax use an event loop that Orbax has closed. The
+    error of the save itself is raised.
     """
 
     def show_others(unraisable: Any) -> None:
-        if unraisable.object or str(unraisable.exc_value) != "Event loop is closed":
+        code = getattr(unraisable.object, "cr_code", None)  # the code of a coroutine
+        is_left = unraisable.object is None or (code and "orbax" in code.co_filename)
+        if not is_left or str(unraisable.exc_value) != "Event loop is closed":
             show(unraisable)
 
     return show_others
@@ -123,7 +128,7 @@ LATEST = Keep()
 
 
 class MismatchError(ValueError):
-    """A checkpoint's arrays differ from those of the configured run."""
+    """The arrays of a checkpoint differ from the arrays of the configured run."""
 
 
 WAITS = (1, 5, 20)  # seconds before each further attempt to read a checkpoint
@@ -704,8 +709,9 @@ def _differing_array(arrays, saved: Mapping[str, int]) -> str:
 def first_line(error: BaseException) -> str:
     if "due to incompatible handler" in str(error) and error.__cause__ is not None:
         error = error.__cause__  # the real error, which Orbax's message does not mention
-    if failure := failure_of(error):
-        return failure.reason
+    for cause in causes(error):  # Orbax raises errors of its own type for errors of the system
+        if failure := failure_of(cause):
+            return failure.reason
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0][:300]
 

@@ -20,7 +20,7 @@ from ...constraints import check_fields
 from ...inference.trained import MODES
 from ...models import Model
 from ...objectives import PromptForm, TokenIds
-from ...objectives.prompt_forms import NOISES, check_form
+from ...objectives.prompt_forms import BUILT_IN_MODES, NOISES, check_form
 from ...settings import atomic_writes
 from ...settings.atomic_writes import read_record, write_json
 from ...settings.directories import own_file
@@ -60,8 +60,9 @@ def write_prompt_record(
     Args:
       model: the model that an import of the folder gives.
 
-    Returns the modes of the forms that are left out: the exported model lacks their head, or they
-    have a noise that a file cannot name.
+    Returns the modes of the forms that are left out: the exported model lacks their head, they have
+    a noise that a file cannot name, or the mode is from a user's own module, which the import of a
+    model does not have.
     """
     kept = [form for form in forms if _is_recordable(form) and not misfit([form], ids, model)]
     file = Path(folder) / PROMPT_RECORD
@@ -116,6 +117,8 @@ def _misfit(form: PromptForm, ids: TokenIds, model: Model) -> str | None:
 
 
 def _is_recordable(form: PromptForm) -> bool:
+    if form.mode not in BUILT_IN_MODES:
+        return False
     return form.noise is None or NOISES.get(type(form.noise).__name__) is type(form.noise)
 
 

@@ -30,6 +30,7 @@ from jax.experimental import multihost_utils
 from ...settings import run_ids
 from ...settings.run_directory import COPIES_ID, absolute, step_folder
 from ...settings.saved_states import copies_folder, copies_id
+from ...settings.system_errors import in_words
 from ..state import State
 from .checkpoints import (
     SOUND,
@@ -91,7 +92,8 @@ class LocalCopies(Checkpoints):
         except OSError as error:
             raise OSError(
                 f"Got training.Run.local_checkpoint_dir = {directory!r}, in which this host cannot "
-                f"make a folder ({error}): give a folder on a disk that can be written."
+                f"make a folder ({in_words(error).rstrip('.')}): give a folder on a disk that can "
+                "be written."
             ) from error
 
     def restore_latest(self, target: State, steps: int) -> Restored | None:
@@ -140,8 +142,9 @@ class LocalCopies(Checkpoints):
             step_folder(self._root, step).rmtree()
         except OSError as error:
             raise OSError(
-                f"The local copy of step {step} in {self._root} cannot be removed ({error}): give "
-                "another --gin.training.Run.local_checkpoint_dir, on a disk that can be written."
+                f"The local copy of step {step} in {self._root} cannot be removed "
+                f"({in_words(error).rstrip('.')}): give another "
+                "--gin.training.Run.local_checkpoint_dir, on a disk that can be written."
             ) from error
 
     def save_or_say(self, state: State, position: dict[str, bytes]) -> str:
@@ -171,7 +174,7 @@ class LocalCopies(Checkpoints):
         except OSError as error:
             if jax.process_count() > 1:
                 raise
-            return str(error)
+            return in_words(error)
         return ""
 
     def _lacking_room(self, state: State) -> str:
@@ -203,7 +206,7 @@ class LocalCopies(Checkpoints):
         try:
             loaded, problem = super()._sound(step, target)
         except OSError as error:  # it is raised on all processes
-            return None, str(error).removesuffix(".")
+            return None, in_words(error).removesuffix(".")
         # Each process has its own checksums, so the results may differ.
         if worst_of_processes(DamageError(problem) if problem else None) != SOUND:
             return None, problem or "the copy of another process is damaged"

@@ -22,7 +22,7 @@ class Result(NamedTuple):
 
 
 def write_result(result: Result) -> None:
-    """Writes `RUN/result.json`. Every process does, since hosts may have disks of their own."""
+    """Writes `RUN/result.json` on every process, since each host may have its own disk."""
     record = result._asdict() | {"scores": [score._asdict() for score in result.scores]}
     del record["run_dir"]  # it may be moved
     atomic_writes.write_record(os.path.join(result.run_dir, run_directory.RESULT), record)
@@ -42,9 +42,10 @@ def read_result(run_dir: str) -> Result | None:
 
 
 def local_result(run_dir: str) -> Result | None:
-    """Returns the result in a run directory, or None without one. Asks no other process.
+    """Returns the result in a run directory, or None without one.
 
-    It needs no devices, so that a process that only watches a run leaves them to the run.
+    It needs no other process and no devices. A process that only watches a run can call it, and
+    leave the devices to the run.
     """
     path = os.path.join(run_dir, run_directory.RESULT)
     if not os.path.exists(path):

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from ...settings import run_directory, trust
 from ...settings.saved_states import has_checkpoint
+from ...settings.system_errors import in_words
 from ..batches import Batches
 from ..run import Run, differences, fields_of
 from ..run_configuration import read_directory
@@ -60,8 +61,8 @@ def resume(training: ResumableParts, changed: Sequence[str] = ()) -> Restored | 
         training.batches.restore(step, restored.read)
     except (ValueError, OSError, KeyError) as error:
         raise ValueError(
-            f"The data position of checkpoint {step} in {run.run_dir} does not fit: {error}\n"
-            f"{fields}"
+            f"The data position of checkpoint {step} in {run.run_dir} does not fit: "
+            f"{in_words(error)}\n{fields}"
         ) from error
     training.spikes.restore(restored.read)
     training.unreported.restore(restored.read)

@@ -12,7 +12,7 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 class Bags(NamedTuple):
-    """The words that are counted, and how rare each is."""
+    """The words that are counted, and how rare each word is."""
 
     words: dict[str, int]
     rarity: np.ndarray  # f[W] ln((1 + N) / (1 + texts with the word)) + 1
@@ -32,7 +32,7 @@ class Bags(NamedTuple):
 
 
 def bags_of(texts: Sequence[str], most: int = WORDS) -> Bags:
-    """Returns the bags over the words that are in the most of these texts.
+    """Returns the bags over the words that occur in the largest numbers of these texts.
 
     >>> sorted(bags_of(["a b", "b c", "b"], most=1).words)
     ['b']
@@ -44,7 +44,7 @@ def bags_of(texts: Sequence[str], most: int = WORDS) -> Bags:
 
 
 def words_of(text: str) -> list[str]:
-    """Returns the words of a text, in lower case: `openFile` and `open_file` are `open file`.
+    """Returns the words of a text in lower case. Names such as `openFile` are split into words.
 
     >>> words_of("self.openFile(x_1)")
     ['self', '.', 'open', 'file', '(', 'x', '1', ')']

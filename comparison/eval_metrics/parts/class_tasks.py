@@ -12,7 +12,7 @@ from ..subject import Subject
 from .bags_of_words import bags_of
 from .probing import probed
 
-MOST_READ = 20_000  # examples of a registered task's split
+MOST_READ = 20_000  # largest number of examples read from a split of a registered task
 Metrics = Sequence[Callable[[Sequence[str], Sequence[str]], dict[str, Any]]]
 USUAL = (task_metrics.accuracy, task_metrics.macro_f1)
 
@@ -22,8 +22,10 @@ class ClassTask(NamedTuple):
 
     texts: dict[str, list[str]]
     labels: dict[str, list[str]]
-    metrics: Metrics = USUAL  # (labels, predicted labels) -> figures; the first is the task's
-    # The characters start <= i < end of each text that its class is of; None: all.
+    # Functions (labels, predicted labels) -> figures. The first figure is the task's main figure.
+    metrics: Metrics = USUAL
+    # The word of each text that has the class, as (start, end) of its characters. None if the class
+    # belongs to the whole text.
     words: dict[str, list[tuple[int, int]]] | None = None
 
     @property
@@ -37,28 +39,34 @@ def class_task(
     module: str | None = None,
     data_dir: str | None = None,
     *,
-    of_words: bool = False,
+    allow_words: bool = False,
 ) -> ClassTask:
-    """Returns a task by its name, to be measured of a run.
+    """Returns the task with this name.
 
-    "python_modules", "python_pairs" and, where classes may be `of_words`, "python_word_kinds" are
-    read from Python's library; any other name is that of a registered SeqIO task, such as
-    "glue_mrpc", with its own metrics.
+    "python_modules", "python_pairs" and "python_word_kinds" are read from Python's library. Any
+    other name is the name of a registered SeqIO task, such as "glue_mrpc", with its own metrics.
+
+    Args:
+      subject: the run that will be measured on the task.
+      name: name of the task.
+      module: a module that registers the task.
+      data_dir: the folder of TensorFlow Datasets that has the task's data.
+      allow_words: whether classes may belong to words, as in "python_word_kinds".
 
     Raises ValueError or FileNotFoundError for a registered task that cannot be read. Raises
     ValueError for a task without a small number of classes, and for classes of words without
-    `of_words`. A run that was trained on the library's held-out files is refused, too.
+    `allow_words`. A run that was trained on the library's held-out files is refused, too.
     """
     if name in _OFFLINE:
         subject.check_library_unseen()
         task = _OFFLINE[name]()
-        if task.words is not None and not of_words:
+        if task.words is not None and not allow_words:
             raise ValueError(
-                f"Task {name!r} has a class for a word of each text, expected one for the text: "
-                "measure it by finetune, or words by tag."
+                f"Task {name!r} has a class for a word of each text, expected a class for each "
+                "whole text: measure it by finetune, or measure words by tag."
             )
         return task
-    # TensorFlow, which the tasks above need not load.
+    # This loads TensorFlow, which the tasks above do not need.
     from ....tasks.seqio_evaluation import evaluation_tasks
 
     texts = {}
@@ -85,8 +93,10 @@ def class_task(
 def class_figures(
     name: str, task: ClassTask, predicted: Sequence[str], better: str = HIGHER
 ) -> list[Figure]:
-    """Returns the task's metrics of the predicted classes of "validation"; a metric is its figure's
-    unit, and baselines are of the most frequent training class."""
+    """Returns the task's metrics of the predicted classes of "validation".
+
+    The unit of a figure is its metric. The baseline predicts the most frequent training class.
+    """
     targets = task.labels["validation"][: len(predicted)]
     majority = [task_metrics.majority(task.labels["train"])] * len(targets)
     baselines = _scored(task.metrics, targets, majority)
@@ -103,8 +113,10 @@ def bag_figures(name: str, task: ClassTask, by_words: Sequence[str]) -> list[Fig
 
 
 def classes_by_words(task: ClassTask) -> list[str]:
-    """Returns the classes of "validation" that a probe on bags of words predicts; where they are of
-    words, the most frequent one of each word."""
+    """Returns the classes of "validation" that a probe on bags of words predicts.
+
+    If classes belong to words, returns the most frequent training class of each word.
+    """
     if task.words is not None:
         return usual_classes(
             {
@@ -118,24 +130,27 @@ def classes_by_words(task: ClassTask) -> list[str]:
 
 
 def usual_classes(words: dict[str, list[str]], labels: dict[str, list[str]]) -> list[str]:
-    """Returns the most frequent training class of each word; of a new word, that of all."""
+    """Returns the most frequent training class of each word.
+
+    A word that is not in the training examples gets the most frequent class of all words.
+    """
     labels_of = collections.defaultdict(list)
     for word, label in zip(words["train"], labels["train"]):
         labels_of[word].append(label)
     usual = {word: task_metrics.majority(some) for word, some in labels_of.items()}
-    of_all = task_metrics.majority(labels["train"])
-    return [usual.get(word, of_all) for word in words["validation"]]
+    majority = task_metrics.majority(labels["train"])
+    return [usual.get(word, majority) for word in words["validation"]]
 
 
-def _scored(of_task: Metrics, targets, predicted) -> dict[str, float]:
+def _scored(metrics: Metrics, targets, predicted) -> dict[str, float]:
     found: dict[str, float] = {}
-    for metric in of_task:
+    for metric in metrics:
         found |= {name: float(x) for name, x in metric(targets, predicted).items()}
     return found
 
 
 def _postprocessed(found) -> Metrics:
-    def of_texts(metric):
+    def on_texts(metric):
         def scored(targets, predicted):
             return metric(
                 [found.postprocess(text, i, True) for i, text in enumerate(targets)],
@@ -144,28 +159,28 @@ def _postprocessed(found) -> Metrics:
 
         return scored
 
-    return tuple(of_texts(metric) for metric in found.predict_metrics)
+    return tuple(on_texts(metric) for metric in found.predict_metrics)
 
 
-def _of_split(
+def _text_task(
     split: Mapping[str, Sequence[Any]], text: Callable[[Any], str], label: Callable[[Any], str]
 ) -> ClassTask:
     texts = {part: list(map(text, some)) for part, some in split.items()}
     return ClassTask(texts, {part: list(map(label, some)) for part, some in split.items()})
 
 
-def _of_words() -> ClassTask:
+def _word_task() -> ClassTask:
     split = word_examples()
-    task = _of_split(split, lambda one: one.text, lambda one: one.kind)
+    task = _text_task(split, lambda one: one.text, lambda one: one.kind)
     return task._replace(words={part: [one.word for one in some] for part, some in split.items()})
 
 
 _OFFLINE: dict[str, Callable[[], ClassTask]] = {
-    "python_modules": lambda: _of_split(module_examples(), lambda x: x[0], lambda x: x[1]),
-    "python_pairs": lambda: _of_split(
+    "python_modules": lambda: _text_task(module_examples(), lambda x: x[0], lambda x: x[1]),
+    "python_pairs": lambda: _text_task(
         pair_examples(),
         lambda pair: f"{pair.docstring}\n{pair.code}",
         lambda pair: "yes" if pair.belongs else "no",
     ),
-    "python_word_kinds": _of_words,
+    "python_word_kinds": _word_task,
 }

@@ -28,18 +28,18 @@ from ....inference.prompting.windows import check_texts
 from .finetuning_steps import at_best_peak, stepped
 from .probing import choosing, log_shares
 
-Words = Sequence[tuple[int, int]]  # the characters start <= i < end of each text
-MOST_CHOOSING = 500  # training examples that choose the learning rate
+Words = Sequence[tuple[int, int]]  # the word of each text, as (start, end) of its characters
+MOST_CHOOSING = 500  # largest number of training examples that choose the learning rate
 
 
 class FinetuningRecipe(NamedTuple):
     """How every model is fine-tuned."""
 
     classes: int
-    steps: int  # at each peak
+    steps: int  # number of steps at each peak
     peaks: Sequence[float]  # learning rates to choose from, relative to a parameter's size
     batch_size: int
-    tokens: int  # longer texts are cut to so many
+    tokens: int  # number of tokens to which longer texts are cut
 
 
 class Finetuned(NamedTuple):
@@ -58,12 +58,17 @@ def finetuned(
 ) -> Finetuned:
     """Returns the model fine-tuned on each of these draws of the training examples.
 
-    Every peak of `finetuning_steps` is tried on four fifths of a draw, and the one that is best on
-    the rest, of all draws together, is kept: one rate for all would flatter the objectives that
-    like it.
+    Every peak is tried on four fifths of each draw. The peak that is best on the remaining fifths
+    of all draws together is chosen. A single rate for all models would favor the objectives that it
+    suits.
 
     Args:
-      words: what the class of each text is of; None: the text.
+      trained: the model to fine-tune.
+      texts: the training texts.
+      words: the word of each text that has the class; None if the class belongs to the whole text.
+      labels_N: the class of each text.
+      draws: indices of the training examples of each draw.
+      recipe: how the model is fine-tuned.
     """
     rows = _rows(trained, texts, words, recipe.tokens)
 
@@ -134,7 +139,7 @@ def _rows(trained: Trained, texts, words, tokens: int) -> list[TextRow]:
 
 
 def _batch(trained: Trained, rows: Sequence[TextRow]) -> tuple[dict[str, Any], jax.Array]:
-    """Returns a batch, and f32[B, T]: 1 in the slots that the head takes the mean of."""
+    """Returns a batch, and f32[B, T] that is 1 in the slots over which the head averages."""
     batch = rows_batch(trained, rows)
     shape = next(x.shape for name, x in batch.items() if "positions" in name)
     own_BxT = np.zeros(shape, np.float32)

@@ -1,10 +1,10 @@
-"""The steps of fine-tuning, the same whatever is learned: an optimizer and a schedule.
+"""The steps of fine-tuning: an optimizer and a schedule, the same for every task.
 
     params = stepped(loss, params, batch_of, examples, peak=0.05, steps=100, batch_size=16)
 
-The optimizer is Adafactor, whose updates are relative to each parameter's size, as those of the
-runs for a laptop: embeddings of size 1, fresh or trained, would hardly move at the rates that suit
-kernels of .1. There is no dropout.
+The optimizer is Adafactor, whose updates are relative to each parameter's size, as in the runs for
+a laptop. With absolute updates, embeddings of size 1 would hardly move at the rates that suit
+kernels of size 0.1. There is no dropout.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +20,7 @@ from ....models.builders import fresh_params
 from ....training.state import unboxed
 
 WARMUP_SHARE = 0.1
-T = TypeVar("T", bound=tuple[float, Any])  # (score, what was learned)
+T = TypeVar("T", bound=tuple[float, Any])  # (score, result of training)
 _ADAFACTOR = optax.chain(
     optax.scale_by_factored_rms(min_dim_size_to_factor=32),
     optax.clip_by_block_rms(1.0),
@@ -29,18 +29,20 @@ _ADAFACTOR = optax.chain(
 
 
 def from_scratch(trained: Trained, seed: int) -> Trained:
-    """Returns the model with fresh parameters, as a run of this seed draws them."""
+    """Returns the model with the fresh parameters of a run with this seed."""
     return trained._replace(params=jitted(_fresh, trained.model)(jax.random.key(seed)))
 
 
 def at_best_peak(peaks: Sequence[float], tried: Callable[[float], T]) -> tuple[float, T]:
-    """Returns the peak whose tuning trial has the highest score, and the tuning trial; of equal
-    scores the first.
+    """Returns the peak with the highest score, and the result of training with it.
+
+    The first of equal scores wins.
 
     Args:
-      tried: a peak -> what was learned with it and its score, which comes first.
+      peaks: the peak learning rates to try.
+      tried: a function that returns the result for a peak, a tuple that begins with the score.
     """
-    tuning_trials = ((peak, tried(peak)) for peak in peaks)  # so that two at most are in memory
+    tuning_trials = ((peak, tried(peak)) for peak in peaks)  # At most two results are in memory.
     return max(tuning_trials, key=lambda one: one[1][0])
 
 
@@ -57,16 +59,19 @@ def stepped(
     steps: int,
     batch_size: int,
 ) -> dict:
-    """Returns the parameters after so many steps on these examples.
+    """Returns the parameters after training on these examples.
 
-    The learning rate rises for a tenth of the steps and falls linearly to 0.
+    The learning rate rises for a tenth of the steps and then falls linearly to 0.
 
     Args:
-      loss: (params, *batch) -> a number; the same function at every call, to be compiled once.
-      batch_of: from the numbers of examples to a batch.
-      examples: the numbers of those to learn from.
-      peak: learning rate, relative to the size of a parameter.
-      batch_size: all examples, where there are fewer.
+      loss: a function (params, *batch) -> loss. Pass the same function in every call, so that it is
+        compiled once.
+      params: the parameters to start from.
+      batch_of: a function from the indices of examples to a batch.
+      examples: the indices of the training examples.
+      peak: peak learning rate, relative to the size of a parameter.
+      steps: number of steps.
+      batch_size: number of examples of each step; all examples if there are fewer.
     """
     state = _ADAFACTOR.init(params)
     step = jitted(_step, loss)
@@ -79,7 +84,7 @@ def stepped(
 
 
 def _batches(examples: np.ndarray, steps: int, batch_size: int) -> Iterator[np.ndarray]:
-    """Yields the examples of each step, all in a random order again and again."""
+    """Yields the examples of each step. Each epoch has all examples in a new random order."""
     rng = np.random.default_rng(0)
     left = np.array([], int)
     for _ in range(steps):

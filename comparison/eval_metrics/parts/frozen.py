@@ -17,33 +17,38 @@ Layers = Annotated[Sequence[int], MinLen(1)]
 def text_features(
     trained: Trained, texts: Sequence[str], layers: Sequence[int], pooling: Pooling
 ) -> dict[int, np.ndarray]:
-    """Returns f32[N, E] of the texts by layer.
+    """Returns the features f32[N, E] of the texts by layer.
 
     Args:
+      trained: the frozen model.
+      texts: the texts, which may repeat.
+      layers: the layers to read.
       pooling: "mean" of the states of a text's own tokens, or the "first" or "last" slot of its
-        row, such as that of [CLS].
+        row, such as the slot of [CLS].
 
-    Raises ValueError as `inference.answering.states.states`.
+    Raises ValueError for a text that the model cannot read.
     """
-    # each text is read once
-    each = list(dict.fromkeys(texts))
+    each = list(dict.fromkeys(texts))  # Read each text once.
     pooled = {}
-    for i, of_text in states(trained, each, layers=layers):
+    for i, text_states in states(trained, each, layers=layers):
         if pooling == "mean":
-            pooled[each[i]] = of_text.layers[:, of_text.text].mean(1)
+            pooled[each[i]] = text_states.layers[:, text_states.text].mean(1)
         else:
-            pooled[each[i]] = of_text.layers[:, 0 if pooling == "first" else -1]
+            pooled[each[i]] = text_states.layers[:, 0 if pooling == "first" else -1]
     return dict(zip(layers, np.stack([pooled[text] for text in texts], 1)))
 
 
 def word_features(
     trained: Trained, passages: Sequence[Tagged], layers: Sequence[int]
 ) -> dict[int, np.ndarray]:
-    """Returns f32[W, E] of the tokens in which the words of the passages end, by layer: there a
-    model that reads from left to right has read them whole."""
+    """Returns the features f32[W, E] of the words of the passages by layer.
+
+    The features of a word are the state of its last token, where a model that reads from left to
+    right has read the whole word.
+    """
     found: list = [None] * len(passages)
-    for i, of_text in states(trained, [each.text for each in passages], layers=layers):
-        found[i] = of_text.layers[:, word_slots(trained, passages[i], of_text)]
+    for i, text_states in states(trained, [each.text for each in passages], layers=layers):
+        found[i] = text_states.layers[:, word_slots(trained, passages[i], text_states)]
     return dict(zip(layers, np.concatenate(found, 1)))
 
 
@@ -53,7 +58,10 @@ def word_slots(trained: Trained, passage: Tagged, row: TextStates) -> list[int]:
 
 
 def chosen_layers(trained: Trained, layers: Sequence[int] | None) -> list[int]:
-    """Returns the layers that an eval metric reads; None: all. Raises ValueError for others."""
+    """Returns the layers that an eval metric reads, all layers for None.
+
+    Raises ValueError for layers that the model does not have.
+    """
     if layers is None:
         return layers_of(trained)
     check_layers(trained, layers)

@@ -1,10 +1,10 @@
-"""The likelihood of token ids that a trained model gives, by the facts of its objective.
+"""The likelihood that a trained model gives to token ids, computed as its objective allows.
 
 For example:
 
     reading = reading_of(trained)
-    reading.kind                      # EXACT of a causal model, PSEUDO of a masked one
-    log_probs(trained, reading, [([5, 6], [7, 8])])    # of 7 8 after 5 6
+    reading.kind                      # EXACT for a causal model, PSEUDO for a masked model
+    log_probs(trained, reading, [([5, 6], [7, 8])])    # log-probabilities of 7 and 8 after 5 6
 """
 
 from collections.abc import Callable, Sequence
@@ -18,13 +18,19 @@ from ....inference.prompting.prompts import Prompt
 from ....inference.trained import prompt_form
 from ....objectives import PromptForm
 
-EXACT = "exact"  # each token given those before it: a probability of the text
-BOUND = "bound"  # a bound on that probability, by hiding any share of the text
-CONDITIONAL = "conditional"  # the exact probability of the rest of a text whose beginning is read
-BY_BLANK = "by a blank"  # the same, where training never completed a text: the rest fills a blank
-BY_RESTORING = "by restoring"  # the same, where training restored texts: the whole is written
-AFTER_READING = (CONDITIONAL, BY_BLANK, BY_RESTORING)  # the rest of a text, given its beginning
-PSEUDO = "pseudo"  # each token given all others: no probability of the text
+# Each token is predicted from the tokens before it, which gives the probability of the text.
+EXACT = "exact"
+# A bound on this probability, by hiding any share of the text.
+BOUND = "bound"
+# The exact probability of the rest of a text, after the model reads its beginning.
+CONDITIONAL = "conditional"
+# As CONDITIONAL, but the rest fills a blank, since training never completed texts.
+BY_BLANK = "by a blank"
+# As CONDITIONAL, but the whole text is written, since training restored texts.
+BY_RESTORING = "by restoring"
+AFTER_READING = (CONDITIONAL, BY_BLANK, BY_RESTORING)  # kinds that score only the rest of a text
+# Each token is predicted from all other tokens, which does not give a probability of the text.
+PSEUDO = "pseudo"
 
 
 class LikelihoodForm(NamedTuple):
@@ -32,8 +38,8 @@ class LikelihoodForm(NamedTuple):
     form: PromptForm
 
 
-# The first kind counts that one of a model's prompt forms has: a mixture is read by the member that
-# comes nearest to a probability of the whole text.
+# The first kind that fits one of a model's prompt forms is used. A mixture is therefore read by the
+# member that comes nearest to a probability of the whole text.
 _KINDS: dict[str, Callable[[PromptForm], bool]] = {
     EXACT: lambda form: form.causal,
     BOUND: lambda form: form.mode == "unmask",
@@ -66,10 +72,11 @@ def reading_of(trained: Trained) -> LikelihoodForm:
 def log_probs(
     trained: Trained, reading: LikelihoodForm, texts: Sequence[tuple[Tokens, Tokens]]
 ) -> list[np.ndarray]:
-    """Returns for each (given, rest) the log-probabilities f64[n] of the n tokens of the rest.
+    """Returns the log-probabilities f64[n] of the n tokens of the rest, for each (given, rest).
 
-    Each is predicted from the given tokens, which may be none, and those of the rest before it; for
-    PSEUDO and BOUND from all other tokens, one masked at a time.
+    Each token is predicted from the given tokens, which may be none, and from the tokens of the
+    rest before it. For PSEUDO and BOUND, it is predicted from all other tokens, with one token
+    masked at a time.
     """
     if reading.kind in (EXACT, *AFTER_READING):
         prompts = [_prompt(trained, reading.form, [*given], [*rest]) for given, rest in texts]
@@ -82,13 +89,13 @@ def log_probs(
 def _prompt(
     trained: Trained, form: PromptForm, given: list[int], rest: list[int]
 ) -> tuple[Prompt, int]:
-    """Returns the prompt that `rest` continues `given` in, and the number of tokens of the rest."""
+    """Returns the prompt in which `rest` continues `given`, and the number of tokens of `rest`."""
     if form.causal:
         return Prompt([], [*given, *rest]), len(rest)
     if form.mode == "infill" and form.blanks == "masks":
         inputs = [*given, trained.ids.special("mask")]
         return Prompt(inputs, rest, [len(given)] * (1 + len(rest))), len(rest)
     blank = trained.ids.sentinels[:1] if form.mode == "infill" else ()
-    before = given if form.mode == "restore" else blank  # of the rest, in what is written
+    before = given if form.mode == "restore" else blank  # written before the rest
     inputs = [*form.before, *given, *blank, *form.after]
     return Prompt(inputs, [*form.start, *before, *rest]), len(rest)

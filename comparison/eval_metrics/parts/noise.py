@@ -30,9 +30,9 @@ def is_read_by_noise(subject: Subject) -> bool:
         return False
     if not subject.plan.recipe.objective.facts.bound:
         raise ValueError(
-            "The loss of the objective bounds no likelihood, since it is a mixture, or its rates "
-            "do not range from almost 0 to 1: expected one objective, with a lowest_rate of at "
-            "most 0.001 and highest_rate=1."
+            "The loss of the objective does not bound the likelihood, since it is a mixture or its "
+            "rates do not range from almost 0 to 1: expected a single objective with a lowest_rate "
+            "of at most 0.001 and highest_rate=1."
         )
     return True
 
@@ -41,9 +41,10 @@ def nats_by_noise(subject: Subject, texts: Sequence[np.ndarray], keys: jax.Array
     """Returns f64[draws, texts]: the bound on each text's nats under each draw of noise.
 
     Args:
-      texts: tokens i32[n] of each; no tokens have no nats.
-      keys: key[draws, texts], of each draw of noise. Texts of equal length that share a key have
-        noise in the same places, so that their difference varies little.
+      subject: the run whose objective and parameters are used.
+      texts: the tokens i32[n] of each text. An empty text has 0 nats.
+      keys: a key[draws, texts] for each draw of noise. Texts of equal length that share a key have
+        noise in the same places, so their difference varies little.
 
     Raises ValueError for a text longer than the model's positions.
     """
@@ -52,7 +53,7 @@ def nats_by_noise(subject: Subject, texts: Sequence[np.ndarray], keys: jax.Array
     objective = plan.recipe.objective
     bound = objective.facts.bound
     assert bound is not None  # see `is_read_by_noise`
-    longest = max(2, *(text.size for text in texts))  # one token alone makes no row
+    longest = max(2, *(text.size for text in texts))  # A row has at least two tokens.
     recipe, packing, _ = recipe_under(plan, objective, longest)
     (group,) = recipe.groups
     # An empty text does not have a row.
@@ -73,7 +74,7 @@ def nats_by_noise(subject: Subject, texts: Sequence[np.ndarray], keys: jax.Array
     with placed_on(plan.mesh):
         for i in range(0, len(packed), ROWS):
             some = packed[i : i + ROWS]
-            beyond = ROWS - len(some)  # all batches share a program
+            beyond = ROWS - len(some)  # Pad the batch, so that all batches share one program.
             rows = stacked(some + [empty_row()] * beyond, group.row_length)
             of_rows = keys[:, live[np.minimum(np.arange(i, i + ROWS), len(live) - 1)]]
             found[:, live[i : i + ROWS]] = nats(params, of_rows, rows)[:, : len(some)]

@@ -1,10 +1,11 @@
-"""Linear probes: multinomial logistic regression on features that are not trained.
+"""Linear probes: multinomial logistic regression on frozen features.
 
     probe = fit_probe(features_NxE, labels_N, classes=6)
     probe.predict(others_MxE)                                # i[M]
 
-Features are standardized by the training examples, and the strength of the L2 penalty is the one
-that is best on the last fifth of them. So a probe is the same for features of any scale and width.
+Features are standardized by the training examples. The strength of the L2 penalty is the one that
+is best on the last fifth of them. A probe is therefore fair to features of any scale and width.
+
 Letters: N examples, E features, C classes.
 """
 
@@ -17,8 +18,8 @@ import numpy as np
 import optax
 from scipy.optimize import minimize
 
-STRENGTHS = (1e-3, 1e-2, 1e-1)  # of the penalty, for a mean loss in nats
-HELD_EVERY = 5  # one training example in so many chooses the strength
+STRENGTHS = (1e-3, 1e-2, 1e-1)  # strengths of the penalty, for a mean loss in nats
+HELD_EVERY = 5  # one in this many training examples is used to choose the strength
 ITERATIONS = 100
 
 
@@ -30,7 +31,7 @@ class Probe(NamedTuple):
     chosen_by: float  # accuracy on the training examples that chose the strength
 
     def predict(self, features_NxE) -> np.ndarray:
-        """Returns the likeliest class of each example, i[N]; of equally likely ones the first."""
+        """Returns the likeliest class i[N] of each example, the first of equally likely classes."""
         standard_NxE = (np.asarray(features_NxE) - self.mean) / self.scale
         return np.argmax(standard_NxE @ self.weights + self.bias, -1)
 
@@ -38,8 +39,9 @@ class Probe(NamedTuple):
 def fit_probe(
     features_NxE, labels_N, classes: int, strengths: Sequence[float] = STRENGTHS
 ) -> Probe:
-    """Returns the probe that the training examples give; of constant features it predicts the most
-    frequent class.
+    """Returns the probe that is fitted to the training examples.
+
+    For constant features, it predicts the most frequent class.
 
     Raises ValueError for features that are not finite, and for too few examples.
     """
@@ -47,8 +49,8 @@ def fit_probe(
     labels_N = np.asarray(labels_N)
     if not np.isfinite(features_NxE).all():
         raise ValueError(
-            "Got features that are not finite, expected numbers: the model's hidden states are "
-            "broken, perhaps by a training that diverged."
+            "Got features that are not finite, expected finite numbers: the model's hidden states "
+            "are broken, perhaps because its training diverged."
         )
     if len(labels_N) < HELD_EVERY:
         raise ValueError(
@@ -65,13 +67,21 @@ def fit_probe(
 
 
 def choosing(examples: int) -> np.ndarray:
-    """Returns bool[N]: the training examples that choose settings, the last fifth."""
+    """Returns a mask bool[N] of the last fifth of the examples, which choose the settings."""
     return np.arange(examples) >= examples - examples // HELD_EVERY
 
 
 def best_probe(features: Mapping[Any, Any], labels_N, classes: int) -> tuple[Any, Probe]:
-    """Returns (name, probe) of the best of these features f[N, E], such as of layers, on the
-    examples that choose settings; of equally good ones the first."""
+    """Returns the name and the probe of the best features, such as those of the best layer.
+
+    The best features are those with the highest accuracy on the examples that choose settings.
+    The first of equally good features wins.
+
+    Args:
+      features: features f[N, E] by name.
+      labels_N: the class of each example.
+      classes: number of classes.
+    """
     probes = {name: fit_probe(each, labels_N, classes) for name, each in features.items()}
     best = max(probes, key=lambda name: probes[name].chosen_by)
     return best, probes[best]
@@ -83,8 +93,8 @@ def probed(
     """Returns the layer and the predicted classes of "validation", by a probe fitted to "train".
 
     Args:
-      labels: of the examples of either split.
-      features: a split -> f[N, E] by layer.
+      labels: the labels of the examples by split.
+      features: a function from a split to its features f[N, E] by layer.
     """
     classes, labels_N = np.unique(labels["train"], return_inverse=True)
     layer, probe = best_probe(features("train"), labels_N, classes.size)
@@ -95,7 +105,7 @@ def _fitted(features_NxE, labels_N, classes: int, strength: float) -> Probe:
     mean, scale = standardization(features_NxE)
     standard_NxE = jnp.asarray((features_NxE - mean) / scale, jnp.float32)
     width = standard_NxE.shape[1]
-    # Constant features never leave the classes' shares.
+    # With constant features, the predictions stay at the shares of the classes.
     start = np.concatenate([np.zeros(width * classes), log_shares(labels_N, classes)])
 
     def loss(flat):
@@ -122,12 +132,12 @@ def _parts(flat, width: int):
 
 
 def log_shares(labels_N: np.ndarray, classes: int) -> np.ndarray:
-    """Returns the logarithms f[C] of the classes' shares, each of which is counted once more."""
+    """Returns the logarithms f[C] of the classes' shares, with one added to each count."""
     return np.log((np.bincount(labels_N, minlength=classes) + 1) / (len(labels_N) + classes))
 
 
 def standardization(features_NxE) -> tuple[np.ndarray, np.ndarray]:
-    """Returns (mean, scale) of each feature; the scale of a constant one is 1."""
+    """Returns the mean and the scale of each feature; the scale of a constant feature is 1."""
     mean = features_NxE.mean(0)
     scale = features_NxE.std(0)
     return mean, np.where(scale > 1e-6 * (1 + abs(mean)), scale, 1.0)

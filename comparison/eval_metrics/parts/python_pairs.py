@@ -1,11 +1,11 @@
-"""Minimal pairs made of Python's own library: a text, and the same text with two places exchanged.
+"""Minimal pairs from Python's own library: a text, and the same text with two parts exchanged.
 
     return sum(items[1:])        return sum(items[1:)]        brackets
     total = sum(values)          values = sum(total)          names: used before it is defined
     Return the number of         Return number the of         words
 
-Both texts consist of the same characters, so that neither length nor frequencies tell them apart.
-The wrong code does not parse, or reads a variable that has no value yet.
+Both texts consist of the same characters, so neither lengths nor frequencies distinguish them. The
+wrong code does not parse, or it reads a variable that has no value yet.
 """
 
 import ast
@@ -24,9 +24,11 @@ from typing import NamedTuple
 
 from ....corpora.python_library.python_sources import LibraryText
 
-CHARACTERS = (60, 200)  # of the code of a pair, at least and at most
-WORDS = (8, 24)  # of a sentence
-GIVEN = 3  # words before the first place: an encoder-decoder reads what both texts begin with
+CHARACTERS = (60, 200)  # smallest and largest number of characters of code
+WORDS = (8, 24)  # smallest and largest number of words of a sentence
+# Number of words before the first exchanged word, since an encoder-decoder reads the beginning that
+# both texts share.
+GIVEN = 3
 
 CLOSING = frozenset(")]}")
 OPERATORS = frozenset(
@@ -42,7 +44,7 @@ class MinimalPair(NamedTuple):
 
 
 def python_pairs(documents: Sequence[LibraryText], count: int) -> list[MinimalPair]:
-    """Returns up to `count` pairs of each kind, at most one of a kind from each text."""
+    """Returns up to `count` pairs of each kind, at most one pair of a kind from each text."""
     code = _in_order(text for document in documents for text in functions_of(document))
     prose = _in_order(text for document in documents for text in sentences_of(document))
     pairs: list[MinimalPair] = []
@@ -54,7 +56,7 @@ def python_pairs(documents: Sequence[LibraryText], count: int) -> list[MinimalPa
 
 
 def _pair(kind: str, text: str, places: Callable, is_wrong: Callable) -> MinimalPair | None:
-    """Returns the pair of the first exchange, in the order of a hash, that makes the text wrong."""
+    """Returns the pair of the first exchange that makes the text wrong, in the order of a hash."""
     candidates = list(dict.fromkeys(_exchanged(text, *pair) for pair in places(text)))
     bad = next((x for x in _in_order(candidates) if x != text and is_wrong(x)), None)
     return None if bad is None else MinimalPair(kind, text, bad)
@@ -65,7 +67,7 @@ def _in_order(texts) -> list[str]:
 
 
 def _exchanged(text: str, one: slice, other: slice) -> str:
-    """Returns the text with two parts exchanged, `one` of which comes first."""
+    """Returns the text with two parts exchanged; `one` comes before `other`."""
     swapped = text[other] + text[one.stop : other.start] + text[one]
     return text[: one.start] + swapped + text[other.stop :]
 
@@ -105,7 +107,7 @@ def _nodes(document: LibraryText) -> Iterator[ast.AST]:
     if not document.name.endswith(".py"):
         return
     try:
-        with warnings.catch_warnings(action="ignore"):  # of escapes that are out of date
+        with warnings.catch_warnings(action="ignore"):  # warnings about deprecated escapes
             yield from ast.walk(ast.parse(document.read()))
     except (SyntaxError, ValueError):  # ValueError: null bytes
         return
@@ -114,7 +116,7 @@ def _nodes(document: LibraryText) -> Iterator[ast.AST]:
 def _parses(text: str) -> bool:
     try:
         with warnings.catch_warnings(action="ignore"):
-            compile(text, "pair", "exec")  # which finds more than `ast.parse`, such as f() = 1
+            compile(text, "pair", "exec")  # finds more errors than `ast.parse`, such as f() = 1
     except (SyntaxError, ValueError):
         return False
     return True
@@ -124,11 +126,11 @@ def _fails_to_parse(text: str) -> bool:
     return not _parses(text)
 
 
-# --- places that may be exchanged ---------------------------------------------------------------
+# --- parts that may be exchanged ----------------------------------------------------------------
 
 
 def indentations(text: str) -> Iterator[tuple[slice, slice]]:
-    """Yields the spaces before two lines that follow each other, from the second line on."""
+    """Yields the indentations of two consecutive lines, from the second line on."""
     starts = [match.start() for match in re.finditer(r"^", text, re.MULTILINE)]
     lines = [
         slice(start, start + len(line) - len(line.lstrip(" ")))
@@ -139,10 +141,10 @@ def indentations(text: str) -> Iterator[tuple[slice, slice]]:
 
 
 def names(text: str) -> Iterator[tuple[slice, slice]]:
-    """Yields a use of a name, and a later use of a variable that is not yet defined there."""
+    """Yields a use of a name, and a later use of a variable that is undefined at the first use."""
     (function,) = ast.parse(text).body
     found = [node for node in ast.walk(function) if isinstance(node, ast.Name)]
-    defined: dict[str, int] = {}  # the first line in which it is given a value
+    defined: dict[str, int] = {}  # variable -> first line that assigns a value to it
     for node in found:
         if isinstance(node.ctx, ast.Store):
             defined[node.id] = min(defined.get(node.id, node.lineno), node.lineno)
@@ -157,7 +159,7 @@ def names(text: str) -> Iterator[tuple[slice, slice]]:
 
 
 def words(text: str) -> Iterator[tuple[slice, slice]]:
-    """Yields a function word and the word behind it, which is none."""
+    """Yields a function word and the word after it, which is not a function word."""
     found = list(re.finditer(r"\S+", text))
     for one, other in zip(found[GIVEN:], found[GIVEN + 1 :]):
         plain = other[0].isalpha() and other[0].islower()
@@ -166,7 +168,7 @@ def words(text: str) -> Iterator[tuple[slice, slice]]:
 
 
 def neighbors(text: str, *, kind: int, strings: Collection[str]) -> Iterator[tuple[slice, slice]]:
-    """Yields neighbors among the tokens of a kind that are one of these strings."""
+    """Yields consecutive tokens among the tokens of a kind that are one of these strings."""
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
     some = [t for t in tokens if t.type == kind and t.string in strings]
     places = [slice(_offset(text, *t.start), _offset(text, *t.end)) for t in some]
@@ -176,7 +178,7 @@ def neighbors(text: str, *, kind: int, strings: Collection[str]) -> Iterator[tup
 
 
 def _place(text: str, node: ast.Name) -> slice:
-    start = _offset(text, node.lineno, node.col_offset)  # of bytes, which are characters in ASCII
+    start = _offset(text, node.lineno, node.col_offset)  # Bytes are characters in ASCII text.
     return slice(start, start + len(node.id))
 
 
@@ -185,11 +187,11 @@ def _offset(text: str, line: int, column: int) -> int:
     return sum(map(len, lines[: line - 1])) + column
 
 
-# kind -> (places of a text that may be exchanged, whether a text is wrong)
+# kind -> (function that yields parts that may be exchanged, function that tests for a wrong text)
 KINDS: dict[str, tuple[Callable, Callable[[str], bool]]] = {
     "brackets": (partial(neighbors, kind=tokenize.OP, strings=CLOSING), _fails_to_parse),
     "indentation": (indentations, _fails_to_parse),
-    "names": (names, _parses),  # by `names`, such a text parses and is wrong
+    "names": (names, _parses),  # An exchange by `names` is wrong although the text parses.
     "keywords": (partial(neighbors, kind=tokenize.NAME, strings=keyword.kwlist), _fails_to_parse),
     "operators": (partial(neighbors, kind=tokenize.OP, strings=OPERATORS), _fails_to_parse),
     "words": (words, lambda text: True),

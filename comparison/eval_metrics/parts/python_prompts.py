@@ -1,4 +1,4 @@
-"""Beginnings of functions of Python's library, and functions with a line to be filled in."""
+"""Beginnings of functions of Python's library, and functions with a hidden line."""
 
 import ast
 import io
@@ -9,33 +9,34 @@ from typing import NamedTuple
 
 from ....corpora.python_library.python_passages import counted_in, drawn, library_split
 
-PREFIX = (120, 320)  # characters that are continued: a function or class from its first line on
-WHOLE = (120, 480)  # of a function of which a line is hidden
-FOLLOWING = 400  # of the true text after a prefix
-SOON = 120  # characters in which the true text has a whole statement
-HIDDEN = 8  # of a hidden line at least, without its indentation
+# Numbers of characters.
+PREFIX = (120, 320)  # smallest and largest beginning of a function or class
+WHOLE = (120, 480)  # smallest and largest function with a hidden line
+FOLLOWING = 400  # length of the true text after a beginning
+SOON = 120  # the true text has a whole statement within this length
+HIDDEN = 8  # smallest hidden line, without its indentation
 
 
 class Gap(NamedTuple):
-    """A place where text belongs."""
+    """A gap in a text, with the true text that belongs into it."""
 
     prefix: str
     truth: str
-    suffix: str  # "": the text is to be continued
+    suffix: str  # the text after the gap; "" if the text is to be continued
 
 
 def continuations(count: int) -> list[Gap]:
     """Returns beginnings of functions and classes, each cut after a whole statement."""
-    return _of_library(count, beginnings)
+    return _library_gaps(count, beginnings)
 
 
 def hidden_lines(count: int) -> list[Gap]:
-    """Returns functions without one line, its indentation and line end apart."""
-    return _of_library(count, gaps)
+    """Returns functions with one line hidden, except for its indentation and line end."""
+    return _library_gaps(count, gaps)
 
 
 def beginnings(text: str) -> Iterator[Gap]:
-    """Yields the functions and classes of a file's top level up to a whole statement."""
+    """Yields the top-level functions and classes of a file, each cut after a whole statement."""
     lines = text.splitlines(keepends=True)
     for node in _definitions(text):
         statements = (each for each in ast.walk(node) if isinstance(each, ast.stmt))
@@ -50,7 +51,7 @@ def beginnings(text: str) -> Iterator[Gap]:
 
 
 def gaps(text: str) -> Iterator[Gap]:
-    """Yields the functions of a file's top level, for each line that is a whole statement."""
+    """Yields the top-level functions of a file, with each line that is a whole statement hidden."""
     lines = text.splitlines(keepends=True)
     for node in _definitions(text):
         whole = "".join(lines[node.lineno - 1 : node.end_lineno])
@@ -66,7 +67,7 @@ def gaps(text: str) -> Iterator[Gap]:
             before, _, after = lines[line].partition(hidden)
             prefix = "".join(lines[node.lineno - 1 : line]) + before
             suffix = after + "".join(lines[line + 1 : node.end_lineno])
-            if suffix:  # a file may end without a line end
+            if suffix:  # The suffix is empty if the file does not end with a line end.
                 yield Gap(prefix, hidden, suffix)
 
 
@@ -77,14 +78,14 @@ def parses(text: str) -> bool:
 
 def _parsed(text: str) -> ast.Module | None:
     try:
-        with warnings.catch_warnings(action="ignore"):  # of escapes that are out of date
+        with warnings.catch_warnings(action="ignore"):  # warnings about deprecated escapes
             return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # ValueError: null bytes
         return None
 
 
 def continues_to_parse(prefix: str, text: str) -> bool:
-    """Returns whether a prefix parses with the complete lines of a text, and they hold a statement.
+    """Returns whether a prefix parses with the complete lines of a text, which have a statement.
 
     The lines of an unfinished statement at the end are left out. A statement is unfinished if a
     bracket or a string is open, a block has no body, or a decorator has no function.
@@ -124,7 +125,7 @@ def _is_unfinished(text: str) -> bool:
 _LAYOUT = {tokenize.NL, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
-def _of_library(count: int, gaps_in) -> list[Gap]:
+def _library_gaps(count: int, gaps_in) -> list[Gap]:
     split = library_split()
     counts = counted_in(split)
     found = (gap for document in split["validation"] for gap in gaps_in(document.read()))
@@ -138,7 +139,7 @@ def _definitions(text: str) -> list:
 
 
 def _is_line(node: ast.stmt) -> bool:
-    """Returns whether a statement is on one line, and no docstring."""
+    """Returns whether a statement is on one line and is not a docstring."""
     if hasattr(node, "body") or node.lineno != node.end_lineno:
         return False
     return not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))

@@ -22,17 +22,18 @@ from .likelihoods import CONDITIONAL, LikelihoodForm, log_probs
 
 
 class Question(NamedTuple):
-    """A text with a blank, <extra_id_0>, or at whose end the answer belongs."""
+    """A text with candidate answers for its blank <extra_id_0>, or for its end."""
 
     text: str
     answers: tuple[str, ...]
-    # What follows the answer, or a text with a blank, up to the end of the document; None: not
-    # known. Models that predict masks read it, since training hides tokens of whole documents.
+    # The text after the answer (or after a text with a blank) up to the end of the document; None
+    # if it is not known. Models that predict masks read it, since training hides tokens of whole
+    # documents.
     after: str | None = None
 
     @property
     def around(self) -> tuple[str, str]:
-        """The text before the answer, and what is known to follow the answer."""
+        """The text before the answer, and the known text after it."""
         text = self.text if BLANK.search(self.text) else self.text + SENTINEL
         before, _, after = (text + (self.after or "")).partition(SENTINEL)
         return before, after
@@ -70,30 +71,31 @@ def answer_log_probs(trained: Trained, questions: Sequence[Question]) -> list[np
         found = [np.array(scored.log_probs) for scored in score(trained, pairs)]
     else:
         raise ValueError(
-            f"Got a model in mode {mode!r}, expected one that writes or predicts masks: answers "
-            "cannot be ranked by a model that gives no probability to text. Use finetune or "
-            "classify."
+            f"Got a model in mode {mode!r}, expected one that writes text or predicts masks, since "
+            "ranking answers needs the probability of text: use finetune or classify."
         )
     each = iter([[np.sum(log_probs), np.mean(log_probs)] for log_probs in found])
     return [np.array([next(each) for _ in question.answers]) for question in questions]
 
 
 def share_right(scores_A: np.ndarray, right: int | slice) -> float:
-    """Returns the share of right answers among those that score highest.
+    """Returns the share of right answers among the answers with the highest score.
 
     >>> share_right(np.array([0.1, 0.7, 0.7]), 1), share_right(np.array([0.1, 0.7, 0.7]), 0)
     (0.5, 0.0)
     >>> share_right(np.array([0.7, 0.1, 0.7]), slice(2))  # the first two are right
     0.5
     """
-    scores_A = np.round(scores_A, 4)  # alike, whatever the rounding
+    scores_A = np.round(scores_A, 4)  # Ties survive rounding errors.
     highest_A = scores_A == scores_A.max()
     return float(np.sum(highest_A[right]) / np.sum(highest_A))
 
 
 def _middle(trained: Trained, text: str, answer: str) -> tuple[Prompt, int]:
-    """Returns the prompt in which the answer is a text's middle, or continues a text without blank,
-    and the number of tokens that are scored."""
+    """Returns the prompt with the answer, and the number of tokens that are scored.
+
+    The answer is the middle of the text. It continues a text without a blank.
+    """
     if not BLANK.search(text):
         return scoring.answered_prompt(trained, text, answer)
     before, _, after = text.partition(SENTINEL)
@@ -103,7 +105,7 @@ def _middle(trained: Trained, text: str, answer: str) -> tuple[Prompt, int]:
 
 
 def _pair(trained: Trained, mode: str, text: str, answer: str) -> tuple[str, str]:
-    """Returns what `inference.score` takes: (the text given, the text that is scored)."""
+    """Returns the arguments of `inference.score`: the given text, and the text that is scored."""
     blank = BLANK.search(text)
     if mode == "infill" and (blank or not completes(trained)):
         together = prompt_form(trained, "infill").blanks == "together"
@@ -120,7 +122,7 @@ def _pair(trained: Trained, mode: str, text: str, answer: str) -> tuple[str, str
 
 
 def _split(text: str, answer: str) -> tuple[str, str]:
-    """Returns (the text before its blank, or all of it; the answer and what follows)."""
+    """Returns the text before the blank (or all of it), and the answer with the text after it."""
     before, _, after = text.partition(SENTINEL)
     return before, answer + after
 
@@ -128,9 +130,9 @@ def _split(text: str, answer: str) -> tuple[str, str]:
 def answered_tokens(
     trained: Trained, question: Question, answer: str
 ) -> tuple[list[int], list[int]]:
-    """Returns (tokens of the text with the answer in it, the slots of those that hold some of it).
+    """Returns the tokens of the text with the answer, and the slots of the answer's tokens.
 
-    They end with end-of-sequence where it is known what follows the answer.
+    The tokens end with end-of-sequence if the text after the answer is known.
     """
     before, after = question.around
     tokens = trained.encode(before + answer + after)

@@ -1,20 +1,20 @@
-"""Two small languages that are drawn from a seed: sentences with their translations.
+"""Two small artificial languages, drawn from a seed: sentences with their translations.
 
-    the first     adjective noun verb adjective noun
-    the second    noun adjective noun adjective verb
+    first language     adjective noun verb adjective noun
+    second language    noun adjective noun adjective verb
 
-Every word has one translation, and so has every sentence: a model that has learned the words and
-their order is right in everything, and one that has not has nothing to copy.
+Every word and every sentence has exactly one translation. A model that has learned the words and
+their order translates everything correctly. A model that has not cannot copy anything useful.
 """
 
 import numpy as np
 
-WORDS = {"noun": 12, "adjective": 8, "verb": 8}  # of each language
+WORDS = {"noun": 12, "adjective": 8, "verb": 8}  # number of words of each kind, in each language
 _SYLLABLES = tuple(consonant + vowel for consonant in "bdfgklmnprst" for vowel in "aeiou")
 
 
 def translations(sentences: int, seed: int = 0) -> list[tuple[str, str]]:
-    """Returns so many different sentences of the first language with those of the second.
+    """Returns different sentences of the first language with their translations.
 
         translations(1)     # [("sane tona bemi daro", "…")]
 
@@ -41,7 +41,7 @@ def translations(sentences: int, seed: int = 0) -> list[tuple[str, str]]:
 
 
 def _words(rng: np.random.Generator) -> dict[str, list[tuple[str, str]]]:
-    """Returns the words of each kind with their translations: two syllables, no word twice."""
+    """Returns the words of each kind with their translations. All words have two syllables."""
     count = sum(WORDS.values())
     numbers = rng.choice(len(_SYLLABLES) ** 2, (count, 2), replace=False)
     firsts, lasts = np.divmod(numbers, len(_SYLLABLES))

@@ -1,0 +1,67 @@
+"""Pages of docs/ are complete as plain files, and those that are generated follow their sources."""
+
+import importlib
+import re
+import sys
+
+import pytest
+
+from tests.training.tiny import ROOT
+
+DOCS = ROOT / "docs"
+AGAIN = "run python docs/pages.py"
+LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
+CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def generating():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(DOCS))
+        yield importlib.import_module("pages")
+        for name in ("pages", "tables"):
+            sys.modules.pop(name, None)
+
+
+def test_generated_pages_follow_their_sources(generating):
+    for file, text in generating.pages().items():
+        assert (DOCS / file).read_text(encoding="utf-8") == text, f"docs/{file}: {AGAIN}"
+    navigation = (ROOT / generating.NAVIGATION).read_text(encoding="utf-8")
+    assert navigation == generating.navigation(), AGAIN
+
+
+@pytest.mark.slow
+def test_the_page_of_commands_follows_their_parsers(generating):
+    page = (DOCS / "cli.md").read_text(encoding="utf-8")
+    assert page == generating.commands_page(), AGAIN
+    assert "| `--objective NAME` |" in page and "**Settings of the gin files**" in page
+
+
+def test_no_page_waits_for_a_build_to_be_complete():
+    assert not re.search(r"^hooks:", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    for page in DOCS.rglob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        begins, ends = (re.findall(rf"<!-- {word} (\w+) -->", text) for word in ("begin", "end"))
+        assert begins == ends, page
+        assert "<!-- table:" not in text, page
+
+
+def test_links_between_files_lead_somewhere():
+    pages = [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]
+    for page in pages:
+        for target in LINK.findall(CODE.sub("", page.read_text(encoding="utf-8"))):
+            if not re.match(r"\w+:", target):
+                assert (page.parent / target).exists(), f"{page}: {target}"
+
+
+def test_every_page_is_in_the_navigation():
+    named = re.findall(r"[:-] ([\w/]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert len(named) == len(set(named))
+    assert set(named) == {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
+
+
+def test_the_reference_names_modules_that_exist():
+    for page in (DOCS / "api").glob("*.md"):
+        for name in re.findall(r"^::: pretrax\.(.+)$", page.read_text(), re.MULTILINE):
+            module = ROOT / name.replace(".", "/")
+            assert module.with_suffix(".py").exists() or (module / "__init__.py").exists(), name

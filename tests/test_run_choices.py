@@ -1,0 +1,236 @@
+"""Names on the command line: what gin files and bindings they stand for, and unknown names."""
+
+import argparse
+import re
+
+import pytest
+
+from pretrax import cli, objectives
+from pretrax.cli import show, train
+from pretrax.comparison.variants import read_comparison, runs_of_variants
+from pretrax.settings.gin_reader import GIN_CONFIGS
+from pretrax.training import run_choices
+from pretrax.training.run_choices import add_run_arguments, in_gin, parse_run, typed_names
+from pretrax.training.run_configuration import read_run
+from tests.comparison import small
+from tests.refusals import refuses
+from tests.training import tiny
+
+OWN = """
+from __gin__ import dynamic_registration
+from pretrax import training
+include "runs/decoder.gin"
+RUN_DIR = "runs/own"
+{}
+"""
+
+
+def read(*words: str, required: bool = True):
+    """The run that a command line of `pretrax train` reads."""
+    parser = argparse.ArgumentParser()
+    add_run_arguments(parser)
+    _, given = parse_run(parser, words, required=required)
+    return read_run(*given)
+
+
+@pytest.mark.parametrize(
+    "words, files, bindings",
+    [
+        ([], ["runs/quickstart.gin"], []),
+        (["decoder", "--steps=4"], ["runs/decoder.gin"], []),
+        (["runs/decoder.gin"], ["runs/decoder.gin"], []),
+        (
+            ["--steps=4", "decoder", "--objective=fill_in_the_middle"],
+            ["runs/decoder.gin", "objectives/fill_in_the_middle.gin"],
+            ["RUN_DIR = 'runs/decoder-fill_in_the_middle'"],
+        ),
+        (
+            ["--objective=mlm", "--corpus=reversal", "--model=bert_tiny"],
+            [
+                "runs/quickstart.gin",
+                "models/bert_tiny.gin",
+                "corpora/reversal.gin",
+                "objectives/masked_lm.gin",
+            ],
+            ["RUN_DIR = 'runs/quickstart-bert_tiny-reversal-masked_lm'"],
+        ),
+        (
+            ["--data=texts/*.txt"],
+            ["runs/quickstart.gin", "corpora/text_files.gin"],
+            ["FILES = 'texts/*.txt'", "RUN_DIR = 'runs/quickstart-texts_txt'"],
+        ),
+        # A run with text files of its own keeps the settings of its corpus.
+        (
+            ["shakespeare_chars", "--data=a.txt", "--run_dir=a"],
+            ["runs/shakespeare_chars.gin"],
+            ["FILES = 'a.txt'"],
+        ),
+        (
+            ["encoder", "--corpus=labeled_text", "--data=a.tsv", "--gin.RUN_DIR=a"],
+            ["runs/encoder.gin", "corpora/labeled_text.gin"],
+            ["FILES = 'a.tsv'"],
+        ),
+        (
+            ["--gin_file=runs/decoder.gin", "--gin_file=models/gpt2_tiny.gin", "--objective=ul2"],
+            ["runs/decoder.gin", "objectives/ul2.gin", "models/gpt2_tiny.gin"],
+            ["RUN_DIR = 'runs/decoder-ul2'"],
+        ),
+        # Without a run among the gin files, they belong to the quickstart.
+        (
+            ["--gin_file=models/t5_tiny.gin", "--objective=ul2"],
+            ["runs/quickstart.gin", "objectives/ul2.gin", "models/t5_tiny.gin"],
+            ["RUN_DIR = 'runs/quickstart-ul2'"],
+        ),
+        (
+            ["decoder", "--objective=text_to_text", "--run_dir=a"],
+            ["runs/decoder.gin"],
+            ["from pretrax import objectives", "training.Run.objective = @objectives.text_to_text"],
+        ),
+    ],
+    ids=" ".join,
+)
+def test_names_stand_for_gin_files_and_bindings_in_a_fixed_order(words, files, bindings):
+    written = in_gin(typed_names(words), required=True)
+    prefixes = "--gin_file=", "--gin_bindings="
+    found = [
+        [word.removeprefix(prefix) for word in written if word.startswith(prefix)]
+        for prefix in prefixes
+    ]
+    assert found == [files, bindings]
+    others = [word for word in words if word.startswith("--steps=")]
+    assert [word for word in written if word.startswith("--steps=")] == others
+
+
+def test_a_named_run_is_the_run_of_its_gin_files():
+    named = read("decoder", "--objective", "fill_in_the_middle", "--steps", "4", "--run_dir=a")
+    files = ["runs/decoder.gin", "objectives/fill_in_the_middle.gin"]
+    assert named == read_run(files, ["STEPS = 4", "RUN_DIR = 'a'"])
+
+
+def test_a_later_gin_file_names_the_run_directory_and_overrides_the_names(tmp_path):
+    later = tmp_path / "later.gin"
+    later.write_text(OWN.format("").replace('include "runs/decoder.gin"', ""))
+    run = read("decoder", "--objective=ul2", f"--gin_file={later}")
+    assert run.run_dir == "runs/own" and run.objective.function is objectives.ul2
+
+
+def test_a_run_of_ones_own_and_a_builder_of_ones_own(tmp_path, monkeypatch):
+    (tmp_path / "named_objectives.py").write_text(
+        "from pretrax.objectives import causal_lm as mine\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    own = tmp_path / "own.gin"
+    own.write_text(OWN.format("training.Run.steps = 5"))
+    run = read(str(own), "--objective=named_objectives.mine")
+    assert run.objective.function is objectives.causal_lm
+    assert (run.steps, run.run_dir) == (5, "runs/own-named_objectives_mine")
+
+
+def test_a_macro_of_the_runs_own_file_is_meant(tmp_path):
+    own = tmp_path / "own.gin"
+    own.write_text(OWN.format("DATA = 5\ntraining.Run.steps = %DATA"))
+    assert read(str(own), "--data=7").steps == 7
+    assert read(f"--gin_file={own}", "--data=7").run_dir == "runs/own"
+
+
+@pytest.mark.parametrize(
+    "arguments, names",
+    [
+        (["--objective=ul3"], ["ul3", "ul2", "ul2r", "--list"]),
+        (["--objective=nothing_like_it"], ["nothing_like_it", "--list"]),
+        (["decodr"], ["decodr", "decoder"]),
+        (["--model=t5_1_1_smal"], ["t5_1_1_smal", "t5_1_1_small"]),
+        (["--corpus=revrsal"], ["revrsal", "reversal"]),
+        (["decoder", "encoder"], ["decoder", "encoder"]),
+        (["--gin_file=objectives/ul2.gin", "--steps=2"], ["ul2.gin", "--objective=ul2"]),
+        (["--gin_file=models/gpt2.gin", "--gin_file=corpora/c4.gin"], ["--model=gpt2"]),
+    ],
+    ids=lambda x: " ".join(x),
+)
+def test_a_name_that_cannot_work_is_one_line_with_what_is_near(capsys, arguments, names):
+    with pytest.raises(SystemExit) as end:
+        cli.run("train", arguments)
+    said = capsys.readouterr().err
+    assert end.value.code == 2 and len(said.strip().splitlines()) == 1
+    assert not [name for name in names if name not in said], said
+
+
+def test_a_combination_that_cannot_work_names_what_was_typed(capsys, monkeypatch):
+    def refuse(run, **_):
+        raise ValueError("The objective needs heads.")
+
+    monkeypatch.setattr(train, "train", refuse)
+    for words, is_named in (
+        (["decoder", "--objective=retromae"], True),
+        (["decoder"], False),
+    ):
+        with pytest.raises(SystemExit):
+            cli.run("train", words)
+        assert ("decoder --objective=retromae" in capsys.readouterr().err) == is_named
+
+
+def test_plan_and_show_take_the_same_names(capsys):
+    cli.run("plan", ["decoder", "--model=gpt2_tiny"])
+    named = capsys.readouterr().out
+    cli.run("plan", ["--gin_file=runs/decoder.gin", "--gin_file=models/gpt2_tiny.gin"])
+    assert capsys.readouterr().out == named
+    options, given = show.read_command_line(["decoder", "--objective=fim", "--text=a"])
+    choice = show.choose(options, given)
+    assert choice.name == "fill_in_the_middle" and choice.sequence_lengths == {"decoder": 256}
+    assert given.files == ("runs/decoder.gin", "objectives/fill_in_the_middle.gin")
+    options, given = show.read_command_line(["--data=*.txt", "--objective=mlm"])
+    assert given.files[0] == "runs/encoder.gin"
+
+
+def test_variants_of_a_comparison_take_the_same_options(tmp_path):
+    variants = {"spans": ["--objective=t5"], "own": ["objectives/prefix_lm.gin"]}
+    file = small.write(tmp_path, f"comparison.Comparison.variants = {variants}")
+    compared = read_comparison(file)
+    assert compared.variants == {
+        "spans": ["objectives/span_corruption.gin"],
+        "own": ["objectives/prefix_lm.gin"],
+    }
+    assert runs_of_variants(compared)["spans"].objective.function is objectives.span_corruption
+    for line, names in (("--objective=ul3", ["ul3", "ul2"]), ("--steps=4", ["--steps=4"])):
+        with refuses(ValueError, *names):
+            read_comparison(file, [f"comparison.Comparison.variants = {{'a': ['{line}']}}"])
+
+
+@pytest.mark.parametrize(
+    "kind, names", [("run", {"decoder"}), ("model", {"gpt2"}), ("objective", {"ul2", "mlm"})]
+)
+def test_a_shell_completes_names(kind, names, monkeypatch):
+    parser = argparse.ArgumentParser()
+    add_run_arguments(parser)
+    (action,) = [one for one in parser._actions if one.dest in (kind, f"{kind}_file")]
+    assert names <= set(action.completer("")) and action.completer("no such") == []
+    monkeypatch.setenv("_ARGCOMPLETE", "1")
+    monkeypatch.setattr(run_choices, "parse_with_gin", lambda *_: (argparse.Namespace(), None))
+    parse_run(parser, ["--objective=ul"])  # a name that is not whole yet is not an error
+
+
+def test_every_name_of_gin_configs_is_known():
+    for kind, folder in run_choices.FOLDERS.items():
+        for path in (GIN_CONFIGS / folder).glob("*.gin"):
+            assert run_choices.part_named(kind, path.stem).files == (f"{folder}/{path.name}",)
+
+
+@pytest.mark.slow
+def test_a_named_run_is_trained(tmp_path, monkeypatch, capsys):
+    (tmp_path / "texts").mkdir()
+    lines = "".join(f"Line {i} says that {i} and {i} are {2 * i}.\n" for i in range(400))
+    (tmp_path / "texts/a.txt").write_text(lines)
+    monkeypatch.chdir(tmp_path)
+    tiny.on_one_device(monkeypatch)
+    settings = [
+        "--gin.corpora.text_files.vocabulary=@vocabularies.utf8_bytes",
+        "--gin.training.Run.batch_size=8",
+        "--gin.training.Run.heldout_tokens=400",
+        "--gin.training.Run.sequence_lengths={'decoder': 64}",
+        "--gin.models.decoder.num_layers=1",
+    ]
+    cli.run("train", ["decoder", "--data=texts/*.txt", "--objective=fim", "--steps=2", *settings])
+    said = capsys.readouterr().out
+    directory = tmp_path / "runs/decoder-texts_txt-fill_in_the_middle"
+    assert (directory / "result.json").exists()
+    assert re.search(r"everything else [\d.]+ \(", said)

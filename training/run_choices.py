@@ -1,0 +1,425 @@
+"""The run that a command line names: a run file, and its model, corpus and objective.
+
+    pretrax train decoder --objective=fill_in_the_middle --steps=4
+
+is short for
+
+    pretrax train --gin_file=runs/decoder.gin --gin_file=objectives/fill_in_the_middle.gin \\
+        --run_dir=runs/decoder-fill_in_the_middle --steps=4
+
+`parse_run` rewrites the names as gin files and bindings before anything else reads the command
+line. The order is fixed: the run, its model, its corpus or data, its objective, then other gin
+files, then bindings.
+"""
+
+import argparse
+import contextlib
+import difflib
+import inspect
+import os
+import re
+import shlex
+import sys
+import typing
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .. import objectives
+from ..objectives.catalog import ALIASES, CATALOG, find
+from ..settings.command_line import (
+    GinArguments,
+    add_gin_arguments,
+    gin_arguments_in,
+    parse_with_gin,
+    with_values_joined,
+)
+from ..settings.gin_reader import GIN_CONFIGS, GinReader, find_gin_file, value_in_gin
+from ..settings.printable import printable
+from .run import Run
+
+QUICKSTART = "runs/quickstart.gin"
+# What an option or the positional argument RUN names, and its folder of gin_configs.
+FOLDERS = {"run": "runs", "model": "models", "corpus": "corpora", "objective": "objectives"}
+CHOICES = ("model", "corpus", "data", "objective")  # options, in the order of their gin files
+_SETS_RUN_DIR = re.compile(
+    r"--(gin\.|gin_bindings=)?(training\.Run\.run_dir|run_dir)\s*=", re.IGNORECASE
+)
+
+
+class GinPart(NamedTuple):
+    """The gin files and bindings that a name stands for."""
+
+    files: tuple[str, ...] = ()
+    bindings: tuple[str, ...] = ()
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+def part_named(kind: str, name: str) -> GinPart:
+    """Returns the gin files and bindings of a run, model, corpus or objective.
+
+    >>> part_named("model", "t5_1_1_small")
+    GinPart(files=('models/t5_1_1_small.gin',), bindings=())
+    >>> part_named("objective", "my_objectives.mine").bindings
+    ('import my_objectives', 'training.Run.objective = @my_objectives.mine')
+
+    Args:
+      kind: one of `FOLDERS`.
+      name: a name in that folder of gin_configs, or the path of a gin file. An objective may also
+        be a short name (`objectives.catalog.ALIASES`), a builder of `pretrax.objectives`, or the
+        user's own MODULE.BUILDER.
+
+    Raises ValueError for an unknown name.
+    """
+    if name.endswith(".gin"):
+        return GinPart((name,))
+    if kind == "objective":
+        return _objective(name)
+    known = names_of(kind)
+    if name not in known:
+        hint = _near(name, known, f"All {FOLDERS[kind]} are in {GIN_CONFIGS / FOLDERS[kind]}.")
+        raise ValueError(f"There is no {kind} {name!r}{hint}")
+    return GinPart((f"{FOLDERS[kind]}/{name}.gin",))
+
+
+def _objective(name: str) -> GinPart:
+    module, _, builder = name.rpartition(".")
+    if module:
+        return GinPart((), (f"import {module}", f"training.Run.objective = @{name}"))
+    if name in _builders() and name not in CATALOG:
+        bindings = "from pretrax import objectives", f"training.Run.objective = @objectives.{name}"
+        return GinPart((), bindings)
+    return GinPart((f"objectives/{find(name)}.gin",))
+
+
+def _builders() -> list[str]:
+    """Returns the names of the functions of `pretrax.objectives` that return an objective."""
+    functions = {name: getattr(objectives, name) for name in objectives.__all__}
+    return [
+        name
+        for name, function in functions.items()
+        if inspect.isfunction(function)
+        and typing.get_type_hints(function).get("return") is objectives.Objective
+    ]
+
+
+def names_of(kind: str) -> list[str]:
+    """Returns the names in a folder of `gin_configs`, such as "decoder" for runs."""
+    return sorted(path.stem for path in (GIN_CONFIGS / FOLDERS[kind]).glob("*.gin"))
+
+
+def _near(name: str, known: Iterable[str], where: str) -> str:
+    near = difflib.get_close_matches(name, known, 3)
+    return f"; did you mean {' or '.join(near)}? {where}" if near else f". {where}"
+
+
+# --- the command line -----------------------------------------------------------------------------
+
+
+def add_run_arguments(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+    """Adds RUN, the options of `CHOICES`, and the options of `add_gin_arguments`.
+
+    An option that the parser has already is left as it is.
+
+    Args:
+      parser: the parser of a command that reads a run.
+      default: name of the run that the help shows as the default.
+    """
+    about = "a name in gin_configs/runs, such as decoder, or your own gin file"
+    about += f" (default: {default})" if default else ""
+    run = parser.add_argument("run_file", nargs="?", metavar="RUN", help=about)
+    run.completer = _completer("run")  # type: ignore[attr-defined]
+    group = parser.add_argument_group("parts of the run")
+    for name, metavar, text in (
+        ("model", "NAME", "a model: a name in gin_configs/models"),
+        ("corpus", "NAME", "the text: a name in gin_configs/corpora"),
+        (
+            "data",
+            "FILES",
+            "the text: your own .txt or .jsonl files, as patterns separated by commas; FILES of "
+            "the corpus",
+        ),
+        (
+            "objective",
+            "NAME",
+            "an objective that `pretrax show --list` prints, or your own MODULE.BUILDER",
+        ),
+    ):
+        with contextlib.suppress(argparse.ArgumentError):
+            option = group.add_argument(f"--{name}", metavar=metavar, help=text)
+            if name in FOLDERS:
+                option.completer = _completer(name)  # type: ignore[attr-defined]
+    add_gin_arguments(parser)
+
+
+def _completer(kind: str) -> Callable[..., list[str]]:
+    def complete(prefix: str, **_: object) -> list[str]:
+        short = ALIASES if kind == "objective" else ()
+        paths = [str(path) for path in Path().glob("*.gin")]
+        return [name for name in (*names_of(kind), *short, *paths) if name.startswith(prefix)]
+
+    return complete
+
+
+class NamedWords(NamedTuple):
+    """The names on a command line, and its other words."""
+
+    names: dict[str, str]  # "run", "model", … -> name
+    words: list[str]
+
+    @property
+    def text(self) -> str:
+        """The names and gin files as they were typed; "" if there are only gin files.
+
+        >>> NamedWords({"run": "decoder", "data": "*.txt"}, ["--gin_file=my.gin", "--steps=4"]).text
+        "decoder --data='*.txt' --gin_file=my.gin"
+        """
+        shown = [
+            shlex.quote(value) if kind == "run" else f"--{kind}={shlex.quote(value)}"
+            for kind, value in self.names.items()
+        ]
+        files = [shlex.quote(word) for word in self.words if word.startswith("--gin_file=")]
+        return " ".join([*shown, *files]) if shown else ""
+
+
+def parse_run(
+    parser: argparse.ArgumentParser,
+    argv: Sequence[str] | None,
+    *,
+    default: Callable[[Mapping[str, str]], str | None] = lambda names: QUICKSTART,
+    required: bool = False,
+) -> tuple[argparse.Namespace, GinArguments]:
+    """Returns the options of a command line, and its gin files and bindings.
+
+    The options have the names as they were typed, `chosen`, the text of all of them, `implied`, the
+    bindings that they stand for, and `combined`, the text if parts of a run are combined. An
+    unknown name ends the program with a message.
+
+    Args:
+      parser: a parser with the options of `add_run_arguments`.
+      argv: the command line. None: the program's own command line.
+      default: from the names by kind, such as {"objective": "ul2"}, the gin file of the run whose
+        parts they are, if the command line names no run. None if the command reads the names.
+      required: whether the command reads a run in any case: `default`, if nothing is named.
+    """
+    words = with_values_joined(parser, sys.argv[1:] if argv is None else argv)
+    typed = NamedWords({}, [])
+    try:
+        typed = typed_names(words)
+        words = in_gin(typed, default(typed.names), required)
+    except ValueError as error:
+        if "_ARGCOMPLETE" not in os.environ:  # a shell completes names that are not yet whole
+            parser.exit(2, printable(f"\nerror: {error}\n"))
+        words = []
+    options, given = parse_with_gin(parser, words, Run)
+    for kind in CHOICES:
+        setattr(options, kind, typed.names.get(kind))
+    options.chosen = typed.text
+    options.combined = typed.text if typed.names.keys() - {"run"} else ""
+    own = gin_arguments_in(typed.words).bindings
+    options.implied = [line for line in gin_arguments_in(words).bindings if line not in own]
+    return options, given
+
+
+def typed_names(words: Sequence[str]) -> NamedWords:
+    """Separates the names of a command line from its other words.
+
+    >>> typed_names(["decoder", "--steps=4", "--objective=ul2"])
+    NamedWords(names={'run': 'decoder', 'objective': 'ul2'}, words=['--steps=4'])
+
+    Raises ValueError for two names of one kind.
+    """
+    names: dict[str, str] = {}
+    others = []
+    for word in words:
+        option, equals, value = word.partition("=")
+        kind = option.removeprefix("--")
+        if not word.startswith("-"):
+            kind = "run"
+            value = word
+        elif not (equals and option.startswith("--") and kind in CHOICES):
+            others.append(word)
+            continue
+        if names.setdefault(kind, value) != value:
+            options = ". Its parts are options, such as --objective=NAME" if kind == "run" else ""
+            raise ValueError(f"Got {names[kind]!r} and {value!r}, expected one {kind}{options}.")
+    return NamedWords(names, others)
+
+
+def in_gin(
+    typed: NamedWords, default: str | None = QUICKSTART, required: bool = False
+) -> list[str]:
+    """Returns the words of a command line with its names rewritten as gin files and bindings.
+
+    >>> in_gin(NamedWords({"run": "decoder", "model": "gpt2_tiny"}, ["--steps=4"]))[1:]
+    ['--gin_file=models/gpt2_tiny.gin', "--gin_bindings=RUN_DIR = 'runs/decoder-gpt2_tiny'", \
+'--steps=4']
+
+    Raises ValueError for an unknown name, and for gin files that are not a run.
+    """
+    given = gin_arguments_in(typed.words)
+    names = dict(typed.names)
+    run = part_named("run", names.pop("run")).files if "run" in names else ()
+    macros = _macros(_reader(given, [*run, *given.files]))
+    others = [word for word in typed.words if not word.startswith("--gin_file=")]
+    # A macro of the run's own files is meant, for example DATA by --data.
+    for kind in [kind for kind in names if kind.upper() in macros]:
+        others.append(f"--gin.{kind.upper()}={names.pop(kind)}")
+    if default is None and not (run or given.files):
+        return others
+    base, later = _base(given, run, default if names or required else None)
+    if not (run or names) and given.files:
+        if required:
+            _check_is_run(given, typed.words)
+        return typed.words
+    files, bindings = _parts(names, _macros(_reader(given, base)))
+    every = [*base, *files, *later]
+    if names and not any(_SETS_RUN_DIR.match(word) for word in typed.words):
+        bindings += _run_dir(given, base, every, names)
+    return [
+        *(f"--gin_file={file}" for file in every),
+        *(f"--gin_bindings={binding}" for binding in bindings),
+        *others,
+    ]
+
+
+def _base(
+    given: GinArguments, run: Sequence[str], default: str | None
+) -> tuple[list[str], list[str]]:
+    """Returns the gin files of the run whose parts are named, and the files that come after them.
+
+    Without RUN, the run is the first of the command line's files that give a number of steps.
+    """
+    if run:
+        return list(run), list(given.files)
+    for count in range(1, len(given.files) + 1):
+        if _origin(_reader(given, given.files[:count]), "steps"):
+            return list(given.files[:count]), list(given.files[count:])
+    return [default] if default else [], list(given.files)
+
+
+def _parts(names: Mapping[str, str], macros: Collection[str]) -> tuple[list[str], list[str]]:
+    """Returns the gin files and bindings of the parts of a run whose own files have these macros.
+
+    `--data` is the macro FILES of the chosen corpus, or of the run's own corpus if it has that
+    macro, otherwise of `corpora/text_files.gin`.
+    """
+    files: list[str] = []
+    bindings: list[str] = []
+    for kind in ("model", "corpus", "objective"):
+        name = names.get(kind)
+        if kind == "corpus" and not name and "data" in names and "FILES" not in macros:
+            name = "text_files"
+        if name:
+            part = part_named(kind, name)
+            files += part.files
+            bindings += part.bindings
+    if "data" in names:
+        bindings.append(f"FILES = {value_in_gin(names['data'], current='')}")
+    return files, bindings
+
+
+def _run_dir(
+    given: GinArguments, base: Sequence[str], every: Sequence[str], names: Mapping[str, str]
+) -> list[str]:
+    """Returns a binding that names the run directory after the parts, such as runs/decoder-ul2.
+
+    Returns [] if a file after the run's own files sets the directory.
+    """
+    reader = _reader(given, base)
+    origin = _origin(reader, "run_dir")
+    if origin is None or origin != _origin(_reader(given, every), "run_dir"):
+        return []
+    parts = [_slug(kind, names[kind]) for kind in CHOICES if kind in names]
+    directory = "-".join([str(origin[1]), *parts])
+    setting = "RUN_DIR" if "RUN_DIR" in _macros(reader) else "training.Run.run_dir"
+    return [f"{setting} = {directory!r}"]
+
+
+def _slug(kind: str, name: str) -> str:
+    """Returns a name as a part of a directory's name.
+
+    >>> _slug("data", "texts/*.txt"), _slug("model", "mine/model.gin"), _slug("objective", "mlm")
+    ('texts_txt', 'mine_model', 'masked_lm')
+    """
+    if kind == "objective" and (files := part_named(kind, name).files):
+        name = files[0].removeprefix("objectives/")
+    return re.sub(r"\W+", "_", name.removesuffix(".gin")).strip("_")[:40]
+
+
+def lines_in_gin(lines: Sequence[str]) -> list[str]:
+    """Returns lines of a comparison with its options rewritten as gin files and bindings.
+
+    >>> lines_in_gin(["--objective=mlm", "objectives.masked_lm.rate = 0.4"])
+    ['objectives/masked_lm.gin', 'objectives.masked_lm.rate = 0.4']
+
+    Raises ValueError for an unknown option or name.
+    """
+    written: list[str] = []
+    for line in lines:
+        option, _, value = line.partition("=")
+        kind = option.strip().removeprefix("--")
+        if not line.startswith("--"):
+            written.append(line)
+        elif kind in CHOICES:
+            files, bindings = _parts({kind: value.strip()}, ())
+            written += [*files, *bindings]
+        else:
+            known = ", ".join(f"--{name}=" for name in CHOICES)
+            raise ValueError(
+                f"Got the line {line!r}, expected one of {known}, a gin file or a binding, such as "
+                "STEPS = 500."
+            )
+    return written
+
+
+# --- gin files ------------------------------------------------------------------------------------
+
+
+def _reader(given: GinArguments, files: Sequence[str]) -> GinReader | None:
+    """Returns a reader that has read the files; None if they cannot be read.
+
+    The error is raised again when the command reads its settings.
+    """
+    with contextlib.suppress(ValueError, OSError):
+        return GinReader(Run, given.search_paths, given.trusted).read(files)
+    return None
+
+
+def _macros(reader: GinReader | None) -> set[str]:
+    return set(reader.macros()) if reader else set()
+
+
+def _origin(reader: GinReader | None, field: str) -> tuple[Path | None, Any] | None:
+    """Returns the file that gives a field of the run its value, and the value, or None."""
+    with contextlib.suppress(KeyError):
+        return reader.origin(field) if reader else None
+    return None
+
+
+def _check_is_run(given: GinArguments, words: Sequence[str]) -> None:
+    """Raises ValueError if the gin files of a command line are only parts of a run."""
+    reader = _reader(given, given.files)
+    if reader is None or _origin(reader, "steps") or any("Run.steps" in word for word in words):
+        return
+    parts = [_kind_and_name(file, given.search_paths) for file in given.files]
+    described = [
+        f"{file} is {article} {kind}, not a run"
+        for file, (kind, _) in zip(given.files, parts)
+        for article in ["an" if kind[0] in "aeiou" else "a"]
+    ]
+    options = " ".join(f"--{kind}={name}" for kind, name in parts if kind in CHOICES)
+    hint = f"`pretrax train {options}`" if options else "`pretrax train RUN --gin_file=FILE`"
+    raise ValueError(
+        f"{'; '.join(described)}. Expected a run, which gives a number of steps: {hint}, or a run "
+        "of your own that includes it."
+    )
+
+
+def _kind_and_name(file: str, search_paths: Sequence[str]) -> tuple[str, str]:
+    """Returns ("objective", "ul2") for objectives/ul2.gin; ("part of a run", …) for other files."""
+    path = find_gin_file(file, search_paths)
+    kinds = {GIN_CONFIGS / folder: kind for kind, folder in FOLDERS.items()}
+    return kinds.get(path.parent, "part of a run"), path.stem
