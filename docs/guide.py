@@ -29,6 +29,8 @@ from pretrax.comparison.statistics import Difference
 
 DOCS = Path(__file__).resolve().parent
 PAGE, FOUND, COMPARISONS = "choosing.md", "what_was_found.md", "comparisons"
+# A search finds the pages that explain, and not the tables of reports.
+NOT_FOUND = "---\nsearch: {exclude: true}\n---\n"
 HOME = "Home ground:"  # start of a note on variants that were trained with the loss of `loss_under`
 
 PAPERS = {  # key in a cell -> (text of the link, arXiv number)
@@ -387,7 +389,7 @@ def drawn(docs: Path) -> dict[str, str]:
             for files in (chart_files(one), curve_files(one))
         )
         pages |= {f"{COMPARISONS}/{file}": svg for file, svg in (charts | curves).items()}
-        pages[f"{COMPARISONS}/{name}.md"] = markdown(one, list(charts), list(curves))
+        pages[f"{COMPARISONS}/{name}.md"] = NOT_FOUND + markdown(one, list(charts), list(curves))
     tables = {
         PAGE: {
             "minute": in_a_minute(found),

@@ -228,7 +228,10 @@ def page(name: str) -> str:
         ["other implementations", elsewhere or "none known"],
     ]
     description = comment[0].replace("# ", "").replace("#", "").strip().replace("\n", " ")
-    return f"""# {entry.title} (`{name}`)
+    return f"""---
+search: {{boost: {_boost(name)}}}
+---
+# {entry.title} (`{name}`)
 
 {description}
 
@@ -261,6 +264,18 @@ pretrax show {shlex.join(options(name))}
 
 {_laws(builder)}
 """
+
+
+def _boost(name: str) -> int:
+    """Returns the weight of a page in a search; other pages have 1.
+
+    An objective whose title is a part of other titles counts more: "masked language modeling" finds
+    its own page before "masked and permuted language modeling".
+    """
+    words, *others = (
+        set(CATALOG[one].title.lower().split()) for one in (name, *(CATALOG.keys() - {name}))
+    )
+    return 3 if any(words < other for other in others) else 2
 
 
 def options(name: str) -> list[str]:

@@ -286,7 +286,8 @@ def _option(parser: argparse.ArgumentParser, action: argparse.Action) -> list[st
     is_told = action.default in (None, False, argparse.SUPPRESS, "") or action.default == []
     if not is_told and "default" not in text:
         text += f" (default: `{action.default}`)"
-    return [f"`{name}{value}`", text]
+    code = f"{name}{value}".replace("|", "&#124;")  # a pipe in backticks would end the cell
+    return [f"<code>{cell(code)}</code>" if "&" in code else f"`{code}`", text]
 
 
 # --- navigation -----------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ from pretrax.training.run_configuration import read_run
 from pretrax.training.trained_models import open_run
 from tests.comparison import planted
 from tests.inference.runs import write_run
+from tests.site_search import SiteSearch
 from tests.tasks.seqio_cache import write_cache
 from tests.tasks.short_library import short_library
 from tests.training import tiny
@@ -116,11 +117,13 @@ def test_a_file_is_the_same_on_every_page():
             assert files.setdefault(block.file, block.text) == block.text, block.place
 
 
-@pytest.mark.slow
-def test_the_site_builds_without_warnings(tmp_path):
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The folder of the built documentation."""
     pytest.importorskip("mkdocstrings", reason="pip install -e '.[docs]'")
+    folder = tmp_path_factory.mktemp("site")
     finished = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(tmp_path)],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(folder)],
         cwd=ROOT,
         env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
@@ -128,11 +131,43 @@ def test_the_site_builds_without_warnings(tmp_path):
         timeout=300,
     )
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    reference = (tmp_path / "api/objectives/index.html").read_text()
+    return folder
+
+
+@pytest.mark.slow
+def test_the_site_builds_without_warnings(site):
+    reference = (site / "api/objectives/index.html").read_text()
     assert "share of noise tokens" in reference  # from a docstring's arguments
-    page = (tmp_path / "objectives/span_corruption/index.html").read_text()
+    page = (site / "objectives/span_corruption/index.html").read_text()
     builder = "api/objectives/#pretrax.objectives.denoising.span_corruption"
     assert f'href="../../{builder}"' in page
+
+
+@pytest.mark.slow
+def test_a_search_finds_the_page_that_it_names(site):
+    search = SiteSearch(site)
+    for query, page in {
+        "masked language modeling": "objectives/masked_lm/",
+        "masked_lm": "objectives/masked_lm/",
+        "multi-token prediction": "objectives/multi_token_prediction/",
+        "span corruption": "objectives/span_corruption/",
+        "fill in the middle": "objectives/fill_in_the_middle/",
+        "learning rate": "optimization/",
+        "batch size": "optimization/",
+        "resume": "checkpoints/",
+        "checkpoint": "checkpoints/",
+        "mixture": "mixtures/",
+    }.items():
+        first, *others = search.pages(query)
+        assert first == page, (query, first, others[:5])
+
+
+@pytest.mark.slow
+def test_the_sidebar_of_a_page_has_tens_of_links(site):
+    for page in ("index.html", "objectives/masked_lm/index.html", "api/models/index.html"):
+        sidebar = (site / page).read_text().split('<div class="md-content"')[0]
+        links = re.findall(r'<a href="([^"#]*)" class="md-nav__link', sidebar)
+        assert 3 < len(links) < 60, page
 
 
 # --- the reader's folder ------------------------------------------------------------------------

@@ -65,3 +65,10 @@ def test_the_reference_names_modules_that_exist():
         for name in re.findall(r"^::: pretrax\.(.+)$", page.read_text(), re.MULTILINE):
             module = ROOT / name.replace(".", "/")
             assert module.with_suffix(".py").exists() or (module / "__init__.py").exists(), name
+
+
+def test_pictures_in_svg_follow_the_scheme():
+    """The style of the site inverts PNG files in the dark scheme, and leaves SVG files alone."""
+    assert 'img[src$=".png"]' in (DOCS / "site.css").read_text()
+    for picture in DOCS.rglob("*.svg"):
+        assert "prefers-color-scheme: dark" in picture.read_text(encoding="utf-8"), picture
