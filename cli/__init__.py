@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from ..settings.command_terminal import in_terminal, say, undecoded
 
@@ -23,7 +24,7 @@ VERBS = {
 }
 
 
-def make_parser(verb: str, about: str | None, **settings):
+def make_parser(verb: str, about: str | None, **settings: Any):
     """Returns an `argparse.ArgumentParser` with the option that all subcommands share.
 
     An option with a single value is refused if it is repeated with a different value.

@@ -159,7 +159,9 @@ def make_console(file: Any = None) -> Console:
     Unlike `training.reporting.console.make_console`, it does not start JAX, which would take the
     accelerators of the runs.
     """
-    console = PrintableConsole(file=file, highlight=False)
+    # In a notebook, rich would display the text instead of writing it to the file.
+    in_notebook = None if file is None else False
+    console = PrintableConsole(file=file, highlight=False, force_jupyter=in_notebook)
     if not console.is_terminal:
         console.width = WIDTH
     return console

@@ -30,29 +30,41 @@ class Comparison:
 
     With several budgets by name, such as {"250k": …, "750k": …}, every variant is trained on each
     budget. Such a comparison fits scaling laws and does not say which variant is better.
+
+    Attributes:
+      directory: Folder for the runs, the results and the report.
+      question: The question that the comparison answers, as a sentence.
+      base: Gin files and bindings of the run that all variants change.
+      variants: Gin files and bindings of each variant, by its name. They are read after the lines
+        of the base.
+      budget: Function of a `training.Plan` that returns the number of steps, or several such
+        functions by name.
+      eval_metrics: Functions of a `Subject` that return a list of figures.
+      seeds: Seeds. Each variant is trained once with each seed.
+      checkpoints: Number of checkpoints of a run that are measured: evenly spaced, with the end of
+        the run as the last.
+      reference: Variant that the others are compared with. None: all pairs are compared.
+      tuning: Function without arguments that returns a `tuning.Tuning`, which names the setting to
+        tune for each variant. None: nothing is tuned.
+      about: The papers that the comparison follows, and its limits.
+      wanted: Smallest difference that matters for each figure, in the unit of the figure. None: no
+        wanted differences.
+      looks: Numbers of seeds, ascending, after which the comparison ends early if the wanted
+        differences are decided.
     """
 
-    directory: NonEmptyText  # where the runs, the results and the report are written
-    question: NonEmptyText  # the question that the comparison answers, as a sentence
-    # Gin files and bindings of the run that all variants change.
+    directory: NonEmptyText
+    question: NonEmptyText
     base: Annotated[Sequence[str], MinLen(1)]
-    # Gin files and bindings of each variant, by its name. They are read after those of the base.
     variants: Annotated[Mapping[str, Sequence[str]], MinLen(1)]
-    # A function (training.Plan) -> steps, or several such functions by name.
     budget: Callable | Annotated[Mapping[str, Callable], MinLen(1)]
-    eval_metrics: Annotated[Sequence[Callable], MinLen(1)]  # (Subject) -> list[Figure]
-    seeds: Annotated[Sequence[Seed], MinLen(1)] = (0, 1, 2, 3, 4)  # one run per variant and seed
-    # Number of checkpoints of a run that are measured: evenly spaced, with its end as the last.
+    eval_metrics: Annotated[Sequence[Callable], MinLen(1)]
+    seeds: Annotated[Sequence[Seed], MinLen(1)] = (0, 1, 2, 3, 4)
     checkpoints: Count = 1
-    # The variant that the others are compared with, or None to compare all pairs.
     reference: str | None = None
-    # A function () -> tuning.Tuning that says which setting is tuned for each variant first.
     tuning: Callable | None = None
-    about: str = ""  # the papers that the comparison follows, and its limits
-    # The smallest difference that matters, in the figure's unit, by figure.
+    about: str = ""
     wanted: Mapping[str, Positive] | None = None
-    # Numbers of seeds, ascending, after which the comparison ends early if the wanted differences
-    # are decided.
     looks: Sequence[AtLeastTwo] = ()
 
     @property

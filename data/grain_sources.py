@@ -1,7 +1,9 @@
 """A token store as a data source for your own Grain pipeline; Grain itself is not needed.
 
-dataset = grain.MapDataset.source(StoreSource("stores/web")).shuffle(seed=0).repeat()
-dataset[0]["tokens"]
+For example:
+
+    dataset = grain.MapDataset.source(StoreSource("stores/web")).shuffle(seed=0).repeat()
+    dataset[0]["tokens"]
 """
 
 import functools

@@ -1,7 +1,9 @@
 """A trained model for the lm-evaluation-harness (Gao et al., EleutherAI), package `lm_eval`.
 
-model = harness_model(open_run("runs/decoder"))
-lm_eval.simple_evaluate(model=model, tasks=["lambada_openai"])["results"]
+For example:
+
+    model = harness_model(open_run("runs/decoder"))
+    lm_eval.simple_evaluate(model=model, tasks=["lambada_openai"])["results"]
 """
 
 import functools

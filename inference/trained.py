@@ -13,19 +13,33 @@ from .decoding.generation_rules import NO_RULES, GenerationRules
 
 
 class Trained(NamedTuple):
-    """A model, its parameters, and its vocabulary."""
+    """A model, its parameters, and its vocabulary.
 
-    model: Any  # a `models.Model`
+    Attributes:
+      model: A `models.Model`.
+      params: Parameters of the model.
+      ids: Token ids of the vocabulary.
+      encode: Function from a text to ids. It reads names of special tokens, such as <extra_id_0>.
+      decode: Function from ids to a text.
+      prompt_forms: Prompt forms of the model's objective. An imported model has none.
+      classes: Names of the classes of a classifier.
+      step: Step of the checkpoint.
+      lengths: Longest row of training for each stack. Empty if unknown.
+      rules: Constraints on the tokens that an imported model generates.
+      frame: Ids before and after a text that an imported encoder-decoder reads. None: the
+        vocabulary's.
+    """
+
+    model: Any
     params: dict
     ids: TokenIds
-    encode: Callable[[str], list[int]]  # reads names of special tokens, such as <extra_id_0>
+    encode: Callable[[str], list[int]]
     decode: Callable[[list[int]], str]
-    prompt_forms: tuple[PromptForm, ...] = ()  # forms of its objective; imported models have none
-    classes: tuple[str, ...] = ()  # names of the classes of a classifier
-    step: int = 0  # step of the checkpoint
-    lengths: Mapping[str, int] = {}  # longest row of training per stack; empty if unknown
-    rules: GenerationRules = NO_RULES  # constraints on the tokens that an imported model generates
-    # Ids before and after a text that an imported encoder-decoder reads. None: the vocabulary's.
+    prompt_forms: tuple[PromptForm, ...] = ()
+    classes: tuple[str, ...] = ()
+    step: int = 0
+    lengths: Mapping[str, int] = {}
+    rules: GenerationRules = NO_RULES
     frame: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
 

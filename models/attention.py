@@ -14,6 +14,7 @@ two documents     start = 0 0 2 2   end = 1 2 3 4   (causal, two tokens each)
 """
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +27,14 @@ from .sharding import constrain, num_shards, on_one_cpu
 NEVER = -1e30  # score of a masked key; it is finite so that the gradient is 0 instead of nan
 
 
-def attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxTxS=None, softcap=None):
+def attend(
+    q_BxTxHxd,
+    k_BxSxGxd,
+    v_BxSxGxd,
+    intervals_Bx2xT: jax.Array,
+    bias_HxTxS: jax.Array | None = None,
+    softcap: float | None = None,
+) -> jax.Array:
     """Softmax attention of each query over its interval of keys.
 
         attend(q, k, v, jnp.array([[[0, 0, 0], [1, 2, 3]]]))    # three causal queries
@@ -70,7 +78,7 @@ def attend_with_log_sum(
     return _attend(softcap, q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxTxS)
 
 
-def over_both(first, second):
+def over_both(first: tuple[jax.Array, jax.Array], second: tuple[jax.Array, jax.Array]):
     """Returns attention over the union of two sets of keys.
 
         over_both(attend_with_log_sum(q, k1, v1, …), attend_with_log_sum(q, k2, v2, …))
@@ -86,7 +94,14 @@ def over_both(first, second):
     return (weights * outs).sum(0).astype(outs.dtype)
 
 
-def attend_noised(attend, q, k, v, intervals, noised):
+def attend_noised(
+    attend: Callable,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    intervals: jax.Array,
+    noised: tuple[jax.Array, jax.Array],
+) -> jax.Array:
     """Attention of clean tokens, and of noised copies that attend to clean tokens and to copies.
 
     Args:

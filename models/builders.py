@@ -1,7 +1,7 @@
 """Builders of models: from hyperparameters as keywords to a `Model`, a tuple of pure functions."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -130,13 +130,13 @@ MODERN_BERT = dict(
 
 @checked
 def encoder_decoder(
-    vocab_size,
-    heads=("vocabulary",),
+    vocab_size: int,
+    heads: Iterable[str] = ("vocabulary",),
     *,
     num_encoder_layers: Count = 8,
     num_decoder_layers: Count = 8,
-    **settings,
-):
+    **settings: Any,
+) -> Model:
     """An encoder, and a decoder with cross-attention to it; T5 1.1 small by default.
 
         models.encoder_decoder(32128)                  # T5 1.1 small: 76,961,152 parameters
@@ -162,7 +162,14 @@ def encoder_decoder(
 
 
 @checked
-def decoder(vocab_size, heads=("vocabulary",), *, num_layers: Count, ahead="parallel", **settings):
+def decoder(
+    vocab_size: int,
+    heads: Iterable[str] = ("vocabulary",),
+    *,
+    num_layers: Count,
+    ahead: str = "parallel",
+    **settings: Any,
+) -> Model:
     """A single stack that predicts left to right; LLaMA's layers by default.
 
         models.decoder(32000, emb_dim=768, num_heads=12, head_dim=64, mlp_dim=2048, num_layers=12)
@@ -200,7 +207,7 @@ def decoder(vocab_size, heads=("vocabulary",), *, num_layers: Count, ahead="para
     return model_of(_config(vocab_size, "decoder", LLAMA, heads, settings, **fixed))
 
 
-def encoder(vocab_size, heads=("vocabulary",), **settings):
+def encoder(vocab_size: int, heads: Iterable[str] = ("vocabulary",), **settings: Any) -> Model:
     """A single stack with bidirectional attention; ModernBERT's layers by default.
 
         models.encoder(32000, emb_dim=768, num_heads=12, head_dim=64, mlp_dim=1152, num_layers=22)
@@ -275,7 +282,7 @@ def _decoder_layers(config):
     return config.num_decoder_layers + (config.num_ahead if has_layers else 0)
 
 
-def forward_flops(config, lengths):
+def forward_flops(config, lengths: Mapping[str, int]):
     """Returns the floating-point operations of a row's forward pass, two for each multiply-add.
 
     The number includes products with weights, and attention between all queries and keys, even keys
@@ -349,7 +356,9 @@ def model_of(config: Config) -> Model:
     )
 
 
-def from_network(network, *, layout, heads, hidden=(), **fields) -> Model:
+def from_network(
+    network: Any, *, layout: str, heads: Iterable[str], hidden: Sequence[str] = (), **fields: Any
+) -> Model:
     """Returns the `Model` of a Flax module.
 
     Args:

@@ -3,6 +3,7 @@
 Source: Gale et al. 2022, "MegaBlocks", arXiv:2211.15841.
 """
 
+import jax
 import jax.numpy as jnp
 from jax.experimental.pallas.ops.tpu.megablox.gmm import gmm, tgmm
 
@@ -12,7 +13,7 @@ SIZES = 1024, 1024  # in bfloat16; float32 uses half the inner size
 SIZES_OF_OUTER = 512, 1024
 
 
-def product(block, x_AxI, kernels, sizes_N, transposed):
+def product(block: int, x_AxI, kernels: jax.Array, sizes_N, transposed):
     """Returns the product of each group with its kernel, [A, O] in the dtype of `x`.
 
     The rows after the last group are undefined.

@@ -7,6 +7,8 @@ import functools
 import itertools
 import math
 import operator
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +23,17 @@ from .sharding import mesh_axes, num_shards, on_one_cpu, partitioned, platform, 
 STREAM = ("batch", "length", None)  # logical axes of the residual stream
 
 
-def linear(module, name, x, shape, axes, init=None, inputs=1, slots_last=False, scale=1.0):
+def linear(
+    module: Any,
+    name: str,
+    x: jax.Array,
+    shape: Sequence[int],
+    axes: Sequence[str | None],
+    init: Callable | None = None,
+    inputs: int = 1,
+    slots_last: bool = False,
+    scale: float = 1.0,
+):
     """Returns `scale` times the linear layer of x: the product with a weight, plus a bias if any.
 
     Args:

@@ -2,7 +2,8 @@
 
 import dataclasses
 import functools
-from typing import Literal
+from collections.abc import Iterable
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -32,13 +33,13 @@ from .transformer import (
 
 @checked
 def electra(
-    vocab_size,
-    heads=("generator", "replaced"),
+    vocab_size: int,
+    heads: Iterable[str] = ("generator", "replaced"),
     *,
     generator_share: PositiveShare = 0.25,
     disentangled: bool = False,
-    **encoder_settings,
-):
+    **encoder_settings: Any,
+) -> Model:
     """A discriminator, and a small generator whose samples it classifies (Clark et al. 2020).
 
         models.electra(32000, emb_dim=256, num_heads=4, head_dim=64, mlp_dim=512, num_layers=12)
@@ -183,7 +184,9 @@ class Electra(nn.Module):
         return projection(states, table_VxE, lambda logits: logits * c.emb_dim**-0.5)
 
 
-def masked_autoencoder(vocab_size, heads=("vocabulary", "restored"), **encoder_settings):
+def masked_autoencoder(
+    vocab_size: int, heads: Iterable[str] = ("vocabulary", "restored"), **encoder_settings: Any
+) -> Model:
     """An encoder, and a decoder of one layer that restores the text (Xiao et al. 2022, RetroMAE).
 
         models.masked_autoencoder(32000, emb_dim=256, num_heads=4, head_dim=64, mlp_dim=512,
@@ -324,8 +327,12 @@ class RestoringLayer(Block):
 
 @checked
 def two_towers(
-    vocab_size, heads=("embedding", "logit_scale"), *, texts: Literal[2, 3] = 2, **encoder_settings
-):
+    vocab_size: int,
+    heads: Iterable[str] = ("embedding", "logit_scale"),
+    *,
+    texts: Literal[2, 3] = 2,
+    **encoder_settings: Any,
+) -> Model:
     """Two encoders of one shape, one for each text of a pair (Radford et al. 2021, CLIP).
 
         models.two_towers(32000, emb_dim=256, num_heads=4, head_dim=64, mlp_dim=512, num_layers=6)

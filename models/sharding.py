@@ -6,6 +6,7 @@ without a mesh, nothing is sharded.
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 from flax import linen as nn
@@ -25,7 +26,7 @@ def partitioned(init, *names):
     return nn.with_logical_partitioning(init, names)
 
 
-def spec_of(names: Names, shape: Sequence[int], mesh: Mesh | AbstractMesh, rules=None) -> P:
+def spec_of(names: Names, shape: Sequence[int], mesh: Mesh | AbstractMesh, rules: Any = None) -> P:
     """Returns the mesh axes that shard each axis of an array, if they divide the axis's size.
 
         spec_of(("embed", "mlp"), (64, 6), mesh)      # P("fsdp", None) on a mesh with tensor=4

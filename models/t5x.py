@@ -182,6 +182,7 @@ def check_config(model: Model) -> Config:
         del fixed[name]
     fixed["scale_logits"] = config.logits_via_embedding
     t5 = builders.encoder_decoder(config.vocab_size, **fixed).config
+    assert t5 is not None  # a model of a builder has a config
     ours = meaning(config)
     theirs = meaning(t5)
     differ = [

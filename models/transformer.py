@@ -87,7 +87,7 @@ class Transformer(nn.Module):
             cross = c.num_encoder_layers > 0
             self.decoder = Stack(c, c.num_decoder_layers, cross=cross, bidirectional=False)
 
-    def __call__(self, batch):
+    def __call__(self, batch: dict[str, jax.Array]):
         """Returns hidden states by name, among them "top" [B, T, E].
 
         If the collection "cache" is mutable, every attention layer of the decoder writes its keys
@@ -308,7 +308,13 @@ class Stack(nn.Module):
     bidirectional: bool
 
     @nn.compact
-    def __call__(self, x_BxTxE, batch, side, encoded=None):
+    def __call__(
+        self,
+        x_BxTxE: jax.Array,
+        batch: dict[str, jax.Array],
+        side: str,
+        encoded: jax.Array | None = None,
+    ) -> dict[str, jax.Array]:
         """Returns hidden states by name.
 
         Args:

@@ -1,6 +1,8 @@
 """Trees of parameters, as nested dicts or as flat dicts by path.
 
-named({"decoder": {"final_norm": {"scale": x}}})    # {"decoder/final_norm/scale": x}
+For example:
+
+    named({"decoder": {"final_norm": {"scale": x}}})    # {"decoder/final_norm/scale": x}
 """
 
 from collections.abc import Iterable, Mapping

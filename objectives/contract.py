@@ -48,11 +48,11 @@ class Row(NamedTuple):
         token's own class, or `NO_LABEL`. None unless the objective requires labels.
       hidden: bool[L] the tokens to hide, instead of tokens that the objective would choose at
         random (`objectives.hide`). None in training.
-      hidden_starts: bool[L] the hidden tokens that begin a new span although the token before them
-        is hidden too. If None, each run of hidden tokens is one span.
       chances: i32[L] how likely each token is to be hidden, relative to the other tokens of its
         document: above 0 and at most 16 bits. If None, all tokens are equally likely, for example
         before training or without a model.
+      hidden_starts: bool[L] the hidden tokens that begin a new span although the token before them
+        is hidden too. If None, each run of hidden tokens is one span.
     """
 
     tokens: Array
@@ -301,7 +301,7 @@ class Corrupt(Protocol):
     """
 
     def __call__(
-        self, key, row: Row, partner: Row, lengths: dict[str, int], max_documents: int, /
+        self, key: Array, row: Row, partner: Row, lengths: dict[str, int], max_documents: int, /
     ) -> dict[str, Array]:
         """Corrupts one row.
 

@@ -7,7 +7,7 @@ Sources: Gao et al. 2021 (SimCSE, arXiv:2104.08821) for dropout views and hard n
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import jax
@@ -16,7 +16,7 @@ from jax.tree_util import Partial
 
 from ..constraints import OpenShare, Positive, checked
 from .arithmetic import below, ratio, round_ratio, traced
-from .contract import BatchLoss, Facts, Objective, Rows, Term
+from .contract import Array, BatchLoss, Facts, Objective, Rows, Term
 from .cross_entropy import cross_entropy
 from .features import input_sequence, pool_columns
 from .losses import at_slots
@@ -153,7 +153,14 @@ def contrastive_pairs(
     )
 
 
-def info_nce(left_Nxe, right_Mxe, scale, live_N, live_M, symmetric=True):
+def info_nce(
+    left_Nxe: Array,
+    right_Mxe: Array,
+    scale: float | Array,
+    live_N: Array,
+    live_M: Array,
+    symmetric: bool = True,
+):
     """Returns the InfoNCE loss of N pairs (left_i, right_i), f32[N] in nats.
 
     If all embeddings are equal, the loss is the logarithm of the number of live texts. The batch
@@ -184,7 +191,7 @@ def info_nce(left_Nxe, right_Mxe, scale, live_N, live_M, symmetric=True):
     return (to_right + to_left) / 2
 
 
-def nt_xent(left_Nxe, right_Mxe, scale, live_N, live_M):
+def nt_xent(left_Nxe: Array, right_Mxe: Array, scale: float | Array, live_N: Array, live_M: Array):
     """Returns SimCLR's NT-Xent loss of N pairs, the mean over both anchors, f32[N] in nats.
 
     Each embedding of a pair must select the other among all live embeddings except itself: 2N - 1
@@ -328,7 +335,14 @@ def _split_in_parts(texts, cls, key, row, partner, lengths, max_documents):
     return _texts_of_rows(source, cls_at, [piece(*x) for x in parts], filled, counts, lengths)
 
 
-def _texts_of_rows(source, cls_at, body: list[Pieces], opened: list, counts_D, lengths):
+def _texts_of_rows(
+    source: Array,
+    cls_at: int,
+    body: list[Pieces],
+    opened: list,
+    counts_D: Array,
+    lengths: Mapping[str, int],
+):
     """Returns features in which text k of document d is segment 1 + k + d * (number of texts).
 
     Args:

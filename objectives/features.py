@@ -9,6 +9,7 @@ weight 1, then unused slots with weight 0. Pool k belongs to segment k + 1 and h
 import jax.numpy as jnp
 
 from .arithmetic import product24, running_sum
+from .contract import Array
 from .splicing import by_document, documents
 from .streams import STREAMS
 
@@ -33,7 +34,7 @@ def target_sequence(targets) -> dict:
     }
 
 
-def labels_in_place(tokens, chosen, shift, size: int) -> dict:
+def labels_in_place(tokens: Array, chosen: Array, shift: int, size: int) -> dict:
     """Returns the chosen tokens of a row as labels, each predicted at its own slot.
 
     Args:
@@ -57,7 +58,7 @@ def labels_in_place(tokens, chosen, shift, size: int) -> dict:
     }
 
 
-def orders_in_line(segments, count: int, ahead=0) -> dict:
+def orders_in_line(segments: Array, count: int, ahead: int | Array = 0) -> dict:
     """Returns features of tokens in their usual order, with attention to some tokens ahead.
 
     Each token attends to all tokens before it, and to the nearest tokens after it.

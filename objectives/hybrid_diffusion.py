@@ -18,7 +18,7 @@ from jax.tree_util import Partial
 
 from ..constraints import NonNegative, checked
 from .arithmetic import below, isqrt
-from .contract import BatchLoss, Facts, ModelOutputs, Objective, Term
+from .contract import Array, BatchLoss, Facts, ModelOutputs, Objective, Term
 from .features import fit, input_sequence, labels_in_place
 from .losses import at_slots, predicting_stack, predictions
 from .prompt_forms import Noised, PromptForm, recorded_noise
@@ -169,7 +169,7 @@ def noised_labels(batch) -> tuple:
     return labels, slots, given, rate, weights.astype(jnp.float32)
 
 
-def hybrid_losses(noise: HybridNoise, logits, labels, given, time):
+def hybrid_losses(noise: HybridNoise, logits: Array, labels: Array, given: Array, time: Array):
     """Returns the divergence of each label, its weight in the loss, and its weight in the bound.
 
     Args:
@@ -196,7 +196,15 @@ def hybrid_losses(noise: HybridNoise, logits, labels, given, time):
     return losses, loss_weights, bound_weights
 
 
-def divergences(text: tuple[int, int], logits, labels, given, keeps, each, is_mask=False):
+def divergences(
+    text: tuple[int, int],
+    logits: Array,
+    labels: Array,
+    given: Array,
+    keeps: Array,
+    each: Array,
+    is_mask: Array = False,
+):
     """Returns f32[...]: the divergence between the noise of predicted and true tokens.
 
     Let q and p be the distributions of the noised token for the true and the predicted token. The

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 
-from .contract import BatchLoss, Labels, ModelOutputs, Sums, Term
+from .contract import Array, BatchLoss, Labels, ModelOutputs, Sums, Term
 from .cross_entropy import (
     cross_entropy,
     projected_cross_entropy,
@@ -88,7 +88,9 @@ def head_cross_entropy(
     return projected_cross_entropy(projection, labels, weights, z_loss)
 
 
-def head_sums(outputs: ModelOutputs, head: str, states, slot_losses: Callable, columns):
+def head_sums(
+    outputs: ModelOutputs, head: str, states: Array, slot_losses: Callable, columns: Array
+):
     """Returns f32[B]: summed losses of a head's logits, with only a few logits in memory at a time.
 
     Args:
@@ -119,7 +121,7 @@ def likeliest_tokens(outputs: ModelOutputs, batch):
     return score_slots(outputs, "vocabulary", states, functools.partial(jnp.argmax, axis=-1))
 
 
-def class_loss(head: str, classes, slots, weights) -> BatchLoss:
+def class_loss(head: str, classes: Array, slots: Array, weights: Array) -> BatchLoss:
     """Returns the cross-entropy of classes under a head, and the accuracy.
 
     Args:

@@ -16,7 +16,7 @@ from jax.tree_util import Partial
 
 from ..constraints import checked
 from .arithmetic import draw24, hits, product24, rate24, share24
-from .contract import BatchLoss, Facts, Objective, Row
+from .contract import Array, BatchLoss, Facts, Objective, Row
 from .features import fit, input_sequence, labels_in_place, orders_in_line
 from .losses import predicting_stack, predictions, token_loss
 from .prompt_forms import PromptForm
@@ -162,7 +162,9 @@ class _DiffusionLoss:
         return masked | bound.with_term("bound", scale=None, labels=None)
 
 
-def loss_by_rates(batch, rates_BxT, live_BxT, hidden: str = "top") -> BatchLoss:
+def loss_by_rates(
+    batch: dict[str, Array], rates_BxT: Array, live_BxT: Array, hidden: str = "top"
+) -> BatchLoss:
     """Returns `token_loss` with labels weighted by 1 / rate of their slot, over all live slots.
 
     Args:
@@ -199,7 +201,7 @@ def _mask_at_drawn_rates(
     )
 
 
-def chosen_at_rates(key, row: Row, is_text, segments, frame, rates):
+def chosen_at_rates(key, row: Row, is_text: Array, segments: Array, frame, rates: Array):
     """Returns the chosen tokens of framed text, bool[I], and the rates of documents, i32[D].
 
     Each text token is chosen with the rate of its document as the probability. If the row specifies

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..constraints import Positive, checked
-from .contract import BatchLoss, Builder, Objective, Term, build
+from .contract import Array, BatchLoss, Builder, Objective, Term, build
 from .language_modeling import causal_lm
 from .losses import at_slots, head_sums, predictions, token_loss
 from .token_ids import TokenIds
@@ -91,7 +91,7 @@ def _number_loss(
     return token_loss(batch) | BatchLoss({"numbers": Term(jnp.sum(counts, -1), scale)}, sums)
 
 
-def digit_distances(logits, truth, digits, values, distance: Distance):
+def digit_distances(logits: Array, truth: Array, digits: Array, values: Array, distance: Distance):
     """Returns f32[...]: the distance between predicted digits and true digits.
 
     >>> logits = jnp.log(jnp.array([0.5, 0.25, 0.25, 7.0]))

@@ -7,10 +7,12 @@ slot's group, its random bits and its number are therefore combined into one num
 import jax.numpy as jnp
 from jax import lax
 
+from .contract import Array
+
 _RANDOM = 16  # number of random bits; it does not depend on padding, so neither does the order
 
 
-def random_order(bits_N, group_N, groups: int):
+def random_order(bits_N: Array, group_N: Array, groups: int):
     """Returns the slots of group 0 in random order, then those of group 1, and so on.
 
     Slots are ordered by their upper 16 bits, and slots with equal bits by their number. Successive

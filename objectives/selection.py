@@ -19,6 +19,7 @@ from jax import lax
 
 from ..constraints import Count, PositiveShare, checked
 from .arithmetic import at_most, draw24, hits, isqrt, ratio, round_ratio, running_sum, share24
+from .contract import Array
 from .random_order import random_order
 from .splicing import by_document, documents, is_of_each
 from .token_ids import TokenIds
@@ -105,7 +106,9 @@ def _span_laws(span_lengths: Sequence[float]):
     return np.round(laws * 2**24).astype(np.int32)
 
 
-def with_chances(chances, tokens, segments, count: int, selection: Selection) -> Selection:
+def with_chances(
+    chances: Array, tokens: Array, segments: Array, count: int, selection: Selection
+) -> Selection:
     """Returns the selection with probabilities in proportion to the tokens' chances.
 
     Their mean over the text of a document is the selection's probability, except that probabilities
@@ -157,7 +160,14 @@ def quota(n, selection: Selection, xp=jnp):
     return xp.minimum(xp.minimum(number, selection.most), n)
 
 
-def choose(key, tokens, segments, count: int, selection: Selection, hidden=None):
+def choose(
+    key,
+    tokens: Array,
+    segments: Array,
+    count: int,
+    selection: Selection,
+    hidden: Array | None = None,
+) -> tuple[Array, Array]:
     """Chooses tokens of every document of a row.
 
     Args:
@@ -288,7 +298,7 @@ def _take_units(bits, candidate, start, eligible, segments, quota_D, trims: bool
     return eligible & (slot - unit < taken_size[unit]), unit
 
 
-def _more_that_fit(taken, sizes, drawn, quota_D):
+def _more_that_fit(taken: Array, sizes: Array, drawn: Array, quota_D):
     """Returns bool[L]: `taken`, and later units that fit after others did not.
 
     Args:

@@ -18,6 +18,7 @@ from annotated_types import Interval
 from jax import lax
 
 from .arithmetic import at_most, below, isqrt, ratio, round_ratio
+from .contract import Array
 
 _LONGEST_SPAN = 63  # longest Poisson span; with a mean of 20, one span in 10**13 would be longer
 
@@ -37,7 +38,7 @@ def noise_counts(n, density, mean_span_length, xp=jnp):
     return xp.where(n > 1, noise, 0), xp.where(n > 1, spans, 0)
 
 
-def span_starts(bits, total, parts):
+def span_starts(bits: Array, total: Array, parts: Array) -> Array:
     """Splits `total` tokens into `parts` non-empty parts, with all ways equally likely.
 
     Floyd's algorithm draws the parts - 1 cuts without repetition. It needs one random number per

@@ -8,14 +8,14 @@ tokens.
 
 import functools
 import itertools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from .arithmetic import running_sum
-from .contract import Row
+from .contract import Array, Row
 
 
 class Documents(NamedTuple):
@@ -108,7 +108,7 @@ def document_bits(key, count: int, shape: tuple = ()):
     return jax.vmap(lambda key: jax.random.bits(key, shape, jnp.uint32))(keys)
 
 
-def sentence_ends(ends_V, tokens, segments):
+def sentence_ends(ends_V: Array, tokens, segments):
     """Returns bool[N]: whether each token ends a sentence.
 
     In a run of such tokens, as in "wait ...", only the last token ends the sentence.
@@ -151,7 +151,7 @@ def joined(*parts: Pieces) -> Pieces:
     return Pieces(*(jnp.concatenate(x, -1) for x in zip(*parts)))
 
 
-def with_markers(document: Documents, begin, end, markers: Pieces) -> Pieces:
+def with_markers(document: Documents, begin: Array, end: Array, markers: Pieces) -> Pieces:
     """Returns the pieces of documents with each span replaced by a marker.
 
     With text `a b c d e f`, spans b c and f, and markers X and Y, the result is `a X d e Y`.
@@ -169,7 +169,7 @@ def with_markers(document: Documents, begin, end, markers: Pieces) -> Pieces:
     return joined(interleaved(before, markers), Pieces(source[:, -1:], length[:, -1:]))
 
 
-def splice(source, pieces: Pieces, size: int):
+def splice(source: Array, pieces: Pieces, size: int):
     """Writes the pieces of all documents one after another into `size` slots.
 
     Args:
@@ -210,7 +210,7 @@ def frame_of(before: tuple[int, ...], after: tuple[int, ...]) -> tuple:
     return np.array(before, np.int32), np.array(after, np.int32)
 
 
-def framed(text, present_D, frame, size: int):
+def framed(text: tuple[Array, Array], present_D: Array, frame: Any, size: int):
     """Writes each document of a row between the special tokens of a frame.
 
     The result equals a `splice` of three pieces for each document. Since documents keep their

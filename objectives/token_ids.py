@@ -54,26 +54,43 @@ class TokenIds(NamedTuple):
 
     `None` and `()` mean that the vocabulary has no such token. Every `TokenIds` passes
     `check_token_ids`, so that no special id can be mistaken for text.
+
+    Attributes:
+      size: Number of ids: 0 … size - 1.
+      text: First text id, and one past the last text id. Corruption hides or replaces only text
+        ids.
+      pad: Id of padding.
+      eos: Id of end-of-sequence.
+      bos: Id that the decoder reads first (T5: the id of padding).
+      mask: Id of [MASK].
+      cls: Id of [CLS], which opens a text or a pair of texts.
+      sep: Id of [SEP], which ends a text and separates two texts.
+      sentinels: Ids that stand for hidden spans, in order of use: T5's <extra_id_0>, <extra_id_1>,
+        and so on.
+      modes: UL2's mode tokens as pairs of a name and an id: (("R", 32100), …).
+      fim: Three ids of fill-in-the-middle: prefix, suffix and middle.
+      word_starts: Bits of the ids: bit i is set if a word begins with id i (`bitmap`).
+      sentence_ends: Bits of the ids: bit i is set if a sentence ends with id i (`bitmap`).
+      digits: Pairs of an id and its digit 0 … 9, for each text token that is a digit, with or
+        without a space before it.
+      texts: Function that returns a list of `size` strings. The entry of a text id is its text,
+        such as " the" with the space before it. All other entries are "".
     """
 
-    size: int  # ids are 0 … size-1
-    text: tuple[int, int]  # [first, last): text ids, which corruption may hide or replace
+    size: int
+    text: tuple[int, int]
     pad: int = 0
     eos: int = 1
-    bos: int = 0  # the decoder's first input (T5: the padding id)
+    bos: int = 0
     mask: int | None = None
     cls: int | None = None
     sep: int | None = None
-    sentinels: tuple[int, ...] = ()  # in order of use: T5's <extra_id_0>, <extra_id_1>, …
-    modes: tuple[tuple[str, int], ...] = ()  # UL2's mode tokens by name: (("R", 32100), …)
-    fim: tuple[int, ...] = ()  # fill-in-the-middle: prefix, suffix, middle
-    # Bit i is set if a word begins with id i, or if a sentence ends with it (`bitmap`).
+    sentinels: tuple[int, ...] = ()
+    modes: tuple[tuple[str, int], ...] = ()
+    fim: tuple[int, ...] = ()
     word_starts: bytes = b""
     sentence_ends: bytes = b""
-    # (id, 0 … 9) of each text token that is a digit, with or without a space before it.
     digits: tuple[tuple[int, int], ...] = ()
-    # texts() returns a list of `size` strings: the text of each text id, such as " the" with the
-    # space before it, and "" for all other ids.
     texts: TokenTexts = TokenTexts()
 
     def mode(self, name: str) -> int:

@@ -14,7 +14,7 @@ from jax.tree_util import Partial
 
 from ..constraints import checked
 from .arithmetic import below, draw24, product24, share24
-from .contract import BatchLoss, Facts, ModelOutputs, Objective, Term
+from .contract import Array, BatchLoss, Facts, ModelOutputs, Objective, Term
 from .features import fit, input_sequence, labels_in_place
 from .hybrid_diffusion import divergences, noised_labels
 from .losses import at_slots
@@ -123,7 +123,14 @@ def _uniform_loss(text, lowest: float, batch) -> BatchLoss:
     return BatchLoss({"tokens": Term(jnp.sum(counts, -1))}, sums)
 
 
-def uniform_losses(text: tuple[int, int], logits, labels, given, rate, rate_of_change: float):
+def uniform_losses(
+    text: tuple[int, int],
+    logits: Array,
+    labels: Array,
+    given: Array,
+    rate: Array,
+    rate_of_change: float,
+):
     """Returns f32[...]: the bound of each label, in nats.
 
     Args:

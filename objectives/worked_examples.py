@@ -103,7 +103,7 @@ def check_hides(objective: Objective, ids: TokenIds) -> None:
 
 def hidden_features(
     objective: Objective,
-    keys_B,
+    keys_B: Array,
     rows_B: Row,
     documents: Sequence[tuple[int, ...]],
     program: Callable[[Callable], Callable] = jax.jit,

@@ -1,7 +1,9 @@
 """The outputs of a preparation: a token store, or documents. Each task writes a separate part.
 
-preprocessing.Preparation.output = @outputs.token_store
-outputs.token_store.vocabulary = @vocabularies.trained
+For example:
+
+    preprocessing.Preparation.output = @outputs.token_store
+    outputs.token_store.vocabulary = @vocabularies.trained
 """
 
 import functools

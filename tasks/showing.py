@@ -54,6 +54,7 @@ class ObjectivePicture:
         console = PrintableConsole(
             file=text,
             force_terminal=in_terminal,
+            force_jupyter=False,  # in a notebook, rich would display the text instead
             width=None if in_terminal else WIDTH,
             highlight=False,
         )

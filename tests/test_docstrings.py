@@ -1,15 +1,21 @@
-"""The examples in docstrings that begin with >>> give the results below them."""
+"""Examples in docstrings give the results below them, and fields of records are described."""
 
 import doctest
 import functools
 import importlib
+import inspect
+import re
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pretrax import models, objectives
+from pretrax import inference, models, objectives
+from pretrax.comparison import Comparison
 from pretrax.settings.partial import Partial
+from pretrax.training.hooks import AfterStep, Hook
+from pretrax.training.run import Run
+from pretrax.training.saved.result import Result
 from tests.import_graph import MODULES
 from tests.objectives.registry import IDS
 
@@ -32,3 +38,19 @@ def test_examples_give_what_they_say(name):
         runner.run(example, out=report.append)
     result = runner.summarize(verbose=False)
     assert result.attempted and not result.failed, "".join(report)
+
+
+RECORDS = [
+    *(objectives.Objective, objectives.Facts, objectives.Row, objectives.Rows, objectives.Term),
+    *(objectives.Member, objectives.TokenIds),
+    *(Run, Hook, AfterStep, Result, Comparison),
+    *(inference.Options, inference.Decoding, inference.Trained),
+]
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
+def test_every_field_of_a_public_record_is_described(record):
+    """`help` and the API reference show the types and the defaults from the annotations."""
+    described = inspect.getdoc(record).partition("Attributes:\n")[2]
+    entries = dict(re.findall(r"^  (\w+)(?: \(.+?\))?: (\S.*)", described, re.MULTILINE))
+    assert list(entries) == list(record.__annotations__)

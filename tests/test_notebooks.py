@@ -13,7 +13,7 @@ from tests.training.tiny import ROOT, environment
 
 # Words in the output of each notebook if it works as described.
 SAYS = {
-    "see_an_objective": ["50% hidden", "The page is span_corruption.html"],
+    "see_an_objective": ["[MASK] hides a token", "50% hidden", "The page is span_corruption.html"],
     "write_an_objective": ["backward_lm", "Done. runs/backward holds"],
     "compare_two": ["causal 0 ", "prefix 1 ", "Does a prefix that is read from both sides help?"],
 }

@@ -1,12 +1,16 @@
 """Hooks: functions that are called between the steps of a run, at intervals.
 
-# my_hooks.py
-def print_norm(plan: Plan, *, every: int = 100) -> Hook:
-    return Hook(lambda at: print(at.step, optax.global_norm(at.state.params)), every)
+A file of your own:
 
-# my_run.gin
-training.Run.hooks = [@my_hooks.print_norm]
-my_hooks.print_norm.every = 50
+    # my_hooks.py
+    def print_norm(plan: Plan, *, every: int = 100) -> Hook:
+        return Hook(lambda at: print(at.step, optax.global_norm(at.state.params)), every)
+
+The gin file of a run that uses it:
+
+    # my_run.gin
+    training.Run.hooks = [@my_hooks.print_norm]
+    my_hooks.print_norm.every = 50
 """
 
 from collections.abc import Callable
@@ -19,20 +23,33 @@ from .state import State
 
 
 class AfterStep(NamedTuple):
-    """The argument of a hook."""
+    """The argument of a hook.
 
-    step: int  # number of the step that was just taken, from 1
-    state: State  # state after the step; copy what you keep, since the next step reuses the memory
-    metrics: dict  # metrics of this step alone, on the devices
+    Attributes:
+      step: Number of the step that was just taken, from 1.
+      state: State after the step. Copy what you keep, since the next step reuses the memory.
+      metrics: Metrics of this step alone, on the devices.
+    """
+
+    step: int
+    state: State
+    metrics: dict
 
 
 class Hook(NamedTuple):
-    """A function that is called after some steps, after their losses were checked for spikes."""
+    """A function that is called after some steps, after their losses were checked for spikes.
+
+    Attributes:
+      call: Function of an `AfterStep`, which is called after the step.
+      every: Number of steps between calls. None: no calls at intervals.
+      at_end: Whether the hook is called after the last step of the run.
+      at_stop: Whether the hook is called when the run stops early, such as at SIGTERM.
+    """
 
     call: Callable[[AfterStep], None]
-    every: Count | None  # number of steps between calls; None: no calls at intervals
-    at_end: bool = True  # whether it is called after the last step of the run
-    at_stop: bool = False  # whether it is called when the run stops early, such as at SIGTERM
+    every: Count | None
+    at_end: bool = True
+    at_stop: bool = False
 
     def is_due(self, step: int, last: bool, stopping: bool) -> bool:
         """Returns whether the hook is called after a step.

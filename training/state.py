@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh
 
+from ..models import Model
 from ..objectives import Adaptation
 from .devices.mesh import (
     placed_on,
@@ -41,9 +42,9 @@ class AbstractState(NamedTuple):
 
 
 def abstract_state(
-    model,
+    model: Model,
     optimizer: optax.GradientTransformation,
-    batch,
+    batch: dict[str, jax.Array],
     mesh: Mesh,
     adaptation: Adaptation | None = None,
     averaged: bool = False,

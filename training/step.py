@@ -103,7 +103,7 @@ def count_text_tokens(rows: Sequence[Row], ids: TokenIds) -> Any:
 
 def train_step(
     recipe: Recipe,
-    seed_key,
+    seed_key: jax.Array,
     state: State,
     rows: Sequence[Row],
     shard_updates: Callable[[Any], Any] = lambda tree: tree,

@@ -1,7 +1,9 @@
 """`train`: trains a run, or resumes it from its directory.
 
-result = train(read_run(["runs/decoder.gin"], ["STEPS = 20"]))
-result.scores[0].loss                                           # nats per target
+For example:
+
+    result = train(read_run(["runs/decoder.gin"], ["STEPS = 20"]))
+    result.scores[0].loss                                           # nats per target
 """
 
 import functools

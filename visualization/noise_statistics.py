@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,7 @@ def with_statistics(
     stream_name: str,
     *,
     rows: int,
-    **settings,
+    **settings: Any,
 ) -> Picture:
     """Returns the picture with the statistics of each member, counted on its share of the rows.
 

@@ -18,6 +18,7 @@ from ..objectives import (
     packed_lengths,
     raw_length,
 )
+from ..objectives.contract import Array
 from ..objectives.corrupted_batches import check_sentinels
 from ..objectives.laws import AnyStates
 from ..objectives.layouts import LAYOUTS
@@ -86,7 +87,10 @@ def longest_document(subject: ShownObjective, slots: int) -> int:
 
 
 def view_of(
-    subject: ShownObjective, rows: Sequence[Sequence[np.ndarray]], seed: int, hidden=None
+    subject: ShownObjective,
+    rows: Sequence[Sequence[np.ndarray]],
+    seed: int,
+    hidden: Array | None = None,
 ) -> ModelView:
     """Corrupts and arranges rows of documents.
 

@@ -1,7 +1,9 @@
 """Vocabularies: factories for corpora, and the files in which run directories store vocabularies.
 
-corpora.text_files.vocabulary = @vocabularies.trained
-vocabularies.trained.size = 8192
+For example:
+
+    corpora.text_files.vocabulary = @vocabularies.trained
+    vocabularies.trained.size = 8192
 """
 
 from .factories import (

@@ -4,8 +4,11 @@ Sources: Sahoo et al. 2024 (MDLM, arXiv:2406.07524) for masks, Sahoo et al. 2025
 arXiv:2506.10892) for replaced tokens, and von Rütte et al. 2025 (GIDD, arXiv:2503.04482) for both.
 """
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 
+from ...objectives.contract import Array
 from ...objectives.prompt_forms import Noised
 
 
@@ -17,7 +20,15 @@ def masks_alone(time) -> Noised:
     return Noised(1 - time, 0 * time, time)
 
 
-def earlier_weights(p_V, token, mask, text: tuple[int, int], noise, time, earlier):
+def earlier_weights(
+    p_V: Array,
+    token: Array,
+    mask: int,
+    text: tuple[int, int],
+    noise: Callable,
+    time: Array,
+    earlier: Array,
+):
     """Returns f32[V]: unnormalized probabilities of a token's id at an earlier, less noisy time.
 
     Args:

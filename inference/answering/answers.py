@@ -22,23 +22,37 @@ from .masks import Order
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Settings of a mode, the same for all items."""
+    """Settings of a mode, the same for all items.
+
+    Attributes:
+      decoding: How tokens are chosen, for modes that write text.
+      draft: Smaller model for speculative decoding. None: no drafts.
+      denoiser: Mode token before the text, such as UL2's "R". None: the default of the prompt form.
+      top: Number of guesses for each mask or next token, or of classes for each text.
+      steps: Number of steps of unmasking, for each text or block. None: the number of masks.
+      order: Order of unmasking.
+      pooling: How to pool hidden states into an embedding. None: as in training.
+      second: Whether two towers embed texts as the second text of a pair.
+      mode_options: Values of the mode's additional options, `Mode.arguments`.
+      numbers: Numbers of the items in a file, which `answer` sets.
+      on_text: Function that is called with the partial answer of a single item.
+      on_batch: Function that is called with the number of items answered.
+      on_drafts: Function that is called with the counts of drafts.
+    """
 
     decoding: Decoding = Decoding()
-    draft: Draft | None = None  # smaller model for speculative decoding
-    denoiser: str | None = None  # mode token before the text, such as UL2's "R"
-    top: int = 5  # number of guesses for each mask or next token, or of classes for each text
-    # Number of steps of unmasking, for each text or block. None: the number of masks.
+    draft: Draft | None = None
+    denoiser: str | None = None
+    top: int = 5
     steps: int | None = None
-    order: Order = "confidence"  # order of unmasking
-    pooling: Pooling | None = None  # how to pool hidden states into an embedding
-    second: bool = False  # whether two towers embed texts as the second text of a pair
-    # Values of the mode's additional options, `Mode.arguments`.
+    order: Order = "confidence"
+    pooling: Pooling | None = None
+    second: bool = False
     mode_options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    numbers: Sequence[int] | None = None  # numbers of the items in a file, set by `answer`
-    on_text: Callable[[str], None] | None = None  # called with the partial answer of a single item
-    on_batch: Callable[[int], None] | None = None  # called with the number of items answered
-    on_drafts: Callable[[DraftCounts], None] | None = None  # called with the counts of drafts
+    numbers: Sequence[int] | None = None
+    on_text: Callable[[str], None] | None = None
+    on_batch: Callable[[int], None] | None = None
+    on_drafts: Callable[[DraftCounts], None] | None = None
 
 
 def answer(

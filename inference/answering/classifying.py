@@ -1,7 +1,9 @@
 """Classes of texts, pairs of texts and tokens, and regressions, from the heads of a model.
 
-classify(trained, ["import asyncio"])             # [[("asyncio", 0.93), ("json", 0.01), …]]
-judge(trained, [("Ada wrote", " a program.")])    # [[("follows", 0.88), ("does not follow", 0.12)]]
+For example:
+
+    classify(trained, ["import asyncio"])           # [[("asyncio", 0.93), ("json", 0.01), …]]
+    judge(trained, [("Ada wrote", " a program.")])  # [[("follows", 0.88), ("does not …", 0.12)]]
 """
 
 import itertools

@@ -1,7 +1,9 @@
 """Embeddings of texts, for comparison by cosine similarity.
 
-vectors = embed(trained, ["open a file", "read from disk"])      # f32[2, E], of length 1
-vectors @ vectors.T                                              # cosines
+For example:
+
+    vectors = embed(trained, ["open a file", "read from disk"])      # f32[2, E], of length 1
+    vectors @ vectors.T                                              # cosines
 """
 
 from collections.abc import Callable, Sequence

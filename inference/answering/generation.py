@@ -1,7 +1,9 @@
 """Text generation for many prompts: batched by length, decoded, and cut at stop strings.
 
-answers = generate(trained, prompts, Decoding(max_new=32, temperature=0.8, top_p=0.95))
-answers[0][0].text
+For example:
+
+    answers = generate(trained, prompts, Decoding(max_new=32, temperature=0.8, top_p=0.95))
+    answers[0][0].text
 """
 
 import bisect
@@ -34,22 +36,37 @@ class Decoding:
 
     Raises:
       ValueError: A value is out of range, or values exclude each other.
+
+    Attributes:
+      max_new: Maximum number of tokens of an answer.
+      temperature: Temperature of the draws. 0: greedy decoding.
+      top_k: Number of the likeliest tokens to draw from, see `Sampling`.
+      top_p: Total probability of the likeliest tokens to draw from, see `Sampling`.
+      min_p: Least probability of a token to draw, relative to the likeliest token, see `Sampling`.
+      repetition_penalty: Factor against tokens that the text already has, see `Sampling`.
+      beams: Width of the beam search; 1 means no beam search.
+      length_penalty: Length penalty of the beam search.
+      samples: Number of answers to each prompt. Beam search returns its best answers.
+      stop_strings: Texts that end an answer. The answer ends before the first of them.
+      seed: Seed of the draws.
+      batch_size: Number of rows of a batch.
+      own_drafts: Whether drafts for speculative decoding come from the model's heads for tokens
+        ahead.
     """
 
-    max_new: Count = 64  # maximum number of tokens of an answer
-    # This field and the next four are the fields of `Sampling`. Temperature 0 is greedy.
+    max_new: Count = 64
     temperature: NonNegative = 0.0
     top_k: Count | None = None
     top_p: PositiveShare | None = None
     min_p: Share | None = None
     repetition_penalty: Positive = 1.0
-    beams: Count = 1  # width of the beam search; 1 means no beam search
-    length_penalty: float = 1.0  # length penalty of the beam search
-    samples: Count = 1  # number of answers to each prompt; beam search returns its best
-    stop_strings: tuple[str, ...] = ()  # an answer ends before the first of these
+    beams: Count = 1
+    length_penalty: float = 1.0
+    samples: Count = 1
+    stop_strings: tuple[str, ...] = ()
     seed: int = 0
-    batch_size: Count = 32  # number of rows of a batch
-    own_drafts: bool = False  # speculative decoding with the model's heads for tokens ahead
+    batch_size: Count = 32
+    own_drafts: bool = False
 
     def __post_init__(self):
         check_fields(self)

@@ -9,7 +9,9 @@ from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from ...models import Model
 from ...objectives import Objective, Row, RowGroup, TokenIds, batched
+from ...objectives.contract import Array
 from ...objectives.layouts import LAYOUTS
 from ...objectives.losses import at_slots, predictions
 from ..decoding.decoding import next_logits
@@ -97,7 +99,9 @@ def _numbered(ids: TokenIds, inputs, segments, labels, slots, weights, predicted
     return Infilled(given[segments > 0].tolist(), *([int(x) for x in y] for y in answers))
 
 
-def greedy_targets(model, params, batch, allowed_tokens=None):
+def greedy_targets(
+    model: Model, params: dict, batch: dict[str, Array], allowed_tokens: Array | None = None
+):
     """Returns i32[B, T]: the greedy targets, each predicted given the targets before it.
 
     Args:

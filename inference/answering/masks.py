@@ -19,6 +19,7 @@ from jax import lax
 
 from ...constraints import Count, NonNegative, checked
 from ...objectives import PromptForm
+from ...objectives.contract import Array
 from ..decoding.batching import (
     encoder_batch,
     in_batches,
@@ -346,7 +347,13 @@ def _unmask(
     return written(logits_of, masks, unmasking, temperature, allowed_V)
 
 
-def written(logits_of, masks: MaskSlots, unmasking: Unmasking, temperature, allowed_V):
+def written(
+    logits_of: Callable,
+    masks: MaskSlots,
+    unmasking: Unmasking,
+    temperature: float,
+    allowed_V: Array,
+):
     """Returns the tokens i32[B, K] that are written into masks, in an order of `unmask`.
 
     Args:

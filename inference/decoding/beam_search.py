@@ -14,7 +14,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from ...constraints import Count, checked
+from ...models import Model
 from ...models.builders import is_encoder_cache
+from ...objectives.contract import Array
 from .batching import jitted
 from .decoding import Prompts, next_batch, required_capacity
 from .generation_rules import NEVER, NO_RULES, GenerationRules, ruled
@@ -45,15 +47,15 @@ class BeamState(NamedTuple):
 
 @checked
 def beam_search(
-    model,
-    params,
+    model: Model,
+    params: dict,
     prompts: Prompts,
     *,
     beams: Count,
     max_new: int,
     stop_ids: Sequence[int] = (),
     length_penalty: float = 1.0,
-    allowed_tokens=None,
+    allowed_tokens: Array | None = None,
     rules: GenerationRules = NO_RULES,
 ) -> Beams:
     """Searches until no live beam of a prompt can beat its K finished beams.

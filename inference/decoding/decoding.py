@@ -20,8 +20,10 @@ import numpy as np
 from jax import lax
 
 from ...constraints import Count, checked
+from ...models import Model
 from ...models.uncached import without_cache
 from ...models.unrolled import next_token_only, unrolled
+from ...objectives.contract import Array
 from .batching import check_positions, jitted, padded_rows
 from .generation_rules import NO_RULES, GenerationRules, ruled
 from .sampling import GREEDY, Sampling, choose
@@ -174,15 +176,15 @@ class DecodeState(NamedTuple):
 
 
 def decode(
-    model,
-    params,
+    model: Model,
+    params: dict,
     prompts: Prompts,
     *,
     max_new: int,
     stop_ids: Sequence[int] = (),
     sampling: Sampling = GREEDY,
-    keys=None,
-    allowed_tokens=None,
+    keys: Array | None = None,
+    allowed_tokens: Array | None = None,
     rules: GenerationRules = NO_RULES,
 ) -> Decoded:
     """Generates up to `max_new` tokens after each prompt, or up to a stop id.

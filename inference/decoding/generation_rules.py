@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
+from ...objectives.contract import Array
+
 
 class GenerationRules(NamedTuple):
     """Constraints on generated tokens, in the order in which they are applied."""
@@ -35,10 +37,10 @@ def ruled(
     scores_BxV,
     rules: GenerationRules,
     stop_ids: Sequence[int],
-    tokens_BxS,
-    starts_B,
-    ends_B,
-    max_new,
+    tokens_BxS: Array,
+    starts_B: Array,
+    ends_B: Array,
+    max_new: int,
 ):
     """Returns the scores of the next token with `NEVER` for the ids that the rules exclude.
 

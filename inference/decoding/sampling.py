@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...constraints import Count, NonNegative, Positive, PositiveShare, Share, check_fields
+from ...objectives.contract import Array
 
 _NEVER = -1e30  # finite, so that a row whose ids are all masked is not nan
 
@@ -50,7 +51,7 @@ class Sampling:
 GREEDY = Sampling()
 
 
-def choose(keys_B, logits_BxV, sampling: Sampling, seen_BxV=None):
+def choose(keys_B: Array, logits_BxV: Array, sampling: Sampling, seen_BxV: Array | None = None):
     """Returns a token for each row, i32[B], drawn with the row's random key.
 
     Args:

@@ -20,7 +20,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from ...constraints import Count, checked
+from ...models import Model
 from ...models.unrolled import next_token_only, sequential_module, unrolled
+from ...objectives.contract import Array
 from .batching import check_positions, jitted
 from .decoding import Decoded, Prompts, next_batch, next_logits, required_capacity, row_keys
 from .sampling import GREEDY, Sampling, adjusted, choose, most_likely
@@ -73,17 +75,17 @@ class SpeculationState(NamedTuple):
 
 
 def speculate(
-    model,
-    params,
+    model: Model,
+    params: dict,
     drafter: Drafter,
-    draft_params,
+    draft_params: dict,
     prompts: Prompts,
     *,
     max_new: int,
     stop_ids: Sequence[int] = (),
     sampling: Sampling = GREEDY,
-    keys=None,
-    allowed_tokens=None,
+    keys: Array | None = None,
+    allowed_tokens: Array | None = None,
 ) -> tuple[Decoded, DraftCounts]:
     """Generates like `inference.decoding.decoding.decode`, with speculative decoding.
 

@@ -219,7 +219,7 @@ def write_model(
     family: Family | None = None,
     dtype: str = "float32",
     extra: Mapping[str, Any] = {},
-    **settings,
+    **settings: Any,
 ) -> Family:
     """Writes a directory that `transformers` loads, and returns its family.
 

@@ -1,7 +1,9 @@
 """Uploads an exported directory to the Hugging Face hub.
 
-repository = open_repository("me/my-quickstart")     # before the export, since it may fail
-push("exported", repository)                         # "https://huggingface.co/me/my-quickstart"
+For example:
+
+    repository = open_repository("me/my-quickstart")     # before the export, since it may fail
+    push("exported", repository)                         # "https://huggingface.co/me/my-quickstart"
 """
 
 import os

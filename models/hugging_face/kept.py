@@ -1,7 +1,9 @@
 """Keeps the files next to the weights of an imported model for a later export.
 
-keep_files(files_to_keep("t5-v1_1-small"), "runs/t5/hugging_face")  # config, tokenizer, license
-put_back("runs/t5/hugging_face", "exported")
+For example:
+
+    keep_files(files_to_keep("t5-v1_1-small"), "runs/t5/hugging_face")  # config, tokenizer, license
+    put_back("runs/t5/hugging_face", "exported")
 """
 
 import shutil

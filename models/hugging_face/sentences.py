@@ -1,7 +1,9 @@
 """Sentence models: directories of `sentence-transformers`, whose modules pool hidden states.
 
-open_modules("all-MiniLM-L6-v2").pooling            # "mean"
-write_modules("exported", 384, "mean")              # modules.json, 1_Pooling, 2_Normalize
+For example:
+
+    open_modules("all-MiniLM-L6-v2").pooling            # "mean"
+    write_modules("exported", 384, "mean")              # modules.json, 1_Pooling, 2_Normalize
 """
 
 import json

@@ -33,6 +33,13 @@ def test_a_notebook_shows_a_page_for_light_and_dark_screens(spans):
     assert page == spans.html() and "prefers-color-scheme: dark" in page and "fox" in page
 
 
+def test_its_text_is_text_in_a_notebook_too(spans, monkeypatch):
+    """There, rich displays what a console prints, unless it is told not to."""
+    expected = repr(spans)
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert repr(spans) == expected and "fox" in expected
+
+
 def test_a_builder_with_settings():
     shown = pretrax.show(functools.partial(objectives.masked_lm, rate=0.5), TEXT, rows=2)
     (first, second) = shown.content.examples

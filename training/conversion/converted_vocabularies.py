@@ -1,7 +1,9 @@
 """Vocabularies of models that are imported from `transformers` or T5X, or exported to it.
 
-vocabulary = imported_vocabulary(Path("t5-v1_1-small"), config, sentinels=128)
-export_vocabulary("runs/t5", "exported", model, forms)
+For example:
+
+    vocabulary = imported_vocabulary(Path("t5-v1_1-small"), config, sentinels=128)
+    export_vocabulary("runs/t5", "exported", model, forms)
 """
 
 import shutil

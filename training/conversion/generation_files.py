@@ -1,7 +1,9 @@
 """Reads the settings for `generate` of `transformers` from the files of an imported model.
 
-generation_rules("runs/bart/hugging_face")      # GenerationRules(forced_first=0, …)
-search_options("runs/bart/hugging_face", "encoder_decoder")         # ["--beams=4", …]
+For example:
+
+    generation_rules("runs/bart/hugging_face")      # GenerationRules(forced_first=0, …)
+    search_options("runs/bart/hugging_face", "encoder_decoder")         # ["--beams=4", …]
 """
 
 from collections.abc import Mapping

@@ -3,10 +3,10 @@
 The files `metrics.jsonl` and `tensorboard/` are always written. `Run.trackers` adds others, such as
 Weights & Biases, or a function of a user's own module that returns a `Tracker`:
 
-# my_run.gin
-from pretrax.training.reporting import trackers
-training.Run.trackers = [@trackers.weights_and_biases]
-trackers.weights_and_biases.project = "my-project"
+    # my_run.gin
+    from pretrax.training.reporting import trackers
+    training.Run.trackers = [@trackers.weights_and_biases]
+    trackers.weights_and_biases.project = "my-project"
 """
 
 import contextlib

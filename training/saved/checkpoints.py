@@ -461,7 +461,7 @@ class Checkpoints:
             if name.startswith("params/")
         }
 
-    def load_params(self, step: int, target) -> Any:
+    def load_params(self, step: int, target: Any) -> Any:
         """Returns parameters of a checkpoint.
 
         If the run keeps a moving average of the parameters, returns the average.

@@ -1,7 +1,9 @@
 """Writes the run directory of an imported model, which all commands can open.
 
-write_parameters("runs/t5", arrays, rows)       # checkpoints/0
-config_text("runs/t5", "hf:t5", "encoder_decoder", settings, rows)      # of its config.gin
+For example:
+
+    write_parameters("runs/t5", arrays, rows)       # checkpoints/0
+    config_text("runs/t5", "hf:t5", "encoder_decoder", settings, rows)      # of its config.gin
 """
 
 import dataclasses

@@ -1,12 +1,14 @@
 """The prompt forms of a run directory, from its objective or from the files of an imported model.
 
-save_prompt_forms("runs/minilm", [PromptForm("embed", pooling="mean")])     # of an import
-prompt_forms("runs/minilm", read_directory("runs/minilm"), ids)
+For example:
+
+    save_prompt_forms("runs/minilm", [PromptForm("embed", pooling="mean")])     # of an import
+    prompt_forms("runs/minilm", read_directory("runs/minilm"), ids)
 
 An export has the prompt forms of its run as well, and an import of it reads them:
 
-write_prompt_record("exported", forms, ids)
-read_prompt_record("exported", ids, model)
+    write_prompt_record("exported", forms, ids)
+    read_prompt_record("exported", ids, model)
 """
 
 import dataclasses

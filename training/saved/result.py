@@ -11,14 +11,23 @@ from ..evaluation import Score
 
 
 class Result(NamedTuple):
-    """The figures of a run after its last step."""
+    """The figures of a run after its last step.
+
+    Attributes:
+      run_dir: Directory of the run.
+      step: Last step that was taken.
+      finished: Whether the run took all its steps. If not, the same call resumes it.
+      scores: Held-out scores of each member of the objective.
+      tasks: Values by name: "task/NAME/METRIC" and "baseline/task/NAME/METRIC".
+      seconds: Seconds since the last start by kind, see `reporting.wall_time`.
+    """
 
     run_dir: str
-    step: int  # last step that was taken
-    finished: bool  # whether it took all its steps; if not, the same call resumes it
-    scores: tuple[Score, ...]  # held-out scores of each member of the objective
-    tasks: dict[str, float]  # values of "task/NAME/METRIC" and "baseline/task/NAME/METRIC"
-    seconds: dict[str, float]  # seconds of the last start by kind, see `reporting.wall_time`
+    step: int
+    finished: bool
+    scores: tuple[Score, ...]
+    tasks: dict[str, float]
+    seconds: dict[str, float]
 
 
 def write_result(result: Result) -> None:

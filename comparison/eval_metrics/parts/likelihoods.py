@@ -1,8 +1,10 @@
 """The likelihood that a trained model gives to token ids, computed as its objective allows.
 
-reading = reading_of(trained)
-reading.kind                      # EXACT for a causal model, PSEUDO for a masked model
-log_probs(trained, reading, [([5, 6], [7, 8])])    # log-probabilities of 7 and 8 after 5 6
+For example:
+
+    reading = reading_of(trained)
+    reading.kind                      # EXACT for a causal model, PSEUDO for a masked model
+    log_probs(trained, reading, [([5, 6], [7, 8])])    # log-probabilities of 7 and 8 after 5 6
 """
 
 from collections.abc import Callable, Sequence

@@ -1,6 +1,8 @@
 """Ranking of answers by their log-probability, without training for the task.
 
-answer_log_probs(trained, [Question("import os\\n# from the package", (" http", " xml"))])
+For example:
+
+    answer_log_probs(trained, [Question("import os\\n# from the package", (" http", " xml"))])
 """
 
 import os
