@@ -1,13 +1,18 @@
 """The pages of objectives are up to date with docs/objective_pages.py."""
 
+import argparse
 import importlib
 import re
+import shlex
 import sys
 from xml.etree import ElementTree
 
 import pytest
 
 from pretrax.objectives.catalog import CATALOG, FAMILIES
+from pretrax.training import trainer
+from pretrax.training.run_choices import add_run_arguments, parse_run
+from pretrax.training.run_configuration import read_run
 from tests.training.tiny import ROOT
 
 DOCS = ROOT / "docs"
@@ -94,3 +99,16 @@ def test_the_readme_shows_what_is_printed(drawing, tmp_path, monkeypatch):
 def test_a_picture_shows_what_is_printed(name, drawing, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert words(drawing.picture(name)) == words(kept(f"objectives/{name}.svg")), AGAIN
+
+
+@pytest.mark.parametrize("name", CATALOG)
+def test_the_commands_of_a_page_are_read(name, drawing, monkeypatch):
+    runs = []
+    monkeypatch.setattr(trainer, "train", runs.append)
+    exec(drawing._train_in_python(name), {})
+    parser = argparse.ArgumentParser()
+    add_run_arguments(parser)
+    *_, command = drawing._train(name).split("\n")
+    _, gin_arguments = parse_run(parser, shlex.split(command)[2:], required=True)
+    (run,) = runs
+    assert run.run_dir == read_run(*gin_arguments).run_dir == f"runs/{name}"
