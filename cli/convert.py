@@ -116,11 +116,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add("--dtype", choices=("float32", "bfloat16"), help=dtype)
     add("--model", metavar="GIN", help="for t5x: a gin file that binds the model")
-    unscaled = "for t5x: norms without a scale, separated by commas"
+    unscaled = "for t5x: norms whose scale is missing, for they have none; separated by commas"
     add("--unscaled", default="", help=unscaled)
-    tokenizer = "for an import without a tokenizer: a SentencePiece .model or a tokenizer.json"
+    tokenizer = "an import's, where none came with it: a SentencePiece .model or a tokenizer.json"
     add("--tokenizer", metavar="FILE", help=tokenizer)
-    sentinels = "number of sentinels of an import's vocabulary; missing sentinels are added"
+    sentinels = "sentinels of an import's vocabulary; those that it lacks are added"
     add("--sentinels", type=at_least(0), metavar="N", help=sentinels)
     specials = "special tokens to add to an import's vocabulary, such as R,S,X,mask"
     add("--specials", default="", help=specials)

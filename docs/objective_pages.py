@@ -10,12 +10,14 @@ the table of docs/objectives.md, and docs/images/objectives.svg, which README.md
 """
 
 import ast
+import inspect
+import json
 import math
 import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -27,9 +29,10 @@ sys.path.insert(0, str(ROOT))
 
 import jax
 from rich.console import Console
-from tables import family_file, filled, table  # in the same folder
+from tables import cell, family_file, filled, table  # in the same folder
 
 from benchmarks.objectives import BINDINGS
+from pretrax import objectives
 from pretrax.cli import show
 from pretrax.objectives.catalog import ARCHITECTURES, CATALOG, FAMILIES, aliases_of, run_of
 from pretrax.training.devices.compiled_programs import keep_compiled
@@ -59,6 +62,9 @@ ABOUT = {  # what the objectives of a family share
     "sentences and embeddings": "A text is judged or embedded as a whole, usually in addition to "
     "masked language modeling.",
 }
+HIDDEN = {
+    "span_corruption": "brown fox,for an hour"
+}  # pieces of the text, in place of random spans
 SEED = 2  # seed of the noise of a picture
 LAW_GROUPS = {  # every law that the tests check, by its subject
     "Text": ("nothing is lost", "documents stay apart", "segments are of documents"),
@@ -217,15 +223,17 @@ def page(name: str) -> str:
     comment = re.match(r"(?:#.*\n)+", config)
     assert comment, f"{name}.gin must start with a comment"
     elsewhere = ", ".join(f"[{label}]({_GITHUB}{path})" for label, path in ELSEWHERE.get(name, []))
+    arguments = _arguments(builder)
     rows = [
         ["good for", entry.good_for],
         ["model", ARCHITECTURES[entry.architecture]],
         ["attention", entry.attention],
-        ["slots with a loss", f"{entry.loss_slots} per row of 512 text tokens, on average"],
-        ["paper", _paper(entry.paper)],
+        ["targets per token", f"{entry.loss_slots / 512:.2g}"],
+        ["token ids", cell(arguments.get("ids", "those of its members"))],
         ["short names", ", ".join(f"`{short}`" for short in aliases_of(name)) or "none"],
-        ["builder", f"[`objectives.{builder}`]({_reference(builder)})"],
+        ["paper", _paper(entry.paper)],
         ["other implementations", elsewhere or "none known"],
+        ["reference", f"[`objectives.{builder}`]({_reference(builder)})"],
     ]
     description = comment[0].replace("# ", "").replace("#", "").strip().replace("\n", " ")
     return f"""---
@@ -237,14 +245,24 @@ search: {{boost: {_boost(name)}}}
 
 ![The model's inputs for an example text, its predictions, and its attention patterns]({name}.svg)
 
-This command prints the same example in the terminal. With `--html=FILE` it also writes a web page
-with statistics of a thousand rows:
+## Loss
 
-```sh
-pretrax show {shlex.join(options(name))}
+```text
+{entry.formula}
 ```
 
+x is the text, x̃ the text with noise, y the targets of the decoder, and M the set of hidden
+positions.
+
+## When to use it
+
+{_linked(entry.use, name)}
+
+## At a glance
+
 {table(["", ""], rows)}
+
+Targets per token are slots with a loss per token of text, in rows of 512 tokens on average.
 
 ## Train it
 
@@ -252,17 +270,29 @@ pretrax show {shlex.join(options(name))}
 {_train(name)}
 ```
 
-{_learned(name)}
+In Python:
 
-`gin_configs/objectives/{name}.gin`:
-
-```gin
-{config[comment.end() :].strip()}
+```python
+{_train_in_python(name)}
 ```
 
-## Laws
+## Settings
 
-{_laws(builder)}
+{_settings(name, builder, arguments)}
+
+## Results here
+
+{_learned(name)}
+
+{_comparisons(name)}
+
+## Details
+
+{_folded("Draw the figure", _draw(name))}
+
+{_folded(f"gin_configs/objectives/{name}.gin", _block("gin", config[comment.end() :].strip()))}
+
+{_folded("Laws that the tests check", _laws(builder))}
 """
 
 
@@ -281,7 +311,14 @@ def _boost(name: str) -> int:
 def options(name: str) -> list[str]:
     """Returns the options for `pretrax show` that produce an objective's picture."""
     text = TEXTS.get(name, TEXT)
-    return [f"--objective={name}", "--vocabulary=words", f"--seed={SEED}", f"--text={text}"]
+    hidden = [f"--hide={HIDDEN[name]}"] if name in HIDDEN else []
+    return [
+        f"--objective={name}",
+        "--vocabulary=words",
+        f"--seed={SEED}",
+        f"--text={text}",
+        *hidden,
+    ]
 
 
 def picture(name: str) -> str:
@@ -384,17 +421,122 @@ def _lines(widths: Iterable[float], gap: float = 18) -> int:
 
 def _train(name: str) -> str:
     """Returns the command of an objective's small run, after that of its initial run, if any."""
-    small = run_of(name)
-    begins = re.search(
-        r'^INITIAL_RUN = "runs/(\w+)"',
-        (ROOT / f"gin_configs/runs/{small}.gin").read_text(encoding="utf-8"),
-        re.MULTILINE,
-    )
-    first = [f"pretrax train --gin_file=runs/{begins[1]}.gin"] if begins else []
+    first = [f"pretrax train {initial}"] if (initial := _initial_run(name)) else []
     more = [f"--gin.{line.replace(' ', '')}" for line in BINDINGS.get(name, [])]
-    files = [f"--gin_file=runs/{small}.gin", f"--gin_file=objectives/{name}.gin"]
-    command = shlex.join(["pretrax", "train", *files, *more, f"--run_dir=runs/{name}"])
-    return "\n".join([*first, command])
+    options = [f"--objective={name}", *more, f"--run_dir=runs/{name}"]
+    return "\n".join([*first, shlex.join(["pretrax", "train", run_of(name), *options])])
+
+
+def _initial_run(name: str) -> str | None:
+    """Returns the run from whose parameters an objective's small run starts, if any."""
+    text = (ROOT / f"gin_configs/runs/{run_of(name)}.gin").read_text(encoding="utf-8")
+    match = re.search(r'^INITIAL_RUN = "runs/(\w+)"', text, re.MULTILINE)
+    return match[1] if match else None
+
+
+def _train_in_python(name: str) -> str:
+    lines = "".join(f", {line!r}" for line in BINDINGS.get(name, []))
+    return f"""from pretrax.training.run_configuration import read_run
+from pretrax.training.trainer import train
+
+files = ["runs/{run_of(name)}.gin", "objectives/{name}.gin"]
+result = train(read_run(files, ['RUN_DIR = "runs/{name}"'{lines}]))"""
+
+
+def _arguments(builder: str) -> dict[str, str]:
+    """Returns {argument: meaning} of a builder, from its docstring."""
+    text = inspect.getdoc(getattr(objectives, builder)) or ""
+    section = re.search(r"^Args:\n((?:  .*\n?|\n(?=  ))+)", text, re.MULTILINE)
+    found = re.findall(
+        r"^  ([*\w, ]+): (.*(?:\n {4}.*)*)", section[1] if section else "", re.MULTILINE
+    )
+    return {
+        argument.lstrip("*"): " ".join(words.split())
+        for several, words in found
+        for argument in several.split(", ")
+    }
+
+
+def _settings(name: str, builder: str, about: Mapping[str, str]) -> str:
+    """Returns a table of the arguments of a builder, with their values for an objective."""
+    text = (ROOT / "gin_configs/objectives" / f"{name}.gin").read_text(encoding="utf-8")
+    bound = dict(
+        re.findall(rf"^objectives\.{builder}\.(\w+) = (.*?)(?:  #.*)?$", text, re.MULTILINE)
+    )
+    function = ast.parse(inspect.getsource(getattr(objectives, builder))).body[0]
+    assert isinstance(function, ast.FunctionDef)
+    rows = []
+    for argument, kind, default in _parameters(function.args):
+        here = bound.get(argument, "")
+        here = "see Details" if here in ("(", "[", "{") else here and _code(here)
+        meaning = cell(about.get(argument, ""))
+        rows.append(
+            [f"`{argument}`", kind and _code(kind), here, default and _code(default), meaning]
+        )
+    if not rows:
+        return f"`objectives.{builder}` has no settings."
+    return (
+        f"Set them as `--gin.objectives.{builder}.NAME=VALUE`, or as arguments of "
+        f"`objectives.{builder}` in Python.\n\n"
+        + table(["setting", "type", f"value for `{name}`", "default", "meaning"], rows)
+    )
+
+
+def _parameters(arguments: ast.arguments) -> Iterator[tuple[str, str, str]]:
+    """Yields the name, the type and the default of each argument after the token ids."""
+    positional = arguments.args[1:]
+    missing = [None] * (len(positional) - len(arguments.defaults))
+    defaults = [*missing, *arguments.defaults, *arguments.kw_defaults]
+    for argument, default in zip([*positional, *arguments.kwonlyargs], defaults):
+        kind, value = (ast.unparse(x) if x else "" for x in (argument.annotation, default))
+        yield argument.arg, kind, value
+
+
+def _code(text: str) -> str:
+    """Returns code for a cell of a table, in which a pipe in backticks would end the cell."""
+    return f"<code>{cell(text)}</code>" if "|" in text else f"`{text}`"
+
+
+def _comparisons(name: str) -> str:
+    """Returns links to the reports of comparisons that train an objective."""
+    kept = sorted((DOCS / "comparisons").glob("*/comparison.json"))
+    lines = []
+    for path in kept:
+        setup = json.loads(path.read_text(encoding="utf-8"))
+        comparison = path.parent.name
+        gin = (ROOT / f"gin_configs/comparisons/{comparison}.gin").read_text(encoding="utf-8")
+        if re.search(rf"objectives/{name}\.gin|@objectives\.{name}\b|--objective={name}\b", gin):
+            lines.append(f"- [{setup['question']}](../comparisons/{comparison}.md)")
+    if not lines:
+        return "No comparison here has trained it yet. See [Comparing](../comparing.md)."
+    return "\n".join(["Comparisons that train it:", "", *lines])
+
+
+def _draw(name: str) -> str:
+    return (
+        "This command prints the figure in a terminal. With `--html=FILE` it also writes a web "
+        "page with statistics of a thousand rows:\n\n"
+        + _block("sh", f"pretrax show {shlex.join(options(name))}")
+    )
+
+
+def _folded(summary: str, text: str) -> str:
+    """Returns text that is shown after a click on its summary, on GitHub and on the site."""
+    head = f'<details markdown="1">\n<summary>{escape(summary)}</summary>'
+    return f"{head}\n\n{text}\n\n</details>"
+
+
+def _block(language: str, text: str) -> str:
+    return f"```{language}\n{text}\n```"
+
+
+def _linked(text: str, name: str) -> str:
+    """Returns text with a link for each other objective that it names."""
+    return re.sub(
+        r"`(\w+)`",
+        lambda m: f"[{m[0]}]({m[1]}.md)" if m[1] in CATALOG and m[1] != name else m[0],
+        text,
+    )
 
 
 def _learned(name: str) -> str:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tables import family_file, filled, table  # in the same folder
+from tables import cell, family_file, filled, table  # in the same folder
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
@@ -204,15 +204,6 @@ def literal(file: str, name: str) -> Any:
             assert node.value is not None
             return ast.literal_eval(node.value)
     raise ValueError(f"{file} does not set {name}.")
-
-
-def cell(text: str) -> str:
-    """Returns text for a cell of a table, in which Markdown finds no columns, tags or attributes.
-
-    >>> cell("{mask} | <FILE>")
-    '&#123;mask} \\\\| &lt;FILE>'
-    """
-    return text.replace("{", "&#123;").replace("|", "\\|").replace("<", "&lt;")
 
 
 # --- commands -------------------------------------------------------------------------------------

@@ -15,6 +15,15 @@ def table(heads: list[str], rows: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
+def cell(text: str) -> str:
+    """Returns text for a cell of a table, in which Markdown finds no columns, tags or attributes.
+
+    >>> cell("{mask} | <FILE>")
+    '&#123;mask} \\\\| &lt;FILE>'
+    """
+    return text.replace("{", "&#123;").replace("|", "\\|").replace("<", "&lt;")
+
+
 def filled(text: str, name: str, generated: str, page: str) -> str:
     """Returns the text of a page with generated text between the markers of this name.
 

@@ -284,7 +284,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             formula="−Σ_{t∈M} log p(x_t | x_u for u<t in M, x̃), with M one fragment of "
             "half the text",
             use="Use it before translation or rewriting. Prefer `span_corruption` if the number "
-            "of missing tokens should not be told.",
+            "of missing tokens should not be given.",
         ),
         "gap_sentences": Entry(
             "encoder_decoder",

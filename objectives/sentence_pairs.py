@@ -105,8 +105,12 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
     """Applies a second objective to the inputs that a first objective arranged.
 
     BERT is next sentence prediction, then masked language modeling, which masks no special tokens.
-    The loss is the sum of both losses. `first` and `second` are builders. Only the first objective
-    may rearrange tokens, so masked_lm as the second objective needs framed=False.
+    The loss is the sum of both losses.
+
+    Args:
+      ids: needs the ids of both objectives.
+      first: builder of the objective that arranges the inputs.
+      second: builder of an objective that does not rearrange tokens; masked_lm needs framed=False.
 
     >>> unframed = functools.partial(masked_lm, framed=False)
     >>> then(ids, next_sentence_prediction, unframed).lengths(125)

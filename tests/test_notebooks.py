@@ -1,5 +1,7 @@
 """All cells of the notebooks in docs/ run in an empty folder."""
 
+import importlib
+import json
 import os
 import sys
 
@@ -39,3 +41,15 @@ def test_a_notebook_runs(name, tmp_path, monkeypatch):
     )
     assert not [words for words in SAYS[name] if words not in said], said
     assert "error:" not in said and "Traceback" not in said, said
+
+
+@pytest.mark.parametrize("name", SAYS)
+def test_a_page_has_the_cells_of_its_notebook_and_outputs(name, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    pages = importlib.import_module("notebook_pages")
+    book = json.loads((ROOT / f"docs/notebooks/{name}.ipynb").read_text(encoding="utf-8"))
+    page = (ROOT / f"docs/notebooks/{name}.md").read_text(encoding="utf-8")
+    for cell in book["cells"]:
+        text = pages.code(cell) if cell["cell_type"] == "code" else pages.prose(cell)
+        assert text.split("\n\n")[-1] in page, f"{text}: run python docs/notebook_pages.py"
+    assert all(words in page for words in SAYS[name])

@@ -44,10 +44,29 @@ def test_pages_say_what_their_sources_say(drawing):
         assert kept(file) == text, f"docs/{file}: {AGAIN}"
 
 
+@pytest.mark.parametrize("name", CATALOG)
+def test_pages_have_the_same_sections(name):
+    sections = re.findall(r"^## (.*)$", kept(f"objectives/{name}.md"), re.MULTILINE)
+    assert sections == [
+        "Loss",
+        "When to use it",
+        "At a glance",
+        "Train it",
+        "Settings",
+        "Results here",
+        "Details",
+    ]
+
+
+def test_pages_link_the_comparisons_that_train_an_objective():
+    assert "](../comparisons/spans_or_tokens.md)" in kept("objectives/span_corruption.md")
+    assert sum("](../comparisons/" in kept(f"objectives/{name}.md") for name in CATALOG) > 15
+
+
 def test_pages_say_how_a_figure_came_about(drawing):
     first, second = drawing._train("sentence_order_prediction").split("\n")
-    assert first == "pretrax train --gin_file=runs/sentence_pairs.gin"  # the first command
-    assert "--gin_file=runs/sentence_pairs_after_bert.gin " in second
+    assert first == "pretrax train sentence_pairs"  # the initial run
+    assert second.startswith("pretrax train sentence_pairs_after_bert --objective=")
     assert " --gin.optimizers.warmup_cosine.peak=0.03 " in drawing._train("permutation_lm")
     assert "`decoder` at a peak of 0.03, the loss was" in drawing._learned("permutation_lm")
     least = r"the loss term `\w+` \(the term that improved least\) was \d"

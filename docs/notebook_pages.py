@@ -1,0 +1,108 @@
+"""Runs the notebooks of docs/notebooks, and writes each as a page with its outputs.
+
+    python docs/notebook_pages.py                        all notebooks, some minutes on two cores
+    python docs/notebook_pages.py see_an_objective       only this notebook
+
+The notebooks are committed without outputs. GitHub shows the notebooks, and the site these pages.
+"""
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parent / "notebooks"
+
+
+def main(names: Sequence[str]) -> None:
+    os.environ |= {"JAX_PLATFORMS": "cpu", "NO_COLOR": "1", "COLUMNS": "100"}
+    for path in sorted(FOLDER.glob("*.ipynb")):
+        if not names or path.stem in names:
+            path.with_suffix(".md").write_text(page(run(path), path.name), encoding="utf-8")
+            print(f"docs/notebooks/{path.stem}.md")
+
+
+def run(path: Path) -> Mapping[str, Any]:
+    """Returns a notebook with the outputs of all cells, run in an empty folder."""
+    import nbclient  # an extra, which only this function needs
+    import nbformat
+
+    notebook = nbformat.read(path, as_version=4)
+    with tempfile.TemporaryDirectory() as folder:
+        resources = {"metadata": {"path": folder}}
+        nbclient.NotebookClient(notebook, timeout=1800, resources=resources).execute()
+    return notebook
+
+
+def page(notebook: Mapping[str, Any], file: str) -> str:
+    """Returns a notebook as a page in Markdown."""
+    title, *cells = notebook["cells"]
+    heading, about = prose(title).split("\n\n", 1)
+    parts = [
+        heading,
+        f"This page is the notebook [{file}]({file}) with its outputs.",
+        about,
+        *(part for cell in cells for part in _parts(cell)),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _parts(cell: Mapping[str, Any]) -> Iterator[str]:
+    if cell["cell_type"] == "markdown":
+        yield prose(cell)
+        return
+    yield code(cell)
+    outputs = cell.get("outputs", [])
+    if printed := _printed(outputs):
+        yield f"```text\n{printed}\n```"
+    for output in outputs:
+        if "text/markdown" in output.get("data", {}):
+            yield _nested("".join(output["data"]["text/markdown"]))
+
+
+def source(cell: Mapping[str, Any]) -> str:
+    """Returns the source of a cell, which files have as lines."""
+    return "".join(cell["source"]).strip()
+
+
+def prose(cell: Mapping[str, Any]) -> str:
+    """Returns the text of a cell, in which links lead to pages instead of notebooks."""
+    return re.sub(r"\]\((\w+)\.ipynb\)", r"](\1.md)", source(cell))
+
+
+def code(cell: Mapping[str, Any]) -> str:
+    """Returns the source of a cell of code as a block.
+
+    >>> print(code({"source": "!pretrax show --list"}))
+    ```sh
+    pretrax show --list
+    ```
+    """
+    text = source(cell)
+    if text.startswith("!"):
+        return f"```sh\n{text[1:]}\n```"
+    if written := re.match(r"%%writefile (\S+)\n", text):
+        language = "gin" if written[1].endswith(".gin") else "python"
+        return f"```{language}\n# {written[1]}\n{text[written.end() :].strip()}\n```"
+    return f"```python\n{text}\n```"
+
+
+def _printed(outputs: Sequence[Mapping[str, Any]]) -> str:
+    """Returns what a cell printed, without colors and lines that were overwritten."""
+    text = "".join("".join(one["text"]) for one in outputs if one["output_type"] == "stream")
+    text = re.sub(r"\x1b\[[\d;]*m", "", text).replace("\r\n", "\n")
+    lines = [line.rpartition("\r")[2].rstrip() for line in text.split("\n")]
+    return "\n".join(lines).strip("\n")
+
+
+def _nested(text: str) -> str:
+    """Returns Markdown under the headings of a page, without pictures, which lie elsewhere."""
+    text = re.sub(r"^!\[.*\n?", "", text, flags=re.MULTILINE)
+    return re.sub(r"^#", "###", text, flags=re.MULTILINE).strip()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
