@@ -59,8 +59,11 @@ def _parts(cell: Mapping[str, Any]) -> Iterator[str]:
     if printed := _printed(outputs):
         yield f"```text\n{printed}\n```"
     for output in outputs:
-        if "text/markdown" in output.get("data", {}):
-            yield _nested("".join(output["data"]["text/markdown"]))
+        data = {kind: "".join(text) for kind, text in output.get("data", {}).items()}
+        if "text/markdown" in data:
+            yield _nested(data["text/markdown"])
+        elif not (text := data.get("text/plain", "<")).startswith("<"):  # "<IFrame at …>"
+            yield "```text\n" + text.strip("\n") + "\n```"
 
 
 def source(cell: Mapping[str, Any]) -> str:

@@ -435,12 +435,19 @@ def _initial_run(name: str) -> str | None:
 
 
 def _train_in_python(name: str) -> str:
-    lines = "".join(f", {line!r}" for line in BINDINGS.get(name, []))
-    return f"""from pretrax.training.run_configuration import read_run
-from pretrax.training.trainer import train
-
-files = ["runs/{run_of(name)}.gin", "objectives/{name}.gin"]
-result = train(read_run(files, ['RUN_DIR = "runs/{name}"'{lines}]))"""
+    """Returns a program that trains an objective's small run, formatted as ruff formats it."""
+    files = [f"runs/{run_of(name)}.gin", f"objectives/{name}.gin"]
+    settings = [f'RUN_DIR = "runs/{name}"', *BINDINGS.get(name, [])]
+    lists = {"files": files, "settings": settings}
+    lines = [
+        "from pretrax.training.run_configuration import read_run",
+        "from pretrax.training.trainer import train",
+        "",
+    ]
+    for variable, values in lists.items():
+        quoted = [repr(value) if '"' in value else f'"{value}"' for value in values]
+        lines += [f"{variable} = [", *(f"    {value}," for value in quoted), "]"]
+    return "\n".join([*lines, "result = train(read_run(files, settings))"])
 
 
 def _arguments(builder: str) -> dict[str, str]:
