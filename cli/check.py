@@ -144,7 +144,7 @@ def print_laws(console: Console, objective: Objective) -> int:
     quiet = not console.is_terminal
     for name, law in track(laws, "Checking", console=console, transient=True, disable=quiet):
         accepted = [broken(law, m.objective, SPECIMEN) for m in members_of(objective)]
-        no = "no, as it may" if name in USUAL else "BROKEN"
+        no = "no (allowed)" if name in USUAL else "BROKEN"
         table.add_row(name, *("holds" if reason is None else no for reason in accepted))
         count += sum(reason is not None for reason in accepted if name not in USUAL)
         reasons += [f"{name}: {reason}" for reason in dict.fromkeys(accepted) if reason]
@@ -155,5 +155,5 @@ def print_laws(console: Console, objective: Objective) -> int:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     if not count:
         made_for = objective.facts.rows.description
-        console.print(f"All laws hold. It is made for {made_for}.", soft_wrap=True)
+        console.print(f"All laws hold. The objective takes {made_for}.", soft_wrap=True)
     return count

@@ -69,6 +69,10 @@ DEFAULT = "span_corruption"
 STATISTICS_ROWS = 1000
 WIDTH = 136  # characters of a line in a file
 LIST_WIDTH = 200  # the same of --list
+WITHOUT_LOSS = (
+    "No token of this text has a loss, so the model would learn nothing from it: give another "
+    "--text, or another --seed."
+)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -106,6 +110,8 @@ def show(
     drawn = draw(options, choice, text)
     if not options.html:
         print_picture(console, drawn.picture)
+        if not any(example.with_loss for example in drawn.picture.examples):
+            console.print(WITHOUT_LOSS, soft_wrap=True)
     for sentence in unused(options, gin_arguments, choice):
         console.print(sentence, markup=False, soft_wrap=True)
     if options.html:

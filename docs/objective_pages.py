@@ -439,15 +439,11 @@ def _train_in_python(name: str) -> str:
     files = [f"runs/{run_of(name)}.gin", f"objectives/{name}.gin"]
     settings = [f'RUN_DIR = "runs/{name}"', *BINDINGS.get(name, [])]
     lists = {"files": files, "settings": settings}
-    lines = [
-        "from pretrax.training.run_configuration import read_run",
-        "from pretrax.training.trainer import train",
-        "",
-    ]
+    lines = ["import pretrax", ""]
     for variable, values in lists.items():
         quoted = [repr(value) if '"' in value else f'"{value}"' for value in values]
         lines += [f"{variable} = [", *(f"    {value}," for value in quoted), "]"]
-    return "\n".join([*lines, "result = train(read_run(files, settings))"])
+    return "\n".join([*lines, "result = pretrax.train(pretrax.read_run(files, settings))"])
 
 
 def _arguments(builder: str) -> dict[str, str]:

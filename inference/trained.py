@@ -157,15 +157,24 @@ def mode_names(layout: str | None = None) -> list[str]:
 
 def mode_of(trained: Trained) -> str:
     """Returns the mode that the model was trained for, or the default mode if it is unknown."""
-    learned = _learned(trained)
+    return usual_mode(trained.model, trained.prompt_forms)
+
+
+def usual_mode(model: Any, forms: Sequence[PromptForm]) -> str:
+    """Returns the mode of a model from the prompt forms of its objective, as `mode_of` does."""
+    learned = _modes_of(forms)
     for name in learned:
         if name in MODES and learned[0] in MODES[name].instead_of:
             return name
-    return (learned or [mode.name for mode in MODES.values() if mode.is_usual(trained.model)])[0]
+    return (learned or [mode.name for mode in MODES.values() if mode.is_usual(model)])[0]
 
 
 def _learned(trained: Trained) -> list[str]:
-    return list(dict.fromkeys(form.mode for form in trained.prompt_forms))
+    return _modes_of(trained.prompt_forms)
+
+
+def _modes_of(forms: Sequence[PromptForm]) -> list[str]:
+    return list(dict.fromkeys(form.mode for form in forms))
 
 
 def writing_mode(trained: Trained) -> str:

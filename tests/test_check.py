@@ -48,7 +48,7 @@ def module(tmp_path, monkeypatch):
 def test_a_sound_objective(module, capsys):
     check.main([f"{module}.shifted"])
     said = capsys.readouterr().out
-    assert "no, as it may" in said and "documents stay apart" in said and "All laws hold" in said
+    assert "no (allowed)" in said and "documents stay apart" in said and "All laws hold" in said
     assert "noise is drawn: Two different keys give the same features" in said
 
 

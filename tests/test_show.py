@@ -33,6 +33,19 @@ def fails(capsys, *arguments) -> str:
 # --- what is printed ------------------------------------------------------------------------------
 
 
+def test_a_text_without_a_loss_is_pointed_out(capsys, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    name = "objective_on_token_texts.masked_numbers"
+    only_numbers = (
+        f"--objective={name}",
+        BYTES,
+        f"--gin.{name}.others=0",
+        f"--gin.{name}.digits=1",
+    )
+    assert show.WITHOUT_LOSS in prints(capsys, *only_numbers, "--text=a cat")
+    assert show.WITHOUT_LOSS not in prints(capsys, *only_numbers, "--text=2 cats")
+
+
 def test_the_list_has_every_objective(capsys):
     said = prints(capsys, "--list")
     assert re.search(r"masked_lm +mlm +77 +encoder +.*BERT, arXiv:1810\.04805", said)

@@ -190,10 +190,12 @@ def found(summary: Summary) -> list[str]:
         verb = "do not hold" if len(rest) > 1 else "does not hold"
         lines.append(f"{len(rest)} of {total} differences {verb}.")
     elif rest:
-        lines.append(f"None of {total} differences holds.")
+        only = "The only difference does not hold."
+        lines.append(f"None of {total} differences holds." if total > 1 else only)
     seeds = [d.needed for d in rest if d.needed is not None]
     if seeds:
-        lines[-1] += f" The next comparison needs {min(seeds)} seeds to find the clearest of them."
+        sought = "the clearest of them" if total > 1 else "it"
+        lines[-1] += f" The next comparison needs {min(seeds)} seeds to find {sought}."
     if any(math.isnan(d.p) for d in rest):
         lines.append(
             "A difference over one seed, or one that is the same for every seed, cannot be tested, "

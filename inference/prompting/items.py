@@ -128,8 +128,11 @@ def around_cursor(place: str) -> dict:
         raise ValueError(f"{name} cannot be read: it is not UTF-8 ({error}).") from None
     lines = text.split("\n")  # unlike splitlines, editors do not end a line at a form feed
     line, column = (int(x) for x in numbers)
-    if line > len(lines) or column > len(lines[line - 1]) + 1:
-        raise ValueError(f"{name} has no column {column} in a line {line}.")
+    if line > len(lines):
+        raise ValueError(f"Got --cursor={place!r}, expected a line up to {len(lines)} of {name}.")
+    if column > len(lines[line - 1]) + 1:
+        end = len(lines[line - 1]) + 1
+        raise ValueError(f"Got --cursor={place!r}, expected a column up to {end} in line {line}.")
     at = sum(len(x) + 1 for x in lines[: line - 1]) + column - 1
     return {"prefix": text[:at], "suffix": text[at:]}
 

@@ -300,7 +300,7 @@ def test_a_variant_that_fails_does_not_end_the_rest(own, capsys):
     assert started == ["runs/worse/seed_0", "runs/third/seed_0"]
     said = " ".join(capsys.readouterr().out.split())
     assert "Failed: worse, seed 0: Diverged: At step" in said and "no longer finite" in said
-    assert "runs/worse/seed_0/compare.log" in said and "runs what failed again" in said
+    assert "runs/worse/seed_0/compare.log" in said and "runs the failed parts again" in said
     assert len(small.results(pathlib.Path(file).parent / "compared")) == 2
     found = (pathlib.Path(file).parent / "compared/runs.jsonl").read_text().splitlines()
     assert [one["error"][:9] for one in map(json.loads, found) if one["error"]] == ["Diverged:"]

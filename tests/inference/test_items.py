@@ -25,8 +25,8 @@ def test_the_cursor_is_where_an_editor_has_it(tmp_path):
 @pytest.mark.parametrize(
     "place, error",
     [
-        ("code.py:9:1", "code.py has no column 1 in a line 9"),
-        ("code.py:1:9", "code.py has no column 9 in a line 1"),
+        ("code.py:9:1", "'code.py:9:1', expected a line up to 3"),
+        ("code.py:1:9", "'code.py:1:9', expected a column up to 4"),
         ("code.py:0:1", "expected FILE:LINE:COLUMN, counted from 1"),
         ("code.py:2", "expected FILE:LINE:COLUMN"),
         ("none.py:1:1", "there is no none.py"),

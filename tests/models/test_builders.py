@@ -143,7 +143,7 @@ def test_an_objective_whose_heads_a_model_cannot_have_is_refused(build, objectiv
     """The message names a model that has the heads; the training run refuses them too."""
     asked = objective(IDS)
     recipe = Recipe(asked, build(64, asked.facts.heads, **SMALL), IDS, (), None)
-    said = f"needs the heads .*{missing}.*models.{able}.*runs/.*gin"
+    said = f"needs the heads .*{missing}.*models.{able}.*pretrax train "
     with pytest.raises(ValueError, match=said):
         check_recipe(recipe)
 

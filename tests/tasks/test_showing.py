@@ -34,7 +34,7 @@ def test_a_notebook_shows_a_page_for_light_and_dark_screens(spans):
 
 
 def test_its_text_is_text_in_a_notebook_too(spans, monkeypatch):
-    """There, rich displays what a console prints, unless it is told not to."""
+    """In a notebook, rich displays what a console prints, unless this is disabled."""
     expected = repr(spans)
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     assert repr(spans) == expected and "fox" in expected

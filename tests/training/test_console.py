@@ -4,12 +4,14 @@ import dataclasses
 import io
 import math
 import re
+import types
 import warnings
 
 import pytest
 from rich.console import Console
 
 from pretrax import objectives
+from pretrax.objectives.prompt_forms import PromptForm
 from pretrax.settings.user_errors import report_user_errors
 from pretrax.training.evaluation import Score
 from pretrax.training.reporting.console import (
@@ -20,6 +22,7 @@ from pretrax.training.reporting.console import (
     print_plan,
     print_scores,
 )
+from pretrax.training.reporting.next_commands import text_arguments
 from pretrax.training.run import fields_of
 from tests.training import tiny
 
@@ -94,19 +97,36 @@ def test_a_loss_without_targets_is_not_shown_as_zero():
 def test_a_run_ends_with_commands_that_use_it(plan):
     functions = [name for name, value in fields_of(plan.run).items() if callable(value)]
     run = dataclasses.replace(plan.run, **dict.fromkeys(functions, objectives.causal_lm))
-    said = closing_message(run, True, {})
+    said = closing_message(run, '"TEXT"', {})
     assert 'pretrax predict --run=unused "TEXT"' in said
     assert "pretrax evaluate --run=unused --heldout" in said
-    assert "predict" not in closing_message(run, False, {})
+    assert "predict" not in closing_message(run, "", {})
     own = dataclasses.replace(run, objective=printed)
-    assert f"--run=unused --trust={__name__}" in closing_message(own, True, {})
-    spaced = closing_message(dataclasses.replace(run, run_dir="my runs/a"), True, {})
+    assert f"--run=unused --trust={__name__}" in closing_message(own, '"TEXT"', {})
+    spaced = closing_message(dataclasses.replace(run, run_dir="my runs/a"), "", {})
     assert "pretrax evaluate '--run=my runs/a' --heldout" in spaced
+
+
+@pytest.mark.parametrize(
+    "modes, prompt",
+    [
+        ([], '"TEXT [MASK] TEXT"'),  # the usual mode of an encoder
+        (["continue"], '"TEXT"'),
+        (["middle"], '--prefix="TEXT" --suffix="TEXT"'),
+        (["infill", "complete"], '"TEXT <extra_id_0> TEXT"'),
+        (["mask"], '"TEXT [MASK] TEXT"'),
+        (["pair"], '"TEXT" "TEXT"'),
+        (["embed"], '"TEXT"'),
+    ],
+)
+def test_a_run_ends_with_a_prompt_that_its_objective_trained(modes, prompt):
+    encoder = types.SimpleNamespace(layout="encoder", heads={"vocabulary": None})
+    assert text_arguments(encoder, [PromptForm(mode) for mode in modes]) == prompt
 
 
 def test_a_run_on_several_stores_ends_with_what_it_read_of_each(plan):
     read = {"data/web/share": 0.25, "data/web/epochs": 0.01, "data/a/b/share": 0.75}
-    said = closing_message(plan.run, False, read | {"data/a/b/epochs": 1.234})
+    said = closing_message(plan.run, "", read | {"data/a/b/epochs": 1.234})
     shares = "web 25.0% of the tokens, 0.01 epochs; a/b 75.0% of the tokens, 1.23 epochs."
     assert said.startswith(f"\nRead of the stores: {shares}\nDone.")
 

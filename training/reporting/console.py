@@ -28,6 +28,7 @@ from ..planning import Plan
 from ..run import Run, fields_of
 from ..saved.result import Result
 from ..state import State, parameter_count
+from .next_commands import text_arguments
 from .wall_time import REST
 
 SECONDS_BETWEEN_LINES = 20  # seconds between progress lines in a log
@@ -411,17 +412,21 @@ def print_closing(
     """
     if failed:
         print_warning(console, failed)
-    closing = closing_message(plan.run, plan.corpus.codec is not None, read)
+    reads_text = plan.corpus.codec is not None
+    recipe = plan.recipe
+    prompt = text_arguments(recipe.model, recipe.objective.facts.prompt_forms) if reads_text else ""
+    closing = closing_message(plan.run, prompt, read)
     # Commands stay on one line, so that they can be copied.
     console.print(time_summary(result.seconds), closing, sep="\n", markup=False, soft_wrap=True)
 
 
-def closing_message(run: Run, reads_text: bool, read: Mapping[str, float]) -> str:
+def closing_message(run: Run, prompt: str, read: Mapping[str, float]) -> str:
     """Returns the closing lines of a run: what it read, its files, and next commands.
 
     Args:
       run: the run.
-      reads_text: whether the model reads text, so that `pretrax predict` applies to it.
+      prompt: arguments of `pretrax predict` that give the model a text, such as '"TEXT"'. Empty if
+        the model does not read text.
       read: the figures of `Batches.progress`.
     """
     stores = [name.split("/", 1)[1].rpartition("/")[0] for name in read if name.endswith("/share")]
@@ -434,7 +439,7 @@ def closing_message(run: Run, reads_text: bool, read: Mapping[str, float]) -> st
     trust = (f"--trust={name}" for name in modules_to_trust(fields_of(run)))
     opened = shlex.join([f"--run={run.run_dir}", *trust])
     logs = shlex.quote(run.run_dir)
-    apply = f'`pretrax predict {opened} "TEXT"` applies the model, ' * reads_text
+    apply = f"`pretrax predict {opened} {prompt}` applies the model, " if prompt else ""
     return (
         f"{data}\nDone. {run.run_dir} holds result.json, loss.png, metrics.jsonl, tensorboard/, "
         "checkpoints/ and config.gin.\nNext: "

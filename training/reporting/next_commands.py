@@ -1,14 +1,15 @@
-"""Suggests commands for an imported model: to train it further, and to apply it."""
+"""Suggests commands for a trained or imported model: to train it further, and to apply it."""
 
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from ... import objectives
 from ...inference import Trained
-from ...inference.trained import MODES, mode_of
+from ...inference.trained import MODES, mode_of, usual_mode
 from ...models import Model
 from ...objectives import Builder, TokenIds, plan
 from ...objectives.layouts import LAYOUTS
+from ...objectives.prompt_forms import PromptForm
 
 _SHORT = {"encoder": 128, "decoder": 64}
 # layout -> (run and objective of `pretrax train`, objective, sequence lengths), tried in turn
@@ -99,6 +100,23 @@ def predict_command(
     words = ["pretrax", "predict", f"--run={run_dir}", *(f"--trust={name}" for name in trusted)]
     words += [f"--mode={mode}"] * (mode != usual)
     return f"{shlex.join(words)} {_inputs(trained, mode)}"
+
+
+def text_arguments(model: Model, forms: Sequence[PromptForm]) -> str:
+    """Returns the arguments of `pretrax predict` for a model's usual mode, with TEXT for each text.
+
+    Args:
+      model: the model.
+      forms: the prompt forms of the objective that trained it.
+    """
+    mode = usual_mode(model, forms)
+    if mode == "middle":
+        return '--prefix="TEXT" --suffix="TEXT"'
+    if mode == "pair":
+        return '"TEXT" "TEXT"'
+    if mode == "infill":
+        return '"TEXT <extra_id_0> TEXT"'
+    return '"TEXT [MASK] TEXT"' if mode in MODES and MODES[mode].in_place else '"TEXT"'
 
 
 def _inputs(trained: Trained, mode: str) -> str:
