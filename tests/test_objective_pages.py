@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+import pretrax
 from pretrax.objectives.catalog import CATALOG, FAMILIES
-from pretrax.training import trainer
 from pretrax.training.run_choices import add_run_arguments, parse_run
 from pretrax.training.run_configuration import read_run
 from tests.training.tiny import ROOT
@@ -104,7 +104,7 @@ def test_a_picture_shows_what_is_printed(name, drawing, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", CATALOG)
 def test_the_commands_of_a_page_are_read(name, drawing, monkeypatch):
     runs = []
-    monkeypatch.setattr(trainer, "train", runs.append)
+    monkeypatch.setattr(pretrax, "train", runs.append)
     exec(drawing._train_in_python(name), {})
     parser = argparse.ArgumentParser()
     add_run_arguments(parser)
