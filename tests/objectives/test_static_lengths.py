@@ -207,7 +207,7 @@ def test_lengths_by_the_features_of_t5x_are_explained_by_stack():
         (span_corruption, ENCODER_DECODER, {"encoder": 64, "decoder": 16}),
         (causal_lm, DECODER, {"decoder": 16}),
     ):
-        with pytest.raises(ValueError, match=re.escape(f"'targets': 16}}: give {expected}")):
+        with pytest.raises(ValueError, match=re.escape(f"'targets': 16}}: use {expected}")):
             plan(objective(IDS), layout, IDS, [{"inputs": 64, "targets": 16}])
 
 
