@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from tests.import_graph import MODULES, parsed
 
 MOST_TUPLES = 0.01  # largest share of assignments of a literal tuple to several names
-MOST_OF_NAMES = 140  # largest number of uses of names that begin with "of_"
-MOST_STARRED = 21  # largest number of starred arguments whose tuple is made in the same function
+MOST_OF_NAMES = 30  # largest number of uses of names that begin with "of_"
+MOST_STARRED = 5  # largest number of starred arguments whose tuple is made in the same function
 
 
 def nodes(kind) -> Iterator:
