@@ -218,7 +218,7 @@ def test_the_newest_python_is_by_pyenv_or_a_command(tmp_path):
 
     done = newest()
     assert done.returncode == 0, done.stderr
-    assert re.match(r"newest: there is no Python newer than 3\.\d+\.\d+, so that", done.stdout)
+    assert re.match(r"newest: no Python is newer than 3\.\d+\.\d+, so nothing", done.stdout)
     for folder, name, version in (new, "python3", "3.98.0"), (tmp_path, "python3.100", "3.100.0"):
         stand_in(folder, name, f'if [ "$1" = -m ]; then exit 5; fi; echo {version}')
         assert newest().returncode == 5
