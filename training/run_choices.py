@@ -243,8 +243,14 @@ def typed_names(words: Sequence[str]) -> NamedWords:
             others.append(word)
             continue
         if names.setdefault(kind, value) != value:
-            options = ". Its parts are options, such as --objective=NAME" if kind == "run" else ""
-            raise ValueError(f"Got {names[kind]!r} and {value!r}, expected one {kind}{options}.")
+            if kind != "run":
+                raise ValueError(
+                    f"{option} is given twice, with {names[kind]!r} and {value!r}: give it once."
+                )
+            raise ValueError(
+                f"Got {names[kind]!r} and {value!r}, expected one run. Its parts are options, such "
+                "as --objective=NAME."
+            )
     return NamedWords(names, others)
 
 
