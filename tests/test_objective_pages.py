@@ -1,10 +1,8 @@
 """The pages of objectives are up to date with docs/objective_pages.py."""
 
 import argparse
-import importlib
 import re
 import shlex
-import sys
 from xml.etree import ElementTree
 
 import pytest
@@ -13,19 +11,16 @@ import pretrax
 from pretrax.objectives.catalog import CATALOG, FAMILIES
 from pretrax.training.run_choices import add_run_arguments, parse_run
 from pretrax.training.run_configuration import read_run
+from tests.docs_programs import DOCS, program
 from tests.training.tiny import ROOT
 
-DOCS = ROOT / "docs"
 AGAIN = "run python docs/objective_pages.py"
 
 
 @pytest.fixture(scope="module")
 def drawing():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(DOCS))
-        yield importlib.import_module("objective_pages")
-        for name in ("objective_pages", "tables"):
-            sys.modules.pop(name, None)
+    with program("objective_pages") as module:
+        yield module
 
 
 def kept(file: str) -> str:

@@ -1,16 +1,14 @@
 """Pages of docs/ are complete as plain files, and those that are generated follow their sources."""
 
 import functools
-import importlib
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.docs_programs import DOCS, program
 from tests.training.tiny import ROOT
 
-DOCS = ROOT / "docs"
 AGAIN = "run python docs/pages.py"
 LINK = re.compile(r"\]\(([^)\s#]*)(?:#([^)\s]*))?\)")
 CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.DOTALL | re.MULTILINE)
@@ -18,11 +16,8 @@ CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 
 @pytest.fixture(scope="module")
 def generating():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(DOCS))
-        yield importlib.import_module("pages")
-        for name in ("pages", "tables"):
-            sys.modules.pop(name, None)
+    with program("pages") as module:
+        yield module
 
 
 def test_generated_pages_follow_their_sources(generating):
