@@ -174,7 +174,7 @@ def found(summary: Summary) -> list[str]:
     """
     if summary.setup.scaling:
         lines = [line for law in summary.laws for line in law_in_short(law)]
-        return lines or [f"There is no loss in {NATS} yet to which a law could be fitted."]
+        return lines or [f"No run has a loss in {NATS} yet, so no law is fitted."]
     total = len(summary.differences)
     if not total:
         reference = summary.setup.reference
