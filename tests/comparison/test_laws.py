@@ -84,7 +84,7 @@ def test_a_comparison_that_is_half_done_has_no_law_yet():
     (line,) = wording.in_short(summary(found))
     assert line.startswith("loss_under/causal_lm: no law. Got 4 runs of 2 sizes and 3 numbers")
     (line,) = wording.in_short(summary(found._replace(measurements=[])))
-    assert line.startswith("There is no loss in nats per target yet")
+    assert line.startswith("No run has a loss in nats per target yet")
 
 
 @pytest.mark.parametrize(
