@@ -166,29 +166,35 @@ def pytest_collection_finish():
 # Linux limits a process to 65,530 memory maps (vm.max_map_count). Each compiled program uses some,
 # and LLVM ends with a segmentation fault if none are left.
 MOST_MAPS = 20_000
-MOST_KILOBYTES = 1800 << 10
+# Memory without files (RssAnon) that a process may gain before it drops its compiled programs.
+# What it keeps afterwards, such as TensorFlow, does not count toward the next time.
+MOST_GROWTH_KILOBYTES = 1 << 20
+KEPT_KILOBYTES = pytest.StashKey[int]()
 MAPS, STATUS = pathlib.Path("/proc/self/maps"), pathlib.Path("/proc/self/status")
 
 
 def kilobytes(field: str) -> int:
-    """Returns a size of this process as Linux counts it, such as VmRSS, or 0 elsewhere."""
+    """Returns a size of this process as Linux counts it, such as VmHWM, or 0 elsewhere."""
     found = re.search(rf"^{field}:\s*(\d+)", STATUS.read_text(), re.M) if STATUS.exists() else None
     return int(found[1]) if found else 0
 
 
-def has_too_many_pieces() -> bool:
-    return not MAPS.exists() or MAPS.read_bytes().count(b"\n") > MOST_MAPS
+def has_too_many_maps() -> bool:
+    return MAPS.exists() and MAPS.read_bytes().count(b"\n") > MOST_MAPS
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item, nextitem):
     """Drops compiled programs if they use too much memory or too many memory maps."""
     ends_file = nextitem is None or nextitem.path != item.path
-    if kilobytes("VmRSS") > MOST_KILOBYTES or (ends_file and has_too_many_pieces()):
+    kept = item.config.stash.get(KEPT_KILOBYTES, 0)
+    has_grown = kilobytes("RssAnon") - kept > MOST_GROWTH_KILOBYTES
+    if has_grown or (ends_file and has_too_many_maps()):
         jax.clear_caches()
         gc.collect()
         if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
             trim(0)  # glibc would keep freed memory.
+        item.config.stash[KEPT_KILOBYTES] = kilobytes("RssAnon")
 
 
 PEAKS: dict[str, int] = {}  # the peak memory of each process in kB
