@@ -102,9 +102,9 @@ def dialogues(
 
 
 def turns_of(line: dict) -> list[str]:
-    """Returns the turns of a dialogue, alternating between user messages and answers.
+    r"""Returns the turns of a dialogue, alternating between user messages and answers.
 
-    turns_of({"instruction": "Add.", "input": "1 1", "output": "2"})    # ["Add.\n\n1 1", "2"]
+        turns_of({"instruction": "Add.", "input": "1 1", "output": "2"})    # ["Add.\n\n1 1", "2"]
 
     Raises ValueError, with the reason, for a line that is not a dialogue.
     """

@@ -1,4 +1,4 @@
-"""Masked autoencoding of a text: one embedding and a few tokens restore the whole text.
+"""Masked autoencoding of a text: one embedding and half of the tokens restore each token.
 
 Source: Xiao et al. 2022, "RetroMAE" (arXiv:2205.12035), and its published code.
 """
@@ -39,7 +39,7 @@ def retromae(
     rate: OpenShare = 0.3,
     decoder_rate: Annotated[float, Interval(ge=0.5, lt=1)] = 0.5,
 ) -> Objective:
-    """RetroMAE: the [CLS] state of a masked text and a few tokens restore the whole text.
+    """RetroMAE: the [CLS] state of a masked text and half of its tokens restore each token.
 
         text       a b c d e
         inputs     [CLS] a _ c d e [SEP]      labels  b

@@ -79,6 +79,8 @@ def problems(passage: Passage) -> list[str]:
         for pattern, instead in _BANNED.items()
         for match in pattern.finditer(text)
     ]
+    if passage.kind in ("docstring", "comment") and text.count('"') % 2:
+        found.append("a quotation mark without its pair: complete the quotation")
     if passage.kind not in ("message", "heading") and _OPENING.match(text):
         found.append(f"begins with {text.split()[0]!r}: put the subject first")
     if passage.kind == "help" and _LEANING.match(text):

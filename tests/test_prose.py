@@ -59,6 +59,8 @@ def test_words_are_spelled_as_in_american_english():
         ("message", "runs/mine is no run directory."),
         ("help", "of embeddings: first, mean or last"),
         ("docstring", " ".join(["word"] * 36)),
+        ("docstring", 'x is the text, and M " "the set o" of hidden positions.'),
+        ("docstring", 'Pair("The mean.", "def mean(values):'),
     ],
 )
 def test_habits_are_found(kind, text):

@@ -27,7 +27,7 @@ class DocstringPair(NamedTuple):
 
 @functools.cache
 def definition_examples() -> dict[str, list[Pair]]:
-    """Returns the docstrings of each split with their code, without duplicates, ordered by a hash.
+    r"""Returns the docstrings of each split with their code, without duplicates, ordered by a hash.
 
         Pair("Return the mean.", "def mean(values):\n    return sum(values) / len(values)\n")
 

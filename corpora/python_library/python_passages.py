@@ -107,7 +107,7 @@ class Tagged(NamedTuple):
 
 @functools.cache
 def tagged_examples() -> dict[str, list[Tagged]]:
-    """Returns passages of both splits with the kind of each word by Python's `tokenize`.
+    r"""Returns passages of both splits with the kind of each word by Python's `tokenize`.
 
         "  # add 1\n  x += 1\n"  ->  # comment, add comment, 1 comment, x name, + operator, …
 

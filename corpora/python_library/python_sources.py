@@ -87,7 +87,7 @@ class Pair(NamedTuple):
 
 
 def documented_definitions(document: LibraryText, left_out: Counter[str]) -> Iterator[Pair]:
-    """Yields a pair for each function, method and class of a Python file that has a docstring.
+    r"""Yields a pair for each function, method and class of a Python file that has a docstring.
 
         def mean(values):             ->  Pair("The mean.", "def mean(values):\n    return …")
             '''The mean.'''

@@ -1,4 +1,4 @@
-"""Warm start: initializes a run with the parameters of another run, matched by name and shape.
+r"""Warm start: initializes a run with the parameters of another run, matched by name and shape.
 
 This assignment map starts both stacks of an encoder-decoder from a decoder (arXiv:2504.06225):
 
