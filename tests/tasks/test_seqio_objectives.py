@@ -86,7 +86,7 @@ def test_the_objective_of_a_task_is_its_own():
     [
         (
             "spans_and_ul2",
-            "runs/quickstart.gin",
+            "runs/seqio_objectives.gin",
             ["training.Run.sequence_lengths = {'encoder': 64, 'decoder': 64}"],
         ),
         (
