@@ -557,7 +557,7 @@ def test_processes_save_and_end_with_the_command(tmp_path):
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     said, _ = process.communicate(timeout=120)
-    assert process.returncode == 130 and "the same command goes on" in said
+    assert process.returncode == 130 and "from its last checkpoint" in said
     assert "devices taken: False" in said  # Planning does not take them either.
     logs = [path.read_text() for path in (tmp_path / "compared/runs").glob("*/*/compare.log")]
     assert any("Stopped at step" in log for log in logs)
