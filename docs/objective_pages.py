@@ -28,6 +28,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 sys.path.insert(0, str(ROOT))
 
 import jax
+from relative_flops import REFERENCE, relative_flops  # in the same folder
 from rich.console import Console
 from tables import cell, family_file, filled, table  # in the same folder
 
@@ -229,6 +230,7 @@ def page(name: str) -> str:
         ["model", ARCHITECTURES[entry.architecture]],
         ["attention", entry.attention],
         ["targets per token", f"{entry.loss_slots / 512:.2g}"],
+        ["training FLOPs per token", _flops(name)],
         ["token ids", cell(arguments.get("ids", "those of its members"))],
         ["short names", ", ".join(f"`{short}`" for short in aliases_of(name)) or "none"],
         ["paper", _paper(entry.paper)],
@@ -294,6 +296,15 @@ In Python:
 
 {_folded("Laws that the tests check", _laws(builder))}
 """
+
+
+def _flops(name: str) -> str:
+    """Returns an objective's FLOPs per token of text, relative to causal language modeling."""
+    how = f"[how we count](../{PAGE}#training-flops)"
+    if name == REFERENCE:
+        return f"1.00, the reference of other objectives ({how})"
+    figure = f"{relative_flops(name):.2f}"
+    return f"{figure} times those of [`{REFERENCE}`]({REFERENCE}.md) ({how})"
 
 
 def _boost(name: str) -> int:

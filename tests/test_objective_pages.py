@@ -8,9 +8,10 @@ from xml.etree import ElementTree
 import pytest
 
 import pretrax
-from pretrax.objectives.catalog import CATALOG, FAMILIES
+from pretrax.objectives.catalog import CATALOG, FAMILIES, run_of
+from pretrax.settings.partial import as_partial
 from pretrax.training.run_choices import add_run_arguments, parse_run
-from pretrax.training.run_configuration import read_run
+from pretrax.training.run_configuration import read_fields, read_run
 from tests.docs_programs import DOCS, program
 from tests.training.tiny import ROOT
 
@@ -25,6 +26,11 @@ def drawing():
 
 def kept(file: str) -> str:
     return (DOCS / file).read_text(encoding="utf-8")
+
+
+def glance(name: str) -> str:
+    """Returns the section "At a glance" of the page of an objective."""
+    return kept(f"objectives/{name}.md").partition("## At a glance")[2].partition("\n## ")[0]
 
 
 def words(svg: str) -> str:
@@ -56,6 +62,33 @@ def test_pages_have_the_same_sections(name):
         "Results here",
         "Details",
     ]
+
+
+@pytest.mark.parametrize("name", CATALOG)
+def test_pages_give_the_training_flops(name):
+    figure = re.search(r"^\| training FLOPs per token \| (\d\.\d\d)\b", glance(name), re.MULTILINE)
+    assert figure and 0.3 < float(figure[1]) < 3, AGAIN
+    assert "](../objectives.md#training-flops)" in glance(name)
+
+
+def test_training_flops_are_relative_to_causal_language_modeling():
+    with program("relative_flops") as counting:
+        copies = {"causal_lm": 1, "block_diffusion": 2, "masked_input_regularization": 2}
+        for name, number in copies.items():
+            assert counting.relative_flops(name) == pytest.approx(number, rel=0.01)
+        assert counting.relative_flops("span_corruption") < counting.relative_flops("masked_lm") < 1
+
+
+def test_models_whose_flops_are_compared_have_the_same_depth_and_width():
+    shapes = set()
+    for name in CATALOG:
+        fields = read_fields([f"runs/{run_of(name)}.gin", f"objectives/{name}.gin"])
+        settings = as_partial(fields["model"]).settings
+        stacks = [value for key, value in settings.items() if key.endswith("_layers")]
+        towers = 2 if CATALOG[name].architecture == "two_towers" else 1
+        widths = [settings[key] for key in ("emb_dim", "num_heads", "head_dim")]
+        shapes.add((towers * sum(stacks), *widths))
+    assert shapes == {(4, 128, 4, 32)}
 
 
 def test_pages_link_the_comparisons_that_train_an_objective():
