@@ -18,5 +18,5 @@ def program(name: str) -> Iterator[ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(DOCS))
         yield importlib.import_module(name)
-        for module in (name, "tables", "relative_flops"):
+        for module in (name, "tables", "relative_flops", "objective_figures"):
             sys.modules.pop(module, None)
