@@ -26,6 +26,7 @@ from pretrax.visualization.picture import (
     Picture,
     Slot,
     Token,
+    bare,
     compact,
 )
 
@@ -125,12 +126,6 @@ def overview() -> str:
         for example in clear_draw(name)[1].examples
     ]
     return svg(Picture("", "", [], examples))
-
-
-def bare(example: Example) -> Example:
-    """Returns an example with only its text, and the inputs and targets of its stacks."""
-    stacks = [replace(stack, tracks={}) for stack in example.stacks]
-    return replace(example, attentions=[], stacks=stacks)
 
 
 # --- a clear draw ---------------------------------------------------------------------------------
