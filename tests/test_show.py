@@ -33,6 +33,7 @@ def fails(capsys, *arguments) -> str:
 # --- what is printed ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_text_without_a_loss_is_pointed_out(capsys, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "examples")
     name = "objective_on_token_texts.masked_numbers"
@@ -75,7 +76,9 @@ def test_the_list_as_json(capsys):
     assert "--list" in fails(capsys, "--json")
 
 
-@pytest.mark.parametrize("arguments", [["--list"], [BYTES, "--text=a b"]], ids=str)
+@pytest.mark.parametrize(
+    "arguments", [["--list"], [BYTES, "--objective=causal_lm", "--text=a b"]], ids=str
+)
 def test_output_in_a_file_has_no_blanks_at_the_end_of_lines(capsys, arguments):
     said = prints(capsys, *arguments)
     padded = [line for line in said.splitlines() if line.endswith(" ")]
@@ -212,10 +215,10 @@ def test_an_objective_of_a_user(capsys, tmp_path):
     file = tmp_path / "own.gin"
     file.write_text(
         "from __gin__ import dynamic_registration\nfrom pretrax import objectives\nfrom pretrax "
-        "import training\ntraining.Run.objective = @objectives.causal_masking\n"
+        "import training\ntraining.Run.objective = @objectives.causal_lm\n"
     )
     said = prints(capsys, BYTES, f"--gin_file={file}", "--text=Some words of mine.")
-    assert "causal_masking  on a decoder" in said
+    assert "causal_lm  on a decoder" in said
 
 
 @pytest.mark.slow
