@@ -327,27 +327,34 @@ def _joined_rows(x):
 
 def weighted_loss(recipe: Recipe, outputs, batch, weights, step):
     """Returns the contribution of these rows to the step's loss, and their `StepSums`."""
-    if recipe.z_loss:
-        outputs = outputs._replace(z_loss=recipe.z_loss)
-    terms = _terms(recipe, outputs, batch)
+    batch_loss = recipe.objective.loss(batch)
+    scales = {name: _scale_at(step, term) for name, term in batch_loss.terms.items()}
+    # A factor has the bits of the sums' cotangent, which is the gradient of the loss below.
+    factors = {name: scale * (1.0 / _total(weights[name])) for name, scale in scales.items()}
+    outputs = outputs._replace(z_loss=recipe.z_loss, term_factors=factors)
+    terms = batch_loss.scored(outputs) | _router_terms(recipe, outputs, batch)
     loss = 0.0
     for name, term in terms.items():
-        if term.scale is None:
-            continue
-        scale = term.scale(step) if callable(term.scale) else term.scale
         sums = term.sums if term.z_losses is None else term.sums + term.z_losses
-        loss += scale * jnp.sum(sums) / _total(weights[name])
+        if term.scale is not None:
+            loss += _scale_at(step, term) * jnp.sum(sums) / _total(weights[name])
     unlabeled = {name: dataclasses.replace(term, labels=None) for name, term in terms.items()}
     terms = jax.tree.map(functools.partial(by_member, recipe, batch), unlabeled)
     adaptation = recipe.objective.adaptation
     return loss, StepSums(terms, adaptation and adaptation.measure(outputs, batch))
 
 
-def _terms(recipe: Recipe, outputs, batch) -> dict[str, Term]:
-    routers = router_terms(
+def _scale_at(step, term: Term):
+    """Returns the factor of the term's mean in the loss; 0 for a metric."""
+    if term.scale is None:
+        return 0.0
+    return term.scale(step) if callable(term.scale) else term.scale
+
+
+def _router_terms(recipe: Recipe, outputs, batch) -> dict[str, Term]:
+    return router_terms(
         outputs.routing, batch, balance=recipe.load_balance_loss, z=recipe.router_z_loss
     )
-    return recipe.objective.loss(batch).scored(outputs) | routers
 
 
 def _total(weights_by_member):
