@@ -183,6 +183,29 @@ class Sums(NamedTuple):
     labels: Array | None = None
 
 
+class OverTraining(NamedTuple):
+    """A factor that follows the share of training that is done, whatever its number of steps.
+
+    Attributes:
+      at: function of the share: 0 at the first step, 1 after the last step.
+    """
+
+    at: Callable
+
+
+def scale_at(scale: Any, step, steps: int):
+    """Returns a term's factor at a step of a training of `steps` steps; 0 for a metric.
+
+    >>> scale_at(OverTraining(lambda share: 1 - share), step=25, steps=100)
+    0.75
+    """
+    if scale is None:
+        return 0.0
+    if isinstance(scale, OverTraining):
+        return scale.at(step / steps)
+    return scale(step) if callable(scale) else scale
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Term:
@@ -198,8 +221,8 @@ class Term:
 
     Attributes:
       weights: f32[B] weights of the rows; the sums are divided by their total.
-      scale: a number, or a function of the step (an optax schedule). If None, the term is a metric,
-        which is logged but is not part of the loss.
+      scale: a number, a function of the step (an optax schedule), or `OverTraining`. If None, the
+        term is a metric, which is logged but is not part of the loss.
       labels: labels that the term scores, or None.
       sums: f32[B] summed loss of each row. None before the model's outputs are known
         (`BatchLoss.scored`).
