@@ -8,6 +8,7 @@ Sources: the speed records of modded-nanogpt (https://github.com/KellerJordan/mo
 2026-07-13 for prefix token prediction (pull request 337).
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, NamedTuple
@@ -146,7 +147,8 @@ class _Target(NamedTuple):
     scale: OverTraining
 
 
-class _Line(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Line:
     """A line from `scale` at `first` to 0 at `last`, constant before and after.
 
     It is comparable, so that equal terms of a mixture's members can be added.

@@ -19,7 +19,7 @@ from tests.objectives.registry import IDS
 from tests.refusals import refuses
 
 V, E, B, T = 40, 6, 2, 30
-STEPS = 30  # of the training
+STEPS = 30  # number of steps of the training
 RANDOM = np.random.default_rng(0)
 STATES = RANDOM.normal(size=(B, T, E)).astype(np.float32)
 KERNEL = RANDOM.normal(size=(E, V)).astype(np.float32)
