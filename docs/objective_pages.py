@@ -88,6 +88,10 @@ ELSEWHERE = {  # other implementations that we have read; the authors' own code 
     "multi_token_prediction": [
         ("Megatron-LM", f"{_MEGATRON}/core/transformer/multi_token_prediction.py")
     ],
+    **dict.fromkeys(
+        ("annealed_multi_token_prediction", "prefix_token_prediction"),
+        [("its authors", "KellerJordan/modded-nanogpt")],
+    ),
     "token_order_prediction": [("its authors", "zaydzuhri/token-order-prediction")],
     "number_token_loss": [("its authors", "tum-ai/number-token-loss")],
     "llm_jepa": [("its authors", "galilai-group/llm-jepa")],
@@ -472,9 +476,9 @@ def _reference(builder: str) -> str:
 
 
 def _paper(text: str) -> str:
-    """Returns `T5, arXiv:1910.10683` as a link to the paper."""
-    name, number = text.split(", arXiv:")
-    return f"[{name}](https://arxiv.org/abs/{number})"
+    """Returns `T5, arXiv:1910.10683` or `NAME, github.com/…` as a link to the source."""
+    name, source = text.split(", ")
+    return f"[{name}](https://{source.replace('arXiv:', 'arxiv.org/abs/')})"
 
 
 if __name__ == "__main__":

@@ -110,6 +110,8 @@ class Outputs(NamedTuple):
     routing: Routing | None = None  # statistics of the routers of sparse layers
     # Weight of the squared log-partition in the loss, which a training step sets.
     z_loss: float = 0.0
+    # {term: f32[]}: the factor of each term's sums in the loss, which a training step sets.
+    term_factors: dict | None = None
 
 
 # The builders' defaults.

@@ -4,17 +4,19 @@ A builder takes the token ids of a vocabulary and returns an objective. It raise
 setting that its annotation excludes, and for token ids without a special token that it needs. Its
 docstring lists all other errors.
 
-The families of objectives are `language_modeling`, `multi_token_prediction`, `upcoming_tokens`,
-`next_latent`, `number_tokens`, `joint_embedding`, `denoising`, `autoencoding`, `mass`,
-`gap_sentences`, `mixtures`, `blanks`, `infilling`, `masked_language_modeling`, `adaptive_masking`,
-`masked_autoencoding`, `masked_diffusion`, `block_diffusion`, `hybrid_diffusion`,
-`uniform_diffusion`, `insertion`, `permutation`, `sentence_pairs`, `contrastive_learning` and
-`supervised`. They choose tokens with `selection` and `span_lengths`, apply noise from `noising`,
-and write features with `splicing`. `contract` defines what they return, and `laws` checks it.
+The families of objectives are `language_modeling`, `multi_token_prediction`, `annealed_targets`,
+`upcoming_tokens`, `next_latent`, `number_tokens`, `joint_embedding`, `denoising`, `autoencoding`,
+`mass`, `gap_sentences`, `mixtures`, `blanks`, `infilling`, `masked_language_modeling`,
+`adaptive_masking`, `masked_autoencoding`, `masked_diffusion`, `block_diffusion`,
+`hybrid_diffusion`, `uniform_diffusion`, `insertion`, `permutation`, `sentence_pairs`,
+`contrastive_learning` and `supervised`. They choose tokens with `selection` and `span_lengths`,
+apply noise from `noising`, and write features with `splicing`. `contract` defines what they return,
+and `laws` checks it.
 """
 
 from . import layouts
 from .adaptive_masking import adaptive_masked_lm
+from .annealed_targets import annealed_multi_token_prediction, prefix_token_prediction
 from .annealing import annealed
 from .attention_masks import attention_mask, causal_mask, prefix_mask
 from .autoencoding import (
@@ -36,6 +38,7 @@ from .contract import (
     Member,
     ModelOutputs,
     Objective,
+    OverTraining,
     Row,
     Rows,
     Term,
@@ -96,6 +99,7 @@ __all__ = [
     "Member",
     "Objective",
     "ModelOutputs",
+    "OverTraining",
     "PromptForm",
     "Row",
     "Rows",
@@ -105,6 +109,7 @@ __all__ = [
     "TokenTexts",
     "adaptive_masked_lm",
     "annealed",
+    "annealed_multi_token_prediction",
     "attention_mask",
     "bart",
     "batched",
@@ -153,6 +158,7 @@ __all__ = [
     "plan",
     "prefix_lm",
     "prefix_mask",
+    "prefix_token_prediction",
     "raw_length",
     "replaced_token_detection",
     "retromae",

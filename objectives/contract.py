@@ -134,8 +134,11 @@ class ModelOutputs(Protocol):
     def head(self, name: str, hidden: Array) -> Array:
         """Projects hidden states: "vocabulary" gives f32[..., V], "pair" f32[..., 2], …"""
 
-    # Outputs may also have `projection(name, hidden) -> Projection | None`, `head` in parts, and
-    # `z_loss: float`, the weight of the squared log-partition in the loss.
+    # Outputs may also have these attributes:
+    # - `projection(name, hidden) -> Projection | None` is `head` in parts.
+    # - `z_loss: float` is the weight of the squared log-partition in the loss.
+    # - `term_factors: {term: f32[]}` has the factor of each term's sums in the differentiated loss,
+    #   so that the gradient of several terms can be computed together with their sums.
 
 
 @jax.tree_util.register_dataclass
@@ -180,6 +183,29 @@ class Sums(NamedTuple):
     labels: Array | None = None
 
 
+class OverTraining(NamedTuple):
+    """A factor that follows the share of training that is done, whatever its number of steps.
+
+    Attributes:
+      at: function of the share: 0 at the first step, 1 after the last step.
+    """
+
+    at: Callable
+
+
+def scale_at(scale: Any, step, steps: int):
+    """Returns a term's factor at a step of a training of `steps` steps; 0 for a metric.
+
+    >>> scale_at(OverTraining(lambda share: 1 - share), step=25, steps=100)
+    0.75
+    """
+    if scale is None:
+        return 0.0
+    if isinstance(scale, OverTraining):
+        return scale.at(step / steps)
+    return scale(step) if callable(scale) else scale
+
+
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Term:
@@ -195,8 +221,8 @@ class Term:
 
     Attributes:
       weights: f32[B] weights of the rows; the sums are divided by their total.
-      scale: a number, or a function of the step (an optax schedule). If None, the term is a metric,
-        which is logged but is not part of the loss.
+      scale: a number, a function of the step (an optax schedule), or `OverTraining`. If None, the
+        term is a metric, which is logged but is not part of the loss.
       labels: labels that the term scores, or None.
       sums: f32[B] summed loss of each row. None before the model's outputs are known
         (`BatchLoss.scored`).

@@ -4,6 +4,7 @@ The logits [B, K, V] are by far the largest array of a batch. `projected_cross_e
 them for a few slots at a time. If the loss is differentiated, the same pass also computes the
 gradient for these slots. It takes three matrix products, the same number as with the logits of all
 slots, and computes nothing twice. (Hsu et al. 2024, arXiv:2410.10989, section 3.2, do so on GPUs.)
+`projected_cross_entropies` scores the logits of each slot on several labels in the same pass.
 """
 
 import functools
@@ -29,10 +30,19 @@ def cross_entropy(logits, labels):
 
     A comparison instead of a gather selects the labels' logits, so logits may be sharded over V.
     """
+    (losses,), log_partition = cross_entropies(logits, [labels])
+    return losses, log_partition
+
+
+def cross_entropies(logits, labels: Sequence[Array]):
+    """Returns the cross-entropy of each of several labels [...], and the log-partition, f32[...].
+
+    All labels share the log-partition, which is computed once.
+    """
     logits = logits.astype(jnp.float32)
-    chosen = jnp.sum(jnp.where(_is_label(labels, logits), logits, 0.0), axis=-1)
+    chosen = [jnp.sum(jnp.where(_is_label(x, logits), logits, 0.0), axis=-1) for x in labels]
     log_partition = jax.nn.logsumexp(logits, axis=-1)
-    return log_partition - chosen, log_partition
+    return [log_partition - x for x in chosen], log_partition
 
 
 def binary_cross_entropy(logits, labels):
@@ -50,9 +60,29 @@ def weighted_sums(logits, labels_BxK, weights_BxK, z_loss: float = 0.0) -> Sums:
     >>> weighted_sums(jnp.zeros((1, 2, 4)), jnp.array([[2, 0]]), jnp.array([[1.0, 0.5]])).losses
     Array([2.0794415], dtype=float32)
     """
-    losses, log_partition = cross_entropy(logits, labels_BxK)
-    z_losses = jnp.sum(z_loss * log_partition**2 * weights_BxK, -1) if z_loss else None
-    return Sums(jnp.sum(losses * weights_BxK, -1), z_losses)
+    return weighted_sums_of_several(logits, [labels_BxK], [weights_BxK], z_loss)[0]
+
+
+def weighted_sums_of_several(
+    logits, labels: Sequence[Array], weights: Sequence[Array], z_loss: float = 0.0
+) -> list[Sums]:
+    """Returns `weighted_sums` of several labels of the same slots, i32[B, K] each.
+
+    Only the first sums have z-losses, with the first weights, since the log-partition of a slot
+    does not depend on its labels.
+
+    >>> labels = [jnp.array([[2]]), jnp.array([[3]])]
+    >>> weights = [jnp.array([[1.0]]), jnp.array([[0.5]])]
+    >>> sums = weighted_sums_of_several(jnp.zeros((1, 1, 4)), labels, weights)
+    >>> [round(float(x.losses[0]), 4) for x in sums]
+    [1.3863, 0.6931]
+    """
+    losses, log_partition = cross_entropies(logits, labels)
+    sums = [Sums(jnp.sum(x * weights_BxK, -1)) for x, weights_BxK in zip(losses, weights)]
+    if z_loss:
+        z_losses = jnp.sum(z_loss * log_partition**2 * weights[0], -1)
+        sums[0] = sums[0]._replace(z_losses=z_losses)
+    return sums
 
 
 def projected_cross_entropy(
@@ -65,17 +95,40 @@ def projected_cross_entropy(
     if all rows that count have the same cotangent, as in a mean of losses and z-losses. Otherwise
     the logits are computed again.
     """
-    rows, slots = labels_BxK.shape
+    return projected_cross_entropies(projection, [labels_BxK], [weights_BxK], z_loss)[0]
+
+
+def projected_cross_entropies(
+    projection: ClassProjection,
+    labels: Sequence[Array],
+    weights: Sequence[Array],
+    z_loss: float = 0.0,
+    factors: Sequence[Array] | None = None,
+) -> list[Sums]:
+    """Returns `weighted_sums_of_several` of a projection's logits, with a few in memory at a time.
+
+    The number of matrix products does not depend on the number of labels: the gradient that is
+    computed along with the sums is the gradient of one weighted total of all the sums.
+
+    Args:
+      labels, weights: [B, K] each, one of each for every label of a slot.
+      z_loss: as in `weighted_sums`; z-losses are part of the first sums.
+      factors: f32[] for each label, the factors of the sums in this total. They are the cotangents
+        that the sums are expected to have. If None, all factors are equal. If the cotangents of
+        rows that count differ from these, the logits are computed again.
+    """
+    rows, slots = labels[0].shape
     cut = _cutter(rows, slots, projection.slot_shards)
-    labels_NxBxC = cut(labels_BxK)
-    weights_NxBxC = cut(weights_BxK.astype(jnp.float32))
-    logits = (*labels_NxBxC.shape[1:], projection.kernel.shape[1])
+    labels_NxBxC = tuple(cut(x) for x in labels)
+    weights_NxBxC = tuple(cut(x.astype(jnp.float32)) for x in weights)
+    logits = (*labels_NxBxC[0].shape[1:], projection.kernel.shape[1])
     finish, constants = jax.closure_convert(
         projection.finish, jax.ShapeDtypeStruct(logits, jnp.float32)
     )
     given = _Given(cut(projection.states), projection.kernel, tuple(constants), weights_NxBxC)
     shards = projection.row_shards, projection.slot_shards
-    return _sums(finish, z_loss, shards, labels_NxBxC, given)
+    expected = None if factors is None else tuple(jnp.asarray(x, jnp.float32) for x in factors)
+    return list(_sums(finish, z_loss, shards, labels_NxBxC, expected, given))
 
 
 def projected_sums(projection: ClassProjection, slot_losses: Callable, columns: Sequence[Array]):
@@ -155,18 +208,19 @@ class _Given(NamedTuple):
     states_NxBxCxE: Array
     kernel_ExV: Array
     constants: tuple  # inputs of the projection's `finish` in addition to the products
-    weights_NxBxC: Array
+    weights_NxBxC: tuple  # one array for each label of a slot
 
 
-def _plain_sums(finish, z_loss, shards, labels_NxBxC, given: _Given) -> Sums:
+def _plain_sums(finish, z_loss, shards, labels_NxBxC, factors, given: _Given) -> tuple[Sums, ...]:
     def add(total, piece):
         states_BxCxE, labels_BxC, weights_BxC = piece
         logits_BxCxV = finish(_product(states_BxCxE, given.kernel_ExV), *given.constants)
-        more = weighted_sums(logits_BxCxV, labels_BxC, weights_BxC, z_loss)
-        return jax.tree.map(jnp.add, total, more), None
+        more = weighted_sums_of_several(logits_BxCxV, labels_BxC, weights_BxC, z_loss)
+        return jax.tree.map(jnp.add, total, tuple(more)), None
 
-    zeros = jnp.zeros(labels_NxBxC.shape[1])
-    nothing = Sums(zeros, zeros if z_loss else None)
+    zeros = jnp.zeros(labels_NxBxC[0].shape[1])
+    first = Sums(zeros, zeros if z_loss else None)
+    nothing = (first, *(Sums(zeros) for _ in labels_NxBxC[1:]))
     # With rematerialization, only one piece has logits in memory during differentiation too.
     pieces = given.states_NxBxCxE, labels_NxBxC, given.weights_NxBxC
     return lax.scan(jax.checkpoint(add), nothing, pieces)[0]
@@ -175,8 +229,12 @@ def _plain_sums(finish, z_loss, shards, labels_NxBxC, given: _Given) -> Sums:
 _sums = jax.custom_vjp(_plain_sums, nondiff_argnums=(0, 1, 2))
 
 
-def _sums_and_gradient(finish, z_loss, shards, labels_NxBxC, given: _Given):
-    """Returns the sums, and (labels, given, gradient of the sums' total, losses of slots)."""
+def _sums_and_gradient(finish, z_loss, shards, labels_NxBxC, factors, given: _Given):
+    """Returns the sums, and (labels, factors, given, gradient of a total, losses of slots).
+
+    The total is the sum of all sums, each times its factor. Factors are divided by the largest
+    factor, so that small factors do not vanish in the kernel's dtype.
+    """
     # In the loop, the kernel's gradient is summed over the rows and slots of each shard. The sum
     # over shards follows once after the loop; within the loop, XLA would add over all devices for
     # each piece.
@@ -195,14 +253,16 @@ def _sums_and_gradient(finish, z_loss, shards, labels_NxBxC, given: _Given):
         states_BxCxE, labels_BxC, weights_BxC = piece
         products = _product(states_BxCxE, given.kernel_ExV)
         logits_BxCxV, pull_back = jax.vjp(finish, products, *given.constants)
-        losses_BxC, log_partition = cross_entropy(logits_BxCxV, labels_BxC)
+        losses_BxC, log_partition = cross_entropies(logits_BxCxV, labels_BxC)
         z_losses_BxC = z_loss * log_partition**2
         # The gradient of losses is the probabilities minus 1 at the label. The gradient of z-losses
         # is proportional to the probabilities.
-        weights = weights_BxC[..., None]
+        first, *others = (x[..., None] for x in _times(weights_BxC, relative))
         tops = log_partition[..., None]
-        d_logits = jnp.exp(logits_BxCxV - tops) * (weights * (1.0 + 2.0 * z_loss * tops))
-        d_logits -= jnp.where(_is_label(labels_BxC, logits_BxCxV), weights, 0.0)
+        probability_weights = sum(others, first * (1.0 + 2.0 * z_loss * tops))
+        d_logits = jnp.exp(logits_BxCxV - tops) * probability_weights
+        for labels, weights in zip(labels_BxC, (first, *others)):
+            d_logits -= jnp.where(_is_label(labels, logits_BxCxV), weights, 0.0)
 
         d_products, *d_constants = pull_back(d_logits)
         d_products = d_products.astype(given.kernel_ExV.dtype)
@@ -211,23 +271,43 @@ def _sums_and_gradient(finish, z_loss, shards, labels_NxBxC, given: _Given):
             d_products, given.kernel_ExV, ((2,), (1,)), preferred_element_type=jnp.float32
         )
         total = jax.tree.map(jnp.add, total, (d_kernel_DxXxExV, tuple(d_constants)))
-        return total, (losses_BxC, z_losses_BxC, d_states.astype(states_BxCxE.dtype))
+        slot_losses = (tuple(losses_BxC), z_losses_BxC)
+        return total, (slot_losses, d_states.astype(states_BxCxE.dtype))
 
+    relative = None
+    if factors is not None:
+        largest = _largest(factors)
+        relative = [x / jnp.where(largest > 0, largest, 1.0) for x in factors]
     zeros_DxXxExV = jnp.zeros((*shards, *given.kernel_ExV.shape))
     nothing = zeros_DxXxExV, jax.tree.map(jnp.zeros_like, given.constants)
     pieces = given.states_NxBxCxE, labels_NxBxC, given.weights_NxBxC
-    (d_kernel_DxXxExV, d_constants), (losses, z_losses, d_states) = lax.scan(add, nothing, pieces)
+    (d_kernel_DxXxExV, d_constants), pieces_out = lax.scan(add, nothing, pieces)
+    (losses, z_losses), d_states = pieces_out
     d_kernel = d_kernel_DxXxExV.sum((0, 1)).astype(given.kernel_ExV.dtype)
     gradient = d_states, d_kernel, d_constants
-    per_slot = Sums(losses, z_losses if z_loss else None)  # f32[N, B, C] each
-    sums = jax.tree.map(lambda x_NxBxC: jnp.sum(x_NxBxC * given.weights_NxBxC, (0, 2)), per_slot)
-    return sums, (labels_NxBxC, given, gradient, per_slot)
+    per_slot = tuple(Sums(x) for x in losses)  # f32[N, B, C] each
+    if z_loss:
+        per_slot = (per_slot[0]._replace(z_losses=z_losses), *per_slot[1:])
+    sums = tuple(
+        jax.tree.map(lambda x_NxBxC, w=weights_NxBxC: jnp.sum(x_NxBxC * w, (0, 2)), slots)
+        for slots, weights_NxBxC in zip(per_slot, given.weights_NxBxC)
+    )
+    return sums, (labels_NxBxC, factors, given, gradient, per_slot)
 
 
-def _backward(finish, z_loss, shards, saved, cotangents: Sums):
-    labels_NxBxC, given, gradient, per_slot = saved
-    counts_B = jnp.any(given.weights_NxBxC != 0, (0, 2))
-    shared = cotangents.losses[jnp.argmax(counts_B)]
+def _times(weights: Sequence[Array], relative: Sequence[Array] | None) -> Sequence[Array]:
+    return weights if relative is None else [w * x for w, x in zip(weights, relative)]
+
+
+def _largest(factors: Sequence[Array]):
+    return functools.reduce(jnp.maximum, map(jnp.abs, factors))
+
+
+def _backward(finish, z_loss, shards, saved, cotangents: tuple[Sums, ...]):
+    labels_NxBxC, factors, given, gradient, per_slot = saved
+    counted = [jnp.any(weights != 0, (0, 2)) for weights in given.weights_NxBxC]
+    counts_B = functools.reduce(jnp.logical_or, counted)
+    shared = cotangents[0].losses[jnp.argmax(counts_B)] if factors is None else _largest(factors)
 
     def saved_gradient():
         # A row that does not count may have a different cotangent, which scales its losses.
@@ -237,21 +317,43 @@ def _backward(finish, z_loss, shards, saved, cotangents: Sums):
         d_states, d_kernel, d_constants = jax.tree.map(
             lambda x: (x * shared).astype(x.dtype), gradient
         )
-        return _Given(d_states, d_kernel, d_constants, sum(jax.tree.leaves(scaled)))
+        d_weights = tuple(sum(jax.tree.leaves(sums)) for sums in scaled)
+        return _Given(d_states, d_kernel, d_constants, d_weights)
 
     def recomputed_gradient():
-        sums = functools.partial(_plain_sums, finish, z_loss, shards, labels_NxBxC)
+        sums = functools.partial(_plain_sums, finish, z_loss, shards, labels_NxBxC, factors)
         return jax.vjp(sums, given)[1](cotangents)[0]
 
+    usable = _are_expected(cotangents, factors, counts_B, shared)
+    return None, None, lax.cond(usable, saved_gradient, recomputed_gradient)
+
+
+def _are_expected(cotangents: tuple[Sums, ...], factors, counts_B, shared):
+    """Returns whether the saved gradient is the gradient for these cotangents, bool[].
+
+    Without factors, all cotangents must be equal. With factors, each must equal its factor. Rows
+    that do not count may have any cotangent.
+    """
     # In a mean, all cotangents are the same array. XLA then finds them equal when it compiles a
     # step, and drops the recomputed gradient. The comparison uses bits, since floats may be NaN.
     bits = functools.partial(lax.bitcast_convert_type, new_dtype=jnp.int32)
-    row_bits = [bits(x_B) for x_B in {id(x): x for x in jax.tree.leaves(cotangents)}.values()]
-    equal = [jnp.all(x_B == row_bits[0][0]) for x_B in row_bits]
-    equal_where_counted = [jnp.all((x_B == bits(shared)) | ~counts_B) for x_B in row_bits]
+    if factors is None:
+        distinct = {id(x): x for x in jax.tree.leaves(cotangents)}.values()
+        row_bits = [bits(x_B) for x_B in distinct]
+        everywhere = [row_bits[0][0]] * len(row_bits)
+        where_counted = [bits(shared)] * len(row_bits)
+    else:
+        pairs = [
+            (x_B, f) for sums, f in zip(cotangents, factors) for x_B in sums if x_B is not None
+        ]
+        row_bits = [bits(x_B) for x_B, _ in pairs]
+        everywhere = where_counted = [bits(jnp.broadcast_to(f, x_B.shape)) for x_B, f in pairs]
+    equal = [jnp.all(x_B == y) for x_B, y in zip(row_bits, everywhere)]
+    equal_where_counted = [
+        jnp.all((x_B == y) | ~counts_B) for x_B, y in zip(row_bits, where_counted)
+    ]
     all_of = functools.partial(functools.reduce, jnp.logical_and)
-    usable = all_of(equal) | all_of(equal_where_counted)
-    return None, lax.cond(usable, saved_gradient, recomputed_gradient)
+    return all_of(equal) | all_of(equal_where_counted)
 
 
 _sums.defvjp(_sums_and_gradient, _backward)

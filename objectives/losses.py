@@ -1,17 +1,19 @@
 """Losses as one sum per row; the training step divides by the weights of the whole batch."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import jax.numpy as jnp
 
 from .contract import Array, BatchLoss, Labels, ModelOutputs, Sums, Term
 from .cross_entropy import (
     cross_entropy,
+    projected_cross_entropies,
     projected_cross_entropy,
     projected_scores,
     projected_sums,
     weighted_sums,
+    weighted_sums_of_several,
 )
 
 
@@ -86,6 +88,31 @@ def head_cross_entropy(
     if projection is None:
         return weighted_sums(outputs.head(head, states), labels, weights, z_loss)
     return projected_cross_entropy(projection, labels, weights, z_loss)
+
+
+def head_cross_entropies(
+    outputs: ModelOutputs, head: str, states, targets: Mapping[str, tuple], z_loss: float = 0.0
+) -> dict[str, Sums]:
+    """Returns the summed cross-entropies of several labels of each slot, under the same logits.
+
+    The logits and their log-partition are computed once. If the model returns the head as a
+    `Projection`, only a few logits are in memory at a time, and the number of matrix products does
+    not grow with the number of labels.
+
+    Args:
+      states: [B, K, d].
+      targets: {term: (labels i32[B, K], weights [B, K])}. The first term has the z-losses.
+    """
+    labels = [labels for labels, _ in targets.values()]
+    weights = [weights for _, weights in targets.values()]
+    projection = _projection(outputs, head, states)
+    if projection is None:
+        sums = weighted_sums_of_several(outputs.head(head, states), labels, weights, z_loss)
+    else:
+        known = getattr(outputs, "term_factors", None)
+        factors = None if known is None else [known[name] for name in targets]
+        sums = projected_cross_entropies(projection, labels, weights, z_loss, factors)
+    return dict(zip(targets, sums))
 
 
 def head_sums(

@@ -12,9 +12,13 @@ class TokenTexts:
     """The texts of ids, which are read from the vocabulary when needed.
 
     The texts follow from the ids, so they do not matter when two `TokenIds` are compared.
+
+    Args:
+      read: function that returns an entry for each id: its text as a str, or its UTF-8 bytes, since
+        a token of a byte-level vocabulary may be a part of a character.
     """
 
-    def __init__(self, read: Callable[[], Sequence[str]] | None = None):
+    def __init__(self, read: Callable[[], Sequence[str | bytes]] | None = None):
         self._read = read
 
     def __call__(self) -> list[str]:
@@ -22,6 +26,16 @@ class TokenTexts:
 
         Raises ValueError if the texts are not known.
         """
+        return [x if isinstance(x, str) else x.decode("utf-8", "replace") for x in self._entries()]
+
+    def as_bytes(self) -> list[bytes]:
+        """Returns the bytes of each id (`TokenIds.token_bytes`).
+
+        Raises ValueError if the texts are not known.
+        """
+        return [x.encode("utf-8") if isinstance(x, str) else x for x in self._entries()]
+
+    def _entries(self) -> list[str | bytes]:
         if self._read is None:
             raise ValueError(
                 "The objective needs the texts of tokens, but these token ids have no texts: use "
@@ -40,10 +54,10 @@ class TokenTexts:
         return f"{type(self).__name__}({'…' if self._read else ''})"
 
     def __reduce__(self):
-        return _known_texts, (None if self._read is None else self(),)
+        return _known_texts, (None if self._read is None else self._entries(),)
 
 
-def _known_texts(texts: Sequence[str] | None) -> TokenTexts:
+def _known_texts(texts: Sequence[str | bytes] | None) -> TokenTexts:
     return TokenTexts(None if texts is None else lambda: texts)
 
 
@@ -133,6 +147,16 @@ class TokenIds(NamedTuple):
                 "with `corpora.vocabularies.special_tokens.token_ids`, or leave out the setting."
             )
         return np.unpackbits(np.frombuffer(packed, np.uint8), count=self.size).astype(bool)
+
+    def token_bytes(self) -> list[bytes]:
+        """Returns the UTF-8 bytes of the text of each id; b"" for ids that are not text.
+
+        `texts()` decodes these bytes. A part of a character is not valid UTF-8, so its text has
+        "\ufffd" in place of the bytes.
+
+        Raises ValueError if the texts are not known.
+        """
+        return self.texts.as_bytes()
 
 
 def bitmap(flags) -> bytes:

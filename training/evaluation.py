@@ -25,6 +25,7 @@ from jax.sharding import Mesh
 from ..data.corpus import Corpus, first_documents
 from ..data.packing import Packing, empty_row, rows_of_documents, stacked
 from ..objectives import Labels, Objective, Row, members_of
+from ..objectives.contract import scale_at
 from .baselines import Tally, constant_outputs, tally, trivial_hits, trivial_loss
 from .devices.mesh import batch_sharding, batch_shards, placed_on, replicated
 from .step import Recipe, corrupt_and_arrange
@@ -190,15 +191,10 @@ class Evaluator:
                     of_tokens=sums.of_tokens,
                     metric=sums.metric,
                     of_text=sums.of_text,
-                    scale=self._scale(sums),
+                    scale=float(scale_at(sums.scale, self._steps, self._steps)),
                 )
                 scores.append(score)
         return scores
-
-    def _scale(self, sums: "TermSums") -> float:
-        if sums.metric:
-            return 0.0
-        return float(sums.scale(self._steps) if callable(sums.scale) else sums.scale)
 
     def _arranged(self, arrange, packed: list[Row], length: int, size: int):
         """Returns the model's features of packed rows, in batches of `size` rows.

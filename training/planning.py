@@ -120,6 +120,7 @@ def _plan(run: Run, corpus: Corpus, mesh: Mesh, trains: bool) -> Plan:
         router_z_loss=run.router_z_loss,
         hardware_rng=run.hardware_rng,
         ema_decay=run.ema_decay,
+        steps=run.steps,
     )
     check_recipe(recipe)
     schedules = schedule(objective, groups, run.batch_size, run.data_shards)

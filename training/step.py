@@ -19,6 +19,7 @@ from ..models import Model, Outputs
 from ..models.heads import builders_with, check_heads
 from ..objectives import Objective, Row, RowGroup, Term, TokenIds, batched, members_of
 from ..objectives.catalog import SMALL_RUNS
+from ..objectives.contract import scale_at
 from ..objectives.layouts import LAYOUTS
 from ..objectives.streams import named
 from .devices.mesh import BATCH
@@ -40,6 +41,7 @@ class Recipe(NamedTuple):
     router_z_loss: float = 0.0
     hardware_rng: bool = False
     ema_decay: float | None = None
+    steps: int = 1  # number of steps of the training, for factors that follow it
 
 
 def check_recipe(recipe: Recipe) -> Recipe:
@@ -327,27 +329,30 @@ def _joined_rows(x):
 
 def weighted_loss(recipe: Recipe, outputs, batch, weights, step):
     """Returns the contribution of these rows to the step's loss, and their `StepSums`."""
-    if recipe.z_loss:
-        outputs = outputs._replace(z_loss=recipe.z_loss)
-    terms = _terms(recipe, outputs, batch)
+    batch_loss = recipe.objective.loss(batch)
+    scales = {
+        name: scale_at(term.scale, step, recipe.steps) for name, term in batch_loss.terms.items()
+    }
+    # A factor has the bits of the sums' cotangent, which is the gradient of the loss below.
+    factors = {name: scale * (1.0 / _total(weights[name])) for name, scale in scales.items()}
+    outputs = outputs._replace(z_loss=recipe.z_loss, term_factors=factors)
+    terms = batch_loss.scored(outputs) | _router_terms(recipe, outputs, batch)
     loss = 0.0
     for name, term in terms.items():
-        if term.scale is None:
-            continue
-        scale = term.scale(step) if callable(term.scale) else term.scale
         sums = term.sums if term.z_losses is None else term.sums + term.z_losses
-        loss += scale * jnp.sum(sums) / _total(weights[name])
+        if term.scale is not None:
+            scale = scale_at(term.scale, step, recipe.steps)
+            loss += scale * jnp.sum(sums) / _total(weights[name])
     unlabeled = {name: dataclasses.replace(term, labels=None) for name, term in terms.items()}
     terms = jax.tree.map(functools.partial(by_member, recipe, batch), unlabeled)
     adaptation = recipe.objective.adaptation
     return loss, StepSums(terms, adaptation and adaptation.measure(outputs, batch))
 
 
-def _terms(recipe: Recipe, outputs, batch) -> dict[str, Term]:
-    routers = router_terms(
+def _router_terms(recipe: Recipe, outputs, batch) -> dict[str, Term]:
+    return router_terms(
         outputs.routing, batch, balance=recipe.load_balance_loss, z=recipe.router_z_loss
     )
-    return recipe.objective.loss(batch).scored(outputs) | routers
 
 
 def _total(weights_by_member):

@@ -21,7 +21,6 @@ COLUMNS = (
     ("objective", "good for"),
 )
 TITLE = "Pre-training objectives"
-PAPER = "https://arxiv.org/abs/"
 
 
 def objectives_table(width: int) -> Table:
@@ -115,5 +114,6 @@ def _paper(paper: str) -> str:
     >>> _paper("T5, arXiv:1910.10683")
     '<a href="https://arxiv.org/abs/1910.10683">T5</a>'
     """
-    name, _, number = paper.rpartition(", arXiv:")
-    return f'<a href="{PAPER}{escape(number)}">{escape(name)}</a>'
+    name, _, source = paper.rpartition(", ")
+    address = source.replace("arXiv:", "arxiv.org/abs/")
+    return f'<a href="https://{escape(address)}">{escape(name)}</a>'

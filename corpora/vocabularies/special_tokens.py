@@ -242,8 +242,8 @@ def _facts_of_text(
 def texts_of(tokenizer: Tokenizer, size: int, text: tuple[int, int]) -> TokenTexts:
     """Returns the texts of `size` ids. Ids outside the range `text` have an empty text."""
 
-    def read() -> list[str]:
-        return [tokenizer.surface(i) if text[0] <= i < text[1] else "" for i in range(size)]
+    def read() -> list[bytes]:
+        return [tokenizer.piece(i) if text[0] <= i < text[1] else b"" for i in range(size)]
 
     return TokenTexts(read)
 

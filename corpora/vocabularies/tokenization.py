@@ -46,7 +46,7 @@ class Tokenizer(NamedTuple):
     size: int  # number of ids, from 0 to size - 1
     encode_batch: Callable[[Sequence[str]], list[np.ndarray]]  # never returns a special id
     decode: Callable[[Sequence[int]], str]  # takes only ordinary ids
-    surface: Callable[[int], str]  # the text of an id, including the space before a word
+    piece: Callable[[int], bytes]  # the text of an id in UTF-8, with the space before a word
     named: dict[str, int]  # the ids of the special tokens by name
     blocked: tuple[int, ...]  # the ids that are not text
     pad: int | None
@@ -56,6 +56,10 @@ class Tokenizer(NamedTuple):
     swallowing: frozenset[str] = frozenset()  # special tokens that remove the white space before
     unknown: int | None = None  # the id of unknown text, if there is one
     words: Callable[[str], list[str]] | None = None  # splits a text, if each id is a whole word
+
+    def surface(self, i: int) -> str:
+        """Returns the text of an id; a part of a character is "\ufffd"."""
+        return self.piece(i).decode("utf-8", "replace")
 
 
 def batches(
@@ -152,7 +156,7 @@ def sentencepiece_tokenizer(path: str, *, extra_ids: int | None = None) -> Token
         own,
         encode_batch,
         lambda ids: processor.Decode([int(i) for i in ids]),
-        lambda i: _surface_of_piece(processor.IdToPiece(i)) if i < own else "",
+        lambda i: _bytes_of_piece(processor.IdToPiece(i)) if i < own else b"",
         named,
         tuple(blocked),
         pad=processor.pad_id() if processor.pad_id() >= 0 else None,
@@ -176,7 +180,7 @@ def byte_tokenizer() -> Tokenizer:
             np.frombuffer(text.encode("utf-8"), np.uint8).astype(np.int32) + 3 for text in texts
         ],
         lambda ids: bytes(int(i) - 3 for i in ids if 3 <= i < 259).decode("utf-8", "replace"),
-        lambda i: chr(i - 3) if 3 <= i < 131 else "",
+        lambda i: bytes([i - 3]) if 3 <= i < 259 else b"",
         {},
         (0, 1, 2),
         pad=0,
@@ -253,11 +257,16 @@ def tokenizer_of(tokenizer, path: str | None = None) -> Tokenizer:
     whole_words = isinstance(tokenizer.model, models.WordLevel)
     bytewise = isinstance(tokenizer.decoder, tokenizers.decoders.ByteLevel)
 
-    def surface(i: int) -> str:
-        piece = tokenizer.id_to_token(i) or ""
+    def bytes_of(i: int) -> bytes:
+        piece = tokenizer.id_to_token(i)
+        if piece is None:
+            return b""
+        if i in added:
+            return piece.encode("utf-8")
         if is_word_level:
-            return piece.removeprefix("##") if piece.startswith("##") else " " + piece
-        return tokenizer.decode([i]) if bytewise else _surface_of_piece(piece)
+            text = piece.removeprefix("##") if piece.startswith("##") else " " + piece
+            return text.encode("utf-8")
+        return _bytes_of_byte_level_piece(piece) if bytewise else _bytes_of_piece(piece)
 
     return Tokenizer(
         "hugging_face",
@@ -265,7 +274,7 @@ def tokenizer_of(tokenizer, path: str | None = None) -> Tokenizer:
         size,
         encode_batch,
         lambda ids: tokenizer.decode([int(i) for i in ids], skip_special_tokens=False),
-        surface,
+        bytes_of,
         named,
         tuple(sorted(set(named.values()))),
         pad,
@@ -336,13 +345,44 @@ def _is_known(name: str) -> bool:
     )
 
 
-def _surface_of_piece(piece: str) -> str:
-    """Returns the text of a SentencePiece piece.
+def _bytes_of_piece(piece: str) -> bytes:
+    """Returns the UTF-8 text of a SentencePiece piece.
 
     ▁ is a space, <0x0A> is a line break, and <0xA0> is a part of a character.
+
+    >>> _bytes_of_piece("▁été"), _bytes_of_piece("<0xA0>")
+    (b' \xc3\xa9t\xc3\xa9', b'\xa0')
     """
     byte = re.fullmatch(r"<0x([0-9A-F]{2})>", piece)
-    return bytes.fromhex(byte[1]).decode("utf-8", "replace") if byte else piece.replace("▁", " ")
+    return bytes.fromhex(byte[1]) if byte else piece.replace("▁", " ").encode("utf-8")
+
+
+def _bytes_of_byte_level_piece(piece: str) -> bytes:
+    """Returns the bytes that the characters of a byte-level BPE piece stand for.
+
+    A piece with any other character stands for itself.
+
+    >>> _bytes_of_byte_level_piece("ĠÃ©"), _bytes_of_byte_level_piece("Ã")
+    (b' \xc3\xa9', b'\xc3')
+    """
+    known = _byte_of_character()
+    if not known.keys() >= set(piece):
+        return piece.encode("utf-8")
+    return bytes(known[character] for character in piece)
+
+
+@functools.cache
+def _byte_of_character() -> dict[str, int]:
+    """Returns the byte that each character of a byte-level vocabulary stands for.
+
+    Printable bytes stand for themselves, in Latin-1. The others have the characters from U+0100 on,
+    in order (Radford et al. 2019, GPT-2).
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(0x100) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {
+        chr(0x100 + n): byte for n, byte in enumerate(others)
+    }
 
 
 def _cores() -> int:

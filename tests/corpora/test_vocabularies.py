@@ -13,7 +13,7 @@ from pretrax.corpora.vocabularies.sentencepiece_training import train_sentencepi
 from pretrax.corpora.vocabularies.special_tokens import token_ids
 from pretrax.corpora.vocabularies.word_training import SPECIALS, train_words
 from pretrax.data.token_ids_json import ids_from_json, ids_to_json
-from pretrax.objectives import TokenIds, check_token_ids
+from pretrax.objectives import TokenIds, TokenTexts, check_token_ids
 from pretrax.training.saved.warm_start import check_same_vocabulary
 from tests.refusals import refuses
 
@@ -378,6 +378,45 @@ def test_ids_know_their_texts(hugging_face, model, tmp_path):
         bare.texts()
 
 
+def test_ids_know_their_bytes(hugging_face, model, t5_like, tmp_path):
+    """Parts of a character have different bytes, but the same text."""
+    text = "def voil\u00e0(\u6f22\u5b57): \u2005 return"
+    for name in ("bytes", model, hugging_face["bpe"]):
+        tokenizer = tokenization.open_tokenizer(name)
+        ids = token_ids(tokenizer)
+        pieces = ids.token_bytes()
+        tokens = encode(tokenizer, text)
+        assert b"".join(pieces[i] for i in tokens) == text.encode(), name
+        assert any(len(pieces[i]) == 1 and pieces[i] > b"\x7f" for i in tokens), name
+        assert ids.texts() == [piece.decode("utf-8", "replace") for piece in pieces]
+        assert len(pieces) == ids.size and not any(pieces[i] for i in ids.sentinels)
+        vocabularies.save_vocabulary(str(tmp_path), vocabularies.Vocabulary(tokenizer, ids, {}))
+        assert vocabularies.load_vocabulary(str(tmp_path)).ids.token_bytes() == pieces
+        assert pickle.loads(pickle.dumps(ids)).token_bytes() == pieces
+    for name in (t5_like, hugging_face["wordpiece"], hugging_face["unigram"]):
+        tokenizer = tokenization.open_tokenizer(name)
+        pieces = token_ids(tokenizer).token_bytes()
+        tokens = encode(tokenizer, "the mean of some values")
+        assert b"".join(pieces[i] for i in tokens) == b" the mean of some values", name
+
+
+def test_the_bytes_of_byte_level_pieces_are_those_that_the_library_decodes(hugging_face):
+    tokenizer = tokenization.open_tokenizer(hugging_face["bpe"])
+    library = tokenizers.Tokenizer.from_file(hugging_face["bpe"])
+    single = set()
+    for i in range(tokenizer.size):
+        if i not in tokenizer.blocked:
+            assert tokenizer.surface(i) == library.decode([i])
+            single |= {tokenizer.piece(i)} if len(tokenizer.piece(i)) == 1 else set()
+    assert single == {bytes([byte]) for byte in range(256)}
+
+
+def test_texts_may_be_given_as_text_or_as_bytes():
+    texts = TokenTexts(lambda: ["", "é", b"\xc3"])
+    assert texts() == ["", "é", "\ufffd"]
+    assert texts.as_bytes() == [b"", b"\xc3\xa9", b"\xc3"]
+
+
 def test_a_part_of_a_character_starts_no_word(hugging_face, model):
     """The second byte of "à", 0xA0, is a space in Latin-1, and 0x85 is a line break."""
     text = "voilà déjà 漢字 là\u0105 \u2005"
@@ -408,7 +447,7 @@ def test_a_part_of_a_character_starts_no_word(hugging_face, model):
     ],
 )
 def test_what_starts_a_word_and_ends_a_sentence(tokenizer, surface, starts, ends):
-    ids = token_ids(tokenizer._replace(surface=lambda i: surface))
+    ids = token_ids(tokenizer._replace(piece=lambda i: surface.encode()))
     first, last = ids.text
     assert set(ids.flags("word_starts")[first:last]) == {starts}
     assert set(ids.flags("sentence_ends")[first:last]) == {ends}

@@ -21,6 +21,7 @@ from pretrax.objectives import (
     TokenIds,
     adaptive_masked_lm,
     annealed,
+    annealed_multi_token_prediction,
     bart,
     blank_infilling,
     block_diffusion,
@@ -55,6 +56,7 @@ from pretrax.objectives import (
     packed_lengths,
     permutation_lm,
     prefix_lm,
+    prefix_token_prediction,
     replaced_token_detection,
     retromae,
     sentence_order_prediction,
@@ -122,6 +124,9 @@ IDS = objectives.check_token_ids(
         digits=tuple((17 + value, value) for value in range(10)),
         word_starts=objectives.bitmap(np.arange(33_000) % 5 < 3),  # words of 1 2/3 tokens
         sentence_ends=objectives.bitmap(np.arange(33_000) % 7 == 3),  # sentences of 7 tokens
+        texts=objectives.TokenTexts(
+            lambda: [str(i) if 2 <= i < 32_000 else "" for i in range(33_000)]
+        ),
     )
 )
 R, S, X = (IDS.mode(name) for name in "RSX")
@@ -407,6 +412,16 @@ CASES = {
         undo_copy,
         exact=True,
         exempt={"noise is drawn": "the objective has no randomness"},
+    ),
+    "ahead_annealed": _case(
+        annealed_multi_token_prediction, undo_copy, exact=True, exempt=NOTHING_DRAWN
+    ),
+    "prefix_tokens": _case(
+        prefix_token_prediction,
+        undo_copy,
+        exact=True,
+        exempt=NOTHING_DRAWN,
+        ahead_scales=(0.5, 0.25),
     ),
     "order_of_tokens": _case(token_order_prediction, undo_copy, exact=True, exempt=NOTHING_DRAWN),
     "summary": _case(future_summary, undo_copy, exact=True, exempt=NOTHING_DRAWN),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pretrax import objectives
-from pretrax.objectives import Objective, TokenIds, bitmap, check_token_ids
+from pretrax.objectives import Objective, TokenIds, TokenTexts, bitmap, check_token_ids
 from pretrax.objectives.catalog import ALIASES, ARCHITECTURES, CATALOG, find, run_of
 from pretrax.training.run_configuration import read_fields
 from pretrax.visualization.choice import Choice, layout_for
@@ -40,7 +40,7 @@ def test_every_exported_builder_is_in_some_gin_file():
 def test_an_entry_has_what_it_should(name):
     entry = CATALOG[name]
     assert entry.architecture in ARCHITECTURES
-    assert re.search(r"arXiv:\d{4}\.\d{5}$", entry.paper)
+    assert re.search(r", (arXiv:\d{4}\.\d{5}|github\.com/[^/]+/[^/]+/pull/\d+)$", entry.paper)
     assert 4 < len(entry.good_for) < 36 and entry.attention
     assert entry.span_law in (None, "composition", "poisson")
 
@@ -118,5 +118,6 @@ def everything() -> TokenIds:
             digits=tuple((2 + value, value) for value in range(10)),
             word_starts=bitmap(every % 2 == 0),
             sentence_ends=bitmap(every % 16 == 0),
+            texts=TokenTexts(lambda: [str(i) if 2 <= i < 2 + text else "" for i in range(size)]),
         )
     )

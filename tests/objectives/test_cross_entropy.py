@@ -1,15 +1,21 @@
 """The cross-entropy in pieces, and its gradient, equal those of all logits together."""
 
 import functools
+import types
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 from pretrax.objectives import cross_entropy
-from pretrax.objectives.cross_entropy import projected_cross_entropy, weighted_sums
+from pretrax.objectives.cross_entropy import (
+    projected_cross_entropies,
+    projected_cross_entropy,
+    weighted_sums,
+)
 
 B, K, E, V = 4, 10, 8, 40
 
@@ -175,7 +181,7 @@ def test_bfloat16_keeps_sums_and_accumulation_in_float32(monkeypatch):
 
 def compiled(loss, slots):
     """Returns the compiled loss and its gradients for rows of `slots` slots."""
-    shapes = jax.eval_shape(example)
+    shapes = jax.eval_shape(example.__wrapped__)  # not the cached function: it would keep tracers
     shapes = shapes._replace(
         states=jax.ShapeDtypeStruct((B, slots, E), jnp.float32),
         weights=jax.ShapeDtypeStruct((B, slots), jnp.float32),
@@ -204,3 +210,81 @@ def test_the_gradient_of_a_mean_takes_three_products_and_is_never_computed_again
     text = compiled(mean, 512).as_text()
     assert " conditional(" not in text
     assert text.count(" dot(") == 3
+
+
+# Factors of three labels of each slot. The third label is often the first label, too.
+FACTORS = jnp.array([0.125, 0.0625, 1e-9])
+
+
+def several(example, labels=LABELS):
+    """Returns the labels and the weights of three labels of each slot."""
+    third = jnp.where(jnp.arange(labels.shape[1]) % 2 == 0, labels, (labels + 1) % V)
+    return [labels, (labels * 7 + 3) % V, third], [
+        example.weights,
+        example.weights * (labels % 3 > 0),
+        example.weights * 0.5,
+    ]
+
+
+def several_whole(example, z_loss):
+    """Returns the sums of each label alone, from all logits."""
+    states, kernel, finish, *_ = projection_of(example)
+    logits = finish(jnp.tensordot(states, kernel, 1, preferred_element_type=jnp.float32))
+    labels, weights = several(example)
+    return [
+        weighted_sums(logits, labels[k], weights[k], 0.0 if k else z_loss)
+        for k in range(len(labels))
+    ]
+
+
+def several_in_pieces(example, z_loss, factors=None):
+    labels, weights = several(example)
+    head = projection_of(example)
+    return projected_cross_entropies(head, labels, weights, z_loss, factors)
+
+
+@pytest.mark.parametrize("z_loss", [0.0, 0.1])
+@pytest.mark.parametrize("factors", ["expected", "others", None])
+@pytest.mark.usefixtures("pieces")
+def test_several_labels_of_a_slot_match_each_label_alone(factors, z_loss):
+    expected = {"expected": FACTORS, "others": FACTORS[::-1], None: None}[factors]
+
+    def total(sums_of, example):
+        sums = sums_of(example, z_loss)
+        losses = [x.losses if x.z_losses is None else x.losses + x.z_losses for x in sums]
+        return sum(factor * jnp.sum(x) for factor, x in zip(FACTORS, losses)), sums
+
+    def differentiated(sums_of):
+        return jax.jit(jax.value_and_grad(functools.partial(total, sums_of), has_aux=True))
+
+    (_, sums), got = differentiated(functools.partial(several_in_pieces, factors=expected))(
+        example()
+    )
+    (_, expected_sums), want = differentiated(several_whole)(example())
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-5), sums, expected_sums)
+    for name, x in got._asdict().items():
+        np.testing.assert_allclose(x, getattr(want, name), rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def mean_of_several(example, labels, z_loss=0.1):
+    labels, weights = several(example, labels)
+    total = jnp.maximum(jnp.sum(example.weights), 1.0)
+    factors = [scale * (1.0 / total) for scale in (1.0, 0.5, 0.25)]
+    head = projection_of(example)
+    sums = projected_cross_entropies(head, labels, weights, z_loss, factors)
+    losses = [x.losses if x.z_losses is None else x.losses + x.z_losses for x in sums]
+    return sum(factor * jnp.sum(x) for factor, x in zip(factors, losses))
+
+
+def test_the_gradient_of_several_labels_is_not_computed_again(monkeypatch):
+    saved = []
+
+    def spy(predicate, *branches):
+        jax.debug.callback(lambda x: saved.append(bool(x)), predicate)
+        return lax.cond(predicate, *branches)
+
+    monkeypatch.setattr(cross_entropy, "lax", types.SimpleNamespace(**vars(lax) | {"cond": spy}))
+    gradient = jax.jit(jax.grad(mean_of_several))(example(), LABELS)
+    jax.block_until_ready(gradient)
+    jax.effects_barrier()
+    assert saved == [True]

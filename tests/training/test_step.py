@@ -3,15 +3,17 @@
 import contextlib
 import functools
 import re
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax import lax
 
 from pretrax import models, objectives
-from pretrax.objectives import causal_lm, members_of
+from pretrax.objectives import causal_lm, cross_entropy, members_of
 from pretrax.training import optimizers
 from pretrax.training.devices.mesh import batch_sharding, placed_on
 from pretrax.training.planning import abstract_state_of, jitted_step
@@ -77,6 +79,11 @@ def three_ahead():
     return objectives.multi_token_prediction(IDS, tokens=3, ahead_scale=scale)
 
 
+@functools.cache
+def annealed_targets():
+    return objectives.annealed_multi_token_prediction(IDS)
+
+
 CASES = {
     "encoder_decoder_ul2_two_groups": (
         tiny.encoder_decoder,
@@ -100,6 +107,7 @@ CASES = {
         {"decoder": 24},
         16,
     ),
+    "annealed_targets": (tiny.decoder, annealed_targets, {"decoder": 24}, 16),
 }
 
 
@@ -173,6 +181,8 @@ def steps_of(name, shape, microbatches, n=2):
                 ("two_towers", (1, 2, 2, 2), 2),
                 ("pairs_and_masks", (1, 2, 2, 2), 2),
                 ("ahead", (1, 2, 2, 2), 2),
+                ("annealed_targets", (2, 2, 2), 2),
+                ("annealed_targets", (1, 2, 2, 2), 1),
                 ("electra", (1, 2, 1, 4), 1),
             )
         ),
@@ -341,6 +351,34 @@ def test_a_term_counts_as_its_schedule_says():
         expected = metrics["loss/tokens"] + metrics["z_loss/tokens"] + scale * ahead / 2
         np.testing.assert_allclose(metrics["loss"], expected, rtol=1e-6)
         assert min(metrics["loss/ahead_2"], metrics["loss/ahead_3"]) > 1
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_the_gradient_of_several_labels_of_a_slot_is_computed_with_their_losses(
+    microbatches, monkeypatch
+):
+    """The step tells the loss the factors of its terms. Otherwise logits are computed twice."""
+    saved = []
+
+    def spy(predicate, *branches):
+        jax.debug.callback(lambda x: saved.append(bool(x)), predicate)
+        return lax.cond(predicate, *branches)
+
+    monkeypatch.setattr(cross_entropy, "lax", types.SimpleNamespace(**vars(lax) | {"cond": spy}))
+    one = setup_of("annealed_targets", tiny.mesh_of(1), microbatches)
+    rows = next(tiny.batches(one, tiny.mesh_of(1), data_shards=16))
+    _, params = batch_of(one)
+    recipe = one.recipe
+
+    @jax.jit
+    def differentiate(params, rows, step):
+        batches = make_batches(recipe, jax.random.key(5), rows)
+        weights = term_weights(recipe, batches)
+        return gradients(recipe, params, batches, weights, step, jax.random.key(6))
+
+    jax.block_until_ready(differentiate(params, rows, 1))
+    jax.effects_barrier()
+    assert saved == [True] * microbatches
 
 
 def masked_and_causal():

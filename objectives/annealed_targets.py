@@ -1,0 +1,211 @@
+"""Further targets for the logits of the next token, with weights that decay during training.
+
+These objectives have no parameters in addition to those of a causal language model. The logits of a
+slot are scored on several tokens, and in the end on the next token only.
+
+Sources: the speed records of modded-nanogpt (https://github.com/KellerJordan/modded-nanogpt), track
+1: record 53 of 2025-12-22 for multi-token prediction (pull request 178), and record 88 of
+2026-07-13 for prefix token prediction (pull request 337).
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from annotated_types import MinLen
+
+from ..constraints import Positive, PositiveShare, checked
+from .contract import Array, BatchLoss, Labels, Objective, OverTraining, Term
+from .language_modeling import causal_lm
+from .losses import at_slots, head_cross_entropies, predictions, token_loss
+from .multi_token_prediction import ahead_tokens
+from .token_ids import TokenIds
+
+
+@checked
+def annealed_multi_token_prediction(
+    ids: TokenIds,
+    scales: Annotated[Sequence[Positive], MinLen(1)] = (0.5, 0.25),
+    until: PositiveShare = 2 / 3,
+) -> Objective:
+    """Causal language modeling whose logits also predict later tokens, less and less.
+
+        text                          a b c d e
+        from the slot of b, at first  c + 0.5 d + 0.25 e
+        in the end                    c
+
+    All tokens are predicted by the same logits, so the model has no further heads. It is used like
+    a model trained with `causal_lm`, whose loss it has in the last third of training.
+
+    Terms of the loss: "tokens", of the next token, as in `causal_lm`, and "ahead_2", "ahead_3", …
+    Later tokens in another document do not count. The sum of each term is divided by the number of
+    next tokens, as in the authors' code, so a slot without a later token lowers the term.
+
+    Args:
+      ids: token ids; no special tokens are needed.
+      scales: weights of the second, third, … token at the first step; the next token has a weight
+        of 1. The farthest token fades first.
+      until: share of the training's steps after which only the next token is predicted. With n
+        scales, it has n equal parts. The farthest token fades linearly to 0 in the first part, the
+        token before it in the second part, and so on.
+
+    Not implemented: tokens of the next document as targets. In the authors' code, targets continue
+    across the ends of documents.
+
+    >>> ones = jnp.ones((1, 8), jnp.int32)
+    >>> weights = {"decoder_loss_weights": ones, "decoder_segment_ids": ones}
+    >>> objective = annealed_multi_token_prediction(ids)
+    >>> terms = objective.loss({"decoder_target_tokens": 5 * ones} | weights).terms
+    >>> [round(float(terms["ahead_2"].scale.at(share)), 3) for share in (0, 1 / 3, 1 / 2, 2 / 3)]
+    [0.5, 0.5, 0.25, 0.0]
+    >>> [round(float(terms["ahead_3"].scale.at(share)), 3) for share in (0, 1 / 6, 1 / 3, 2 / 3)]
+    [0.25, 0.125, 0.0, 0.0]
+    """
+    return _with_targets(ids, _later_tokens(until, scales))
+
+
+@checked
+def prefix_token_prediction(
+    ids: TokenIds,
+    scale: Positive = 0.25,
+    ahead_scales: Sequence[Positive] = (),
+    until: PositiveShare = 2 / 3,
+) -> Objective:
+    """Causal language modeling whose logits also predict the longest prefix of the next token.
+
+        next token   " reading"    " read"    " re"    "!"
+        prefix       " read"       " re"      " r"     none
+
+    The prefix of a token is the longest other token of the vocabulary with which the token's bytes
+    begin. It is what a tokenizer with a smaller vocabulary might have read. The same logits predict
+    both, so the model has no further heads. It is used like a model trained with `causal_lm`, whose
+    loss it has in the last third of training.
+
+    Terms of the loss: "tokens", of the next token, as in `causal_lm`, and "prefix", over the next
+    tokens that have a prefix. The sum of each term is divided by the number of all next tokens, as
+    in the authors' code.
+
+    Args:
+      ids: token ids that know the bytes of their tokens (`TokenIds.token_bytes`).
+      scale: weight of the prefix in the first half of `until`. In the second half, it falls
+        linearly to 0.
+      ahead_scales: weights of later tokens, which the same logits predict too, as `scales` of
+        `annealed_multi_token_prediction`. The record combines both, with (0.5, 0.25).
+      until: share of the training's steps after which only the next token is predicted.
+
+    >>> from pretrax.objectives.token_ids import specimen_ids
+    >>> specimen = specimen_ids(1000)
+    >>> prefixes = prefix_tokens(specimen)
+    >>> texts = specimen.texts()
+    >>> [(texts[i], texts[prefixes[i]]) for i in (140, 131)]
+    [(' a140', ' a14'), ('a131', 'a13')]
+
+    Raises ValueError if the texts of tokens are not known, and if no token is a prefix of another
+    token, as in a vocabulary of bytes.
+    """
+    prefixes_V = prefix_tokens(ids)
+    if not (prefixes_V >= 0).any():
+        raise ValueError(
+            "prefix_token_prediction needs tokens that begin with other tokens, but no token of "
+            f"this vocabulary of {ids.size} ids does: use a vocabulary of subwords, or causal_lm."
+        )
+    prefix = _Target(functools.partial(_prefixes, prefixes_V), _fade(scale, until / 2, until))
+    return _with_targets(ids, {"prefix": prefix} | _later_tokens(until, ahead_scales))
+
+
+def prefix_tokens(ids: TokenIds) -> np.ndarray:
+    """Returns i32[size]: for each id, the id of the longest proper prefix of its bytes, or -1.
+
+    Only text ids have and are prefixes. If several ids have the same bytes, the prefix is the
+    largest of them: SentencePiece's fallback bytes come before its other pieces, and occur only in
+    place of characters that have no piece.
+
+    Raises ValueError if the texts of tokens are not known.
+    """
+    pieces = ids.token_bytes()
+    by_bytes = {piece: i for i, piece in enumerate(pieces) if piece}
+
+    def prefix_of(piece: bytes) -> int:
+        shorter = (piece[:length] for length in range(len(piece) - 1, 0, -1))
+        return next((by_bytes[start] for start in shorter if start in by_bytes), -1)
+
+    return np.array([prefix_of(piece) for piece in pieces], np.int32)
+
+
+class _Target(NamedTuple):
+    """A target in addition to the next token.
+
+    Attributes:
+      find: batch -> (labels i32[B, K], weights f32[B, K]).
+      scale: its weight during training.
+    """
+
+    find: Callable[[Mapping[str, Array]], tuple]
+    scale: OverTraining
+
+
+@dataclasses.dataclass(frozen=True)
+class _Line:
+    """A line from `scale` at `first` to 0 at `last`, constant before and after.
+
+    It is comparable, so that equal terms of a mixture's members can be added.
+    """
+
+    scale: float
+    first: float
+    last: float
+
+    def __call__(self, share):
+        remaining = (self.last - share) / (self.last - self.first)
+        return self.scale * jnp.clip(remaining, 0.0, 1.0)
+
+
+def _fade(scale: float, first: float, last: float) -> OverTraining:
+    return OverTraining(_Line(scale, first, last))
+
+
+def _later_tokens(until: float, scales: Sequence[float]) -> dict[str, _Target]:
+    """Returns the targets "ahead_2", "ahead_3", …, of which the farthest fades first."""
+    part = until / max(len(scales), 1)
+    targets = {}
+    for k, scale in enumerate(scales, 1):
+        first = part * (len(scales) - k)
+        fade = _fade(scale, first, first + part)
+        targets[f"ahead_{k + 1}"] = _Target(functools.partial(ahead_tokens, k=k), fade)
+    return targets
+
+
+def _prefixes(prefixes_V: np.ndarray, batch) -> tuple:
+    """Returns the prefix of each next token, with weight 0 if there is none."""
+    tokens, _, weights = predictions(batch)
+    labels = jnp.asarray(prefixes_V)[tokens]
+    return jnp.maximum(labels, 0), weights * (labels >= 0)
+
+
+def _with_targets(ids: TokenIds, targets: Mapping[str, _Target]) -> Objective:
+    """Returns `causal_lm` with further targets for the same logits."""
+    return causal_lm(ids)._replace(loss=functools.partial(_loss, targets))
+
+
+def _loss(targets: Mapping[str, _Target], batch) -> BatchLoss:
+    tokens, slots, weights = predictions(batch)
+    next_token = token_loss(batch).terms
+    total_B = next_token["tokens"].weights
+    found = {name: target.find(batch) for name, target in targets.items()}
+    further = {
+        name: Term(
+            total_B, targets[name].scale, Labels(labels, w.astype(jnp.float32), "vocabulary")
+        )
+        for name, (labels, w) in found.items()
+    }
+
+    def sums(outputs):
+        states = at_slots(outputs.hidden["top"], slots)
+        z_loss = getattr(outputs, "z_loss", 0.0)
+        scored = {"tokens": (tokens, weights)} | found
+        return head_cross_entropies(outputs, "vocabulary", states, scored, z_loss)
+
+    return BatchLoss(next_token | further, sums)

@@ -1,0 +1,237 @@
+"""Further targets for the logits of the next token, compared with formulas in NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pretrax.models.heads import Projection
+from pretrax.objectives import (
+    TokenTexts,
+    annealed_multi_token_prediction,
+    causal_lm,
+    check_token_ids,
+    prefix_token_prediction,
+)
+from pretrax.objectives.annealed_targets import prefix_tokens
+from pretrax.objectives.contract import scale_at
+from tests.objectives.registry import IDS
+from tests.refusals import refuses
+
+V, E, B, T = 40, 6, 2, 30
+STEPS = 30  # number of steps of the training
+RANDOM = np.random.default_rng(0)
+STATES = RANDOM.normal(size=(B, T, E)).astype(np.float32)
+KERNEL = RANDOM.normal(size=(E, V)).astype(np.float32)
+TOKENS = RANDOM.integers(2, V, (B, T)).astype(np.int32)
+# The fourth document of the first row has one token, and its end is padding.
+DOCUMENTS = np.array([[1] * 11 + [2] * 2 + [3] * 11 + [4] + [0] * 5, [1] * 30], np.int32)
+BATCH = {
+    "decoder_target_tokens": TOKENS,
+    "decoder_loss_weights": (DOCUMENTS > 0).astype(np.int32),
+    "decoder_segment_ids": DOCUMENTS,
+}
+# The tokens 2 … 9 are digits. The others begin with a digit; some begin with a longer token.
+TEXTS = ["", "", *(str(i) for i in range(2, V - 1)), "323"]
+SMALL = IDS._replace(
+    size=V,
+    text=(2, V),
+    sentinels=(),
+    modes=(),
+    fim=(),
+    mask=None,
+    cls=None,
+    sep=None,
+    digits=(),
+    word_starts=b"",
+    sentence_ends=b"",
+    texts=TokenTexts(lambda: TEXTS),
+)
+
+
+class Outputs:
+    """Outputs whose head is a matrix applied to these states."""
+
+    def __init__(self, states, kernel=KERNEL):
+        self.hidden = {"top": states}
+        self.kernel = kernel
+
+    def head(self, name, states):
+        return states @ self.kernel
+
+
+class ProjectedOutputs(Outputs):
+    """The same outputs with a head in parts, and the factors that a training step gives."""
+
+    def __init__(self, states, kernel=KERNEL, factors=None):
+        super().__init__(states, kernel)
+        self.term_factors = factors
+
+    def projection(self, name, states):
+        return Projection(states, jnp.asarray(self.kernel), lambda x: x)
+
+
+def record_53(step, total):
+    """Returns the weights of the next tokens at a step: (1, 0.5, 0.25→0), (1, 0.5→0), (1)."""
+    stage, share = divmod(3 * step / total, 1)
+    weights = [(1.0, 0.5, 0.25 * (1 - share)), (1.0, 0.5 * (1 - share)), (1.0,)]
+    return weights[int(stage)]
+
+
+def record_88(step, total):
+    """Returns the weight of the prefix: 0.25, then from 0.25 to 0, then 0, in three stages."""
+    stage, share = divmod(3 * step / total, 1)
+    return [0.25, 0.25 * (1 - share), 0.0][min(int(stage), 2)]
+
+
+def prefix_of(token):
+    """Returns the longest token with which the text of `token` begins, or None."""
+    text = TEXTS[token]
+    shorter = [i for i, x in enumerate(TEXTS) if x and len(x) < len(text) and text.startswith(x)]
+    return max(shorter, key=lambda i: len(TEXTS[i]), default=None)
+
+
+def log_probabilities(row, slot):
+    logits = (STATES[row, slot] @ KERNEL).astype(np.float64)
+    return logits - np.log(np.exp(logits).sum())
+
+
+def expected_loss(weights, prefix_weight):
+    """Returns the weighted losses of all slots over the number of next tokens, slot by slot."""
+    total = 0.0
+    count = 0
+    for row in range(B):
+        for slot in range(T):
+            if not DOCUMENTS[row, slot]:
+                continue
+            count += 1
+            logs = log_probabilities(row, slot)
+            for k, weight in enumerate(weights):
+                if slot + k < T and DOCUMENTS[row, slot + k] == DOCUMENTS[row, slot]:
+                    total -= weight * logs[TOKENS[row, slot + k]]
+            prefix = prefix_of(TOKENS[row, slot])
+            if prefix is not None:
+                total -= prefix_weight * logs[prefix]
+    return total / count
+
+
+def loss_of(terms, step):
+    loss = 0.0
+    for term in terms.values():
+        scale = scale_at(term.scale, step, STEPS)
+        loss += scale * jnp.sum(term.sums) / jnp.sum(term.weights)
+    return loss
+
+
+@pytest.mark.parametrize("step", [0, 7, 10, 17, 20, 29])
+def test_losses_are_those_of_the_records(step):
+    ahead = annealed_multi_token_prediction(IDS)
+    both = prefix_token_prediction(SMALL, ahead_scales=(0.5, 0.25))
+    weights = record_53(step, STEPS)
+    prefix_weight = record_88(step, STEPS)
+    for objective, prefix in ((ahead, 0.0), (both, prefix_weight)):
+        got = jax.jit(lambda x, o=objective: loss_of(o.loss(BATCH).scored(Outputs(x)), step))(
+            STATES
+        )
+        np.testing.assert_allclose(got, expected_loss(weights, prefix), rtol=1e-5)
+
+
+def test_the_terms_have_the_labels_that_they_score():
+    objective = prefix_token_prediction(SMALL, ahead_scales=(0.5, 0.25))
+    terms = objective.loss(BATCH).terms
+    assert list(terms) == ["tokens", "prefix", "ahead_2", "ahead_3"]
+    in_document = DOCUMENTS > 0
+    for k, name in enumerate(("tokens", "ahead_2", "ahead_3")):
+        labels = terms[name].labels
+        live = in_document[:, : T - k] & (DOCUMENTS[:, k:] == DOCUMENTS[:, : T - k])
+        np.testing.assert_array_equal(labels.weights[:, : T - k] > 0, live)
+        assert not np.any(labels.weights[:, T - k :])
+        np.testing.assert_array_equal(labels.values[:, : T - k][live], TOKENS[:, k:][live])
+    prefixes = [[prefix_of(token) for token in row] for row in TOKENS]
+    has_prefix = np.array([[x is not None for x in row] for row in prefixes]) & in_document
+    np.testing.assert_array_equal(terms["prefix"].labels.weights > 0, has_prefix)
+    assert has_prefix.sum() < in_document.sum()
+    for term in terms.values():
+        np.testing.assert_array_equal(term.weights, in_document.sum(1))
+
+
+def test_the_gradient_in_pieces_is_that_of_all_logits(monkeypatch):
+    monkeypatch.setattr("pretrax.objectives.cross_entropy.CPU_SLOTS", 16)
+    objective = prefix_token_prediction(SMALL, ahead_scales=(0.5, 0.25))
+    terms = objective.loss(BATCH).terms
+    step = 3
+    factors = {
+        name: scale_at(term.scale, step, STEPS) * (1.0 / jnp.sum(term.weights))
+        for name, term in terms.items()
+    }
+
+    def gradient(outputs_of):
+        def loss(states, kernel):
+            return loss_of(objective.loss(BATCH).scored(outputs_of(states, kernel)), step)
+
+        return jax.jit(jax.grad(loss, (0, 1)))(STATES, KERNEL)
+
+    want = gradient(Outputs)
+    for known in (factors, None):
+        got = gradient(lambda states, kernel, known=known: ProjectedOutputs(states, kernel, known))
+        for x, y in zip(got, want):
+            np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
+
+
+def test_the_last_steps_train_the_next_token_alone():
+    def gradient(objective, step):
+        return jax.jit(jax.grad(lambda x: loss_of(objective.loss(BATCH).scored(Outputs(x)), step)))(
+            STATES
+        )
+
+    plain = gradient(causal_lm(IDS), 0)
+    for objective in (
+        annealed_multi_token_prediction(IDS),
+        prefix_token_prediction(SMALL, ahead_scales=(0.5, 0.25)),
+    ):
+        assert np.abs(gradient(objective, 19) - plain).max() > 1e-4
+        np.testing.assert_allclose(gradient(objective, 20), plain, atol=1e-7)
+
+
+def test_a_slot_learns_nothing_of_other_documents():
+    """The last slot of a document has the gradient of the next token alone."""
+
+    def gradient(objective):
+        return jax.jit(jax.grad(lambda x: loss_of(objective.loss(BATCH).scored(Outputs(x)), 0)))(
+            STATES
+        )
+
+    plain, ahead = gradient(causal_lm(IDS)), gradient(annealed_multi_token_prediction(IDS))
+    differs = np.abs(plain - ahead).max(-1) > 1e-6
+    follows = np.zeros((B, T), bool)
+    follows[:, :-1] = (DOCUMENTS[:, :-1] > 0) & (DOCUMENTS[:, :-1] == DOCUMENTS[:, 1:])
+    np.testing.assert_array_equal(differs, follows)
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        (["", "", "a", "ab", "abcd", "b", "bc"], [-1, -1, -1, 2, 3, -1, 5]),
+        # Only the bytes of "é" have a prefix: its first byte.
+        (["", "", b"\xc3", "é", "ée", "è"], [-1, -1, -1, 2, 3, 2]),
+        # Two tokens have the same text: the prefix is the later one, and neither is the other's.
+        (["", "", b"a", "a", "ab"], [-1, -1, -1, -1, 3]),
+        # A space before a word is a part of the token.
+        (["", "", " ", " the", "the", " them"], [-1, -1, -1, 2, -1, 3]),
+    ],
+)
+def test_the_prefix_is_the_longest_token_with_which_the_bytes_begin(entries, expected):
+    ids = check_token_ids(
+        SMALL._replace(size=len(entries), text=(2, len(entries)), texts=TokenTexts(lambda: entries))
+    )
+    np.testing.assert_array_equal(prefix_tokens(ids), expected)
+
+
+def test_tokens_without_prefixes_are_refused():
+    letters = SMALL._replace(size=6, text=(2, 6), texts=TokenTexts(lambda: ["", "", *"abcd"]))
+    with refuses(ValueError, "6 ids", "causal_lm"):
+        prefix_token_prediction(letters)
+    with refuses(ValueError, "texts"):
+        prefix_token_prediction(SMALL._replace(texts=TokenTexts()))
+    with refuses(ValueError, "scales"):
+        annealed_multi_token_prediction(IDS, scales=())
