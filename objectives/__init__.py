@@ -5,7 +5,7 @@ setting that its annotation excludes, and for token ids without a special token 
 docstring lists all other errors.
 
 The families of objectives are `language_modeling`, `multi_token_prediction`, `upcoming_tokens`,
-`next_latent`, `number_tokens`, `joint_embedding`, `denoising`, `autoencoding`, `mass`,
+`next_latent`, `tidar`, `number_tokens`, `joint_embedding`, `denoising`, `autoencoding`, `mass`,
 `gap_sentences`, `mixtures`, `blanks`, `infilling`, `masked_language_modeling`, `adaptive_masking`,
 `masked_autoencoding`, `masked_diffusion`, `block_diffusion`, `hybrid_diffusion`,
 `uniform_diffusion`, `insertion`, `permutation`, `sentence_pairs`, `contrastive_learning` and
@@ -82,6 +82,7 @@ from .supervised import (
     text_to_text,
     token_classification,
 )
+from .tidar import tidar
 from .token_ids import TokenIds, TokenTexts, bitmap, check_token_ids
 from .uniform_diffusion import uniform_diffusion
 from .upcoming_tokens import future_summary, token_order_prediction
@@ -165,6 +166,7 @@ __all__ = [
     "text_infilling",
     "text_to_text",
     "then",
+    "tidar",
     "token_classification",
     "token_deletion",
     "token_masking",
