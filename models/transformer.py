@@ -153,9 +153,10 @@ class Transformer(nn.Module):
         table_VxE = self.encoder_embedding if is_separate else self.token_embedding
         x_BxTxE = embed_tokens(self, table_VxE, batch[f"{side}_input_tokens"])
         hidden = stack(x_BxTxE, batch, side, encoded)
+        whole = {name: states[..., :slots, :] for name, states in hidden.items()}
         if has_copies:
-            hidden["top"], hidden["noised"] = jnp.split(hidden["top"], [slots], axis=1)
-        return {name: states[..., :slots, :] for name, states in hidden.items()}
+            whole["noised"] = hidden["top"][:, slots:]
+        return whole
 
     def _padded(self, batch, side, slots):
         """Returns the batch with the `padding` that the attention mechanism needs on this side."""
@@ -701,9 +702,7 @@ class Attention(nn.Module):
         """
         if noised is None:
             return self._over(prefix, k, v, bias, cache_slots_BxT)(q, intervals)
-        (k, k_copies), (v, v_copies) = (
-            jnp.split(x, [intervals.shape[-1]], axis=1) for x in (k, v)
-        )
+        (k, k_copies), (v, v_copies) = (jnp.split(x, [intervals.shape[-1]], axis=1) for x in (k, v))
         attend_clean = self._over(prefix, k, v, bias, cache_slots_BxT)
         attend_copies = functools.partial(self._attend, k_copies, v_copies, bias)
         return attention.attend_noised(attend_clean, attend_copies, q, intervals, noised), None

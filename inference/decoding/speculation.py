@@ -351,7 +351,7 @@ def masked_drafter(blocks: MaskedBlocks, mask: int) -> Drafter:
         return {
             "noised_input_tokens": jnp.full_like(slot_BxM, mask),
             "noised_segment_ids": jnp.ones_like(slot_BxM),
-            "noised_positions": slot_BxM + 1 + within_M,
+            "noised_positions": slot_BxM + 1 + within_M[None],
             "noised_key_intervals": jnp.broadcast_to(own_2xM, (rows, *own_2xM.shape)),
             "noised_clean_intervals": jnp.stack([0 * slot_BxM, slot_BxM + 1], 1),
         }
@@ -359,7 +359,7 @@ def masked_drafter(blocks: MaskedBlocks, mask: int) -> Drafter:
     def draft(params, drafter_state, prompts, verified: Verified, keys_B, sampling):
         rows_Bx1 = jnp.arange(verified.last.shape[0])[:, None]
         first_B = verified.accepted * size + size - number
-        masks_BxN = first_B[:, None] + jnp.arange(number)
+        masks_BxN = first_B[:, None] + jnp.arange(number)[None]
         hidden_BxNxE = verified.outputs.hidden["noised"][rows_Bx1, masks_BxN]
         logits_BxNxV = verified.outputs.head("vocabulary", hidden_BxNxE)
         return drafter_state, _chosen(keys_B, logits_BxNxV, sampling)
