@@ -59,7 +59,7 @@ from ..visualization.choice import Choice, layout_for
 from ..visualization.drawing import Drawn
 from ..visualization.noise_statistics import with_statistics
 from ..visualization.objective_lists import LEGEND, index_page, objectives_json, objectives_table
-from ..visualization.picture import counted
+from ..visualization.picture import brief, counted
 from ..visualization.pieces import pieces_of
 from ..visualization.rows import STACKS
 from ..visualization.terminal import print_picture
@@ -69,6 +69,7 @@ DEFAULT = "span_corruption"
 STATISTICS_ROWS = 1000
 WIDTH = 136  # characters of a line in a file
 LIST_WIDTH = 200  # the same of --list
+BRIEF = "For the text, the positions and the attention patterns of each member, add --rows=1."
 WITHOUT_LOSS = (
     "No token of this text has a loss, so the model would learn nothing from it: give another "
     "--text, or another --seed."
@@ -108,8 +109,11 @@ def show(
     choice = choose(options, gin_arguments)
     text = open_text(console, options, gin_arguments, choice)
     drawn = draw(options, choice, text)
+    is_brief = len(drawn.picture.examples) > 1 and options.rows is None
     if not options.html:
-        print_picture(console, drawn.picture)
+        print_picture(console, brief(drawn.picture) if is_brief else drawn.picture)
+        if is_brief:
+            console.print(BRIEF, soft_wrap=True)
         if not any(example.with_loss for example in drawn.picture.examples):
             console.print(WITHOUT_LOSS, soft_wrap=True)
     for sentence in unused(options, gin_arguments, choice):
@@ -266,7 +270,8 @@ def read_command_line(argv: Sequence[str]) -> tuple[argparse.Namespace, GinArgum
         "--rows",
         type=at_least(1),
         metavar="N",
-        help="number of examples (default: 1, or 3 on a page)",
+        help="number of examples (default: 1, or 3 on a page); shows all members of a mixture in "
+        "full",
     )
     add("--seed", type=int, default=0, help="seed of the noise (default: 0)")
     add("--html", metavar="FILE", help="write a page with examples and statistics")

@@ -4,21 +4,19 @@
     python docs/objective_pages.py bert span_corruption    all pages, but only these pictures
 
 A page combines objectives/catalog.py, the gin file of the objective, the table of
-docs/performance.md, and the laws of tests/objectives/registry.py. Its picture is an example from
-the page that `pretrax show --html` writes. The program writes docs/objectives/NAME.md and NAME.svg,
-the table of docs/objectives.md, and docs/images/objectives.svg, which README.md shows.
+docs/performance.md, the FLOPs of relative_flops.py, and the laws of tests/objectives/registry.py.
+objective_figures.py draws its picture. The program writes docs/objectives/NAME.md and NAME.svg, the
+table of docs/objectives.md, and docs/images/objectives.svg, which README.md shows.
 """
 
 import ast
 import inspect
 import json
-import math
 import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
@@ -28,25 +26,18 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 sys.path.insert(0, str(ROOT))
 
 import jax
-from rich.console import Console
+from objective_figures import command, overview, picture  # in the same folder
+from relative_flops import REFERENCE, relative_flops  # in the same folder
 from tables import cell, family_file, filled, table  # in the same folder
 
 from benchmarks.objectives import BINDINGS
 from pretrax import objectives
-from pretrax.cli import show
 from pretrax.objectives.catalog import ARCHITECTURES, CATALOG, FAMILIES, aliases_of, run_of
 from pretrax.training.devices.compiled_programs import keep_compiled
-from pretrax.visualization import html, picture_page
-from pretrax.visualization.picture import KINDS, Picture, Slot, Token, compact
 from tests.objectives.registry import CASES, LAWS
 
 PAGE, FOLDER = "objectives.md", "objectives"
-PICTURE, OVERVIEW = "images/objectives.svg", ("span_corruption", "masked_lm")  # shown in README.md
-TEXT = (
-    "The quick brown fox jumps over the lazy dog. The dog sleeps for an hour and dreams of a fox. "
-    "It rains, so the fox walks home, and the dog is still asleep at night."
-)
-TEXTS = {"number_token_loss": "Of 9 8 7 6 dogs 5 4 3 sleep, and 2 or 1 or 0 dream of a fox."}
+PICTURE = "images/objectives.svg"  # shown in README.md
 ABOUT = {  # what the objectives of a family share
     "language modeling": "A decoder predicts what comes next, alone or together with something "
     "further ahead.",
@@ -62,10 +53,6 @@ ABOUT = {  # what the objectives of a family share
     "sentences and embeddings": "A text is judged or embedded as a whole, usually in addition to "
     "masked language modeling.",
 }
-HIDDEN = {
-    "span_corruption": "brown fox,for an hour"
-}  # pieces of the text, in place of random spans
-SEED = 2  # seed of the noise of a picture
 LAW_GROUPS = {  # every law that the tests check, by its subject
     "Text": ("nothing is lost", "documents stay apart", "segments are of documents"),
     "Lengths": (
@@ -85,20 +72,6 @@ LAW_GROUPS = {  # every law that the tests check, by its subject
     "Loss": ("loss has terms", "loss is a sum over rows", "every target counts"),
     "Computation": ("noise is drawn", "batch = loop", "sharded = unsharded", "counts are sums"),
 }
-WIDTH = 760  # width of a picture in pixels
-LETTER = 7.83  # width in pixels of a letter in the widest common font
-STANDS_OUT = set(KINDS) - set(picture_page.BARE)  # kinds of tokens with space around their text
-# Browsers draw HTML within an SVG even if the SVG is an image, as on GitHub.
-FILE = """<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
-<style>{style}
-body {{ background:var(--card); border-radius:10px; padding:1.1rem 1.2rem; height:{height}px }}
-h2 {{ margin:1.6rem 0 0; padding-top:.8rem; border-top:1px solid var(--line) }}
-</style>
-<foreignObject width="{width}" height="{height}"><body xmlns="http://www.w3.org/1999/xhtml">
-{content}</body></foreignObject>
-</svg>
-"""
-
 _GITHUB = "https://github.com/"
 _T5 = ("T5", "google-research/text-to-text-transfer-transformer/blob/main/t5/data/preprocessors.py")
 _TRANSFORMERS = (
@@ -167,12 +140,12 @@ def main(names: Sequence[str]) -> None:
     keep_compiled()
     folder = DOCS / FOLDER
     folder.mkdir(exist_ok=True)
-    for file, text in pages().items():
-        (DOCS / file).write_text(text, encoding="utf-8")
     for name in names or CATALOG:
         (folder / f"{name}.svg").write_text(picture(name), encoding="utf-8")
         print(f"docs/{FOLDER}/{name}.svg")
     (DOCS / PICTURE).write_text(overview(), encoding="utf-8")
+    for file, text in pages().items():  # a page names the command of its picture
+        (DOCS / file).write_text(text, encoding="utf-8")
 
 
 def pages() -> dict[str, str]:
@@ -229,6 +202,7 @@ def page(name: str) -> str:
         ["model", ARCHITECTURES[entry.architecture]],
         ["attention", entry.attention],
         ["targets per token", f"{entry.loss_slots / 512:.2g}"],
+        ["training FLOPs per token", _flops(name)],
         ["token ids", cell(arguments.get("ids", "those of its members"))],
         ["short names", ", ".join(f"`{short}`" for short in aliases_of(name)) or "none"],
         ["paper", _paper(entry.paper)],
@@ -252,7 +226,7 @@ search: {{boost: {_boost(name)}}}
 ```
 
 x is the text, x̃ the text with noise, y the targets of the decoder, and M the set of hidden
-positions.
+positions. Each mean is over the whole batch.
 
 ## When to use it
 
@@ -296,6 +270,15 @@ In Python:
 """
 
 
+def _flops(name: str) -> str:
+    """Returns an objective's FLOPs per token of text, relative to causal language modeling."""
+    how = f"[how we count](../{PAGE}#training-flops)"
+    if name == REFERENCE:
+        return f"1.00, the reference of other objectives ({how})"
+    figure = f"{relative_flops(name):.2f}"
+    return f"{figure} times those of [`{REFERENCE}`]({REFERENCE}.md) ({how})"
+
+
 def _boost(name: str) -> int:
     """Returns the weight of a page in a search; other pages have 1.
 
@@ -306,114 +289,6 @@ def _boost(name: str) -> int:
         set(CATALOG[one].title.lower().split()) for one in (name, *(CATALOG.keys() - {name}))
     )
     return 3 if any(words < other for other in others) else 2
-
-
-def options(name: str) -> list[str]:
-    """Returns the options for `pretrax show` that produce an objective's picture."""
-    text = TEXTS.get(name, TEXT)
-    hidden = [f"--hide={HIDDEN[name]}"] if name in HIDDEN else []
-    return [
-        f"--objective={name}",
-        "--vocabulary=words",
-        f"--seed={SEED}",
-        f"--text={text}",
-        *hidden,
-    ]
-
-
-def picture(name: str) -> str:
-    """Returns the picture of an objective as an SVG.
-
-    For a mixture, the picture shows the attention patterns of the first member only.
-    """
-    drawn = _drawn(name)
-    first, *others = drawn.examples
-    return svg(replace(drawn, examples=[first, *(replace(x, attentions=[]) for x in others)]))
-
-
-def overview() -> str:
-    """Returns an SVG of the model's inputs and predictions for a few objectives."""
-    examples = [
-        replace(
-            example,
-            title=name,
-            attentions=[],
-            stacks=[replace(stack, tracks={}) for stack in example.stacks],
-        )
-        for name in OVERVIEW
-        for example in _drawn(name).examples
-    ]
-    return svg(Picture("", "", [], examples))
-
-
-def _drawn(name: str) -> Picture:
-    values, given = show.read_command_line(options(name))
-    choice = show.choose(values, given)
-    text = show.open_text(Console(), values, given, choice)
-    return show.draw(values, choice, text).picture
-
-
-# --- pictures as files ----------------------------------------------------------------------------
-
-
-def svg(drawing: Picture) -> str:
-    """Returns the HTML of a picture as an SVG file, which Markdown can show on any site."""
-    parts = []
-    for example in drawing.examples:
-        title = f"<h2>{escape(example.title)}</h2>\n" if example.title else ""
-        parts.append(title + picture_page.example(example))
-    return FILE.format(
-        width=WIDTH,
-        height=_height(drawing),
-        style=html.STYLE + picture_page.STYLE,
-        content=picture_page.legend(drawing) + "".join(parts),
-    )
-
-
-def _height(drawing: Picture) -> int:
-    """Returns the height in pixels that a browser with a wide font needs."""
-    height = 40.0 + 22 * _lines([8 * len(about) + 30 for _, about in drawing.legend])
-    for example in drawing.examples:
-        height += 52 + 60 * bool(example.title) + 76 * bool(example.pools)
-        height += sum(8 + _flow_height(document) for document in example.text)
-        for stack in example.stacks:
-            heading = [LETTER * len(word) for word in (stack.name, *stack.caption.split())]
-            height += 44 + 18 * _lines(heading, gap=LETTER)
-            if any(slot.predicted for slot in stack.slots):
-                lines = _lines(map(_cell_width, stack.slots), gap=3)
-                height += lines * (41 + 18 * len(stack.further))
-            else:
-                height += _flow_height([slot.given for slot in stack.slots])
-            room = WIDTH - 70 - LETTER * max(map(len, stack.tracks), default=0)
-            tracks = [compact(values, picture_page.RUNS) for values in stack.tracks.values()]
-            height += sum(18 * math.ceil(LETTER * len(track) / room) for track in tracks)
-        for first in range(0, len(example.attentions), 3):
-            shapes = [a.queries / a.keys for a in example.attentions[first : first + 3]]
-            height += 64 + 200 * max(shapes)
-    return math.ceil(height)
-
-
-def _flow_height(tokens: Sequence[Token]) -> int:
-    text = "".join(token.before + token.text for token in tokens)
-    words = [[LETTER * len(word) for word in line.split()] for line in text.split("\n")]
-    return sum(23 * _lines(line, gap=LETTER + 1) for line in words)
-
-
-def _cell_width(slot: Slot) -> float:
-    tokens = [x for x in (slot.given, slot.predicted, *slot.further) if x]
-    return 8 + max(LETTER * len(x.one_line) + 6 * (x.kind in STANDS_OUT) for x in tokens)
-
-
-def _lines(widths: Iterable[float], gap: float = 18) -> int:
-    """Returns the number of lines that boxes of these widths fill, with a gap between boxes."""
-    lines = 1
-    used = 0.0
-    for width in widths:
-        if used + width > WIDTH - 40:
-            lines += 1
-            used = 0.0
-        used += width + gap
-    return lines
 
 
 # --- sections of a page ---------------------------------------------------------------------------
@@ -518,8 +393,7 @@ def _comparisons(name: str) -> str:
 def _draw(name: str) -> str:
     return (
         "This command prints the figure in a terminal. With `--html=FILE` it also writes a web "
-        "page with statistics of a thousand rows:\n\n"
-        + _block("sh", f"pretrax show {shlex.join(options(name))}")
+        "page with statistics of a thousand rows:\n\n" + _block("sh", command(name))
     )
 
 

@@ -45,7 +45,6 @@ def pages() -> dict[str, str]:
     """Returns {file: text} of all pages that this program writes, without the page of commands."""
     written = {page: copy_of(source) for page, source in COPIES.items()}
     written["run_settings.md"] = run_settings_page()
-    written["gin_files.md"] = gin_files_page()
     for page, tables in TABLES.items():
         text = (DOCS / page).read_text(encoding="utf-8")
         for name, generate in tables.items():
@@ -91,18 +90,17 @@ FOLDERS = {  # folder of gin_configs -> heading, and a sentence about its files
 }
 
 
-def gin_files_page() -> str:
-    """Returns the page of all gin files that come with the package."""
+def gin_files() -> list[str]:
+    """Returns the section of all gin files that come with the package."""
     parts = [
-        "# Gin files",
-        _generated("gin_configs/"),
+        "## Gin files",
         "These files come with the package. Name them by folder and file, such as "
         "`--gin_file=runs/decoder.gin`, from any working directory. "
         "[Runs and settings](runs.md) explains how to combine them.",
     ]
     for folder, (heading, about) in FOLDERS.items():
-        parts += [f"## {heading}", about, configs(folder)]
-    return "\n\n".join(parts) + "\n"
+        parts += [f"### {heading}", about, configs(folder)]
+    return parts
 
 
 def configs(folder: str) -> str:
@@ -124,20 +122,24 @@ def head(path: Path) -> str:
 
 
 def run_settings_page() -> str:
-    """Returns the page of the fields of training.Run, with a table for each group of its source."""
+    """Returns the page of the fields of training.Run, and of the gin files.
+
+    The fields have a table for each group of their source.
+    """
     groups: dict[str, list[list[str]]] = {}
     for group, cells in run_fields():
         groups.setdefault(group, []).append(cells)
     parts = [
-        "# Run settings",
-        _generated("training/run.py"),
+        "# Run settings and gin files",
+        _generated("training/run.py and gin_configs/"),
+        "## Settings",
         "A run has these settings. On the command line, write `--gin.training.Run.NAME=VALUE`; in "
         "a gin file, `training.Run.NAME = VALUE`. A setting without a default must be given. "
         "[Runs and settings](runs.md) shows the common ones in use.",
     ]
     for group, rows in groups.items():
-        parts += [f"## {group}", table(["setting", "type", "default", "meaning"], rows)]
-    return "\n\n".join(parts) + "\n"
+        parts += [f"### {group}", table(["setting", "type", "default", "meaning"], rows)]
+    return "\n\n".join([*parts, *gin_files()]) + "\n"
 
 
 def run_fields() -> Iterator[tuple[str, list[str]]]:
@@ -217,7 +219,7 @@ def commands_page() -> str:
         "# Command line",
         _generated("the parsers in cli/"),
         "`pretrax VERB --help` prints the options of a command. Options in gin files, such as "
-        "`--steps`, are listed in [Run settings](run_settings.md) and [Gin files](gin_files.md).",
+        "`--steps`, are listed in [Run settings and gin files](run_settings.md).",
         table(
             ["command", "what it does"],
             [[f"[`pretrax {v}`](#pretrax-{v})", cell(about)] for v, about in verbs.items()],

@@ -26,6 +26,7 @@ from ..settings.run_directory import VOCABULARY, check_is_run
 
 STREAM = 300_000  # number of tokens that the rows of statistics are cut from
 _MOST_ARRANGED = 100  # number of full-length texts that are searched for a moved middle
+SENTENCES = 4  # number of sentences of the default text
 OTHER_TEXT = "Heaps are arrays for which a[k] <= a[2*k+1] and a[k] <= a[2*k+2] for all k. " * 8
 
 
@@ -43,7 +44,8 @@ def read_documents(texts: Sequence[str] | None = None, file: str | None = None) 
     """Returns documents to show.
 
     Args:
-      texts: texts whose documents are separated by blank lines. By default the Zen of Python.
+      texts: texts whose documents are separated by blank lines. By default, the first sentences of
+        the Zen of Python.
       file: path of a text file with a single document, instead of `texts`.
 
     Raises:
@@ -242,10 +244,11 @@ def open_vocabulary(
 
 
 def _zen_of_python() -> str:
-    """Returns a short text that comes with Python, without its title."""
+    """Returns the first `SENTENCES` sentences of a text that comes with Python."""
     with contextlib.redirect_stdout(io.StringIO()):
         this = importlib.import_module("this")
-    return codecs.decode(this.s, "rot13").partition("\n\n")[2]
+    _title, _, text = codecs.decode(this.s, "rot13").partition("\n\n")
+    return " ".join(text.splitlines()[:SENTENCES])
 
 
 def _library_tokens(vocabulary: Vocabulary) -> np.ndarray:

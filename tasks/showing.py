@@ -91,7 +91,8 @@ def show(
 
     Args:
       objective: a name of `pretrax show --list`, such as "ul2", or a builder of an objective.
-      text: a text, or several texts. A blank line begins another document. None: the Zen of Python.
+      text: a text, or several texts. A blank line begins another document. None: the beginning of
+        the Zen of Python.
       hide: pieces of the text to hide, in their order, instead of tokens drawn at random.
       vocabulary: "words" for the words of the text, "bytes", a SentencePiece .model, a
         tokenizer.json, or the directory of a run.

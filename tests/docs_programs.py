@@ -14,9 +14,9 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 @contextlib.contextmanager
 def program(name: str) -> Iterator[ModuleType]:
-    """Yields a program of docs/ as a module, and forgets it and the module of tables afterwards."""
+    """Yields a program of docs/ as a module, and forgets it and its helper modules afterwards."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(DOCS))
         yield importlib.import_module(name)
-        for module in (name, "tables"):
+        for module in (name, "tables", "relative_flops", "objective_figures"):
             sys.modules.pop(module, None)

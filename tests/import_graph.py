@@ -20,6 +20,20 @@ def parsed(file: Path) -> ast.Module:
     return ast.parse(file.read_text(encoding="utf-8"))
 
 
+def statements(tree: ast.Module) -> list[ast.AST]:
+    """Returns the module and its statements at any depth; `ast.walk` also visits expressions.
+
+    >>> [type(node).__name__ for node in statements(ast.parse("if a:\\n  b = 1\\nelse:\\n  c()"))]
+    ['Module', 'If', 'Assign', 'Expr']
+    """
+    found: list[ast.AST] = [tree]
+    for node in found:
+        for field in ("body", "handlers", "orelse", "finalbody", "cases"):
+            inner = getattr(node, field, ())
+            found += inner if isinstance(inner, list) else ()
+    return found
+
+
 def module_of(file: Path, root: Path = ROOT) -> str:
     """Returns the name under which a file is imported: `pretrax.…`, or `tests.…` for a test.
 
@@ -53,13 +67,24 @@ def imported(file: Path, root: Path = ROOT) -> frozenset[str]:
     module = module_of(file, root)
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
     names = []
-    for node in ast.walk(parsed(file)):
+    for node in statements(parsed(file)):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             source = resolve_name("." * node.level + (node.module or ""), package)
             names += [f"{source}.{alias.name}" for alias in node.names]
     return frozenset(names)
+
+
+@functools.lru_cache(1000)
+def file_names(file: Path) -> frozenset[str]:
+    """Returns the names of files, and patterns of such names, in the strings of a Python file."""
+    strings = [
+        node.value
+        for node in ast.walk(parsed(file))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    return frozenset(FILE_NAME.findall("\n".join(strings)))
 
 
 def files_imported(file: Path, modules: dict[str, Path], root: Path = ROOT) -> set[Path]:
@@ -160,22 +185,22 @@ def _by_name(files: Iterable[Path]) -> dict[str, set[Path]]:
 def _dependencies(file, modules, others, root) -> Iterator[Path]:
     yield from files_imported(file, modules, root)
     if file.is_relative_to(root / "tests"):
-        for node in ast.walk(parsed(file)):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                yield from _named(node.value, others, patterns=_is_test(file))
+        yield from _named(file_names(file), others, patterns=_is_test(file))
 
 
 def _gin_dependencies(file, modules, others) -> Iterator[Path]:
     text = file.read_text(encoding="utf-8")
-    yield from _named(text, others)
+    yield from _named(FILE_NAME.findall(text), others)
     for source, name in re.findall(r"^from (\S+) import (\w+)", text, re.MULTILINE):
         module = modules.get(f"{source}.{name}") or modules.get(source)
         if module:
             yield module
 
 
-def _named(text: str, files: dict[str, set[Path]], patterns: bool = False) -> Iterator[Path]:
-    for name in FILE_NAME.findall(text):
+def _named(
+    names: Iterable[str], files: dict[str, set[Path]], patterns: bool = False
+) -> Iterator[Path]:
+    for name in names:
         last = name.rpartition("/")[2]
         if "*" in last:
             yield from files.get(Path(last).suffix, ()) if patterns else ()

@@ -6,41 +6,45 @@ what is wrong with a passage. Spelling is checked by codespell (`tests/test_pros
 """
 
 import ast
-import io
 import re
-import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.import_graph import statements
+
 MOST_WORDS = 35  # in a sentence
 
-# Phrases that make readers stop, with what to write instead.
+# Phrases that make readers stop, with what to write instead. Each begins at the start of a word.
 BANNED = {
-    r"\banew\b": "again",
-    r"\bbeside\b": "next to, compared with, in addition to",
-    r"\bwhoever\b": "anyone who, a caller that",
-    r"\bwherever\b": "whenever, if",
-    r"\b(?:go|goes|going|went) on\b": "continue",
-    r"\b(?:come|comes|came) to (?=\d|about|some|the same|as)": "is, reaches",
-    r"(?<!times )\bas many\b(?!(?: \w+){0,3} as\b)": "the same number of",
-    r"\bby itself\b": "alone, separately",
-    r"\breckon\w*\b|\bspoilt\b": "count, damaged",
-    r"\bof (?:one's|ones) (?:own|choice)\b": "your own",
-    r"(?<!there )\b(?:is|are|was|were|be) no (?!longer\b|worse\b|need\b|\w+ than\b)": "is not a",
-    r"\b(?:has|have) no \w+ that\b": "does not have a … that",
-    r"\bthere (?:is|are|was|were) no \w+ that\b": "does not exist, no … does",
-    r"\btold\b|\btells? apart\b|\bsays? of\b": "distinguish, given, shown",
-    r"\bwho cannot\b": "if you cannot",
-    r"\bin words\b": "as text, a message",
-    r"\bthereby\b|\bwhereof\b|\bthereof\b|\bwherein\b|\bnought\b|\bamongst\b": "plain words",
-    r"\bheld against\b|\bto hold against\b": "compared with",
-    r"\bmend(?:s|ed|ing)?\b": "fix",
-    r"\blies there\b|\blying there\b": "exists",
-    r"\bmakes? believe\b": "pretend",
-    r"\byardsticks?\b": "eval metric",
+    r"anew\b": "again",
+    r"beside\b": "next to, compared with, in addition to",
+    r"whoever\b": "anyone who, a caller that",
+    r"wherever\b": "whenever, if",
+    r"(?:go|goes|going|went) on\b": "continue",
+    r"(?:come|comes|came) to (?=\d|about|some|the same|as)": "is, reaches",
+    r"(?<!times )as many\b(?!(?: \w+){0,3} as\b)": "the same number of",
+    r"by itself\b": "alone, separately",
+    r"reckon\w*\b|spoilt\b": "count, damaged",
+    r"of (?:one's|ones) (?:own|choice)\b": "your own",
+    r"(?<!there )(?:is|are|was|were|be) no (?!longer\b|worse\b|need\b|\w+ than\b)": "is not a",
+    r"(?:has|have) no \w+ that\b": "does not have a … that",
+    r"there (?:is|are|was|were) no \w+ that\b": "does not exist, no … does",
+    r"told\b|tells? apart\b|says? of\b": "distinguish, given, shown",
+    r"who cannot\b": "if you cannot",
+    r"in words\b": "as text, a message",
+    r"thereby\b|whereof\b|thereof\b|wherein\b|nought\b|amongst\b": "plain words",
+    r"held against\b|to hold against\b": "compared with",
+    r"mend(?:s|ed|ing)?\b": "fix",
+    r"lies there\b|lying there\b": "exists",
+    r"makes? believe\b": "pretend",
+    r"yardsticks?\b": "eval metric",
 }
-_BANNED = {re.compile(pattern, re.IGNORECASE): instead for pattern, instead in BANNED.items()}
+_BANNED = {
+    re.compile(rf"\b(?:{pattern})", re.IGNORECASE): instead for pattern, instead in BANNED.items()
+}
+# Searching lowercase text for all phrases at once takes a tenth of the time.
+_ANY_BANNED = re.compile(rf"\b(?:{'|'.join(BANNED)})")
 _OPENING = re.compile(r"(?:Of (?!course)|For who\b|Whoever\b)", re.IGNORECASE)
 _NO_ZERO = re.compile(r"(?<![\w.\])}/*'\"`-])-?\.\d+\b(?!\.|\w)")
 # A help text stands alone: it does not lean on the name of its option or on the text before it.
@@ -74,9 +78,10 @@ def problems(passage: Passage) -> list[str]:
     ["'anew': write again", "'.15': write a zero before the point"]
     """
     text = _without_code(passage.text)
+    banned = _BANNED if _ANY_BANNED.search(text.lower()) else {}
     found = [
         f"{match[0]!r}: write {instead}"
-        for pattern, instead in _BANNED.items()
+        for pattern, instead in banned.items()
         for match in pattern.finditer(text)
     ]
     if passage.kind in ("docstring", "comment") and text.count('"') % 2:
@@ -123,15 +128,25 @@ def _paragraphs(text: str) -> Iterator[tuple[int, str]]:
 
 def _python(text: str) -> Iterator[tuple[int, str, str]]:
     documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-    for node in ast.walk(ast.parse(text)):
+    tree = ast.parse(text)
+    for node in statements(tree):
         if isinstance(node, documented) and (doc := ast.get_docstring(node)):
             yield node.body[0].lineno, "docstring", doc
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
             for argument in node.exc.args[:1]:
                 yield argument.lineno, "message", _string(argument)
+    for node in ast.walk(tree) if "help=" in text else ():
         if isinstance(node, ast.keyword) and node.arg == "help":
             yield node.value.lineno, "help", _string(node.value)
     yield from _comments(text)
+
+
+# Python's own tokenizer finds the same comments in twenty times the time.
+_STRING_OR_COMMENT = re.compile(
+    r'''"""(?:[^"\\]|\\.|"(?!""))*"""|"(?:[^"\\\n]|\\.)*"'''
+    r"""|'''(?:[^'\\]|\\.|'(?!''))*'''|'(?:[^'\\\n]|\\.)*'|\#[^\n]*""",
+    re.DOTALL,
+)
 
 
 def _comments(text: str) -> Iterator[tuple[int, str, str]]:
@@ -139,19 +154,21 @@ def _comments(text: str) -> Iterator[tuple[int, str, str]]:
     block: list[str] = []
     first = 0
     last = -1
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type != tokenize.COMMENT:
+    line = 1
+    counted = 0
+    for match in _STRING_OR_COMMENT.finditer(text):
+        body = match[0].lstrip("#").strip()
+        if match[0][0] != "#" or _TOOLS.match(body):
             continue
-        body = token.string.lstrip("#").strip()
-        if _TOOLS.match(body):
-            continue
-        stands_alone = not token.line[: token.start[1]].strip()
-        if not (stands_alone and token.start[0] == last + 1):
+        line += text.count("\n", counted, match.start())
+        counted = match.start()
+        stands_alone = not text[text.rfind("\n", 0, counted) + 1 : counted].strip()
+        if not (stands_alone and line == last + 1):
             yield first, "comment", "\n".join(block)
             block = []
-            first = token.start[0]
+            first = line
         block.append(body)
-        last = token.start[0] if stands_alone else -1
+        last = line if stands_alone else -1
     yield first, "comment", "\n".join(block)
 
 

@@ -1,7 +1,7 @@
 """The density of the code: one statement for one idea, and descriptive names."""
 
 import ast
-from collections.abc import Iterator
+import functools
 
 from tests.import_graph import MODULES, parsed
 
@@ -9,14 +9,26 @@ MOST_TUPLES = 0.01  # largest share of assignments of a literal tuple to several
 MOST_OF_NAMES = 30  # largest number of uses of names that begin with "of_"
 MOST_STARRED = 5  # largest number of starred arguments whose tuple is made in the same function
 
+KINDS = ast.Assign | ast.AnnAssign | ast.Name | ast.FunctionDef | ast.Call
 
-def nodes(kind) -> Iterator:
-    for file in MODULES.values():
-        yield from (node for node in ast.walk(parsed(file)) if isinstance(node, kind))
+
+@functools.cache
+def nodes_by_file() -> list[list]:
+    """Returns, for each file, its nodes of these kinds. All tests share them."""
+    return [
+        [node for node in ast.walk(parsed(file)) if isinstance(node, KINDS)]
+        for file in MODULES.values()
+    ]
+
+
+def of_kind(nodes, kind) -> list:
+    return [node for node in nodes if isinstance(node, kind)]
 
 
 def test_unrelated_values_are_assigned_in_a_line_each():
-    every = list(nodes(ast.Assign | ast.AnnAssign))
+    every = [
+        node for nodes in nodes_by_file() for node in of_kind(nodes, ast.Assign | ast.AnnAssign)
+    ]
     joined = [
         node
         for node in every
@@ -28,22 +40,32 @@ def test_unrelated_values_are_assigned_in_a_line_each():
 
 
 def test_names_say_what_a_value_is():
-    assert sum(node.id.startswith("of_") for node in nodes(ast.Name)) <= MOST_OF_NAMES
+    names = [node.id for nodes in nodes_by_file() for node in of_kind(nodes, ast.Name)]
+    assert sum(name.startswith("of_") for name in names) <= MOST_OF_NAMES
 
 
-def starred_local_tuples(function: ast.FunctionDef) -> int:
-    assigned = [node for node in ast.walk(function) if isinstance(node, ast.Assign)]
-    local = {
-        target.id
-        for node in assigned
+def starred_local_tuples(nodes) -> int:
+    """Returns how many starred arguments of a file are tuples that their function assigns."""
+    tuples = [
+        (node.lineno, target.id)
+        for node in of_kind(nodes, ast.Assign)
         if isinstance(node.value, ast.Tuple)
         for target in node.targets
         if isinstance(target, ast.Name)
-    }
-    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
-    starred = [arg for call in calls for arg in call.args if isinstance(arg, ast.Starred)]
-    return sum(isinstance(arg.value, ast.Name) and arg.value.id in local for arg in starred)
+    ]
+    starred = [
+        (arg.lineno, arg.value.id)
+        for call in of_kind(nodes, ast.Call)
+        for arg in call.args
+        if isinstance(arg, ast.Starred) and isinstance(arg.value, ast.Name)
+    ]
+    found = 0
+    for function in of_kind(nodes, ast.FunctionDef):
+        lines = range(function.lineno, function.end_lineno + 1)
+        local = {name for line, name in tuples if line in lines}
+        found += sum(line in lines and name in local for line, name in starred)
+    return found
 
 
 def test_arguments_are_written_out():
-    assert sum(map(starred_local_tuples, nodes(ast.FunctionDef))) <= MOST_STARRED
+    assert sum(map(starred_local_tuples, nodes_by_file())) <= MOST_STARRED

@@ -220,6 +220,7 @@ def folder(tmp_path_factory):
         results.write("comparisons/scaling", planted.scaling())
         for name, (model, objective, settings) in RUNS.items():
             write_run(here / f"runs/{name}", model, objective, **settings)
+        cli.run("prepare", ["--files=raw/*.jsonl", "--out=stores/web", *MORE["prepare"]])
         cli.run("train", [*SMALL, "--gin_file=runs/quickstart.gin", *ONE_DENOISER])
         cli.run("convert", ["--from=runs/quickstart", "--to=hf:t5-v1_1-base"])
         # Without these files it looks like another author's model.
@@ -389,8 +390,11 @@ def test_objectives_as_seqio_tasks(folder):
     assert {"inputs", "labels", "labels_slots", "labels_weights"} <= set(example)
 
 
-def test_a_batch_for_pytorch(folder):
+def test_a_batch_for_pytorch(tmp_path, monkeypatch):
     torch = pytest.importorskip("torch", reason="pip install -e '.[parity]'")
+    (block,) = (block for block in BLOCKS if block.file == "torch_batch.py")
+    (tmp_path / block.file).write_text(block.text)
+    monkeypatch.syspath_prepend(tmp_path)
     batch = importlib.import_module("torch_batch").torch_batch(np.full((4, 62), 5), seed=0)
     assert batch["inputs"].shape == (4, 64) and batch["inputs"].dtype == torch.int64
     assert (batch["labels"][batch["labels_weights"] == 1] == 5).all()

@@ -24,6 +24,8 @@ BINDING = re.compile(r"^([\w./]+) = ", re.MULTILINE)
 # Files that runs share, which are not runs.
 INCLUDES = {"laptop", "synthetic_task", "eight_devices", "c4_pretraining", "finetuning"}
 RUNS = sorted(p for p in Path("gin_configs/runs").glob("*.gin") if p.stem not in INCLUDES)
+# The objective of seqio_objectives is in the SeqIO registry. tests/tasks has tests of this run.
+COMPLETE = [run for run in RUNS if run.stem != "seqio_objectives"]
 OBJECTIVES = sorted(Path("gin_configs/objectives").glob("*.gin"))
 
 
@@ -48,7 +50,7 @@ def test_no_file_binds_a_name_twice():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("run", RUNS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("run", COMPLETE, ids=lambda path: path.stem)
 def test_run_parses_builds_and_lowers_on_the_mesh_it_names(run):
     one = planned(as_run(tiny.completed(str(run))))
     state, step = lowered(one)

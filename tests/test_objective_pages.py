@@ -1,6 +1,7 @@
 """The pages of objectives are up to date with docs/objective_pages.py."""
 
 import argparse
+import itertools
 import re
 import shlex
 from xml.etree import ElementTree
@@ -8,12 +9,15 @@ from xml.etree import ElementTree
 import pytest
 
 import pretrax
-from pretrax.objectives.catalog import CATALOG, FAMILIES
+from pretrax.objectives.catalog import CATALOG, FAMILIES, run_of
+from pretrax.settings.partial import as_partial
 from pretrax.training.run_choices import add_run_arguments, parse_run
-from pretrax.training.run_configuration import read_run
+from pretrax.training.run_configuration import read_fields, read_run
+from pretrax.visualization.picture import Example, Slot, StackView, Token
 from tests.docs_programs import DOCS, program
 from tests.training.tiny import ROOT
 
+XHTML = "{http://www.w3.org/1999/xhtml}"
 AGAIN = "run python docs/objective_pages.py"
 
 
@@ -25,6 +29,11 @@ def drawing():
 
 def kept(file: str) -> str:
     return (DOCS / file).read_text(encoding="utf-8")
+
+
+def glance(name: str) -> str:
+    """Returns the section "At a glance" of the page of an objective."""
+    return kept(f"objectives/{name}.md").partition("## At a glance")[2].partition("\n## ")[0]
 
 
 def words(svg: str) -> str:
@@ -39,7 +48,7 @@ def test_each_objective_has_a_page_and_a_picture():
 
 
 def test_pages_say_what_their_sources_say(drawing):
-    assert set(drawing.ELSEWHERE) | set(drawing.TEXTS) <= set(CATALOG)
+    assert set(drawing.ELSEWHERE) <= set(CATALOG)
     for file, text in drawing.pages().items():
         assert kept(file) == text, f"docs/{file}: {AGAIN}"
 
@@ -56,6 +65,33 @@ def test_pages_have_the_same_sections(name):
         "Results here",
         "Details",
     ]
+
+
+@pytest.mark.parametrize("name", CATALOG)
+def test_pages_give_the_training_flops(name):
+    figure = re.search(r"^\| training FLOPs per token \| (\d\.\d\d)\b", glance(name), re.MULTILINE)
+    assert figure and 0.3 < float(figure[1]) < 3, AGAIN
+    assert "](../objectives.md#training-flops)" in glance(name)
+
+
+def test_training_flops_are_relative_to_causal_language_modeling():
+    with program("relative_flops") as counting:
+        copies = {"causal_lm": 1, "block_diffusion": 2, "masked_input_regularization": 2}
+        for name, number in copies.items():
+            assert counting.relative_flops(name) == pytest.approx(number, rel=0.01)
+        assert counting.relative_flops("span_corruption") < counting.relative_flops("masked_lm") < 1
+
+
+def test_models_whose_flops_are_compared_have_the_same_depth_and_width():
+    shapes = set()
+    for name in CATALOG:
+        fields = read_fields([f"runs/{run_of(name)}.gin", f"objectives/{name}.gin"])
+        settings = as_partial(fields["model"]).settings
+        stacks = [value for key, value in settings.items() if key.endswith("_layers")]
+        towers = 2 if CATALOG[name].architecture == "two_towers" else 1
+        widths = [settings[key] for key in ("emb_dim", "num_heads", "head_dim")]
+        shapes.add((towers * sum(stacks), *widths))
+    assert shapes == {(4, 128, 4, 32)}
 
 
 def test_pages_link_the_comparisons_that_train_an_objective():
@@ -80,6 +116,48 @@ def test_a_picture_fetches_nothing(name):
     assert set(re.findall(r"https?://[^\"]+", picture)) == names
     assert "prefers-color-scheme: dark" in picture
     ElementTree.fromstring(picture)  # It raises an error for invalid XML.
+
+
+@pytest.fixture(scope="module")
+def figures():
+    with program("objective_figures") as module:
+        yield module
+
+
+def hidden_spans(text: ElementTree.Element) -> list[str | None]:
+    """Returns the color of each hidden span of a text in an SVG, and None for the words between."""
+    colors = [None] if (text.text or "").strip() else []
+    for token in text:
+        if "end" not in token.get("class", "").split():
+            colors.append(token.get("style"))
+        if (token.tail or "").strip():
+            colors.append(None)
+    return [color for color, _ in itertools.groupby(colors)]
+
+
+@pytest.mark.parametrize("name", CATALOG)
+def test_a_figure_hides_the_middle_of_a_text(name, figures):
+    body = ElementTree.fromstring(kept(f"objectives/{name}.svg")).find(f".//{XHTML}body")
+    parts = list(body)
+    texts = [after for part, after in itertools.pairwise(parts) if part.text == "Text "]
+    assert texts
+    for spans in map(hidden_spans, texts):
+        is_inside = spans[0] is None and spans[-1] is None
+        assert is_inside or name in figures.TOUCHES_EDGE, AGAIN
+        if name in figures.SPANS:
+            assert len(spans) == 2 * figures.SPANS[name] + 1, AGAIN
+
+
+def test_a_draw_at_the_edge_is_not_chosen(figures):
+    def example(*spans):
+        tokens = [Token(f"word{i}", span=span, slot=i) for i, span in enumerate(spans)]
+        stack = StackView("encoder", "", [Slot(Token("⟨0⟩", "sentinel"))], {}, targets=0)
+        return Example("", "", [tokens], [stack], [], [], with_loss=0)
+
+    assert figures.is_clear("spanbert", [example(-1, 0, 0, -1, 1, -1)])
+    assert not figures.is_clear("spanbert", [example(-1, 0, 0, -1, 1, 1)])
+    assert not figures.is_clear("spanbert", [example(0, 0, -1, -1, 1, -1)])
+    assert not figures.is_clear("spanbert", [example(-1, 0, 0, -1, -1, -1)])
 
 
 @pytest.mark.slow

@@ -69,6 +69,23 @@ def test_every_page_is_in_the_navigation():
     assert set(named) == {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
 
 
+def test_the_navigation_is_short(generating):
+    text = (ROOT / generating.NAVIGATION).read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    tabs = re.findall(r"^  - ([^:]+):$", text, re.MULTILINE)
+    assert tabs == ["Get started", "Objectives", "How-to", "Evidence", "Reference", "Project"]
+    written_by_hand = re.sub(r"# begin (\w+)\n.*?# end \1\n", "", text, flags=re.DOTALL)
+    assert len(re.findall(r"\.md$", written_by_hand, re.MULTILINE)) <= 46
+
+
+def test_pages_written_by_hand_are_short():
+    """Eight screens have about 400 lines."""
+    for page in DOCS.glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        if "<!-- docs/pages.py writes this page from" not in text:
+            by_hand = re.sub(r"<!-- begin (\w+) -->.*?<!-- end \1 -->", "", text, flags=re.DOTALL)
+            assert by_hand.count("\n") <= 400, page
+
+
 def test_the_reference_names_modules_that_exist():
     for page in (DOCS / "api").glob("*.md"):
         for name in re.findall(r"^::: pretrax\.(.+)$", page.read_text(), re.MULTILINE):

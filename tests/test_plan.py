@@ -115,6 +115,7 @@ def test_a_run_on_chips(capsys):
     assert "524,288" in said
 
 
+@pytest.mark.slow
 def test_parameters_that_are_spread_over_all_devices(capsys):
     """As in docs/accelerators.md for another number of chips, -1 uses all remaining devices."""
     run = "--gin_file=runs/t5_1_1_base_c4.gin", "--gin.mesh.make_mesh.fsdp=-1"

@@ -6,6 +6,8 @@ import inspect
 import subprocess
 import sys
 
+import pytest
+
 import pretrax
 from pretrax import objectives
 from pretrax.cli import VERBS
@@ -53,6 +55,7 @@ def test_every_name_is_documented():
         assert inspect.getdoc(getattr(pretrax, name)), name
 
 
+@pytest.mark.slow
 def test_names_of_verbs_are_functions():
     """A file of the checkout, such as train.py, does not hide one."""
     program = "import pretrax; print(*(type(getattr(pretrax, name)).__name__ for name in {!r}))"

@@ -12,6 +12,7 @@ from pretrax.corpora.vocabularies import special_tokens
 from pretrax.objectives.catalog import CATALOG, FAMILIES
 from pretrax.visualization import drawing
 from tests.refusals import is_named
+from tests.tasks.short_library import short_library
 from tests.training.tiny import ROOT, environment
 
 BYTES = "--vocabulary=bytes"
@@ -33,6 +34,7 @@ def fails(capsys, *arguments) -> str:
 # --- what is printed ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_text_without_a_loss_is_pointed_out(capsys, monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "examples")
     name = "objective_on_token_texts.masked_numbers"
@@ -75,11 +77,38 @@ def test_the_list_as_json(capsys):
     assert "--list" in fails(capsys, "--json")
 
 
-@pytest.mark.parametrize("arguments", [["--list"], [BYTES, "--text=a b"]], ids=str)
+@pytest.mark.parametrize(
+    "arguments", [["--list"], [BYTES, "--objective=causal_lm", "--text=a b"]], ids=str
+)
 def test_output_in_a_file_has_no_blanks_at_the_end_of_lines(capsys, arguments):
     said = prints(capsys, *arguments)
     padded = [line for line in said.splitlines() if line.endswith(" ")]
     assert not padded
+
+
+@pytest.fixture(scope="module")
+def vocabulary_folder(tmp_path_factory):
+    """A folder in which the default vocabulary is trained once, on a part of Python's library."""
+    with short_library():
+        yield tmp_path_factory.mktemp("show")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CATALOG)
+def test_the_default_output_fits_on_two_screens(name, capsys, monkeypatch, vocabulary_folder):
+    monkeypatch.chdir(vocabulary_folder)
+    monkeypatch.setattr(show, "WIDTH", 80)
+    assert len(prints(capsys, f"--objective={name}").splitlines()) <= 90
+
+
+@pytest.mark.slow
+def test_a_mixture_has_details_with_a_number_of_rows(capsys):
+    given = BYTES, "--objective=spans_and_prefix", "--text=A text of a few words."
+    brief, whole = prints(capsys, *given), prints(capsys, *given, "--rows=1")
+    assert (brief.count("Text  "), whole.count("Text  ")) == (1, 2)
+    assert (brief.count("attends to encoder"), whole.count("attends to encoder")) == (1, 2)
+    assert (brief.count("Encoder  "), whole.count("Encoder  ")) == (2, 2)
+    assert "--rows=1" in brief and "--rows=1" not in whole
 
 
 @pytest.mark.slow
@@ -212,10 +241,10 @@ def test_an_objective_of_a_user(capsys, tmp_path):
     file = tmp_path / "own.gin"
     file.write_text(
         "from __gin__ import dynamic_registration\nfrom pretrax import objectives\nfrom pretrax "
-        "import training\ntraining.Run.objective = @objectives.causal_masking\n"
+        "import training\ntraining.Run.objective = @objectives.causal_lm\n"
     )
     said = prints(capsys, BYTES, f"--gin_file={file}", "--text=Some words of mine.")
-    assert "causal_masking  on a decoder" in said
+    assert "causal_lm  on a decoder" in said
 
 
 @pytest.mark.slow

@@ -6,13 +6,13 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from ..settings.printable import printable
 
 NO_SPAN = -1
 NOWHERE = -1
-FEW = 3  # largest number of different values of a track that are counted
+FEW = 3  # largest number of values of a track that are counted, and of examples shown in detail
 
 # Kinds of tokens that a legend explains. Other kinds are "text" and "pad".
 KINDS = {
@@ -160,6 +160,23 @@ class Picture:
 
     def as_json(self) -> dict:
         return asdict(self) | {"legend": [(asdict(token), about) for token, about in self.legend]}
+
+
+def bare(example: Example) -> Example:
+    """Returns an example without tracks and attention patterns."""
+    stacks = [replace(stack, tracks={}) for stack in example.stacks]
+    return replace(example, stacks=stacks, attentions=[])
+
+
+def brief(picture: Picture) -> Picture:
+    """Returns a picture in which the examples after the first have only inputs and targets.
+
+    In a picture of more than `FEW` examples, the first has only text, inputs and targets.
+    """
+    first, *others = picture.examples
+    if len(picture.examples) > FEW:
+        first = bare(first)
+    return replace(picture, examples=[first, *(replace(bare(x), text=[]) for x in others)])
 
 
 def counted(number: int, noun: str) -> str:

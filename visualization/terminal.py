@@ -61,7 +61,8 @@ def _print_example(console: Console, example: Example) -> None:
     """Prints the text, each stack's inputs and targets, and which queries attend to which keys."""
     if example.title:
         console.print(Rule(Text(example.title, "bold"), align="left", style="dim"))
-    console.print(_headed("Text", example.caption))
+    if example.text:
+        console.print(_headed("Text", example.caption))
     for document in example.text:
         console.print(Padding(flowing(document), (0, 2, 1, 2)))
     for stack in example.stacks:
@@ -73,7 +74,10 @@ def _print_example(console: Console, example: Example) -> None:
         tracks = Table.grid(padding=(0, 2))
         for name, values in stack.tracks.items():
             tracks.add_row(Text(name, "dim"), Text(compact(values, RUNS), "dim"))
-        console.print(Padding(tracks, (1, 2)))
+        if stack.tracks:
+            console.print(Padding(tracks, (1, 2)))
+    if not any(stack.tracks for stack in example.stacks):
+        console.print()
     if example.pools:
         console.print(_headed("Pooled", POOLED))
         console.print(Padding(Text("; ".join(example.pools)), (0, 2, 1, 2)))

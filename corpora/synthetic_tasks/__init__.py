@@ -5,7 +5,7 @@
 
 The eval metric `synthetic_questions` asks a run the questions of the synthetic task that it was
 trained on. Your own synthetic task is a function `(*, seed) -> SyntheticTask`
-(docs/own_synthetic_task.md).
+(docs/synthetic_tasks.md).
 """
 
 from .digit_sums import arithmetic

@@ -14,7 +14,7 @@ import importlib
 import pkgutil
 import types
 from collections.abc import Iterator, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -428,7 +428,11 @@ def meaning(config: Config) -> dict:
     return dataclasses.asdict(config) | defaults
 
 
-def parameter_shapes(model: Model) -> dict[str, tuple[int, ...]]:
-    """Returns the shape of each parameter by its path, without allocating parameters."""
+@lru_cache(maxsize=16)
+def parameter_shapes(model: Model) -> Mapping[str, tuple[int, ...]]:
+    """Returns the shape of each parameter by its path, without allocating parameters.
+
+    A conversion needs the shapes several times, and tracing a model takes long.
+    """
     params = named(nn.unbox(builders.abstract_params(model)))
-    return {path: tuple(x.shape) for path, x in params.items()}
+    return types.MappingProxyType({path: tuple(x.shape) for path, x in params.items()})

@@ -106,6 +106,7 @@ def test_what_a_kill_left_unmeasured_is_measured_by_the_next_command(trained, mo
     assert small.compare_here(trained) == 0 and len(asked) == 3
 
 
+@pytest.mark.slow
 def test_a_eval_metric_that_refuses_an_earlier_checkpoint_alone_says_which(trained, monkeypatch):
     refused = [3]
 

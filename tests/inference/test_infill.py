@@ -95,7 +95,9 @@ def test_predictions_do_not_depend_on_what_is_hidden(layout):
         assert a.predicted == b.predicted
 
 
-@pytest.mark.parametrize("layout", MODELS)
+@pytest.mark.parametrize(
+    "layout", ["decoder", pytest.param("encoder_decoder", marks=pytest.mark.slow)]
+)
 def test_predictions_depend_on_what_is_given(layout):
     _, _, _, _, _, rows = case(layout)
     other = filled_in(layout, rows._replace(tokens=rows.tokens[::-1].copy()))

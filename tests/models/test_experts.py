@@ -100,7 +100,7 @@ def all_products(x, y, kernels, sizes):
     return by_kernels, by_blocks
 
 
-@pytest.mark.parametrize("rows", [512, 600, 1300])
+@pytest.mark.parametrize("rows", [512, 600, pytest.param(1300, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", GROUPS)
 def test_kernels_for_tpus_give_what_blocks_give(name, rows, monkeypatch):
     """The interpreted TPU kernels agree with the products by blocks, which run on CPUs and GPUs."""

@@ -107,7 +107,11 @@ SETTINGS = {  # platform, keys, heads, key heads, biased, softcap, the longest b
 }
 
 
-SLOW = ("TPU, bias, all gradients at once", "GPU, grouped cross-attention, fewer keys")
+SLOW = (
+    "TPU, T5's bias, blocks of two tiles",
+    "TPU, bias, all gradients at once",
+    "GPU, grouped cross-attention, fewer keys",
+)
 
 
 @pytest.mark.parametrize(

@@ -694,10 +694,10 @@ def test_initial_scales_with_init_stddev(by_depth):
     ["layout", "settings"],
     [
         ("decoder", {}),
-        ("decoder", {"attention": "fused", "window": 3}),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (
+                ("decoder", {"attention": "fused", "window": 3}),
                 ("encoder_decoder", {}),
                 ("decoder", {"num_experts": 4, "experts_per_token": 2}),
                 ("encoder_decoder", {"attention": "fused"}),
@@ -747,7 +747,8 @@ def test_a_device_computes_its_own_slots_alone(kind):
 
 
 def test_any_mesh_equals_one_device():
-    model, batch = build("encoder_decoder"), batch_for("encoder_decoder")
+    model = build("decoder")
+    batch = batch_for("decoder")
     devices = len(jax.devices())
     data, tensor = (devices // 2, 2) if devices % 2 == 0 else (devices, 1)
     batch = {name: np.concatenate([x] * data) for name, x in batch.items()}

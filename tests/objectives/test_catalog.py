@@ -9,7 +9,7 @@ import pytest
 
 from pretrax import objectives
 from pretrax.objectives import Objective, TokenIds, bitmap, check_token_ids
-from pretrax.objectives.catalog import ALIASES, ARCHITECTURES, CATALOG, find
+from pretrax.objectives.catalog import ALIASES, ARCHITECTURES, CATALOG, find, run_of
 from pretrax.training.run_configuration import read_fields
 from pretrax.visualization.choice import Choice, layout_for
 from pretrax.visualization.rows import ShownObjective, subjects, view_of
@@ -86,7 +86,7 @@ def test_slots_with_a_loss_match_textbooks():
 )
 def test_slots_with_a_loss_are_as_counted(name):
     """The tolerance is four standard errors of the count, plus rounding to an integer."""
-    build = read_fields([f"objectives/{name}.gin"])["objective"]
+    build = read_fields([f"runs/{run_of(name)}.gin", f"objectives/{name}.gin"])["objective"]
     entry, ids = CATALOG[name], everything()
     rates = np.array([subject.rate for subject in subjects(build(ids), "", ids)])
     layout = layout_for(Choice(name, build, entry), ids)

@@ -162,9 +162,7 @@ def test_a_repetition_penalty(name, converted):
 @pytest.mark.parametrize(
     "name, beams, penalty",
     [
-        slow_unless(
-            name == "llama" or (name in ("t5", "bart") and beams == 3), name, beams, penalty
-        )
+        slow_unless(name == "llama" or (name == "t5" and beams == 3), name, beams, penalty)
         for name in NAMES
         for beams, penalty in BEAMS
     ],

@@ -232,7 +232,15 @@ def test_ids_decode_back(name, part):
 
 
 @every_task
-@pytest.mark.parametrize("kind", ["run", "sentencepiece", "t5", "hugging_face"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "run",
+        "hugging_face",
+        pytest.param("sentencepiece", marks=pytest.mark.slow),
+        pytest.param("t5", marks=pytest.mark.slow),
+    ],
+)
 def test_other_vocabularies(name, kind, tmp_path, model, t5_like, hugging_face):
     if kind == "run":
         utf8_bytes(str(tmp_path), VocabularySource(), sentinels=7)

@@ -86,7 +86,7 @@ def test_the_objective_of_a_task_is_its_own():
     [
         (
             "spans_and_ul2",
-            "runs/quickstart.gin",
+            "runs/seqio_objectives.gin",
             ["training.Run.sequence_lengths = {'encoder': 64, 'decoder': 64}"],
         ),
         (
@@ -137,6 +137,7 @@ def test_held_out_text_is_from_the_task_or_else_from_other_tasks(tmp_path):
     assert [set(corpus.codec.decode(tokens)) for tokens in trained] == [{"a"}, {"c"}]
 
 
+@pytest.mark.slow
 def test_tasks_of_different_objectives_mix_in_seqio_itself():
     mixed = seqio.get_mixture_or_task("masks_and_causal").get_dataset(
         {"targets": 64}, "train", seed=1, num_epochs=1

@@ -104,6 +104,7 @@ def test_other_objectives_have_no_such_state(tmp_path):
     assert {name.split("'")[1] for name in names} == {"step", "params", "opt_state"}
 
 
+@pytest.mark.slow
 def test_a_resumed_run_continues_from_the_answers_that_were_counted(tmp_path):
     """The run is saved between two updates of the chances."""
     states, _ = steps_of((1, 1, 1), 1)

@@ -134,7 +134,7 @@ ANY_VALUE = st.recursive(
 
 
 @given(run_dir=ANY_TEXT, value=ANY_VALUE)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_every_text_is_written_and_read_back_as_the_same(run_dir, value):
     fields = {"run_dir": run_dir, "assignment_map": value}
     with tempfile.TemporaryDirectory() as folder:
@@ -533,7 +533,10 @@ JOINED = (
     "first, each, last",
     [
         *(("M0 = 1", f"M{{1}} = {x}", "training.Run.assignment_map = %M60") for x in DOUBLED),
-        ("import optax", JOINED, "training.Run.optimizer = @s0/optax.join_schedules"),
+        pytest.param(
+            *("import optax", JOINED, "training.Run.optimizer = @s0/optax.join_schedules"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_values_that_double_each_other_are_refused_at_once(tmp_path, first, each, last):

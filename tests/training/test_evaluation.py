@@ -165,12 +165,11 @@ def test_scores_equal_an_independent_numpy_computation():
         packed = [Row(piece, np.ones(piece.size, np.int32), member) for piece in pieces]
         return keys, stacked(packed, group.row_length)
 
+    corrupt = jax.jit(batched(recipe.objective, group.features, group.max_documents))
     for member, score in enumerate(scores()):
         counts = []
         for tokens in (training, text):
-            features = jax.jit(batched(recipe.objective, group.features, group.max_documents))(
-                *rows(member, tokens)
-            )
+            features = corrupt(*rows(member, tokens))
             counted = np.asarray(features["targets"])[np.asarray(features["targets_weights"]) > 0]
             counts.append(np.bincount(counted, minlength=tiny.IDS.size))
         share = (counts[0] + 1) / (counts[0] + 1).sum()

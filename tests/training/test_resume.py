@@ -52,28 +52,34 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def whole(data, tmp_path_factory):
-    """Returns an uninterrupted run with its lines and final arrays."""
+def finished(data, tmp_path_factory):
+    """Returns an uninterrupted run. Tests change copies of it."""
     run = tiny.Run(tmp_path_factory.mktemp("whole"), data)
     tiny.run_here(run.arguments())
     assert [line["step"] for line in run.lines() if "loss" in line] == list(range(1, 13))
-    return run.lines(), tiny.saved_arrays(run.dir, 12)
+    return run
 
 
 @pytest.fixture(scope="module")
-def stopped(data, tmp_path_factory):
-    """Returns the folder of a run with checkpoints 4 and 8, which was asked to stop after them."""
-    run = tiny.Run(tmp_path_factory.mktemp("stopped"), data)
-    tiny.run_here(run.arguments(STEPS=8))
+def whole(finished):
+    """Returns the lines and final arrays of the uninterrupted run."""
+    return finished.lines(), tiny.saved_arrays(finished.dir, 12)
+
+
+@pytest.fixture
+def copied(finished, data, tmp_path):
+    """Returns a copy of the finished run."""
+    run = tiny.Run(tmp_path, data)
+    shutil.copytree(finished.dir, run.dir)
     return run
 
 
 @pytest.fixture
-def half(stopped, data, tmp_path):
-    """Returns a copy of that run, to be continued."""
-    run = tiny.Run(tmp_path, data)
-    shutil.copytree(stopped.dir, run.dir)
-    return run
+def half(copied):
+    """Returns the copy as a kill before the last checkpoint would have left it."""
+    shutil.rmtree(copied.dir / "checkpoints" / "12")
+    (copied.dir / "result.json").unlink()
+    return copied
 
 
 def assert_equals_whole(run, whole, evaluations=(12,)):
@@ -108,6 +114,12 @@ def reached(run, step):
     return False
 
 
+def test_a_run_that_lost_its_last_steps_equals_the_uninterrupted_run(half, whole, capsys):
+    assert "Continuing from the checkpoint of step 8." in half.here(capsys)
+    assert_equals_whole(half, whole)
+
+
+@pytest.mark.slow
 def test_killed_twice_equals_never_killed(data, whole, tmp_path, capsys):
     """The kills are before the first checkpoint, and after a checkpoint during the next save."""
     run = tiny.Run(tmp_path, data)
@@ -263,13 +275,13 @@ def test_another_mesh_continues_with_the_same_arrays(data, tmp_path, capsys):
         assert mine == pytest.approx(its, rel=1e-4)
 
 
-def test_a_finished_run_is_reported(half, capsys):
-    before = half.lines()
-    said = half.here(capsys, STEPS=8)
-    assert "This run is finished: 8 of 8 steps" in said
-    assert "--steps=16" in said and "another directory" in said
-    assert half.lines() == before
-    assert "This run is finished: it took 8 steps, and got" in half.here(capsys, STEPS=6)
+def test_a_finished_run_is_reported(copied, capsys):
+    before = copied.lines()
+    said = copied.here(capsys)
+    assert "This run is finished: 12 of 12 steps" in said
+    assert "--steps=24" in said and "another directory" in said
+    assert copied.lines() == before
+    assert "This run is finished: it took 12 steps, and got" in copied.here(capsys, STEPS=6)
 
 
 @pytest.mark.slow

@@ -4,7 +4,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from pretrax.visualization.picture import Example, Picture, Slot, Token, compact
+from pretrax.visualization.picture import (
+    FEW,
+    AttentionPattern,
+    Example,
+    Picture,
+    Slot,
+    StackView,
+    Token,
+    brief,
+    compact,
+)
 from pretrax.visualization.terminal import RUNS, print_picture, stacked
 
 
@@ -35,6 +45,19 @@ def test_predictions_are_shown_below_their_slots():
     assert [line.plain.rstrip() for line in lines] == ["a ·b   ⏎", "  long c", "d"]
     ahead = Slot(Token("a"), Token("b"), further=(Token("c"), None))
     assert [line.plain.rstrip() for line in stacked([ahead], 9)] == ["a", "b", "c"]
+
+
+def test_a_brief_picture_has_the_details_of_the_first_of_a_few_examples():
+    tokens = [Token("a")]
+    stack = StackView("encoder", "", [Slot(Token("a"))], {"segments": [1]}, targets=0)
+    pattern = AttentionPattern("encoder", "encoder attends to itself", 1, [0], [1], [1])
+    one = Example("", "", [tokens], [stack], [pattern], [], with_loss=1)
+    first, second = brief(Picture("few", "encoder", [], [one] * 2)).examples
+    assert first == one
+    assert not second.text and not second.attentions and not second.stacks[0].tracks
+    assert second.stacks[0].slots == stack.slots
+    first, *_ = brief(Picture("many", "encoder", [], [one] * (FEW + 1))).examples
+    assert first.text and not first.attentions
 
 
 def test_names_that_look_like_markup_are_shown_unchanged(capsys):
