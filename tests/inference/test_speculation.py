@@ -154,6 +154,11 @@ def test_drafts_from_masks_are_those_of_training(name):
                 np.testing.assert_array_equal(batch[column][0], x)
             found[tuple(text)] = in_one_pass(batch)[blocks.size - drafter.number :].tolist()
 
+    # A prompt may be shorter than a block.
+    short = decoder_prompts([[11]]).batch | drafter.columns(jnp.array([[0]]))
+    states = jax.eval_shape(lambda batch: model.apply(params, batch).hidden["noised"], short)
+    assert states.shape[1] == blocks.size
+
     seen = []
     draft = drafter.draft
 
