@@ -61,6 +61,7 @@ PAPERS = {  # key in a cell -> (text of the link, arXiv number)
     "roberta": ("Liu et al. 2019", "1907.11692"),
     "simcse": ("Gao et al. 2021", "2104.08821"),
     "t5": ("Raffel et al. 2020", "1910.10683"),
+    "tidar": ("Liu et al. 2025", "2511.08923"),
     "top": ("Zuhri et al. 2025", "2508.19228"),
     "ulmfit": ("Howard & Ruder 2018", "1801.06146"),
     "ul2": ("Tay et al. 2022", "2205.05131"),
@@ -333,6 +334,12 @@ SETTINGS = (
         "annealed_targets",
         "Later tokens, and prefixes of the next token, saved 80 and 15 steps in two record runs of "
         "[modded-nanogpt](https://github.com/KellerJordan/modded-nanogpt).",
+    ),
+    Setting(
+        "blocks of masks that draft",
+        "drafting",
+        "Models of 1.5B and 8B that continue training with masked blocks keep their quality, and "
+        "draft several tokens per call ({tidar}).",
     ),
     Setting("mixtures of denoisers", "ul2", "Mixtures are better than single denoisers ({ul2})."),
     Setting(

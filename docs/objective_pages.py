@@ -122,6 +122,12 @@ ELSEWHERE = {  # other implementations that we have read; the authors' own code 
     "masked_diffusion": [("MDLM", "kuleshov-group/mdlm")],
     "uniform_diffusion": [("Duo", "s-sahoo/duo")],
     "shifted_diffusion": [("DiffuLLaMA", "HKUNLP/DiffuLLaMA")],
+    "i_dlm": [
+        (
+            "NeMo AutoModel",
+            "NVIDIA-NeMo/Automodel/blob/main/nemo_automodel/components/attention/idlm_mask.py",
+        )
+    ],
     "insertion_lm": [("its authors", "dhruvdcoder/ILM")],
     "bert": [_BERT],
     "next_sentence_prediction": [_BERT],

@@ -22,7 +22,7 @@ from .decoding.decoding import (
     encoder_decoder_prompts,
 )
 from .decoding.sampling import Sampling
-from .decoding.speculation import model_drafter, own_drafts, speculate
+from .decoding.speculation import masked_drafter, model_drafter, own_drafts, speculate
 from .prompting.prompts import few_shot_prompt
 from .reporting.passages import show_passages
 from .trained import MODES, Mode, Trained, mode_of, register_mode
@@ -62,6 +62,7 @@ __all__ = [
     "insert",
     "judge",
     "mode_of",
+    "masked_drafter",
     "model_drafter",
     "next_tokens",
     "own_drafts",

@@ -95,31 +95,30 @@ def over_both(first: tuple[jax.Array, jax.Array], second: tuple[jax.Array, jax.A
 
 
 def attend_noised(
-    attend: Callable,
+    attend_clean: Callable,
+    attend_copies: Callable,
     q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
     intervals: jax.Array,
     noised: tuple[jax.Array, jax.Array],
 ) -> jax.Array:
     """Attention of clean tokens, and of noised copies that attend to clean tokens and to copies.
 
     Args:
-      attend: function (q, k, v, intervals) -> (output, log sum), as `attend_with_log_sum`.
-      q, k, v: [B, 2T, …], T clean tokens followed by their T noised copies in the same order.
+      attend_clean: function (q, intervals) -> (output, log sum) over the keys of clean tokens, such
+        as `attend_with_log_sum` with given keys and values, or `attend_cached` with a KV cache.
+      attend_copies: the same over the keys of copies.
+      q: [B, T + C, H, d], T clean tokens followed by C noised copies.
       intervals: i32[B, 2, T], the clean tokens that each clean token attends to.
-      noised: two arrays i32[B, 2, T]: the copies that each copy attends to, and the clean tokens
+      noised: two arrays i32[B, 2, C]: the copies that each copy attends to, and the clean tokens
         that each copy attends to. Their intervals may be empty.
 
     Returns:
-      [B, 2T, H, d].
+      [B, T + C, H, d].
     """
-    (q, q_noised), (k, k_noised), (v, v_noised) = (jnp.split(x, 2, axis=1) for x in (q, k, v))
     among_copies, over_clean = noised
-    clean, _ = attend(q, k, v, intervals)
-    copies = over_both(
-        attend(q_noised, k, v, over_clean), attend(q_noised, k_noised, v_noised, among_copies)
-    )
+    q_clean, q_copies = jnp.split(q, [intervals.shape[-1]], axis=1)
+    clean, _ = attend_clean(q_clean, intervals)
+    copies = over_both(attend_clean(q_copies, over_clean), attend_copies(q_copies, among_copies))
     return jnp.concatenate([clean, copies], axis=1)
 
 

@@ -293,8 +293,9 @@ def forward_flops(config, lengths: Mapping[str, int]):
 
     Args:
       lengths: 'decoder', the slots of the decoder; 'predict', the slots that reach the vocabulary
-        projection; if they exist, 'encoder', the slots of the encoder, and 'copies', the noised
-        copies of decoder slots.
+        projection; if they exist, 'encoder', the slots of the encoder, 'copies', the noised copies
+        of decoder slots, and 'predicted_copies', the copies that reach the vocabulary projection in
+        addition to 'predict'.
     """
     c = config
 
@@ -326,7 +327,8 @@ def forward_flops(config, lengths: Mapping[str, int]):
     total += 4 * square * ("next_latent" in c.heads)  # kernels of 2 E x E, and of E x E twice
     separate = len(c.ahead_projections)
     shared = 1 + c.num_ahead - separate
-    predictions = lengths["predict"] * shared if "vocabulary" in c.heads else 0
+    predicted = lengths["predict"] * shared + lengths.get("predicted_copies", 0)
+    predictions = predicted if "vocabulary" in c.heads else 0
     if "stop" in c.heads:  # `insertion_lm` compares slots by all their logits
         predictions += sources
     second = lengths["predict"] * (len(set(unembeddings()) & set(c.heads)) + separate) * c.emb_dim

@@ -29,6 +29,7 @@ Parameters are float32. Matrix products take operands in `dtype` and accumulate 
 softmax, norms and logits are float32 throughout.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -144,17 +145,18 @@ class Transformer(nn.Module):
         A batch with noised copies also has the hidden states "noised" of the copies.
         """
         has_copies = side == "decoder" and "noised_input_tokens" in batch
+        slots = batch[f"{side}_input_tokens"].shape[1]
         if has_copies:
             batch = _with_copies(self.config, batch)
-        slots = batch[f"{side}_input_tokens"].shape[1]
         batch = batch if has_copies else self._padded(batch, side, slots)
         is_separate = side == "encoder" and not self.config.share_encoder_decoder_embeddings
         table_VxE = self.encoder_embedding if is_separate else self.token_embedding
         x_BxTxE = embed_tokens(self, table_VxE, batch[f"{side}_input_tokens"])
         hidden = stack(x_BxTxE, batch, side, encoded)
+        whole = {name: states[..., :slots, :] for name, states in hidden.items()}
         if has_copies:
-            hidden["top"], hidden["noised"] = jnp.split(hidden["top"], 2, axis=1)
-        return {name: states[..., :slots, :] for name, states in hidden.items()}
+            whole["noised"] = hidden["top"][:, slots:]
+        return whole
 
     def _padded(self, batch, side, slots):
         """Returns the batch with the `padding` that the attention mechanism needs on this side."""
@@ -696,28 +698,39 @@ class Attention(nn.Module):
         """Returns the attention mechanism's output and log sum over these keys.
 
         With a cache, the keys and values are the cached arrays whose names start with the prefix,
-        "" or `ENCODED`.
+        "" or `ENCODED`. Noised copies follow the tokens of `intervals`, and are not cached.
         """
+        if noised is None:
+            return self._over(prefix, k, v, bias, cache_slots_BxT)(q, intervals)
+        (k, k_copies), (v, v_copies) = (jnp.split(x, [intervals.shape[-1]], axis=1) for x in (k, v))
+        attend_clean = self._over(prefix, k, v, bias, cache_slots_BxT)
+        attend_copies = functools.partial(self._attend, k_copies, v_copies, bias)
+        return attention.attend_noised(attend_clean, attend_copies, q, intervals, noised), None
+
+    def _over(self, prefix, k, v, bias, cache_slots_BxT):
+        """Returns a function (q, intervals) -> (output, log sum) over these or the cached keys."""
         mechanism = self.config.mechanism
         softcap = self.config.attention_softcap
         if self.is_mutable_collection("cache") and not self.is_initializing():
             k_BxGxSxd = self._cached(f"{prefix}key", k, cache_slots_BxT)
             v_BxGxSxd = self._cached(f"{prefix}value", v, cache_slots_BxT)
-        if k is None or cache_slots_BxT is not None:
-            if bias is not None:
-                bias = bias_at(bias, cache_slots_BxT, k_BxGxSxd.shape[2])
+        if k is not None and cache_slots_BxT is None:
+            return functools.partial(self._attend, k, v, bias)
+        if bias is not None:
+            bias = bias_at(bias, cache_slots_BxT, k_BxGxSxd.shape[2])
+
+        def attend_cached(q, intervals):
             attended = mechanism.attend_cached(q, k_BxGxSxd, v_BxGxSxd, intervals, bias, softcap)
             check_outputs(mechanism, attended, q)
             return attended
 
-        def attend(q, *arrays):
-            attended = mechanism.attend(q, *arrays, bias, softcap)
-            check_outputs(mechanism, attended, q)
-            return attended
+        return attend_cached
 
-        if noised is None:
-            return attend(q, k, v, intervals)
-        return attention.attend_noised(attend, q, k, v, intervals, noised), None
+    def _attend(self, k, v, bias, q, intervals):
+        mechanism = self.config.mechanism
+        attended = mechanism.attend(q, k, v, intervals, bias, self.config.attention_softcap)
+        check_outputs(mechanism, attended, q)
+        return attended
 
     def _normed(self, name, x_BxTxHxd):
         """Returns normed queries or keys: head by head, or all heads of a token jointly."""

@@ -5,13 +5,13 @@ setting that its annotation excludes, and for token ids without a special token 
 docstring lists all other errors.
 
 The families of objectives are `language_modeling`, `multi_token_prediction`, `annealed_targets`,
-`upcoming_tokens`, `next_latent`, `number_tokens`, `joint_embedding`, `denoising`, `autoencoding`,
-`mass`, `gap_sentences`, `mixtures`, `blanks`, `infilling`, `masked_language_modeling`,
-`adaptive_masking`, `masked_autoencoding`, `masked_diffusion`, `block_diffusion`,
-`hybrid_diffusion`, `uniform_diffusion`, `insertion`, `permutation`, `sentence_pairs`,
-`contrastive_learning` and `supervised`. They choose tokens with `selection` and `span_lengths`,
-apply noise from `noising`, and write features with `splicing`. `contract` defines what they return,
-and `laws` checks it.
+`upcoming_tokens`, `next_latent`, `tidar`, `number_tokens`, `joint_embedding`, `denoising`,
+`autoencoding`, `mass`, `gap_sentences`, `mixtures`, `blanks`, `infilling`,
+`masked_language_modeling`, `adaptive_masking`, `masked_autoencoding`, `masked_diffusion`,
+`block_diffusion`, `hybrid_diffusion`, `uniform_diffusion`, `insertion`, `permutation`,
+`sentence_pairs`, `contrastive_learning` and `supervised`. They choose tokens with `selection` and
+`span_lengths`, apply noise from `noising`, and write features with `splicing`. `contract` defines
+what they return, and `laws` checks it.
 """
 
 from . import layouts
@@ -85,6 +85,7 @@ from .supervised import (
     text_to_text,
     token_classification,
 )
+from .tidar import tidar
 from .token_ids import TokenIds, TokenTexts, bitmap, check_token_ids
 from .uniform_diffusion import uniform_diffusion
 from .upcoming_tokens import future_summary, token_order_prediction
@@ -171,6 +172,7 @@ __all__ = [
     "text_infilling",
     "text_to_text",
     "then",
+    "tidar",
     "token_classification",
     "token_deletion",
     "token_masking",

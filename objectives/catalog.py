@@ -686,6 +686,33 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             use="Use it if blocks must be generated quickly: only a small decoder runs at each "
             "denoising step. Prefer `block_diffusion` for a single stack.",
         ),
+        "tidar": Entry(
+            "decoder",
+            "faster decoding, the same text",
+            "TiDAR, arXiv:2511.08923",
+            512,
+            attends="causal, and blocks of masks",
+            title="Next token and masked blocks (TiDAR)",
+            formula="−(α mean_t log p(x_t | x_<t) + mean_t log p(x_t | masks, x_<b)) / (1 + α)\n"
+            "with b the first token of the block of t, all of whose tokens are masks, and α = 1",
+            use="Use it for a causal model that drafts the next block itself: `pretrax predict "
+            "--own_drafts` gives the text of greedy decoding in fewer calls. Prefer `causal_lm` "
+            "if training must be cheap, since each row takes twice its number of slots, and "
+            "`multi_token_prediction` for a few drafts at a lower cost.",
+        ),
+        "i_dlm": Entry(
+            "decoder",
+            "drafts that agree with causal text",
+            "I-DLM, arXiv:2604.11035",
+            512,
+            attends="causal, and causal masks",
+            title="Next token and causal masked blocks (I-DLM)",
+            formula="−(α mean_t log p(x_t | x_<t) + mean_t log p(x_t | masks_<t, x_<s)) / (1 + α)\n"
+            "with s the slot before the block of t, of masks alone, and α = 0.2",
+            use="Use it like `tidar`, if a trained causal model should learn to draft: its masks "
+            "attend causally and predict the token after them, as the model already does. Prefer "
+            "`tidar` if masks should see their whole block.",
+        ),
         "insertion_lm": Entry(
             "encoder",
             "filling gaps of any length",
@@ -809,6 +836,7 @@ ALIASES = {
     "gidd": "hybrid_diffusion",
     "ilm": "insertion_lm",
     "duo": "uniform_diffusion",
+    "idlm": "i_dlm",
     "nsp": "next_sentence_prediction",
     "sop": "sentence_order_prediction",
     "simcse": "contrastive",

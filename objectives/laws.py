@@ -23,7 +23,15 @@ from .layouts import Layout
 from .losses import predicting_stack, token_loss
 from .mixtures import longest
 from .static_lengths import packed_lengths
-from .streams import STREAMS, check_features, named, per_document, unknown
+from .streams import (
+    STREAMS,
+    check_features,
+    named,
+    per_document,
+    present,
+    slots_of,
+    unknown,
+)
 from .token_ids import TokenIds
 
 # Lengths in tokens of the documents of each row. Noise degenerates in the shortest documents.
@@ -198,7 +206,9 @@ def _one_row(case: LawExamples) -> Callable:
 def ids_are_in_range(case: LawExamples) -> None:
     """Tokens are ids of the vocabulary, and slot numbers are slots of the inputs."""
     features = corrupted(case)
-    limits = dict.fromkeys(("inputs", "noised", "targets", "targets_stand_ins"), case.ids.size)
+    limits = dict.fromkeys(
+        ("inputs", "noised", "targets", "targets_stand_ins", "masks"), case.ids.size
+    )
     if {"vocabulary", "generator"} & set(case.objective.facts.heads):
         limits["labels"] = case.ids.size
     slots = case.lengths.get("inputs", 0)
@@ -310,11 +320,12 @@ def _compare_earlier(case: LawExamples, row: int, before, after) -> None:
     """Raises Broken if features of a document before the last one have changed."""
     n = len(case.documents[row])
     segments_of_one = max(case.objective.lengths(1).get("pools", 1), 1)
-    for stream in ("inputs", "noised", "targets", "labels"):
-        if stream not in before:
+    for stream in present(before):
+        owner = slots_of(stream)
+        if owner not in ("inputs", "targets", "labels"):
             continue
-        for name in STREAMS[stream].columns:
-            a, b = (stream_segments(x, stream, row) for x in (before, after))
+        for name in stream.columns:
+            a, b = (stream_segments(x, owner, row) for x in (before, after))
             mine = (a > 0) & (a <= segments_of_one * (n - 1))
             if (a[mine] != b[mine]).any() or (before[name][row] != after[name][row])[mine].any():
                 raise Broken(
@@ -324,9 +335,9 @@ def _compare_earlier(case: LawExamples, row: int, before, after) -> None:
 
 
 def stream_segments(features, stream: str, row: int) -> np.ndarray:
-    """Returns i32[slots]: the segment of each slot of a stream; 0 for unused slots."""
+    """Returns i32[slots]: the segment of each input, target or label; 0 for unused slots."""
     if stream != "labels":
-        return features[f"{'inputs' if stream == 'noised' else stream}_segments"][row]
+        return features[f"{stream}_segments"][row]
     counts = features["labels_weights"][row] > 0
     return np.where(counts, features["inputs_segments"][row][features["labels_slots"][row]], 0)
 

@@ -53,6 +53,19 @@ def recorded_noise(kind: type[Kind]) -> type[Kind]:
     return kind
 
 
+class MaskedBlocks(NamedTuple):
+    """How a causal model predicts the tokens after a text from masks."""
+
+    size: Count  # number of masks in a block
+    bidirectional: bool = True  # whether the masks of a block attend to each other both ways
+    shifted: bool = False  # whether each mask predicts the token after the one it stands for
+
+    @property
+    def drafts(self) -> int:
+        """The number of predicted tokens beyond the token that the text itself predicts."""
+        return self.size if self.shifted else self.size - 1
+
+
 class PromptForm(NamedTuple):
     """How a text becomes a prompt for a model that an objective trained.
 
@@ -77,6 +90,8 @@ class PromptForm(NamedTuple):
     # Number of slots from a mask to the slot that predicts its token.
     shift: Annotated[int, Interval(ge=-1, le=0)] = 0
     block_size: Count = 1  # for "blocks": number of tokens written together
+    # For "continue": how masks draft tokens for speculative decoding, if training had such masks.
+    masked_blocks: MaskedBlocks | None = None
     head: str | None = None  # None for the vocabulary projection, or no head for "embed"
     # For "embed", "pair" and "classify": the hidden state that the loss read, of the "first" slot,
     # of the "last" slot, or the "mean" of all. If None, the loss read each slot separately, and
@@ -92,5 +107,7 @@ class PromptForm(NamedTuple):
 def check_form(form: PromptForm) -> None:
     """Raises ValueError for a prompt form with an invalid field."""
     check_fields(form, "PromptForm.")
+    if form.masked_blocks is not None:
+        check_fields(form.masked_blocks, "PromptForm.masked_blocks.")
     if form.mode not in MODES:  # a user's modules may add modes
         raise ValueError(f"PromptForm.mode must be one of {MODES}, got {form.mode!r}.")

@@ -25,7 +25,8 @@ class Layout(NamedTuple):
 
     # An objective's lengths -> slots of the model's stacks, {"encoder": …, "decoder": …}. "copies"
     # is the number of noised copies of the decoder's slots, if there are any. "predict" is the
-    # number of slots that reach the vocabulary projection, if not all of them do.
+    # number of slots that reach the vocabulary projection, if not all of them do, and
+    # "predicted_copies" the number of copies that reach it in addition.
     lengths: Callable[[dict[str, int]], dict[str, int]]
     # (features of one row, stack lengths, ids.bos, max_documents) -> features for the model
     arrange: Callable

@@ -9,6 +9,7 @@ import pytest
 
 from pretrax.cli import convert, predict
 from pretrax.objectives import PromptForm, prompt_forms
+from pretrax.objectives.prompt_forms import MaskedBlocks
 from pretrax.settings.atomic_writes import CHECKSUMS, sealed
 from pretrax.training.saved.kept_prompt_forms import (
     PROMPT_RECORD,
@@ -32,6 +33,7 @@ CASES = {
     "bart": ("encoder_decoder", {}, "restore"),
     "text_to_text": ("encoder_decoder", {}, "respond"),
     "causal_lm": ("decoder", {}, "continue"),
+    "tidar": ("decoder", {}, "continue"),
     "fill_in_the_middle": ("decoder", {}, "middle"),
     "causal_masking": ("decoder", {}, "infill"),
     "blank_infilling": ("decoder", {}, "infill"),
@@ -97,6 +99,14 @@ def test_token_ids_of_numpy_are_recorded(tmp_path):
     assert read_prompt_record(tmp_path, tiny.IDS, model) == (form,)
 
 
+def test_masked_blocks_are_recorded(tmp_path):
+    """An imported model drafts as the exported model does."""
+    form = PromptForm("continue", causal=True, masked_blocks=MaskedBlocks(4, False, True))
+    for model, kept in ((tiny.decoder(), (form,)), (tiny.decoder(positions="relative"), None)):
+        write_prompt_record(str(tmp_path), [form], IDS, model)
+        assert read_prompt_record(tmp_path, IDS, model) == kept
+
+
 def test_a_mode_of_a_users_own_module_is_not_recorded(tmp_path, monkeypatch):
     monkeypatch.setattr(prompt_forms, "MODES", [*prompt_forms.MODES, "mine"])
     model = tiny.decoder()
@@ -159,6 +169,8 @@ NOISE = {"name": "UniformNoise", "lowest": 0.001}
         ([FORM | {"head": "pair"}], "the head 'pair'"),
         ([FORM | {"block_size": 0}], "PromptForm.block_size"),
         ([FORM | {"shift": 2**40}], "PromptForm.shift"),
+        ([FORM | {"masked_blocks": [0]}], "PromptForm.masked_blocks.size"),
+        ([FORM | {"masked_blocks": 3}], PROMPT_RECORD),
         ([FORM | {"noise": NOISE | {"name": "os.system"}}], "os.system"),
         ([FORM | {"noise": NOISE | {"lowest": 2.0}}], "UniformNoise.lowest"),
         ([FORM | {"noise": NOISE | {"text": [0, 9]}}], "text"),

@@ -20,7 +20,14 @@ from ..decoding.beam_search import beam_search
 from ..decoding.decoding import Decoded, Prompts, decode_stream, decoding_form
 from ..decoding.generation_rules import NO_RULES
 from ..decoding.sampling import Sampling, numbered_keys
-from ..decoding.speculation import DraftCounts, Drafter, model_drafter, own_drafts, speculate
+from ..decoding.speculation import (
+    DraftCounts,
+    Drafter,
+    masked_drafter,
+    model_drafter,
+    own_drafts,
+    speculate,
+)
 from ..prompting.prompts import Prompt, batch_prompts, prompt_size, prompts_width, text_after
 from ..prompting.windows import check_prompts
 from ..trained import Trained, allowed_token_mask, answer_opening, stop_ids
@@ -50,8 +57,8 @@ class Decoding:
       stop_strings: Texts that end an answer. The answer ends before the first of them.
       seed: Seed of the draws.
       batch_size: Number of rows of a batch.
-      own_drafts: Whether drafts for speculative decoding come from the model's heads for tokens
-        ahead.
+      own_drafts: Whether drafts for speculative decoding come from the model itself: from its heads
+        for tokens ahead, or from masks.
     """
 
     max_new: Count = 64
@@ -131,6 +138,18 @@ def draft_model(small: Trained, trained: Trained, number: int) -> Draft:
     return Draft(model_drafter(model, number), params)
 
 
+def trained_drafts(trained: Trained) -> tuple[Any, dict, Drafter, dict]:
+    """Returns the first four arguments of `speculate`, for a model that was trained to draft.
+
+    Raises ValueError if it was not trained to draft, by heads for tokens ahead or from masks.
+    """
+    blocks = [form.masked_blocks for form in trained.prompt_forms if form.masked_blocks]
+    if not blocks:
+        return own_drafts(trained.model, trained.params)
+    model, params = decoding_form(trained.model, trained.params)
+    return model, params, masked_drafter(blocks[0], trained.ids.special("mask")), params
+
+
 def generate(
     trained: Trained,
     prompts: Sequence[Prompt],
@@ -178,7 +197,7 @@ def generate(
         allowed_tokens=allowed_token_mask(ids, model.vocab_size, special, stops),
     )
     if decoding.own_drafts:
-        unrolled_model, params, drafter, draft_params = own_drafts(model, params)
+        unrolled_model, params, drafter, draft_params = trained_drafts(trained)
         draft = Draft(drafter, draft_params)
     else:
         unrolled_model, params = decoding_form(model, params)

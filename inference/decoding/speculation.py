@@ -7,7 +7,8 @@ The model reads N drafts in one call, accepts the drafts that it would have gene
 token. Greedy decoding gives the same tokens as `inference.decoding.decoding.decode`. With a
 temperature, the tokens have the same distribution (Leviathan et al. 2023, arXiv:2211.17192). Drafts
 come from the model's heads for tokens ahead (Stern et al. 2018, arXiv:1811.03115; Gloeckle et al.
-2024) or from a smaller model.
+2024), from masks that the same call reads (Liu et al. 2025, arXiv:2511.08923), or from a smaller
+model.
 
 Letters: B rows, N drafts, T tokens of a call, S capacity of the KV cache, V ids.
 """
@@ -23,6 +24,7 @@ from ...constraints import Count, checked
 from ...models import Model
 from ...models.unrolled import next_token_only, sequential_module, unrolled
 from ...objectives.contract import Array
+from ...objectives.prompt_forms import MaskedBlocks
 from .batching import check_positions, jitted
 from .decoding import Decoded, Prompts, next_batch, next_logits, required_capacity, row_keys
 from .sampling import GREEDY, Sampling, adjusted, choose, most_likely
@@ -42,10 +44,15 @@ class Verified(NamedTuple):
     batch: dict  # the batch of the T tokens
     last: Any  # i32[B]: index of the last accepted token among the T tokens
     pending: Any  # i32[B]: the token that the model adds after it, for the next slot
+    accepted: Any  # i32[B]: number of accepted drafts
+
+
+def no_columns(slots_BxJ: Array) -> dict:
+    return {}
 
 
 class Drafter(NamedTuple):
-    """A source of drafts: two pure functions and a number."""
+    """A source of drafts: pure functions and a number."""
 
     number: int  # N, the number of drafts per step
     # (params, prompts, capacity) -> drafter state
@@ -53,6 +60,9 @@ class Drafter(NamedTuple):
     # (params, drafter state, prompts, Verified, keys, sampling) -> drafter state, Drafts
     draft: Callable
     max_positions: int = 0  # number of positions of its model; 0 means any number
+    # (slots i32[B, J] of the tokens after which the next drafts may start) -> columns to add to the
+    # batch of the verified model, for a drafter that reads its outputs
+    columns: Callable[[Array], dict] = no_columns
 
 
 class DraftCounts(NamedTuple):
@@ -123,8 +133,9 @@ def _speculate(
 
     def start() -> SpeculationState:
         """Reads the prompts, which is a step without drafts."""
-        outputs, cache = model.prefill(params, prompts.batch, capacity + number)
         last = prompts.lengths - 1
+        batch = prompts.batch | drafter.columns(last[:, None])
+        outputs, cache = model.prefill(params, batch, capacity + number)
         logits = next_logits(outputs, outputs.hidden["top"][rows, last], allowed)
         tokens = prompts.batch["decoder_input_tokens"]
         tokens = jnp.pad(tokens, [(0, 0), (0, capacity + number + 1 - tokens.shape[1])])
@@ -151,7 +162,7 @@ def _speculate(
         pending = state.tokens[rows, state.ends - 1]
         read = jnp.concatenate([pending[:, None], state.drafts.tokens], 1)
         slots = state.ends[:, None] - 1 + jnp.arange(number + 1)[None]
-        batch = next_batch(prompts, read, slots)
+        batch = next_batch(prompts, read, slots) | drafter.columns(slots)
         outputs, cache = model.extend(params, state.cache, batch)
         logits = next_logits(outputs, outputs.hidden["top"], allowed)
         new, accepted = advanced(state._replace(cache=cache), outputs, batch, logits, 0)
@@ -183,7 +194,7 @@ def _speculate(
         live &= ~is_finished(state)[:, None]
         at = rows[:, None], jnp.where(live, state.ends[:, None] + column, state.tokens.shape[1])
 
-        verified = Verified(outputs, batch, first + accepted, pending)
+        verified = Verified(outputs, batch, first + accepted, pending, accepted)
         drafter_state, drafts = drafter.draft(
             draft_params, state.drafter, prompts, verified, keys_for(1), sampling
         )
@@ -266,7 +277,7 @@ def own_drafts(model, params) -> tuple[Any, dict, Drafter, dict]:
     if model.config is None or not model.config.num_ahead:
         raise ValueError(
             "Got a model without heads for tokens ahead, expected a model that "
-            "multi_token_prediction trained: decode without drafts, or give a draft model."
+            "multi_token_prediction or tidar trained: decode without drafts, or give a draft model."
         )
     model, params = unrolled(model, params)
     if model.config.ahead == "sequential":
@@ -294,10 +305,73 @@ def independent_drafter(model) -> Drafter:
         else:
             hidden_BxNxE = jnp.moveaxis(outputs.hidden["ahead"][:, rows, verified.last], 0, 1)
             logits_BxNxV = outputs.head("vocabulary", hidden_BxNxE)
-        tokens = [choose(_folded(keys_B, n), logits_BxNxV[:, n], sampling) for n in range(number)]
-        return drafter_state, Drafts(jnp.stack(tokens, 1), logits_BxNxV)
+        return drafter_state, _chosen(keys_B, logits_BxNxV, sampling)
 
     return Drafter(number, start, draft)
+
+
+def masked_drafter(blocks: MaskedBlocks, mask: int) -> Drafter:
+    """Drafts from blocks of masks that the verifying call reads as well (TiDAR).
+
+    model, params = decoding_form(model, params)
+    drafter = masked_drafter(MaskedBlocks(8), ids.mask)
+    speculate(model, params, drafter, params, prompts, max_new=100)
+
+    The number of accepted drafts is not known before the call. The call therefore reads a block of
+    masks for each possible number, (N + 1) blocks in all, and the drafts come from the block of the
+    actual number. Masks are not written to the KV cache, and no token attends to them.
+
+    Args:
+      blocks: the blocks of training (`PromptForm.masked_blocks`).
+      mask: id of the mask token.
+
+    Raises:
+      ValueError: Blocks of one mask, whose token the model itself predicts.
+    """
+    number = blocks.drafts
+    size = blocks.size
+    if not number:
+        raise ValueError(
+            f"Got blocks of {size} mask, whose token the model also predicts without it, expected "
+            "2 masks or more: decode without drafts."
+        )
+
+    def start(params, prompts, capacity):
+        return ()
+
+    def columns(slots_BxJ):
+        """Returns a block of masks after each slot."""
+        rows, count = slots_BxJ.shape
+        slot_BxM = jnp.repeat(slots_BxJ, size, axis=1)
+        place_M = jnp.arange(count * size)
+        within_M = place_M % size
+        begin_M = place_M - within_M
+        end_M = begin_M + size if blocks.bidirectional else place_M + 1
+        own_2xM = jnp.stack([begin_M, end_M])
+        return {
+            "noised_input_tokens": jnp.full_like(slot_BxM, mask),
+            "noised_segment_ids": jnp.ones_like(slot_BxM),
+            "noised_positions": slot_BxM + 1 + within_M[None],
+            "noised_key_intervals": jnp.broadcast_to(own_2xM, (rows, *own_2xM.shape)),
+            "noised_clean_intervals": jnp.stack([0 * slot_BxM, slot_BxM + 1], 1),
+        }
+
+    def draft(params, drafter_state, prompts, verified: Verified, keys_B, sampling):
+        rows_Bx1 = jnp.arange(verified.last.shape[0])[:, None]
+        first_B = verified.accepted * size + size - number
+        masks_BxN = first_B[:, None] + jnp.arange(number)[None]
+        hidden_BxNxE = verified.outputs.hidden["noised"][rows_Bx1, masks_BxN]
+        logits_BxNxV = verified.outputs.head("vocabulary", hidden_BxNxE)
+        return drafter_state, _chosen(keys_B, logits_BxNxV, sampling)
+
+    return Drafter(number, start, draft, columns=columns)
+
+
+def _chosen(keys_B, logits_BxNxV, sampling) -> Drafts:
+    """Returns drafts that are chosen independently of each other."""
+    number = logits_BxNxV.shape[1]
+    tokens = [choose(_folded(keys_B, n), logits_BxNxV[:, n], sampling) for n in range(number)]
+    return Drafts(jnp.stack(tokens, 1), logits_BxNxV)
 
 
 def sequential_drafter(model) -> Drafter:

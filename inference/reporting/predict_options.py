@@ -41,7 +41,7 @@ def add_decoding_arguments(parser: argparse.ArgumentParser) -> None:
     add("--samples", type=int, metavar="N", default=1, help="number of answers to each text")
     add("--stop", action="append", default=[], help="end an answer before this text; repeatable")
     add("--seed", type=int, metavar="N", default=0, help="random seed of samples")
-    drafts = "speculative decoding with the heads that multi_token_prediction trained"
+    drafts = "speculative decoding with drafts of a multi_token_prediction or tidar model itself"
     add("--own_drafts", action="store_true", help=drafts)
     add("--draft", metavar="RUN", help="speculative decoding with a smaller model")
     add("--draft_tokens", type=int, metavar="N", default=4, help="drafts per step of --draft")

@@ -188,9 +188,10 @@ def test_callbacks_while_generating():
 
 
 @pytest.mark.slow
-def test_drafts_change_no_answer():
-    heads = ("vocabulary", "ahead_2", "ahead_3")
-    one = trained("decoder", "multi_token_prediction", heads=heads, num_layers=2)
+@pytest.mark.parametrize("name", ["multi_token_prediction", "tidar"])
+def test_drafts_change_no_answer(name):
+    heads = ("vocabulary", "ahead_2", "ahead_3") if name == "multi_token_prediction" else None
+    one = trained("decoder", name, heads=heads, num_layers=2)
     prompts = [text_prompt(one, "continue", text) for text in TEXTS[:3]]
     plain = generate(one, prompts, Decoding(MAX_NEW))
     counts = []

@@ -15,12 +15,14 @@ from pretrax.inference.decoding.sampling import GREEDY, Sampling, adjusted
 from pretrax.inference.decoding.speculation import (
     Drafts,
     Verified,
+    masked_drafter,
     model_drafter,
     own_drafts,
     speculate,
     verify,
 )
 from pretrax.models.builders import model_of
+from pretrax.objectives.prompt_forms import MaskedBlocks
 from tests.inference.decoding import (
     CAPACITY,
     OTHER_PAIR,
@@ -43,6 +45,11 @@ from tests.refusals import refuses
 
 NEW = 8
 OWN = ("parallel heads", "sequential modules", "linear heads", "projections ahead")
+MASKED = {
+    "masks": ("llama3", 7, MaskedBlocks(4)),
+    "causal masks": ("llama3", 7, MaskedBlocks(3, bidirectional=False, shifted=True)),
+    "masks with learned positions": ("gpt2", 60, MaskedBlocks(4)),
+}
 
 
 @functools.cache
@@ -53,6 +60,11 @@ def speculator(name):
         return form(name), own_drafts(model, with_one_projection(params))
     if name in (*OWN, "parallel heads, windows"):
         return form(name), own_drafts(*made(name))
+    if name in MASKED:
+        # The models often repeat this token, so some drafts from copies of it are accepted.
+        target, token, blocks = MASKED[name]
+        model, params = form(target)
+        return form(target), (model, params, masked_drafter(blocks, token), params)
     target, _, drafts = name.partition(" with ")
     model, params = form(target)
     by = 0.03 if target == "bart" else 0.1  # so that some drafts are accepted and others rejected
@@ -74,7 +86,7 @@ def disturbed(params, by):
 
 
 DRAFTED = [
-    *(*OWN, "parallel heads, windows"),
+    *(*OWN, "parallel heads, windows", "masks", "causal masks"),
     *("llama3 with another", "t5 with another", "bart with another"),
 ]
 
@@ -106,6 +118,68 @@ def assert_same_decoding(found, counts, expected, number):
     assert (made_of_row <= 1 + steps + accepted).all()
 
 
+@pytest.mark.parametrize("name", ["masks", "causal masks"])
+def test_drafts_from_masks_are_those_of_training(name):
+    """A step drafts what one pass over the text and a block of masks after it predicts.
+
+    The blocks of training start at multiples of their size. Here they start anywhere.
+    """
+    plain, (model, params, drafter, _) = speculator(name)
+    _, token, blocks = MASKED[name]
+    prompts = prompts_of(model, PROMPTS)
+    made_of = made_tokens(decode(*plain, prompts, max_new=NEW))
+
+    @jax.jit
+    def in_one_pass(batch):
+        outputs = model.apply(params, batch)
+        return outputs.head("vocabulary", outputs.hidden["noised"][0]).argmax(-1)
+
+    # The drafts of each step of the three rows, in the order of the slots where they start.
+    found = {}
+    for row, after in zip(PROMPTS, made_of):
+        for given in range(len(row), len(row) + NEW):
+            text = [*row, *after][:given]
+            batch = decoder_prompts([text], width=CAPACITY).batch | drafter.columns(
+                jnp.array([[given - 1]])
+            )
+            slots = np.arange(blocks.size)
+            end = slots + 1 if name == "causal masks" else 0 * slots + blocks.size
+            expected = {
+                "noised_input_tokens": [token] * blocks.size,
+                "noised_positions": given + slots,
+                "noised_key_intervals": [0 * slots, end],
+                "noised_clean_intervals": [0 * slots, 0 * slots + given],
+            }
+            for column, x in expected.items():
+                np.testing.assert_array_equal(batch[column][0], x)
+            found[tuple(text)] = in_one_pass(batch)[blocks.size - drafter.number :].tolist()
+
+    # A prompt may be shorter than a block.
+    short = decoder_prompts([[11]]).batch | drafter.columns(jnp.array([[0]]))
+    states = jax.eval_shape(lambda batch: model.apply(params, batch).hidden["noised"], short)
+    assert states.shape[1] == blocks.size
+
+    seen = []
+    draft = drafter.draft
+
+    def watched(params, state, prompts, verified, keys, sampling):
+        state, drafts = draft(params, state, prompts, verified, keys, sampling)
+        last = verified.batch["decoder_positions"][jnp.arange(3), verified.last]
+        jax.debug.callback(lambda *x: seen.append(x), last, drafts.tokens, ordered=True)
+        return state, drafts
+
+    speculate(model, params, drafter._replace(draft=watched), params, prompts, max_new=NEW)
+    jax.effects_barrier()
+    compared = 0
+    for last, tokens in seen:
+        for row, after, end, drafts in zip(PROMPTS, made_of, last, tokens):
+            text = tuple([*row, *after][: end + 1])
+            if text in found:
+                assert drafts.tolist() == found[text]
+                compared += 1
+    assert compared >= 8
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("max_new", [1, 2, 5])
 def test_any_number_of_new_tokens(max_new):
@@ -117,9 +191,10 @@ def test_any_number_of_new_tokens(max_new):
 
 
 @pytest.mark.slow
-def test_up_to_the_last_position():
+@pytest.mark.parametrize("name", ["gpt2 with another", "masks with learned positions"])
+def test_up_to_the_last_position(name):
     """Drafts beyond the last position are never accepted and change nothing."""
-    plain, four = speculator("gpt2 with another")
+    plain, four = speculator(name)
     prompts = prompts_of(plain[0], PROMPTS)
     expected = decode(*plain, prompts, max_new=CAPACITY - 4)
     found, counts = speculate(*four, prompts, max_new=CAPACITY - 4)
@@ -146,7 +221,7 @@ def test_only_allowed_tokens_are_generated():
     [
         ("sequential modules", Sampling(temperature=1.2, top_p=0.9)),
         *itertools.product(
-            ("parallel heads", "llama3 with another"),
+            ("parallel heads", "masks", "llama3 with another"),
             (GREEDY, Sampling(temperature=1.2, top_k=20)),
         ),
     ],
@@ -208,7 +283,8 @@ def first_drafts(model, params, drafter, draft_params, prompts, pending):
     @jax.jit
     def first(params, draft_params, prompts, pending):
         outputs, _ = model.prefill(params, prompts.batch, 12)
-        verified = Verified(outputs, prompts.batch, prompts.lengths - 1, pending)
+        none = jnp.zeros_like(pending)
+        verified = Verified(outputs, prompts.batch, prompts.lengths - 1, pending, none)
         state = drafter.start(draft_params, prompts, 12)
         return drafter.draft(draft_params, state, prompts, verified, keys, GREEDY)[1].tokens[0]
 
@@ -297,6 +373,9 @@ def small(name):
     if name == "a model":
         plain, own = decoding_form(model, params)
         return (model, params), (plain, own, model_drafter(plain, 2), disturbed(own, 0.3))
+    if name == "masks":
+        plain, own = decoding_form(model, params)
+        return (model, params), (plain, own, masked_drafter(MaskedBlocks(3), 0), own)
     return (model, params), own_drafts(model, params)
 
 
@@ -324,6 +403,7 @@ def exact_joint(model, params, row, sampling):
         ("a model", "top-k"),
         ("parallel heads", "top-k"),
         ("parallel heads", "temperature"),
+        ("masks", "temperature"),
         ("sequential modules", "temperature"),
         ("sequential modules", "top-p and min-p"),
     ],
@@ -363,6 +443,8 @@ def test_unsupported_drafts_are_refused():
         own_drafts(*made("llama3"))
     with refuses(ValueError, "relative"):
         own_drafts(*made("sequential modules, relative"))
+    with refuses(ValueError, "1 mask", "2"):
+        masked_drafter(MaskedBlocks(1), 7)
     with refuses(ValueError, "number", "1", "0"):
         model_drafter(form("llama3")[0], 0)
     plain, four = speculator("llama3 with another")

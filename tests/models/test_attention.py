@@ -139,10 +139,11 @@ def dense_with_copies(q, k, v, bias, intervals):
 
 
 def with_copies(q, k, v, bias, intervals):
-    def attend(*arrays):
-        return attention.attend_with_log_sum(*arrays, bias)
+    def over(half):
+        keys, values = (jnp.split(x, 2, axis=1)[half] for x in (k, v))
+        return lambda q, seen: attention.attend_with_log_sum(q, keys, values, seen, bias)
 
-    return attention.attend_noised(attend, q, k, v, intervals[0], intervals[1:])
+    return attention.attend_noised(over(0), over(1), q, intervals[0], intervals[1:])
 
 
 @pytest.mark.parametrize("kind", ["plain", "biased"])

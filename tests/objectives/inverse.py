@@ -17,6 +17,16 @@ OF_INPUTS = (
     "noised_ends",
     "noised_rates",
 )
+OF_TARGETS = (
+    "targets_positions",
+    "targets_block_positions",
+    "targets_stand_ins",
+    "masks",
+    "masks_positions",
+    "masks_begins",
+    "masks_ends",
+    "masks_visible",
+)
 
 
 class Corrupted(NamedTuple):
@@ -74,7 +84,7 @@ def corrupted_documents(features) -> dict[int, Corrupted]:
                 )
             ],
         )
-        for column in ("targets_positions", "targets_block_positions", "targets_stand_ins"):
+        for column in OF_TARGETS:
             if column in f:
                 documents[d].columns[column] = f[column][written == d].tolist()
         for stream, segments in (("contexts", written), ("inputs", given)):

@@ -68,6 +68,7 @@ from pretrax.objectives import (
     text_infilling,
     text_to_text,
     then,
+    tidar,
     token_classification,
     token_deletion,
     token_masking,
@@ -83,6 +84,7 @@ from tests.objectives.undo_masking import (
     undo_fragment,
     undo_hybrid,
     undo_insertions,
+    undo_masked_blocks,
     undo_masks,
     undo_masks_before,
     undo_permutation,
@@ -435,6 +437,18 @@ CASES = {
             "lengths are reached": "few documents have a turn for every token",
         },
         predictors=2,
+    ),
+    "tidar": _case(
+        tidar, undo_masked_blocks(IDS, 8), exact=True, exempt=NOTHING_DRAWN, block_size=8
+    ),
+    "tidar_causal": _case(  # I-DLM's blocks
+        tidar,
+        undo_masked_blocks(IDS, 3, bidirectional=False, shifted=True),
+        exact=True,
+        exempt=NOTHING_DRAWN,
+        block_size=3,
+        bidirectional=False,
+        shifted=True,
     ),
     "next_latent": _case(next_latent, undo_copy, exact=True, exempt=NOTHING_DRAWN),
     "contrastive_dropout": _case(

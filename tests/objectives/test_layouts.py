@@ -51,6 +51,7 @@ NAMES = [
     "diffusion_ahead",
     "insertions",
     "block_diffusion",
+    "tidar",
     "permutation",
     "order",
     "order_masked",

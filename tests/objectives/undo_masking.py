@@ -61,6 +61,32 @@ def undo_blocks(ids: TokenIds, size: int, rates: tuple[float, float]):
     return undo
 
 
+def undo_masked_blocks(ids: TokenIds, size: int, bidirectional: bool = True, shifted: bool = False):
+    """Undoes TiDAR: the targets are the document, and each has a mask.
+
+    The tokens that a decoder reads are bos and the document, so a token stands one position later
+    than its target. A mask of TiDAR has the position of its target's token. With `shifted`, as in
+    I-DLM, it has the position of the token before, whose clean copy predicts the same target.
+    """
+
+    def undo(document):
+        columns = document.columns
+        n = len(document.targets)
+        assert not document.inputs
+        assert columns["masks"] == [ids.mask] * n
+        for i in range(n):
+            block = range(i - i % size, min(i - i % size + size, n))
+            # TiDAR: bos and the tokens before the block. I-DLM: the same without the last of them.
+            visible = len([*range(block.start), "bos"]) - shifted
+            assert columns["masks_positions"][i] == (i if shifted else i + 1)
+            assert columns["masks_begins"][i] == block.start
+            assert columns["masks_ends"][i] == (block.stop if bidirectional else i + 1)
+            assert columns["masks_visible"][i] == visible
+        return document.targets
+
+    return undo
+
+
 def undo_permuted_masks(ids: TokenIds):
     """Undoes MPNet: each slot attends to every position of its document once."""
 

@@ -20,7 +20,8 @@ from ...constraints import check_fields
 from ...inference.trained import MODES
 from ...models import Model
 from ...objectives import PromptForm, TokenIds
-from ...objectives.prompt_forms import BUILT_IN_MODES, NOISES, check_form
+from ...objectives.prompt_forms import BUILT_IN_MODES, NOISES, MaskedBlocks, check_form
+from ...objectives.tidar import positions_for_masks
 from ...settings import atomic_writes
 from ...settings.atomic_writes import read_record, write_json
 from ...settings.directories import own_file
@@ -110,6 +111,11 @@ def _misfit(form: PromptForm, ids: TokenIds, model: Model) -> str | None:
     named = (*form.before, *form.after, *form.start)
     if outside := [i for i in named if not 0 <= i < ids.size]:
         return f"got the id {outside[0]} in mode {form.mode!r}, expected ids below {ids.size}"
+    if form.masked_blocks is not None:
+        if ids.mask is None:
+            return "got masked_blocks for a vocabulary without a mask token"
+        if wrong := positions_for_masks(model, ()):
+            return wrong
     if form.head is not None and form.head not in model.heads:
         heads = ", ".join(model.heads) or "none"
         return f"got the head {form.head!r} in mode {form.mode!r} for a model with: {heads}"
@@ -145,6 +151,8 @@ def _form_from_json(values: dict[str, Any], ids: TokenIds) -> PromptForm:
     form = PromptForm(**{name: _value(x) for name, x in values.items()})
     if form.noise is not None:
         form = form._replace(noise=_noise_from_json(form.noise, ids))
+    if form.masked_blocks is not None:
+        form = form._replace(masked_blocks=MaskedBlocks(*form.masked_blocks))
     check_form(form)
     return form
 

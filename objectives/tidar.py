@@ -1,0 +1,180 @@
+"""TiDAR: one pass predicts the next token, and a block of tokens from masks.
+
+Sources: Liu et al. 2025, "TiDAR: Think in Diffusion, Talk in Autoregression" (arXiv:2511.08923);
+Yu et al. 2026, "Introspective Diffusion Language Models" (I-DLM, arXiv:2604.11035), whose training
+is also in NVIDIA's NeMo AutoModel (`idlm_mask.py`, `dllm_loss.py`).
+
+Not implemented: sampling from a mean of both predictions of a token (TiDAR), and the scale of
+I-DLM's later stages, which is the ratio of the two losses of a batch.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import Partial
+
+from ..constraints import Count, Positive, checked
+from .block_diffusion import no_tokens_ahead
+from .contract import BatchLoss, Objective
+from .language_modeling import causal_lm
+from .layouts import guarded
+from .losses import at_slots, predictions, token_loss
+from .prompt_forms import MaskedBlocks, PromptForm
+from .splicing import by_document, documents
+from .streams import StackRow, Stream, register
+from .token_ids import TokenIds
+
+
+@checked
+def tidar(
+    ids: TokenIds,
+    block_size: Count = 16,
+    causal_scale: Positive = 1.0,
+    bidirectional: bool = True,
+    shifted: bool = False,
+) -> Objective:
+    """TiDAR: causal language modeling, and blocks of masks that predict the same text.
+
+    With blocks of three tokens, ^ for `ids.bos`, and the mask token _:
+
+        targets   a b c d e f
+        inputs    ^ a b c d e      each predicts the target above it
+        masks     _ _ _ _ _ _      each predicts the target above it
+
+    A decoder reads the inputs and the masks in the same stack. Inputs attend causally and never to
+    masks, so the trained model is also a plain causal language model. A mask attends to the inputs
+    before its block (^ for the first block, ^ a b c for the second block), and to its own block in
+    both directions. It has the position of the token that it stands for.
+
+    The trained model writes text like a model trained with `causal_lm`. `pretrax predict
+    --own_drafts` lets it draft a block from masks. Each call verifies the last draft and drafts the
+    next block, and greedy decoding gives the same text in fewer calls.
+
+    The loss has two terms: "tokens", as in `causal_lm`, with the factor α / (1 + α), and
+    "masked_blocks", of the tokens that masks predict, with the factor 1 / (1 + α).
+
+    Args:
+      ids: needs `mask`.
+      block_size: number of tokens in a block; the last block of a document may be shorter. TiDAR
+        trains 4, 8 or 16. For a size that changes during training, as in I-DLM, use `annealed`.
+      causal_scale: α, the weight of the "tokens" term. TiDAR has 1, I-DLM has 0.2.
+      bidirectional: whether masks attend to their block in both directions. If False, they attend
+        causally, as in I-DLM.
+      shifted: whether a mask predicts the token after the token that it stands for, as clean inputs
+        do. True in I-DLM: then masks stand for ^ a b c d e, and those of a block attend to the
+        inputs before the first of these.
+
+    Features: targets, targets_segments, targets_weights, masks, masks_positions, masks_begins,
+    masks_ends, masks_visible i32[T].
+
+    >>> tidar(ids).lengths(512)
+    {'targets': 512, 'masks': 512}
+    """
+    plain = causal_lm(ids)
+    blocks = MaskedBlocks(block_size, bidirectional, shifted)
+    return plain._replace(
+        lengths=lambda n: {"targets": n, "masks": n},
+        corrupt=Partial(
+            _with_masks,
+            plain.corrupt,
+            size=np.int32(block_size),
+            bidirectional=np.bool_(bidirectional),
+            shift=np.int32(shifted),
+            mask=np.int32(ids.special("mask")),
+        ),
+        loss=_Loss(causal_scale),
+    ).with_facts(prompt_forms=(PromptForm("continue", causal=True, masked_blocks=blocks),))
+
+
+def _with_masks(
+    corrupt, key, row, partner, lengths, max_documents, *, size, bidirectional, shift, mask
+):
+    features = corrupt(key, row, partner, lengths, max_documents)
+    segments = features["targets_segments"]
+    document = documents(segments, max_documents)
+    position = jnp.arange(segments.size, dtype=jnp.int32) - by_document(document.start, segments)
+    begin = position // size * size
+    block_end = jnp.minimum(begin + size, by_document(document.length, segments))
+    columns = {
+        "masks": mask,
+        "masks_positions": position + 1 - shift,
+        "masks_begins": begin,
+        "masks_ends": jnp.where(bidirectional, block_end, position + 1),
+        "masks_visible": begin + 1 - shift,
+    }
+    return features | {name: jnp.where(segments > 0, x, 0) for name, x in columns.items()}
+
+
+class _Loss(NamedTuple):
+    """The loss of inputs and masks; it is comparable, so that members of a mixture share it."""
+
+    causal_scale: float
+
+    def __call__(self, batch) -> BatchLoss:
+        tokens, slots, weights = predictions(batch)
+        has_mask = batch["noised_segment_ids"][..., None] > 0
+        has_mask = at_slots(has_mask, slots)[:, : tokens.shape[1], 0]
+        masked = batch | {"decoder_loss_weights": jnp.where(has_mask, weights, 0)}
+        total = 1 + self.causal_scale
+        causal_loss = token_loss(batch).with_term("tokens", scale=self.causal_scale / total)
+        masked_loss = token_loss(masked, hidden="noised")
+        return causal_loss | masked_loss.with_term("masked_blocks", scale=1 / total)
+
+
+# --- arrangement of the masks ---------------------------------------------------------------------
+
+
+def _add_masks(row: StackRow, batch: dict) -> dict:
+    """Adds a mask for each target as a noised copy of the slot that predicts the target.
+
+    An end of 0 marks slots without a mask, such as those of another member of a mixture. They keep
+    the noised copies that the batch has.
+    """
+    masks, positions, begins, ends, visible = map(row.place_targets, MASKS.columns)
+    has_mask = ends > 0
+    segments = jnp.where(has_mask, row.segments, 0)
+    first = by_document(row.documents.start, segments)
+    columns = {
+        "noised_input_tokens": masks,
+        "noised_segment_ids": segments,
+        "noised_positions": positions,
+        "noised_key_intervals": guarded(first + begins, first + ends, segments),
+        "noised_clean_intervals": jnp.stack([first, first + visible]),
+    }
+    return {name: jnp.where(has_mask, x, batch.get(name, x)) for name, x in columns.items()}
+
+
+def positions_for_masks(model, groups) -> str | None:
+    """Requires positions that distinguish the masks of a block, also after the last slot."""
+    config = model.config
+    if config is None:
+        return None
+    if config.positions in ("relative", "none") or config.window is not None:
+        return (
+            "The objective predicts a block from masks, which only their positions distinguish, "
+            f"but this model has positions={config.positions!r} and window={config.window}: choose "
+            "a model with rotary or learned positions and no window."
+        )
+    slots = max((group.stacks.get("decoder", 0) for group in groups), default=0)
+    if config.positions == "learned" and slots >= config.max_positions:
+        return (
+            f"A mask stands after the last of the {slots} slots of a row, but this model has "
+            f"max_positions={config.max_positions}: set max_positions to {slots + 1} or more, or "
+            "set shorter sequence_lengths."
+        )
+    return None
+
+
+MASKS = register(
+    Stream(
+        name="masks",
+        about="a mask for each target, its position, the targets [begin, end) whose masks it "
+        "attends to, and the number of inputs that it attends to",
+        columns=("masks", "masks_positions", "masks_begins", "masks_ends", "masks_visible"),
+        in_use="targets_segments",
+        arranged={"decoder": _add_masks},
+        more_slots=lambda slots: {"copies": slots, "predicted_copies": slots},
+        requires=(no_tokens_ahead, positions_for_masks),
+    )
+)

@@ -1,0 +1,248 @@
+"""TiDAR: what masks attend to, the loss compared with the paper's formula, and requirements."""
+
+import functools
+import itertools
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pretrax import models
+from pretrax.objectives import (
+    annealed,
+    attention_mask,
+    batched,
+    block_diffusion,
+    causal_lm,
+    layouts,
+    mixture,
+    packed_lengths,
+    tidar,
+)
+from pretrax.objectives.tidar import positions_for_masks
+from tests.models.small_models import init
+from tests.objectives.blocks import corrupted
+from tests.objectives.registry import IDS, RAW_LENGTH, quick_jit, text_row
+from tests.refusals import refuses
+
+PACKED = (9, 1, 4)  # lengths of documents; one has a single token
+VOCABULARY = IDS.size
+SMALL = dict(num_layers=2, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=24)
+BLOCKS = {
+    "TiDAR": dict(block_size=4),
+    "I-DLM": dict(block_size=3, bidirectional=False, shifted=True),
+}
+each_kind = pytest.mark.parametrize("settings", BLOCKS.values(), ids=BLOCKS)
+
+
+@functools.cache
+def rows(lengths=PACKED, seeds=2):
+    """Returns rows of these documents, and the documents of each row."""
+    made = [text_row(lengths, RAW_LENGTH, seed) for seed in range(seeds)]
+    return jax.tree.map(lambda *x: np.stack(x), *(row for row, _ in made)), [d for _, d in made]
+
+
+def decoder_batch(objective, raw):
+    """Returns the batch of a decoder, without random draws."""
+    max_documents = len(PACKED)
+    lengths = packed_lengths(objective, (RAW_LENGTH,))
+    sizes = layouts.decoder.lengths(lengths)
+    keys = jax.random.split(jax.random.key(0), len(raw.tokens))
+
+    @quick_jit
+    def made(raw):
+        features = batched(objective, lengths, max_documents)(keys, raw)
+        arrange = functools.partial(layouts.decoder.arrange, lengths=sizes, bos=0)
+        return jax.vmap(lambda x: arrange(x, max_documents=max_documents))(features)
+
+    return jax.device_get(made(raw))
+
+
+def attended(documents, block_size, bidirectional=True, shifted=False):
+    """Returns the dense attention of the papers, for [clean tokens | masks] of packed documents.
+
+    The clean tokens of a document are bos and its tokens but the last, which predict its tokens.
+    """
+    total = sum(documents)
+    seen = np.zeros((2 * total, 2 * total), bool)
+    first = 0
+    for length in documents:
+        for i, j in itertools.product(range(length), repeat=2):
+            same_block = i // block_size == j // block_size
+            clean, mask = first + i, total + first + i
+            seen[clean, first + j] = j <= i
+            seen[mask, total + first + j] = same_block and (bidirectional or j <= i)
+            # The clean token at j is bos or token j - 1 of the document.
+            stands_for = i - 1 if shifted else i
+            start = stands_for - i % block_size  # the first token that the block stands for
+            seen[mask, first + j] = j - 1 < start
+        first += length
+    return seen
+
+
+@each_kind
+def test_masks_attend_to_the_clean_tokens_before_their_block_and_to_their_block(settings):
+    batch = decoder_batch(tidar(IDS, **settings), rows()[0])
+    total = sum(PACKED)
+    expected = attended(PACKED, **settings)
+    for row in range(2):
+        for queries, keys, column in (
+            (slice(0, total), slice(0, total), "decoder_key_intervals"),
+            (slice(total, None), slice(total, None), "noised_key_intervals"),
+            (slice(total, None), slice(0, total), "noised_clean_intervals"),
+        ):
+            got = np.asarray(attention_mask(batch[column][row], RAW_LENGTH))[:total]
+            np.testing.assert_array_equal(got[:, :total], expected[queries, keys])
+            assert not got[:, total:].any()
+
+
+@each_kind
+def test_no_prediction_depends_on_what_it_predicts(settings):
+    """A changed token moves the clean states after it, and the masks of later blocks only."""
+    objective = tidar(IDS, **settings)
+    raw, _ = rows((9, 4), 1)
+    model = models.decoder(VOCABULARY, **SMALL)
+    before = decoder_batch(objective, raw)
+    params = init(model, before)
+
+    @quick_jit
+    def states(batch):
+        hidden = model.apply(params, batch).hidden
+        return {name: hidden[name][0] for name in ("top", "noised")}
+
+    expected = attended((9, 4), **settings)
+    original = states(before)
+    for changed in (0, 2, 3, 4, 8, 9, 11):
+        tokens = raw.tokens.copy()
+        tokens[:, changed] = 99
+        after = states(decoder_batch(objective, raw._replace(tokens=tokens)))
+        moved = [np.abs(after[x] - original[x]).max(-1)[:13] > 1e-6 for x in ("top", "noised")]
+        # The token is read by the clean slot after it, unless its document ends there.
+        if changed in (8, 12):
+            reads = np.zeros(26, bool)
+        else:
+            reads = expected[:, changed + 1]
+        np.testing.assert_array_equal(np.concatenate(moved), reads)
+        assert not moved[0][changed] and not moved[1][changed]
+
+
+class Outputs:
+    """Outputs whose hidden states are the logits of all ids."""
+
+    def __init__(self, top, noised):
+        self.hidden = {"top": jnp.asarray(top), "noised": jnp.asarray(noised)}
+
+    def head(self, name, hidden):
+        assert name == "vocabulary"
+        return hidden
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.2])
+def test_the_loss_matches_the_paper(alpha):
+    """(α · mean of -log p_AR + mean of -log p_masks) / (1 + α), with padding and packed rows."""
+    raw, documents = rows()
+    objective = tidar(IDS, block_size=4, causal_scale=alpha)
+    batch = decoder_batch(objective, raw)
+    rng = np.random.default_rng(0)
+    top, noised = rng.normal(size=(2, 2, RAW_LENGTH, VOCABULARY)).astype(np.float32)
+    terms = objective.loss(batch).scored(Outputs(top, noised))
+    sums = {"top": 0.0, "noised": 0.0}
+    number = 0
+    for row, texts in enumerate(documents):
+        slot = 0
+        for text in texts:
+            for token in text:
+                for name, logits in (("top", top), ("noised", noised)):
+                    scores = logits[row, slot].astype(np.float64)
+                    sums[name] += np.log(np.exp(scores).sum()) - scores[token]
+                slot += 1
+                number += 1
+    for name, states in (("tokens", "top"), ("masked_blocks", "noised")):
+        np.testing.assert_allclose(terms[name].sums.sum(), sums[states], rtol=1e-5)
+        assert terms[name].weights.sum() == number == 2 * sum(PACKED)
+    expected = (alpha * sums["top"] + sums["noised"]) / number / (1 + alpha)
+    got = sum(term.scale * term.sums.sum() / term.weights.sum() for term in terms.values())
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+def test_clean_tokens_are_those_of_causal_lm():
+    raw, _ = rows()
+    plain = decoder_batch(causal_lm(IDS), raw)
+    both = decoder_batch(tidar(IDS), raw)
+    for name, x in plain.items():
+        np.testing.assert_array_equal(both[name], x, name)
+
+
+def test_a_mixture_has_the_masks_and_the_noised_copies_of_its_members():
+    """Rows of another member have no masks, and keep the noised copies of block diffusion."""
+    members = {"tidar": (tidar, 1), "blocks": (block_diffusion, 1), "causal": (causal_lm, 1)}
+    objective = mixture(IDS, members)
+    _, batch = corrupted(objective, 3, 20)
+    for row, (build, _) in enumerate(members.values()):
+        _, alone = corrupted(build(IDS), 3, 20)
+        if build is causal_lm:
+            assert not batch["noised_segment_ids"][row].any()
+            continue
+        for name in ("input_tokens", "segment_ids", "positions", "clean_intervals"):
+            got = batch[f"noised_{name}"][row][..., :20]
+            if build is block_diffusion and name == "input_tokens":  # other random draws
+                assert set(got.tolist()) > {IDS.mask}
+                continue
+            np.testing.assert_array_equal(got, alone[f"noised_{name}"][row], name)
+    weights = tidar(IDS).loss(batch).terms["masked_blocks"].weights
+    assert (weights[0], weights[2]) == (20, 0)
+    with refuses(ValueError, "tokens", "0.5", "1.0"):  # the scales of a term must be equal
+        objective.loss(batch)
+
+
+def test_the_block_size_can_follow_a_schedule():
+    """I-DLM grows its blocks during training."""
+    objective = annealed(IDS, tidar, "block_size", first=2, last=4, steps=10)
+    assert [member.name for member in objective.facts.members] == [
+        "block_size_2",
+        "block_size_3",
+        "block_size_4",
+    ]
+    (form,) = objective.facts.prompt_forms
+    assert form.masked_blocks.size == 4
+    _, batch = corrupted(objective, 3, 12)
+    for row, size in enumerate((2, 3, 4)):
+        start, end = batch["noised_key_intervals"][row]
+        assert (end - start).tolist() == [size] * 12
+    zeros = np.zeros((3, 12, VOCABULARY), np.float32)
+    assert objective.loss(batch).scored(Outputs(zeros, zeros))["tokens"].scale == 0.5
+
+
+def test_drafts_of_a_block():
+    (form,) = tidar(IDS, block_size=8).facts.prompt_forms
+    assert form.mode == "continue" and form.causal
+    assert form.masked_blocks.drafts == 7  # the clean token already predicts the first of 8
+    assert form.masked_blocks._replace(shifted=True).drafts == 8
+
+
+@pytest.mark.parametrize(
+    "settings, named",
+    [
+        (dict(positions="relative"), "relative"),
+        (dict(positions="none"), "none"),
+        (dict(window=4), "window=4"),
+        (dict(positions="learned", max_positions=16), "17"),
+    ],
+)
+def test_masks_need_positions(settings, named):
+    model = models.decoder(64, **SMALL, **settings)
+    group = SimpleNamespace(stacks={"decoder": 16})
+    assert named in positions_for_masks(model, [group])
+
+
+def test_models_with_positions_are_accepted():
+    group = SimpleNamespace(stacks={"decoder": 16})
+    for settings in ({}, dict(positions="learned", max_positions=17)):
+        assert positions_for_masks(models.decoder(64, **SMALL, **settings), [group]) is None
+
+
+def test_ids_without_a_mask_are_refused():
+    with refuses(ValueError, "mask"):
+        tidar(IDS._replace(mask=None))
