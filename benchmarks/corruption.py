@@ -162,6 +162,7 @@ def special_ids():
             digits=tuple((10 + value, value) for value in range(10)),
             word_starts=objectives.bitmap(np.arange(32_200) % 3 < 2),
             sentence_ends=objectives.bitmap(np.arange(32_200) % 20 == 0),
+            texts=objectives.TokenTexts(lambda: [f"{id:x}" for id in range(32_200)]),
         )
     )
 
