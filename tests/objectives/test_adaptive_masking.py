@@ -133,6 +133,12 @@ def test_equal_chances_are_none_bit_for_bit():
     jax.tree.map(np.testing.assert_array_equal, equal, none)
 
 
+def test_the_noise_before_training_is_that_of_masked_lm():
+    """The paper changes which words are masked, and keeps BERT's rate and replacements."""
+    plain = laws.examples(masked_lm(IDS, selection="bernoulli"), IDS)
+    jax.tree.map(np.testing.assert_array_equal, laws.corrupted(examples()), laws.corrupted(plain))
+
+
 @pytest.mark.parametrize(
     "law",
     [
