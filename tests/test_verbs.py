@@ -176,7 +176,7 @@ def test_a_shell_completes_options_and_names(tmp_path):
     assert "runs/shakespeare_chars.gin" in completions("pretrax train --gin_file runs/s", tmp_path)
     assert completions("pretrax show --objective span_", tmp_path) == ["span_corruption"]
     assert "tokens_ahead" in completions("pretrax compare to", tmp_path)
-    assert completions("pretrax evaluate --yard", tmp_path) == ["--eval_metric"]
+    assert completions("pretrax evaluate --eval", tmp_path) == ["--eval_metric"]
 
 
 @pytest.mark.slow

@@ -327,7 +327,7 @@ def test_no_copy_is_made_where_a_disk_has_no_room_for_it(here, monkeypatch):
 @pytest.mark.parametrize(
     "of, name, broken, why",
     [
-        (shutil, "disk_usage", full, "the disk of process 0 has 0.00 GiB left, and a copy takes"),
+        (shutil, "disk_usage", full, "the disk of process 0 has 0.00 GiB left"),
         (LocalCopies, "save", cannot_save, "No space left on device"),
         (LocalCopies, "wait", cannot_wait, "No space left on device"),
     ],
@@ -427,7 +427,7 @@ def of_another_run(copy):
         (None, ""),
         (lost, "process 1 has none"),
         (damaged, "another process cannot read it"),
-        (with_other_sums, "that of another process is damaged"),
+        (with_other_sums, "the copy of another process is damaged"),
         (of_another_run, "another process cannot read it"),
     ],
 )
@@ -457,7 +457,7 @@ def test_two_processes_that_need_each_others_copies_continue_from_the_checkpoint
     assert ends == [-signal.SIGKILL] * 2, said
     (said, other), ends = both(run, data=4, fsdp=1)
     assert ends == [0, 0], said + other
-    why = "it was made on a mesh that has other parts of the arrays here"
+    why = "it was made on a mesh with other parts of the arrays on this host"
     assert f"The local copy of step 7 is not used: {why}." in said
     assert "Continuing from the checkpoint of step 4." in said
 
