@@ -220,7 +220,7 @@ def folder(tmp_path_factory):
         results.write("comparisons/scaling", planted.scaling())
         for name, (model, objective, settings) in RUNS.items():
             write_run(here / f"runs/{name}", model, objective, **settings)
-        cli.run("prepare", ["--files=raw/*.jsonl", "--out=stores/web", *MORE["prepare"]])
+        cli.run("prepare", ["--files=raw/*.jsonl", "--out=stores/fineweb_sample", *MORE["prepare"]])
         cli.run("train", [*SMALL, "--gin_file=runs/quickstart.gin", *ONE_DENOISER])
         cli.run("convert", ["--from=runs/quickstart", "--to=hf:t5-v1_1-base"])
         # Without these files it looks like another author's model.
