@@ -55,6 +55,12 @@ def rows_and_seeds(build, seed=42):
     return list(seeded.as_numpy_iterator())
 
 
+def test_keys_depend_on_the_name_of_the_task():
+    seeds = np.array([[1, 2]], np.uint32)
+    first, second = (row_keys(seeds, zlib.crc32(name)) for name in (b"first", b"second"))
+    assert (jax.random.key_data(first) != jax.random.key_data(second)).any()
+
+
 @pytest.mark.slow
 def test_the_host_gives_the_bits_of_the_device():
     """Compares many rows on all devices. test_objective_tasks compares every objective."""
