@@ -795,7 +795,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             formula="−½ mean_i [log softmax_j(s(a_i, b_j)/τ)_i + log softmax_j(s(a_j, b_i)/τ)_i]\n"
             "with the pairs (a_i, b_i) of the batch, s the cosine, and τ learned",
             use="Use it for search, with pairs such as questions and answers. Prefer "
-            "`contrastive` if there are no pairs.",
+            "`contrastive` for text without pairs.",
         ),
     },
 }

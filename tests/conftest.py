@@ -167,7 +167,7 @@ def pytest_collection_finish():
 # and LLVM ends with a segmentation fault if none are left.
 MOST_MAPS = 20_000
 # Memory without files (RssAnon) that a process may gain before it drops its compiled programs.
-# What it keeps afterwards, such as TensorFlow, does not count toward the next time.
+# Memory that stays in use afterwards, such as that of TensorFlow, is not counted the next time.
 MOST_GROWTH_KILOBYTES = 768 << 10
 KEPT_KILOBYTES = pytest.StashKey[int]()
 MAPS, STATUS = pathlib.Path("/proc/self/maps"), pathlib.Path("/proc/self/status")

@@ -21,13 +21,15 @@ def nodes_by_file() -> list[list]:
     ]
 
 
-def of_kind(nodes, kind) -> list:
+def nodes_of_type(nodes, kind) -> list:
     return [node for node in nodes if isinstance(node, kind)]
 
 
 def test_unrelated_values_are_assigned_in_a_line_each():
     every = [
-        node for nodes in nodes_by_file() for node in of_kind(nodes, ast.Assign | ast.AnnAssign)
+        node
+        for nodes in nodes_by_file()
+        for node in nodes_of_type(nodes, ast.Assign | ast.AnnAssign)
     ]
     joined = [
         node
@@ -40,7 +42,7 @@ def test_unrelated_values_are_assigned_in_a_line_each():
 
 
 def test_names_say_what_a_value_is():
-    names = [node.id for nodes in nodes_by_file() for node in of_kind(nodes, ast.Name)]
+    names = [node.id for nodes in nodes_by_file() for node in nodes_of_type(nodes, ast.Name)]
     assert sum(name.startswith("of_") for name in names) <= MOST_OF_NAMES
 
 
@@ -48,19 +50,19 @@ def starred_local_tuples(nodes) -> int:
     """Returns how many starred arguments of a file are tuples that their function assigns."""
     tuples = [
         (node.lineno, target.id)
-        for node in of_kind(nodes, ast.Assign)
+        for node in nodes_of_type(nodes, ast.Assign)
         if isinstance(node.value, ast.Tuple)
         for target in node.targets
         if isinstance(target, ast.Name)
     ]
     starred = [
         (arg.lineno, arg.value.id)
-        for call in of_kind(nodes, ast.Call)
+        for call in nodes_of_type(nodes, ast.Call)
         for arg in call.args
         if isinstance(arg, ast.Starred) and isinstance(arg.value, ast.Name)
     ]
     found = 0
-    for function in of_kind(nodes, ast.FunctionDef):
+    for function in nodes_of_type(nodes, ast.FunctionDef):
         lines = range(function.lineno, function.end_lineno + 1)
         local = {name for line, name in tuples if line in lines}
         found += sum(line in lines and name in local for line, name in starred)
