@@ -192,7 +192,7 @@ def _list_of(family: str, folder: str) -> str:
             entry.good_for,
             ARCHITECTURES[entry.architecture],
             entry.attention,
-            _paper(entry.paper),
+            "[{}]({})".format(*entry.paper_link),
         ]
         for name, entry in FAMILIES[family].items()
     ]
@@ -215,7 +215,7 @@ def page(name: str) -> str:
         ["training FLOPs per token", _flops(name)],
         ["token ids", cell(arguments.get("ids", "those of its members"))],
         ["short names", ", ".join(f"`{short}`" for short in aliases_of(name)) or "none"],
-        ["paper", _paper(entry.paper)],
+        ["paper", "[{}]({})".format(*entry.paper_link)],
         ["other implementations", elsewhere or "none known"],
         ["reference", f"[`objectives.{builder}`]({_reference(builder)})"],
     ]
@@ -479,12 +479,6 @@ def _reference(builder: str) -> str:
         if isinstance(node, ast.ImportFrom) and builder in [a.name for a in node.names]
     )
     return f"../api/objectives.md#pretrax.objectives.{module}.{builder}"
-
-
-def _paper(text: str) -> str:
-    """Returns `T5, arXiv:1910.10683` or `NAME, github.com/…` as a link to the source."""
-    name, source = text.split(", ")
-    return f"[{name}](https://{source.replace('arXiv:', 'arxiv.org/abs/')})"
 
 
 if __name__ == "__main__":

@@ -38,6 +38,16 @@ class Entry(NamedTuple):
         """Attention pattern; for an encoder-decoder, of the encoder and of the decoder."""
         return self.attends or _ATTENTION[self.architecture]
 
+    @property
+    def paper_link(self) -> tuple[str, str]:
+        """Name and address of the paper, or of the code if there is no paper.
+
+        >>> CATALOG["span_corruption"].paper_link
+        ('T5', 'https://arxiv.org/abs/1910.10683')
+        """
+        name, source = self.paper.split(", ")
+        return name, "https://" + source.replace("arXiv:", "arxiv.org/abs/")
+
 
 ARCHITECTURES = {
     "encoder": "encoder",

@@ -81,7 +81,8 @@ def index_page(pages: Mapping[str, str], refused: Mapping[str, str], command: st
         words = name.replace("_", "_<wbr>")  # allows a line break
         link = f'<a href="{escape(pages[name])}">{words}</a>'
         cells["objective"] = f"{link} <small>{cells['or']}</small>"
-        cells["paper"] = _paper(CATALOG[name].paper)
+        paper, address = CATALOG[name].paper_link
+        cells["paper"] = f'<a href="{escape(address)}">{escape(paper)}</a>'
         lines.append([cells[head] for head in heads])
     body = html.card(html.table(heads, lines, left=(0, 1, 2, 3, 5))) + html.soft(LEGEND)
     if refused:
@@ -106,14 +107,3 @@ def _cells(name: str) -> dict[str, str]:
         "good for": entry.good_for,
         "paper": entry.paper,
     }
-
-
-def _paper(paper: str) -> str:
-    """Returns the name of a paper as a link.
-
-    >>> _paper("T5, arXiv:1910.10683")
-    '<a href="https://arxiv.org/abs/1910.10683">T5</a>'
-    """
-    name, _, source = paper.rpartition(", ")
-    address = source.replace("arXiv:", "arxiv.org/abs/")
-    return f'<a href="https://{escape(address)}">{escape(name)}</a>'
