@@ -293,7 +293,11 @@ def test_tasks_of_seqio_with_their_own_objectives(capsys, tmp_path, monkeypatch)
     )
     module = "--module=shown_tasks.py"
     said = prints(capsys, "--task=shown_spans", module)
-    assert "shown_spans" in said and "Model: encoder-decoder" in said and "21 tokens; 10 hidden" in said
+    assert (
+        "shown_spans" in said
+        and "Model: encoder-decoder" in said
+        and "21 tokens; 10 hidden" in said
+    )
     files = ["--gin_file=runs/quickstart.gin", "--gin_file=corpora/seqio_objectives.gin"]
     for given in (["--task=shown_mixture"], [*files, "--mixture_or_task_name=shown_mixture"]):
         said = prints(capsys, *given, module)
