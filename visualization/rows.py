@@ -18,7 +18,7 @@ from ..objectives import (
     packed_lengths,
     raw_length,
 )
-from ..objectives.contract import Array
+from ..objectives.contract import Array, mean_rate
 from ..objectives.corrupted_batches import check_sentinels
 from ..objectives.laws import AnyStates
 from ..objectives.layouts import LAYOUTS
@@ -66,8 +66,8 @@ def subjects(objective: Objective, layout: str, ids: TokenIds) -> list[ShownObje
     """Returns the objective, or each member of a mixture."""
     if not objective.facts.members:
         return [ShownObjective("", 1.0, objective, layout, ids)]
-    # A rate that follows a schedule has no value for a single row, so it counts as 1.
-    rates = [1.0 if callable(m.rate) else float(m.rate) for m in objective.facts.members]
+    # A rate that is a function of the step has no value for a single row, so it counts as 1.
+    rates = [mean_rate(member.rate) for member in objective.facts.members]
     return [
         ShownObjective(member.name, rate / sum(rates), member.objective, layout, ids)
         for member, rate in zip(objective.facts.members, rates)
