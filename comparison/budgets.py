@@ -6,6 +6,7 @@
 A budget is a function of a variant's plan that returns the steps of its runs.
 """
 
+import functools
 import itertools
 import math
 import time
@@ -17,6 +18,7 @@ import jax.numpy as jnp
 from ..constraints import Count, Positive, checked
 from ..objectives import OverTraining, Row
 from ..settings.partial import as_partial, flattened
+from ..training.batches import member_of_step
 from ..training.devices.mesh import placed_on
 from ..training.planning import (
     Plan,
@@ -86,11 +88,14 @@ def targets_of_steps(plan: Plan) -> Iterator[tuple[Sequence[Row], dict[str, int]
     A target counts once for each term of the loss that predicts it, regardless of its weight.
     Metrics do not count. Noise that depends on the model is that of an untrained model.
     """
-    count = jax.jit(_targets, static_argnums=0)
+    programs: dict[int | None, Callable] = {}
     key = jax.random.key(NOISE_SEED)
     for step, rows in enumerate(open_batches(plan)):
-        recipe = plan_of_step(plan, step).recipe
-        found = jax.device_get(count(recipe, jax.random.fold_in(key, step), rows))
+        member = member_of_step(plan.schedules, step)
+        if member not in programs:
+            recipe = plan_of_step(plan, step).recipe
+            programs[member] = jax.jit(functools.partial(_targets, recipe))
+        found = jax.device_get(programs[member](jax.random.fold_in(key, step), rows))
         yield rows, {name: int(number) for name, number in found.items()}
 
 
@@ -110,18 +115,18 @@ def tokens_of(plan: Plan, steps: int) -> int:
     They are counted as in `text_tokens`.
     """
     counted = min(steps, COUNTED)
-    total = next(itertools.islice(_tokens_read(shortened(plan, steps)), counted - 1, None))
+    total = next(itertools.islice(_tokens_read(shortened(plan, steps, counted)), counted - 1, None))
     return round(total * steps / counted)
 
 
 def _targets_predicted(plan: Plan, steps: int) -> int:
     counted = min(steps, COUNTED)
-    of_steps = itertools.islice(targets_of_steps(shortened(plan, steps)), counted)
+    of_steps = itertools.islice(targets_of_steps(shortened(plan, steps, counted)), counted)
     total = sum(sum(terms.values()) for _, terms in of_steps)
     return round(total * steps / counted)
 
 
-def shortened(plan: Plan, steps: int, counted: int = COUNTED) -> Plan:
+def shortened(plan: Plan, steps: int, counted: int) -> Plan:
     """Returns the plan of a shorter training, of which `counted` steps stand for the first `steps`.
 
     Only rates that follow the share of training that is done differ from those of the plan.
