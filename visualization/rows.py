@@ -308,7 +308,8 @@ def further_targets(
     labels_of_terms, marks_of_terms = jax.device_get(_labels(objective.loss, batch, marks))
     further: dict[str, tuple] = {}
     for name, labels in labels_of_terms.items():
-        known = any(np.array_equal(labels.values, ids) for ids in targets)
+        # The labels of bags of tokens begin with the targets.
+        known = any(np.array_equal(labels.values[:, : ids.shape[1]], ids) for ids in targets)
         if objective.facts.heads[labels.head] is None and not known:
             label_marks = {name: marks_of_terms[name].values}
             values = _traced(tokens, {name: labels.values}, label_marks)[name]

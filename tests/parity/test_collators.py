@@ -263,8 +263,8 @@ REFUSED = """
     masked_diffusion masked_input_regularization masked_permuted_lm mass multi_token_prediction
     next_latent number_token_loss permutation_lm prefix_token_prediction
     replaced_token_detection retromae sequence_classification sequence_regression
-    shifted_diffusion text_to_text tidar token_classification token_order_prediction
-    uniform_diffusion
+    phases shifted_diffusion superposed_lm text_to_text tidar token_classification
+    token_order_prediction token_superposition uniform_diffusion
 """.split()
 
 

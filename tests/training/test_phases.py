@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import shutil
 
 import jax
 import numpy as np
@@ -186,3 +187,35 @@ def test_members_that_share_a_step_are_refused():
     both = mixture(tiny.IDS, members).with_facts(separate_steps=True)
     with refuses(ValueError, "separate_steps", "0"):
         next(open_batches(tiny.plan(tiny.decoder(), both, {"decoder": SLOTS})))
+
+
+MIXED = """training.Run.objective = @objectives.mixture
+objectives.mixture.members = {
+    "span": (@objectives.span_corruption, 2),
+    "prefix": (@objectives.prefix_lm, 1),
+}
+"""
+SUPERPOSITION = """training.Run.objective = @objectives.token_superposition
+objectives.token_superposition.bag_size = 3
+objectives.token_superposition.share = 0.5
+"""
+
+
+@pytest.mark.slow
+def test_a_run_resumed_before_a_phase_ends_equals_the_uninterrupted_run(tmp_path, capsys):
+    """The second phase begins at step 6 of 12. The run resumes from the checkpoint of step 4."""
+    data = tiny.write_documents(tmp_path / "store")
+    run = tiny.Run(tmp_path, data)
+    assert MIXED in run.config.read_text()
+    run.config.write_text(run.config.read_text().replace(MIXED, SUPERPOSITION))
+    run.here(capsys)
+    lines = run.lines()
+    arrays = tiny.saved_arrays(run.dir, 12)
+    read = [line["text_tokens"] for line in lines if "text_tokens" in line]
+    assert min(read[:6]) > 2 * max(read[6:])
+    for step in (8, 12):
+        shutil.rmtree(run.dir / "checkpoints" / str(step))
+    (run.dir / "result.json").unlink()
+    assert "step 4" in run.here(capsys)
+    assert run.lines() == lines
+    tiny.assert_same(tiny.saved_arrays(run.dir, 12), arrays)
