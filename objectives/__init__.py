@@ -78,7 +78,7 @@ from .selection import geometric_lengths, inverse_lengths
 from .sentence_pairs import next_sentence_prediction, sentence_order_prediction, then
 from .standalone import corruptor
 from .static_lengths import RowGroup, packed_lengths, plan, raw_length
-from .superposition import superposed_lm, token_superposition
+from .superposition import superposed_lm
 from .supervised import (
     dialogue,
     sequence_classification,
@@ -180,7 +180,6 @@ __all__ = [
     "token_deletion",
     "token_masking",
     "token_order_prediction",
-    "token_superposition",
     "turns",
     "ul2",
     "uniform_diffusion",

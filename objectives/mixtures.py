@@ -196,7 +196,8 @@ def phases(
     All rows of a step belong to the objective of its phase, and each phase has its own compiled
     step. A step therefore reads as much text, and costs as much, as with the objective alone. The
     optimizer and its schedule continue from phase to phase. Held-out text is scored under every
-    objective. The trained model is used like a model trained with the last objective.
+    objective. The trained model is used like a model trained with the last objective. A run with
+    `rollback_sigmas` takes a phase whose loss is much higher than the last one for a spike.
 
     Args:
       ids: token ids, passed to every builder.

@@ -8,54 +8,13 @@ import functools
 
 import jax.numpy as jnp
 
-from ..constraints import AtLeastTwo, OpenShare, checked
+from ..constraints import AtLeastTwo, checked
 from .contract import BatchLoss, Facts, Labels, Objective, Term
 from .features import fit, target_sequence
-from .language_modeling import causal_lm
 from .losses import at_slots, head_bag_cross_entropy, predictions
-from .mixtures import phases
 from .splicing import Documents, by_document, documents, piece, splice
 from .streams import StackRow, Stream, register
 from .token_ids import TokenIds
-
-
-@checked
-def token_superposition(
-    ids: TokenIds, bag_size: AtLeastTwo = 6, share: OpenShare = 0.3
-) -> Objective:
-    """Token superposition training (TST): first bags of tokens, then causal language modeling.
-
-        steps                      first 30%                        last 70%
-        text of a row of 4 slots   a b c d e f g h (bags of two)    a b c d
-        slot                       ^   a b   c d   e f              ^ a b c
-        predicts                   a b c d   e f   g h              a b c d     (^ is `ids.bos`)
-
-    In the first phase (`superposed_lm`), a row has the same number of slots as later, and its text
-    is `bag_size` times as long. A step costs about the same in both phases. With the default
-    settings a training reads 2.5 times the text of causal language modeling with the same number of
-    steps. In the second phase (`causal_lm`), the steps are those of plain causal language modeling.
-    The phases share all parameters, the optimizer's state and the schedule of the learning rate.
-    The trained model is used like a model trained with `causal_lm`.
-
-    Args:
-      ids: token ids; no special tokens are needed.
-      bag_size: number of tokens in a bag. The paper recommends 4 to 8, and trains its largest model
-        with 16.
-      share: share of the training's steps in the first phase. The paper recommends 0.2 to 0.4.
-
-    The authors resume the second phase from a checkpoint with the code of the first phase removed,
-    and use a schedule of warmup, constant rate and decay over the last 10% of all steps. They do
-    not reset the optimizer.
-
-    Not implemented: weights that decay with a token's position in its bag (the paper's appendix D),
-    and superposition of the inputs or of the outputs alone.
-
-    >>> objective = token_superposition(ids)
-    >>> [(m.name, [m.rate.at(x) for x in (0, 0.29, 0.3)]) for m in objective.facts.members]
-    [('superposed', [1.0, 1.0, 0.0]), ('causal', [0.0, 0.0, 1.0])]
-    """
-    superposed = functools.partial(superposed_lm, bag_size=bag_size)
-    return phases(ids, {"superposed": (superposed, share), "causal": (causal_lm, 1.0 - share)})
 
 
 @checked
@@ -66,10 +25,20 @@ def superposed_lm(ids: TokenIds, bag_size: AtLeastTwo = 6) -> Objective:
         slot       ^      a b c   d e f
         predicts   a b c  d e f   g            (^ is `ids.bos`)
 
-    This is the first phase of `token_superposition`. The embedding of a slot is the mean of the
-    embeddings of its bag. The target is the uniform distribution over the tokens of the next bag; a
-    token that occurs twice in the bag counts twice. Positions count bags. The last bag of a
-    document may be smaller.
+    This is the first phase of token superposition training (TST). The second phase is `causal_lm`:
+
+        phases(ids, {"superposed": (superposed_lm, 0.3), "causal": (causal_lm, 0.7)})
+
+    A row has the same number of slots in both phases, and `bag_size` times the text in the first
+    one. A step therefore costs about the same. With these settings, a training reads 2.5 times the
+    text of causal language modeling with the same number of steps. The paper recommends bags of 4
+    to 8 tokens for 20% to 40% of the steps, and has bags of 16 in its largest model. The authors
+    continue with the optimizer's state, and keep the learning rate constant until the last tenth
+    of all steps.
+
+    The embedding of a slot is the mean of the embeddings of its bag. The target is the uniform
+    distribution over the tokens of the next bag; a token that occurs twice in the bag counts twice.
+    Positions count bags. The last bag of a document may be smaller.
 
     The term of the loss is "bags": the mean cross-entropy of all tokens. It is not the likelihood
     of the text, since a bag has no order. A model that was trained with this objective alone does
@@ -78,6 +47,9 @@ def superposed_lm(ids: TokenIds, bag_size: AtLeastTwo = 6) -> Objective:
     As in `causal_lm`, the first bag of a row is predicted from `ids.bos`, while the authors do not
     predict it. Tokens count equally, as in the authors' code. The paper's formula weights bags
     equally, which differs for smaller bags only.
+
+    Not implemented: weights that decay with a token's position in its bag (the paper's appendix D),
+    and superposition of the inputs or of the outputs alone.
 
     Args:
       ids: token ids; no special tokens are needed.

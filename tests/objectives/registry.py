@@ -75,7 +75,6 @@ from pretrax.objectives import (
     token_deletion,
     token_masking,
     token_order_prediction,
-    token_superposition,
     ul2,
     uniform_diffusion,
 )
@@ -454,7 +453,6 @@ CASES = {
         shifted=True,
     ),
     "superposed": _case(superposed_lm, undo_bags(3), exact=True, exempt=NOTHING_DRAWN, bag_size=3),
-    "superposition": _case(token_superposition, undo_bags(6), undo_copy, exempt=NOTHING_DRAWN),
     "next_latent": _case(next_latent, undo_copy, exact=True, exempt=NOTHING_DRAWN),
     "contrastive_dropout": _case(
         contrastive,
@@ -492,9 +490,10 @@ CASES = {
     "mixture": _case(mixture, undo_spans(IDS), undo_split(IDS, S), undo_copy, members=THREE_KINDS),
     "phases": _case(
         phases,
-        undo_split(IDS),
+        undo_bags(6),
         undo_copy,
-        members={"prefix": (prefix_lm, 1), "causal": (causal_lm, 3)},
+        exempt=NOTHING_DRAWN,
+        members={"superposed": (superposed_lm, 0.3), "causal": (causal_lm, 0.7)},
     ),
     "annealed": _case(
         annealed,

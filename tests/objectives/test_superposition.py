@@ -18,8 +18,8 @@ from pretrax.objectives import (
     layouts,
     mixture,
     packed_lengths,
+    phases,
     superposed_lm,
-    token_superposition,
 )
 from pretrax.objectives.superposition import reads_bags
 from tests.models.small_models import init
@@ -260,13 +260,12 @@ def test_lengths_count_bags():
 def test_wrong_settings_are_refused():
     with refuses(ValueError, "bag_size", "1"):
         superposed_lm(IDS, bag_size=1)
-    with refuses(ValueError, "share", "1.0"):
-        token_superposition(IDS, share=1.0)
     own = models.decoder(IDS.size, **SMALL)._replace(config=None)
     assert "models.decoder" in reads_bags(own, ())
     assert reads_bags(models.decoder(IDS.size, **SMALL), ()) is None
 
 
 def test_the_trained_model_is_used_like_a_causal_model():
-    assert token_superposition(IDS).facts.prompt_forms == causal_lm(IDS).facts.prompt_forms
+    recipe = phases(IDS, {"superposed": (superposed_lm, 0.3), "causal": (causal_lm, 0.7)})
+    assert recipe.facts.prompt_forms == causal_lm(IDS).facts.prompt_forms
     assert superposed_lm(IDS).facts.likelihood is None

@@ -195,9 +195,12 @@ objectives.mixture.members = {
     "prefix": (@objectives.prefix_lm, 1),
 }
 """
-SUPERPOSITION = """training.Run.objective = @objectives.token_superposition
-objectives.token_superposition.bag_size = 3
-objectives.token_superposition.share = 0.5
+SUPERPOSITION = """training.Run.objective = @objectives.phases
+objectives.superposed_lm.bag_size = 3
+objectives.phases.members = {
+    "superposed": (@objectives.superposed_lm, 1),
+    "causal": (@objectives.causal_lm, 1),
+}
 """
 
 
