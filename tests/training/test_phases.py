@@ -22,6 +22,7 @@ from pretrax.objectives import (
 )
 from pretrax.objectives.mixtures import turns
 from pretrax.training.devices.mesh import placed_on
+from pretrax.training.evaluation import _weight_at_end
 from pretrax.training.planning import (
     StepPrograms,
     abstract_state_of,
@@ -222,3 +223,10 @@ def test_a_run_resumed_before_a_phase_ends_equals_the_uninterrupted_run(tmp_path
     assert "step 4" in run.here(capsys)
     assert run.lines() == lines
     tiny.assert_same(tiny.saved_arrays(run.dir, 12), arrays)
+
+
+def test_only_the_last_phase_counts_in_the_held_out_loss():
+    """The loss by which checkpoints are kept is that of the objective that the run ends with."""
+    weights = [_weight_at_end(member.rate) for member in two_phases().facts.members]
+    assert weights == [0.0, 1.0]
+    assert _weight_at_end(2.0) == _weight_at_end(turns(1, 0)) == 1.0
