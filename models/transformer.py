@@ -305,8 +305,8 @@ def _means_of_bags(table_VxE, tokens_BxNxT, sizes_BxT):
 
 
 def _means_of_bags_forward(table_VxE, tokens_BxNxT, sizes_BxT):
-    saved = table_VxE, tokens_BxNxT, sizes_BxT
-    return _means_of_bags(*saved), saved
+    means_BxTxE = _means_of_bags(table_VxE, tokens_BxNxT, sizes_BxT)
+    return means_BxTxE, (table_VxE, tokens_BxNxT, sizes_BxT)
 
 
 def _means_of_bags_backward(saved, d_means_BxTxE):

@@ -7,6 +7,7 @@ propose the same first phase as patch-level training.
 import functools
 
 import jax.numpy as jnp
+from jax.tree_util import Partial
 
 from ..constraints import AtLeastTwo, checked
 from .contract import BatchLoss, Facts, Labels, Objective, Term
@@ -65,7 +66,7 @@ def superposed_lm(ids: TokenIds, bag_size: AtLeastTwo = 6) -> Objective:
     streams = ["targets", "bags", *(_further_tokens(k).name for k in range(2, bag_size + 1))]
     return Objective(
         lengths=lambda n: dict.fromkeys(streams, -(-n // bag_size)),
-        corrupt=functools.partial(_bags_of_row, bag_size),
+        corrupt=Partial(functools.partial(_bags_of_row, bag_size)),
         loss=_loss,
         facts=Facts(),
     )
@@ -77,7 +78,8 @@ def _bags_of_row(bag_size: int, key, row, partner, lengths, max_documents):
     bags = Documents(jnp.cumsum(count_D) - count_D, count_D)
     slot = jnp.arange(lengths["targets"], dtype=jnp.int32)
     _, segments = splice(slot, piece(*bags), slot.size)
-    first = bag_size * (slot - by_document(bags.start, segments))  # of the bag, in its document
+    # The place of the first token of each bag in its document.
+    first = bag_size * (slot - by_document(bags.start, segments))
     left = by_document(document.length, segments) - first
     sizes = jnp.where(segments > 0, jnp.minimum(left, bag_size), 0)
 
@@ -169,7 +171,6 @@ def _column(k: int) -> str:
     return f"targets_bag_{k}"
 
 
-@functools.cache
 def _further_tokens(k: int) -> Stream:
     """Returns the registered stream of the k-th token of each bag, from 2."""
     return register(
