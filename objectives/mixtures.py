@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -226,7 +226,8 @@ def phases(
     return joint.with_facts(separate_steps=True, prompt_forms=last.facts.prompt_forms)
 
 
-class _Window(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class _Window:
     """A rate of 1 from one share of training up to another share, and of 0 outside."""
 
     start: float
