@@ -16,10 +16,18 @@ import jax
 import jax.numpy as jnp
 
 from ..constraints import Count, Positive, checked
-from ..objectives import Row
+from ..objectives import OverTraining, Row
 from ..settings.partial import as_partial, flattened
+from ..training.batches import member_of_step
 from ..training.devices.mesh import placed_on
-from ..training.planning import Plan, abstract_state_of, jitted_step, open_batches
+from ..training.planning import (
+    Plan,
+    StepPrograms,
+    abstract_state_of,
+    open_batches,
+    plan_of_step,
+    with_steps,
+)
 from ..training.state import new_state
 from ..training.step import Recipe, count_text_tokens, make_batches
 from ..training.throughput import step_flops
@@ -37,9 +45,13 @@ def text_tokens(plan: Plan, *, number: Count) -> int:
     Args:
       plan: the plan of the variant.
       number: number of tokens before corruption, counted in the rows of the first `COUNTED` steps.
-        End-of-sequence does not count, since only some objectives have it in their rows.
+        End-of-sequence does not count, since only some objectives have it in their rows. If rates
+        follow the share of training that is done, all of training is counted on fewer steps.
     """
-    steps, per_step = _counted(_tokens_read(plan), number)
+    if follows_training(plan):
+        steps, per_step = _solved(tokens_of, plan, number)
+    else:
+        steps, per_step = _counted(_tokens_read(plan), number)
     return _affordable(plan, steps, per_step, "text_tokens")
 
 
@@ -55,6 +67,8 @@ def targets(plan: Plan, *, number: Count) -> int:
     Raises ValueError if these steps do not show the number of targets of later steps, since the
     rates of a mixture depend on the step, as in `objectives.annealed`.
     """
+    if follows_training(plan):
+        return _affordable(plan, *_solved(_targets_predicted, plan, number), "targets")
     per_step_targets = (sum(terms.values()) for _, terms in targets_of_steps(plan))
     steps, per_step = _counted(itertools.accumulate(per_step_targets), number)
     following = [m.name for m in plan.recipe.objective.facts.members if callable(m.rate)]
@@ -74,10 +88,14 @@ def targets_of_steps(plan: Plan) -> Iterator[tuple[Sequence[Row], dict[str, int]
     A target counts once for each term of the loss that predicts it, regardless of its weight.
     Metrics do not count. Noise that depends on the model is that of an untrained model.
     """
-    count = jax.jit(functools.partial(_targets, plan.recipe))
+    programs: dict[int | None, Callable] = {}
     key = jax.random.key(NOISE_SEED)
     for step, rows in enumerate(open_batches(plan)):
-        found = jax.device_get(count(jax.random.fold_in(key, step), rows))
+        member = member_of_step(plan.schedules, step)
+        if member not in programs:
+            recipe = plan_of_step(plan, step).recipe
+            programs[member] = jax.jit(functools.partial(_targets, recipe))
+        found = jax.device_get(programs[member](jax.random.fold_in(key, step), rows))
         yield rows, {name: int(number) for name, number in found.items()}
 
 
@@ -92,10 +110,48 @@ def _targets(recipe: Recipe, key: jax.Array, rows: Sequence[Row]) -> dict[str, j
 
 
 def tokens_of(plan: Plan, steps: int) -> int:
-    """Returns the number of text tokens that these steps read, counted as in `text_tokens`."""
+    """Returns the number of text tokens that the first steps of a run read.
+
+    They are counted as in `text_tokens`.
+    """
     counted = min(steps, COUNTED)
-    total = next(itertools.islice(_tokens_read(plan), counted - 1, None))
+    total = next(itertools.islice(_tokens_read(shortened(plan, steps, counted)), counted - 1, None))
     return round(total * steps / counted)
+
+
+def _targets_predicted(plan: Plan, steps: int) -> int:
+    counted = min(steps, COUNTED)
+    of_steps = itertools.islice(targets_of_steps(shortened(plan, steps, counted)), counted)
+    total = sum(sum(terms.values()) for _, terms in of_steps)
+    return round(total * steps / counted)
+
+
+def shortened(plan: Plan, steps: int, counted: int) -> Plan:
+    """Returns the plan of a shorter training, of which `counted` steps stand for the first `steps`.
+
+    Only rates that follow the share of training that is done differ from those of the plan.
+    """
+    if steps <= counted:
+        return plan
+    return with_steps(plan, math.ceil(plan.run.steps * counted / steps))
+
+
+def follows_training(plan: Plan) -> bool:
+    """Returns whether the rates of a mixture follow the share of training that is done."""
+    members = plan.recipe.objective.facts.members
+    return any(isinstance(member.rate, OverTraining) for member in members)
+
+
+def _solved(amount: Callable[[Plan, int], int], plan: Plan, number: int) -> tuple[int, float]:
+    """Returns the number of steps that reach an amount, and the mean amount per step.
+
+    The mean hardly depends on the number of steps, so it is first taken from the run's own steps.
+    """
+    steps = plan.run.steps
+    for _ in range(2):
+        per_step = amount(with_steps(plan, steps), steps) / steps
+        steps = max(math.ceil(number / per_step), 1)
+    return steps, per_step
 
 
 @checked
@@ -151,16 +207,21 @@ def _counted(totals: Iterator[int], number: int) -> tuple[int, float]:
 
 
 def _seconds_of_a_step(plan: Plan) -> float:
-    abstract = abstract_state_of(plan)
-    batches = open_batches(plan)
-    take_step = jitted_step(plan, abstract.shapes)
-    with placed_on(plan.mesh):
-        state = new_state(abstract, plan.run.seed, plan.mesh)
-        for step in range(2 + TIMED):
-            if step == 2:  # The step is compiled and warmed up.
-                jax.block_until_ready(state)
-                started = time.monotonic()
-            state, _ = take_step(state, next(batches))
+    """Returns the mean seconds of a step, timed on `TIMED` steps spread over the training."""
+    timed = shortened(plan, plan.run.steps, TIMED)
+    abstract = abstract_state_of(timed)
+    programs = StepPrograms(timed, abstract.shapes)
+    with placed_on(timed.mesh):
+        state = new_state(abstract, timed.run.seed, timed.mesh)
+        for step, rows in zip(range(TIMED), open_batches(timed)):
+            if not programs.is_compiled(step):  # compile and warm up
+                for _ in range(2):
+                    state, _ = programs.at(step)(state, rows)
+        batches = open_batches(timed)
+        jax.block_until_ready(state)
+        started = time.monotonic()
+        for step in range(TIMED):
+            state, _ = programs.at(step)(state, next(batches))
         jax.block_until_ready(state)
     return (time.monotonic() - started) / TIMED
 

@@ -26,7 +26,7 @@ from ..objectives import (
     members_of,
     plan,
 )
-from ..objectives.contract import Builder, build
+from ..objectives.contract import Builder, build, is_scheduled
 from ..objectives.losses import token_loss
 from ..objectives.sentence_pairs import SummedLosses, pair_loss
 from . import packing as packing_policies
@@ -105,7 +105,7 @@ class Collator:
         self._pairs_rows = pair_loss in _losses_of(objective)
         self._group = _row_group(objective, self._layout, ids, sequence_lengths)
         rates = [member.rate for member in members_of(objective)]
-        if any(map(callable, rates)):
+        if any(map(is_scheduled, rates)):
             raise ValueError("The rates of the mixture follow a schedule, expected numbers.")
         self._rates = np.asarray(rates) / sum(rates)
         self._policy, marks = packing_policies.resolve_packing(objective, packing)

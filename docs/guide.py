@@ -64,6 +64,7 @@ PAPERS = {  # key in a cell -> (text of the link, arXiv number)
     "t5": ("Raffel et al. 2020", "1910.10683"),
     "tidar": ("Liu et al. 2025", "2511.08923"),
     "top": ("Zuhri et al. 2025", "2508.19228"),
+    "tst": ("Peng et al. 2026", "2605.06546"),
     "ulmfit": ("Howard & Ruder 2018", "1801.06146"),
     "ul2": ("Tay et al. 2022", "2205.05131"),
     "wang": ("Wang et al. 2022", "2204.05832"),
@@ -356,6 +357,23 @@ SETTINGS = (
         "annealed_targets",
         "Later tokens, and prefixes of the next token, saved 80 and 15 steps in two record runs of "
         "[modded-nanogpt](https://github.com/KellerJordan/modded-nanogpt).",
+    ),
+    Setting(
+        "bags of tokens first, equal FLOPs",
+        "superposition",
+        "From 270M to 10B parameters, a first phase on bags of tokens lowers the final loss, or "
+        "reaches an equal loss in up to 2.5 times less time ({tst}).",
+    ),
+    Setting(
+        "bags of tokens first, equal text",
+        "superposition_at_equal_text",
+        "On the same text, the final loss of a model of 3B parameters is slightly higher ({tst}).",
+    ),
+    Setting(
+        "bags of tokens first, equal time",
+        "superposition_at_equal_seconds",
+        "Steps on bags take the same time as other steps, so the findings are those at equal FLOPs "
+        "({tst}).",
     ),
     Setting(
         "blocks of masks that draft",

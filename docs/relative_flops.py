@@ -7,7 +7,7 @@ import functools
 
 from pretrax.objectives import Objective, members_of, raw_length
 from pretrax.objectives.catalog import CATALOG, run_of
-from pretrax.objectives.contract import with_counted_classes
+from pretrax.objectives.contract import mean_rate, with_counted_classes
 from pretrax.objectives.layouts import LAYOUTS
 from pretrax.objectives.token_ids import specimen_ids
 from pretrax.training.run_configuration import read_fields
@@ -39,7 +39,7 @@ def flops_per_token(name: str) -> float:
     flops = 0.0
     tokens = 0.0
     for member in members_of(objective):
-        rate = 1.0 if callable(member.rate) else member.rate
+        rate = mean_rate(member.rate)
         text, stacks = _full_row(member.objective, model.layout)
         flops += rate * 3 * model.flops({"predict": stacks.get("decoder", 0)} | stacks)
         tokens += rate * text

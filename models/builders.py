@@ -51,6 +51,11 @@ class Model(NamedTuple):
     to key 0 of the encoder. If a batch has `…_types` (token types 0 or 1) or `…_block_positions`,
     their embeddings are added.
 
+    A slot may also hold a bag of tokens, whose embedding is the mean of the tokens' embeddings.
+    Then `…_bag_sizes` [B, T] has the number of tokens of each slot's bag; 0 and 1 both mean a
+    single token. `…_bag_tokens` [B, N, T] has the tokens after the first, which is in
+    `…_input_tokens`.
+
     A decoder's batch may have a noised copy of each token, whose hidden state is in
     `outputs.hidden['noised']`. The copies have the same four arrays as `noised_…`, whose key
     intervals are over copies. `noised_clean_intervals` [B, 2, T] are the intervals of copies over

@@ -151,7 +151,7 @@ class Transformer(nn.Module):
         batch = batch if has_copies else self._padded(batch, side, slots)
         is_separate = side == "encoder" and not self.config.share_encoder_decoder_embeddings
         table_VxE = self.encoder_embedding if is_separate else self.token_embedding
-        x_BxTxE = embed_tokens(self, table_VxE, batch[f"{side}_input_tokens"])
+        x_BxTxE = embed_slots(self, table_VxE, batch, side)
         hidden = stack(x_BxTxE, batch, side, encoded)
         whole = {name: states[..., :slots, :] for name, states in hidden.items()}
         if has_copies:
@@ -168,7 +168,7 @@ class Transformer(nn.Module):
             return batch
         # Padding attends to the keys of the last query: its interval is not empty, and does not
         # reach keys that no other query attends to.
-        modes = {f"{side}_{name}": "constant" for name in _TOKEN_ARRAYS}
+        modes = {f"{side}_{name}": "constant" for name in (*_TOKEN_ARRAYS, *_BAG_ARRAYS)}
         modes[f"{side}_key_intervals"] = "edge"
         if side == "decoder":
             modes["cross_key_intervals"] = "edge"
@@ -180,6 +180,7 @@ class Transformer(nn.Module):
 
 
 _TOKEN_ARRAYS = ("input_tokens", "segment_ids", "positions", "block_positions", "types")
+_BAG_ARRAYS = ("bag_tokens", "bag_sizes")
 
 
 def _with_copies(config, batch):
@@ -201,6 +202,10 @@ def _with_copies(config, batch):
             tokens = batch[f"decoder_{name}"]
             copies = batch.get(f"noised_{name}", tokens)
             doubled[f"decoder_{name}"] = jnp.concatenate([tokens, copies], axis=1)
+    for name in _BAG_ARRAYS:  # a noised copy is a single token
+        if f"decoder_{name}" in batch:
+            bags = batch[f"decoder_{name}"]
+            doubled[f"decoder_{name}"] = padded(bags, 2 * bags.shape[-1])
     return batch | doubled
 
 
@@ -239,6 +244,18 @@ class VocabularyHead(nn.Module):
         return projection(x, embedding_VxE.astype(c.dtype), finish)
 
 
+def embed_slots(module, table_VxE, batch, side):
+    """Returns the embedding of each slot [B, T, E]: of its token, or the mean of its bag."""
+    tokens_BxT = batch[f"{side}_input_tokens"]
+    more_BxNxT = batch.get(f"{side}_bag_tokens")
+    if more_BxNxT is None:
+        return embed_tokens(module, table_VxE, tokens_BxT)
+    sizes_BxT = jnp.maximum(batch[f"{side}_bag_sizes"], 1)
+    tokens_BxNxT = jnp.concatenate([tokens_BxT[:, None], more_BxNxT], axis=1)
+    means_BxTxE = _means_of_bags(table_VxE, tokens_BxNxT, sizes_BxT)
+    return constrain(means_BxTxE.astype(module.config.dtype), *STREAM)
+
+
 def embed_tokens(module, table_VxE, tokens_BxT):
     """Returns the table's row of each token: [B, T, E]."""
     # Rows are cast after the lookup, so that its gradient is a float32 sum over all occurrences of
@@ -263,13 +280,49 @@ def _looked_up_backward(saved, d_rows_BxTxE):
     # whole table on every device.
     table_VxE, tokens_BxT = saved
     d_table_VxE = jnp.zeros_like(table_VxE).at[tokens_BxT].add(d_rows_BxTxE)
-    if num_shards("length", tokens_BxT.shape[1]) > 1:
-        # Without this constraint XLA would gather the gradients of all tokens.
-        d_table_VxE = constrain(d_table_VxE, None, None)
-    return constrain(d_table_VxE, None, "embed"), None
+    return _sharded_like_table(d_table_VxE, slots=tokens_BxT.shape[1]), None
 
 
 _looked_up.defvjp(_looked_up_forward, _looked_up_backward)
+
+
+def _sharded_like_table(d_table_VxE, slots):
+    if num_shards("length", slots) > 1:
+        # Without this constraint XLA would gather the gradients of all tokens.
+        d_table_VxE = constrain(d_table_VxE, None, None)
+    return constrain(d_table_VxE, None, "embed")
+
+
+@jax.custom_vjp
+def _means_of_bags(table_VxE, tokens_BxNxT, sizes_BxT):
+    """Returns the mean of the table's rows of the first tokens of each bag: f32[B, T, E]."""
+    whole_VxE = constrain(table_VxE, None, None)
+    total_BxTxE = whole_VxE[tokens_BxNxT[:, 0]]
+    for i in range(1, tokens_BxNxT.shape[1]):
+        in_bag_BxTx1 = (sizes_BxT > i)[..., None]
+        total_BxTxE += jnp.where(in_bag_BxTx1, whole_VxE[tokens_BxNxT[:, i]], 0.0)
+    return total_BxTxE / sizes_BxT[..., None]
+
+
+def _means_of_bags_forward(table_VxE, tokens_BxNxT, sizes_BxT):
+    means_BxTxE = _means_of_bags(table_VxE, tokens_BxNxT, sizes_BxT)
+    return means_BxTxE, (table_VxE, tokens_BxNxT, sizes_BxT)
+
+
+def _means_of_bags_backward(saved, d_means_BxTxE):
+    # The tokens of a bag are added one after another, so that no array has a row for each token.
+    table_VxE, tokens_BxNxT, sizes_BxT = saved
+    d_table_VxE = jnp.zeros_like(table_VxE)
+    d_rows_BxTxE = d_means_BxTxE / sizes_BxT[..., None]
+    for i in range(tokens_BxNxT.shape[1]):
+        in_bag_BxTx1 = (sizes_BxT > i)[..., None]
+        d_table_VxE = d_table_VxE.at[tokens_BxNxT[:, i]].add(
+            jnp.where(in_bag_BxTx1, d_rows_BxTxE, 0.0)
+        )
+    return _sharded_like_table(d_table_VxE, slots=sizes_BxT.shape[1]), None, None
+
+
+_means_of_bags.defvjp(_means_of_bags_forward, _means_of_bags_backward)
 
 
 class Pattern(NamedTuple):

@@ -5,8 +5,8 @@ setting that its annotation excludes, and for token ids without a special token 
 docstring lists all other errors.
 
 The families of objectives are `language_modeling`, `multi_token_prediction`, `annealed_targets`,
-`upcoming_tokens`, `next_latent`, `tidar`, `number_tokens`, `joint_embedding`, `denoising`,
-`autoencoding`, `mass`, `gap_sentences`, `mixtures`, `blanks`, `infilling`,
+`upcoming_tokens`, `superposition`, `next_latent`, `tidar`, `number_tokens`, `joint_embedding`,
+`denoising`, `autoencoding`, `mass`, `gap_sentences`, `mixtures`, `blanks`, `infilling`,
 `masked_language_modeling`, `adaptive_masking`, `masked_autoencoding`, `masked_diffusion`,
 `block_diffusion`, `hybrid_diffusion`, `uniform_diffusion`, `insertion`, `permutation`,
 `sentence_pairs`, `contrastive_learning` and `supervised`. They choose tokens with `selection` and
@@ -67,7 +67,7 @@ from .masked_language_modeling import (
     replaced_token_detection,
 )
 from .mass import mass
-from .mixtures import mixture, turns, ul2
+from .mixtures import mixture, phases, turns, ul2
 from .multi_token_prediction import multi_token_prediction
 from .next_latent import next_latent
 from .number_tokens import number_token_loss
@@ -78,6 +78,7 @@ from .selection import geometric_lengths, inverse_lengths
 from .sentence_pairs import next_sentence_prediction, sentence_order_prediction, then
 from .standalone import corruptor
 from .static_lengths import RowGroup, packed_lengths, plan, raw_length
+from .superposition import superposed_lm
 from .supervised import (
     dialogue,
     sequence_classification,
@@ -156,6 +157,7 @@ __all__ = [
     "number_token_loss",
     "packed_lengths",
     "permutation_lm",
+    "phases",
     "plan",
     "prefix_lm",
     "prefix_mask",
@@ -169,6 +171,7 @@ __all__ = [
     "sequence_regression",
     "shifted_diffusion",
     "span_corruption",
+    "superposed_lm",
     "text_infilling",
     "text_to_text",
     "then",

@@ -9,6 +9,7 @@ This package names array axes with these letters:
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -184,7 +185,9 @@ class Sums(NamedTuple):
 
 
 class OverTraining(NamedTuple):
-    """A factor that follows the share of training that is done, whatever its number of steps.
+    """A factor or a rate that follows the share of training that is done.
+
+    It fits a training of any number of steps.
 
     Attributes:
       at: function of the share: 0 at the first step, 1 after the last step.
@@ -193,17 +196,39 @@ class OverTraining(NamedTuple):
     at: Callable
 
 
-def scale_at(scale: Any, step, steps: int):
-    """Returns a term's factor at a step of a training of `steps` steps; 0 for a metric.
+def is_scheduled(value: Any) -> bool:
+    """Returns whether a factor or a rate changes during training."""
+    return callable(value) or isinstance(value, OverTraining)
 
-    >>> scale_at(OverTraining(lambda share: 1 - share), step=25, steps=100)
+
+_MEAN_OVER = 1000  # number of shares of training over which a rate is averaged
+
+
+def value_at(value: Any, step, steps: int):
+    """Returns a factor or a rate at a step of a training of `steps` steps.
+
+    >>> value_at(OverTraining(lambda share: 1 - share), step=25, steps=100)
     0.75
     """
-    if scale is None:
-        return 0.0
-    if isinstance(scale, OverTraining):
-        return scale.at(step / steps)
-    return scale(step) if callable(scale) else scale
+    if isinstance(value, OverTraining):
+        return value.at(step / steps)
+    return value(step) if callable(value) else value
+
+
+def mean_rate(rate: Any) -> float:
+    """Returns the mean of a rate over training; 1 if the rate is a function of the step.
+
+    >>> mean_rate(3), mean_rate(OverTraining(lambda share: 2 * share)), mean_rate(lambda step: 0.0)
+    (3.0, 0.999, 1.0)
+    """
+    if isinstance(rate, OverTraining):
+        return math.fsum(rate.at(i / _MEAN_OVER) for i in range(_MEAN_OVER)) / _MEAN_OVER
+    return 1.0 if callable(rate) else float(rate)
+
+
+def scale_at(scale: Any, step, steps: int):
+    """Returns a term's factor at a step of a training of `steps` steps; 0 for a metric."""
+    return 0.0 if scale is None else value_at(scale, step, steps)
 
 
 @jax.tree_util.register_dataclass
@@ -387,6 +412,8 @@ class Facts(NamedTuple):
       requires: further requirements on the model and on the rows of a step.
       prompt_forms: how to prompt models trained with it; the first form is the default.
       members: the members of a mixture; () for any other objective.
+      separate_steps: whether all rows of a step belong to one member of the mixture. Each member
+        then has its own compiled step, which costs the same as the member alone.
       couples_rows: whether the loss of a row depends on the other rows of its batch.
       likelihood: name of the term that is the exact negative log-likelihood of the text: each of
         its tokens once, given the tokens before it. None if there is no such term, for example
@@ -400,6 +427,7 @@ class Facts(NamedTuple):
     requires: tuple[Requirement, ...] = ()
     prompt_forms: tuple[PromptForm, ...] = ()
     members: "tuple[Member, ...]" = ()
+    separate_steps: bool = False
     couples_rows: bool = False
     likelihood: str | None = None
     bound: str | None = None
@@ -438,7 +466,8 @@ class Member(NamedTuple):
     Attributes:
       name: name of the member, unique in its mixture.
       objective: the member itself.
-      rate: share of the rows, relative to the other members: a number, or a function of the step.
+      rate: share of the rows, relative to the other members: a number, a function of the step, or
+        `OverTraining`.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Losses as one sum per row; the training step divides by the weights of the whole batch."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import jax.numpy as jnp
 
@@ -103,16 +103,39 @@ def head_cross_entropies(
       states: [B, K, d].
       targets: {term: (labels i32[B, K], weights [B, K])}. The first term has the z-losses.
     """
-    labels = [labels for labels, _ in targets.values()]
-    weights = [weights for _, weights in targets.values()]
+    known = getattr(outputs, "term_factors", None)
+    factors = None if known is None else [known[name] for name in targets]
+    sums = _cross_entropies(outputs, head, states, [*targets.values()], z_loss, factors)
+    return dict(zip(targets, sums))
+
+
+def head_bag_cross_entropy(
+    outputs: ModelOutputs, head: str, states, bag: Sequence[tuple], z_loss: float = 0.0
+) -> Sums:
+    """Returns the summed cross-entropy of all tokens of each slot's bag, under the same logits.
+
+    As in `head_cross_entropies`, the logits are computed once. Divided by the number of tokens, it
+    is the cross-entropy with the uniform distribution over the bag.
+
+    Args:
+      states: [B, K, d].
+      bag: (labels i32[B, K], weights [B, K]) of the first, second, … token of each bag.
+      z_loss: weight of the squared log-partition. It counts once for each token of a full bag.
+    """
+    first, *others = _cross_entropies(outputs, head, states, bag, len(bag) * z_loss, None)
+    losses = sum((sums.losses for sums in others), first.losses)
+    return Sums(losses, first.z_losses)
+
+
+def _cross_entropies(
+    outputs: ModelOutputs, head: str, states, targets: Sequence[tuple], z_loss: float, factors
+) -> list[Sums]:
+    labels = [labels for labels, _ in targets]
+    weights = [weights for _, weights in targets]
     projection = _projection(outputs, head, states)
     if projection is None:
-        sums = weighted_sums_of_several(outputs.head(head, states), labels, weights, z_loss)
-    else:
-        known = getattr(outputs, "term_factors", None)
-        factors = None if known is None else [known[name] for name in targets]
-        sums = projected_cross_entropies(projection, labels, weights, z_loss, factors)
-    return dict(zip(targets, sums))
+        return weighted_sums_of_several(outputs.head(head, states), labels, weights, z_loss)
+    return projected_cross_entropies(projection, labels, weights, z_loss, factors)
 
 
 def head_sums(

@@ -6,6 +6,7 @@ so that every row has the raw length of its member. This module draws no members
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
@@ -17,7 +18,7 @@ from annotated_types import MinLen
 from jax import lax
 from jax.tree_util import Partial
 
-from ..constraints import Count, Natural, NonNegative, checked
+from ..constraints import Count, Natural, NonNegative, Positive, checked
 from .contract import (
     Adaptation,
     BatchLoss,
@@ -25,11 +26,14 @@ from .contract import (
     Corrupt,
     Member,
     Objective,
+    OverTraining,
     Row,
     Sums,
     Term,
     build,
+    is_scheduled,
     joint_facts,
+    value_at,
 )
 from .denoising import Placement, span_corruption
 from .language_modeling import prefix_lm
@@ -41,15 +45,18 @@ from .token_ids import TokenIds
 @checked
 def mixture(
     ids: TokenIds,
-    members: Annotated[Mapping[str, tuple[Builder, float | Callable[[int], float]]], MinLen(1)],
+    members: Annotated[
+        Mapping[str, tuple[Builder, float | Callable[[int], float] | OverTraining]], MinLen(1)
+    ],
 ) -> Objective:
     """A mixture of objectives with rates.
 
     Args:
       ids: token ids, passed to every builder.
       members: name -> (builder, rate). Rates are relative shares of the rows of a batch: numbers,
-        or functions of the step, such as an optax schedule or `turns`. If a builder returns a
-        mixture, its members become members of this mixture and divide its rate among them.
+        functions of the step, such as an optax schedule or `turns`, or `OverTraining`. If a builder
+        returns a mixture, its members become members of this mixture and divide its rate among
+        them.
 
     Lengths are the maximum over the members. Members that differ only in numbers (UL2's six span
     denoisers) share one kernel. Each distinct loss function is called once.
@@ -87,10 +94,10 @@ def _member(name: str, pair, ids: TokenIds) -> Member:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise ValueError(f"Member {name!r} must be a pair (builder, rate), got {pair!r}.")
     builder, rate = pair
-    if not callable(rate) and not (isinstance(rate, Real) and 0 < float(rate) < math.inf):
+    if not is_scheduled(rate) and not (isinstance(rate, Real) and 0 < float(rate) < math.inf):
         raise ValueError(
-            f"The rate of {name!r} must be a number above 0, or a function of the step, got "
-            f"{rate!r}: to give a member no rows, leave it out of the mixture."
+            f"The rate of {name!r} must be a number above 0, a function of the step, or "
+            f"OverTraining, got {rate!r}: to give a member no rows, leave it out of the mixture."
         )
     try:
         objective = build(builder, ids)
@@ -101,7 +108,7 @@ def _member(name: str, pair, ids: TokenIds) -> Member:
             f"Member {name!r} is a mixture whose noise adapts to the model, which is not supported "
             "within a mixture: list its members in this mixture instead."
         )
-    return Member(name, objective, rate if callable(rate) else float(rate))
+    return Member(name, objective, rate if is_scheduled(rate) else float(rate))
 
 
 def _check_names(members: Sequence[Member]) -> None:
@@ -127,28 +134,39 @@ def _leaves(member: Member) -> list[Member]:
     ]
 
 
-def _share(rate, inner: Sequence[Member], i: int) -> float | Callable[[int], float]:
+def _share(rate, inner: Sequence[Member], i: int) -> float | Callable[[int], float] | OverTraining:
     """Returns the rate of `inner[i]` in the outer mixture, given the rate of the inner mixture.
 
     If all members of the inner mixture have a rate of 0 at a step, it gets no rows at this step.
     """
+    names = ", ".join(member.name for member in inner)
 
-    def at(step: int) -> float:
-        rates = [_at(member.rate, step) for member in inner]
+    def at(when) -> float:
+        """Returns the rate at a step, or at a share of training if rates are `OverTraining`."""
+        rates = [_at(member.rate, when) for member in inner]
         if min(rates) < 0:
-            names = ", ".join(member.name for member in inner)
             raise ValueError(
-                f"The rates of {names} are {rates} at step {step}, expected none below 0: change "
-                "the schedule of the rates."
+                f"The rates of {names} are {rates} at {when}, expected none below 0: change the "
+                "schedule of the rates."
             )
-        return _at(rate, step) * rates[i] / (sum(rates) or 1.0)
+        return _at(rate, when) * rates[i] / (sum(rates) or 1.0)
 
-    depends_on_step = any(map(callable, (rate, *(member.rate for member in inner))))
-    return at if depends_on_step else at(0)
+    scheduled = [each for each in (rate, *(member.rate for member in inner)) if is_scheduled(each)]
+    over_training = [isinstance(each, OverTraining) for each in scheduled]
+    if all(over_training):
+        return OverTraining(at) if scheduled else at(0)
+    if any(over_training):
+        raise ValueError(
+            f"Rates of {names} follow the step and rates follow the share of training, but the "
+            "members divide the rate of an inner mixture: use one kind of schedule, or list the "
+            "members in the outer mixture."
+        )
+    return at
 
 
-def _at(rate, step: int) -> float:
-    return float(rate(step)) if callable(rate) else rate
+def _at(rate, when) -> float:
+    """Returns a rate at a step, or at a share of training if it is `OverTraining`."""
+    return float(value_at(rate, when, 1)) if is_scheduled(rate) else rate
 
 
 @checked
@@ -165,6 +183,59 @@ def turns(every: Count, turn: Natural, of: Count = 2) -> Callable[[int], float]:
     if turn >= of:
         raise ValueError(f"Got turn={turn}, of={of}, expected 0 <= turn < of.")
     return lambda step: float(step // every % of == turn)
+
+
+@checked
+def phases(
+    ids: TokenIds, members: Annotated[Mapping[str, tuple[Builder, Positive]], MinLen(2)]
+) -> Objective:
+    """Objectives that train the same parameters one after another, each for a share of the steps.
+
+        phases(ids, {"masked": (masked_next_token, 0.7), "causal": (causal_lm, 0.3)})
+
+    All rows of a step belong to the objective of its phase, and each phase has its own compiled
+    step. A step therefore reads as much text, and costs as much, as with the objective alone. The
+    optimizer and its schedule continue from phase to phase. Held-out text is scored under every
+    objective. The trained model is used like a model trained with the last objective. A run with
+    `rollback_sigmas` takes a phase whose loss is much higher than the last one for a spike.
+
+    Args:
+      ids: token ids, passed to every builder.
+      members: name -> (builder, share of the steps), in order. Shares are relative. A builder may
+        not return a mixture.
+
+    >>> objective = phases(ids, {"prefix": (prefix_lm, 1), "causal": (causal_lm, 3)})
+    >>> [[m.rate.at(share) for m in objective.facts.members] for share in (0, 0.24, 0.25, 1)]
+    [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]
+
+    Raises ValueError for mixtures, and for objectives that cannot be in one `mixture`.
+    """
+    shares = [share for _, share in members.values()]
+    ends = [*itertools.accumulate(share / sum(shares) for share in shares[:-1]), math.inf]
+    starts = [-math.inf, *ends[:-1]]
+    rated: dict[str, tuple[Builder, OverTraining]] = {}
+    for (name, (builder, _)), start, end in zip(members.items(), starts, ends):
+        rated[name] = builder, OverTraining(_Window(start, end))
+    joint = mixture(ids, rated)
+    if len(joint.facts.members) != len(members):
+        raise ValueError(
+            f"phases takes objectives that are not mixtures, got {len(joint.facts.members)} "
+            f"members for {len(members)} phases: use a single objective for each phase."
+        )
+    last = joint.facts.members[-1].objective
+    return joint.with_facts(separate_steps=True, prompt_forms=last.facts.prompt_forms)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Window:
+    """A rate of 1 from one share of training up to another share, and of 0 outside."""
+
+    start: float
+    end: float
+
+    def __call__(self, share: float) -> float:
+        # The margin keeps rounding errors of a share such as 0.3 from moving the border by a step.
+        return float(self.start <= share + 1e-9 < self.end)
 
 
 def longest(lengths) -> dict[str, int]:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .contract import Array, Builder, Row, build, members_of
+from .contract import Array, Builder, Row, build, is_scheduled, members_of
 from .corrupted_batches import batched
 from .token_ids import TokenIds, check_token_ids
 
@@ -40,9 +40,9 @@ def corruptor(builder: Builder, ids: TokenIds, length: int) -> Callable:
             "`batched` with rows that have them."
         )
     rates = [member.rate for member in members_of(objective)]
-    if any(map(callable, rates)):
+    if any(map(is_scheduled, rates)):
         raise ValueError(
-            "The rates of the mixture depend on the step, expected numbers: set constant rates."
+            "The rates of the mixture change during training, expected numbers: set constant rates."
         )
     corrupt = batched(objective, objective.lengths(length))
 

@@ -95,6 +95,10 @@ class RowGroup(NamedTuple):
     def row_length(self) -> int:
         return max(self.raw_lengths)
 
+    def raw_length(self, member: int) -> int:
+        """Returns the maximum number of tokens in a row of one of the members."""
+        return self.raw_lengths[self.members.index(member)]
+
 
 @checked
 def plan(
@@ -146,6 +150,20 @@ def plan(
     # The program of every group has the kernels of all members, so every group has all streams.
     empty = {stream: 0 for group in groups for stream in group.features}
     return tuple(group._replace(features=longest([empty, group.features])) for group in groups)
+
+
+def group_of_member(objective: Objective, layout: Layout, group: RowGroup, number: int) -> RowGroup:
+    """Returns the row group of one member alone, with the streams of this member only.
+
+    Args:
+      objective: the mixture.
+      layout: layout of the model.
+      group: the row group that the member shares with other members.
+      number: index of the member.
+    """
+    shape = {stack: group.stacks[stack] for stack in FEATURES if stack in group.stacks}
+    placement = [(number, members_of(objective)[number], group.raw_length(number))]
+    return _row_group(shape, placement, layout, group.max_documents)
 
 
 def _raw_length_or_zero(objective, layout, shape) -> int:

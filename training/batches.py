@@ -8,6 +8,7 @@ its devices hold. The data position is a part of the training state. It holds ho
 read, and the pieces that wait for a row.
 """
 
+import collections
 import functools
 import io
 import math
@@ -22,6 +23,7 @@ from jax.sharding import Mesh
 from ..data.corpus import DocumentStream, Progress, state_within
 from ..data.packing import Packing, ShardReader, stacked
 from ..objectives import Member, Objective, Row, RowGroup, members_of
+from ..objectives.contract import is_scheduled, value_at
 from .devices.mesh import batch_sharding
 
 PERIOD = 840  # number of rows after which the order of members repeats; all of 1 to 8 divide it
@@ -32,19 +34,52 @@ class GroupSchedule(NamedTuple):
 
     rows: int  # number of rows of this group in a step, over all processes
     members: tuple[int, ...]  # indices of the members that share the rows
-    rates: tuple  # rates of the members: numbers, or functions of the step
+    rates: tuple  # rates of the members, see `objectives.Member`
+    steps: int = 1  # number of steps of the training, for rates that follow it
+    separate_steps: bool = False  # whether all rows of a step belong to one member
 
     def order(self, step: int) -> np.ndarray:
         """Returns i32[PERIOD]. Row number r of the group belongs to member order[r % PERIOD]."""
-        return evenly(tuple(_rate(rate, step) for rate in self.rates), self.members)
+        rates = tuple(float(value_at(rate, step, self.steps)) for rate in self.rates)
+        return evenly(rates, self.members)
 
     def share(self, member: int, step: int = 0) -> float:
         """Returns the member's share of the group's rows."""
         return float((self.order(step) == member).mean())
 
+    def only_member(self, step: int) -> int:
+        """Returns the member of all rows of a step.
+
+        Raises ValueError if several members have rows.
+        """
+        found = sorted(set(self.order(step).tolist()))
+        if len(found) > 1:
+            raise ValueError(
+                f"The members {found} share the rows of step {step}, expected one member, since "
+                "the mixture has separate_steps=True: change the members' rates."
+            )
+        return found[0]
+
+    def of_member(self, number: int) -> "GroupSchedule":
+        """Returns the schedule in which one member has all rows."""
+        return self._replace(members=(number,), rates=(1.0,), separate_steps=False)
+
+    def shares_of_steps(self) -> dict[int, float]:
+        """Returns each member's share of the steps, if each step has one member.
+
+        If the training has many steps, some evenly spaced steps are counted.
+        """
+        counted = range(0, self.steps, max(self.steps // PERIOD, 1))
+        only = collections.Counter(map(self.only_member, counted))
+        return {member: count / len(counted) for member, count in sorted(only.items())}
+
 
 def schedule(
-    objective: Objective, groups: Sequence[RowGroup], batch_size: int, multiple: int
+    objective: Objective,
+    groups: Sequence[RowGroup],
+    batch_size: int,
+    multiple: int,
+    steps: int = 1,
 ) -> tuple[GroupSchedule, ...]:
     """Divides `batch_size` rows among the row groups by the rates of their members.
 
@@ -54,6 +89,7 @@ def schedule(
       batch_size: number of rows of a step.
       multiple: every group gets a multiple of this number of rows, and of 2, since rows come in
         pairs.
+      steps: number of steps of the training.
 
     Raises ValueError if the batch cannot be divided in this way.
     """
@@ -67,21 +103,34 @@ def schedule(
             "groups (.sequence_lengths)."
         )
     rates = [member.rate for member in members_of(objective)]
-    if len(groups) > 1 and any(map(callable, rates)):
+    if len(groups) > 1 and any(map(is_scheduled, rates)):
         raise ValueError(
             f"The rates of the mixture follow a schedule, and its members are in {len(groups)} row "
             "groups, whose rows are fixed: give one sequence length."
         )
-    shares = [sum(_rate(rates[m], 0) for m in group.members) for group in groups]
+    shares = [sum(value_at(rates[m], 0, steps) for m in group.members) for group in groups]
     counts = largest_remainder(shares, units) if len(groups) > 1 else [units]
     schedules = tuple(
-        GroupSchedule(count * multiple, group.members, tuple(rates[m] for m in group.members))
+        GroupSchedule(
+            rows=count * multiple,
+            members=group.members,
+            rates=tuple(rates[m] for m in group.members),
+            steps=steps,
+            separate_steps=objective.facts.separate_steps,
+        )
         for count, group in zip(counts, groups)
     )
-    if not any(map(callable, rates)):
+    if not any(map(is_scheduled, rates)):
         for group_schedule, share in zip(schedules, shares):
             _check_shares(group_schedule, share / sum(shares), batch_size, members_of(objective))
     return schedules
+
+
+def member_of_step(schedules: Sequence[GroupSchedule], step: int) -> int | None:
+    """Returns the member of all rows of a step, or None if members may share the step."""
+    # Rates that follow a schedule have a single row group.
+    first = schedules[0]
+    return first.only_member(step) if first.separate_steps else None
 
 
 def _check_shares(
@@ -118,10 +167,6 @@ def _check_shares(
         if abs(actual - planned) > planned / 10:
             rounded = f"of which it gets {actual:.2g}: rates are rounded to whole rows of {PERIOD}."
             warnings.warn(f"{got} {rounded}", stacklevel=2)
-
-
-def _rate(rate, step: int) -> float:
-    return float(rate(step)) if callable(rate) else rate
 
 
 def largest_remainder(shares: Sequence[float], units: int) -> list[int]:
@@ -312,8 +357,14 @@ class Batches:
             numbers = self.step * schedule.rows + cycles + shard * size + np.arange(size)
             members = schedule.order(self.step)[numbers % PERIOD].tolist()
             packed = [readers[self._sources[member]].row(member) for member in members]
-            rows.append(stacked(packed, group.row_length))
+            rows.append(stacked(packed, self._row_length(group, schedule)))
         return rows
+
+    def _row_length(self, group: RowGroup, schedule: GroupSchedule) -> int:
+        """Returns the number of tokens to which the rows of the current step are padded."""
+        if not schedule.separate_steps:
+            return group.row_length
+        return group.raw_length(schedule.only_member(self.step))
 
     def _spread(self, rows: int, *blocks: np.ndarray) -> jax.Array:
         """Returns the rows of a step, sharded over the mesh, from the blocks of this process."""

@@ -37,6 +37,7 @@ from .planning import (
     compile_lowered,
     jitted_step,
     plan,
+    plan_of_step,
 )
 from .run import T5_VOCABULARY, Run
 from .state import parameter_count
@@ -95,7 +96,7 @@ class Check(NamedTuple):
 
 
 def check(run: Run, topology: Topology) -> Check:
-    """Compiles a run's step for a topology. This takes a minute or more.
+    """Compiles a run's first step for a topology. This takes a minute or more.
 
     The vocabulary is a placeholder with the run's `vocabulary_rows`, or of T5's size. If the number
     of classes depends on the corpus, two classes are assumed.
@@ -106,7 +107,7 @@ def check(run: Run, topology: Topology) -> Check:
     if is_bucket(run.run_dir):  # nothing is read from the bucket or written to it
         run = dataclasses.replace(run, run_dir=folder_of(run.run_dir))
     check_run(run)
-    planned = plan(run, *_elsewhere(run, devices_of(topology)))
+    planned = plan_of_step(plan(run, *_elsewhere(run, devices_of(topology))), step=0)
     state = abstract_state_of(planned).shapes
     mesh = planned.mesh
     groups = zip(planned.recipe.groups, planned.schedules)

@@ -25,7 +25,7 @@ from jax.sharding import Mesh
 from ..data.corpus import Corpus, first_documents
 from ..data.packing import Packing, empty_row, rows_of_documents, stacked
 from ..objectives import Labels, Objective, Row, members_of
-from ..objectives.contract import scale_at
+from ..objectives.contract import OverTraining, scale_at
 from .baselines import Tally, constant_outputs, tally, trivial_hits, trivial_loss
 from .devices.mesh import batch_sharding, batch_shards, placed_on, replicated
 from .step import Recipe, corrupt_and_arrange
@@ -44,7 +44,9 @@ class Score(NamedTuple):
     of_tokens: bool = False  # whether targets are token ids, so that the loss has a perplexity
     metric: bool = False  # whether it is not part of the loss, such as an accuracy
     of_text: bool = False  # whether it is the exact likelihood of the text (bits per byte)
-    scale: float = 1.0  # weight in the total loss; for a schedule, the weight at the last step
+    # Weight in the total loss; for a schedule, the weight at the last step. It is 0 for a member of
+    # a mixture whose rate follows the share of training and is 0 at the end.
+    scale: float = 1.0
 
     @property
     def name(self) -> str:
@@ -73,16 +75,19 @@ class Score(NamedTuple):
 def total_loss(scores: Sequence[Score]) -> float:
     """Returns the held-out value of the trained loss: the sum of its scaled terms.
 
-    The loss of a mixture is the mean of its members' losses, whatever their rates.
+    The loss of a mixture is the mean of its members' losses, whatever their rates. Members whose
+    terms all have a weight of 0, such as those of earlier phases, do not count.
 
     >>> total_loss([Score("a", "b", 4.0, None, 9), Score("a", "c", 2.0, None, 9, scale=0.5)])
     5.0
+    >>> total_loss([Score("first", "b", 4.0, None, 9, scale=0.0), Score("last", "b", 3.0, None, 9)])
+    3.0
     """
     totals: dict[str, float] = {}
     for score in scores:
-        if not score.metric:
+        if not score.metric and score.scale:
             totals[score.member] = totals.get(score.member, 0.0) + score.scale * score.loss
-    return statistics.fmean(totals.values())
+    return statistics.fmean(totals.values() or [0.0])
 
 
 class _HeldOutMember(NamedTuple):
@@ -90,6 +95,7 @@ class _HeldOutMember(NamedTuple):
     batches: list[dict]
     figures: Callable  # (params, batch) -> {term: Figures}
     training: dict[str, Tally]  # term -> tally of its labels in training text
+    weight: float  # 0 if only earlier phases of training have rows of the member, else 1
 
 
 class Evaluator:
@@ -159,7 +165,7 @@ class Evaluator:
                 return self._arranged(arrange, packed, group.row_length, size)
 
             for member in group.members:
-                name, objective, *_ = members_of(recipe.objective)[member]
+                name, objective, rate = members_of(recipe.objective)[member]
                 source = member_sources[member] if member_sources else 0
                 figures, tallies = programs(objective)
                 in_training = self._sum(
@@ -167,7 +173,9 @@ class Evaluator:
                     for batch in batches_of(member, training_pieces[source], 8 * tokens)
                 )
                 batches = batches_of(member, heldout_pieces[source], tokens)
-                self._members[member] = _HeldOutMember(name, batches, figures, in_training)
+                self._members[member] = _HeldOutMember(
+                    name, batches, figures, in_training, _weight_at_end(rate)
+                )
 
     def __call__(self, params) -> list[Score]:
         scores = []
@@ -191,7 +199,7 @@ class Evaluator:
                     of_tokens=sums.of_tokens,
                     metric=sums.metric,
                     of_text=sums.of_text,
-                    scale=float(scale_at(sums.scale, self._steps, self._steps)),
+                    scale=member.weight * float(scale_at(sums.scale, self._steps, self._steps)),
                 )
                 scores.append(score)
         return scores
@@ -221,6 +229,11 @@ class Evaluator:
                 tree = jax.tree.map(lambda x: np.asarray(x, np.float64), jax.device_get(tree))
                 total = jax.tree.map(np.add, total, tree) if total else tree
         return total
+
+
+def _weight_at_end(rate: Any) -> float:
+    """Returns 0 for a rate that follows the share of training and is 0 at the end, else 1."""
+    return 0.0 if isinstance(rate, OverTraining) and not rate.at(1.0) else 1.0
 
 
 def _spread(x: np.ndarray, sharding) -> jax.Array:

@@ -11,10 +11,10 @@ import jax
 
 from ..settings import run_directory
 from .built_in_hooks import BuiltInHooks, Reports
-from .devices.mesh import batch_sharding, placed_on
+from .devices.mesh import placed_on
 from .heldout import Evaluation
 from .hooks import AfterStep, own_hooks
-from .planning import Plan, abstract_rows, compile_lowered, jitted_step
+from .planning import Plan, StepPrograms
 from .prefetch import Prefetcher
 from .processes import must_stop_together
 from .reporting.console import StepProgress, print_warning
@@ -68,11 +68,10 @@ def take_steps(
         monitor = Monitor(plan, writer, progress, training.spikes, training.unreported, wall_time)
         built_in = BuiltInHooks(training, ahead, monitor, evaluate, reports)
         hooks = [*built_in.hooks(), *user_hooks]
-        with wall_time.of("compile"):
-            rows = abstract_rows(plan, batch_sharding(plan.mesh))
-            shapes = training.abstract.shapes
-            take_step = compile_lowered(plan, jitted_step(plan, shapes).lower(shapes, rows))
+        programs = StepPrograms(plan, training.abstract.shapes)
         while step < run.steps:
+            with wall_time.of("compile"):
+                take_step = programs.at(step)
             step += 1
             profiler.before(step)
             with jax.profiler.StepTraceAnnotation("train", step_num=step):

@@ -1,5 +1,6 @@
 """`plan`: checks a run and computes all its lengths, before any parameter exists."""
 
+import dataclasses
 import functools
 import math
 import os
@@ -21,14 +22,21 @@ from ..objectives import Objective, Row, members_of
 from ..objectives.contract import with_counted_classes
 from ..objectives.layouts import LAYOUTS
 from ..settings.run_directory import check_place, checkpoints, is_run
-from .batches import Batches, GroupSchedule, schedule
+from .batches import Batches, GroupSchedule, member_of_step, schedule
 from .checking import check_own, check_terms
-from .devices.mesh import RULES, batch_shards, evaluation_mesh, replicated, spread_over_data
+from .devices.mesh import (
+    RULES,
+    batch_sharding,
+    batch_shards,
+    evaluation_mesh,
+    replicated,
+    spread_over_data,
+)
 from .processes import first_process_first
 from .run import Run, padded_vocabulary, row_shapes
 from .saved.warm_start import check_source
 from .state import AbstractState, State, abstract_state
-from .step import Recipe, check_recipe, corrupt_and_arrange, train_step
+from .step import Recipe, check_recipe, corrupt_and_arrange, recipe_of_member, train_step
 
 
 class Plan(NamedTuple):
@@ -123,7 +131,7 @@ def _plan(run: Run, corpus: Corpus, mesh: Mesh, trains: bool) -> Plan:
         steps=run.steps,
     )
     check_recipe(recipe)
-    schedules = schedule(objective, groups, run.batch_size, run.data_shards)
+    schedules = schedule(objective, groups, run.batch_size, run.data_shards, run.steps)
     if trains:
         _check_division(run, recipe, schedules, batch_shards(mesh))
         _check_slots(recipe, mesh)
@@ -135,6 +143,69 @@ def _plan(run: Run, corpus: Corpus, mesh: Mesh, trains: bool) -> Plan:
     if len({member.objective.loss for member in objective.facts.members}) > 1:
         check_terms(recipe, abstract_batch(planned))  # the terms of all members must fit together
     return planned
+
+
+def with_steps(plan: Plan, steps: int) -> Plan:
+    """Returns the plan of the same run with another number of steps.
+
+    Rates and factors that follow the share of training that is done are spread over these steps.
+    The optimizer does not change.
+    """
+    return plan._replace(
+        run=dataclasses.replace(plan.run, steps=steps),
+        recipe=plan.recipe._replace(steps=steps),
+        schedules=tuple(each._replace(steps=steps) for each in plan.schedules),
+    )
+
+
+def plan_of_step(plan: Plan, step: int) -> Plan:
+    """Returns the plan whose program takes a step: the plan itself, or a plan of one member.
+
+    The second case is that of `Facts.separate_steps`. The state and the metrics have the shapes of
+    the whole mixture, so that the programs of all members train the same parameters in turn.
+    """
+    number = member_of_step(plan.schedules, step)
+    if number is None:
+        return plan
+    return plan._replace(
+        recipe=recipe_of_member(plan.recipe, number),
+        schedules=tuple(each.of_member(number) for each in plan.schedules),
+    )
+
+
+class StepPrograms:
+    """The compiled steps of a run: one, or one for each member if `Facts.separate_steps`.
+
+    programs = StepPrograms(plan, shapes)
+    state, metrics = programs.at(step)(state, rows)
+    """
+
+    def __init__(self, plan: Plan, shapes: State):
+        """Compiles nothing.
+
+        Args:
+          plan: the checked run.
+          shapes: shapes and shardings of the state (`AbstractState.shapes`).
+        """
+        self._plan = plan
+        self._shapes = shapes
+        self._compiled: dict[int | None, jax.stages.Compiled] = {}
+
+    def is_compiled(self, step: int) -> bool:
+        return self._member(step) in self._compiled
+
+    def at(self, step: int) -> jax.stages.Compiled:
+        """Returns the function (state, rows) -> (state, metrics) of a step, numbered from 0."""
+        member = self._member(step)
+        if member not in self._compiled:
+            plan = plan_of_step(self._plan, step)
+            rows = abstract_rows(plan, batch_sharding(plan.mesh))
+            lowered = jitted_step(plan, self._shapes).lower(self._shapes, rows)
+            self._compiled[member] = compile_lowered(plan, lowered)
+        return self._compiled[member]
+
+    def _member(self, step: int) -> int | None:
+        return member_of_step(self._plan.schedules, step)
 
 
 def open_batches(plan: Plan) -> Batches:

@@ -21,6 +21,7 @@ from ..objectives import Objective, Row, RowGroup, Term, TokenIds, batched, memb
 from ..objectives.catalog import SMALL_RUNS
 from ..objectives.contract import scale_at
 from ..objectives.layouts import LAYOUTS
+from ..objectives.static_lengths import group_of_member
 from ..objectives.streams import named
 from .devices.mesh import BATCH
 from .router_terms import router_terms, router_weights
@@ -68,6 +69,26 @@ def check_recipe(recipe: Recipe) -> Recipe:
         if missing:
             raise ValueError(missing)
     return recipe
+
+
+def recipe_of_member(recipe: Recipe, number: int) -> Recipe:
+    """Returns the recipe of steps whose rows all belong to one member of the mixture.
+
+    The metrics have the shapes of the whole mixture.
+    """
+    objective = recipe.objective
+    member = members_of(objective)[number].objective
+    layout = LAYOUTS[recipe.model.layout]
+    return recipe._replace(
+        objective=objective._replace(
+            lengths=member.lengths, corrupt=member.corrupt, loss=member.loss
+        ),
+        groups=tuple(
+            group_of_member(objective, layout, group, number)
+            for group in recipe.groups
+            if number in group.members
+        ),
+    )
 
 
 def _check_heads(objective: Objective, model: Model) -> None:

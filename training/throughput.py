@@ -8,11 +8,26 @@ from ..models.builders import later_keys_flops
 from ..objectives import Objective, members_of
 from .batches import GroupSchedule
 from .devices.accelerators import ACCELERATORS, kind_of_device
-from .step import Recipe
+from .step import Recipe, recipe_of_member
 
 
 def step_flops(recipe: Recipe, schedules: Sequence[GroupSchedule]) -> int:
-    """Returns the FLOPs of a step's forward and backward pass, without recomputation."""
+    """Returns the FLOPs of a step's forward and backward pass, without recomputation.
+
+    If the members of a mixture have separate steps, this is the mean over the steps of training.
+    """
+    if schedules[0].separate_steps:
+        by_member = schedules[0].shares_of_steps().items()
+        return round(
+            sum(
+                share * _flops(recipe_of_member(recipe, member), schedules)
+                for member, share in by_member
+            )
+        )
+    return _flops(recipe, schedules)
+
+
+def _flops(recipe: Recipe, schedules: Sequence[GroupSchedule]) -> int:
     forward = sum(
         schedule.rows
         * recipe.model.flops({"predict": group.stacks.get("decoder", 0)} | group.stacks)

@@ -174,6 +174,9 @@ def _stack(view: ModelView, describe: _Describer, row: int, name: str) -> StackV
     given = describe(*read(batch[f"{name}_input_tokens"][:used]))
     # The first input of a text is bos, which may be the padding id.
     given = [replace(t, text="▷", kind="start") if t.kind == "pad" else t for t in given]
+    if f"{name}_bag_tokens" in batch:
+        ids = batch[f"{name}_bag_tokens"][:, :used]
+        given = _with_bags(given, [describe(*read(x)) for x in ids], batch[f"{name}_bag_sizes"])
     # If there are noised copies, in the decoder or next to its tokens, the copies are predicted and
     # the originals are not.
     copies = NOISED if f"{NOISED}_input_tokens" in batch else "decoder"
@@ -196,6 +199,11 @@ def _stack(view: ModelView, describe: _Describer, row: int, name: str) -> StackV
         target_slots = batch.get(f"{predicting}_target_slots", np.arange(weights.size))
         at_slots = functools.partial(_at_slots, describe, target_slots)
         predicted = at_slots(batch[f"{predicting}_target_tokens"], weights)
+        if f"{predicting}_target_bag_tokens" in batch:
+            ids = batch[f"{predicting}_target_bag_tokens"]
+            each = [describe(*read(x), is_raw=True) for x in ids]
+            bags = _with_bags([*predicted.values()], each, batch[f"{predicting}_target_bag_sizes"])
+            predicted = dict(zip(predicted, bags))
         further = {term: at_slots(ids[row], w[row]) for term, (ids, w) in view.further.items()}
         tracks["loss weights"] = np.bincount(
             target_slots[weights > 0], weights[weights > 0], minlength=used
@@ -213,6 +221,24 @@ def _stack(view: ModelView, describe: _Describer, row: int, name: str) -> StackV
         targets=targets,
         further=tuple(further),
     )
+
+
+def _with_bags(
+    first: Sequence[Token], further: Sequence[Sequence[Token]], sizes: np.ndarray
+) -> list[Token]:
+    """Returns one token for each slot, with the texts of all tokens of its bag.
+
+    Args:
+      first: the first token of each bag.
+      further: the second tokens of all slots, the third tokens, ….
+      sizes: i32[slots] number of tokens of each bag.
+    """
+    joined = []
+    for slot, token in enumerate(first):
+        others = [tokens[slot] for tokens in further[: max(int(sizes[slot]) - 1, 0)]]
+        text = token.text + "".join(other.before + other.text for other in others)
+        joined.append(replace(token, text=text))
+    return joined
 
 
 def _slots_caption(used: int, size: int, targets: int, further: Sequence[str]) -> str:

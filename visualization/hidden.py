@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ..objectives.streams import present
 from .rows import ModelView
 from .tracing import read
 
@@ -25,9 +26,18 @@ def left_out_tokens(view: ModelView) -> np.ndarray:
 
 
 def predicted_tokens(view: ModelView) -> np.ndarray:
-    """Returns a bool[rows, L] mask of the text tokens that are targets or labels with a weight."""
-    targets = _marked(view, weighted_slots(view, "targets"))
-    return _is_text(view) & (targets | _marked(view, weighted_slots(view, "labels")))
+    """Returns a bool[rows, L] mask of the text tokens that are targets or labels with a weight.
+
+    A target may have further tokens, as those of its bag.
+    """
+    found = [weighted_slots(view, "targets"), weighted_slots(view, "labels")]
+    found += [
+        np.where(view.features["targets_weights"] > 0, read(view.features[column])[1], -1)
+        for stream in present(view.features)
+        if stream.in_use == "targets_segments" and stream.name != "targets"
+        for column in stream.columns
+    ]
+    return _is_text(view) & np.any([_marked(view, slots) for slots in found], axis=0)
 
 
 def hides(view: ModelView, row: int, requested: np.ndarray) -> bool:

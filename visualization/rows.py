@@ -18,7 +18,7 @@ from ..objectives import (
     packed_lengths,
     raw_length,
 )
-from ..objectives.contract import Array
+from ..objectives.contract import Array, mean_rate
 from ..objectives.corrupted_batches import check_sentinels
 from ..objectives.laws import AnyStates
 from ..objectives.layouts import LAYOUTS
@@ -66,8 +66,8 @@ def subjects(objective: Objective, layout: str, ids: TokenIds) -> list[ShownObje
     """Returns the objective, or each member of a mixture."""
     if not objective.facts.members:
         return [ShownObjective("", 1.0, objective, layout, ids)]
-    # A rate that follows a schedule has no value for a single row, so it counts as 1.
-    rates = [1.0 if callable(m.rate) else float(m.rate) for m in objective.facts.members]
+    # A rate that is a function of the step has no value for a single row, so it counts as 1.
+    rates = [mean_rate(member.rate) for member in objective.facts.members]
     return [
         ShownObjective(member.name, rate / sum(rates), member.objective, layout, ids)
         for member, rate in zip(objective.facts.members, rates)
@@ -308,7 +308,8 @@ def further_targets(
     labels_of_terms, marks_of_terms = jax.device_get(_labels(objective.loss, batch, marks))
     further: dict[str, tuple] = {}
     for name, labels in labels_of_terms.items():
-        known = any(np.array_equal(labels.values, ids) for ids in targets)
+        # The labels of bags of tokens begin with the targets.
+        known = any(np.array_equal(labels.values[:, : ids.shape[1]], ids) for ids in targets)
         if objective.facts.heads[labels.head] is None and not known:
             label_marks = {name: marks_of_terms[name].values}
             values = _traced(tokens, {name: labels.values}, label_marks)[name]

@@ -3,17 +3,19 @@
 import itertools
 import statistics
 from collections import Counter
+from collections.abc import Sequence
 
 import jax
 
 from ...constraints import Count, checked
 from ...models.builders import abstract_params
+from ...training.batches import GroupSchedule, member_of_step
 from ...training.devices.mesh import make_mesh
 from ...training.planning import Plan
 from ...training.reporting.metrics import read_metrics
 from ...training.state import unboxed
 from ...training.throughput import step_flops
-from ..budgets import targets_of_steps, tokens_of
+from ..budgets import shortened, targets_of_steps, tokens_of
 from ..figures import NEITHER, Figure
 from .subject import Subject
 
@@ -29,8 +31,8 @@ def cost(subject: Subject, *, steps: Count = 8) -> list[Figure]:
     - `cost/targets_per_token/TERM`: targets of each term, if the loss has several terms.
     - `cost/parameters`: number of parameters.
     - `cost/tokens_seen`: tokens of text up to the checkpoint, before corruption.
-    - `cost/seconds_per_step`: median of the seconds that the run logged on its own machine; left
-      out if the run logged no speed.
+    - `cost/seconds_per_step`: median of the seconds that the run logged on its own machine, and for
+      an objective with phases the mean of their medians; left out if the run logged no speed.
 
     A larger or smaller value of these figures is neither better nor worse.
 
@@ -44,7 +46,7 @@ def cost(subject: Subject, *, steps: Count = 8) -> list[Figure]:
     tokens = tokens_of(plan, step)
     flops = step_flops(plan.recipe, plan.schedules) * step / tokens
     targets = targets_per_token(plan, steps)
-    seconds = seconds_per_step(subject.directory, step)
+    seconds = seconds_per_step(subject.directory, step, plan.schedules)
     parameters = sum(x.size for x in jax.tree.leaves(unboxed(abstract_params(plan.recipe.model))))
     unit = "targets per token of text"
     each = targets if len(targets) > 1 else {}
@@ -65,17 +67,26 @@ def targets_per_token(plan: Plan, steps: int) -> dict[str, float]:
     """
     tokens = 0
     counts = Counter[str]()
+    plan = shortened(plan, plan.run.steps, steps)
     for rows, targets in itertools.islice(targets_of_steps(plan), steps):
         tokens += sum(int((group.segments > 0).sum()) for group in rows)
         counts.update(targets)
     return {name: number / tokens for name, number in counts.items()}
 
 
-def seconds_per_step(run_dir: str, step: int) -> float | None:
-    """Returns the median of the logged seconds per step up to a step; None if none are logged."""
-    seconds = [
-        entry["text_tokens"] / entry["tokens_per_second"]
-        for entry in read_metrics(run_dir)
-        if entry["step"] <= step and "tokens_per_second" in entry
-    ]
-    return statistics.median(seconds) if seconds else None
+def seconds_per_step(run_dir: str, step: int, schedules: Sequence[GroupSchedule]) -> float | None:
+    """Returns the median of the logged seconds per step up to a step; None if none are logged.
+
+    If the members of a mixture have separate steps, this is the mean of their medians, each
+    weighted by its number of logged speeds.
+    """
+    by_member: dict[int | None, list[float]] = {}
+    for entry in read_metrics(run_dir):
+        if entry["step"] <= step and "tokens_per_second" in entry:
+            member = member_of_step(schedules, int(entry["step"]) - 1)
+            seconds = entry["text_tokens"] / entry["tokens_per_second"]
+            by_member.setdefault(member, []).append(seconds)
+    if not by_member:
+        return None
+    medians = [statistics.median(seconds) for seconds in by_member.values()]
+    return statistics.fmean(medians, weights=[*map(len, by_member.values())])

@@ -4,6 +4,7 @@ Nothing is allocated and no corpus is opened, so a run on C4 can be planned on a
 """
 
 import math
+import statistics
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -15,7 +16,8 @@ from ...constraints import check_settings
 from ...data.packing import documents_of_a_row, resolve_packing
 from ...models.builders import abstract_params
 from ...models.experts import active_parameters
-from ...objectives.contract import with_counted_classes
+from ...objectives import Objective, RowGroup, members_of
+from ...objectives.contract import mean_rate, with_counted_classes
 from ...objectives.layouts import LAYOUTS
 from ...objectives.token_ids import specimen_ids
 from ...settings.partial import as_partial
@@ -85,7 +87,7 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
         n * model.flops({"predict": g.stacks.get("decoder", 0)} | g.stacks)
         for n, g in zip(counts, groups)
     )
-    tokens = sum(n * sum(g.raw_lengths) / len(g.raw_lengths) for n, g in zip(counts, groups))
+    tokens = sum(n * _mean_text(objective, g) for n, g in zip(counts, groups))
     params = unboxed(abstract_params(model))
     number = sum(x.size for x in jax.tree.leaves(params))
     steps = fields.get("steps")
@@ -102,6 +104,15 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
         steps=steps,
         state_bytes=4 * copies * number + optimizer_bytes,
     )
+
+
+def _mean_text(objective: Objective, group: RowGroup) -> float:
+    """Returns the mean number of tokens of text in a full row of a row group."""
+    members = members_of(objective)
+    if not objective.facts.separate_steps:
+        return statistics.fmean(group.raw_lengths)
+    rates = [mean_rate(members[number].rate) for number in group.members]
+    return statistics.fmean(group.raw_lengths, weights=rates)
 
 
 def shards_of_state(fields: Mapping[str, Any], devices: int | None) -> int | None:

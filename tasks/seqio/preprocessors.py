@@ -34,6 +34,7 @@ from ...objectives import (
     members_of,
     plan,
 )
+from ...objectives.contract import is_scheduled
 from ...objectives.static_lengths import FEATURES
 from ...objectives.streams import named, stream_of_columns
 from .quiet_tensorflow import seqio, tf
@@ -73,7 +74,7 @@ class CutToRows(NamedTuple):
             )
         raw = np.asarray(_plan(objective, ids, sequence_length).raw_lengths)
         member_rates = [member.rate for member in members_of(objective)]
-        if any(map(callable, member_rates)):
+        if any(map(is_scheduled, member_rates)):
             raise ValueError(
                 "Got a mixture whose rates are schedules of the training step, expected numbers: a "
                 "SeqIO task has no training steps. Train the mixture with `pretrax train`, or give "

@@ -23,6 +23,7 @@ NAMES = sorted(path.stem for path in Path("gin_configs/comparisons").glob("*.gin
 LIKELIHOODS = {"bits_per_byte", "minimal_pairs", "fill_in"}
 ROWS = 2176  # rows of the embedding: a vocabulary of 2048 with its special tokens
 STEPS = 200  # A shorter run has hardly left its warm-up of 40 steps.
+SLOWEST = 2e10  # FLOP/s of a slow laptop, for budgets of seconds
 # Discriminators do not give text a probability. `pretrax compare` says so and measures the others.
 NO_LIKELIHOOD = {("objectives", "replaced tokens")}
 
@@ -37,7 +38,11 @@ def steps_of(comparison, variant, run) -> float:
     """Returns the number of steps that a variant's budget pays for, from shapes alone."""
     needs = requirements({**fields_of(run), "vocabulary_rows": ROWS})
     budget = as_partial(trained_variants(comparison)[variant].budget)
-    of_a_step = {"text_tokens": needs.text_tokens, "model_flops": needs.flops}
+    of_a_step = {
+        "text_tokens": needs.text_tokens,
+        "model_flops": needs.flops,
+        "seconds": needs.flops / SLOWEST,
+    }
     return budget.settings["number"] / of_a_step[budget.function.__name__]
 
 

@@ -56,8 +56,8 @@ def test_figures_by_hand(tmp_path):
     ]
     entries.insert(0, {"step": 0, "text_tokens": 500.0})
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in entries))
-    assert seconds_per_step(str(tmp_path), 3) == 1.0
-    assert seconds_per_step(str(tmp_path / "none"), 3) is None
+    assert seconds_per_step(str(tmp_path), 3, plan.schedules) == 1.0
+    assert seconds_per_step(str(tmp_path / "none"), 3, plan.schedules) is None
     subject = types.SimpleNamespace(
         plan=plan, saved=types.SimpleNamespace(step=3), directory=str(tmp_path)
     )

@@ -21,6 +21,8 @@ OF_TARGETS = (
     "targets_positions",
     "targets_block_positions",
     "targets_stand_ins",
+    "targets_bag_sizes",
+    *(f"targets_bag_{k}" for k in range(2, 7)),
     "masks",
     "masks_positions",
     "masks_begins",
@@ -152,6 +154,24 @@ def undo_split(ids: TokenIds, mode: int | None = None):
 def undo_copy(document):
     assert not document.inputs
     return document.targets
+
+
+def undo_bags(bag_size: int):
+    """Undoes token superposition: each slot has a bag, of which only the last may be smaller."""
+
+    def undo(document):
+        columns = document.columns
+        assert not document.inputs
+        rebuilt = []
+        for slot, first in enumerate(document.targets):
+            further = [columns[f"targets_bag_{k}"][slot] for k in range(2, bag_size + 1)]
+            size = columns["targets_bag_sizes"][slot]
+            assert size == bag_size or (1 <= size and slot + 1 == len(document.targets))
+            assert not any(further[size - 1 :]), "tokens beyond the end of a bag"
+            rebuilt += [first, *further[: size - 1]]
+        return rebuilt
+
+    return undo
 
 
 def _without_eos(ids, tokens):

@@ -55,6 +55,7 @@ from pretrax.objectives import (
     number_token_loss,
     packed_lengths,
     permutation_lm,
+    phases,
     prefix_lm,
     prefix_token_prediction,
     replaced_token_detection,
@@ -65,6 +66,7 @@ from pretrax.objectives import (
     sequence_regression,
     shifted_diffusion,
     span_corruption,
+    superposed_lm,
     text_infilling,
     text_to_text,
     then,
@@ -77,7 +79,7 @@ from pretrax.objectives import (
     uniform_diffusion,
 )
 from pretrax.objectives.laws import DOCUMENTS, RAW_LENGTH, quick_jit
-from tests.objectives.inverse import undo_copy, undo_spans, undo_split
+from tests.objectives.inverse import undo_bags, undo_copy, undo_spans, undo_split
 from tests.objectives.undo_infilling import undo_blanks, undo_causal_masking, undo_middle
 from tests.objectives.undo_masking import (
     undo_blocks,
@@ -450,6 +452,7 @@ CASES = {
         bidirectional=False,
         shifted=True,
     ),
+    "superposed": _case(superposed_lm, undo_bags(3), exact=True, exempt=NOTHING_DRAWN, bag_size=3),
     "next_latent": _case(next_latent, undo_copy, exact=True, exempt=NOTHING_DRAWN),
     "contrastive_dropout": _case(
         contrastive,
@@ -485,6 +488,13 @@ CASES = {
         token_classification, undo_frame(IDS), exact=True, exempt=NOTHING_DRAWN, num_classes=3
     ),
     "mixture": _case(mixture, undo_spans(IDS), undo_split(IDS, S), undo_copy, members=THREE_KINDS),
+    "phases": _case(
+        phases,
+        undo_bags(6),
+        undo_copy,
+        exempt=NOTHING_DRAWN,
+        members={"superposed": (superposed_lm, 0.3), "causal": (causal_lm, 0.7)},
+    ),
     "annealed": _case(
         annealed,
         *[undo_spans(IDS)] * 3,

@@ -21,6 +21,7 @@ from ...objectives import RowGroup, members_of
 from ...settings import run_directory
 from ...settings.printable import PrintableConsole
 from ...settings.trust import modules_to_trust
+from ..batches import GroupSchedule
 from ..compile_check import GIB, Check
 from ..devices.cycles import StepTime
 from ..evaluation import Score
@@ -271,12 +272,18 @@ def print_plan(console: Console, plan: Plan) -> None:
     members = members_of(plan.recipe.objective)
     for group, schedule in zip(plan.recipe.groups, plan.schedules):
         for number, raw, useful in zip(group.members, group.raw_lengths, group.useful):
-            rows = f"{schedule.share(number) * schedule.rows:.1f}"
+            rows = f"{rows_of_a_step(schedule, number):.1f}"
             name = escape(members[number].name)
             stacks = _stacks(group)
             table.add_row(name, rows, str(raw), stacks, f"{useful:.2f}")
     console.print(table)
     console.print(f"Useful slots, all rows: {planned_useful(plan):.3f}")
+
+
+def rows_of_a_step(schedule: GroupSchedule, number: int) -> float:
+    """Returns the mean number of rows of a member in the steps in which it may have rows."""
+    share = 1.0 if schedule.separate_steps else schedule.share(number)
+    return share * schedule.rows
 
 
 def planned_useful(plan: Plan) -> float:

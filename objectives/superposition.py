@@ -1,0 +1,185 @@
+"""Token superposition: a first phase of training on bags of tokens, several in each slot.
+
+Source: Peng, Gigant and Quesnelle 2026 (arXiv:2605.06546). Shao et al. 2024 (arXiv:2407.12665)
+propose the same first phase as patch-level training.
+"""
+
+import functools
+
+import jax.numpy as jnp
+from jax.tree_util import Partial
+
+from ..constraints import AtLeastTwo, checked
+from .contract import BatchLoss, Facts, Labels, Objective, Term
+from .features import fit, target_sequence
+from .losses import at_slots, head_bag_cross_entropy, predictions
+from .splicing import Documents, by_document, documents, piece, splice
+from .streams import StackRow, Stream, register
+from .token_ids import TokenIds
+
+
+@checked
+def superposed_lm(ids: TokenIds, bag_size: AtLeastTwo = 6) -> Objective:
+    """Predict the next bag of tokens from the bags before it, as bags without an order.
+
+        text       a b c d e f g              (bags of three)
+        slot       ^      a b c   d e f
+        predicts   a b c  d e f   g            (^ is `ids.bos`)
+
+    This is the first phase of token superposition training (TST). The second phase is `causal_lm`:
+
+        phases(ids, {"superposed": (superposed_lm, 0.3), "causal": (causal_lm, 0.7)})
+
+    A row has the same number of slots in both phases, and `bag_size` times the text in the first
+    one. A step therefore costs about the same. With these settings, a training reads 2.5 times the
+    text of causal language modeling with the same number of steps. The paper recommends bags of 4
+    to 8 tokens for 20% to 40% of the steps, and has bags of 16 in its largest model. The authors
+    continue with the optimizer's state, and keep the learning rate constant until the last tenth
+    of all steps.
+
+    The embedding of a slot is the mean of the embeddings of its bag. The target is the uniform
+    distribution over the tokens of the next bag; a token that occurs twice in the bag counts twice.
+    Positions count bags. The last bag of a document may be smaller.
+
+    The term of the loss is "bags": the mean cross-entropy of all tokens. It is not the likelihood
+    of the text, since a bag has no order. A model that was trained with this objective alone does
+    not write text.
+
+    As in `causal_lm`, the first bag of a row is predicted from `ids.bos`, while the authors do not
+    predict it. Tokens count equally, as in the authors' code. The paper's formula weights bags
+    equally, which differs for smaller bags only.
+
+    Not implemented: weights that decay with a token's position in its bag (the paper's appendix D),
+    and superposition of the inputs or of the outputs alone.
+
+    Args:
+      ids: token ids; no special tokens are needed.
+      bag_size: number of tokens in a bag.
+
+    Features: targets, targets_segments, targets_weights, targets_bag_sizes, targets_bag_2, …
+    i32[T]. `targets` has the first token of each bag, and `targets_bag_2` the second.
+
+    >>> superposed_lm(ids, bag_size=3).lengths(512)
+    {'targets': 171, 'bags': 171, 'bag_2': 171, 'bag_3': 171}
+    """
+    del ids  # every builder takes ids; this one needs none
+    streams = ["targets", "bags", *(_further_tokens(k).name for k in range(2, bag_size + 1))]
+    return Objective(
+        lengths=lambda n: dict.fromkeys(streams, -(-n // bag_size)),
+        corrupt=Partial(functools.partial(_bags_of_row, bag_size)),
+        loss=_loss,
+        facts=Facts(),
+    )
+
+
+def _bags_of_row(bag_size: int, key, row, partner, lengths, max_documents):
+    document = documents(row.segments, max_documents)
+    count_D = -(-document.length // bag_size)
+    bags = Documents(jnp.cumsum(count_D) - count_D, count_D)
+    slot = jnp.arange(lengths["targets"], dtype=jnp.int32)
+    _, segments = splice(slot, piece(*bags), slot.size)
+    # The place of the first token of each bag in its document.
+    first = bag_size * (slot - by_document(bags.start, segments))
+    left = by_document(document.length, segments) - first
+    sizes = jnp.where(segments > 0, jnp.minimum(left, bag_size), 0)
+
+    def tokens_at(k: int):
+        """Returns token k of each bag, from 0; 0 for smaller bags."""
+        index = by_document(document.start, segments) + first + k
+        return jnp.where(k < sizes, row.tokens[jnp.minimum(index, row.tokens.size - 1)], 0)
+
+    further = {_column(k): tokens_at(k - 1) for k in range(2, bag_size + 1)}
+    targets = target_sequence((tokens_at(0), segments))
+    return targets | {"targets_bag_sizes": sizes} | further
+
+
+def _loss(batch) -> BatchLoss:
+    tokens, slots, weights = predictions(batch)
+    sizes = batch["decoder_target_bag_sizes"]
+    bag = [(tokens, weights.astype(jnp.float32))]
+    for i in range(batch["decoder_target_bag_tokens"].shape[1]):
+        counts = weights * (sizes > i + 1)
+        bag.append((batch["decoder_target_bag_tokens"][:, i], counts.astype(jnp.float32)))
+    values, counted = (jnp.concatenate(x, axis=1) for x in zip(*bag))
+
+    def sums(outputs):
+        states = at_slots(outputs.hidden["top"], slots)
+        z_loss = getattr(outputs, "z_loss", 0.0)
+        return {"bags": head_bag_cross_entropy(outputs, "vocabulary", states, bag, z_loss)}
+
+    return BatchLoss(
+        {"bags": Term(jnp.sum(counted, -1), labels=Labels(values, counted, "vocabulary"))}, sums
+    )
+
+
+# --- streams ------------------------------------------------------------------------------------
+
+
+def reads_bags(model, groups) -> str | None:
+    """Requires a model that reads bags of tokens, as all decoders of this package do."""
+    if model.config is not None:
+        return None
+    return (
+        "The objective gives the model a bag of tokens in each slot, which a network of your own "
+        "would ignore: use models.decoder, or another objective."
+    )
+
+
+def _before(row: StackRow, column: str):
+    """Returns a column of targets one slot later in the stack: i32[T], with 0 at first slots."""
+    values = row.features[column]
+    segments = row.features["targets_segments"]
+    follows = (jnp.roll(segments, 1) == segments) & (jnp.arange(segments.size) > 0)
+    earlier = jnp.where(follows, jnp.roll(values, 1), 0)
+    return row.in_stack(jnp.zeros_like(row.features["inputs"]), earlier)
+
+
+def _arrange_sizes(row: StackRow, batch: dict) -> dict:
+    sizes = row.features["targets_bag_sizes"]
+    return {
+        f"{row.stack}_bag_sizes": _before(row, "targets_bag_sizes"),
+        f"{row.stack}_target_bag_sizes": fit(sizes, row.lengths["predict"]),
+    }
+
+
+def _arrange_tokens(column: str, row: StackRow, batch: dict) -> dict:
+    """Adds a column to the tokens of bags that slots read, and to those that they predict."""
+    predicted = fit(row.features[column], row.lengths["predict"])
+    return _with_row(batch, f"{row.stack}_bag_tokens", _before(row, column)) | _with_row(
+        batch, f"{row.stack}_target_bag_tokens", predicted
+    )
+
+
+def _with_row(batch: dict, name: str, values) -> dict:
+    rows = values[None]
+    return {name: jnp.concatenate([batch[name], rows]) if name in batch else rows}
+
+
+register(
+    Stream(
+        name="bags",
+        about="the number of tokens in the bag of each target",
+        columns=("targets_bag_sizes",),
+        in_use="targets_segments",
+        arranged={"decoder": _arrange_sizes},
+        requires=(reads_bags,),
+    )
+)
+
+
+def _column(k: int) -> str:
+    return f"targets_bag_{k}"
+
+
+def _further_tokens(k: int) -> Stream:
+    """Returns the registered stream of the k-th token of each bag, from 2."""
+    return register(
+        Stream(
+            name=f"bag_{k}",
+            about=f"token {k} of the bag of each target, if the bag has so many",
+            columns=(_column(k),),
+            in_use="targets_segments",
+            arranged={"decoder": functools.partial(_arrange_tokens, _column(k))},
+            requires=(reads_bags,),
+        )
+    )
