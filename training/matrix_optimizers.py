@@ -18,21 +18,19 @@ from jax import lax
 Numbers = Callable[[Any], Any]
 
 
-class Sides(NamedTuple):
-    """A value for the inputs of matrices and one for their outputs; None: the side is too long."""
-
-    inputs: jax.Array | None
-    outputs: jax.Array | None
+# Square matrices of each side, "inputs" or "outputs", of a stack of matrices: f32[stack, side, side].
+# A side that is too long is left out.
+Sides = dict[str, jax.Array]
 
 
 class SoapState(NamedTuple):
     """State of `scale_by_soap`."""
 
-    count: jax.Array  # i32[], number of gradients seen
+    seen: jax.Array  # i32[], number of gradients
     momentum: Any  # like the parameters
     variances: Any  # like the parameters: second moments in the eigenbases
-    covariances: Any  # parameter -> Sides of f32[stack, side, side]
-    bases: Any  # parameter -> Sides of orthogonal f32[stack, side, side]
+    covariances: Any  # parameter -> Sides: means of outer products of gradients
+    bases: Any  # parameter -> Sides: orthogonal matrices whose columns are eigenvectors
 
 
 def scale_by_soap(
@@ -46,15 +44,13 @@ def scale_by_soap(
     """
 
     def init(params):
-        def squares(x, axes):
-            _, inputs, outputs = _stacked(x, axes).shape
-            count = x.size // (inputs * outputs)
-            return Sides(
-                *(
-                    jnp.zeros((count, side, side)) if side <= longest_side else None
-                    for side in (inputs, outputs)
-                )
-            )
+        def squares(x, axes) -> Sides:
+            stack, inputs, outputs = _stacked(x, axes).shape
+            return {
+                name: jnp.zeros((stack, side, side))
+                for name, side in (("inputs", inputs), ("outputs", outputs))
+                if side <= longest_side
+            }
 
         zeros = jax.tree.map(jnp.zeros_like, params)
         sides = jax.tree.map(squares, params, numbers(params))
@@ -62,9 +58,9 @@ def scale_by_soap(
 
     def update(updates, state, params=None):
         del params
-        first = state.count == 0
-        refreshes = (state.count > 0) & (state.count % frequency == 0)
-        correction = jnp.sqrt(1 - b2**state.count) / jnp.where(first, 1, 1 - b1**state.count)
+        first = state.seen == 0
+        refreshes = (state.seen > 0) & (state.seen % frequency == 0)
+        correction = jnp.sqrt(1 - b2**state.seen) / jnp.where(first, 1, 1 - b1**state.seen)
 
         def one(gradient, axes, momentum, variances, covariances, bases):
             g = _stacked(gradient, axes)
@@ -74,13 +70,10 @@ def scale_by_soap(
             v = jnp.where(first, 0.0, v)
             scaled = _rotated(m, bases) / (jnp.sqrt(v) + eps)
             direction = correction * _rotated_back(scaled, bases)
-            products = Sides(g @ g.mT, g.mT @ g)
-            covariances = Sides(
-                *(
-                    mean if mean is None else b2 * mean + (1 - b2) * product
-                    for mean, product in zip(covariances, products)
-                )
-            )
+            products = {"inputs": g @ g.mT, "outputs": g.mT @ g}
+            covariances = {
+                side: b2 * mean + (1 - b2) * products[side] for side, mean in covariances.items()
+            }
             bases, v = lax.cond(
                 first,
                 lambda: (jax.tree.map(_eigenbasis, covariances), v),
@@ -94,13 +87,15 @@ def scale_by_soap(
         with jax.default_matmul_precision("float32"):
             new = _mapped(one, updates, numbers(updates), *state[1:])
         directions, *parts = new
-        return directions, SoapState(state.count + 1, *parts)
+        return directions, SoapState(state.seen + 1, *parts)
 
     return optax.GradientTransformation(init, update)
 
 
 def _mapped(function, tree, *others) -> tuple:
     """Returns a tree for each value that a function returns for a leaf of `tree`."""
+    leaves: list
+    structure: Any
     leaves, structure = jax.tree.flatten(tree)
     rest = [structure.flatten_up_to(other) for other in others]
     results = [function(*arguments) for arguments in zip(leaves, *rest)]
@@ -109,15 +104,15 @@ def _mapped(function, tree, *others) -> tuple:
 
 def _rotated(x, bases: Sides):
     """Returns matrices in the eigenbases of their sides."""
-    if bases.inputs is not None:
-        x = bases.inputs.mT @ x
-    return x if bases.outputs is None else x @ bases.outputs
+    if "inputs" in bases:
+        x = bases["inputs"].mT @ x
+    return x @ bases["outputs"] if "outputs" in bases else x
 
 
 def _rotated_back(x, bases: Sides):
-    if bases.inputs is not None:
-        x = bases.inputs @ x
-    return x if bases.outputs is None else x @ bases.outputs.mT
+    if "inputs" in bases:
+        x = bases["inputs"] @ x
+    return x @ bases["outputs"].mT if "outputs" in bases else x
 
 
 def _eigenbasis(covariance):
@@ -127,18 +122,18 @@ def _eigenbasis(covariance):
 
 def _refreshed(covariances: Sides, bases: Sides, variances):
     """Returns better eigenbases, and the second moments in the order of the new eigenvectors."""
-    new = []
-    for side, axis in (("inputs", -2), ("outputs", -1)):
-        covariance = getattr(covariances, side)
-        basis = getattr(bases, side)
-        if basis is not None:
-            sizes = jnp.einsum("...ij,...ik,...kj->...j", basis, covariance, basis)
-            order = jnp.argsort(-sizes, axis=-1)
-            variances = jnp.take_along_axis(variances, jnp.expand_dims(order, -3 - axis), axis=axis)
-            basis = jnp.take_along_axis(basis, order[..., None, :], axis=-1)
-            basis = jnp.linalg.qr(covariance @ basis)[0]
-        new.append(basis)
-    return Sides(*new), variances
+    new = {}
+    for side, basis in bases.items():
+        covariance = covariances[side]
+        sizes = jnp.einsum("...ij,...ik,...kj->...j", basis, covariance, basis)
+        order = jnp.argsort(-sizes, axis=-1)
+        if side == "inputs":
+            variances = jnp.take_along_axis(variances, order[..., None], axis=-2)
+        else:
+            variances = jnp.take_along_axis(variances, order[:, None], axis=-1)
+        basis = jnp.take_along_axis(basis, order[:, None], axis=-1)
+        new[side] = jnp.linalg.qr(covariance @ basis)[0]
+    return new, variances
 
 
 class NormuonState(NamedTuple):
