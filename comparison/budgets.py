@@ -19,9 +19,10 @@ from ..constraints import Count, Positive, checked
 from ..objectives import Row
 from ..settings.partial import as_partial, flattened
 from ..training.devices.mesh import placed_on
-from ..training.planning import Plan, abstract_state_of, jitted_step, open_batches
+from ..training.planning import Plan, open_batches
 from ..training.state import new_state
 from ..training.step import Recipe, count_text_tokens, make_batches
+from ..training.step_program import abstract_state_of, jitted_step
 from ..training.throughput import step_flops
 
 # Number of steps whose tokens or targets are counted. Later steps are assumed to have their mean.

@@ -1,7 +1,7 @@
 """Training: `Run` describes a run, `plan` checks it, and the trainer takes its steps.
 
     run = training.Run(run_dir="runs/mine", corpus=…, objective=…, model=…, …)
-    planned = training.plan(run, training.open_corpus(run))
+    planned = training.plan(run)
 
 `pretrax.training.trainer.train` trains a run. `pretrax.training.run_configuration` reads a run
 from gin files.

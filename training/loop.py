@@ -14,7 +14,7 @@ from .built_in_hooks import BuiltInHooks, Reports
 from .devices.mesh import batch_sharding, placed_on
 from .heldout import Evaluation
 from .hooks import AfterStep, own_hooks
-from .planning import Plan, abstract_rows, compile_lowered, jitted_step
+from .planning import Plan, abstract_rows
 from .prefetch import Prefetcher
 from .processes import must_stop_together
 from .reporting.console import StepProgress, print_warning
@@ -23,6 +23,7 @@ from .reporting.profiling import Profiler, Steps
 from .saved.resuming import ResumableParts, resume
 from .spikes import LossSpike, Rollback
 from .state import State
+from .step_program import compile_lowered, jitted_step
 
 
 def take_steps(

@@ -22,7 +22,7 @@ from .built_in_hooks import Reports
 from .devices.compiled_programs import kept_in
 from .heldout import evaluator_of_training
 from .loop import take_steps
-from .planning import Plan, abstract_state_of, check_run, open_batches, open_corpus, plan
+from .planning import Plan, open_batches, plan_checked
 from .processes import ends_together, join_processes
 from .reporting.console import (
     finished_message,
@@ -44,6 +44,7 @@ from .reporting.profiling import Steps, check_steps, untraced_message
 from .reporting.trackers import make_trackers
 from .reporting.wall_time import WallTime
 from .run import Run, longest_rows
+from .run_checks import check_run
 from .run_file import write_run
 from .saved.assignment_map import check_assignment_map
 from .saved.checkpoints import Checkpoints, Keep
@@ -53,6 +54,7 @@ from .saved.resuming import ResumableParts, check_resumable, finished_result, re
 from .saved.warm_start import first_state
 from .spikes import Spikes
 from .state import State
+from .step_program import abstract_state_of
 from .unreported import Unreported
 
 
@@ -96,10 +98,9 @@ def _train(
     console = console or make_console()
     changed = check_resumable(run, trusted)  # first, since opening the corpus may write files
     check_assignment_map(run, trusted)
-    check_run(run)  # before any function of the run is called
+    check_run(run)  # first, since trackers may start services and opening the corpus may take long
     trackers = make_trackers(run)
-    mesh = run.mesh()
-    planned = plan(run, open_corpus(run), mesh)
+    planned = plan_checked(run)
     print_plan(console, planned)
 
     abstract = abstract_state_of(planned)

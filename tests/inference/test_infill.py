@@ -25,8 +25,8 @@ from pretrax.objectives import (
     token_classification,
 )
 from pretrax.objectives.layouts import LAYOUTS
-from pretrax.training.planning import abstract_state_of
 from pretrax.training.state import new_state
+from pretrax.training.step_program import abstract_state_of
 from tests.models.families import logits_of
 from tests.models.small_models import init
 from tests.training import tiny
