@@ -77,7 +77,7 @@ from .prompt_forms import PromptForm
 from .selection import geometric_lengths, inverse_lengths
 from .sentence_pairs import next_sentence_prediction, sentence_order_prediction, then
 from .standalone import corruptor
-from .static_lengths import RowGroup, packed_lengths, plan, raw_length
+from .static_lengths import RowGroup, packed_lengths, raw_length, row_groups
 from .supervised import (
     dialogue,
     sequence_classification,
@@ -156,13 +156,13 @@ __all__ = [
     "number_token_loss",
     "packed_lengths",
     "permutation_lm",
-    "plan",
     "prefix_lm",
     "prefix_mask",
     "prefix_token_prediction",
     "raw_length",
     "replaced_token_detection",
     "retromae",
+    "row_groups",
     "sentence_order_prediction",
     "sentence_permutation",
     "sequence_classification",

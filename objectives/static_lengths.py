@@ -97,7 +97,7 @@ class RowGroup(NamedTuple):
 
 
 @checked
-def plan(
+def row_groups(
     objective: Objective,
     layout: Layout,
     ids: TokenIds,

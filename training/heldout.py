@@ -134,7 +134,7 @@ def recipe_under(
         )
     policy, mark_ends = resolve_packing(objective)
     most = documents_of_a_row(policy, Run.max_documents)
-    (group,) = objectives.plan(objective, layout, ids, [stacks], most)
+    (group,) = objectives.row_groups(objective, layout, ids, [stacks], most)
     group = group._replace(raw_lengths=(row_tokens,) * len(group.raw_lengths))
     check_requirements(objective, model, (group,))
     recipe = plan.recipe._replace(objective=objective, groups=(group,))

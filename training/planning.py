@@ -119,7 +119,7 @@ def plan_checked(
     lengths = run.sequence_lengths
     most = documents_of_a_row(policy, run.max_documents)
     try:
-        groups = objectives.plan(objective, layout, ids, row_shapes(lengths), most)
+        groups = objectives.row_groups(objective, layout, ids, row_shapes(lengths), most)
     except ValueError as error:  # the message does not name the setting
         raise ValueError(
             f'{error}\nThe run has --gin.training.Run.sequence_lengths="{lengths!r}".'

@@ -69,7 +69,7 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
     model = fields["model"](rows, objective.facts.heads)
     policy, _ = resolve_packing(objective, fields.get("packing"), fields.get("mark_document_ends"))
     lengths = fields["sequence_lengths"]
-    groups = objectives.plan(
+    groups = objectives.row_groups(
         objective,
         LAYOUTS[model.layout],
         ids,
