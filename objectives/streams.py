@@ -8,7 +8,8 @@ returns the number of slots of each of its streams, and its `corrupt` returns th
 """
 
 import difflib
-from collections.abc import Callable, Mapping
+import graphlib
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -76,9 +77,11 @@ class Stream(NamedTuple):
     in_use: str = ""
     per_document: bool = False  # whether each document has its own slots, whatever its length
     # For each layout that supports the stream, a function (StackRow, batch) -> {name: array} that
-    # returns columns to add to or replace in the model's batch. The functions run in the order in
-    # which the streams were registered.
+    # returns columns to add to or replace in the model's batch.
     arranged: Mapping[str, Callable] = NOTHING
+    # Names of the streams whose functions run before, since this stream reads or replaces columns
+    # of the batch that they change.
+    after: tuple[str, ...] = ()
     # Slots of additional arrays of a single stack: slots of the stack -> {name: slots}.
     more_slots: Callable[[int], dict[str, int]] | None = None
     # Layouts that replace the default layouts if the stream is present.
@@ -136,6 +139,17 @@ def named(names) -> list[Stream]:
 def present(features) -> list[Stream]:
     """Returns the streams of these features, in the order of registration."""
     return [stream for stream in STREAMS.values() if stream.columns[0] in features]
+
+
+def in_order(streams: Sequence[Stream]) -> list[Stream]:
+    """Returns streams in the order in which their functions run, see `Stream.after`.
+
+    >>> [s.name for s in in_order([STREAMS["noised"], STREAMS["orders"]])]
+    ['orders', 'noised']
+    """
+    known = {stream.name: stream for stream in streams}
+    before = {name: known.keys() & stream.after for name, stream in known.items()}
+    return [known[name] for name in graphlib.TopologicalSorter(before).static_order()]
 
 
 def per_document() -> set[str]:
