@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 from .. import objectives
 from ..data.corpus import Corpus
 from ..data.packing import Packing, documents_of_a_row, plan_packing, resolve_packing
+from ..inference.trained import check_modes
 from ..objectives import Row
 from ..objectives.contract import with_counted_classes
 from ..objectives.layouts import LAYOUTS
@@ -110,6 +111,7 @@ def plan_checked(
     corpus = _opened(run) if corpus is None else corpus
     ids = corpus.ids
     objective = run.objective(ids)
+    check_modes(objective.facts.prompt_forms)
     check_columns(corpus, objective)
     check_sources(corpus, objective)
     objective = with_counted_classes(objective, len(corpus.classes))

@@ -11,7 +11,6 @@ from pretrax.objectives import (
     BatchLoss,
     Facts,
     Objective,
-    PromptForm,
     Rows,
     causal_lm,
     each_document,
@@ -141,10 +140,6 @@ def few_labels(n):
         (
             own(each_document(backward)).with_facts(rows=Rows("docs")),
             r"the kinds .* got Rows\(kind='docs'",
-        ),
-        (
-            own(each_document(backward)).with_facts(prompt_forms=(PromptForm("contineu"),)),
-            "contineu",
         ),
         (
             of_loss(lambda batch: BatchLoss({}, lambda outputs: {})),

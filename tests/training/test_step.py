@@ -685,6 +685,12 @@ def test_microbatches_that_do_not_divide_the_rows_are_an_error(other_axes):
         )
 
 
+def test_a_prompt_form_with_an_unknown_mode_is_refused():
+    misspelled = causal_lm(IDS).with_facts(prompt_forms=(objectives.PromptForm("contineu"),))
+    with refuses(ValueError, "PromptForm.mode", "contineu", "continue"):
+        tiny.plan(tiny.decoder(), misspelled, {"decoder": 32})
+
+
 @pytest.mark.parametrize("tokens, refused", [(8, False), (9, True)])
 def test_more_tokens_ahead_than_a_row_has_are_refused(tokens, refused):
     """A head without targets would report a loss of 0."""
