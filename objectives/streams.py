@@ -7,7 +7,6 @@ objective is registered next to that objective, and yours in your own file. An o
 returns the number of slots of each of its streams, and its `corrupt` returns the columns.
 """
 
-import difflib
 import graphlib
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
+from ..constraints import near
 from .model_requirements import Requirement
 
 Array = Any  # a NumPy or JAX array
@@ -190,9 +190,8 @@ def check_features(features: dict, lengths: dict[str, int]) -> None:
 
 def unknown(what: str, name: str, known) -> str:
     """Returns the message for an unknown name, with the nearest known one."""
-    near = difflib.get_close_matches(name, known, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"expected some of {sorted(known)}."
-    return f"There is no {what} named {name!r}: {hint}"
+    hint = near(name, known, f": expected some of {sorted(known)}.")
+    return f"There is no {what} named {name!r}{hint}"
 
 
 def complete(features: dict, lengths: dict[str, int]) -> dict:

@@ -293,7 +293,11 @@ def test_tasks_of_seqio_with_their_own_objectives(capsys, tmp_path, monkeypatch)
     )
     module = "--module=shown_tasks.py"
     said = prints(capsys, "--task=shown_spans", module)
-    assert "shown_spans" in said and "Model: encoder-decoder" in said and "21 tokens; 10 hidden" in said
+    assert (
+        "shown_spans" in said
+        and "Model: encoder-decoder" in said
+        and "21 tokens; 10 hidden" in said
+    )
     files = ["--gin_file=runs/quickstart.gin", "--gin_file=corpora/seqio_objectives.gin"]
     for given in (["--task=shown_mixture"], [*files, "--mixture_or_task_name=shown_mixture"]):
         said = prints(capsys, *given, module)
@@ -333,7 +337,8 @@ def test_a_builder_of_a_user(capsys, tmp_path, monkeypatch):
 
 def test_an_objective_whose_file_sets_what_a_model_has():
     """The model is that of the objective's small run, and does not affect the picture otherwise."""
-    choice = show.choose(*show.read_command_line(["--objective=block_diffusion_encoder_decoder"]))
+    options, given, _ = show.read_command_line(["--objective=block_diffusion_encoder_decoder"])
+    choice = show.choose(options, given)
     assert choice.name == "block_diffusion_encoder_decoder"
     assert choice.model is None and choice.corpus is None and choice.sequence_lengths is None
 
@@ -360,7 +365,7 @@ def test_tensorflow_is_not_loaded():
 @pytest.mark.parametrize(
     "arguments, expected",
     [
-        (["--objective=mask_lm"], r"did you mean masked_lm"),
+        (["--objective=mask_lm"], r"did you mean 'masked_lm'"),
         (["--text= \n "], r"--text"),
         (["--text=a"], r"a single token"),
         (["--file=absent/a.txt"], r"absent/a.txt: .*no folder absent:"),

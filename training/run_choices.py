@@ -14,18 +14,18 @@ files, then bindings.
 
 import argparse
 import contextlib
-import difflib
 import inspect
 import os
 import re
 import shlex
 import sys
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import objectives
+from ..constraints import near
 from ..objectives.catalog import ALIASES, CATALOG, find
 from ..settings.command_line import (
     GinArguments,
@@ -79,8 +79,10 @@ def part_named(kind: str, name: str) -> GinPart:
         return _objective(name)
     known = names_of(kind)
     if name not in known:
-        hint = _near(name, known, f"All {FOLDERS[kind]} are in {GIN_CONFIGS / FOLDERS[kind]}.")
-        raise ValueError(f"There is no {kind} {name!r}{hint}")
+        raise ValueError(
+            f"There is no {kind} {name!r}{near(name, known, count=3)} All {FOLDERS[kind]} are in "
+            f"{GIN_CONFIGS / FOLDERS[kind]}."
+        )
     return GinPart((f"{FOLDERS[kind]}/{name}.gin",))
 
 
@@ -88,7 +90,7 @@ def _objective(name: str) -> GinPart:
     module, _, builder = name.rpartition(".")
     if module:
         return GinPart((), (f"import {module}", f"training.Run.objective = @{name}"))
-    if name in _builders() and name not in CATALOG:
+    if name not in CATALOG and name in _builders():
         bindings = "from pretrax import objectives", f"training.Run.objective = @objectives.{name}"
         return GinPart((), bindings)
     return GinPart((f"objectives/{find(name)}.gin",))
@@ -108,11 +110,6 @@ def _builders() -> list[str]:
 def names_of(kind: str) -> list[str]:
     """Returns the names in a folder of `gin_configs`, such as "decoder" for runs."""
     return sorted(path.stem for path in (GIN_CONFIGS / FOLDERS[kind]).glob("*.gin"))
-
-
-def _near(name: str, known: Iterable[str], where: str) -> str:
-    near = difflib.get_close_matches(name, known, 3)
-    return f"; did you mean {' or '.join(near)}? {where}" if near else f". {where}"
 
 
 # --- the command line -----------------------------------------------------------------------------
@@ -184,18 +181,24 @@ class NamedWords(NamedTuple):
         return " ".join([*shown, *files]) if shown else ""
 
 
+class ChosenRun(NamedTuple):
+    """The run that a command line chooses by names."""
+
+    text: str  # the names and gin files as they were typed; "" if there are only gin files
+    combined: str  # the same text if parts of a run are combined, otherwise ""
+    implied: list[str]  # the bindings that the names stand for
+
+
 def parse_run(
     parser: argparse.ArgumentParser,
     argv: Sequence[str] | None,
     *,
     default: Callable[[Mapping[str, str]], str | None] = lambda names: QUICKSTART,
     required: bool = False,
-) -> tuple[argparse.Namespace, GinArguments]:
-    """Returns the options of a command line, and its gin files and bindings.
+) -> tuple[argparse.Namespace, GinArguments, ChosenRun]:
+    """Returns the options of a command line, its gin files and bindings, and the names of its run.
 
-    The options have the names as they were typed, `chosen`, the text of all of them, `implied`, the
-    bindings that they stand for, and `combined`, the text if parts of a run are combined. An
-    unknown name ends the program with a message.
+    An unknown name ends the program with a message.
 
     Args:
       parser: a parser with the options of `add_run_arguments`.
@@ -216,11 +219,11 @@ def parse_run(
     options, given = parse_with_gin(parser, words, Run)
     for kind in CHOICES:
         setattr(options, kind, typed.names.get(kind))
-    options.chosen = typed.text
-    options.combined = typed.text if typed.names.keys() - {"run"} else ""
-    own = gin_arguments_in(typed.words).bindings
-    options.implied = [line for line in gin_arguments_in(words).bindings if line not in own]
-    return options, given
+    combined = typed.text if typed.names.keys() - {"run"} else ""
+    option = "--gin_bindings="
+    added = [word for word in words if word.startswith(option) and word not in typed.words]
+    implied = [word.removeprefix(option) for word in added]
+    return options, given, ChosenRun(typed.text, combined, implied)
 
 
 def typed_names(words: Sequence[str]) -> NamedWords:

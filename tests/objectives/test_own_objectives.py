@@ -115,7 +115,7 @@ def few_labels(n):
     "objective, words",
     [
         (own(whole_row), "all targets belong to segment 1.*each_document"),
-        (changed(target=lambda f: f["targets"]), "feature named 'target': did you mean 'targets'"),
+        (changed(target=lambda f: f["targets"]), "feature named 'target'; did you mean 'targets'"),
         (changed(targets=lambda f: f["targets"][:-1]), r"'targets' has the shape \[55\], expected"),
         (
             changed(targets=lambda f: f["targets"] * 1.0),
