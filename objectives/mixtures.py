@@ -134,20 +134,20 @@ def _share(rate, inner: Sequence[Member], i: int) -> float | Callable[[int], flo
     """
 
     def at(step: int) -> float:
-        rates = [_at(member.rate, step) for member in inner]
+        rates = [rate_at(member.rate, step) for member in inner]
         if min(rates) < 0:
             names = ", ".join(member.name for member in inner)
             raise ValueError(
                 f"The rates of {names} are {rates} at step {step}, expected none below 0: change "
                 "the schedule of the rates."
             )
-        return _at(rate, step) * rates[i] / (sum(rates) or 1.0)
+        return rate_at(rate, step) * rates[i] / (sum(rates) or 1.0)
 
     depends_on_step = any(map(callable, (rate, *(member.rate for member in inner))))
     return at if depends_on_step else at(0)
 
 
-def _at(rate, step: int) -> float:
+def rate_at(rate: float | Callable[[int], float], step: int) -> float:
     return float(rate(step)) if callable(rate) else rate
 
 

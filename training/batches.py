@@ -22,6 +22,7 @@ from jax.sharding import Mesh
 from ..data.corpus import DocumentStream, Progress, state_within
 from ..data.packing import Packing, ShardReader, stacked
 from ..objectives import Member, Objective, Row, RowGroup, members_of
+from ..objectives.mixtures import rate_at
 from .devices.mesh import batch_sharding
 
 PERIOD = 840  # number of rows after which the order of members repeats; all of 1 to 8 divide it
@@ -36,7 +37,7 @@ class GroupSchedule(NamedTuple):
 
     def order(self, step: int) -> np.ndarray:
         """Returns i32[PERIOD]. Row number r of the group belongs to member order[r % PERIOD]."""
-        return evenly(tuple(_rate(rate, step) for rate in self.rates), self.members)
+        return evenly(tuple(rate_at(rate, step) for rate in self.rates), self.members)
 
     def share(self, member: int, step: int = 0) -> float:
         """Returns the member's share of the group's rows."""
@@ -72,7 +73,7 @@ def schedule(
             f"The rates of the mixture follow a schedule, and its members are in {len(groups)} row "
             "groups, whose rows are fixed: give one sequence length."
         )
-    shares = [sum(_rate(rates[m], 0) for m in group.members) for group in groups]
+    shares = [sum(rate_at(rates[m], 0) for m in group.members) for group in groups]
     counts = largest_remainder(shares, units) if len(groups) > 1 else [units]
     schedules = tuple(
         GroupSchedule(count * multiple, group.members, tuple(rates[m] for m in group.members))
@@ -118,10 +119,6 @@ def _check_shares(
         if abs(actual - planned) > planned / 10:
             rounded = f"of which it gets {actual:.2g}: rates are rounded to whole rows of {PERIOD}."
             warnings.warn(f"{got} {rounded}", stacklevel=2)
-
-
-def _rate(rate, step: int) -> float:
-    return float(rate(step)) if callable(rate) else rate
 
 
 def largest_remainder(shares: Sequence[float], units: int) -> list[int]:
