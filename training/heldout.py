@@ -33,14 +33,16 @@ class Evaluation(NamedTuple):
         return total_loss(self.scores)
 
 
-def evaluator_of_training(
+def prepare_evaluation(
     plan: Plan,
     score_tasks: Callable[[dict], dict[str, float]],
     writer: MetricsWriter,
     console: Console,
     wall_time: WallTime,
 ) -> Callable[[int, dict], Evaluation]:
-    """Returns a function (step, params) -> `Evaluation`, which also writes the figures.
+    """Reads and packs held-out text, and returns a function that evaluates parameters on it.
+
+    The function (step, params) -> `Evaluation` also writes the figures.
 
     Args:
       plan: the checked run.
