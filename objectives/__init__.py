@@ -6,7 +6,7 @@ docstring lists all other errors.
 
 The families of objectives are `language_modeling`, `multi_token_prediction`, `annealed_targets`,
 `upcoming_tokens`, `next_latent`, `tidar`, `number_tokens`, `joint_embedding`, `denoising`,
-`autoencoding`, `mass`, `gap_sentences`, `mixtures`, `blanks`, `infilling`,
+`autoencoding`, `mass`, `gap_sentences`, `mixtures`, `ul2`, `blanks`, `infilling`,
 `masked_language_modeling`, `adaptive_masking`, `masked_autoencoding`, `masked_diffusion`,
 `block_diffusion`, `hybrid_diffusion`, `uniform_diffusion`, `insertion`, `permutation`,
 `sentence_pairs`, `contrastive_learning` and `supervised`. They choose tokens with `selection` and
@@ -67,7 +67,7 @@ from .masked_language_modeling import (
     replaced_token_detection,
 )
 from .mass import mass
-from .mixtures import mixture, turns, ul2
+from .mixtures import mixture, turns
 from .multi_token_prediction import multi_token_prediction
 from .next_latent import next_latent
 from .number_tokens import number_token_loss
@@ -87,6 +87,7 @@ from .supervised import (
 )
 from .tidar import tidar
 from .token_ids import TokenIds, TokenTexts, bitmap, check_token_ids
+from .ul2 import ul2
 from .uniform_diffusion import uniform_diffusion
 from .upcoming_tokens import future_summary, token_order_prediction
 from .worked_examples import hide

@@ -21,7 +21,7 @@ from .contract import BatchLoss, Objective, Row, Term, check_facts, members_of
 from .corrupted_batches import batched
 from .layouts import Layout
 from .losses import predicting_stack, token_loss
-from .mixtures import longest
+from .mixtures import joint_lengths
 from .static_lengths import packed_lengths
 from .streams import (
     STREAMS,
@@ -120,7 +120,7 @@ def examples(
         keys=jax.random.split(jax.random.key(7), len(rows)),
         rows=jax.tree.map(lambda *x: np.stack(x), *rows),
         documents=list(documents),
-        lengths=longest(planned),
+        lengths=joint_lengths(planned),
         max_documents=max(map(len, DOCUMENTS)),
     )
 

@@ -10,7 +10,7 @@ from ..data.corpus import Corpus
 from ..data.packing import Packing, documents_of_a_row, plan_packing, resolve_packing
 from ..objectives import Objective, members_of
 from ..objectives.layouts import LAYOUTS
-from ..objectives.mixtures import longest
+from ..objectives.mixtures import largest
 from .evaluation import Evaluator, Score, total_loss
 from .planning import Plan
 from .reporting.console import print_task_scores
@@ -127,7 +127,7 @@ def recipe_under(
     ids = plan.recipe.ids
     check_columns(plan.corpus, objective)
     layout = LAYOUTS[model.layout]
-    needs = longest(layout.lengths(m.objective.lengths(row_tokens)) for m in members_of(objective))
+    needs = largest(layout.lengths(m.objective.lengths(row_tokens)) for m in members_of(objective))
     stacks = {name: slots for name, slots in needs.items() if name in ("encoder", "decoder")}
     if model.max_positions and max(stacks.values()) > model.max_positions:
         raise ValueError(

@@ -19,7 +19,7 @@ from pretrax.objectives import (
     mixture,
     tidar,
 )
-from pretrax.objectives.mixtures import longest
+from pretrax.objectives.mixtures import joint_lengths
 from pretrax.objectives.streams import STREAMS
 from tests.objectives.inverse import corrupted_documents
 from tests.objectives.registry import (
@@ -113,7 +113,7 @@ def examples(name):
     objective = mixture(IDS, {builder.__name__: (builder, 1) for builder in MIXTURES[name]})
     packed = [d for d in DOCUMENTS if len(d) == 4] * 2  # Rows come in pairs.
     rows = [text_row(d, RAW_LENGTH, i, i % 3) for i, d in enumerate(packed)]
-    lengths = longest(packed_lengths(objective, d) for d in (*packed, (RAW_LENGTH,)))
+    lengths = joint_lengths(packed_lengths(objective, d) for d in (*packed, (RAW_LENGTH,)))
     lengths["positions"] = lengths["targets"]  # one for each target of any member
     stacked = jax.tree.map(lambda *x: np.stack(x), *(row for row, _ in rows))
     corrupt = quick_jit(batched(objective, lengths, MAX_DOCUMENTS))
