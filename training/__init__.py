@@ -9,7 +9,7 @@ from gin files.
 
 from ..settings.partial import Call, Partial
 from .hooks import Hook
-from .planning import Plan, open_corpus, plan
+from .planning import Plan, plan
 from .run import Run, differences
 
-__all__ = ["Partial", "Call", "Hook", "Plan", "Run", "differences", "open_corpus", "plan"]
+__all__ = ["Partial", "Call", "Hook", "Plan", "Run", "differences", "plan"]

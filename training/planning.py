@@ -77,24 +77,6 @@ def plan_evaluation(run: Run) -> Plan:
     return plan_checked(run, mesh=evaluation_mesh(run.mesh), trains=False)
 
 
-def open_corpus(run: Run) -> Corpus:
-    """Opens the corpus of a run, after checking the run.
-
-    The first start of a run may train its vocabulary and tokenize its text here.
-
-    Raises ValueError for settings that `check_run` refuses, and for a warm start from a run without
-    checkpoints.
-    """
-    check_run(run)
-    return _opened(run)
-
-
-def _opened(run: Run) -> Corpus:
-    if run.initial_run is not None and not is_run(run.run_dir):
-        check_source(run.initial_run)
-    return first_process_first(lambda: run.corpus(run.run_dir))
-
-
 def plan_checked(
     run: Run, corpus: Corpus | None = None, mesh: Mesh | None = None, trains: bool = True
 ) -> Plan:
@@ -108,7 +90,7 @@ def plan_checked(
     """
     optimizer = run.optimizer(run.steps)  # it may refuse its settings before text is prepared
     mesh = run.mesh() if mesh is None else mesh
-    corpus = _opened(run) if corpus is None else corpus
+    corpus = _open_corpus(run) if corpus is None else corpus
     ids = corpus.ids
     objective = run.objective(ids)
     check_modes(objective.facts.prompt_forms)
@@ -158,6 +140,13 @@ def plan_checked(
     if len({member.objective.loss for member in objective.facts.members}) > 1:
         check_terms(recipe, abstract_batch(planned))  # the terms of all members must fit together
     return planned
+
+
+def _open_corpus(run: Run) -> Corpus:
+    """Opens a run's corpus. The first start may train its vocabulary and tokenize its text here."""
+    if run.initial_run is not None and not is_run(run.run_dir):
+        check_source(run.initial_run)
+    return first_process_first(lambda: run.corpus(run.run_dir))
 
 
 def open_batches(planned: Plan) -> Batches:

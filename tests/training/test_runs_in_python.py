@@ -166,7 +166,7 @@ def test_settings_that_need_no_text_are_checked_before_it_is_read(run, tmp_path)
 
 
 def test_a_plan_makes_no_parameter_and_writes_nothing(run, tmp_path, monkeypatch):
-    corpus = planning.open_corpus(run)
+    corpus = planning.plan(run).corpus
     nowhere = dataclasses.replace(run, run_dir=str(tmp_path / "run"))
     plan = planning.plan(nowhere, corpus)
     assert not (tmp_path / "run").exists()
