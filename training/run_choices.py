@@ -283,10 +283,11 @@ def in_gin(
         if required:
             _check_is_run(given, typed.words)
         return typed.words
-    files, bindings = _parts(names, _macros(_reader(given, base)))
+    run_reader = _reader(given, base)
+    files, bindings = _parts(names, _macros(run_reader))
     every = [*base, *files, *later]
     if names and not any(_SETS_RUN_DIR.match(word) for word in typed.words):
-        bindings += _run_dir(given, base, every, names)
+        bindings += _run_dir(run_reader, _reader(given, every), names)
     return [
         *(f"--gin_file={file}" for file in every),
         *(f"--gin_bindings={binding}" for binding in bindings),
@@ -330,20 +331,22 @@ def _parts(names: Mapping[str, str], macros: Collection[str]) -> tuple[list[str]
     return files, bindings
 
 
-def _run_dir(
-    given: GinArguments, base: Sequence[str], every: Sequence[str], names: Mapping[str, str]
-) -> list[str]:
+def _run_dir(run: GinReader | None, whole: GinReader | None, names: Mapping[str, str]) -> list[str]:
     """Returns a binding that names the run directory after the parts, such as runs/decoder-ul2.
 
     Returns [] if a file after the run's own files sets the directory.
+
+    Args:
+      run: a reader of the run's own files.
+      whole: a reader of all files.
+      names: the names of the parts.
     """
-    reader = _reader(given, base)
-    origin = _origin(reader, "run_dir")
-    if origin is None or origin != _origin(_reader(given, every), "run_dir"):
+    origin = _origin(run, "run_dir")
+    if origin is None or origin != _origin(whole, "run_dir"):
         return []
     parts = [_slug(kind, names[kind]) for kind in CHOICES if kind in names]
     directory = "-".join([str(origin[1]), *parts])
-    setting = "RUN_DIR" if "RUN_DIR" in _macros(reader) else "training.Run.run_dir"
+    setting = "RUN_DIR" if "RUN_DIR" in _macros(run) else "training.Run.run_dir"
     return [f"{setting} = {directory!r}"]
 
 
