@@ -38,14 +38,10 @@ def usage() -> str:
 
 def unknown(verb: str) -> str:
     """The message for a verb that does not exist, with the nearest one that does."""
-    import difflib  # only for this message, so that every verb starts sooner
+    from .constraints import near  # only for this message, so that every verb starts sooner
 
-    near = difflib.get_close_matches(verb, cli.VERBS, 1)
-    return (
-        f"error: there is no verb {verb!r}"
-        + (f"; did you mean {near[0]}? " if near else ". ")
-        + f"Expected one of {', '.join(cli.VERBS)}."
-    )
+    expected = f"Expected one of {', '.join(cli.VERBS)}."
+    return f"error: there is no verb {verb!r}{near(verb, cli.VERBS)} {expected}"
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ bools, functions, lists and mappings are checked. Relations between settings are
 """
 
 import dataclasses
+import difflib
 import functools
 import importlib
 import inspect
@@ -22,7 +23,7 @@ import numbers
 import operator
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
@@ -275,3 +276,22 @@ def _holds(module: str, name: str, function: Callable) -> bool:
         return getattr(importlib.import_module(module), name, None) is function
     except ImportError:
         return False
+
+
+def near(
+    name: str, known: Iterable[str], otherwise: str = ".", *, count: int = 1, cutoff: float = 0.6
+) -> str:
+    """Returns the end of a sentence about an unknown name, with the most similar known names.
+
+    >>> near("masked_ml", ["causal_lm", "masked_lm"])
+    "; did you mean 'masked_lm'?"
+
+    Args:
+      name: the unknown name.
+      known: the known names.
+      otherwise: the end of the sentence if no known name is similar.
+      count: maximum number of names to suggest.
+      cutoff: the lowest similarity of a suggested name, from 0 to 1.
+    """
+    matches = difflib.get_close_matches(name, known, count, cutoff)
+    return f"; did you mean {' or '.join(map(repr, matches))}?" if matches else otherwise

@@ -318,7 +318,7 @@ def step(model, vocabulary, objective, rows, slots, *, tiny: bool, plain: bool) 
     from pretrax.models.kernels import fused_attention
     from pretrax.objectives.token_ids import specimen_ids
     from pretrax.settings.partial import Partial
-    from pretrax.training import optimizers, planning
+    from pretrax.training import optimizers, planning, step_program
     from pretrax.training.devices.mesh import batch_sharding, make_mesh, placed_on
     from pretrax.training.run import Run
     from pretrax.training.state import new_state, parameter_count
@@ -350,12 +350,12 @@ def step(model, vocabulary, objective, rows, slots, *, tiny: bool, plain: bool) 
         ),
         corpus,
     )
-    abstract, mesh = planning.abstract_state_of(planned), planned.mesh
+    abstract, mesh = step_program.abstract_state_of(planned), planned.mesh
     with placed_on(mesh):
         started = time.perf_counter()
         rows = planning.abstract_rows(planned, batch_sharding(mesh))
-        lowered = planning.jitted_step(planned, abstract.shapes).lower(abstract.shapes, rows)
-        compiled = planning.compile_lowered(planned, lowered)
+        lowered = step_program.jitted_step(planned, abstract.shapes).lower(abstract.shapes, rows)
+        compiled = step_program.compile_lowered(planned, lowered)
         compilation = time.perf_counter() - started
         state = new_state(abstract, 0, mesh)
         parameters = parameter_count(state)

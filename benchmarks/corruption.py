@@ -200,7 +200,7 @@ def row_lengths(objective, decoder: int | None):
     layout, shape = objectives.layouts.encoder_decoder, {"encoder": INPUTS, "decoder": decoder}
     if "inputs" not in objective.lengths(2):
         layout, shape = objectives.layouts.decoder, {"decoder": decoder}
-    (group,) = objectives.plan(objective, layout, special_ids(), [shape])
+    (group,) = objectives.row_groups(objective, layout, special_ids(), [shape])
     return len(group.members), group.raw_lengths, group.features
 
 

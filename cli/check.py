@@ -11,6 +11,7 @@ that no model has.
 
 import argparse
 import ast
+import functools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,10 +22,10 @@ from rich.progress import track
 from rich.table import Table
 
 from ..constraints import selector_of
+from ..inference.trained import check_modes
 from ..models.heads import check_heads
-from ..objectives import Objective, members_of
+from ..objectives import Objective, contract, members_of
 from ..objectives.catalog import CATALOG, run_of
-from ..objectives.contract import check_rows
 from ..objectives.laws import LAWS, USUAL, broken, raised
 from ..objectives.token_ids import specimen_ids
 from ..settings.command_line import offer_completions
@@ -45,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with report_user_errors(options.traceback):
         objective = built(options.objective, options.settings)
         check_heads(objective.facts.heads)
+        check_modes(objective.facts.prompt_forms)
         count = print_laws(console, objective)
         builder = options.objective
         if "." not in builder:
@@ -94,15 +96,11 @@ def built(name: str, settings: Sequence[str]) -> Objective:
             f"{', '.join(known) or 'none'}."
         )
     try:
-        objective = build(SPECIMEN, **values)
+        return contract.build(functools.partial(build, **values), SPECIMEN)
     except ValueError:
         raise
     except Exception as error:  # a user's function may raise any error
         raise ValueError(f"{name} could not be built: {raised(error)}") from error
-    if not isinstance(objective, Objective):
-        raise ValueError(f"{name} gives a {type(objective).__name__}, expected an Objective.")
-    check_rows(objective.facts.rows)
-    return objective
 
 
 def builder_named(name: str) -> Partial:

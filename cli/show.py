@@ -52,7 +52,13 @@ from ..tasks.showing import CACHE, LENGTH
 from ..training.buckets import on_this_disk
 from ..training.devices.compiled_programs import keep_compiled
 from ..training.run import longest_rows
-from ..training.run_choices import QUICKSTART, add_run_arguments, parse_run, part_named
+from ..training.run_choices import (
+    QUICKSTART,
+    ChosenRun,
+    add_run_arguments,
+    parse_run,
+    part_named,
+)
 from ..training.run_configuration import read_directory, read_fields
 from ..visualization import picture_page
 from ..visualization.choice import Choice, layout_for
@@ -84,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def run(argv: Sequence[str]) -> None:
-    options, gin_arguments = read_command_line(argv)
+    options, gin_arguments, chosen = read_command_line(argv)
     console = PrintableConsole(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
     with report_user_errors(options.traceback):
         if options.run:
@@ -99,11 +105,18 @@ def run(argv: Sequence[str]) -> None:
             console.print(f"\n{LEGEND}\nTo see one: {to_see_one}", markup=False)
         else:
             command = "pretrax show " + shlex.join(argv)
-            (show_all if options.all else show)(console, options, gin_arguments, command)
+            if options.all:
+                show_all(console, options, gin_arguments, command)
+            else:
+                show(console, options, gin_arguments, chosen, command)
 
 
 def show(
-    console: Console, options: argparse.Namespace, gin_arguments: GinArguments, command: str
+    console: Console,
+    options: argparse.Namespace,
+    gin_arguments: GinArguments,
+    chosen: ChosenRun,
+    command: str,
 ) -> None:
     """Prints examples of one objective, or writes the page that shows them."""
     choice = choose(options, gin_arguments)
@@ -126,7 +139,7 @@ def show(
         console.print(where, markup=False, soft_wrap=True)
     else:
         console.print("Next: the same command with --html=FILE writes a page with statistics.")
-    if flags := to_train(options, gin_arguments, choice, drawn.picture.layout, text):
+    if flags := to_train(options, gin_arguments, chosen, choice, drawn.picture.layout, text):
         console.print(f"To train it: pretrax train {flags}", markup=False, soft_wrap=True)
 
 
@@ -211,6 +224,7 @@ def write_page(
 def to_train(
     options: argparse.Namespace,
     gin_arguments: GinArguments,
+    chosen: ChosenRun,
     choice: Choice,
     layout: str,
     text: SampleText,
@@ -224,7 +238,7 @@ def to_train(
         return ""
     if choice.model is not None and gin_arguments.files:
         files = [f"--gin_file={shlex.quote(file)}" for file in gin_arguments.files]
-        flags = [options.chosen] if options.chosen else files
+        flags = [chosen.text] if chosen.text else files
     elif choice.entry:
         is_own = layout == layout_for(choice, text.vocabulary.ids)
         flags = [
@@ -238,15 +252,17 @@ def to_train(
         flags.append(f"--mixture_or_task_name={shlex.quote(options.task)}")
     if options.module:
         flags.append(f'--module="{options.module}"')
-    own = [binding for binding in gin_arguments.bindings if binding not in options.implied]
+    own = [binding for binding in gin_arguments.bindings if binding not in chosen.implied]
     return " ".join([*flags, *map(as_option, own)])
 
 
 # --- the command line -----------------------------------------------------------------------------
 
 
-def read_command_line(argv: Sequence[str]) -> tuple[argparse.Namespace, GinArguments]:
-    """Returns the options of a command line, and its gin files and bindings."""
+def read_command_line(
+    argv: Sequence[str],
+) -> tuple[argparse.Namespace, GinArguments, ChosenRun]:
+    """Returns the options of a command line, its gin files and bindings, and its run."""
     parser = make_parser(
         "show", __doc__, usage="%(prog)s [RUN] [--objective=NAME] [options]", allow_abbrev=False
     )
@@ -280,14 +296,14 @@ def read_command_line(argv: Sequence[str]) -> tuple[argparse.Namespace, GinArgum
     add("--all", action="store_true", help="write a page for each objective into the folder --out")
     add("--out", metavar="DIR", help="with --all: the folder, in which index.html lists the pages")
     add_run_arguments(parser)
-    options, gin_arguments = parse_run(parser, argv, default=small_run)
+    options, gin_arguments, chosen = parse_run(parser, argv, default=small_run)
     if options.json and not options.list:
         parser.error("--json goes with --list")
     if options.all != bool(options.out):
         parser.error("--all and --out=DIR go together: the folder of the pages")
     if options.all and (options.objective or options.html or options.hide or options.list):
         parser.error("--all shows every objective: leave out --objective, --html, --hide, --list")
-    return options, gin_arguments
+    return options, gin_arguments, chosen
 
 
 # --- the objective and the text -------------------------------------------------------------------

@@ -10,10 +10,11 @@ import jax
 from ..models.builders import abstract_params
 from ..settings import atomic_writes
 from ..training.devices.compiled_programs import keep_compiled
-from ..training.planning import abstract_state_of, open_corpus, plan
+from ..training.planning import plan
 from ..training.run import Run, fields_of, padded_vocabulary
 from ..training.run_file import run_text
 from ..training.state import parameter_count, unboxed
+from ..training.step_program import abstract_state_of
 from ..training.throughput import step_flops
 from .budgets import call_text, tokens_of
 from .comparison import Comparison, folder_of, trained_variants
@@ -186,11 +187,12 @@ def _planned(comparison: Comparison, variant: str, search_paths: Sequence[str]) 
         assert reference is not None  # The reference is planned first.
         solved = solved_line(macro, _matched(macro, run_with, reference))
     run = run_with(solved)
-    corpus = open_corpus(run)
-    steps = budget(plan(run, corpus))
+    planned = plan(run)
+    steps = budget(planned)
     # Refuse impossible checkpoints before anything is trained.
     measured_steps(steps, comparison.checkpoints, run.checkpoint_every)
-    final = plan(dataclasses.replace(run, steps=steps), corpus)  # Schedules depend on the steps.
+    # Schedules depend on the steps.
+    final = plan(dataclasses.replace(run, steps=steps), planned.corpus)
     _check_tuning_trials(comparison, run, steps)
     return VariantFacts(
         settings=settings_text(run),
@@ -259,7 +261,7 @@ def _check_tuning_trials(comparison: Comparison, run: Run, steps: int) -> None:
 
 def _matched(macro: str, run_with: Callable[[str], Run], reference: VariantFacts) -> int:
     run = run_with(solved_line(macro, 1))
-    first = plan(run, open_corpus(run))
+    first = plan(run)
     rows = padded_vocabulary(first.recipe.ids, first.run.vocabulary_rows)
     tokens = tokens_of(first, COUNTED_STEPS) / COUNTED_STEPS
 

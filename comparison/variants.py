@@ -1,13 +1,13 @@
 """Comparisons and the runs of their variants, read from gin files."""
 
 import dataclasses
-import difflib
 import itertools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+from ..constraints import near
 from ..settings import run_directory, trust
 from ..settings.gin_reader import GIN_CONFIGS, GinReader, imported_modules
 from ..settings.gin_writer import gin_text
@@ -116,10 +116,9 @@ def comparison_file(name: str) -> str:
         return name
     if name in known:
         return f"comparisons/{name}.gin"
-    near = difflib.get_close_matches(name, known, 3)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(known)}."
+    hint = near(name, known, f", expected one of {', '.join(known)}.", count=3)
     raise ValueError(
-        f"There is no comparison {name!r}; {hint} The name of your own file must end in .gin."
+        f"There is no comparison {name!r}{hint} The name of your own file must end in .gin."
     )
 
 

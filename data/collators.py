@@ -24,7 +24,7 @@ from ..objectives import (
     check_token_ids,
     layouts,
     members_of,
-    plan,
+    row_groups,
 )
 from ..objectives.contract import Builder, build, is_scheduled
 from ..objectives.losses import token_loss
@@ -81,9 +81,9 @@ class Collator:
         noise differs from epoch to epoch. Otherwise it is the same, for example in evaluation.
 
     Raises ValueError, with the reason, for an objective whose loss no such model computes, and for
-    sequence lengths that `plan` refuses. Calls raise ValueError for a text that is too long, for
-    special ids within a text, for loss weights other than 0 and 1, and for a single row if texts
-    are paired. Raises RuntimeError in a process that was forked from one that has called a
+    sequence lengths that `row_groups` refuses. Calls raise ValueError for a text that is too long,
+    for special ids within a text, for loss weights other than 0 and 1, and for a single row if
+    texts are paired. Raises RuntimeError in a process that was forked from one that has called a
     collator.
     """
 
@@ -272,7 +272,7 @@ def _row_group(
     shape = dict(sequence_lengths)
     if layout == "decoder" and shape.keys() == {"decoder"}:
         shape["decoder"] -= 1  # The first label is predicted from an additional slot.
-    (group,) = plan(objective, layouts.LAYOUTS[layout], ids, [shape])
+    (group,) = row_groups(objective, layouts.LAYOUTS[layout], ids, [shape])
     return group
 
 

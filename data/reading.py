@@ -124,7 +124,7 @@ def good(records: Iterable[RawDocument | Bad], change: str = "Fix it.") -> Itera
 
 def has_fields(path: str) -> bool:
     """Returns whether the file's records have fields, according to its name."""
-    return unpacked(path).endswith((*JSONL_SUFFIXES, ".parquet", ".arrow"))
+    return unpacked(path).endswith(tuple(_READERS_OF_FIELDS))
 
 
 def is_plain_text(path: str) -> bool:
@@ -511,9 +511,11 @@ def _main_text(page: bytes) -> str:
     return trafilatura.extract(page, favor_precision=True, include_comments=False) or ""
 
 
-_READERS: dict[str, Callable[..., Iterator[RawDocument | Bad]]] = {
+_Reader = Callable[..., Iterator[RawDocument | Bad]]
+# Suffix -> reader of a format whose records have fields.
+_READERS_OF_FIELDS: dict[str, _Reader] = {
     **dict.fromkeys(JSONL_SUFFIXES, json_lines),
     ".parquet": functools.partial(_rows, "Parquet", _parquet_batches),
     ".arrow": functools.partial(_rows, "Arrow", _arrow_batches),
-    **dict.fromkeys((".warc", ".wet"), _warc),
 }
+_READERS = _READERS_OF_FIELDS | dict.fromkeys((".warc", ".wet"), _warc)

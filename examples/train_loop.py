@@ -92,7 +92,7 @@ class Trainer:
         self.layout = objectives.layouts.LAYOUTS[self.model.layout]
         # The length of the raw rows follows from the slots of the model: with span corruption, for
         # example, more tokens fit than the encoder has slots.
-        (self.group,) = objectives.plan(self.objective, self.layout, IDS, [LENGTHS])
+        (self.group,) = objectives.row_groups(self.objective, self.layout, IDS, [LENGTHS])
         warmup = max(steps // 10, 1)
         rate = optax.warmup_cosine_decay_schedule(0.0, PEAK_LEARNING_RATE, warmup, steps)
         self.optimizer = optax.chain(

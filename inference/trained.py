@@ -1,14 +1,13 @@
 """A trained model with its vocabulary, and the modes in which it can be used."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from ..objectives import PromptForm, TokenIds
-from ..objectives.prompt_forms import MODES as FORM_MODES
 from .decoding.generation_rules import NO_RULES, GenerationRules
 
 
@@ -144,8 +143,6 @@ def register_mode(mode: Mode) -> Mode:
     if mode.name in MODES:
         raise ValueError(f"The mode {mode.name!r} already exists: choose another name.")
     MODES[mode.name] = mode
-    if not mode.is_flag and mode.name not in FORM_MODES:
-        FORM_MODES.append(mode.name)  # objectives may then state a prompt form for it
     return mode
 
 
@@ -224,6 +221,17 @@ def answer_opening(trained: Trained) -> tuple[int, ...]:
         return ()
     first = trained.rules.forced_first
     return trained.frame[0] if first is None else (first,)
+
+
+def check_modes(forms: Iterable[PromptForm]) -> None:
+    """Raises ValueError for a prompt form whose mode does not exist."""
+    known = mode_names()
+    for form in forms:
+        if form.mode not in known:
+            raise ValueError(
+                f"PromptForm.mode must be one of {', '.join(known)}, got {form.mode!r}: correct "
+                "it, or register the mode in your module (`inference.register_mode`)."
+            )
 
 
 def check_mode(trained: Trained, mode: str) -> None:

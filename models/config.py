@@ -4,12 +4,11 @@ One network becomes T5, BERT, BART, GPT-2 or LLaMA, depending on these settings.
 """
 
 import dataclasses
-import difflib
 from typing import Annotated, Literal
 
 from annotated_types import Interval, MinLen
 
-from ..constraints import NonNegative, OpenShare, Positive, check_fields
+from ..constraints import NonNegative, OpenShare, Positive, check_fields, near
 from .activations import Activation
 from .attention_mechanisms import MECHANISMS, Mechanism
 
@@ -241,9 +240,8 @@ def make_config(vocab_size, defaults: dict, settings: dict, **fixed) -> Config:
     known = [name for name in fields if name not in fixed and name != "vocab_size"]
     for name in settings:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(known)}."
-            raise ValueError(f"Got an unknown setting {name!r} of the model: {hint}")
+            hint = near(name, known, f", expected one of {', '.join(known)}.")
+            raise ValueError(f"Got an unknown setting {name!r} of the model{hint}")
     values = defaults | settings | fixed
     missing = [
         name for name in known if fields[name].default is dataclasses.MISSING and name not in values

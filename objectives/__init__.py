@@ -6,7 +6,7 @@ docstring lists all other errors.
 
 The families of objectives are `language_modeling`, `multi_token_prediction`, `annealed_targets`,
 `upcoming_tokens`, `superposition`, `next_latent`, `tidar`, `number_tokens`, `joint_embedding`,
-`denoising`, `autoencoding`, `mass`, `gap_sentences`, `mixtures`, `blanks`, `infilling`,
+`denoising`, `autoencoding`, `mass`, `gap_sentences`, `mixtures`, `ul2`, `blanks`, `infilling`,
 `masked_language_modeling`, `adaptive_masking`, `masked_autoencoding`, `masked_diffusion`,
 `block_diffusion`, `hybrid_diffusion`, `uniform_diffusion`, `insertion`, `permutation`,
 `sentence_pairs`, `contrastive_learning` and `supervised`. They choose tokens with `selection` and
@@ -67,7 +67,7 @@ from .masked_language_modeling import (
     replaced_token_detection,
 )
 from .mass import mass
-from .mixtures import mixture, phases, turns, ul2
+from .mixtures import mixture, phases, turns
 from .multi_token_prediction import multi_token_prediction
 from .next_latent import next_latent
 from .number_tokens import number_token_loss
@@ -77,7 +77,7 @@ from .prompt_forms import PromptForm
 from .selection import geometric_lengths, inverse_lengths
 from .sentence_pairs import next_sentence_prediction, sentence_order_prediction, then
 from .standalone import corruptor
-from .static_lengths import RowGroup, packed_lengths, plan, raw_length
+from .static_lengths import RowGroup, packed_lengths, raw_length, row_groups
 from .superposition import superposed_lm
 from .supervised import (
     dialogue,
@@ -88,6 +88,7 @@ from .supervised import (
 )
 from .tidar import tidar
 from .token_ids import TokenIds, TokenTexts, bitmap, check_token_ids
+from .ul2 import ul2
 from .uniform_diffusion import uniform_diffusion
 from .upcoming_tokens import future_summary, token_order_prediction
 from .worked_examples import hide
@@ -158,13 +159,13 @@ __all__ = [
     "packed_lengths",
     "permutation_lm",
     "phases",
-    "plan",
     "prefix_lm",
     "prefix_mask",
     "prefix_token_prediction",
     "raw_length",
     "replaced_token_detection",
     "retromae",
+    "row_groups",
     "sentence_order_prediction",
     "sentence_permutation",
     "sequence_classification",

@@ -252,6 +252,7 @@ NOISED = register(
         columns=("noised", "noised_begins", "noised_ends", "noised_rates"),
         in_use="inputs_segments",
         arranged={"decoder": _add_copies},
+        after=("orders", "positions"),  # copies have the positions and intervals of their slots
         more_slots=lambda slots: {"copies": slots},
         replaced={"encoder_decoder": Layout(_lengths_of_two_stacks, _in_two_stacks)},
         requires=(no_tokens_ahead, own_keys_in_decoder),

@@ -6,8 +6,9 @@ An objective has the name of its gin file. `find` also accepts short names:
     find("t5") -> "span_corruption"
 """
 
-import difflib
 from typing import NamedTuple
+
+from ..constraints import near
 
 
 class Entry(NamedTuple):
@@ -879,8 +880,7 @@ def find(name: str) -> str:
     plain = name.lower().replace("-", "_")
     if (full_name := ALIASES.get(plain, plain)) in CATALOG:
         return full_name
-    near = difflib.get_close_matches(plain, [*CATALOG, *ALIASES], 3, cutoff=0.55)
-    hint = f"; did you mean {' or '.join(near)}?" if near else "."
+    hint = near(plain, [*CATALOG, *ALIASES], count=3, cutoff=0.55)
     raise ValueError(f"There is no objective {name!r}{hint} `pretrax show --list` prints all.")
 
 

@@ -136,7 +136,7 @@ class ModelOutputs(Protocol):
         """Projects hidden states: "vocabulary" gives f32[..., V], "pair" f32[..., 2], …"""
 
     # Outputs may also have these attributes:
-    # - `projection(name, hidden) -> Projection | None` is `head` in parts.
+    # - `projection(name, hidden) -> ClassProjection | None` is `head` in parts.
     # - `z_loss: float` is the weight of the squared log-partition in the loss.
     # - `term_factors: {term: f32[]}` has the factor of each term's sums in the differentiated loss,
     #   so that the gradient of several terms can be computed together with their sums.

@@ -21,7 +21,7 @@ from .contract import BatchLoss, Objective, Row, Term, check_facts, members_of
 from .corrupted_batches import batched
 from .layouts import Layout
 from .losses import predicting_stack, token_loss
-from .mixtures import longest
+from .mixtures import joint_lengths
 from .static_lengths import packed_lengths
 from .streams import (
     STREAMS,
@@ -120,7 +120,7 @@ def examples(
         keys=jax.random.split(jax.random.key(7), len(rows)),
         rows=jax.tree.map(lambda *x: np.stack(x), *rows),
         documents=list(documents),
-        lengths=longest(planned),
+        lengths=joint_lengths(planned),
         max_documents=max(map(len, DOCUMENTS)),
     )
 
@@ -628,15 +628,14 @@ def raised(error: Exception) -> str:
 
 def is_own(objective: Objective) -> bool:
     """Returns whether a function of the objective or of a member comes from another package."""
-    functions = [f for m in members_of(objective) for f in m.objective[:3]]
-    return not all(_modules(f) <= {"pretrax", "jax", "functools"} for f in functions)
+    return not all(is_of_pretrax(f) for m in members_of(objective) for f in m.objective[:3])
 
 
-def _modules(function) -> set[str]:
-    """Returns the packages of a function, of its parts, and of the functions it closes over."""
+def is_of_pretrax(function: Callable) -> bool:
+    """Returns whether a function, its parts and the functions that it closes over are built in."""
     packages = set()
     visited = set()
-    parts = [function]
+    parts: list[Any] = [function]
     while parts:
         part = parts.pop()
         if id(part) in visited:  # a function may close over itself
@@ -649,7 +648,7 @@ def _modules(function) -> set[str]:
         elif callable(part):
             packages.add((getattr(part, "__module__", None) or "").partition(".")[0])
             parts += [c.cell_contents for c in getattr(part, "__closure__", None) or ()]
-    return packages
+    return packages <= {"pretrax", "jax", "functools"}
 
 
 def slots_used(

@@ -8,12 +8,23 @@ This module also registers the streams that many objectives produce; see `object
 """
 
 import functools
+from collections.abc import Sequence
 
 import jax.numpy as jnp
 
 from .features import fit
 from .splicing import by_document, documents, joined, piece, splice
-from .streams import STREAMS, Layout, StackRow, Stream, named, present, register, unchanged
+from .streams import (
+    STREAMS,
+    Layout,
+    StackRow,
+    Stream,
+    in_order,
+    named,
+    present,
+    register,
+    unchanged,
+)
 
 # --- an encoder and a decoder ---------------------------------------------------------------------
 
@@ -48,12 +59,13 @@ def _encoder_decoder(features, lengths, bos, max_documents):
         "cross_key_intervals": _cross(written, encoder),
         "member": features["member"],
     }
-    return _with_streams(StackRow("encoder_decoder", features, lengths), batch)
+    row = StackRow("encoder_decoder", features, lengths)
+    return _with_streams(present(features), row, batch)
 
 
-def _with_streams(row: StackRow, batch: dict) -> dict:
-    """Returns the batch after each of the row's streams has added or changed columns."""
-    for stream in present(row.features):
+def _with_streams(streams: Sequence[Stream], row: StackRow, batch: dict) -> dict:
+    """Returns the batch after each stream has added or changed columns."""
+    for stream in in_order(streams):
         batch = batch | stream.arranged[row.stack](row, batch)
     return batch
 
@@ -133,8 +145,7 @@ def single_stack(stack: str, features, lengths, bos, max_documents):
         "member": f["member"],
     }
     row = StackRow(stack, f, lengths, whole, given, segments, in_stack, shifted, input_slot)
-    for stream in present(features):
-        batch |= stream.arranged[stack](row, batch)
+    batch = _with_streams(present(features), row, batch)
     if "predict" in lengths and ("targets" in features or "labels" in features):
         batch |= predicted(stack, f, lengths["predict"], target_slot, input_slot)
         if "inputs" not in features:  # every slot predicts: no gather before the projection

@@ -72,7 +72,7 @@ def token_loss(batch, hidden: str = "top", head: str = "vocabulary") -> BatchLos
 
 
 def _projection(outputs: ModelOutputs, head: str, states):
-    """Returns a head of states as a `Projection` if the model supports it, else None."""
+    """Returns a head of states as a `ClassProjection` if the model supports it, else None."""
     projection_of = getattr(outputs, "projection", None)
     return projection_of and projection_of(head, states)
 
@@ -82,7 +82,7 @@ def head_cross_entropy(
 ) -> Sums:
     """Returns the summed cross-entropy of labels i32[B, K] under a head of states [B, K, d].
 
-    If the model returns the head as a `Projection`, only a few logits are in memory at a time.
+    If the model returns the head as a `ClassProjection`, only a few logits are in memory at a time.
     """
     projection = _projection(outputs, head, states)
     if projection is None:
@@ -96,8 +96,8 @@ def head_cross_entropies(
     """Returns the summed cross-entropies of several labels of each slot, under the same logits.
 
     The logits and their log-partition are computed once. If the model returns the head as a
-    `Projection`, only a few logits are in memory at a time, and the number of matrix products does
-    not grow with the number of labels.
+    `ClassProjection`, only a few logits are in memory at a time, and the number of matrix products
+    does not grow with the number of labels.
 
     Args:
       states: [B, K, d].
@@ -157,7 +157,7 @@ def head_sums(
 def score_slots(outputs: ModelOutputs, head: str, states, score: Callable):
     """Returns [B, K]: the value of `score`, a function [..., V] -> [...], for each slot's logits.
 
-    If the model returns the head as a `Projection`, only a few logits are in memory at a time.
+    If the model returns the head as a `ClassProjection`, only a few logits are in memory at a time.
     """
     projection = _projection(outputs, head, states)
     if projection is None:

@@ -8,9 +8,9 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
-from typing import Annotated, Any, Literal
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -35,8 +35,6 @@ from .contract import (
     joint_facts,
     value_at,
 )
-from .denoising import Placement, span_corruption
-from .language_modeling import prefix_lm
 from .layouts import joint_slots
 from .streams import complete, named, slots_of
 from .token_ids import TokenIds
@@ -82,7 +80,7 @@ def mixture(
     corrupts, losses = zip(*((o.corrupt, o.loss) for o in objectives.values()))
     facts = joint_facts({name: o.facts for name, o in objectives.items()})
     return Objective(
-        lengths=lambda n: longest(o.lengths(n) for o in objectives.values()),
+        lengths=lambda n: joint_lengths(o.lengths(n) for o in objectives.values()),
         corrupt=_shared_kernels(corrupts),
         loss=_joint_loss(losses),
         facts=facts._replace(prompt_forms=tuple(dict.fromkeys(forms)), members=tuple(built)),
@@ -238,17 +236,27 @@ class _Window:
         return float(self.start <= share + 1e-9 < self.end)
 
 
-def longest(lengths) -> dict[str, int]:
-    """Returns the largest value of every key over several dicts of lengths.
+def largest(lengths: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Returns the largest value of every key over several mappings.
 
-    >>> longest([{"inputs": 5}, {"inputs": 3, "targets": 4}])
-    {'inputs': 5, 'targets': 4}
+    >>> largest([{"encoder": 5}, {"encoder": 3, "decoder": 4}])
+    {'encoder': 5, 'decoder': 4}
     """
-    lengths = list(lengths)
     result: dict[str, int] = {}
     for each in lengths:
         for key, value in each.items():
             result[key] = max(result.get(key, 0), value)
+    return result
+
+
+def joint_lengths(lengths: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Returns the lengths of an objective's streams that suffice for each of several lengths.
+
+    >>> joint_lengths([{"inputs": 5}, {"inputs": 3, "targets": 4}])
+    {'inputs': 5, 'targets': 4}
+    """
+    lengths = [dict(each) for each in lengths]
+    result = largest(lengths)
     for stream in named(result):
         # A stream that describes another stream has one value for each slot of it, in every member.
         if (owner := slots_of(stream)) in result:
@@ -408,95 +416,3 @@ def _sum_of_given(one, other):
     if one is None or other is None:
         return other if one is None else one
     return one + other
-
-
-def _one_length(low: int, high: int, **settings: Any) -> dict[str, Any]:
-    """Returns the settings of spans that all have one length, drawn for each document."""
-    return {"mean_span_length": (low, high), "length_drawn_per": "document", **settings}
-
-
-# name, builder's settings, rate
-_UL2_PRESETS: dict[str, tuple[tuple[str, dict[str, Any], float], ...]] = {
-    # Tay et al. 2022 (UL2, arXiv:2205.05131), table 1: about equal participation.
-    "paper": (
-        ("r_3_15", {"mean_span_length": 3, "noise_density": 0.15, "mode": "R"}, 1),
-        ("r_8_15", {"mean_span_length": 8, "noise_density": 0.15, "mode": "R"}, 1),
-        ("x_3_50", {"mean_span_length": 3, "noise_density": 0.5, "mode": "X"}, 1),
-        ("x_8_50", {"mean_span_length": 8, "noise_density": 0.5, "mode": "X"}, 1),
-        ("x_64_15", {"mean_span_length": 64, "noise_density": 0.15, "mode": "X"}, 1),
-        ("x_64_50", {"mean_span_length": 64, "noise_density": 0.5, "mode": "X"}, 1),
-        ("s_25", {"suffix_share": 0.25, "mode": "S"}, 1),
-    ),
-    # Tay et al. 2022 (U-PaLM, arXiv:2210.11399), section 3: half prefix language modeling, and a
-    # quarter each of regular and extreme denoising. Extreme denoising has long spans (32 tokens) or
-    # a high rate (one half); each of the two gets half of the quarter here.
-    "ul2r": (
-        ("s_25", {"suffix_share": 0.25, "mode": "S"}, 4),
-        ("r_3_15", {"mean_span_length": 3, "noise_density": 0.15, "mode": "R"}, 2),
-        ("x_32_15", {"mean_span_length": 32, "noise_density": 0.15, "mode": "X"}, 1),
-        ("x_3_50", {"mean_span_length": 3, "noise_density": 0.5, "mode": "X"}, 1),
-    ),
-    # Zhang et al. 2025 (T5Gemma 2, arXiv:2512.14856), section 3.1: adapts a decoder to an
-    # encoder-decoder. The last denoiser hides the last three quarters of the text as one span.
-    "t5gemma2": (
-        ("r_3_15", {"mean_span_length": 3, "noise_density": 0.15, "mode": "R"}, 1),
-        ("x_12_50", {"mean_span_length": 12, "noise_density": 0.5, "mode": "X"}, 1),
-        ("x_32_15", {"mean_span_length": 32, "noise_density": 0.15, "mode": "X"}, 1),
-        ("x_32_50", {"mean_span_length": 32, "noise_density": 0.5, "mode": "X"}, 1),
-        ("s_75", {"suffix_share": 0.75, "mode": "S"}, 4),
-    ),
-    # A variant from tutorials. Here S means short spans, not the end of a text, and one span length
-    # is drawn for each document.
-    "tutorial": (
-        ("r", _one_length(low=3, high=8, noise_density=0.15, mode="R"), 2),
-        ("s", _one_length(low=1, high=3, noise_density=0.15, mode="S"), 1),
-        ("x", _one_length(low=12, high=64, noise_density=0.5, mode="X"), 1),
-    ),
-}
-
-
-@checked
-def ul2(
-    ids: TokenIds,
-    preset: Literal["paper", "ul2r", "t5gemma2", "tutorial"] = "paper",
-    rates: Sequence[NonNegative] | None = None,
-    placement: Placement = "end",
-    closing_sentinel: bool = True,
-) -> Objective:
-    """UL2's mixture of denoisers.
-
-    Args:
-      ids: needs the mode tokens R, S and X, and sentinels. Rows of 512 inputs need 128 sentinels
-        (for spans of three tokens at a density of one half), more than T5's 100.
-      preset: one of four mixtures. "paper" has seven denoisers at equal rates. "ul2r" continues
-        the training of a causal model; half of it is prefix language modeling. "t5gemma2" adapts a
-        decoder to an encoder-decoder; half of it is prefix language modeling that predicts three
-        quarters of a document. "tutorial" has three denoisers, with one span length drawn for each
-        document: R hides 15% in spans of 3 to 8 tokens, S 15% in spans of 1 to 3, and X 50%
-        in spans of 12 to 64 tokens, at the rates 2, 1 and 1.
-      rates: rates instead of the preset's, in the same order. A rate of 0 leaves a denoiser out.
-      placement: where spans may be, as in `span_corruption`. With "end", as in T5, x_64_15 hides
-        the end of every row of up to 636 tokens, since there are too few tokens for a second span.
-        It is then a second form of prefix language modeling.
-      closing_sentinel: whether a sentinel closes targets after final text, as in `span_corruption`.
-
-    >>> [m.name for m in ul2(ids).facts.members]
-    ['r_3_15', 'r_8_15', 'x_3_50', 'x_8_50', 'x_64_15', 'x_64_50', 's_25']
-
-    Raises ValueError for a wrong number of rates.
-    """
-    denoisers = _UL2_PRESETS[preset]
-    if rates is not None and len(rates) != len(denoisers):
-        raise ValueError(
-            f"rates needs {len(denoisers)} numbers, one for each of "
-            f"{[name for name, _, _ in denoisers]}, got {len(rates)}."
-        )
-    spans = functools.partial(
-        span_corruption, placement=placement, closing_sentinel=closing_sentinel
-    )
-    members = {}
-    for i, (name, settings, default_rate) in enumerate(denoisers):
-        build = prefix_lm if "suffix_share" in settings else spans
-        if rate := default_rate if rates is None else rates[i]:
-            members[name] = (functools.partial(build, **settings), rate)
-    return mixture(ids, members)

@@ -9,28 +9,6 @@ from ..constraints import Count, check_fields
 
 Kind = TypeVar("Kind")
 
-# Tasks that a model can be prompted for. `inference.trained.MODES` describes each mode. A user's
-# mode that is registered there is added here.
-MODES = [
-    "continue",
-    "next",
-    "complete",
-    "infill",
-    "middle",
-    "restore",
-    "respond",
-    "mask",
-    "unmask",
-    "denoise",
-    "insert",
-    "blocks",
-    "embed",
-    "states",
-    "pair",
-    "classify",
-    "tag",
-]
-BUILT_IN_MODES = frozenset(MODES)
 Pooling = Literal["first", "mean", "last"]
 
 
@@ -77,7 +55,7 @@ class PromptForm(NamedTuple):
         PromptForm("continue", causal=True)
     """
 
-    mode: str  # task of the model: one of `MODES`
+    mode: str  # task of the model: the name of a mode of `inference.trained.MODES`
     before: tuple[int, ...] = ()  # ids before the text, such as a mode token or [CLS]
     after: tuple[int, ...] = ()  # ids after the text
     # Ids after bos that the answer begins with. In the mode "classify", the decoder of an
@@ -109,5 +87,3 @@ def check_form(form: PromptForm) -> None:
     check_fields(form, "PromptForm.")
     if form.masked_blocks is not None:
         check_fields(form.masked_blocks, "PromptForm.masked_blocks.")
-    if form.mode not in MODES:  # a user's modules may add modes
-        raise ValueError(f"PromptForm.mode must be one of {MODES}, got {form.mode!r}.")

@@ -16,7 +16,7 @@ from .arithmetic import MAX_DOCUMENTS, MAX_LENGTH
 from .contract import Member, Objective, members_of
 from .corrupted_batches import check_sentinels, lengths_of_documents
 from .layouts import Layout, joint_slots
-from .mixtures import longest
+from .mixtures import joint_lengths, largest
 from .streams import per_document
 from .token_ids import TokenIds
 
@@ -78,7 +78,7 @@ def packed_lengths(objective: Objective, document_lengths: Sequence[int]) -> dic
     For a mixture, they are enough for a row of any member.
     """
     members = members_of(objective)
-    return longest([lengths_of_documents(m.objective, document_lengths) for m in members])
+    return joint_lengths([lengths_of_documents(m.objective, document_lengths) for m in members])
 
 
 class RowGroup(NamedTuple):
@@ -101,7 +101,7 @@ class RowGroup(NamedTuple):
 
 
 @checked
-def plan(
+def row_groups(
     objective: Objective,
     layout: Layout,
     ids: TokenIds,
@@ -149,7 +149,9 @@ def plan(
     ]
     # The program of every group has the kernels of all members, so every group has all streams.
     empty = {stream: 0 for group in groups for stream in group.features}
-    return tuple(group._replace(features=longest([empty, group.features])) for group in groups)
+    return tuple(
+        group._replace(features=joint_lengths([empty, group.features])) for group in groups
+    )
 
 
 def group_of_member(objective: Objective, layout: Layout, group: RowGroup, number: int) -> RowGroup:
@@ -176,9 +178,9 @@ def _raw_length_or_zero(objective, layout, shape) -> int:
 def _row_group(shape, placement, layout: Layout, max_documents: int) -> RowGroup:
     numbers, members, raw = zip(*placement)
     lengths = [m.objective.lengths(n) for m, n in zip(members, raw)]
-    stacks = longest([layout.lengths(each) for each in lengths]) | shape
+    stacks = largest([layout.lengths(each) for each in lengths]) | shape
     slots = sum(stacks[s] for s in ("encoder", "decoder") if s in stacks)
-    features = longest(lengths)
+    features = joint_lengths(lengths)
     # Noised copies of inputs in a separate stack also fill slots.
     apart = ("noised",) if {"encoder", "decoder"} <= stacks.keys() else ()
     filled = [joint_slots(each) + sum(each.get(s, 0) for s in apart) for each in lengths]

@@ -7,13 +7,14 @@ objective is registered next to that objective, and yours in your own file. An o
 returns the number of slots of each of its streams, and its `corrupt` returns the columns.
 """
 
-import difflib
-from collections.abc import Callable, Mapping
+import graphlib
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
+from ..constraints import near
 from .model_requirements import Requirement
 
 Array = Any  # a NumPy or JAX array
@@ -76,9 +77,11 @@ class Stream(NamedTuple):
     in_use: str = ""
     per_document: bool = False  # whether each document has its own slots, whatever its length
     # For each layout that supports the stream, a function (StackRow, batch) -> {name: array} that
-    # returns columns to add to or replace in the model's batch. The functions run in the order in
-    # which the streams were registered.
+    # returns columns to add to or replace in the model's batch.
     arranged: Mapping[str, Callable] = NOTHING
+    # Names of the streams whose functions run before, since this stream reads or replaces columns
+    # of the batch that they change.
+    after: tuple[str, ...] = ()
     # Slots of additional arrays of a single stack: slots of the stack -> {name: slots}.
     more_slots: Callable[[int], dict[str, int]] | None = None
     # Layouts that replace the default layouts if the stream is present.
@@ -138,6 +141,17 @@ def present(features) -> list[Stream]:
     return [stream for stream in STREAMS.values() if stream.columns[0] in features]
 
 
+def in_order(streams: Sequence[Stream]) -> list[Stream]:
+    """Returns streams in the order in which their functions run, see `Stream.after`.
+
+    >>> [s.name for s in in_order([STREAMS["noised"], STREAMS["orders"]])]
+    ['orders', 'noised']
+    """
+    known = {stream.name: stream for stream in streams}
+    before = {name: known.keys() & stream.after for name, stream in known.items()}
+    return [known[name] for name in graphlib.TopologicalSorter(before).static_order()]
+
+
 def per_document() -> set[str]:
     """Returns the streams in which every document of a row has its own slots."""
     return {name for name, stream in STREAMS.items() if stream.per_document}
@@ -176,9 +190,8 @@ def check_features(features: dict, lengths: dict[str, int]) -> None:
 
 def unknown(what: str, name: str, known) -> str:
     """Returns the message for an unknown name, with the nearest known one."""
-    near = difflib.get_close_matches(name, known, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"expected some of {sorted(known)}."
-    return f"There is no {what} named {name!r}: {hint}"
+    hint = near(name, known, f": expected some of {sorted(known)}.")
+    return f"There is no {what} named {name!r}{hint}"
 
 
 def complete(features: dict, lengths: dict[str, int]) -> dict:

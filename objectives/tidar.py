@@ -174,6 +174,7 @@ MASKS = register(
         columns=("masks", "masks_positions", "masks_begins", "masks_ends", "masks_visible"),
         in_use="targets_segments",
         arranged={"decoder": _add_masks},
+        after=("noised",),  # slots without a mask keep their noised copy
         more_slots=lambda slots: {"copies": slots, "predicted_copies": slots},
         requires=(no_tokens_ahead, positions_for_masks),
     )

@@ -19,8 +19,8 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..constraints import selector_of
-from .gin_reader import GIN_CONFIGS, GinReader, Macro, named_gin_files, near, value_in_gin
+from ..constraints import near, selector_of
+from .gin_reader import GIN_CONFIGS, GinReader, Macro, named_gin_files, value_in_gin
 from .meanings import meaning
 from .printable import printable
 from .system_errors import system_error_message

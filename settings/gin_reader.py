@@ -27,14 +27,14 @@ import importlib
 import inspect
 import itertools
 import tokenize
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from gin import config_parser
 
-from ..constraints import import_name, name_of, selector_of
+from ..constraints import import_name, name_of, near, selector_of
 from . import run_directory, t5x_names, trust
 from .atomic_writes import check_sealed_text
 from .partial import Call, Partial, parameters
@@ -682,12 +682,3 @@ def _listed(function: Callable, known: Collection[str]) -> str:
 
 def _t5x_hint(name: str) -> str:
     return f"{name} is a name of T5X. In pretrax: {t5x_names.NAMES[name]}."
-
-
-def near(name: str, known: Iterable[str], otherwise: str = ".") -> str:
-    """Returns the end of a sentence about an unknown name, with the most similar known name.
-
-    Returns `otherwise` if no known name is similar.
-    """
-    matches = difflib.get_close_matches(name, known, 1)
-    return f"; did you mean {matches[0]!r}?" if matches else otherwise

@@ -6,7 +6,7 @@ from pretrax.cli import check
 
 OWN = """
 import jax.numpy as jnp
-from pretrax.objectives import Objective, each_document
+from pretrax.objectives import Objective, PromptForm, each_document
 from pretrax.objectives.features import target_sequence
 from pretrax.objectives.losses import token_loss
 
@@ -30,6 +30,10 @@ def failing(ids):
 
 def with_a_head(ids):
     return shifted(ids).with_facts(heads={"vocabulary": None, "pooled": 3})
+
+
+def misspelled(ids):
+    return shifted(ids).with_facts(prompt_forms=(PromptForm("contineu"),))
 
 
 def of_rows_in_words(ids):
@@ -87,7 +91,8 @@ def test_a_broken_one(module, capsys, settings, words):
         (["{module}.of_rows_in_words"], "must be Rows(kind) with one of the kinds "),
         (["{module}.failing"], "own_objectives.py, line 22: AttributeError: "),
         (["{module}.with_a_head"], "needs the heads ['vocabulary', 'pooled']"),
-        (["pretrax.objectives.check_token_ids"], "gives a TokenIds, expected an Objective"),
+        (["{module}.misspelled"], "contineu"),
+        (["pretrax.objectives.check_token_ids"], "a TokenIds, expected an Objective"),
     ],
 )
 def test_what_cannot_be_checked(module, capsys, arguments, words):

@@ -616,7 +616,7 @@ def test_the_command_that_is_printed_trains_what_was_imported(make, flags, train
     arguments = shlex.split(line.replace("texts/*.txt", f"{tmp_path}/*.txt"))[2:]
     parser = argparse.ArgumentParser()
     add_run_arguments(parser)
-    _, given = parse_run(parser, arguments)
+    _, given, _ = parse_run(parser, arguments)
     one = dataclasses.replace(read_run(*given), mesh=lambda: tiny.mesh_of(1))
     assert tiny.planned(one).corpus.ids == vocabulary.ids
 

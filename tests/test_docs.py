@@ -465,7 +465,7 @@ def start(arguments):
     parser.add_argument("--compile", type=read_topology)
     parser.add_argument("--profile", type=read_steps)
     add_run_arguments(parser)
-    options, given = parse_run(parser, arguments, required=True)
+    options, given, _ = parse_run(parser, arguments, required=True)
     run = read_run(given.files, given.bindings, given.search_paths)
     if "one_device" in run.run_dir:
         assert math.prod(run.mesh.settings.values()) == 1

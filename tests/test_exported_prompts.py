@@ -1,5 +1,6 @@
 """An export records its prompts, so that its import answers like the run."""
 
+import dataclasses
 import json
 import re
 import shlex
@@ -8,7 +9,8 @@ import numpy as np
 import pytest
 
 from pretrax.cli import convert, predict
-from pretrax.objectives import PromptForm, prompt_forms
+from pretrax.inference.trained import MODES, mode_names
+from pretrax.objectives import PromptForm
 from pretrax.objectives.prompt_forms import MaskedBlocks
 from pretrax.settings.atomic_writes import CHECKSUMS, sealed
 from pretrax.training.saved.kept_prompt_forms import (
@@ -107,8 +109,19 @@ def test_masked_blocks_are_recorded(tmp_path):
         assert read_prompt_record(tmp_path, IDS, model) == kept
 
 
+def mine(trained, inputs, options):
+    """Answers as a mode of a user would; no module of pretrax defines it."""
+
+
+def test_every_built_in_mode_is_recorded(tmp_path):
+    model = tiny.decoder()
+    for name in mode_names("decoder"):
+        assert write_prompt_record(str(tmp_path), [PromptForm(name)], tiny.IDS, model) == []
+        assert read_prompt_record(tmp_path, tiny.IDS, model) == (PromptForm(name),)
+
+
 def test_a_mode_of_a_users_own_module_is_not_recorded(tmp_path, monkeypatch):
-    monkeypatch.setattr(prompt_forms, "MODES", [*prompt_forms.MODES, "mine"])
+    monkeypatch.setitem(MODES, "mine", dataclasses.replace(MODES["continue"], answer=mine))
     model = tiny.decoder()
     forms = [PromptForm("mine"), PromptForm("continue", causal=True)]
     assert write_prompt_record(str(tmp_path), forms, tiny.IDS, model) == ["mine"]

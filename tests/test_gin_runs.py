@@ -10,13 +10,9 @@ import pytest
 from pretrax.objectives.catalog import run_of
 from pretrax.settings.partial import as_partial
 from pretrax.training.devices.mesh import batch_sharding, placed_on
-from pretrax.training.planning import (
-    abstract_batch,
-    abstract_rows,
-    abstract_state_of,
-    jitted_step,
-)
+from pretrax.training.planning import abstract_batch, abstract_rows
 from pretrax.training.run_configuration import as_run, read_run
+from pretrax.training.step_program import abstract_state_of, jitted_step
 from tests.planned_runs import planned
 from tests.training import tiny
 

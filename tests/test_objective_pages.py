@@ -182,6 +182,6 @@ def test_the_commands_of_a_page_are_read(name, drawing, monkeypatch):
     parser = argparse.ArgumentParser()
     add_run_arguments(parser)
     *_, command = drawing._train(name).split("\n")
-    _, gin_arguments = parse_run(parser, shlex.split(command)[2:], required=True)
+    _, gin_arguments, _ = parse_run(parser, shlex.split(command)[2:], required=True)
     (run,) = runs
     assert run.run_dir == read_run(*gin_arguments).run_dir == f"runs/{name}"

@@ -29,7 +29,7 @@ def read(*words: str, required: bool = True):
     """The run that a command line of `pretrax train` reads."""
     parser = argparse.ArgumentParser()
     add_run_arguments(parser)
-    _, given = parse_run(parser, words, required=required)
+    _, given, _ = parse_run(parser, words, required=required)
     return read_run(*given)
 
 
@@ -174,11 +174,11 @@ def test_plan_and_show_take_the_same_names(capsys):
     named = capsys.readouterr().out
     cli.run("plan", ["--gin_file=runs/decoder.gin", "--gin_file=models/gpt2_tiny.gin"])
     assert capsys.readouterr().out == named
-    options, given = show.read_command_line(["decoder", "--objective=fim", "--text=a"])
+    options, given, _ = show.read_command_line(["decoder", "--objective=fim", "--text=a"])
     choice = show.choose(options, given)
     assert choice.name == "fill_in_the_middle" and choice.sequence_lengths == {"decoder": 256}
     assert given.files == ("runs/decoder.gin", "objectives/fill_in_the_middle.gin")
-    options, given = show.read_command_line(["--data=*.txt", "--objective=mlm"])
+    options, given, _ = show.read_command_line(["--data=*.txt", "--objective=mlm"])
     assert given.files[0] == "runs/encoder.gin"
 
 

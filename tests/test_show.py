@@ -337,7 +337,8 @@ def test_a_builder_of_a_user(capsys, tmp_path, monkeypatch):
 
 def test_an_objective_whose_file_sets_what_a_model_has():
     """The model is that of the objective's small run, and does not affect the picture otherwise."""
-    choice = show.choose(*show.read_command_line(["--objective=block_diffusion_encoder_decoder"]))
+    options, given, _ = show.read_command_line(["--objective=block_diffusion_encoder_decoder"])
+    choice = show.choose(options, given)
     assert choice.name == "block_diffusion_encoder_decoder"
     assert choice.model is None and choice.corpus is None and choice.sequence_lengths is None
 
@@ -364,7 +365,7 @@ def test_tensorflow_is_not_loaded():
 @pytest.mark.parametrize(
     "arguments, expected",
     [
-        (["--objective=mask_lm"], r"did you mean masked_lm"),
+        (["--objective=mask_lm"], r"did you mean 'masked_lm'"),
         (["--text= \n "], r"--text"),
         (["--text=a"], r"a single token"),
         (["--file=absent/a.txt"], r"absent/a.txt: .*no folder absent:"),

@@ -103,8 +103,14 @@ def test_a_command_line_that_cannot_be_read(data, tmp_path, capsys, arguments, e
         (["training.Run.sequence_lengths={'decoder': 1}"], r"'span': Lengths .* too short"),
         (["training.Run.sequence_lengths={'encoder': 32}"], r"stacks of \['decoder'.*encoder"),
         (["training.Run.batch_size=6"], r"batch_size must be a multiple of 4 .*got 6"),
-        (["training.Run.batch_size=4"], r"Got 4 rows .*multiple of 8 .*1 microbatches over 8"),
-        (["training.Run.microbatches=3"], r"Got 8 rows .*multiple of 24 .*3 microbatches over 8"),
+        (
+            ["training.Run.batch_size=4"],
+            r"batch_size = 4, .*multiple of 8 .*1 micro.* 8 shards",
+        ),
+        (
+            ["training.Run.microbatches=3"],
+            r"batch_size = 8, .*multiple of 24 .*3 micro.* 8 sh",
+        ),
         (["training.Run.microbatches=0"], r"microbatches"),
         (["STEPS=0"], r"steps"),
         (["mesh.make_mesh.data=3"], r"mesh .*'data': 3.* takes 3 devices, there are 8"),

@@ -44,7 +44,7 @@ def test_an_unknown_verb(capsys):
         command.main(["shwo"])
     said = capsys.readouterr().err
     assert end.value.code == 2
-    assert said.startswith("error: there is no verb 'shwo'; did you mean show? Expected one of")
+    assert said.startswith("error: there is no verb 'shwo'; did you mean 'show'? Expected one of")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Training: `Run` describes a run, `plan` checks it, and the trainer takes its steps.
 
     run = training.Run(run_dir="runs/mine", corpus=…, objective=…, model=…, …)
-    planned = training.plan(run, training.open_corpus(run))
+    planned = training.plan(run)
 
 `pretrax.training.trainer.train` trains a run. `pretrax.training.run_configuration` reads a run
 from gin files.
@@ -9,7 +9,7 @@ from gin files.
 
 from ..settings.partial import Call, Partial
 from .hooks import Hook
-from .planning import Plan, open_corpus, plan
+from .planning import Plan, plan
 from .run import Run, differences
 
-__all__ = ["Partial", "Call", "Hook", "Plan", "Run", "differences", "open_corpus", "plan"]
+__all__ = ["Partial", "Call", "Hook", "Plan", "Run", "differences", "plan"]

@@ -32,8 +32,8 @@ class BuiltInHooks:
     """The work of every run between its steps.
 
     Args:
-      training: the run, its batches and its checkpoints.
-      ahead: the batches that are being prefetched. A roll-back replaces them.
+      parts: the run, its batches and its checkpoints.
+      ahead: the batches that are being prefetched.
       monitor: collects and checks the metrics of the steps.
       evaluate: (step, params) -> held-out figures; it counts its own wall time.
       reports: where metrics, messages and wall time go.
@@ -41,16 +41,16 @@ class BuiltInHooks:
 
     def __init__(
         self,
-        training: ResumableParts,
+        parts: ResumableParts,
         ahead: Prefetcher,
         monitor: Monitor,
         evaluate: Callable[[int, dict], Evaluation],
         reports: Reports,
     ):
-        self.ahead = ahead
+        self._ahead = ahead
         self.evaluation: Evaluation | None = None  # the last evaluation
         self._evaluated = 0  # step of the last evaluation
-        self._training = training
+        self._parts = parts
         self._monitor = monitor
         self._evaluate = evaluate
         self._writer, console, self._wall_time = reports
@@ -59,10 +59,10 @@ class BuiltInHooks:
 
     def hooks(self) -> list[Hook]:
         """Returns the hooks, in the order in which they are called after a step."""
-        run = self._training.run
+        run = self._parts.run
         # The clock is read only after steps that `log_every` divides.
         by_the_clock = run.log_every if run.checkpoint_minutes is not None else None
-        copies = run.log_every if self._training.copies else None
+        copies = run.log_every if self._parts.copies else None
         return [
             Hook(self._report, run.log_every),
             Hook(self._report, run.checkpoint_every),  # the metrics have a line for each checkpoint
@@ -75,13 +75,13 @@ class BuiltInHooks:
     def finish(self) -> None:
         """Waits until all saves are complete, and removes the local copies."""
         with self._wall_time.of("saving"):
-            self._training.checkpoints.wait()
+            self._parts.checkpoints.wait()
             self._settle_copies()
-            if self._training.copies:
-                self._training.copies.remove_after(-1)
+            if self._parts.copies:
+                self._parts.copies.remove_after(-1)
 
     def _report(self, at: AfterStep) -> None:
-        self._monitor.report(at.step, self.ahead.progress())
+        self._monitor.report(at.step, self._ahead.progress())
 
     def _evaluate_heldout(self, at: AfterStep) -> None:
         self.evaluation = self._evaluate(at.step, at.state.eval_params)
@@ -96,19 +96,19 @@ class BuiltInHooks:
             self._writer.flush()
             # The metrics go first: a resumed run drops metrics that are later than the checkpoint.
             if jax.process_index() == 0:
-                push_or_warn(self._training.run.run_dir, self._warn)
+                push_or_warn(self._parts.run.run_dir, self._warn)
             self._settle_copies()  # Orbax can run only one save at a time
-            self._training.checkpoints.save(at.state, position, heldout_loss=loss)
+            self._parts.checkpoints.save(at.state, position, heldout_loss=loss)
 
     def _save_in_time(self, at: AfterStep) -> None:
-        minutes = self._training.run.checkpoint_minutes or 0
+        minutes = self._parts.run.checkpoint_minutes or 0
         if as_the_first(time.monotonic() - self._saved >= 60 * minutes):
             self._save(at)
 
     def _copy_in_time(self, at: AfterStep) -> None:
-        run = self._training.run
-        copies = self._training.copies
-        checkpoints = self._training.checkpoints
+        run = self._parts.run
+        copies = self._parts.copies
+        checkpoints = self._parts.checkpoints
         minutes = run.local_checkpoint_minutes or 0
         due = time.monotonic() - max(self._saved, self._copied) >= 60 * minutes
         # There is no copy while a save to slow storage is running, and none after the last step,
@@ -123,10 +123,10 @@ class BuiltInHooks:
                     self._warn(problem)
 
     def _settle_copies(self) -> None:
-        copies = self._training.copies
+        copies = self._parts.copies
         if copies and (problem := copies.wait_or_say()):
             self._warn(problem)
 
     def _position(self) -> dict[str, bytes]:
         """Returns the files that a checkpoint holds in addition to the state."""
-        return self.ahead.state() | self._training.spikes.state() | self._monitor.state()
+        return self._ahead.state() | self._parts.spikes.state() | self._monitor.state()

@@ -4,7 +4,6 @@ Those of this package are checked by its tests.
 """
 
 import warnings
-from collections.abc import Callable
 
 import flax.linen as nn
 import jax
@@ -14,7 +13,7 @@ import numpy as np
 from ..data.packing import stacked
 from ..models.config import Config
 from ..objectives import RowGroup
-from ..objectives.laws import check_objective, check_shapes, is_own, text_row
+from ..objectives.laws import check_objective, check_shapes, is_of_pretrax, is_own, text_row
 from ..objectives.losses import predicting_stack
 from .router_terms import router_terms
 from .step import Recipe, corrupt_and_arrange
@@ -30,7 +29,7 @@ def check_own(recipe: Recipe) -> None:
     outputs that depend on inputs outside their key intervals.
     """
     own_objective = is_own(recipe.objective)
-    own_model = _is_own(recipe.model.apply) or _has_own_attention(recipe.model.config)
+    own_model = not is_of_pretrax(recipe.model.apply) or _has_own_attention(recipe.model.config)
     if own_objective:
         check_objective(recipe.objective, recipe.ids)
     for group in recipe.groups if own_objective or own_model else ():
@@ -40,10 +39,6 @@ def check_own(recipe: Recipe) -> None:
             check_leaks(recipe, batch)
 
 
-def _is_own(function: Callable) -> bool:
-    return not (getattr(function, "__module__", "") or "").startswith("pretrax.")
-
-
 def _has_own_attention(config: Config | None) -> bool:
     """Returns whether a Transformer has an attention mechanism of a user.
 
@@ -51,7 +46,7 @@ def _has_own_attention(config: Config | None) -> bool:
     """
     if config is None or config.expert_capacity is not None:
         return False
-    return _is_own(config.mechanism.attend)
+    return not is_of_pretrax(config.mechanism.attend)
 
 
 def example_batch(recipe: Recipe, group: RowGroup) -> dict:

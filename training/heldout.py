@@ -1,6 +1,5 @@
 """The held-out evaluation of a run during training, and under another objective."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -11,14 +10,15 @@ from ..data.corpus import Corpus
 from ..data.packing import Packing, documents_of_a_row, plan_packing, resolve_packing
 from ..objectives import Objective, members_of
 from ..objectives.layouts import LAYOUTS
-from ..objectives.mixtures import longest
+from ..objectives.mixtures import largest
 from .evaluation import Evaluator, Score, total_loss
-from .planning import Plan, check_columns
+from .planning import Plan
 from .reporting.console import print_task_scores
 from .reporting.metrics import MetricsWriter
 from .reporting.wall_time import WallTime
 from .run import Run
-from .step import Recipe, check_recipe
+from .run_checks import check_columns
+from .step import Recipe, check_requirements
 
 
 class Evaluation(NamedTuple):
@@ -33,14 +33,16 @@ class Evaluation(NamedTuple):
         return total_loss(self.scores)
 
 
-def evaluator_of_training(
+def prepare_evaluation(
     plan: Plan,
     score_tasks: Callable[[dict], dict[str, float]],
     writer: MetricsWriter,
     console: Console,
     wall_time: WallTime,
 ) -> Callable[[int, dict], Evaluation]:
-    """Returns a function (step, params) -> `Evaluation`, which also writes the figures.
+    """Reads and packs held-out text, and returns a function that evaluates parameters on it.
+
+    The function (step, params) -> `Evaluation` also writes the figures.
 
     Args:
       plan: the checked run.
@@ -93,12 +95,15 @@ def evaluator_under(plan: Plan, objective: Objective, tokens: int, row_tokens: i
     Raises ValueError if the model or the corpus does not fit the objective (`recipe_under`).
     """
     recipe, packing, end = recipe_under(plan, objective, row_tokens)
-    run = dataclasses.replace(plan.run, heldout_tokens=tokens)
-    all_texts = plan.corpus._replace(sources=(), member_sources=())
-    under = plan._replace(
-        run=run, corpus=all_texts, recipe=recipe, packing=packing, end_of_document=end
+    return Evaluator(
+        recipe,
+        packing,
+        plan.mesh,
+        (plan.corpus,),
+        tokens=tokens,
+        steps=plan.run.steps,
+        end_of_document=end,
     )
-    return heldout_evaluator(under)
 
 
 def recipe_under(
@@ -122,7 +127,7 @@ def recipe_under(
     ids = plan.recipe.ids
     check_columns(plan.corpus, objective)
     layout = LAYOUTS[model.layout]
-    needs = longest(layout.lengths(m.objective.lengths(row_tokens)) for m in members_of(objective))
+    needs = largest(layout.lengths(m.objective.lengths(row_tokens)) for m in members_of(objective))
     stacks = {name: slots for name, slots in needs.items() if name in ("encoder", "decoder")}
     if model.max_positions and max(stacks.values()) > model.max_positions:
         raise ValueError(
@@ -131,9 +136,10 @@ def recipe_under(
         )
     policy, mark_ends = resolve_packing(objective)
     most = documents_of_a_row(policy, Run.max_documents)
-    (group,) = objectives.plan(objective, layout, ids, [stacks], most)
+    (group,) = objectives.row_groups(objective, layout, ids, [stacks], most)
     group = group._replace(raw_lengths=(row_tokens,) * len(group.raw_lengths))
-    recipe = check_recipe(plan.recipe._replace(objective=objective, groups=(group,)))
+    check_requirements(objective, model, (group,))
+    recipe = plan.recipe._replace(objective=objective, groups=(group,))
     packing = plan_packing(policy, objective, layout, [group])
     return recipe, packing, ids.eos if mark_ends else None
 

@@ -14,7 +14,7 @@ from .built_in_hooks import BuiltInHooks, Reports
 from .devices.mesh import placed_on
 from .heldout import Evaluation
 from .hooks import AfterStep, own_hooks
-from .planning import Plan, StepPrograms
+from .planning import Plan
 from .prefetch import Prefetcher
 from .processes import must_stop_together
 from .reporting.console import StepProgress, print_warning
@@ -23,11 +23,12 @@ from .reporting.profiling import Profiler, Steps
 from .saved.resuming import ResumableParts, resume
 from .spikes import LossSpike, Rollback
 from .state import State
+from .step_program import StepPrograms
 
 
 def take_steps(
     plan: Plan,
-    training: ResumableParts,
+    parts: ResumableParts,
     state: State,
     evaluate: Callable[[int, dict], Evaluation],
     reports: Reports,
@@ -41,7 +42,7 @@ def take_steps(
 
     Args:
       plan: the checked run.
-      training: the run's checkpoints, batches and metrics, at the same step as the state.
+      parts: the run's checkpoints, batches and metrics, at the same step as the state.
       state: the state to start from. Its buffers are donated.
       evaluate: (step, params) -> held-out figures; it counts its own wall time.
       reports: where metrics, messages and wall time go.
@@ -62,13 +63,12 @@ def take_steps(
         placed_on(plan.mesh),
         stop_at_sigterm() as should_stop,
         Profiler(profiled, traces, wall_time, warn) as profiler,
-        contextlib.ExitStack() as reading,
+        contextlib.closing(Prefetcher(parts.batches, run.steps - step)) as ahead,
     ):
-        ahead = reading.enter_context(prefetch(training, step))
-        monitor = Monitor(plan, writer, progress, training.spikes, training.unreported, wall_time)
-        built_in = BuiltInHooks(training, ahead, monitor, evaluate, reports)
+        monitor = Monitor(plan, writer, progress, parts.spikes, parts.unreported, wall_time)
+        built_in = BuiltInHooks(parts, ahead, monitor, evaluate, reports)
         hooks = [*built_in.hooks(), *user_hooks]
-        programs = StepPrograms(plan, training.abstract.shapes)
+        programs = StepPrograms(plan, parts.abstract.shapes)
         while step < run.steps:
             with wall_time.of("compile"):
                 take_step = programs.at(step)
@@ -89,12 +89,12 @@ def take_steps(
                     if due:
                         monitor.check()
             except LossSpike as spike:
-                reading.close()
+                ahead.close()
                 del state  # frees the memory that the checkpoint's state needs
-                state = _roll_back(spike, training, reports)
+                state = _roll_back(spike, parts, reports)
                 monitor.forget()
                 step = int(state.step)
-                ahead = built_in.ahead = reading.enter_context(prefetch(training, step))
+                ahead.start(run.steps - step)
             else:
                 for hook in due:
                     hook.call(AfterStep(step, state, metrics))
@@ -104,12 +104,7 @@ def take_steps(
     return state, built_in.evaluation
 
 
-def prefetch(training: ResumableParts, step: int) -> contextlib.closing[Prefetcher]:
-    """Returns a context with the prefetched batches of the steps after `step`."""
-    return contextlib.closing(Prefetcher(training.batches, training.run.steps - step))
-
-
-def _roll_back(spike: LossSpike, training: ResumableParts, reports: Reports) -> State:
+def _roll_back(spike: LossSpike, parts: ResumableParts, reports: Reports) -> State:
     """Restores the checkpoint before a spike, and skips the batches that were read since.
 
     The roll-back is saved only with the next checkpoint. A run that is killed before meets the
@@ -117,14 +112,15 @@ def _roll_back(spike: LossSpike, training: ResumableParts, reports: Reports) -> 
 
     Raises FloatingPointError if there is no checkpoint to roll back to.
     """
-    run, _, batches, spikes, _, checkpoints, copies = training
+    spikes = parts.spikes
+    checkpoints = parts.checkpoints
     checkpoints.wait()
-    before = spikes.checkpoint_before(spike, checkpoints.steps(), run.checkpoint_every)
+    before = spikes.checkpoint_before(spike, checkpoints.steps(), parts.run.checkpoint_every)
     checkpoints.remove_after(before)
-    if copies:
-        copies.remove_after(before)
+    if parts.copies:
+        parts.copies.remove_after(before)
     rollbacks = spikes.rollbacks
-    resumed = resume(training)
+    resumed = resume(parts)
     assert resumed is not None  # there is a checkpoint
     for message in resumed.damaged:
         print_warning(reports.console, message)
@@ -132,7 +128,7 @@ def _roll_back(spike: LossSpike, training: ResumableParts, reports: Reports) -> 
     spikes.rollbacks = [*rollbacks, Rollback(spike.step, step)]
     reports.writer.rewind(step)
     for one in spikes.since(step):
-        batches.skip(one.skipped)
+        parts.batches.skip(one.skipped)
         # Written at the first step after the checkpoint, so that a run that resumes from the
         # checkpoint drops the line.
         values = {f"rollback/{name}": x for name, x in one._asdict().items()}

@@ -26,15 +26,21 @@ class Prefetcher:
             rows = next(ahead)
             ahead.state()    # the data position after these rows, though more have been read
 
+    `close` and `start` read again from another position of `batches`, after a roll-back.
+
     If reading a batch raises an error, `next` raises it for that batch. Nothing is read beyond the
     last step. No other code may read `batches` at the same time.
     """
 
     def __init__(self, batches: Batches, steps: int):
         self._batches = batches
+        self.start(steps)
+
+    def start(self, steps: int) -> None:
+        """Starts to read the batches of a number of steps from the present position."""
         self._unread = steps
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "prefetch")
-        self._last = _Read((), batches.position(), batches.progress())
+        self._last = _Read((), self._batches.position(), self._batches.progress())
         self._waiting: collections.deque[concurrent.futures.Future[_Read]] = collections.deque()
         self._read_more()
 

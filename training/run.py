@@ -24,7 +24,7 @@ from typing import Any
 from ..constraints import Count, NonEmptyText, NonNegative, OpenShare, Positive
 from ..data.packing import PolicyName
 from ..objectives import TokenIds
-from ..objectives.mixtures import longest
+from ..objectives.mixtures import largest
 from ..settings.partial import flattened
 from .devices.mesh import make_mesh
 
@@ -223,7 +223,7 @@ def longest_rows(sequence_lengths: Mapping | Sequence[Mapping]) -> dict[str, int
     >>> longest_rows([{"encoder": 128, "decoder": 64}, {"encoder": 64, "decoder": 96}])
     {'encoder': 128, 'decoder': 96}
     """
-    return longest(row_shapes(sequence_lengths))
+    return largest(row_shapes(sequence_lengths))
 
 
 def row_shapes(sequence_lengths: Mapping | Sequence[Mapping]) -> Sequence[Mapping]:

@@ -14,18 +14,18 @@ files, then bindings.
 
 import argparse
 import contextlib
-import difflib
 import inspect
 import os
 import re
 import shlex
 import sys
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .. import objectives
+from ..constraints import near
 from ..objectives.catalog import ALIASES, CATALOG, find
 from ..settings.command_line import (
     GinArguments,
@@ -79,8 +79,10 @@ def part_named(kind: str, name: str) -> GinPart:
         return _objective(name)
     known = names_of(kind)
     if name not in known:
-        hint = _near(name, known, f"All {FOLDERS[kind]} are in {GIN_CONFIGS / FOLDERS[kind]}.")
-        raise ValueError(f"There is no {kind} {name!r}{hint}")
+        raise ValueError(
+            f"There is no {kind} {name!r}{near(name, known, count=3)} All {FOLDERS[kind]} are in "
+            f"{GIN_CONFIGS / FOLDERS[kind]}."
+        )
     return GinPart((f"{FOLDERS[kind]}/{name}.gin",))
 
 
@@ -88,7 +90,7 @@ def _objective(name: str) -> GinPart:
     module, _, builder = name.rpartition(".")
     if module:
         return GinPart((), (f"import {module}", f"training.Run.objective = @{name}"))
-    if name in _builders() and name not in CATALOG:
+    if name not in CATALOG and name in _builders():
         bindings = "from pretrax import objectives", f"training.Run.objective = @objectives.{name}"
         return GinPart((), bindings)
     return GinPart((f"objectives/{find(name)}.gin",))
@@ -108,11 +110,6 @@ def _builders() -> list[str]:
 def names_of(kind: str) -> list[str]:
     """Returns the names in a folder of `gin_configs`, such as "decoder" for runs."""
     return sorted(path.stem for path in (GIN_CONFIGS / FOLDERS[kind]).glob("*.gin"))
-
-
-def _near(name: str, known: Iterable[str], where: str) -> str:
-    near = difflib.get_close_matches(name, known, 3)
-    return f"; did you mean {' or '.join(near)}? {where}" if near else f". {where}"
 
 
 # --- the command line -----------------------------------------------------------------------------
@@ -184,18 +181,24 @@ class NamedWords(NamedTuple):
         return " ".join([*shown, *files]) if shown else ""
 
 
+class ChosenRun(NamedTuple):
+    """The run that a command line chooses by names."""
+
+    text: str  # the names and gin files as they were typed; "" if there are only gin files
+    combined: str  # the same text if parts of a run are combined, otherwise ""
+    implied: list[str]  # the bindings that the names stand for
+
+
 def parse_run(
     parser: argparse.ArgumentParser,
     argv: Sequence[str] | None,
     *,
     default: Callable[[Mapping[str, str]], str | None] = lambda names: QUICKSTART,
     required: bool = False,
-) -> tuple[argparse.Namespace, GinArguments]:
-    """Returns the options of a command line, and its gin files and bindings.
+) -> tuple[argparse.Namespace, GinArguments, ChosenRun]:
+    """Returns the options of a command line, its gin files and bindings, and the names of its run.
 
-    The options have the names as they were typed, `chosen`, the text of all of them, `implied`, the
-    bindings that they stand for, and `combined`, the text if parts of a run are combined. An
-    unknown name ends the program with a message.
+    An unknown name ends the program with a message.
 
     Args:
       parser: a parser with the options of `add_run_arguments`.
@@ -216,11 +219,11 @@ def parse_run(
     options, given = parse_with_gin(parser, words, Run)
     for kind in CHOICES:
         setattr(options, kind, typed.names.get(kind))
-    options.chosen = typed.text
-    options.combined = typed.text if typed.names.keys() - {"run"} else ""
-    own = gin_arguments_in(typed.words).bindings
-    options.implied = [line for line in gin_arguments_in(words).bindings if line not in own]
-    return options, given
+    combined = typed.text if typed.names.keys() - {"run"} else ""
+    option = "--gin_bindings="
+    added = [word for word in words if word.startswith(option) and word not in typed.words]
+    implied = [word.removeprefix(option) for word in added]
+    return options, given, ChosenRun(typed.text, combined, implied)
 
 
 def typed_names(words: Sequence[str]) -> NamedWords:
@@ -280,10 +283,11 @@ def in_gin(
         if required:
             _check_is_run(given, typed.words)
         return typed.words
-    files, bindings = _parts(names, _macros(_reader(given, base)))
+    run_reader = _reader(given, base)
+    files, bindings = _parts(names, _macros(run_reader))
     every = [*base, *files, *later]
     if names and not any(_SETS_RUN_DIR.match(word) for word in typed.words):
-        bindings += _run_dir(given, base, every, names)
+        bindings += _run_dir(run_reader, _reader(given, every), names)
     return [
         *(f"--gin_file={file}" for file in every),
         *(f"--gin_bindings={binding}" for binding in bindings),
@@ -327,20 +331,22 @@ def _parts(names: Mapping[str, str], macros: Collection[str]) -> tuple[list[str]
     return files, bindings
 
 
-def _run_dir(
-    given: GinArguments, base: Sequence[str], every: Sequence[str], names: Mapping[str, str]
-) -> list[str]:
+def _run_dir(run: GinReader | None, whole: GinReader | None, names: Mapping[str, str]) -> list[str]:
     """Returns a binding that names the run directory after the parts, such as runs/decoder-ul2.
 
     Returns [] if a file after the run's own files sets the directory.
+
+    Args:
+      run: a reader of the run's own files.
+      whole: a reader of all files.
+      names: the names of the parts.
     """
-    reader = _reader(given, base)
-    origin = _origin(reader, "run_dir")
-    if origin is None or origin != _origin(_reader(given, every), "run_dir"):
+    origin = _origin(run, "run_dir")
+    if origin is None or origin != _origin(whole, "run_dir"):
         return []
     parts = [_slug(kind, names[kind]) for kind in CHOICES if kind in names]
     directory = "-".join([str(origin[1]), *parts])
-    setting = "RUN_DIR" if "RUN_DIR" in _macros(reader) else "training.Run.run_dir"
+    setting = "RUN_DIR" if "RUN_DIR" in _macros(run) else "training.Run.run_dir"
     return [f"{setting} = {directory!r}"]
 
 

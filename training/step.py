@@ -29,27 +29,24 @@ from .state import State, moved_average
 
 
 class Recipe(NamedTuple):
-    """The parts of a step that are fixed for a run; a static argument."""
+    """The parts of a step that are fixed for a run. The jitted step closes over them."""
 
     objective: Objective
     model: Model
     ids: TokenIds
     groups: tuple[RowGroup, ...]
     optimizer: optax.GradientTransformation
-    microbatches: int = 1
-    z_loss: float = 0.0
-    load_balance_loss: float = 0.0
-    router_z_loss: float = 0.0
-    hardware_rng: bool = False
-    ema_decay: float | None = None
-    steps: int = 1  # number of steps of the training, for factors that follow it
+    microbatches: int
+    z_loss: float
+    load_balance_loss: float
+    router_z_loss: float
+    hardware_rng: bool
+    ema_decay: float | None
+    steps: int  # number of steps of the training, for factors that follow it
 
 
-def check_recipe(recipe: Recipe) -> Recipe:
+def check_requirements(objective: Objective, model: Model, groups: Sequence[RowGroup]) -> None:
     """Raises ValueError if the model or the rows lack something that the objective requires."""
-    objective = recipe.objective
-    model = recipe.model
-    groups = recipe.groups
     _check_heads(objective, model)
     _check_texts(objective, model)
     if objective.facts.couples_rows and len(groups) > 1:
@@ -68,7 +65,6 @@ def check_recipe(recipe: Recipe) -> Recipe:
             )
         if missing:
             raise ValueError(missing)
-    return recipe
 
 
 def recipe_of_member(recipe: Recipe, number: int) -> Recipe:

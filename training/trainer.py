@@ -20,9 +20,9 @@ from ..settings import run_directory, run_ids
 from .buckets import on_disk
 from .built_in_hooks import Reports
 from .devices.compiled_programs import kept_in
-from .heldout import evaluator_of_training
+from .heldout import prepare_evaluation
 from .loop import take_steps
-from .planning import Plan, abstract_state_of, check_run, open_batches, open_corpus, plan
+from .planning import Plan, open_batches, plan_checked
 from .processes import ends_together, join_processes
 from .reporting.console import (
     finished_message,
@@ -44,15 +44,17 @@ from .reporting.profiling import Steps, check_steps, untraced_message
 from .reporting.trackers import make_trackers
 from .reporting.wall_time import WallTime
 from .run import Run, longest_rows
+from .run_checks import check_run
 from .run_file import write_run
 from .saved.assignment_map import check_assignment_map
-from .saved.checkpoints import Checkpoints, Keep
+from .saved.checkpoints import Checkpoints, Keep, Restored
 from .saved.local_copies import open_local_copies
 from .saved.result import Result, write_result
 from .saved.resuming import ResumableParts, check_resumable, finished_result, resume
 from .saved.warm_start import first_state
 from .spikes import Spikes
 from .state import State
+from .step_program import abstract_state_of
 from .unreported import Unreported
 
 
@@ -96,10 +98,9 @@ def _train(
     console = console or make_console()
     changed = check_resumable(run, trusted)  # first, since opening the corpus may write files
     check_assignment_map(run, trusted)
-    check_run(run)  # before any function of the run is called
+    check_run(run)  # first, since trackers may start services and opening the corpus may take long
     trackers = make_trackers(run)
-    mesh = run.mesh()
-    planned = plan(run, open_corpus(run), mesh)
+    planned = plan_checked(run)
     print_plan(console, planned)
 
     abstract = abstract_state_of(planned)
@@ -113,15 +114,23 @@ def _train(
     ):
         spikes = Spikes(run.rollback_sigmas)
         unreported = Unreported()
-        training = ResumableParts(run, abstract, batches, spikes, unreported, checkpoints, copies)
-        start = _start(planned, training, changed, profiled, console)
-        if isinstance(start, Result):
-            return start
+        parts = ResumableParts(run, abstract, batches, spikes, unreported, checkpoints, copies)
+        resumed = resume(parts, changed)
+        _warn_of_damage(parts, resumed, console)
+        if resumed and (finished := finished_result(run, int(resumed.state.step), changed)):
+            print_note(console, finished_message(run, finished.step))
+            if profiled:
+                print_warning(console, untraced_message(profiled, finished.step))
+            return finished
+        start = _start(planned, parts, resumed, changed, console)
+        check_steps(profiled, int(start.step), run.steps)
+        unnamed = write_run(run) if jax.process_index() == 0 else ()
+        _print_start(planned, start, unnamed, console)
         warn = functools.partial(print_warning, console)
         with MetricsWriter(run.run_dir, int(start.step), warn, trackers) as writer:
             reports = Reports(writer, console, wall_time)
-            evaluate = evaluator_of_training(planned, task_scorer(planned), *reports)
-            state, evaluated = take_steps(planned, training, start, evaluate, reports, profiled)
+            evaluate = prepare_evaluation(planned, task_scorer(planned), *reports)
+            state, evaluated = take_steps(planned, parts, start, evaluate, reports, profiled)
             step = int(state.step)
             if step < run.steps:
                 result = Result(run.run_dir, step, False, (), {}, wall_time.seconds())
@@ -139,44 +148,43 @@ def _train(
     return result
 
 
+def _warn_of_damage(parts: ResumableParts, resumed: Restored | None, console: Console) -> None:
+    """Prints which local copies and checkpoints were not restored, and why."""
+    unused = [parts.copies.unused] if parts.copies and parts.copies.unused else []
+    for message in (*unused, *(resumed.damaged if resumed else ())):
+        print_warning(console, message)
+
+
 def _start(
     planned: Plan,
-    training: ResumableParts,
+    parts: ResumableParts,
+    resumed: Restored | None,
     changed: Sequence[str],
-    profiled: Steps | None,
     console: Console,
-) -> State | Result:
-    """Restores a run's latest state or creates its first state, and writes its config.gin.
+) -> State:
+    """Returns the restored state, or the first state of a run, and prints which.
 
-    If the run has no steps left, returns its result instead of a state.
+    Before the first state, the metrics of an earlier start are set aside.
     """
-    run = training.run
-    resumed = resume(training, changed)
-    if training.copies and training.copies.unused:
-        print_warning(console, training.copies.unused)
-    if resumed is None:
-        if jax.process_index() == 0 and (step := set_aside(run.run_dir)):
-            where = run_directory.checkpoints(run.run_dir, run.checkpoint_dir)
-            print_warning(console, restart_message(where, step))
-        state, note = first_state(run, training.abstract, planned.mesh, planned.corpus.classes)
-        print_note(console, note)
-    else:
-        state = resumed.state
-        for message in resumed.damaged:
-            print_warning(console, message)
-        if finished := finished_result(run, int(state.step), changed):
-            print_note(console, finished_message(run, finished.step))
-            if profiled:
-                print_warning(console, untraced_message(profiled, finished.step))
-            return finished
-        print_note(console, resumed_message(int(state.step), changed, resumed.copied))
-    check_steps(profiled, int(state.step), run.steps)
-    if jax.process_index() == 0 and (unnamed := write_run(run)):
+    if resumed:
+        print_note(console, resumed_message(int(resumed.state.step), changed, resumed.copied))
+        return resumed.state
+    run = parts.run
+    if jax.process_index() == 0 and (step := set_aside(run.run_dir)):
+        where = run_directory.checkpoints(run.run_dir, run.checkpoint_dir)
+        print_warning(console, restart_message(where, step))
+    state, note = first_state(run, parts.abstract, planned.mesh, planned.corpus.classes)
+    print_note(console, note)
+    return state
+
+
+def _print_start(planned: Plan, state: State, unnamed: Sequence[str], console: Console) -> None:
+    """Prints the model, and what config.gin and the cache of programs hold."""
+    if unnamed:
         print_warning(console, unnamed_message(unnamed))
     print_note(console, model_summary(planned, state))
     if cache := kept_in():
         print_note(console, f"Compiled programs are kept in {cache}")
-    return state
 
 
 def _open_checkpoints(run: Run, where: str) -> Checkpoints:

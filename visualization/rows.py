@@ -23,7 +23,7 @@ from ..objectives.corrupted_batches import check_sentinels
 from ..objectives.laws import AnyStates
 from ..objectives.layouts import LAYOUTS
 from ..objectives.losses import predicting_stack, token_loss
-from ..objectives.mixtures import longest
+from ..objectives.mixtures import joint_lengths
 from ..objectives.streams import present
 from ..objectives.worked_examples import adjacent_starts, check_hides, hidden_features
 from .tracing import follow, join, read
@@ -110,7 +110,7 @@ def view_of(
     ids = subject.ids
     objective = subject.objective
     sizes = dict.fromkeys(tuple(map(len, row)) for row in rows)
-    lengths = longest([packed_lengths(objective, each) for each in sizes])
+    lengths = joint_lengths([packed_lengths(objective, each) for each in sizes])
     check_sentinels("The rows", lengths, len(ids.sentinels))
 
     row = _raw_rows(subject, tokens, segments, hidden)

@@ -16,7 +16,7 @@ from ...constraints import Count, checked
 from ...inference.prompting.windows import BeyondTraining
 from ...objectives import Objective, members_of
 from ...objectives.catalog import CATALOG, find
-from ...objectives.mixtures import longest
+from ...objectives.mixtures import largest
 from ...training.evaluation import Evaluator, Score
 from ...training.heldout import evaluator_under, recipe_under
 from ...training.planning import Plan
@@ -149,7 +149,7 @@ def _objective(plan: Plan, name: str) -> Objective:
 def _warn_beyond_training(plan: Plan, objective: Objective, row_tokens: int) -> None:
     recipe, *_ = recipe_under(plan, objective, row_tokens)
     trained = longest_rows(plan.run.sequence_lengths)
-    for stack, slots in longest(group.stacks for group in recipe.groups).items():
+    for stack, slots in largest(group.stacks for group in recipe.groups).items():
         if slots > trained.get(stack, slots):
             message = BeyondTraining(stack, slots, trained[stack], "Give fewer row_tokens.")
             warnings.warn(message, stacklevel=2)

@@ -1,7 +1,6 @@
 """Selection and measurement of eval metrics by name, for `pretrax evaluate`."""
 
 import ast
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ...constraints import near
 from ...settings import run_directory
 from ...settings.gin_reader import value_in_gin
 from ...settings.partial import Partial, parameters
@@ -27,9 +27,8 @@ def eval_metrics(names: Sequence[str], bindings: Sequence[str] = ()) -> dict[str
     """
     for name in names:
         if name not in EVAL_METRICS:
-            near = difflib.get_close_matches(name, EVAL_METRICS, 3)
-            remedy = f"did you mean {_or(near)}?" if near else f"expected {_or(EVAL_METRICS)}."
-            raise ValueError(f"There is no eval metric {name!r}; {remedy}")
+            remedy = near(name, EVAL_METRICS, f", expected {_or(EVAL_METRICS)}.", count=3)
+            raise ValueError(f"There is no eval metric {name!r}{remedy}")
     settings: dict[str, dict[str, Any]] = {name: {} for name in names}
     for binding in bindings:
         name, setting, value = _parsed(binding)

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
-import optax
 
 from ... import objectives
 from ...constraints import check_settings
@@ -24,7 +23,7 @@ from ...settings.partial import as_partial
 from ...training.devices.accelerators import ACCELERATORS
 from ...training.run import T5_VOCABULARY, Run
 from ...training.state import unboxed
-from ...training.step import Recipe, check_recipe
+from ...training.step import check_requirements
 
 GIB = 2**30
 DAY = 86_400  # seconds
@@ -72,7 +71,7 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
     model = fields["model"](rows, objective.facts.heads)
     policy, _ = resolve_packing(objective, fields.get("packing"), fields.get("mark_document_ends"))
     lengths = fields["sequence_lengths"]
-    groups = objectives.plan(
+    groups = objectives.row_groups(
         objective,
         LAYOUTS[model.layout],
         ids,
@@ -82,7 +81,7 @@ def requirements(fields: Mapping[str, Any]) -> Requirements:
     # The members of a mixture get equal shares. Other shares change the cost by a few percent.
     shares = [len(group.members) for group in groups]
     counts = [fields["batch_size"] * share / sum(shares) for share in shares]
-    check_recipe(Recipe(objective, model, ids, groups, optax.identity()))
+    check_requirements(objective, model, groups)
     flops = sum(
         n * model.flops({"predict": g.stacks.get("decoder", 0)} | g.stacks)
         for n, g in zip(counts, groups)

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.text import Text
 
 from ...data.corpus import Document
-from ...objectives import Objective, TokenIds, members_of, plan
+from ...objectives import Objective, TokenIds, members_of, row_groups
 from ...objectives.contract import Row
 from ...objectives.layouts import LAYOUTS
 from ..answering.infill import Infilled, fill_in_place, infill
@@ -52,7 +52,7 @@ def show_passages(
         return
     needs = layout.lengths(filled.lengths(passages.tokens.shape[1]))
     shape: dict[str, int] = {s: needs[s] for s in ("encoder", "decoder") if s in needs}
-    (group,) = plan(filled, layout, ids, [shape])
+    (group,) = row_groups(filled, layout, ids, [shape])
     keys = jax.random.split(jax.random.key(0), len(passages.tokens))
     fill = infill if "targets" in group.features else fill_in_place
     examples = fill(filled, model, params, ids, group, keys, passages)

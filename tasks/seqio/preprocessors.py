@@ -32,7 +32,7 @@ from ...objectives import (
     batched,
     layouts,
     members_of,
-    plan,
+    row_groups,
 )
 from ...objectives.contract import is_scheduled
 from ...objectives.static_lengths import FEATURES
@@ -72,7 +72,7 @@ class CutToRows(NamedTuple):
                 f"The objective reads the {column} of documents, which plain text does not have: "
                 "train it with `pretrax train` on seqio_corpora.seqio_pairs."
             )
-        raw = np.asarray(_plan(objective, ids, sequence_length).raw_lengths)
+        raw = np.asarray(_row_group(objective, ids, sequence_length).raw_lengths)
         member_rates = [member.rate for member in members_of(objective)]
         if any(map(is_scheduled, member_rates)):
             raise ValueError(
@@ -158,7 +158,7 @@ class ApplyObjective(NamedTuple):
         self, dataset: tf.data.Dataset, sequence_length, output_features
     ) -> tf.data.Dataset:
         objective, ids = _objective(self.build, output_features, self.sentinels)
-        group = _plan(objective, ids, sequence_length)
+        group = _row_group(objective, ids, sequence_length)
         if objective.adaptation:
             warnings.warn(
                 f"The noise of {self.name} adapts to the model, and a SeqIO pipeline has no model: "
@@ -270,7 +270,7 @@ def _objective(build: Builder, output_features: Mapping[str, seqio.Feature], sen
     return build(ids), ids
 
 
-def _plan(objective: Objective, ids: TokenIds, sequence_length: Mapping[str, int] | None):
+def _row_group(objective: Objective, ids: TokenIds, sequence_length: Mapping[str, int] | None):
     lengths = sequence_length or {}
     stacks = {stack: lengths[name] for stack, name in FEATURES.items() if lengths.get(name)}
     if not stacks:
@@ -293,7 +293,7 @@ def _plan(objective: Objective, ids: TokenIds, sequence_length: Mapping[str, int
             f"Expected lengths for a model that this objective can train: {expected}."
         )
     try:
-        return plan(objective, layouts.LAYOUTS[layout], ids, [stacks])[0]
+        return row_groups(objective, layouts.LAYOUTS[layout], ids, [stacks])[0]
     except ValueError as error:
         raise ValueError(f"With sequence lengths {dict(lengths)}: {error}") from None
 

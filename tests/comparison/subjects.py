@@ -53,7 +53,7 @@ def subject_with_noise(
     subject = subject_of(one)
     subject.plan = types.SimpleNamespace(
         corpus=corpus or Corpus(one.ids, None, None),
-        recipe=Recipe(**dict.fromkeys(Recipe._fields[:5]) | facts),
+        recipe=Recipe(**dict.fromkeys(Recipe._fields) | facts),
         mesh=make_mesh(devices=jax.devices()[:1]),
     )
     subject.saved = types.SimpleNamespace(params=one.params)

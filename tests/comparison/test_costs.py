@@ -9,7 +9,8 @@ import pytest
 from pretrax import models
 from pretrax.comparison.eval_metrics.costs import cost, seconds_per_step, targets_per_token
 from pretrax.objectives import causal_lm, masked_lm, multi_token_prediction
-from pretrax.training.planning import abstract_state_of, open_batches
+from pretrax.training.planning import open_batches
+from pretrax.training.step_program import abstract_state_of
 from pretrax.training.throughput import step_flops
 from tests.training import tiny
 

@@ -30,7 +30,7 @@ from pretrax.training import planning
 from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.evaluation import Score
 from pretrax.training.heldout import evaluator_under
-from pretrax.training.planning import abstract_state_of
+from pretrax.training.step_program import abstract_state_of
 from tests.refusals import refuses
 from tests.training import tiny
 

@@ -28,7 +28,7 @@ from pretrax.objectives import (
     layouts,
     members_of,
     mixture,
-    plan,
+    row_groups,
     sentence_order_prediction,
     span_corruption,
     text_to_text,
@@ -70,7 +70,7 @@ class Documents:
 @functools.cache
 def ul2_groups(layout, policy, documents=4):
     planned_for = documents_of_a_row(policy, documents)
-    return plan(UL2, LAYOUTS[layout][0], IDS, [LAYOUTS[layout][1]], planned_for)
+    return row_groups(UL2, LAYOUTS[layout][0], IDS, [LAYOUTS[layout][1]], planned_for)
 
 
 @functools.cache
@@ -79,7 +79,7 @@ def ul2_packing(layout, policy):
 
 
 def causal_packing(policy, length, documents=16, rows=Rows()):  # noqa: B008
-    groups = plan(
+    groups = row_groups(
         causal_lm(IDS),
         layouts.decoder,
         IDS,
@@ -185,7 +185,7 @@ def test_no_row_of_any_member_of_ul2_takes_more_than_planned(layout, policy, len
 @pytest.mark.parametrize("n", [1, 2, 7, 60, 100])
 def test_rows_keep_to_the_planned_features_where_the_stacks_are_longer(n):
     objective, layout, shape = MODELS["span corruption, 512 + 128"]
-    (group,) = plan(objective, layout, IDS, [shape], 500)
+    (group,) = row_groups(objective, layout, IDS, [shape], 500)
     assert group.features["targets"] == 114 < group.stacks["decoder"]
     row = ShardReader(Documents([n]), plan_packing("whole", objective, layout, [group])).row()
     lengths, documents = objective.lengths(n), row.segments.max()

@@ -19,14 +19,14 @@ from pretrax.objectives import (
     causal_lm,
     masked_lm,
     mixture,
-    plan,
+    row_groups,
     span_corruption,
     text_to_text,
     token_classification,
 )
 from pretrax.objectives.layouts import LAYOUTS
-from pretrax.training.planning import abstract_state_of
 from pretrax.training.state import new_state
+from pretrax.training.step_program import abstract_state_of
 from tests.models.families import logits_of
 from tests.models.small_models import init
 from tests.training import tiny
@@ -41,7 +41,7 @@ def case(layout):
     objective, model = span_corruption(tiny.IDS, noise_density=0.3), MODELS[layout]()
     needs = LAYOUTS[layout].lengths(objective.lengths(LENGTH))
     shape = {stack: needs[stack] for stack in ("encoder", "decoder") if stack in needs}
-    (group,) = plan(objective, LAYOUTS[layout], tiny.IDS, [shape])
+    (group,) = row_groups(objective, LAYOUTS[layout], tiny.IDS, [shape])
     one = tiny.plan(model, objective, shape)
     mesh = tiny.mesh_of(1)
     params = new_state(abstract_state_of(one), 0, mesh).params
@@ -273,7 +273,7 @@ def test_masks_are_filled_in_place_and_numbered_in_the_order_of_the_text():
     ids = tiny.IDS._replace(mask=103)
     objective = masked_lm(ids, rate=0.3, mask_share=0.8, framed=False)
     model = models.encoder(128, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=32, num_layers=1)
-    (group,) = plan(objective, LAYOUTS["encoder"], ids, [{"encoder": LENGTH}])
+    (group,) = row_groups(objective, LAYOUTS["encoder"], ids, [{"encoder": LENGTH}])
     *_, keys, rows = case("decoder")
     features = jax.tree.map(np.asarray, jax.jit(batched(objective, group.features))(keys, rows))
     arrange = LAYOUTS["encoder"].arrange

@@ -8,7 +8,6 @@ import pytest
 from pretrax.cli import predict
 from pretrax.inference import MODES, Mode, register_mode
 from pretrax.inference.reporting.predict_options import request_of
-from pretrax.objectives import prompt_forms
 from pretrax.settings.user_modules import import_module
 from pretrax.training.trained_models import open_run
 from tests.inference.runs import write_run
@@ -49,8 +48,6 @@ def module(tmp_path):
     file.write_text(MODULE)
     yield f"--module={file}"
     MODES.pop("mine", None)
-    if "mine" in prompt_forms.MODES:
-        prompt_forms.MODES.remove("mine")
     sys.modules.pop("modes_of_mine", None)
 
 

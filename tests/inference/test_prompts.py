@@ -18,8 +18,8 @@ from pretrax.inference.prompting.prompts import (
     filled,
     text_prompt,
 )
-from pretrax.inference.trained import mode_names, mode_of
-from pretrax.objectives import PromptForm, prompt_forms
+from pretrax.inference.trained import mode_of
+from pretrax.objectives import PromptForm
 from tests.inference.runs import CODEC, IDS, TEXT, arranged, live, trained
 from tests.refusals import refuses
 
@@ -357,7 +357,3 @@ def test_both_texts_of_a_bart_begin_with_its_own_token():
     for other in (one, of_bart._replace(prompt_forms=objectives.bart(IDS).facts.prompt_forms)):
         prompt = asked(other, "tea")
         assert (prompt.inputs, prompt.start) == ([*CODEC.encode("tea"), IDS.eos], [])
-
-
-def test_objectives_name_the_modes_that_models_can_be_asked_for():
-    assert {*mode_names()} == {*prompt_forms.MODES}

@@ -11,7 +11,7 @@ from flax import linen as nn
 from pretrax import models, objectives
 from pretrax.models import heads as model_heads
 from pretrax.models import transformer
-from pretrax.training.step import Recipe, check_recipe
+from pretrax.training.step import check_requirements
 from tests.refusals import refuses
 
 IDS = objectives.TokenIds(
@@ -142,10 +142,10 @@ def test_an_encoder_has_exactly_the_required_heads(name):
 def test_an_objective_whose_heads_a_model_cannot_have_is_refused(build, objective, missing, able):
     """The message names a model that has the heads; the training run refuses them too."""
     asked = objective(IDS)
-    recipe = Recipe(asked, build(64, asked.facts.heads, **SMALL), IDS, (), None)
+    model = build(64, asked.facts.heads, **SMALL)
     said = f"needs the heads .*{missing}.*models.{able}.*pretrax train "
     with pytest.raises(ValueError, match=said):
-        check_recipe(recipe)
+        check_requirements(asked, model, groups=())
 
 
 def test_a_head_of_a_user(monkeypatch):

@@ -21,9 +21,9 @@ from pretrax.models.config import Config
 from pretrax.models.experts import active_parameters
 from pretrax.models.hugging_face import FAMILIES, family_of
 from pretrax.training.devices.mesh import AXES, placed_on, shardings_of
-from pretrax.training.planning import abstract_state_of, jitted_step
 from pretrax.training.run_configuration import read_fields
 from pretrax.training.state import new_state
+from pretrax.training.step_program import abstract_state_of, jitted_step
 from tests.training import tiny
 
 FOLDER = pathlib.Path(__file__).parents[2] / "gin_configs" / "models"

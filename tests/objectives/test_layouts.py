@@ -1,6 +1,7 @@
 """Layouts: attention patterns as key intervals, without leaks, and positions."""
 
 import functools
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +17,9 @@ from pretrax.objectives import (
     masked_next_token,
     members_of,
     mixture,
+    tidar,
 )
-from pretrax.objectives.mixtures import longest
+from pretrax.objectives.mixtures import joint_lengths
 from pretrax.objectives.streams import STREAMS
 from tests.objectives.inverse import corrupted_documents
 from tests.objectives.registry import (
@@ -85,6 +87,13 @@ every_arrangement = pytest.mark.parametrize(
 )
 
 
+MIXTURES = {
+    # GPT-BERT's two members, and targets at other positions
+    "on one decoder": (masked_next_token, causal_lm, blank_infilling),
+    "copies of several members": (block_diffusion, tidar, blank_infilling),
+}
+
+
 def test_every_set_of_streams_is_arranged_here():
     elsewhere = [
         "retromae",
@@ -98,20 +107,13 @@ def test_every_set_of_streams_is_arranged_here():
 
 @functools.cache
 def examples(name):
-    """Returns (features of packed rows, lengths) of a case or of `on_one_decoder`."""
+    """Returns (features of packed rows, lengths) of a case or of one of `MIXTURES`."""
     if name in CASES:
         return corrupted(name), example_batch(name).lengths
-    objective = mixture(
-        IDS,
-        {  # GPT-BERT's two members, and targets at other positions
-            "masked": (masked_next_token, 1),
-            "causal": (causal_lm, 1),
-            "blanks": (blank_infilling, 1),
-        },
-    )
+    objective = mixture(IDS, {builder.__name__: (builder, 1) for builder in MIXTURES[name]})
     packed = [d for d in DOCUMENTS if len(d) == 4] * 2  # Rows come in pairs.
     rows = [text_row(d, RAW_LENGTH, i, i % 3) for i, d in enumerate(packed)]
-    lengths = longest(packed_lengths(objective, d) for d in (*packed, (RAW_LENGTH,)))
+    lengths = joint_lengths(packed_lengths(objective, d) for d in (*packed, (RAW_LENGTH,)))
     lengths["positions"] = lengths["targets"]  # one for each target of any member
     stacked = jax.tree.map(lambda *x: np.stack(x), *(row for row, _ in rows))
     corrupt = quick_jit(batched(objective, lengths, MAX_DOCUMENTS))
@@ -159,6 +161,17 @@ def self_mask(lengths, size, bidirectional):
         mask[start : start + n, start : start + seen] = True
         start += n
     return mask
+
+
+@pytest.mark.parametrize("name", ["permutation", "copies of several members"])
+def test_the_order_of_registration_changes_nothing(name):
+    """A noised copy has the positions and intervals that other streams give its slot."""
+    _, expected = arranged(name, "decoder")
+    with mock.patch.dict(STREAMS, dict(reversed(STREAMS.items())), clear=True):
+        _, got = arranged.__wrapped__(name, "decoder")
+    assert got.keys() == expected.keys()
+    for column, values in got.items():
+        np.testing.assert_array_equal(values, expected[column], err_msg=column)
 
 
 # --- encoder-decoder ----------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from pretrax.objectives import (
     BatchLoss,
     Facts,
     Objective,
-    PromptForm,
     Rows,
     causal_lm,
     each_document,
@@ -116,7 +115,7 @@ def few_labels(n):
     "objective, words",
     [
         (own(whole_row), "all targets belong to segment 1.*each_document"),
-        (changed(target=lambda f: f["targets"]), "feature named 'target': did you mean 'targets'"),
+        (changed(target=lambda f: f["targets"]), "feature named 'target'; did you mean 'targets'"),
         (changed(targets=lambda f: f["targets"][:-1]), r"'targets' has the shape \[55\], expected"),
         (
             changed(targets=lambda f: f["targets"] * 1.0),
@@ -141,10 +140,6 @@ def few_labels(n):
         (
             own(each_document(backward)).with_facts(rows=Rows("docs")),
             r"the kinds .* got Rows\(kind='docs'",
-        ),
-        (
-            own(each_document(backward)).with_facts(prompt_forms=(PromptForm("contineu"),)),
-            "contineu",
         ),
         (
             of_loss(lambda batch: BatchLoss({}, lambda outputs: {})),

@@ -12,9 +12,9 @@ from pretrax.objectives import (
     layouts,
     masked_lm,
     mixture,
-    plan,
     prefix_lm,
     raw_length,
+    row_groups,
     span_corruption,
     ul2,
 )
@@ -109,17 +109,17 @@ def shapes(*decoders):
 
 def test_ul2_in_three_row_groups_wastes_at_most_a_tenth():
     objective = ul2(IDS, rates=RATES)
-    groups = plan(objective, ENCODER_DECODER, IDS, shapes(128, 256, 512))
+    groups = row_groups(objective, ENCODER_DECODER, IDS, shapes(128, 256, 512))
     assert [g.members for g in groups] == [(0, 1, 4), (6,), (2, 3, 5)]
     assert [g.raw_lengths for g in groups] == [(567, 587, 599), (509,), (765, 907, 1004)]
     assert [g.stacks for g in groups] == shapes(128, 256, 512)
     assert useful(objective, groups) >= 0.90
-    assert useful(objective, plan(objective, ENCODER_DECODER, IDS, shapes(512))) < 0.72
+    assert useful(objective, row_groups(objective, ENCODER_DECODER, IDS, shapes(512))) < 0.72
 
 
 def test_ul2_on_a_decoder_wastes_at_most_a_hundredth():
     objective = ul2(IDS, rates=RATES)
-    groups = plan(objective, DECODER, IDS, [{"decoder": 512}])
+    groups = row_groups(objective, DECODER, IDS, [{"decoder": 512}])
     assert useful(objective, groups) >= 0.99
     assert max(groups[0].raw_lengths) == groups[0].row_length == 509
 
@@ -130,7 +130,7 @@ def test_ul2_on_a_decoder_wastes_at_most_a_hundredth():
 ])  # fmt: skip
 def test_features_of_a_group_suffice_for_each_member_and_fit_the_stacks(layout, stacks):
     objective = ul2(IDS)
-    for group in plan(objective, layout, IDS, [stacks]):
+    for group in row_groups(objective, layout, IDS, [stacks]):
         for number, raw in zip(group.members, group.raw_lengths):
             mine = objective.facts.members[number].objective.lengths(raw)
             assert all(group.features[key] >= mine[key] for key in mine)
@@ -139,9 +139,9 @@ def test_features_of_a_group_suffice_for_each_member_and_fit_the_stacks(layout, 
 
 
 def test_a_plain_objective_is_a_mixture_of_one():
-    (group,) = plan(span_corruption(IDS), ENCODER_DECODER, IDS, shapes(114))
+    (group,) = row_groups(span_corruption(IDS), ENCODER_DECODER, IDS, shapes(114))
     assert (group.members, group.raw_lengths, group.useful) == ((0,), (568,), (1.0,))
-    (group,) = plan(causal_lm(IDS), DECODER, IDS, [{"decoder": 64}])
+    (group,) = row_groups(causal_lm(IDS), DECODER, IDS, [{"decoder": 64}])
     assert (group.raw_lengths, group.stacks) == ((64,), {"decoder": 64, "predict": 64})
 
 
@@ -151,7 +151,8 @@ def test_max_documents_changes_no_shape():
     lengths |= {"rates": lambda n: 1}
     objective = causal_lm(IDS)._replace(lengths=lambda n: {k: f(n) for k, f in lengths.items()})
     (one,), (several,) = (
-        plan(objective, layouts.encoder, IDS, [{"encoder": 64}], documents) for documents in (1, 5)
+        row_groups(objective, layouts.encoder, IDS, [{"encoder": 64}], documents)
+        for documents in (1, 5)
     )
     assert one.features == {"inputs": 64, "labels": 31, "pools": 3, "rates": 1}
     assert several.features == one.features | {"pools": 15, "rates": 5}
@@ -164,7 +165,7 @@ def test_useful_of_rows_of_several_documents_is_a_bound_for_every_member():
     """Documents of one member may use the targets that are planned for another member."""
     long = functools.partial(span_corruption, mean_span_length=8)
     built = mixture(IDS, {"short": (span_corruption, 1), "long": (long, 1)})
-    (group,) = plan(built, ENCODER_DECODER, IDS, shapes(128), 4)
+    (group,) = row_groups(built, ENCODER_DECODER, IDS, shapes(128), 4)
     assert group.features["targets"] == 114
     assert group.useful == (626 / 640, 626 / 640)
 
@@ -175,10 +176,10 @@ def test_useful_of_rows_of_several_documents_is_a_bound_for_every_member():
 def test_too_few_sentinels_says_needed_and_has():
     few = IDS._replace(sentinels=IDS.sentinels[:3])
     with refuses(ValueError, "568", "28", "3"):
-        plan(span_corruption(few), ENCODER_DECODER, few, shapes(128))
+        row_groups(span_corruption(few), ENCODER_DECODER, few, shapes(128))
     hundred = IDS._replace(sentinels=IDS.sentinels[:100])
     with refuses(ValueError, "x_3_50", "765", "127", "100"):
-        plan(ul2(hundred), ENCODER_DECODER, hundred, shapes(512))
+        row_groups(ul2(hundred), ENCODER_DECODER, hundred, shapes(512))
 
 
 @pytest.mark.parametrize(
@@ -192,13 +193,13 @@ def test_too_few_sentinels_says_needed_and_has():
 )
 def test_a_length_of_one_is_too_short(objective, layout, shape):
     with pytest.raises(ValueError, match="too short: a document of two tokens already needs"):
-        plan(objective, layout, IDS, [shape])
+        row_groups(objective, layout, IDS, [shape])
 
 
 def test_the_member_that_does_not_fit_is_named():
     built = mixture(IDS, {"c": (causal_lm, 1), "p": (prefix_lm, 1)})
     with pytest.raises(ValueError, match="Member 'p': .*too short"):
-        plan(built, DECODER, IDS, [{"decoder": 3}])
+        row_groups(built, DECODER, IDS, [{"decoder": 3}])
 
 
 def test_lengths_by_the_features_of_t5x_are_explained_by_stack():
@@ -208,13 +209,13 @@ def test_lengths_by_the_features_of_t5x_are_explained_by_stack():
         (causal_lm, DECODER, {"decoder": 16}),
     ):
         with pytest.raises(ValueError, match=re.escape(f"'targets': 16}}: use {expected}")):
-            plan(objective(IDS), layout, IDS, [{"inputs": 64, "targets": 16}])
+            row_groups(objective(IDS), layout, IDS, [{"inputs": 64, "targets": 16}])
 
 
 def test_a_stack_of_no_whole_length_is_refused():
     for wrong in (0, -4, 10.5):
         with pytest.raises(ValueError, match=f"whole numbers of at least 1.*'decoder': {wrong}"):
-            plan(causal_lm(IDS), DECODER, IDS, [{"decoder": wrong}])
+            row_groups(causal_lm(IDS), DECODER, IDS, [{"decoder": wrong}])
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 2.0, "2", 65_536])
@@ -222,7 +223,7 @@ def test_max_documents_that_no_row_holds_is_refused(wrong):
     with pytest.raises(
         ValueError, match=f"max_documents must .* at least 1 and at most 65,535, got {wrong!r}"
     ):
-        plan(causal_lm(IDS), DECODER, IDS, [{"decoder": 64}], wrong)
+        row_groups(causal_lm(IDS), DECODER, IDS, [{"decoder": 64}], wrong)
 
 
 def test_unknown_or_missing_stacks_are_named():
@@ -231,27 +232,27 @@ def test_unknown_or_missing_stacks_are_named():
     with pytest.raises(ValueError, match="got none"):
         raw_length(span_corruption(IDS), ENCODER_DECODER)
     with pytest.raises(ValueError, match="encoder"):
-        plan(causal_lm(IDS), DECODER, IDS, [{"encoder": 512}])
+        row_groups(causal_lm(IDS), DECODER, IDS, [{"encoder": 512}])
 
 
 def test_row_groups_that_suit_no_member_are_left_out():
-    groups = plan(span_corruption(IDS), ENCODER_DECODER, IDS, shapes(64, 128, 512))
+    groups = row_groups(span_corruption(IDS), ENCODER_DECODER, IDS, shapes(64, 128, 512))
     assert [g.stacks for g in groups] == shapes(128)
 
 
 def test_row_groups_come_smallest_first():
     with pytest.raises(ValueError, match="smallest first"):
-        plan(ul2(IDS), ENCODER_DECODER, IDS, shapes(512, 128))
+        row_groups(ul2(IDS), ENCODER_DECODER, IDS, shapes(512, 128))
     with refuses(ValueError, "shapes"):
-        plan(ul2(IDS), ENCODER_DECODER, IDS, [])
+        row_groups(ul2(IDS), ENCODER_DECODER, IDS, [])
 
 
 def test_an_objective_without_inputs_needs_a_decoder():
     with pytest.raises(ValueError, match="encoder-decoder needs inputs and targets"):
-        plan(causal_lm(IDS), ENCODER_DECODER, IDS, shapes(128))
+        row_groups(causal_lm(IDS), ENCODER_DECODER, IDS, shapes(128))
     built = mixture(IDS, {"span": (span_corruption, 1), "causal": (causal_lm, 1)})
     with refuses(ValueError, "causal"):
-        plan(built, ENCODER_DECODER, IDS, shapes(128))
+        row_groups(built, ENCODER_DECODER, IDS, shapes(128))
 
 
 def test_lengths_that_do_not_grow_are_refused():

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from pretrax import objectives
 from pretrax.corpora.vocabularies.special_tokens import token_ids
-from pretrax.objectives import Objective, Row, batched, layouts, plan, supervised
+from pretrax.objectives import Objective, Row, batched, layouts, row_groups, supervised
 from pretrax.objectives.streams import stream_of_columns
 from pretrax.tasks.seqio.objective_tasks import add_objective_task
 from pretrax.tasks.seqio.preprocessors import CutToRows, row_keys
@@ -77,7 +77,7 @@ def lengths_for(build):
     for streams in (("inputs", "targets"), ("targets",), ("inputs",)):
         layout = layouts.LAYOUTS["_".join(STACKS[k] for k in streams)]
         with contextlib.suppress(ValueError):
-            plan(build(IDS), layout, IDS, [dict.fromkeys((STACKS[k] for k in streams), 48)])
+            row_groups(build(IDS), layout, IDS, [dict.fromkeys((STACKS[k] for k in streams), 48)])
             return dict.fromkeys(streams, 48)
     raise AssertionError("no layout takes it")
 
@@ -106,7 +106,7 @@ def corrupted_on_the_device(build, name, lengths, seed):
     objective = build(IDS)
     asked = {STACKS[k]: n for k, n in lengths.items()}
     layout = layouts.LAYOUTS["_".join(asked)]
-    (group,) = plan(objective, layout, IDS, [asked])
+    (group,) = row_groups(objective, layout, IDS, [asked])
     tokens, segments = np.zeros((2, len(rows) + len(rows) % 2, group.row_length), np.int32)
     for i, row in enumerate(rows):
         n = len(row["tokens"])

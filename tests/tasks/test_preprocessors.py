@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from pretrax import objectives
 from pretrax.corpora.vocabularies.special_tokens import token_ids
-from pretrax.objectives import Row, batched, layouts, plan
+from pretrax.objectives import Row, batched, layouts, row_groups
 from pretrax.objectives.streams import stream_of_columns
 from pretrax.tasks.seqio.preprocessors import ApplyObjective, CutToRows, row_keys
 from pretrax.tasks.seqio.seqio_vocabularies import tokenizer_of
@@ -69,7 +69,7 @@ def test_the_host_gives_the_bits_of_the_device():
     rows = rows_and_seeds(build)
     objective = build(IDS)
     stacks = {"encoder": LENGTHS["inputs"], "decoder": LENGTHS["targets"]}
-    (group,) = plan(objective, layouts.encoder_decoder, IDS, [stacks])
+    (group,) = row_groups(objective, layouts.encoder_decoder, IDS, [stacks])
     pad = -len(rows) % 16  # eight devices, and rows come in pairs
     tokens, segments = np.zeros((2, len(rows) + pad, group.row_length), np.int32)
     for i, row in enumerate(rows):

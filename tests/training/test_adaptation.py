@@ -12,9 +12,9 @@ import pytest
 from pretrax import models, objectives
 from pretrax.objectives import causal_lm
 from pretrax.training.devices.mesh import placed_on
-from pretrax.training.planning import abstract_state_of, jitted_step
 from pretrax.training.saved.checkpoints import Checkpoints
 from pretrax.training.state import AbstractState, State, new_state
+from pretrax.training.step_program import abstract_state_of, jitted_step
 from tests.training import tiny
 
 IDS = tiny.IDS._replace(mask=103)

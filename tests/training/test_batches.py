@@ -9,7 +9,7 @@ import pytest
 
 from pretrax.data.packing import POOL, ShardReader
 from pretrax.data.records import RecordStream, Shuffled
-from pretrax.objectives import layouts, mixture, plan, prefix_lm, span_corruption, turns
+from pretrax.objectives import layouts, mixture, prefix_lm, row_groups, span_corruption, turns
 from pretrax.training.batches import (
     PERIOD,
     Batches,
@@ -324,7 +324,7 @@ def test_pairs_of_rows_stay_together_with_an_odd_number_of_shards():
 def test_rates_without_rows_are_refused_and_inexact_rates_are_reported():
     def planned(rate):
         both = mixture(tiny.IDS, {"a": (span_corruption, rate), "b": (prefix_lm, 1)})
-        groups = plan(both, layouts.decoder, tiny.IDS, [{"decoder": 32}])
+        groups = row_groups(both, layouts.decoder, tiny.IDS, [{"decoder": 32}])
         return schedule(both, groups, 8, 2)
 
     with refuses(ValueError, "b", "0.00033", "1", "840"):
@@ -339,7 +339,7 @@ def test_rows_of_a_row_group_that_differ_from_its_share_are_reported():
     groups = [
         group._replace(members=(number,))
         for number in range(2)
-        for group in plan(both, layouts.decoder, tiny.IDS, [{"decoder": 32}])
+        for group in row_groups(both, layouts.decoder, tiny.IDS, [{"decoder": 32}])
     ]
     with pytest.warns(
         UserWarning, match="rates of 'b' give a share of 0.25 .* gets 4 of 12 rows .0.33."

@@ -14,8 +14,7 @@ from rich.console import Console
 from pretrax.objectives import causal_lm
 from pretrax.settings import run_directory
 from pretrax.settings.saved_states import has_checkpoint
-from pretrax.training import buckets
-from pretrax.training.planning import open_corpus
+from pretrax.training import buckets, planning
 from pretrax.training.run_file import write_run
 from pretrax.training.saved.runs import saved_steps
 from pretrax.training.trainer import train
@@ -247,7 +246,7 @@ def test_what_cannot_be_in_a_bucket_is_refused(bucket, run, tmp_path):
             pass
     elsewhere = dataclasses.replace(run, run_dir=str(tmp_path), checkpoint_dir="s3://bucket/mine")
     with refuses(ValueError, "/bucket/mine"):
-        open_corpus(elsewhere)
+        planning.plan(elsewhere)
     with buckets.on_disk(run):
         with pytest.raises(ValueError, match="gs://.* is trained on this machine"):
             with buckets.on_disk(run):

@@ -22,9 +22,11 @@ from pretrax.training.devices.accelerators import ACCELERATORS, kind_of_device, 
 from pretrax.training.devices.cycles import Exchanges, PartTime, SlowProducts, StepTime
 from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.devices.topologies import Topology, read_topology
-from pretrax.training.planning import compile_lowered, plan_evaluation
+from pretrax.training.planning import plan_evaluation
 from pretrax.training.reporting import console
+from pretrax.training.run_checks import check_attention
 from pretrax.training.run_configuration import read_run
+from pretrax.training.step_program import compile_lowered
 from pretrax.training.throughput import causal_flops, step_flops
 from tests.refusals import refuses
 from tests.training import tiny
@@ -541,6 +543,6 @@ def test_fused_attention_is_refused_on_tpus_that_have_no_kernels(kind):
     mesh = SimpleNamespace(devices=np.array([old]))
     model = tiny.decoder(attention="fused")
     with refuses(ValueError, "attention", kind, "TPU v4"):
-        planning.check_attention(model, mesh)
+        check_attention(model, mesh)
     old.device_kind = "TPU v4"
-    planning.check_attention(model, mesh)
+    check_attention(model, mesh)

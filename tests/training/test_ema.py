@@ -6,10 +6,10 @@ import pytest
 
 from pretrax.objectives import causal_lm
 from pretrax.training.devices.mesh import placed_on
-from pretrax.training.planning import abstract_state_of, jitted_step
 from pretrax.training.saved.result import read_result
 from pretrax.training.saved.runs import open_saved_model
 from pretrax.training.state import new_state
+from pretrax.training.step_program import abstract_state_of, jitted_step
 from tests.training import tiny
 
 DECAY = 0.5

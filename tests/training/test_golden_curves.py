@@ -13,8 +13,8 @@ import pytest
 from pretrax import models, objectives
 from pretrax.objectives import bitmap
 from pretrax.training.devices.mesh import placed_on
-from pretrax.training.planning import abstract_state_of, jitted_step
 from pretrax.training.state import new_state
+from pretrax.training.step_program import abstract_state_of, jitted_step
 from tests.training import tiny
 
 WIDTHS = dict(emb_dim=16, num_heads=2, head_dim=8, mlp_dim=32)

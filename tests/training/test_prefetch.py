@@ -100,3 +100,15 @@ def test_it_ends_while_batches_wait():
     with prefetch(some, 100):
         wait_until(lambda: some.read == AHEAD)
     assert some.read == AHEAD and threading.active_count() == before
+
+
+def test_after_a_roll_back_it_reads_from_the_restored_position():
+    before, some = threading.active_count(), Slow()
+    with prefetch(some, 3) as ahead:
+        next(ahead)
+        ahead.close()
+        some.read = 6
+        ahead.start(2)
+        assert ahead.state() == 6
+        assert [next(ahead) for _ in range(2)] == [(6,), (7,)]
+    assert some.read == 8 and threading.active_count() == before

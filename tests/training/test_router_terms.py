@@ -15,10 +15,10 @@ from pretrax.models.builders import abstract_params
 from pretrax.models.experts import Routing
 from pretrax.objectives import causal_lm
 from pretrax.training.devices.mesh import batch_shards, make_mesh, placed_on, shardings_of
-from pretrax.training.planning import abstract_state_of, jitted_step
 from pretrax.training.router_terms import router_terms
 from pretrax.training.state import new_state
 from pretrax.training.step import gradients, make_batches, term_weights
+from pretrax.training.step_program import abstract_state_of, jitted_step
 from tests.models.small_models import batch_for, init
 from tests.refusals import refuses
 from tests.training import tiny

@@ -16,9 +16,9 @@ from pretrax import models, objectives
 from pretrax.objectives import causal_lm, cross_entropy, members_of
 from pretrax.training import optimizers
 from pretrax.training.devices.mesh import batch_sharding, placed_on
-from pretrax.training.planning import abstract_state_of, jitted_step
 from pretrax.training.state import new_state
 from pretrax.training.step import gradients, make_batches, term_weights, train_step
+from pretrax.training.step_program import abstract_state_of, jitted_step
 from tests.models.small_models import init
 from tests.refusals import refuses
 from tests.training import tiny
@@ -671,15 +671,24 @@ def test_documents_that_rows_would_cut_are_an_error():
         plan(raw + 1)
 
 
-def test_microbatches_that_do_not_divide_the_rows_are_an_error():
-    with refuses(ValueError, "16", "3", "2"):
+@pytest.mark.parametrize("other_axes", [{}, {"tensor": 2}, {"context": 4}])
+def test_microbatches_that_do_not_divide_the_rows_are_an_error(other_axes):
+    """The devices of the axes `tensor` and `context` share rows."""
+    mesh = tiny.mesh_of(1, 2, **other_axes)
+    with refuses(ValueError, "batch_size", 16, 3, 2, 6, "data=1", "fsdp=2", "expert=1"):
         tiny.plan(
             tiny.decoder(),
             tiny.span_and_prefix(),
             {"decoder": 32},
-            mesh=tiny.mesh_of(2),
+            mesh=mesh,
             microbatches=3,
         )
+
+
+def test_a_prompt_form_with_an_unknown_mode_is_refused():
+    misspelled = causal_lm(IDS).with_facts(prompt_forms=(objectives.PromptForm("contineu"),))
+    with refuses(ValueError, "PromptForm.mode", "contineu", "continue"):
+        tiny.plan(tiny.decoder(), misspelled, {"decoder": 32})
 
 
 @pytest.mark.parametrize("tokens, refused", [(8, False), (9, True)])

@@ -20,7 +20,7 @@ from pretrax.data.packing import POOL, closed
 from pretrax.data.token_store_files import write_store
 from pretrax.objectives import TokenIds, mixture, prefix_lm, span_corruption, ul2
 from pretrax.settings.gin_reader import read_settings
-from pretrax.training import planning
+from pretrax.training import planning, step_program
 from pretrax.training.batches import Batches
 from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.hooks import Hook
@@ -149,7 +149,7 @@ def plan(model, objective, lengths, **settings) -> planning.Plan:
 
 def planned(run: Settings) -> planning.Plan:
     """Returns the plan of a run with its corpus."""
-    return planning.plan(run, planning.open_corpus(run))
+    return planning.plan(run)
 
 
 def parameters(one: planning.Plan):
@@ -163,7 +163,7 @@ def parameters(one: planning.Plan):
         drawn = rng.normal(x.ndim == 1, 0.25, x.shape).astype(x.dtype)
         return jax.device_put(drawn, x.sharding)
 
-    return jax.tree.map(draw, planning.abstract_state_of(one).shapes.params)
+    return jax.tree.map(draw, step_program.abstract_state_of(one).shapes.params)
 
 
 def batches(one, mesh, *, data_shards=8, stream=TextStream, **settings):

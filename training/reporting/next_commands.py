@@ -7,7 +7,7 @@ from ... import objectives
 from ...inference import Trained
 from ...inference.trained import MODES, mode_of, usual_mode
 from ...models import Model
-from ...objectives import Builder, TokenIds, plan
+from ...objectives import Builder, TokenIds, row_groups
 from ...objectives.layouts import LAYOUTS
 from ...objectives.prompt_forms import PromptForm
 
@@ -70,7 +70,7 @@ def train_command(run_dir: str, model: Model, ids: TokenIds) -> str | None:
     for names, objective, lengths in STARTS[model.layout]:
         shapes = [{k: min(n, longest) for k, n in shape.items()} for shape in lengths]
         try:
-            plan(objective(ids), LAYOUTS[model.layout], ids, shapes)
+            row_groups(objective(ids), LAYOUTS[model.layout], ids, shapes)
         except ValueError:  # the vocabulary lacks special tokens
             continue
         value = shapes[0] if len(shapes) == 1 else shapes

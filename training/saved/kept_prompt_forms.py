@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from ...constraints import check_fields
-from ...inference.trained import MODES
+from ...inference.trained import MODES, check_modes
 from ...models import Model
 from ...objectives import PromptForm, TokenIds
-from ...objectives.prompt_forms import BUILT_IN_MODES, NOISES, MaskedBlocks, check_form
+from ...objectives.laws import is_of_pretrax
+from ...objectives.prompt_forms import NOISES, MaskedBlocks, check_form
 from ...objectives.tidar import positions_for_masks
 from ...settings import atomic_writes
 from ...settings.atomic_writes import read_record, write_json
@@ -123,7 +124,8 @@ def _misfit(form: PromptForm, ids: TokenIds, model: Model) -> str | None:
 
 
 def _is_recordable(form: PromptForm) -> bool:
-    if form.mode not in BUILT_IN_MODES:
+    mode = MODES.get(form.mode)
+    if mode is None or not is_of_pretrax(mode.answer):
         return False
     return form.noise is None or NOISES.get(type(form.noise).__name__) is type(form.noise)
 
@@ -154,6 +156,7 @@ def _form_from_json(values: dict[str, Any], ids: TokenIds) -> PromptForm:
     if form.masked_blocks is not None:
         form = form._replace(masked_blocks=MaskedBlocks(*form.masked_blocks))
     check_form(form)
+    check_modes([form])
     return form
 
 

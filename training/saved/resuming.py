@@ -30,24 +30,24 @@ class ResumableParts(NamedTuple):
     copies: LocalCopies | None = None  # local copies on this host's own disk
 
 
-def resume(training: ResumableParts, changed: Sequence[str] = ()) -> Restored | None:
+def resume(parts: ResumableParts, changed: Sequence[str] = ()) -> Restored | None:
     """Restores the latest sound checkpoint or a later local copy. Returns None if there is none.
 
-    The batches, spikes and unreported metrics of `training` are restored from the same step.
+    The batches, spikes and unreported metrics of `parts` are restored from the same step.
 
     Args:
-      training: the run and its checkpoints.
+      parts: the run and its checkpoints.
       changed: the changed fields that `check_resumable` returned, for error messages.
 
     Raises ValueError, with the changed fields, if the checkpoints do not fit the run.
     """
-    run = training.run
+    run = parts.run
     fields = f"Values that differ from the run's config.gin:\n{_listed(changed or ['none'])}"
     try:
-        if training.copies is None:
-            restored = training.checkpoints.restore(training.abstract.shapes)
+        if parts.copies is None:
+            restored = parts.checkpoints.restore(parts.abstract.shapes)
         else:
-            restored = training.copies.restore_latest(training.abstract.shapes, run.steps)
+            restored = parts.copies.restore_latest(parts.abstract.shapes, run.steps)
     except MismatchError as error:
         raise ValueError(
             f"The checkpoints in {run.run_dir} do not fit this configuration.\n{fields}\n"
@@ -58,14 +58,14 @@ def resume(training: ResumableParts, changed: Sequence[str] = ()) -> Restored | 
         return None
     step = int(restored.state.step)
     try:
-        training.batches.restore(step, restored.read)
+        parts.batches.restore(step, restored.read)
     except (ValueError, OSError, KeyError) as error:
         raise ValueError(
             f"The data position of checkpoint {step} in {run.run_dir} does not fit: "
             f"{in_words(error)}\n{fields}"
         ) from error
-    training.spikes.restore(restored.read)
-    training.unreported.restore(restored.read)
+    parts.spikes.restore(restored.read)
+    parts.unreported.restore(restored.read)
     return restored
 
 

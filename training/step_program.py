@@ -1,0 +1,100 @@
+"""The program of a run's step: its shapes, its jitted function and its compilation."""
+
+import functools
+
+import jax
+
+from .batches import member_of_step
+from .devices.mesh import batch_sharding, replicated, spread_over_data
+from .planning import Plan, abstract_batch, abstract_rows, plan_of_step
+from .state import AbstractState, State, abstract_state
+from .step import train_step
+
+
+def abstract_state_of(planned: Plan) -> AbstractState:
+    """Returns the shapes and shardings of the state, without allocating anything."""
+    recipe = planned.recipe
+    adaptation = recipe.objective.adaptation
+    averaged = recipe.ema_decay is not None
+    return abstract_state(
+        recipe.model,
+        recipe.optimizer,
+        abstract_batch(planned),
+        planned.mesh,
+        adaptation,
+        averaged,
+        spread=planned.run.shard_optimizer_over_data,
+    )
+
+
+def jitted_step(planned: Plan, shapes: State) -> jax.stages.Wrapped:
+    """Returns the jitted step (state, rows) -> (state, metrics). The old state is donated.
+
+    The new state keeps the shardings of the old state. Otherwise XLA might choose others and
+    compile again for the next step.
+
+    Args:
+      planned: the checked run.
+      shapes: shapes and shardings of the state (`AbstractState.shapes`).
+    """
+    step = functools.partial(train_step, planned.recipe, jax.random.key(planned.run.seed))
+    shardings = jax.tree.map(lambda x: x.sharding, shapes)
+    if planned.run.shard_optimizer_over_data:
+        updated = spread_over_data(shapes.params, shardings.params, planned.mesh)
+        shard_updates = functools.partial(jax.lax.with_sharding_constraint, shardings=updated)
+        step = functools.partial(step, shard_updates=shard_updates)
+    return jax.jit(step, donate_argnums=0, out_shardings=(shardings, replicated(planned.mesh)))
+
+
+def compile_lowered(planned: Plan, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+    """Compiles a lowered step. On TPUs it uses the run's `tpu_compiler_options`.
+
+    Raises ValueError for an option that the compiler does not have.
+    """
+    is_tpu = planned.mesh.devices.flat[0].platform == "tpu"
+    settings = (planned.run.tpu_compiler_options if is_tpu else None) or {}
+    options = {name: x if isinstance(x, bool) else str(x) for name, x in settings.items()}
+    try:
+        return lowered.compile(compiler_options=options or None)
+    except jax.errors.JaxRuntimeError as error:
+        if not options or "compile option" not in str(error):
+            raise
+        raise ValueError(
+            f"The compiler refuses --gin.training.Run.tpu_compiler_options={options}: {error}. "
+            "Remove the options that this version of libtpu does not have."
+        ) from error
+
+
+class StepPrograms:
+    """The compiled steps of a run: one, or one for each member if `Facts.separate_steps`.
+
+        programs = StepPrograms(planned, shapes)
+        state, metrics = programs.at(step)(state, rows)
+    """
+
+    def __init__(self, planned: Plan, shapes: State):
+        """Compiles nothing.
+
+        Args:
+          planned: the checked run.
+          shapes: shapes and shardings of the state (`AbstractState.shapes`).
+        """
+        self._planned = planned
+        self._shapes = shapes
+        self._compiled: dict[int | None, jax.stages.Compiled] = {}
+
+    def is_compiled(self, step: int) -> bool:
+        return self._member(step) in self._compiled
+
+    def at(self, step: int) -> jax.stages.Compiled:
+        """Returns the function (state, rows) -> (state, metrics) of a step, numbered from 0."""
+        member = self._member(step)
+        if member not in self._compiled:
+            planned = plan_of_step(self._planned, step)
+            rows = abstract_rows(planned, batch_sharding(planned.mesh))
+            lowered = jitted_step(planned, self._shapes).lower(self._shapes, rows)
+            self._compiled[member] = compile_lowered(planned, lowered)
+        return self._compiled[member]
+
+    def _member(self, step: int) -> int | None:
+        return member_of_step(self._planned.schedules, step)
