@@ -18,8 +18,8 @@ from jax import lax
 Numbers = Callable[[Any], Any]
 
 
-# Square matrices of each side, "inputs" or "outputs", of a stack of matrices: f32[stack, side, side].
-# A side that is too long is left out.
+# The square matrices f32[stack, side, side] of the sides "inputs" and "outputs". Long sides are
+# left out.
 Sides = dict[str, jax.Array]
 
 
