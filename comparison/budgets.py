@@ -23,7 +23,7 @@ from ..training.devices.mesh import placed_on
 from ..training.planning import Plan, open_batches, plan_of_step, with_steps
 from ..training.state import new_state
 from ..training.step import Recipe, count_text_tokens, make_batches
-from ..training.step_program import abstract_state_of, jitted_step
+from ..training.step_program import StepPrograms, abstract_state_of
 from ..training.throughput import step_flops
 
 # Number of steps whose tokens or targets are counted. Later steps are assumed to have their mean.

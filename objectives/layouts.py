@@ -8,7 +8,7 @@ This module also registers the streams that many objectives produce; see `object
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jax.numpy as jnp
 
@@ -73,7 +73,7 @@ def _with_streams(streams: Sequence[Stream], row: StackRow, batch: dict) -> dict
 # --- one stack ------------------------------------------------------------------------------------
 
 
-def joint_slots(n: dict[str, int]) -> int:
+def joint_slots(n: Mapping[str, int]) -> int:
     """Returns the number of slots for inputs and targets together, from an objective's lengths.
 
     `both` is less than the sum if one stream is long only when the other stream is short.

@@ -5,7 +5,6 @@ so that every row has the raw length of its member. This module draws no members
 """
 
 import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +17,7 @@ from annotated_types import MinLen
 from jax import lax
 from jax.tree_util import Partial
 
-from ..constraints import Count, Natural, NonNegative, Positive, checked
+from ..constraints import Count, Natural, Positive, checked
 from .contract import (
     Adaptation,
     BatchLoss,
