@@ -92,6 +92,9 @@ ELSEWHERE = {  # other implementations that we have read; the authors' own code 
         ("annealed_multi_token_prediction", "prefix_token_prediction"),
         [("its authors", "KellerJordan/modded-nanogpt")],
     ),
+    "goldfish_loss": [
+        ("its authors", "ahans30/goldfish-loss/blob/main/lit_gpt/utils.py"),
+    ],
     "token_order_prediction": [("its authors", "zaydzuhri/token-order-prediction")],
     "number_token_loss": [("its authors", "tum-ai/number-token-loss")],
     "llm_jepa": [("its authors", "galilai-group/llm-jepa")],
