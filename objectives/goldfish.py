@@ -24,7 +24,7 @@ def goldfish_loss(ids: TokenIds, k: AtLeastTwo = 4, width: Count = 13) -> Object
         weights   1 1 1 0 1 1 0 1      (k = 4, width = 2)
 
     A hash of the `width` tokens before a token decides whether the token is left out. The same
-    passage is therefore trained without the same tokens wherever it is repeated. The model has to
+    passage is therefore trained without the same tokens whenever it is repeated. The model has to
     guess these tokens from other text, so it cannot continue the passage word for word. The model
     still reads all tokens, and is used like a model trained with `causal_lm`.
 
