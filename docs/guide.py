@@ -34,6 +34,7 @@ NOT_FOUND = "---\nsearch: {exclude: true}\n---\n"
 HOME = "Home ground:"  # start of a note on variants that were trained with the loss of `loss_under`
 
 PAPERS = {  # key in a cell -> (text of the link, arXiv number)
+    "optimizers": ("Wen et al. 2025", "2509.02046"),
     "albert": ("Lan et al. 2020", "1909.11942"),
     "addition": ("Lee et al. 2023", "2307.03381"),
     "amlm": ("Edman & Fraser 2025", "2510.20475"),
@@ -329,6 +330,27 @@ SETTINGS = (
         "beyond_the_next_token",
         "From 340M to 7B parameters, predicting the order of upcoming tokens is better than "
         "predicting the next token alone or several tokens ahead ({top}).",
+    ),
+    Setting(
+        "optimizer, causal LM",
+        "optimizers_causal",
+        "With 130M parameters, Muon and SOAP are 1.4 times as fast as AdamW, and with 1.2B they "
+        "are 1.1 times as fast ({optimizers}).",
+    ),
+    Setting(
+        "optimizer, masked LM",
+        "optimizers_masked",
+        "We do not know of a comparison.",
+    ),
+    Setting(
+        "optimizer, span corruption",
+        "optimizers_spans",
+        "We do not know of a comparison.",
+    ),
+    Setting(
+        "optimizer, masked diffusion",
+        "optimizers_diffusion",
+        "We do not know of a comparison.",
     ),
     Setting(
         "annealed targets",

@@ -313,7 +313,7 @@ def objective_lines() -> Iterator[str]:
 def report_lines() -> Iterator[str]:
     """Yields the line of the navigation for each page that docs/guide.py writes."""
     for path in sorted((DOCS / "comparisons").glob("*.md")):
-        yield f"- {path.stem.replace('_', ' ').capitalize()}: comparisons/{path.name}"
+        yield f"- comparisons/{path.name}"  # The question in its heading is its title.
 
 
 TABLES = {  # page -> name of a table in it -> function that returns the table

@@ -7,7 +7,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType
 
 from pretrax.data.corpus import Corpus
-from pretrax.objectives import TokenIds, bitmap, check_token_ids
+from pretrax.objectives import TokenIds, TokenTexts, bitmap, check_token_ids
 from pretrax.settings.partial import as_partial
 from pretrax.training import planning
 from pretrax.training.devices.mesh import AXES
@@ -28,6 +28,7 @@ IDS = check_token_ids(
         digits=tuple((10 + value, value) for value in range(10)),
         word_starts=bitmap(np.arange(32137) % 2),
         sentence_ends=bitmap(np.arange(32137) % 20 == 0),
+        texts=TokenTexts(lambda: [f"{id:x}" for id in range(32137)]),
     )
 )
 

@@ -224,7 +224,7 @@ def test_settings_and_another_layout(capsys):
 def test_a_text_of_the_user_is_unnecessary(capsys):
     """Two views of the sample text would be longer than a row."""
     said = prints(capsys, BYTES, "--objective=contrastive", "--length=64")
-    assert "contrastive  on an encoder" in said and "Beautiful is better" in said
+    assert "contrastive" in said and "Model: encoder" in said and "Beautiful is better" in said
 
 
 def test_what_trains_a_run_is_its_own_files_and_settings(capsys):
@@ -244,7 +244,7 @@ def test_an_objective_of_a_user(capsys, tmp_path):
         "import training\ntraining.Run.objective = @objectives.causal_lm\n"
     )
     said = prints(capsys, BYTES, f"--gin_file={file}", "--text=Some words of mine.")
-    assert "causal_lm  on a decoder" in said
+    assert "causal_lm" in said and "Model: decoder" in said
 
 
 @pytest.mark.slow
@@ -293,7 +293,11 @@ def test_tasks_of_seqio_with_their_own_objectives(capsys, tmp_path, monkeypatch)
     )
     module = "--module=shown_tasks.py"
     said = prints(capsys, "--task=shown_spans", module)
-    assert "shown_spans  on an encoder-decoder" in said and "21 tokens; 10 hidden" in said
+    assert (
+        "shown_spans" in said
+        and "Model: encoder-decoder" in said
+        and "21 tokens; 10 hidden" in said
+    )
     files = ["--gin_file=runs/quickstart.gin", "--gin_file=corpora/seqio_objectives.gin"]
     for given in (["--task=shown_mixture"], [*files, "--mixture_or_task_name=shown_mixture"]):
         said = prints(capsys, *given, module)
@@ -324,7 +328,7 @@ def test_a_builder_of_a_user(capsys, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     named, text = "--objective=shown_objectives.mine", (BYTES, "--text=0123456789")
     said = prints(capsys, named, *text)
-    assert "mine  on an encoder-decoder" in said and "10 tokens; 2 hidden" in said
+    assert "mine" in said and "Model: encoder-decoder" in said and "10 tokens; 2 hidden" in said
     said = prints(capsys, named, *text, "--gin.shown_objectives.mine.density=0.5")
     assert "10 tokens; 5 hidden" in said
     said = fails(capsys, "--objective=shown_objectives.other", *text)
@@ -340,7 +344,7 @@ def test_an_objective_whose_file_sets_what_a_model_has():
 
 def test_short_names_and_what_to_run_next(capsys):
     said = prints(capsys, BYTES, "--objective=CM3", "--text=Some words of mine.")
-    assert "causal_masking  on a decoder" in said
+    assert "causal_masking" in said and "Model: decoder" in said
     assert "pretrax train decoder --objective=causal_masking" in said and "--html=FILE" in said
 
 

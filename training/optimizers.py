@@ -15,6 +15,7 @@ import optax
 import optax.contrib
 
 from ..constraints import Count, Natural, NonNegative, Positive, PositiveShare, checked
+from .matrix_optimizers import scale_by_normuon, scale_by_soap
 
 Dtype = Literal["float32", "bfloat16"]
 
@@ -178,6 +179,97 @@ def muon(
             mu_dtype=jnp.dtype(momentum_dtype),
         ),
     )
+
+
+@checked
+def normuon(
+    total_steps: int,
+    *,
+    learning_rate: Callable | NonNegative,
+    beta: float = 0.95,
+    b1: float = 0.9,
+    b2: float = 0.95,
+    weight_decay: NonNegative = 0.1,
+    clip_norm: Positive | None = 1.0,
+) -> optax.GradientTransformation:
+    """NorMuon (Li et al. 2025, arXiv:2510.05491) for matrices of layers, AdamW for all others.
+
+    The orthogonalized momentum of a matrix is divided by the root mean square that each output's
+    weights had in earlier updates, then scaled to 0.2 for each weight. Both optimizers use the same
+    learning rate. The matrices are those of `muon`, and so is what AdamW updates.
+
+    Args:
+      total_steps: number of steps of the run.
+      learning_rate: a schedule, or a number for a constant rate.
+      beta: decay of the momentum of matrices.
+      b1: decay of AdamW's first moments.
+      b2: decay of the mean squares of outputs, and of AdamW's second moments.
+      weight_decay: weight decay of the matrices.
+      clip_norm: largest global norm of the gradients. None: no clipping.
+    """
+    return _for_matrices(
+        scale_by_normuon(_matrices, beta=beta, b2=b2),
+        scheduled(learning_rate, total_steps),
+        optax.scale_by_adam(b1, b2),
+        weight_decay=weight_decay,
+        clip_norm=clip_norm,
+    )
+
+
+@checked
+def soap(
+    total_steps: int,
+    *,
+    learning_rate: Callable | NonNegative,
+    b1: float = 0.95,
+    b2: float = 0.95,
+    eps: float = 1e-8,
+    frequency: Count = 10,
+    longest_side: Natural = 10_000,
+    weight_decay: NonNegative = 0.01,
+    clip_norm: Positive | None = 1.0,
+) -> optax.GradientTransformation:
+    """SOAP (Vyas et al. 2024, arXiv:2409.11321) for matrices of layers, AdamW for all others.
+
+    A matrix is updated as by AdamW, but in the eigenbases of the mean outer products of its
+    gradients over inputs and over outputs (Shampoo's preconditioners). The first step changes no
+    matrix, since it has no eigenbasis yet. The matrices are those of `muon`.
+
+    Preconditioners and eigenbases take 2 · (inputs² + outputs²) float32 numbers for each matrix,
+    and every device has a copy.
+
+    Args:
+      total_steps: number of steps of the run.
+      learning_rate: a schedule, or a number for a constant rate.
+      b1: decay of first moments.
+      b2: decay of second moments and of the preconditioners.
+      eps: added to the roots of second moments.
+      frequency: number of steps between two refreshes of the eigenbases.
+      longest_side: sides with more inputs or outputs keep their own basis.
+      weight_decay: weight decay of the matrices.
+      clip_norm: largest global norm of the gradients. None: no clipping.
+    """
+    return _for_matrices(
+        scale_by_soap(
+            _matrices, b1=b1, b2=b2, eps=eps, frequency=frequency, longest_side=longest_side
+        ),
+        scheduled(learning_rate, total_steps),
+        optax.scale_by_adam(b1, b2, eps),
+        weight_decay=weight_decay,
+        clip_norm=clip_norm,
+    )
+
+
+def _for_matrices(matrices, rate, others, *, weight_decay, clip_norm):
+    """Returns an optimizer with one transformation for the matrices of layers, one for the rest."""
+
+    def labels(params):
+        numbers = _matrices(params)
+        return jax.tree.map(lambda _, axes: "other" if axes is None else "matrix", params, numbers)
+
+    decayed = optax.chain(matrices, optax.add_decayed_weights(weight_decay))
+    scaled = optax.partition({"matrix": decayed, "other": others}, labels)
+    return _clipped(clip_norm, optax.chain(scaled, optax.scale_by_learning_rate(rate)))
 
 
 # Axes of inputs and of outputs. They are negative, so that a leading axis of layers may exist.

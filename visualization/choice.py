@@ -26,13 +26,17 @@ class Choice(NamedTuple):
 
     def facts(self, layout: str) -> list[str]:
         """Returns lines on what the objective is good for, its model and its paper."""
+        model = layout.replace("_", "-")
         if self.entry is None:
-            return []
-        published = layout_of(self.entry)
-        model = "Model" if layout == published else "Published on another model"
+            return [f"Model: {model}"]
+        published = ARCHITECTURES[self.entry.architecture]
+        if layout == layout_of(self.entry):
+            model = published
+        else:
+            model += f"; published on another model: {published}"
         return [
             f"Good for: {self.entry.good_for}",
-            f"{model}: {ARCHITECTURES[self.entry.architecture]}; attention: {self.entry.attention}",
+            f"Model: {model}; attention: {self.entry.attention}",
             f"Paper: {self.entry.paper}",
         ]
 

@@ -59,9 +59,8 @@ def page(picture: Picture, command: str) -> str:
       picture: the picture to render.
       command: the command that made the page, which the footer shows.
     """
-    facts = [f"Layout: {picture.layout.replace('_', '-')}", *picture.facts]
     made_by = f"<code>{escape(command)}</code>"
-    return html.document(picture.name, facts, content(picture), made_by, STYLE)
+    return html.document(picture.name, picture.facts, content(picture), made_by, STYLE)
 
 
 def content(picture: Picture) -> str:

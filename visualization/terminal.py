@@ -39,10 +39,8 @@ RUNS = 24  # number of runs of a track that are shown
 
 def print_picture(console: Console, picture: Picture) -> None:
     """Prints the name and the facts of a picture, the legend of its tokens, and its examples."""
-    article = "an" if picture.layout.startswith("e") else "a"
-    layout = f"  on {article} {picture.layout.replace('_', '-')}"
     console.print()
-    console.print(Text.assemble((picture.name, "bold reverse"), (layout, "bold")))
+    console.print(Text(picture.name, "bold reverse"))
     for fact in picture.facts:
         console.print(Text(fact, "dim"))
     legend = Text("  ")

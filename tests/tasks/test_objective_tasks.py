@@ -24,14 +24,15 @@ VOCABULARY = seqio.ByteVocabulary(extra_ids=100)
 IDS = token_ids(tokenizer_of(VOCABULARY))
 TOKENS = seqio.Feature(VOCABULARY, add_eos=False)
 
-# Objectives that train on pairs (`seqio_corpora.seqio_pairs`), or need a builder as a setting.
-WITHOUT_A_TEXT = {"contrastive_pairs", "llm_jepa", "annealed"}
+# Objectives that train on pairs (`seqio_corpora.seqio_pairs`), need a builder as a setting, or need
+# tokens that begin with other tokens, which bytes do not.
+NOT_FOR_BYTES = {"contrastive_pairs", "llm_jepa", "annealed", "prefix_token_prediction"}
 BUILDERS = {
     name: getattr(objectives, name)
     for name in objectives.__all__
     if callable(getattr(objectives, name))
     and getattr(objectives, name).__module__ != supervised.__name__
-    and name not in WITHOUT_A_TEXT
+    and name not in NOT_FOR_BYTES
     and typing.get_type_hints(getattr(objectives, name)).get("return") is Objective
 } | {
     "contrastive": functools.partial(objectives.contrastive, views="deletion"),

@@ -10,6 +10,8 @@ from pretrax.training.optimizers import (
     adafactor,
     adamw,
     muon,
+    normuon,
+    soap,
     warmup_constant,
     warmup_cosine,
     warmup_linear,
@@ -287,3 +289,107 @@ def test_a_learning_rate_is_a_schedule_or_a_number():
 def test_a_clip_norm_of_zero_is_an_error():
     with refuses(ValueError, "clip_norm"):
         adamw(10, learning_rate=constant, clip_norm=0.0)
+
+
+def _matrix(x):
+    return {"mlp": {"wo": jnp.asarray(x, jnp.float32)}}
+
+
+@pytest.mark.parametrize("shape", [(6, 10), (10, 6)])
+def test_normuon_by_hand(shape):
+    x, gradients = _example(shape)
+    optimizer = normuon(3, learning_rate=rising, beta=0.8, b2=0.7, weight_decay=0.1, clip_norm=None)
+    got = _after(optimizer, _matrix(x), [_matrix(g) for g in gradients])
+    m = v = 0.0
+    for rate, g in zip(RATES, gradients):
+        m = 0.8 * m + 0.2 * g
+        o = _orthogonalised(0.8 * m + 0.2 * g)
+        v = 0.7 * v + 0.3 * (o**2).mean(0)
+        o = o / np.sqrt(v)
+        x = x - rate * (0.2 * o / np.sqrt(np.mean(o**2)) + 0.1 * x)
+    np.testing.assert_allclose(got["mlp"]["wo"], x, rtol=1e-4, atol=1e-5)
+
+
+def _bases(state):
+    """Returns the eigenbases in the state of SOAP for the only matrix."""
+    found = [
+        x for path, x in jax.tree.leaves_with_path(state) if ".bases" in jax.tree_util.keystr(path)
+    ]
+    return [np.asarray(x[0], np.float64) for x in found]
+
+
+@pytest.mark.parametrize(
+    ("shape", "longest_side"), [((6, 4), 100), ((4, 6), 100), ((6, 4), 5), ((6, 4), 3)]
+)
+def test_soap_by_hand(shape, longest_side):
+    """Computes ten steps from the first eigenbases, which the first gradient may leave open."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=shape)
+    gradients = random.normal(size=(11, *shape))
+    optimizer = soap(
+        11,
+        learning_rate=0.1,
+        b1=0.8,
+        b2=0.9,
+        frequency=4,
+        longest_side=longest_side,
+        weight_decay=0.1,
+        clip_norm=None,
+    )
+    params = _matrix(x)
+    first, state = optimizer.update(_matrix(gradients[0]), optimizer.init(params), params)
+    np.testing.assert_allclose(first["mlp"]["wo"], -0.01 * x, rtol=1e-5)  # only weight decay
+    step = jax.jit(optimizer.update)
+    rotated = [side <= longest_side for side in shape]
+    found = iter(_bases(state))
+    bases = [next(found) if is_rotated else np.eye(n) for is_rotated, n in zip(rotated, shape)]
+    g = gradients[0]
+    covariances = [0.1 * g @ g.T, 0.1 * g.T @ g]
+    for basis, covariance, is_rotated in zip(bases, covariances, rotated):
+        np.testing.assert_allclose(basis.T @ basis, np.eye(len(basis)), atol=1e-5)
+        sizes = basis.T @ covariance @ basis
+        if is_rotated:
+            np.testing.assert_allclose(sizes, np.diag(np.diag(sizes)), atol=1e-5)
+            assert (np.diff(np.diag(sizes)) < 1e-5).all()
+    m = v = 0.0
+    for t, g in enumerate(gradients[1:], 1):
+        updates, state = step(_matrix(g), state, _matrix(x))
+        left, right = bases
+        m = 0.8 * m + 0.2 * g
+        v = 0.9 * v + 0.1 * (left.T @ g @ right) ** 2
+        adam = (left.T @ m @ right) / (1 - 0.8**t) / np.sqrt(v / (1 - 0.9**t))
+        expected = -0.1 * (left @ adam @ right.T + 0.1 * x)
+        np.testing.assert_allclose(updates["mlp"]["wo"], expected, rtol=1e-3, atol=2e-4)
+        x = x + expected
+        covariances = [0.9 * covariances[0] + 0.1 * g @ g.T, 0.9 * covariances[1] + 0.1 * g.T @ g]
+        if t % 4 == 0:
+            for side in (0, 1):
+                if rotated[side]:
+                    basis = bases[side]
+                    order = np.argsort(-np.diag(basis.T @ covariances[side] @ basis))
+                    v = np.take(v, order, axis=side)
+                    bases[side] = np.linalg.qr(covariances[side] @ basis[:, order])[0]
+
+
+@pytest.mark.parametrize("make", [normuon, soap])
+def test_each_matrix_of_a_stack_is_updated_alone_and_adamw_updates_all_else(make):
+    random = np.random.default_rng(0)
+    heads = jnp.asarray(random.normal(size=(2, 8, 2, 3)))  # two scanned layers
+    table = jnp.asarray(random.normal(size=(9, 8)))
+    together = {"self_attention": {"query": heads}, "token_embedding": table}
+    apart = [{"mlp": {"wo": layer.reshape(8, 6)}} for layer in heads]
+    optimizer = make(3, learning_rate=0.1, b1=0.9, b2=0.95, weight_decay=0.1, clip_norm=None)
+    got = _after(optimizer, together, [together] * 3)
+    for layer, one in zip(got["self_attention"]["query"], apart):
+        expected = _after(optimizer, one, [one] * 3)["mlp"]["wo"]
+        np.testing.assert_allclose(layer.reshape(8, 6), expected, rtol=1e-4, atol=1e-5)
+    plain = adamw(3, learning_rate=0.1, b1=0.9, b2=0.95, clip_norm=None)
+    expected = _after(plain, {"table": table}, [{"table": table}] * 3)["table"]
+    np.testing.assert_allclose(got["token_embedding"], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("make", [normuon, soap])
+def test_a_matrix_without_gradients_stays_finite(make):
+    zeros = _matrix(np.zeros((4, 6)))
+    got = _after(make(3, learning_rate=0.1, clip_norm=None), zeros, [zeros] * 3)
+    np.testing.assert_array_equal(got["mlp"]["wo"], 0)

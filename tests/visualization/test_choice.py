@@ -24,7 +24,9 @@ def test_a_layout_with_the_features_is_found(name, layout):
 def test_a_layout_other_than_the_papers_is_noted():
     choice = Choice("span_corruption", objectives.span_corruption, CATALOG["span_corruption"])
     assert choice.facts("encoder_decoder")[1].startswith("Model: encoder-decoder")
-    assert choice.facts("decoder")[1].startswith("Published on another model: encoder-decoder")
+    assert choice.facts("decoder")[1].startswith(
+        "Model: decoder; published on another model: encoder-decoder"
+    )
 
 
 def test_a_runs_own_layout_comes_first():

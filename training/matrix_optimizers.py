@@ -1,0 +1,202 @@
+"""Optax transformations for the matrices of layers that optax lacks: SOAP and NorMuon.
+
+Each takes a function `numbers` from a tree of parameters to the axes of their matrices
+(`optax.contrib.MuonDimensionNumbers`): an array is a stack of matrices, whose last axes are the
+inputs and then the outputs. The result is an update of about the size of AdamW's, so that AdamW can
+update all other parameters at the same learning rate.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+
+Numbers = Callable[[Any], Any]
+
+
+class Sides(NamedTuple):
+    """A value for the inputs of matrices and one for their outputs; None: the side is too long."""
+
+    inputs: jax.Array | None
+    outputs: jax.Array | None
+
+
+class SoapState(NamedTuple):
+    """State of `scale_by_soap`."""
+
+    count: jax.Array  # i32[], number of gradients seen
+    momentum: Any  # like the parameters
+    variances: Any  # like the parameters: second moments in the eigenbases
+    covariances: Any  # parameter -> Sides of f32[stack, side, side]
+    bases: Any  # parameter -> Sides of orthogonal f32[stack, side, side]
+
+
+def scale_by_soap(
+    numbers: Numbers, *, b1: float, b2: float, eps: float, frequency: int, longest_side: int
+) -> optax.GradientTransformation:
+    """Adam in the eigenbases of Shampoo's preconditioners (`optimizers.soap`).
+
+    The first gradient starts the preconditioners and changes no parameter. The eigenbases are
+    computed from it, and after that refreshed every `frequency` steps by one power iteration and a
+    QR decomposition.
+    """
+
+    def init(params):
+        def squares(x, axes):
+            _, inputs, outputs = _stacked(x, axes).shape
+            count = x.size // (inputs * outputs)
+            return Sides(
+                *(
+                    jnp.zeros((count, side, side)) if side <= longest_side else None
+                    for side in (inputs, outputs)
+                )
+            )
+
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        sides = jax.tree.map(squares, params, numbers(params))
+        return SoapState(jnp.zeros((), jnp.int32), zeros, zeros, sides, sides)
+
+    def update(updates, state, params=None):
+        del params
+        first = state.count == 0
+        refreshes = (state.count > 0) & (state.count % frequency == 0)
+        correction = jnp.sqrt(1 - b2**state.count) / jnp.where(first, 1, 1 - b1**state.count)
+
+        def one(gradient, axes, momentum, variances, covariances, bases):
+            g = _stacked(gradient, axes)
+            # The first gradient starts the covariances only.
+            m = jnp.where(first, 0.0, b1 * _stacked(momentum, axes) + (1 - b1) * g)
+            v = b2 * _stacked(variances, axes) + (1 - b2) * _rotated(g, bases) ** 2
+            v = jnp.where(first, 0.0, v)
+            scaled = _rotated(m, bases) / (jnp.sqrt(v) + eps)
+            direction = correction * _rotated_back(scaled, bases)
+            products = Sides(g @ g.mT, g.mT @ g)
+            covariances = Sides(
+                *(
+                    mean if mean is None else b2 * mean + (1 - b2) * product
+                    for mean, product in zip(covariances, products)
+                )
+            )
+            bases, v = lax.cond(
+                first,
+                lambda: (jax.tree.map(_eigenbasis, covariances), v),
+                lambda: lax.cond(
+                    refreshes, lambda: _refreshed(covariances, bases, v), lambda: (bases, v)
+                ),
+            )
+            shape = gradient.shape
+            return direction.reshape(shape), m.reshape(shape), v.reshape(shape), covariances, bases
+
+        with jax.default_matmul_precision("float32"):
+            new = _mapped(one, updates, numbers(updates), *state[1:])
+        directions, *parts = new
+        return directions, SoapState(state.count + 1, *parts)
+
+    return optax.GradientTransformation(init, update)
+
+
+def _mapped(function, tree, *others) -> tuple:
+    """Returns a tree for each value that a function returns for a leaf of `tree`."""
+    leaves, structure = jax.tree.flatten(tree)
+    rest = [structure.flatten_up_to(other) for other in others]
+    results = [function(*arguments) for arguments in zip(leaves, *rest)]
+    return tuple(structure.unflatten(values) for values in zip(*results))
+
+
+def _rotated(x, bases: Sides):
+    """Returns matrices in the eigenbases of their sides."""
+    if bases.inputs is not None:
+        x = bases.inputs.mT @ x
+    return x if bases.outputs is None else x @ bases.outputs
+
+
+def _rotated_back(x, bases: Sides):
+    if bases.inputs is not None:
+        x = bases.inputs @ x
+    return x if bases.outputs is None else x @ bases.outputs.mT
+
+
+def _eigenbasis(covariance):
+    """Returns the eigenvectors of symmetric matrices as columns, the largest eigenvalue first."""
+    return jnp.flip(jnp.linalg.eigh(covariance)[1], axis=-1)
+
+
+def _refreshed(covariances: Sides, bases: Sides, variances):
+    """Returns better eigenbases, and the second moments in the order of the new eigenvectors."""
+    new = []
+    for side, axis in (("inputs", -2), ("outputs", -1)):
+        covariance = getattr(covariances, side)
+        basis = getattr(bases, side)
+        if basis is not None:
+            sizes = jnp.einsum("...ij,...ik,...kj->...j", basis, covariance, basis)
+            order = jnp.argsort(-sizes, axis=-1)
+            variances = jnp.take_along_axis(variances, jnp.expand_dims(order, -3 - axis), axis=axis)
+            basis = jnp.take_along_axis(basis, order[..., None, :], axis=-1)
+            basis = jnp.linalg.qr(covariance @ basis)[0]
+        new.append(basis)
+    return Sides(*new), variances
+
+
+class NormuonState(NamedTuple):
+    """State of `scale_by_normuon`."""
+
+    momentum: Any  # like the parameters
+    variances: Any  # parameter -> f32[stack, outputs]: second moments of the orthogonal updates
+
+
+def scale_by_normuon(numbers: Numbers, *, beta: float, b2: float) -> optax.GradientTransformation:
+    """Orthogonal updates whose outputs have equal sizes (`optimizers.normuon`)."""
+
+    def init(params):
+        variances = jax.tree.map(
+            lambda x, axes: jnp.zeros_like(_stacked(x, axes)[:, 0]), params, numbers(params)
+        )
+        return NormuonState(jax.tree.map(jnp.zeros_like, params), variances)
+
+    def update(updates, state, params=None):
+        del params
+
+        def one(gradient, axes, momentum, variances):
+            momentum = beta * momentum + (1 - beta) * gradient
+            ahead = beta * momentum + (1 - beta) * gradient  # Nesterov's momentum
+            x = _orthogonalized(_stacked(ahead, axes))
+            variances = b2 * variances + (1 - b2) * jnp.mean(x**2, axis=1)
+            x = x / (jnp.sqrt(variances)[:, None] + 1e-10)
+            size = 0.2 * math.sqrt(x.shape[1] * x.shape[2])
+            x = x * (size / (_norms(x) + 1e-10))
+            return x.reshape(gradient.shape), momentum, variances
+
+        directions, *parts = _mapped(one, updates, numbers(updates), *state)
+        return directions, NormuonState(*parts)
+
+    return optax.GradientTransformation(init, update)
+
+
+def _orthogonalized(x):
+    """Returns nearly orthogonal matrices with the singular vectors of f32[stack, inputs, outputs].
+
+    Five Newton-Schulz iterations bring singular values to between 0.7 and 1.2 (Jordan et al. 2024).
+    """
+    tall = x.shape[1] > x.shape[2]
+    x = x.mT if tall else x
+    x = x / (_norms(x) + 1e-7)
+    for _ in range(5):
+        products = x @ x.mT
+        x = 3.4445 * x + (-4.7750 * products + 2.0315 * products @ products) @ x
+    return x.mT if tall else x
+
+
+def _norms(x):
+    """Returns the Frobenius norm of each matrix: f32[stack, 1, 1]."""
+    return jnp.linalg.norm(x, axis=(1, 2), keepdims=True)
+
+
+def _stacked(x, axes: optax.contrib.MuonDimensionNumbers):
+    """Returns an array as f32[stack, inputs, outputs]."""
+    inputs = math.prod(x.shape[axis] for axis in axes.reduction_axis)
+    outputs = math.prod(x.shape[axis] for axis in axes.output_axis)
+    return x.reshape(-1, inputs, outputs)
