@@ -68,7 +68,8 @@ def _planted(subject: Subject, needed: int) -> tuple[Corpus, int, int]:
     for partial in functions_in(subject.corpus):
         if partial.function is not planted_passages:
             continue
-        defaults = {name: one.default for name, one in parameters(planted_passages).items()}
+        known = parameters(planted_passages) or {}
+        defaults = {name: one.default for name, one in known.items()}
         settings = defaults | dict(partial.settings)
         if settings["passage_tokens"] < needed:
             raise ValueError(
