@@ -128,6 +128,7 @@ def _plan(run: Run, corpus: Corpus, mesh: Mesh, trains: bool) -> Plan:
         _check_division(run, recipe, schedules, batch_shards(mesh))
         _check_slots(recipe, mesh)
     packing = plan_packing(policy, objective, layout, groups)
+    packing = packing._replace(weighted="weights" in corpus.columns)
     _check_longest(corpus, packing)
     check_own(recipe)
     end = ids.eos if mark_ends else None
@@ -213,7 +214,7 @@ def abstract_rows(plan: Plan, sharding=None) -> tuple[Row, ...]:
     def rows(group, scheduled):
         text = array(scheduled.rows, group.row_length)
         row = Row(text, text, array(scheduled.rows))
-        return row._replace(**{column: text}) if (column := plan.packing.rows.column) else row
+        return row._replace(**dict.fromkeys(plan.packing.columns, text))
 
     return tuple(map(rows, plan.recipe.groups, plan.schedules))
 
@@ -441,6 +442,13 @@ def check_columns(corpus: Corpus, objective: Objective) -> None:
             f"which an objective for {rows.description} would read as one text: choose "
             "an objective on parts, or a corpus of text (--corpus=NAME)."
         )
+    if "weights" in corpus.columns and not objective.facts.token_weights:
+        raise ValueError(
+            "The documents of this corpus have weights of tokens, but the objective does not give "
+            "them to its targets, so they would be ignored: choose an objective with the fact "
+            "token_weights, such as causal_lm, masked_lm, span_corruption or masked_diffusion, or "
+            "a corpus without weights."
+        )
     if corpus.classes and 1 in objective.facts.heads.values():
         raise ValueError(
             "The objective predicts numbers, but the labels of this corpus are "
@@ -474,7 +482,8 @@ def _check_sources(corpus: Corpus, objective: Objective) -> None:
 
 def _check_longest(corpus: Corpus, packing: Packing) -> None:
     raw = min(limits.raw for limits in packing.limits.values())
-    may_cut = corpus.columns and not packing.rows.column  # parts or labels are not read
+    uncut = {*corpus.columns} - {"weights"}
+    may_cut = uncut and not packing.rows.column  # parts or labels are not read
     if not may_cut and corpus.longest is not None and corpus.longest > raw:
         raise ValueError(
             f"A document of this corpus may hold {corpus.longest} tokens and a row of the "
