@@ -14,6 +14,7 @@ from .grain_datasets import grain_dataset
 from .installed import installed_packages
 from .labeled_files import labeled_text
 from .library import docstring_pairs, python_library
+from .planted import planted_passages
 from .text import text_files
 from .token_files import token_files
 from .token_stores import token_store
@@ -25,6 +26,7 @@ __all__ = [
     "grain_dataset",
     "installed_packages",
     "labeled_text",
+    "planted_passages",
     "python_library",
     "text_files",
     "token_files",

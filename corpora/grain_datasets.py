@@ -6,7 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from ..data.corpus import Corpus, Document, DocumentStream, check_shard, first_documents
+from ..data.corpus import (
+    Corpus,
+    Document,
+    DocumentStream,
+    check_shard,
+    column_dtype,
+    first_documents,
+)
 from ..data.token_ids_json import text_checker
 from .vocabularies import Factory, Vocabulary, VocabularySource
 
@@ -105,7 +112,7 @@ def _reader(vocabulary: Vocabulary) -> Callable[[Any], Document | None]:
         if not arrays["tokens"].size:
             return None
         check(arrays["tokens"], "An element of a Grain dataset")
-        arrays = {name: x.astype(np.int32) for name, x in arrays.items()}
+        arrays = {name: x.astype(column_dtype(name)) for name, x in arrays.items()}
         return Document(ends=bool(columns.get("ends", True)), **arrays)
 
     return read

@@ -1,6 +1,7 @@
 """The corpus of text files, and the functions that all corpora of files share."""
 
 import functools
+import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
@@ -9,7 +10,7 @@ from ..constraints import AtLeastTwo, checked
 from ..data.corpus import Corpus, Document
 from ..data.documents import document_count, split_heldout
 from ..data.finding import find_files, versions_of
-from ..data.reading import DocumentOf
+from ..data.reading import DocumentOf, has_fields
 from ..data.token_store import HELDOUT, TRAIN
 from ..settings.saved_states import has_checkpoint
 from .text_readers import LeftOut, read_documents
@@ -23,6 +24,7 @@ from .tokenizing import (
 )
 from .vocabularies import Factory, Vocabulary, VocabularySource
 from .vocabularies.training_sample import MOST_READ, first_texts
+from .weighted_texts import encode_weighted, weighted_text_of
 
 OnMalformed = Literal["error", "skip"]
 
@@ -35,6 +37,7 @@ def text_files(
     vocabulary: Factory,
     heldout_files: str | Sequence[str] | None = None,
     text_field: str = "text",
+    weights_field: str | None = None,
     on_malformed: OnMalformed = "error",
     heldout_every: AtLeastTwo = 20,
     seed: int = 0,
@@ -55,6 +58,9 @@ def text_files(
         vocabulary: a factory of `corpora.vocabularies`.
         heldout_files: paths or patterns of the held-out text, instead of `heldout_every`.
         text_field: the field of a JSONL line, or the column of a table, that has the text.
+        weights_field: the field or column that says how much the loss on the text counts, or None.
+            Its value is a number for the whole text, or ranges [start, end, weight] of characters
+            (`weighted_texts.weighted_text_of`). A token has the mean weight of its characters.
         on_malformed: "error" to stop at a malformed line, or "skip" to skip and count such lines.
         heldout_every: one document in `heldout_every` is held out. If there are fewer documents,
             whole documents are held out, starting with the last one, if each brings the held-out
@@ -67,11 +73,30 @@ def text_files(
     paths = found_files(run_dir, files, heldout_files)
     split = FileSplit(paths, heldout_every, text_field, on_malformed)
     made = vocabulary(run_dir, VocabularySource(texts=lambda: sampled_texts(split)))
-    tokens, held_out = with_heldout(tokenized_files(run_dir, split, made), split)
+    if weights_field is None:
+        found = tokenized_files(run_dir, split, made)
+    else:
+        found = _tokenized_with_weights(run_dir, split, made, text_field, weights_field)
+    tokens, held_out = with_heldout(found, split)
     what = f"Text of {counted(paths[TRAIN])}"
     corpus = corpus_of(what, tokens, made, held_out=held_out, seed=seed)
     warning = "" if heldout_files else _skew_warning(tokens, heldout_every)
     return corpus._replace(summary=corpus.summary + warning)
+
+
+def _tokenized_with_weights(
+    run_dir: str, split: "FileSplit", vocabulary: Vocabulary, text_field: str, weights_field: str
+) -> Tokenized:
+    for path in itertools.chain.from_iterable(split.paths.values()):
+        if not has_fields(path):
+            raise ValueError(
+                f"{path} has no fields, expected JSONL, Parquet or Arrow with a field "
+                f"{weights_field!r}: write each text as a line or a row, or leave out "
+                "corpora.text_files.weights_field."
+            )
+    weighted = split._replace(document_of=weighted_text_of(text_field, weights_field))
+    settings = [text_field, weights_field]
+    return tokenized_files(run_dir, weighted, vocabulary, encode=encode_weighted, settings=settings)
 
 
 class FileSplit(NamedTuple):

@@ -12,11 +12,17 @@ import numpy as np
 from ..objectives import TokenIds
 
 
+def column_dtype(name: str) -> np.dtype:
+    """Returns the dtype of a column of documents: float32 for "weights", int32 for all others."""
+    return np.dtype("<f4" if name == "weights" else "<i4")
+
+
 class Document(NamedTuple):
     """A document as token ids, or consecutive tokens of a document that was cut.
 
     For example, a text with its answer is `Document(tokens, parts=[0, 0, 0, 1, 1])`, and a text of
-    class 4 is `Document(tokens, labels=[4, 4, 4, 4, 4])`.
+    class 4 is `Document(tokens, labels=[4, 4, 4, 4, 4])`. With weights of [0, 0, 0, 1, 1],
+    there is no loss on the first three tokens.
     """
 
     tokens: np.ndarray  # int32[n] with n >= 1: text ids only, nothing appended
@@ -25,10 +31,12 @@ class Document(NamedTuple):
     ends: bool = True
     parts: np.ndarray | None = None  # int32[n], as in `objectives.Row`; None without parts
     labels: np.ndarray | None = None  # int32[n], as in `objectives.Row`; None without labels
+    # float32[n]: how much the loss of each token counts, from 0 to 1,000; None: 1 each
+    weights: np.ndarray | None = None
 
     @property
     def columns(self) -> dict[str, Any]:
-        """The arrays of the document by name: "tokens", and "parts" or "labels" if it has them."""
+        """The arrays by name: "tokens", and "parts", "labels" and "weights" if it has them."""
         return {name: x for name, x in self._asdict().items() if name != "ends" and x is not None}
 
     def cut(self, at: int) -> tuple["Document", "Document"]:
@@ -142,7 +150,8 @@ class Corpus(NamedTuple):
     # Number of tokens of the longest document, if documents must not be cut: they have parts or
     # labels, or an order that a cut would break. Otherwise None.
     longest: int | None = None
-    # The columns of its documents in addition to tokens: "parts" or "labels", as in `Document`.
+    # The columns of its documents in addition to tokens: "parts" or "labels", and "weights", as in
+    # `Document`.
     columns: tuple[str, ...] = ()
     labels_of: str | None = None  # whether labels are of "documents" or "tokens"; None if unknown
     # The corpora of a mixture whose members do not all read the same text, and for each member of

@@ -31,7 +31,7 @@ import numpy as np
 
 from ..constraints import checked
 from ..objectives import Objective, Row, RowGroup, Rows, members_of
-from ..objectives.contract import check_classes, check_parts
+from ..objectives.contract import WEIGHT_UNIT, check_classes, check_parts, check_weights
 from ..objectives.layouts import Layout
 from .corpus import Document, DocumentStream, Progress, state_within
 
@@ -72,6 +72,14 @@ class Packing(NamedTuple):
     policy: str
     limits: Mapping[int, Limits]  # the limits of a member's rows, by the member's number
     rows: Rows = Rows()  # the rows that the objective requires
+    weighted: bool = False  # whether rows have the weights of their tokens
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of rows: "tokens", and "parts" or "labels", and "weights"."""
+        column = self.rows.column
+        weights = ("weights",) if self.weighted else ()
+        return ("tokens", *((column,) if column else ()), *weights)
 
 
 PolicyName = Literal["concatenate", "isolate", "whole", "single"]
@@ -166,7 +174,7 @@ def rows_of_documents(
     """
     texts = []
     for document in documents:
-        text = closed(document, end_of_document, packing.rows)
+        text = closed(document, end_of_document, packing.rows, packing.weighted)
         if tokens is not None and text.tokens.size > tokens:
             text, _ = text.cut(tokens)
         tokens = tokens if tokens is None else tokens - text.tokens.size
@@ -192,13 +200,13 @@ class ShardReader:
     ):
         self._stream = stream
         self._packing = packing
-        column = packing.rows.column
-        self._columns = ("tokens",) if column is None else ("tokens", column)
+        self._columns = packing.columns
         self._ends = end_of_document is not None
         documents = iter(stream.next_document, None)
-        texts = (closed(document, end_of_document, packing.rows) for document in documents)
+        rows = packing.rows
+        texts = (closed(one, end_of_document, rows, packing.weighted) for one in documents)
         pool = max(POOL, rows_of_a_step)
-        self._waiting = _Waiting(texts, column, pool=pool, at_least=rows_of_a_step)
+        self._waiting = _Waiting(texts, rows.column, pool=pool, at_least=rows_of_a_step)
 
     def begin_step(self, step: int) -> None:
         self._stream.begin_step(step)
@@ -269,8 +277,15 @@ class ShardReader:
         return [Document(**dict(zip(self._columns, arrays))) for arrays in zip(*columns)]
 
 
-def closed(document: Document, end_of_document: int | None = None, rows: Rows = _TEXT) -> Document:
-    """Returns a document with end-of-sequence, and with only the column that `rows` have.
+def closed(
+    document: Document,
+    end_of_document: int | None = None,
+    rows: Rows = _TEXT,
+    weighted: bool = False,
+) -> Document:
+    """Returns a document with end-of-sequence, and with only the columns that its rows have.
+
+    As in rows, weights are then in thousandths.
 
             closed(Document([5, 6]), 1) -> Document([5, 6, 1])
             closed(Document([5, 6], ends=False), 1) -> Document([5, 6], ends=False)
@@ -299,6 +314,8 @@ def closed(document: Document, end_of_document: int | None = None, rows: Rows = 
             check_classes(columns[column], rows.num_classes)
         if column == "parts" and rows.num_parts is not None:
             check_parts(columns[column], rows.num_parts)
+    if weighted:
+        columns["weights"] = _weights_of(document)
     if document.ends and end_of_document is not None:
         # End-of-sequence belongs to the part that it ends.
         columns = {name: np.append(x, x[-1]) for name, x in columns.items()}
@@ -306,10 +323,20 @@ def closed(document: Document, end_of_document: int | None = None, rows: Rows = 
     return Document(ends=document.ends, **columns)
 
 
-def empty_row(column: str | None = None, member: int = 0) -> Row:
+def _weights_of(document: Document) -> np.ndarray:
+    """Returns the weights of a document's tokens in thousandths, int32[n].
+
+    Raises ValueError for weights out of range.
+    """
+    if document.weights is None:
+        return np.full(len(document.tokens), WEIGHT_UNIT, np.int32)
+    check_weights(np.asarray(document.weights))
+    return np.round(np.asarray(document.weights) * WEIGHT_UNIT).astype(np.int32)
+
+
+def empty_row(columns: Sequence[str] = ("tokens",), member: int = 0) -> Row:
     """Returns a row without slots, which is padded later."""
-    columns = ("tokens", "segments") if column is None else ("tokens", "segments", column)
-    return Row(member=member, **dict.fromkeys(columns, np.zeros(0, np.int32)))
+    return Row(member=member, **dict.fromkeys(("segments", *columns), np.zeros(0, np.int32)))
 
 
 def stacked(rows: Sequence[Row], length: int) -> Row:
@@ -329,6 +356,7 @@ def stacked(rows: Sequence[Row], length: int) -> Row:
         member=np.asarray([row.member for row in rows], np.int32),
         parts=padded([row.parts for row in rows]),
         labels=padded([row.labels for row in rows]),
+        weights=padded([row.weights for row in rows]),
     )
 
 

@@ -27,7 +27,7 @@ from typing import Protocol
 
 import numpy as np
 
-from .corpus import Document, DocumentStream, check_shard, first_documents
+from .corpus import Document, DocumentStream, check_shard, column_dtype, first_documents
 
 LONGEST = 16384  # Largest number of tokens of a record; longer documents are read in pieces
 BLOCK = 256  # Number of records of a block
@@ -44,7 +44,7 @@ class DocumentArrays:
     """
 
     name: str  # for error messages
-    # Arrays by "tokens", "parts" or "labels". Piece i is
+    # Arrays by "tokens", "parts", "labels" or "weights". Piece i is
     # columns[chunk[i]][name][starts[i] : ends[i]].
     columns: Sequence[Mapping[str, np.ndarray]]
     chunk: np.ndarray  # int64[pieces]
@@ -93,7 +93,7 @@ class DocumentArrays:
     def document(self, i: int) -> Document:
         columns = self.columns[self.chunk[i]]
         cut = slice(self.starts[i], self.ends[i])
-        values = {name: column[cut].astype(np.int32) for name, column in columns.items()}
+        values = {name: x[cut].astype(column_dtype(name)) for name, x in columns.items()}
         return Document(ends=bool(self.closed[i]), **values)
 
 

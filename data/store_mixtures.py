@@ -90,7 +90,7 @@ def corpus_of_stores(stores: Sequence[TokenStore], rates: Sequence[Rate], *, see
         ids=stores[0].ids,
         train=train,
         heldout=lambda n: first_tokens([heldout for _, heldout in splits()], n),
-        longest=longest if stores[0].columns else None,
+        longest=None if stores[0].may_cut else longest,
         columns=stores[0].columns,
         summary="\n".join(map(_summary, stores)),
     )
@@ -106,7 +106,7 @@ def training_and_heldout(store: TokenStore) -> tuple[Records, Records]:
     train = store.records(TRAIN)
 
     def one_by_one(documents: DocumentArrays) -> Records:
-        uncut = store.splits[TRAIN]["longest"] if store.columns else UNCUT
+        uncut = UNCUT if store.may_cut else store.splits[TRAIN]["longest"]
         return training_documents(documents, uncut, train.fingerprint)
 
     if HELDOUT in store.splits:

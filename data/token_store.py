@@ -17,9 +17,17 @@ from ..objectives import TokenIds, check_token_ids
 from ..settings.atomic_writes import UNLIKE, damaged
 from ..settings.folders import Folder
 from ..settings.system_errors import in_words
+from .corpus import column_dtype
 from .records import DocumentArrays
 from .token_ids_json import ids_from_json
-from .token_store_files import STORE, Counts, block_dtype, read_description, token_dtype
+from .token_store_files import (
+    STORE,
+    UNCUT_COLUMNS,
+    Counts,
+    block_dtype,
+    read_description,
+    token_dtype,
+)
 
 # The splits that a run reads.
 TRAIN = "train"
@@ -32,7 +40,7 @@ class TokenStore:
 
     folder: Folder
     ids: TokenIds
-    columns: tuple[str, ...]  # the columns in addition to tokens: "parts" or "labels"
+    columns: tuple[str, ...]  # the columns in addition to tokens: "parts", "labels", "weights"
     about: Mapping[str, Any]  # the source of the text
     vocabulary: tuple[str, ...]  # names of the vocabulary's files in the folder
     splits: Mapping[str, Mapping[str, Any]]  # the descriptions of the splits by name
@@ -40,6 +48,11 @@ class TokenStore:
     @property
     def name(self) -> str:
         return os.path.basename(self.folder.path.rstrip("/"))
+
+    @property
+    def may_cut(self) -> bool:
+        """Whether documents may be cut, since they have neither parts nor labels."""
+        return not UNCUT_COLUMNS.intersection(self.columns)
 
     def counts(self, split: str) -> Counts:
         return Counts(**self.splits[split]["counts"])
@@ -114,7 +127,7 @@ class StoreRecords:
         self._folder = store.folder
         self._files = store.splits[split]["files"]
         self._dtypes = {"tokens": token_dtype(store.ids)}
-        self._dtypes |= dict.fromkeys(store.columns, np.dtype("<i4"))
+        self._dtypes |= {name: column_dtype(name) for name in store.columns}
         self.counts = blocks["records"].astype(np.uint16)  # at most BLOCK
         self.tokens = int(blocks["tokens"].sum(dtype=np.int64))
         self.fingerprint = zlib.crc32(blocks.view(np.uint8).data)

@@ -10,6 +10,7 @@ A store is a folder on a disk or in a bucket:
     train/00003-0000.index     uint32 for each record: 2 · tokens, plus 1 if a document ends there
     train/00003-0000.parts, train/00003-0000.labels
                                int32 for each token, if documents have these columns
+    train/00003-0000.weights   float32 for each token, if documents have weights
     train/00003.json, train/00003.blocks
                                the description and the blocks of part 3, before they are merged
     vocabulary.json, …         the files of the vocabulary
@@ -47,9 +48,10 @@ from annotated_types import MinLen
 
 from ..constraints import Count, Natural, check_settings, checked
 from ..objectives import TokenIds, check_token_ids
+from ..objectives.contract import check_weights
 from ..settings import atomic_writes
 from ..settings.folders import Folder
-from .corpus import Document
+from .corpus import Document, column_dtype
 from .records import BLOCK, LONGEST
 from .token_ids_json import ids_to_json, text_checker
 
@@ -57,8 +59,10 @@ STORE = "store.json"
 FORMAT = 2
 BLOCK_TOKENS = 1 << 20  # Number of tokens at which a block of long records ends
 FILE_BYTES = 1 << 28  # Largest number of bytes of a file of tokens with more than one block
-Column = Literal["parts", "labels"]  # A column of a `Document` in addition to its tokens
-COLUMNS: tuple[Column, ...] = ("parts", "labels")
+# A column of a `Document` in addition to its tokens
+Column = Literal["parts", "labels", "weights"]
+COLUMNS: tuple[Column, ...] = ("parts", "labels", "weights")
+UNCUT_COLUMNS = frozenset({"parts", "labels"})  # columns whose documents must not be cut
 
 
 class Counts(NamedTuple):
@@ -100,7 +104,8 @@ class StoreWriter:
       split: name of the split: "train", "heldout" or another name.
       part: number of the part, from 0.
       ids: the ids of the vocabulary.
-      columns: "parts" or "labels", if every document has this column. Such documents are not cut.
+      columns: "parts" or "labels", and "weights", if every document has these columns. Documents
+        with parts or labels are not cut.
       longest: number of tokens of the longest record. Longer documents are cut. Use 2048 for
         held-out text, so that a few thousand tokens come from many documents. None cuts none.
 
@@ -126,9 +131,9 @@ class StoreWriter:
         _check_unfinished(self._folder)
         self._ids = ids
         self._columns = tuple(columns)
-        self._longest = None if columns else longest
+        self._longest = None if UNCUT_COLUMNS.intersection(columns) else longest
         self._check = text_checker(ids)
-        self._dtypes = {"tokens": token_dtype(ids)} | dict.fromkeys(columns, np.dtype("<i4"))
+        self._dtypes = {"tokens": token_dtype(ids)} | {name: column_dtype(name) for name in columns}
         self._records: list[dict[str, np.ndarray]] = []  # the records of the unwritten block
         self._closed: list[bool] = []
         self._block_tokens = 0
@@ -185,7 +190,9 @@ class StoreWriter:
             return
         self._check(tokens, where)
         for name in self._columns:
-            if not np.issubdtype(arrays[name].dtype, np.integer):
+            if name == "weights":
+                check_weights(arrays[name])
+            elif not np.issubdtype(arrays[name].dtype, np.integer):
                 raise ValueError(f"{where}: got {name} of {arrays[name].dtype}, expected integers.")
         pieces = -(-tokens.size // (self._longest or tokens.size))
         for i in range(pieces):

@@ -52,6 +52,7 @@ PAPERS = {  # key in a cell -> (text of the link, arXiv number)
     "electra": ("Clark et al. 2020", "2003.10555"),
     "factorization": ("Kitouni et al. 2024", "2406.05183"),
     "fim": ("Bavarian et al. 2022", "2207.14255"),
+    "goldfish": ("Hans et al. 2024", "2406.10209"),
     "mask15": ("Wettig et al. 2023", "2202.08005"),
     "mtp": ("Gloeckle et al. 2024", "2404.19737"),
     "olmoe": ("Muennighoff et al. 2024", "2409.02060"),
@@ -374,6 +375,12 @@ SETTINGS = (
         "superposition_at_equal_seconds",
         "Steps on bags take the same time as other steps, so the findings are those at equal FLOPs "
         "({tst}).",
+    ),
+    Setting(
+        "memorized text",
+        "memorization",
+        "Without a loss on one token in three or four, models of 1B to 7B parameters do not repeat "
+        "text that they have read up to 100 times ({goldfish}).",
     ),
     Setting(
         "blocks of masks that draft",

@@ -93,6 +93,9 @@ ELSEWHERE = {  # other implementations that we have read; the authors' own code 
         [("its authors", "KellerJordan/modded-nanogpt")],
     ),
     "token_superposition": [("patch-level training", "shaochenze/PatchTrain")],
+    "goldfish_loss": [
+        ("its authors", "ahans30/goldfish-loss/blob/main/lit_gpt/utils.py"),
+    ],
     "token_order_prediction": [("its authors", "zaydzuhri/token-order-prediction")],
     "number_token_loss": [("its authors", "tum-ai/number-token-loss")],
     "llm_jepa": [("its authors", "galilai-group/llm-jepa")],

@@ -5,13 +5,13 @@ setting that its annotation excludes, and for token ids without a special token 
 docstring lists all other errors.
 
 The families of objectives are `language_modeling`, `multi_token_prediction`, `annealed_targets`,
-`upcoming_tokens`, `superposition`, `next_latent`, `tidar`, `number_tokens`, `joint_embedding`,
-`denoising`, `autoencoding`, `mass`, `gap_sentences`, `mixtures`, `ul2`, `blanks`, `infilling`,
-`masked_language_modeling`, `adaptive_masking`, `masked_autoencoding`, `masked_diffusion`,
-`block_diffusion`, `hybrid_diffusion`, `uniform_diffusion`, `insertion`, `permutation`,
-`sentence_pairs`, `contrastive_learning` and `supervised`. They choose tokens with `selection` and
-`span_lengths`, apply noise from `noising`, and write features with `splicing`. `contract` defines
-what they return, and `laws` checks it.
+`upcoming_tokens`, `superposition`, `next_latent`, `goldfish`, `tidar`, `number_tokens`,
+`joint_embedding`, `denoising`, `autoencoding`, `mass`, `gap_sentences`, `mixtures`, `ul2`,
+`blanks`, `infilling`, `masked_language_modeling`, `adaptive_masking`, `masked_autoencoding`,
+`masked_diffusion`, `block_diffusion`, `hybrid_diffusion`, `uniform_diffusion`, `insertion`,
+`permutation`, `sentence_pairs`, `contrastive_learning` and `supervised`. They choose tokens with
+`selection` and `span_lengths`, apply noise from `noising`, and write features with `splicing`.
+`contract` defines what they return, and `laws` checks it.
 """
 
 from . import layouts
@@ -48,6 +48,7 @@ from .contrastive_learning import contrastive, contrastive_pairs, info_nce, nt_x
 from .corrupted_batches import batched
 from .denoising import deshuffling, iid_denoising, span_corruption
 from .gap_sentences import gap_sentences
+from .goldfish import goldfish_loss
 from .hybrid_diffusion import hybrid_diffusion
 from .infilling import causal_masking, fill_in_the_middle
 from .insertion import insertion_lm
@@ -134,6 +135,7 @@ __all__ = [
     "future_summary",
     "gap_sentences",
     "geometric_lengths",
+    "goldfish_loss",
     "hide",
     "hybrid_diffusion",
     "iid_denoising",

@@ -187,7 +187,8 @@ def _prefixes(prefixes_V: np.ndarray, batch) -> tuple:
 
 def _with_targets(ids: TokenIds, targets: Mapping[str, _Target]) -> Objective:
     """Returns `causal_lm` with further targets for the same logits."""
-    return causal_lm(ids)._replace(loss=functools.partial(_loss, targets))
+    plain = causal_lm(ids).with_facts(token_weights=False)
+    return plain._replace(loss=functools.partial(_loss, targets))
 
 
 def _loss(targets: Mapping[str, _Target], batch) -> BatchLoss:

@@ -28,6 +28,7 @@ from .prompt_forms import PromptForm
 from .splicing import by_document, documents, piece, splice
 from .streams import Layout, StackRow, Stream, named, register
 from .token_ids import TokenIds
+from .token_weights import spliced_weights
 
 
 @checked
@@ -89,6 +90,7 @@ def block_diffusion(
         ),
         loss=_block_loss,
         facts=Facts(
+            token_weights=True,
             prompt_forms=(PromptForm("blocks", block_size=block_size),),
             bound="tokens" if block_size == 1 else to_one,
         ),
@@ -108,7 +110,9 @@ def _block_loss(batch) -> BatchLoss:
 
 def _mask_blocks(key, row, partner, lengths, max_documents, *, size, rates, mask, maskable):
     document = documents(row.segments, max_documents)
-    tokens, segments = splice(row.tokens, piece(*document), lengths["inputs"])
+    text = piece(*document)
+    tokens, segments = splice(row.tokens, text, lengths["inputs"])
+    weights = spliced_weights(row, row.tokens, text, lengths["inputs"])
     start = by_document(document.start, segments)
     position = jnp.arange(tokens.size, dtype=jnp.int32) - start
     begin = jnp.where(segments > 0, position // size * size, 0)
@@ -136,7 +140,7 @@ def _mask_blocks(key, row, partner, lengths, max_documents, *, size, rates, mask
     return (
         input_sequence((tokens, segments))
         | noised
-        | labels_in_place(tokens, masked, 0, lengths["labels"])
+        | labels_in_place(tokens, masked, 0, lengths["labels"], weights)
     )
 
 

@@ -230,6 +230,19 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "only the next token counts: our comparison of small models found no significant "
             "difference.",
         ),
+        "goldfish_loss": Entry(
+            "decoder",
+            "text that must not be memorized",
+            "Goldfish loss, arXiv:2406.10209",
+            387,
+            title="Goldfish loss",
+            formula="−mean_{t∈G} log p(x_t | x_<t)\n"
+            "with G the tokens for which hash(x_{t−13} … x_{t−1}) ≥ 1/4, and 0 ≤ hash < 1",
+            use="Use it if training texts repeat and the model must not reproduce them word for "
+            "word. Prefer `causal_lm` for text that may be memorized, since a quarter of the "
+            "tokens are read without being learned. A larger k leaves out fewer tokens and "
+            "protects less.",
+        ),
         "number_token_loss": Entry(
             "decoder",
             "arithmetic",
@@ -837,6 +850,7 @@ ALIASES = {
     "top": "token_order_prediction",
     "fsp": "future_summary",
     "nextlat": "next_latent",
+    "goldfish": "goldfish_loss",
     "ntl": "number_token_loss",
     "jepa": "llm_jepa",
     "t5": "span_corruption",

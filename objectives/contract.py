@@ -31,6 +31,8 @@ def _static(**settings):
 
 
 NO_LABEL = -(2**31)  # label of a token without one
+WEIGHT_UNIT = 1000  # `Row.weights` of a token that counts once
+MOST_WEIGHT = 1000  # number of times that a token may count
 COUNTED = 0  # placeholder for the number of classes in the run's corpus
 
 
@@ -54,6 +56,8 @@ class Row(NamedTuple):
         before training or without a model.
       hidden_starts: bool[L] the hidden tokens that begin a new span although the token before them
         is hidden too. If None, each run of hidden tokens is one span.
+      weights: i32[L] how much the loss of each token counts, in thousandths. If None, all tokens
+        count alike. Only objectives with the fact `token_weights` take weights.
     """
 
     tokens: Array
@@ -64,6 +68,7 @@ class Row(NamedTuple):
     hidden: Array = None
     chances: Array = None
     hidden_starts: Array = None
+    weights: Array = None
 
 
 # The kinds of rows that an objective may require, from the least to the most demanding;
@@ -420,6 +425,8 @@ class Facts(NamedTuple):
         because only hidden tokens are predicted.
       bound: name of the term whose mean over the noise is an upper bound on the negative
         log-likelihood of the text, with tokens noised in any order. None if there is no such term.
+      token_weights: whether `corrupt` gives the weights of a row's tokens (`Row.weights`) to the
+        targets and labels that are these tokens, so that the loss of each is multiplied by it.
     """
 
     heads: Mapping[str, int | None] = VOCABULARY
@@ -431,6 +438,7 @@ class Facts(NamedTuple):
     couples_rows: bool = False
     likelihood: str | None = None
     bound: str | None = None
+    token_weights: bool = False
 
 
 class Objective(NamedTuple):
@@ -607,6 +615,19 @@ def check_classes(labels: Array, num_classes: int) -> None:
         raise ValueError(
             f"Got the label {wrong[0]}, expected a class of 0 … {num_classes - 1}: number the "
             "classes from 0, or increase num_classes."
+        )
+
+
+def check_weights(weights: Array, unit: int = 1) -> None:
+    """Raises ValueError for a weight of a NumPy array that is not in 0 … `MOST_WEIGHT`.
+
+    The array has weights in parts of 1 / `unit`.
+    """
+    wrong = weights[~((weights >= 0) & (weights <= MOST_WEIGHT * unit))]  # also not a number
+    if wrong.size:
+        raise ValueError(
+            f"Got the token weight {wrong[0] / unit:g}, expected a number from 0 to "
+            f"{MOST_WEIGHT:,}: 1 counts a token once, and 0 leaves it out of the loss."
         )
 
 

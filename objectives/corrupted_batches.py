@@ -8,7 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from .arithmetic import MAX_DOCUMENTS, MAX_LENGTH
-from .contract import Array, Objective, Row, check_classes, check_parts, members_of
+from .contract import (
+    WEIGHT_UNIT,
+    Array,
+    Objective,
+    Row,
+    check_classes,
+    check_parts,
+    check_weights,
+    members_of,
+)
 
 
 def batched(objective: Objective, lengths: dict[str, int], max_documents: int = 1) -> Callable:
@@ -88,6 +97,12 @@ def _check_rows(
         raise ValueError(
             f"The objective reads {column}, which these rows do not have: set Row.{column}."
         )
+    if rows_B.weights is not None and not objective.facts.token_weights:
+        raise ValueError(
+            "The rows have weights of tokens, but the objective does not give them to its targets, "
+            "so they would be ignored: leave out Row.weights, or use an objective with the fact "
+            "token_weights, such as causal_lm or masked_lm."
+        )
     needs = [member.objective.lengths(L) for member in members_of(objective)]
     # Several short documents use the same sentinels, and need fewer of them.
     unbounded = {"both"} if max_documents == 1 else {"both", "sentinels"}
@@ -126,6 +141,8 @@ def _check_values(
             f"Got a row of {most} documents, expected at most {max_documents}: increase "
             "max_documents."
         )
+    if rows_B.weights is not None:
+        check_weights(rows_B.weights, WEIGHT_UNIT)
     if objective.facts.rows.num_classes and rows_B.labels is not None:
         check_classes(rows_B.labels[rows_B.segments > 0], objective.facts.rows.num_classes)
     if objective.facts.rows.num_parts is not None and rows_B.parts is not None:

@@ -36,6 +36,7 @@ from .splicing import (
     with_specials,
 )
 from .token_ids import TokenIds
+from .token_weights import spliced_weights
 
 Placement = Literal["end", "anywhere"]
 LengthDrawnPer = Literal["span", "document"]
@@ -129,7 +130,9 @@ def span_corruption(
         ),
         loss=token_loss,
         facts=Facts(
-            prompt_forms=(form,), rows=Rows(appends_eos=True, sentinels=len(ids.sentinels))
+            prompt_forms=(form,),
+            rows=Rows(appends_eos=True, sentinels=len(ids.sentinels)),
+            token_weights=True,
         ),
     )
 
@@ -254,7 +257,9 @@ def _corrupt_spans(
     noise = pieces(document.start[:, None] + begin, end - begin)
     targets = joined(interleaved(sentinel, noise), last_sentinel, closing)
     return sequence_pair(
-        splice(source, inputs, lengths["inputs"]), splice(source, targets, lengths["targets"])
+        splice(source, inputs, lengths["inputs"]),
+        splice(source, targets, lengths["targets"]),
+        spliced_weights(row, source, targets, lengths["targets"]),
     )
 
 

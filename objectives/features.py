@@ -1,7 +1,8 @@
 """Builds the columns of common streams from tokens and segments.
 
-Segment ids number the documents of a row from 1; 0 is padding. Labels are compact: first those with
-weight 1, then unused slots with weight 0. Pool k belongs to segment k + 1 and has a weight of 0 or
+Segment ids number the documents of a row from 1; 0 is padding. Labels are compact: first the tokens
+to predict, then unused slots with weight 0. The weight of a target or label is 1, or the weight of
+its token (`objectives.token_weights`). Pool k belongs to segment k + 1 and has a weight of 0 or
 1. Whether a target counts never depends on its token id. `objectives.streams` and
 `objectives.layouts` define the streams themselves.
 """
@@ -14,9 +15,9 @@ from .splicing import by_document, documents
 from .streams import STREAMS
 
 
-def sequence_pair(inputs, targets) -> dict:
-    """Returns features of (tokens, segments) of inputs and of targets; every target counts."""
-    return input_sequence(inputs) | target_sequence(targets)
+def sequence_pair(inputs, targets, weights: Array | None = None) -> dict:
+    """Returns features of (tokens, segments) of inputs and of targets, as `target_sequence`."""
+    return input_sequence(inputs) | target_sequence(targets, weights)
 
 
 def input_sequence(inputs) -> dict:
@@ -24,17 +25,23 @@ def input_sequence(inputs) -> dict:
     return {"inputs": inputs[0], "inputs_segments": inputs[1]}
 
 
-def target_sequence(targets) -> dict:
-    """Returns features of (tokens, segments) of targets without inputs; every target counts."""
+def target_sequence(targets, weights: Array | None = None) -> dict:
+    """Returns features of (tokens, segments) of targets without inputs.
+
+    Every target counts once, or has its weight in `weights` i32[T].
+    """
     tokens, segments = targets
+    counts = (segments > 0).astype(jnp.int32)
     return {
         "targets": tokens,
         "targets_segments": segments,
-        "targets_weights": (segments > 0).astype(jnp.int32),
+        "targets_weights": counts if weights is None else counts * weights,
     }
 
 
-def labels_in_place(tokens: Array, chosen: Array, shift: int, size: int) -> dict:
+def labels_in_place(
+    tokens: Array, chosen: Array, shift: int, size: int, weights: Array | None = None
+) -> dict:
     """Returns the chosen tokens of a row as labels, each predicted at its own slot.
 
     Args:
@@ -43,6 +50,7 @@ def labels_in_place(tokens: Array, chosen: Array, shift: int, size: int) -> dict
       shift: number added to the slots. With -1, each token is predicted one slot before it.
       size: K, number of slots for labels. Chosen tokens beyond it are dropped, so plan lengths
         first.
+      weights: i32[I] weight of each token. If None, every label counts once.
 
     >>> labels_in_place(jnp.array([7, 8, 9]), jnp.array([False, True, True]), 0, 3)["labels"]
     Array([8, 9, 0], dtype=int32)
@@ -54,7 +62,7 @@ def labels_in_place(tokens: Array, chosen: Array, shift: int, size: int) -> dict
     return {
         "labels": weight * tokens[source],
         "labels_slots": weight * (source + shift),
-        "labels_weights": weight,
+        "labels_weights": weight if weights is None else weight * weights[source],
     }
 
 

@@ -34,6 +34,7 @@ from .splicing import (
 )
 from .streams import StackRow, Stream, register
 from .token_ids import TokenIds
+from .token_weights import spliced_weights
 
 
 def causal_lm(ids: TokenIds) -> Objective:
@@ -54,13 +55,19 @@ def causal_lm(ids: TokenIds) -> Objective:
         lengths=lambda n: {"targets": n},
         corrupt=Partial(_copy_row),
         loss=token_loss,
-        facts=Facts(prompt_forms=(PromptForm("continue", causal=True),), likelihood="tokens"),
+        facts=Facts(
+            prompt_forms=(PromptForm("continue", causal=True),),
+            likelihood="tokens",
+            token_weights=True,
+        ),
     )
 
 
 def _copy_row(key, row, partner, lengths, max_documents):
-    document = documents(row.segments, max_documents)
-    return target_sequence(splice(row.tokens, piece(*document), lengths["targets"]))
+    text = piece(*documents(row.segments, max_documents))
+    size = lengths["targets"]
+    weights = spliced_weights(row, row.tokens, text, size)
+    return target_sequence(splice(row.tokens, text, size), weights)
 
 
 @checked
@@ -130,15 +137,19 @@ def masked_input_regularization(
     >>> masked_input_regularization(ids).lengths(512)
     {'targets': 1024, 'stand_ins': 1024, 'pools': 2}
     """
-    return causal_lm(ids)._replace(
-        lengths=lambda n: {"targets": 2 * n, "stand_ins": 2 * n, "pools": 2},
-        corrupt=Partial(
-            _copy_with_masks,
-            highest=np.int32(share24(highest_rate)),
-            mask=np.int32(ids.special("mask")),
-            text=np.array(ids.text, np.int32),
-        ),
-        loss=functools.partial(_loss_of_both, scale),
+    return (
+        causal_lm(ids)
+        ._replace(
+            lengths=lambda n: {"targets": 2 * n, "stand_ins": 2 * n, "pools": 2},
+            corrupt=Partial(
+                _copy_with_masks,
+                highest=np.int32(share24(highest_rate)),
+                mask=np.int32(ids.special("mask")),
+                text=np.array(ids.text, np.int32),
+            ),
+            loss=functools.partial(_loss_of_both, scale),
+        )
+        .with_facts(token_weights=False)
     )
 
 
@@ -232,7 +243,7 @@ def prefix_lm(ids: TokenIds, suffix_share: OpenShare = 0.5, mode: str | None = N
             frame=frame_of(form.before, form.after),
         ),
         loss=token_loss,
-        facts=Facts(prompt_forms=(form,), rows=Rows(appends_eos=True)),
+        facts=Facts(prompt_forms=(form,), rows=Rows(appends_eos=True), token_weights=True),
     )
 
 
@@ -268,7 +279,9 @@ def divided(row, present_D, frame, given: Documents, answer: Documents, lengths)
     inputs = joined(opening, piece(*given), closing)
     targets = joined(piece(*answer), closing)
     return sequence_pair(
-        splice(source, inputs, lengths["inputs"]), splice(source, targets, lengths["targets"])
+        splice(source, inputs, lengths["inputs"]),
+        splice(source, targets, lengths["targets"]),
+        spliced_weights(row, source, targets, lengths["targets"]),
     )
 
 

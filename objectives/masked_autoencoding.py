@@ -91,6 +91,7 @@ def retromae(
         heads={**VOCABULARY, "restored": None},
         rows=Rows("documents", appends_eos=True),
         prompt_forms=(embed, *encoder.facts.prompt_forms),
+        token_weights=False,
     )
 
 

@@ -22,6 +22,7 @@ from .losses import predicting_stack, predictions, token_loss
 from .prompt_forms import PromptForm
 from .splicing import documents, frame_of, framed, framed_marks
 from .token_ids import TokenIds
+from .token_weights import framed_weights
 
 LowestRate = Annotated[float, Interval(ge=2**-24, lt=1)]
 LOWEST_RATE = 0.001  # as in the published code; with a higher rate, the loss is not a bound
@@ -127,7 +128,7 @@ def _at_drawn_rates(
             ahead=np.int32(share24(ahead_share)),
         ),
         loss=_DiffusionLoss(ids.text, mask, weighted),
-        facts=Facts(prompt_forms=(form,), bound=bound_from(lowest_rate, bound)),
+        facts=Facts(prompt_forms=(form,), bound=bound_from(lowest_rate, bound), token_weights=True),
     )
 
 
@@ -193,9 +194,10 @@ def _mask_at_drawn_rates(
     is_text = (tokens >= text[0]) & (tokens < text[1]) & (segments > 0)
     masked, rates = chosen_at_rates(token_key, row, is_text, segments, frame, rates)
     orders = orders_in_line(segments, max_documents, ahead) if "orders" in lengths else {}
+    weights = framed_weights(row, present, frame, lengths["inputs"])
     return (
         input_sequence((jnp.where(masked, mask, tokens), segments))
-        | labels_in_place(tokens, masked, shift, lengths["labels"])
+        | labels_in_place(tokens, masked, shift, lengths["labels"], weights)
         | {"rates": fit(rates, lengths["rates"])}
         | orders
     )

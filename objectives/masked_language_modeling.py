@@ -37,6 +37,7 @@ from .splicing import (
 )
 from .streams import STREAMS
 from .token_ids import TokenIds
+from .token_weights import framed_weights
 
 
 @checked
@@ -207,7 +208,7 @@ def replaced_token_detection(
     form = _framed_form(ids, framed)._replace(head="generator")
     objective = _in_place(selection_of(ids, rate), replacer(ids, mask_share, 0.0), form)
     return objective._replace(loss=_detection_loss).with_facts(
-        heads={"generator": None, "replaced": 2}
+        heads={"generator": None, "replaced": 2}, token_weights=False
     )
 
 
@@ -270,7 +271,7 @@ def _in_place(selection: Selection, replace: Partial, form: PromptForm, copies=N
         lengths=lengths,
         corrupt=Partial(_mask_in_place, selection, replace, frame, form.shift, copies),
         loss=token_loss,
-        facts=Facts(prompt_forms=(form,)),
+        facts=Facts(prompt_forms=(form,), token_weights=True),
     )
 
 
@@ -280,8 +281,10 @@ def _mask_in_place(
     if copies is not None:
         key = _static_key(key, row, copies)
     text = _masked(selection, replace, frame, key, row, lengths["inputs"], max_documents)
+    present = documents(row.segments, max_documents).length > 0
+    weights = framed_weights(row, present, frame, lengths["inputs"])
     return input_sequence((text.masked, text.segments)) | labels_in_place(
-        text.tokens, text.chosen, shift, lengths["labels"]
+        text.tokens, text.chosen, shift, lengths["labels"], weights
     )
 
 

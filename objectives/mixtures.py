@@ -82,7 +82,11 @@ def mixture(
         lengths=lambda n: joint_lengths(o.lengths(n) for o in objectives.values()),
         corrupt=_shared_kernels(corrupts),
         loss=_joint_loss(losses),
-        facts=facts._replace(prompt_forms=tuple(dict.fromkeys(forms)), members=tuple(built)),
+        facts=facts._replace(
+            prompt_forms=tuple(dict.fromkeys(forms)),
+            members=tuple(built),
+            token_weights=all(o.facts.token_weights for o in objectives.values()),
+        ),
         adaptation=_joint_adaptation(objectives),
     )
 

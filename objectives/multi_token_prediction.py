@@ -86,7 +86,11 @@ def multi_token_prediction(
     return (
         causal_lm(ids)
         ._replace(loss=loss)
-        .with_facts(heads={**VOCABULARY, **ahead}, requires=(rows_longer_than_predictions,))
+        .with_facts(
+            heads={**VOCABULARY, **ahead},
+            requires=(rows_longer_than_predictions,),
+            token_weights=False,
+        )
     )
 
 

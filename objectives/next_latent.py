@@ -54,7 +54,8 @@ def next_latent(ids: TokenIds, scale: Positive = 1.0) -> Objective:
         term = Term(jnp.sum(weights, -1), scale)
         return token_loss(batch) | BatchLoss({"next_latent": term}, sums)
 
-    return causal_lm(ids)._replace(loss=loss).with_facts(heads={**VOCABULARY, "next_latent": None})
+    heads = {**VOCABULARY, "next_latent": None}
+    return causal_lm(ids)._replace(loss=loss).with_facts(heads=heads, token_weights=False)
 
 
 def smooth_l1(difference):

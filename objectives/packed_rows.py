@@ -72,6 +72,7 @@ def _alone(row: Row, where: Documents, number) -> Row:
         hidden=None if row.hidden is None else moved(row.hidden) > 0,
         hidden_starts=None if row.hidden_starts is None else moved(row.hidden_starts) > 0,
         chances=None if row.chances is None else moved(row.chances),
+        weights=None if row.weights is None else moved(row.weights),
     )
 
 

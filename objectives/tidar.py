@@ -84,7 +84,10 @@ def tidar(
             mask=np.int32(ids.special("mask")),
         ),
         loss=_Loss(causal_scale),
-    ).with_facts(prompt_forms=(PromptForm("continue", causal=True, masked_blocks=blocks),))
+    ).with_facts(
+        prompt_forms=(PromptForm("continue", causal=True, masked_blocks=blocks),),
+        token_weights=False,
+    )
 
 
 def _with_masks(

@@ -106,7 +106,8 @@ def _with_head(
         labels = labels_of(tokens, _first_occurrences(tokens, live))
         return token_loss(batch) | BatchLoss({head: Term(weights, scale, labels)}, sums)
 
-    return causal_lm(ids)._replace(loss=loss).with_facts(heads={**VOCABULARY, head: None})
+    heads = {**VOCABULARY, head: None}
+    return causal_lm(ids)._replace(loss=loss).with_facts(heads=heads, token_weights=False)
 
 
 def upcoming(batch, first: int, last: int):

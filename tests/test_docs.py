@@ -246,6 +246,9 @@ def write_files(here: Path, texts: list[str]):
     (here / "shakespeare.txt").write_text("".join(lines))
     with gzip.open(here / "more/lines.jsonl.gz", "wt") as file:
         file.writelines(json.dumps({"text": text}) + "\n" for text in texts)
+    (here / "weighted").mkdir()
+    weighted = [json.dumps({"text": text, "weights": [[0, 9, 0.1]]}) + "\n" for text in texts]
+    (here / "weighted/lines.jsonl").write_text("".join(weighted))
     (here / "raw").mkdir()
     lines = [json.dumps({"text": text}) + "\n" for text in topics.topics.values()]
     (here / "raw/topics.jsonl").write_text("".join(lines))

@@ -160,7 +160,7 @@ class Evaluator:
                 packed = rows_of_documents(
                     pieces, packing, member, end_of_document=end_of_document, tokens=tokens
                 )
-                blank = empty_row(packing.rows.column, member)
+                blank = empty_row(packing.columns, member)
                 packed += [blank] * (_up(len(packed), size) - len(packed))
                 return self._arranged(arrange, packed, group.row_length, size)
 

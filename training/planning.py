@@ -134,6 +134,7 @@ def plan_checked(
         check_division(run, groups, schedules, mesh)
         check_slots(model, groups, mesh)
     packing = plan_packing(policy, objective, layout, groups)
+    packing = packing._replace(weighted="weights" in corpus.columns)
     check_longest(corpus, packing)
     check_own(recipe)
     end = ids.eos if mark_ends else None
@@ -200,7 +201,7 @@ def abstract_rows(planned: Plan, sharding=None) -> tuple[Row, ...]:
     def rows(group, scheduled):
         text = array(scheduled.rows, group.row_length)
         row = Row(text, text, array(scheduled.rows))
-        return row._replace(**{column: text}) if (column := planned.packing.rows.column) else row
+        return row._replace(**dict.fromkeys(planned.packing.columns, text))
 
     return tuple(map(rows, planned.recipe.groups, planned.schedules))
 

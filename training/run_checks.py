@@ -243,6 +243,13 @@ def check_columns(corpus: Corpus, objective: Objective) -> None:
             f"which an objective for {rows.description} would read as one text: choose "
             "an objective on parts, or a corpus of text (--corpus=NAME)."
         )
+    if "weights" in corpus.columns and not objective.facts.token_weights:
+        raise ValueError(
+            "The documents of this corpus have weights of tokens, but the objective does not give "
+            "them to its targets, so they would be ignored: choose an objective with the fact "
+            "token_weights, such as causal_lm, masked_lm, span_corruption or masked_diffusion, or "
+            "a corpus without weights."
+        )
     if corpus.classes and 1 in objective.facts.heads.values():
         raise ValueError(
             "The objective predicts numbers, but the labels of this corpus are "
@@ -276,7 +283,8 @@ def check_sources(corpus: Corpus, objective: Objective) -> None:
 
 def check_longest(corpus: Corpus, packing: Packing) -> None:
     raw = min(limits.raw for limits in packing.limits.values())
-    may_cut = corpus.columns and not packing.rows.column  # parts or labels are not read
+    uncut = {*corpus.columns} - {"weights"}
+    may_cut = uncut and not packing.rows.column  # parts or labels are not read
     if not may_cut and corpus.longest is not None and corpus.longest > raw:
         raise ValueError(
             f"A document of this corpus may hold {corpus.longest} tokens and a row of the "

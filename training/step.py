@@ -23,6 +23,7 @@ from ..objectives.contract import scale_at
 from ..objectives.layouts import LAYOUTS
 from ..objectives.static_lengths import group_of_member
 from ..objectives.streams import named
+from ..objectives.token_weights import in_units
 from .devices.mesh import BATCH
 from .router_terms import router_terms, router_weights
 from .state import State, moved_average
@@ -219,7 +220,9 @@ def corrupt_and_arrange(recipe: Recipe, group: RowGroup, keys, rows: Row) -> dic
     features = batched(recipe.objective, group.features, group.max_documents)(keys, rows)
     arrange = LAYOUTS[recipe.model.layout].arrange
     bos = recipe.ids.bos
-    return jax.vmap(lambda row: arrange(row, group.stacks, bos, group.max_documents))(features)
+    arranged = jax.vmap(lambda row: arrange(row, group.stacks, bos, group.max_documents))
+    batch = arranged(features)
+    return batch if rows.weights is None else in_units(batch)
 
 
 def term_weights(recipe: Recipe, batches: Sequence[dict]) -> dict:

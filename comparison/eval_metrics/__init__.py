@@ -22,6 +22,7 @@ from .finetuning import finetune
 from .generations import continuation, infilling
 from .heldout_loss import loss_under
 from .known_answers import synthetic_questions
+from .memorizing import memorization
 from .probes import classify, pairs, retrieve, tag
 from .rankings import fill_in, rank_classes
 from .text_pairs import pair_accuracy
@@ -36,6 +37,6 @@ EVAL_METRICS: dict[str, Callable] = {
         *(loss_under, bits_per_byte, minimal_pairs, classify, tag, pairs, retrieve, finetune),
         *(finetune_to_write, rank_classes, fill_in, in_context, word_in_context, continuation),
         *(infilling, unmasking, pair_accuracy, synthetic_questions, synthetic_completions),
-        *(synthetic_answers, synthetic_pairs, cost),
+        *(synthetic_answers, synthetic_pairs, memorization, cost),
     )
 }

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ...corpora import library
+from ...corpora import library, planted_passages
 from ...corpora.python_library.python_sources import HELDOUT_EVERY
 from ...inference import Trained
 from ...settings import run_directory
@@ -77,7 +77,14 @@ class Subject:
         metric that reads the held-out files calls this method.
         """
         for directory, corpus in self._corpora():
-            for partial in functions_in(corpus):  # including those in `corpora.validation_split`
+            partials = functions_in(corpus)  # including those in `corpora.validation_split`
+            if planted_passages in [partial.function for partial in partials]:
+                raise ValueError(
+                    f"{directory} was trained on planted passages, which may come from files of "
+                    "Python's library that this eval metric reads: measure a run whose corpus is "
+                    "not corpora.planted_passages."
+                )
+            for partial in partials:
                 every = partial.settings.get("heldout_every", HELDOUT_EVERY)
                 if partial.function.__module__ != library.__name__ or HELDOUT_EVERY % every == 0:
                     continue

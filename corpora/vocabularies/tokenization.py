@@ -56,6 +56,8 @@ class Tokenizer(NamedTuple):
     swallowing: frozenset[str] = frozenset()  # special tokens that remove the white space before
     unknown: int | None = None  # the id of unknown text, if there is one
     words: Callable[[str], list[str]] | None = None  # splits a text, if each id is a whole word
+    # Text -> its ids and the characters [start, end) of each id, without regard to special tokens.
+    locate: Callable[[str], tuple[list[int], list[tuple[int, int]]]] | None = None
 
     def surface(self, i: int) -> str:
         """Returns the text of an id; a part of a character is "\ufffd"."""
@@ -77,6 +79,32 @@ def batches(
             length = 0
     if batch:
         yield batch
+
+
+def located(tokenizer: Tokenizer, text: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the ids of a text, and the characters [start, end) of each id: i32[n], i32[n, 2].
+
+    The ids are those of `encode_batch`, unless the text has the name of a special token. Such a
+    text is halved until its parts have ids whose characters are known.
+
+    Raises ValueError for a tokenizer that does not say where its ids are.
+    """
+    if tokenizer.locate is None:
+        raise ValueError(
+            f"The {tokenizer.kind} tokenizer does not say which characters its ids stand for, "
+            "which weights of characters need: install sentencepiece 0.2.3 or later, or give the "
+            "weights of tokens in a token store."
+        )
+    (ids,) = tokenizer.encode_batch([text])
+    known, spans = tokenizer.locate(text)
+    if ids.tolist() == list(known):
+        return ids, np.asarray(spans, np.int32).reshape(-1, 2)
+    if len(text) < 2:
+        return ids, np.tile(np.array([[0, len(text)]], np.int32), (ids.size, 1))
+    middle = len(text) // 2
+    first, first_spans = located(tokenizer, text[:middle])
+    second, second_spans = located(tokenizer, text[middle:])
+    return np.append(first, second), np.concatenate([first_spans, second_spans + middle])
 
 
 def open_tokenizer(name: str) -> Tokenizer:
@@ -150,6 +178,12 @@ def sentencepiece_tokenizer(path: str, *, extra_ids: int | None = None) -> Token
                 rows[i] = encode_with_underlines(text)
         return [np.asarray(row, np.int32) for row in rows]
 
+    def locate(text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        found = processor.EncodeAsProto(text).pieces
+        characters = _character_of_byte(text)
+        spans = [(characters[piece.begin], characters[piece.end]) for piece in found]
+        return [piece.id for piece in found], spans
+
     tokenizer = Tokenizer(
         "sentencepiece",
         path,
@@ -163,6 +197,7 @@ def sentencepiece_tokenizer(path: str, *, extra_ids: int | None = None) -> Token
         eos=processor.eos_id() if processor.eos_id() >= 0 else None,
         spaced=processor.Decode(processor.Encode(" a")) == "a",
         unknown=None if byte_fallback else processor.unk_id(),
+        locate=locate if hasattr(processor, "EncodeAsProto") else None,  # from version 0.2.3 on
     )
     return with_extra_ids(tokenizer, extra_ids)
 
@@ -185,7 +220,23 @@ def byte_tokenizer() -> Tokenizer:
         (0, 1, 2),
         pad=0,
         eos=1,
+        locate=_locate_bytes,
     )
+
+
+def _locate_bytes(text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    characters = _character_of_byte(text)[:-1]
+    return [byte + 3 for byte in text.encode("utf-8")], [(i, i + 1) for i in characters]
+
+
+def _character_of_byte(text: str) -> list[int]:
+    """Returns the number of the character of each byte in UTF-8, and the number of characters.
+
+    >>> _character_of_byte("aé")
+    [0, 1, 1, 2]
+    """
+    each = [i for i, character in enumerate(text) for _ in character.encode("utf-8")]
+    return [*each, len(text)]
 
 
 def with_extra_ids(tokenizer: Tokenizer, extra_ids: int) -> Tokenizer:
@@ -252,6 +303,10 @@ def tokenizer_of(tokenizer, path: str | None = None) -> Tokenizer:
                 ids[i] = encode_as_text(text)
         return [np.asarray(row, np.int32) for row in ids]
 
+    def locate(text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        row = tokenizer.encode(text, add_special_tokens=False)
+        return row.ids, row.offsets
+
     models = tokenizers.models
     is_word_level = isinstance(tokenizer.model, (models.WordPiece, models.WordLevel))
     whole_words = isinstance(tokenizer.model, models.WordLevel)
@@ -283,6 +338,7 @@ def tokenizer_of(tokenizer, path: str | None = None) -> Tokenizer:
         swallowing=frozenset(t.content for t in added.values() if t.special and t.lstrip),
         unknown=unknown,
         words=functools.partial(words_of, tokenizer) if whole_words else None,
+        locate=locate,
     )
 
 

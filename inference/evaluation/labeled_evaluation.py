@@ -111,8 +111,10 @@ def _kept(run_dir: str, split: str) -> DocumentArrays | None:
 def _labeled(run_dir: str, documents: DocumentArrays) -> Iterator[Labeled]:
     decode = load_vocabulary(run_dir).codec.decode
     for i, label in enumerate(_answers(run_dir, documents)):
-        tokens, _, parts, _ = documents.document(i)
-        yield Labeled(decode((tokens if parts is None else tokens[parts == 0]).tolist()), label)
+        document = documents.document(i)
+        tokens = document.tokens
+        given = tokens if document.parts is None else tokens[document.parts == 0]
+        yield Labeled(decode(given.tolist()), label)
 
 
 def _answers(run_dir: str, documents: DocumentArrays) -> Iterator[str]:
@@ -121,5 +123,8 @@ def _answers(run_dir: str, documents: DocumentArrays) -> Iterator[str]:
     decode = load_vocabulary(run_dir).codec.decode
     label_text = functools.lru_cache(maxsize=1024)(lambda tokens: decode(list(tokens)).strip())
     for i in range(len(documents)):
-        tokens, _, parts, labels = documents.document(i)
-        yield label_text(tuple(tokens[parts == 1])) if labels is None else classes[labels[0]]
+        document = documents.document(i)
+        if document.labels is None:
+            yield label_text(tuple(document.tokens[document.parts == 1]))
+        else:
+            yield classes[document.labels[0]]

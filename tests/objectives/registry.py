@@ -36,6 +36,7 @@ from pretrax.objectives import (
     future_summary,
     gap_sentences,
     geometric_lengths,
+    goldfish_loss,
     hybrid_diffusion,
     iid_denoising,
     insertion_lm,
@@ -426,6 +427,14 @@ CASES = {
         exact=True,
         exempt=NOTHING_DRAWN,
         ahead_scales=(0.5, 0.25),
+    ),
+    "goldfish": _case(
+        goldfish_loss,
+        undo_copy,
+        exact=True,
+        exempt=NOTHING_DRAWN
+        | {"every target counts": "the tokens that a hash of their context chooses are left out"},
+        width=3,
     ),
     "order_of_tokens": _case(token_order_prediction, undo_copy, exact=True, exempt=NOTHING_DRAWN),
     "summary": _case(future_summary, undo_copy, exact=True, exempt=NOTHING_DRAWN),
