@@ -240,10 +240,16 @@ def _facts_of_text(
 
 
 def texts_of(tokenizer: Tokenizer, size: int, text: tuple[int, int]) -> TokenTexts:
-    """Returns the texts of `size` ids. Ids outside the range `text` have an empty text."""
+    """Returns the texts of `size` ids.
+
+    Ids outside the range `text` have an empty text. So does the id of unknown text, which stands
+    for any text: its piece, such as "<unk>", is only a name.
+    """
+    first, last = text
 
     def read() -> list[bytes]:
-        return [tokenizer.piece(i) if text[0] <= i < text[1] else b"" for i in range(size)]
+        known = set(range(first, last)) - {tokenizer.unknown}
+        return [tokenizer.piece(i) if i in known else b"" for i in range(size)]
 
     return TokenTexts(read)
 

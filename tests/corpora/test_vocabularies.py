@@ -400,6 +400,19 @@ def test_ids_know_their_bytes(hugging_face, model, t5_like, tmp_path):
         assert b"".join(pieces[i] for i in tokens) == b" the mean of some values", name
 
 
+def test_the_id_of_unknown_text_has_no_bytes(t5_like, tmp_path):
+    tokenizer = tokenization.open_tokenizer(t5_like)
+    assert tokenizer.surface(tokenizer.unknown) == "<unk>"
+    words = {"<pad>": 0, "</s>": 1, "<unk>": 2, "<": 3, "a": 4, "b": 5}
+    for each in (
+        tokenizer,
+        tokenization.open_tokenizer(tokenizer_file(tmp_path / "v.json", words)),
+    ):
+        ids = token_ids(each)
+        assert ids.text[0] <= each.unknown < ids.text[1]
+        assert ids.token_bytes()[each.unknown] == b""
+
+
 def test_the_bytes_of_byte_level_pieces_are_those_that_the_library_decodes(hugging_face):
     tokenizer = tokenization.open_tokenizer(hugging_face["bpe"])
     library = tokenizers.Tokenizer.from_file(hugging_face["bpe"])
