@@ -579,7 +579,12 @@ class Block(nn.Module):
             )
         if self.sparse:
             experts = Experts(c, name="experts")
-            x_BxTxE = self._added("mlp_norm", x_BxTxE, lambda y: experts(y, context.segment_ids))
+            # The tokens of a call continue cached tokens, and the experts do not know how many of
+            # those they processed. If they counted from 0, the tokens would depend on the call.
+            unlimited = context.cache_slots is not None
+            x_BxTxE = self._added(
+                "mlp_norm", x_BxTxE, lambda y: experts(y, context.segment_ids, unlimited)
+            )
         else:
             x_BxTxE = self._added("mlp_norm", x_BxTxE, MLP(c, name="mlp"))
         return constrain(x_BxTxE, *STREAM), None  # scan requires a pair

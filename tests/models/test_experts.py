@@ -16,6 +16,7 @@ from flax import linen as nn
 from jax import lax
 
 from pretrax import models
+from pretrax.inference.decoding.decoding import decoder_prompts, next_batch
 from pretrax.models import experts, grouped_products, grouped_products_tpu
 from pretrax.models.config import Config
 from pretrax.models.experts import Experts, Routing, load_balance_loss, router_z_loss
@@ -195,6 +196,27 @@ def test_an_expert_leaves_the_tokens_above_its_capacity_as_they_are():
     )
     assert 0 < np.mean(kept) < 1 and np.abs(every[segments > 0]).max(-1).min() > 0
     assert_close(got, every * np.array(kept)[..., None])
+
+
+def test_a_call_with_several_generated_tokens_equals_calls_with_one():
+    """The capacity drops tokens of the prompt, but none of the tokens that continue it."""
+    model = models.decoder(32, num_layers=2, scan_layers=False, expert_capacity=1, **SPARSE)
+    prompts = decoder_prompts([[3, 4, 5], [6, 7, 8]])
+    params = init(model, prompts.batch)
+    tokens = jnp.array([[9, 10, 11, 12], [13, 14, 15, 16]])
+    extend = jax.jit(model.extend)
+
+    def states(size):
+        _, cache = model.prefill(params, prompts.batch, 7)
+        found = []
+        for first in range(0, 4, size):
+            slots = jnp.broadcast_to(3 + first + jnp.arange(size), (2, size))
+            batch = next_batch(prompts, tokens[:, first : first + size], slots)
+            outputs, cache = extend(params, cache, batch)
+            found.append(outputs.hidden["top"])
+        return jnp.concatenate(found, 1)
+
+    assert_close(states(4), states(1))
 
 
 def test_no_token_is_dropped_where_all_choose_one_expert():
