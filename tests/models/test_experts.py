@@ -24,7 +24,14 @@ from pretrax.models.grouped_products import grouped_product
 from pretrax.models.rematerialization import POLICIES
 from pretrax.models.unrolled import unrolled
 from pretrax.training.devices.mesh import make_mesh, placed_on
-from tests.models.small_models import assert_close, batch_for, init, make_batch
+from tests.models.small_models import (
+    CAUSAL,
+    assert_close,
+    batch_for,
+    init,
+    make_batch,
+    rows_of,
+)
 
 RNG = np.random.default_rng(0)
 SIZES = dict(emb_dim=16, num_heads=2, head_dim=8, mlp_dim=24, remat_policy="none")
@@ -217,6 +224,36 @@ def test_a_call_with_several_generated_tokens_equals_calls_with_one():
         return jnp.concatenate(found, 1)
 
     assert_close(states(4), states(1))
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_experts_of_limited_capacity_count_copies_separately(padding):
+    """A change of the last clean token must not change the copies, which do not attend to it."""
+    slots = np.arange(8)
+    segments = (slots < 8 - padding).astype(np.int32)
+    batch = {
+        "decoder_input_tokens": 20 + slots,
+        "decoder_segment_ids": segments,
+        "decoder_positions": slots,
+        "decoder_key_intervals": CAUSAL,
+        "noised_input_tokens": 5 + 0 * slots,
+        "noised_segment_ids": segments,
+        "noised_positions": slots,
+        "noised_key_intervals": np.stack([slots, slots + 1]),
+        "noised_clean_intervals": np.stack([0 * slots, np.minimum(slots, 4)]),
+    }
+    batch = rows_of(batch)
+    model = models.decoder(
+        64, num_layers=2, **SPARSE | dict(num_experts=2), experts_per_token=1, expert_capacity=2
+    )
+    params = init(model, batch)
+    states = jax.jit(lambda batch: model.apply(params, batch).hidden)
+    before = states(batch)
+    for changed in range(30, 64, 6):
+        batch["decoder_input_tokens"][0, 4:7] = changed
+        after = states(batch)
+        assert np.abs(after["top"] - before["top"])[0, 4:7].max() > 1e-3
+        assert_close(after["noised"], before["noised"])
 
 
 def test_no_token_is_dropped_where_all_choose_one_expert():
