@@ -110,12 +110,18 @@ def speculate(
 
     Raises:
       ValueError: `max_new` is below 1, a row exceeds the model's positions, or a temperature has no
-        keys. Sampling has a repetition penalty, which each draft would change for the next.
+        keys. Sampling has a repetition penalty, which each draft would change for the next. Drafts
+        come from masks, and prompts have block positions (`decoder_prompts(blanks=…)`).
     """
     if sampling.repetition_penalty != 1:
         raise ValueError(
             f"Got repetition_penalty={sampling.repetition_penalty}, expected 1 with speculative "
             "decoding: leave it out, or decode without drafts."
+        )
+    if drafter.columns is not no_columns and "decoder_block_positions" in prompts.batch:
+        raise ValueError(
+            "Got drafts from masks for prompts with block positions, which the masks do not have, "
+            "expected prompts that the text continues: fill blanks without drafts."
         )
     capacity = required_capacity(model, prompts, max_new)
     # Drafts beyond the last slot are not accepted, so they need no positions.

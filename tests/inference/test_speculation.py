@@ -455,6 +455,9 @@ def test_unsupported_drafts_are_refused():
             max_new=3,
             sampling=Sampling(repetition_penalty=1.2),
         )
+    with refuses(ValueError, "masks", "block positions"):
+        filling = decoder_prompts([[5, 9, 33]], blanks=[[1]])
+        speculate(*speculator("masks")[1], filling, max_new=3)
     with refuses(ValueError, "0.5"):
         prompts = prompts_of(plain[0], PROMPTS)
         speculate(*four, prompts, max_new=3, sampling=Sampling(temperature=0.5))
