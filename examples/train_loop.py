@@ -21,6 +21,7 @@ import optax
 
 import pretrax
 from pretrax import inference, models, objectives
+from pretrax.objectives.contract import scale_at
 
 # --- what to change -------------------------------------------------------------------------------
 
@@ -98,9 +99,13 @@ class Trainer:
         self.optimizer = optax.chain(
             optax.clip_by_global_norm(1.0), optax.adamw(rate, weight_decay=0.01)
         )
+        self.steps = steps
         self.seed = seed
         self.step = jax.jit(self._step, donate_argnums=(0, 1))
-        self.evaluate = jax.jit(lambda params, key, rows: self._loss(params, self.batch(key, rows)))
+        # Held-out losses have the scales of the end of training, so that they can be compared.
+        self.evaluate = jax.jit(
+            lambda params, key, rows: self._loss(params, steps, self.batch(key, rows))
+        )
 
     def init(self, rows):
         """Returns fresh parameters and the state of the optimizer."""
@@ -117,11 +122,13 @@ class Trainer:
     def _arrange(self, features):
         return self.layout.arrange(features, self.group.stacks, IDS.bos, 1)
 
-    def _loss(self, params, batch):
+    def _loss(self, params, steps_done, batch):
         outputs = self.model.apply(params, batch)
         terms = self.objective.loss(batch).scored(outputs)
         return sum(
-            term.scale * jnp.sum(term.sums) / jnp.maximum(jnp.sum(term.weights), 1)
+            scale_at(term.scale, steps_done, self.steps)
+            * jnp.sum(term.sums)
+            / jnp.maximum(jnp.sum(term.weights), 1)
             for term in terms.values()
             if term.scale is not None  # a term without a scale is a metric
         )
@@ -129,7 +136,7 @@ class Trainer:
     def _step(self, params, state, step, rows):
         """Returns the parameters and the optimizer's state after a step, and the loss."""
         key = jax.random.fold_in(jax.random.key(self.seed), step)
-        loss, gradients = jax.value_and_grad(self._loss)(params, self.batch(key, rows))
+        loss, gradients = jax.value_and_grad(self._loss)(params, step - 1, self.batch(key, rows))
         updates, state = self.optimizer.update(gradients, state, params)
         return optax.apply_updates(params, updates), state, loss
 

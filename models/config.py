@@ -62,8 +62,8 @@ class Config:
     # fresh parameters refuses that combination.
     normalize_expert_weights: bool = True
     # Number of tokens of a document that each expert processes, counted from the first. It leaves
-    # later tokens unchanged, as in Switch. None means all tokens. An expert processes all tokens
-    # that are decoded one by one.
+    # later tokens unchanged, as in Switch. None means all tokens. Decoding applies it to the
+    # prompt; an expert processes all generated tokens, whether a call reads one or several.
     expert_capacity: Size | None = None
     sparse_every: Size = 1  # every sparse_every-th layer is sparse, the others dense (Switch: 2)
 

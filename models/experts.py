@@ -63,15 +63,16 @@ class Experts(nn.Module):
     config: Config
 
     @nn.compact
-    def __call__(self, x_BxTxE, segment_ids_BxT=None):
+    def __call__(self, x_BxTxE, segment_ids_BxT=None, unlimited=False):
         """Returns [B, T, E], with zeros for padding.
 
-        Padding has the segment id 0. Without segment ids there is no padding.
+        Padding has the segment id 0. Without segment ids there is no padding. If `unlimited`, the
+        experts have no capacity.
         """
         c = self.config
         if segment_ids_BxT is None:
             segment_ids_BxT = jnp.ones(x_BxTxE.shape[:2], jnp.int32)
-        weight_BxTxK, expert_BxTxK = self._routed(x_BxTxE, segment_ids_BxT)
+        weight_BxTxK, expert_BxTxK = self._routed(x_BxTxE, segment_ids_BxT, unlimited)
         kernels = [self._kernel(f"wi_{i}", INTO) for i in range(len(c.mlp_activations))]
         kernels.append(self._kernel("wo", OUT_OF, to_stream=True))
         compute = functools.partial(_contributions, c.mlp_activations)
@@ -79,7 +80,7 @@ class Experts(nn.Module):
         kept_BxSxM = self._kept(x_BxTxE.shape)
         return apply(compute, x_BxTxE, weight_BxTxK, expert_BxTxK, kept_BxSxM, *kernels)
 
-    def _routed(self, x_BxTxE, segment_ids_BxT):
+    def _routed(self, x_BxTxE, segment_ids_BxT, unlimited):
         """Returns the weights and the indices of the K experts of each token.
 
         The index of padding is N.
@@ -99,7 +100,7 @@ class Experts(nn.Module):
         expert_BxTxK = jnp.where(is_token_BxT[..., None], expert_BxTxK, c.num_experts)
         routing = _statistics(logits_BxTxN, probabilities_BxTxN, expert_BxTxK, is_token_BxT)
         self.sow(ROUTING, "statistics", routing)
-        if c.expert_capacity is not None:
+        if c.expert_capacity is not None and not unlimited:
             number_BxTxK = _number_in_document(expert_BxTxK, segment_ids_BxT, c.num_experts)
             expert_BxTxK = jnp.where(number_BxTxK <= c.expert_capacity, expert_BxTxK, c.num_experts)
         # The choice is saved like the order: if the gradient recomputed the probabilities with

@@ -201,6 +201,9 @@ def _with_copies(config, batch):
         if f"decoder_{name}" in batch:
             tokens = batch[f"decoder_{name}"]
             copies = batch.get(f"noised_{name}", tokens)
+            if name == "segment_ids":
+                # Experts of limited capacity count the copies of a document separately.
+                copies = jnp.where(copies > 0, copies + tokens.max(1, keepdims=True), 0)
             doubled[f"decoder_{name}"] = jnp.concatenate([tokens, copies], axis=1)
     for name in _BAG_ARRAYS:  # a noised copy is a single token
         if f"decoder_{name}" in batch:
@@ -347,7 +350,8 @@ class Context(NamedTuple):
     pattern: Pattern  # pattern of the global layers, or of all layers
     local: Pattern | None  # pattern of the local layers, if a stack has local and global layers
     cache_slots: jax.Array | None  # i32[B, T], the slot of each token in the KV cache
-    segment_ids: jax.Array | None  # i32[B, T]; 0 is padding, which no expert processes
+    # i32[B, T]; 0 is padding, which no expert processes. The ids of copies follow the others.
+    segment_ids: jax.Array | None
     bias: jax.Array | None = None  # f32[H, T, T], or a bias by distance: see `_bias_length`
     encoded: Encoded | None = None
 
@@ -632,7 +636,12 @@ class Block(nn.Module):
             )
         if self.sparse:
             experts = Experts(c, name="experts")
-            x_BxTxE = self._added("mlp_norm", x_BxTxE, lambda y: experts(y, context.segment_ids))
+            # The tokens of a call continue cached tokens, and the experts do not know how many of
+            # those they processed. If they counted from 0, the tokens would depend on the call.
+            unlimited = context.cache_slots is not None
+            x_BxTxE = self._added(
+                "mlp_norm", x_BxTxE, lambda y: experts(y, context.segment_ids, unlimited)
+            )
         else:
             x_BxTxE = self._added("mlp_norm", x_BxTxE, MLP(c, name="mlp"))
         return constrain(x_BxTxE, *STREAM), None  # scan requires a pair

@@ -123,7 +123,7 @@ def prefix_tokens(ids: TokenIds) -> np.ndarray:
     largest of them: SentencePiece's fallback bytes come before its other pieces, and occur only in
     place of characters that have no piece.
 
-    Raises ValueError if the texts of tokens are not known.
+    Raises ValueError if the texts of tokens are not known, or if their number is not `size`.
     """
     pieces = ids.token_bytes()
     by_bytes = {piece: i for i, piece in enumerate(pieces) if piece}

@@ -73,6 +73,7 @@ def tidar(
     """
     plain = causal_lm(ids)
     blocks = MaskedBlocks(block_size, bidirectional, shifted)
+    requires = () if shifted else (a_position_after_the_last,)
     return plain._replace(
         lengths=lambda n: {"targets": n, "masks": n},
         corrupt=Partial(
@@ -87,6 +88,7 @@ def tidar(
     ).with_facts(
         prompt_forms=(PromptForm("continue", causal=True, masked_blocks=blocks),),
         token_weights=False,
+        requires=(*plain.facts.requires, *requires),
     )
 
 
@@ -149,7 +151,7 @@ def _add_masks(row: StackRow, batch: dict) -> dict:
 
 
 def positions_for_masks(model, groups) -> str | None:
-    """Requires positions that distinguish the masks of a block, also after the last slot."""
+    """Requires positions that distinguish the masks of a block."""
     config = model.config
     if config is None:
         return None
@@ -159,6 +161,14 @@ def positions_for_masks(model, groups) -> str | None:
             f"but this model has positions={config.positions!r} and window={config.window}: choose "
             "a model with rotary or learned positions and no window."
         )
+    return None
+
+
+def a_position_after_the_last(model, groups) -> str | None:
+    """Requires a position after the last slot of a row, where the last mask stands."""
+    config = model.config
+    if config is None:
+        return None
     slots = max((group.stacks.get("decoder", 0) for group in groups), default=0)
     if config.positions == "learned" and slots >= config.max_positions:
         return (

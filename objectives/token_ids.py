@@ -154,9 +154,16 @@ class TokenIds(NamedTuple):
         `texts()` decodes these bytes. A part of a character is not valid UTF-8, so its text has
         "\ufffd" in place of the bytes.
 
-        Raises ValueError if the texts are not known.
+        Raises ValueError if the texts are not known, or if their number is not `size`.
         """
-        return self.texts.as_bytes()
+        pieces = self.texts.as_bytes()
+        if len(pieces) != self.size:
+            raise ValueError(
+                f"Got {len(pieces)} texts of tokens for {self.size} ids, expected a text for each "
+                'id: let `texts` return "" for ids that are not text.'
+            )
+        first, last = self.text
+        return [piece if first <= i < last else b"" for i, piece in enumerate(pieces)]
 
 
 def bitmap(flags) -> bytes:

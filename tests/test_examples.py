@@ -66,6 +66,15 @@ def test_a_training_loop(folder, monkeypatch, capsys):
     "name, model, lengths, mode, text, field",
     [
         ("prefix_lm", "decoder", {"decoder": 32}, "continue", "import", "answer"),
+        # Its terms have scales that change during training.
+        (
+            "annealed_multi_token_prediction",
+            "decoder",
+            {"decoder": 32},
+            "continue",
+            "import",
+            "answer",
+        ),
         (
             "span_corruption",
             "encoder_decoder",
@@ -79,7 +88,7 @@ def test_a_training_loop(folder, monkeypatch, capsys):
 def test_a_training_loop_with_another_objective(
     monkeypatch, name, model, lengths, mode, text, field
 ):
-    """The file's comment names these objectives."""
+    """The file's comment names the first and the last of these objectives."""
     program = importlib.import_module("train_loop")
     layers = "num_layers", "num_encoder_layers", "num_decoder_layers"
     sizes = {"emb_dim": 16, "num_heads": 2, "head_dim": 8, "mlp_dim": 16}

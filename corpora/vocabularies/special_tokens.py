@@ -225,7 +225,8 @@ def _facts_of_text(
     """Returns which ids start a word, which end a sentence, and which are digits.
 
     An id starts a word if its text starts with white space. It ends a sentence if its text ends
-    with one of `SENTENCE_ENDS`, which `SENTENCE_CLOSERS` may follow.
+    with one of `SENTENCE_ENDS`, which `SENTENCE_CLOSERS` may follow. The starts of words are
+    unknown if only the ends of words are marked (`Tokenizer.marks_starts`).
     """
     starts, ends = np.zeros((2, size), bool)
     digits = []
@@ -235,15 +236,24 @@ def _facts_of_text(
         ends[i] = surface.rstrip(SENTENCE_CLOSERS).endswith(SENTENCE_ENDS)
         if surface.strip(" ") in DIGITS and text[0] <= i < text[1]:
             digits.append((i, int(surface)))
-    flags = {"word_starts": bitmap(starts), "sentence_ends": bitmap(ends)}
+    flags = {
+        "word_starts": bitmap(starts) if tokenizer.marks_starts else b"",
+        "sentence_ends": bitmap(ends),
+    }
     return flags | {"digits": tuple(digits)}
 
 
 def texts_of(tokenizer: Tokenizer, size: int, text: tuple[int, int]) -> TokenTexts:
-    """Returns the texts of `size` ids. Ids outside the range `text` have an empty text."""
+    """Returns the texts of `size` ids.
+
+    Ids outside the range `text` have an empty text. So does the id of unknown text, which stands
+    for any text: its piece, such as "<unk>", is only a name.
+    """
+    first, last = text
 
     def read() -> list[bytes]:
-        return [tokenizer.piece(i) if text[0] <= i < text[1] else b"" for i in range(size)]
+        known = set(range(first, last)) - {tokenizer.unknown}
+        return [tokenizer.piece(i) if i in known else b"" for i in range(size)]
 
     return TokenTexts(read)
 

@@ -5,6 +5,7 @@ text.
 """
 
 import functools
+import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -46,7 +47,7 @@ class Tokenizer(NamedTuple):
     size: int  # number of ids, from 0 to size - 1
     encode_batch: Callable[[Sequence[str]], list[np.ndarray]]  # never returns a special id
     decode: Callable[[Sequence[int]], str]  # takes only ordinary ids
-    piece: Callable[[int], bytes]  # the text of an id in UTF-8, with the space before a word
+    piece: Callable[[int], bytes]  # the text of an id in UTF-8, with the space between words
     named: dict[str, int]  # the ids of the special tokens by name
     blocked: tuple[int, ...]  # the ids that are not text
     pad: int | None
@@ -58,6 +59,7 @@ class Tokenizer(NamedTuple):
     words: Callable[[str], list[str]] | None = None  # splits a text, if each id is a whole word
     # Text -> its ids and the characters [start, end) of each id, without regard to special tokens.
     locate: Callable[[str], tuple[list[int], list[tuple[int, int]]]] | None = None
+    marks_starts: bool = True  # whether pieces that start a word differ from other pieces
 
     def surface(self, i: int) -> str:
         """Returns the text of an id; a part of a character is "\ufffd"."""
@@ -198,6 +200,7 @@ def sentencepiece_tokenizer(path: str, *, extra_ids: int | None = None) -> Token
         spaced=processor.Decode(processor.Encode(" a")) == "a",
         unknown=None if byte_fallback else processor.unk_id(),
         locate=locate if hasattr(processor, "EncodeAsProto") else None,  # from version 0.2.3 on
+        marks_starts=not model.trainer_spec.treat_whitespace_as_suffix,
     )
     return with_extra_ids(tokenizer, extra_ids)
 
@@ -307,21 +310,17 @@ def tokenizer_of(tokenizer, path: str | None = None) -> Tokenizer:
         row = tokenizer.encode(text, add_special_tokens=False)
         return row.ids, row.offsets
 
-    models = tokenizers.models
-    is_word_level = isinstance(tokenizer.model, (models.WordPiece, models.WordLevel))
-    whole_words = isinstance(tokenizer.model, models.WordLevel)
-    bytewise = isinstance(tokenizer.decoder, tokenizers.decoders.ByteLevel)
+    whole_words = isinstance(tokenizer.model, tokenizers.models.WordLevel)
+    bytewise = _is_byte_level(tokenizer)
+    if bytewise and tokenizer.decoder is None:
+        tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    bytes_of_ordinary = _spelling(tokenizer)
 
     def bytes_of(i: int) -> bytes:
         piece = tokenizer.id_to_token(i)
         if piece is None:
             return b""
-        if i in added:
-            return piece.encode("utf-8")
-        if is_word_level:
-            text = piece.removeprefix("##") if piece.startswith("##") else " " + piece
-            return text.encode("utf-8")
-        return _bytes_of_byte_level_piece(piece) if bytewise else _bytes_of_piece(piece)
+        return piece.encode("utf-8") if i in added else bytes_of_ordinary(piece)
 
     return Tokenizer(
         "hugging_face",
@@ -339,7 +338,59 @@ def tokenizer_of(tokenizer, path: str | None = None) -> Tokenizer:
         unknown=unknown,
         words=functools.partial(words_of, tokenizer) if whole_words else None,
         locate=locate,
+        marks_starts=not getattr(tokenizer.model, "end_of_word_suffix", None),
     )
+
+
+def _spelling(tokenizer) -> Callable[[str], bytes]:
+    """Returns a function from a piece of the tokenizer's model to the text that it stands for.
+
+    A piece marks the words of its text in one of three ways: by a character for the space before a
+    word (▁ or Ġ), by a prefix for pieces that continue a word (## in BERT), or by a suffix for
+    pieces that end a word (</w> in CLIP). With a suffix, the space follows the word.
+    """
+    import tokenizers
+
+    model = tokenizer.model
+    continues = getattr(model, "continuing_subword_prefix", None) or ""
+    ends = getattr(model, "end_of_word_suffix", None) or ""
+    by_word = isinstance(model, (tokenizers.models.WordPiece, tokenizers.models.WordLevel))
+    spaces = [part["replacement"] for part in _parts(tokenizer) if part["type"] == "Metaspace"]
+    spell: Callable[[str], bytes]
+    if _is_byte_level(tokenizer):
+        spell = _bytes_of_byte_level_piece
+    elif by_word or continues:
+        spell = str.encode
+    else:
+        spell = functools.partial(_bytes_of_piece, space=spaces[0] if spaces else "▁")
+
+    def bytes_of_piece(piece: str) -> bytes:
+        if ends:
+            is_end = piece.endswith(ends)
+            return spell(piece.removesuffix(ends)) + b" " * is_end
+        if continues and piece.startswith(continues):
+            return spell(piece.removeprefix(continues))
+        return b" " * bool(by_word or continues) + spell(piece)
+
+    return bytes_of_piece
+
+
+def _is_byte_level(tokenizer) -> bool:
+    """Returns whether each character of a piece stands for a byte, as in GPT-2."""
+    return any(part["type"] == "ByteLevel" for part in _parts(tokenizer))
+
+
+def _parts(tokenizer) -> list[dict[str, Any]]:
+    """Returns the settings of the normalizer, pre-tokenizer and decoder, and of their parts."""
+    parts: list[dict[str, Any]] = []
+    components = tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.decoder
+    unread = [json.loads(each.__getstate__()) for each in components if each is not None]
+    while unread:
+        part = unread.pop(0)
+        parts.append(part)
+        for name in ("normalizers", "pretokenizers", "decoders"):
+            unread += part.get(name, [])
+    return parts
 
 
 def _encoder_of_names(
@@ -401,16 +452,17 @@ def _is_known(name: str) -> bool:
     )
 
 
-def _bytes_of_piece(piece: str) -> bytes:
+def _bytes_of_piece(piece: str, space: str = "▁") -> bytes:
     """Returns the UTF-8 text of a SentencePiece piece.
 
-    ▁ is a space, <0x0A> is a line break, and <0xA0> is a part of a character.
+    ▁ is a space, <0x0A> is a line break, and <0xA0> is a part of a character. A tokenizer.json may
+    have another character for a space.
 
     >>> _bytes_of_piece("▁été"), _bytes_of_piece("<0xA0>")
     (b' \xc3\xa9t\xc3\xa9', b'\xa0')
     """
     byte = re.fullmatch(r"<0x([0-9A-F]{2})>", piece)
-    return bytes.fromhex(byte[1]) if byte else piece.replace("▁", " ").encode("utf-8")
+    return bytes.fromhex(byte[1]) if byte else piece.replace(space, " ").encode("utf-8")
 
 
 def _bytes_of_byte_level_piece(piece: str) -> bytes:

@@ -66,11 +66,16 @@ class Drafter(NamedTuple):
 
 
 class DraftCounts(NamedTuple):
-    """Counts of drafts for each row, until the row was finished."""
+    """Counts of drafts for each row, until the row was finished.
+
+    A row has `steps + accepted` new tokens after the first, which comes with the prompt.
+    """
 
     steps: Any  # i32[B]: number of calls of the model after the call for the prompt
     drafted: Any  # i32[B]: number of drafts
-    accepted: Any  # i32[B]: number of accepted drafts
+    # i32[B]: number of tokens that steps added thanks to drafts. An accepted draft after a stop id
+    # or beyond the maximum length does not count.
+    accepted: Any
 
 
 class SpeculationState(NamedTuple):
@@ -110,12 +115,18 @@ def speculate(
 
     Raises:
       ValueError: `max_new` is below 1, a row exceeds the model's positions, or a temperature has no
-        keys. Sampling has a repetition penalty, which each draft would change for the next.
+        keys. Sampling has a repetition penalty, which each draft would change for the next. Drafts
+        come from masks, and prompts have block positions (`decoder_prompts(blanks=…)`).
     """
     if sampling.repetition_penalty != 1:
         raise ValueError(
             f"Got repetition_penalty={sampling.repetition_penalty}, expected 1 with speculative "
             "decoding: leave it out, or decode without drafts."
+        )
+    if drafter.columns is not no_columns and "decoder_block_positions" in prompts.batch:
+        raise ValueError(
+            "Got drafts from masks for prompts with block positions, which the masks do not have, "
+            "expected prompts that the text continues: fill blanks without drafts."
         )
     capacity = required_capacity(model, prompts, max_new)
     # Drafts beyond the last slot are not accepted, so they need no positions.
@@ -150,7 +161,7 @@ def _speculate(
             done=jnp.zeros(rows.shape, bool),
             counts=DraftCounts(zero, zero, zero),
         )
-        return advanced(state, outputs, prompts.batch, logits[:, None], last)[0]
+        return advanced(state, outputs, prompts.batch, logits[:, None], last)
 
     def is_finished(state: SpeculationState):
         return state.done | (state.ends - prompts.lengths >= max_new)
@@ -165,14 +176,14 @@ def _speculate(
         batch = next_batch(prompts, read, slots) | drafter.columns(slots)
         outputs, cache = model.extend(params, state.cache, batch)
         logits = next_logits(outputs, outputs.hidden["top"], allowed)
-        new, accepted = advanced(state._replace(cache=cache), outputs, batch, logits, 0)
+        new = advanced(state._replace(cache=cache), outputs, batch, logits, 0)
         live = ~is_finished(state)
-        step_counts = DraftCounts(1, number, accepted)
+        step_counts = DraftCounts(1, number, new.ends - state.ends - 1)
         counts = jax.tree.map(lambda total, count: total + live * count, state.counts, step_counts)
         return new._replace(counts=counts)
 
     def advanced(state: SpeculationState, outputs, batch, logits, first):
-        """Returns the state with the verified tokens and the next drafts, and the number accepted.
+        """Returns the state with the verified tokens and the next drafts.
 
         `first`: the index of the pending token in the batch; its drafts come after it.
         """
@@ -198,7 +209,7 @@ def _speculate(
         drafter_state, drafts = drafter.draft(
             draft_params, state.drafter, prompts, verified, keys_for(1), sampling
         )
-        new_state = state._replace(
+        return state._replace(
             tokens=state.tokens.at[at].set(new, mode="drop"),
             ends=state.ends + live.sum(1),
             drafts=drafts,
@@ -206,7 +217,6 @@ def _speculate(
             log_probs=state.log_probs.at[at].set(_log_prob(logits, new), mode="drop"),
             done=state.done | (is_stop & live).any(1),
         )
-        return new_state, accepted
 
     end = lax.while_loop(unfinished, step, start())
     tokens = end.tokens[:, :capacity]

@@ -400,6 +400,19 @@ def test_ids_know_their_bytes(hugging_face, model, t5_like, tmp_path):
         assert b"".join(pieces[i] for i in tokens) == b" the mean of some values", name
 
 
+def test_the_id_of_unknown_text_has_no_bytes(t5_like, tmp_path):
+    tokenizer = tokenization.open_tokenizer(t5_like)
+    assert tokenizer.surface(tokenizer.unknown) == "<unk>"
+    words = {"<pad>": 0, "</s>": 1, "<unk>": 2, "<": 3, "a": 4, "b": 5}
+    for each in (
+        tokenizer,
+        tokenization.open_tokenizer(tokenizer_file(tmp_path / "v.json", words)),
+    ):
+        ids = token_ids(each)
+        assert ids.text[0] <= each.unknown < ids.text[1]
+        assert ids.token_bytes()[each.unknown] == b""
+
+
 def test_the_bytes_of_byte_level_pieces_are_those_that_the_library_decodes(hugging_face):
     tokenizer = tokenization.open_tokenizer(hugging_face["bpe"])
     library = tokenizers.Tokenizer.from_file(hugging_face["bpe"])
@@ -409,6 +422,99 @@ def test_the_bytes_of_byte_level_pieces_are_those_that_the_library_decodes(huggi
             assert tokenizer.surface(i) == library.decode([i])
             single |= {tokenizer.piece(i)} if len(tokenizer.piece(i)) == 1 else set()
     assert single == {bytes([byte]) for byte in range(256)}
+
+
+def byte_level(decoder):
+    """Returns a byte-level tokenizer whose vocabulary is " é", "re" and single bytes."""
+    from tokenizers import models, pre_tokenizers
+
+    vocabulary = {"<pad>": 0, "</s>": 1}
+    for piece in (*sorted(pre_tokenizers.ByteLevel.alphabet()), "re", "Ã©", "ĠÃ©"):
+        vocabulary[piece] = len(vocabulary)
+    merges = [("r", "e"), ("Ã", "©"), ("Ġ", "Ã©")]
+    made = tokenizers.Tokenizer(models.BPE(vocabulary, merges))
+    split = pre_tokenizers.Split(tokenizers.Regex(r"\d"), "isolated")
+    read = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.pre_tokenizer = pre_tokenizers.Sequence([split, read])
+    made.decoder = decoder
+    return made
+
+
+def test_byte_level_pieces_are_known_by_any_decoder():
+    from tokenizers import decoders
+
+    text = "re é\n"
+    for decoder in (
+        decoders.ByteLevel(),
+        decoders.Sequence([decoders.ByteLevel()]),
+        decoders.Sequence([decoders.Fuse(), decoders.Sequence([decoders.ByteLevel()])]),
+        None,
+    ):
+        tokenizer = tokenization.tokenizer_of(byte_level(decoder))
+        ids = token_ids(tokenizer)
+        pieces = ids.token_bytes()
+        tokens = encode(tokenizer, text)
+        assert [pieces[i] for i in tokens] == [b"re", " é".encode(), b"\n"]
+        assert tokenizer.decode(tokens) == text
+        assert ids.flags("word_starts")[tokens].tolist() == [False, True, True]
+        assert not tokenizer.spaced
+
+
+@pytest.mark.parametrize("kind", ["WordPiece", "BPE"])
+@pytest.mark.parametrize("prefix", ["##", "@@"])
+def test_pieces_that_continue_a_word_have_a_prefix(kind, prefix):
+    vocabulary = {"<pad>": 0, "</s>": 1, "[UNK]": 2, "r": 3, f"{prefix}e": 4, "re": 5, "e": 6}
+    given = dict(unk_token="[UNK]", continuing_subword_prefix=prefix)
+    if kind == "BPE":
+        given["merges"] = [("r", f"{prefix}e")]
+    made = tokenizers.Tokenizer(getattr(tokenizers.models, kind)(vocabulary, **given))
+    ids = token_ids(tokenization.tokenizer_of(made))
+    assert ids.token_bytes()[3:7] == [b" r", b"e", b" re", b" e"]
+    assert ids.flags("word_starts")[3:7].tolist() == [True, False, True, True]
+
+
+@pytest.mark.parametrize("in_bytes", [False, True])
+def test_pieces_that_end_a_word_have_a_suffix(in_bytes):
+    """As in CLIP. Whether a piece starts a word depends on the piece before it."""
+    pieces = ["<pad>", "</s>", "r", "Ã©" if in_bytes else "é", "r</w>", ".</w>", "7</w>"]
+    made = tokenizers.Tokenizer(
+        tokenizers.models.BPE(
+            {piece: i for i, piece in enumerate(pieces)}, [], end_of_word_suffix="</w>"
+        )
+    )
+    if in_bytes:
+        made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    ids = token_ids(tokenization.tokenizer_of(made))
+    assert ids.token_bytes()[2:7] == [b"r", "é".encode(), b"r ", b". ", b"7 "]
+    assert ids.digits == ((6, 7),)
+    assert ids.flags("sentence_ends")[2:7].tolist() == [False, False, False, True, False]
+    with refuses(ValueError, "word_starts"):
+        ids.flags("word_starts")
+
+
+def test_sentencepiece_may_write_the_space_after_a_word(tmp_path, text):
+    import sentencepiece
+
+    sentencepiece.SentencePieceTrainer.Train(
+        sentence_iterator=iter(text.splitlines()),
+        model_prefix=str(tmp_path / "v"),
+        vocab_size=80,
+        treat_whitespace_as_suffix=True,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    ids = token_ids(tokenization.open_tokenizer(str(tmp_path / "v.model")))
+    assert any(piece.endswith(b" ") for piece in ids.token_bytes())
+    with refuses(ValueError, "word_starts"):
+        ids.flags("word_starts")
+
+
+def test_a_space_may_have_another_character():
+    made = tokenizers.Tokenizer(
+        tokenizers.models.BPE({"<pad>": 0, "</s>": 1, "a": 2, "_": 3, "_a": 4}, [("_", "a")])
+    )
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(replacement="_")
+    assert token_ids(tokenization.tokenizer_of(made)).token_bytes()[2:5] == [b"a", b" ", b" a"]
 
 
 def test_texts_may_be_given_as_text_or_as_bytes():

@@ -16,6 +16,7 @@ from flax import linen as nn
 from jax import lax
 
 from pretrax import models
+from pretrax.inference.decoding.decoding import decoder_prompts, next_batch
 from pretrax.models import experts, grouped_products, grouped_products_tpu
 from pretrax.models.config import Config
 from pretrax.models.experts import Experts, Routing, load_balance_loss, router_z_loss
@@ -23,7 +24,14 @@ from pretrax.models.grouped_products import grouped_product
 from pretrax.models.rematerialization import POLICIES
 from pretrax.models.unrolled import unrolled
 from pretrax.training.devices.mesh import make_mesh, placed_on
-from tests.models.small_models import assert_close, batch_for, init, make_batch
+from tests.models.small_models import (
+    CAUSAL,
+    assert_close,
+    batch_for,
+    init,
+    make_batch,
+    rows_of,
+)
 
 RNG = np.random.default_rng(0)
 SIZES = dict(emb_dim=16, num_heads=2, head_dim=8, mlp_dim=24, remat_policy="none")
@@ -195,6 +203,57 @@ def test_an_expert_leaves_the_tokens_above_its_capacity_as_they_are():
     )
     assert 0 < np.mean(kept) < 1 and np.abs(every[segments > 0]).max(-1).min() > 0
     assert_close(got, every * np.array(kept)[..., None])
+
+
+def test_a_call_with_several_generated_tokens_equals_calls_with_one():
+    """The capacity drops tokens of the prompt, but none of the tokens that continue it."""
+    model = models.decoder(32, num_layers=2, scan_layers=False, expert_capacity=1, **SPARSE)
+    prompts = decoder_prompts([[3, 4, 5], [6, 7, 8]])
+    params = init(model, prompts.batch)
+    tokens = jnp.array([[9, 10, 11, 12], [13, 14, 15, 16]])
+    extend = jax.jit(model.extend)
+
+    def states(size):
+        _, cache = model.prefill(params, prompts.batch, 7)
+        found = []
+        for first in range(0, 4, size):
+            slots = jnp.broadcast_to(3 + first + jnp.arange(size), (2, size))
+            batch = next_batch(prompts, tokens[:, first : first + size], slots)
+            outputs, cache = extend(params, cache, batch)
+            found.append(outputs.hidden["top"])
+        return jnp.concatenate(found, 1)
+
+    assert_close(states(4), states(1))
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_experts_of_limited_capacity_count_copies_separately(padding):
+    """A change of the last clean token must not change the copies, which do not attend to it."""
+    slots = np.arange(8)
+    segments = (slots < 8 - padding).astype(np.int32)
+    batch = {
+        "decoder_input_tokens": 20 + slots,
+        "decoder_segment_ids": segments,
+        "decoder_positions": slots,
+        "decoder_key_intervals": CAUSAL,
+        "noised_input_tokens": 5 + 0 * slots,
+        "noised_segment_ids": segments,
+        "noised_positions": slots,
+        "noised_key_intervals": np.stack([slots, slots + 1]),
+        "noised_clean_intervals": np.stack([0 * slots, np.minimum(slots, 4)]),
+    }
+    batch = rows_of(batch)
+    model = models.decoder(
+        64, num_layers=2, **SPARSE | dict(num_experts=2), experts_per_token=1, expert_capacity=2
+    )
+    params = init(model, batch)
+    states = jax.jit(lambda batch: model.apply(params, batch).hidden)
+    before = states(batch)
+    for changed in range(30, 64, 6):
+        batch["decoder_input_tokens"][0, 4:7] = changed
+        after = states(batch)
+        assert np.abs(after["top"] - before["top"])[0, 4:7].max() > 1e-3
+        assert_close(after["noised"], before["noised"])
 
 
 def test_no_token_is_dropped_where_all_choose_one_expert():

@@ -227,6 +227,20 @@ def test_the_prefix_is_the_longest_token_with_which_the_bytes_begin(entries, exp
     np.testing.assert_array_equal(prefix_tokens(ids), expected)
 
 
+def test_only_ids_of_text_have_prefixes_and_are_prefixes():
+    entries = ["<", "<s>", "a", "ab", "<se", "", "", "", "", "abc"]
+    ids = SMALL._replace(size=10, text=(2, 9), texts=TokenTexts(lambda: entries))
+    np.testing.assert_array_equal(prefix_tokens(ids), [-1, -1, -1, 2, *[-1] * 6])
+
+
+@pytest.mark.parametrize("number", [V - 1, V + 1])
+def test_a_text_is_needed_for_each_id(number):
+    """JAX clamps indices, so an id without an entry would get the prefix of another id."""
+    texts = TokenTexts(lambda: [str(i) for i in range(number)])
+    with refuses(ValueError, f"{number} texts", f"{V} ids"):
+        prefix_token_prediction(SMALL._replace(texts=texts))
+
+
 def test_tokens_without_prefixes_are_refused():
     letters = SMALL._replace(size=6, text=(2, 6), texts=TokenTexts(lambda: ["", "", *"abcd"]))
     with refuses(ValueError, "6 ids", "causal_lm"):

@@ -228,13 +228,25 @@ def test_drafts_of_a_block():
         (dict(positions="relative"), "relative"),
         (dict(positions="none"), "none"),
         (dict(window=4), "window=4"),
-        (dict(positions="learned", max_positions=16), "17"),
     ],
 )
 def test_masks_need_positions(settings, named):
     model = models.decoder(64, **SMALL, **settings)
     group = SimpleNamespace(stacks={"decoder": 16})
     assert named in positions_for_masks(model, [group])
+
+
+def test_the_last_mask_stands_after_the_last_slot():
+    """With `shifted`, it stands at the last slot."""
+    model = models.decoder(64, **SMALL, positions="learned", max_positions=16)
+    group = SimpleNamespace(stacks={"decoder": 16})
+    (requirement,) = tidar(IDS).facts.requires
+    assert "17" in requirement(model, [group])
+    assert requirement(model, [SimpleNamespace(stacks={"decoder": 15})]) is None
+    shifted = tidar(IDS, shifted=True)
+    assert not shifted.facts.requires
+    _, batch = corrupted(shifted, 3, 16)
+    assert batch["noised_positions"].max() == 15
 
 
 def test_models_with_positions_are_accepted():
