@@ -6,12 +6,12 @@ docstring lists all other errors.
 
 The families of objectives are `language_modeling`, `multi_token_prediction`, `annealed_targets`,
 `upcoming_tokens`, `superposition`, `next_latent`, `goldfish`, `tidar`, `number_tokens`,
-`joint_embedding`, `denoising`, `autoencoding`, `mass`, `gap_sentences`, `mixtures`, `ul2`,
-`blanks`, `infilling`, `masked_language_modeling`, `adaptive_masking`, `masked_autoencoding`,
-`masked_diffusion`, `block_diffusion`, `hybrid_diffusion`, `uniform_diffusion`, `insertion`,
-`permutation`, `sentence_pairs`, `contrastive_learning` and `supervised`. They choose tokens with
-`selection` and `span_lengths`, apply noise from `noising`, and write features with `splicing`.
-`contract` defines what they return, and `laws` checks it.
+`joint_embedding`, `denoising`, `autoencoding`, `mass`, `gap_sentences`, `mixtures` and `ul2`.
+Others are `blanks`, `infilling`, `masked_language_modeling`, `adaptive_masking`,
+`masked_autoencoding`, `masked_diffusion`, `block_diffusion`, `hybrid_diffusion`,
+`uniform_diffusion`, `insertion`, `permutation`, `sentence_pairs`, `contrastive_learning` and
+`supervised`. They choose tokens with `selection` and `span_lengths`, apply noise from `noising`,
+and write features with `splicing`. `contract` defines what they return, and `laws` checks it.
 """
 
 from . import layouts
