@@ -3,6 +3,7 @@
 import pytest
 
 from pretrax.cli import check
+from tests.refusals import exits
 
 OWN = """
 import jax.numpy as jnp
@@ -77,32 +78,28 @@ def test_a_broken_one(module, capsys, settings, words):
 
 
 @pytest.mark.parametrize(
-    "arguments, words",
+    "arguments, values",
     [
-        (["shifted"], "no objective 'shifted'"),
-        ([], "OBJECTIVE"),
-        (["{module}.none"], "has no function 'none'"),
-        (["no_such_module.mine"], "There is no module 'no_such_module'"),
-        (["broken_objectives.mine"], "broken_objectives cannot be imported: SyntaxError"),
-        (["{module}.shifted", "by"], "expected NAME=VALUE"),
-        (["{module}.shifted", "noise=3"], "has no setting noise; its settings: by, apart."),
-        (["{module}.shifted", "apart=true"], "as Python writes it: apart=True"),
-        (["{module}.shifted", "by={{[]: 1}}"], "by={[]: 1}"),
-        (["{module}.of_rows_in_words"], "must be Rows(kind) with one of the kinds "),
-        (["{module}.failing"], "own_objectives.py, line 22: AttributeError: "),
-        (["{module}.with_a_head"], "needs the heads ['vocabulary', 'pooled']"),
-        (["{module}.misspelled"], "contineu"),
-        (["pretrax.objectives.check_token_ids"], "a TokenIds, expected an Objective"),
+        (["shifted"], ["'shifted'"]),
+        ([], ["OBJECTIVE"]),
+        (["{module}.none"], ["'none'"]),
+        (["no_such_module.mine"], ["'no_such_module'"]),
+        (["broken_objectives.mine"], ["broken_objectives", "SyntaxError"]),
+        (["{module}.shifted", "by"], ["NAME=VALUE"]),
+        (["{module}.shifted", "noise=3"], ["noise", "by, apart"]),
+        (["{module}.shifted", "apart=true"], ["apart=True"]),
+        (["{module}.shifted", "by={{[]: 1}}"], ["by={[]: 1}"]),
+        (["{module}.of_rows_in_words"], ["Rows(kind)"]),
+        (["{module}.failing"], ["own_objectives.py, line 22", "AttributeError"]),
+        (["{module}.with_a_head"], [["vocabulary", "pooled"]]),
+        (["pretrax.objectives.check_token_ids"], ["TokenIds", "Objective"]),
     ],
 )
-def test_what_cannot_be_checked(module, capsys, arguments, words):
-    with pytest.raises(SystemExit) as stopped:
+def test_what_cannot_be_checked(module, capsys, arguments, values):
+    with exits(capsys, *values):
         check.main([argument.format(module=module) for argument in arguments])
-    assert stopped.value.code == 2 and words in capsys.readouterr().err
 
 
 def test_a_setting_that_is_given_twice_is_refused(module, capsys):
-    with pytest.raises(SystemExit) as stopped:
+    with exits(capsys, "by=1", "by=2"):
         check.main([f"{module}.shifted", "by=1", "apart=True", "by=2"])
-    said = " ".join(capsys.readouterr().err.split())
-    assert stopped.value.code == 2 and "by=1" in said and "by=2" in said

@@ -66,33 +66,34 @@ def test_what_is_admitted(given):
 @pytest.mark.parametrize(
     "given, expected",
     [
-        (dict(count=0), "count must be a whole number of at least 1, got 0"),
-        (dict(count=True), "count must be a whole number of at least 1, got True"),
-        (dict(count=1.0), "count must be a whole number of at least 1, got 1.0"),
-        (dict(count="1"), "count must be a whole number of at least 1, got '1'"),
-        (dict(share=1), "share must be a number above 0 and below 1, or None, got 1"),
-        (dict(share=float("nan")), "share must be .*, got nan"),
-        (dict(share="0.5"), "share must be .*, got '0.5'"),
-        (dict(rate=float("inf")), "rate must be a function .* or a number of at least 0, got inf"),
-        (dict(choice="d"), "choice must be 'a', 'b' or 'c', got 'd'"),
-        (dict(choice=1), "choice must be 'a', 'b' or 'c', got 1"),
-        (dict(names=[]), r"names must be a list of texts, not empty, got \[\]"),
-        (dict(names="x"), "names must be a list .*, got 'x'"),
-        (dict(names=["x", 1]), r"names must be a list .*, got \['x', 1\]"),
-        (dict(text=""), "text must be a text, not empty, got ''"),
-        (dict(text="a\udcff"), r"text must be a text, not empty, got 'a\\udcff'"),
-        (dict(widths={"x": 0}), "widths must be a mapping to whole numbers of at least 1, got"),
-        (dict(widths=[1]), r"widths must be a mapping .*, got \[1\]"),
-        (dict(layers=4097), "layers must be .* of at least 0 and at most 4,096, got 4097"),
-        (dict(tail=8.0), "tail must be a list of numbers, got 8.0"),
-        (dict(tail=("a",)), "tail must be a list of numbers, got"),
-        (dict(switch=1), "switch must be True or False, got 1"),
+        (dict(count=0), [1]),
+        (dict(count=True), [1]),
+        (dict(count=1.0), [1]),
+        (dict(count="1"), [1]),
+        (dict(share=1), [0, 1, None]),
+        (dict(share=float("nan")), [0, 1, None]),
+        (dict(share="0.5"), [0, 1, None]),
+        (dict(rate=float("inf")), ["function", 0]),
+        (dict(choice="d"), ["'a'", "'b'", "'c'"]),
+        (dict(choice=1), ["'a'", "'b'", "'c'"]),
+        (dict(names=[]), ["texts", "empty"]),
+        (dict(names="x"), ["list"]),
+        (dict(names=["x", 1]), ["list"]),
+        (dict(text=""), ["empty"]),
+        (dict(text="a\udcff"), ["empty"]),
+        (dict(widths={"x": 0}), ["mapping", 1]),
+        (dict(widths=[1]), ["mapping"]),
+        (dict(layers=4097), [0, "4,096"]),
+        (dict(tail=8.0), ["list"]),
+        (dict(tail=("a",)), ["list"]),
+        (dict(switch=1), [True, False]),
     ],
 )
 def test_what_is_refused_is_named_with_what_was_expected(given, expected):
-    with pytest.raises(ValueError, match=f"^test_constraints.setting.{expected}"):
+    ((name, value),) = given.items()
+    with refuses(ValueError, f"test_constraints.setting.{name}", repr(value), *expected):
         setting(**given)
-    with pytest.raises(ValueError, match=expected):  # Gin checks it before the call.
+    with refuses(ValueError, name, repr(value), *expected):  # Gin checks it before the call.
         Partial(setting, **given).check()
 
 
@@ -106,7 +107,7 @@ def test_positional_arguments_are_checked_too():
 def test_the_result_of_a_call_is_checked_when_there_is_one():
     later = Partial(setting, names=[Call(str)], count=Call(int))
     later.check()
-    with pytest.raises(ValueError, match="names must be|count must be"):
+    with refuses(ValueError, "count"):
         later()
 
 

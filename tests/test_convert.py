@@ -58,7 +58,7 @@ from tests.conversion import (
 from tests.inference.runs import write_run
 from tests.models import t5x_checkpoints
 from tests.models.small_models import make_batch
-from tests.refusals import is_named, refuses
+from tests.refusals import assert_named, exits, refuses
 from tests.training import tiny
 
 
@@ -110,7 +110,7 @@ def fails(capsys, *arguments) -> str:
         run(*arguments)
     said = capsys.readouterr().err
     assert end.value.code == 2 and "Traceback" not in said
-    return re.sub(r"\s+", " ", said)
+    return re.sub(r"\s+", " ", said.partition("error: ")[2])
 
 
 def assert_equal(got, expected):
@@ -170,43 +170,40 @@ def test_heads_that_they_have_no_place_for_are_left_out_and_named(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "make, message",
+    "make, values",
     [
         (
             lambda: bert(40, ("classes", "pair"), num_classes=2),
-            "'bert' with the heads pair, classes, expected only 'classes'",
+            ["'bert'", "pair, classes", "'classes'"],
         ),
         (
             lambda: modernbert(("classes",), num_classes=2),
-            "'modernbert', differs in classifier_layer='tanh' instead of 'normed'",
+            ["'modernbert'", "classifier_layer='tanh'", "'normed'"],
         ),
-        (lambda: llama(64, ("vocabulary", "ahead_2"), ahead="parallel"), "ahead='parallel'"),
-        (
-            lambda: olmoe(("classes",), num_classes=2),
-            "'olmoe' with the head 'classes', expected no",
-        ),
-        (lambda: olmoe(head_dim=8), "No Hugging Face family can express this model"),
+        (lambda: llama(64, ("vocabulary", "ahead_2"), ahead="parallel"), ["ahead='parallel'"]),
+        (lambda: olmoe(("classes",), num_classes=2), ["'olmoe'", "'classes'"]),
+        (lambda: olmoe(head_dim=8), ["'qwen3_moe'", "qk_norm_joint=True"]),
     ],
 )
-def test_a_part_that_they_would_compute_in_another_way_is_refused(make, message, tmp_path):
+def test_a_part_that_they_would_compute_in_another_way_is_refused(make, values, tmp_path):
     model = make()
-    with pytest.raises(ValueError, match=message):
+    with refuses(ValueError, *values):
         write_model(str(tmp_path), model.config, random_params(model))
 
 
 @pytest.mark.parametrize(
     "name, changed, differs",
     [
-        ("roberta", {"mlp_activations": ("relu",)}, "vocabulary_activation='relu' .*gelu_exact"),
-        ("bert", {"vocabulary_activation": "relu"}, "vocabulary_activation='relu' .*gelu_exact"),
-        ("bert", {"norm_place": "before"}, "norm_place='before' instead of 'after'"),
+        ("roberta", {"mlp_activations": ("relu",)}, ["vocabulary_activation='relu'", "gelu_exact"]),
+        ("bert", {"vocabulary_activation": "relu"}, ["vocabulary_activation='relu'", "gelu_exact"]),
+        ("bert", {"norm_place": "before"}, ["norm_place='before'", "'after'"]),
     ],
 )
 def test_an_export_as_a_family_that_lacks_the_model_is_refused(name, changed, differs, tmp_path):
     offset = {"position_offset": 2} if name == "roberta" else {}
     config = dataclasses.replace(bert(40, ("vocabulary",), **offset).config, **changed)
     model = models.builders.model_of(config)
-    with pytest.raises(ValueError, match=differs):
+    with refuses(ValueError, *differs):
         write_model(str(tmp_path), config, random_params(model), family=FAMILIES[name])
 
 
@@ -216,7 +213,7 @@ def test_a_decoder_that_reads_both_ways_is_not_exported_as_a_causal_one(
 ):
     path = write_run(tmp_path / "run", "decoder", objective, num_classes=3)
     said = fails(capsys, f"--from={path}", f"--to=hf:{tmp_path}/there")
-    assert is_named("finetune_classification", said)
+    assert_named(said, "finetune_classification")
     assert not (tmp_path / "there").exists()
 
 
@@ -258,7 +255,7 @@ def test_a_model_in_several_files_is_read_one_tensor_at_a_time(tmp_path, monkeyp
     run(f"--from=hf:{source}", f"--to={tmp_path}/run")
     assert_equal(open_saved_model(str(tmp_path / "run")).params, params)
     (tmp_path / "hf" / files[1]).unlink()
-    with pytest.raises(ValueError, match=f"names .*{files[1]}"):
+    with refuses(ValueError, files[1]):
         open_source(source)
 
 
@@ -339,7 +336,7 @@ def test_a_full_disk_is_named(tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr(convert.hugging_face.files, "_write_tensors", full)
     said = fails(capsys, f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")
-    assert f"Cannot write {tmp_path}/again: No space left on device" in said
+    assert_named(said, f"{tmp_path}/again", "space")
 
 
 def run_with(tmp_path, tokenizer):
@@ -468,9 +465,8 @@ def test_an_export_is_pushed_whole_for_its_owner_alone(tmp_path, capsys, hub):
     more = ["--push=me/again"]
     (tmp_path / "other").mkdir()
     (tmp_path / "other/.env").write_text("SECRET")
-    with pytest.raises(SystemExit):
+    with exits(capsys, "other", ".env"):
         run(f"--from={path}", f"--to=hf:{tmp_path}/other", *more)
-    assert "other holds .env, which would also be pushed to the hub" in capsys.readouterr().err
     assert os.listdir(tmp_path / "other") == [".env"] and len(hub.asked) == 2
 
 
@@ -480,40 +476,36 @@ def test_other_answers_of_the_hub_are_not_a_missing_login(hub, monkeypatch):
     busy = huggingface_hub.errors.HfHubHTTPError("busy", response=response)
     for error in (busy, huggingface_hub.errors.OfflineModeIsEnabled("offline")):
         monkeypatch.setattr(hub, "whoami", mock.Mock(side_effect=error))
-        with pytest.raises(ValueError, match="The hub cannot be reached"):
+        with refuses(ValueError, error):
             hugging_face_hub.open_repository("me/mine")
     response.status_code = 401
     monkeypatch.setattr(hub, "whoami", mock.Mock(side_effect=busy))
-    with pytest.raises(ValueError, match="hf auth login"):
+    with refuses(ValueError, "`hf auth login`"):
         hugging_face_hub.open_repository("me/mine")
 
 
 def test_what_cannot_be_pushed_is_refused_before_the_export(tmp_path, capsys, hub, monkeypatch):
     path = write_run(tmp_path / "run", "decoder", "causal_lm")
     export = f"--from={path}", f"--to=hf:{tmp_path}/mine"
-    for repository, known, said in (
-        ("mine", True, "Got the repository 'mine', expected OWNER/NAME"),
-        ("me/x--y", True, "Got the repository 'me/x--y', expected OWNER/NAME"),
-        ("me/mine", False, "(Token is required): run `hf auth login` first"),
-        ("me/mine", None, "The hub cannot be reached (no network)"),
+    for repository, known, values in (
+        ("mine", True, ["'mine'", "OWNER/NAME"]),
+        ("me/x--y", True, ["'me/x--y'", "OWNER/NAME"]),
+        ("me/mine", False, ["Token", "`hf auth login`"]),
+        ("me/mine", None, ["hub", "network"]),
     ):
         monkeypatch.setattr(hub, "known", known)
-        with pytest.raises(SystemExit):
+        with exits(capsys, *values):
             run(*export, f"--push={repository}")
-        assert said in " ".join(capsys.readouterr().err.split())
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(SystemExit):
+    with exits(capsys, "'.[hub]'"):
         run(*export, "--push=me/mine")
-    assert "pip install -e '.[hub]'" in capsys.readouterr().err
     assert not (tmp_path / "mine").exists() and not hub.asked
 
 
 def test_an_import_or_export_into_a_bucket_is_refused(capsys):
     for source, to in (("hf:exported", "gs://b/run"), ("runs/mine", "hf:gs://b/exported")):
-        with pytest.raises(SystemExit):
+        with exits(capsys, f"--to={to}"):
             convert.parse([f"--from={source}", f"--to={to}"])
-        said = " ".join(capsys.readouterr().err.split())
-        assert f"--to={to}, expected a directory on this disk" in said
 
 
 def test_what_came_with_an_import_is_exported_as_it_was(tmp_path):
@@ -625,7 +617,7 @@ def test_the_tokenizer_of_a_larger_model_is_refused(tmp_path, capsys):
     source, _ = written(tmp_path / "hf", llama(599))
     given = f"--tokenizer={sentencepiece(tmp_path)}"
     said = fails(capsys, f"--from=hf:{source}", f"--to={tmp_path}/run", given)
-    assert "text ids up to 599" in said and "599 rows" in said
+    assert_named(said, "599 rows")
     assert not (tmp_path / "run").exists()
 
 
@@ -718,80 +710,64 @@ def in_files(directory, name):
 
 
 @pytest.mark.parametrize(
-    "damage, message",
+    "damage, values",
     [
-        (lambda d: shutil.rmtree(d), "expected a directory that `save_pretrained` wrote"),
-        (lambda d: (d / "config.json").unlink(), "holds no config.json"),
-        (lambda d: (d / "config.json").write_text("{"), "config.json is damaged"),
-        (lambda d: edit_config(d, model_type="mamba"), "model_type='mamba'.*expected one of"),
-        (lambda d: edit_config(d, hidden_size=None), "lacks 'hidden_size'"),
-        (lambda d: edit_config(d, attention_bias=True), "attention_bias=True.*expected False"),
-        (lambda d: edit_config(d, hidden_act="xielu"), "hidden_act='xielu'.*expected one of"),
+        (lambda d: shutil.rmtree(d), ["`save_pretrained`"]),
+        (lambda d: (d / "config.json").unlink(), ["config.json"]),
+        (lambda d: (d / "config.json").write_text("{"), ["config.json", "damaged"]),
+        (lambda d: edit_config(d, model_type="mamba"), ["model_type='mamba'", "'llama'"]),
+        (lambda d: edit_config(d, hidden_size=None), ["'hidden_size'"]),
+        (lambda d: edit_config(d, attention_bias=True), ["attention_bias=True", False]),
+        (lambda d: edit_config(d, hidden_act="xielu"), ["hidden_act='xielu'", "'silu'"]),
         (
             lambda d: edit_config(d, intermediate_size=25),
-            r"layers\.0\.mlp.*of shape \(24, 16\) in .*model.safetensors, expected \(25, 16\)",
+            [".layers.0.mlp.gate_proj.weight", "model.safetensors", (24, 16), (25, 16)],
         ),
-        (lambda d: (d / "config.json").write_text("[]"), "config.json is damaged: got list"),
+        (lambda d: (d / "config.json").write_text("[]"), ["config.json", "list"]),
         (
             lambda d: (d / "model.safetensors").rename(d / "pytorch_model.bin"),
-            "pytorch_model.bin, a pickle.*run any code.*save_pretrained",
+            ["pytorch_model.bin", "pickle", "model.save_pretrained(DIR)"],
         ),
         (
             lambda d: (d / "model.safetensors").write_bytes(b"\x08" + b"\0" * 40),
-            "model.safetensors is damaged",
+            ["model.safetensors", "damaged"],
         ),
-        (
-            lambda d: changed(d, lambda t: t.pop("model.norm.weight")),
-            "1 missing: model.norm.weight",
-        ),
+        (lambda d: changed(d, lambda t: t.pop("model.norm.weight")), [1, "model.norm.weight"]),
         (
             lambda d: changed(d, lambda t: t.update(extra=np.zeros(3, np.float32))),
-            "1 left over: extra",
+            [1, "extra"],
         ),
         (
             lambda d: changed(d, lambda t: t["model.norm.weight"].fill(np.nan)),
-            r"Got model.norm.weight with values that are not finite \(nan or inf\)",
+            ["model.norm.weight", "nan"],
         ),
         (
             lambda d: changed(d, lambda t: t.update(one_weight(np.int8))),
-            "Got model.norm.weight of dtype int8, expected floats",
+            ["model.norm.weight", "int8", "floats"],
         ),
         (
             lambda d: edit_config(d, vocab_size=10**12),
-            "vocab_size must be .* at most 2,147,483,647, got 10{12}",
+            ["vocab_size", "2,147,483,647", 10**12],
         ),
         (
             lambda d: edit_config(d, num_hidden_layers=10**7),
-            "num_decoder_layers must be .* at most 4,096, got 10{7}",
+            ["num_decoder_layers", "4,096", 10**7],
         ),
-        (
-            lambda d: edit_config(d, model_type=["llama"]),
-            r"model_type=\['llama'\].*expected one of",
-        ),
-        (lambda d: edit_config(d, hidden_act=["silu"]), "of the wrong type.*'list'"),
-        (
-            lambda d: edit_config(d, rope_parameters=["linear"]),
-            "of the wrong type.*'list'",
-        ),
-        (
-            lambda d: (d / "config.json").write_text("[" * 10**5),
-            "config.json is damaged.*(recursion|Stack overflow)",  # the message of Python 3.14
-        ),
-        (lambda d: in_files(d, "../hf/model.safetensors"), r"leads to .*, outside of its|names \["),
-        (lambda d: in_files(d, "/etc/passwd"), "leads to /etc/passwd, outside of its directory"),
-        (
-            lambda d: in_files(d, ["a"]),
-            "index.json is damaged: expected weight_map to be an object",
-        ),
-        (lambda d: (d / "LICENSE").symlink_to("/etc/passwd"), "LICENSE leads to /etc/passwd, outs"),
-        (lambda d: os.mkfifo(d / "LICENSE"), "LICENSE is a named pipe"),
+        (lambda d: edit_config(d, model_type=["llama"]), ["model_type=['llama']", "'llama'"]),
+        (lambda d: edit_config(d, hidden_act=["silu"]), ["JSON", "'list'"]),
+        (lambda d: edit_config(d, rope_parameters=["linear"]), ["JSON", "'list'"]),
+        (lambda d: (d / "config.json").write_text("[" * 10**5), ["config.json", "damaged"]),
+        (lambda d: in_files(d, "../hf/model.safetensors"), ["model.safetensors"]),
+        (lambda d: in_files(d, "/etc/passwd"), ["/etc/passwd"]),
+        (lambda d: in_files(d, ["a"]), ["index.json", "weight_map"]),
+        (lambda d: (d / "LICENSE").symlink_to("/etc/passwd"), ["LICENSE", "/etc/passwd"]),
+        (lambda d: os.mkfifo(d / "LICENSE"), ["LICENSE", "pipe"]),
     ],
 )
-def test_a_directory_that_is_not_whole_is_refused(damage, message, tmp_path, capsys):
+def test_a_directory_that_is_not_whole_is_refused(damage, values, tmp_path, capsys):
     source, _ = written(tmp_path / "hf", llama())
     damage(tmp_path / "hf")
-    said = fails(capsys, f"--from=hf:{source}", f"--to={tmp_path}/run")
-    assert re.search(message, said), said
+    assert_named(fails(capsys, f"--from=hf:{source}", f"--to={tmp_path}/run"), *values)
     assert not (tmp_path / "run").exists()
 
 
@@ -799,7 +775,8 @@ def test_a_link_in_a_run_directory_is_not_exported(tmp_path, capsys):
     imported(tmp_path, llama())
     (tmp_path / "run" / IMPORTED / "LICENSE").symlink_to("/etc/passwd")
     said = fails(capsys, f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/exported")
-    assert "LICENSE leads to /etc/passwd" in said and not (tmp_path / "exported").exists()
+    assert_named(said, "LICENSE", "/etc/passwd")
+    assert not (tmp_path / "exported").exists()
 
 
 def test_tied_tensors_that_differ_are_refused(tmp_path, capsys):
@@ -807,28 +784,28 @@ def test_tied_tensors_that_differ_are_refused(tmp_path, capsys):
     copy = {"cls.predictions.decoder.weight": np.zeros((40, 16), np.float32)}
     changed(source, lambda tensors: tensors.update(copy))
     said = fails(capsys, f"--from=hf:{source}", f"--to={tmp_path}/run")
-    assert "cls.predictions.decoder.weight and bert.embeddings.word_embeddings.weight" in said
+    assert_named(said, "cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight")
 
 
 @pytest.mark.parametrize(
-    "arguments, message",
+    "arguments, values",
     [
-        (["--from=hf:a", "--to=hf:b"], "one of the two is a run directory"),
-        (["--from=a", "--to=b"], "one of the two is a run directory"),
-        (["--from=absent", "--to=hf:b"], "absent is not a run directory"),
-        (["--from=t5x:absent", "--to=b"], "give --model"),
-        (["--from=a", "--to=hf:b", "--tokenizer=c"], "with --from=hf:DIR or --from=t5x:DIR alone"),
-        (["--from=hf:a", "--to=b", "--model=m.gin"], "with --from=t5x:DIR alone"),
+        (["--from=hf:a", "--to=hf:b"], ["'hf:a'", "'hf:b'", "hf:DIR"]),
+        (["--from=a", "--to=b"], ["'a'", "'b'", "hf:DIR"]),
+        (["--from=absent", "--to=hf:b"], ["absent", "config.gin"]),
+        (["--from=t5x:absent", "--to=b"], ["--model"]),
         (
-            ["--from=hf:a", "--to=b", "--sentinels=-3"],
-            "expected a whole number, 0 or more, got '-3'",
+            ["--from=a", "--to=hf:b", "--tokenizer=c"],
+            ["--tokenizer", "--from=hf:DIR", "--from=t5x:DIR"],
         ),
-        (["--from=a", "--to=hf:b", "--sentinels=8"], "got --sentinels with --from=a"),
+        (["--from=hf:a", "--to=b", "--model=m.gin"], ["--model", "--from=t5x:DIR"]),
+        (["--from=hf:a", "--to=b", "--sentinels=-3"], ["--sentinels", 0, "'-3'"]),
+        (["--from=a", "--to=hf:b", "--sentinels=8"], ["--sentinels", "--from=a"]),
     ],
 )
-def test_bad_commands_are_refused(arguments, message, capsys, tmp_path, monkeypatch):
+def test_bad_commands_are_refused(arguments, values, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert message in fails(capsys, *arguments)
+    assert_named(fails(capsys, *arguments), *values)
     assert not list(tmp_path.iterdir())
 
 
@@ -836,11 +813,11 @@ def test_bad_commands_are_refused(arguments, message, capsys, tmp_path, monkeypa
 def test_special_ids_are_refused_where_they_cannot_be_had(flag, tmp_path, capsys):
     source, _ = written(tmp_path / "bare", llama(1024))
     said = fails(capsys, f"--from=hf:{source}", f"--to={tmp_path}/run", flag)
-    assert "holds no tokenizer (one of tokenizer.json" in said
+    assert_named(said, "tokenizer.json", flag.partition("=")[0])
     run_with(tmp_path, tokenization.byte_tokenizer())
     run(f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")
     said = fails(capsys, f"--from=hf:{tmp_path}/again", f"--to={tmp_path}/run_2", flag)
-    assert is_named("vocabulary.json", said) and is_named("--sentinels", said)
+    assert_named(said, "vocabulary.json", "--sentinels")
     assert not (tmp_path / "run_2").exists()
 
 
@@ -852,14 +829,14 @@ def test_a_damaged_run_is_named(tmp_path, capsys):
     content[len(content) // 2] ^= 255
     largest.write_bytes(content)
     said = fails(capsys, f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")
-    assert "Checkpoint 0 of" in said and "run is damaged" in said
+    assert_named(said, "Checkpoint 0", f"{tmp_path}/run")
 
 
 def test_a_second_tokenizer_is_refused(tmp_path, capsys):
     source, _ = written(tmp_path / "hf", bert())
     word_pieces(tmp_path / "hf")
     said = fails(capsys, f"--from=hf:{source}", f"--to={tmp_path}/run", "--tokenizer=x.model")
-    assert "which holds tokenizer.json: leave it out" in said
+    assert_named(said, "--tokenizer", "tokenizer.json")
 
 
 def test_a_preset_of_another_architecture_is_refused(tmp_path, capsys):
@@ -868,7 +845,7 @@ def test_a_preset_of_another_architecture_is_refused(tmp_path, capsys):
     )
     preset = "--model=gin_configs/models/decoder_tiny.gin"
     said = fails(capsys, f"--from=t5x:{tmp_path}/one", f"--to={tmp_path}/run", preset)
-    assert "decoder_tiny.gin binds no encoder-decoder to training.Run.model" in said
+    assert_named(said, "decoder_tiny.gin", "encoder-decoder", "training.Run.model")
 
 
 def test_an_export_that_is_refused_writes_nothing(tmp_path, capsys):
@@ -924,7 +901,7 @@ def test_what_another_process_wrote_meanwhile_stays(tmp_path, monkeypatch, capsy
 
     monkeypatch.setattr(convert, step, other_process_first)
     said = fails(capsys, f"--from={later}", f"--to={to}")
-    assert re.search(f"{tmp_path}/both (already )?holds a", said)
+    assert_named(said, f"{tmp_path}/both")
     if kind == "export":
         run(f"--from={to}", f"--to={tmp_path}/back")
     assert_equal(
@@ -958,7 +935,7 @@ def test_a_run_is_not_overwritten(tmp_path, capsys):
     source, _ = written(tmp_path / "hf", llama())
     run(f"--from=hf:{source}", f"--to={tmp_path}/run")
     said = fails(capsys, f"--from=hf:{source}", f"--to={tmp_path}/run")
-    assert "holds a run already" in said
+    assert_named(said, f"{tmp_path}/run")
 
 
 def test_an_export_does_not_mix_with_another_model(tmp_path, capsys):
@@ -966,7 +943,7 @@ def test_an_export_does_not_mix_with_another_model(tmp_path, capsys):
     run(f"--from=hf:{source}", f"--to={tmp_path}/run")
     before = {file: file.read_bytes() for file in (tmp_path / "hf").iterdir()}
     said = fails(capsys, f"--from={tmp_path}/run", f"--to=hf:{source}")
-    assert "hf already holds a model (config.json): export to a new directory" in said
+    assert_named(said, source, "config.json")
     assert before == {file: file.read_bytes() for file in (tmp_path / "hf").iterdir()}
 
 
@@ -988,10 +965,8 @@ def test_a_model_that_no_family_has_is_refused_with_what_differs(tmp_path):
 
 def test_the_settings_that_an_encoder_would_have_to_change_are_named():
     model = models.encoder(64, ("vocabulary",), **SMALL, num_layers=1)
-    with pytest.raises(ValueError) as refused:
+    with refuses(ValueError, "'eurobert'", "num_types=2", 0):
         family_of(model.config)
-    assert "no word for" not in str(refused.value)
-    assert "The nearest, 'eurobert', differs in num_types=2 instead of 0." in str(refused.value)
 
 
 def test_parameters_are_the_models_own():

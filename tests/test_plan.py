@@ -13,6 +13,7 @@ from pretrax.objectives.token_ids import specimen_ids
 from pretrax.training import Partial
 from pretrax.training.devices.accelerators import kind_of_name
 from pretrax.training.run_configuration import read_fields
+from tests.refusals import exits
 
 # Brown et al. 2020 (GPT-3, arXiv:2005.14165), table D.1: petaflop/s-days and tokens. It counts six
 # FLOPs for each parameter and token, with half of the parameters of an encoder-decoder.
@@ -148,37 +149,33 @@ def test_a_sparse_run_has_active_parameters(capsys):
 
 
 @pytest.mark.parametrize(
-    "argv, words",
+    "argv, values",
     [
-        (
-            [],
-            "RUN (or --gin_file), --parameters and --tokens, --flops, --hours, got none",
-        ),
-        (["--flops=1e20", "--hours=3", "--chips=1", "--of=v4"], "got --flops and --hours"),
-        (["--hours=3"], "--hours needs chips"),
-        (["--parameters=1e9"], "--parameters and --tokens go together"),
-        (["--flops=-1"], "expected a number above 0, got '-1'"),
-        (["--flops=nan"], "expected a number above 0"),
-        (["--flops=1e20", "--chips=0", "--of=v4"], "--chips"),
-        (["--flops=1e20", "--chips=4", "--of=v99"], "There is no chip 'v99'; expected one of v3"),
-        (["--flops=1e20", "--mfu=0.4"], "--mfu needs chips: give --chips and --of"),
-        (["--flops=1e20", "--gin.STEPS=3"], "is a setting of a run: give RUN or --gin_file"),
-        (["--gin_file=models/bert_base.gin"], "give no objective"),
-        (["--gin_file=runs/decoder.gin", "--steps=0"], "training.Run.steps must be "),
+        ([], ["RUN", "--gin_file", "--parameters", "--tokens", "--flops", "--hours"]),
+        (["--flops=1e20", "--hours=3", "--chips=1", "--of=v4"], ["--flops", "--hours"]),
+        (["--hours=3"], ["--hours", "--chips", "--of"]),
+        (["--parameters=1e9"], ["--parameters", "--tokens"]),
+        (["--flops=-1"], ["--flops", 0, "'-1'"]),
+        (["--flops=nan"], ["--flops", 0, "'nan'"]),
+        (["--flops=1e20", "--chips=0", "--of=v4"], ["--chips"]),
+        (["--flops=1e20", "--chips=4", "--of=v99"], ["'v99'", "v3"]),
+        (["--flops=1e20", "--mfu=0.4"], ["--mfu", "--chips", "--of"]),
+        (["--flops=1e20", "--gin.STEPS=3"], ["--gin.NAME=VALUE", "RUN", "--gin_file"]),
+        (["--gin_file=models/bert_base.gin"], ["objective"]),
+        (["--gin_file=runs/decoder.gin", "--steps=0"], ["training.Run.steps", 0]),
         (
             ["--gin_file=runs/decoder.gin", "--gin.training.Run.batch_size=0"],
-            "training.Run.batch_size must be ",
+            ["training.Run.batch_size", 0],
         ),
         (
             ["--gin_file=runs/encoder.gin", "--gin_file=objectives/retromae.gin"],
-            "The objective needs the heads ['restored']",
+            [["restored"]],
         ),
     ],
 )
-def test_impossible_plans_are_refused(argv, words, capsys):
-    with pytest.raises(SystemExit) as ended:
+def test_impossible_plans_are_refused(argv, values, capsys):
+    with exits(capsys, *values):
         plan.main(argv)
-    assert ended.value.code == 2 and words in capsys.readouterr().err
 
 
 def test_chips_by_short_names():

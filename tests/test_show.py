@@ -11,7 +11,7 @@ from pretrax.cli import show
 from pretrax.corpora.vocabularies import special_tokens
 from pretrax.objectives.catalog import CATALOG, FAMILIES
 from pretrax.visualization import drawing
-from tests.refusals import is_named
+from tests.refusals import assert_named
 from tests.tasks.short_library import short_library
 from tests.training.tiny import ROOT, environment
 
@@ -28,7 +28,7 @@ def fails(capsys, *arguments) -> str:
         show.run(arguments)
     said = capsys.readouterr().err
     assert end.value.code == 2 and "Traceback" not in said
-    return said
+    return said.partition("error: ")[2]
 
 
 # --- what is printed ------------------------------------------------------------------------------
@@ -181,19 +181,17 @@ def test_what_a_causal_model_reads_as_masks(objective, capsys):
         ("span_corruption", "dog,", ["dog,", "comma"]),  # an empty piece
         # The message names an objective that can hide tokens.
         ("causal_lm", "fox", ["span_corruption"]),
-        ("prefix_lm", "fox", ["fox", "prefix language modeling"]),
+        ("prefix_lm", "fox", ["fox", "prefix"]),
         ("fill_in_the_middle", "quick,dog", ["quick", "dog", "fill-in-the-middle"]),
     ],
 )
 def test_what_cannot_be_hidden(objective, hide, values, capsys):
     error = fails(capsys, BYTES, f"--objective={objective}", FOX, f"--hide={hide}")
-    message = " ".join(error.split())
-    assert not [value for value in values if not is_named(value, message)], message
+    assert_named(error, *values)
 
 
 def test_a_piece_of_a_word_is_not_hidden_by_words(capsys):
-    error = fails(capsys, "--vocabulary=words", FOX, "--hide=uick brown")
-    assert "'uick brown' to hide, which begins or ends within a word" in error.replace("\n", " ")
+    assert_named(fails(capsys, "--vocabulary=words", FOX, "--hide=uick brown"), "'uick brown'")
 
 
 def test_members_of_a_mixture(capsys, monkeypatch):
@@ -317,7 +315,7 @@ def test_a_run_with_rows_of_several_shapes_has_the_longest(capsys):
     given = "--gin_file=runs/decoder.gin", BYTES
     lengths = f"--gin.training.Run.sequence_lengths={shapes}"
     assert "causal_lm" in prints(capsys, *given, lengths, "--text=" + "a" * 31)
-    assert "at most 32" in fails(capsys, *given, lengths, "--text=" + "a" * 40)
+    assert_named(fails(capsys, *given, lengths, "--text=" + "a" * 40), 32)
 
 
 def test_a_builder_of_a_user(capsys, tmp_path, monkeypatch):
@@ -331,8 +329,8 @@ def test_a_builder_of_a_user(capsys, tmp_path, monkeypatch):
     assert "mine" in said and "Model: encoder-decoder" in said and "10 tokens; 2 hidden" in said
     said = prints(capsys, named, *text, "--gin.shown_objectives.mine.density=0.5")
     assert "10 tokens; 5 hidden" in said
-    said = fails(capsys, "--objective=shown_objectives.other", *text)
-    assert "there is no 'shown_objectives.other'" in said
+    error = fails(capsys, "--objective=shown_objectives.other", *text)
+    assert_named(error, "'shown_objectives.other'")
 
 
 def test_an_objective_whose_file_sets_what_a_model_has():
@@ -365,47 +363,40 @@ def test_tensorflow_is_not_loaded():
 @pytest.mark.parametrize(
     "arguments, expected",
     [
-        (["--objective=mask_lm"], r"did you mean 'masked_lm'"),
-        (["--text= \n "], r"--text"),
-        (["--text=a"], r"a single token"),
-        (["--file=absent/a.txt"], r"absent/a.txt: .*no folder absent:"),
-        (["--text=a b", "--file=b"], r"one of --text and --file"),
-        (
-            ["--text=" + "long " * 200],
-            r"1,000 tokens.*512 slots.*--length",
-        ),
-        (["--length=1", "--text=ab"], r"at most 1 slots"),
-        (
-            ["--layout=encoder", "--text=some words"],
-            r"stream 'targets' .*layout 'encoder' do not support it",
-        ),
-        (["--gin.objectives.span_corruption.noise_density=2", "--text=abc"], r"noise_density"),
-        (["--run=/tmp"], r"--run or --vocabulary, not both"),
-        (["--rows=0"], r"expected a whole number, 1 or more, got '0'"),
-        (["--texts=a"], r"unknown argument '--texts=a'"),
+        (["--objective=mask_lm"], ["masked_lm"]),
+        (["--text= \n "], ["--text"]),
+        (["--text=a"], ["token"]),
+        (["--file=absent/a.txt"], ["absent/a.txt", "absent"]),
+        (["--text=a b", "--file=b"], ["--text", "--file"]),
+        (["--text=" + "long " * 200], ["1,000 tokens", "512 slots", "--length"]),
+        (["--length=1", "--text=ab"], ["1 slots"]),
+        (["--layout=encoder", "--text=some words"], ["'targets'", "'encoder'"]),
+        (["--gin.objectives.span_corruption.noise_density=2", "--text=abc"], ["noise_density", 2]),
+        (["--run=/tmp"], ["--run", "--vocabulary"]),
+        (["--rows=0"], ["--rows", 1, "'0'"]),
+        (["--texts=a"], ["'--texts=a'"]),
     ],
-    ids=lambda x: x[0][:24] if isinstance(x, list) else None,
+    ids=lambda x: str(x[0])[:24],
 )
 def test_a_mistake_is_explained(capsys, arguments, expected):
-    assert re.search(expected, fails(capsys, BYTES, *arguments), re.DOTALL)
+    assert_named(fails(capsys, BYTES, *arguments), *expected)
 
 
 def test_a_folder_that_is_not_a_run(capsys, tmp_path):
-    assert f"{tmp_path} is not a run directory" in fails(capsys, f"--run={tmp_path}")
+    assert_named(fails(capsys, f"--run={tmp_path}"), tmp_path, "config.gin")
 
 
 def test_a_run_in_a_bucket(capsys, monkeypatch, tmp_path):
     asked = []
     monkeypatch.setattr(show, "on_this_disk", lambda run: asked.append(run) or str(tmp_path))
-    assert f"{tmp_path} is not a run directory" in fails(capsys, "--run=gs://bucket/mine")
+    assert_named(fails(capsys, "--run=gs://bucket/mine"), tmp_path, "config.gin")
     assert asked == ["gs://bucket/mine"]
 
 
 def test_a_vocabulary_that_lacks_what_is_needed(capsys, monkeypatch):
     make = special_tokens.token_ids
     monkeypatch.setattr(special_tokens, "token_ids", lambda t: make(t, specials=("R", "S")))
-    said = fails(capsys, BYTES, "--objective=masked_lm", "--text=some words")
-    assert "needs the special token 'mask'" in said
+    assert_named(fails(capsys, BYTES, "--objective=masked_lm", "--text=some words"), "'mask'")
 
 
 def test_help_names_the_options(capsys):

@@ -11,7 +11,7 @@ from pretrax.cli import train
 from pretrax.settings import atomic_writes, run_directory
 from pretrax.training.run_configuration import read_run
 from pretrax.training.saved.result import read_result
-from tests.refusals import refuses
+from tests.refusals import assert_named, refuses
 from tests.training import tiny
 
 GIN = tiny.ROOT / "gin_configs" / "runs"
@@ -36,7 +36,7 @@ def fails(capsys, arguments) -> str:
     said = capsys.readouterr().err
     assert end.value.code == 2
     assert "Traceback" not in said
-    return said
+    return said.partition("error: ")[2]
 
 
 def test_help_explains_and_exits_0(capsys):
@@ -51,41 +51,36 @@ def test_help_explains_and_exits_0(capsys):
 @pytest.mark.parametrize(
     "arguments, expected",
     [
-        (["--gin.training.Run.batchsize=8"], r"batchsize'; did you mean 'batch_size'\? .*run\.py"),
-        (["--gin.trian.train.steps=8"], r"trian"),
-        (["--gin.STEPZ=10"], r"STEPZ = 10\. .*DATA, PEAK, RUN_DIR, STEPS\."),
-        (["--gin.training.Run.steps=5", "--gin.STEPS=10"], r"Nothing .* uses STEPS = 10\."),
+        (["--gin.training.Run.batchsize=8"], ["batchsize'", "'batch_size'", "run.py"]),
+        (["--gin.trian.train.steps=8"], ["trian"]),
+        (["--gin.STEPZ=10"], ["STEPZ = 10", "DATA, PEAK, RUN_DIR, STEPS"]),
+        (["--gin.training.Run.steps=5", "--gin.STEPS=10"], ["STEPS = 10"]),
         (
             ["--gin.training.Run.optimizer=@objectives.raw_lenght"],
-            r"no 'objectives.raw_lenght'; did you mean 'raw_length'\?",
+            ["'objectives.raw_lenght'", "'raw_length'"],
         ),
-        (["--gin.STEPS=eight"], r"steps must be a whole number of at least 1, got 'eight'"),
-        (["--gin_file=absent.gin"], r"no gin file 'absent.gin'.*quickstart.gin"),
-        (
-            ["--store=x"],
-            r"--store=x', which takes a --gin_file that has it: corpora/token_store.gin",
-        ),
+        (["--gin.STEPS=eight"], ["steps", 1, "'eight'"]),
+        (["--gin_file=absent.gin"], ["'absent.gin'", "quickstart.gin"]),
+        (["--store=x"], ["'--store=x'", "--gin_file", "corpora/token_store.gin"]),
         (
             [
                 "--gin_file=corpora/token_store.gin",
                 "--gin_file=corpora/python_library.gin",
                 "--store=x",
             ],
-            r"--gin_file=corpora/token_store.gin has it, but a later file .* last",
+            ["--gin_file=corpora/token_store.gin", "last"],
         ),
-        (["--stepz=8"], r"unknown argument '--stepz=8'; did you mean '--steps'\?"),
-        (["--color=8"], r"unknown argument '--color=8'; other settings are --gin.NAME=VALUE"),
-        (["--steps"], r"argument --steps: expected one argument"),
-        (["--gin.STEPS=[8"], r"STEPS = \[8 cannot be read: expected a Python literal"),
-        (["--gin.STEPS"], r"unknown argument '--gin.STEPS'"),
-        (["steps"], r"no run 'steps'"),
+        (["--stepz=8"], ["'--stepz=8'", "'--steps'"]),
+        (["--color=8"], ["'--color=8'", "--gin.NAME=VALUE"]),
+        (["--steps"], ["--steps"]),
+        (["--gin.STEPS=[8"], ["STEPS = [8"]),
+        (["--gin.STEPS"], ["'--gin.STEPS'"]),
+        (["steps"], ["'steps'"]),
     ],
-    ids=lambda x: x if isinstance(x, str) else None,
+    ids=lambda x: " ".join(map(str, x)),
 )
 def test_a_command_line_that_cannot_be_read(data, tmp_path, capsys, arguments, expected):
-    assert re.search(
-        expected, fails(capsys, [*tiny.Run(tmp_path, data).arguments(), *arguments]), re.DOTALL
-    )
+    assert_named(fails(capsys, [*tiny.Run(tmp_path, data).arguments(), *arguments]), *expected)
 
 
 @pytest.mark.parametrize(
@@ -98,85 +93,67 @@ def test_a_command_line_that_cannot_be_read(data, tmp_path, capsys, arguments, e
                 "objectives.span_corruption.noise_density=0.5",
                 "training.Run.sequence_lengths={'decoder': 128}",
             ],
-            r"'span': rows of \d+ tokens need \d+ sentinels, the vocabulary has 16: add sentinels",
+            ["'span'", 63, 31, 16],
         ),
-        (["training.Run.sequence_lengths={'decoder': 1}"], r"'span': Lengths .* too short"),
-        (["training.Run.sequence_lengths={'encoder': 32}"], r"stacks of \['decoder'.*encoder"),
-        (["training.Run.batch_size=6"], r"batch_size must be a multiple of 4 .*got 6"),
+        (["training.Run.sequence_lengths={'decoder': 1}"], ["'span'", {"decoder": 1}]),
+        (["training.Run.sequence_lengths={'encoder': 32}"], [{"encoder": 32}, {"decoder": 32}]),
+        (["training.Run.batch_size=6"], ["batch_size", 4, 6]),
+        (["training.Run.batch_size=4"], ["batch_size = 4", 8]),
+        (["training.Run.microbatches=3"], ["batch_size = 8", 24]),
+        (["training.Run.microbatches=0"], ["microbatches", 1, 0]),
+        (["STEPS=0"], ["steps", 1, 0]),
+        (["mesh.make_mesh.data=3"], ["'data': 3", "3 devices", 8]),
+        (["mesh.make_mesh.fsdp=0"], [0, "'fsdp': 0"]),
+        (["mesh.make_mesh.fsdp=-1"], ["'data': -1, 'fsdp': -1"]),
+        (["optimizers.warmup_constant.warmup_steps=12"], ["warmup_steps", 12]),
+        (["optimizers.adamw.clip_norm=0"], ["clip_norm", 0]),
+        (["models.decoder.num_layers=0"], ["decoder.num_layers", 1, 0]),
+        (["optimizers.warmup_constant.peak='0.1'"], ["peak", 0, "'0.1'"]),
         (
-            ["training.Run.batch_size=4"],
-            r"batch_size = 4, .*multiple of 8 .*1 micro.* 8 shards",
+            ["STEPS=1", "optimizers.warmup_constant.warmup_steps=1"],
+            ["warmup_constant.warmup_steps", 1],
         ),
-        (
-            ["training.Run.microbatches=3"],
-            r"batch_size = 8, .*multiple of 24 .*3 micro.* 8 sh",
-        ),
-        (["training.Run.microbatches=0"], r"microbatches"),
-        (["STEPS=0"], r"steps"),
-        (["mesh.make_mesh.data=3"], r"mesh .*'data': 3.* takes 3 devices, there are 8"),
-        (["mesh.make_mesh.fsdp=0"], r"Mesh axes must be above 0"),
-        (["mesh.make_mesh.fsdp=-1"], r"at most one of them -1"),
-        (["optimizers.warmup_constant.warmup_steps=12"], r"warmup_steps .* below the run's 12"),
-        (["optimizers.adamw.clip_norm=0"], r"clip_norm must be a number above 0 .* got 0"),
-        (
-            ["models.decoder.num_layers=0"],
-            r"decoder.num_layers must be a whole number of at least 1",
-        ),
-        (
-            ["optimizers.warmup_constant.peak='0.1'"],
-            r"peak must be a number of at least 0, got '0.1'",
-        ),
-        (["STEPS=1", "optimizers.warmup_constant.warmup_steps=1"], r"constant.warmup_steps"),
-        (["training.Run.sequence_lengths=128"], r"must be a mapping .*, got 128"),
-        (
-            ["training.Run.sequence_lengths={'decoder': 64.0}"],
-            r"whole numbers of at least 1, .*64.0",
-        ),
-        (["training.Run.keep_every=6"], r"keep_every = 6 .* checkpoint_every = 4 "),
+        (["training.Run.sequence_lengths=128"], ["sequence_lengths", 128]),
+        (["training.Run.sequence_lengths={'decoder': 64.0}"], ["sequence_lengths", 64.0]),
+        (["training.Run.keep_every=6"], ["keep_every = 6", "checkpoint_every = 4"]),
         (
             ["training.Run.local_checkpoint_minutes=5"],
-            r"local_checkpoint_dir = None .*local_checkpoint_minutes = 5",
+            ["local_checkpoint_dir = None", "local_checkpoint_minutes = 5"],
         ),
         (
             ["training.Run.local_checkpoint_dir='/local'"],
-            r"local_checkpoint_dir = .*local_checkpoint_minutes = None",
+            ["local_checkpoint_dir = '/local'", "local_checkpoint_minutes = None"],
         ),
         (
             [
                 "training.Run.local_checkpoint_dir='gs://bucket/local'",
                 "training.Run.local_checkpoint_minutes=5",
             ],
-            r"Got training.Run.local_checkpoint_dir = 'gs://bucket/local', expected a folder on",
+            ["training.Run.local_checkpoint_dir = 'gs://bucket/local'"],
         ),
-        (["training.Run.keep_best=1"], r"keep_best = 1 .*evaluate_every = None"),
-        (
-            ["training.Run.rollback_sigmas=0"],
-            r"rollback_sigmas must be a number above 0 or None, got 0",
-        ),
+        (["training.Run.keep_best=1"], ["keep_best = 1", "evaluate_every = None"]),
+        (["training.Run.rollback_sigmas=0"], ["rollback_sigmas", 0, None]),
         (
             ["training.Run.rollback_sigmas=6", "training.Run.checkpoint_every=None"],
-            r"rollback_sigmas = 6 .*checkpoint_every = None",
+            ["rollback_sigmas = 6", "checkpoint_every = None"],
         ),
-        (["training.Run.initial_run='/absent'"], r"initial_run = '/absent' holds no checkpoint"),
+        (["training.Run.initial_run='/absent'"], ["initial_run = '/absent'", "checkpoint"]),
         (
             ["RUN_DIR='gs://bucket/run'", "training.Run.distributed=True"],
-            r"several processes cannot have its run_dir in a bucket, got gs://bucket/run: give",
+            ["run_dir", "gs://bucket/run"],
         ),
-        (
-            ["RUN_DIR='nowhere://bucket/run'"],
-            r"Got checkpoints in nowhere://bucket/run/checkpoints, expected a folder on disk or",
-        ),
-        ([f"RUN_DIR={__file__!r}"], r"run_dir = .*test_train.py"),
-        (["RUN_DIR='runs/a[1]'"], r"Got checkpoints in runs/a\[1\]"),
-        ([r"RUN_DIR='runs/a\\b'"], r"expected a path without a backslash"),
-        (["DATA='/absent'"], r"/absent.* is not a finished token store"),
+        (["RUN_DIR='nowhere://bucket/run'"], ["nowhere://bucket/run/checkpoints", "gs://"]),
+        ([f"RUN_DIR={__file__!r}"], ["run_dir =", __file__]),
+        (["RUN_DIR='runs/a[1]'"], ["runs/a[1]"]),
+        ([r"RUN_DIR='runs/a\\b'"], ["backslash"]),
+        (["DATA='/absent'"], ["/absent", "store.json"]),
     ],
-    ids=lambda x: ",".join(x) if isinstance(x, list) else None,
+    ids=lambda x: ",".join(map(str, x)),
 )
 def test_a_configuration_that_cannot_work(data, tmp_path, capsys, values, expected):
     run = tiny.Run(tmp_path, data)
     given = [*run.arguments(), *(f"--gin.{value}" for value in values)]
-    assert re.search(expected, fails(capsys, given))
+    assert_named(fails(capsys, given), *expected)
     assert not run.dir.exists()
 
 
@@ -191,7 +168,7 @@ def test_a_configuration_that_cannot_work(data, tmp_path, capsys, values, expect
 )
 def test_a_value_left_to_the_command_line_is_named(capsys, file, name):
     said = fails(capsys, [f"--gin_file=runs/{file}.gin"])
-    assert f"{name} has no value: give --{name.lower()}=VALUE" in said
+    assert_named(said, name, f"--{name.lower()}=VALUE")
     assert len(said.splitlines()) < 5
 
 
@@ -200,11 +177,11 @@ def test_flags_as_users_of_t5x_type_them(data, tmp_path, capsys):
     given = [x for x in run.arguments() if not x.startswith("--gin_file")]
     files = ["--gin_file=run.gin", f"--gin_search_paths=/absent,{tmp_path}/elsewhere"]
     said = fails(capsys, [*files, *given, "--gin_bindings=training.Run.batch_size = 0"])
-    assert "training.Run.batch_size must be a whole number of at least 1, got 0" in said
+    assert_named(said, "training.Run.batch_size", 1, 0)
     said = fails(capsys, [*files, *given, "--gin.utils.SaveCheckpointConfig.keep=5"])
-    assert "SaveCheckpointConfig.keep is a name of T5X" in said
+    assert_named(said, "SaveCheckpointConfig.keep", "T5X")
     said = fails(capsys, [*files, *given, "--gin_bindings=TRAIN_STEPS=5"])
-    assert "TRAIN_STEPS is a name of T5X. In pretrax: STEPS" in said
+    assert_named(said, "TRAIN_STEPS", "T5X", "STEPS")
 
 
 def test_a_macro_that_a_run_overrides_by_its_parameter_is_not_a_mistake(tmp_path):
@@ -231,11 +208,12 @@ def ends_with(monkeypatch, error):
 
 def test_traceback_shows_where(data, tmp_path, monkeypatch, capsys):
     arguments = tiny.Run(tmp_path, data).arguments()
-    ends_with(monkeypatch, ValueError("of a user's own"))
-    assert "of a user's own\n(--traceback shows where)" in fails(capsys, arguments)
-    with pytest.raises(ValueError, match="own") as raised:
+    error = ValueError("rate = 5")
+    ends_with(monkeypatch, error)
+    assert_named(fails(capsys, arguments), "rate = 5", "--traceback")
+    with pytest.raises(ValueError) as raised:
         tiny.run_here([*arguments, "--traceback"])
-    assert raised.traceback[-1].name == "raise_it"
+    assert raised.value is error and raised.traceback[-1].name == "raise_it"
 
 
 @pytest.mark.parametrize(
@@ -269,7 +247,7 @@ def test_two_trainings_in_one_directory(data, tmp_path, capsys):
     run = tiny.Run(tmp_path, data)
     with atomic_writes.locked(run.dir / run_directory.LOCK, "It is trained"):
         said = fails(capsys, run.arguments())
-    assert f"{run.dir} is trained already, in another process" in said
+    assert_named(said, run.dir, "process")
     assert not (run.dir / "checkpoints").exists()
 
 
@@ -278,7 +256,7 @@ def test_an_interrupt_shows_how_to_continue(data, tmp_path, monkeypatch, capsys)
     with pytest.raises(SystemExit) as end:
         tiny.run_here(tiny.Run(tmp_path, data).arguments())
     assert end.value.code == 130
-    assert "Interrupted; the same command continues" in capsys.readouterr().err
+    assert_named(capsys.readouterr().err, "Interrupted", "command")
 
 
 def test_started_in_another_directory(tmp_path, monkeypatch, capsys):
@@ -296,7 +274,7 @@ def test_started_in_another_directory(tmp_path, monkeypatch, capsys):
     )
     for arguments in ([], ["--gin_file=gin_configs/runs/decoder.gin"], ["--gin_file=mine.gin"]):
         said = fails(capsys, [*arguments, "--gin.training.Run.batch_size=0"])
-        assert "batch_size must be a whole number of at least 1" in said
+        assert_named(said, "batch_size", 1, 0)
     assert "runs/quickstart.gin" in fails(capsys, ["--gin_file=absent.gin"])
 
 
@@ -329,7 +307,7 @@ def test_output_and_plot_that_cannot_be_written_stop_no_run(data, tmp_path, monk
     with monkeypatch.context() as full, open("/dev/full", "w") as nowhere:
         full.setattr(sys, "stdout", nowhere)
         tiny.run_here(run.arguments())
-    assert "Output ends here (No space left on device)" in capsys.readouterr().err
+    assert_named(capsys.readouterr().err, "warning", "space")
     assert read_result(str(run.dir)).finished
     (run.dir / run_directory.RESULT).unlink()  # Run the same again, with output.
     tiny.run_here(run.arguments())

@@ -62,5 +62,5 @@ def test_errors():
     single = lambda *, seed: pairs(seed=seed)._replace(heldout=HELDOUT[:1])  # noqa: E731
     with refuses(ValueError, "one", "held-out"):
         completions.synthetic_completions(subject(of=single))
-    with pytest.raises(ValueError, match="expected one that continues texts"):
+    with refuses(ValueError, "'encoder_decoder'", "infill"):
         completions.synthetic_completions(subject("encoder_decoder", "span_corruption"))

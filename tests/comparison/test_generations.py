@@ -183,7 +183,7 @@ def test_what_a_model_writes_is_the_same_every_time():
 def test_models_that_cannot_write_are_refused():
     with refuses(ValueError, "encoder"):
         continuation(model_of("next_sentence_prediction", builder="encoder"))
-    with pytest.raises(ValueError, match="trained to infill, expected one that continues"):
+    with refuses(ValueError, "'encoder_decoder'", "infill"):
         continuation(model_of("span_corruption", builder="encoder_decoder"))
-    with pytest.raises(ValueError, match="trained to continue, expected one that fills in"):
+    with refuses(ValueError, "continue"):
         infilling(model_of("causal_lm"))

@@ -166,7 +166,7 @@ def test_an_answer_that_no_training_example_has_is_named(monkeypatch):
     task = rankings.class_task(subject_of(trained("decoder", "causal_lm")), "python_modules")
     other = task._replace(texts={part: ["t", "u"] for part in labels}, labels=labels)
     monkeypatch.setattr(rankings, "class_task", lambda *_: other)
-    with pytest.raises(ValueError, match="no training example has, \\['x'\\], expected"):
+    with refuses(ValueError, "python_modules", "['x']", "validation"):
         rankings.rank_classes(subject_of(trained("decoder", "causal_lm")))
 
 
@@ -176,12 +176,12 @@ def test_errors():
         rankings.rank_classes(subject, examples=1)
     with refuses(ValueError, "shots", "0", "-1"):
         rankings.rank_classes(subject, shots=-1)
-    with pytest.raises(ValueError, match="{answer} at its end"):
+    with refuses(ValueError, "'{answer} {text}'"):
         rankings.rank_classes(subject, template="{answer} {text}")
     with refuses(ValueError, "examples", "1", "0"):
         rankings.fill_in(subject, examples=0)
     responds = trained("encoder_decoder", "text_to_text")
-    with pytest.raises(ValueError, match="expected one that infills"):
+    with refuses(ValueError, "respond", "blank"):
         answer_log_probs(responds, [BLANKED])
 
 

@@ -150,7 +150,7 @@ def test_missing_and_damaged_files_are_named(tmp_path, name, content):
         (tmp_path / name).unlink()
     else:
         (tmp_path / name).write_bytes(content)
-    with pytest.raises(ValueError, match=name):
+    with refuses(ValueError, name):
         results.read(tmp_path)
 
 
@@ -163,7 +163,7 @@ def test_a_changed_digit_of_a_record_is_found(tmp_path, name):
     text = (tmp_path / name).read_text()
     for digit in sorted(set(re.findall(r"\d", text))):
         (tmp_path / name).write_text(text.replace(digit, str((int(digit) + 1) % 10), 1))
-        with pytest.raises(ValueError, match=name):
+        with refuses(ValueError, name):
             results.read(tmp_path)
 
 

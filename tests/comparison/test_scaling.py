@@ -5,6 +5,7 @@ import pytest
 
 from pretrax.comparison.scaling import scaling_law
 from pretrax.comparison.scaling.scaling_law import CHINCHILLA, REPLICATED, Fit, Law, fit
+from tests.refusals import refuses
 
 
 def runs(law: Law, noise: float, seed: int = 0):
@@ -51,19 +52,19 @@ def test_the_optimum_is_the_lowest_loss_of_its_budget():
 
 
 @pytest.mark.parametrize(
-    "points, words",
+    "points, values",
     [
-        (([1e6] * 8, [1e8] * 8, [3.0] * 8), "8 runs of 1 sizes and 1 numbers of tokens"),
-        (([1e6, 2e6], [1e8, 2e8], [3.0, 2.9]), "2 runs of 2 sizes"),
-        (([1e6] * 6, [1e8] * 6, [3.0] * 5 + [0.0]), "100,000,000 tokens with a loss of 0"),
-        (([1e6] * 6, [1e8] * 6, [3.0] * 5 + [np.nan]), "with a loss of nan"),
+        (([1e6] * 8, [1e8] * 8, [3.0] * 8), [8, 1]),
+        (([1e6, 2e6], [1e8, 2e8], [3.0, 2.9]), [2]),
+        (([1e6] * 6, [1e8] * 6, [3.0] * 5 + [0.0]), ["100,000,000", 0]),
+        (([1e6] * 6, [1e8] * 6, [3.0] * 5 + [np.nan]), ["100,000,000", "nan"]),
         # Seeds of the same budget read slightly different numbers of tokens, which count as equal.
-        (([1e6, 2e6, 4e6] * 4, [1e8, 1.01e8, 3e8, 3.01e8] * 3, [3.0] * 12), "2 numbers of tokens"),
-        (([1e6, 2e6, 4e6] * 2, [1e8, 2e8, 4e8] * 2, [3.0] * 6), "3 different pairs"),
+        (([1e6, 2e6, 4e6] * 4, [1e8, 1.01e8, 3e8, 3.01e8] * 3, [3.0] * 12), [12, 2]),
+        (([1e6, 2e6, 4e6, 1e6, 2e6] * 2, [1e8, 2e8, 4e8, 8e8, 1e8] * 2, [3.0] * 10), [10, 3, 4, 5]),
     ],
 )
-def test_too_little_for_five_numbers_is_said(points, words):
-    with pytest.raises(ValueError, match=words):
+def test_too_little_for_five_numbers_is_said(points, values):
+    with refuses(ValueError, *values):
         fit(*points)
 
 

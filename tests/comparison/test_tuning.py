@@ -28,7 +28,7 @@ from pretrax.training.evaluation import Score
 from pretrax.training.run_configuration import read_run
 from pretrax.training.saved.result import Result, write_result
 from tests.comparison import small
-from tests.refusals import refuses
+from tests.refusals import assert_named, refuses
 
 PEAK = "optimizers.warmup_constant.peak"
 LINES = (
@@ -292,7 +292,7 @@ def test_a_tuning_trial_that_diverges_loses_and_one_that_fails_is_reported(compa
 
     with refuses(ValueError, "6", "12") as error:
         tune(one, failing, (), (), out_of_memory)
-    assert "small, 0.0003, round 1, seed 8: Out of memory (" in str(error.value)
+    assert_named(str(error.value), "small", "0.0003", "round 1", "seed 8")
     again = []
 
     def counted(trials):
@@ -317,11 +317,11 @@ def trials_exit(trial, error) -> int:
 def test_another_tuning_is_refused_by_name(compared):
     one, planned = compared
     for other, expected in (
-        (Partial(successive_halving, **{**one.tuning.settings, "seeds": [9]}), r"seeds=\[9\]"),
-        (None, "is now None"),
+        (Partial(successive_halving, **{**one.tuning.settings, "seeds": [9]}), "seeds=[9]"),
+        (None, "None"),
     ):
         changed = dataclasses.replace(one, tuning=other)
-        with pytest.raises(ValueError, match="the tuning was successive_halving.*" + expected):
+        with refuses(ValueError, "successive_halving", expected):
             check_unchanged(changed, planned_runs(planned, changed, ()), planned)
 
 
@@ -330,9 +330,7 @@ def test_another_base_is_refused_though_a_variant_is_tuned(compared):
     one, planned = compared
     tuned = tune(one, planned, (), (), run_all)
     changed = dataclasses.replace(one, base=[*one.base, "PEAK = 2e-3"])
-    with pytest.raises(
-        ValueError, match=f"'small'(.*\n)+  was {PEAK} = 0.003\n  is now {PEAK} = 0.002"
-    ):
+    with refuses(ValueError, "'small'", f"{PEAK} = 0.003", f"{PEAK} = 0.002"):
         check_unchanged(changed, planned_runs(tuned, changed, ()), tuned)
 
 
@@ -362,21 +360,13 @@ def test_tuning_trials_too_short_for_their_warm_up_are_refused(compared):
 @pytest.mark.parametrize(
     "settings, steps, expected",
     [
-        (
-            dict(values=[-0.1, 0.1]),
-            40,
-            f"with {PEAK} = -0.1. {PEAK} must be a number of at least 0",
-        ),
+        (dict(values=[-0.1, 0.1]), 40, [f"{PEAK} = -0.1", 0]),
         (
             dict(parameter="optimizers.warmup_constant.warmup_steps", values=[1, 2.5]),
             40,
-            "warmup_steps must be a whole number of at least 0, got 2.5",
+            ["warmup_steps", 0, 2.5],
         ),
-        (
-            dict(factors=[0.1, 1, 3]),
-            1,
-            "tuning trials would take 1, 1 of its 1 steps in their rounds",
-        ),
+        (dict(factors=[0.1, 1, 3]), 1, ["tuning.successive_halving.share", "1, 1"]),
     ],
 )
 def test_values_and_rounds_that_tuning_trials_cannot_have_are_refused(
@@ -385,7 +375,7 @@ def test_values_and_rounds_that_tuning_trials_cannot_have_are_refused(
     one, _ = compared
     tuning = Partial(successive_halving, **(dict(parameter=PEAK, seeds=[7]) | settings))
     run = runs_of_variants(one)["small"]
-    with pytest.raises(ValueError, match=expected):
+    with refuses(ValueError, *expected):
         facts._check_tuning_trials(dataclasses.replace(one, tuning=tuning), run, steps)
 
 

@@ -45,7 +45,7 @@ def test_a_model_that_knows_nothing_restores_one_token(builder, objective, order
 
 def test_what_cannot_be_measured_is_refused():
     causal = subject(trained("decoder", "causal_lm"))
-    with pytest.raises(ValueError, match="never learned to predict masks"):
+    with refuses(ValueError, "masks"):
         unmasking(causal)
     masked = subject(trained("encoder", "masked_diffusion"))
     with refuses(ValueError, "orders", "ancestral"):

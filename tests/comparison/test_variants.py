@@ -84,7 +84,7 @@ def test_values_are_overridden_on_the_command_line(compared, tmp_path):
     file = small.write(tmp_path)
     one = read_comparison(file, ["SEEDS = [7]", "budgets.text_tokens.number = 3000"])
     assert one.seeds == [7] and one.budget == Partial(budgets.text_tokens, number=3000)
-    with pytest.raises(ValueError, match="Nothing in this comparison uses STEPS = 3"):
+    with refuses(ValueError, "STEPS = 3"):
         read_comparison(file, ["STEPS = 3"])
 
 
@@ -186,19 +186,16 @@ def test_a_variant_that_a_file_names_twice_is_not_lost(tmp_path):
 @pytest.mark.parametrize(
     "lines, expected",
     [
-        (["STEPS = 5"], r"'x' sets training.Run.steps = 5, which a comparison sets"),
-        (["RUN_DIR = 'runs/x'"], "'x' sets training.Run.run_dir = 'runs/x'"),
-        (["training.Run.seed = 5"], "'x' sets training.Run.seed = 5"),
-        (
-            ["DATA = 'other'"],
-            r"'small' and 'x' have no common data.*corpus.path is '.*' and 'other'",
-        ),
-        (["PAEK = 1.0"], "The variant 'x': Nothing in this run uses PAEK = 1.0"),
-        (["objectives/none.gin"], "The variant 'x': There is no gin file"),
+        (["STEPS = 5"], ["training.Run.steps = 5"]),
+        (["RUN_DIR = 'runs/x'"], ["training.Run.run_dir = 'runs/x'"]),
+        (["training.Run.seed = 5"], ["training.Run.seed = 5"]),
+        (["DATA = 'other'"], ["'small'", "corpus.path", "'other'"]),
+        (["PAEK = 1.0"], ["PAEK = 1.0"]),
+        (["objectives/none.gin"], ["objectives/none.gin"]),
     ],
 )
 def test_lines_that_no_variant_may_have(compared, lines, expected):
-    with pytest.raises(ValueError, match=expected):
+    with refuses(ValueError, "'x'", *expected):
         runs_of_variants(dataclasses.replace(compared, variants={"small": [], "x": lines}))
 
 
@@ -352,9 +349,7 @@ def test_a_budget_of_tokens_is_counted_in_the_rows(planned):
 
 @pytest.mark.parametrize("number", [0, -3000])
 def test_a_budget_of_no_tokens_is_refused(planned, number):
-    with pytest.raises(
-        ValueError, match=f"text_tokens.number must be a whole number of at least 1, got {number}"
-    ):
+    with refuses(ValueError, "text_tokens.number", 1, number):
         budgets.text_tokens(planned, number=number)
 
 

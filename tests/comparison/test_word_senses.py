@@ -115,5 +115,5 @@ def test_errors(uses, monkeypatch):
         measured("encoder", uses, monkeypatch, uses=4000)
     with refuses(ValueError, "uses", "4", "3"):
         measured("encoder", uses, monkeypatch, uses=3)
-    with pytest.raises(ValueError, match="layer 7, expected one of"):
+    with refuses(ValueError, "layer", 7):
         measured("encoder", uses, monkeypatch, layers=[7])

@@ -8,6 +8,7 @@ from pretrax.comparison.eval_metrics import generations, written_answers
 from pretrax.corpora.synthetic_tasks import SyntheticQuestion, SyntheticTask
 from pretrax.inference.prompting.prompts import filled
 from tests.comparison.subjects import subject_of_world
+from tests.refusals import refuses
 
 QUESTIONS = [
     SyntheticQuestion("sums", "1 + 1 =", (" 0 2", " 1 2")),
@@ -118,7 +119,7 @@ def test_a_model_that_knows_nothing_is_right_about_nothing(builder, objective):
 
 
 def test_errors():
-    with pytest.raises(ValueError, match="which has a blank, for a model that continues texts"):
+    with refuses(ValueError, "<extra_id_0>", "synthetic_questions"):
         written_answers.synthetic_answers(subject())
-    with pytest.raises(ValueError, match="expected one that continues texts"):
+    with refuses(ValueError, "'encoder_decoder'", "infill"):
         written_answers.synthetic_answers(subject("encoder_decoder", "span_corruption", at_the_end))

@@ -81,44 +81,38 @@ def test_turns_of_a_line(line, turns):
 
 
 @pytest.mark.parametrize(
-    "line, words",
+    "line, values",
     [
-        ({"text": "a"}, 'expected "messages"'),
-        ({"instruction": "a", "output": ""}, "expected .*output"),
-        ({"messages": []}, "no answer"),
-        ({"messages": [message("user", "a")]}, "no answer"),
-        ({"messages": [message("assistant", "a")]}, "role 'assistant'"),
-        ({"messages": [message("user", "a"), message("user", "b")]}, "role 'user'"),
-        ({"messages": [{"role": "user"}]}, "no field 'content'"),
-        ({"messages": [message("user", 3)]}, "int, expected a string"),
-        ({"messages": ["a", "b"]}, "not a list of objects"),
-        ({"messages": None}, 'expected "messages"'),
-        (
-            {"messages": [message("user", "a"), message("assistant", " ")]},
-            "2, .*'assistant', has no",
-        ),
-        (
-            {"messages": [message("user", ""), message("assistant", "b")]},
-            "1, .*'user', has no text",
-        ),
-        ({"instruction": "a", "output": "\n"}, "2, .*has no text"),
-        ({"messages": [message("user", [["text"]])]}, r"types .*\['text'\]"),
-        ({"messages": [message("system", "a"), message("system", "b")]}, "role 'system'"),
-        ({"conversations": [{"from": "gpt", "value": "a"}]}, "role 'assistant'"),
-        ({"conversations": [{"from": "bot", "value": "a"}]}, "role 'bot'"),
-        ({"conversations": [{"from": "human", "text": "a"}]}, "no field 'value'"),
-        ({"conversations": "a"}, '"conversations" is not a list of objects with'),
-        ({"messages": [message("user", [{"type": "image_url"}])]}, "image_url"),
-        ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "calls a tool"),
+        ({"text": "a"}, ['"messages"']),
+        ({"instruction": "a", "output": ""}, ['"output"']),
+        ({"messages": []}, ["user", "assistant"]),
+        ({"messages": [message("user", "a")]}, ["user", "assistant"]),
+        ({"messages": [message("assistant", "a")]}, [1, "'assistant'"]),
+        ({"messages": [message("user", "a"), message("user", "b")]}, [2, "'user'"]),
+        ({"messages": [{"role": "user"}]}, ["'content'"]),
+        ({"messages": [message("user", 3)]}, ["int"]),
+        ({"messages": ["a", "b"]}, ['"messages"', '"role"', '"content"']),
+        ({"messages": None}, ['"messages"']),
+        ({"messages": [message("user", "a"), message("assistant", " ")]}, [2, "'assistant'"]),
+        ({"messages": [message("user", ""), message("assistant", "b")]}, [1, "'user'"]),
+        ({"instruction": "a", "output": "\n"}, [2, "'assistant'"]),
+        ({"messages": [message("user", [["text"]])]}, ["['text']"]),
+        ({"messages": [message("system", "a"), message("system", "b")]}, ["'system'"]),
+        ({"conversations": [{"from": "gpt", "value": "a"}]}, ["'assistant'"]),
+        ({"conversations": [{"from": "bot", "value": "a"}]}, ["'bot'"]),
+        ({"conversations": [{"from": "human", "text": "a"}]}, ["'value'"]),
+        ({"conversations": "a"}, ['"conversations"', '"from"', '"value"']),
+        ({"messages": [message("user", [{"type": "image_url"}])]}, ["image_url"]),
+        ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, ["tool"]),
         (
             {"messages": [message("user", "a"), message("assistant", "b") | {"weight": 0}]},
-            "weight 0",
+            ["weight", 0, 1],
         ),
     ],
 )
-def test_a_line_that_is_not_a_dialogue_is_named_with_its_file(tmp_path, line, words):
+def test_a_line_that_is_not_a_dialogue_is_named_with_its_file(tmp_path, line, values):
     good = {"instruction": "a", "output": "b"}
-    with pytest.raises(ValueError, match=rf"dialogues\.jsonl:2: .*{words}"):
+    with refuses(ValueError, "dialogues.jsonl:2", *values):
         corpus(tmp_path, [good, line])
 
 
@@ -184,20 +178,20 @@ def test_few_dialogues_are_held_out_whole(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "settings, words",
+    "settings, values",
     [
+        (dict(longest_tokens=1), ["longest_tokens", 1, 2, "16,384"]),
+        (dict(heldout_every=1), ["heldout_every", 1, 2]),
+        (dict(on_malformed="stop"), ["on_malformed", "'stop'"]),
         (
-            dict(longest_tokens=1),
-            "longest_tokens must be a whole number of at least 2 and at most 16,384",
+            dict(heldout_files="dialogues.jsonl"),
+            ["dialogues.jsonl", "`files`", "`heldout_files`"],
         ),
-        (dict(heldout_every=1), "heldout_every must be a whole number of at least 2"),
-        (dict(on_malformed="stop"), "on_malformed must be"),
-        (dict(heldout_files="dialogues.jsonl"), "dialogues.jsonl .*`files`.*`heldout_files`"),
-        (dict(files="notes.txt"), "notes.txt is plain text, expected JSONL"),
+        (dict(files="notes.txt"), ["notes.txt", "JSONL"]),
     ],
 )
-def test_settings_and_files_that_cannot_be_dialogues(tmp_path, monkeypatch, settings, words):
+def test_settings_and_files_that_cannot_be_dialogues(tmp_path, monkeypatch, settings, values):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notes.txt").write_text("user: Hi")
-    with pytest.raises(ValueError, match=words):
+    with refuses(ValueError, *values):
         corpus(tmp_path, [exchanges(2, 3)], **(dict(files="dialogues.jsonl") | settings))

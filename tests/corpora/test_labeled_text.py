@@ -48,47 +48,38 @@ def test_lines_of_both_kinds(tmp_path):
 
 
 TSV = [
-    ("great\tgood\nno\tbad\n", r":1: got the columns 'great', 'good', expected a header with"),
-    ("text,label\na,b\n", r":1: got the columns 'text,label', .* 'text' and 'label' are missing"),
-    ("text\tlabels\na\tb\n", r":1: .*'label' is missing"),
-    ("text\tlabel\tlabel\na\tb\tc\n", r":1: got the column 'label' twice"),
-    ("", r":1: got the columns ''"),
-    ("text\tlabel\na\tb\na\tb\tc\n", r":3: got 3 columns, expected 2"),
-    ("text\tlabel\na\tb\na\n", r":3: got 1 columns, expected 2"),
-    ("text\tlabel\na\t\n", r":2: got the label '', expected"),
-    ("text\tlabel\n \tb\n", r":2: got the text ' ', expected"),
-    ("text\tlabel\na\tb \n", r":2: got the label 'b ', expected .*white space"),
+    ("great\tgood\nno\tbad\n", 1, ["'great', 'good'"]),
+    ("text,label\na,b\n", 1, ["'text,label'", "'text'", "'label'"]),
+    ("text\tlabels\na\tb\n", 1, ["'text', 'labels'", "'label'"]),
+    ("text\tlabel\tlabel\na\tb\tc\n", 1, ["'label'"]),
+    ("", 1, ["''"]),
+    ("text\tlabel\na\tb\na\tb\tc\n", 3, [3, 2]),
+    ("text\tlabel\na\tb\na\n", 3, [1, 2]),
+    ("text\tlabel\na\t\n", 2, ["label", "''"]),
+    ("text\tlabel\n \tb\n", 2, ["text", "' '"]),
+    ("text\tlabel\na\tb \n", 2, ["label", "'b '"]),
 ]
 GOOD = '{"text": "a", "label": "1"}\n'
 JSONL = [
-    (GOOD + "{'text'}\n", r":2: not JSON \(.*Expected an object such as"),
-    (GOOD + '["a", "b"]\n', r":2: got an array, expected a JSON object"),
-    (
-        GOOD + '{"text": "a", "class": 1}\n',
-        r":2: got the fields 'text', 'class', .*'label' is miss",
-    ),
-    (
-        GOOD + '{"text": "a", "label": 1}\n',
-        r":2: got the label 1 .*int.*jsonl:1 .*str",
-    ),
-    (
-        GOOD + '{"text": "a", "label": 0.5}\n',
-        r":2: got the label 0.5, expected a string",
-    ),
-    (GOOD + '{"text": "a", "label": true}\n', r":2: got the label true"),
-    (GOOD + '{"text": "a", "label": null}\n', r":2: got the label null"),
-    (GOOD + '{"text": 7, "label": "b"}\n', r":2: got the text 7, expected a string"),
-    (GOOD + '{"text": "\\ud800", "label": "b"}\n', r":2: the text .* half a surrogate"),
+    (GOOD + "{'text'}\n", 2, ["JSON"]),
+    (GOOD + '["a", "b"]\n', 2, ["array", "object"]),
+    (GOOD + '{"text": "a", "class": 1}\n', 2, ["'text', 'class'", "'label'"]),
+    (GOOD + '{"text": "a", "label": 1}\n', 2, [1, "int", "a.jsonl:1", "str"]),
+    (GOOD + '{"text": "a", "label": 0.5}\n', 2, ["label", 0.5]),
+    (GOOD + '{"text": "a", "label": true}\n', 2, ["label", "true"]),
+    (GOOD + '{"text": "a", "label": null}\n', 2, ["label", "null"]),
+    (GOOD + '{"text": 7, "label": "b"}\n', 2, ["text", 7]),
+    (GOOD + '{"text": "\\ud800", "label": "b"}\n', 2, ["text", "surrogate"]),
 ]
 
 
 @pytest.mark.parametrize(
-    "name, content, words",
+    "name, content, line, values",
     [("a.tsv", *case) for case in TSV] + [("a.jsonl", *case) for case in JSONL],
 )
-def test_a_line_that_is_wrong_is_named(tmp_path, name, content, words):
+def test_a_line_that_is_wrong_is_named(tmp_path, name, content, line, values):
     (tmp_path / name).write_text(content)
-    with pytest.raises(ValueError, match=name + words):
+    with refuses(ValueError, f"{name}:{line}", *values):
         list(read_labeled([str(tmp_path / name)]))
 
 
@@ -100,7 +91,7 @@ def test_files_that_are_not_labeled_text(tmp_path):
     with refuses(ValueError, "a.tsv", "2", "8"):
         list(read_labeled([str(tmp_path / "a.tsv")]))
     (tmp_path / "a.tsv.gz").write_bytes(gzip.compress(b"text\tlabel\n" * 50)[:-9])
-    with pytest.raises(ValueError, match="gzip file"):
+    with refuses(ValueError, "a.tsv.gz", "gzip"):
         list(read_labeled([str(tmp_path / "a.tsv.gz")]))
 
 
@@ -153,31 +144,27 @@ def test_heldout_text_of_files_of_its_own(tmp_path):
     found = corpus(tmp_path, heldout_files=heldout)
     assert documents(found) == [set(LINES), {("new", "red"), ("text 1", "blue")}]
     write_tsv(tmp_path / "heldout.tsv", [("new", "red"), ("text 1", "pink")])
-    with refuses(ValueError, "heldout.tsv:3", "'pink'", "blue, dark green, red"):
+    with refuses(ValueError, "heldout.tsv:3", "'pink'", "blue", "red"):
         corpus(tmp_path, "other", heldout_files=heldout)
     with refuses(ValueError, "heldout_files"):
         corpus(tmp_path, "third", heldout_files=str(tmp_path / "lines.tsv"))
 
 
 @pytest.mark.parametrize(
-    "lines, settings, words",
+    "lines, settings, values",
     [
-        (LINES[::3], {}, r"Got one label, 'red', in the 20 texts of .*lines.tsv, expected two"),
-        ([], {}, r"Got no label in the 0 texts"),
-        (LINES[:3], {}, "no token of text .heldout.*a smaller heldout_every"),
-        (LINES, {"answer_tokens": 9}, r"The label 'dark green' has 10 tokens, expected at most 9"),
-        (LINES, {"given_tokens": 0}, r"given_tokens must be a whole number of at least 1, got 0"),
-        (
-            LINES,
-            {"answer_tokens": 0},
-            r"answer_tokens must be a whole number of at least 1 or None, got 0",
-        ),
-        (LINES, {"heldout_every": 1}, r"heldout_every must be a whole number of at least 2, got 1"),
+        (LINES[::3], {}, ["'red'", 20, "lines.tsv"]),
+        ([], {}, [0, "lines.tsv"]),
+        (LINES[:3], {}, ["heldout", "heldout_every"]),
+        (LINES, {"answer_tokens": 9}, ["'dark green'", 10, 9, "--answer_tokens"]),
+        (LINES, {"given_tokens": 0}, ["given_tokens", 1, 0]),
+        (LINES, {"answer_tokens": 0}, ["answer_tokens", 1, None, 0]),
+        (LINES, {"heldout_every": 1}, ["heldout_every", 2, 1]),
     ],
 )
-def test_unsuitable_text_is_refused(tmp_path, lines, settings, words):
+def test_unsuitable_text_is_refused(tmp_path, lines, settings, values):
     write_tsv(tmp_path / "lines.tsv", lines)
-    with pytest.raises(ValueError, match=words):
+    with refuses(ValueError, *values):
         corpus(tmp_path, **settings)
 
 
@@ -193,14 +180,14 @@ def fine_tuning(tmp_path, run, file):
 
 
 @pytest.mark.parametrize(
-    "run, words",
+    "run, values",
     [
-        ("finetune_regression", "predicts numbers, .* are 3 classes .blue, dark green, red"),
-        ("finetune_tags", "labels of tokens, .* this corpus has labels of documents"),
+        ("finetune_regression", ["numbers", 3, "blue", "red"]),
+        ("finetune_tags", ["tokens", "documents"]),
     ],
 )
-def test_neither_numbers_nor_tags_are_learned_from_classes(tmp_path, run, words):
-    with pytest.raises(ValueError, match=words):
+def test_neither_numbers_nor_tags_are_learned_from_classes(tmp_path, run, values):
+    with refuses(ValueError, "labels", *values):
         tiny.planned(fine_tuning(tmp_path, run, "labeled_text"))
 
 
@@ -242,7 +229,7 @@ def test_heldout_text_is_a_task(tmp_path, answer_tokens):
     assert (task.guess, task.guessed_from) == ("red", "training")
     (few,) = labeled_evaluation.heldout_labels(run, examples=2)
     assert len(few.texts) == 2 and set(few.texts) < set(task.texts)
-    with pytest.raises(ValueError, match="holds no labeled text"):
+    with refuses(ValueError, tmp_path, "heldout_labels"):
         labeled_evaluation.heldout_labels(str(tmp_path))
 
 

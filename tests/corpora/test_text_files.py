@@ -20,17 +20,17 @@ from pretrax.corpora.text_readers import LeftOut, read_documents
 from pretrax.corpora.vocabularies import Vocabulary, special_tokens, tokenization
 from pretrax.data.finding import find_files
 from pretrax.data.reading import MalformedLine
-from tests.refusals import refuses
+from tests.refusals import assert_named, refuses
 
 MALFORMED = {
-    b"not json\n": "not JSON",
-    b'{"body": "x"}\n': "no field 'text', but the line has 'body'",
-    b'{"text": 3}\n': "field 'text' is int",
-    b"[1]\n": "got an array, expected a JSON object",
-    b'{"text": "\xff"}\n': "not UTF-8",
-    b'{"text": "\\ud800"}\n': "half a surrogate",
-    b'{"text": "x", "n": ' + b"1" * 5000 + b"}\n": "not JSON (Exceeds the limit",
-    b'{"a":' * 100_000 + b"\n": "not JSON (",  # The limit is a recursion depth or a stack size.
+    b"not json\n": ["JSON"],
+    b'{"body": "x"}\n': ["'text'", "'body'"],
+    b'{"text": 3}\n': ["'text'", "int"],
+    b"[1]\n": ["array", "object"],
+    b'{"text": "\xff"}\n': ["UTF-8"],
+    b'{"text": "\\ud800"}\n': ["'text'", "surrogate"],
+    b'{"text": "x", "n": ' + b"1" * 5000 + b"}\n": ["JSON", "limit"],
+    b'{"a":' * 100_000 + b"\n": ["JSON"],  # The limit is a recursion depth or a stack size.
 }
 
 
@@ -58,9 +58,8 @@ def decoded(corpus, documents):
 def test_a_malformed_line_is_named(tmp_path, line):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text": "fine"}\n' + line + b'{"text": "fine too"}')
-    with refuses(MalformedLine, "a.jsonl", "2", "on_malformed") as error:
+    with refuses(MalformedLine, "a.jsonl", "2", "on_malformed", *MALFORMED[line]):
         list(read_documents([str(path)]))
-    assert MALFORMED[line] in str(error.value)
     left_out = LeftOut()
     got = texts_of(path, on_malformed="skip", left_out=left_out)
     assert got == ["fine", "fine too"]
@@ -153,9 +152,7 @@ def test_the_name_of_a_file_determines_its_format(tmp_path, monkeypatch):
     assert texts_of(tmp_path / "a.txt.zst") == ["one\n"]
     for name, package in (("a.parquet", "pyarrow"), ("a.txt.zst", "zstandard")):
         monkeypatch.setitem(sys.modules, package, None)
-        with pytest.raises(
-            ValueError, match=f"{name}: .* needs {package}, which is not installed.*prepare"
-        ):
+        with refuses(ValueError, name, package, "prepare"):
             texts_of(tmp_path / name)
 
 
@@ -176,12 +173,12 @@ def test_find_files(tmp_path, monkeypatch):
     assert find_files("*.txt, c.jsonl,a.txt") == ["a.txt", "b.txt", "c.jsonl"]
     assert find_files("c.jsonl, *.txt") == ["c.jsonl", "a.txt", "b.txt"]  # in the order given
     assert find_files(["**/*.txt"]) == ["a.txt", "b.txt", "d/e.txt"]
-    for patterns, error, said in (
-        ("*.md", FileNotFoundError, r"No file matches '\*.md'"),
-        ("d", FileNotFoundError, "it is a folder"),
-        ("", ValueError, "Got no file"),
+    for patterns, error, value in (
+        ("*.md", FileNotFoundError, "'*.md'"),
+        ("d", FileNotFoundError, "'/*.txt'"),
+        ("", ValueError, "`files`"),
     ):
-        with pytest.raises(error, match=said):
+        with refuses(error, value):
             find_files(patterns)
 
 
@@ -272,7 +269,7 @@ def test_a_second_start_reads_no_text_and_a_changed_file_is_read_again(tmp_path,
     (tmp_path / "a.txt").write_text("other words " * 60)
     changed = text_files(run_dir, **settings)
     assert "684 tokens" in changed.summary
-    with pytest.raises(ValueError, match="saved data position"):
+    with refuses(ValueError, "position", "seed"):
         changed.train(0, 1).restore(state)
 
 
@@ -286,12 +283,12 @@ def test_a_run_with_a_checkpoint_keeps_its_tokens(tmp_path, become):
     if become == "changed":
         file.write_text("other words " * 60)
     else:
-        with pytest.raises(FileNotFoundError, match="No file matches"):
+        with refuses(FileNotFoundError, file):
             text_files(str(run_dir), **settings)
     (run_dir / "config.gin").write_text("")
     (run_dir / "checkpoints/5").mkdir(parents=True)
     kept = text_files(str(run_dir), **settings)
-    assert "475 tokens" in kept.summary and "text is missing or has changed" in kept.summary
+    assert_named(kept.summary, "475", "missing", "stored")
     kept.train(0, 1).restore(state)
 
 
@@ -410,16 +407,19 @@ def test_corpora_that_cannot_be(tmp_path):
     (tmp_path / "a.txt").write_text("text " * 100)
     empty, full = str(tmp_path / "empty.txt"), str(tmp_path / "a.txt")
     run_dir = str(tmp_path / "run")
-    for settings, said in (
-        ({"files": empty, "vocabulary": vocabularies.trained}, "Got no text"),
-        ({"files": empty, "vocabulary": vocabularies.utf8_bytes}, "Got no token of text"),
+    for settings, values in (
+        ({"files": empty, "vocabulary": vocabularies.trained}, ["vocabulary"]),
+        ({"files": empty, "vocabulary": vocabularies.utf8_bytes}, ["train"]),
         (
             {"files": full, "vocabulary": vocabularies.utf8_bytes, "on_malformed": "ignore"},
-            "'error' or 'skip'",
+            ["on_malformed", "'error'", "'skip'", "'ignore'"],
         ),
-        ({"files": full, "vocabulary": vocabularies.utf8_bytes, "heldout_every": 1}, "at least 2"),
+        (
+            {"files": full, "vocabulary": vocabularies.utf8_bytes, "heldout_every": 1},
+            ["heldout_every", 2, 1],
+        ),
     ):
-        with pytest.raises(ValueError, match=said):
+        with refuses(ValueError, *values):
             text_files(run_dir, **settings)
     corpus = text_files(str(tmp_path / "other"), files=full, vocabulary=vocabularies.utf8_bytes)
     few = functools.partial(vocabularies.utf8_bytes, sentinels=5)
@@ -466,6 +466,6 @@ def test_the_vocabulary_of_an_import_is_not_written_over(tmp_path):
     vocabularies.save_vocabulary(str(run_dir), kept)
     (run_dir / "config.gin").write_text("")
     kept = (run_dir / "vocabulary.json").read_bytes()
-    with pytest.raises(ValueError, match="has a vocabulary made with other settings"):
+    with refuses(ValueError, run_dir, "factory"):
         text_files(str(run_dir), files=str(file), vocabulary=vocabularies.utf8_bytes)
     assert (run_dir / "vocabulary.json").read_bytes() == kept

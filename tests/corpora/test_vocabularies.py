@@ -42,13 +42,12 @@ def test_an_id_far_above_the_others_is_named(tmp_path, largest):
     words = {"<unk>": 0, "</s>": 1, "a": 2}
     assert tokenization.open_tokenizer(tokenizer_file(tmp_path / "a.json", words)).size == 3
     path = tokenizer_file(tmp_path / "b.json", words | {"<mask>": largest})
-    with pytest.raises(ValueError) as error:
+    with refuses(ValueError, path, "'<mask>'", largest):
         tokenization.open_tokenizer(path)
-    assert all(text in str(error.value) for text in (path, "'<mask>'", str(largest)))
 
 
 def test_ids_of_more_than_32_bits_are_refused():
-    with pytest.raises(ValueError, match=str(2**31)):
+    with refuses(ValueError, 2**31):
         check_token_ids(TokenIds(size=2**31, text=(2, 10)))
     ids = TokenIds(size=2**31 - 1, text=(2, 10))
     assert check_token_ids(ids) == ids
@@ -82,18 +81,18 @@ def test_training_is_deterministic_and_leaves_one_file(tmp_path, model, text):
 
 
 @pytest.mark.parametrize(
-    ("texts", "settings", "said"),
+    ("texts", "settings", "values"),
     [
-        ([], {}, "Got no text"),
-        (["\n \n"], {}, "Got no text"),
-        (["abc"], {}, "too little text"),
-        (None, {"size": 100}, "at least 512"),
-        (None, {"size": 100_000}, "expected at most"),
-        (None, {"model_type": "word"}, "'bpe' or 'unigram'"),
+        ([], {}, ["text"]),
+        (["\n \n"], {}, ["text"]),
+        (["abc"], {}, [512]),
+        (None, {"size": 100}, ["size", 512, 100]),
+        (None, {"size": 100_000}, ["vocabularies.trained.size", 100_000]),
+        (None, {"model_type": "word"}, ["model_type", "'bpe'", "'unigram'", "'word'"]),
     ],
 )
-def test_vocabularies_that_cannot_be_trained(tmp_path, text, texts, settings, said):
-    with pytest.raises(ValueError, match=said):
+def test_vocabularies_that_cannot_be_trained(tmp_path, text, texts, settings, values):
+    with refuses(ValueError, *values):
         train_sentencepiece([text] if texts is None else texts, str(tmp_path / "v"), **settings)
     assert not list(tmp_path.iterdir())
 
@@ -153,19 +152,19 @@ def test_the_most_frequent_words_are_known(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("texts", "model_type", "size", "said"),
+    ("texts", "model_type", "size", "values"),
     [
-        (["\n"], "wordpiece", 300, "Got no text"),
-        (["abc"], "wordpiece", 50, "expected at least 161 for the special tokens and the char"),
-        (["abc abc"], "wordpiece", 1000, "expected at most 163 for this text: lower"),
-        (["abc"], "word", 5, "expected at least 6"),
-        (["abc de"], "word", 8, "expected at most 7 for this text: lower vocabularies.trained"),
-        (["abc"], "words", 8, "must be 'bpe', 'unigram', 'wordpiece' or 'word', got"),
+        (["\n"], "wordpiece", 300, ["text"]),
+        (["abc"], "wordpiece", 50, ["vocabularies.trained.size", 50, 161]),
+        (["abc abc"], "wordpiece", 1000, ["vocabularies.trained.size", 1000, 163]),
+        (["abc"], "word", 5, ["vocabularies.trained.size", 5, 6]),
+        (["abc de"], "word", 8, ["vocabularies.trained.size", 8, 7]),
+        (["abc"], "words", 8, ["'bpe'", "'unigram'", "'wordpiece'", "'word'", "'words'"]),
     ],
 )
-def test_vocabularies_of_words_that_cannot_be_trained(tmp_path, texts, model_type, size, said):
+def test_vocabularies_of_words_that_cannot_be_trained(tmp_path, texts, model_type, size, values):
     source = vocabularies.VocabularySource(lambda: texts)
-    with pytest.raises(ValueError, match=said):
+    with refuses(ValueError, *values):
         vocabularies.trained(str(tmp_path), source, size=size, model_type=model_type)
     assert not list(tmp_path.iterdir())
 
@@ -253,12 +252,12 @@ def test_codec_writes_and_reads_special_tokens_by_name(tokenizer, hugging_face):
 
 
 def test_scattered_special_ids_are_refused(tokenizer):
-    with pytest.raises(ValueError, match="scattered"):
+    with refuses(ValueError, tokenizer.size):
         token_ids(tokenizer._replace(blocked=(100, 200, 300, 400)))
 
 
 def test_one_id_for_two_special_tokens_is_refused(tokenizer):
-    with pytest.raises(ValueError, match="are both 7"):
+    with refuses(ValueError, "mask", 7):
         token_ids(tokenizer._replace(named={"<mask>": 7, "[CLS]": 7}))
 
 
@@ -284,40 +283,39 @@ def test_a_missing_vocabulary(name):
 @pytest.mark.parametrize("name", ["bad.model", "bad.json"])
 def test_a_file_that_is_not_a_vocabulary(tmp_path, name):
     (tmp_path / name).write_text("hello")
-    with pytest.raises(ValueError, match=name):
+    with refuses(ValueError, name):
         tokenization.open_tokenizer(str(tmp_path / name))
     with refuses(FileNotFoundError, "vocabulary.json", "--tokenizer=FILE"):
         vocabularies.load_vocabulary(str(tmp_path))
 
 
 @pytest.mark.parametrize(
-    "change, said",
+    "change, values",
     [
-        (lambda v: v.update(file="/etc/passwd"), "of kind 'sentencepiece' in '/etc/passwd'"),
-        (lambda v: v.update(file="../other/vocabulary.model"), "'../other/vocabulary.model'"),
-        (lambda v: v.update(kind=["bytes"]), "unhashable type"),
-        (lambda v: v.update(extra_ids=10**12), "extra_ids=1000000000000, expected 0 to 65536"),
+        (lambda v: v.update(file="/etc/passwd"), ["'sentencepiece'", "'/etc/passwd'"]),
+        (lambda v: v.update(file="../other/vocabulary.model"), ["'../other/vocabulary.model'"]),
+        (lambda v: v.update(kind=["bytes"]), ["'list'"]),
+        (lambda v: v.update(extra_ids=10**12), ["extra_ids=1000000000000", 0, 65536]),
         (
             lambda v: v["ids"].update(size=10**12, word_starts="", sentence_ends=""),
-            "a vocabulary of 1000000000000",
+            [10**12],
         ),
-        (lambda v: v["ids"].update(text=[3, 10**12]), "inside 0"),
-        (lambda v: v["ids"].update(sentinels="abc"), "'<=' not supported"),
-        (lambda v: v.pop("ids"), "'ids'"),
+        (lambda v: v["ids"].update(text=[3, 10**12]), [3, 10**12]),
+        (lambda v: v["ids"].update(sentinels="abc"), ["'<='"]),
+        (lambda v: v.pop("ids"), ["'ids'"]),
     ],
 )
-def test_a_damaged_vocabulary_of_a_run_is_named(tmp_path, tokenizer, change, said):
+def test_a_damaged_vocabulary_of_a_run_is_named(tmp_path, tokenizer, change, values):
     vocabulary = Vocabulary(tokenizer, token_ids(tokenizer, sentinels=5), {})
     vocabularies.save_vocabulary(str(tmp_path), vocabulary)
     file = tmp_path / "vocabulary.json"
-    values = json.loads(file.read_text())
-    change(values)
-    file.write_text(json.dumps(values))
+    description = json.loads(file.read_text())
+    change(description)
+    file.write_text(json.dumps(description))
     with contextlib.suppress(TypeError):  # Values of the wrong type cannot be replaced.
         factories.renew_checksums(str(tmp_path))
-    with refuses(ValueError, "vocabulary.json") as raised:
+    with refuses(ValueError, "vocabulary.json", *values):
         vocabularies.load_vocabulary(str(tmp_path))
-    assert said in str(raised.value)
     file.write_text(json.dumps(values)[:40])
     with refuses(ValueError, "vocabulary.json"):
         vocabularies.load_vocabulary(str(tmp_path))
@@ -332,7 +330,7 @@ def test_a_checksum_that_differs_names_its_file(tmp_path, tokenizer):
             content = bytearray(whole)
             content[at] ^= 1
             (tmp_path / name).write_bytes(content)
-            with pytest.raises(ValueError, match=f"{name} is damaged"):
+            with refuses(ValueError, name):
                 vocabularies.load_vocabulary(str(tmp_path))
         (tmp_path / name).write_bytes(whole)
 
@@ -374,7 +372,7 @@ def test_ids_know_their_texts(hugging_face, model, tmp_path):
     assert pickle.loads(pickle.dumps(ids)).texts() == texts
     bare = ids_from_json(ids_to_json(ids))
     assert bare == ids and hash(bare) == hash(ids)
-    with pytest.raises(ValueError, match="texts=TokenTexts"):
+    with refuses(ValueError, "texts=TokenTexts"):
         bare.texts()
 
 
@@ -576,7 +574,7 @@ def test_a_vocabulary_that_was_changed_is_named(tmp_path, t5_like, hugging_face,
     old, new = renamed.get(name, (b"extra_id_0", b"extra_id_9"))
     assert old in file.read_bytes()
     file.write_bytes(file.read_bytes().replace(old, new))
-    with pytest.raises(ValueError, match=f"{name} is damaged .*checksum"):
+    with refuses(ValueError, name, "checksum"):
         vocabularies.load_vocabulary(str(tmp_path))
 
 
@@ -590,7 +588,7 @@ def test_a_run_continues_only_in_the_same_vocabulary(tmp_path, tokenizer, t5_lik
     check_same_vocabulary(source, keep("same", tokenizer, sentinels=5))
     check_same_vocabulary(source, str(tmp_path))  # It raises no error.
     for other in (tokenization.byte_tokenizer(), tokenization.sentencepiece_tokenizer(t5_like)):
-        with pytest.raises(ValueError, match="the tokenizers differ"):
+        with refuses(ValueError, "tokenizers"):
             check_same_vocabulary(source, keep("other", other, sentinels=5))
-    with pytest.raises(ValueError, match=r"<extra_id_0> is \d+ there and \d+ here"):
+    with refuses(ValueError, "<extra_id_0>"):
         check_same_vocabulary(source, keep("fewer", tokenizer, sentinels=4))

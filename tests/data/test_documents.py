@@ -1,5 +1,6 @@
 """Documents in memory: cutting, held-out text and columns. Stores that one process writes."""
 
+import errno
 import resource
 
 import numpy as np
@@ -111,9 +112,9 @@ def test_a_position_in_other_data_is_refused(found, tmp_path):
     other = written(tmp_path / "other", documents()[:-1])
     for changed in (stream_of(other), stream_of(found, seed=1)):
         for go_on in (changed.restore, lambda state: changed.reshard([state])):  # noqa: B023
-            with pytest.raises(ValueError, match="saved data position"):
+            with refuses(ValueError, "position", "seed"):
                 go_on(stream.state())
-    with pytest.raises(ValueError, match="saved data position"):
+    with refuses(ValueError, "position", "seed"):
         stream.restore({"epoch": 0, "position": 3, "fingerprint": 1})
 
 
@@ -243,18 +244,18 @@ def test_documents_with_labels_are_not_cut(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("tokens", "said"),
+    ("tokens", "values"),
     [
-        (np.array([[5, 6]]), r"got int64\[1, 2\], expected one-dimensional integers"),
-        (np.array([5.0]), "got float64.*, expected one-dimensional integers"),
-        (np.array([5, 300]), r"got ids 5…300, expected 0…299"),
-        (np.array([5, -1]), "got ids -1…5"),
-        (np.array([5, 1, 6, 260]), r"2 of 4 ids are special ids, the first is 1 at 1"),
-        (np.array(["a"]), "got <U1.*, expected one-dimensional integers"),
+        (np.array([[5, 6]]), ["int64[1, 2]", "integers"]),
+        (np.array([5.0]), ["float64[1]", "integers"]),
+        (np.array([5, 300]), ["5…300", "0…299"]),
+        (np.array([5, -1]), ["-1…5"]),
+        (np.array([5, 1, 6, 260]), ["2 of 4", "1 at 1"]),
+        (np.array(["a"]), ["<U1[1]", "integers"]),
     ],
 )
-def test_tokens_that_cannot_be_written(tmp_path, tokens, said):
-    with pytest.raises(ValueError, match=said):
+def test_tokens_that_cannot_be_written(tmp_path, tokens, values):
+    with refuses(ValueError, *values):
         write_store(tmp_path / "a", [tokens], IDS)
 
 
@@ -264,7 +265,7 @@ def test_a_full_disk_is_reported(tmp_path, document):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (8192, limits[1]))
     try:
-        with pytest.raises(OSError, match="File too large"):
+        with refuses(OSError, errno.EFBIG):
             write_store(tmp_path / "store", [document] * 4000, IDS)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -11,6 +11,7 @@ import pytest
 from pretrax.corpora import text_files, vocabularies
 from pretrax.data.finding import find_files, versions_of
 from pretrax.data.reading import raw_documents
+from tests.refusals import refuses
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 TREE, RAW = "/api/datasets/me/texts/tree/main", "/datasets/me/texts/resolve/main/"
@@ -77,5 +78,5 @@ def test_a_run_tokenizes_their_text_once(repository, tmp_path):
     huggingface_hub.HfFileSystem.clear_instance_cache()
     again = text_files(str(tmp_path), **settings)
     assert again.summary == corpus.summary  # the same number of tokens, but other data
-    with pytest.raises(ValueError, match="saved data position"):
+    with refuses(ValueError, "position", "seed"):
         again.train(0, 1).restore(corpus.train(0, 1).state())

@@ -448,7 +448,7 @@ def test_a_document_with_parts_is_never_cut(policy):
     with refuses(ValueError, "65", "64"):
         [reader.row() for _ in range(2)]
     half = Document(np.arange(3), False, parts=np.arange(3))
-    with pytest.raises(ValueError, match="cut a document after 3 tokens"):
+    with refuses(ValueError, "parts", 3):
         closed(half, None, Rows("parts"))
 
 
@@ -488,7 +488,7 @@ def test_a_position_of_another_order_is_refused():
         other = {k: v for k, v in position.items() if k != "order"} | (
             {"order": order} if order else {}
         )
-        with pytest.raises(ValueError, match="another order. Continue .* start a new run"):
+        with refuses(ValueError, "order", "version"):
             reader.restore(other)
     reader.restore(position)
 
@@ -504,9 +504,7 @@ def test_settings_that_cannot_work_are_refused():
     with refuses(ValueError, "packing", "concatenate", "hole"):
         small(packing="hole")
     for wrong in (0, -3, 2.5):
-        with pytest.raises(
-            ValueError, match=f"max_documents must be .* of at least 1, got {wrong}"
-        ):
+        with refuses(ValueError, "max_documents", 1, wrong):
             small(packing="whole", max_documents=wrong)
 
 
@@ -538,15 +536,15 @@ def test_an_objective_has_a_packing_of_its_own(build, policy, marked):
 
 
 @pytest.mark.parametrize(
-    "build, policy, words",
+    "build, policy, values",
     [
-        (fill_in_the_middle, "concatenate", r"got packing='concatenate'.*'whole'"),
-        (text_to_text, "isolate", r"several parts.*got packing='isolate'.*\['single', 'whole'\]"),
-        (causal_lm, "hole", "policy must be 'concatenate', .* got 'hole'"),
+        (fill_in_the_middle, "concatenate", ["packing='concatenate'", "'whole'"]),
+        (text_to_text, "isolate", ["parts", "packing='isolate'", "['single', 'whole']"]),
+        (causal_lm, "hole", ["policy", "'concatenate'", "'hole'"]),
     ],
 )
-def test_rows_that_an_objective_is_not_made_for_are_refused(build, policy, words):
-    with pytest.raises(ValueError, match=words):
+def test_rows_that_an_objective_is_not_made_for_are_refused(build, policy, values):
+    with refuses(ValueError, *values):
         packing.resolve_packing(build(IDS), policy)
 
 

@@ -108,7 +108,7 @@ def test_a_store_may_join_and_none_may_leave(stores):
     both.restore(alone.state())
     assert both.progress()["short"].tokens == 1000 and both.progress()["long"].tokens == 0
     for go_on in (alone.restore, lambda state: alone.reshard([state, state])):
-        with pytest.raises(ValueError, match="data position .* short.* rate to 0"):
+        with refuses(ValueError, "position", "short", "rate", 0):
             go_on(both.state())
 
 
@@ -196,7 +196,7 @@ def test_another_store_of_the_same_ends_is_other_data(tmp_path):
         given = text(5, 1, 5000) + text(middle, 1, 10) + text(5, 1, 5000)
         store_of(tmp_path / f"{middle}", given, heldout=text(5, 1, 9))
         states.append(opened(str(tmp_path / f"{middle}")).train(0, 1).state())
-    with pytest.raises(ValueError, match="saved data position"):
+    with refuses(ValueError, "position", "seed"):
         opened(str(tmp_path / "5")).train(0, 1).restore(states[1])
 
 
@@ -224,19 +224,19 @@ def test_stores_that_do_not_fit_are_refused(stores, tmp_path):
     store_of(tmp_path / "labels", labeled, heldout=labeled, columns=["labels"])
     corpus = token_store("unused", stores=str(tmp_path / "labels"))
     assert corpus.columns == ("labels",) and corpus.longest == 2
-    for given, said in [
-        ([stores[0], str(tmp_path / "labels")], "different token ids or columns"),
-        ([stores[0], stores[0]], "have the same text"),
-        ([], "stores is empty"),
-        (dict(zip(stores, (0, 0))), "no rate below 0"),
-        (dict(zip(stores, (1, -1))), "no rate below 0"),
-        (dict(zip(stores, (1, "much"))), "expected a number, or a function"),
-        (dict(zip(stores, (1, lambda: 0))), "expected a number, or a function"),
-        (dict(zip(stores, (1, lambda step: len))), "expected a number, or a function"),
+    for given, values in [
+        ([stores[0], str(tmp_path / "labels")], [stores[0], tmp_path / "labels", "columns"]),
+        ([stores[0], stores[0]], [f"{stores[0]}, {stores[0]}"]),
+        ([], ["stores"]),
+        (dict(zip(stores, (0, 0))), ["rates", "[0.0, 0.0]"]),
+        (dict(zip(stores, (1, -1))), ["rates", "[1.0, -1.0]"]),
+        (dict(zip(stores, (1, "much"))), ["rates", "[1, 'much']"]),
+        (dict(zip(stores, (1, lambda: 0))), ["rates", "<lambda>"]),
+        (dict(zip(stores, (1, lambda step: len))), ["rates", "<lambda>"]),
     ]:
-        with pytest.raises(ValueError, match=said):
+        with refuses(ValueError, *values):
             opened(given)
-    with pytest.raises(ValueError, match="rates and the temperature 2.0"):
+    with refuses(ValueError, "rates", "temperature", 2.0):
         opened(dict(zip(stores, (1, 1))), temperature=2.0)
     with refuses(ValueError, "temperature", "0"):
         opened(stores, temperature=0.0)

@@ -8,6 +8,7 @@ import pytest
 import seqio
 
 from pretrax.data import task_metrics
+from tests.refusals import refuses
 from tests.training import tiny
 
 TEXTS = ["the cat sat on a mat", "return self.value", "a b c d e", "x = [1, 2]\ny = 3 + 4"]
@@ -45,9 +46,9 @@ def test_the_order_of_examples_does_not_count(metric):
 @every_metric
 def test_lists_that_do_not_fit(metric):
     targets, predictions, _ = METRICS[metric]
-    with pytest.raises(ValueError, match=f"Got {len(targets)} targets and 2 predictions"):
+    with refuses(ValueError, len(targets), 2):
         metric(targets, predictions[:2])
-    with pytest.raises(ValueError, match="expected one example or more"):
+    with refuses(ValueError, "targets", "predictions"):
         metric([], [])
 
 
@@ -103,7 +104,7 @@ def test_baselines():
     assert task_metrics.majority([3, 1, 1]) == 1
     assert task_metrics.unigram(["x = y", "y", "y + z"]) == "y"
     for guess in (task_metrics.majority, task_metrics.unigram):
-        with pytest.raises(ValueError, match="Got no answers, expected"):
+        with refuses(ValueError, "answers"):
             guess([])
 
 

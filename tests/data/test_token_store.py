@@ -96,14 +96,13 @@ def test_a_flipped_byte_is_named(tmp_path, kind):
     content[at] ^= 16
     file.write_bytes(content)
     end = f"{len(content):,}"
-    said = rf"00000-0000.{kind} is damaged.* bytes [\d,]+ to {end} "
     for look in (store.records("train").verify, lambda: read(store.records("train"), 1)):
-        with pytest.raises(ValueError, match=said):
+        with refuses(ValueError, file, end):
             look()
-    for kept, start in ((len(content) - 9, r"[\d,]{4,}"), (0, "0")):
+    for kept, value in ((len(content) - 9, end), (0, 0)):
         file.unlink()  # The mapped file stays unchanged.
         file.write_bytes(content[:kept])
-        with pytest.raises(ValueError, match=rf"{kind} is damaged.* bytes {start} to "):
+        with refuses(ValueError, file, value):
             open_store(tmp_path / "store").records("train").verify()
 
 
@@ -111,7 +110,7 @@ def test_a_file_that_is_gone_is_named(place):
     store = store_of(place, documents(5))
     for name in ("train/00000-0000.tokens", "train.blocks"):
         store.folder.remove(name)
-        with pytest.raises(FileNotFoundError, match=f"store lacks a file .*{name}"):
+        with refuses(FileNotFoundError, name):
             open_store(place).records("train").verify()
 
 
@@ -125,19 +124,19 @@ def test_folders_that_are_not_stores_are_refused(tmp_path):
         open_store(tmp_path).records("train")
     store = tmp_path / "store.json"
     whole = store.read_text()
-    for written, said in [
-        (whole.replace('"format": 2', '"format": 1'), "got a store of format 1, expected 2"),
-        (whole.replace('"eos": 1', '"eos": 3'), "store.json is damaged: its checksum differs"),
-        (whole.replace('"crc32": ', '"crc32": 1'), "store.json is damaged: its checksum differs"),
-        (whole.replace('"format"', '"formau"'), "store.json is damaged"),
-        (whole[:-1], "store.json is damaged"),
-        ("[]", "store.json is damaged"),
+    for written, values in [
+        (whole.replace('"format": 2', '"format": 1'), ["format 1", 2]),
+        (whole.replace('"eos": 1', '"eos": 3'), ["checksum"]),
+        (whole.replace('"crc32": ', '"crc32": 1'), ["checksum"]),
+        (whole.replace('"format"', '"formau"'), []),
+        (whole[:-1], []),
+        ("[]", []),
     ]:
         assert written != whole
         store.write_text(written)
-        with pytest.raises(ValueError, match=said):
+        with refuses(ValueError, store, *values):
             open_store(tmp_path)
-    with pytest.raises(ValueError, match="not a finished token store"):
+    with refuses(ValueError, store):
         open_store(store)
     with refuses(ValueError, "/a"):
         open_store("nowhere://a")

@@ -80,7 +80,7 @@ def test_the_bytes_do_not_depend_on_who_writes_or_how_often(tmp_path):
         seal(tmp_path / name, {"train": 3})
         assert is_sealed(tmp_path / name)
     assert content(tmp_path / "a") == content(tmp_path / "b")
-    with pytest.raises(FileExistsError, match="is a finished store"):
+    with refuses(FileExistsError, tmp_path / "a"):
         write(tmp_path / "a", given)
 
 
@@ -105,7 +105,7 @@ def test_a_block_of_long_records_ends_early(tmp_path, monkeypatch):
 
 
 def test_what_cannot_be_written_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"Document 0 .*: got {}, expected the arrays"):
+    with refuses(ValueError, "Document 0", {}, "['tokens']"):
         write(tmp_path, [[Document(None)]])
     for wrong in (Document(np.array([5])), Document(np.array([5]), parts=[0, 1])):
         with refuses(ValueError, "parts"):
@@ -113,13 +113,13 @@ def test_what_cannot_be_written_is_refused(tmp_path):
     with refuses(ValueError, "train/00000"):
         write(tmp_path, [[Document(np.array([5]), False)]])
     assert not list(tmp_path.rglob("*.json"))
-    with pytest.raises(ValueError, match="got labels of float64, expected integers"):
+    with refuses(ValueError, "labels", "float64", "integers"):
         write(tmp_path, [[Document(np.array([5]), labels=[0.5])]], columns=["labels"])
     with refuses(ValueError, "parts", "['tokens']"):
         write(tmp_path, [[in_parts([5], [6])]])
     write(tmp_path, [[np.array([5])]])
     write(tmp_path, [[in_parts([5], [6])]], split="heldout", columns=["parts"])
-    with pytest.raises(ValueError, match="different token ids or columns"):
+    with refuses(ValueError, "train", "heldout", "columns"):
         seal(tmp_path, {"train": 1, "heldout": 1})
     with refuses(ValueError, "vocabulary.json"):
         seal(tmp_path, {"train": 1}, vocabulary=["vocabulary.json"])
@@ -128,33 +128,33 @@ def test_what_cannot_be_written_is_refused(tmp_path):
         seal(tmp_path, {"train": 1, "heldout": 1})
     blocks = tmp_path / "train" / "00000.blocks"
     blocks.write_bytes(blocks.read_bytes()[::-1])
-    with pytest.raises(ValueError, match="damaged: .*checksum.* write the part again"):
+    with refuses(ValueError, "train/00000", "checksum"):
         seal(tmp_path, {"train": 1})
 
 
 def test_parts_are_counted_as_they_were_written(tmp_path):
     """If `seal` ignored further parts, their text would silently be lost."""
     write(tmp_path, [documents(3), [], documents(3)])
-    for splits, said in [
-        ({"train": 2}, "has part 2, .* only 2 parts, .*{'train': 3}"),
-        ({"train": 0}, "splits must be a mapping to whole .* at least 1, .* got {'train': 0}"),
-        ({}, "splits must be a mapping to .*, not empty, got {}"),
+    for splits, values in [
+        ({"train": 2}, ["part 2", "2 parts", {"train": 3}]),
+        ({"train": 0}, ["splits", 1, {"train": 0}]),
+        ({}, ["splits", {}]),
     ]:
-        with pytest.raises(ValueError, match=said):
+        with refuses(ValueError, *values):
             seal(tmp_path, splits)
     assert seal(tmp_path, {"train": 3})["train"].documents == 6
 
 
 @pytest.mark.parametrize(
-    "settings, said",
+    "settings, values",
     [
-        ({"columns": "labels"}, "columns must be a list of 'parts' or 'labels', got 'labels'"),
-        ({"columns": ["text"]}, "columns must be a list of 'parts' or 'labels', got .'text'"),
-        ({"longest": 0}, "longest must be a whole number of at least 1 or None, got 0"),
+        ({"columns": "labels"}, ["columns", "'parts'", "'labels'"]),
+        ({"columns": ["text"]}, ["columns", "'parts'", "'labels'", ["text"]]),
+        ({"longest": 0}, ["longest", 1, None, 0]),
     ],
 )
-def test_settings_of_a_writer_are_checked(tmp_path, settings, said):
-    with pytest.raises(ValueError, match=said):
+def test_settings_of_a_writer_are_checked(tmp_path, settings, values):
+    with refuses(ValueError, *values):
         StoreWriter(tmp_path, "train", 0, IDS, **settings)
 
 
@@ -165,5 +165,5 @@ def test_a_description_of_another_kind_names_its_file(tmp_path, name, value):
     folder = Folder(tmp_path)
     values = read_description(folder, STORE)
     write_description(folder, STORE, values | {name: value})
-    with pytest.raises(ValueError, match=f"{STORE} is damaged"):
+    with refuses(ValueError, STORE):
         open_store(tmp_path)

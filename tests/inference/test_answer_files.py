@@ -6,7 +6,7 @@ import pytest
 
 from pretrax.inference.prompting.items import items_of, read_items, with_masks
 from pretrax.inference.reporting.answer_files import AnswerFile
-from tests.refusals import refuses
+from tests.refusals import assert_named, refuses
 
 ITEMS = [
     {"text": "one", "id": 1},
@@ -35,19 +35,19 @@ def test_read_items(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content, said",
+    "content, values",
     [
-        (b'{"text": "a"}\n\n{"text": }\n', r"in\.jsonl:3: not JSON .*'\{\"text\": \}'"),
-        (b'{"text": "a"}\n[1]\n', r"in\.jsonl:2: got an array, expected a JSON object"),
-        (b"12\n", r"in\.jsonl:1: got '12'"),
-        (b"\n \n", r"in\.jsonl has no lines"),
-        (b'{"text": "a"}\n{"text": "\xff"}\n', r"in\.jsonl:2: not UTF-8"),
+        (b'{"text": "a"}\n\n{"text": }\n', ["in.jsonl:3", "JSON", "'{\"text\": }'"]),
+        (b'{"text": "a"}\n[1]\n', ["in.jsonl:2", "array", "object"]),
+        (b"12\n", ["in.jsonl:1", "'12'"]),
+        (b"\n \n", ["in.jsonl"]),
+        (b'{"text": "a"}\n{"text": "\xff"}\n', ["in.jsonl:2", "UTF-8"]),
     ],
 )
-def test_a_line_that_cannot_be_read_is_named(tmp_path, content, said):
+def test_a_line_that_cannot_be_read_is_named(tmp_path, content, values):
     file = tmp_path / "in.jsonl"
     file.write_bytes(content)
-    with pytest.raises(ValueError, match=said):
+    with refuses(ValueError, *values):
         read_items(str(file))
 
 
@@ -63,7 +63,8 @@ def test_a_line_that_cannot_be_read_has_an_error_for_an_answer(tmp_path):
         out.answer_rest(lambda some, numbers: [{"answer": item["text"]} for item in some], 3)
     found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [line.get("answer") for line in found] == ["a[MASK]", None, None, "b[MASK]"]
-    assert "in.jsonl:2: not JSON" in found[1]["error"] and "jsonl:3" in found[2]["error"]
+    assert_named(found[1]["error"], "in.jsonl:2", "JSON")
+    assert_named(found[2]["error"], "in.jsonl:3")
     assert out.errors() == 2
     file.write_bytes(nested)
     with refuses(ValueError, "in.jsonl", "1"):
@@ -143,15 +144,15 @@ def test_items_that_cannot_be_answered_cost_no_others(tmp_path):
     assert AnswerFile(str(tmp_path / "out.jsonl"), items).done == 16
 
 
-@pytest.mark.parametrize("error", [ValueError("no such mode"), TypeError("a mistake of ours")])
+@pytest.mark.parametrize("error", [ValueError(1), TypeError(2)])
 def test_what_no_item_can_have_is_raised(tmp_path, error):
     def answer(some, numbers):
         raise error
 
     out = AnswerFile(str(tmp_path / "out.jsonl"), ITEMS)
-    with pytest.raises(type(error), match=str(error)):
+    with pytest.raises(type(error)) as caught:
         out.answer_rest(answer, 4)
-    assert out.done == 0
+    assert caught.value is error and out.done == 0
 
 
 def test_exact_matches(tmp_path):
@@ -172,7 +173,7 @@ def test_answers_to_other_items_are_refused_and_left_alone(tmp_path):
         (1, [{"prefix": "a", "suffix": "b"}] * 4),
         (3, [*ITEMS[:2], ITEMS[3], ITEMS[2]]),
     ):
-        with pytest.raises(ValueError, match=rf"out\.jsonl:{number} is not an .* line {number}"):
+        with refuses(ValueError, f"out.jsonl:{number}", "--out"):
             AnswerFile(str(file), items)
     for content in (b"not json\n", b"[1]\n", b"{}\n", b"\xff\n"):
         file.write_bytes(content)

@@ -129,7 +129,7 @@ def test_the_mode_of_a_model_that_block_diffusion_trained():
     assert mode_of(model()) == "blocks"
     (record,) = answer(model(), "blocks", [{"text": "import os"}], Options(Decoding(max_new=4)))
     assert set(record) == {"answer", "ended"}
-    with pytest.raises(ValueError, match="beams, samples.*expected none"):
+    with refuses(ValueError, "beams", "temperature"):
         answer(model(), "blocks", [{"text": "a"}], Options(Decoding(beams=2)))
     with refuses(ValueError, "continue"):
         check_mode(trained("decoder", "causal_lm"), "blocks")
@@ -137,7 +137,7 @@ def test_the_mode_of_a_model_that_block_diffusion_trained():
         score(model(), [("", "a text")])
     with refuses(ValueError, "gibbs", "0"):
         continue_blocks(model(), ["a"], max_new=2, order="gibbs")
-    with pytest.raises(ValueError, match="empty text"):
+    with refuses(ValueError, "empty"):
         continue_blocks(model(), [" "])
 
 

@@ -319,7 +319,7 @@ def test_missing_prompts_keys_and_lengths_are_refused():
         drawn = Sampling(temperature=0.5)
         decode(model, params, prompts_of(model, PROMPTS), max_new=2, sampling=drawn)
     for rows in ([], [[4], []]):
-        with pytest.raises(ValueError, match="of no tokens, expected one or more"):
+        with refuses(ValueError, "tokens"):
             decoder_prompts(rows)
 
 

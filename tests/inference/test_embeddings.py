@@ -142,14 +142,10 @@ def test_rows_do_not_depend_on_their_batch_and_have_length_1(objective, pooling)
 def test_what_cannot_be_embedded():
     one = trained("encoder", "contrastive", positions="learned", max_positions=8)
     assert embed(one, ["1234567"]).shape == (1, 16)
-    for texts, settings, said in (
-        (["12345678"], {}, "9 slots for the encoder .*expected at most 8"),
-        (["a", " "], {}, "empty text"),
-        (
-            ["a"],
-            {"pooling": "max"},
-            "pooling must be 'first', 'mean' or 'last', or None, got 'max'",
-        ),
+    for texts, settings, values in (
+        (["12345678"], {}, [9, "encoder", 8]),
+        (["a", " "], {}, ["empty"]),
+        (["a"], {"pooling": "max"}, ["pooling", "'first'", "'mean'", "'last'", None, "'max'"]),
     ):
-        with pytest.raises(ValueError, match=said):
+        with refuses(ValueError, *values):
             embed(one, texts, **settings)

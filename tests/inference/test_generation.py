@@ -209,28 +209,25 @@ def test_answers_beyond_the_positions_are_refused():
     assert generate(short, [ask("a" * 11)], Decoding(4))[0][0].tokens
     with refuses(ValueError, "16"):
         generate(short, [ask("a" * 12)], Decoding(4))
-    with pytest.raises(ValueError, match="an encoder-decoder needs an input"):
+    with refuses(ValueError, "tokens", "encoder-decoder"):
         generate(model("encoder_decoder")[0], [Prompt([], [5])], Decoding(4))
 
 
 @pytest.mark.parametrize(
-    "settings, said",
+    "settings, values",
     [
-        (dict(max_new=0), "max_new must be a whole number of at least 1, got 0"),
-        (dict(batch_size=1.5), "batch_size must be a whole number of at least 1, got 1.5"),
-        (dict(beams=2, temperature=1.0), "beams=2 with sampling"),
-        (dict(beams=2, own_drafts=True), "beams=2"),
-        (dict(samples=2), "temperature=0"),
-        (dict(beams=2, samples=3), "at most the 2 beams"),
-        (
-            dict(top_k=0, temperature=1.0),
-            "top_k must be a whole number of at least 1 or None, got 0",
-        ),
-        (dict(top_p=0.5), "temperature=0"),
+        (dict(max_new=0), ["max_new", 1, 0]),
+        (dict(batch_size=1.5), ["batch_size", 1, 1.5]),
+        (dict(beams=2, temperature=1.0), ["beams=2", "sampling"]),
+        (dict(beams=2, own_drafts=True), ["beams=2", "drafts"]),
+        (dict(samples=2), ["samples=2", "temperature=0"]),
+        (dict(beams=2, samples=3), ["samples=3", 2]),
+        (dict(top_k=0, temperature=1.0), ["top_k", 1, None, 0]),
+        (dict(top_p=0.5), ["top_p", "temperature=0"]),
     ],
 )
-def test_settings_that_exclude_each_other(settings, said):
-    with pytest.raises(ValueError, match=said):
+def test_settings_that_exclude_each_other(settings, values):
+    with refuses(ValueError, *values):
         assert Decoding(**settings).sampling
 
 

@@ -130,7 +130,7 @@ def test_ways_to_write_a_mask():
     ]
     assert rows[0] == rows[1] == rows[2] and rows[0].masks == [2]
     for texts in (["no mask"], ["a [MASK]", "[mask]"]):
-        with pytest.raises(ValueError, match=r"expected one or more \[MASK\]: '(no|\[mask)"):
+        with refuses(ValueError, "[MASK]", repr(texts[-1])):
             fill_masks(one, texts)
     with refuses(ValueError, "mask"):
         fill_masks(one._replace(ids=IDS._replace(mask=None)), ["[MASK]"])
@@ -371,11 +371,11 @@ def test_only_text_is_guessed():
 
 def test_what_unmask_refuses():
     one = model("masked_diffusion")
-    for settings, said in (
-        (dict(order="first"), "order must be .*'ancestral' or 'gibbs', got 'first'"),
-        (dict(order="gibbs"), "order='gibbs' with temperature=0, .*set a temperature above 0"),
-        (dict(steps=0), "steps must be a whole number of at least 1 or None, got 0"),
-        (dict(temperature=-1), "temperature must be a number of at least 0, got -1"),
+    for settings, values in (
+        (dict(order="first"), ["order", "'ancestral'", "'gibbs'", "'first'"]),
+        (dict(order="gibbs"), ["order='gibbs'", "temperature=0"]),
+        (dict(steps=0), ["steps", 1, None, 0]),
+        (dict(temperature=-1), ["temperature", 0, -1]),
     ):
-        with pytest.raises(ValueError, match=said):
+        with refuses(ValueError, *values):
             unmask(one, ["[MASK]"], **settings)

@@ -70,7 +70,7 @@ def test_texts_that_have_no_next_token():
     assert next_tokens(short, ["1234567"])
     with refuses(ValueError, "9", "8"):
         next_tokens(short, ["12345678"])
-    with pytest.raises(ValueError, match="Got a text with blanks"):
+    with refuses(ValueError, "'a <extra_id_0>'", "'continue'"):
         next_tokens(short, ["a <extra_id_0>"])
     with refuses(ValueError, "next", "encoder"):
         answer(trained("encoder", "masked_lm"), "next", [{"text": "a"}])

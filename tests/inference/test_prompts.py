@@ -260,7 +260,7 @@ def test_blank_infilling_asks_for_one_blank_after_the_other(monkeypatch):
 
 
 def test_fields_of_a_template_have_names():
-    with pytest.raises(ValueError, match=r"template '\{0\} \{a\}', expected fields by name"):
+    with refuses(ValueError, "'{0} {a}'"):
         few_shot_prompt("{0} {a}", [], {"q": "1"}, "a")
 
 
@@ -295,7 +295,7 @@ def test_a_batch_of_prompts_is_each_of_them(layout):
 
 
 def test_an_encoder_decoder_reads_before_it_writes():
-    with pytest.raises(ValueError, match="without tokens"):
+    with refuses(ValueError, "tokens", "encoder-decoder"):
         batch_prompts("encoder_decoder", [Prompt([], [5])], IDS)
 
 
@@ -315,26 +315,32 @@ def test_blanks_are_filled_by_name():
 
 
 @pytest.mark.parametrize(
-    "ask, said",
+    "ask, values",
     [
-        (lambda t: prompts.infill_prompt(t, "a <extra_id_1> b"), "in that order"),
-        (lambda t: prompts.infill_prompt(t, "<extra_id_0> <extra_id_0>"), "each once"),
+        (
+            lambda t: prompts.infill_prompt(t, "a <extra_id_1> b"),
+            ["blanks <extra_id_1>", "<extra_id_0>"],
+        ),
+        (
+            lambda t: prompts.infill_prompt(t, "<extra_id_0> <extra_id_0>"),
+            ["<extra_id_0>, <extra_id_0>"],
+        ),
         (
             lambda t: prompts.infill_prompt(t, "".join(f"<extra_id_{k}>" for k in range(13))),
-            "at most 12",
+            [13, 12],
         ),
-        (lambda t: text_prompt(t, "complete", " \n"), "empty text"),
-        (lambda t: prompts.infill_prompt(t, ""), "empty text"),
-        (lambda t: prompts.infill_prompt(t, "a", "Z"), "mode token 'Z'"),
-        (lambda t: prompts.middle_prompt(t, "", ""), "neither a prefix nor a suffix"),
+        (lambda t: text_prompt(t, "complete", " \n"), ["empty"]),
+        (lambda t: prompts.infill_prompt(t, ""), ["empty"]),
+        (lambda t: prompts.infill_prompt(t, "a", "Z"), ["'Z'"]),
+        (lambda t: prompts.middle_prompt(t, "", ""), ["prefix", "suffix"]),
         (
             lambda t: prompts.middle_prompt(t._replace(ids=IDS._replace(fim=())), "a", "b"),
-            "no markers",
+            ["fill_in_the_middle"],
         ),
     ],
 )
-def test_what_cannot_be_asked(ask, said):
-    with pytest.raises(ValueError, match=said):
+def test_what_cannot_be_asked(ask, values):
+    with refuses(ValueError, *values):
         ask(trained("encoder_decoder", "span_corruption"))
 
 
@@ -342,9 +348,9 @@ def test_few_shot_prompts():
     examples = [{"q": "1+1", "a": 2}, {"q": "{x}", "a": "y"}]
     prompt = few_shot_prompt("Q: {q}\nA: {a}", examples, {"q": "2+2", "a": "4"}, "a")
     assert prompt == "Q: 1+1\nA: 2\n\nQ: {x}\nA: y\n\nQ: 2+2\nA:"
-    with pytest.raises(ValueError, match="without {label}"):
+    with refuses(ValueError, "{label}"):
         few_shot_prompt("Q: {q}", [], {"q": "1"}, "label")
-    with pytest.raises(ValueError, match="fields a, expected 'q'"):
+    with refuses(ValueError, "fields a", "'q'"):
         few_shot_prompt("Q: {q}\nA: {a}", [], {"a": "1"}, "a")
 
 

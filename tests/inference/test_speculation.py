@@ -451,7 +451,7 @@ def test_eight_devices_equal_one(name):
 
 
 def test_unsupported_drafts_are_refused():
-    with pytest.raises(ValueError, match="without heads for tokens ahead"):
+    with refuses(ValueError, "heads", "multi_token_prediction"):
         own_drafts(*made("llama3"))
     with refuses(ValueError, "relative"):
         own_drafts(*made("sequential modules, relative"))

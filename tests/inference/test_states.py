@@ -104,7 +104,7 @@ def test_errors():
     one = trained("encoder", "masked_lm")
     with refuses(ValueError, "7", "0", "1", "-1"):
         of(one, ["a"], layers=[7])
-    with pytest.raises(ValueError, match="unrolled"):
+    with refuses(ValueError, "scan_layers=True", "models.unrolled.unrolled"):
         layer_states(one.model.config, one.params, {})
     pair = one._replace(model=models.two_towers(ROWS, **settings_of("encoder")))
     assert layers_of(pair) == [TOP]

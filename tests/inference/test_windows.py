@@ -19,7 +19,7 @@ from pretrax.inference import (
 from pretrax.inference.prompting.prompts import text_prompt
 from pretrax.inference.prompting.windows import BeyondTraining
 from tests.inference.runs import CLASSES, trained
-from tests.refusals import refuses
+from tests.refusals import assert_named, refuses, warns
 
 
 def generated(one, text, max_new=4):
@@ -52,15 +52,13 @@ def test_texts_longer_than_in_training_give_a_warning(case):
     one = one._replace(lengths={"encoder": 8, "decoder": 8})
     with warnings.catch_warnings(action="error"):
         apply(one, text)
-    with pytest.warns(BeyondTraining, match=f"takes 9 slots of the {stack}.* training had 8"):
+    with warns(BeyondTraining, stack, 9, 8):
         apply(one, text + "a")
 
 
 def test_a_warning_names_the_tokens_that_are_left():
     one = trained("decoder", "causal_lm")._replace(lengths={"decoder": 8})
-    with pytest.warns(
-        BeyondTraining, match="with up to 6 new .*shorter text than .* or max_new=4, or train"
-    ):
+    with warns(BeyondTraining, 6, "max_new=4"):
         generated(one, "aaa", max_new=6)
 
 
@@ -72,7 +70,7 @@ def test_generated_text_is_marked_in_a_text(write, builder, objective):
     one = trained(builder, objective)._replace(lengths={builder: 8})
     with pytest.warns(BeyondTraining) as told:
         write(one, ["aaa"], max_new=40)
-    assert "with up to 40 new tokens" in str(told[0].message)
+    assert_named(str(told[0].message), 40)
     assert not re.search(r"aaa.*(<pad>|<mask>)", str(told[0].message))
 
 
@@ -88,8 +86,8 @@ def test_all_prompts_are_checked_before_one_is_answered():
 def test_a_text_that_is_too_long_is_shown():
     limited = dict(positions="learned", max_positions=16)
     one = trained("encoder", "sequence_classification", classes=CLASSES, num_classes=3, **limited)
-    with refuses(ValueError, "Ada wrote"):
+    with refuses(ValueError, "Ada"):
         classify(one, ["tea", "Ada wrote it, all of it"])
     told = trained("decoder", "causal_lm", **limited)
-    with refuses(ValueError, "Ada wrote"):
+    with refuses(ValueError, "Ada"):
         generated(told, "Ada wrote it, all of it")

@@ -119,7 +119,7 @@ def test_an_encoder_has_exactly_the_required_heads(name):
     got = jax.eval_shape(outputs, nn.unbox(params), shapes())
     trailing = ENCODER_HEADS[name]
     assert (got.shape, got.dtype) == (() if trailing is None else (1, 8, *trailing), "float32")
-    with pytest.raises(ValueError, match=f"Got head 'vocabulary', expected one of .'{name}'"):
+    with refuses(ValueError, "'vocabulary'", f"'{name}'"):
         jax.eval_shape(
             lambda params, batch: model.apply(params, batch).head("vocabulary", jnp.zeros(16)),
             nn.unbox(params),
@@ -130,21 +130,20 @@ def test_an_encoder_has_exactly_the_required_heads(name):
 @pytest.mark.parametrize(
     "build, objective, missing, able",
     [
-        (models.encoder, objectives.replaced_token_detection, "generator", "electra"),
-        (models.decoder, objectives.sentence_order_prediction, "pair.*none of them", "encoder"),
-        (models.electra, objectives.masked_lm, "vocabulary", "encoder"),
-        (models.two_towers, objectives.masked_lm, "vocabulary", "encoder"),
-        (models.decoder, objectives.contrastive_pairs, "embedding.*logit_scale", "encoder"),
-        (models.encoder, objectives.retromae, "restored", "masked_autoencoder"),
-        (models.encoder, objectives.multi_token_prediction, "ahead_2", "decoder"),
+        (models.encoder, objectives.replaced_token_detection, ["generator"], "electra"),
+        (models.decoder, objectives.sentence_order_prediction, ["pair"], "encoder"),
+        (models.electra, objectives.masked_lm, ["vocabulary"], "encoder"),
+        (models.two_towers, objectives.masked_lm, ["vocabulary"], "encoder"),
+        (models.decoder, objectives.contrastive_pairs, ["embedding", "logit_scale"], "encoder"),
+        (models.encoder, objectives.retromae, ["restored"], "masked_autoencoder"),
+        (models.encoder, objectives.multi_token_prediction, ["ahead_2"], "decoder"),
     ],
 )
 def test_an_objective_whose_heads_a_model_cannot_have_is_refused(build, objective, missing, able):
     """The message names a model that has the heads; the training run refuses them too."""
     asked = objective(IDS)
     model = build(64, asked.facts.heads, **SMALL)
-    said = f"needs the heads .*{missing}.*models.{able}.*pretrax train "
-    with pytest.raises(ValueError, match=said):
+    with refuses(ValueError, *missing, f"models.{able}", "pretrax"):
         check_requirements(asked, model, groups=())
 
 
@@ -158,7 +157,7 @@ def test_a_head_of_a_user(monkeypatch):
     model_heads.check_heads(asked.facts.heads)
     with refuses(ValueError, "classes"):
         models.add_head("classes", lambda config: nn.Dense(5))
-    with pytest.raises(ValueError, match="electra"):
+    with refuses(ValueError, "electra"):
         models.add_head("tone", lambda config: nn.Dense(5), ["electra"])
 
 
@@ -300,44 +299,35 @@ def test_layouts_and_heads_of_the_models():
 
 
 @pytest.mark.parametrize(
-    "change, message",
+    "change, values",
     [
-        (dict(num_kv_heads=3), "num_heads=4 and num_kv_heads=3"),
-        (dict(head_dim=7), "head_dim=7"),
-        (dict(rope_theta=0), "rope_theta must be a number above 0, got 0"),
-        (dict(num_layers=0), "num_layers must be a whole number of at least 1, got 0"),
-        (dict(mlp_dim=0), "mlp_dim must be a whole number of at least 1 and"),
-        (dict(mlp_activations=("swish", "linear")), "swish"),
-        (dict(mlp_activations="gelu"), "gelu"),
-        (dict(mlp_activations=()), "mlp_activations must be a list of 'gelu', 'gelu_exact', "),
-        (dict(dtype="float16"), "float16"),
-        (dict(remat_policy="some"), "some"),
-        (dict(dropout_rate=1.0), "of at least 0 and below 1, got 1.0"),
+        (dict(num_kv_heads=3), ["num_heads=4", "num_kv_heads=3"]),
+        (dict(head_dim=7), ["head_dim=7"]),
+        (dict(rope_theta=0), ["rope_theta", 0]),
+        (dict(num_layers=0), ["num_layers", 1, 0]),
+        (dict(mlp_dim=0), ["mlp_dim", 1, 0]),
+        (dict(mlp_activations=("swish", "linear")), ["mlp_activations", "'swish'"]),
+        (dict(mlp_activations="gelu"), ["mlp_activations", "'gelu'"]),
+        (dict(mlp_activations=()), ["mlp_activations", "'gelu', 'gelu_exact'", "()"]),
+        (dict(dtype="float16"), ["dtype", "'float16'"]),
+        (dict(remat_policy="some"), ["remat_policy", "'some'"]),
+        (dict(dropout_rate=1.0), ["dropout_rate", 0, 1, 1.0]),
     ],
 )
-def test_bad_values_are_refused_with_a_remedy(change, message):
+def test_bad_values_are_refused_with_a_remedy(change, values):
     for build in (models.decoder, models.encoder, models.electra, models.two_towers):
-        with pytest.raises(ValueError, match="Got .*, expected .*|must be .*, got .*") as error:
+        with refuses(ValueError, *values):
             build(64, **(SMALL | change))
-        assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
-    "build, change, message",
+    "build, change, values",
     [
-        (
-            models.electra,
-            dict(generator_share=0),
-            "electra.generator_share must be a number above 0 and at most 1",
-        ),
-        (
-            models.decoder,
-            dict(ahead="twice"),
-            "ahead must be 'parallel', .* or 'projections', got 'twice'",
-        ),
-        (models.decoder, dict(heads=THREE, num_layers=1), "num_layers=1, expected 2 or more"),
+        (models.electra, dict(generator_share=0), ["electra.generator_share", 0, 1]),
+        (models.decoder, dict(ahead="twice"), ["ahead", "'parallel'", "'projections'", "'twice'"]),
+        (models.decoder, dict(heads=THREE, num_layers=1), ["num_layers=1", 2]),
     ],
 )
-def test_bad_values_of_one_builder_are_refused(build, change, message):
-    with pytest.raises(ValueError, match=message):
+def test_bad_values_of_one_builder_are_refused(build, change, values):
+    with refuses(ValueError, *values):
         build(64, **(SMALL | change))

@@ -32,6 +32,7 @@ from tests.models.small_models import (
     make_batch,
     rows_of,
 )
+from tests.refusals import refuses
 
 RNG = np.random.default_rng(0)
 SIZES = dict(emb_dim=16, num_heads=2, head_dim=8, mlp_dim=24, remat_policy="none")
@@ -211,7 +212,11 @@ def test_a_call_with_several_generated_tokens_equals_calls_with_one():
     prompts = decoder_prompts([[3, 4, 5], [6, 7, 8]])
     params = init(model, prompts.batch)
     tokens = jnp.array([[9, 10, 11, 12], [13, 14, 15, 16]])
-    extend = jax.jit(model.extend)
+
+    @jax.jit
+    def extend(cache, batch):
+        outputs, cache = model.extend(params, cache, batch)
+        return outputs.hidden["top"], cache
 
     def states(size):
         _, cache = model.prefill(params, prompts.batch, 7)
@@ -219,8 +224,8 @@ def test_a_call_with_several_generated_tokens_equals_calls_with_one():
         for first in range(0, 4, size):
             slots = jnp.broadcast_to(3 + first + jnp.arange(size), (2, size))
             batch = next_batch(prompts, tokens[:, first : first + size], slots)
-            outputs, cache = extend(params, cache, batch)
-            found.append(outputs.hidden["top"])
+            hidden, cache = extend(cache, batch)
+            found.append(hidden)
         return jnp.concatenate(found, 1)
 
     assert_close(states(4), states(1))
@@ -535,22 +540,19 @@ def test_flops_count_the_experts_that_process_a_token():
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "values"),
     [
-        (dict(num_experts=1), "num_experts=1, expected 2 or more, or 0"),
-        (dict(num_experts=4, experts_per_token=5), "expected at most num_experts=4"),
-        (dict(num_experts=4, biases=True), "biases=True, expected False with num_experts"),
-        (dict(num_experts=4, sparse_every=2), "Got num_layers=3, expected a multiple of"),
-        (dict(experts_per_token=1), "experts_per_token=1, expected num_experts with it"),
-        (dict(normalize_expert_weights=False), "=False, expected num_experts with it"),
-        (dict(sparse_every=3), "sparse_every=3, expected num_experts with it"),
-        (dict(num_experts=2.5), "num_experts must be a whole number .*, got 2.5"),
-        (
-            dict(num_experts=4, experts_per_token=0),
-            "experts_per_token must be a whole number .*, got 0",
-        ),
+        (dict(num_experts=1), ["num_experts=1", 2, 0]),
+        (dict(num_experts=4, experts_per_token=5), ["experts_per_token=5", "num_experts=4"]),
+        (dict(num_experts=4, biases=True), ["biases=True", False, "num_experts"]),
+        (dict(num_experts=4, sparse_every=2), ["num_layers=3", "sparse_every"]),
+        (dict(experts_per_token=1), ["experts_per_token=1", "num_experts"]),
+        (dict(normalize_expert_weights=False), ["normalize_expert_weights=False", "num_experts"]),
+        (dict(sparse_every=3), ["sparse_every=3", "num_experts"]),
+        (dict(num_experts=2.5), ["num_experts", 2.5]),
+        (dict(num_experts=4, experts_per_token=0), ["experts_per_token", 0]),
     ],
 )
-def test_settings_that_make_no_sparse_layer_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
+def test_settings_that_make_no_sparse_layer_are_refused(settings, values):
+    with refuses(ValueError, *values):
         models.decoder(64, **(SIZES | dict(num_layers=3) | settings))

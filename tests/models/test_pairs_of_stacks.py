@@ -23,6 +23,7 @@ from tests.models.small_models import (
     mask,
 )
 from tests.objectives.registry import quick_jit
+from tests.refusals import refuses
 
 V = 20
 TOKENS = np.array([[3, 4, 5, 6, 7, 8, 9, 0], [9, 8, 7, 6, 5, 4, 3, 0]])
@@ -344,11 +345,11 @@ def test_the_encoder_reaches_the_decoder_by_the_first_state_of_a_document_alone(
 
 
 def test_what_a_masked_autoencoder_cannot_be():
-    for change, message in (
-        (dict(positions="relative"), "positions='relative', expected 'learned' or 'rotary'"),
-        (dict(embedding_dim=8, vocabulary_layer=True), "embedding_dim=8, expected None"),
+    for change, values in (
+        (dict(positions="relative"), ["positions='relative'", "'learned'", "'rotary'"]),
+        (dict(embedding_dim=8, vocabulary_layer=True), ["embedding_dim=8", None]),
     ):
-        with pytest.raises(ValueError, match=message):
+        with refuses(ValueError, *values):
             models.masked_autoencoder(V, **SHAPE, num_layers=1, **change)
 
 

@@ -257,8 +257,9 @@ def test_a_family_names_the_presets_that_it_has_and_no_other():
         if of:
             assert [family_of(config)] == of, name
         else:
-            with pytest.raises(ValueError, match=r"presets have: models/\w+\*\.gin"):
+            with pytest.raises(ValueError) as caught:
                 family_of(config)
+            assert re.search(r"models/\w+\*\.gin", str(caught.value))
 
 
 @pytest.mark.parametrize("name", KNOWN)

@@ -121,84 +121,78 @@ def edited(directory, edit):
 
 
 @pytest.mark.parametrize(
-    "edit, message",
+    "edit, values",
     [
         (
             lambda t: t["encoder"]["layers_1"].pop("mlp"),
-            r"3 missing: encoder\.layers_1\.mlp\.wi_0\.kernel, .*mlp_activations",
+            [3, "encoder.layers_1.mlp.wi_0.kernel", "mlp_activations"],
         ),
         (
             lambda t: t["encoder"].update(extra={"scale": np.ones(3, np.float32)}),
-            r"1 left over: encoder\.extra\.scale\.",
+            [1, "encoder.extra.scale"],
         ),
         (
             lambda t: t["encoder"]["encoder_norm"].update(scale=np.ones(17, np.float32)),
-            r"encoder\.encoder_norm\.scale of shape \(17,\), expected \(16,\): ",
+            ["encoder.encoder_norm.scale", (17,), (16,)],
         ),
         (
             lambda t: t["decoder"]["decoder_norm"].update(scale=np.ones(16, np.uint16)),
-            r"decoder\.decoder_norm\.scale of dtype uint16 .* expected floats",
+            ["decoder.decoder_norm.scale", "uint16", "floats"],
         ),
         (
             lambda t: t["encoder"]["encoder_norm"].update(scale="PLACEHOLDER://a"),
-            r"encoder\.encoder_norm\.scale .* Orbax",
+            ["encoder.encoder_norm.scale", "Orbax"],
         ),
         (
             lambda t: t["token_embedder"]["embedding"]["metadata"].pop("shape"),
-            r"spec of token_embedder\.embedding .* is damaged",
+            ["token_embedder.embedding", "damaged"],
         ),
         (
             lambda t: t["token_embedder"]["embedding"]["metadata"].update(shape=[24, 32]),
-            r"token_embedder\.embedding of shape \(24, 32\), expected \(48, 16\)",
+            ["token_embedder.embedding", (24, 32), (48, 16)],
         ),
         (
             lambda t: t["token_embedder"]["embedding"].update(driver="n5"),
-            r"Got driver 'n5' .* token_embedder\.embedding",
+            ["'n5'", "token_embedder.embedding"],
         ),
         (
             lambda t: t["token_embedder"]["embedding"]["kvstore"].update(path="../t5_1_1"),
-            r"path '\.\./t5_1_1' for token_embedder\.embedding",
+            ["'../t5_1_1'", "token_embedder.embedding"],
         ),
         (
             lambda t: t["encoder"].update(
                 encoder={"attention": {"query": {"kernel": t["encoder"]["layers_0"]}}}
             ),
-            r"Got tensors encoder\.encoder\.… .*scan_layers",
+            ["encoder.encoder.…", "scan_layers"],
         ),
-        (lambda t: t.clear(), r"checkpoint has no parameters in \['optimizer'\]\['target'\]"),
+        (lambda t: t.clear(), ["['optimizer']['target']"]),
     ],
 )
-def test_a_checkpoint_of_another_program_is_refused(edit, message, broken):
-    with pytest.raises(ValueError, match=message):
+def test_a_checkpoint_of_another_program_is_refused(edit, values, broken):
+    with refuses(ValueError, *values):
         read(edited(broken, edit), build("t5_1_1"))
 
 
 @pytest.mark.parametrize(
-    "change, message",
+    "change, values",
     [
-        (
-            dict(num_encoder_layers=3),
-            r"9 missing: encoder\.layers_2\.attention\.key\.kernel, .* and 4 more",
-        ),
-        (dict(num_decoder_layers=2), r"left over: decoder\.layers_2\."),
-        (dict(mlp_activations=("relu",)), r"missing: .*\.mlp\.wi\.kernel.*left over: .*wi_0"),
-        (
-            dict(logits_via_embedding=True, scale_logits=True),
-            r"1 left over: decoder\.logits_dense\.kernel\.",
-        ),
-        (dict(emb_dim=32), r"token_embedder\.embedding of shape \(48, 16\), expected \(48, 32\)"),
-        (dict(mlp_dim=24), r"mlp\.wi_0\.kernel of shape \(16, 20\), expected \(16, 24\), and 14"),
-        (dict(num_kv_heads=1), r"key\.kernel of shape \(16, 12\), expected \(16, 4\)"),
-        (dict(attention_scale=None), "attention_scale=None, expected 1.0"),
-        (dict(norm_epsilon=1e-5), "norm_epsilon=1e-05, expected 1e-06"),
-        (dict(positions="none"), "positions='none', expected 'relative'"),
-        (dict(biases=True), "biases=True, expected False"),
-        (dict(logits_via_embedding=True), "scale_logits=False, expected True"),
+        (dict(num_encoder_layers=3), [9, "encoder.layers_2.attention.key.kernel", 4]),
+        (dict(num_decoder_layers=2), ["decoder.layers_2."]),
+        (dict(mlp_activations=("relu",)), [".mlp.wi.kernel", ".mlp.wi_0.kernel"]),
+        (dict(logits_via_embedding=True, scale_logits=True), [1, "decoder.logits_dense.kernel"]),
+        (dict(emb_dim=32), ["token_embedder.embedding", (48, 16), (48, 32)]),
+        (dict(mlp_dim=24), [".mlp.wi_0.kernel", (16, 20), (16, 24), 14]),
+        (dict(num_kv_heads=1), [".key.kernel", (16, 12), (16, 4)]),
+        (dict(attention_scale=None), ["attention_scale=None", 1.0]),
+        (dict(norm_epsilon=1e-5), ["norm_epsilon=1e-05", 1e-06]),
+        (dict(positions="none"), ["positions='none'", "'relative'"]),
+        (dict(biases=True), ["biases=True", False]),
+        (dict(logits_via_embedding=True), ["scale_logits=False", True]),
     ],
 )
-def test_a_checkpoint_of_another_model_is_refused(change, message, written):
+def test_a_checkpoint_of_another_model_is_refused(change, values, written):
     source = open_t5x(str(written("t5_1_1")))
-    with pytest.raises(ValueError, match=message):
+    with refuses(ValueError, *values):
         read_params(source, build("t5_1_1", **change))  # before any array is read
 
 
@@ -211,7 +205,7 @@ def test_a_single_stack_is_refused(written):
 def test_norms_without_a_scale_have_ones(broken):
     directory = edited(broken, lambda t: t["decoder"].pop("decoder_norm"))
     name, model = "decoder.decoder_norm.scale", build("t5_1_1", scan_layers=False)
-    with pytest.raises(ValueError, match=f"1 missing: {name}.*unscaled"):
+    with refuses(ValueError, 1, name, "unscaled"):
         read(directory, model)
     expected = dict(random_params("t5_1_1"))
     expected["decoder"] = expected["decoder"] | {"final_norm": {"scale": np.ones(16)}}
@@ -222,37 +216,31 @@ def test_norms_without_a_scale_have_ones(broken):
 
 
 @pytest.mark.parametrize(
-    "damage, message",
+    "damage, values",
     [
-        (
-            lambda d: shutil.rmtree(d),
-            r"broken does not hold a file 'checkpoint'.* directory does not exist",
-        ),
-        (lambda d: (d / "checkpoint").unlink(), r"broken does not hold a file 'checkpoint'"),
-        (lambda d: cut(d / "checkpoint"), r"broken/checkpoint is damaged"),
-        (lambda d: (d / "checkpoint").write_bytes(b""), r"checkpoint is damaged"),
-        (lambda d: (d / "checkpoint").write_bytes(b"\x01"), r"checkpoint has no parameters"),
+        (lambda d: shutil.rmtree(d), ["broken", "'checkpoint'", "directory"]),
+        (lambda d: (d / "checkpoint").unlink(), ["broken", "'checkpoint'"]),
+        (lambda d: cut(d / "checkpoint"), ["broken/checkpoint", "damaged"]),
+        (lambda d: (d / "checkpoint").write_bytes(b""), ["broken/checkpoint", "damaged"]),
+        (lambda d: (d / "checkpoint").write_bytes(b"\x01"), ["broken/checkpoint", "parameters"]),
         (
             lambda d: (d / "checkpoint").write_text('model_checkpoint_path: "a"\n'),
-            r"broken/checkpoint was written by TensorFlow",
+            ["broken/checkpoint", "TensorFlow"],
         ),
-        (
-            lambda d: shutil.rmtree(d / f"target.{QUERY}"),
-            rf"broken/target\.{QUERY}/\.zarray is missing",
-        ),
+        (lambda d: shutil.rmtree(d / f"target.{QUERY}"), [f"broken/target.{QUERY}/.zarray"]),
         (
             lambda d: (d / f"target.{QUERY}/.zarray").unlink(),
-            rf"target\.{QUERY}/\.zarray is missing",
+            [f"broken/target.{QUERY}/.zarray"],
         ),
-        (lambda d: (d / f"target.{QUERY}/.zarray").write_text("{"), rf"target\.{QUERY} is damaged"),
-        (lambda d: (d / f"target.{QUERY}/1.0").unlink(), rf"target\.{QUERY} is .*incomplete"),
-        (lambda d: cut(d / f"target.{QUERY}/1.0"), rf"target\.{QUERY} is damaged"),
-        (lambda d: exchange(d), rf"target\.{QUERY} of shape \(16, 20\), expected \(16, 12\)"),
+        (lambda d: (d / f"target.{QUERY}/.zarray").write_text("{"), [f"target.{QUERY}"]),
+        (lambda d: (d / f"target.{QUERY}/1.0").unlink(), [f"target.{QUERY}", "incomplete"]),
+        (lambda d: cut(d / f"target.{QUERY}/1.0"), [f"target.{QUERY}", "damaged"]),
+        (lambda d: exchange(d), [f"target.{QUERY}", (16, 20), (16, 12)]),
     ],
 )
-def test_damaged_or_missing_files_are_named(damage, message, broken):
+def test_damaged_or_missing_files_are_named(damage, values, broken):
     damage(broken)
-    with pytest.raises(ValueError, match=message):
+    with refuses(ValueError, *values):
         read(broken, build("t5_1_1"))
 
 
@@ -267,5 +255,5 @@ def exchange(directory):
 
 
 def test_a_directory_of_checkpoints_names_them(broken):
-    with pytest.raises(ValueError, match="open one of broken in it"):
+    with refuses(ValueError, "broken"):
         open_t5x(str(broken.parent))

@@ -24,6 +24,7 @@ from pretrax.objectives.adaptive_masking import updated_chances
 from pretrax.objectives.selection import selection_of, with_chances
 from tests.objectives.distributions import SIGNIFICANCE
 from tests.objectives.registry import IDS, quick_jit
+from tests.refusals import refuses
 
 FIRST, LAST = IDS.text
 BUILT = adaptive_masked_lm(IDS, every=2)
@@ -232,5 +233,5 @@ def test_an_adaptation_that_would_go_wrong_in_silence_is_refused(changed, words)
 
 def test_a_second_objective_may_not_adapt():
     unframed = functools.partial(adaptive_masked_lm, framed=False)
-    with pytest.raises(ValueError, match="adapts to the model cannot be part of `then`"):
+    with refuses(ValueError, "`then`", "masked_lm"):
         then(IDS, next_sentence_prediction, unframed)

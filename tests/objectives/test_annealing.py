@@ -19,6 +19,7 @@ from pretrax.objectives import (
 )
 from pretrax.objectives.adaptive_masking import updated_chances
 from tests.objectives.registry import IDS
+from tests.refusals import refuses
 
 falling = functools.partial(annealed, IDS, masked_lm, "rate", first=0.30, last=0.15, steps=200)
 
@@ -87,19 +88,19 @@ def test_the_model_is_used_as_one_of_the_last_stage():
 
 
 @pytest.mark.parametrize(
-    "builder, settings, words",
+    "builder, settings, values",
     [
-        (masked_lm, {"steps": 0}, "steps must be a whole number of at least 1, got 0"),
-        (masked_lm, {"stages": 1}, "stages must be a whole number of at least 2, got 1"),
-        (masked_lm, {"last": 0.30}, "two different values of rate, got 0.3 and 0.3"),
-        (masked_lm, {"last": 0.1234}, "at most 3 decimals, got first=0.3 and last=0.1234"),
-        (masked_lm, {"last": 1.5}, "masked_lm.rate must be a number above 0 and below 1, got"),
-        (causal_lm, {}, "cannot set 'rate' to 0.3: .*unexpected keyword argument"),
-        (ul2, {"setting": "rates"}, "ul2.rates must be a list of numbers .*, got 0.3"),
-        (no_number, {}, "not a mixture, got a mixture of 7 members"),
+        (masked_lm, {"steps": 0}, ["steps", 1, 0]),
+        (masked_lm, {"stages": 1}, ["stages", 2, 1]),
+        (masked_lm, {"last": 0.30}, ["rate", 0.3]),
+        (masked_lm, {"last": 0.1234}, [3, "first=0.3", "last=0.1234"]),
+        (masked_lm, {"last": 1.5}, ["masked_lm.rate", 0, 1, 1.1]),
+        (causal_lm, {}, ["'rate'", 0.3]),
+        (ul2, {"setting": "rates"}, ["ul2.rates", 0.3]),
+        (no_number, {}, ["mixture", 7]),
     ],
 )
-def test_settings_that_cannot_be_annealed_are_refused(builder, settings, words):
+def test_settings_that_cannot_be_annealed_are_refused(builder, settings, values):
     given = {"setting": "rate", "first": 0.30, "last": 0.15, "steps": 10} | settings
-    with pytest.raises(ValueError, match=words):
+    with refuses(ValueError, *values):
         annealed(IDS, builder, **given)

@@ -243,17 +243,17 @@ def test_hard_negatives_lie_among_all_the_texts(symmetric):
 
 
 @pytest.mark.parametrize(
-    "settings, message",
+    "settings, values",
     [
-        ({"views": "rotation"}, "views must be 'dropout', "),
-        ({"views": "cropping", "share": 1.0}, "share must be"),
-        ({"temperature": 0.0}, "temperature must be a number above 0"),
-        ({"pooling": "last"}, "pooling must be 'first' or 'mean', got 'last'"),
-        ({"loss": "clip"}, "loss must be 'info_nce', "),
+        ({"views": "rotation"}, ["views", "'dropout'", "'rotation'"]),
+        ({"views": "cropping", "share": 1.0}, ["share", 1.0]),
+        ({"temperature": 0.0}, ["temperature", 0, 0.0]),
+        ({"pooling": "last"}, ["pooling", "'first'", "'mean'", "'last'"]),
+        ({"loss": "clip"}, ["loss", "'info_nce'", "'clip'"]),
     ],
 )
-def test_what_cannot_work_is_an_error(settings, message):
-    with pytest.raises(ValueError, match=message):
+def test_what_cannot_work_is_an_error(settings, values):
+    with refuses(ValueError, *values):
         contrastive(IDS, **settings)
     with refuses(ValueError, "cls"):
         functools.partial(contrastive_pairs, IDS._replace(cls=None))()

@@ -25,6 +25,7 @@ from tests.objectives.distributions import SIGNIFICANCE, assert_uniform, corrupt
 from tests.objectives.inverse import corrupted_documents
 from tests.objectives.registry import IDS, quick_jit, text_row
 from tests.objectives.undo_infilling import undo_blanks, undo_causal_masking, undo_middle
+from tests.refusals import refuses
 
 PREFIX, SUFFIX, MIDDLE = IDS.fim
 
@@ -94,16 +95,16 @@ def test_no_middle_and_no_marker_is_cut_off_in_a_row_that_is_full():
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "values"),
     [
-        ({"rate": 1.5}, "rate must be a number of at least 0 and at most 1"),
-        ({"spm_rate": -0.1}, "spm_rate must be"),
-        ({"spm": "smp"}, "spm must be 'spm' or 'spmv2', got 'smp'"),
-        ({"ids": IDS._replace(fim=())}, "three markers .* has 0"),
+        ({"rate": 1.5}, ["rate", 0, 1, 1.5]),
+        ({"spm_rate": -0.1}, ["spm_rate", -0.1]),
+        ({"spm": "smp"}, ["spm", "'spm'", "'spmv2'", "'smp'"]),
+        ({"ids": IDS._replace(fim=())}, ['"fim"', 0]),
     ],
 )
-def test_settings_that_cannot_fill_in_the_middle(how, said):
-    with pytest.raises(ValueError, match=said):
+def test_settings_that_cannot_fill_in_the_middle(how, values):
+    with refuses(ValueError, *values):
         fill_in_the_middle(**{"ids": IDS} | how)
 
 
@@ -140,8 +141,7 @@ def test_sentinels_bear_no_loss_and_all_else_does():
 
 @pytest.mark.parametrize("most", [0, -1, 1.5, 801])
 def test_numbers_of_spans_that_cannot_be_masked(most):
-    expected = "at most 800, " if most == 801 else "a whole number of at least 1"
-    with pytest.raises(ValueError, match=f"max_spans must be {expected}.* got {most}"):
+    with refuses(ValueError, "max_spans", 800 if most == 801 else 1, most):
         causal_masking(IDS, most)
 
 
@@ -257,17 +257,17 @@ def test_a_decoder_is_given_the_mask_s_position_and_the_place_in_the_block():
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("how", "values"),
     [
-        ({"density": 0}, "density must be a number above 0"),
-        ({"density": 1}, "density must be a number above 0 and below 1"),
-        ({"mean_span_length": 0}, "mean_span_length must be a number above 0"),
-        ({"mean_span_length": 21}, "mean_span_length must be"),
-        ({"ids": IDS._replace(mask=None)}, "special token 'mask'"),
+        ({"density": 0}, ["density", 0, 1]),
+        ({"density": 1}, ["density", 0, 1]),
+        ({"mean_span_length": 0}, ["mean_span_length", 0]),
+        ({"mean_span_length": 21}, ["mean_span_length", 21]),
+        ({"ids": IDS._replace(mask=None)}, ["'mask'"]),
     ],
 )
-def test_settings_that_leave_no_blanks(how, said):
-    with pytest.raises(ValueError, match=said):
+def test_settings_that_leave_no_blanks(how, values):
+    with refuses(ValueError, *values):
         blank_infilling(**{"ids": IDS} | how)
 
 

@@ -34,6 +34,7 @@ from tests.objectives.registry import (
     quick_jit,
     text_row,
 )
+from tests.refusals import refuses
 
 BOS = 31_999  # not the padding id, so that a missing `bos` is noticed
 SLACK = 5  # number of stack slots that no feature fills
@@ -393,7 +394,7 @@ def test_a_token_sees_those_before_it_and_a_share_of_those_ahead(stack):
 def test_an_encoder_decoder_has_copies_or_targets():
     row = features_of(examples("block_diffusion")[0], 0)
     written = {name: row["inputs"] for name in STREAMS["targets"].columns}
-    with pytest.raises(ValueError, match="members of this mixture produce both .*use a decoder"):
+    with refuses(ValueError, "noised", "targets"):
         layouts.encoder_decoder.arrange(row | written, {}, BOS, MAX_DOCUMENTS)
 
 
@@ -551,26 +552,30 @@ def test_a_label_is_read_only_after_its_own_place(name, kind):
 
 
 @pytest.mark.parametrize(
-    "layout, gives, message",
+    "layout, gives, values",
     [
-        ("encoder_decoder", {"targets": 8}, "needs inputs and targets.*produces.*targets.*use a"),
-        ("encoder_decoder", {"inputs": 8, "labels": 2}, "'labels'"),
-        ("encoder_decoder", {"inputs": 8, "targets": 8, "labels": 2}, "'labels'"),
-        ("encoder_decoder", {"inputs": 8, "targets": 8, "pools": 1}, "'pools'"),
-        ("decoder", {"inputs": 8}, "produces only .*inputs"),
-        ("decoder", {"targets": 8, "contexts": 8}, "'contexts'.*'encoder'"),
-        ("encoder", {"inputs": 8}, "produces only .*inputs"),
-        ("encoder", {"inputs": 8, "noised": 8, "labels": 8}, "'noised'.*'decoder'"),
+        ("encoder_decoder", {"targets": 8}, ["inputs", "'targets'"]),
+        ("encoder_decoder", {"inputs": 8, "labels": 2}, ["'labels'"]),
+        ("encoder_decoder", {"inputs": 8, "targets": 8, "labels": 2}, ["'labels'"]),
+        ("encoder_decoder", {"inputs": 8, "targets": 8, "pools": 1}, ["'pools'"]),
+        ("decoder", {"inputs": 8}, ["'inputs'", "targets"]),
+        ("decoder", {"targets": 8, "contexts": 8}, ["'contexts'", "'encoder'"]),
+        ("encoder", {"inputs": 8}, ["'inputs'", "labels"]),
+        ("encoder", {"inputs": 8, "noised": 8, "labels": 8}, ["'noised'", "'decoder'"]),
         (
             "encoder_decoder",
             {"inputs": 8, "noised": 8, "orders": 8, "labels": 8},
-            "produces.*orders",
+            ["'orders'"],
         ),
-        ("encoder", {"inputs": 8, "targets": 8}, "'targets'.*'decoder' or 'encoder_decoder'"),
+        (
+            "encoder",
+            {"inputs": 8, "targets": 8},
+            ["'targets'", "'decoder'", "'encoder_decoder'"],
+        ),
     ],
 )
-def test_layouts_need_the_streams_they_arrange(layout, gives, message):
-    with pytest.raises(ValueError, match=message):
+def test_layouts_need_the_streams_they_arrange(layout, gives, values):
+    with refuses(ValueError, *values):
         layouts.LAYOUTS[layout].lengths(gives)
 
 

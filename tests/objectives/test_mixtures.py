@@ -267,21 +267,21 @@ def _adaptive_mixture(ids):
 
 
 @pytest.mark.parametrize(
-    "members, message",
+    "members, values",
     [
-        ({}, "members must be a mapping, not empty, got {}"),
-        ({"a": (span_corruption, 0)}, "'a' must be a number above 0, .* got 0"),
-        ({"a": (span_corruption, -1)}, "above 0, .* got -1"),
-        ({"a": (span_corruption, float("nan"))}, "above 0, .* got nan"),
-        ({"inner": (_adaptive_mixture, 1)}, "'inner' is a mixture whose noise adapts"),
-        ([("a", span_corruption, 1)], r"members must be a mapping, not empty, got \[\("),
-        ({"a": span_corruption}, r"'a' must be a pair \(builder, rate\)"),
-        ({"a": (span_corruption, "2")}, "number above 0, .* got '2'"),
-        ({"a": (span_corruption(IDS), 1)}, "Member 'a': Got a Objective as a builder"),
+        ({}, ["members", {}]),
+        ({"a": (span_corruption, 0)}, ["'a'", 0]),
+        ({"a": (span_corruption, -1)}, ["'a'", 0, -1]),
+        ({"a": (span_corruption, float("nan"))}, ["'a'", 0, "nan"]),
+        ({"inner": (_adaptive_mixture, 1)}, ["'inner'"]),
+        ([("a", span_corruption, 1)], ["members", "[('a'"]),
+        ({"a": span_corruption}, ["'a'", "(builder, rate)"]),
+        ({"a": (span_corruption, "2")}, ["'a'", 0, "'2'"]),
+        ({"a": (span_corruption(IDS), 1)}, ["'a'", "Objective"]),
     ],
 )
-def test_bad_members_are_refused(members, message):
-    with pytest.raises(ValueError, match=message):
+def test_bad_members_are_refused(members, values):
+    with refuses(ValueError, *values):
         mixture(IDS, members)
 
 
@@ -324,19 +324,19 @@ def test_bad_presets_and_rates_are_refused():
 def test_a_missing_mode_token_is_refused():
     with refuses(ValueError, "S", "R", "X"):
         ul2(IDS._replace(modes=(("R", 32_100), ("X", 32_102))))
-    with pytest.raises(ValueError, match="mode token 'R', but the vocabulary has none"):
+    with refuses(ValueError, "'R'"):
         span_corruption(IDS._replace(modes=()), mode="R")
 
 
 def test_members_that_take_turns():
     rate = turns(10, turn=1, of=3)
     assert [rate(step) for step in (0, 9, 10, 19, 20, 40)] == [0, 0, 1, 1, 0, 1]
-    for bad, expected in (
-        ({"every": 0, "turn": 0}, "every must be a whole number of at least 1, got 0"),
-        ({"every": 5, "turn": -1}, "turn must be a whole number of at least 0, got -1"),
-        ({"every": 5, "turn": 2}, "0 <= turn < of"),
+    for bad, values in (
+        ({"every": 0, "turn": 0}, ["every", 1, 0]),
+        ({"every": 5, "turn": -1}, ["turn", 0, -1]),
+        ({"every": 5, "turn": 2}, ["turn=2", "of=2"]),
     ):
-        with pytest.raises(ValueError, match=expected):
+        with refuses(ValueError, *values):
             turns(**bad)
 
 

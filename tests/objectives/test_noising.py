@@ -524,30 +524,33 @@ def test_a_document_whose_tokens_are_all_dropped_keeps_its_place():
 
 
 @pytest.mark.parametrize(
-    "build, message",
+    "build, values",
     [
-        (lambda: iid_denoising(IDS, 0), "noise_density"),
-        (lambda: iid_denoising(IDS, replace="words"), "replace must be 'spans', .* got 'words'"),
+        (lambda: iid_denoising(IDS, 0), ["noise_density", 0]),
+        (lambda: iid_denoising(IDS, replace="words"), ["replace", "'spans'", "'words'"]),
         (
             lambda: iid_denoising(IDS, predict="half"),
-            "predict must be 'noise' or 'everything', got 'half'",
+            ["predict", "'noise'", "'everything'", "'half'"],
         ),
-        (lambda: iid_denoising(IDS, replace="random"), "nothing in the inputs shows"),
-        (lambda: iid_denoising(IDS, replace="mask_or_random"), "nothing in the inputs shows"),
-        (lambda: iid_denoising(IDS, mode="Q"), "mode token 'Q'"),
-        (lambda: iid_denoising(NO_MASK, replace="mask"), "special token 'mask'"),
-        (lambda: token_masking(NO_MASK), "special token 'mask'"),
-        (lambda: token_deletion(IDS, 1), "noise_density"),
-        (lambda: text_infilling(NO_MASK), "special token 'mask'"),
-        (lambda: text_infilling(IDS, 1.5), "noise_density"),
-        (lambda: text_infilling(IDS, mean_span_length=0.5), "at least 1 and at most 20, got 0.5"),
-        (lambda: text_infilling(IDS, mean_span_length=21), "at least 1 and at most 20, got 21"),
-        (lambda: text_infilling(IDS, 0.8, 3), "more spans than there are tokens to separate them"),
-        (lambda: bart(NO_MASK), "special token 'mask'"),
+        (
+            lambda: iid_denoising(IDS, replace="random"),
+            ["replace='random'", "predict", '"everything"'],
+        ),
+        (lambda: iid_denoising(IDS, replace="mask_or_random"), ["replace='mask_or_random'"]),
+        (lambda: iid_denoising(IDS, mode="Q"), ["'Q'"]),
+        (lambda: iid_denoising(NO_MASK, replace="mask"), ["'mask'"]),
+        (lambda: token_masking(NO_MASK), ["'mask'"]),
+        (lambda: token_deletion(IDS, 1), ["noise_density", 1]),
+        (lambda: text_infilling(NO_MASK), ["'mask'"]),
+        (lambda: text_infilling(IDS, 1.5), ["noise_density", 1.5]),
+        (lambda: text_infilling(IDS, mean_span_length=0.5), ["mean_span_length", 1, 20, 0.5]),
+        (lambda: text_infilling(IDS, mean_span_length=21), ["mean_span_length", 1, 20, 21]),
+        (lambda: text_infilling(IDS, 0.8, 3), ["noise_density", 0.8, "mean_span_length", 3]),
+        (lambda: bart(NO_MASK), ["'mask'"]),
     ],
 )
-def test_what_cannot_work_is_refused(build, message):
-    with pytest.raises(ValueError, match=message):
+def test_what_cannot_work_is_refused(build, values):
+    with refuses(ValueError, *values):
         build()
 
 

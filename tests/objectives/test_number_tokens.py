@@ -91,13 +91,13 @@ def test_of_span_corruption_the_sentinels_and_digits_are_learned_alike():
 
 @pytest.mark.parametrize("digits", [(), IDS.digits[:9]])
 def test_a_vocabulary_that_lacks_a_digit_is_refused(digits):
-    with pytest.raises(ValueError, match=r"the vocabulary lacks \[.*9\]"):
+    with refuses(ValueError, list(range(len(digits), 10))):
         number_token_loss(IDS._replace(digits=digits))
 
 
 @pytest.mark.parametrize("builder", [block_diffusion, ul2])
 def test_an_objective_with_another_loss_is_refused(builder):
-    with pytest.raises(ValueError, match="got a different loss: for a mixture"):
+    with refuses(ValueError, "number_token_loss"):
         number_token_loss(IDS, builder)
 
 

@@ -112,70 +112,46 @@ def few_labels(n):
 
 
 @pytest.mark.parametrize(
-    "objective, words",
+    "objective, values",
     [
-        (own(whole_row), "all targets belong to segment 1.*each_document"),
-        (changed(target=lambda f: f["targets"]), "feature named 'target'; did you mean 'targets'"),
-        (changed(targets=lambda f: f["targets"][:-1]), r"'targets' has the shape \[55\], expected"),
-        (
-            changed(targets=lambda f: f["targets"] * 1.0),
-            "'targets' has the dtype float32, expected int32",
-        ),
-        (changed(targets=lambda f: f["targets"] + 100_000), "targets are .*, expected 0 … 32999"),
-        (own(counting_padding), "padding slots .*targets_weights above 0"),
-        (
-            changed(inputs=lambda f: f["targets"]),
-            "stream 'inputs', for which `lengths` returns no",
-        ),
+        (own(whole_row), ["segment 1", "objectives.each_document"]),
+        (changed(target=lambda f: f["targets"]), ["'target'", "'targets'"]),
+        (changed(targets=lambda f: f["targets"][:-1]), ["'targets'", [55]]),
+        (changed(targets=lambda f: f["targets"] * 1.0), ["'targets'", "float32", "int32"]),
+        (changed(targets=lambda f: f["targets"] + 100_000), ["targets", "0 … 32999"]),
+        (own(counting_padding), ["targets_segments", "targets_weights", 0]),
+        (changed(inputs=lambda f: f["targets"]), ["'inputs'", "`lengths`"]),
         (
             own(each_document(backward), lambda n: {"targets": n, "labels": 1}),
-            "slots for .*labels.*no features",
+            ["labels", "`lengths`", "`corrupt`"],
         ),
-        (own(each_document(backward), lambda n: {"targets": n, "label": 1}), "named 'label'"),
-        (own(each_document(backward), lambda n: {"targets": n / 1}), "1.0, expected a Python int"),
-        (
-            own(each_document(backward), lambda n: {"targets": 60 - n % 2}),
-            "below the .* of lengths",
-        ),
-        (
-            own(each_document(backward)).with_facts(rows=Rows("docs")),
-            r"the kinds .* got Rows\(kind='docs'",
-        ),
-        (
-            of_loss(lambda batch: BatchLoss({}, lambda outputs: {})),
-            r"has the terms \[\], expected one with a scale",
-        ),
-        (of_loss(lambda batch: jnp.zeros(2)), "expected a BatchLoss"),
-        (
-            of_loss(lambda batch: 1 / 0),
-            "test_own_objectives.py, line .*: ZeroDivisionError: division",
-        ),
-        (
-            of_loss(WithoutHash(token_loss)),
-            "`loss` is a WithoutHash without a hash.*frozen=True",
-        ),
+        (own(each_document(backward), lambda n: {"targets": n, "label": 1}), ["'label'"]),
+        (own(each_document(backward), lambda n: {"targets": n / 1}), ["1.0", "int"]),
+        (own(each_document(backward), lambda n: {"targets": 60 - n % 2}), [59, 60]),
+        (own(each_document(backward)).with_facts(rows=Rows("docs")), ["Rows(kind='docs'"]),
+        (of_loss(lambda batch: BatchLoss({}, lambda outputs: {})), ["[]"]),
+        (of_loss(lambda batch: jnp.zeros(2)), ["BatchLoss"]),
+        (of_loss(lambda batch: 1 / 0), ["test_own_objectives.py", "ZeroDivisionError"]),
+        (of_loss(WithoutHash(token_loss)), ["`loss`", "WithoutHash", "frozen=True"]),
         (
             own(WithoutHash(each_document(backward))),
-            "`corrupt` is a WithoutHash without a hash.*frozen=True",
+            ["`corrupt`", "WithoutHash", "frozen=True"],
         ),
-        (of_loss(misnamed), r"terms \['tokens'\], but its sums are for \['token'\]"),
+        (of_loss(misnamed), [["tokens"], ["token"]]),
         (
             of_loss(lambda batch: token_loss(batch)._replace(sums=lambda outputs: 1)),
-            "int, expected.*tokens",
+            ["int", "tokens"],
         ),
-        (with_labels(head="topic"), "'tokens'.*'topic'.*vocabulary"),
-        (with_labels(values=None), "'tokens'.*Labels.values.*Sums.labels"),
-        (of_loss(of_the_batch), "a row changes if the batch has more rows.*couples_rows=True"),
-        (
-            own(each_document(backward), heads={"topic": 5}),
-            "head 'vocabulary', .* has only .'topic'",
-        ),
-        (own(two_segments), "has 2 segments in a row of 1 documents"),
-        (masked_lm(IDS)._replace(lengths=few_labels), "labels.* needs more than the .* slots"),
+        (with_labels(head="topic"), ["'tokens'", "'topic'", "vocabulary"]),
+        (with_labels(values=None), ["'tokens'", "Labels.values", "Sums.labels"]),
+        (of_loss(of_the_batch), ["couples_rows=True"]),
+        (own(each_document(backward), heads={"topic": 5}), ["'vocabulary'", "'topic'"]),
+        (own(two_segments), ["targets_segments", 2, 1]),
+        (masked_lm(IDS)._replace(lengths=few_labels), ["labels", "`lengths`"]),
     ],
 )
-def test_what_would_train_wrongly_in_silence_is_refused(objective, words):
-    with pytest.raises(ValueError, match=f"(?s)The objective breaks a law.*({words})"):
+def test_what_would_train_wrongly_in_silence_is_refused(objective, values):
+    with refuses(ValueError, "law", *values):
         check_objective(objective, IDS)
 
 

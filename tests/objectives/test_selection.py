@@ -292,29 +292,29 @@ def test_every_place_is_as_likely_to_be_chosen_in_a_span_but_for_the_ends():
 
 
 @pytest.mark.parametrize(
-    "settings, message",
+    "settings, values",
     [
-        ({"rate": 0}, "rate must be a number above 0 and below 1, got 0"),
-        ({"rate": 1}, "rate must be a number above 0 and below 1, got 1"),
-        ({"rate": True}, "rate must be a number above 0 and below 1, got True"),
-        ({"selection": "some"}, "'exact' or 'bernoulli', got 'some'"),
-        ({"max_predictions": 0}, "max_predictions must be a whole number of at least 1"),
-        ({"span_lengths": (0.5, 0.4)}, "sum to 1"),
-        ({"span_lengths": ()}, "span_lengths"),
-        ({"span_lengths": (1.5, -0.5)}, "span_lengths"),
-        ({"span_lengths": 3}, "span_lengths"),
-        ({"span_lengths": geometric_lengths(longest=257)}, "Got 257 probabilities .* at most 256"),
+        ({"rate": 0}, ["rate", 0, 1]),
+        ({"rate": 1}, ["rate", 0, 1]),
+        ({"rate": True}, ["rate", 0, 1, True]),
+        ({"selection": "some"}, ["selection", "'exact'", "'bernoulli'", "'some'"]),
+        ({"max_predictions": 0}, ["max_predictions", 1, 0]),
+        ({"span_lengths": (0.5, 0.4)}, ["span_lengths", 1, (0.5, 0.4)]),
+        ({"span_lengths": ()}, ["span_lengths", ()]),
+        ({"span_lengths": (1.5, -0.5)}, ["span_lengths", (1.5, -0.5)]),
+        ({"span_lengths": 3}, ["span_lengths", 3]),
+        ({"span_lengths": geometric_lengths(longest=257)}, [257, 256]),
     ],
 )
-def test_bad_settings_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
+def test_bad_settings_are_refused(settings, values):
+    with refuses(ValueError, *values):
         masked_lm(IDS, **settings)
 
 
 def test_span_lengths_that_are_not_probabilities_are_refused():
     assert geometric_lengths(1, 3) == (1, 0, 0)
     for p in (0, 1.5):
-        with pytest.raises(ValueError, match=f"p must be a number above 0 and at most 1, got {p}"):
+        with refuses(ValueError, "p", 0, 1, p):
             geometric_lengths(p)
     for lengths in (geometric_lengths, inverse_lengths):
         with refuses(ValueError, "longest", "1", "0"):

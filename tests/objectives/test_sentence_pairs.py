@@ -22,6 +22,7 @@ from pretrax.objectives import (
 from tests.objectives.inverse import corrupted_documents
 from tests.objectives.registry import IDS, features_of, quick_jit
 from tests.objectives.undo_pairs import pair_of
+from tests.refusals import refuses
 
 END = np.flatnonzero(IDS.flags("sentence_ends"))[1]  # an id that ends a sentence
 WORDS = [i for i in range(100, 200) if not IDS.flags("sentence_ends")[i]]
@@ -206,20 +207,20 @@ unframed = functools.partial(masked_lm, framed=False)
 
 
 @pytest.mark.parametrize(
-    "build, message",
+    "build, values",
     [
         (
             lambda: next_sentence_prediction(IDS, negatives="random"),
-            "negatives must be 'other' or 'same', got 'random'",
+            ["negatives", "'other'", "'same'", "'random'"],
         ),
-        (lambda: sentence_order_prediction(IDS._replace(cls=None)), "special token 'cls'"),
-        (lambda: sentence_order_prediction(IDS._replace(sentence_ends=b"")), "sentence_ends"),
-        (lambda: then(IDS, masked_lm, span_corruption), "leave its inputs in place"),
-        (lambda: then(IDS, sentence_order_prediction, ul2), "mixture cannot be part"),
-        (lambda: then(IDS, contrastive, unframed), "makes 2 segments of a document"),
-        (lambda: then(IDS, masked_lm, unframed), r"write \['labels'\], so the second"),
+        (lambda: sentence_order_prediction(IDS._replace(cls=None)), ["'cls'"]),
+        (lambda: sentence_order_prediction(IDS._replace(sentence_ends=b"")), ["sentence_ends"]),
+        (lambda: then(IDS, masked_lm, span_corruption), ["`then`", "masked_lm", "framed=False"]),
+        (lambda: then(IDS, sentence_order_prediction, ul2), ["`then`", "mixture"]),
+        (lambda: then(IDS, contrastive, unframed), ["`then`", 2]),
+        (lambda: then(IDS, masked_lm, unframed), ["`then`", ["labels"]]),
     ],
 )
-def test_what_cannot_work_is_an_error(build, message):
-    with pytest.raises(ValueError, match=message):
+def test_what_cannot_work_is_an_error(build, values):
+    with refuses(ValueError, *values):
         build()

@@ -84,35 +84,35 @@ def by_turns(ids):
 
 
 @pytest.mark.parametrize(
-    "build, ids, words",
+    "build, ids, values",
     [
-        (span_corruption, IDS._replace(sentinels=IDS.sentinels[:1]), "need 2 sentinels, .* has 1"),
-        (span_corruption, IDS._replace(eos=5), "inside the text range"),
-        (text_to_text, IDS, "reads the parts of documents"),
-        (by_turns, IDS, "rates of the mixture depend on the step"),
-        (span_corruption(IDS), IDS, "Got a Objective as a builder"),
-        (lambda ids: None, IDS, "returned a NoneType"),
-        (span_corruption, IDS._replace(modes={"R": 7}), r"expected pairs: use \(\('R', 7\),\)"),
+        (span_corruption, IDS._replace(sentinels=IDS.sentinels[:1]), [2, 1]),
+        (span_corruption, IDS._replace(eos=5), ["eos", 5]),
+        (text_to_text, IDS, ["parts"]),
+        (by_turns, IDS, ["rates", "mixture"]),
+        (span_corruption(IDS), IDS, ["Objective"]),
+        (lambda ids: None, IDS, ["NoneType"]),
+        (span_corruption, IDS._replace(modes={"R": 7}), ["modes", (("R", 7),)]),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_is_traced(build, ids, words):
-    with pytest.raises(ValueError, match=words):
-        corruptor(build, ids, 64 if "2 sentinels" not in words else 40)
+def test_what_cannot_work_is_refused_before_anything_is_traced(build, ids, values):
+    with refuses(ValueError, *values):
+        corruptor(build, ids, 40)
 
 
 @pytest.mark.parametrize(
-    "tokens, words",
+    "tokens, values",
     [
-        (np.full((2, L + 1), 5), rf"shape \(2, {L + 1}\), expected \[rows, {L}\]"),
-        (np.full((0, L), 5), r"shape \(0, 24\)"),
-        (np.full((2, L), 5.5), "float64, expected integers"),
-        (np.full((2, L), IDS.size), f"id {IDS.size} at slot 0 of row 0, expected text"),
-        (np.array([[5] * L, [IDS.pad] + [5] * (L - 1)]), "id 0 at slot 0 of row 1, expected text"),
-        (np.array([[5] * L, [5, IDS.sentinels[0]] * (L // 2)]), "slot 1 of row 1"),
+        (np.full((2, L + 1), 5), [(2, L + 1), f"[rows, {L}]"]),
+        (np.full((0, L), 5), [(0, L)]),
+        (np.full((2, L), 5.5), ["float64", "integers"]),
+        (np.full((2, L), IDS.size), [IDS.size, "slot 0", "row 0"]),
+        (np.array([[5] * L, [IDS.pad] + [5] * (L - 1)]), [0, "slot 0", "row 1"]),
+        (np.array([[5] * L, [5, IDS.sentinels[0]] * (L // 2)]), ["slot 1", "row 1"]),
     ],
 )
-def test_batches_that_cannot_be_are_refused(tokens, words):
-    with pytest.raises(ValueError, match=words):
+def test_batches_that_cannot_be_are_refused(tokens, values):
+    with refuses(ValueError, *values):
         corruptor(span_corruption, IDS, L)(jax.random.key(0), tokens)
 
 
@@ -124,18 +124,14 @@ def test_rows_that_would_lose_text_are_refused():
     twelve = np.tile(np.repeat(np.arange(1, 13), 2).astype(np.int32), (2, 1))
     good = Row(tokens, segments, np.array([0, 1], np.int32))
     keys = jax.random.split(jax.random.key(0), 2)
-    for rows, settings, words in (
-        (good, (lengths,), "a row of 3 documents, expected at most 1"),
-        (
-            good._replace(segments=twelve),
-            (lengths, 12),
-            "need 36 slots of 'inputs'.*packed_lengths",
-        ),
-        (good._replace(member=np.array([0, 7])), (lengths, 3), "members 0 … 7, expected 0 … 1"),
-        (good._replace(segments=segments[:, ::-1]), (lengths, 3), "must number the documents"),
-        (good._replace(segments=segments * 2), (lengths, 6), "must number the documents"),
+    for rows, settings, values in (
+        (good, (lengths,), [3, 1, "max_documents"]),
+        (good._replace(segments=twelve), (lengths, 12), [36, "'inputs'"]),
+        (good._replace(member=np.array([0, 7])), (lengths, 3), ["0 … 7", "0 … 1"]),
+        (good._replace(segments=segments[:, ::-1]), (lengths, 3), ["1, 2, …"]),
+        (good._replace(segments=segments * 2), (lengths, 6), ["1, 2, …"]),
     ):
-        with pytest.raises(ValueError, match=words):
+        with refuses(ValueError, *values):
             batched(objective, *settings)(keys, rows)
     planned = packed_lengths(objective, [6, 6, 6]) | {"sentinels": lengths["sentinels"]}
     corrupt = batched(objective, {k: max(planned[k], n) for k, n in lengths.items()}, 3)
@@ -153,10 +149,10 @@ def test_slots_that_are_too_few_are_refused_when_the_rows_are_traced():
     two = jax.tree.map(lambda x: np.stack([x, x]), row)
     keys = jax.random.split(jax.random.key(0), 2)
     corrupt = batched(objective, objective.lengths(L - 9))
-    with pytest.raises(ValueError, match=rf"Rows of {L} tokens need the slots .*lengths\({L}\)"):
+    with refuses(ValueError, L, f"objective.lengths({L})"):
         jax.eval_shape(corrupt, keys, two)
     short = text_to_text(IDS)
-    with pytest.raises(ValueError, match="reads parts, which these rows do not have"):
+    with refuses(ValueError, "parts"):
         jax.eval_shape(batched(short, short.lengths(L)), keys, two)
 
 

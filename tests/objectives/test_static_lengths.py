@@ -1,7 +1,6 @@
 """Lengths are solved once, when a run is configured. Only this step refuses lengths."""
 
 import functools
-import re
 
 import pytest
 from hypothesis import given, settings
@@ -192,13 +191,13 @@ def test_too_few_sentinels_says_needed_and_has():
     ],
 )
 def test_a_length_of_one_is_too_short(objective, layout, shape):
-    with pytest.raises(ValueError, match="too short: a document of two tokens already needs"):
+    with refuses(ValueError, shape):
         row_groups(objective, layout, IDS, [shape])
 
 
 def test_the_member_that_does_not_fit_is_named():
     built = mixture(IDS, {"c": (causal_lm, 1), "p": (prefix_lm, 1)})
-    with pytest.raises(ValueError, match="Member 'p': .*too short"):
+    with refuses(ValueError, "'p'", {"decoder": 3}):
         row_groups(built, DECODER, IDS, [{"decoder": 3}])
 
 
@@ -208,30 +207,28 @@ def test_lengths_by_the_features_of_t5x_are_explained_by_stack():
         (span_corruption, ENCODER_DECODER, {"encoder": 64, "decoder": 16}),
         (causal_lm, DECODER, {"decoder": 16}),
     ):
-        with pytest.raises(ValueError, match=re.escape(f"'targets': 16}}: use {expected}")):
+        with refuses(ValueError, "'targets': 16", expected):
             row_groups(objective(IDS), layout, IDS, [{"inputs": 64, "targets": 16}])
 
 
 def test_a_stack_of_no_whole_length_is_refused():
     for wrong in (0, -4, 10.5):
-        with pytest.raises(ValueError, match=f"whole numbers of at least 1.*'decoder': {wrong}"):
+        with refuses(ValueError, 1, f"'decoder': {wrong}"):
             row_groups(causal_lm(IDS), DECODER, IDS, [{"decoder": wrong}])
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 2.0, "2", 65_536])
 def test_max_documents_that_no_row_holds_is_refused(wrong):
-    with pytest.raises(
-        ValueError, match=f"max_documents must .* at least 1 and at most 65,535, got {wrong!r}"
-    ):
+    with refuses(ValueError, "max_documents", 1, "65,535", repr(wrong)):
         row_groups(causal_lm(IDS), DECODER, IDS, [{"decoder": 64}], wrong)
 
 
 def test_unknown_or_missing_stacks_are_named():
     with refuses(ValueError, "decoder", "encoder", "encodr", "512"):
         raw_length(span_corruption(IDS), ENCODER_DECODER, encodr=512)
-    with pytest.raises(ValueError, match="got none"):
+    with refuses(ValueError, "encoder", "decoder", "none"):
         raw_length(span_corruption(IDS), ENCODER_DECODER)
-    with pytest.raises(ValueError, match="encoder"):
+    with refuses(ValueError, "encoder"):
         row_groups(causal_lm(IDS), DECODER, IDS, [{"encoder": 512}])
 
 
@@ -241,14 +238,14 @@ def test_row_groups_that_suit_no_member_are_left_out():
 
 
 def test_row_groups_come_smallest_first():
-    with pytest.raises(ValueError, match="smallest first"):
+    with refuses(ValueError, 512, 128):
         row_groups(ul2(IDS), ENCODER_DECODER, IDS, shapes(512, 128))
     with refuses(ValueError, "shapes"):
         row_groups(ul2(IDS), ENCODER_DECODER, IDS, [])
 
 
 def test_an_objective_without_inputs_needs_a_decoder():
-    with pytest.raises(ValueError, match="encoder-decoder needs inputs and targets"):
+    with refuses(ValueError, "inputs", "targets"):
         row_groups(causal_lm(IDS), ENCODER_DECODER, IDS, shapes(128))
     built = mixture(IDS, {"span": (span_corruption, 1), "causal": (causal_lm, 1)})
     with refuses(ValueError, "causal"):
@@ -257,5 +254,5 @@ def test_an_objective_without_inputs_needs_a_decoder():
 
 def test_lengths_that_do_not_grow_are_refused():
     constant = causal_lm(IDS)._replace(lengths=lambda n: {"targets": 128})
-    with pytest.raises(ValueError, match="expected slots that increase with the document"):
+    with refuses(ValueError, "`lengths`", 128):
         raw_length(constant, layouts.decoder, decoder=128)

@@ -140,28 +140,16 @@ def test_classes_are_counted_from_the_corpus_where_no_number_is_given():
 
 
 @pytest.mark.parametrize(
-    "build, words",
+    "build, values",
     [
-        (
-            lambda: objectives.text_to_text(IDS, longest_answer=0),
-            "longest_answer must be a whole number of at least 1",
-        ),
-        (lambda: objectives.dialogue(IDS._replace(sep=None)), "'sep'"),
-        (
-            lambda: objectives.dialogue(IDS, max_turns=1),
-            "max_turns must be a whole number of at least 2",
-        ),
-        (
-            lambda: objectives.sequence_classification(IDS, 1),
-            "num_classes must be a whole number of at least 2",
-        ),
-        (lambda: objectives.dialogue(IDS, max_turns=2.5), "at least 2, got 2.5"),
-        (
-            lambda: objectives.token_classification(IDS, 0),
-            "num_classes must be a whole number of at least 2",
-        ),
+        (lambda: objectives.text_to_text(IDS, longest_answer=0), ["longest_answer", 1, 0]),
+        (lambda: objectives.dialogue(IDS._replace(sep=None)), ["'sep'"]),
+        (lambda: objectives.dialogue(IDS, max_turns=1), ["max_turns", 2, 1]),
+        (lambda: objectives.sequence_classification(IDS, 1), ["num_classes", 2, 1]),
+        (lambda: objectives.dialogue(IDS, max_turns=2.5), ["max_turns", 2, 2.5]),
+        (lambda: objectives.token_classification(IDS, 0), ["num_classes", 2, 0]),
     ],
 )
-def test_impossible_settings_are_refused(build, words):
-    with pytest.raises(ValueError, match=words):
+def test_impossible_settings_are_refused(build, values):
+    with refuses(ValueError, *values):
         build()

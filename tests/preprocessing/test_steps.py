@@ -13,7 +13,7 @@ from pretrax.preprocessing import duplicates, filters
 from pretrax.preprocessing.blocks import Dropped, WriteDocuments, documents_of, examples_in
 from pretrax.preprocessing.words import Words
 from tests.preprocessing import planted
-from tests.refusals import refuses
+from tests.refusals import assert_named, exits, refuses
 
 PROSE = (
     "The committee met on Tuesday to discuss the budget, and it heard that the roof of the old "
@@ -77,42 +77,30 @@ def test_templates_that_do_not_fit_a_value():
 
 
 @pytest.mark.parametrize(
-    "step, settings, words",
+    "step, settings, values",
     [
-        (filters.length, {"least": 3, "most": 2}, "least is 3.*most=2"),
-        (
-            duplicates.near_duplicates,
-            {"n_gram": 0},
-            "n_gram must be a whole number of at least 1, got 0",
-        ),
-        (
-            duplicates.near_duplicates,
-            {"buckets": 0},
-            "buckets must be a whole number of at least 1, got 0",
-        ),
-        (
-            duplicates.decontaminate,
-            {"files": "a", "n_gram": 0},
-            "n_gram must be a whole number of at least 1, got 0",
-        ),
+        (filters.length, {"least": 3, "most": 2}, ["filters.length.least", 3, "most=2"]),
+        (duplicates.near_duplicates, {"n_gram": 0}, ["n_gram", 1, 0]),
+        (duplicates.near_duplicates, {"buckets": 0}, ["buckets", 1, 0]),
+        (duplicates.decontaminate, {"files": "a", "n_gram": 0}, ["n_gram", 1, 0]),
     ],
 )
-def test_invalid_numbers_are_refused(step, settings, words):
-    with pytest.raises(ValueError, match=words):
+def test_invalid_numbers_are_refused(step, settings, values):
+    with refuses(ValueError, *values):
         step(**settings)
 
 
 @pytest.mark.parametrize(
-    "settings, words",
+    "settings, values",
     [
-        ({"template": "none"}, "names of fields in"),
-        ({"template": "{0}"}, "names of fields in"),
-        ({"template": "{url"}, "template is '{url': expected '}'"),
-        ({"template": "{url}", "share": 0}, "share must be a number above 0"),
+        ({"template": "none"}, ["template", "'none'"]),
+        ({"template": "{0}"}, ["template", "'{0}'"]),
+        ({"template": "{url"}, ["template", "'{url'", "'}'"]),
+        ({"template": "{url}", "share": 0}, ["share", 0]),
     ],
 )
-def test_templates_that_name_no_field_are_refused(settings, words):
-    with pytest.raises(ValueError, match=words):
+def test_templates_that_name_no_field_are_refused(settings, values):
+    with refuses(ValueError, *values):
         filters.with_metadata(**settings)
 
 
@@ -218,9 +206,8 @@ def test_bad_records_stop_the_preparation_or_are_counted(tmp_path, capsys):
     lines = [json.dumps({"text": PROSE}), "{broken", '{"txt": 1}', json.dumps({"text": " "})]
     (tmp_path / "raw.jsonl").write_text("\n".join(lines))
     steps = "preprocessing.Preparation.steps = []"
-    with pytest.raises(SystemExit):
+    with exits(capsys, f"{tmp_path / 'raw.jsonl'}:2", "JSON"):
         planted.run_steps(tmp_path, steps)
-    assert f"{tmp_path / 'raw.jsonl'}:2: not JSON" in capsys.readouterr().err
     report = planted.run_steps(tmp_path, steps, "--gin.sources.files.on_malformed='skip'")
     assert report["steps"][0]["dropped"] == {"malformed": 2, "empty": 1}
     assert report["steps"][0]["in"] == 4 and report["documents"] == 1
@@ -295,11 +282,11 @@ def test_evaluation_texts_without_n_grams_are_refused(tmp_path, capsys):
     planted.write_texts(tmp_path / "raw.jsonl", [PROSE])
     steps = f"""preprocessing.Preparation.steps = [@duplicates.decontaminate]
 duplicates.decontaminate.files = {str(tmp_path / "evaluation.txt")!r}"""
-    with pytest.raises(SystemExit):
+    with exits(capsys, "n_gram=12"):
         planted.run_steps(tmp_path, steps)
-    assert "n_gram=12" in capsys.readouterr().err
     (tmp_path / "evaluation.jsonl").write_text("no JSON")
     with pytest.raises(SystemExit):
         planted.run_steps(tmp_path, steps.replace(".txt", ".jsonl"))
-    assert "evaluation.jsonl:1: not JSON" in (output := capsys.readouterr().err)
-    assert "Fix it.\n" in output and "skip" not in output
+    output = capsys.readouterr().err
+    assert_named(output, "evaluation.jsonl:1", "JSON")
+    assert "skip" not in output

@@ -16,7 +16,7 @@ from pretrax.tasks.seqio.objective_tasks import add_objective_task
 from pretrax.tasks.seqio.preprocessors import CutToRows, row_keys
 from pretrax.tasks.seqio.seqio_vocabularies import tokenizer_of
 from tests.objectives.registry import quick_jit
-from tests.refusals import refuses
+from tests.refusals import refuses, warns
 from tests.tasks.memory_tasks import memory_source, renew, renew_pairs
 from tests.tasks.seqio_cache import write_cache
 
@@ -140,7 +140,7 @@ def test_every_objective_as_a_task_gives_the_bits_of_the_device(name):
 def test_noise_that_adapts_to_a_model_gives_a_warning():
     text_task("text", documents_for())
     fresh(add_objective_task, "task", "text", objectives.adaptive_masked_lm, columns=True)
-    with pytest.warns(UserWarning, match="noise of task adapts"):
+    with warns(UserWarning, "task", "noise"):
         seqio.get_dataset("task", {"inputs": 48}, seqio.PassThroughFeatureConverter())
 
 
@@ -271,7 +271,7 @@ def test_the_rows_of_a_pair_are_of_different_documents():
 def test_targets_without_loss_need_columns():
     text_task("text", documents_for())
     fresh(add_objective_task, "plain", "text", objectives.causal_masking)
-    with pytest.raises(tf.errors.OpError, match="targets of this objective have no loss"):
+    with refuses(tf.errors.OpError, "`columns`", "seqio.PassThroughFeatureConverter"):
         examples("plain", {"targets": 48})
     fresh(add_objective_task, "columns", "text", objectives.causal_masking, columns=True)
     got = examples("columns", {"targets": 48})
@@ -280,19 +280,19 @@ def test_targets_without_loss_need_columns():
 
 def test_objectives_that_cannot_be_a_task_are_refused(hugging_face):
     text_task("text", documents_for())
-    with pytest.raises(ValueError, match="rate"):
+    with refuses(ValueError, "rate", 2):
         add_objective_task("refused", "text", functools.partial(objectives.masked_lm, rate=2))
     assert "refused" not in seqio.TaskRegistry.names()
     nothing = seqio.Task("nothing", seqio.TaskRegistry.get("text").source, {"inputs": TOKENS})
     with refuses(ValueError, "inputs"):
         add_objective_task("refused", nothing, objectives.masked_lm)
     fresh(add_objective_task, "masks", "text", objectives.masked_lm)
-    for lengths, pattern in (
-        ({"inputs": 48, "targets": 48}, "'targets': 48}.*: {'inputs': 48} for 'encoder', or"),
-        ({"inputs": 1}, "too short"),
-        ({}, "needs sequence lengths"),
+    for lengths, values in (
+        ({"inputs": 48, "targets": 48}, ["'targets': 48", {"inputs": 48}, "'encoder'"]),
+        ({"inputs": 1}, ["'encoder': 1"]),
+        ({}, [{}]),
     ):
-        with pytest.raises(ValueError, match=f"(?i){pattern}"):
+        with refuses(ValueError, *values):
             examples("masks", lengths)
 
     from pretrax.tasks.seqio.seqio_vocabularies import HuggingFaceVocabulary
@@ -302,5 +302,5 @@ def test_objectives_that_cannot_be_a_task_are_refused(hugging_face):
     source = seqio.TaskRegistry.get("text").source
     task = seqio.Task("gpt", source=source, output_features=features)
     fresh(add_objective_task, "gpt_causal", task, objectives.causal_lm)
-    with pytest.raises(ValueError, match="padding id 0"):
+    with refuses(ValueError, "`columns`", 0):
         examples("gpt_causal", {"targets": 48})

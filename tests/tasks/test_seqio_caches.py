@@ -99,7 +99,7 @@ def test_a_cached_task_gives_what_its_source_gives(tmp_path, steps):
     assert sorted(sum(shares, [])) == sorted(TEXTS) and all(shares)
     held = [corpus.codec.decode(piece.tokens) for piece in corpus.heldout(10**6)]
     assert sorted(held) == sorted(TEXTS)
-    with pytest.raises(ValueError, match="caches"):
+    with refuses(ValueError, "position", "caches"):
         plain.train(0, 1).restore(corpus.train(0, 1).state())
 
 
@@ -191,8 +191,7 @@ def test_a_damaged_file_of_a_cache_is_reported(tmp_path):
     with open(f"{directory}/train.tfrecord-00001-of-00003", "r+b") as file:
         file.seek(20)
         file.write(b"\xff")
-    pattern = "'cached_text': a file of its data is damaged .corrupted record.*--overwrite"
-    with pytest.raises(ValueError, match=pattern):
+    with refuses(ValueError, "'cached_text'", "corrupted", "--overwrite"):
         epoch(corpus_of(tmp_path / "run", "cached_text", cache_dirs=[str(tmp_path / "cache")]))
 
 

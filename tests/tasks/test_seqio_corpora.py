@@ -135,7 +135,7 @@ def test_order_depends_on_seed_and_epoch(tmp_path, tiny):
     assert len({tuple(order) for order in orders}) == 4
     first_file = [set(order[:15]) for order in orders]
     assert any(a != b for a, b in zip(first_file[::2], first_file[1::2], strict=True))
-    with pytest.raises(ValueError, match="another mixture"):
+    with refuses(ValueError, "position", "seed"):
         other = seqio_mixture(tmp_path, mixture_or_task_name="tiny_text", seed=7)
         other.train(0, 1).restore(corpus.train(0, 1).state())
 
@@ -179,7 +179,7 @@ def test_a_source_with_more_files_is_another_source(tmp_path, tiny):
             tmp_path / "run", mixture_or_task_name="growing_text", heldout_split="train"
         )
         streams.append(corpus.train(0, 1))
-    with pytest.raises(ValueError, match="another number of files"):
+    with refuses(ValueError, "position", "files"):
         streams[1].restore(streams[0].state())
 
 
@@ -188,8 +188,8 @@ def test_invalid_rates_of_a_mixture_are_refused(tmp_path, tiny):
     rates = {"counted": seqio.mixing_rate_num_examples, "unread": 0.0, "less": -1.0}
     for name, rate in rates.items():
         seqio.MixtureRegistry.add(f"numbers_{name}", [("numbers_text", rate)])
-        pattern = {"counted": "num_input_examples"}.get(name, f"numbers_{name}")
-        with pytest.raises(ValueError, match=pattern):
+        named = {"counted": "num_input_examples"}.get(name, f"numbers_{name}")
+        with refuses(ValueError, named):
             seqio_mixture(tmp_path, mixture_or_task_name=f"numbers_{name}")
 
 
@@ -202,10 +202,7 @@ def test_a_mixture_holds_out_of_the_tasks_that_have_the_split(tmp_path, tiny):
     corpus = seqio_mixture(tmp_path, mixture_or_task_name="partly_held")
     assert len(corpus.heldout(10**6)) == 30
     assert corpus.summary.endswith("2 tasks; no held-out text from unheld_text")
-    pattern = (
-        r"unheld_text has no split 'validation' to hold out, expected .*'train'.*heldout_split"
-    )
-    with pytest.raises(ValueError, match=pattern):
+    with refuses(ValueError, "unheld_text", "'validation'", "'train'", "heldout_split"):
         seqio_mixture(tmp_path, mixture_or_task_name="unheld_text")
 
 
@@ -236,21 +233,21 @@ def test_an_end_of_sequence_id_is_removed_and_other_special_ids_are_refused(tmp_
 
 
 def test_unreadable_tasks_are_refused(tmp_path, tiny):
-    for settings, error, pattern in (
+    for settings, error, named in (
         ({"mixture_or_task_name": "tiny_txt"}, ValueError, "tiny_text"),
         ({"mixture_or_task_name": "c4_v301_span"}, ValueError, "c4_v301_span_corruption"),
         (
             {"mixture_or_task_name": "tiny_text", "split": "test"},
             ValueError,
-            "no split 'test', expected one of ",
+            "'test'",
         ),
         (
             {"mixture_or_task_name": "tiny_text", "feature": "inputs"},
             ValueError,
-            r"no feature 'inputs', expected one of \['targets'\]",
+            "'inputs'",
         ),
-        ({"mixture_or_task_name": "x", "module": "no_such.module"}, ValueError, "no module"),
-        ({"mixture_or_task_name": "x", "module": "no.py"}, FileNotFoundError, "no file"),
+        ({"mixture_or_task_name": "x", "module": "no_such.module"}, ValueError, "no_such.module"),
+        ({"mixture_or_task_name": "x", "module": "no.py"}, FileNotFoundError, "no.py"),
         (
             {
                 "mixture_or_task_name": "tiny_text",
@@ -262,16 +259,16 @@ def test_unreadable_tasks_are_refused(tmp_path, tiny):
         (
             {"mixture_or_task_name": "tiny_text", "vocabulary": vocabularies.trained},
             ValueError,
-            "plain text",
+            "vocabularies.trained",
         ),
     ):
-        with pytest.raises(error, match=pattern):
+        with refuses(error, named):
             seqio_mixture(tmp_path, **settings)
 
 
 def test_a_shard_without_text(tmp_path, tiny):
     corpus = seqio_mixture(tmp_path, mixture_or_task_name="numbers_text")
-    with pytest.raises(ValueError, match="fewer shards"):
+    with refuses(ValueError, "numbers_text", "shards"):
         corpus.train(30, 31).next_document()
 
 
@@ -298,7 +295,7 @@ def test_tasks_of_several_vocabularies_need_one_for_all(tmp_path, tiny):
         output_features={"targets": seqio.Feature(seqio.ByteVocabulary())},
     )
     seqio.MixtureRegistry.add("two_vocabularies", [("tiny_text", 1), ("numbers_in_bytes", 1)])
-    with pytest.raises(ValueError, match="several vocabularies"):
+    with refuses(ValueError, "tiny_text", "numbers_in_bytes", "vocabularies.from_file"):
         seqio_mixture(tmp_path, mixture_or_task_name="two_vocabularies")
     one = {"vocabulary": vocabularies.utf8_bytes, "mixture_or_task_name": "two_vocabularies"}
     corpus = seqio_mixture(tmp_path, **one)
@@ -422,7 +419,7 @@ def test_seqio_vocabularies_give_the_special_ids_of_seqio(model, t5_like):
     text = "def f(x):\n    return  x"
     vocabulary = seqio.SentencePieceVocabulary(model, extra_ids=0)
     assert vocabulary.encode(text) == tokenizer_of(vocabulary).encode_batch([text])[0].tolist()
-    with pytest.raises(ValueError, match="PassThroughVocabulary"):
+    with refuses(ValueError, "PassThroughVocabulary"):
         tokenizer_of(seqio.PassThroughVocabulary(10))
 
 

@@ -2,8 +2,6 @@
 
 import functools
 
-import pytest
-
 from pretrax.preprocessing.blocks import Dropped
 from pretrax.preprocessing.sources import seqio_task, tensorflow_dataset
 from pretrax.tasks.seqio.quiet_tensorflow import seqio
@@ -66,7 +64,7 @@ def test_tasks_without_the_text_or_split_are_refused():
         list(TaskTexts("texts_without_tokens").read(0, 1))
     with refuses(ValueError, "test"):
         TaskTexts("texts_without_tokens", "test").shards()
-    with pytest.raises(ValueError, match="is a mixture"):
+    with refuses(ValueError, "c4_wikipedia_text"):
         TaskTexts("c4_wikipedia_text").shards()
 
 
@@ -79,5 +77,5 @@ def test_a_data_set_in_shares(tfds_dir):
         list(texts._replace(feature="words").read(0, 1))
     with refuses(ValueError, "test"):
         texts._replace(split="test").shards()
-    with pytest.raises(FileNotFoundError, match="`tfds build`"):
+    with refuses(FileNotFoundError, "tiny_texts:2.0.0", "`tfds build`"):
         DatasetTexts("tiny_texts:2.0.0", data_dir=tfds_dir).shards()

@@ -19,7 +19,7 @@ from pretrax.training.batches import (
     schedule,
 )
 from tests.data.stores import Numbers
-from tests.refusals import refuses
+from tests.refusals import refuses, warns
 from tests.training import tiny
 from tests.training.small_batches import assert_same, batches, setup, steps
 
@@ -277,7 +277,7 @@ def test_rates_that_follow_a_schedule_share_out_the_rows_of_each_step():
     scheduled = GroupSchedule(rows=40, members=(3, 5), rates=(1.0, rising))
     for step, share in ((0, 0.0), (10, 0.5), (30, 0.75)):
         assert scheduled.share(5, step) == pytest.approx(share, abs=1 / PERIOD)
-    with pytest.raises(ValueError, match="none below 0 and some above"):
+    with refuses(ValueError, "rates", [3]):
         GroupSchedule(40, (3,), (rising,)).order(0)
 
 
@@ -291,7 +291,7 @@ def test_members_take_turns_in_the_rows_that_are_read():
     rows = steps(tiny.batches(one, tiny.mesh_of(1), data_shards=2), 7)
     seen = [set(np.asarray(step[0].member).tolist()) for step in rows]
     assert seen == [{0}] * 3 + [{1}] * 3 + [{0}]
-    with pytest.raises(ValueError, match="give one sequence length"):
+    with refuses(ValueError, "rates", 2):
         schedule(objective, one.recipe.groups * 2, 16, 2)
 
 
@@ -307,11 +307,7 @@ def test_rows_are_shared_out_to_groups_by_rates():
 @pytest.mark.parametrize("batch_size", [0, 7, 8, 12, 20])
 def test_a_batch_that_cannot_be_shared_out_is_an_error(batch_size):
     one = setup()
-    with pytest.raises(
-        ValueError,
-        match=f"multiple of 8 and at least 16 .8 rows for each of 2 row groups., got {batch_size}: "
-        "change --gin.training.Run.batch_size",
-    ):
+    with refuses(ValueError, 8, 16, 2, batch_size, "--gin.training.Run.batch_size"):
         schedule(one.recipe.objective, one.recipe.groups, batch_size, 8)
 
 
@@ -329,7 +325,7 @@ def test_rates_without_rows_are_refused_and_inexact_rates_are_reported():
 
     with refuses(ValueError, "b", "0.00033", "1", "840"):
         planned(3000)
-    with pytest.warns(UserWarning, match="rate of 'b' is 0.0017 .* of which it gets 0.0012"):
+    with warns(UserWarning, "'b'", 0.0017, 0.0012):
         planned(600)
     planned(100)
 
@@ -341,8 +337,6 @@ def test_rows_of_a_row_group_that_differ_from_its_share_are_reported():
         for number in range(2)
         for group in row_groups(both, layouts.decoder, tiny.IDS, [{"decoder": 32}])
     ]
-    with pytest.warns(
-        UserWarning, match="rates of 'b' give a share of 0.25 .* gets 4 of 12 rows .0.33."
-    ):
+    with warns(UserWarning, "'b'", 0.25, 4, 12, 0.33):
         schedule(both, groups, 12, 4)
     schedule(both, groups, 16, 4)

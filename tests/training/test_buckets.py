@@ -18,7 +18,7 @@ from pretrax.training import buckets, planning
 from pretrax.training.run_file import write_run
 from pretrax.training.saved.runs import saved_steps
 from pretrax.training.trainer import train
-from tests.refusals import refuses
+from tests.refusals import assert_named, refuses, warns
 from tests.training import object_store, tiny
 
 ADDRESS = "gs://bucket/runs/mine"
@@ -105,7 +105,7 @@ def test_an_address_one_level_too_high_leaves_the_runs_below_it(bucket, run):
         run_directory.add_evaluation(here.run_dir, {"step": 10})
         buckets.push(here.run_dir)
         above = ADDRESS.removesuffix("/mine")
-        with pytest.raises(ValueError, match="is not a run directory"):
+        with refuses(ValueError, above, "config.gin"):
             buckets.on_this_disk(above)
         with buckets.on_disk(dataclasses.replace(run, run_dir=above)) as other:
             assert sorted(os.listdir(other.run_dir)) == [".bucket.json"]
@@ -154,13 +154,14 @@ def test_a_bucket_that_does_not_answer_is_reported_and_hides_no_error(bucket, ru
         monkeypatch.setattr(buckets.Folder, "write", fail)
         buckets.push_or_warn(here.run_dir, said.append)
         monkeypatch.setattr(buckets.Folder, "write", write)
-    assert len(said) == 1 and f"{ADDRESS} does not take" in said[0] and "503" in said[0]
+    (message,) = said
+    assert_named(message, ADDRESS, 503)
     assert steps_in(bucket) == [10]
-    with pytest.raises(OSError, match=f"{ADDRESS} does not take .*503.*same command"):
+    with refuses(OSError, ADDRESS, 503):
         with buckets.on_disk(run) as here:
             run_directory.add_evaluation(here.run_dir, {"step": 20})
             monkeypatch.setattr(buckets.Folder, "write", fail)
-    with pytest.raises(FloatingPointError), pytest.warns(UserWarning, match="does not take"):
+    with pytest.raises(FloatingPointError), warns(UserWarning, ADDRESS, 503):
         with buckets.on_disk(run):
             raise FloatingPointError("a spike")
 
@@ -237,8 +238,7 @@ def test_what_cannot_be_in_a_bucket_is_refused(bucket, run, tmp_path):
         with buckets.on_disk(dataclasses.replace(run, distributed=True)):
             pass
     for where in ("s3://bucket/mine", "gcs://bucket/mine"):
-        kept = rf"Got checkpoints in {where}/checkpoints, .* or in gs://.*checkpoint_dir=FOLDER"
-        with pytest.raises(ValueError, match=kept):
+        with refuses(ValueError, f"{where}/checkpoints", "gs://", "checkpoint_dir=FOLDER"):
             with buckets.on_disk(dataclasses.replace(run, run_dir=where, checkpoint_dir=None)):
                 pass
     with refuses(ValueError, "checkpoint_dir", "run_dir"):
@@ -248,7 +248,7 @@ def test_what_cannot_be_in_a_bucket_is_refused(bucket, run, tmp_path):
     with refuses(ValueError, "/bucket/mine"):
         planning.plan(elsewhere)
     with buckets.on_disk(run):
-        with pytest.raises(ValueError, match="gs://.* is trained on this machine"):
+        with refuses(ValueError, ADDRESS):
             with buckets.on_disk(run):
                 pass
     with refuses(ValueError, "run_dir"):

@@ -59,14 +59,14 @@ def setup(one, objective=None, **settings):
 
 @pytest.mark.slow
 def test_a_model_whose_documents_leak_is_refused_where_rows_are_packed():
-    with pytest.raises(ValueError, match="documents of a packed row leak into each other"):
+    with refuses(ValueError, "decoder_segment_ids", "packing"):
         setup(model(resets=False), packing="whole")
     setup(model(resets=False))  # a text stream is one document
     setup(model(resets=True), packing="whole")
 
 
 def test_a_model_that_sees_what_it_predicts_is_refused():
-    with pytest.raises(ValueError, match="it sees what it has to predict"):
+    with refuses(ValueError, "decoder_key_intervals"):
         setup(model(resets=True, bidirectional=True))
 
 
@@ -91,7 +91,7 @@ def test_states_of_another_shape_are_refused():
             {"top": one.apply(params, batch).hidden["top"][:, :-1]}, one.apply(params, batch).head
         )
     )
-    with pytest.raises(ValueError, match=r"shape \[2, 23, 8\], expected \[2, 24, …\]|broadcast"):
+    with refuses(ValueError, 23, 24):
         setup(short)
 
 

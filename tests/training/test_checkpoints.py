@@ -275,7 +275,7 @@ def test_a_loss_that_cannot_be_opened_is_not_set_aside(run_dir):
     path = run_dir / "checkpoints/3/metrics/metrics"
     path.unlink()
     path.symlink_to(path)
-    with pytest.raises(OSError, match=f"Checkpoint 3 .* cannot be read: .*{path}"):
+    with refuses(OSError, "Checkpoint 3", path):
         restore(run_dir)
     assert not (run_dir / "damaged_checkpoints").exists()
 
@@ -397,7 +397,7 @@ def test_what_cannot_be_opened_is_not_set_aside(run_dir, monkeypatch, name):
     path.rename(run_dir / "elsewhere")
     path.symlink_to(path)
     monkeypatch.setattr(checkpoints, "WAITS", ())
-    with pytest.raises(OSError, match=f"in 1 attempts: .*{path}"):
+    with refuses(OSError, "1 attempts", path):
         restore(run_dir)
     assert not (run_dir / "damaged_checkpoints").exists() and path.is_symlink()
 
@@ -417,15 +417,14 @@ def test_the_remains_of_a_killed_save_are_not_a_checkpoint(run_dir):
 @pytest.mark.parametrize(
     "name, now, settings",
     [
-        ("params/matrix", r"float32 \(32, 8\)", {"rows": 32}),
+        ("params/matrix", "float32 (32, 8)", {"rows": 32}),
         # if it were loaded as another dtype, no checksum would agree
-        ("mu/matrix", r"bfloat16 \(16, 8\)", {"optimizer": optax.adam(0.1, mu_dtype=jnp.bfloat16)}),
+        ("mu/matrix", "bfloat16 (16, 8)", {"optimizer": optax.adam(0.1, mu_dtype=jnp.bfloat16)}),
     ],
 )
 def test_other_arrays_are_a_mismatch_and_no_damage(run_dir, name, now, settings):
     other, _ = abstract_state_of(**settings)
-    expected = rf"{name}: the checkpoint has float32 \(16, 8\), the run {now}"
-    with pytest.raises(MismatchError, match=expected):
+    with refuses(MismatchError, name, "float32 (16, 8)", now):
         restore(run_dir, other)
     assert not (run_dir / "damaged_checkpoints").exists()
     assert_is(restore(run_dir), 3)
@@ -506,7 +505,7 @@ def test_a_folder_that_cannot_be_made_leaves_no_thread_waiting(tmp_path, monkeyp
         make(path, *arguments, **named)
 
     monkeypatch.setattr(os, "mkdir", full)
-    with pytest.raises(OSError, match="could not be saved in .*No space left"):
+    with refuses(OSError, tmp_path / "a", "space"):
         with Checkpoints(str(tmp_path / "a")) as some:
             some.save(State(jnp.int32(0), {"a": jnp.ones((300, 400))}, {}), {})
     waiting = [one for one in threading.enumerate() if "orbax" in type(one).__module__]
@@ -520,13 +519,9 @@ def test_a_full_disk_is_explained(tmp_path, monkeypatch):
         raise ValueError("RESOURCE_EXHAUSTED: No space left on device")
 
     monkeypatch.setattr(checkpoints._checkpointer, "wait", no_room)
-    with pytest.raises(
-        OSError, match="could not be saved in .*No space left.*\n.*Free some space"
-    ) as none:
+    folder = tmp_path / "checkpoints"
+    with refuses(OSError, folder, "RESOURCE_EXHAUSTED", "none", "checkpoint_dir", "beginning"):
         checkpoints.wait()
-    assert "Complete checkpoints: none" in str(none.value) and str(none.value).endswith(
-        ": it starts from the beginning."
-    )
     monkeypatch.setattr(checkpoints, "steps", lambda: [4, 8])
     with refuses(OSError, "4", "8"):
         checkpoints.wait()

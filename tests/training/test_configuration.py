@@ -61,7 +61,7 @@ def test_functions_with_settings_are_values():
     assert pickle.loads(pickle.dumps(one)) == one
     listed = Partial(warmup_cosine, peak=[0.1])
     assert copy.deepcopy(listed).settings["peak"] is not listed.settings["peak"]
-    with pytest.raises(AttributeError, match="cannot be changed"):
+    with refuses(AttributeError, "Partial"):
         one.function = warmup_cosine
     with pytest.raises(TypeError):
         one.settings["learning_rate"] = 3
@@ -446,7 +446,7 @@ UNUSED = 3
 def test_macros_that_refer_to_each_other_are_listed(tmp_path):
     around = mine(tmp_path, 'include "runs/decoder.gin"', "STEPS = %LENGTH", "LENGTH = %STEPS")
     assert GinReader(Run).read([around]).macros()["STEPS"].value == "%STEPS"
-    with pytest.raises(ValueError, match="refers to itself"):
+    with refuses(ValueError, "gin", "macros"):
         read_run([around])
 
 
@@ -456,59 +456,67 @@ def test_macros_that_refer_to_each_other_are_listed(tmp_path):
         (
             ["runs/own_text.gin", "runs/decoder.gin"],
             ["FILES = 'a'"],
-            r"FILES = 'a'.*python_library.gin, line \d+",
+            ["FILES = 'a'", "python_library.gin, line"],
         ),
         (
             ["runs/decoder.gin", "models/bert_tiny.gin"],
             ["models.decoder.emb_dim = 8"],
-            r"models.decoder.emb_dim = 8.*bert_base.gin, line \d+",
+            ["models.decoder.emb_dim = 8", "bert_base.gin, line"],
         ),
         (
             ["runs/decoder.gin"],
             ["models.decoder.emb_dim = 8", "training.Run.model = @models.encoder"],
-            r"models.decoder.emb_dim = 8.*training.Run.model = @models.encoder",
+            ["models.decoder.emb_dim = 8", "training.Run.model = @models.encoder"],
         ),
         (
             ["runs/decoder.gin"],
             ["batch_size = 4"],
-            r"a field of the run: --gin.training.Run.batch_si",
+            ["--gin.training.Run.batch_size"],
         ),
-        (["runs/decoder.gin"], ["STEPS = %STEPS"], r"refers to itself"),
+        (["runs/decoder.gin"], ["STEPS = %STEPS"], ["gin", "macros"]),
         (
             ["runs/decoder.gin"],
             ["training.Run.sequence_lengths = {'decoder': 256"],
-            r"cannot be read",
+            ["training.Run.sequence_lengths"],
         ),
-        (["runs/decoder.gin"], ["models.encoder.emb_dim = 8"], r"models.builders.encoder is not"),
-        (["runs/decoder.gin"], ["optimizers.warmup_cosine.peek = 8"], r"mean 'peak'\? .*warmup_st"),
-        (["runs/decoder.gin"], ["training.Run.model = @models.decodr"], r"did you mean 'decoder'"),
-        (["runs/decoder.gin"], ["nowhere.f = 1"], r"'nowhere', which is not imported.*optimizers"),
-        (["objectives/ul2.gin"], [], r"no run_dir, no corpus, no model(.|\n)*--corpus=python_lib"),
-        (["runs/decode.gin"], [], r"no gin file 'runs/decode.gin'.*runs/decoder.gin"),
-        (["runs/decoder.gin"], ["Run.batch_size = 4"], r"did you mean training.Run\?"),
-        (["runs/decoder.gin"], ["decoder.emb_dim = 64"], r"did you mean models.decoder\?"),
-        (["runs/decoder.gin"], ["model = @decoder"], r"did you mean models.decoder\?"),
-        (["runs/decoder.gin"], ["STEPS = %STOPS"], r"STOPS has no value: give --stops=VALUE"),
+        (["runs/decoder.gin"], ["models.encoder.emb_dim = 8"], ["models.builders.encoder"]),
+        (
+            ["runs/decoder.gin"],
+            ["optimizers.warmup_cosine.peek = 8"],
+            ["'peak'", "warmup_steps"],
+        ),
+        (["runs/decoder.gin"], ["training.Run.model = @models.decodr"], ["'decoder'"]),
+        (["runs/decoder.gin"], ["nowhere.f = 1"], ["'nowhere'", "optimizers"]),
+        (
+            ["objectives/ul2.gin"],
+            [],
+            ["run_dir", "corpus", "model", "--corpus=python_library"],
+        ),
+        (["runs/decode.gin"], [], ["'runs/decode.gin'", "runs/decoder.gin"]),
+        (["runs/decoder.gin"], ["Run.batch_size = 4"], ["training.Run"]),
+        (["runs/decoder.gin"], ["decoder.emb_dim = 64"], ["models.decoder"]),
+        (["runs/decoder.gin"], ["model = @decoder"], ["models.decoder"]),
+        (["runs/decoder.gin"], ["STEPS = %STOPS"], ["STOPS", "--stops=VALUE"]),
     ],
 )
 def test_a_mistake_names_its_remedy(files, bindings, expected):
-    with pytest.raises(ValueError, match=expected):
+    with refuses(ValueError, *expected):
         read_run(files, bindings)
 
 
 @pytest.mark.parametrize(
     "line, expected",
     [
-        ("mesh.make_mesh.data = 'a'", "mesh.make_mesh.data must be a whole number, got 'a'"),
-        ("FILES = 3", "text_files.files must be a text or a list of texts, got 3"),
-        ("corpora.text_files.seed = 'a'", "corpora.text_files.seed must be a whole number"),
-        ("vocabularies.trained.size = True", "trained.size must be a whole number, got True"),
+        ("mesh.make_mesh.data = 'a'", ["mesh.make_mesh.data", "'a'"]),
+        ("FILES = 3", ["text_files.files", 3]),
+        ("corpora.text_files.seed = 'a'", ["corpora.text_files.seed", "'a'"]),
+        ("vocabularies.trained.size = True", ["trained.size", True]),
     ],
 )
 def test_a_setting_of_another_type_is_named(line, expected, tmp_path):
     (tmp_path / "a.txt").write_text("text")
     run = read_run(["runs/own_text.gin"], [f"FILES = '{tmp_path}/a.txt'", line])
-    with pytest.raises(ValueError, match=re.escape(expected)):
+    with refuses(ValueError, *expected):
         run.mesh() if "mesh" in line else run.corpus(str(tmp_path / "run"))
 
 
@@ -516,9 +524,8 @@ def test_a_setting_of_another_type_is_named(line, expected, tmp_path):
 def test_values_nested_too_deeply_name_their_file(tmp_path, value):
     (tmp_path / "config.gin").write_text(f"A = {value}\ntraining.Run.run_dir = 'a'\n")
     for read in (read_fields, lambda files: plain_field(str(tmp_path), "run_dir")):
-        with pytest.raises(ValueError) as error:
+        with refuses(ValueError, tmp_path / "config.gin"):
             read([str(tmp_path / "config.gin")])
-        assert f"{tmp_path}/config.gin" in str(error.value)
     with pytest.raises(ValueError):
         read_fields([], [f"training.Run.run_dir = {value}"])
 
@@ -561,33 +568,27 @@ def test_a_file_that_is_not_text_is_named(tmp_path):
 
 @pytest.mark.parametrize("name", t5x_names.NAMES)
 def test_names_of_t5x_are_translated(name):
-    with pytest.raises(ValueError, match=f"{name} is a name of T5X. In pretrax: "):
+    with refuses(ValueError, name, "T5X"):
         read_run(["runs/decoder.gin"], [f"{name} = 1"])
 
 
 @pytest.mark.parametrize(
     "lines, expected",
     [
-        (["import nothing_of_this_name"], r"mine.gin, line 2: There is no module"),
-        (["from pretrax import models", "models.bert_.x = 1"], r"mine.gin, line 3: there is no"),
-        (["training.Run.steps = "], r"mine.gin cannot be read"),
-        (
-            ["training.Run.sequence_lengths = {[1]: 2}"],
-            r"mine.gin cannot be read: .*the key \[1\].*line 2",
-        ),
-        (['include "mine.gin"'], r"mine.gin includes itself"),
-        (['include "runs/decoder.gin"', "FILES = 'a'"], r"uses FILES, .*mine.gin, line 3"),
-        (
-            ["import broken_module_of_mine"],
-            r"broken_module_of_mine cannot be imported: ValueError: b",
-        ),
+        (["import nothing_of_this_name"], ["mine.gin, line 2", "nothing_of_this_name"]),
+        (["from pretrax import models", "models.bert_.x = 1"], ["mine.gin, line 3", "bert_"]),
+        (["training.Run.steps = "], ["mine.gin"]),
+        (["training.Run.sequence_lengths = {[1]: 2}"], ["mine.gin", [1], "line 2"]),
+        (['include "mine.gin"'], ["mine.gin"]),
+        (['include "runs/decoder.gin"', "FILES = 'a'"], ["FILES", "mine.gin, line 3"]),
+        (["import broken_module_of_mine"], ["broken_module_of_mine", "ValueError", "boom"]),
         (
             [
                 "from pretrax.training import optimizers",
                 'include "runs/decoder.gin"',
                 "optimizers.adamw.b1 = 0.8",
             ],
-            r"uses training.optimizers.adamw.b1, .*mine.gin, line 4.*adamw is not part of the run",
+            ["training.optimizers.adamw.b1", "mine.gin, line 4"],
         ),
         (
             [
@@ -596,16 +597,16 @@ def test_names_of_t5x_are_translated(name):
                 'include "models/bert_tiny.gin"',
                 "models.decoder.emb_dim = 8",
             ],
-            r"models.builders.decoder.emb_dim, .*mine.gin, line 5.*bert_base.gin",
+            ["models.builders.decoder.emb_dim", "mine.gin, line 5", "bert_base.gin"],
         ),
-        (['include "absent.gin"'], r"There is no gin file 'absent.gin'"),
+        (['include "absent.gin"'], ["'absent.gin'"]),
     ],
 )
 def test_a_file_that_cannot_be_read(tmp_path, lines, expected, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "broken_module_of_mine.py").write_text("raise ValueError('boom')")
-    with pytest.raises(ValueError, match=expected):
+    with refuses(ValueError, *expected):
         read_fields([mine(tmp_path, *lines)])
 
 
@@ -618,7 +619,7 @@ def test_a_scope_with_a_value_of_its_own_is_named(tmp_path):
         "mine/models.encoder_decoder.dropout_rate = 0.1",
     ]
     binding = "models.encoder_decoder.dropout_rate = 0.2"
-    with pytest.raises(ValueError, match=f"{binding}.*mine/models.encoder_decoder.dropout_rate"):
+    with refuses(ValueError, binding, "mine/models.encoder_decoder.dropout_rate"):
         read_run([mine(tmp_path, *lines)], [binding])
     assert read_run([mine(tmp_path, *lines)], [f"mine/{binding}"]).model.settings["emb_dim"] == 128
 
@@ -666,7 +667,7 @@ def test_a_moved_run_is_reported(tmp_path):
         (tmp_path / name / "config.gin").write_text(run_text(fields).text)
     moved = tmp_path / "moved"
     assert read_run([f"{tmp_path}/there/config.gin"]).run_dir == fields["run_dir"]
-    with pytest.raises(ValueError, match=f"there.*give --run_dir={moved}"):
+    with refuses(ValueError, tmp_path / "there", f"--run_dir={moved}"):
         read_run([f"{moved}/config.gin"])
     assert read_run([f"{moved}/config.gin"], [f"RUN_DIR = '{moved}'"]).run_dir == str(moved)
 
@@ -684,7 +685,7 @@ def test_a_directory_of_another_version_is_refused(tmp_path):
 
 
 def test_a_run_that_lacks_a_field():
-    with pytest.raises(TypeError, match="objective"):
+    with refuses(TypeError, "objective"):
         Run(run_dir="a", corpus=len)  # type: ignore[call-arg]
     with refuses(ValueError, "batch_size"):
         as_run({name: 1 for name in FIELDS if name != "batch_size"})

@@ -9,7 +9,7 @@ import pytest
 
 from pretrax.training.reporting.profiling import Profiler, Steps, check_steps, read_steps
 from pretrax.training.reporting.wall_time import WallTime
-from tests.refusals import refuses
+from tests.refusals import assert_named, refuses
 from tests.training import tiny
 
 
@@ -81,13 +81,13 @@ def test_a_run_continues_without_a_trace_that_cannot_be_written(monkeypatch, tmp
     monkeypatch.setattr(jax.profiler, "stop_trace", fail)
     run = tiny.Run(tmp_path, tiny.write_documents(tmp_path / "store"), STEPS=2)
     tiny.run_here([*run.arguments(), "--profile=1:2"])
-    assert "warning: The trace could not be written" in capsys.readouterr().out
+    assert_named(capsys.readouterr().out, "warning", "trace", "FAILED_PRECONDITION")
     assert (run.dir / "result.json").exists()
 
 
 @pytest.mark.parametrize("text", ["", "10", "3:2", "0:2", "a:b", "1:2:3", "-1:2"])
 def test_ranges_that_are_none(text):
-    with pytest.raises(ValueError, match="expected the first and the last step"):
+    with refuses(ValueError, f"--profile={text!r}"):
         read_steps(text)
 
 
@@ -96,5 +96,5 @@ def test_steps_that_are_not_taken():
     for steps in (Steps(2, 3), Steps(3, 5)):
         with refuses(ValueError, "3", "4"):
             check_steps(steps, 2, 4)
-    with pytest.raises(ValueError, match="expected no trace: all are taken"):
+    with refuses(ValueError, "--profile=1:2"):
         check_steps(Steps(1, 2), 4, 4)

@@ -193,5 +193,5 @@ def test_a_dense_model_has_no_such_terms():
 
 @pytest.mark.parametrize("name", ["load_balance_loss", "router_z_loss"])
 def test_weights_below_zero_are_refused(name):
-    with pytest.raises(ValueError, match=f"training.Run.{name} must be a number of at least 0"):
+    with refuses(ValueError, f"training.Run.{name}", 0, -1.0):
         plan_of(**{name: -1.0})

@@ -86,7 +86,7 @@ def test_parameters_are_spread_over_a_mesh(tmp_path, builder, name, settings):
 def test_objectives_of_a_model_from_elsewhere(tmp_path):
     fields = read_directory(write_run(tmp_path, "encoder"))
     assert list(fields) == ["model"]
-    with pytest.raises(ValueError, match="a model without a corpus and an objective"):
+    with refuses(ValueError, tmp_path / "config.gin", "corpus", "objective"):
         run_of_directory(str(tmp_path))
 
 
@@ -114,7 +114,7 @@ def test_a_config_that_was_changed_since(tmp_path, mesh):
     directory = write_run(tmp_path, "decoder", "causal_lm")
     config = tmp_path / "config.gin"
     config.write_text(config.read_text() + "models.decoder.mlp_dim = 48\n")
-    with pytest.raises(ValueError, match=r"another model than its config.gin builds(.|\n)*mlp/w"):
+    with refuses(ValueError, directory, "config.gin", "decoder/layers/mlp/wi_0"):
         open_saved_model(directory, mesh=mesh and tiny.mesh_of(*mesh))
 
 
@@ -135,7 +135,7 @@ def test_other_folders_than_runs_are_refused(tmp_path):
             open_saved_model(str(directory))
     directory = write_run(tmp_path / "run", "encoder", "masked_lm")
     (tmp_path / "run" / "checkpoints").rename(tmp_path / "away")
-    with pytest.raises(ValueError, match="holds no checkpoint: the run has saved none yet"):
+    with refuses(ValueError, directory, "checkpoint"):
         open_saved_model(directory)
     assert not (tmp_path / "run" / "checkpoints").exists()  # reading creates none
     config = tmp_path / "run" / "config.gin"

@@ -15,7 +15,7 @@ from pretrax.training.hooks import own_hooks
 from pretrax.training.optimizers import adamw, warmup_constant
 from pretrax.training.run_configuration import run_of_directory
 from pretrax.training.trainer import train
-from tests.refusals import refuses
+from tests.refusals import assert_named, refuses
 from tests.training import tiny
 
 
@@ -95,8 +95,9 @@ def test_a_run_of_unnamed_functions_is_trained_with_a_warning(run, tmp_path):
         run, run_dir=str(tmp_path / "run"), objective=lambda ids: objectives.causal_lm(ids), steps=1
     )
     result, said = trained(unnamed)
-    assert result.finished and "objective cannot be named in config.gin" in said
-    with pytest.raises(ValueError, match="without a corpus and an objective"):
+    assert result.finished
+    assert_named(said, "objective", "config.gin")
+    with refuses(ValueError, f"{unnamed.run_dir}/config.gin", "corpus", "objective"):
         run_of_directory(unnamed.run_dir)
 
 
@@ -104,10 +105,10 @@ def test_a_corpus_has_the_columns_that_the_objective_reads(run, tmp_path):
     write_store(tmp_path / "pairs", [in_parts([5, 6], [7])] * 100, tiny.IDS)
     pairs = Partial(corpora.token_store, stores=str(tmp_path / "pairs"))
     run = dataclasses.replace(run, run_dir=str(tmp_path / "run"))
-    with pytest.raises(ValueError, match="of several parts, .* would read as one text"):
+    with refuses(ValueError, "parts", "--corpus=NAME"):
         tiny.planned(dataclasses.replace(run, corpus=pairs))
     answers = dataclasses.replace(run, objective=objectives.text_to_text)
-    with pytest.raises(ValueError, match="the documents of this corpus have no parts"):
+    with refuses(ValueError, "parts"):
         tiny.planned(answers)
     tiny.planned(dataclasses.replace(answers, corpus=pairs))
 
@@ -178,7 +179,7 @@ def test_a_plan_makes_no_parameter_and_writes_nothing(run, tmp_path, monkeypatch
     with refuses(ValueError, "batch_size", "1"):
         tiny.planned(dataclasses.replace(run, batch_size=True))
     for field, value in (("steps", None), ("objective", "ul2"), ("run_dir", ""), ("seed", 0.5)):
-        with pytest.raises(ValueError, match=f"training.Run.{field} must be"):
+        with refuses(ValueError, f"training.Run.{field}", repr(value)):
             tiny.planned(dataclasses.replace(run, **{field: value}))
     absent = dataclasses.replace(run, run_dir=str(tmp_path), initial_run="absent")
     with refuses(ValueError, "initial_run", "absent"):

@@ -24,6 +24,7 @@ from pretrax.training.saved.checkpoints import Checkpoints
 from pretrax.training.saved.result import read_result
 from pretrax.training.spikes import LossSpike, Rollback, Spikes
 from pretrax.training.trainer import train
+from tests.refusals import assert_named, refuses
 from tests.training import tiny
 
 POISON = 99  # a token that every document here has, and no other document
@@ -195,9 +196,9 @@ def after_losses(sigmas, losses):
 def test_a_spike_is_so_many_standard_deviations_above_the_mean_of_the_losses_before():
     even = [2.0, 4.0] * 32  # mean 3, standard deviation 1
     some = after_losses(6, [*even, 8.99, *[3.0] * 128])  # the last 128 losses are equal
-    assert "loss 3.1 is a spike: in the 128 steps before it was 3," in str(spike_of(some, 200, 3.1))
-    assert "loss 9.01 is a spike" in str(spike_of(after_losses(6, even), 65, 9.01))
-    assert "loss 5.01 is a spike" in str(spike_of(after_losses(2, even), 65, 5.01))
+    assert_named(str(spike_of(some, 200, 3.1)), "step 200", "loss 3.1", 128, 3)
+    assert_named(str(spike_of(after_losses(6, even), 65, 9.01)), "step 65", "loss 9.01")
+    assert_named(str(spike_of(after_losses(2, even), 65, 5.01)), "step 65", "loss 5.01")
     after_losses(6, [*even[:63], 1000.0])  # too few to detect a spike
     after_losses(None, [*even, 1000.0])
 
@@ -205,31 +206,25 @@ def test_a_spike_is_so_many_standard_deviations_above_the_mean_of_the_losses_bef
 @pytest.mark.parametrize("sigmas", [6, None])
 @pytest.mark.parametrize("values", [{"loss": float("nan")}, {"norm": float("inf")}])
 def test_what_is_not_finite_is_a_spike(sigmas, values):
-    assert "At step 1 the training is no longer finite: loss " in str(
-        spike_of(Spikes(sigmas), 1, **values)
-    )
+    assert_named(str(spike_of(Spikes(sigmas), 1, **values)), "step 1", "loss", "finite")
 
 
 def test_a_run_goes_back_to_the_last_checkpoint_that_was_due():
     some = Spikes(6)
     spike = spike_of(some, 57, float("nan"))
     assert some.checkpoint_before(spike, [20, 40, 53], every=20) == 40
-    expected = "none of its checkpoints, of the steps 47, 53, is of a multiple of 20"
-    with pytest.raises(FloatingPointError, match=f"^At step 57 .* It stops here; {expected}"):
+    with refuses(FloatingPointError, "step 57", "47, 53", 20):
         some.checkpoint_before(spike, [47, 53], every=20)  # a clock may have chosen these steps
     some.rollbacks = [Rollback(45, 20), *[Rollback(57, 40)] * 3]
     assert some.checkpoint_before(spike, [40, 60], every=20) == 60
-    expected = (
-        "back to the checkpoint of step 40 3 times already, from the steps 57, 57, 57, and stops"
-    )
-    with pytest.raises(FloatingPointError, match=f"^At step 57 .*{expected} .*Lower the"):
+    with refuses(FloatingPointError, "step 57", "step 40", 3, "57, 57, 57", "clip_norm"):
         some.checkpoint_before(spike, [20, 40], every=20)
 
 
 @pytest.mark.parametrize("some, saved", [(Spikes(6), []), (Spikes(None), [40])])
 def test_a_run_that_cannot_go_back_stops(some, saved):
-    last = "the last checkpoint is of step 40" if saved else "no checkpoint is saved yet"
-    with pytest.raises(FloatingPointError, match=rf"loss nan.* It stops here; {last}\. Lower the"):
+    last = "step 40" if saved else "checkpoint"
+    with refuses(FloatingPointError, "step 57", "nan", last, "clip_norm"):
         some.checkpoint_before(spike_of(some, 57, float("nan")), saved, every=20)
 
 

@@ -289,7 +289,7 @@ def test_texts_of_other_microbatches_are_negatives():
 def test_views_that_differ_by_dropout_alone_need_some(settings):
     objective = objectives.contrastive(IDS)
     encoder = models.encoder(128, objective.facts.heads, **SMALL, **settings)
-    with pytest.raises(ValueError, match="two views of a text .* would be equal"):
+    with refuses(ValueError, f"dropout_rate={encoder.config.dropout_rate}", "dropout_shared"):
         tiny.plan(encoder, objective, {"encoder": 16})
 
 
@@ -667,7 +667,7 @@ def test_documents_that_rows_would_cut_are_an_error():
 
     raw = plan(None).packing.limits[0].raw
     plan(raw)
-    with pytest.raises(ValueError, match=f"may hold {raw + 1} tokens and a row .* only {raw}"):
+    with refuses(ValueError, raw + 1, raw):
         plan(raw + 1)
 
 
@@ -696,7 +696,7 @@ def test_more_tokens_ahead_than_a_row_has_are_refused(tokens, refused):
     """A head without targets would report a loss of 0."""
     objective = objectives.multi_token_prediction(IDS, tokens=tokens)
     model = tiny.decoder(num_layers=2, heads=tuple(objective.facts.heads))
-    expected = pytest.raises(ValueError, match="rows of 8 slots never .*tokens to 8 or less")
+    expected = refuses(ValueError, "multi_token_prediction.tokens", 8)
     with expected if refused else contextlib.nullcontext():
         tiny.plan(model, objective, {"decoder": 8})
 
@@ -711,7 +711,7 @@ def test_noised_copies_need_a_model_without_tokens_ahead(build):
 def test_noised_copies_in_a_decoder_need_keys_of_its_own():
     """The first block of a noised copy attends to no other keys."""
     objective, lengths = objectives.block_diffusion(IDS), {"encoder": 64, "decoder": 64}
-    with pytest.raises(ValueError, match="first block has no clean text.*set both to True"):
+    with refuses(ValueError, "merged_attention=False", "rotate_encoded=False"):
         tiny.plan(tiny.encoder_decoder(), objective, lengths)
     model = tiny.encoder_decoder(merged_attention=True, rotate_encoded=True, positions="rotary")
     (group,) = tiny.plan(model, objective, lengths).recipe.groups
@@ -724,7 +724,7 @@ def test_noised_copies_in_a_decoder_need_keys_of_its_own():
 def test_tokens_out_of_order_need_a_model_that_reads_positions(settings):
     objective, lengths = objectives.permutation_lm(IDS), {"decoder": 64}
     tiny.plan(tiny.decoder(), objective, lengths)
-    with pytest.raises(ValueError, match="tokens out of order.*rotary or learned"):
+    with refuses(ValueError, *(f"{name}={value!r}" for name, value in settings.items())):
         tiny.plan(tiny.decoder(**settings), objective, lengths)
 
 

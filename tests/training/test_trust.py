@@ -52,58 +52,73 @@ SEQIO = "from pretrax.tasks.seqio import seqio_corpora"
 
 
 @pytest.mark.parametrize(
-    "lines, said",
+    "lines, values",
     [
         (
             ["import subprocess", "training.Run.corpus = @subprocess.check_output()"],
-            r"config.gin, line 2 imports subprocess,(.|\n)*add --trust=subprocess$",
+            ["config.gin, line 2", "subprocess", "--trust=subprocess"],
         ),
-        (["from pretrax.settings import run_directory"], r"line 2 imports pretrax.settings.run_d"),
-        (["from pretrax.tests import evil"], r"line 2 imports pretrax.tests.evil"),
+        (
+            ["from pretrax.settings import run_directory"],
+            ["line 2", "pretrax.settings.run_directory"],
+        ),
+        (["from pretrax.tests import evil"], ["line 2", "pretrax.tests.evil"]),
         (
             [
                 "from pretrax import training",
                 "training.Run.corpus = @training.run.dataclasses.sys.exit",
             ],
-            r"line 3 names 'exit' of sys(.|\n)*--trust=sys",
+            ["line 3", "'exit'", "sys", "--trust=sys"],
         ),
         (
             [
                 "from pretrax.corpora import vocabularies",
                 "a.b = @vocabularies.factories.write_bytes()",
             ],
-            r"line 3 names 'write_bytes' of pretrax.settings.atomic_writes",
+            ["line 3", "'write_bytes'", "pretrax.settings.atomic_writes"],
         ),
         (
             [
                 "from pretrax.corpora import vocabularies",
                 "vocabularies.save_vocabulary.run_dir = '/'",
             ],
-            r"line 3 names 'save_vocabulary' of pretrax.corpora.vocabularies",
+            ["line 3", "'save_vocabulary'", "pretrax.corpora.vocabularies"],
         ),
-        ([SEQIO, "seqio_corpora.seqio_pairs.module = 'evil.py'"], r"line 3 imports evil.py"),
+        ([SEQIO, "seqio_corpora.seqio_pairs.module = 'evil.py'"], ["line 3", "evil.py"]),
         (
             [SEQIO, "seqio_corpora.seqio_pairs.module = 'trusted./tmp/evil'"],
-            r"imports trusted./tmp",
+            ["line 3", "trusted./tmp/evil"],
         ),
-        ([SEQIO, "seqio_corpora.seqio_pairs.module = 'trusted./../evil.py'"], r"imports trusted./"),
-        ([SEQIO, "EVIL = 'e'", "seqio_corpora.seqio_pairs.module = %EVIL"], r"line 4 imports"),
+        (
+            [SEQIO, "seqio_corpora.seqio_pairs.module = 'trusted./../evil.py'"],
+            ["line 3", "trusted./../evil.py"],
+        ),
+        ([SEQIO, "EVIL = 'e'", "seqio_corpora.seqio_pairs.module = %EVIL"], ["line 4"]),
         (
             [SEQIO, "seqio_corpora.seqio_pairs.module = ['trusted.a', 'evil.py']"],
-            r"line 3 imports evil.py(.|\n)*--trust=evil.py$",
+            ["line 3", "evil.py", "--trust=evil.py"],
         ),
-        ([SEQIO, "seqio_corpora.seqio_pairs.module = [('evil.py',)]"], r"line 3 imports \('evil"),
-        (["import optax.contrib"], r"line 2 imports optax.contrib"),
-        (["import optax", "a.b = @optax.inject_hyperparams"], r"names 'inject_hyperparams' of"),
-        (["import optax", "optax.apply_if_finite.inner = 1"], r"names 'apply_if_finite' of optax"),
-        (["import optax", "a.b = @optax.schedules.inject_hyperparams()"], r"line 3 names 'inject_"),
+        ([SEQIO, "seqio_corpora.seqio_pairs.module = [('evil.py',)]"], ["line 3", ("evil.py",)]),
+        (["import optax.contrib"], ["line 2", "optax.contrib"]),
+        (
+            ["import optax", "a.b = @optax.inject_hyperparams"],
+            ["line 3", "'inject_hyperparams'"],
+        ),
+        (
+            ["import optax", "optax.apply_if_finite.inner = 1"],
+            ["line 3", "'apply_if_finite'", "optax"],
+        ),
+        (
+            ["import optax", "a.b = @optax.schedules.inject_hyperparams()"],
+            ["line 3", "'inject_hyperparams'"],
+        ),
         (
             ["import optax", "a.b = @optax.schedules._schedule.jax.debug.callback"],
-            r"'debug_callback' of jax",
+            ["line 3", "'debug_callback'", "jax"],
         ),
         (
             ["import optax", "a.b = @optax.schedules._schedule.jnp.save()"],
-            r"line 3 names 'save' of",
+            ["line 3", "'save'"],
         ),
         (
             [
@@ -112,13 +127,13 @@ SEQIO = "from pretrax.tasks.seqio import seqio_corpora"
                 "optax.join_schedules.schedules = [@objectives.then]",
                 "objectives.then.first = @optax.schedules._schedule.logging.os.system",
             ],
-            r"line 5 names 'system' of posix",
+            ["line 5", "'system'", "posix"],
         ),
-        (["include 'other.gin'"], r"line 2 includes 'other.gin', expected no include"),
+        (["include 'other.gin'"], ["line 2", "'other.gin'", "--gin_file"]),
     ],
 )
-def test_a_run_directory_names_nothing_else(tmp_path, lines, said):
-    with pytest.raises(ValueError, match=said):
+def test_a_run_directory_names_nothing_else(tmp_path, lines, values):
+    with refuses(ValueError, *values):
         read_directory(written(tmp_path, *lines), trusted=["trusted"])
 
 
@@ -158,7 +173,7 @@ def test_a_file_that_registers_tasks_is_trusted_by_its_path(tmp_path):
     for module in ("my_tasks.py", "my_tasks.more"):
         lines = SEQIO, "from pretrax import training", corpus
         directory = written(tmp_path, *lines, f"seqio_corpora.seqio_pairs.module = '{module}'")
-        with pytest.raises(ValueError, match=f"--trust={module}$"):
+        with refuses(ValueError, f"--trust={module}"):
             read_directory(directory, trusted=["my_task"])
         fields = read_directory(directory, trusted=["my_tasks.py", "my_tasks"])
         assert fields["corpus"].settings["module"] == module
@@ -185,7 +200,7 @@ def test_every_verb_asks_for_trust(verb, objectives_of_mine, capsys):
         train: [f"--gin_file={directory}/config.gin"],
     }[verb]
     for options, said in (
-        ([], "add --trust=objectives_of_mine"),
+        ([], "--trust=objectives_of_mine"),
         (["--trust=objectives_of_mine"], ""),
     ):
         with pytest.raises(SystemExit):
@@ -280,11 +295,11 @@ def test_links_and_pipes(tmp_path):
     kept = directory / "hugging_face"
     kept.mkdir()
     (kept / "LICENSE").symlink_to("../../secret")
-    with pytest.raises(ValueError, match="LICENSE leads to .*secret, outside of its directory"):
+    with refuses(ValueError, kept / "LICENSE", "secret"):
         read_directory(str(directory))
     (kept / "LICENSE").unlink()
     os.mkfifo(kept / "LICENSE")
-    with pytest.raises(ValueError, match="LICENSE is a named pipe"):
+    with refuses(ValueError, kept / "LICENSE", "pipe"):
         read_directory(str(directory))
 
 
@@ -330,9 +345,8 @@ def test_a_run_directory_does_not_set_anything_outside(tmp_path, name, by_macro)
     config.write_text(f"{config.read_text()}{tracker}{binding}\n{project}")
     files, given = [str(mine), f"{there}/config.gin"], f"training.Run.{name} = "
     for read in (lambda more: read_run(files, more), lambda more: read_lines([*files, *more])):
-        with pytest.raises(ValueError, match=f"config.gin sets training.Run.{name} = ") as error:
+        with refuses(ValueError, "config.gin", f"--gin.training.Run.{name}=") as error:
             read([])
-        assert f"--gin.training.Run.{name}=" in str(error.value)
         assert "theirs" in str(error.value) or name != "trackers"
         read([f"{given}{FIELDS[name].default}"])
     assert getattr(read_run(files, [given + value]), name) == VALUES[name]

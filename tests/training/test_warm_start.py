@@ -89,21 +89,18 @@ def test_checkpoints_that_a_run_kept_elsewhere_are_taken(source, tmp_path):
             atomic_writes.write_json(f"{directory}/run_id", {"id": "1", "run": str(tmp_path)})
         found = contextlib.nullcontext()
         if not fits:
-            found = pytest.raises(ValueError, match=f"no checkpoint in {folder}: give")
+            found = refuses(ValueError, f"initial_run = '{tmp_path}'", folder)
         with found:
             start = warm_start(str(tmp_path), state_of(2, trunk=(8, 4)))
             assert (start.step, start.source) == (7, str(tmp_path))
 
 
 @pytest.mark.parametrize(
-    "shapes, message",
-    [
-        ({"trunk": (8, 5)}, r"trunk/w: there \(8, 4\), here \(8, 5\)"),
-        ({"other": (8, 4)}, "no array has the name of a parameter"),
-    ],
+    "shapes, values",
+    [({"trunk": (8, 5)}, ["trunk/w", (8, 4), (8, 5)]), ({"other": (8, 4)}, ["array", "parameter"])],
 )
-def test_a_model_that_does_not_fit_is_refused(source, shapes, message):
-    with pytest.raises(ValueError, match=f"Checkpoint 7 of .* does not fit.*{message}"):
+def test_a_model_that_does_not_fit_is_refused(source, shapes, values):
+    with refuses(ValueError, "Checkpoint 7", source[0], *values):
         warm_start(str(source[0]), state_of(2, **shapes))
 
 
@@ -129,7 +126,7 @@ def test_no_checkpoint_is_an_error(tmp_path):
     with refuses(ValueError, "/bucket/run"):
         warm_start("s3://bucket/run", state_of(2, trunk=(8, 4)))
     for place in (tmp_path, tmp_path / "absent"):
-        with pytest.raises(ValueError, match="holds no checkpoint"):
+        with refuses(ValueError, "initial_run", place):
             warm_start(str(place), state_of(2, trunk=(8, 4)))
         assert not (tmp_path / "absent").exists()
 
@@ -141,7 +138,7 @@ def test_a_damaged_checkpoint_is_named(source, tmp_path):
     content = bytearray(largest.read_bytes())
     content[len(content) // 2] ^= 255
     largest.write_bytes(content)
-    with pytest.raises(ValueError, match="Checkpoint 7 of .*copy is damaged"):
+    with refuses(ValueError, "Checkpoint 7", copy):
         warm_start(str(copy), state_of(2, trunk=(8, 4), old_head=(4, 2)))
 
 
@@ -187,14 +184,14 @@ def test_the_layers_of_one_stack_fill_two(decoder, crosses):
 
 
 @pytest.mark.parametrize(
-    "names, shapes, message",
+    "names, shapes, values",
     [
-        ({"encodr/(.*)": r"decoder/\1"}, {}, "Got 'encodr/.*fits no parameter .*encoder/mlp/w"),
-        (BOTH_STACKS, {"encoder/mlp": (8, 3)}, r"encoder/mlp/w: there \(8, 2\), here \(8, 3\)"),
+        ({"encodr/(.*)": r"decoder/\1"}, {}, ["'encodr/(.*)'", "encoder/mlp/w"]),
+        (BOTH_STACKS, {"encoder/mlp": (8, 3)}, ["encoder/mlp/w", (8, 2), (8, 3)]),
     ],
 )
-def test_names_and_shapes_that_do_not_fit_are_refused(decoder, names, shapes, message):
-    with pytest.raises(ValueError, match=message):
+def test_names_and_shapes_that_do_not_fit_are_refused(decoder, names, shapes, values):
+    with refuses(ValueError, *values):
         warm_start(decoder[0], encoder_decoder(**shapes), assignment_map=names)
 
 
@@ -220,19 +217,19 @@ def adapting(tmp_path, **changes):
 
 
 @pytest.mark.parametrize(
-    "changes, message",
+    "changes, values",
     [
-        ({"initial_run": None}, "assignment_map without training.Run.initial_run"),
-        ({"assignment_map": {"(": "a"}}, r"Got '\(': 'a' .* expected a regular expression"),
-        ({"assignment_map": {"a": r"\1"}}, r"with its groups as .* invalid group reference"),
+        ({"initial_run": None}, ["training.Run.initial_run"]),
+        ({"assignment_map": {"(": "a"}}, ["'('", "'a'"]),
+        ({"assignment_map": {"a": r"\1"}}, ["'a'", "group"]),
         (
             {"settings": {"positions": "relative", "norm": "layer"}},
-            "layers of .*decoder .* differ.* norm: there 'rms', here 'layer'; positions: there",
+            ["decoder", "norm", "'rms'", "'layer'", "positions"],
         ),
     ],
 )
-def test_what_cannot_be_taken_is_refused_before_anything_is_read(changes, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
+def test_what_cannot_be_taken_is_refused_before_anything_is_read(changes, values, tmp_path):
+    with refuses(ValueError, "training.Run.assignment_map", *values):
         check_assignment_map(adapting(tmp_path, **changes))
 
 
