@@ -5,7 +5,7 @@ setting that its annotation excludes, and for token ids without a special token 
 docstring lists all other errors.
 
 The families of objectives are `language_modeling`, `multi_token_prediction`, `annealed_targets`,
-`upcoming_tokens`, `next_latent`, `tidar`, `number_tokens`, `joint_embedding`, `denoising`,
+`upcoming_tokens`, `next_latent`, `tidar`, `mutor`, `number_tokens`, `joint_embedding`, `denoising`,
 `autoencoding`, `mass`, `gap_sentences`, `mixtures`, `blanks`, `infilling`,
 `masked_language_modeling`, `adaptive_masking`, `masked_autoencoding`, `masked_diffusion`,
 `block_diffusion`, `hybrid_diffusion`, `uniform_diffusion`, `insertion`, `permutation`,
@@ -69,6 +69,7 @@ from .masked_language_modeling import (
 from .mass import mass
 from .mixtures import mixture, turns, ul2
 from .multi_token_prediction import multi_token_prediction
+from .mutor import mutor
 from .next_latent import next_latent
 from .number_tokens import number_token_loss
 from .packed_rows import each_document
@@ -150,6 +151,7 @@ __all__ = [
     "members_of",
     "mixture",
     "multi_token_prediction",
+    "mutor",
     "next_latent",
     "next_sentence_prediction",
     "nt_xent",
