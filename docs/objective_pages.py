@@ -92,6 +92,7 @@ ELSEWHERE = {  # other implementations that we have read; the authors' own code 
         ("annealed_multi_token_prediction", "prefix_token_prediction"),
         [("its authors", "KellerJordan/modded-nanogpt")],
     ),
+    "mutor": [("its authors", "nasosger/MuToR")],
     "token_order_prediction": [("its authors", "zaydzuhri/token-order-prediction")],
     "number_token_loss": [("its authors", "tum-ai/number-token-loss")],
     "llm_jepa": [("its authors", "galilai-group/llm-jepa")],

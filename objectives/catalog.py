@@ -148,7 +148,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
         ),
         "mutor": Entry(
             "decoder",
-            "looking ahead without further layers",
+            "looking ahead without heads",
             "MuToR, arXiv:2505.10518",
             512,
             attends="causal, and registers",
