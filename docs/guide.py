@@ -55,6 +55,7 @@ PAPERS = {  # key in a cell -> (text of the link, arXiv number)
     "goldfish": ("Hans et al. 2024", "2406.10209"),
     "mask15": ("Wettig et al. 2023", "2202.08005"),
     "mtp": ("Gloeckle et al. 2024", "2404.19737"),
+    "mutor": ("Gerontopoulos et al. 2025", "2505.10518"),
     "olmoe": ("Muennighoff et al. 2024", "2409.02060"),
     "paths": ("Trainin et al. 2026", "2602.19980"),
     "pitfalls": ("Bachmann & Nagarajan 2024", "2403.06963"),
@@ -325,6 +326,12 @@ SETTINGS = (
     ),
     Setting(
         "tokens ahead", "tokens_ahead", "Large models of code should predict four tokens ({mtp})."
+    ),
+    Setting(
+        "registers that look ahead",
+        "registers",
+        "Registers improve the fine-tuning of language models of 2B and 8B parameters, and the "
+        "pre-training of models of images ({mutor}).",
     ),
     Setting(
         "additions to the next token",

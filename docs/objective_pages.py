@@ -96,6 +96,7 @@ ELSEWHERE = {  # other implementations that we have read; the authors' own code 
     "goldfish_loss": [
         ("its authors", "ahans30/goldfish-loss/blob/main/lit_gpt/utils.py"),
     ],
+    "mutor": [("its authors", "nasosger/MuToR")],
     "token_order_prediction": [("its authors", "zaydzuhri/token-order-prediction")],
     "number_token_loss": [("its authors", "tum-ai/number-token-loss")],
     "llm_jepa": [("its authors", "galilai-group/llm-jepa")],

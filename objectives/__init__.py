@@ -5,7 +5,7 @@ setting that its annotation excludes, and for token ids without a special token 
 docstring lists all other errors.
 
 The families of objectives are `language_modeling`, `multi_token_prediction`, `annealed_targets`,
-`upcoming_tokens`, `superposition`, `next_latent`, `goldfish`, `tidar`, `number_tokens`,
+`upcoming_tokens`, `superposition`, `next_latent`, `goldfish`, `tidar`, `mutor`, `number_tokens`,
 `joint_embedding`, `denoising`, `autoencoding`, `mass`, `gap_sentences`, `mixtures` and `ul2`.
 Others are `blanks`, `infilling`, `masked_language_modeling`, `adaptive_masking`,
 `masked_autoencoding`, `masked_diffusion`, `block_diffusion`, `hybrid_diffusion`,
@@ -70,6 +70,7 @@ from .masked_language_modeling import (
 from .mass import mass
 from .mixtures import mixture, phases, turns
 from .multi_token_prediction import multi_token_prediction
+from .mutor import mutor
 from .next_latent import next_latent
 from .number_tokens import number_token_loss
 from .packed_rows import each_document
@@ -154,6 +155,7 @@ __all__ = [
     "members_of",
     "mixture",
     "multi_token_prediction",
+    "mutor",
     "next_latent",
     "next_sentence_prediction",
     "nt_xent",

@@ -161,6 +161,21 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "up to 2.5 times less time has not been confirmed independently, and is not yet "
             "measured here. Prefer `causal_lm` if the text would be read more than once.",
         ),
+        "mutor": Entry(
+            "decoder",
+            "looking ahead without heads",
+            "MuToR, arXiv:2505.10518",
+            512,
+            attends="causal, and registers",
+            title="Multi-token prediction with registers (MuToR)",
+            formula="−(1 − a) mean_t log p(x_t | x_<t) − a mean_{t≥d} log p(x_t | x_≤t−d, register "
+            "at t)\n"
+            "with d ~ U{1, 2, 3, 4} for each document, and a = 0.3",
+            use="Use it if a causal model should look ahead, and its layers must stay as they are, "
+            "as in fine-tuning. Prefer `multi_token_prediction` if drafted tokens should make "
+            "decoding faster, and `token_order_prediction` if training must be cheap, since each "
+            "row takes twice its number of slots.",
+        ),
         "annealed_multi_token_prediction": Entry(
             "decoder",
             "causal pre-training in few steps",

@@ -73,7 +73,7 @@ def tidar(
     """
     plain = causal_lm(ids)
     blocks = MaskedBlocks(block_size, bidirectional, shifted)
-    requires = () if shifted else (a_position_after_the_last,)
+    after = () if shifted else (position_after_the_row,)
     return plain._replace(
         lengths=lambda n: {"targets": n, "masks": n},
         corrupt=Partial(
@@ -88,7 +88,7 @@ def tidar(
     ).with_facts(
         prompt_forms=(PromptForm("continue", causal=True, masked_blocks=blocks),),
         token_weights=False,
-        requires=(*plain.facts.requires, *requires),
+        requires=(*plain.facts.requires, *after),
     )
 
 
@@ -117,14 +117,18 @@ class _Loss(NamedTuple):
     causal_scale: float
 
     def __call__(self, batch) -> BatchLoss:
-        tokens, slots, weights = predictions(batch)
-        has_mask = batch["noised_segment_ids"][..., None] > 0
-        has_mask = at_slots(has_mask, slots)[:, : tokens.shape[1], 0]
-        masked = batch | {"decoder_loss_weights": jnp.where(has_mask, weights, 0)}
         total = 1 + self.causal_scale
         causal_loss = token_loss(batch).with_term("tokens", scale=self.causal_scale / total)
-        masked_loss = token_loss(masked, hidden="noised")
-        return causal_loss | masked_loss.with_term("masked_blocks", scale=1 / total)
+        return causal_loss | loss_of_masks(batch).with_term("masked_blocks", scale=1 / total)
+
+
+def loss_of_masks(batch) -> BatchLoss:
+    """Returns the `token_loss` of the masks of targets: of the targets that have one."""
+    tokens, slots, weights = predictions(batch)
+    has_mask = batch["noised_segment_ids"][..., None] > 0
+    has_mask = at_slots(has_mask, slots)[:, : tokens.shape[1], 0]
+    masked = batch | {"decoder_loss_weights": jnp.where(has_mask, weights, 0)}
+    return token_loss(masked, hidden="noised")
 
 
 # --- arrangement of the masks ---------------------------------------------------------------------
@@ -151,32 +155,30 @@ def _add_masks(row: StackRow, batch: dict) -> dict:
 
 
 def positions_for_masks(model, groups) -> str | None:
-    """Requires positions that distinguish the masks of a block."""
+    """Requires positions that distinguish the masks of a row."""
     config = model.config
     if config is None:
         return None
     if config.positions in ("relative", "none") or config.window is not None:
         return (
-            "The objective predicts a block from masks, which only their positions distinguish, "
+            "The objective predicts tokens from masks, which only their positions distinguish, "
             f"but this model has positions={config.positions!r} and window={config.window}: choose "
             "a model with rotary or learned positions and no window."
         )
     return None
 
 
-def a_position_after_the_last(model, groups) -> str | None:
-    """Requires a position after the last slot of a row, where the last mask stands."""
+def position_after_the_row(model, groups) -> str | None:
+    """Requires a position for a mask after the last slot of a row."""
     config = model.config
-    if config is None:
-        return None
     slots = max((group.stacks.get("decoder", 0) for group in groups), default=0)
-    if config.positions == "learned" and slots >= config.max_positions:
-        return (
-            f"A mask stands after the last of the {slots} slots of a row, but this model has "
-            f"max_positions={config.max_positions}: set max_positions to {slots + 1} or more, or "
-            "set shorter sequence_lengths."
-        )
-    return None
+    if config is None or config.positions != "learned" or slots < config.max_positions:
+        return None
+    return (
+        f"A mask stands after the last of the {slots} slots of a row, but this model has "
+        f"max_positions={config.max_positions}: set max_positions to {slots + 1} or more, or "
+        "set shorter sequence_lengths."
+    )
 
 
 MASKS = register(

@@ -169,14 +169,14 @@ def surfaces(reader: Reader, tokens) -> list[str]:
 def _stack(view: ModelView, describe: _Describer, row: int, name: str) -> StackView:
     batch = {column: x[row] for column, x in view.batch.items()}
     segments = batch[f"{name}_segment_ids"]
-    live = np.flatnonzero(segments > 0)
-    used = int(live[-1]) + 1 if live.size else 0
+    used = _used(segments)
     given = describe(*read(batch[f"{name}_input_tokens"][:used]))
-    # The first input of a text is bos, which may be the padding id.
+    # The first input of a text is bos, which may be the padding id. Slots may lack a noised copy.
     given = [replace(t, text="▷", kind="start") if t.kind == "pad" else t for t in given]
     if f"{name}_bag_tokens" in batch:
         ids = batch[f"{name}_bag_tokens"][:, :used]
         given = _with_bags(given, [describe(*read(x)) for x in ids], batch[f"{name}_bag_sizes"])
+    given = [t if segment else Token("", "pad") for t, segment in zip(given, segments)]
     # If there are noised copies, in the decoder or next to its tokens, the copies are predicted and
     # the originals are not.
     copies = NOISED if f"{NOISED}_input_tokens" in batch else "decoder"
@@ -197,6 +197,7 @@ def _stack(view: ModelView, describe: _Describer, row: int, name: str) -> StackV
         weights = np.zeros(0, int)
     if weights.size:
         target_slots = batch.get(f"{predicting}_target_slots", np.arange(weights.size))
+        weights = np.where(segments[target_slots] > 0, weights, 0)
         at_slots = functools.partial(_at_slots, describe, target_slots)
         predicted = at_slots(batch[f"{predicting}_target_tokens"], weights)
         if f"{predicting}_target_bag_tokens" in batch:
@@ -241,6 +242,12 @@ def _with_bags(
     return joined
 
 
+def _used(segments: np.ndarray) -> int:
+    """Returns the number of slots up to the last one in use."""
+    live = np.flatnonzero(segments > 0)
+    return int(live[-1]) + 1 if live.size else 0
+
+
 def _slots_caption(used: int, size: int, targets: int, further: Sequence[str]) -> str:
     """Returns the caption of a stack.
 
@@ -276,9 +283,10 @@ def _attentions(view: ModelView, row: int) -> list[AttentionPattern]:
     for name, title, query, key, column in PATTERNS:
         if column in view.batch:
             segments = view.batch[f"{query}_segment_ids"][row]
-            queries = int(np.sum(segments > 0))
-            keys = int(np.sum(view.batch[f"{key}_segment_ids"][row] > 0))
-            starts, ends = view.batch[column][row][:, :queries].tolist()
+            queries = _used(segments)
+            keys = _used(view.batch[f"{key}_segment_ids"][row])
+            intervals = np.where(segments > 0, view.batch[column][row], 0)
+            starts, ends = intervals[:, :queries].tolist()
             patterns.append(
                 AttentionPattern(name, title, keys, starts, ends, segments[:queries].tolist())
             )

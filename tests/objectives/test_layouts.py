@@ -55,6 +55,7 @@ NAMES = [
     "insertions",
     "block_diffusion",
     "tidar",
+    "mutor",
     "permutation",
     "order",
     "order_masked",

@@ -1,11 +1,8 @@
 """TiDAR: what masks attend to, the loss compared with the paper's formula, and requirements."""
 
-import functools
 import itertools
 from types import SimpleNamespace
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -13,51 +10,24 @@ from pretrax import models
 from pretrax.objectives import (
     annealed,
     attention_mask,
-    batched,
     block_diffusion,
     causal_lm,
-    layouts,
     mixture,
-    packed_lengths,
     tidar,
 )
-from pretrax.objectives.tidar import positions_for_masks
+from pretrax.objectives.tidar import position_after_the_row, positions_for_masks
 from tests.models.small_models import init
 from tests.objectives.blocks import corrupted
-from tests.objectives.registry import IDS, RAW_LENGTH, quick_jit, text_row
+from tests.objectives.noised_copies import PACKED, SMALL, HeadlessOutputs, decoder_batch, rows
+from tests.objectives.registry import IDS, RAW_LENGTH, quick_jit
 from tests.refusals import refuses
 
-PACKED = (9, 1, 4)  # lengths of documents; one has a single token
 VOCABULARY = IDS.size
-SMALL = dict(num_layers=2, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=24)
 BLOCKS = {
     "TiDAR": dict(block_size=4),
     "I-DLM": dict(block_size=3, bidirectional=False, shifted=True),
 }
 each_kind = pytest.mark.parametrize("settings", BLOCKS.values(), ids=BLOCKS)
-
-
-@functools.cache
-def rows(lengths=PACKED, seeds=2):
-    """Returns rows of these documents, and the documents of each row."""
-    made = [text_row(lengths, RAW_LENGTH, seed) for seed in range(seeds)]
-    return jax.tree.map(lambda *x: np.stack(x), *(row for row, _ in made)), [d for _, d in made]
-
-
-def decoder_batch(objective, raw):
-    """Returns the batch of a decoder, without random draws."""
-    max_documents = len(PACKED)
-    lengths = packed_lengths(objective, (RAW_LENGTH,))
-    sizes = layouts.decoder.lengths(lengths)
-    keys = jax.random.split(jax.random.key(0), len(raw.tokens))
-
-    @quick_jit
-    def made(raw):
-        features = batched(objective, lengths, max_documents)(keys, raw)
-        arrange = functools.partial(layouts.decoder.arrange, lengths=sizes, bos=0)
-        return jax.vmap(lambda x: arrange(x, max_documents=max_documents))(features)
-
-    return jax.device_get(made(raw))
 
 
 def attended(documents, block_size, bidirectional=True, shifted=False):
@@ -128,17 +98,6 @@ def test_no_prediction_depends_on_what_it_predicts(settings):
         assert not moved[0][changed] and not moved[1][changed]
 
 
-class Outputs:
-    """Outputs whose hidden states are the logits of all ids."""
-
-    def __init__(self, top, noised):
-        self.hidden = {"top": jnp.asarray(top), "noised": jnp.asarray(noised)}
-
-    def head(self, name, hidden):
-        assert name == "vocabulary"
-        return hidden
-
-
 @pytest.mark.parametrize("alpha", [1.0, 0.2])
 def test_the_loss_matches_the_paper(alpha):
     """(α · mean of -log p_AR + mean of -log p_masks) / (1 + α), with padding and packed rows."""
@@ -147,7 +106,7 @@ def test_the_loss_matches_the_paper(alpha):
     batch = decoder_batch(objective, raw)
     rng = np.random.default_rng(0)
     top, noised = rng.normal(size=(2, 2, RAW_LENGTH, VOCABULARY)).astype(np.float32)
-    terms = objective.loss(batch).scored(Outputs(top, noised))
+    terms = objective.loss(batch).scored(HeadlessOutputs(top, noised))
     sums = {"top": 0.0, "noised": 0.0}
     number = 0
     for row, texts in enumerate(documents):
@@ -212,7 +171,7 @@ def test_the_block_size_can_follow_a_schedule():
         start, end = batch["noised_key_intervals"][row]
         assert (end - start).tolist() == [size] * 12
     zeros = np.zeros((3, 12, VOCABULARY), np.float32)
-    assert objective.loss(batch).scored(Outputs(zeros, zeros))["tokens"].scale == 0.5
+    assert objective.loss(batch).scored(HeadlessOutputs(zeros, zeros))["tokens"].scale == 0.5
 
 
 def test_drafts_of_a_block():
@@ -231,28 +190,21 @@ def test_drafts_of_a_block():
     ],
 )
 def test_masks_need_positions(settings, named):
-    model = models.decoder(64, **SMALL, **settings)
+    assert named in positions_for_masks(models.decoder(64, **SMALL, **settings), [])
+
+
+def test_a_mask_after_the_row_needs_a_position():
+    """TiDAR's last mask stands for the last target, which no slot of the row reads."""
     group = SimpleNamespace(stacks={"decoder": 16})
-    assert named in positions_for_masks(model, [group])
-
-
-def test_the_last_mask_stands_after_the_last_slot():
-    """With `shifted`, it stands at the last slot."""
-    model = models.decoder(64, **SMALL, positions="learned", max_positions=16)
-    group = SimpleNamespace(stacks={"decoder": 16})
-    (requirement,) = tidar(IDS).facts.requires
-    assert "17" in requirement(model, [group])
-    assert requirement(model, [SimpleNamespace(stacks={"decoder": 15})]) is None
-    shifted = tidar(IDS, shifted=True)
-    assert not shifted.facts.requires
-    _, batch = corrupted(shifted, 3, 16)
-    assert batch["noised_positions"].max() == 15
-
-
-def test_models_with_positions_are_accepted():
-    group = SimpleNamespace(stacks={"decoder": 16})
-    for settings in ({}, dict(positions="learned", max_positions=17)):
-        assert positions_for_masks(models.decoder(64, **SMALL, **settings), [group]) is None
+    short, long = (
+        models.decoder(64, **SMALL, positions="learned", max_positions=n) for n in (16, 17)
+    )
+    assert "17" in position_after_the_row(short, [group])
+    for model in (long, models.decoder(64, **SMALL)):
+        assert position_after_the_row(model, [group]) is None
+        assert positions_for_masks(model, [group]) is None
+    assert position_after_the_row in tidar(IDS).facts.requires
+    assert position_after_the_row not in tidar(IDS, shifted=True).facts.requires
 
 
 def test_ids_without_a_mask_are_refused():

@@ -87,6 +87,41 @@ def undo_masked_blocks(ids: TokenIds, size: int, bidirectional: bool = True, shi
     return undo
 
 
+def undo_registers(ids: TokenIds, max_offset: int):
+    """Undoes MuToR: the targets are the document, and those from the offset on have a register.
+
+    The inputs are bos and the document, so the input at slot t predicts target t. In the paper, the
+    register after the input at slot s, with an offset of d, predicts the token that the input at
+    slot s + d - 1 predicts. It has the position of that input, and attends to the s + 1 inputs up
+    to slot s.
+    """
+
+    def undo(document):
+        columns = document.columns
+        n = len(document.targets)
+        assert not document.inputs
+        registers = [slot for slot in range(n) if columns["masks_ends"][slot]]
+        if registers:
+            offset = registers[0] + 1
+            assert 1 <= offset <= max_offset
+            assert registers == list(range(offset - 1, n))
+        else:
+            assert n < max_offset
+        for target in range(n):
+            got = tuple(columns[f"masks{x}"][target] for x in ("", *_OF_REGISTERS))
+            after = target - offset + 1 if registers else -1
+            if after < 0:
+                assert not any(got)
+            else:
+                assert got == (ids.mask, after + offset - 1, target, target + 1, after + 1)
+        return document.targets
+
+    return undo
+
+
+_OF_REGISTERS = ("_positions", "_begins", "_ends", "_visible")
+
+
 def undo_permuted_masks(ids: TokenIds):
     """Undoes MPNet: each slot attends to every position of its document once."""
 

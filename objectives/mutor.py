@@ -1,0 +1,99 @@
+"""MuToR: register tokens between the tokens of a text predict tokens further ahead.
+
+Source: Gerontopoulos, Gidaris & Komodakis 2025, "Multi-Token Prediction Needs Registers"
+(arXiv:2505.10518), whose code is at https://github.com/nasosger/MuToR.
+
+Not implemented: offsets in two dimensions, for images, and registers after some of the tokens only.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import Partial
+
+from ..constraints import Count, OpenShare, checked
+from .arithmetic import below
+from .contract import BatchLoss, Objective
+from .language_modeling import causal_lm
+from .layouts import positions
+from .losses import token_loss
+from .splicing import by_document, document_bits, documents
+from .tidar import loss_of_masks
+from .token_ids import TokenIds
+
+
+@checked
+def mutor(ids: TokenIds, max_offset: Count = 4, scale: OpenShare = 0.3) -> Objective:
+    """Causal language modeling with registers that predict tokens further ahead (MuToR).
+
+    For an offset of 3, ^ for `ids.bos`, and a register _ after each input:
+
+        inputs                     ^   a   b   c   d
+        predict                    a   b   c   d   e
+        registers after ^, a, b    _   _   _
+        predict                    c   d   e
+
+    A decoder reads the inputs and the registers in the same stack. Inputs attend causally and never
+    to registers, so the trained model is a plain causal language model that works without
+    registers. A register attends to itself and to the inputs up to the one that it stands after. It
+    has the position of the input that predicts the same token, which is how it knows the offset. A
+    register without a token to predict is left out.
+
+    The offset of a document is drawn uniformly from 1 to `max_offset`. A register with an offset of
+    1 predicts the same token as the input before it.
+
+    The loss has two terms: "tokens", as in `causal_lm`, with the factor 1 - `scale`, and
+    "registers", of the tokens that registers predict, with the factor `scale`.
+
+    Args:
+      ids: needs `mask`, which is the register token. All registers share its embedding.
+      max_offset: largest distance in tokens from the last input that a register attends to, to the
+        token that it predicts. The paper recommends 4.
+      scale: weight of the "registers" term. The paper recommends 0.3.
+
+    Features: targets, targets_segments, targets_weights, masks, masks_positions, masks_begins,
+    masks_ends, masks_visible i32[T]. A register is in the slot of the target that it predicts.
+
+    >>> mutor(ids).lengths(512)
+    {'targets': 512, 'masks': 512}
+    """
+    plain = causal_lm(ids)
+    return plain._replace(
+        lengths=lambda n: {"targets": n, "masks": n},
+        corrupt=Partial(
+            _with_registers,
+            plain.corrupt,
+            max_offset=np.int32(max_offset),
+            register=np.int32(ids.special("mask")),
+        ),
+        loss=_Loss(scale),
+    ).with_facts(token_weights=False)
+
+
+def _with_registers(corrupt, key, row, partner, lengths, max_documents, *, max_offset, register):
+    features = corrupt(key, row, partner, lengths, max_documents)
+    segments = features["targets_segments"]
+    document = documents(segments, max_documents)
+    position = positions(segments, document)
+    offset_D = 1 + below(document_bits(key, max_documents), max_offset)
+    visible = position + 2 - by_document(offset_D, segments)
+    has_register = (segments > 0) & (visible > 0)
+    columns = {
+        "masks": register,
+        "masks_positions": position,
+        "masks_begins": position,
+        "masks_ends": position + 1,
+        "masks_visible": visible,
+    }
+    return features | {name: jnp.where(has_register, x, 0) for name, x in columns.items()}
+
+
+class _Loss(NamedTuple):
+    """The loss of inputs and registers; it is comparable, so that members of a mixture share it."""
+
+    scale: float
+
+    def __call__(self, batch) -> BatchLoss:
+        of_tokens = token_loss(batch).with_term("tokens", scale=1 - self.scale)
+        return of_tokens | loss_of_masks(batch).with_term("registers", scale=self.scale)

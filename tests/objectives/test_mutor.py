@@ -1,0 +1,192 @@
+"""MuToR: what registers attend to, their positions, and the loss compared with the paper."""
+
+import numpy as np
+import pytest
+
+from pretrax import models
+from pretrax.objectives import attention_mask, causal_lm, mutor, tidar
+from tests.models.small_models import init
+from tests.objectives.noised_copies import PACKED, SMALL, HeadlessOutputs, decoder_batch, rows
+from tests.objectives.registry import IDS, RAW_LENGTH, quick_jit
+from tests.refusals import refuses
+
+TOTAL = sum(PACKED)
+each_offset = pytest.mark.parametrize("max_offset", [1, 4, 12])
+
+
+def offsets_of(batch, row, documents=PACKED):
+    """Returns the offset of each document; None if the document has no register.
+
+    With an offset of d, every input but the last d - 1 has a register.
+    """
+    segments = np.asarray(batch["noised_segment_ids"][row])
+    counts = [int(np.sum(segments == 1 + i)) for i in range(len(documents))]
+    return [n - count + 1 if count else None for n, count in zip(documents, counts)]
+
+
+def interleaved(documents, offsets):
+    """Returns the paper's sequence, its attention and its positions, for packed documents.
+
+    The paper places a register after each token x_t that has a token x_(t+d) to predict, where x_1
+    is bos here.
+
+    Returns:
+      sequence: (kind, slot of the input or of the predicted target) of each element.
+      sees: bool, which element (column) an element (row) attends to.
+      positions: {element: position in its document, from 0}.
+    """
+    sequence, positions = [], {}
+    first = 0
+    for length, d in zip(documents, offsets):
+        for t in range(1, length + 1):
+            sequence.append(("x", first + t - 1))
+            positions[sequence[-1]] = t - 1
+            if d is not None and t + d <= length + 1:
+                sequence.append(("r", first + t + d - 2))  # x_(t+d) is target t + d - 1
+                positions[sequence[-1]] = (t + d - 1) - 1
+        first += length
+    document = np.repeat(np.arange(len(documents)), documents)
+    sees = np.zeros((len(sequence), len(sequence)), bool)
+    for i, (_, slot) in enumerate(sequence):
+        for j, (kind, other) in enumerate(sequence):
+            causal = j <= i and document[slot] == document[other]
+            sees[i, j] = causal and (kind == "x" or i == j)
+    return sequence, sees, positions
+
+
+@each_offset
+def test_attention_and_positions_are_those_of_the_paper(max_offset):
+    batch = decoder_batch(mutor(IDS, max_offset), rows(seeds=8)[0])
+    masks = {
+        ("x", "x"): "decoder_key_intervals",
+        ("r", "r"): "noised_key_intervals",
+        ("r", "x"): "noised_clean_intervals",
+    }
+    for row in range(8):
+        offsets = offsets_of(batch, row)
+        assert all(d is None or d <= max_offset for d in offsets)
+        sequence, sees, positions = interleaved(PACKED, offsets)
+        dense = {
+            kinds: np.asarray(attention_mask(batch[name][row], RAW_LENGTH))
+            for kinds, name in masks.items()
+        }
+        for i, (kind, slot) in enumerate(sequence):
+            for j, (other, key) in enumerate(sequence):
+                got = (kind, other) in dense and dense[kind, other][slot, key]
+                assert got == sees[i, j], (sequence[i], sequence[j])
+            side = "decoder" if kind == "x" else "noised"
+            assert batch[f"{side}_positions"][row][slot] == positions[kind, slot]
+        registers = {slot for kind, slot in sequence if kind == "r"}
+        used = batch["noised_segment_ids"][row] > 0
+        assert registers == set(np.flatnonzero(used))
+        assert set(batch["noised_input_tokens"][row][used]) <= {IDS.mask}
+
+
+@each_offset
+def test_no_prediction_depends_on_what_it_predicts(max_offset):
+    """A changed token moves the inputs from it on, and the registers after these."""
+    objective = mutor(IDS, max_offset)
+    raw, _ = rows(seeds=1)
+    model = models.decoder(IDS.size, **SMALL)
+    before = decoder_batch(objective, raw)
+    params = init(model, before)
+
+    @quick_jit
+    def states(batch):
+        hidden = model.apply(params, batch).hidden
+        return {name: hidden[name][0] for name in ("top", "noised")}
+
+    original = states(before)
+    sequence, sees, _ = interleaved(PACKED, offsets_of(before, 0))
+    for slot in (0, 8, 12):
+        if not before["noised_segment_ids"][0, slot]:
+            continue
+        tokens = before["noised_input_tokens"].copy()
+        tokens[0, slot] = 99  # nothing but the register itself reads it
+        after = states(before | {"noised_input_tokens": tokens})
+        np.testing.assert_array_equal(after["top"], original["top"])
+        moved = np.abs(after["noised"] - original["noised"]).max(-1) > 1e-6
+        assert np.flatnonzero(moved).tolist() == [slot]
+    ends = np.cumsum(PACKED)
+    for changed in (0, 3, 7, 8, 9, 10, 12):
+        tokens = raw.tokens.copy()
+        tokens[:, changed] = 99
+        after = states(decoder_batch(objective, raw._replace(tokens=tokens)))
+        moved = {
+            kind: np.abs(after[name] - original[name]).max(-1) > 1e-6
+            for kind, name in (("x", "top"), ("r", "noised"))
+        }
+        # The input after a target reads it. Nothing reads the last target of a document.
+        reads = np.zeros(len(sequence), bool)
+        if changed + 1 not in ends:
+            reads = sees[:, sequence.index(("x", changed + 1))]
+        for (kind, slot), is_read in zip(sequence, reads):
+            assert moved[kind][slot] == is_read, (kind, slot)
+            assert not moved[kind][changed]
+
+
+def test_inputs_are_those_of_causal_lm():
+    raw, _ = rows()
+    plain = decoder_batch(causal_lm(IDS), raw)
+    both = decoder_batch(mutor(IDS), raw)
+    for name, x in plain.items():
+        np.testing.assert_array_equal(both[name], x, name)
+    assert mutor(IDS).facts.prompt_forms == causal_lm(IDS).facts.prompt_forms
+    assert mutor(IDS).facts.likelihood == "tokens"
+
+
+@pytest.mark.parametrize("scale", [0.3, 0.5])
+def test_the_loss_matches_the_paper(scale):
+    """(1 - a) times the mean over tokens, and a times the mean over registers."""
+    raw, documents = rows(seeds=4)
+    objective = mutor(IDS, 3, scale)
+    batch = decoder_batch(objective, raw)
+    rng = np.random.default_rng(0)
+    top, noised = rng.normal(size=(2, 4, RAW_LENGTH, IDS.size)).astype(np.float32)
+    terms = objective.loss(batch).scored(HeadlessOutputs(top, noised))
+    losses: dict = {"tokens": [], "registers": []}
+    for row, texts in enumerate(documents):
+        slot = 0
+        for text, d in zip(texts, offsets_of(batch, row)):
+            for i, token in enumerate(text):
+                both = {"tokens": top, "registers": noised}
+                if d is None or i < d - 1:  # no input is d tokens before this token
+                    del both["registers"]
+                for name, logits in both.items():
+                    scores = logits[row, slot].astype(np.float64)
+                    losses[name].append(np.log(np.exp(scores).sum()) - scores[token])
+                slot += 1
+    assert len(losses["tokens"]) == 4 * TOTAL > len(losses["registers"]) > 0
+    for name, values in losses.items():
+        np.testing.assert_allclose(terms[name].sums.sum(), np.sum(values), rtol=1e-5)
+        assert terms[name].weights.sum() == len(values)
+    expected = (1 - scale) * np.mean(losses["tokens"]) + scale * np.mean(losses["registers"])
+    got = sum(term.scale * term.sums.sum() / term.weights.sum() for term in terms.values())
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+def test_offsets_are_uniform():
+    batch = decoder_batch(mutor(IDS, 4), rows((20, 20, 10), seeds=200)[0])
+    documents = (20, 20, 10)
+    offsets = np.array([offsets_of(batch, row, documents) for row in range(200)])
+    for of_document in offsets.T:
+        counts = np.bincount(of_document, minlength=5)[1:]
+        assert np.abs(counts - 50).max() < 5 * np.sqrt(200 * 0.25 * 0.75), counts
+    same = np.mean(offsets[:, 0] == offsets[:, 1])  # documents of a row draw separately
+    assert abs(same - 0.25) < 5 * np.sqrt(0.25 * 0.75 / 200)
+
+
+def test_registers_stand_within_the_row():
+    """They need no position after the row, in contrast to TiDAR's masks."""
+    assert not mutor(IDS).facts.requires and tidar(IDS).facts.requires
+
+
+def test_ids_without_a_mask_are_refused():
+    with refuses(ValueError, "mask"):
+        mutor(IDS._replace(mask=None))
+
+
+@pytest.mark.parametrize("settings", [dict(max_offset=0), dict(scale=0.0), dict(scale=1.0)])
+def test_settings_out_of_range_are_refused(settings):
+    with refuses(ValueError, *settings):
+        mutor(IDS, **settings)
