@@ -180,7 +180,7 @@ def builders() -> dict:
         for name in objectives.__all__
         if getattr(getattr(objectives, name), "__annotations__", {}).get("return")
         is objectives.Objective
-        and name not in ("annealed", "mixture", "then")
+        and name not in ("annealed", "mixture", "phases", "then")
     }
     found = {
         name: functools.partial(getattr(objectives, name), **SETTINGS.get(name, {}))

@@ -141,11 +141,11 @@ def test_looks_are_not_changed_after_results(tmp_path):
     results.write(tmp_path, made._replace(setup=made.setup._replace(looks=(3, 5))))
     check_looks(compared(directory=str(tmp_path), looks=[3]))
     for fields, now in (
-        (dict(), "once, at the end"),
-        (dict(looks=[4]), "after 4, 5 seeds"),
-        (dict(looks=[3], seeds=range(8)), "after 3, 8 seeds"),
+        (dict(), "end"),
+        (dict(looks=[4]), "4, 5"),
+        (dict(looks=[3], seeds=range(8)), "3, 8"),
     ):
-        with refuses(ValueError, "after 3, 5 seeds", now):
+        with refuses(ValueError, "3, 5", now):
             check_looks(compared(directory=str(tmp_path), **fields))
 
 

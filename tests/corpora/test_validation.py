@@ -69,7 +69,7 @@ def test_long_documents_are_cut_and_keep_their_columns():
     assert len(one.heldout(2049)) == 2
 
 
-@pytest.mark.parametrize("every, which", [(20, "to hold out"), (2, "to train on")])
+@pytest.mark.parametrize("every, which", [(20, "hold"), (2, "train")])
 def test_too_few_documents_are_refused(every, which):
     """The checksum of [0] is even, and the checksum of [1] is not a multiple of 20."""
 
@@ -81,7 +81,7 @@ def test_too_few_documents_are_refused(every, which):
         "", corpus=lambda run_dir: corpus(run_dir, stream=One), every=every
     )
     with refuses(ValueError, which, "corpora.validation_split.every", every):
-        one.heldout(10) if which == "to hold out" else one.train(0, 1).next_document()
+        one.heldout(10) if which == "hold" else one.train(0, 1).next_document()
 
 
 def test_it_is_a_corpus_of_gin_files(tmp_path):

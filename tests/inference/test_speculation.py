@@ -467,7 +467,7 @@ def test_unsupported_drafts_are_refused():
             max_new=3,
             sampling=Sampling(repetition_penalty=1.2),
         )
-    with refuses(ValueError, "masks", "block positions"):
+    with refuses(ValueError, "masks", "positions"):
         filling = decoder_prompts([[5, 9, 33]], blanks=[[1]])
         speculate(*speculator("masks")[1], filling, max_new=3)
     with refuses(ValueError, "0.5"):
