@@ -102,6 +102,7 @@ def test_every_set_of_streams_is_arranged_here():
         "masked_permuted",
         "jepa",
         "masked_again",
+        "superposed",
     ]  # They have separate test files.
     found = {frozenset(streams_of(x)) for x in [*NAMES, *elsewhere]}
     assert {frozenset(streams_of(x)) for x in CASES} == found
