@@ -253,7 +253,7 @@ def test_a_process_forked_after_jax_ran_is_refused(collator, examples, monkeypat
     collate(examples)
     child = os.getpid() + 1
     monkeypatch.setattr(os, "getpid", lambda: child)
-    with pytest.raises(RuntimeError, match="forkserver"):
+    with refuses(RuntimeError, "forkserver"):
         collate(examples)
 
 
@@ -281,20 +281,20 @@ def test_which_objectives_are_taken():
 
 def test_objectives_that_transformers_cannot_train_are_refused():
     for builder, why in (
-        (objectives.multi_token_prediction, "another loss, .*ahead_2"),
-        (objectives.masked_diffusion, "another loss"),
-        (objectives.masked_permuted_lm, "their own positions and attention"),
-        (objectives.adaptive_masked_lm, "depends on the model"),
-        (objectives.text_to_text, "DataCollatorForSeq2Seq"),
+        (objectives.multi_token_prediction, ["`objectives.corruptor`", "ahead_2"]),
+        (objectives.masked_diffusion, ["`objectives.corruptor`"]),
+        (objectives.masked_permuted_lm, ["positions", "attention"]),
+        (objectives.adaptive_masked_lm, ["masked_lm"]),
+        (objectives.text_to_text, ["DataCollatorForSeq2Seq"]),
     ):
-        with pytest.raises(ValueError, match=why):
+        with refuses(ValueError, *why):
             Collator(builder, IDS, {"encoder": 64})
     with refuses(ValueError, "whole"):
         Collator(objectives.masked_lm, IDS, {"encoder": 64}, packing="whole")
     with refuses(ValueError, "concatenate"):
         Collator(objectives.fill_in_the_middle, IDS, {"decoder": 64}, packing="concatenate")
     rates = {"a": (objectives.causal_lm, lambda step: 1.0)}
-    with pytest.raises(ValueError, match="rates.*follow a schedule"):
+    with refuses(ValueError, "rates", "mixture"):
         Collator(lambda ids: objectives.mixture(ids, rates), IDS, {"decoder": 64})
 
 
@@ -316,7 +316,7 @@ def test_weights_other_than_0_and_1_are_refused():
         return plain._replace(corrupt=corrupt)
 
     assert build(doubled, IDS).loss is token_loss
-    with pytest.raises(ValueError, match="Got a loss weight of 2"):
+    with refuses(ValueError, 2, 0, 1):
         Collator(doubled, IDS, {"decoder": 16})([[5, 6, 7]])
 
 
@@ -326,7 +326,7 @@ def test_texts_that_do_not_fit_or_are_none_are_refused(collator, examples):
     ours([[5] * 46])
     with refuses(ValueError, "47", "46", "max_length"):
         ours([[5] * 47])
-    with pytest.raises(ValueError, match="without any token"):
+    with refuses(ValueError, "2 texts"):
         ours([[], [1]])
 
 
@@ -336,10 +336,9 @@ def test_a_special_id_within_a_text_is_named_with_its_place(collator, tokenizer)
     at = tokenizer(hostile).input_ids.index(1)
     framed = [0, *tokenizer(hostile).input_ids]  # the position is counted in the input
     for given, place in ((tokenizer(hostile), at), (framed, at + 1)):
-        with pytest.raises(ValueError) as error:
+        values = "Row 1", "id 1 (eos)", f"position {place}", "split_special_tokens=True"
+        with refuses(ValueError, *values):
             ours([tokenizer("a text"), given])
-        for said in ("Row 1", "id 1 (eos)", f"position {place},", "split_special_tokens=True"):
-            assert said in str(error.value)
     with refuses(ValueError, "encode_texts"):
         ours([tokenizer("a [X] b")])
     ours([tokenizer(hostile, split_special_tokens=True)])
@@ -387,5 +386,5 @@ def test_ids_of_a_tokenizer(tokenizer):
     assert dict(ids.modes)["X"] == tokenizer.convert_tokens_to_ids("[X]")
     with refuses(ValueError, "resize_token_embeddings"):
         transformers_ids(tokenizer, transformers.T5Config(vocab_size=300))
-    with pytest.raises(ValueError, match="PreTrainedTokenizerFast"):
+    with refuses(ValueError, "PreTrainedTokenizerFast"):
         transformers_ids(inspect, T5)

@@ -107,27 +107,23 @@ def test_a_field_that_is_not_refused_and_changes_no_setting_changes_no_output(na
         (
             "modernbert",
             {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
-            "Got rope_scaling=.*expected None",
+            ["rope_scaling=", None],
         ),
-        (
-            "gemma3",
-            {"model_type": "gemma3"},
-            "model_type='gemma3' .*expected 'gemma3_text'",
-        ),
-        ("gemma3", {"use_bidirectional_attention": True}, "use_bidirectional_attention=True"),
-        ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5.*no such field"),
+        ("gemma3", {"model_type": "gemma3"}, ["model_type='gemma3'", "'gemma3_text'"]),
+        ("gemma3", {"use_bidirectional_attention": True}, ["use_bidirectional_attention=True"]),
+        ("llama", {"partial_rotary_factor": 0.5}, ["partial_rotary_factor=0.5"]),
         (
             "llama",
             {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "mscale": 1.0}},
-            "mscale=1.0 with rope_type='linear'",
+            ["mscale=1.0", "rope_type='linear'"],
         ),
-        ("bert", {"quantization_config": {"bits": 4}}, "quantization_config=.*delete it"),
+        ("bert", {"quantization_config": {"bits": 4}}, ["quantization_config={'bits': 4}"]),
     ],
 )
 def test_a_field_that_changes_outputs_is_refused_by_name(name, values, said, tmp_path):
     reference(name).save_pretrained(tmp_path)
     source = open_source(str(tmp_path))
-    with pytest.raises(ValueError, match=said):
+    with refuses(ValueError, *said):
         recognize(source._replace(config=source.config | values))
 
 
@@ -149,12 +145,12 @@ def test_the_base_of_rotary_wavelengths_is_theirs_where_none_is_named(name, tmp_
 @pytest.mark.parametrize(
     "name, field, value, said",
     [
-        ("bart", "decoder_attention_heads", ..., "lacks 'decoder_attention_heads'"),
-        ("llama", "hidden_size", None, "lacks 'hidden_size'"),
-        ("roberta", "pad_token_id", None, "lacks 'pad_token_id'"),
-        ("modernbert", "local_attention", None, "lacks 'local_attention'"),
-        ("gemma3", "sliding_window", None, "lacks 'sliding_window'"),
-        ("llama", "rope_parameters", {"rope_theta": None}, "rope_theta=None.*expected a number"),
+        ("bart", "decoder_attention_heads", ..., "'decoder_attention_heads'"),
+        ("llama", "hidden_size", None, "'hidden_size'"),
+        ("roberta", "pad_token_id", None, "'pad_token_id'"),
+        ("modernbert", "local_attention", None, "'local_attention'"),
+        ("gemma3", "sliding_window", None, "'sliding_window'"),
+        ("llama", "rope_parameters", {"rope_theta": None}, "rope_theta=None"),
     ],
 )
 def test_a_field_that_is_missing_or_null_is_named(name, field, value, said, tmp_path):
@@ -163,7 +159,7 @@ def test_a_field_that_is_missing_or_null_is_named(name, field, value, said, tmp_
     source = open_source(str(tmp_path))
     values = {x: y for x, y in source.config.items() if x != field}
     values |= {} if value is ... else {field: value}
-    with pytest.raises(ValueError, match=said):
+    with refuses(ValueError, said):
         recognize(source._replace(config=values))
 
 
@@ -221,17 +217,17 @@ def test_windows_and_kinds_of_layers_are_read_as_theirs(name, values, tmp_path):
 @pytest.mark.parametrize(
     "name, values, said",
     [
-        ("mistral", {"sliding_window": 0}, "sliding_window=0.*1 or more"),
-        ("modernbert_decoder", {"sliding_window": 0}, "sliding_window=0"),
-        ("modernbert", {"layer_types": 4 * [LOCAL]}, "layer_types=.*expected .*'full_att"),
-        ("gemma3", {"layer_types": 4 * [LOCAL]}, "layer_types=.*expected .*'full_att"),
-        ("gemma3", {"layer_types": 4 * [GLOBAL]}, "layer_types=.*expected .*'sliding_att"),
+        ("mistral", {"sliding_window": 0}, ["sliding_window=0", 1]),
+        ("modernbert_decoder", {"sliding_window": 0}, ["sliding_window=0"]),
+        ("modernbert", {"layer_types": 4 * [LOCAL]}, ["layer_types=", f"'{GLOBAL}'"]),
+        ("gemma3", {"layer_types": 4 * [LOCAL]}, ["layer_types=", f"'{GLOBAL}'"]),
+        ("gemma3", {"layer_types": 4 * [GLOBAL]}, ["layer_types=", f"'{LOCAL}'"]),
     ],
 )
 def test_a_window_or_layers_that_no_setting_has_are_refused_by_name(name, values, said, tmp_path):
     reference(name).save_pretrained(tmp_path)
     source = open_source(str(tmp_path))
-    with pytest.raises(ValueError, match=said):
+    with refuses(ValueError, *said):
         recognize(source._replace(config=source.config | values))
 
 

@@ -315,17 +315,17 @@ def test_rules_are_read_from_config_json_and_hold_for_samples(tmp_path, capsys):
 @pytest.mark.parametrize(
     "values, said",
     [
-        ({"bad_words_ids": [[5, 6]]}, r"bad_words_ids=\[\[5, 6\]\]"),
-        ({"encoder_no_repeat_ngram_size": 3}, "encoder_no_repeat_ngram_size=3"),
-        ({"decoder_start_token_id": 7}, "decoder_start_token_id=3 .* 7"),
-        ({"early_stopping": "never"}, "early_stopping='never'"),
-        ({"forced_eos_token_id": "x"}, "forced_eos_token_id='x'"),
+        ({"bad_words_ids": [[5, 6]]}, ["bad_words_ids=[[5, 6]]"]),
+        ({"encoder_no_repeat_ngram_size": 3}, ["encoder_no_repeat_ngram_size=3"]),
+        ({"decoder_start_token_id": 7}, ["decoder_start_token_id=3", 7]),
+        ({"early_stopping": "never"}, ["early_stopping='never'"]),
+        ({"forced_eos_token_id": "x"}, ["forced_eos_token_id='x'"]),
     ],
 )
 def test_a_setting_of_generate_that_cannot_be_followed_is_refused(values, said, tmp_path):
     saved(tmp_path, transformers.BartForConditionalGeneration, BART)
     (tmp_path / "generation_config.json").write_text(json.dumps(values))
-    with pytest.raises(ValueError, match=said):
+    with refuses(ValueError, *said):
         from_hugging_face(str(tmp_path))
 
 
