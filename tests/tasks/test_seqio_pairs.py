@@ -128,8 +128,8 @@ def test_tags_are_read_as_they_were_written(tmp_path):
     corpus = corpus_of(tmp_path, "pairs_tags", **settings)
     (document,) = documents(corpus, 1)
     objective = objectives.token_classification(corpus.ids, 2)
-    tokens, _, _, labels = document
-    row = objectives.Row(tokens, np.ones_like(tokens), np.int32(0), labels=labels)
+    tokens = document.tokens
+    row = objectives.Row(tokens, np.ones_like(tokens), np.int32(0), labels=document.labels)
     lengths = objective.lengths(tokens.size)
     features = quick_jit(lambda row: objective.corrupt(None, row, row, lengths, 1))(row)
     live = np.asarray(features["labels_weights"]) > 0
