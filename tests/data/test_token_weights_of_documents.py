@@ -15,8 +15,8 @@ from pretrax.data.packing import (
 )
 from pretrax.data.token_store import open_store
 from pretrax.data.token_store_files import StoreWriter, write_store
-from pretrax.objectives import layouts, multi_token_prediction, plan
-from pretrax.training.planning import check_columns
+from pretrax.objectives import layouts, multi_token_prediction, row_groups
+from pretrax.training.run_checks import check_columns
 from tests.objectives.registry import CASES, IDS
 from tests.refusals import refuses
 from tests.training import tiny
@@ -28,7 +28,7 @@ EOS = 1
 def weighted_packing(policy, length=16, weighted=True) -> Packing:
     objective = CASES["causal"].objective
     most = documents_of_a_row(policy, 16)
-    groups = plan(objective, layouts.decoder, IDS, [{"decoder": length}], most)
+    groups = row_groups(objective, layouts.decoder, IDS, [{"decoder": length}], most)
     packing = plan_packing(policy, objective, layouts.decoder, groups)
     return packing._replace(weighted=weighted)
 
