@@ -34,6 +34,7 @@ SEQIO = [  # SeqIO tasks, caches and metrics, and TensorFlow Datasets: 2 GB
     "tensorflow>=2.21,<2.22",
     "tensorflow-text>=2.21.1,<2.22",
     "tensorflow-datasets>=4.9.10,<5",
+    "sacrebleu>=2.6,<2.7",
     "rouge-score>=0.1.2,<0.2",
 ]
 PREPARE = [  # raw text into a token store

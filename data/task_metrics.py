@@ -3,14 +3,17 @@
     seqio.TaskRegistry.add(…, metric_fns=[metrics.accuracy, metrics.macro_f1])
 
 Each metric takes the outputs of a task's `postprocess_fn`, with one target and one prediction for
-each example. Shares, F1 and ROUGE are from 0 to 1, and correlations from -1 to 1. Lists of
-different lengths and empty lists raise ValueError. `majority` and `unigram`
+each example. Shares, F1 and ROUGE are from 0 to 1, correlations from -1 to 1, and BLEU from 0 to
+100, as usual. Lists of different lengths and empty lists raise ValueError. `majority` and `unigram`
 are baseline predictions that ignore the input.
 """
 
 import collections
+import itertools
+import re
+import string
 from collections.abc import Hashable, Iterable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Answer = TypeVar("Answer", bound=Hashable)
 
@@ -104,6 +107,26 @@ def multirc(targets: Sequence, predictions: Sequence) -> dict[str, float]:
     return {"f1": _f1_of_label(labels, "True"), "exact_match": 1 - len(wrong) / len(questions)}
 
 
+def squad(targets: Sequence, predictions: Sequence[str]) -> dict[str, float]:
+    """Returns SQuAD's exact match and F1 over words (Rajpurkar et al. 2016).
+
+    Texts are converted to lower case. Punctuation, the articles a, an and the, and repeated white
+    space are removed. A target is an answer or a list of accepted answers, of which the best match
+    counts. Two texts without words match, as in SQuAD 2.
+
+    >>> squad([["the Nile", "Nile river"], "In 1969."], ["The river Nile", "july 1969"])
+    {'exact_match': 0.0, 'f1': 0.75}
+    """
+    matches = []
+    scores = []
+    for target, prediction in _pairs(targets, predictions):
+        predicted = _squad_words(prediction)
+        answers = [_squad_words(answer) for answer in _answers(target)]
+        matches.append(max(predicted == answer for answer in answers))
+        scores.append(max(_f1_of_words(answer, predicted) for answer in answers))
+    return {"exact_match": _mean(matches), "f1": _mean(scores)}
+
+
 def rouge(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
     """Returns ROUGE's F1 over words, word pairs, and longest common subsequences (Lin 2004).
 
@@ -119,6 +142,24 @@ def rouge(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float
     scorer = rouge_scorer.RougeScorer(names)
     scores = [scorer.score(target, predicted) for target, predicted in _pairs(targets, predictions)]
     return {name: _mean(score[name].fmeasure for score in scores) for name in names}
+
+
+def bleu(targets: Sequence, predictions: Sequence[str]) -> dict[str, float]:
+    """Returns corpus BLEU from 0 to 100 (Papineni et al. 2002), by sacrebleu with its defaults.
+
+    A target is a translation or a list of translations.
+
+    >>> {name: round(x, 2) for name, x in bleu(["the cat sat on it"], ["the cat sat on"]).items()}
+    {'bleu': 77.88}
+
+    In this example all precisions are 1, since the four words are correct. The brevity penalty is
+    exp(1 - 5/4).
+    """
+    import sacrebleu
+
+    references = [_answers(target) for target, _ in _pairs(targets, predictions)]
+    streams: Any = list(itertools.zip_longest(*references))
+    return {"bleu": float(sacrebleu.corpus_bleu(list(predictions), streams).score)}
 
 
 def pearson_and_spearman(
@@ -188,3 +229,22 @@ def _f1_of_label(pairs: list[tuple], label: Hashable) -> float:
     hits = sum(target == label == predicted for target, predicted in pairs)
     errors = sum((target == label) != (predicted == label) for target, predicted in pairs)
     return 2 * hits / (2 * hits + errors) if hits else 0.0
+
+
+def _answers(target: str | Sequence[str]) -> list[str]:
+    answers = [target] if isinstance(target, str) else list(target)
+    if not answers:
+        raise ValueError("Got a target without any answer, expected a text or a list of texts.")
+    return answers
+
+
+def _squad_words(text: str) -> list[str]:
+    text = "".join(c for c in text.lower() if c not in string.punctuation)
+    return re.sub(r"\b(a|an|the)\b", " ", text).split()
+
+
+def _f1_of_words(answer: list[str], predicted: list[str]) -> float:
+    if not answer or not predicted:
+        return float(answer == predicted)
+    common = (collections.Counter(answer) & collections.Counter(predicted)).total()
+    return 2 * common / (len(answer) + len(predicted))

@@ -15,6 +15,7 @@ EXTRAS = {
     "lm_eval": ("lm-eval", "To evaluate by the lm-evaluation-harness"),
     "qwix": ("quantized", "To compute in int8 or fp8"),
     "rouge_score": ("seqio", "To score summaries"),
+    "sacrebleu": ("seqio", "To score translations"),
     **dict.fromkeys(("seqio", "tensorflow"), ("seqio", "To read SeqIO tasks and mixtures")),
     "submitit": ("slurm", "To run as jobs of a cluster"),
     "tensorflow_datasets": ("seqio", "To read TensorFlow Datasets"),

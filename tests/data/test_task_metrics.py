@@ -22,7 +22,9 @@ METRICS = {
     task_metrics.exact_match: (TEXTS, TEXTS[:2] + OTHERS[2:], 1.0),
     task_metrics.binary_f1: (CLASSES, SAID, 1.0),
     task_metrics.macro_f1: (CLASSES, SAID, 1.0),
+    task_metrics.squad: (TEXTS, TEXTS[:2] + OTHERS[2:], 1.0),
     task_metrics.rouge: (TEXTS, OTHERS, 1.0),
+    task_metrics.bleu: (TEXTS, OTHERS, 100.0),
     task_metrics.pearson_and_spearman: (NUMBERS, GUESSED, 1.0),
 }
 every_metric = pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.__name__)
@@ -71,6 +73,28 @@ def test_f1_by_hand():
     assert task_metrics.macro_f1(["a", "b"], ["a", "bb"]) == {"macro_f1": 0.5}
 
 
+@pytest.mark.parametrize(
+    "target, said, exact, f1",
+    [
+        ("The Eiffel Tower!", "eiffel  tower", 1, 1),
+        ("the a an", "", 1, 1),  # Neither side has words.
+        ("a word", "the", 0, 0),
+        ("theatre", "atre", 0, 0),  # Articles are whole words, not parts of words.
+        ("it's", "its", 1, 1),
+        ("one two two three", "two two four", 0, 2 * (2 / 3) * (2 / 4) / (2 / 3 + 2 / 4)),
+        (["no", "yes, two"], "yes", 0, 2 / 3),
+        (["no", "yes"], "Yes.", 1, 1),
+    ],
+)
+def test_squad_by_hand(target, said, exact, f1):
+    assert task_metrics.squad([target], [said]) == pytest.approx({"exact_match": exact, "f1": f1})
+
+
+def test_squad_without_any_answer():
+    with refuses(ValueError, "target", "answer"):
+        task_metrics.squad([[]], ["x"])
+
+
 def test_rouge_by_hand():
     # Words: 3 of 4 and 3 of 3. Word pairs: 1 of 3 and 1 of 2. Line by line, 2 and 1 in order.
     got = task_metrics.rouge(["the old cat\nsleeps"], ["the cat\nsleeps"])
@@ -79,6 +103,24 @@ def test_rouge_by_hand():
     lines = task_metrics.rouge(["one two\nthree four"], ["three four\none two"])
     line = task_metrics.rouge(["one two three four"], ["three four one two"])
     assert (lines["rougeLsum"], line["rougeLsum"]) == pytest.approx((1, 1 / 2))
+
+
+def test_bleu_by_hand():
+    # 5 of 6 words match, 4 of 5 pairs, 3 of 4 triples and 2 of 3 quadruples. Lengths are equal.
+    got = task_metrics.bleu(["a b c d e f"], ["a b c d e g"])
+    mean = math.exp(sum(map(math.log, (5 / 6, 4 / 5, 3 / 4, 2 / 3))) / 4)
+    assert got == pytest.approx({"bleu": 100 * mean})
+    # Counts are added over the corpus, rather than averaging figures of sentences.
+    both = task_metrics.bleu(["a b c d e f", "a b c d"], ["a b c d e g", "a b c d"])
+    mean = math.exp(sum(map(math.log, (9 / 10, 7 / 8, 5 / 6, 3 / 4))) / 4)
+    assert both == pytest.approx({"bleu": 100 * mean})
+
+
+def test_bleu_takes_the_best_of_several_translations():
+    targets = [["never mind", "a b c d e"], "f g h i", ["j k l m"]]
+    assert task_metrics.bleu(targets, ["a b c d e", "f g h i", "j k l m"]) == pytest.approx(
+        {"bleu": 100.0}
+    )
 
 
 def test_correlations_by_hand():
@@ -109,7 +151,7 @@ def test_baselines():
 
 
 def test_importing_loads_no_library():
-    heavy = {"scipy", "rouge_score", "nltk", "seqio", "tensorflow", "jax"}
+    heavy = {"scipy", "sacrebleu", "rouge_score", "nltk", "seqio", "tensorflow", "jax"}
     program = f"import sys, pretrax.data.task_metrics; print(sorted({heavy} & set(sys.modules)))"
     said = subprocess.run(
         [sys.executable, "-c", program],
