@@ -9,13 +9,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from scipy import stats
-
 from pretrax.comparison.formatting import chance, number
 from pretrax.comparison.report import informative
 from pretrax.comparison.report.markdown_text import escaped
 from pretrax.comparison.report.summary import Column, Summary
-from pretrax.comparison.statistics import LEVEL, Difference, Estimate
+from pretrax.comparison.statistics import LEVEL, Difference, Estimate, at_level
 from pretrax.visualization.svg import MUTED, SERIES, drawn, standalone
 
 REPRODUCED, OPPOSITE = "reproduced at this size", "opposite at this size"
@@ -401,17 +399,7 @@ def _corrected(summary: Summary, difference: Difference) -> Estimate:
     The correction is for all differences of the comparison.
     """
     level = LEVEL / max(len(summary.setup.looks), 1)
-    return _at_level(difference.estimate, level, level / len(summary.differences))
-
-
-def _at_level(one: Estimate, level: float, wanted: float) -> Estimate:
-    """Returns an estimate whose interval has the level `wanted` instead of `level`."""
-    if not math.isfinite(one.half_width):
-        return one
-    freedom = one.seeds - 1
-    wider = stats.t.ppf(1 - wanted / 2, freedom) / stats.t.ppf(1 - level / 2, freedom)
-    half = one.half_width * float(wider)
-    return one._replace(low=one.mean - half, high=one.mean + half)
+    return at_level(difference.estimate, level, level / len(summary.differences))
 
 
 def _as_claimed(summary: Summary, d: Difference, claim: Claim, estimate: Estimate) -> Estimate:
