@@ -11,6 +11,8 @@ import numpy as np
 
 from ..objectives import TokenIds
 
+UNCUT_COLUMNS = frozenset({"parts", "labels"})  # columns whose documents must not be cut
+
 
 def column_dtype(name: str) -> np.dtype:
     """Returns the dtype of a column of documents: float32 for "weights", int32 for all others."""

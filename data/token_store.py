@@ -17,12 +17,11 @@ from ..objectives import TokenIds, check_token_ids
 from ..settings.atomic_writes import UNLIKE, damaged
 from ..settings.folders import Folder
 from ..settings.system_errors import in_words
-from .corpus import column_dtype
+from .corpus import UNCUT_COLUMNS, column_dtype
 from .records import DocumentArrays
 from .token_ids_json import ids_from_json
 from .token_store_files import (
     STORE,
-    UNCUT_COLUMNS,
     Counts,
     block_dtype,
     read_description,

@@ -51,7 +51,7 @@ from ..objectives import TokenIds, check_token_ids
 from ..objectives.contract import check_weights
 from ..settings import atomic_writes
 from ..settings.folders import Folder
-from .corpus import Document, column_dtype
+from .corpus import UNCUT_COLUMNS, Document, column_dtype
 from .records import BLOCK, LONGEST
 from .token_ids_json import ids_to_json, text_checker
 
@@ -62,7 +62,6 @@ FILE_BYTES = 1 << 28  # Largest number of bytes of a file of tokens with more th
 # A column of a `Document` in addition to its tokens
 Column = Literal["parts", "labels", "weights"]
 COLUMNS: tuple[Column, ...] = ("parts", "labels", "weights")
-UNCUT_COLUMNS = frozenset({"parts", "labels"})  # columns whose documents must not be cut
 
 
 class Counts(NamedTuple):

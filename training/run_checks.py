@@ -9,7 +9,7 @@ import jax
 from jax.sharding import Mesh
 
 from ..constraints import check_fields
-from ..data.corpus import Corpus
+from ..data.corpus import UNCUT_COLUMNS, Corpus
 from ..data.packing import Packing
 from ..models import Model
 from ..models.attention_mechanisms import MECHANISMS
@@ -283,8 +283,8 @@ def check_sources(corpus: Corpus, objective: Objective) -> None:
 
 def check_longest(corpus: Corpus, packing: Packing) -> None:
     raw = min(limits.raw for limits in packing.limits.values())
-    uncut = {*corpus.columns} - {"weights"}
-    may_cut = uncut and not packing.rows.column  # parts or labels are not read
+    # Documents may also be cut if the rows do not read their parts or labels.
+    may_cut = UNCUT_COLUMNS.intersection(corpus.columns) and not packing.rows.column
     if not may_cut and corpus.longest is not None and corpus.longest > raw:
         raise ValueError(
             f"A document of this corpus may hold {corpus.longest} tokens and a row of the "
