@@ -42,10 +42,7 @@ def text_tokens(plan: Plan, *, number: Count) -> int:
         End-of-sequence does not count, since only some objectives have it in their rows. If rates
         follow the share of training that is done, all of training is counted on fewer steps.
     """
-    if follows_training(plan):
-        steps, per_step = _solved(tokens_of, plan, number)
-    else:
-        steps, per_step = _counted(_tokens_read(plan), number)
+    steps, per_step = _steps_for(_tokens_read, plan, number)
     return _affordable(plan, steps, per_step, "text_tokens")
 
 
@@ -61,10 +58,7 @@ def targets(plan: Plan, *, number: Count) -> int:
     Raises ValueError if these steps do not show the number of targets of later steps, since the
     rates of a mixture depend on the step, as in `objectives.annealed`.
     """
-    if follows_training(plan):
-        return _affordable(plan, *_solved(_targets_predicted, plan, number), "targets")
-    per_step_targets = (sum(terms.values()) for _, terms in targets_of_steps(plan))
-    steps, per_step = _counted(itertools.accumulate(per_step_targets), number)
+    steps, per_step = _steps_for(_targets_predicted, plan, number)
     following = [m.name for m in plan.recipe.objective.facts.members if callable(m.rate)]
     if steps > COUNTED and following:
         raise ValueError(
@@ -108,16 +102,7 @@ def tokens_of(plan: Plan, steps: int) -> int:
 
     They are counted as in `text_tokens`.
     """
-    counted = min(steps, COUNTED)
-    total = next(itertools.islice(_tokens_read(shortened(plan, steps, counted)), counted - 1, None))
-    return round(total * steps / counted)
-
-
-def _targets_predicted(plan: Plan, steps: int) -> int:
-    counted = min(steps, COUNTED)
-    of_steps = itertools.islice(targets_of_steps(shortened(plan, steps, counted)), counted)
-    total = sum(sum(terms.values()) for _, terms in of_steps)
-    return round(total * steps / counted)
+    return _total_of(_tokens_read, plan, steps)
 
 
 def shortened(plan: Plan, steps: int, counted: int) -> Plan:
@@ -136,16 +121,29 @@ def follows_training(plan: Plan) -> bool:
     return any(isinstance(member.rate, OverTraining) for member in members)
 
 
-def _solved(amount: Callable[[Plan, int], int], plan: Plan, number: int) -> tuple[int, float]:
-    """Returns the number of steps that reach an amount, and the mean amount per step.
+Totals = Callable[[Plan], Iterator[int]]  # yields the total amount up to each step
 
-    The mean hardly depends on the number of steps, so it is first taken from the run's own steps.
+
+def _steps_for(totals: Totals, plan: Plan, number: int) -> tuple[int, float]:
+    """Returns the number of steps that reach a total, and the mean amount per step.
+
+    If rates follow the share of training, the mean hardly depends on the number of steps, so it is
+    first taken from the run's own steps.
     """
+    if not follows_training(plan):
+        return _counted(totals(plan), number)
     steps = plan.run.steps
     for _ in range(2):
-        per_step = amount(with_steps(plan, steps), steps) / steps
+        per_step = _total_of(totals, with_steps(plan, steps), steps) / steps
         steps = max(math.ceil(number / per_step), 1)
     return steps, per_step
+
+
+def _total_of(totals: Totals, plan: Plan, steps: int) -> int:
+    """Returns the total of the first steps of a run, counted on at most `COUNTED` of them."""
+    counted = min(steps, COUNTED)
+    total = next(itertools.islice(totals(shortened(plan, steps, counted)), counted - 1, None))
+    return round(total * steps / counted)
 
 
 @checked
@@ -183,6 +181,11 @@ def _tokens_read(plan: Plan) -> Iterator[int]:
     for rows in open_batches(plan):
         total += int(count_text_tokens(rows, plan.recipe.ids))
         yield total
+
+
+def _targets_predicted(plan: Plan) -> Iterator[int]:
+    """Yields the total number of targets predicted up to each step."""
+    return itertools.accumulate(sum(terms.values()) for _, terms in targets_of_steps(plan))
 
 
 def _counted(totals: Iterator[int], number: int) -> tuple[int, float]:
