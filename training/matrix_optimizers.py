@@ -17,9 +17,7 @@ from jax import lax
 
 Numbers = Callable[[Any], Any]
 
-
-# The square matrices f32[stack, side, side] of the sides "inputs" and "outputs". Long sides are
-# left out.
+# f32[stack, side, side] for each side of the matrices, "inputs" or "outputs", that is not too long.
 Sides = dict[str, jax.Array]
 
 
@@ -38,7 +36,7 @@ def scale_by_soap(
 ) -> optax.GradientTransformation:
     """Adam in the eigenbases of Shampoo's preconditioners (`optimizers.soap`).
 
-    The first gradient starts the preconditioners and changes no parameter. The eigenbases are
+    The first gradient starts the preconditioners, and its update is 0. The eigenbases are
     computed from it, and after that refreshed every `frequency` steps by one power iteration and a
     QR decomposition.
     """
@@ -59,7 +57,7 @@ def scale_by_soap(
     def update(updates, state, params=None):
         del params
         first = state.seen == 0
-        refreshes = (state.seen > 0) & (state.seen % frequency == 0)
+        refreshes = state.seen % frequency == 0
         correction = jnp.sqrt(1 - b2**state.seen) / jnp.where(first, 1, 1 - b1**state.seen)
 
         def one(gradient, axes, momentum, variances, covariances, bases):

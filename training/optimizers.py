@@ -232,8 +232,9 @@ def soap(
     """SOAP (Vyas et al. 2024, arXiv:2409.11321) for matrices of layers, AdamW for all others.
 
     A matrix is updated as by AdamW, but in the eigenbases of the mean outer products of its
-    gradients over inputs and over outputs (Shampoo's preconditioners). The first step changes no
-    matrix, since it has no eigenbasis yet. The matrices are those of `muon`.
+    gradients over inputs and over outputs (Shampoo's preconditioners). In the first step,
+    matrices have no eigenbasis yet, and only weight decay changes them. The matrices are those of
+    `muon`.
 
     Preconditioners and eigenbases take 2 · (inputs² + outputs²) float32 numbers for each matrix,
     and every device has a copy.

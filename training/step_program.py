@@ -68,8 +68,10 @@ def compile_lowered(planned: Plan, lowered: jax.stages.Lowered) -> jax.stages.Co
 class StepPrograms:
     """The compiled steps of a run: one, or one for each member if `Facts.separate_steps`.
 
-    programs = StepPrograms(planned, shapes)
-    state, metrics = programs.at(step)(state, rows)
+    Each is compiled before its first step:
+
+        programs = StepPrograms(planned, shapes)
+        state, metrics = programs.at(step)(state, rows)
     """
 
     def __init__(self, planned: Plan, shapes: State):
