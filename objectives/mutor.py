@@ -95,5 +95,5 @@ class _Loss(NamedTuple):
     scale: float
 
     def __call__(self, batch) -> BatchLoss:
-        of_tokens = token_loss(batch).with_term("tokens", scale=1 - self.scale)
-        return of_tokens | loss_of_masks(batch).with_term("registers", scale=self.scale)
+        tokens_loss = token_loss(batch).with_term("tokens", scale=1 - self.scale)
+        return tokens_loss | loss_of_masks(batch).with_term("registers", scale=self.scale)

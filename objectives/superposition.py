@@ -180,6 +180,5 @@ def _further_tokens(k: int) -> Stream:
             columns=(_column(k),),
             in_use="targets_segments",
             arranged={"decoder": functools.partial(_arrange_tokens, _column(k))},
-            requires=(reads_bags,),
         )
     )

@@ -73,7 +73,6 @@ def tidar(
     """
     plain = causal_lm(ids)
     blocks = MaskedBlocks(block_size, bidirectional, shifted)
-    after = () if shifted else (position_after_the_row,)
     return plain._replace(
         lengths=lambda n: {"targets": n, "masks": n},
         corrupt=Partial(
@@ -88,7 +87,7 @@ def tidar(
     ).with_facts(
         prompt_forms=(PromptForm("continue", causal=True, masked_blocks=blocks),),
         token_weights=False,
-        requires=(*plain.facts.requires, *after),
+        requires=() if shifted else (position_after_the_row,),
     )
 
 

@@ -36,6 +36,17 @@ def decoder_batch(objective, raw):
     return jax.device_get(made(raw))
 
 
+def states_of_first_row(model, params):
+    """Returns a function of a batch: the hidden states of the first row's tokens and copies."""
+
+    @quick_jit
+    def states(batch):
+        hidden = model.apply(params, batch).hidden
+        return {name: hidden[name][0] for name in ("top", "noised")}
+
+    return states
+
+
 class HeadlessOutputs:
     """Outputs whose hidden states are the logits of all ids."""
 

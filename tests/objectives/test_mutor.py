@@ -6,8 +6,15 @@ import pytest
 from pretrax import models
 from pretrax.objectives import attention_mask, causal_lm, mutor, tidar
 from tests.models.small_models import init
-from tests.objectives.noised_copies import PACKED, SMALL, HeadlessOutputs, decoder_batch, rows
-from tests.objectives.registry import IDS, RAW_LENGTH, quick_jit
+from tests.objectives.noised_copies import (
+    PACKED,
+    SMALL,
+    HeadlessOutputs,
+    decoder_batch,
+    rows,
+    states_of_first_row,
+)
+from tests.objectives.registry import IDS, RAW_LENGTH
 from tests.refusals import refuses
 
 TOTAL = sum(PACKED)
@@ -91,11 +98,7 @@ def test_no_prediction_depends_on_what_it_predicts(max_offset):
     before = decoder_batch(objective, raw)
     params = init(model, before)
 
-    @quick_jit
-    def states(batch):
-        hidden = model.apply(params, batch).hidden
-        return {name: hidden[name][0] for name in ("top", "noised")}
-
+    states = states_of_first_row(model, params)
     original = states(before)
     sequence, sees, _ = interleaved(PACKED, offsets_of(before, 0))
     for slot in (0, 8, 12):
@@ -169,8 +172,8 @@ def test_offsets_are_uniform():
     batch = decoder_batch(mutor(IDS, 4), rows((20, 20, 10), seeds=200)[0])
     documents = (20, 20, 10)
     offsets = np.array([offsets_of(batch, row, documents) for row in range(200)])
-    for of_document in offsets.T:
-        counts = np.bincount(of_document, minlength=5)[1:]
+    for drawn in offsets.T:
+        counts = np.bincount(drawn, minlength=5)[1:]
         assert np.abs(counts - 50).max() < 5 * np.sqrt(200 * 0.25 * 0.75), counts
     same = np.mean(offsets[:, 0] == offsets[:, 1])  # documents of a row draw separately
     assert abs(same - 0.25) < 5 * np.sqrt(0.25 * 0.75 / 200)

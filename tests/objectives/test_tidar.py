@@ -18,8 +18,15 @@ from pretrax.objectives import (
 from pretrax.objectives.tidar import position_after_the_row, positions_for_masks
 from tests.models.small_models import init
 from tests.objectives.blocks import corrupted
-from tests.objectives.noised_copies import PACKED, SMALL, HeadlessOutputs, decoder_batch, rows
-from tests.objectives.registry import IDS, RAW_LENGTH, quick_jit
+from tests.objectives.noised_copies import (
+    PACKED,
+    SMALL,
+    HeadlessOutputs,
+    decoder_batch,
+    rows,
+    states_of_first_row,
+)
+from tests.objectives.registry import IDS, RAW_LENGTH
 from tests.refusals import refuses
 
 VOCABULARY = IDS.size
@@ -77,11 +84,7 @@ def test_no_prediction_depends_on_what_it_predicts(settings):
     before = decoder_batch(objective, raw)
     params = init(model, before)
 
-    @quick_jit
-    def states(batch):
-        hidden = model.apply(params, batch).hidden
-        return {name: hidden[name][0] for name in ("top", "noised")}
-
+    states = states_of_first_row(model, params)
     expected = attended((9, 4), **settings)
     original = states(before)
     for changed in (0, 2, 3, 4, 8, 9, 11):
