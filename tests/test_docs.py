@@ -290,6 +290,12 @@ TRAINED = {  # identified by one of their arguments
         "--gin.models.decoder.scan_layers=False",
         "--gin.models.decoder.remat_policy='none'",
     ],
+    "--run_dir=runs/planted": [
+        "--gin.corpora.planted_passages.passages=4",
+        "--gin.models.decoder.num_layers=1",
+        "--gin.models.decoder.scan_layers=False",
+        "--gin.models.decoder.remat_policy='none'",
+    ],
     "--run_dir=runs/lines": [
         "--gin.training.Run.initial_run=None",  # The stand-in has another size.
         "--gin.models.encoder.num_layers=1",

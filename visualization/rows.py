@@ -304,16 +304,22 @@ def further_targets(
       batch: the batch of the rows, by column.
       marks: the marks of the batch, by column.
     """
-    targets = [batch[name] for stack in STACKS if (name := f"{stack}_target_tokens") in batch]
+    targets = {
+        stack: batch[name] for stack in STACKS if (name := f"{stack}_target_tokens") in batch
+    }
     labels_of_terms, marks_of_terms = jax.device_get(_labels(objective.loss, batch, marks))
     further: dict[str, tuple] = {}
     for name, labels in labels_of_terms.items():
-        # The labels of bags of tokens begin with the targets.
-        known = any(np.array_equal(labels.values[:, : ids.shape[1]], ids) for ids in targets)
+        # The first labels of bags of tokens are the targets, and the stack shows whole bags.
+        known = any(
+            np.array_equal(labels.values[:, : ids.shape[1]], ids)
+            and (labels.values.shape == ids.shape or f"{stack}_target_bag_tokens" in batch)
+            for stack, ids in targets.items()
+        )
         if objective.facts.heads[labels.head] is None and not known:
             label_marks = {name: marks_of_terms[name].values}
             values = _traced(tokens, {name: labels.values}, label_marks)[name]
-            each = max(values.shape[1] // targets[-1].shape[1], 1)
+            each = max(values.shape[1] // list(targets.values())[-1].shape[1], 1)
             columns = (np.array_split(x, each, axis=1) for x in (values, labels.weights))
             names = [name] if each == 1 else [f"{name} {k + 1}" for k in range(MOST_TARGETS)]
             further |= dict(zip(names, zip(*columns)))
