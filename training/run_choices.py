@@ -34,7 +34,13 @@ from ..settings.command_line import (
     parse_with_gin,
     with_values_joined,
 )
-from ..settings.gin_reader import GIN_CONFIGS, GinReader, find_gin_file, value_in_gin
+from ..settings.gin_reader import (
+    GIN_CONFIGS,
+    GinReader,
+    find_gin_file,
+    named_gin_files,
+    value_in_gin,
+)
 from ..settings.printable import printable
 from .run import Run
 
@@ -80,8 +86,8 @@ def part_named(kind: str, name: str) -> GinPart:
     known = names_of(kind)
     if name not in known:
         raise ValueError(
-            f"There is no {kind} {name!r}{near(name, known, count=3)} All {FOLDERS[kind]} are in "
-            f"{GIN_CONFIGS / FOLDERS[kind]}."
+            f"There is no {kind} {name!r}{near(name, known, count=3)}{other_use(name)} All "
+            f"{FOLDERS[kind]} are in {GIN_CONFIGS / FOLDERS[kind]}."
         )
     return GinPart((f"{FOLDERS[kind]}/{name}.gin",))
 
@@ -105,6 +111,21 @@ def _builders() -> list[str]:
         if inspect.isfunction(function)
         and typing.get_type_hints(function).get("return") is objectives.Objective
     ]
+
+
+def other_use(name: str) -> str:
+    """Returns a sentence with the ways to use a name of `gin_configs`; "" for an unknown name.
+
+    >>> other_use("masking_rate"), other_use("gpt2")
+    (' To use masking_rate: `pretrax compare masking_rate`.', ' To use gpt2: --model=gpt2.')
+    """
+    uses = {
+        "comparisons": f"`pretrax compare {name}`",
+        "runs": f"`pretrax train {name}`",
+        **{FOLDERS[kind]: f"--{kind}={name}" for kind in FOLDERS if kind in CHOICES},
+    }
+    found = [use for folder, use in uses.items() if f"{folder}/{name}.gin" in named_gin_files()]
+    return f" To use {name}: {' or '.join(found)}." if found else ""
 
 
 def names_of(kind: str) -> list[str]:
@@ -278,10 +299,10 @@ def in_gin(
         others.append(f"--gin.{kind.upper()}={names.pop(kind)}")
     if default is None and not (run or given.files):
         return others
+    if required and (run or (given.files and not names)):
+        _check_is_run(given._replace(files=(*run, *given.files)), typed.words)
     base, later = _base(given, run, default if names or required else None)
     if not (run or names) and given.files:
-        if required:
-            _check_is_run(given, typed.words)
         return typed.words
     run_reader = _reader(given, base)
     files, bindings = _parts(names, _macros(run_reader))
