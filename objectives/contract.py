@@ -12,7 +12,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import jax
 
@@ -20,7 +20,7 @@ from .model_requirements import Requirement
 from .prompt_forms import PromptForm, check_form
 from .token_ids import TokenIds
 
-Array = Any  # a NumPy or JAX array
+Array = Annotated[Any, "a NumPy or JAX array"]  # `help` prints the words
 
 VOCABULARY: Mapping[str, int | None] = MappingProxyType({"vocabulary": None})  # the default head
 
@@ -171,7 +171,7 @@ class Labels:
     values: Array
     weights: Array
     head: str = _static()
-    slots: Array = None
+    slots: Array | None = None
 
 
 class Sums(NamedTuple):
@@ -198,7 +198,11 @@ class OverTraining(NamedTuple):
       at: function of the share: 0 at the first step, 1 after the last step.
     """
 
-    at: Callable
+    at: Callable[[Any], Any]
+
+
+# A factor or a rate. The function is of the number of steps taken, such as an optax schedule.
+Rate = float | Callable[[Any], Any] | OverTraining
 
 
 def is_scheduled(value: Any) -> bool:
@@ -260,9 +264,9 @@ class Term:
     """
 
     weights: Array
-    scale: Any = _static(default=1.0)
+    scale: Rate | None = _static(default=1.0)
     labels: Labels | None = None
-    sums: Array = None
+    sums: Array | None = None
     z_losses: Array | None = None
 
 
@@ -480,7 +484,7 @@ class Member(NamedTuple):
 
     name: str
     objective: Objective
-    rate: Any
+    rate: Rate
 
 
 def build(builder: Builder, ids: TokenIds) -> Objective:
