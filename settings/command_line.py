@@ -149,6 +149,8 @@ def parse_with_gin(
             parser.exit(2, printable(f"\nerror: {failure}\n"))
         if option.endswith(".gin"):
             return f"; did you mean --gin_file={option}?"
+        if not option.startswith("--"):
+            return ""
         return _files_with_option(option, gin_arguments_in(argv).files)
 
     words = [_as_binding(one, macros) for one in argv]
@@ -196,7 +198,9 @@ def parse_options(
         name = unknown[0].partition("=")[0]
         # Without dashes, which would make any two short options similar.
         names = {**settings, **{option.lstrip("-"): option for option in known}}
-        similar = difflib.get_close_matches(name.lstrip("-"), names, 1)
+        similar = difflib.get_close_matches(name.lstrip("-").lower(), names, 1)
+        if not name.startswith("-"):
+            otherwise = ": the command takes no further word, and options begin with --"
         suggestion = f"; did you mean {names[similar[0]]!r}?" if similar else otherwise
         parser.error(f"unknown argument {unknown[0]!r}{hint(name) or suggestion}")
     return parsed

@@ -147,6 +147,9 @@ def test_a_macro_of_the_runs_own_file_is_meant(tmp_path):
         (["objectives/ul2.gin"], ["ul2.gin", "--objective=ul2"]),
         (["masking_rate"], ["masking_rate", "`pretrax compare masking_rate`"]),
         (["gpt2"], ["gpt2", "--model=gpt2"]),
+        (["--model=GPT2"], ["'GPT2'", "'gpt2'"]),
+        (["."], ["--data=."]),
+        (["steps=5"], ["--steps=5"]),
     ],
     ids=lambda x: " ".join(x),
 )
@@ -156,6 +159,12 @@ def test_a_name_that_cannot_work_is_one_line_with_what_is_near(capsys, arguments
     said = capsys.readouterr().err
     assert end.value.code == 2 and len(said.strip().splitlines()) == 1
     assert not [name for name in names if name not in said], said
+
+
+def test_a_run_directory_is_refused_with_its_gin_file(capsys, tmp_path):
+    (tmp_path / "config.gin").touch()
+    with exits(capsys, f"`pretrax train {tmp_path}/config.gin`", f"--run={tmp_path}"):
+        cli.run("train", [str(tmp_path)])
 
 
 @pytest.mark.parametrize(

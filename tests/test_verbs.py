@@ -104,6 +104,9 @@ def test_an_option_that_is_given_twice_is_refused(verb, arguments, capsys):
     "line, similar",
     [
         ("train --stepz=8", "'--steps'"),
+        ("train --STEPS=8", "'--steps'"),
+        ("prepare files=a --out=b", "'--files'"),
+        ("compare reversal recall", "'recall'"),
         ("train --batchsize=8", "'--gin.training.Run.batch_size'"),
         ("show --lenght=30", "'--length'"),
         ("plan --flop=1e20", "'--flops'"),

@@ -42,6 +42,7 @@ from ..settings.gin_reader import (
     value_in_gin,
 )
 from ..settings.printable import printable
+from ..settings.run_directory import CONFIG, is_run
 from .run import Run
 
 QUICKSTART = "runs/quickstart.gin"
@@ -114,7 +115,7 @@ def _builders() -> list[str]:
 
 
 def other_use(name: str) -> str:
-    """Returns a sentence with the ways to use a name of `gin_configs`; "" for an unknown name.
+    """Returns a sentence with other ways to use a word of the command line; "" if there is none.
 
     >>> other_use("masking_rate"), other_use("gpt2")
     (' To use masking_rate: `pretrax compare masking_rate`.', ' To use gpt2: --model=gpt2.')
@@ -125,6 +126,12 @@ def other_use(name: str) -> str:
         **{FOLDERS[kind]: f"--{kind}={name}" for kind in FOLDERS if kind in CHOICES},
     }
     found = [use for folder, use in uses.items() if f"{folder}/{name}.gin" in named_gin_files()]
+    if is_run(name):
+        found.append(f"`pretrax train {name}/{CONFIG}` or `pretrax show --run={name}`")
+    elif os.path.exists(name):
+        found.append(f"--data={name}")
+    elif "=" in name:
+        found.append(f"--{name}")
     return f" To use {name}: {' or '.join(found)}." if found else ""
 
 
@@ -273,7 +280,7 @@ def typed_names(words: Sequence[str]) -> NamedWords:
                 )
             raise ValueError(
                 f"Got {names[kind]!r} and {value!r}, expected one run. Its parts are options, such "
-                "as --objective=NAME."
+                "as --objective=NAME, and patterns of files need quotes: --data='texts/*.txt'."
             )
     return NamedWords(names, others)
 
