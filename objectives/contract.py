@@ -20,7 +20,8 @@ from .model_requirements import Requirement
 from .prompt_forms import PromptForm, check_form
 from .token_ids import TokenIds
 
-Array = Annotated[Any, "a NumPy or JAX array"]  # `help` prints the words
+Array = Annotated[Any, "a NumPy or JAX array"]
+"""A NumPy or JAX array, which the docstrings describe by type and shape, such as f32[B]."""
 
 VOCABULARY: Mapping[str, int | None] = MappingProxyType({"vocabulary": None})  # the default head
 
@@ -201,8 +202,8 @@ class OverTraining(NamedTuple):
     at: Callable[[Any], Any]
 
 
-# A factor or a rate. The function is of the number of steps taken, such as an optax schedule.
 Rate = float | Callable[[Any], Any] | OverTraining
+"""A factor or a rate: a number, a function of the number of steps taken, or `OverTraining`."""
 
 
 def is_scheduled(value: Any) -> bool:
@@ -469,7 +470,8 @@ class Objective(NamedTuple):
         return self._replace(facts=self.facts._replace(**facts))
 
 
-Builder = Callable[[TokenIds], Objective]  # an objective before it has a vocabulary
+Builder = Callable[[TokenIds], Objective]
+"""An objective before it has a vocabulary."""
 
 
 class Member(NamedTuple):
