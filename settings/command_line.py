@@ -68,7 +68,7 @@ class OneValue(argparse.Action):
 
 
 class AnyText(OneValue):
-    """The same for an option whose text may be empty, such as the suffix of a middle."""
+    """Stores a text that may be empty, such as the text after a middle."""
 
     may_be_empty = True
 
@@ -190,8 +190,9 @@ def parse_options(
         return is_option and name not in known and not any(x.startswith(name) for x in begins)
 
     options = words[: words.index("--")] if "--" in words else words
+    wants_help = not {"-h", "--help"}.isdisjoint(options)
     # Before argparse reports that a required option is missing, whose name may be misspelled.
-    unknown = list(filter(is_unknown, options))
+    unknown = [] if wants_help else list(filter(is_unknown, options))
     if not unknown:
         parsed, unknown = parser.parse_known_args(words)
     if unknown:
