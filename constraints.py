@@ -293,5 +293,7 @@ def near(
       count: maximum number of names to suggest.
       cutoff: the lowest similarity of a suggested name, from 0 to 1.
     """
-    matches = difflib.get_close_matches(name, known, count, cutoff)
+    known = list(known)
+    similar = (difflib.get_close_matches(x, known, count, cutoff) for x in (name, name.lower()))
+    matches = next(filter(None, similar), [])
     return f"; did you mean {' or '.join(map(repr, matches))}?" if matches else otherwise

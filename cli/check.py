@@ -28,7 +28,7 @@ from ..objectives import Objective, contract, members_of
 from ..objectives.catalog import CATALOG, run_of
 from ..objectives.laws import LAWS, USUAL, broken, raised
 from ..objectives.token_ids import specimen_ids
-from ..settings.command_line import offer_completions
+from ..settings.command_line import offer_completions, parse_options
 from ..settings.partial import Partial, as_partial, parameters
 from ..settings.printable import PrintableConsole
 from ..settings.user_errors import report_user_errors
@@ -70,7 +70,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     for one in (words, option):
         one.completer = lambda **_: list(CATALOG)
     offer_completions(parser)
-    options = parser.parse_args(argv)
+    options = parse_options(
+        parser, argv, otherwise="; a setting of the objective is NAME=VALUE, without dashes"
+    )
     options.settings = options.words if options.objective else options.words[1:]
     options.objective = options.objective or next(iter(options.words), None)
     if options.objective is None:

@@ -37,7 +37,12 @@ from ..models.hugging_face import hub, sentences
 from ..models.hugging_face.kept import keep_files, kept_config, put_back
 from ..objectives import PromptForm
 from ..settings import atomic_writes, run_directory
-from ..settings.command_line import add_trust_argument, at_least, offer_completions
+from ..settings.command_line import (
+    add_trust_argument,
+    at_least,
+    offer_completions,
+    parse_options,
+)
 from ..settings.printable import PrintableConsole
 from ..settings.user_errors import report_user_errors
 from ..training.buckets import is_bucket, on_this_disk
@@ -126,7 +131,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--specials", default="", help=specials)
     add_trust_argument(parser)
     offer_completions(parser)
-    options = parser.parse_args(argv)
+    options = parse_options(parser, argv)
     into_run = options.source.startswith((HF, T5X))
     if into_run == options.to.startswith(HF) or options.to.startswith(T5X):
         parser.error(

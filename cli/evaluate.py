@@ -17,6 +17,7 @@ baseline: the most frequent answer, or a model that ignores its input. Settings 
 import argparse
 import functools
 import shlex
+import sys
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -44,6 +45,7 @@ from ..settings.command_line import (
     given_options,
     offer_completions,
     opening,
+    parse_options,
 )
 from ..settings.printable import PrintableConsole
 from ..settings.user_errors import report_user_errors
@@ -109,10 +111,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add_device_arguments(parser)
     add_trust_argument(parser)
     offer_completions(parser)
-    options, others = parser.parse_known_args(argv)
-    options.settings = [one.removeprefix("--gin.") for one in others if one.startswith("--gin.")]
-    if len(options.settings) < len(others):
-        parser.error(f"unknown argument {next(x for x in others if not x.startswith('--gin.'))!r}")
+    words = sys.argv[1:] if argv is None else argv
+    options = parse_options(parser, [word for word in words if not word.startswith("--gin.")])
+    options.settings = [x.removeprefix("--gin.") for x in words if x.startswith("--gin.")]
     kinds = options.task, options.labeled, options.heldout, options.eval_metric
     if sum(map(bool, kinds)) != 1:
         parser.error("give one of --task=NAME, --labeled=FILE, --heldout and --eval_metric=NAME")

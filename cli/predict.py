@@ -32,11 +32,13 @@ from ..inference.reporting.printing import print_answers, print_mode
 from ..inference.trained import MODES, mode_names
 from ..settings import atomic_writes
 from ..settings.command_line import (
+    AnyText,
     add_device_arguments,
     add_trust_argument,
     at_least,
     given_options,
     offer_completions,
+    parse_options,
 )
 from ..settings.printable import PrintableConsole
 from ..settings.user_errors import report_user_errors
@@ -88,8 +90,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add = add_to_modes = parser.add_argument_group("what to do").add_argument
     add("--mode", help="one of the modes below; default: the mode that the run was trained for")
     add("--module", action="append", metavar="M", help="module or .py file of modes; repeatable")
-    add("--prefix", help="text before the middle")
-    add("--suffix", help="text after the middle")
+    add("--prefix", action=AnyText, help="text before the middle")
+    add("--suffix", action=AnyText, help="text after the middle")
     add("--cursor", metavar="FILE:LINE:COLUMN", help="position of the middle in a file, from 1")
     add("--denoiser", metavar="R|S|X", help="the mode token before the text (UL2)")
     guesses = "number of guesses for each mask or next token, or of classes"
@@ -114,7 +116,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add_trust_argument(parser)
     add_mode_arguments(parser, add_to_modes)
     offer_completions(parser)
-    options = parser.parse_args(argv)
+    options = parse_options(parser, argv)
     options.given = given_options(parser, options, argv)
     if mistake := mistake_of(options):
         parser.error(mistake)

@@ -13,7 +13,7 @@ from ..settings.gin_reader import GIN_CONFIGS, GinReader, imported_modules
 from ..settings.gin_writer import gin_text
 from ..settings.partial import flattened
 from ..training.run import Run
-from ..training.run_choices import lines_in_gin
+from ..training.run_choices import lines_in_gin, other_use
 from ..training.run_configuration import as_run, read_lines
 from .comparison import FIELDS, Comparison, check, trained_variants
 from .matching import macro_of, solved_line
@@ -118,7 +118,8 @@ def comparison_file(name: str) -> str:
         return f"comparisons/{name}.gin"
     hint = near(name, known, f", expected one of {', '.join(known)}.", count=3)
     raise ValueError(
-        f"There is no comparison {name!r}{hint} The name of your own file must end in .gin."
+        f"There is no comparison {name!r}{hint}{other_use(name)} The name of your own file must "
+        "end in .gin."
     )
 
 

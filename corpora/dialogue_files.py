@@ -18,13 +18,13 @@ from .text import (
     OnMalformed,
     counted,
     found_files,
-    sampled_texts,
     tokenized_files,
+    vocabulary_source,
     with_heldout,
 )
 from .text_readers import LeftOut
 from .tokenizing import corpus_of
-from .vocabularies import Factory, VocabularySource
+from .vocabularies import Factory
 from .vocabularies.tokenization import Tokenizer, batches
 
 
@@ -74,7 +74,7 @@ def dialogues(
                 f"{path} is plain text, expected JSONL ({', '.join(JSONL_SUFFIXES)}), Parquet or "
                 "Arrow, also as .gz or .zst: write each dialogue as a line or a row."
             )
-    made = vocabulary(run_dir, VocabularySource(texts=lambda: sampled_texts(split, "\n".join)))
+    made = vocabulary(run_dir, vocabulary_source(split, "\n".join))
     tokens = tokenized_files(
         run_dir,
         split,

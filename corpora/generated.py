@@ -44,7 +44,9 @@ def synthetic_documents(
     drawn = drawn_task(task, seed)
     name = as_partial(task).function.__name__
     texts = {TRAIN: _split(drawn.documents), HELDOUT: _split(drawn.heldout)}
-    made = vocabulary(run_dir, VocabularySource(lambda: iter(drawn.documents)))
+    made = vocabulary(
+        run_dir, VocabularySource(lambda: iter(drawn.documents), version=texts[TRAIN].version)
+    )
     tokens = tokenized(run_dir, texts, made)
     if tokens.outdated:
         raise ValueError(

@@ -70,7 +70,10 @@ def installed_packages(
     seen: set[int] = set()
     split = {"heldout": _documents(heldout, text, seen), "train": _documents(packages, text, seen)}
     texts = {name: text_of(split[name], [text]) for name in ("train", "heldout")}
-    made = vocabulary(run_dir, VocabularySource(texts=lambda: (d.read() for d in split["train"])))
+    source = VocabularySource(
+        texts=lambda: (d.read() for d in split["train"]), version=texts["train"].version
+    )
+    made = vocabulary(run_dir, source)
     return corpus_of(
         f"{text.capitalize()} of installed packages: {_versions([*packages, *heldout])}",
         tokenized(run_dir, texts, made),

@@ -62,7 +62,10 @@ def labeled_text(
     classes = _kept_classes(run_dir) if has_checkpoint(run_dir) else _classes_of(paths[TRAIN])
     every = None if HELDOUT in paths else heldout_every
     train = functools.partial(_side, paths[TRAIN], TRAIN, every, classes)
-    made = vocabulary(run_dir, VocabularySource(texts=lambda: (text for text, _ in train())))
+    source = VocabularySource(
+        texts=lambda: (text for text, _ in train()), version=[every, *versions_of(paths[TRAIN])]
+    )
+    made = vocabulary(run_dir, source)
     answers = None if answer_tokens is None else _answers(classes, made, answer_tokens)
     texts = {}
     for side in (TRAIN, HELDOUT):

@@ -105,7 +105,10 @@ def docstring_pairs(
 
 
 def _source(split: dict[str, list[LibraryText]]) -> VocabularySource:
-    return VocabularySource(texts=lambda: (document.read() for document in split["train"]))
+    return VocabularySource(
+        texts=lambda: (document.read() for document in split["train"]),
+        version=_versions(split["train"]),
+    )
 
 
 def _some(documents: Sequence[LibraryText], number: int) -> list[LibraryText]:

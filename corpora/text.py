@@ -72,7 +72,7 @@ def text_files(
     """
     paths = found_files(run_dir, files, heldout_files)
     split = FileSplit(paths, heldout_every, text_field, on_malformed)
-    made = vocabulary(run_dir, VocabularySource(texts=lambda: sampled_texts(split)))
+    made = vocabulary(run_dir, vocabulary_source(split))
     if weights_field is None:
         found = tokenized_files(run_dir, split, made)
     else:
@@ -107,6 +107,12 @@ class FileSplit(NamedTuple):
     document_of: str | DocumentOf  # the argument of `read_documents`
     on_malformed: OnMalformed
 
+    @property
+    def reading(self) -> tuple[str, OnMalformed]:
+        """The name of the field or function that gives a document, and `on_malformed`."""
+        of = self.document_of
+        return of if isinstance(of, str) else of.__name__, self.on_malformed
+
 
 def found_files(
     run_dir: str, files: str | Sequence[str], heldout_files: str | Sequence[str] | None
@@ -135,11 +141,17 @@ def found_files(
     return paths
 
 
-def sampled_texts(split: FileSplit, text_of: Callable[[Any], str] = str) -> Iterator[str]:
-    """Yields a bounded amount of training text for a vocabulary, with the same limit for each file.
+def vocabulary_source(split: FileSplit, text_of: Callable[[Any], str] = str) -> VocabularySource:
+    """Returns a bounded amount of training text for a vocabulary.
 
     `text_of` makes a text of a document that is not a text, such as the turns of a dialogue.
     """
+    version = [*split.reading, *versions_of(split.paths[TRAIN])]
+    return VocabularySource(texts=lambda: _sampled_texts(split, text_of), version=version)
+
+
+def _sampled_texts(split: FileSplit, text_of: Callable[[Any], str]) -> Iterator[str]:
+    """Yields training text for a vocabulary, with the same limit for each file."""
     for path in split.paths[TRAIN]:
         documents = read_documents([path], split.document_of, on_malformed=split.on_malformed)
         texts = (text_of(document.text) for document in documents)
@@ -158,9 +170,7 @@ def tokenized_files(
 
     `encode` is as in `SplitText`. If one of its `settings` changes, the text is tokenized again.
     """
-    document_of = split.document_of
-    field = document_of if isinstance(document_of, str) else document_of.__name__
-    reading = (field, split.on_malformed, *settings)
+    reading = (*split.reading, *settings)
     texts = {}
     for name, paths in split.paths.items():
         left_out = LeftOut()
@@ -169,7 +179,7 @@ def tokenized_files(
         read = functools.partial(
             read_documents,
             paths,
-            document_of,
+            split.document_of,
             on_malformed=split.on_malformed,
             left_out=left_out,
         )

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+from ..models import Model
 from ..objectives import PromptForm, TokenIds
 from .decoding.generation_rules import NO_RULES, GenerationRules
 
@@ -29,7 +30,7 @@ class Trained(NamedTuple):
         vocabulary's.
     """
 
-    model: Any
+    model: Model
     params: dict
     ids: TokenIds
     encode: Callable[[str], list[int]]

@@ -12,7 +12,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import jax
 
@@ -20,7 +20,8 @@ from .model_requirements import Requirement
 from .prompt_forms import PromptForm, check_form
 from .token_ids import TokenIds
 
-Array = Any  # a NumPy or JAX array
+Array = Annotated[Any, "a NumPy or JAX array"]
+"""A NumPy or JAX array, which the docstrings describe by type and shape, such as f32[B]."""
 
 VOCABULARY: Mapping[str, int | None] = MappingProxyType({"vocabulary": None})  # the default head
 
@@ -171,7 +172,7 @@ class Labels:
     values: Array
     weights: Array
     head: str = _static()
-    slots: Array = None
+    slots: Array | None = None
 
 
 class Sums(NamedTuple):
@@ -198,7 +199,11 @@ class OverTraining(NamedTuple):
       at: function of the share: 0 at the first step, 1 after the last step.
     """
 
-    at: Callable
+    at: Callable[[Any], Any]
+
+
+Rate = float | Callable[[Any], Any] | OverTraining
+"""A factor or a rate: a number, a function of the number of steps taken, or `OverTraining`."""
 
 
 def is_scheduled(value: Any) -> bool:
@@ -260,7 +265,7 @@ class Term:
     """
 
     weights: Array
-    scale: Any = _static(default=1.0)
+    scale: Rate | None = _static(default=1.0)
     labels: Labels | None = None
     sums: Array = None
     z_losses: Array | None = None
@@ -465,7 +470,8 @@ class Objective(NamedTuple):
         return self._replace(facts=self.facts._replace(**facts))
 
 
-Builder = Callable[[TokenIds], Objective]  # an objective before it has a vocabulary
+Builder = Callable[[TokenIds], Objective]
+"""An objective before it has a vocabulary."""
 
 
 class Member(NamedTuple):
@@ -480,7 +486,7 @@ class Member(NamedTuple):
 
     name: str
     objective: Objective
-    rate: Any
+    rate: Rate
 
 
 def build(builder: Builder, ids: TokenIds) -> Objective:

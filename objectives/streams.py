@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 
 from ..constraints import near
+from .contract import Array
 from .model_requirements import Requirement
 
-Array = Any  # a NumPy or JAX array
 NOTHING: Mapping = MappingProxyType({})
 
 

@@ -10,6 +10,7 @@ line has two bindings of one name, in either spelling, the later one holds.
 
 import argparse
 import contextlib
+import difflib
 import functools
 import glob
 import os
@@ -17,14 +18,17 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ..constraints import near, selector_of
+from ..constraints import selector_of
 from .gin_reader import GIN_CONFIGS, GinReader, Macro, named_gin_files, value_in_gin
 from .meanings import meaning
+from .partial import parameters
 from .printable import printable
 from .system_errors import system_error_message
 
+_EMPTY = "got an empty value, expected a value: give one, or leave the option out"
 _NEGATIVE = re.compile(r"-[\d.]+")
 
 
@@ -41,8 +45,11 @@ class OneValue(argparse.Action):
     """Stores the value of an option, and refuses a repeated option with a different value.
 
     argparse keeps only the last value, so `--run=A --run=B` would silently ignore A. Options that
-    take several values have the action "append" or "extend".
+    take several values have the action "append" or "extend". An empty value is refused too, since
+    commands would use their default, as if the option were absent.
     """
+
+    may_be_empty = False
 
     # The namespace of the current parse, and the value stored in it.
     _stored: tuple[argparse.Namespace, object] | None = None
@@ -54,8 +61,16 @@ class OneValue(argparse.Action):
                 raise argparse.ArgumentError(
                     self, f"given twice, with {first!r} and {values!r}: give it once"
                 )
+        if values == "" and not self.may_be_empty:
+            raise argparse.ArgumentError(self, _EMPTY)
         self._stored = namespace, values
         setattr(namespace, self.dest, values)
+
+
+class AnyText(OneValue):
+    """Stores a text that may be empty, such as the text after a middle."""
+
+    may_be_empty = True
 
 
 def refuse_repeated_options(parser: argparse.ArgumentParser) -> None:
@@ -128,17 +143,68 @@ def parse_with_gin(
         failure = system_error_message(error) or str(error)
     _add_macros(parser, macros, f"cannot be listed: {printable(failure)}" if failure else None)
     offer_completions(parser)
-    options, unknown = parser.parse_known_args([_as_binding(one, macros) for one in argv])
-    if unknown and failure:  # the arguments may be settings of the files that cannot be read
-        parser.exit(2, printable(f"\nerror: {failure}\n"))
-    if unknown:
-        known = [f"--{name.lower()}" for name in macros]
-        option = unknown[0].partition("=")[0]
-        hint = _files_with_option(option, gin_arguments_in(argv).files) or near(
-            option, known, "; other settings are --gin.NAME=VALUE"
-        )
-        parser.error(f"unknown argument {unknown[0]!r}{hint}")
+
+    def hint(option: str) -> str:
+        if failure:  # the argument may be a setting of the files that cannot be read
+            parser.exit(2, printable(f"\nerror: {failure}\n"))
+        if option.endswith(".gin"):
+            return f"; did you mean --gin_file={option}?"
+        if not option.startswith("--"):
+            return ""
+        return _files_with_option(option, gin_arguments_in(argv).files)
+
+    words = [_as_binding(one, macros) for one in argv]
+    prefix = f"--gin.{selector_of(configured)}"
+    settings = {name: f"{prefix}.{name}" for name in parameters(configured) or {}}
+    otherwise = "; other settings are --gin.NAME=VALUE"
+    options = parse_options(parser, words, hint=hint, settings=settings, otherwise=otherwise)
     return options, _gin_arguments(options)
+
+
+def parse_options(
+    parser: argparse.ArgumentParser,
+    argv: Sequence[str] | None,
+    *,
+    hint: Callable[[str], str] = lambda option: "",
+    settings: Mapping[str, str] = MappingProxyType({}),
+    otherwise: str = "",
+) -> argparse.Namespace:
+    """Returns the options of a command line.
+
+    An unknown argument ends the program with a message, which suggests an option of similar name.
+
+    Args:
+      parser: a parser with all options of the command.
+      argv: the command line. None: the program's own command line.
+      hint: returns what to say about an unknown option instead of a suggestion, or "".
+      settings: {name of a setting: the option that sets it}, for settings without their own option.
+      otherwise: what to say if no option or setting is similar.
+    """
+    words = sys.argv[1:] if argv is None else list(argv)
+    known = parser._option_string_actions
+    begins = tuple(known) if parser.allow_abbrev else ()
+
+    def is_unknown(word: str) -> bool:
+        name = word.partition("=")[0]
+        is_option = re.fullmatch(r"--[\w.-]+", name) is not None
+        return is_option and name not in known and not any(x.startswith(name) for x in begins)
+
+    options = words[: words.index("--")] if "--" in words else words
+    wants_help = not {"-h", "--help"}.isdisjoint(options)
+    # Before argparse reports that a required option is missing, whose name may be misspelled.
+    unknown = [] if wants_help else list(filter(is_unknown, options))
+    if not unknown:
+        parsed, unknown = parser.parse_known_args(words)
+    if unknown:
+        name = unknown[0].partition("=")[0]
+        # Without dashes, which would make any two short options similar.
+        names = {**settings, **{option.lstrip("-"): option for option in known}}
+        similar = difflib.get_close_matches(name.lstrip("-").lower(), names, 1)
+        if not name.startswith("-"):
+            otherwise = ": the command takes no further word, and options begin with --"
+        suggestion = f"; did you mean {names[similar[0]]!r}?" if similar else otherwise
+        parser.error(f"unknown argument {unknown[0]!r}{hint(name) or suggestion}")
+    return parsed
 
 
 def _files_with_option(option: str, named: Collection[str]) -> str:
@@ -170,7 +236,7 @@ def with_values_joined(parser: argparse.ArgumentParser, argv: Sequence[str]) -> 
     """Returns a command line with `--name VALUE` written as `--name=VALUE`.
 
     Every remaining word without a dash is then a positional argument. An option that the parser
-    does not know is a setting of a gin file, which takes a value.
+    does not know is a setting of a gin file, which takes a value. An empty value ends the program.
 
     >>> with_values_joined(argparse.ArgumentParser(), ["--steps", "5", "decoder", "-h"])
     ['--steps=5', 'decoder', '-h']
@@ -189,6 +255,9 @@ def with_values_joined(parser: argparse.ArgumentParser, argv: Sequence[str]) -> 
             words[-1] = f"{previous}={word}"
         else:
             words.append(word)
+    empty = next((word for word in words if re.fullmatch("--[^=]+=", word)), None)
+    if empty and "_ARGCOMPLETE" not in os.environ:
+        parser.error(f"argument {empty[:-1]}: {_EMPTY}")
     return words
 
 

@@ -49,6 +49,12 @@ _OF_DIRECTORIES = {run_directory.CONFIG, run_directory.COMPARISON}
 # Largest number of values after all macros are replaced. Reading 100,000 values takes a second. A
 # chain of macros that each use the next one twice gives more values than any machine can hold.
 _MOST_VALUES = 100_000
+# Class that gin files configure -> the command that reads these files.
+_COMMANDS = {
+    "training.run.Run": "train",
+    "comparison.comparison.Comparison": "compare",
+    "preprocessing.preparation.Preparation": "prepare",
+}
 _MOST_LISTED = 12  # largest number of parameters that an error lists
 # Errors that Python's parsers raise for values that are nested too deeply.
 _TOO_DEEP = (RecursionError, MemoryError)
@@ -255,6 +261,7 @@ class GinReader:
         """Reads files, then bindings, which override what was read before. Returns itself."""
         for name in files:
             self._read_path(name, self._search_paths, ())
+            self._check_command(name)
         for line in bindings:
             try:
                 self._read_text(line, self._imported)
@@ -264,6 +271,16 @@ class GinReader:
                     "'text', or @FUNCTION."
                 ) from None
         return self
+
+    def _check_command(self, name: str) -> None:
+        """Raises ValueError if the file that was just read is for another command."""
+        configured = {function for _, function, _ in self._bindings if function is not None}
+        for function in configured - {self._target}:
+            if command := _COMMANDS.get(name_of(function)):
+                raise ValueError(
+                    f"{name} configures a {function.__name__.lower()}, expected a {self._kind}: "
+                    f"give the file to `pretrax {command}`."
+                )
 
     def _read_path(
         self, name: str, folders: Sequence[str | Path], within: tuple[Path, ...]

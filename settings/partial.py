@@ -50,6 +50,10 @@ class Partial:
     def check(self, *args: Any) -> None:
         """Raises ValueError if a call with these arguments would raise it for the settings."""
         _check_parameters(self.function, args, self.settings)
+        self.check_settings()
+
+    def check_settings(self) -> None:
+        """Raises ValueError for a setting that the function's annotation does not allow."""
         known = {name: x for name, x in self.settings.items() if not _is_later(x)}
         check_settings(self.function, known)
 

@@ -13,7 +13,7 @@ from pretrax.training import run_choices
 from pretrax.training.run_choices import add_run_arguments, in_gin, parse_run, typed_names
 from pretrax.training.run_configuration import read_run
 from tests.comparison import small
-from tests.refusals import refuses
+from tests.refusals import exits, refuses
 from tests.training import tiny
 
 OWN = """
@@ -144,6 +144,12 @@ def test_a_macro_of_the_runs_own_file_is_meant(tmp_path):
         (["decoder", "encoder"], ["decoder", "encoder"]),
         (["--gin_file=objectives/ul2.gin", "--steps=2"], ["ul2.gin", "--objective=ul2"]),
         (["--gin_file=models/gpt2.gin", "--gin_file=corpora/c4.gin"], ["--model=gpt2"]),
+        (["objectives/ul2.gin"], ["ul2.gin", "--objective=ul2"]),
+        (["masking_rate"], ["masking_rate", "`pretrax compare masking_rate`"]),
+        (["gpt2"], ["gpt2", "--model=gpt2"]),
+        (["--model=GPT2"], ["'GPT2'", "'gpt2'"]),
+        (["."], ["--data=."]),
+        (["steps=5"], ["--steps=5"]),
     ],
     ids=lambda x: " ".join(x),
 )
@@ -153,6 +159,30 @@ def test_a_name_that_cannot_work_is_one_line_with_what_is_near(capsys, arguments
     said = capsys.readouterr().err
     assert end.value.code == 2 and len(said.strip().splitlines()) == 1
     assert not [name for name in names if name not in said], said
+
+
+def test_a_run_directory_is_refused_with_its_gin_file(capsys, tmp_path):
+    (tmp_path / "config.gin").touch()
+    with exits(capsys, f"`pretrax train {tmp_path}/config.gin`", f"--run={tmp_path}"):
+        cli.run("train", [str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    "verb, words, names",
+    [
+        ("train", ["comparisons/reversal.gin"], ["reversal.gin", "`pretrax compare`"]),
+        ("train", ["--gin_file=comparisons/reversal.gin"], ["reversal.gin", "`pretrax compare`"]),
+        ("train", ["preprocessing/default.gin"], ["default.gin", "`pretrax prepare`"]),
+        ("show", ["comparisons/reversal.gin"], ["reversal.gin", "`pretrax compare`"]),
+        ("plan", ["comparisons/reversal.gin"], ["reversal.gin", "`pretrax compare`"]),
+        ("compare", ["runs/decoder.gin"], ["decoder.gin", "`pretrax train`"]),
+        ("compare", ["runs/decoder.gin", "--steps=5"], ["decoder.gin", "`pretrax train`"]),
+        ("compare", ["decoder"], ["'decoder'", "`pretrax train decoder`"]),
+    ],
+)
+def test_a_file_of_another_command_is_refused_with_its_command(capsys, verb, words, names):
+    with exits(capsys, *names):
+        cli.run(verb, words)
 
 
 def test_a_combination_that_cannot_work_names_what_was_typed(capsys, monkeypatch):

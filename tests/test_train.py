@@ -10,6 +10,7 @@ import pytest
 from pretrax.cli import train
 from pretrax.settings import atomic_writes, run_directory
 from pretrax.training.run_configuration import read_run
+from pretrax.training.run_file import write_run
 from pretrax.training.saved.result import read_result
 from tests.refusals import assert_named, refuses
 from tests.training import tiny
@@ -170,6 +171,20 @@ def test_a_value_left_to_the_command_line_is_named(capsys, file, name):
     said = fails(capsys, [f"--gin_file=runs/{file}.gin"])
     assert_named(said, name, f"--{name.lower()}=VALUE")
     assert len(said.splitlines()) < 5
+
+
+@pytest.mark.parametrize(
+    "value, expected",
+    [
+        ("training.Run.batch_size=eight", ["training.Run.batch_size", 1, "'eight'"]),
+        ("models.decoder.num_layers=two", ["models.decoder.num_layers", "'two'"]),
+    ],
+)
+def test_a_wrong_type_is_no_conflict_with_checkpoints(data, tmp_path, capsys, value, expected):
+    run = tiny.Run(tmp_path, data)
+    write_run(read_run([str(run.config)], [f"{k} = {v!r}" for k, v in run.values.items()]))
+    (run.dir / "checkpoints/4").mkdir(parents=True)
+    assert_named(fails(capsys, [*run.arguments(), f"--gin.{value}"]), *expected)
 
 
 def test_flags_as_users_of_t5x_type_them(data, tmp_path, capsys):

@@ -100,6 +100,62 @@ def test_an_option_that_is_given_twice_is_refused(verb, arguments, capsys):
     assert_named(capsys.readouterr().err, "twice", *values)
 
 
+@pytest.mark.parametrize(
+    "line, similar",
+    [
+        ("train --stepz=8", "'--steps'"),
+        ("train --STEPS=8", "'--steps'"),
+        ("prepare files=a --out=b", "'--files'"),
+        ("compare reversal recall", "'recall'"),
+        ("train --batchsize=8", "'--gin.training.Run.batch_size'"),
+        ("show --lenght=30", "'--length'"),
+        ("plan --flop=1e20", "'--flops'"),
+        ("compare reversal --wokers=2", "'--workers'"),
+        ("compare reversal --variant=a", "'--gin.comparison.Comparison.variants'"),
+        ("prepare --fils=a --out=b", "'--files'"),
+        ("prepare mine.gin", "--gin_file=mine.gin"),
+        ("predict --rnu=A text", "'--run'"),  # A required option is misspelled.
+        ("predict --run=A --temprature=1 text", "'--temperature'"),
+        ("evaluate --run=A --held-out", "'--heldout'"),
+        ("evaluate --run=A --eval_metrik=b --gin.b.tokens=5", "'--eval_metric'"),
+        ("convert --form=hf:A --to=B", "'--from'"),
+        ("check ul2 --objektive=ul2", "'--objective'"),
+        ("check ul2 --noise_density=0.3", "NAME=VALUE"),
+        ("train --lr=8", "--gin.NAME=VALUE"),  # No option is similar.
+    ],
+)
+def test_an_unknown_argument_is_refused_with_a_similar_one(line, similar, capsys):
+    arguments = line.split()
+    with exits(capsys, similar):
+        command.main(arguments)
+
+
+@pytest.mark.parametrize(
+    "verb, arguments, option",
+    [
+        *[("train", [f"{option}="], option) for option in ("--model", "--data", "--gin.STEPS")],
+        ("train", ["--objective", ""], "--objective"),
+        ("train", ["--run_dir="], "--run_dir"),
+        ("show", ["--html=", "--text=some words"], "--html"),
+        ("plan", ["--flops=1e20", "--of="], "--of"),
+        ("prepare", ["--files=", "--out=a"], "--files"),
+        ("compare", ["reversal", "--seeds="], "--seeds"),
+        ("predict", ["--run=A", "--mode=", "text"], "--mode"),
+        ("evaluate", ["--run=", "--heldout"], "--run"),
+        ("convert", ["--from=hf:A", "--to="], "--to"),
+        ("check", ["--objective="], "--objective"),
+    ],
+)
+def test_an_empty_value_is_refused(verb, arguments, option, capsys):
+    with exits(capsys, option, "empty"):
+        command.main([verb, *arguments])
+
+
+def test_the_text_around_a_middle_may_be_empty():
+    options = predict.parse(["--run=A", "--prefix=", "--suffix", ""])
+    assert (options.prefix, options.suffix) == ("", "")
+
+
 def test_an_option_may_be_given_again_with_the_same_value_or_in_another_command():
     for seed in ("1", "2"):
         options = predict.parse(["--run=A", f"--seed={seed}", "text", f"--seed={seed}"])

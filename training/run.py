@@ -21,9 +21,14 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import optax
+from jax.sharding import Mesh
+
 from ..constraints import Count, NonEmptyText, NonNegative, OpenShare, Positive
+from ..data.corpus import Corpus
 from ..data.packing import PolicyName
-from ..objectives import TokenIds
+from ..models import Model
+from ..objectives import Builder, TokenIds
 from ..objectives.mixtures import largest
 from ..settings.partial import flattened
 from .devices.mesh import make_mesh
@@ -129,24 +134,24 @@ class Run:
     keep_best: Count | None = None
 
     # Data
-    corpus: Callable
+    corpus: Callable[[str], Corpus]
     data_shards: Count = 1
     heldout_tokens: Count = 20_000
 
     # Objective
-    objective: Callable
+    objective: Builder
     packing: PolicyName | None = None
     max_documents: Count = 16
     mark_document_ends: bool | None = None
 
     # Model
-    model: Callable
+    model: Callable[[int, Mapping[str, int | None]], Model]
     vocabulary_rows: Count | None = None
     initial_run: str | None = None
     assignment_map: Mapping[str, str] | None = None
 
     # Optimization
-    optimizer: Callable
+    optimizer: Callable[[int], optax.GradientTransformation]
     steps: Count
     z_loss: NonNegative = 0.0
     load_balance_loss: NonNegative = 0.01
@@ -162,7 +167,7 @@ class Run:
     microbatches: Count = 1
 
     # Devices
-    mesh: Callable = make_mesh
+    mesh: Callable[[], Mesh] = make_mesh
     shard_optimizer_over_data: bool = False
     tpu_compiler_options: Mapping[str, bool | int | float | str] | None = None
     distributed: bool = False

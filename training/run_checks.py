@@ -15,15 +15,18 @@ from ..models import Model
 from ..models.attention_mechanisms import MECHANISMS
 from ..models.sharding import mesh_axes, spec_of
 from ..objectives import Objective, RowGroup, members_of
+from ..settings.partial import functions_in
 from ..settings.run_directory import check_place, checkpoints
 from .batches import GroupSchedule
 from .devices.mesh import BATCH, RULES, batch_shards
-from .run import Run
+from .run import Run, fields_of
 
 
 def check_run(run: Run) -> None:
     """Raises ValueError for settings that no corpus, objective or model can make valid."""
     check_fields(run, "training.Run.")
+    for function in functions_in(list(fields_of(run).values())):
+        function.check_settings()
     _check_checkpoints(run)
     _check_directories_and_processes(run)
 

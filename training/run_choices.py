@@ -34,8 +34,15 @@ from ..settings.command_line import (
     parse_with_gin,
     with_values_joined,
 )
-from ..settings.gin_reader import GIN_CONFIGS, GinReader, find_gin_file, value_in_gin
+from ..settings.gin_reader import (
+    GIN_CONFIGS,
+    GinReader,
+    find_gin_file,
+    named_gin_files,
+    value_in_gin,
+)
 from ..settings.printable import printable
+from ..settings.run_directory import CONFIG, is_run
 from .run import Run
 
 QUICKSTART = "runs/quickstart.gin"
@@ -80,8 +87,8 @@ def part_named(kind: str, name: str) -> GinPart:
     known = names_of(kind)
     if name not in known:
         raise ValueError(
-            f"There is no {kind} {name!r}{near(name, known, count=3)} All {FOLDERS[kind]} are in "
-            f"{GIN_CONFIGS / FOLDERS[kind]}."
+            f"There is no {kind} {name!r}{near(name, known, count=3)}{other_use(name)} All "
+            f"{FOLDERS[kind]} are in {GIN_CONFIGS / FOLDERS[kind]}."
         )
     return GinPart((f"{FOLDERS[kind]}/{name}.gin",))
 
@@ -105,6 +112,27 @@ def _builders() -> list[str]:
         if inspect.isfunction(function)
         and typing.get_type_hints(function).get("return") is objectives.Objective
     ]
+
+
+def other_use(name: str) -> str:
+    """Returns a sentence with other ways to use a word of the command line; "" if there is none.
+
+    >>> other_use("masking_rate"), other_use("gpt2")
+    (' To use masking_rate: `pretrax compare masking_rate`.', ' To use gpt2: --model=gpt2.')
+    """
+    uses = {
+        "comparisons": f"`pretrax compare {name}`",
+        "runs": f"`pretrax train {name}`",
+        **{FOLDERS[kind]: f"--{kind}={name}" for kind in FOLDERS if kind in CHOICES},
+    }
+    found = [use for folder, use in uses.items() if f"{folder}/{name}.gin" in named_gin_files()]
+    if is_run(name):
+        found.append(f"`pretrax train {name}/{CONFIG}` or `pretrax show --run={name}`")
+    elif os.path.exists(name):
+        found.append(f"--data={name}")
+    elif "=" in name:
+        found.append(f"--{name}")
+    return f" To use {name}: {' or '.join(found)}." if found else ""
 
 
 def names_of(kind: str) -> list[str]:
@@ -252,7 +280,7 @@ def typed_names(words: Sequence[str]) -> NamedWords:
                 )
             raise ValueError(
                 f"Got {names[kind]!r} and {value!r}, expected one run. Its parts are options, such "
-                "as --objective=NAME."
+                "as --objective=NAME, and patterns of files need quotes: --data='texts/*.txt'."
             )
     return NamedWords(names, others)
 
@@ -278,10 +306,10 @@ def in_gin(
         others.append(f"--gin.{kind.upper()}={names.pop(kind)}")
     if default is None and not (run or given.files):
         return others
+    if required and (run or (given.files and not names)):
+        _check_is_run(given._replace(files=(*run, *given.files)), typed.words)
     base, later = _base(given, run, default if names or required else None)
     if not (run or names) and given.files:
-        if required:
-            _check_is_run(given, typed.words)
         return typed.words
     run_reader = _reader(given, base)
     files, bindings = _parts(names, _macros(run_reader))

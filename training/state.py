@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 
 from ..models import Model
 from ..objectives import Adaptation
+from ..objectives.contract import Array
 from .devices.mesh import (
     placed_on,
     replicated,
@@ -22,7 +23,7 @@ from .devices.mesh import (
 class State(NamedTuple):
     """The state of a run after a step."""
 
-    step: Any  # i32[]: number of steps taken
+    step: Array  # i32[]: number of steps taken
     params: Any  # f32 parameters
     opt_state: Any
     adaptation: Any = None  # state of noise that adapts to the model, replicated; None: none

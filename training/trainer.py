@@ -96,9 +96,11 @@ def _train(
     if run.distributed:
         join_processes(run)
     console = console or make_console()
-    changed = check_resumable(run, trusted)  # first, since opening the corpus may write files
+    # These checks come first, since trackers may start services and opening the corpus may write
+    # files. A value of a wrong type is not reported as a conflict with the checkpoints.
+    check_run(run)
+    changed = check_resumable(run, trusted)
     check_assignment_map(run, trusted)
-    check_run(run)  # first, since trackers may start services and opening the corpus may take long
     trackers = make_trackers(run)
     planned = plan_checked(run)
     print_plan(console, planned)

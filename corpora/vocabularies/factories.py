@@ -3,8 +3,8 @@
 A corpus calls a factory as `(run_dir, source)`. Its settings are bound by gin or
 `functools.partial`. On first use the factory makes the vocabulary and stores it in the run
 directory. Later calls return the stored vocabulary, or raise ValueError if settings have changed.
-The factories of this module do not need TensorFlow, unlike
-`tasks.seqio.seqio_vocabularies.from_task`.
+A vocabulary whose text has changed is trained again, unless the run has a checkpoint. The factories
+of this module do not need TensorFlow, unlike `tasks.seqio.seqio_vocabularies.from_task`.
 """
 
 import json
@@ -23,6 +23,7 @@ from ...objectives import TokenIds, check_token_ids
 from ...settings.atomic_writes import UNLIKE, checksum, damaged, read_json, write_bytes, write_json
 from ...settings.directories import own_file
 from ...settings.run_directory import SENTENCEPIECE_MODEL, TOKENIZER, VOCABULARY, is_run
+from ...settings.saved_states import has_checkpoint
 from ..progress_bar import progress_bar
 from .sentencepiece_training import SentencePieceType, train_sentencepiece
 from .special_tokens import DEFAULT_SPECIALS, codec, special_names, texts_of, token_ids
@@ -57,6 +58,7 @@ class VocabularySource(NamedTuple):
 
     texts: Callable[[], Iterable[str]] | None = None  # returns the training documents
     task: Callable[[], Any] | None = None  # returns the `seqio.Vocabulary` of its SeqIO tasks
+    version: Sequence[Any] = ()  # Plain values; one of them changes if the texts change
 
 
 # (run directory, source) -> the vocabulary of the run, new or stored
@@ -112,7 +114,8 @@ def trained(
             train_sentencepiece(texts, path, size=size, model_type=model_type)
             return sentencepiece_tokenizer(path, extra_ids=0)
 
-    about = {"factory": "trained", "size": size, "model_type": model_type}
+    text = zlib.crc32(repr(list(source.version)).encode())
+    about = {"factory": "trained", "size": size, "model_type": model_type, "text": text}
     return _with_special_ids(run_dir, about, make, sentinels, specials)
 
 
@@ -204,18 +207,26 @@ def kept_vocabulary(
 ) -> Vocabulary:
     """Returns the vocabulary in `run_dir`. On first use, `make` makes it.
 
-    `about` has the factory's name and its settings, as JSON values.
+    The vocabulary is made again if `about` has changed since an earlier start failed. A run with a
+    checkpoint keeps its vocabulary, even if its text has changed.
+
+    Args:
+      run_dir: the run directory.
+      about: the factory's name and its settings, as JSON values. "text" is a checksum of the
+        `version` of the source that the vocabulary is trained on.
+      make: returns a new tokenizer and its ids.
 
     Raises ValueError if the directory has a run whose vocabulary was made with other settings.
     """
     if os.path.exists(os.path.join(run_dir, VOCABULARY)):
         kept = load_vocabulary(run_dir)
         differing = [k for k in about | kept.about if about.get(k) != kept.about.get(k)]
-        if not differing:
+        settings = [k for k in differing if k != "text"]
+        if not settings and (not differing or has_checkpoint(run_dir)):
             return kept
         # Otherwise an earlier start failed before its first step, and nothing was trained.
-        if is_run(run_dir):
-            named = ["factory"] if "factory" in differing else differing
+        if settings and is_run(run_dir):
+            named = ["factory"] if "factory" in settings else settings
             changes = (f"{k} was {kept.about.get(k)!r}, is {about.get(k)!r}" for k in named)
             raise ValueError(
                 f"{run_dir} has a vocabulary made with other settings: {'; '.join(changes)}. "

@@ -27,10 +27,10 @@ _NEVER = -1e9
 class Beams(NamedTuple):
     """The K best continuations of each prompt, best first."""
 
-    tokens: Any  # i32[B, K, S]: prompt, generated tokens with their stop id, zeros
-    starts: Any  # i32[B]: the lengths of the prompts
-    ends: Any  # i32[B, K]: lengths of prompt and generated tokens
-    scores: Any  # f32[B, K]: natural log-probability / (generated tokens) ** length_penalty
+    tokens: Array  # i32[B, K, S]: prompt, generated tokens with their stop id, zeros
+    starts: Array  # i32[B]: the lengths of the prompts
+    ends: Array  # i32[B, K]: lengths of prompt and generated tokens
+    scores: Array  # f32[B, K]: natural log-probability / (generated tokens) ** length_penalty
 
 
 class BeamState(NamedTuple):
@@ -38,7 +38,7 @@ class BeamState(NamedTuple):
 
     length: Any  # i32[]: number of generated tokens of a live beam
     cache: Any  # the KV cache with B · K rows
-    tokens: Any  # i32[B, K, S]: tokens of live beams
+    tokens: Array  # i32[B, K, S]: tokens of live beams
     log_probs: Any  # f32[B, K]: log-probabilities of live beams
     logits: Any  # f32[B, K, V]: logits of the next token of live beams
     finished: Beams

@@ -33,18 +33,18 @@ class Prompts(NamedTuple):
     """Prompts as one batch."""
 
     batch: dict  # the batch that `models.Model.prefill` takes
-    lengths: Any  # i32[B]: length of each prompt in decoder slots, at least 1
+    lengths: Array  # i32[B]: length of each prompt in decoder slots, at least 1
 
 
 class Decoded(NamedTuple):
     """Prompts with the tokens generated after them."""
 
-    tokens: Any  # i32[B, S]: prompt, generated tokens, zeros
-    starts: Any  # i32[B]: the lengths of the prompts
-    ends: Any  # i32[B]: the lengths of prompt and generated tokens, including a stop id
+    tokens: Array  # i32[B, S]: prompt, generated tokens, zeros
+    starts: Array  # i32[B]: the lengths of the prompts
+    ends: Array  # i32[B]: the lengths of prompt and generated tokens, including a stop id
     # f32[B, S]: natural log-probability of each generated token, before temperature and filters.
     # Other slots have 0.
-    token_log_probs: Any
+    token_log_probs: Array
 
     @property
     def log_probs(self):
@@ -166,8 +166,8 @@ def next_batch(prompts: Prompts, tokens_BxT, slots_BxT) -> dict:
 
 class DecodeState(NamedTuple):
     cache: Any  # the KV cache of capacity S
-    tokens: Any  # i32[B, S]
-    ends: Any  # i32[B]: lengths of prompt and generated tokens
+    tokens: Array  # i32[B, S]
+    ends: Array  # i32[B]: lengths of prompt and generated tokens
     logits: Any  # f32[B, V]: logits of the next token
     log_probs: Any  # f32[B, S]: log-probability of each generated token
     done: Any  # bool[B]: whether a stop id ended the row

@@ -49,7 +49,7 @@ def open_source(directory: str) -> TensorFiles:
     if not path.is_dir():
         raise ValueError(
             f"Got {directory!r}, expected a directory that `save_pretrained` wrote or that "
-            "was downloaded: it does not exist."
+            "was downloaded: there is no such directory."
         )
     config = read_json(path / CONFIG)
     files: dict[str, Path] = {}

@@ -292,6 +292,22 @@ def test_a_run_with_a_checkpoint_keeps_its_tokens(tmp_path, become):
     kept.train(0, 1).restore(state)
 
 
+def test_a_vocabulary_of_other_text_is_trained_again_until_there_is_a_checkpoint(tmp_path):
+    run_dir = tmp_path / "run"
+    word = functools.partial(vocabularies.trained, size=6, model_type="word")
+
+    def words_known(text):
+        (tmp_path / "a.txt").write_text(text * 50)
+        corpus = text_files(str(run_dir), files=str(tmp_path / "a.txt"), vocabulary=word)
+        return decoded(corpus, everything(corpus)[1])[0].split()[0]
+
+    assert words_known("some ") == "some"
+    (run_dir / "config.gin").write_text("")  # A run that was killed before its first checkpoint.
+    assert words_known("other ") == "other"
+    (run_dir / "checkpoints/5").mkdir(parents=True)
+    assert words_known("more ") == "other"
+
+
 def test_unknown_words_are_counted(tmp_path):
     for split, words in (("train", "one two two"), ("heldout", "one three four")):
         (tmp_path / f"{split}.txt").write_text(words)
