@@ -163,8 +163,8 @@ def _elsewhere(run: Run, devices) -> tuple[Corpus, Mesh]:
         inspect.signature(mesh.function).bind_partial(devices=devices)
     except TypeError:
         raise ValueError(
-            f"Got the mesh {name_of(mesh.function)}, expected a function that takes `devices`, such "
-            "as mesh.make_mesh: the devices of a topology do not exist in this process."
+            f"Got the mesh {name_of(mesh.function)}, expected a function that takes `devices`, "
+            "such as mesh.make_mesh: the devices of a topology do not exist in this process."
         ) from None
     return _corpus_of(run), mesh(devices=devices)
 
