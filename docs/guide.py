@@ -59,6 +59,7 @@ PAPERS = {  # key in a cell -> (text of the link, arXiv number)
     "olmoe": ("Muennighoff et al. 2024", "2409.02060"),
     "paths": ("Trainin et al. 2026", "2602.19980"),
     "pitfalls": ("Bachmann & Nagarajan 2024", "2403.06963"),
+    "rare_words": ("Kosmopoulou et al. 2025", "2509.05056"),
     "replication": ("Besiroglu et al. 2024", "2404.10102"),
     "reversal": ("Berglund et al. 2023", "2309.12288"),
     "roberta": ("Liu et al. 2019", "1907.11692"),
@@ -201,6 +202,12 @@ SETTINGS = (
         "masks that follow the model",
         "adaptive_masks",
         "They are better than random masks, for 10 to 100 million words of text ({amlm}).",
+    ),
+    Setting(
+        "masks of diffusion",
+        "informed_masks",
+        "With rare words masked more often, masked diffusion is competitive with a mixture of "
+        "causal and masked language modeling, for 100 million words of text ({rare_words}).",
     ),
     Setting(
         "noise of diffusion",

@@ -125,6 +125,12 @@ ELSEWHERE = {  # other implementations that we have read; the authors' own code 
         ("ELECTRA", "google-research/electra/blob/master/run_pretraining.py")
     ],
     "masked_diffusion": [("MDLM", "kuleshov-group/mdlm")],
+    "frequency_informed_diffusion": [
+        (
+            "its authors",
+            "DespoinaKK/babylm-diffusion/blob/main/masking/masking_processor.py",
+        )
+    ],
     "uniform_diffusion": [("Duo", "s-sahoo/duo")],
     "shifted_diffusion": [("DiffuLLaMA", "HKUNLP/DiffuLLaMA")],
     "i_dlm": [

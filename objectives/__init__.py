@@ -8,10 +8,11 @@ The families of objectives are `language_modeling`, `multi_token_prediction`, `a
 `upcoming_tokens`, `superposition`, `next_latent`, `goldfish`, `tidar`, `mutor`, `number_tokens`,
 `joint_embedding`, `denoising`, `autoencoding`, `mass`, `gap_sentences`, `mixtures` and `ul2`.
 Others are `blanks`, `infilling`, `masked_language_modeling`, `adaptive_masking`,
-`masked_autoencoding`, `masked_diffusion`, `block_diffusion`, `hybrid_diffusion`,
-`uniform_diffusion`, `insertion`, `permutation`, `sentence_pairs`, `contrastive_learning` and
-`supervised`. They choose tokens with `selection` and `span_lengths`, apply noise from `noising`,
-and write features with `splicing`. `contract` defines what they return, and `laws` checks it.
+`masked_autoencoding`, `masked_diffusion`, `frequency_masking`, `block_diffusion`,
+`hybrid_diffusion`, `uniform_diffusion`, `insertion`, `permutation`, `sentence_pairs`,
+`contrastive_learning` and `supervised`. They choose tokens with `selection` and `span_lengths`,
+apply noise from `noising`, and write features with `splicing`. `contract` defines what they return,
+and `laws` checks it.
 """
 
 from . import layouts
@@ -47,6 +48,7 @@ from .contract import (
 from .contrastive_learning import contrastive, contrastive_pairs, info_nce, nt_xent
 from .corrupted_batches import batched
 from .denoising import deshuffling, iid_denoising, span_corruption
+from .frequency_masking import frequency_informed_diffusion
 from .gap_sentences import gap_sentences
 from .goldfish import goldfish_loss
 from .hybrid_diffusion import hybrid_diffusion
@@ -60,7 +62,7 @@ from .language_modeling import (
     prefix_lm,
 )
 from .masked_autoencoding import retromae
-from .masked_diffusion import masked_diffusion, shifted_diffusion
+from .masked_diffusion import complementary_diffusion, masked_diffusion, shifted_diffusion
 from .masked_language_modeling import (
     masked_lm,
     masked_next_token,
@@ -125,6 +127,7 @@ __all__ = [
     "causal_mask",
     "causal_masking",
     "check_token_ids",
+    "complementary_diffusion",
     "contrastive",
     "contrastive_pairs",
     "corruptor",
@@ -133,6 +136,7 @@ __all__ = [
     "document_rotation",
     "each_document",
     "fill_in_the_middle",
+    "frequency_informed_diffusion",
     "future_summary",
     "gap_sentences",
     "geometric_lengths",

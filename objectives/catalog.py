@@ -653,6 +653,33 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "Sudoku. Prefer `causal_lm` for the best likelihood, and `block_diffusion` for texts "
             "of any length.",
         ),
+        "complementary_diffusion": Entry(
+            "encoder",
+            "a loss on every token of a text",
+            "Fast-dLLM v2, arXiv:2509.26328",
+            512,
+            title="Masked diffusion with complementary masks",
+            formula="−½ mean_t ([t ∈ M] (1/r) log p(x_t | x̃) + [t ∉ M] (1/(1−r)) log p(x_t | x̃′))\n"
+            "with each token masked in x̃ with probability r and otherwise in x̃′, and r ~ "
+            "U(0.001, 0.999) for each document",
+            use="Use it if text is scarcer than computation: all tokens of a text have a loss "
+            "whenever it is read. Prefer `masked_diffusion` if computation is scarce, since here "
+            "each row takes twice its number of slots.",
+        ),
+        "frequency_informed_diffusion": Entry(
+            "encoder",
+            "rare words, with little text",
+            "Frequency-informed, arXiv:2509.05056",
+            256,
+            title="Frequency-informed masked diffusion",
+            formula="−mean_t [t ∈ M] (1/r) log p(x_t | x̃)\n"
+            "with token t masked with a probability of mean r that rises with w_t^0.02,\n"
+            "w_t from 0 to 1 by the number of words that are more frequent than x_t,\n"
+            "and r ~ U(0.001, 1) for each document",
+            use="Use it if there is little text, and rare words matter. Prefer `masked_diffusion` "
+            "as the baseline. SeqIO tasks mask all words at the same rate, since they draw masks "
+            "without counts.",
+        ),
         "hybrid_diffusion": Entry(
             "encoder",
             "generating with corrections",

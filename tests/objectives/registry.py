@@ -27,12 +27,14 @@ from pretrax.objectives import (
     block_diffusion,
     causal_lm,
     causal_masking,
+    complementary_diffusion,
     contrastive,
     contrastive_pairs,
     deshuffling,
     dialogue,
     document_rotation,
     fill_in_the_middle,
+    frequency_informed_diffusion,
     future_summary,
     gap_sentences,
     geometric_lengths,
@@ -366,6 +368,16 @@ CASES = {
     "masked_permuted": _case(masked_permuted_lm, undo_permuted_masks(IDS), exact=True, rate=0.3),
     "replaced": _case(replaced_token_detection, undo_masks(IDS, only_masks=True), exact=True),
     "diffusion": _case(masked_diffusion, undo_masks(IDS, only_masks=True, framed=False)),
+    "diffusion_complementary": _case(
+        complementary_diffusion,
+        exempt={
+            "nothing is lost": "a document becomes two segments (see test_complementary_masks)",
+            "lengths are reached": "pools only count the segments",
+        },
+    ),
+    "diffusion_informed": _case(
+        frequency_informed_diffusion, undo_masks(IDS, only_masks=True, framed=False)
+    ),
     "diffusion_shifted": _case(shifted_diffusion, undo_masks_before(IDS)),
     "diffusion_ahead": _case(shifted_diffusion, undo_masks_before(IDS, 0.25), ahead_share=0.25),
     "diffusion_hybrid": _case(hybrid_diffusion, undo_hybrid(IDS), exact=True, random_share=0.2),

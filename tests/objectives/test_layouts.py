@@ -102,6 +102,7 @@ def test_every_set_of_streams_is_arranged_here():
         "masked_permuted",
         "jepa",
         "masked_again",
+        "diffusion_complementary",
         "superposed",
         "phases",
     ]  # They have separate test files.
