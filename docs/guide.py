@@ -37,6 +37,7 @@ PAPERS = {  # key in a cell -> (text of the link, arXiv number)
     "optimizers": ("Wen et al. 2025", "2509.02046"),
     "albert": ("Lan et al. 2020", "1909.11942"),
     "addition": ("Lee et al. 2023", "2307.03381"),
+    "a3": ("Du et al. 2026", "2601.13228"),
     "amlm": ("Edman & Fraser 2025", "2510.20475"),
     "ankner": ("Ankner et al. 2023", "2305.15096"),
     "bd3lm": ("Arriola et al. 2025", "2503.09573"),
@@ -208,6 +209,12 @@ SETTINGS = (
         "informed_masks",
         "With rare words masked more often, masked diffusion is competitive with a mixture of "
         "causal and masked language modeling, for 100 million words of text ({rare_words}).",
+    ),
+    Setting(
+        "any order",
+        "any_order",
+        "Groups of tokens, predicted one after another by an adapted causal model, are better than "
+        "diffusion at answering questions and filling in stories ({a3}).",
     ),
     Setting(
         "noise of diffusion",

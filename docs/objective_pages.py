@@ -121,6 +121,8 @@ ELSEWHERE = {  # other implementations that we have read; the authors' own code 
         ("XLNet", "zihangdai/xlnet/blob/master/data_utils.py"),
         _TRANSFORMERS,
     ],
+    "any_subset_lm": [("its authors", "PKU-ML/Any-order-Any-subset-AR")],
+    "shuffled_lm": [("its authors", "idiap/sigma-gpt/blob/main/text/sigmagpt.py")],
     "replaced_token_detection": [
         ("ELECTRA", "google-research/electra/blob/master/run_pretraining.py")
     ],

@@ -76,7 +76,7 @@ from .mutor import mutor
 from .next_latent import next_latent
 from .number_tokens import number_token_loss
 from .packed_rows import each_document
-from .permutation import permutation_lm
+from .permutation import any_subset_lm, permutation_lm, shuffled_lm
 from .prompt_forms import PromptForm
 from .selection import geometric_lengths, inverse_lengths
 from .sentence_pairs import next_sentence_prediction, sentence_order_prediction, then
@@ -117,6 +117,7 @@ __all__ = [
     "adaptive_masked_lm",
     "annealed",
     "annealed_multi_token_prediction",
+    "any_subset_lm",
     "attention_mask",
     "bart",
     "batched",
@@ -179,6 +180,7 @@ __all__ = [
     "sequence_classification",
     "sequence_regression",
     "shifted_diffusion",
+    "shuffled_lm",
     "span_corruption",
     "superposed_lm",
     "text_infilling",

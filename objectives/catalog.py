@@ -626,6 +626,31 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "Prefer `masked_permuted_lm` for an encoder: here each row takes twice its number of "
             "slots.",
         ),
+        "any_subset_lm": Entry(
+            "decoder",
+            "any order, several tokens at once",
+            "A3, arXiv:2601.13228",
+            512,
+            attends="earlier groups",
+            title="Any-order, any-subset autoregression (A3)",
+            formula="−mean_t log p(x_t | the position t, x_u for u in groups before t's group)\n"
+            "with random groups of 8 tokens in a random order",
+            use="Use it for a decoder that predicts any tokens from any others, some at a time. "
+            "Prefer `shuffled_lm` if training must be cheap, since each row takes twice its number "
+            "of slots, and `masked_diffusion` if the model must fill in masks: `pretrax predict` "
+            "gives only states of this model.",
+        ),
+        "shuffled_lm": Entry(
+            "decoder",
+            "any order at the cost of causal_lm",
+            "σ-GPT, arXiv:2404.09562",
+            512,
+            title="Shuffled autoregression (σ-GPT)",
+            formula="−mean_t log p(x_t | the position t, x_u for u before t in a random order)",
+            use="Use it for a causal decoder that predicts tokens in any order, such as for "
+            "likelihoods of parts of a text. Prefer `masked_diffusion` if the model must fill in "
+            "masks: `pretrax predict` gives only states of this model.",
+        ),
         "replaced_token_detection": Entry(
             "electra",
             "learning from every token",
@@ -909,6 +934,8 @@ ALIASES = {
     "electra": "replaced_token_detection",
     "plm": "permutation_lm",
     "xlnet": "permutation_lm",
+    "a3": "any_subset_lm",
+    "sigma_gpt": "shuffled_lm",
     "mdlm": "masked_diffusion",
     "llada": "masked_diffusion",
     "bd3lm": "block_diffusion",

@@ -22,6 +22,7 @@ from pretrax.objectives import (
     adaptive_masked_lm,
     annealed,
     annealed_multi_token_prediction,
+    any_subset_lm,
     bart,
     blank_infilling,
     block_diffusion,
@@ -69,6 +70,7 @@ from pretrax.objectives import (
     sequence_classification,
     sequence_regression,
     shifted_diffusion,
+    shuffled_lm,
     span_corruption,
     superposed_lm,
     text_infilling,
@@ -88,6 +90,7 @@ from tests.objectives.undo_infilling import undo_blanks, undo_causal_masking, un
 from tests.objectives.undo_masking import (
     undo_blocks,
     undo_fragment,
+    undo_groups,
     undo_hybrid,
     undo_insertions,
     undo_masked_blocks,
@@ -98,6 +101,7 @@ from tests.objectives.undo_masking import (
     undo_registers,
     undo_replaced,
     undo_restored,
+    undo_shuffled,
     undo_stand_ins,
 )
 from tests.objectives.undo_noising import (
@@ -408,6 +412,16 @@ CASES = {
     "permutation_of_tokens": _case(
         permutation_lm, undo_permutation(IDS), exact=True, rate=0.5, span_lengths=None
     ),
+    "any_subset": _case(any_subset_lm, undo_groups(IDS, 8), exact=True),
+    "any_subset_in_line": _case(
+        any_subset_lm,
+        undo_groups(IDS, 4, shuffled=False),
+        exact=True,
+        group_size=4,
+        shuffled=False,
+        exempt=NOTHING_DRAWN,
+    ),
+    "shuffled": _case(shuffled_lm, undo_shuffled, exact=True),
     "next_other": _case(next_sentence_prediction, exempt=PAIRED),
     "next_same": _case(
         next_sentence_prediction,

@@ -103,6 +103,7 @@ def test_every_set_of_streams_is_arranged_here():
         "jepa",
         "masked_again",
         "diffusion_complementary",
+        "shuffled",
         "superposed",
         "phases",
     ]  # They have separate test files.
