@@ -53,6 +53,7 @@ PAPERS = {  # key in a cell -> (text of the link, arXiv number)
     "electra": ("Clark et al. 2020", "2003.10555"),
     "factorization": ("Kitouni et al. 2024", "2406.05183"),
     "fim": ("Bavarian et al. 2022", "2207.14255"),
+    "flexmdm": ("Kim et al. 2025", "2509.01025"),
     "goldfish": ("Hans et al. 2024", "2406.10209"),
     "mask15": ("Wettig et al. 2023", "2202.08005"),
     "mtp": ("Gloeckle et al. 2024", "2404.19737"),
@@ -209,6 +210,12 @@ SETTINGS = (
         "informed_masks",
         "With rare words masked more often, masked diffusion is competitive with a mixture of "
         "causal and masked language modeling, for 100 million words of text ({rare_words}).",
+    ),
+    Setting(
+        "masks and missing text",
+        "flexible_length",
+        "A masked diffusion model that also inserts masks has the same perplexity and better "
+        "lengths ({flexmdm}).",
     ),
     Setting(
         "any order",

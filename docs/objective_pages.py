@@ -141,6 +141,7 @@ ELSEWHERE = {  # other implementations that we have read; the authors' own code 
             "NVIDIA-NeMo/Automodel/blob/main/nemo_automodel/components/attention/idlm_mask.py",
         )
     ],
+    "flexible_masked_diffusion": [("its authors", "brianlck/FlexMDM")],
     "insertion_lm": [("its authors", "dhruvdcoder/ILM")],
     "bert": [_BERT],
     "next_sentence_prediction": [_BERT],

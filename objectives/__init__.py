@@ -9,10 +9,10 @@ The families of objectives are `language_modeling`, `multi_token_prediction`, `a
 `joint_embedding`, `denoising`, `autoencoding`, `mass`, `gap_sentences`, `mixtures` and `ul2`.
 Others are `blanks`, `infilling`, `masked_language_modeling`, `adaptive_masking`,
 `masked_autoencoding`, `masked_diffusion`, `frequency_masking`, `block_diffusion`,
-`hybrid_diffusion`, `uniform_diffusion`, `insertion`, `permutation`, `sentence_pairs`,
-`contrastive_learning` and `supervised`. They choose tokens with `selection` and `span_lengths`,
-apply noise from `noising`, and write features with `splicing`. `contract` defines what they return,
-and `laws` checks it.
+`hybrid_diffusion`, `uniform_diffusion`, `insertion`, `flexible_diffusion`, `permutation`,
+`sentence_pairs`, `contrastive_learning` and `supervised`. They choose tokens with `selection` and
+`span_lengths`, apply noise from `noising`, and write features with `splicing`. `contract` defines
+what they return, and `laws` checks it.
 """
 
 from . import layouts
@@ -48,6 +48,7 @@ from .contract import (
 from .contrastive_learning import contrastive, contrastive_pairs, info_nce, nt_xent
 from .corrupted_batches import batched
 from .denoising import deshuffling, iid_denoising, span_corruption
+from .flexible_diffusion import flexible_masked_diffusion
 from .frequency_masking import frequency_informed_diffusion
 from .gap_sentences import gap_sentences
 from .goldfish import goldfish_loss
@@ -137,6 +138,7 @@ __all__ = [
     "document_rotation",
     "each_document",
     "fill_in_the_middle",
+    "flexible_masked_diffusion",
     "frequency_informed_diffusion",
     "future_summary",
     "gap_sentences",

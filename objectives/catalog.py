@@ -818,6 +818,20 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "attend causally and predict the token after them, as the model already does. Prefer "
             "`tidar` if masks should see their whole block.",
         ),
+        "flexible_masked_diffusion": Entry(
+            "encoder",
+            "masks, and texts of any length",
+            "FlexMDM, arXiv:2509.01025",
+            257,
+            title="Flexible masked diffusion (FlexMDM)",
+            formula="mean_t (1/r) (−[t ∈ M] log p(x_t | x̃) + y_t − n_t + n_t log(n_t / y_t))\n"
+            "with each token missing with probability r and masked with probability −r ln r,\n"
+            "n_t the number of missing tokens after the remaining token t, predicted as y_t,\n"
+            "and r ~ U(0.001, 1) for each document",
+            use="Use it if a masked diffusion model should also learn how much text is missing and "
+            "where. Prefer `insertion_lm` to generate text: with this model, `pretrax predict` "
+            "fills in the masks of a text, but inserts no masks.",
+        ),
         "insertion_lm": Entry(
             "encoder",
             "filling gaps of any length",
@@ -943,6 +957,7 @@ ALIASES = {
     "dream": "shifted_diffusion",
     "gidd": "hybrid_diffusion",
     "ilm": "insertion_lm",
+    "flexmdm": "flexible_masked_diffusion",
     "duo": "uniform_diffusion",
     "idlm": "i_dlm",
     "nsp": "next_sentence_prediction",

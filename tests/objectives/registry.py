@@ -35,6 +35,7 @@ from pretrax.objectives import (
     dialogue,
     document_rotation,
     fill_in_the_middle,
+    flexible_masked_diffusion,
     frequency_informed_diffusion,
     future_summary,
     gap_sentences,
@@ -95,6 +96,7 @@ from tests.objectives.undo_masking import (
     undo_insertions,
     undo_masked_blocks,
     undo_masks,
+    undo_masks_after_bos,
     undo_masks_before,
     undo_permutation,
     undo_permuted_masks,
@@ -387,6 +389,14 @@ CASES = {
     "diffusion_hybrid": _case(hybrid_diffusion, undo_hybrid(IDS), exact=True, random_share=0.2),
     "diffusion_uniform": _case(uniform_diffusion, undo_replaced(IDS), exact=True),
     "insertions": _case(insertion_lm, undo_insertions(IDS)),
+    "insertions_and_masks": _case(
+        flexible_masked_diffusion,
+        undo_masks_after_bos(IDS),
+        exempt={
+            "nothing is lost": "missing tokens are only counted (see test_flexible_diffusion)",
+            "lengths are reached": "few documents are masked completely",
+        },
+    ),
     "block_diffusion": _case(block_diffusion, undo_blocks(IDS, 8, (0.001, 1)), block_size=8),
     "block_diffusion_clipped": _case(
         block_diffusion,

@@ -53,6 +53,7 @@ NAMES = [
     "diffusion",
     "diffusion_ahead",
     "insertions",
+    "insertions_and_masks",
     "block_diffusion",
     "tidar",
     "mutor",

@@ -41,6 +41,7 @@ HIDING = {  # one case of each type
     ),
     **dict.fromkeys(["diffusion", "diffusion_informed", "diffusion_shifted"], HIDDEN),
     **dict.fromkeys(["block_diffusion", "permutation"], HIDDEN),
+    **dict.fromkeys(["insertions_and_masks"], HIDDEN),
     **dict.fromkeys(["insertions", "token_deletion", "text_infilling", "bart"], HIDDEN),
     **{
         "prefix": ENDS,

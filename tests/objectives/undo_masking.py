@@ -43,6 +43,18 @@ def undo_masks_before(ids: TokenIds, ahead: float = 1.0):
     return undo
 
 
+def undo_masks_after_bos(ids: TokenIds):
+    """Undoes FlexMDM without missing tokens: `bos`, then text with masks."""
+
+    def undo(document):
+        first, *text = document.inputs
+        assert first == ids.bos, "every document begins with bos"
+        labels = {place - 1: label for place, label in document.labels.items()}
+        return _filled_in(ids, text, labels, only_masks=True)
+
+    return undo
+
+
 def undo_blocks(ids: TokenIds, size: int, rates: tuple[float, float]):
     """Undoes block diffusion: the clean copy and the completed noised copy are the document."""
 
