@@ -37,6 +37,7 @@ PAPERS = {  # key in a cell -> (text of the link, arXiv number)
     "optimizers": ("Wen et al. 2025", "2509.02046"),
     "albert": ("Lan et al. 2020", "1909.11942"),
     "addition": ("Lee et al. 2023", "2307.03381"),
+    "a3": ("Du et al. 2026", "2601.13228"),
     "amlm": ("Edman & Fraser 2025", "2510.20475"),
     "ankner": ("Ankner et al. 2023", "2305.15096"),
     "bd3lm": ("Arriola et al. 2025", "2503.09573"),
@@ -52,6 +53,7 @@ PAPERS = {  # key in a cell -> (text of the link, arXiv number)
     "electra": ("Clark et al. 2020", "2003.10555"),
     "factorization": ("Kitouni et al. 2024", "2406.05183"),
     "fim": ("Bavarian et al. 2022", "2207.14255"),
+    "flexmdm": ("Kim et al. 2025", "2509.01025"),
     "goldfish": ("Hans et al. 2024", "2406.10209"),
     "mask15": ("Wettig et al. 2023", "2202.08005"),
     "mtp": ("Gloeckle et al. 2024", "2404.19737"),
@@ -59,6 +61,7 @@ PAPERS = {  # key in a cell -> (text of the link, arXiv number)
     "olmoe": ("Muennighoff et al. 2024", "2409.02060"),
     "paths": ("Trainin et al. 2026", "2602.19980"),
     "pitfalls": ("Bachmann & Nagarajan 2024", "2403.06963"),
+    "rare_words": ("Kosmopoulou et al. 2025", "2509.05056"),
     "replication": ("Besiroglu et al. 2024", "2404.10102"),
     "reversal": ("Berglund et al. 2023", "2309.12288"),
     "roberta": ("Liu et al. 2019", "1907.11692"),
@@ -201,6 +204,24 @@ SETTINGS = (
         "masks that follow the model",
         "adaptive_masks",
         "They are better than random masks, for 10 to 100 million words of text ({amlm}).",
+    ),
+    Setting(
+        "masks of diffusion",
+        "informed_masks",
+        "With rare words masked more often, masked diffusion is competitive with a mixture of "
+        "causal and masked language modeling, for 100 million words of text ({rare_words}).",
+    ),
+    Setting(
+        "masks and missing text",
+        "flexible_length",
+        "A masked diffusion model that also inserts masks has the same perplexity and better "
+        "lengths ({flexmdm}).",
+    ),
+    Setting(
+        "any order",
+        "any_order",
+        "Groups of tokens, predicted one after another by an adapted causal model, are better than "
+        "diffusion at answering questions and filling in stories ({a3}).",
     ),
     Setting(
         "noise of diffusion",

@@ -59,6 +59,8 @@ SPANS = {  # number of hidden spans in a clear figure
 # These objectives always hide the end of a text, or predict every token.
 TOUCHES_EDGE = frozenset(
     (
+        "any_subset_lm",
+        "complementary_diffusion",
         "hybrid_diffusion",
         "prefix_lm",
         "spans_and_prefix",

@@ -121,10 +121,18 @@ ELSEWHERE = {  # other implementations that we have read; the authors' own code 
         ("XLNet", "zihangdai/xlnet/blob/master/data_utils.py"),
         _TRANSFORMERS,
     ],
+    "any_subset_lm": [("its authors", "PKU-ML/Any-order-Any-subset-AR")],
+    "shuffled_lm": [("its authors", "idiap/sigma-gpt/blob/main/text/sigmagpt.py")],
     "replaced_token_detection": [
         ("ELECTRA", "google-research/electra/blob/master/run_pretraining.py")
     ],
     "masked_diffusion": [("MDLM", "kuleshov-group/mdlm")],
+    "frequency_informed_diffusion": [
+        (
+            "its authors",
+            "DespoinaKK/babylm-diffusion/blob/main/masking/masking_processor.py",
+        )
+    ],
     "uniform_diffusion": [("Duo", "s-sahoo/duo")],
     "shifted_diffusion": [("DiffuLLaMA", "HKUNLP/DiffuLLaMA")],
     "i_dlm": [
@@ -133,6 +141,7 @@ ELSEWHERE = {  # other implementations that we have read; the authors' own code 
             "NVIDIA-NeMo/Automodel/blob/main/nemo_automodel/components/attention/idlm_mask.py",
         )
     ],
+    "flexible_masked_diffusion": [("its authors", "brianlck/FlexMDM")],
     "insertion_lm": [("its authors", "dhruvdcoder/ILM")],
     "bert": [_BERT],
     "next_sentence_prediction": [_BERT],

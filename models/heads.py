@@ -113,8 +113,11 @@ class LogitScale(nn.Module):
         return jnp.exp(log_scale - jax.lax.stop_gradient(excess))
 
 
-class ReplacedHead(nn.Module):
-    """The logit that a token was replaced: float32 [..., 1] (Clark et al. 2020, ELECTRA)."""
+class NumberHead(nn.Module):
+    """One number for each state: float32 [..., 1], by a layer and a linear map.
+
+    Clark et al. 2020 (ELECTRA) read the logit that a token was replaced with it.
+    """
 
     config: Config
 
@@ -295,7 +298,13 @@ for _head in (
         name="replaced",
         about="the logit that a token was replaced",
         builders=("encoder", "electra"),
-        build=ReplacedHead,
+        build=NumberHead,
+    ),
+    Head(
+        name="gaps",
+        about="the logarithm of the expected number of tokens that are missing after a slot",
+        builders=("encoder",),
+        build=NumberHead,
     ),
     Head(
         name="restored",

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from ..constraints import PositiveShare, checked
 from .builders import Model, Part, encoder_config, forward_flops, from_network
 from .config import Config
-from .heads import LogitScale, Projection, ReplacedHead, dense, heads_of, projection
+from .heads import LogitScale, NumberHead, Projection, dense, heads_of, projection
 from .linear import dropout, embedding_weights, inner_dropout
 from .norms import Norm
 from .positions import rotation_of
@@ -134,7 +134,7 @@ class Electra(nn.Module):
         self.generator = Stack(self.small, c.num_encoder_layers, cross=False, bidirectional=True)
         self.generator_out = dense(c.emb_dim, c.dtype, ("embed", None), use_bias=False)
         self.discriminator = Stack(c, c.num_encoder_layers, cross=False, bidirectional=True)
-        self.replaced = ReplacedHead(c)
+        self.replaced = NumberHead(c)
 
     def __call__(self, batch):
         tokens_BxT = batch["encoder_input_tokens"]

@@ -8,10 +8,11 @@ The families of objectives are `language_modeling`, `multi_token_prediction`, `a
 `upcoming_tokens`, `superposition`, `next_latent`, `goldfish`, `tidar`, `mutor`, `number_tokens`,
 `joint_embedding`, `denoising`, `autoencoding`, `mass`, `gap_sentences`, `mixtures` and `ul2`.
 Others are `blanks`, `infilling`, `masked_language_modeling`, `adaptive_masking`,
-`masked_autoencoding`, `masked_diffusion`, `block_diffusion`, `hybrid_diffusion`,
-`uniform_diffusion`, `insertion`, `permutation`, `sentence_pairs`, `contrastive_learning` and
-`supervised`. They choose tokens with `selection` and `span_lengths`, apply noise from `noising`,
-and write features with `splicing`. `contract` defines what they return, and `laws` checks it.
+`masked_autoencoding`, `masked_diffusion`, `frequency_masking`, `block_diffusion`,
+`hybrid_diffusion`, `uniform_diffusion`, `insertion`, `flexible_diffusion`, `permutation`,
+`sentence_pairs`, `contrastive_learning` and `supervised`. They choose tokens with `selection` and
+`span_lengths`, apply noise from `noising`, and write features with `splicing`. `contract` defines
+what they return, and `laws` checks it.
 """
 
 from . import layouts
@@ -47,6 +48,8 @@ from .contract import (
 from .contrastive_learning import contrastive, contrastive_pairs, info_nce, nt_xent
 from .corrupted_batches import batched
 from .denoising import deshuffling, iid_denoising, span_corruption
+from .flexible_diffusion import flexible_masked_diffusion
+from .frequency_masking import frequency_informed_diffusion
 from .gap_sentences import gap_sentences
 from .goldfish import goldfish_loss
 from .hybrid_diffusion import hybrid_diffusion
@@ -60,7 +63,7 @@ from .language_modeling import (
     prefix_lm,
 )
 from .masked_autoencoding import retromae
-from .masked_diffusion import masked_diffusion, shifted_diffusion
+from .masked_diffusion import complementary_diffusion, masked_diffusion, shifted_diffusion
 from .masked_language_modeling import (
     masked_lm,
     masked_next_token,
@@ -74,7 +77,7 @@ from .mutor import mutor
 from .next_latent import next_latent
 from .number_tokens import number_token_loss
 from .packed_rows import each_document
-from .permutation import permutation_lm
+from .permutation import any_subset_lm, permutation_lm, shuffled_lm
 from .prompt_forms import PromptForm
 from .selection import geometric_lengths, inverse_lengths
 from .sentence_pairs import next_sentence_prediction, sentence_order_prediction, then
@@ -115,6 +118,7 @@ __all__ = [
     "adaptive_masked_lm",
     "annealed",
     "annealed_multi_token_prediction",
+    "any_subset_lm",
     "attention_mask",
     "bart",
     "batched",
@@ -125,6 +129,7 @@ __all__ = [
     "causal_mask",
     "causal_masking",
     "check_token_ids",
+    "complementary_diffusion",
     "contrastive",
     "contrastive_pairs",
     "corruptor",
@@ -133,6 +138,8 @@ __all__ = [
     "document_rotation",
     "each_document",
     "fill_in_the_middle",
+    "flexible_masked_diffusion",
+    "frequency_informed_diffusion",
     "future_summary",
     "gap_sentences",
     "geometric_lengths",
@@ -175,6 +182,7 @@ __all__ = [
     "sequence_classification",
     "sequence_regression",
     "shifted_diffusion",
+    "shuffled_lm",
     "span_corruption",
     "superposed_lm",
     "text_infilling",

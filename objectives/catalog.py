@@ -626,6 +626,31 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "Prefer `masked_permuted_lm` for an encoder: here each row takes twice its number of "
             "slots.",
         ),
+        "any_subset_lm": Entry(
+            "decoder",
+            "any order, several tokens at once",
+            "A3, arXiv:2601.13228",
+            512,
+            attends="earlier groups",
+            title="Any-order, any-subset autoregression (A3)",
+            formula="−mean_t log p(x_t | the position t, x_u for u in groups before t's group)\n"
+            "with random groups of 8 tokens in a random order",
+            use="Use it for a decoder that predicts any tokens from any others, some at a time. "
+            "Prefer `shuffled_lm` if training must be cheap, since each row takes twice its number "
+            "of slots, and `masked_diffusion` if the model must fill in masks: `pretrax predict` "
+            "gives only states of this model.",
+        ),
+        "shuffled_lm": Entry(
+            "decoder",
+            "any order at the cost of causal_lm",
+            "σ-GPT, arXiv:2404.09562",
+            512,
+            title="Shuffled autoregression (σ-GPT)",
+            formula="−mean_t log p(x_t | the position t, x_u for u before t in a random order)",
+            use="Use it for a causal decoder that predicts tokens in any order, such as for "
+            "likelihoods of parts of a text. Prefer `masked_diffusion` if the model must fill in "
+            "masks: `pretrax predict` gives only states of this model.",
+        ),
         "replaced_token_detection": Entry(
             "electra",
             "learning from every token",
@@ -652,6 +677,33 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             use="Use it for encoders that generate text in any order, and for constraints such as "
             "Sudoku. Prefer `causal_lm` for the best likelihood, and `block_diffusion` for texts "
             "of any length.",
+        ),
+        "complementary_diffusion": Entry(
+            "encoder",
+            "a loss on every token of a text",
+            "Fast-dLLM v2, arXiv:2509.26328",
+            512,
+            title="Masked diffusion with complementary masks",
+            formula="−½ mean_t ([t ∈ M] (1/r) log p(x_t | x̃) + [t ∉ M] (1/(1−r)) log p(x_t | x̃′))\n"
+            "with each token masked in x̃ with probability r and otherwise in x̃′, and r ~ "
+            "U(0.001, 0.999) for each document",
+            use="Use it if text is scarcer than computation: all tokens of a text have a loss "
+            "whenever it is read. Prefer `masked_diffusion` if computation is scarce, since here "
+            "each row takes twice its number of slots.",
+        ),
+        "frequency_informed_diffusion": Entry(
+            "encoder",
+            "rare words, with little text",
+            "Frequency-informed, arXiv:2509.05056",
+            256,
+            title="Frequency-informed masked diffusion",
+            formula="−mean_t [t ∈ M] (1/r) log p(x_t | x̃)\n"
+            "with token t masked with a probability of mean r that rises with w_t^0.02,\n"
+            "w_t from 0 to 1 by the number of words that are more frequent than x_t,\n"
+            "and r ~ U(0.001, 1) for each document",
+            use="Use it if there is little text, and rare words matter. Prefer `masked_diffusion` "
+            "as the baseline. SeqIO tasks mask all words at the same rate, since they draw masks "
+            "without counts.",
         ),
         "hybrid_diffusion": Entry(
             "encoder",
@@ -765,6 +817,20 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             use="Use it like `tidar`, if a trained causal model should learn to draft: its masks "
             "attend causally and predict the token after them, as the model already does. Prefer "
             "`tidar` if masks should see their whole block.",
+        ),
+        "flexible_masked_diffusion": Entry(
+            "encoder",
+            "masks, and texts of any length",
+            "FlexMDM, arXiv:2509.01025",
+            257,
+            title="Flexible masked diffusion (FlexMDM)",
+            formula="mean_t (1/r) (−[t ∈ M] log p(x_t | x̃) + y_t − n_t + n_t log(n_t / y_t))\n"
+            "with each token missing with probability r and masked with probability −r ln r,\n"
+            "n_t the number of missing tokens after the remaining token t, predicted as y_t,\n"
+            "and r ~ U(0.001, 1) for each document",
+            use="Use it if a masked diffusion model should also learn how much text is missing and "
+            "where. Prefer `insertion_lm` to generate text: with this model, `pretrax predict` "
+            "fills in the masks of a text, but inserts no masks.",
         ),
         "insertion_lm": Entry(
             "encoder",
@@ -882,6 +948,8 @@ ALIASES = {
     "electra": "replaced_token_detection",
     "plm": "permutation_lm",
     "xlnet": "permutation_lm",
+    "a3": "any_subset_lm",
+    "sigma_gpt": "shuffled_lm",
     "mdlm": "masked_diffusion",
     "llada": "masked_diffusion",
     "bd3lm": "block_diffusion",
@@ -889,6 +957,7 @@ ALIASES = {
     "dream": "shifted_diffusion",
     "gidd": "hybrid_diffusion",
     "ilm": "insertion_lm",
+    "flexmdm": "flexible_masked_diffusion",
     "duo": "uniform_diffusion",
     "idlm": "i_dlm",
     "nsp": "next_sentence_prediction",

@@ -2,11 +2,12 @@
 
 Sources: Nie et al. 2025, "Large Language Diffusion Models" (LLaDA), algorithm 1; Sahoo et al. 2024
 (MDLM), whose log-linear schedule is the same distribution; Sahoo et al. 2026 (arXiv:2602.15014) and
-its published code, for the loss without weights.
+its published code, for the loss without weights; Wu et al. 2025, "Fast-dLLM v2"
+(arXiv:2509.26328), for complementary masks.
 """
 
 import dataclasses
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +18,21 @@ from jax.tree_util import Partial
 from ..constraints import checked
 from .arithmetic import draw24, hits, product24, rate24, share24
 from .contract import Array, BatchLoss, Facts, Objective, Row
-from .features import fit, input_sequence, labels_in_place, orders_in_line
+from .features import fit, input_sequence, labels_in_place, orders_in_line, pool_columns
 from .losses import predicting_stack, predictions, token_loss
 from .prompt_forms import PromptForm
-from .splicing import documents, frame_of, framed, framed_marks
+from .selection import rates_by_chances
+from .splicing import (
+    Documents,
+    alternated,
+    documents,
+    frame_of,
+    framed,
+    framed_column,
+    framed_marks,
+    piece,
+    splice,
+)
 from .token_ids import TokenIds
 from .token_weights import framed_weights
 
@@ -61,6 +73,44 @@ def masked_diffusion(
     form = PromptForm("unmask")
     bound = "tokens" if weighted else "bound"
     return _at_drawn_rates(ids, lowest_rate, form, bound, weighted)
+
+
+@checked
+def complementary_diffusion(
+    ids: TokenIds,
+    lowest_rate: Annotated[float, Interval(ge=2**-24, lt=0.5)] = LOWEST_RATE,
+    weighted: bool = True,
+) -> Objective:
+    """Masked diffusion that reads each document twice, with a mask and with its complement.
+
+        inputs    a _ _ d _ f   _ b c _ e _      (rates: 0.57 and 0.43)
+        labels      b c   e     a     d   f
+
+    Each text token is a label once. The two rates of a document add up to 1, so each has the
+    distribution of `masked_diffusion`, and so does the mean of the loss. A row costs as much
+    compute as two.
+
+    Fast-dLLM v2 masks blocks in this way, each token predicted one slot before it, to adapt causal
+    models. Here the documents are masked, and tokens are predicted in place.
+
+    Args:
+      ids: needs `mask`; only text tokens are masked.
+      lowest_rate: lowest rate. The highest rate is 1 - `lowest_rate`. With a value above 0.001, the
+        loss lacks rates that belong to the bound, and `Facts.bound` is None.
+      weighted: whether to weight losses by 1 / rate, as in `masked_diffusion`. If False, each label
+        has a weight of 1.
+
+    Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K];
+    rates i32[D], 24-bit integers. Each document becomes two segments with a rate each. pools_slots,
+    pools_labels and pools_weights i32[P] are all 0: their size only declares two segments for each
+    document.
+
+    >>> complementary_diffusion(ids).lengths(512)
+    {'inputs': 1024, 'labels': 512, 'rates': 2, 'pools': 2}
+    """
+    form = PromptForm("unmask")
+    bound = "tokens" if weighted else "bound"
+    return _at_drawn_rates(ids, lowest_rate, form, bound, weighted, complementary=True)
 
 
 @checked
@@ -108,25 +158,32 @@ def _at_drawn_rates(
     bound: str,
     weighted: bool = True,
     ahead_share: float = 1.0,
+    complementary: bool = False,
 ) -> Objective:
     mask = ids.special("mask")
+    lowest = share24(lowest_rate)
+    highest = 2**24 - lowest if complementary else 2**24
 
     def lengths(n: int) -> dict[str, int]:  # any token may be masked
         slots = len(form.before) + n
         orders = {"orders": slots} if ahead_share < 1 else {}
         return {"inputs": slots, "labels": n, "rates": 1} | orders
 
+    def lengths_of_both(n: int) -> dict[str, int]:
+        return {"inputs": 2 * n, "labels": n, "rates": 2, "pools": 2}
+
+    noised = Partial(
+        _noised,
+        rates=np.array([lowest, highest], np.int32),
+        text=np.array(ids.text, np.int32),
+        frame=frame_of(form.before, ()),
+    )
+    columns = {"mask": np.int32(mask), "shift": np.int32(form.shift)}
+    once = Partial(_mask_once, noised, ahead=np.int32(share24(ahead_share)), **columns)
+    twice = Partial(_mask_twice, noised, **columns)
     return Objective(
-        lengths=lengths,
-        corrupt=Partial(
-            _mask_at_drawn_rates,
-            lowest=np.int32(share24(lowest_rate)),
-            mask=np.int32(mask),
-            text=np.array(ids.text, np.int32),
-            frame=frame_of(form.before, ()),
-            shift=np.int32(form.shift),
-            ahead=np.int32(share24(ahead_share)),
-        ),
+        lengths=lengths_of_both if complementary else lengths,
+        corrupt=twice if complementary else once,
         loss=_DiffusionLoss(ids.text, mask, weighted),
         facts=Facts(prompt_forms=(form,), bound=bound_from(lowest_rate, bound), token_weights=True),
     )
@@ -182,41 +239,109 @@ def loss_by_rates(
     return token_loss(weighted, hidden=hidden).with_term("tokens", weights=tokens)
 
 
-def _mask_at_drawn_rates(
-    key, row, partner, lengths, max_documents, *, lowest, mask, text, frame, shift, ahead
-):
+class _Noised(NamedTuple):
+    """The text of a row, with which of its tokens are masked, and the rates of its segments."""
+
+    tokens: Array  # i32[I]
+    segments: Array  # i32[I]
+    is_text: Array  # bool[I] the tokens that may be masked
+    masked: Array  # bool[I]
+    weights: Array | None  # i32[I] weights of the tokens; None if all count alike
+    rates: Array  # i32[D] 24-bit integers
+
+
+def _noised(key, row, size: int, max_documents, power, *, rates, text, frame) -> _Noised:
+    """Returns the framed text of a row, each document masked at a rate in [lowest, highest).
+
+    If `power` is a number, masks follow the chances of tokens (`selection.rates_by_chances`).
+    """
+    lowest, highest = rates
     present = documents(row.segments, max_documents).length > 0
-    tokens, segments = framed((row.tokens, row.segments), present, frame, lengths["inputs"])
+    tokens, segments = framed((row.tokens, row.segments), present, frame, size)
 
     rate_key, token_key = jax.random.split(key)
     draw = draw24(rate_key, max_documents)
-    rates = jnp.where(present, lowest + product24(draw, 2**24 - lowest), 0)
+    drawn = jnp.where(present, lowest + product24(draw, highest - lowest), 0)
     is_text = (tokens >= text[0]) & (tokens < text[1]) & (segments > 0)
-    masked, rates = chosen_at_rates(token_key, row, is_text, segments, frame, rates)
-    orders = orders_in_line(segments, max_documents, ahead) if "orders" in lengths else {}
-    weights = framed_weights(row, present, frame, lengths["inputs"])
-    return (
-        input_sequence((jnp.where(masked, mask, tokens), segments))
-        | labels_in_place(tokens, masked, shift, lengths["labels"], weights)
-        | {"rates": fit(rates, lengths["rates"])}
-        | orders
+    each = None
+    if power is not None and row.chances is not None:
+        chances = framed_column(row.chances, row.segments, present, frame, size)
+        each = rates_by_chances(chances, is_text, segments, drawn, power)
+    masked, drawn = chosen_at_rates(token_key, row, is_text, segments, frame, drawn, each)
+    weights = framed_weights(row, present, frame, size)
+    return _Noised(tokens, segments, is_text, masked, weights, drawn)
+
+
+def _mask_once(
+    noised, key, row, partner, lengths, max_documents, *, mask, shift, ahead, power=None
+):
+    text = noised(key, row, lengths["inputs"], max_documents, power)
+    orders = orders_in_line(text.segments, max_documents, ahead) if "orders" in lengths else {}
+    return _masked_features(text, mask, shift, lengths) | orders
+
+
+def _mask_twice(noised, key, row, partner, lengths, max_documents, *, mask, shift, power=None):
+    text = noised(key, row, lengths["inputs"], max_documents, power)
+    both = _with_complements(text, lengths["inputs"])
+    none = jnp.zeros(0, jnp.int32)
+    no_pools = pool_columns(none, none, none, lengths["pools"])
+    return _masked_features(both, mask, shift, lengths) | no_pools
+
+
+def _with_complements(text: _Noised, size: int) -> _Noised:
+    """Returns each document twice: as it is masked, and with exactly its other text masked."""
+    document = documents(text.segments, text.rates.size)
+    twice = Documents(*(jnp.repeat(x, 2) for x in document))
+    slots = jnp.arange(text.tokens.size, dtype=jnp.int32)
+    origin, segments = splice(slots, piece(*twice), size)
+    live = segments > 0
+    is_first = segments % 2 == 1
+    is_text = text.is_text[origin] & live
+    others = jnp.where(document.length > 0, 2**24 - text.rates, 0)
+    return _Noised(
+        tokens=jnp.where(live, text.tokens[origin], 0),
+        segments=segments,
+        is_text=is_text,
+        masked=is_text & (text.masked[origin] == is_first),
+        weights=None if text.weights is None else text.weights[origin],
+        rates=alternated(text.rates, others),
     )
 
 
-def chosen_at_rates(key, row: Row, is_text: Array, segments: Array, frame, rates: Array):
+def _masked_features(text: _Noised, mask, shift, lengths) -> dict[str, Array]:
+    return (
+        input_sequence((jnp.where(text.masked, mask, text.tokens), text.segments))
+        | labels_in_place(text.tokens, text.masked, shift, lengths["labels"], text.weights)
+        | {"rates": fit(text.rates, lengths["rates"])}
+    )
+
+
+def chosen_at_rates(
+    key,
+    row: Row,
+    is_text: Array,
+    segments: Array,
+    frame,
+    rates: Array,
+    token_rates: Array | None = None,
+):
     """Returns the chosen tokens of framed text, bool[I], and the rates of documents, i32[D].
 
-    Each text token is chosen with the rate of its document as the probability. If the row specifies
-    the tokens to hide, these tokens are chosen, and a document's rate is their share.
+    Each text token is chosen with the rate of its document as the probability, or with its own
+    rate. If the row specifies the tokens to hide, these tokens are chosen, and a document's rate is
+    their share.
 
     Args:
       is_text: bool[I], the tokens that may be chosen.
       segments: i32[I], of text with this frame.
       rates: i32[D], 24-bit integers.
+      token_rates: i32[I], 24-bit integers; None for the rates of the documents.
     """
     if row.hidden is None:
+        if token_rates is None:
+            token_rates = rates[jnp.maximum(segments - 1, 0)]
         bits = jax.random.bits(key, segments.shape, jnp.uint32)
-        return is_text & hits(bits, rates[jnp.maximum(segments - 1, 0)]), rates
+        return is_text & hits(bits, token_rates), rates
     document = documents(row.segments, rates.size)
     present = document.length > 0
     marked = framed_marks(row.hidden, row.segments, present, frame, segments.size)

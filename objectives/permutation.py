@@ -1,7 +1,9 @@
 """Permutation language modeling: tokens are predicted in a random order of their positions.
 
-Source: Yang et al. 2019, "XLNet" (arXiv:1906.08237), with the partial prediction of its published
-code. Not implemented: the segments and the memory of Transformer-XL.
+Sources: Yang et al. 2019, "XLNet" (arXiv:1906.08237), with the partial prediction of its published
+code, but without the segments and the memory of Transformer-XL; Du et al. 2026, "Autoregressive
+Models Rival Diffusion Models at Any-Order Generation" (A3, arXiv:2601.13228), and Pannatier et al.
+2024, "σ-GPTs" (arXiv:2404.09562), with the authors' published code.
 """
 
 import functools
@@ -12,9 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from ..constraints import OpenShare, checked
+from ..constraints import Count, OpenShare, checked
 from .contract import Facts, Objective
-from .features import fit, input_sequence, labels_in_place
+from .features import fit, input_sequence, labels_in_place, target_sequence
+from .layouts import positions_of_tokens
 from .losses import token_loss
 from .prompt_forms import PromptForm
 from .random_order import random_order
@@ -108,3 +111,137 @@ def _permute(selection, mask, key, row, partner, lengths, max_documents):
         | {name: jnp.where(live, x, 0) for name, x in columns.items()}
         | labels_in_place(tokens, chosen, 0, lengths["labels"])
     )
+
+
+@checked
+def any_subset_lm(ids: TokenIds, group_size: Count = 8, shuffled: bool = True) -> Objective:
+    """A3: groups of tokens are predicted one after another, in any order, each group at once.
+
+    With text `a b c d e f`, the groups d b, f a and c e in this order, and the mask token _:
+
+        inputs      d b f a c e
+        positions   3 1 5 0 2 4
+        noised      _ _ _ _ _ _     (a copy of each input; only these predict)
+        labels      d b f a c e
+
+    An input attends to its own group and to earlier groups. A copy knows the position of its token,
+    and attends to the inputs of earlier groups. As in `permutation_lm`, one pass computes both
+    streams. The mean loss is a bound on the negative log-likelihood per token. With groups of one
+    token, every token is predicted from all tokens before it in the order.
+
+    The paper turns a causal model into an any-order model in stages: groups of 1, 2 and 4 tokens
+    from left to right, and then shuffled groups of 4 and of 8 tokens (`phases`, or `annealed` for
+    the sizes). The defaults are the last stage.
+
+    Unlike the paper's queries, a copy also attends to the copies of its group. It therefore knows
+    which positions are predicted with it.
+
+    Args:
+      ids: needs `mask`.
+      group_size: number of tokens in a group; the last group of a document may be smaller.
+      shuffled: whether groups are random subsets of a document. If False, they are blocks of
+        neighbors from left to right.
+
+    Features: inputs, inputs_segments, inputs_positions, inputs_starts, inputs_ends, noised,
+    noised_begins, noised_ends, noised_rates i32[I]; labels, labels_slots, labels_weights i32[K].
+
+    >>> any_subset_lm(ids).lengths(510)
+    {'inputs': 510, 'orders': 510, 'noised': 510, 'labels': 510}
+    """
+    return Objective(
+        lengths=lambda n: {"inputs": n, "orders": n, "noised": n, "labels": n},
+        corrupt=Partial(
+            _in_groups,
+            mask=np.int32(ids.special("mask")),
+            size=np.int32(group_size),
+            shuffled=np.bool_(shuffled),
+        ),
+        loss=_query_loss,
+        facts=Facts(prompt_forms=(PromptForm("states"),), bound="tokens"),
+    )
+
+
+def _in_groups(key, row, partner, lengths, max_documents, *, mask, size, shuffled):
+    document = documents(row.segments, max_documents)
+    text, segments = splice(row.tokens, piece(*document), lengths["inputs"])
+    order, first = _shuffled_slots(key, segments, document, shuffled)
+    slot = jnp.arange(text.size, dtype=jnp.int32)
+    begin = (slot - first) // size * size
+    end = jnp.minimum(begin + size, by_document(document.length, segments))
+    columns = {
+        "inputs_positions": order - first,
+        "inputs_starts": first,
+        "inputs_ends": first + end,
+        "noised": mask,
+        "noised_begins": begin,
+        "noised_ends": end,
+        "noised_rates": 0,  # not used by this objective
+    }
+    live = segments > 0
+    tokens = text[order]
+    return (
+        input_sequence((tokens, segments))
+        | {name: jnp.where(live, x, 0) for name, x in columns.items()}
+        | labels_in_place(tokens, live, 0, lengths["labels"])
+    )
+
+
+def _shuffled_slots(key, segments, document, shuffled):
+    """Returns i32[N]: the slots of each document in random order, and its first slot.
+
+    If `shuffled` is False, slots keep their order.
+    """
+    count = document.length.size
+    bits = jax.random.bits(key, segments.shape, jnp.uint32)
+    group = jnp.where(segments > 0, segments - 1, count)
+    order = random_order(jnp.where(shuffled, bits, 0), group, count + 1)
+    return order, by_document(document.start, segments)
+
+
+@checked
+def shuffled_lm(ids: TokenIds) -> Objective:
+    """σ-GPT: causal language modeling of a document's tokens in a random order.
+
+    With text `a b c d`, and the order c a d b:
+
+        targets           c a d b
+        inputs            ^ c a d      (^ is `ids.bos`)
+        positions         0 2 0 3      of the inputs
+        block positions   3 1 4 2      of the targets, from 1
+
+    Each slot knows two positions: the position of its input, and the position of the token that it
+    predicts. A decoder reads the first as its learned or rotary position. Sinusoids of the second
+    are added to the embedding, as for positions within a blank (`blank_infilling`). All slots
+    attend causally in a single stream, so training costs as much as `causal_lm`. The mean loss is a
+    bound on the negative log-likelihood per token.
+
+    The authors' code has learned embeddings of both positions, of half the width each.
+
+    Features: targets, targets_segments, targets_weights, targets_positions,
+    targets_block_positions i32[T].
+
+    >>> shuffled_lm(ids).lengths(512)
+    {'targets': 512, 'positions': 512}
+    """
+    return Objective(
+        lengths=lambda n: {"targets": n, "positions": n},
+        corrupt=_shuffle,
+        loss=token_loss,
+        facts=Facts(
+            prompt_forms=(PromptForm("states"),), bound="tokens", requires=(positions_of_tokens,)
+        ),
+    )
+
+
+def _shuffle(key, row, partner, lengths, max_documents):
+    document = documents(row.segments, max_documents)
+    text, segments = splice(row.tokens, piece(*document), lengths["targets"])
+    order, first = _shuffled_slots(key, segments, document, True)
+    live = segments > 0
+    position = order - first
+    opens = jnp.arange(text.size, dtype=jnp.int32) == first
+    read = jnp.where(opens, 0, jnp.roll(position, 1))  # each slot reads the target before its own
+    return target_sequence((jnp.where(live, text[order], 0), segments)) | {
+        "targets_positions": jnp.where(live, read, 0),
+        "targets_block_positions": jnp.where(live, position + 1, 0),
+    }

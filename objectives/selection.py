@@ -120,15 +120,54 @@ def with_chances(
       count: maximum number of documents in the row.
       selection: selection with one probability for all units.
     """
-    chances = jnp.where(_eligible(tokens, segments, selection), chances, 0)
-    # High and low bits are summed separately, since a sum of 16-bit numbers may exceed 32 bits.
-    high_D, low_D = (_sum_of_each(x, segments, count) for x in (chances >> 8, chances & 255))
-    total_D = high_D.astype(jnp.float32) * 256 + low_D.astype(jnp.float32)
-    number_D = _sum_of_each(chances > 0, segments, count)
-    mean_D = total_D / jnp.maximum(number_D, 1)
+    mean_D = _mean_of_each(chances, _eligible(tokens, segments, selection), segments, count)
     times = chances.astype(jnp.float32) / jnp.maximum(by_document(mean_D, segments), 1)
     chance = jnp.minimum(jnp.round(selection.chance * times), 2**24)
     return selection._replace(chance=chance.astype(jnp.int32))
+
+
+def rates_by_chances(
+    chances: Array, counts: Array, segments: Array, rates_D: Array, power: Array
+) -> Array:
+    """Returns i32[L]: a rate for each token, whose mean over a document is the document's rate.
+
+    A token has the weight w = ((c - least) / (greatest - least)) ** power, from its chance c and
+    the least and greatest chance of its document. If the mean m of the weights is above the rate r,
+    the token's rate is w r / m. If m is below r, it is 1 - (1 - w) (1 - r) / (1 - m).
+
+    Args:
+      chances: i32[L] (`Row.chances`).
+      counts: bool[L], the tokens that belong to the mean.
+      segments: i32[L].
+      rates_D: i32[D] 24-bit integers.
+      power: f32[].
+    """
+    document = jnp.maximum(segments - 1, 0)
+    own_DxL = is_of_each(segments, rates_D.size) & counts[None]
+    least = jnp.min(jnp.where(own_DxL, chances[None], 2**16), axis=1)[document]
+    greatest = jnp.max(jnp.where(own_DxL, chances[None], 0), axis=1)[document]
+    share = (chances - least).astype(jnp.float32) / jnp.maximum(greatest - least, 1)
+    weight = jnp.round(_ONE * jnp.clip(share, 0, 1) ** power).astype(jnp.int32)
+    mean_D = _mean_of_each(weight, counts, segments, rates_D.size)
+    kept_D = 2**24 - rates_D  # the mean probability that a token is not chosen
+    down = rates_D.astype(jnp.float32) / jnp.maximum(mean_D, 1)
+    up = kept_D.astype(jnp.float32) / jnp.maximum(_ONE - mean_D, 1)
+    lowered = jnp.round(weight * down[document]).astype(jnp.int32)
+    raised = 2**24 - jnp.round((_ONE - weight) * up[document]).astype(jnp.int32)
+    is_lowered = mean_D * (2.0**24 / _ONE) > rates_D
+    return jnp.where(is_lowered[document], lowered, raised)
+
+
+_ONE = 2**16 - 1  # a weight of 1, in 16 bits
+
+
+def _mean_of_each(x_L, counts, segments, count: int):
+    """Returns f32[D]: the mean of 16-bit integers over each document's tokens that count."""
+    # High and low bits are summed separately, since a sum of 16-bit numbers may exceed 32 bits.
+    x_L = jnp.where(counts, x_L, 0)
+    high_D, low_D = (_sum_of_each(x, segments, count) for x in (x_L >> 8, x_L & 255))
+    total_D = high_D.astype(jnp.float32) * 256 + low_D.astype(jnp.float32)
+    return total_D / jnp.maximum(_sum_of_each(counts, segments, count), 1)
 
 
 def _eligible(tokens, segments, selection: Selection):

@@ -136,6 +136,18 @@ def test_noise_bounds_constant_outputs_by_the_logarithm_of_the_ids(builder, name
     assert 0 < error.value < 0.5
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["any_subset_lm", "shuffled_lm"])
+def test_orders_bound_constant_outputs_by_the_logarithm_of_the_ids(name):
+    """Every token is predicted once in every order, so a constant model has no sampling error."""
+    one = trained("decoder", name)
+    one = one._replace(params=jax.tree.map(np.zeros_like, one.params))
+    bits, error = bits_per_byte(of_run(one, name), row_tokens=16, draws=4)
+    assert bits.unit == "bits per byte, upper bound"
+    assert bits.value == pytest.approx(math.log2(ROWS), rel=1e-5)
+    assert error.value < 1e-5
+
+
 def test_noise_and_hidden_tokens_give_one_bound():
     """Masked diffusion can be measured in both ways."""
     one, rows = (

@@ -22,17 +22,21 @@ from pretrax.objectives import (
     adaptive_masked_lm,
     annealed,
     annealed_multi_token_prediction,
+    any_subset_lm,
     bart,
     blank_infilling,
     block_diffusion,
     causal_lm,
     causal_masking,
+    complementary_diffusion,
     contrastive,
     contrastive_pairs,
     deshuffling,
     dialogue,
     document_rotation,
     fill_in_the_middle,
+    flexible_masked_diffusion,
+    frequency_informed_diffusion,
     future_summary,
     gap_sentences,
     geometric_lengths,
@@ -67,6 +71,7 @@ from pretrax.objectives import (
     sequence_classification,
     sequence_regression,
     shifted_diffusion,
+    shuffled_lm,
     span_corruption,
     superposed_lm,
     text_infilling,
@@ -86,16 +91,19 @@ from tests.objectives.undo_infilling import undo_blanks, undo_causal_masking, un
 from tests.objectives.undo_masking import (
     undo_blocks,
     undo_fragment,
+    undo_groups,
     undo_hybrid,
     undo_insertions,
     undo_masked_blocks,
     undo_masks,
+    undo_masks_after_bos,
     undo_masks_before,
     undo_permutation,
     undo_permuted_masks,
     undo_registers,
     undo_replaced,
     undo_restored,
+    undo_shuffled,
     undo_stand_ins,
 )
 from tests.objectives.undo_noising import (
@@ -366,11 +374,29 @@ CASES = {
     "masked_permuted": _case(masked_permuted_lm, undo_permuted_masks(IDS), exact=True, rate=0.3),
     "replaced": _case(replaced_token_detection, undo_masks(IDS, only_masks=True), exact=True),
     "diffusion": _case(masked_diffusion, undo_masks(IDS, only_masks=True, framed=False)),
+    "diffusion_complementary": _case(
+        complementary_diffusion,
+        exempt={
+            "nothing is lost": "a document becomes two segments (see test_complementary_masks)",
+            "lengths are reached": "pools only count the segments",
+        },
+    ),
+    "diffusion_informed": _case(
+        frequency_informed_diffusion, undo_masks(IDS, only_masks=True, framed=False)
+    ),
     "diffusion_shifted": _case(shifted_diffusion, undo_masks_before(IDS)),
     "diffusion_ahead": _case(shifted_diffusion, undo_masks_before(IDS, 0.25), ahead_share=0.25),
     "diffusion_hybrid": _case(hybrid_diffusion, undo_hybrid(IDS), exact=True, random_share=0.2),
     "diffusion_uniform": _case(uniform_diffusion, undo_replaced(IDS), exact=True),
     "insertions": _case(insertion_lm, undo_insertions(IDS)),
+    "insertions_and_masks": _case(
+        flexible_masked_diffusion,
+        undo_masks_after_bos(IDS),
+        exempt={
+            "nothing is lost": "missing tokens are only counted (see test_flexible_diffusion)",
+            "lengths are reached": "few documents are masked completely",
+        },
+    ),
     "block_diffusion": _case(block_diffusion, undo_blocks(IDS, 8, (0.001, 1)), block_size=8),
     "block_diffusion_clipped": _case(
         block_diffusion,
@@ -396,6 +422,16 @@ CASES = {
     "permutation_of_tokens": _case(
         permutation_lm, undo_permutation(IDS), exact=True, rate=0.5, span_lengths=None
     ),
+    "any_subset": _case(any_subset_lm, undo_groups(IDS, 8), exact=True),
+    "any_subset_in_line": _case(
+        any_subset_lm,
+        undo_groups(IDS, 4, shuffled=False),
+        exact=True,
+        group_size=4,
+        shuffled=False,
+        exempt=NOTHING_DRAWN,
+    ),
+    "shuffled": _case(shuffled_lm, undo_shuffled, exact=True),
     "next_other": _case(next_sentence_prediction, exempt=PAIRED),
     "next_same": _case(
         next_sentence_prediction,

@@ -53,6 +53,7 @@ NAMES = [
     "diffusion",
     "diffusion_ahead",
     "insertions",
+    "insertions_and_masks",
     "block_diffusion",
     "tidar",
     "mutor",
@@ -102,6 +103,8 @@ def test_every_set_of_streams_is_arranged_here():
         "masked_permuted",
         "jepa",
         "masked_again",
+        "diffusion_complementary",
+        "shuffled",
         "superposed",
         "phases",
     ]  # They have separate test files.

@@ -29,7 +29,8 @@ WEIGHTED = {
     *("span_drawn", "span_one_length"),
     *("masked_lm", "masked_lm_drawn", "masked_lm_adaptive", "masked_lm_static", "masked_words"),
     *("masked_spans", "masked_next"),
-    *("diffusion", "diffusion_shifted", "diffusion_ahead"),
+    *("diffusion", "diffusion_complementary", "diffusion_informed"),
+    *("diffusion_shifted", "diffusion_ahead"),
     *("block_diffusion", "block_diffusion_clipped"),
     *("mixture", "annealed", "ul2", "ul2_tutorial"),
 }

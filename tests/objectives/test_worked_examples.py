@@ -39,7 +39,9 @@ HIDING = {  # one case of each type
     **dict.fromkeys(
         ["masked_lm", "masked_lm_adaptive", "masked_next", "masked_permuted", "replaced"], HIDDEN
     ),
-    **dict.fromkeys(["diffusion", "diffusion_shifted", "block_diffusion", "permutation"], HIDDEN),
+    **dict.fromkeys(["diffusion", "diffusion_informed", "diffusion_shifted"], HIDDEN),
+    **dict.fromkeys(["block_diffusion", "permutation"], HIDDEN),
+    **dict.fromkeys(["insertions_and_masks"], HIDDEN),
     **dict.fromkeys(["insertions", "token_deletion", "text_infilling", "bart"], HIDDEN),
     **{
         "prefix": ENDS,
@@ -99,7 +101,7 @@ def test_every_objective_that_reads_what_is_to_be_hidden_is_tested():
     # The first two share their noise with token deletion. The others also predict visible tokens.
     of_deletion = {"token_masking", "contrastive"}
     of_all = {"masked_input_next_token", "masked_input_regularization", "uniform_diffusion"}
-    assert reading == of_deletion | of_all
+    assert reading == of_deletion | of_all | {"complementary_diffusion"}
 
 
 @pytest.mark.slow

@@ -43,6 +43,18 @@ def undo_masks_before(ids: TokenIds, ahead: float = 1.0):
     return undo
 
 
+def undo_masks_after_bos(ids: TokenIds):
+    """Undoes FlexMDM without missing tokens: `bos`, then text with masks."""
+
+    def undo(document):
+        first, *text = document.inputs
+        assert first == ids.bos, "every document begins with bos"
+        labels = {place - 1: label for place, label in document.labels.items()}
+        return _filled_in(ids, text, labels, only_masks=True)
+
+    return undo
+
+
 def undo_blocks(ids: TokenIds, size: int, rates: tuple[float, float]):
     """Undoes block diffusion: the clean copy and the completed noised copy are the document."""
 
@@ -171,6 +183,42 @@ def undo_permutation(ids: TokenIds):
         return text
 
     return undo
+
+
+def undo_groups(ids: TokenIds, size: int, shuffled: bool = True):
+    """Undoes A3: puts tokens at their positions. Groups are runs of `size` slots.
+
+    In the published code, the content stream attends to groups up to its own, and the query stream
+    to earlier groups. Copies also attend to the copies of their group.
+    """
+
+    def undo(document):
+        columns, n = document.columns, len(document.inputs)
+        positions = columns["inputs_positions"]
+        assert sorted(positions) == list(range(n))
+        assert shuffled or positions == list(range(n))
+        assert document.labels == dict(enumerate(document.inputs))
+        assert columns["noised"] == [ids.mask] * n
+        for slot in range(n):
+            begin = slot - slot % size
+            end = min(begin + size, n)
+            assert (columns["inputs_starts"][slot], columns["inputs_ends"][slot]) == (0, end)
+            assert (columns["noised_begins"][slot], columns["noised_ends"][slot]) == (begin, end)
+        return [token for _, token in sorted(zip(positions, document.inputs))]
+
+    return undo
+
+
+def undo_shuffled(document):
+    """Undoes σ-GPT: puts each target at its position, which its slot also knows.
+
+    The slot reads bos or the target before it, whose position it knows, too.
+    """
+    columns = document.columns
+    predicted = [position - 1 for position in columns["targets_block_positions"]]
+    assert not document.inputs and sorted(predicted) == list(range(len(predicted)))
+    assert columns["targets_positions"] == [0, *predicted[:-1]]
+    return [token for _, token in sorted(zip(predicted, document.targets))]
 
 
 def undo_fragment(ids: TokenIds):

@@ -1,0 +1,174 @@
+"""Flexible masked diffusion: a text grows by inserted masks, and the masks become tokens.
+
+Source: Kim et al. 2025, "Any-Order Flexible Length Masked Diffusion" (FlexMDM, arXiv:2509.01025),
+with linear schedules, and the authors' published code.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import xlogy
+from jax.tree_util import Partial
+
+from ..constraints import checked
+from .arithmetic import draw24, product24, rate24, running_sum, share24
+from .contract import VOCABULARY, BatchLoss, Facts, ModelOutputs, Objective, Rows, Term
+from .features import fit, input_sequence
+from .losses import predicting_stack
+from .masked_diffusion import LOWEST_RATE, LowestRate, bound_from, loss_by_rates
+from .prompt_forms import PromptForm
+from .splicing import documents, frame_of, framed, kept
+from .streams import StackRow, Stream, register
+from .token_ids import TokenIds
+
+
+@checked
+def flexible_masked_diffusion(ids: TokenIds, lowest_rate: LowestRate = LOWEST_RATE) -> Objective:
+    """FlexMDM: some tokens are masked and others are missing, and the model predicts both.
+
+        text      a b c d e f
+        inputs    ^ a _ d _          (^ is `ids.bos`, _ the mask; rate drawn: 0.4)
+        labels        c   f
+        gaps      0 1 0 1 0          (missing tokens after each input: b and e)
+
+    A text is generated in the time from 0 to 1. Each token first appears as a mask, at a time T
+    that is uniform in 0 … 1, and then as itself, at a time that is uniform in T … 1. Training draws
+    a rate r for each document, and reads the text at the time 1 - r. A token is then missing with
+    probability r, masked with probability -r ln r, and visible otherwise.
+
+    Terms of the loss, both as sums over a document, divided by its number of text tokens:
+
+        tokens   the cross-entropy of each masked token, times 1 / r
+        gaps     y - x + x ln(x / y) of each input, times 1 / r, for x missing tokens after it and
+                 the predicted number y
+
+    The head "gaps" gives ln y. The sum of both terms is a bound on the negative log-likelihood per
+    token, including the length of the text. It is the metric "bound". The bound is loose, even for
+    a perfect model, since the noise also knows which tokens its masks stand for.
+
+    Args:
+      ids: needs `mask`; only text tokens are masked or missing.
+      lowest_rate: lowest rate, which limits the weight 1 / r. With a value above 0.001, the loss
+        lacks rates that belong to the bound, and `Facts.bound` is None. The published code has
+        10^-6.
+
+    Not implemented: the time as an input of the model, other schedules, and generation that inserts
+    masks. `pretrax predict` fills in given masks. In the published code, y is a softplus times the
+    longest text's length.
+
+    Features: inputs, inputs_segments, inputs_gaps i32[I]; labels, labels_slots, labels_weights
+    i32[K]; rates i32[D], 24-bit integers.
+
+    >>> flexible_masked_diffusion(ids).lengths(511)
+    {'inputs': 512, 'gaps': 512, 'labels': 511, 'rates': 1}
+    """
+    mask = ids.special("mask")
+    return Objective(
+        lengths=lambda n: {"inputs": n + 1, "gaps": n + 1, "labels": n, "rates": 1},
+        corrupt=Partial(
+            _mask_and_drop,
+            lowest=np.int32(share24(lowest_rate)),
+            mask=np.int32(mask),
+            text=np.array(ids.text, np.int32),
+            frame=frame_of((ids.bos,), ()),
+        ),
+        loss=_FlexibleLoss(ids.text, mask),
+        facts=Facts(
+            heads={**VOCABULARY, "gaps": 1},
+            prompt_forms=(PromptForm("unmask", before=(ids.bos,)),),
+            rows=Rows("documents", appends_eos=True),
+            bound=bound_from(lowest_rate, "bound"),
+        ),
+    )
+
+
+def _mask_and_drop(key, row, partner, lengths, max_documents, *, lowest, mask, text, frame):
+    document = documents(row.segments, max_documents)
+    present = document.length > 0
+    rate_key, insertion_key, unmasking_key = jax.random.split(key, 3)
+    drawn = lowest + product24(draw24(rate_key, max_documents), 2**24 - lowest)
+    rates = jnp.where(present, drawn, 0)
+    live = row.segments > 0
+    is_text = live & (row.tokens >= text[0]) & (row.tokens < text[1])
+
+    now = 2**24 - rates[jnp.maximum(row.segments - 1, 0)]
+    inserted_at = draw24(insertion_key, row.tokens.size)
+    remaining = product24(draw24(unmasking_key, row.tokens.size), 2**24 - inserted_at)
+    dropped = is_text & (inserted_at >= now)
+    masked = is_text & ~dropped & (inserted_at + remaining >= now)
+    if row.hidden is not None:  # the rate is the share of hidden tokens in the document
+        dropped = jnp.zeros_like(dropped)
+        masked = is_text & row.hidden
+        counts = documents(jnp.where(masked, row.segments, 0), max_documents).length
+        rates = rate24(counts, document.length)
+
+    # A document begins with bos. A missing token belongs to the last input before it.
+    stays = live & ~dropped
+    slots = running_sum(stays) + row.segments - 1
+    gaps = jnp.zeros(lengths["gaps"], jnp.int32)
+    gaps = gaps.at[jnp.where(dropped, slots, lengths["gaps"])].add(1, mode="drop")
+    noised = jnp.where(masked, mask, row.tokens)
+    given = kept((noised, row.segments), stays, row.tokens.size)
+    labels = kept((row.tokens, slots, jnp.ones_like(slots)), masked, lengths["labels"])
+    return (
+        input_sequence(framed(given, present, frame, lengths["inputs"]))
+        | {"inputs_gaps": gaps, "rates": fit(rates, lengths["rates"])}
+        | dict(zip(("labels", "labels_slots", "labels_weights"), labels))
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class _FlexibleLoss:
+    text: tuple[int, int]
+    mask: int
+
+    def __call__(self, batch) -> BatchLoss:
+        stack = predicting_stack(batch)
+        segments = batch[f"{stack}_segment_ids"]
+        given = batch[f"{stack}_input_tokens"]
+        gaps = batch[f"{stack}_gaps"].astype(jnp.float32)
+        rates = jnp.take_along_axis(batch["rates"], jnp.maximum(segments - 1, 0), axis=1)
+        live = (segments > 0) & (rates > 0)
+        is_text = (given >= self.text[0]) & (given < self.text[1]) | (given == self.mask)
+        counts = jnp.sum(jnp.where(live, is_text + gaps, 0.0), axis=-1)
+        tokens = loss_by_rates(batch, rates, live).with_term("tokens", weights=counts)
+        weights = jnp.where(live, 2.0**24 / jnp.maximum(rates, 1), 0.0)
+
+        def sums(outputs: ModelOutputs):
+            token_sums = tokens.sums(outputs)["tokens"]
+            log_expected = outputs.head("gaps", outputs.hidden["top"])[..., 0]
+            gap_sums = jnp.sum(gap_losses(gaps, log_expected) * weights, axis=-1)
+            return {
+                "tokens": token_sums,
+                "gaps": gap_sums,
+                "bound": token_sums.losses + gap_sums,
+            }
+
+        others = {"gaps": Term(counts), "bound": Term(counts, scale=None)}
+        return BatchLoss({**tokens.terms, **others}, sums)
+
+
+def gap_losses(gaps, log_expected):
+    """Returns f32[...]: the divergence of Poisson rates from expected to true numbers, in nats.
+
+    >>> float(gap_losses(jnp.float32(2), jnp.log(2.0))), float(gap_losses(0.0, jnp.log(3.0)))
+    (0.0, 3.0)
+    """
+    return jnp.exp(log_expected) - gaps + xlogy(gaps, gaps) - gaps * log_expected
+
+
+def _place_gaps(row: StackRow, batch: dict) -> dict:
+    return {f"{row.stack}_gaps": row.place_inputs("inputs_gaps")}
+
+
+register(
+    Stream(
+        name="gaps",
+        about="the number of tokens that are missing after each input",
+        columns=("inputs_gaps",),
+        in_use="inputs_segments",
+        arranged={"encoder": _place_gaps, "decoder": _place_gaps},
+    )
+)
