@@ -56,6 +56,7 @@ PAPERS = {  # key in a cell -> (text of the link, arXiv number)
     "mask15": ("Wettig et al. 2023", "2202.08005"),
     "mtp": ("Gloeckle et al. 2024", "2404.19737"),
     "mutor": ("Gerontopoulos et al. 2025", "2505.10518"),
+    "nitp": ("Zhang et al. 2026", "2605.24956"),
     "olmoe": ("Muennighoff et al. 2024", "2409.02060"),
     "paths": ("Trainin et al. 2026", "2602.19980"),
     "pitfalls": ("Bachmann & Nagarajan 2024", "2403.06963"),
@@ -332,6 +333,12 @@ SETTINGS = (
         "registers",
         "Registers improve the fine-tuning of language models of 2B and 8B parameters, and the "
         "pre-training of models of images ({mutor}).",
+    ),
+    Setting(
+        "hidden states as targets",
+        "shallow_states",
+        "Predicting the next token's state in a shallow layer improves models of 0.5B to 45B "
+        "parameters on benchmarks ({nitp}).",
     ),
     Setting(
         "additions to the next token",

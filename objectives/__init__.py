@@ -5,9 +5,9 @@ setting that its annotation excludes, and for token ids without a special token 
 docstring lists all other errors.
 
 The families of objectives are `language_modeling`, `multi_token_prediction`, `annealed_targets`,
-`upcoming_tokens`, `superposition`, `next_latent`, `goldfish`, `tidar`, `mutor`, `number_tokens`,
-`joint_embedding`, `denoising`, `autoencoding`, `mass`, `gap_sentences`, `mixtures` and `ul2`.
-Others are `blanks`, `infilling`, `masked_language_modeling`, `adaptive_masking`,
+`upcoming_tokens`, `superposition`, `next_latent`, `implicit_tokens`, `goldfish`, `tidar`, `mutor`,
+`number_tokens`, `joint_embedding`, `denoising`, `autoencoding`, `mass`, `gap_sentences`, `mixtures`
+and `ul2`. Others are `blanks`, `infilling`, `masked_language_modeling`, `adaptive_masking`,
 `masked_autoencoding`, `masked_diffusion`, `block_diffusion`, `hybrid_diffusion`,
 `uniform_diffusion`, `insertion`, `permutation`, `sentence_pairs`, `contrastive_learning` and
 `supervised`. They choose tokens with `selection` and `span_lengths`, apply noise from `noising`,
@@ -50,6 +50,7 @@ from .denoising import deshuffling, iid_denoising, span_corruption
 from .gap_sentences import gap_sentences
 from .goldfish import goldfish_loss
 from .hybrid_diffusion import hybrid_diffusion
+from .implicit_tokens import next_implicit_token
 from .infilling import causal_masking, fill_in_the_middle
 from .insertion import insertion_lm
 from .joint_embedding import llm_jepa
@@ -156,6 +157,7 @@ __all__ = [
     "mixture",
     "multi_token_prediction",
     "mutor",
+    "next_implicit_token",
     "next_latent",
     "next_sentence_prediction",
     "nt_xent",

@@ -52,6 +52,7 @@ from pretrax.objectives import (
     mixture,
     multi_token_prediction,
     mutor,
+    next_implicit_token,
     next_latent,
     next_sentence_prediction,
     number_token_loss,
@@ -466,6 +467,7 @@ CASES = {
     "mutor": _case(mutor, undo_registers(IDS, 4), exact=True),
     "mutor_far": _case(mutor, undo_registers(IDS, 30), exact=True, max_offset=30),
     "superposed": _case(superposed_lm, undo_bags(3), exact=True, exempt=NOTHING_DRAWN, bag_size=3),
+    "implicit_token": _case(next_implicit_token, undo_copy, exact=True, exempt=NOTHING_DRAWN),
     "next_latent": _case(next_latent, undo_copy, exact=True, exempt=NOTHING_DRAWN),
     "contrastive_dropout": _case(
         contrastive,

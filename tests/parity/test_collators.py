@@ -262,7 +262,7 @@ REFUSED = """
     contrastive contrastive_pairs dialogue future_summary hybrid_diffusion insertion_lm llm_jepa
     masked_diffusion masked_input_regularization masked_permuted_lm mass multi_token_prediction
     mutor
-    next_latent number_token_loss permutation_lm phases prefix_token_prediction
+    next_implicit_token next_latent number_token_loss permutation_lm phases prefix_token_prediction
     replaced_token_detection retromae sequence_classification sequence_regression
     shifted_diffusion superposed_lm text_to_text tidar token_classification
     token_order_prediction uniform_diffusion
