@@ -46,6 +46,7 @@ PAPERS = {  # key in a cell -> (text of the link, arXiv number)
     "cfg": ("Allen-Zhu & Li 2023", "2305.13673"),
     "chinchilla": ("Hoffmann et al. 2022", "2203.15556"),
     "clm_mlm": ("Gisserot-Boukhlef et al. 2025", "2507.00994"),
+    "distilled": ("Goyal et al. 2025", "2509.01649"),
     "ding": ("Ding et al. 2024", "2404.10830"),
     "duo": ("Sahoo et al. 2025", "2506.10892"),
     "e5": ("Wang et al. 2024", "2401.00368"),
@@ -389,6 +390,12 @@ SETTINGS = (
         "superposition_at_equal_seconds",
         "Steps on bags take the same time as other steps, so the findings are those at equal FLOPs "
         "({tst}).",
+    ),
+    Setting(
+        "teacher",
+        "distillation",
+        "Students model language better with a teacher's predictions, also of the teacher's own "
+        "text of 1T tokens, but learn less from their context ({distilled}).",
     ),
     Setting(
         "memorized text",

@@ -6,12 +6,13 @@ docstring lists all other errors.
 
 The families of objectives are `language_modeling`, `multi_token_prediction`, `annealed_targets`,
 `upcoming_tokens`, `superposition`, `next_latent`, `implicit_tokens`, `goldfish`, `tidar`, `mutor`,
-`number_tokens`, `joint_embedding`, `denoising`, `autoencoding`, `mass`, `gap_sentences`, `mixtures`
-and `ul2`. Others are `blanks`, `infilling`, `masked_language_modeling`, `adaptive_masking`,
-`masked_autoencoding`, `masked_diffusion`, `block_diffusion`, `hybrid_diffusion`,
-`uniform_diffusion`, `insertion`, `permutation`, `sentence_pairs`, `contrastive_learning` and
-`supervised`. They choose tokens with `selection` and `span_lengths`, apply noise from `noising`,
-and write features with `splicing`. `contract` defines what they return, and `laws` checks it.
+`number_tokens`, `distillation`, `joint_embedding`, `denoising`, `autoencoding`, `mass`,
+`gap_sentences`, `mixtures` and `ul2`. Others are `blanks`, `infilling`, `masked_language_modeling`,
+`adaptive_masking`, `masked_autoencoding`, `masked_diffusion`, `block_diffusion`,
+`hybrid_diffusion`, `uniform_diffusion`, `insertion`, `permutation`, `sentence_pairs`,
+`contrastive_learning` and `supervised`. They choose tokens with `selection` and `span_lengths`,
+apply noise from `noising`, and write features with `splicing`. `contract` defines what they return,
+and `laws` checks it.
 """
 
 from . import layouts
@@ -47,6 +48,7 @@ from .contract import (
 from .contrastive_learning import contrastive, contrastive_pairs, info_nce, nt_xent
 from .corrupted_batches import batched
 from .denoising import deshuffling, iid_denoising, span_corruption
+from .distillation import distilled_lm
 from .gap_sentences import gap_sentences
 from .goldfish import goldfish_loss
 from .hybrid_diffusion import hybrid_diffusion
@@ -131,6 +133,7 @@ __all__ = [
     "corruptor",
     "deshuffling",
     "dialogue",
+    "distilled_lm",
     "document_rotation",
     "each_document",
     "fill_in_the_middle",

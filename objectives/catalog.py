@@ -272,6 +272,21 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "tokens are read without being learned. A larger k leaves out fewer tokens and "
             "protects less.",
         ),
+        "distilled_lm": Entry(
+            "decoder",
+            "small models with a good teacher",
+            "Goyal et al. 2025, arXiv:2509.01649",
+            512,
+            run="distillation",
+            title="Distilled language modeling",
+            formula="−(1 − w) mean_t log p(x_t | x_<t) − w mean_t Σ_v q_t(v) log p(v | x_<t)\n"
+            "with w = 0.5, and q_t the probabilities of the teacher's 16 likeliest tokens, where "
+            "x_t has the rest",
+            use="Use it if a larger model of the same vocabulary has read the text before: "
+            "`pretrax teach` writes its predictions into a token store. Prefer `causal_lm` without "
+            "such a model, and if copying from the context matters most: Goyal et al. found that "
+            "distillation impairs it.",
+        ),
         "number_token_loss": Entry(
             "decoder",
             "arithmetic",
@@ -882,6 +897,7 @@ ALIASES = {
     "nitp": "next_implicit_token",
     "goldfish": "goldfish_loss",
     "ntl": "number_token_loss",
+    "kd": "distilled_lm",
     "jepa": "llm_jepa",
     "t5": "span_corruption",
     "glm": "blank_infilling",

@@ -31,6 +31,7 @@ from pretrax.objectives import (
     contrastive_pairs,
     deshuffling,
     dialogue,
+    distilled_lm,
     document_rotation,
     fill_in_the_middle,
     future_summary,
@@ -441,6 +442,7 @@ CASES = {
     ),
     "order_of_tokens": _case(token_order_prediction, undo_copy, exact=True, exempt=NOTHING_DRAWN),
     "summary": _case(future_summary, undo_copy, exact=True, exempt=NOTHING_DRAWN),
+    "distilled": _case(distilled_lm, undo_copy, exact=True, exempt=NOTHING_DRAWN, likeliest=2),
     "numbers": _case(number_token_loss, undo_copy, exact=True, exempt=NOTHING_DRAWN),
     "jepa": _case(
         llm_jepa,

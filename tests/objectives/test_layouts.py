@@ -103,6 +103,7 @@ def test_every_set_of_streams_is_arranged_here():
         "jepa",
         "masked_again",
         "superposed",
+        "distilled",
         "phases",
     ]  # They have separate test files.
     found = {frozenset(streams_of(x)) for x in [*NAMES, *elsewhere]}
