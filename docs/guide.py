@@ -43,6 +43,7 @@ PAPERS = {  # key in a cell -> (text of the link, arXiv number)
     "bert": ("Devlin et al. 2019", "1810.04805"),
     "beyond": ("Ye et al. 2024", "2410.14157"),
     "bico": ("Lv et al. 2023", "2311.07468"),
+    "bst": ("Hu et al. 2025", "2410.23506"),
     "cfg": ("Allen-Zhu & Li 2023", "2305.13673"),
     "chinchilla": ("Hoffmann et al. 2022", "2203.15556"),
     "clm_mlm": ("Gisserot-Boukhlef et al. 2025", "2507.00994"),
@@ -334,6 +335,12 @@ SETTINGS = (
         "registers",
         "Registers improve the fine-tuning of language models of 2B and 8B parameters, and the "
         "pre-training of models of images ({mutor}).",
+    ),
+    Setting(
+        "belief states",
+        "belief_states",
+        "Predicting the next and the previous token from states of a prefix and of a suffix solves "
+        "star graphs ({bst}).",
     ),
     Setting(
         "hidden states as targets",

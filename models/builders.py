@@ -190,9 +190,10 @@ def decoder(
         ids in use.
       heads: 'vocabulary'; 'ahead_2' … 'ahead_n' if an objective predicts n tokens at once;
         'order' or 'summary', a second vocabulary projection; 'next_latent', a prediction of the
-        next slot's hidden state; 'implicit_token', a prediction of the next token's state in a
-        shallow layer; 'depth_20', the state after 20% of the layers, or after another percentage;
-        'classes' or 'token_classes' for an imported classifier.
+        next slot's hidden state; 'belief' and 'previous', a joint state of a prefix and a suffix,
+        and a vocabulary projection for the token before the suffix; 'implicit_token', a prediction
+        of the next token's state in a shallow layer; 'depth_20', the state after 20% of the layers,
+        or after another percentage; 'classes' or 'token_classes' for an imported classifier.
       num_layers: number of layers.
       ahead: how the heads 'ahead_2' … predict their tokens. 'parallel': each has its own last
         layer, on a trunk of num_layers - 1 layers (Gloeckle et al. 2024). 'sequential': each has a

@@ -173,6 +173,23 @@ class ImplicitToken(nn.Module):
         return out(ACTIVATIONS["silu"](gate_BxTxM) * value_BxTxM)
 
 
+class BeliefState(nn.Module):
+    """Joins the states of a prefix and of a suffix into a state [..., E] that predicts tokens.
+
+    It is a linear layer with LeakyReLU on both states [..., 2 E]. Of a prefix alone, the state
+    [..., E] is followed by zeros.
+    """
+
+    config: Config
+
+    @nn.compact
+    def __call__(self, states):
+        c = self.config
+        if states.shape[-1] == c.emb_dim:
+            states = jnp.concatenate([states, jnp.zeros_like(states)], axis=-1)
+        return nn.leaky_relu(dense(c.emb_dim, c.dtype, ("embed", None), name="layer")(states))
+
+
 class LatentDynamics(nn.Module):
     """Predicts the next slot's hidden state from a slot's state and the next slot's token.
 
@@ -216,6 +233,9 @@ class Head(NamedTuple):
     # Model settings -> multiply-adds for each slot. None: `models.builders.forward_flops` counts
     # them, or there are too few to matter.
     products: Callable[[Config], int] | None = None
+    # Whether the module's outputs for the stack's states replace the hidden states "top", from
+    # which tokens are predicted. The stack's states then have the head's name.
+    replaces_top: bool = False
 
 
 HEADS: dict[str, Head] = {}
@@ -291,6 +311,21 @@ for _head in (
         build_state=LatentDynamics,
         scope="dynamics",
         products=lambda c: 4 * c.emb_dim**2,  # kernels of 2 E x E, and of E x E twice
+    ),
+    Head(
+        name="belief",
+        about="the joint state of a prefix and a suffix; of a prefix alone, it replaces the top",
+        builders=("decoder",),
+        build=BeliefState,
+        products=lambda c: 2 * c.emb_dim**2,
+        replaces_top=True,
+    ),
+    Head(
+        name="previous",
+        about="a second vocabulary projection, which predicts the token before a suffix",
+        builders=("decoder",),
+        build=Unembedding,
+        over_vocabulary=True,
     ),
     Head(
         name="implicit_token",

@@ -154,6 +154,10 @@ class Transformer(nn.Module):
         table_VxE = self.encoder_embedding if is_separate else self.token_embedding
         x_BxTxE = embed_slots(self, table_VxE, batch, side)
         hidden = stack(x_BxTxE, batch, side, encoded)
+        for head in (HEADS[name] for name in self.config.heads if name in HEADS):
+            if head.replaces_top:
+                hidden[head.name] = hidden["top"]
+                hidden["top"] = self.projections[head.name](hidden["top"])
         whole = {name: states[..., :slots, :] for name, states in hidden.items()}
         if has_copies:
             whole["noised"] = hidden["top"][:, slots:]

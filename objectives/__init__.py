@@ -5,14 +5,14 @@ setting that its annotation excludes, and for token ids without a special token 
 docstring lists all other errors.
 
 The families of objectives are `language_modeling`, `multi_token_prediction`, `annealed_targets`,
-`upcoming_tokens`, `superposition`, `next_latent`, `implicit_tokens`, `goldfish`, `tidar`, `mutor`,
-`number_tokens`, `distillation`, `joint_embedding`, `denoising`, `autoencoding`, `mass`,
-`gap_sentences`, `mixtures` and `ul2`. Others are `blanks`, `infilling`, `masked_language_modeling`,
-`adaptive_masking`, `masked_autoencoding`, `masked_diffusion`, `block_diffusion`,
-`hybrid_diffusion`, `uniform_diffusion`, `insertion`, `permutation`, `sentence_pairs`,
-`contrastive_learning` and `supervised`. They choose tokens with `selection` and `span_lengths`,
-apply noise from `noising`, and write features with `splicing`. `contract` defines what they return,
-and `laws` checks it.
+`upcoming_tokens`, `superposition`, `next_latent`, `implicit_tokens`, `belief_states`, `goldfish`,
+`tidar`, `mutor`, `number_tokens`, `distillation`, `joint_embedding`, `denoising`, `autoencoding`,
+`mass`, `gap_sentences`, `mixtures` and `ul2`. Others are `blanks`, `infilling`,
+`masked_language_modeling`, `adaptive_masking`, `masked_autoencoding`, `masked_diffusion`,
+`block_diffusion`, `hybrid_diffusion`, `uniform_diffusion`, `insertion`, `permutation`,
+`sentence_pairs`, `contrastive_learning` and `supervised`. They choose tokens with `selection` and
+`span_lengths`, apply noise from `noising`, and write features with `splicing`. `contract` defines
+what they return, and `laws` checks it.
 """
 
 from . import layouts
@@ -28,6 +28,7 @@ from .autoencoding import (
     token_deletion,
     token_masking,
 )
+from .belief_states import belief_state
 from .blanks import blank_infilling
 from .block_diffusion import block_diffusion
 from .contract import (
@@ -120,6 +121,7 @@ __all__ = [
     "annealed_multi_token_prediction",
     "attention_mask",
     "bart",
+    "belief_state",
     "batched",
     "bitmap",
     "blank_infilling",

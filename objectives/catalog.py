@@ -245,6 +245,20 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "only the next token counts: our comparison of small models found no significant "
             "difference.",
         ),
+        "belief_state": Entry(
+            "decoder",
+            "planning further ahead",
+            "BST, arXiv:2410.23506",
+            512,
+            title="Belief state transformer (BST)",
+            formula="−mean_t log p(x_{t+1} | f_t) − mean_t (log p(x_{t+1} | f_t, b_s) + "
+            "log q(x_{s−1} | f_t, b_s))\n"
+            "with f_t the state after x_≤t, b_s the state after x_≥s read from right to left, and "
+            "s > t + 1 drawn for each t",
+            use="Use it to study planning: a state of a prefix must tell what comes before any "
+            "suffix. Each row costs as much compute as two, and a part of the text is read for "
+            "the pairs alone. Prefer `causal_lm` if only the next token counts.",
+        ),
         "next_implicit_token": Entry(
             "decoder",
             "states that contain more than the next token",
@@ -895,6 +909,7 @@ ALIASES = {
     "fsp": "future_summary",
     "nextlat": "next_latent",
     "nitp": "next_implicit_token",
+    "bst": "belief_state",
     "goldfish": "goldfish_loss",
     "ntl": "number_token_loss",
     "kd": "distilled_lm",

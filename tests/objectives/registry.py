@@ -23,6 +23,7 @@ from pretrax.objectives import (
     annealed,
     annealed_multi_token_prediction,
     bart,
+    belief_state,
     blank_infilling,
     block_diffusion,
     causal_lm,
@@ -229,6 +230,15 @@ CASES = {
             "nothing is lost": "a document becomes two segments (see test_language_modeling)",
             "lengths are reached": "pools only count the segments",
         },
+    ),
+    "belief": _case(
+        belief_state,
+        exempt={
+            "nothing is lost": "a document becomes two segments (see test_belief_states)",
+            "every target counts": "tokens from right to left are only read",
+            "lengths are reached": "pools only count the segments",
+        },
+        pairs=2,
     ),
     "readme": _case(
         documented("my_objectives.py")["backward_lm"],

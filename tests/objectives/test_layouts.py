@@ -104,6 +104,7 @@ def test_every_set_of_streams_is_arranged_here():
         "masked_again",
         "superposed",
         "distilled",
+        "belief",
         "phases",
     ]  # They have separate test files.
     found = {frozenset(streams_of(x)) for x in [*NAMES, *elsewhere]}
