@@ -185,13 +185,14 @@ class StoreWriter:
                 f"{where}: got {shapes}, expected the arrays {['tokens', *self._columns]}, all of "
                 "the same length."
             )
-        entries = {name: list(shape[1:]) for name, shape in shapes.items() if len(shape) > 1}
+        entries = {name: list(shape[1:]) for name, shape in shapes.items()}
         self._shapes = self._shapes or entries
-        if entries != self._shapes or entries.keys() - {"teacher"}:
+        expected = self._shapes | {name: [] for name in entries if name != "teacher"}
+        if entries != expected or entries.get("teacher", [2, 1])[:1] != [2]:
             raise ValueError(
-                f"{where}: got entries of the shapes {entries}, expected {self._shapes}: give all "
-                "documents the same number of a teacher's predictions, and one number for each "
-                "token in the other columns."
+                f"{where}: got entries of the shapes {entries}, expected {expected}: give each "
+                "token one number, and [2, N] numbers of a teacher's predictions, with the same N "
+                "in all documents."
             )
         tokens = arrays["tokens"]
         if not tokens.size:
@@ -252,7 +253,7 @@ class StoreWriter:
         described = {
             "ids": ids_to_json(self._ids),
             "columns": self._columns,
-            "shapes": self._shapes,
+            "shapes": {name: shape for name, shape in self._shapes.items() if shape},
             "counts": self.counts._asdict(),
             "longest": self._longest_record,
             "files": self._names,

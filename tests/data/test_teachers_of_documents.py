@@ -97,6 +97,12 @@ def test_a_store_has_one_number_of_predictions(tmp_path):
     ):
         writer.add(Document(x, teacher=predicted(x)))
         writer.add(Document(x, teacher=predicted(x, 4)))
+    for wrong in (x, predicted(x)[:, 0]):
+        with (
+            refuses(ValueError, "teacher", "[2, N]"),
+            StoreWriter(tmp_path / "store", "train", 0, tiny.IDS, columns=["teacher"]) as writer,
+        ):
+            writer.add(Document(x, teacher=wrong))
     for part, count in enumerate((3, 4)):
         with StoreWriter(
             tmp_path / "parts", "train", part, tiny.IDS, columns=["teacher"]
