@@ -40,6 +40,7 @@ NonNegative = Annotated[float, Ge(0)]
 Share = Annotated[float, Interval(ge=0, le=1)]
 PositiveShare = Annotated[float, Interval(gt=0, le=1)]
 OpenShare = Annotated[float, Interval(gt=0, lt=1)]
+Percentage = Annotated[int, Interval(ge=1, le=100)]
 NonEmptyText = Annotated[str, MinLen(1)]
 
 _Function = TypeVar("_Function", bound=Callable)

@@ -16,6 +16,7 @@ VERBS = {
     "train": "train a model on a pre-training objective",
     "check": "check your own objective against the laws",
     "show": "show what an objective does to text",
+    "teach": "write a model's predictions into a token store, to train another model on them",
     "predict": "continue, fill in, classify, embed or score text with a trained model",
     "evaluate": "score a run on downstream tasks, or its objective on held-out text",
     "plan": "size, tokens, memory and time for a budget, or for a run",

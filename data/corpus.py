@@ -35,10 +35,12 @@ class Document(NamedTuple):
     labels: np.ndarray | None = None  # int32[n], as in `objectives.Row`; None without labels
     # float32[n]: how much the loss of each token counts, from 0 to 1,000; None: 1 each
     weights: np.ndarray | None = None
+    # int32[n, 2, N]: a teacher's predictions of each token, as in `objectives.Row`; None without
+    teacher: np.ndarray | None = None
 
     @property
     def columns(self) -> dict[str, Any]:
-        """The arrays by name: "tokens", and "parts", "labels" and "weights" if it has them."""
+        """The arrays by name: "tokens", and each other column that the document has."""
         return {name: x for name, x in self._asdict().items() if name != "ends" and x is not None}
 
     def cut(self, at: int) -> tuple["Document", "Document"]:

@@ -25,6 +25,7 @@ import itertools
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import getitem
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -45,6 +46,7 @@ ORDER = 2
 
 
 _TEXT = Rows()  # the rows of an objective that reads text only
+_TEXT_COLUMNS: Mapping[str, tuple[int, ...]] = MappingProxyType({"tokens": ()})
 
 
 class Limits(NamedTuple):
@@ -73,13 +75,19 @@ class Packing(NamedTuple):
     limits: Mapping[int, Limits]  # the limits of a member's rows, by the member's number
     rows: Rows = Rows()  # the rows that the objective requires
     weighted: bool = False  # whether rows have the weights of their tokens
+    teacher: int = 0  # number of a teacher's predictions of each token of a row
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns of rows: "tokens", and "parts" or "labels", and "weights"."""
+    def columns(self) -> dict[str, tuple[int, ...]]:
+        """The columns of rows, with the shape of a token's entry: () for a number."""
         column = self.rows.column
-        weights = ("weights",) if self.weighted else ()
-        return ("tokens", *((column,) if column else ()), *weights)
+        present = {column: bool(column), "weights": self.weighted}
+        columns = {name: () for name, is_present in present.items() if is_present}
+        return {"tokens": (), **columns} | ({"teacher": (2, self.teacher)} if self.teacher else {})
+
+    def closed(self, document: Document, end_of_document: int | None) -> Document:
+        """Returns `closed` of a document, with the columns of these rows."""
+        return closed(document, end_of_document, self.rows, self.weighted, self.teacher)
 
 
 PolicyName = Literal["concatenate", "isolate", "whole", "single"]
@@ -174,7 +182,7 @@ def rows_of_documents(
     """
     texts = []
     for document in documents:
-        text = closed(document, end_of_document, packing.rows, packing.weighted)
+        text = packing.closed(document, end_of_document)
         if tokens is not None and text.tokens.size > tokens:
             text, _ = text.cut(tokens)
         tokens = tokens if tokens is None else tokens - text.tokens.size
@@ -203,10 +211,9 @@ class ShardReader:
         self._columns = packing.columns
         self._ends = end_of_document is not None
         documents = iter(stream.next_document, None)
-        rows = packing.rows
-        texts = (closed(one, end_of_document, rows, packing.weighted) for one in documents)
+        texts = (packing.closed(document, end_of_document) for document in documents)
         pool = max(POOL, rows_of_a_step)
-        self._waiting = _Waiting(texts, rows.column, pool=pool, at_least=rows_of_a_step)
+        self._waiting = _Waiting(texts, packing.rows.column, pool=pool, at_least=rows_of_a_step)
 
     def begin_step(self, step: int) -> None:
         self._stream.begin_step(step)
@@ -239,9 +246,10 @@ class ShardReader:
         def state() -> dict[str, np.ndarray]:
             lengths = np.array([document.tokens.size for document in waiting], np.int64)
             arrays = {"order": np.array(ORDER), "waiting.lengths": lengths}
-            for name in self._columns:
+            for name, shape in self._columns.items():
                 columns = [document.columns[name] for document in waiting]
-                arrays[f"waiting.{name}"] = np.concatenate([np.zeros(0, np.int32), *columns])
+                blank = np.zeros((0, *shape), np.int32)
+                arrays[f"waiting.{name}"] = np.concatenate([blank, *columns])
             return arrays | stream
 
         return state
@@ -282,10 +290,12 @@ def closed(
     end_of_document: int | None = None,
     rows: Rows = _TEXT,
     weighted: bool = False,
+    teacher: int = 0,
 ) -> Document:
     """Returns a document with end-of-sequence, and with only the columns that its rows have.
 
-    As in rows, weights are then in thousandths.
+    As in rows, weights are then in thousandths. `teacher` is the number of a teacher's predictions
+    of each token; an end-of-sequence has none.
 
             closed(Document([5, 6]), 1) -> Document([5, 6, 1])
             closed(Document([5, 6], ends=False), 1) -> Document([5, 6], ends=False)
@@ -293,7 +303,8 @@ def closed(
             -> Document([5, 6, 1], parts=[0, 1, 1])
 
     Raises ValueError for a document without the column, for a piece of a document if there is a
-    column, and for classes and parts that the rows do not allow.
+    column, and for classes and parts that the rows do not allow. It also raises ValueError for
+    fewer predictions of a teacher.
     """
     column = rows.column
     columns = {"tokens": np.asarray(document.tokens, np.int32)}
@@ -316,10 +327,14 @@ def closed(
             check_parts(columns[column], rows.num_parts)
     if weighted:
         columns["weights"] = _weights_of(document)
+    if teacher:
+        columns["teacher"] = _predictions_of(document, teacher)
     if document.ends and end_of_document is not None:
         # End-of-sequence belongs to the part that it ends.
-        columns = {name: np.append(x, x[-1]) for name, x in columns.items()}
+        columns = {name: np.concatenate([x, x[-1:]]) for name, x in columns.items()}
         columns["tokens"][-1] = end_of_document
+        if teacher:
+            columns["teacher"][-1] = 0
     return Document(ends=document.ends, **columns)
 
 
@@ -334,9 +349,29 @@ def _weights_of(document: Document) -> np.ndarray:
     return np.round(np.asarray(document.weights) * WEIGHT_UNIT).astype(np.int32)
 
 
-def empty_row(columns: Sequence[str] = ("tokens",), member: int = 0) -> Row:
-    """Returns a row without slots, which is padded later."""
-    return Row(member=member, **dict.fromkeys(("segments", *columns), np.zeros(0, np.int32)))
+def _predictions_of(document: Document, count: int) -> np.ndarray:
+    """Returns a teacher's `count` likeliest predictions of each token, int32[n, 2, count].
+
+    A document without predictions, such as other held-out text, gets probabilities of 0.
+
+    Raises ValueError for a document with fewer predictions.
+    """
+    if document.teacher is None:
+        return np.zeros((len(document.tokens), 2, count), np.int32)
+    found = document.teacher.shape[-1]
+    if found < count:
+        raise ValueError(
+            f"The objective reads {count} predictions of a teacher for each token, but a document "
+            f"has {found}: lower --gin.objectives.distilled_lm.likeliest to at most {found}, or "
+            f"write a store with `pretrax teach --likeliest={count}`."
+        )
+    return np.asarray(document.teacher[:, :, :count], np.int32)
+
+
+def empty_row(columns: Mapping[str, tuple[int, ...]] = _TEXT_COLUMNS, member: int = 0) -> Row:
+    """Returns a row without slots, which is padded later; `columns` as in `Packing.columns`."""
+    arrays = {name: np.zeros((0, *shape), np.int32) for name, shape in columns.items()}
+    return Row(member=member, segments=arrays["tokens"], **arrays)
 
 
 def stacked(rows: Sequence[Row], length: int) -> Row:
@@ -345,9 +380,9 @@ def stacked(rows: Sequence[Row], length: int) -> Row:
     def padded(columns: list) -> Any:
         if columns[0] is None:
             return None
-        batch = np.zeros((len(rows), length), np.int32)
+        batch = np.zeros((len(rows), length, *columns[0].shape[1:]), np.int32)
         for slots, column in zip(batch, columns):
-            slots[: column.size] = column
+            slots[: len(column)] = column
         return batch
 
     return Row(
@@ -357,6 +392,7 @@ def stacked(rows: Sequence[Row], length: int) -> Row:
         parts=padded([row.parts for row in rows]),
         labels=padded([row.labels for row in rows]),
         weights=padded([row.weights for row in rows]),
+        teacher=padded([row.teacher for row in rows]),
     )
 
 

@@ -13,6 +13,7 @@ from .token_store import HELDOUT, TRAIN, StoreRecords, TokenStore, open_store
 
 Rate = float | Callable[[int], float]  # The rate of a store: a number, or a function of the step
 
+_SAME = "ids", "columns", "shapes"  # what the stores of a mixture have in common
 _DRAWS = 1024  # Number of draws of the mixture that are made together
 _HELDOUT_EVERY = 20  # One block in this number is held out if a store has no held-out split.
 _FEW = 512  # With fewer records, the rows of a step would come from one document.
@@ -36,7 +37,7 @@ def open_stores(stores: str | Sequence[str] | Mapping[str, Any]) -> list[TokenSt
             f"Two of the stores {', '.join(paths)} have the same text: leave one of them out."
         )
     for other in others:
-        if (other.ids, other.columns) != (first.ids, first.columns):
+        if any(getattr(other, name) != getattr(first, name) for name in _SAME):
             raise ValueError(
                 f"{other.folder.path} and {first.folder.path} have different token ids or columns: "
                 "write both stores with the same vocabulary and the same columns."

@@ -6,9 +6,10 @@ and `data.store_mixtures` mixtures of stores.
 
 import contextlib
 import dataclasses
+import math
 import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,8 @@ class TokenStore:
 
     folder: Folder
     ids: TokenIds
-    columns: tuple[str, ...]  # the columns in addition to tokens: "parts", "labels", "weights"
+    columns: tuple[str, ...]  # the columns in addition to tokens, as in `Document`
+    shapes: Mapping[str, Sequence[int]]  # {column: shape of a token's entry}, if it is an array
     about: Mapping[str, Any]  # the source of the text
     vocabulary: tuple[str, ...]  # names of the vocabulary's files in the folder
     splits: Mapping[str, Mapping[str, Any]]  # the descriptions of the splits by name
@@ -92,6 +94,7 @@ def open_store(path: str | os.PathLike) -> TokenStore:
             folder,
             check_token_ids(ids_from_json(described["ids"])),
             tuple(described["columns"]),
+            described.get("shapes", {}),  # older stores have only columns of numbers
             described["about"],
             tuple(described["vocabulary"]),
             described["splits"],
@@ -127,6 +130,7 @@ class StoreRecords:
         self._files = store.splits[split]["files"]
         self._dtypes = {"tokens": token_dtype(store.ids)}
         self._dtypes |= {name: column_dtype(name) for name in store.columns}
+        self._shapes = {name: tuple(store.shapes.get(name, ())) for name in self._dtypes}
         self.counts = blocks["records"].astype(np.uint16)  # at most BLOCK
         self.tokens = int(blocks["tokens"].sum(dtype=np.int64))
         self.fingerprint = zlib.crc32(blocks.view(np.uint8).data)
@@ -148,7 +152,10 @@ class StoreRecords:
         ends = np.cumsum(entries >> 1, dtype=np.int64)
         ends -= np.append(0, np.cumsum(rows["tokens"], dtype=np.int64)[:-1])[block_of_record]
         columns = [
-            {kind: content[kind].view(dtype) for kind, dtype in self._dtypes.items()}
+            {
+                kind: content[kind].view(dtype).reshape(-1, *self._shapes[kind])
+                for kind, dtype in self._dtypes.items()
+            }
             for content in contents
         ]
         starts = ends - (entries >> 1)
@@ -181,7 +188,7 @@ class StoreRecords:
         else:
             start = row["first_token"]
             count = row["tokens"]
-            size = self._dtypes[kind].itemsize
+            size = self._dtypes[kind].itemsize * math.prod(self._shapes[kind])
         first = int(start) * size
         return f"{self._files[row['file']]}.{kind}", first, first + int(count) * size
 

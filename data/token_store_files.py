@@ -2,8 +2,9 @@
 
 A store is a folder on a disk or in a bucket:
 
-    store.json                 {"format": 2, "ids": {…}, "columns": […], "about": {…},
-                                "vocabulary": […], "splits": {"train": {…}, …}, "crc32": …}
+    store.json                 {"format": 2, "ids": {…}, "columns": […], "shapes": {…},
+                                "about": {…}, "vocabulary": […], "splits": {"train": {…}, …},
+                                "crc32": …}
     train.blocks               for each block: its file, its first token and first record in that
                                file, its numbers of tokens and records, and CRC-32s (`block_dtype`)
     train/00003-0000.tokens    uint16 or int32, little-endian: the tokens of the records in order
@@ -11,6 +12,7 @@ A store is a folder on a disk or in a bucket:
     train/00003-0000.parts, train/00003-0000.labels
                                int32 for each token, if documents have these columns
     train/00003-0000.weights   float32 for each token, if documents have weights
+    train/00003-0000.teacher   int32[2, N] for each token, if documents have a teacher's predictions
     train/00003.json, train/00003.blocks
                                the description and the blocks of part 3, before they are merged
     vocabulary.json, …         the files of the vocabulary
@@ -60,8 +62,8 @@ FORMAT = 2
 BLOCK_TOKENS = 1 << 20  # Number of tokens at which a block of long records ends
 FILE_BYTES = 1 << 28  # Largest number of bytes of a file of tokens with more than one block
 # A column of a `Document` in addition to its tokens
-Column = Literal["parts", "labels", "weights"]
-COLUMNS: tuple[Column, ...] = ("parts", "labels", "weights")
+Column = Literal["parts", "labels", "weights", "teacher"]
+COLUMNS: tuple[Column, ...] = ("parts", "labels", "weights", "teacher")
 
 
 class Counts(NamedTuple):
@@ -103,8 +105,8 @@ class StoreWriter:
       split: name of the split: "train", "heldout" or another name.
       part: number of the part, from 0.
       ids: the ids of the vocabulary.
-      columns: "parts" or "labels", and "weights", if every document has these columns. Documents
-        with parts or labels are not cut.
+      columns: "parts" or "labels", "weights" and "teacher", if every document has these columns.
+        Documents with parts or labels are not cut.
       longest: number of tokens of the longest record. Longer documents are cut. Use 2048 for
         held-out text, so that a few thousand tokens come from many documents. None cuts none.
 
@@ -133,6 +135,7 @@ class StoreWriter:
         self._longest = None if UNCUT_COLUMNS.intersection(columns) else longest
         self._check = text_checker(ids)
         self._dtypes = {"tokens": token_dtype(ids)} | {name: column_dtype(name) for name in columns}
+        self._shapes: dict[str, list[int]] = {}  # {column: shape of a token's entry}
         self._records: list[dict[str, np.ndarray]] = []  # the records of the unwritten block
         self._closed: list[bool] = []
         self._block_tokens = 0
@@ -176,10 +179,20 @@ class StoreWriter:
         arrays = {name: np.asarray(x) for name, x in piece.columns.items()}
         shapes = {name: array.shape for name, array in arrays.items()}
         where = f"Document {self._documents} for {self._name}"
-        if shapes.keys() != self._dtypes.keys() or len(set(shapes.values())) > 1:
+        lengths = {shape[:1] for shape in shapes.values()}
+        if shapes.keys() != self._dtypes.keys() or len(lengths) > 1:
             raise ValueError(
                 f"{where}: got {shapes}, expected the arrays {['tokens', *self._columns]}, all of "
                 "the same length."
+            )
+        entries = {name: list(shape[1:]) for name, shape in shapes.items()}
+        self._shapes = self._shapes or entries
+        expected = self._shapes | {name: [] for name in entries if name != "teacher"}
+        if entries != expected or entries.get("teacher", [2, 1])[:1] != [2]:
+            raise ValueError(
+                f"{where}: got entries of the shapes {entries}, expected {expected}: give each "
+                "token one number, and [2, N] numbers of a teacher's predictions, with the same N "
+                "in all documents."
             )
         tokens = arrays["tokens"]
         if not tokens.size:
@@ -240,6 +253,7 @@ class StoreWriter:
         described = {
             "ids": ids_to_json(self._ids),
             "columns": self._columns,
+            "shapes": {name: shape for name, shape in self._shapes.items() if shape},
             "counts": self.counts._asdict(),
             "longest": self._longest_record,
             "files": self._names,
@@ -284,7 +298,8 @@ def seal(
     parts = {split: [_part(folder, split, i) for i in range(n)] for split, n in splits.items()}
     first, *others = itertools.chain(*parts.values())
     for other in others:
-        if any(other.described[key] != first.described[key] for key in ("ids", "columns")):
+        keys = "ids", "columns", "shapes"
+        if any(other.described[key] != first.described[key] for key in keys):
             raise ValueError(
                 f"The parts {first.name} and {other.name} of {folder.path} have different token "
                 "ids or columns: write all parts with the same vocabulary and the same columns."
@@ -293,6 +308,7 @@ def seal(
     described = {
         "ids": first.described["ids"],
         "columns": first.described["columns"],
+        "shapes": first.described["shapes"],
         "about": dict(about or {}),
         "vocabulary": list(vocabulary),
         "splits": merged,

@@ -44,9 +44,11 @@ PAPERS = {  # key in a cell -> (text of the link, arXiv number)
     "bert": ("Devlin et al. 2019", "1810.04805"),
     "beyond": ("Ye et al. 2024", "2410.14157"),
     "bico": ("Lv et al. 2023", "2311.07468"),
+    "bst": ("Hu et al. 2025", "2410.23506"),
     "cfg": ("Allen-Zhu & Li 2023", "2305.13673"),
     "chinchilla": ("Hoffmann et al. 2022", "2203.15556"),
     "clm_mlm": ("Gisserot-Boukhlef et al. 2025", "2507.00994"),
+    "distilled": ("Goyal et al. 2025", "2509.01649"),
     "ding": ("Ding et al. 2024", "2404.10830"),
     "duo": ("Sahoo et al. 2025", "2506.10892"),
     "e5": ("Wang et al. 2024", "2401.00368"),
@@ -58,6 +60,7 @@ PAPERS = {  # key in a cell -> (text of the link, arXiv number)
     "mask15": ("Wettig et al. 2023", "2202.08005"),
     "mtp": ("Gloeckle et al. 2024", "2404.19737"),
     "mutor": ("Gerontopoulos et al. 2025", "2505.10518"),
+    "nitp": ("Zhang et al. 2026", "2605.24956"),
     "olmoe": ("Muennighoff et al. 2024", "2409.02060"),
     "paths": ("Trainin et al. 2026", "2602.19980"),
     "pitfalls": ("Bachmann & Nagarajan 2024", "2403.06963"),
@@ -355,6 +358,18 @@ SETTINGS = (
         "pre-training of models of images ({mutor}).",
     ),
     Setting(
+        "belief states",
+        "belief_states",
+        "Predicting the next and the previous token from states of a prefix and of a suffix solves "
+        "star graphs ({bst}).",
+    ),
+    Setting(
+        "hidden states as targets",
+        "shallow_states",
+        "Predicting the next token's state in a shallow layer improves models of 0.5B to 45B "
+        "parameters on benchmarks ({nitp}).",
+    ),
+    Setting(
         "additions to the next token",
         "beyond_the_next_token",
         "From 340M to 7B parameters, predicting the order of upcoming tokens is better than "
@@ -403,6 +418,12 @@ SETTINGS = (
         "superposition_at_equal_seconds",
         "Steps on bags take the same time as other steps, so the findings are those at equal FLOPs "
         "({tst}).",
+    ),
+    Setting(
+        "teacher",
+        "distillation",
+        "Students model language better with a teacher's predictions, also of the teacher's own "
+        "text of 1T tokens, but learn less from their context ({distilled}).",
     ),
     Setting(
         "memorized text",

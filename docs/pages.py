@@ -169,7 +169,8 @@ def heads() -> str:
     """Returns a table of the heads that models can have, from models/heads.py."""
     transformers = literal("models/heads.py", "TRANSFORMERS")
     ahead = "hidden states for the token after the next; `ahead_3`, … for those after it"
-    rows = [["`ahead_2`", ahead, "`decoder`"]]
+    depth = "hidden states after 20% of the layers; also other percentages from 1 to 100"
+    rows = [["`ahead_2`", ahead, "`decoder`"], ["`depth_20`", depth, "`decoder`"]]
     for declared in calls("models/heads.py", "Head"):
         if not {"name", "about", "builders"} <= declared.keys():
             continue  # a head of the user, from `add_head`

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from ..constraints import Count, checked
-from .config import Config, make_config
+from .config import Config, make_config, numbered
 from .experts import ROUTING, Routing, collected
-from .heads import classifiers, heads_of, unembeddings
+from .heads import HEADS, classifiers, heads_of, unembeddings
 from .quantization import quantized
 from .transformer import ENCODED, Transformer
 
@@ -190,7 +190,10 @@ def decoder(
         ids in use.
       heads: 'vocabulary'; 'ahead_2' … 'ahead_n' if an objective predicts n tokens at once;
         'order' or 'summary', a second vocabulary projection; 'next_latent', a prediction of the
-        next slot's hidden state; 'classes' or 'token_classes' for an imported classifier.
+        next slot's hidden state; 'belief' and 'previous', a joint state of a prefix and a suffix,
+        and a vocabulary projection for the token before the suffix; 'implicit_token', a prediction
+        of the next token's state in a shallow layer; 'depth_20', the state after 20% of the layers,
+        or after another percentage; 'classes' or 'token_classes' for an imported classifier.
       num_layers: number of layers.
       ahead: how the heads 'ahead_2' … predict their tokens. 'parallel': each has its own last
         layer, on a trunk of num_layers - 1 layers (Gloeckle et al. 2024). 'sequential': each has a
@@ -255,6 +258,8 @@ def _config(vocab_size, builder, defaults, heads, settings, **fixed) -> Config:
     """
     absent = dict(num_encoder_layers=0, num_decoder_layers=0, num_ahead=0, ahead="parallel")
     available = tuple(name for name in heads_of(builder) if name in heads)
+    if builder == "decoder":
+        available += tuple(f"depth_{percent}" for percent in sorted(numbered(heads, "depth")))
     settings = _with_classes(heads, settings)
     return make_config(vocab_size, defaults, settings, heads=available, **(absent | fixed))
 
@@ -329,7 +334,11 @@ def forward_flops(config, lengths: Mapping[str, int]):
     square = 2 * slots * c.emb_dim**2
     ahead_flops = {"parallel": 0, "sequential": 2 * square, "linear": square, "projections": 0}
     total += c.num_ahead * ahead_flops[c.ahead]
-    total += 4 * square * ("next_latent" in c.heads)  # kernels of 2 E x E, and of E x E twice
+    total += (
+        2
+        * slots
+        * sum(HEADS[name].products(c) for name in c.heads if name in HEADS and HEADS[name].products)
+    )
     separate = len(c.ahead_projections)
     shared = 1 + c.num_ahead - separate
     predicted = lengths["predict"] * shared + lengths.get("predicted_copies", 0)

@@ -4,6 +4,8 @@ One network becomes T5, BERT, BART, GPT-2 or LLaMA, depending on these settings.
 """
 
 import dataclasses
+import re
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from annotated_types import Interval, MinLen
@@ -38,7 +40,8 @@ class Config:
     vocab_size: Size
     num_encoder_layers: Layers  # 0 for a decoder alone
     num_decoder_layers: Layers  # 0 for an encoder alone
-    heads: tuple[str, ...]  # names of `models.heads.HEADS`, and "vocabulary"
+    # Names of `models.heads.HEADS`, "vocabulary", and "depth_20" for states of a lower layer.
+    heads: tuple[str, ...]
 
     # --- widths
     emb_dim: Size  # E, the width of the residual stream
@@ -206,6 +209,23 @@ class Config:
         return self.ahead_names if self.ahead == "projections" else ()
 
     @property
+    def depth_names(self) -> tuple[str, ...]:
+        """The names of the hidden states of lower layers: "depth_20", …"""
+        return tuple(f"depth_{percent}" for percent in numbered(self.heads, "depth"))
+
+    def depths(self, num_layers: int) -> dict[str, int]:
+        """Returns {name: number of layers, at least one} of the hidden states of lower layers.
+
+        Layers whose shapes repeat in a period are counted in whole periods.
+        """
+        period = self.repeated_layers
+        shares = {f"depth_{percent}": percent / 100 for percent in numbered(self.heads, "depth")}
+        return {
+            name: period * max(1, round(share * num_layers / period))
+            for name, share in shares.items()
+        }
+
+    @property
     def num_key_heads(self) -> int:
         return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
 
@@ -228,6 +248,19 @@ class Config:
     @property
     def score_scale(self) -> float:
         return self.head_dim**-0.5 if self.attention_scale is None else self.attention_scale
+
+
+def numbered(heads: Iterable[str], kind: str) -> list[int]:
+    """Returns the numbers of the heads of a kind that a decoder has for every number.
+
+    The kinds are "ahead", hidden states for a token after the next one, and "depth", hidden states
+    after a percentage of the layers.
+
+    >>> numbered(["vocabulary", "depth_20", "ahead_2"], "depth")
+    [20]
+    """
+    matches = (re.fullmatch(rf"{kind}_(\d+)", name) for name in heads)
+    return [int(match[1]) for match in matches if match]
 
 
 def make_config(vocab_size, defaults: dict, settings: dict, **fixed) -> Config:
@@ -311,6 +344,8 @@ def _check_together(c: Config):
             _refuse(c, name, supported)
     if not c.num_layers:
         _refuse(c, "num_decoder_layers", "1 or more, since the model has no encoder.")
+    if not all(1 <= percent <= 100 for percent in numbered(c.heads, "depth")):
+        _refuse(c, "heads", "a depth from 1 to 100, which is a percentage of the layers.")
     for head in ("classes", "token_classes"):
         if head in c.heads and not c.num_classes:
             expected = f"1 or more for the head {head!r}: set the number of classes."

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from .activations import ACTIVATIONS
-from .config import Config
+from .config import Config, numbered
 from .linear import linear, weights
 from .norms import Norm
 from .sharding import constrain, num_shards, partitioned
@@ -158,6 +158,41 @@ class Unembedding(nn.Module):
         return projection(hidden.astype(c.dtype), embedding_VxE.astype(c.dtype), lambda x: x)
 
 
+class ImplicitToken(nn.Module):
+    """Predicts the next token's hidden state in a shallow layer, from a slot's last state.
+
+    It is a gated MLP of four times the width, without biases (NITP, arXiv:2605.24956, section G.2).
+    """
+
+    config: Config
+
+    @nn.compact
+    def __call__(self, state_BxTxE, following_BxTxE):
+        c = self.config
+        width = WIDENING * c.emb_dim
+        gate_BxTxM = dense(width, c.dtype, name="gate", use_bias=False)(state_BxTxE)
+        value_BxTxM = dense(width, c.dtype, name="value", use_bias=False)(state_BxTxE)
+        out = dense(c.emb_dim, c.dtype, ("mlp", "embed"), name="out", use_bias=False)
+        return out(ACTIVATIONS["silu"](gate_BxTxM) * value_BxTxM)
+
+
+class BeliefState(nn.Module):
+    """Joins the states of a prefix and of a suffix into a state [..., E] that predicts tokens.
+
+    It is a linear layer with LeakyReLU on both states [..., 2 E]. Of a prefix alone, the state
+    [..., E] is followed by zeros.
+    """
+
+    config: Config
+
+    @nn.compact
+    def __call__(self, states):
+        c = self.config
+        if states.shape[-1] == c.emb_dim:
+            states = jnp.concatenate([states, jnp.zeros_like(states)], axis=-1)
+        return nn.leaky_relu(dense(c.emb_dim, c.dtype, ("embed", None), name="layer")(states))
+
+
 class LatentDynamics(nn.Module):
     """Predicts the next slot's hidden state from a slot's state and the next slot's token.
 
@@ -178,7 +213,9 @@ class LatentDynamics(nn.Module):
         return state_BxTxE + x
 
 
+WIDENING = 4  # width of `ImplicitToken`'s MLP, as a multiple of E
 TRANSFORMERS = ("encoder", "decoder", "encoder_decoder")  # builders of a single `Transformer`
+NUMBERED = ("ahead", "depth")  # kinds of heads that a decoder has for every number
 
 
 class Head(NamedTuple):
@@ -191,9 +228,17 @@ class Head(NamedTuple):
     build: Callable[[Config], nn.Module] | None = None
     has_classes: bool = False  # whether the head has `Config.num_classes` outputs
     over_vocabulary: bool = False  # whether the module returns a `Projection` onto the vocabulary
-    # Model settings -> a module that takes the stack's states and the embeddings of each slot's
-    # next token, both [B, T, E]. Set for a head that is a further hidden state of the stack.
-    build_state: Callable[[Config], nn.Module] | None = None
+    # (model settings, name=`scope`) -> a module that takes the stack's states and the embeddings of
+    # each slot's next token, both [B, T, E]. Set for a head that is a further hidden state of the
+    # stack. `scope` is the name of the module's parameters within the stack.
+    build_state: Callable[..., nn.Module] | None = None
+    scope: str = ""
+    # Model settings -> multiply-adds for each slot. None: `models.builders.forward_flops` counts
+    # them, or there are too few to matter.
+    products: Callable[[Config], int] | None = None
+    # Whether the module's outputs for the stack's states replace the hidden states "top", from
+    # which tokens are predicted. The stack's states then have the head's name.
+    replaces_top: bool = False
 
 
 HEADS: dict[str, Head] = {}
@@ -207,12 +252,17 @@ def register(head: Head) -> None:
 def heads_of(builder: str) -> tuple[str, ...]:
     """Returns the names of the heads that a builder supports.
 
-    A decoder also supports "ahead_2", "ahead_3", …, which are not listed.
+    A decoder also supports the `numbered` heads, which are not listed.
 
     >>> heads_of("electra")
     ('generator', 'replaced')
     """
     return tuple(name for name, head in HEADS.items() if builder in head.builders)
+
+
+def is_numbered(head: str) -> bool:
+    """Returns whether a head is of a kind that a decoder has for every number."""
+    return any(numbered([head], kind) for kind in NUMBERED)
 
 
 def classifiers() -> tuple[str, ...]:
@@ -261,7 +311,32 @@ for _head in (
         name="next_latent",
         about="a prediction of the next slot's hidden state",
         builders=("decoder",),
-        build_state=lambda c: LatentDynamics(c, name="dynamics"),
+        build_state=LatentDynamics,
+        scope="dynamics",
+        products=lambda c: 4 * c.emb_dim**2,  # kernels of 2 E x E, and of E x E twice
+    ),
+    Head(
+        name="belief",
+        about="the joint state of a prefix and a suffix; of a prefix alone, it replaces the top",
+        builders=("decoder",),
+        build=BeliefState,
+        products=lambda c: 2 * c.emb_dim**2,
+        replaces_top=True,
+    ),
+    Head(
+        name="previous",
+        about="a second vocabulary projection, which predicts the token before a suffix",
+        builders=("decoder",),
+        build=Unembedding,
+        over_vocabulary=True,
+    ),
+    Head(
+        name="implicit_token",
+        about="a prediction of the next token's hidden state in a shallow layer",
+        builders=("decoder",),
+        build_state=ImplicitToken,
+        scope="implicit_token",
+        products=lambda c: 3 * WIDENING * c.emb_dim**2,
     ),
     Head(
         name="classes",
@@ -337,10 +412,11 @@ def add_head(
       ValueError: The name belongs to a built-in head, `build` is not a function, or a builder is
         unknown.
     """
-    if name in SHIPPED or name.startswith("ahead_") or not name.isidentifier():
+    if name in SHIPPED or is_numbered(name) or not name.isidentifier():
+        names = ", ".join([*sorted(SHIPPED), *(f"{kind}_…" for kind in NUMBERED)])
         raise ValueError(
-            f"Got {name!r} as the name of a head, expected a Python identifier other than "
-            f"{', '.join(sorted(SHIPPED))} and ahead_…: choose another name."
+            f"Got {name!r} as the name of a head, expected a Python identifier other than {names}: "
+            "choose another name."
         )
     if isinstance(build, nn.Module) or not callable(build):
         raise ValueError(
@@ -361,11 +437,10 @@ def builders_with(heads: Iterable[str]) -> list[str]:
     >>> builders_with({"pair": 2, "vocabulary": None})
     ['encoder']
     """
-    registered = {name for name in heads if not name.startswith("ahead_")}
+    registered = {name for name in heads if not is_numbered(name)}
     builders = [builder for builder in _builders() if registered <= set(heads_of(builder))]
     if registered == set(heads):
         return builders
-    # Only decoders predict several tokens ahead.
     return [builder for builder in builders if builder == "decoder"]
 
 
@@ -381,9 +456,9 @@ def check_heads(heads: Iterable[str], model_heads: Iterable[str] | None = None) 
     supported = "; ".join(f"{name}: {', '.join(heads_of(name))}" for name in _builders())
     message = (
         f"The objective needs the heads {list(heads)}, and no model of pretrax has all of them "
-        f"({supported}; a decoder also has ahead_2, ahead_3, …). Add a head of your own with "
-        "models.add_head(NAME, BUILD) in the objective's module, change the objective's heads, or "
-        "train a model of your own that has them."
+        f"({supported}; a decoder also has ahead_2, ahead_3, … and depth_1 … depth_100). Add a "
+        "head of your own with models.add_head(NAME, BUILD) in the objective's module, change the "
+        "objective's heads, or train a model of your own that has them."
     )
     if model_heads is not None:
         message += f" This model has the heads {tuple(model_heads) or 'none'}."

@@ -140,7 +140,10 @@ def _in_sequence(module, length, name, config, layer):
 
 
 def scanned(module, length, in_axes, unroll):
-    """Returns the module repeated `length` times, with separate parameters for each repetition."""
+    """Returns the module repeated `length` times, with separate parameters for each repetition.
+
+    Instead of a module's class, it also takes a function of a module and a carry.
+    """
     return nn.scan(
         module,
         length=length,

@@ -119,8 +119,9 @@ class Transformer(nn.Module):
         """Creates every parameter, including the parameters of the heads."""
         top = self(batch)["top"]
         for name in (*self.config.heads, *self.config.ahead_projections):
-            # The parameters of the other heads belong to the stack, which has created them.
-            if name not in HEADS or not HEADS[name].build_state:
+            # The stack has created the parameters of the heads that are hidden states.
+            is_state = name in HEADS and HEADS[name].build_state
+            if not is_state and name not in self.config.depth_names:
                 self.head(name, top[:, 0])
 
     def head(self, name, hidden):
@@ -153,6 +154,10 @@ class Transformer(nn.Module):
         table_VxE = self.encoder_embedding if is_separate else self.token_embedding
         x_BxTxE = embed_slots(self, table_VxE, batch, side)
         hidden = stack(x_BxTxE, batch, side, encoded)
+        for head in (HEADS[name] for name in self.config.heads if name in HEADS):
+            if head.replaces_top:
+                hidden[head.name] = hidden["top"]
+                hidden["top"] = self.projections[head.name](hidden["top"])
         whole = {name: states[..., :slots, :] for name, states in hidden.items()}
         if has_copies:
             whole["noised"] = hidden["top"][:, slots:]
@@ -386,7 +391,7 @@ class Stack(nn.Module):
         Returns:
           "top" [B, T, E]; "ahead" [num_ahead, B, T, E] if the model predicts tokens ahead, or
           "last" [B, T, E], before the final norm, if `ahead_projections` predict them; NAME
-          [B, T, E] for each head that is a hidden state.
+          [B, T, E] for each head that is a hidden state, and for each depth.
         """
         c = self.config
         cache_slots_BxT = batch.get(f"{side}_cache_slots")
@@ -411,7 +416,7 @@ class Stack(nn.Module):
         )
 
         num_layers = self.num_layers - (c.num_ahead > 0 and c.ahead == "parallel")
-        x_BxTxE = self._layers(num_layers, embedded_BxTxE, context)
+        x_BxTxE, lower_states = self._layers(num_layers, embedded_BxTxE, context)
         if num_layers < self.num_layers:
             states_NxBxTxE = TokensAhead(c, self._layer(), name="ahead")(None, x_BxTxE, context)
             states = {"top": states_NxBxTxE[0], "ahead": states_NxBxTxE[1:]}
@@ -419,9 +424,9 @@ class Stack(nn.Module):
             states = self._last_states(x_BxTxE, embedded_BxTxE, context)
         for head in (HEADS[name] for name in c.heads if name in HEADS):
             if head.build_state:
-                state = head.build_state(c)
+                state = head.build_state(c, name=head.scope)
                 states[head.name] = state(states["top"], shifted_left(embedded_BxTxE))
-        return states
+        return states | lower_states
 
     def _encoded(self, states_BxSxE, batch):
         c = self.config
@@ -511,8 +516,21 @@ class Stack(nn.Module):
         return (local, None) if c.global_every is None else (wide, local)
 
     def _layers(self, num_layers, x_BxTxE, context):
+        """Returns the states after the last layer, and {name: states} of the depths."""
         c = self.config
         layer = self._layer()
+        depths = c.depths(num_layers)
+        lower = dict.fromkeys(depths, x_BxTxE)
+
+        def kept(lower, x_BxTxE, done):
+            """Returns the states of the depths after `done` layers."""
+            return {n: jnp.where(done == depths[n], x_BxTxE, lower[n]) for n in depths}
+
+        def run(block, carry, context, done, is_local):
+            x_BxTxE, lower = carry
+            x_BxTxE, _ = block(x_BxTxE, context, is_local)
+            return (x_BxTxE, kept(lower, x_BxTxE, done)), None
+
         is_local: list[bool | None] = [None] * num_layers
         if c.global_every is not None:
             is_local = [i % c.global_every != c.first_global for i in range(num_layers)]
@@ -528,6 +546,7 @@ class Stack(nn.Module):
             )
             x_BxTxE, _ = first_layer(x_BxTxE, context, is_local[0])
             first = 1
+            lower = kept(lower, x_BxTxE, first)
         if c.scan_layers:
             over = None if context.local is None else jnp.array(is_local[first:])
             repeated = layer
@@ -538,9 +557,10 @@ class Stack(nn.Module):
                 over = None if over is None else over.reshape(-1, c.repeated_layers)
             length = (num_layers - first) // c.repeated_layers
             unroll = c.unroll_scan and not self.is_initializing()
-            layers = scanned(repeated, length, (nn.broadcast, 0), unroll)
-            stack = layers(c, self.cross, self.bidirectional, **more, name="layers")
-            x_BxTxE, _ = stack(x_BxTxE, context, over)
+            block = repeated(c, self.cross, self.bidirectional, **more, name="layers")
+            stack = scanned(run, length, (nn.broadcast, 0, 0), unroll)
+            done = first + c.repeated_layers * (1 + jnp.arange(length))
+            (x_BxTxE, lower), _ = stack(block, (x_BxTxE, lower), context, done, over)
         else:
             for i in range(first, num_layers):
                 block = layer(
@@ -551,7 +571,8 @@ class Stack(nn.Module):
                     name=f"layers_{i}",
                 )
                 x_BxTxE, _ = block(x_BxTxE, context, is_local[i])
-        return x_BxTxE
+                lower = kept(lower, x_BxTxE, i + 1)
+        return x_BxTxE, lower
 
     def _layer(self):
         c = self.config

@@ -5,11 +5,12 @@ setting that its annotation excludes, and for token ids without a special token 
 docstring lists all other errors.
 
 The families of objectives are `language_modeling`, `multi_token_prediction`, `annealed_targets`,
-`upcoming_tokens`, `superposition`, `next_latent`, `goldfish`, `tidar`, `mutor`, `number_tokens`,
-`joint_embedding`, `denoising`, `autoencoding`, `mass`, `gap_sentences`, `mixtures` and `ul2`.
-Others are `blanks`, `infilling`, `masked_language_modeling`, `adaptive_masking`,
-`masked_autoencoding`, `masked_diffusion`, `frequency_masking`, `block_diffusion`,
-`hybrid_diffusion`, `uniform_diffusion`, `insertion`, `flexible_diffusion`, `permutation`,
+`upcoming_tokens`, `superposition`, `next_latent`, `implicit_tokens`, `belief_states`, `goldfish`,
+`tidar`, `mutor`, `number_tokens`, `distillation`, `joint_embedding`, `denoising`, `autoencoding`,
+`mass`, `gap_sentences`, `mixtures` and `ul2`. Others are `blanks`, `infilling`,
+`masked_language_modeling`, `adaptive_masking`, `masked_autoencoding`, `masked_diffusion`,
+`frequency_masking`, `block_diffusion`, `hybrid_diffusion`, `uniform_diffusion`, `insertion`,
+`flexible_diffusion`, `permutation`,
 `sentence_pairs`, `contrastive_learning` and `supervised`. They choose tokens with `selection` and
 `span_lengths`, apply noise from `noising`, and write features with `splicing`. `contract` defines
 what they return, and `laws` checks it.
@@ -28,6 +29,7 @@ from .autoencoding import (
     token_deletion,
     token_masking,
 )
+from .belief_states import belief_state
 from .blanks import blank_infilling
 from .block_diffusion import block_diffusion
 from .contract import (
@@ -48,11 +50,13 @@ from .contract import (
 from .contrastive_learning import contrastive, contrastive_pairs, info_nce, nt_xent
 from .corrupted_batches import batched
 from .denoising import deshuffling, iid_denoising, span_corruption
+from .distillation import distilled_lm
 from .flexible_diffusion import flexible_masked_diffusion
 from .frequency_masking import frequency_informed_diffusion
 from .gap_sentences import gap_sentences
 from .goldfish import goldfish_loss
 from .hybrid_diffusion import hybrid_diffusion
+from .implicit_tokens import next_implicit_token
 from .infilling import causal_masking, fill_in_the_middle
 from .insertion import insertion_lm
 from .joint_embedding import llm_jepa
@@ -122,6 +126,7 @@ __all__ = [
     "attention_mask",
     "bart",
     "batched",
+    "belief_state",
     "bitmap",
     "blank_infilling",
     "block_diffusion",
@@ -135,6 +140,7 @@ __all__ = [
     "corruptor",
     "deshuffling",
     "dialogue",
+    "distilled_lm",
     "document_rotation",
     "each_document",
     "fill_in_the_middle",
@@ -163,6 +169,7 @@ __all__ = [
     "mixture",
     "multi_token_prediction",
     "mutor",
+    "next_implicit_token",
     "next_latent",
     "next_sentence_prediction",
     "nt_xent",

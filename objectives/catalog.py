@@ -245,6 +245,34 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "only the next token counts: our comparison of small models found no significant "
             "difference.",
         ),
+        "belief_state": Entry(
+            "decoder",
+            "planning further ahead",
+            "BST, arXiv:2410.23506",
+            512,
+            title="Belief state transformer (BST)",
+            formula="−mean_t log p(x_{t+1} | f_t) − mean_t (log p(x_{t+1} | f_t, b_s) + "
+            "log q(x_{s−1} | f_t, b_s))\n"
+            "with f_t the state after x_≤t, b_s the state after x_≥s read from right to left, and "
+            "s > t + 1 drawn for each t",
+            use="Use it to study planning: a state of a prefix must tell what comes before any "
+            "suffix. Each row costs as much compute as two, and a part of the text is read for "
+            "the pairs alone. Prefer `causal_lm` if only the next token counts.",
+        ),
+        "next_implicit_token": Entry(
+            "decoder",
+            "states that contain more than the next token",
+            "NITP, arXiv:2605.24956",
+            512,
+            title="Next implicit token prediction (NITP)",
+            formula="−mean_t log p(x_{t+1} | x_≤t) + w mean_t (1 − cos(P(h_t), "
+            "stop-gradient(z_{t+1})))\n"
+            "with w = 1, P a gated MLP, h_t the last hidden state after x_≤t, and z_t the state "
+            "after 20% of the layers",
+            use="Use it to study the geometry of hidden states: the paper's models have at least "
+            "0.5B parameters and do better on tasks, at 2% more FLOPs. Prefer `next_latent` if "
+            "states should summarize the text, and `causal_lm` if only the next token counts.",
+        ),
         "goldfish_loss": Entry(
             "decoder",
             "text that must not be memorized",
@@ -257,6 +285,21 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "word. Prefer `causal_lm` for text that may be memorized, since a quarter of the "
             "tokens are read without being learned. A larger k leaves out fewer tokens and "
             "protects less.",
+        ),
+        "distilled_lm": Entry(
+            "decoder",
+            "small models with a good teacher",
+            "Goyal et al. 2025, arXiv:2509.01649",
+            512,
+            run="distillation",
+            title="Distilled language modeling",
+            formula="−(1 − w) mean_t log p(x_t | x_<t) − w mean_t Σ_v q_t(v) log p(v | x_<t)\n"
+            "with w = 0.5, and q_t the probabilities of the teacher's 16 likeliest tokens, where "
+            "x_t has the rest",
+            use="Use it if a larger model of the same vocabulary has read the text before: "
+            "`pretrax teach` writes its predictions into a token store. Prefer `causal_lm` without "
+            "such a model, and if copying from the context matters most: Goyal et al. found that "
+            "distillation impairs it.",
         ),
         "number_token_loss": Entry(
             "decoder",
@@ -931,8 +974,11 @@ ALIASES = {
     "top": "token_order_prediction",
     "fsp": "future_summary",
     "nextlat": "next_latent",
+    "nitp": "next_implicit_token",
+    "bst": "belief_state",
     "goldfish": "goldfish_loss",
     "ntl": "number_token_loss",
+    "kd": "distilled_lm",
     "jepa": "llm_jepa",
     "t5": "span_corruption",
     "glm": "blank_infilling",

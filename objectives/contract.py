@@ -59,6 +59,9 @@ class Row(NamedTuple):
         is hidden too. If None, each run of hidden tokens is one span.
       weights: i32[L] how much the loss of each token counts, in thousandths. If None, all tokens
         count alike. Only objectives with the fact `token_weights` take weights.
+      teacher: i32[L, 2, N] the N tokens to which a teacher gives the highest probabilities in place
+        of each token, given the tokens before it, and these probabilities as 24-bit integers. A
+        probability of 0 stands for no token. None unless the objective has the fact `teacher`.
     """
 
     tokens: Array
@@ -70,6 +73,7 @@ class Row(NamedTuple):
     chances: Array = None
     hidden_starts: Array = None
     weights: Array = None
+    teacher: Array = None
 
 
 # The kinds of rows that an objective may require, from the least to the most demanding;
@@ -432,6 +436,8 @@ class Facts(NamedTuple):
         log-likelihood of the text, with tokens noised in any order. None if there is no such term.
       token_weights: whether `corrupt` gives the weights of a row's tokens (`Row.weights`) to the
         targets and labels that are these tokens, so that the loss of each is multiplied by it.
+      teacher: number of a teacher's predictions (`Row.teacher`) that `corrupt` reads for each
+        token. Without them, `corrupt` gives the features of a teacher that predicts nothing.
     """
 
     heads: Mapping[str, int | None] = VOCABULARY
@@ -444,6 +450,7 @@ class Facts(NamedTuple):
     likelihood: str | None = None
     bound: str | None = None
     token_weights: bool = False
+    teacher: int = 0
 
 
 class Objective(NamedTuple):
@@ -560,6 +567,7 @@ def joint_facts(facts: Mapping[str, Facts]) -> Facts:
         rows=joint_rows({name: each.rows for name, each in facts.items()}),
         requires=tuple(dict.fromkeys(r for each in facts.values() for r in each.requires)),
         couples_rows=any(each.couples_rows for each in facts.values()),
+        teacher=max(each.teacher for each in facts.values()),
     )
 
 

@@ -103,10 +103,37 @@ def head_cross_entropies(
       states: [B, K, d].
       targets: {term: (labels i32[B, K], weights [B, K])}. The first term has the z-losses.
     """
+    one_each = {name: [pair] for name, pair in targets.items()}
+    return head_mixed_cross_entropies(outputs, head, states, one_each, z_loss)
+
+
+def head_mixed_cross_entropies(
+    outputs: ModelOutputs,
+    head: str,
+    states,
+    targets: Mapping[str, Sequence[tuple]],
+    z_loss: float = 0.0,
+) -> dict[str, Sums]:
+    """Returns the summed cross-entropies of terms with several weighted labels for each slot.
+
+    As in `head_cross_entropies`, all labels share the logits, which are computed once.
+
+    Args:
+      states: [B, K, d].
+      targets: {term: [(labels i32[B, K], weights [B, K]), …]}. The first term has the z-losses,
+        with its first weights.
+    """
     known = getattr(outputs, "term_factors", None)
-    factors = None if known is None else [known[name] for name in targets]
-    sums = _cross_entropies(outputs, head, states, [*targets.values()], z_loss, factors)
-    return dict(zip(targets, sums))
+    factors = None
+    if known is not None:
+        factors = [known[name] for name, pairs in targets.items() for _ in pairs]
+    pairs = [pair for several in targets.values() for pair in several]
+    sums = iter(_cross_entropies(outputs, head, states, pairs, z_loss, factors))
+    found = {}
+    for name, several in targets.items():
+        first, *others = (next(sums) for _ in several)
+        found[name] = first._replace(losses=sum((x.losses for x in others), first.losses))
+    return found
 
 
 def head_bag_cross_entropy(

@@ -62,7 +62,8 @@ def _alone(row: Row, where: Documents, number) -> Row:
     live = jnp.arange(row.tokens.size) < length
 
     def moved(x_L):
-        return jnp.where(live, jnp.roll(x_L, -start), 0)
+        is_live = live.reshape(-1, *[1] * (x_L.ndim - 1))
+        return jnp.where(is_live, jnp.roll(x_L, -start, axis=0), 0)
 
     return row._replace(
         tokens=moved(row.tokens),
@@ -73,6 +74,7 @@ def _alone(row: Row, where: Documents, number) -> Row:
         hidden_starts=None if row.hidden_starts is None else moved(row.hidden_starts) > 0,
         chances=None if row.chances is None else moved(row.chances),
         weights=None if row.weights is None else moved(row.weights),
+        teacher=None if row.teacher is None else moved(row.teacher),
     )
 
 

@@ -141,6 +141,12 @@ def present(features) -> list[Stream]:
     return [stream for stream in STREAMS.values() if stream.columns[0] in features]
 
 
+def with_row(batch: Mapping[str, Array], name: str, values: Array) -> dict[str, Array]:
+    """Returns {name: array} with a further row, for an array to which several streams add rows."""
+    rows = values[None]
+    return {name: jnp.concatenate([batch[name], rows]) if name in batch else rows}
+
+
 def in_order(streams: Sequence[Stream]) -> list[Stream]:
     """Returns streams in the order in which their functions run, see `Stream.after`.
 

@@ -14,7 +14,7 @@ from .contract import BatchLoss, Facts, Labels, Objective, Term
 from .features import fit, target_sequence
 from .losses import at_slots, head_bag_cross_entropy, predictions
 from .splicing import Documents, by_document, documents, piece, splice
-from .streams import StackRow, Stream, register
+from .streams import StackRow, Stream, register, with_row
 from .token_ids import TokenIds
 
 
@@ -145,14 +145,9 @@ def _arrange_sizes(row: StackRow, batch: dict) -> dict:
 def _arrange_tokens(column: str, row: StackRow, batch: dict) -> dict:
     """Adds a column to the tokens of bags that slots read, and to those that they predict."""
     predicted = fit(row.features[column], row.lengths["predict"])
-    return _with_row(batch, f"{row.stack}_bag_tokens", _before(row, column)) | _with_row(
+    return with_row(batch, f"{row.stack}_bag_tokens", _before(row, column)) | with_row(
         batch, f"{row.stack}_target_bag_tokens", predicted
     )
-
-
-def _with_row(batch: dict, name: str, values) -> dict:
-    rows = values[None]
-    return {name: jnp.concatenate([batch[name], rows]) if name in batch else rows}
 
 
 register(

@@ -43,9 +43,9 @@ def planned(run: Run):
     mesh = AbstractMesh(sizes_of_mesh(run), AXES, axis_types=(AxisType.Auto,) * len(AXES))
     objective = run.objective(IDS)
     classes = ("no", "yes") if objective.facts.rows.num_classes is not None else ()
-    corpus = Corpus(
-        IDS, train=None, heldout=None, columns=(objective.facts.rows.kind,), classes=classes
-    )
+    teacher = ("teacher",) if objective.facts.teacher else ()
+    columns = (objective.facts.rows.kind, *teacher)
+    corpus = Corpus(IDS, train=None, heldout=None, columns=columns, classes=classes)
     run = dataclasses.replace(
         run,
         corpus=lambda run_dir: corpus,

@@ -174,12 +174,13 @@ def _corpus_of(run: Run) -> Corpus:
     objective = run.objective(ids)
     counts = with_counted_classes(objective, 2) != objective
     unread: Any = None  # a compile check reads no text
+    columns = [objective.facts.rows.column, "teacher" if objective.facts.teacher else None]
     return Corpus(
         ids,
         train=unread,
         heldout=unread,
         classes=("first", "second") if counts else (),
-        columns=tuple(filter(None, [objective.facts.rows.column])),
+        columns=tuple(filter(None, columns)),
     )
 
 

@@ -134,7 +134,9 @@ def plan_checked(
         check_division(run, groups, schedules, mesh)
         check_slots(model, groups, mesh)
     packing = plan_packing(policy, objective, layout, groups)
-    packing = packing._replace(weighted="weights" in corpus.columns)
+    packing = packing._replace(
+        weighted="weights" in corpus.columns, teacher=objective.facts.teacher
+    )
     check_longest(corpus, packing)
     check_own(recipe)
     end = ids.eos if mark_ends else None
@@ -201,7 +203,8 @@ def abstract_rows(planned: Plan, sharding=None) -> tuple[Row, ...]:
     def rows(group, scheduled):
         text = array(scheduled.rows, group.row_length)
         row = Row(text, text, array(scheduled.rows))
-        return row._replace(**dict.fromkeys(planned.packing.columns, text))
+        columns = planned.packing.columns.items()
+        return row._replace(**{name: array(*text.shape, *shape) for name, shape in columns})
 
     return tuple(map(rows, planned.recipe.groups, planned.schedules))
 

@@ -253,6 +253,12 @@ def check_columns(corpus: Corpus, objective: Objective) -> None:
             "token_weights, such as causal_lm, masked_lm, span_corruption or masked_diffusion, or "
             "a corpus without weights."
         )
+    if objective.facts.teacher and "teacher" not in corpus.columns:
+        raise ValueError(
+            "The objective reads a teacher's predictions, but the documents of this corpus have no "
+            "column 'teacher': write them into a token store with `pretrax teach`, and train on "
+            "that store."
+        )
     if corpus.classes and 1 in objective.facts.heads.values():
         raise ValueError(
             "The objective predicts numbers, but the labels of this corpus are "

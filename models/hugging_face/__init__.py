@@ -24,7 +24,7 @@ from flax import linen as nn
 from .. import builders
 from ..builders import Model
 from ..config import Config
-from ..heads import classifiers
+from ..heads import HEADS, classifiers
 from ..trees import named
 from .family import FAMILIES, Family, Fields, check_fields, class_labels, class_names, refuse
 from .files import (
@@ -276,6 +276,12 @@ def write_model(
             "Got a model with ahead='parallel', whose last layer is one of its heads: transformers "
             "does not support such heads. Convert a model with ahead='sequential'."
         )
+    for head in HEADS.values():
+        if head.replaces_top and f"projections_{head.name}" in left:
+            raise ValueError(
+                f"Got a model with the head {head.name!r}, whose output predicts the next token: "
+                "transformers does not have such a layer. Convert a model of another objective."
+            )
     _check_read_back(config, values, family)
     untrained = family.untrained(config)
     tensors = chain(

@@ -423,7 +423,7 @@ def test_a_column_stays_with_its_tokens_and_is_part_of_the_position(policy, colu
         jax.tree.map(np.testing.assert_array_equal, mine, theirs)
     pieces = [PartedDocuments(lengths).next_document()]
     (row, *_) = rows_of_documents(pieces, planned, end_of_document=EOS)
-    batch = stacked([row, packing.empty_row(("tokens", *((column,) if column else ())))], 70)
+    batch = stacked([row, packing.empty_row({"tokens": ()} | ({column: ()} if column else {}))], 70)
     np.testing.assert_array_equal(
         getattr(batch, column)[0, : row.tokens.size], getattr(row, column)
     )

@@ -24,6 +24,7 @@ from pretrax.objectives import (
     annealed_multi_token_prediction,
     any_subset_lm,
     bart,
+    belief_state,
     blank_infilling,
     block_diffusion,
     causal_lm,
@@ -33,6 +34,7 @@ from pretrax.objectives import (
     contrastive_pairs,
     deshuffling,
     dialogue,
+    distilled_lm,
     document_rotation,
     fill_in_the_middle,
     flexible_masked_diffusion,
@@ -56,6 +58,7 @@ from pretrax.objectives import (
     mixture,
     multi_token_prediction,
     mutor,
+    next_implicit_token,
     next_latent,
     next_sentence_prediction,
     number_token_loss,
@@ -235,6 +238,15 @@ CASES = {
             "nothing is lost": "a document becomes two segments (see test_language_modeling)",
             "lengths are reached": "pools only count the segments",
         },
+    ),
+    "belief": _case(
+        belief_state,
+        exempt={
+            "nothing is lost": "a document becomes two segments (see test_belief_states)",
+            "every target counts": "tokens from right to left are only read",
+            "lengths are reached": "pools only count the segments",
+        },
+        pairs=2,
     ),
     "readme": _case(
         documented("my_objectives.py")["backward_lm"],
@@ -476,6 +488,7 @@ CASES = {
     ),
     "order_of_tokens": _case(token_order_prediction, undo_copy, exact=True, exempt=NOTHING_DRAWN),
     "summary": _case(future_summary, undo_copy, exact=True, exempt=NOTHING_DRAWN),
+    "distilled": _case(distilled_lm, undo_copy, exact=True, exempt=NOTHING_DRAWN, likeliest=2),
     "numbers": _case(number_token_loss, undo_copy, exact=True, exempt=NOTHING_DRAWN),
     "jepa": _case(
         llm_jepa,
@@ -502,6 +515,7 @@ CASES = {
     "mutor": _case(mutor, undo_registers(IDS, 4), exact=True),
     "mutor_far": _case(mutor, undo_registers(IDS, 30), exact=True, max_offset=30),
     "superposed": _case(superposed_lm, undo_bags(3), exact=True, exempt=NOTHING_DRAWN, bag_size=3),
+    "implicit_token": _case(next_implicit_token, undo_copy, exact=True, exempt=NOTHING_DRAWN),
     "next_latent": _case(next_latent, undo_copy, exact=True, exempt=NOTHING_DRAWN),
     "contrastive_dropout": _case(
         contrastive,

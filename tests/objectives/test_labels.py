@@ -99,9 +99,10 @@ def test_every_kind_of_loss_is_here():
     """The kinds cover every head that predicts a class or a number, over all objectives."""
     labeled = {head for name in KINDS for head in CASES[name].objective.facts.heads}
     unlabeled = {"embedding", "logit_scale", "summary", "next_latent", "gaps"}
+    unlabeled |= {"implicit_token", "depth_20", "belief"}
     everywhere = {head for case in CASES.values() for head in case.objective.facts.heads}
-    # test_masked_autoencoding.py, test_upcoming_tokens.py, test_insertion.py
-    elsewhere = {"restored", "order", "stop"}
+    # test_masked_autoencoding.py, test_upcoming_tokens.py, test_insertion.py, test_belief_states.py
+    elsewhere = {"restored", "order", "stop", "previous"}
     assert everywhere - unlabeled - elsewhere == labeled
 
 

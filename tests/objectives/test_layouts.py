@@ -106,6 +106,8 @@ def test_every_set_of_streams_is_arranged_here():
         "diffusion_complementary",
         "shuffled",
         "superposed",
+        "distilled",
+        "belief",
         "phases",
     ]  # They have separate test files.
     found = {frozenset(streams_of(x)) for x in [*NAMES, *elsewhere]}

@@ -10,6 +10,7 @@ from jax.sharding import Mesh, SingleDeviceSharding
 
 from ...models import Model
 from ...models.builders import abstract_params
+from ...models.heads import HEADS
 from ...models.trees import named
 from ...objectives import TokenIds
 from ...objectives.contract import with_counted_classes
@@ -200,8 +201,9 @@ def saved_heads(shapes: dict[str, tuple[int, ...]]) -> dict[str, int | None]:
         if top.startswith("projections_"):
             classifier = shapes.get(f"{top}/classifier/kernel")
             heads[top.removeprefix("projections_")] = classifier[-1] if classifier else None
-    if any(name.startswith("decoder/dynamics/") for name in shapes):
-        heads["next_latent"] = None
+    for head in HEADS.values():
+        if head.scope and any(name.startswith(f"decoder/{head.scope}/") for name in shapes):
+            heads[head.name] = None
     return heads | {f"ahead_{k + 2}": None for k in range(_num_ahead(shapes))}
 
 

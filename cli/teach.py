@@ -1,0 +1,121 @@
+"""Writes a teacher's predictions of text into a token store, for the objective `distilled_lm`.
+
+    pretrax teach --run=runs/teacher --out=stores/taught
+    pretrax teach --run=runs/teacher --store=stores/text --out=stores/taught
+    pretrax train decoder --objective=distilled_lm --corpus=token_store --store=stores/taught \\
+        --run_dir=runs/student
+
+The teacher is a decoder that was trained to continue text, such as a run of causal_lm. The text is
+that of the teacher's run, or a token store with the same vocabulary. OUT has its documents, and for
+each token the tokens to which the teacher gives the highest probabilities. If the command is
+killed, start it again: it begins with the first document.
+"""
+
+import argparse
+import os
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from rich.progress import track
+
+from ..data.corpus import Document
+from ..data.documents import UNCUT
+from ..data.records import LONGEST
+from ..data.token_store import HELDOUT, TokenStore, open_store
+from ..data.token_store_files import StoreWriter, is_sealed, seal
+from ..inference.answering.teaching import taught
+from ..inference.trained import Trained
+from ..settings.command_line import add_device_arguments, add_trust_argument, at_least
+from ..settings.folders import Folder
+from ..settings.printable import PrintableConsole
+from ..settings.run_directory import DATA, SENTENCEPIECE_MODEL, TOKENIZER, VOCABULARY
+from ..settings.user_errors import report_user_errors
+from ..training.buckets import on_this_disk
+from ..training.devices.compiled_programs import keep_compiled
+from ..training.devices.mesh import make_mesh, placed_on
+from ..training.processes import check_alone
+from ..training.trained_models import open_run
+from . import make_parser
+
+VOCABULARY_FILES = VOCABULARY, SENTENCEPIECE_MODEL, TOKENIZER
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    options = parse(argv)
+    console = PrintableConsole(highlight=False)
+    with report_user_errors(options.traceback):
+        check_alone("teach")
+        options.run = on_this_disk(options.run)
+        keep_compiled()
+        mesh = make_mesh(fsdp=options.fsdp, tensor=options.tensor)
+        trained = open_run(options.run, options.step, mesh, options.trust)
+        store = open_store(options.store or os.path.join(options.run, DATA))
+        check_stores(store, trained, options.out)
+        with placed_on(mesh):
+            write_taught(console, options, trained, store)
+        done = f"{options.out} has {options.likeliest} predictions of {options.run} for each token."
+        console.print(done, markup=False, soft_wrap=True)
+        train = f"--objective=distilled_lm --corpus=token_store --store={options.out}"
+        console.print(f"Next: pretrax train decoder {train}", markup=False, soft_wrap=True)
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = make_parser("teach", __doc__)
+    add = parser.add_argument
+    add("--run", required=True, metavar="RUN", help="directory of the teacher's run")
+    add("--store", metavar="STORE", help="token store with the text; default: that of the run")
+    add("--out", required=True, metavar="OUT", help="folder of the new store")
+    predictions = "number of predictions of each token (default: %(default)s)"
+    add("--likeliest", type=at_least(1), default=16, metavar="N", help=predictions)
+    add("--step", type=int, help="step of the teacher's checkpoint; default: the latest")
+    add_device_arguments(parser)
+    add_trust_argument(parser)
+    return parser.parse_args(argv)
+
+
+def check_stores(store: TokenStore, trained: Trained, out: str) -> None:
+    """Raises ValueError for a text that does not fit the objective or the teacher.
+
+    It also raises ValueError if the new store exists.
+    """
+    if store.ids != trained.ids:
+        raise ValueError(
+            f"{store.folder.path} and the teacher have different vocabularies, and a teacher's "
+            "tokens must be those of the text: train the teacher on a store with this vocabulary."
+        )
+    if store.columns:
+        raise ValueError(
+            f"{store.folder.path} has the columns {list(store.columns)}, expected a store of text "
+            "alone, since distilled_lm reads no other column: prepare the text without them."
+        )
+    if is_sealed(out):
+        raise ValueError(f"{out} is a finished store: delete it, or give another folder.")
+
+
+def write_taught(
+    console: PrintableConsole, options: argparse.Namespace, trained: Trained, store: TokenStore
+) -> None:
+    """Writes the store of the teacher's predictions, with the teacher's vocabulary."""
+    out = Folder(options.out)
+    for split in store.splits:
+        longest = UNCUT if split == HELDOUT else LONGEST
+        columns = ["teacher"]
+        with StoreWriter(out.path, split, 0, store.ids, columns=columns, longest=longest) as writer:
+            documents = documents_of(console, store, split)
+            for document in taught(trained, documents, options.likeliest, options.batch_size):
+                writer.add(document)
+    run = Folder(options.run)
+    vocabulary = [name for name in VOCABULARY_FILES if run.exists(name)]
+    for name in vocabulary:
+        out.write(name, run.read(name))
+    about = {"text": store.folder.path, "teacher": options.run, "step": trained.step}
+    seal(out.path, dict.fromkeys(store.splits, 1), about=about, vocabulary=vocabulary)
+
+
+def documents_of(console: PrintableConsole, store: TokenStore, split: str) -> Iterator[Document]:
+    """Yields the documents of a split in their order, and shows the progress."""
+    records = store.records(split)
+    numbers = range(len(records.blocks))
+    for block in track(numbers, split, console=console, transient=True):
+        arrays = records.load(np.array([block]))
+        yield from (arrays.document(i) for i in range(len(arrays)))

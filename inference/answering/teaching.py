@@ -1,0 +1,109 @@
+"""A teacher's predictions of the tokens of documents, for the objective `distilled_lm`.
+
+Letters: B rows, T slots, V ids, N predictions of a token.
+"""
+
+import functools
+from collections.abc import Iterable, Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ...data.corpus import Document
+from ...objectives.distillation import UNIT
+from ..prompting.prompts import Prompt
+from ..trained import Trained, allowed_token_mask, predicts_from_left
+from .scoring import answer_log_probs
+
+DOCUMENTS = 256  # number of documents whose windows share batches
+
+
+def taught(
+    trained: Trained, documents: Iterable[Document], likeliest: int, batch_size: int = 32
+) -> Iterator[Document]:
+    """Yields the documents with the teacher's predictions of their tokens.
+
+    Each token is predicted from the tokens before it in its document. A document that is longer
+    than a row of the teacher's training is read in windows that overlap by half. Then each token
+    after the first window is predicted from at least half a window.
+
+    Args:
+      trained: the teacher, a decoder that predicts text from left to right.
+      documents: documents of the teacher's vocabulary.
+      likeliest: number of predictions of each token.
+      batch_size: number of windows of a batch.
+
+    Raises ValueError for another kind of model.
+    """
+    if trained.model.layout != "decoder" or not predicts_from_left(trained):
+        raise ValueError(
+            f"Got a teacher of layout {trained.model.layout!r} that was not trained to continue a "
+            "text, expected a decoder that was, for example with causal_lm: choose another run."
+        )
+    longest = trained.lengths.get("decoder") or trained.model.max_positions
+    if not longest:
+        raise ValueError(
+            "The teacher does not know the length of the rows that it was trained on, since it was "
+            "imported without it: train it with pretrax, or import a model with positions."
+        )
+    group: list[Document] = []
+    for document in documents:
+        group.append(document)
+        if len(group) == DOCUMENTS:
+            yield from _taught(trained, group, likeliest, batch_size, longest - 1)
+            group = []
+    yield from _taught(trained, group, likeliest, batch_size, longest - 1)
+
+
+def _taught(trained, documents, likeliest: int, batch_size: int, size: int) -> list[Document]:
+    windows = [windows_of(document.tokens.size, size) for document in documents]
+    answered = [
+        (Prompt([], document.tokens[start:end].tolist()), end - first)
+        for document, several in zip(documents, windows)
+        for start, first, end in several
+    ]
+    figures = iter(
+        answer_log_probs(trained, answered, batch_size, slot_figures=_figures(trained, likeliest))
+    )
+    return [
+        document._replace(teacher=np.concatenate([next(figures) for _ in several]).astype(np.int32))
+        for document, several in zip(documents, windows)
+    ]
+
+
+def windows_of(tokens: int, size: int) -> list[tuple[int, int, int]]:
+    """Returns (start, first predicted token, end) of the windows that predict a document's tokens.
+
+    >>> windows_of(10, 4)
+    [(0, 0, 4), (2, 4, 6), (4, 6, 8), (6, 8, 10)]
+    >>> windows_of(3, 4)
+    [(0, 0, 3)]
+    """
+    end = min(tokens, size)
+    windows = [(0, 0, end)]
+    while end < tokens:
+        first = end
+        end = min(first + max(size // 2, 1), tokens)
+        windows.append((end - size, first, end))
+    return windows
+
+
+def _figures(trained: Trained, likeliest: int):
+    return _figures_of(trained.ids, min(likeliest, trained.ids.size))
+
+
+@functools.lru_cache(maxsize=16)  # equal arguments give the same function, which compiles once
+def _figures_of(ids, likeliest: int):
+    return functools.partial(_predictions, ids, likeliest)
+
+
+def _predictions(ids, likeliest: int, model, params, batch):
+    """Returns i32[B, T, 2, N]: the likeliest next tokens of each slot, and their probabilities."""
+    outputs = model.apply(params, batch)
+    logits_BxTxV = outputs.head("vocabulary", outputs.hidden["top"])
+    allowed_V = allowed_token_mask(ids, model.vocab_size)
+    p_BxTxV = jax.nn.softmax(jnp.where(allowed_V, logits_BxTxV, -jnp.inf), axis=-1)
+    p_BxTxN, ids_BxTxN = lax.top_k(p_BxTxV, likeliest)
+    return jnp.stack([ids_BxTxN, jnp.floor(p_BxTxN * UNIT).astype(jnp.int32)], axis=2)

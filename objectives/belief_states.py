@@ -1,0 +1,171 @@
+"""Belief states: a state of a prefix and a state of a suffix predict the tokens between them.
+
+Source: Hu et al. 2025 (Belief State Transformer, arXiv:2410.23506), section 2.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.tree_util import Partial
+
+from ..constraints import Count, checked
+from .arithmetic import below
+from .contract import VOCABULARY, BatchLoss, Labels, Objective, Row, Term
+from .features import fit, pool_columns, target_sequence
+from .language_modeling import causal_lm
+from .losses import at_slots, head_cross_entropy, predictions
+from .splicing import Documents, by_document, documents, piece, splice
+from .streams import StackRow, Stream, register, with_row
+from .token_ids import TokenIds
+
+
+@checked
+def belief_state(ids: TokenIds, pairs: Count = 1) -> Objective:
+    """Predicts the next and the previous token from the states of a prefix and of a suffix (BST).
+
+        text                          a b c d e
+        prefix, suffix                a b, e          the next token c, and the previous token d
+        prefix, no suffix             a b             the next token c
+
+    A row has each document twice, from left to right and then from right to left. Both copies are
+    read causally by the same layers. A prefix state is a state of the first copy, and a suffix
+    state is a state of the second copy. A state of a prefix must therefore contain what is needed
+    to predict the text from its end, too.
+
+    Terms of the loss, with equal weight: "tokens", of the next token without a suffix, as in
+    `causal_lm`; "next" and "previous", of the tokens after the prefix and before the suffix. The
+    suffix of a pair is uniform among all suffixes that leave a token between prefix and suffix,
+    and may be empty. The model is used without a suffix, like a model trained with `causal_lm`.
+
+    Args:
+      ids: needs `mask`, which is the first token of a text from right to left.
+      pairs: number of suffixes that are drawn for each prefix. The paper trains on all pairs of
+        prefixes and suffixes, of which "tokens" is a part.
+
+    Unlike in the paper, the same layers read prefixes and suffixes. Not implemented: texts with a
+    given suffix after training.
+
+    Features: targets, targets_segments, targets_weights, targets_suffix_1, … i32[T]. Each document
+    becomes two segments. Tokens from right to left have a weight of 0. targets_suffix_1 is the
+    number of slots from a prefix state to its suffix state. pools_slots, pools_labels and
+    pools_weights i32[P] are all 0: their size only declares two segments for each document.
+
+    >>> belief_state(ids).lengths(512)
+    {'targets': 1025, 'suffix_1': 1025, 'pools': 2}
+    """
+    mask = np.int32(ids.special("mask"))
+    suffixes = [_stream(k).name for k in range(1, pairs + 1)]
+
+    def lengths(n: int) -> dict[str, int]:
+        return dict.fromkeys(["targets", *suffixes], 2 * n + 1) | {"pools": 2}
+
+    heads = {**VOCABULARY, "belief": None, "previous": None}
+    return (
+        causal_lm(ids)
+        ._replace(
+            lengths=lengths, corrupt=Partial(functools.partial(_both_ways, pairs), mask), loss=_loss
+        )
+        .with_facts(heads=heads, token_weights=False)
+    )
+
+
+def _both_ways(pairs: int, mask, key, row: Row, partner, lengths, max_documents):
+    document = Documents(*(jnp.repeat(x, 2) for x in documents(row.segments, max_documents)))
+    is_reversed = jnp.arange(document.length.size) % 2 == 1
+    sizes = document.length + (is_reversed & (document.length > 0))
+    copies = Documents(jnp.cumsum(sizes) - sizes, sizes)
+    slot = jnp.arange(lengths["targets"], dtype=jnp.int32)
+    _, segments = splice(slot, piece(*copies), slot.size)
+    place = slot - by_document(copies.start, segments)
+    first = by_document(document.start, segments)
+    size = by_document(document.length, segments)
+    backwards = (segments > 0) & (segments % 2 == 0)
+    source = jnp.where(backwards, first + size - place, first + place)
+    tokens = row.tokens[jnp.clip(source, 0, row.tokens.size - 1)]
+    tokens = jnp.where(backwards & (place == 0), mask, jnp.where(segments > 0, tokens, 0))
+    forwards = (segments > 0) & ~backwards
+
+    features = target_sequence((tokens, segments), forwards.astype(jnp.int32))
+    for k in range(1, pairs + 1):
+        bits = jax.random.bits(jax.random.fold_in(key, k), slot.shape, jnp.uint32)
+        # The prefix has `place` tokens. At least one token is between it and the suffix.
+        suffix = below(bits, size - place)
+        # The second copy begins `size - place` slots later. Its second slot has read the mask.
+        distance = size - place + 1 + suffix
+        (column,) = _stream(k).columns
+        features[column] = jnp.where(forwards, distance, 0)
+    none = jnp.zeros(0, jnp.int32)
+    return features | pool_columns(none, none, none, lengths["pools"])
+
+
+def _loss(batch) -> BatchLoss:
+    tokens, slots, weights = predictions(batch)
+    tokens = jnp.asarray(tokens)
+    own = jnp.broadcast_to(jnp.arange(tokens.shape[1], dtype=jnp.int32)[None], tokens.shape)
+    # Less than half of the targets are prefixes.
+    chosen = jnp.argsort(jnp.asarray(weights) == 0, axis=1, stable=True)
+    prefixes = chosen[:, : (tokens.shape[1] + 1) // 2]
+
+    def at_prefixes(x):
+        return jnp.take_along_axis(x, prefixes, axis=1)
+
+    next_tokens = at_prefixes(tokens)
+    counts = at_prefixes(jnp.asarray(weights)).astype(jnp.float32)
+    ends = [at_prefixes(own + batch["decoder_suffixes"][:, k]) for k in range(_pairs(batch))]
+    previous_tokens = [jnp.take_along_axis(tokens, end, axis=1) for end in ends]
+
+    def sums(outputs):
+        z_loss = getattr(outputs, "z_loss", 0.0)
+        top, states = (at_slots(outputs.hidden[name], slots) for name in ("top", "belief"))
+        score = functools.partial(head_cross_entropy, outputs, weights=counts)
+        found = {"tokens": score("vocabulary", at_slots(top, prefixes), next_tokens, z_loss=z_loss)}
+        found |= {"next": 0.0, "previous": 0.0}
+        for end, previous in zip(ends, previous_tokens):
+            both = jnp.concatenate([at_slots(states, prefixes), at_slots(states, end)], axis=-1)
+            belief = outputs.head("belief", both)
+            found["next"] += score("vocabulary", belief, next_tokens).losses
+            found["previous"] += score("previous", belief, previous).losses
+        return found
+
+    total = jnp.sum(counts, -1)
+    previous = jnp.concatenate(previous_tokens, 1)
+    several = jnp.tile(counts, (1, len(ends)))
+    return BatchLoss(
+        {
+            "tokens": Term(total, labels=Labels(next_tokens, counts, "vocabulary")),
+            "next": Term(
+                total * len(ends),
+                labels=Labels(jnp.tile(next_tokens, (1, len(ends))), several, "vocabulary"),
+            ),
+            "previous": Term(total * len(ends), labels=Labels(previous, several, "previous")),
+        },
+        sums,
+    )
+
+
+def _pairs(batch) -> int:
+    return batch["decoder_suffixes"].shape[1]
+
+
+# --- streams ------------------------------------------------------------------------------------
+
+
+def _arrange(column: str, row: StackRow, batch: dict) -> dict:
+    distance = fit(row.features[column], row.lengths["predict"])
+    return with_row(batch, f"{row.stack}_suffixes", distance)
+
+
+def _stream(k: int) -> Stream:
+    """Returns the registered stream of the k-th suffix of each target, from 1."""
+    column = f"targets_suffix_{k}"
+    return register(
+        Stream(
+            name=f"suffix_{k}",
+            about=f"the slots from each target to its suffix number {k}",
+            columns=(column,),
+            in_use="targets_segments",
+            arranged={"decoder": functools.partial(_arrange, column)},
+        )
+    )

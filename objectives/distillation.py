@@ -1,0 +1,125 @@
+"""Distillation: a causal model learns the text and a teacher's predictions of the same tokens.
+
+Sources: Hinton et al. 2015 (arXiv:1503.02531); Goyal et al. 2025 (arXiv:2509.01649) for distilled
+pre-training; Anshumann et al. 2025 (arXiv:2503.16870), section 3, for the probability beyond the
+teacher's likeliest tokens.
+"""
+
+import functools
+
+import jax.numpy as jnp
+from jax.tree_util import Partial
+
+from ..constraints import Count, OpenShare, checked
+from .contract import BatchLoss, Labels, Objective, Row, Term
+from .features import fit
+from .language_modeling import causal_lm
+from .losses import at_slots, head_mixed_cross_entropies, predictions
+from .splicing import documents, piece, splice
+from .streams import StackRow, Stream, register, with_row
+from .token_ids import TokenIds
+
+UNIT = 2**24  # a probability of 1
+
+
+@checked
+def distilled_lm(ids: TokenIds, share: OpenShare = 0.5, likeliest: Count = 16) -> Objective:
+    """Causal language modeling of a text and of a teacher's predictions (distillation).
+
+        targets     a b c               and for each token the teacher's probabilities
+                                        in place of c: c 0.6, d 0.3, other tokens 0.1
+
+    The teacher is not in memory: its predictions are a column of the text (`Row.teacher`), which
+    `pretrax teach` writes once. The student learns from them how likely other tokens would have
+    been.
+
+    Terms of the loss: "tokens", the cross-entropy of the text, as in `causal_lm`, and "teacher",
+    the cross-entropy of the teacher's likeliest tokens with their probabilities. The text's token
+    gets the probability that remains. A token without predictions, such as an end-of-sequence, is
+    therefore learned from the text alone.
+
+    Args:
+      ids: token ids; no special tokens are needed. The teacher must have the same vocabulary.
+      share: weight of the second term; the first has 1 - share.
+      likeliest: number of the teacher's tokens that are read for each token of the text.
+
+    Not implemented: the teacher's predictions without the text, a temperature, and tokens that are
+    sampled from the teacher, as for Gemma 3 (arXiv:2503.19786).
+
+    Features: targets, targets_segments, targets_weights i32[T]; targets_teacher_1, … i32[T] tokens,
+    and targets_teacher_1_share, … i32[T] their probabilities as 24-bit integers.
+
+    >>> distilled_lm(ids, likeliest=2).lengths(512)
+    {'targets': 512, 'teacher_1': 512, 'teacher_2': 512}
+    """
+    streams = [_stream(k).name for k in range(1, likeliest + 1)]
+    plain = causal_lm(ids)
+    return plain._replace(
+        lengths=lambda n: dict.fromkeys(["targets", *streams], n),
+        corrupt=Partial(functools.partial(_with_teacher, likeliest), plain.corrupt),
+        loss=functools.partial(_loss, share),
+    ).with_facts(token_weights=False, teacher=likeliest)
+
+
+def _with_teacher(likeliest: int, copy, key, row: Row, partner, lengths, max_documents):
+    size = lengths["targets"]
+    features = copy(key, row, partner, lengths, max_documents)
+    if row.teacher is None:
+        known_Tx2xN = jnp.zeros((size, 2, likeliest), jnp.int32)
+    else:
+        slot = jnp.arange(row.tokens.size, dtype=jnp.int32)
+        origin, _ = splice(slot, piece(*documents(row.segments, max_documents)), size)
+        is_target = (features["targets_segments"] > 0)[:, None, None]
+        known_Tx2xN = jnp.where(is_target, row.teacher[origin, :, :likeliest], 0)
+    for k in range(likeliest):
+        columns = zip(_stream(k + 1).columns, known_Tx2xN[:, :, k].T)
+        features |= dict(columns)
+    return features
+
+
+def _loss(share: float, batch) -> BatchLoss:
+    tokens, slots, weights = predictions(batch)
+    w = weights.astype(jnp.float32)
+    known = batch["decoder_teacher_shares"].astype(jnp.float32) / UNIT * w[:, None]
+    # Rounding may make the sum exceed 1.
+    rest = jnp.maximum(w - jnp.sum(known, 1), 0.0)
+    pairs = [(tokens, rest)]
+    for k in range(known.shape[1]):
+        pairs.append((batch["decoder_teacher_tokens"][:, k], known[:, k]))
+    values, counted = (jnp.concatenate(x, axis=1) for x in zip(*pairs))
+
+    def sums(outputs):
+        states = at_slots(outputs.hidden["top"], slots)
+        z_loss = getattr(outputs, "z_loss", 0.0)
+        targets = {"tokens": [(tokens, w)], "teacher": pairs}
+        return head_mixed_cross_entropies(outputs, "vocabulary", states, targets, z_loss)
+
+    terms = {
+        "tokens": Term(jnp.sum(w, -1), 1 - share, Labels(tokens, w, "vocabulary")),
+        "teacher": Term(jnp.sum(w, -1), share, Labels(values, counted, "vocabulary")),
+    }
+    return BatchLoss(terms, sums)
+
+
+# --- streams ------------------------------------------------------------------------------------
+
+
+def _arrange(columns: tuple[str, str], row: StackRow, batch: dict) -> dict:
+    tokens, shares = (fit(row.features[column], row.lengths["predict"]) for column in columns)
+    return with_row(batch, f"{row.stack}_teacher_tokens", tokens) | with_row(
+        batch, f"{row.stack}_teacher_shares", shares
+    )
+
+
+def _stream(k: int) -> Stream:
+    """Returns the registered stream of the teacher's k-th token for each target, from 1."""
+    columns = f"targets_teacher_{k}", f"targets_teacher_{k}_share"
+    return register(
+        Stream(
+            name=f"teacher_{k}",
+            about=f"the teacher's token number {k} in place of each target, and its probability",
+            columns=columns,
+            in_use="targets_segments",
+            arranged={"decoder": functools.partial(_arrange, columns)},
+        )
+    )

@@ -1,0 +1,60 @@
+"""Implicit tokens: the last hidden state predicts the next token's state in a shallow layer.
+
+Source: Zhang et al. 2026 (NITP, arXiv:2605.24956), sections 3.4, 4.3 and G.2.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from ..constraints import Percentage, Positive, checked
+from .contract import VOCABULARY, BatchLoss, ModelOutputs, Objective, Term
+from .joint_embedding import cosine
+from .language_modeling import causal_lm
+from .losses import at_slots, predictions, token_loss
+from .multi_token_prediction import ahead_tokens
+from .token_ids import TokenIds
+
+
+@checked
+def next_implicit_token(ids: TokenIds, depth: Percentage = 20, scale: Positive = 1.0) -> Objective:
+    """Causal language modeling that also predicts the next token's shallow hidden state (NITP).
+
+        text                    a b c d
+        from the state of b     c, and the state of c in a shallow layer
+
+    The next token alone determines only a part of the last hidden state. The second term also
+    compares the state with a vector that contains the meaning of the next token in its context.
+
+    Terms of the loss: "tokens", of the next token, as in `causal_lm`, and "implicit_token": one
+    minus the cosine of the shallow state in the next slot, `outputs.hidden["depth_20"]`, and its
+    prediction, `outputs.hidden["implicit_token"]`. No gradient reaches the shallow state.
+
+    Args:
+      ids: token ids; no special tokens are needed.
+      depth: percentage of the layers below the shallow state. The paper found 20 to be best, among
+        layers of models with 17 and 24 layers.
+      scale: the paper's lambda, factor of the mean of the second term. It recommends values around
+        1, and slightly less for large models.
+
+    >>> next_implicit_token(ids).facts.heads
+    {'vocabulary': None, 'implicit_token': None, 'depth_20': None}
+    """
+    shallow = f"depth_{depth}"
+
+    def loss(batch) -> BatchLoss:
+        _, slots, _ = predictions(batch)
+        _, weights = ahead_tokens(batch, 1)
+
+        def sums(outputs: ModelOutputs):
+            predicted = at_slots(outputs.hidden["implicit_token"], slots)
+            states = jax.lax.stop_gradient(at_slots(outputs.hidden[shallow], slots))
+            actual = jnp.roll(states, -1, axis=1)
+            # Constant states are 0 and have no direction, so that the term has no baseline.
+            distances = jnp.where(jnp.any(actual != 0, -1), 1 - cosine(predicted, actual), 0.0)
+            return {"implicit_token": jnp.sum(distances * weights, -1)}
+
+        term = Term(jnp.sum(weights, -1), scale)
+        return token_loss(batch) | BatchLoss({"implicit_token": term}, sums)
+
+    heads = {**VOCABULARY, "implicit_token": None, shallow: None}
+    return causal_lm(ids)._replace(loss=loss).with_facts(heads=heads, token_weights=False)

@@ -1,0 +1,69 @@
+"""Hidden states of lower layers, which a decoder returns as "depth_…"."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pretrax import models
+from pretrax.models.hidden_states import layer_states
+from pretrax.models.unrolled import unrolled
+from tests.refusals import refuses
+
+HEADS = ("vocabulary", "depth_20", "depth_50", "depth_75")
+SIZES = dict(emb_dim=8, num_heads=2, head_dim=4, mlp_dim=8)
+SLOTS = jnp.arange(6, dtype=jnp.int32)[None]
+BATCH = {
+    "decoder_input_tokens": SLOTS + 2,
+    "decoder_segment_ids": jnp.ones_like(SLOTS),
+    "decoder_positions": SLOTS,
+    "decoder_key_intervals": jnp.stack([0 * SLOTS, SLOTS + 1], 1),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("settings", "layers"),
+    [
+        ({}, (1, 2, 3)),
+        ({"remat_policy": "full", "unroll_scan": True}, (1, 2, 3)),
+        ({"first_norm": False}, (1, 2, 3)),
+        ({"num_experts": 2, "sparse_every": 2}, (2, 2, 4)),  # whole periods of two layers
+    ],
+    ids=["scanned", "rematerialized", "first_layer", "sparse"],
+)
+def test_states_of_depths_match_the_states_after_these_layers(settings, layers):
+    model = models.decoder(16, HEADS, num_layers=4, **SIZES, **settings)
+    params = nn.unbox(jax.jit(model.init)(jax.random.key(0), BATCH))
+    scanned = jax.jit(lambda p: model.apply(p, BATCH).hidden)(params)
+    plain, separate = unrolled(model, params)
+    apart = jax.jit(lambda p: plain.apply(p, BATCH).hidden)(separate)
+    after = jax.jit(lambda p: layer_states(plain.config, p, BATCH))(separate)
+    for name, number in zip(HEADS[1:], layers):
+        np.testing.assert_allclose(scanned[name], apart[name], atol=1e-5)
+        if number < 4:  # after the last layer, `layer_states` returns the normed states
+            np.testing.assert_allclose(apart[name], after[number], atol=1e-5)
+    assert np.abs(after[1] - after[2]).max() > 1e-3
+
+
+def test_a_depth_is_at_least_one_layer():
+    config = models.decoder(16, HEADS, num_layers=24, **SIZES).config
+    assert [config.depths(n)["depth_20"] for n in (2, 4, 16, 24, 28)] == [1, 1, 3, 5, 6]
+    assert list(config.depths(24).values()) == [5, 12, 18]
+
+
+def test_a_depth_is_a_percentage():
+    with refuses(ValueError, "heads", "depth_120"):
+        models.decoder(16, ("vocabulary", "depth_120"), num_layers=2, **SIZES)
+
+
+def test_parameters_and_products_of_the_prediction_of_a_shallow_state():
+    heads = ("vocabulary", "implicit_token", "depth_20")
+    plain, implicit = (models.decoder(16, h, num_layers=2, **SIZES) for h in (HEADS[:1], heads))
+    assert implicit.heads == heads
+    shapes = jax.eval_shape(implicit.init, jax.random.key(0), BATCH)["decoder"]["implicit_token"]
+    kernels = 3 * 4 * 8 * 8  # two kernels of E x 4 E, and one of 4 E x E
+    assert sum(x.size for x in jax.tree.leaves(shapes)) == kernels
+    lengths = {"decoder": 5, "predict": 2}
+    assert implicit.flops(lengths) == plain.flops(lengths) + 2 * 5 * kernels

@@ -1,0 +1,148 @@
+"""Belief states: both copies of a text, which suffixes are drawn, and the loss of pairs."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pretrax import models
+from pretrax.models.builders import fresh_params
+from pretrax.models.hugging_face import write_model
+from pretrax.objectives import batched, belief_state, layouts, packed_lengths
+from tests.objectives.registry import IDS, quick_jit, text_row
+from tests.refusals import refuses
+
+DOCUMENTS = (5, 1, 7)
+LENGTH = 16
+PAIRS = 2
+MOST = 3  # documents of a row
+
+
+def made(pairs=PAIRS, rows=1):
+    """Returns raw rows, and their features."""
+    raw = [text_row(DOCUMENTS, LENGTH, seed)[0] for seed in range(rows)]
+    raw = jax.tree.map(lambda *x: np.stack(x), *raw)
+    objective = belief_state(IDS, pairs=pairs)
+    lengths = {name: MOST * n for name, n in packed_lengths(objective, (LENGTH,)).items()}
+    keys = jax.random.split(jax.random.key(0), rows)
+    features = quick_jit(batched(objective, lengths, MOST))(keys, raw)
+    return raw, jax.device_get(features), lengths
+
+
+def documents_of(raw, row):
+    return [raw.tokens[row][raw.segments[row] == number + 1].tolist() for number in range(MOST)]
+
+
+def test_a_row_has_each_document_in_both_directions():
+    raw, features, _ = made()
+    expected = []
+    weights = []
+    for text in documents_of(raw, 0):
+        expected += [*text, IDS.mask, *reversed(text)]
+        weights += [1] * len(text) + [0] * (len(text) + 1)
+    used = features["targets_segments"][0] > 0
+    assert features["targets"][0][used].tolist() == expected
+    assert features["targets_weights"][0][used].tolist() == weights
+    sizes = np.bincount(features["targets_segments"][0])[1:]
+    assert sizes.tolist() == [n + extra for n in DOCUMENTS for extra in (0, 1)]
+
+
+def test_a_suffix_is_any_that_leaves_a_token_after_the_prefix():
+    raw, features, _ = made(pairs=1, rows=300)
+    seen = {}
+    for row in range(300):
+        start = 0
+        for n in DOCUMENTS:
+            for prefix in range(n):
+                slot = start + prefix
+                end = slot + features["targets_suffix_1"][row, slot]
+                # The second copy begins n slots after the first, and its second slot has read none.
+                suffix = end - (start + n + 1)
+                assert 0 <= suffix < n - prefix
+                seen.setdefault((n, prefix), []).append(suffix)
+            start += 2 * n + 1
+    for (n, prefix), suffixes in seen.items():
+        counts = np.bincount(suffixes, minlength=n - prefix)
+        assert counts.min() > 0.5 * len(suffixes) / (n - prefix)
+
+
+class Outputs:
+    """States are random, and a pair's logits are a product of both."""
+
+    def __init__(self, states, kernels):
+        self.hidden = {"belief": states, "top": states}
+        self.kernels = kernels
+
+    def head(self, name, states):
+        return jnp.asarray(states) @ self.kernels[name]
+
+
+def test_pairs_predict_the_token_after_the_prefix_and_before_the_suffix():
+    raw, features, lengths = made()
+    sizes = layouts.decoder.lengths(lengths)
+    batch = jax.vmap(lambda row: layouts.decoder.arrange(row, sizes, 0, MOST))(features)
+    random = np.random.default_rng(0)
+    E, V = 3, IDS.size
+    states = random.normal(size=(1, sizes["decoder"], E)).astype(np.float32)
+    kernels = {
+        "belief": random.normal(size=(2 * E, E)).astype(np.float32),
+        "vocabulary": random.normal(size=(E, V)).astype(np.float32),
+        "previous": random.normal(size=(E, V)).astype(np.float32),
+    }
+
+    def loss(state, head, token):
+        logits = np.float64(state @ kernels[head])
+        return np.log(np.exp(logits).sum()) - logits[token]
+
+    expected = dict.fromkeys(("tokens", "next", "previous"), 0.0)
+    start = 0
+    for text in documents_of(raw, 0):
+        for prefix, token in enumerate(text):
+            slot = start + prefix
+            expected["tokens"] += loss(states[0, slot], "vocabulary", token)
+            for k in range(PAIRS):
+                end = slot + features[f"targets_suffix_{k + 1}"][0, slot]
+                suffix = end - (start + len(text) + 1)
+                belief = np.concatenate([states[0, slot], states[0, end]]) @ kernels["belief"]
+                expected["next"] += loss(belief, "vocabulary", token)
+                before = text[len(text) - 1 - suffix]
+                expected["previous"] += loss(belief, "previous", before)
+        start += 2 * len(text) + 1
+    terms = belief_state(IDS, pairs=PAIRS).loss(batch).scored(Outputs(states, kernels))
+    for name, value in expected.items():
+        np.testing.assert_allclose(terms[name].sums, [value], rtol=1e-5)
+        count = sum(DOCUMENTS) * (1 if name == "tokens" else PAIRS)
+        assert terms[name].weights.tolist() == [count] and terms[name].scale == 1.0
+    for term in terms.values():
+        np.testing.assert_allclose(term.labels.weights.sum(-1), term.weights)
+
+
+@pytest.mark.slow
+def test_a_model_predicts_from_a_prefix_as_from_a_pair_with_zeros():
+    heads = ("vocabulary", "belief", "previous")
+    model = models.decoder(16, heads, num_layers=1, emb_dim=8, num_heads=2, head_dim=4, mlp_dim=8)
+    slots = jnp.arange(6, dtype=jnp.int32)[None]
+    batch = {
+        "decoder_input_tokens": slots + 2,
+        "decoder_segment_ids": jnp.ones_like(slots),
+        "decoder_positions": slots,
+        "decoder_key_intervals": jnp.stack([0 * slots, slots + 1], 1),
+    }
+    params = nn.unbox(jax.jit(model.init)(jax.random.key(0), batch))
+    outputs = model.apply(params, batch)
+    states = outputs.hidden["belief"]
+    pair = jnp.concatenate([states, jnp.zeros_like(states)], -1)
+    np.testing.assert_allclose(outputs.hidden["top"], outputs.head("belief", pair), atol=1e-6)
+    other = outputs.head("belief", jnp.concatenate([states, states], -1))
+    assert jnp.abs(other - outputs.hidden["top"]).max() > 1e-3
+    assert outputs.head("previous", other).shape == (1, 6, 16)
+
+
+def test_an_export_without_the_layer_is_refused(tmp_path):
+    shape = dict(num_layers=1, emb_dim=8, num_heads=2, head_dim=4, mlp_dim=8, scan_layers=False)
+    model = models.decoder(16, ("vocabulary", "belief"), **shape)
+    params = jax.eval_shape(lambda key: fresh_params(model, key), jax.random.key(0))
+    zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), nn.unbox(params))
+    with refuses(ValueError, "'belief'"):
+        write_model(str(tmp_path), model.config, zeros)

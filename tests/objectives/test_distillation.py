@@ -1,0 +1,91 @@
+"""Distillation: which tokens have a teacher's probabilities, and the loss of both terms."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pretrax.objectives import batched, distilled_lm, layouts, packed_lengths
+from pretrax.objectives.distillation import UNIT
+from tests.objectives.registry import CASES, IDS, quick_jit, text_row
+
+LENGTH = 12
+LIKELIEST = 2
+V = 40
+RANDOM = np.random.default_rng(0)
+
+
+def rows(likeliest=LIKELIEST):
+    """Returns two packed rows with a teacher's predictions for some of their tokens."""
+    made = [text_row(lengths, LENGTH, seed)[0] for seed, lengths in enumerate([(4, 1, 5), (9,)])]
+    raw = jax.tree.map(lambda *x: np.stack(x), *made)
+    tokens = RANDOM.integers(0, V, (2, LENGTH, likeliest))
+    shares = RANDOM.integers(0, UNIT // 3, (2, LENGTH, likeliest))
+    shares[0, 2] = 0  # a token without predictions
+    return raw._replace(
+        tokens=raw.tokens % V,
+        teacher=np.stack([tokens, shares], 2).astype(np.int32),
+    )
+
+
+def arranged(objective, raw):
+    lengths = packed_lengths(objective, (LENGTH,))
+    keys = jax.random.split(jax.random.key(0), len(raw.tokens))
+    features = quick_jit(batched(objective, lengths, 3))(keys, raw)
+    sizes = layouts.decoder.lengths(lengths)
+    batch = jax.vmap(lambda row: layouts.decoder.arrange(row, sizes, 0, 3))(features)
+    return jax.device_get(batch)
+
+
+class Outputs:
+    def __init__(self, logits, **fields):
+        self.hidden = {"top": logits}
+        vars(self).update(fields)
+
+    def head(self, name, states):
+        return states
+
+
+LOGITS = RANDOM.normal(size=(2, LENGTH, V)).astype(np.float32)
+
+
+def test_the_text_has_the_probability_that_the_teacher_leaves():
+    raw = rows()
+    objective = distilled_lm(IDS, share=0.25, likeliest=LIKELIEST)
+    log_p = LOGITS - np.log(np.exp(LOGITS).sum(-1, keepdims=True))
+    text = teacher = 0.0
+    for row, slot in zip(*np.nonzero(raw.segments)):
+        token = raw.tokens[row, slot]
+        tokens, shares = raw.teacher[row, slot]
+        text -= log_p[row, slot, token]
+        teacher -= (1 - shares.sum() / UNIT) * log_p[row, slot, token]
+        teacher -= shares / UNIT @ log_p[row, slot, tokens]
+    terms = objective.loss(arranged(objective, raw)).scored(Outputs(jnp.asarray(LOGITS)))
+    np.testing.assert_allclose(terms["tokens"].sums.sum(), text, rtol=1e-5)
+    np.testing.assert_allclose(terms["teacher"].sums.sum(), teacher, rtol=1e-5)
+    assert {name: term.scale for name, term in terms.items()} == {"tokens": 0.75, "teacher": 0.25}
+    assert terms["teacher"].weights.tolist() == [10.0, 9.0]
+
+
+def test_without_a_teacher_both_terms_are_the_loss_of_the_text():
+    objective = distilled_lm(IDS, likeliest=LIKELIEST)
+    raw = rows()._replace(teacher=None)
+    terms = objective.loss(arranged(objective, raw)).scored(Outputs(jnp.asarray(LOGITS)))
+    np.testing.assert_allclose(terms["tokens"].sums, terms["teacher"].sums, rtol=1e-6)
+
+
+def test_only_the_likeliest_tokens_are_read():
+    raw = rows(likeliest=5)
+    first = arranged(distilled_lm(IDS, likeliest=LIKELIEST), raw)
+    assert first["decoder_teacher_tokens"].shape == (2, LIKELIEST, LENGTH)
+    live = np.moveaxis(raw.teacher[:, :, 0, :LIKELIEST], 2, 1) * (raw.segments > 0)[:, None]
+    np.testing.assert_array_equal(first["decoder_teacher_tokens"], live)
+
+
+def test_labels_of_a_slot_sum_to_its_weight():
+    objective = distilled_lm(IDS, likeliest=LIKELIEST)
+    term = objective.loss(arranged(objective, rows())).terms["teacher"]
+    np.testing.assert_allclose(term.labels.weights.sum(-1), term.weights, rtol=1e-6)
+
+
+def test_only_this_objective_reads_a_teacher():
+    assert {name for name, case in CASES.items() if case.objective.facts.teacher} == {"distilled"}
