@@ -261,7 +261,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
         ),
         "next_implicit_token": Entry(
             "decoder",
-            "states that contain more than the next token",
+            "states beyond the next token",
             "NITP, arXiv:2605.24956",
             512,
             title="Next implicit token prediction (NITP)",
