@@ -66,7 +66,7 @@ from ..visualization.drawing import Drawn
 from ..visualization.noise_statistics import with_statistics
 from ..visualization.objective_lists import LEGEND, index_page, objectives_json, objectives_table
 from ..visualization.picture import brief, counted
-from ..visualization.pieces import pieces_of
+from ..visualization.pieces import pieces_of, ranges_of
 from ..visualization.rows import STACKS
 from ..visualization.terminal import print_picture
 from . import make_parser
@@ -195,7 +195,11 @@ def draw(options: argparse.Namespace, choice: Choice, text: SampleText) -> Drawn
         count=options.rows or (None if options.html else 1),
         slots=options.length,
         seed=options.seed,
-        hide=pieces_of(options.hide, "\n\n".join(own)),
+        hide=(
+            ranges_of(options.hide_tokens)
+            if options.hide_tokens
+            else pieces_of(options.hide, "\n\n".join(own))
+        ),
     )
 
 
@@ -272,6 +276,8 @@ def read_command_line(
     pieces = "pieces of the text to hide instead of random ones, separated by commas; each piece "
     pieces += "is searched after the previous one"
     add("--hide", action="append", default=[], metavar="PIECES", help=pieces)
+    numbers = "tokens to hide instead of random ones, by their numbers in the text, such as 3-5,9"
+    add("--hide_tokens", metavar="NUMBERS", help=numbers)
     add("--task", metavar="NAME", help="a SeqIO task or mixture: its first held-out document")
     add("--module", action="append", help="a module, or a .py file, of the task; repeatable")
     run = "a run, also in a bucket: its vocabulary and, if no other is given, its objective"
@@ -297,11 +303,15 @@ def read_command_line(
     add("--out", metavar="DIR", help="with --all: the folder, in which index.html lists the pages")
     add_run_arguments(parser)
     options, gin_arguments, chosen = parse_run(parser, argv, default=small_run)
+    if options.hide and options.hide_tokens:
+        parser.error("--hide and --hide_tokens exclude each other")
     if options.json and not options.list:
         parser.error("--json goes with --list")
     if options.all != bool(options.out):
         parser.error("--all and --out=DIR go together: the folder of the pages")
-    if options.all and (options.objective or options.html or options.hide or options.list):
+    if options.all and (
+        options.objective or options.html or options.list or options.hide_tokens or options.hide
+    ):
         parser.error("--all shows every objective: leave out --objective, --html, --hide, --list")
     return options, gin_arguments, chosen
 

@@ -74,7 +74,7 @@ def show(
     objective: str | Builder,
     text: str | Sequence[str] | None = None,
     *,
-    hide: Sequence[str] = (),
+    hide: Sequence[str] | Sequence[range] = (),
     vocabulary: str = "words",
     layout: str | None = None,
     rows: int | None = None,
@@ -93,7 +93,8 @@ def show(
       objective: a name of `pretrax show --list`, such as "ul2", or a builder of an objective.
       text: a text, or several texts. A blank line begins another document. None: the beginning of
         the Zen of Python.
-      hide: pieces of the text to hide, in their order, instead of tokens drawn at random.
+      hide: pieces of the text to hide, in their order, instead of tokens drawn at random. Or ranges
+        of tokens, such as `[range(3, 6)]` for the tokens 3, 4 and 5, counted from 0.
       vocabulary: "words" for the words of the text, "bytes", a SentencePiece .model, a
         tokenizer.json, or the directory of a run.
       layout: "encoder", "decoder" or "encoder_decoder". None: the layout that suits the objective.
@@ -187,7 +188,7 @@ def draw(
     count: int | None,
     slots: int,
     seed: int,
-    hide: Sequence[str],
+    hide: Sequence[str] | Sequence[range],
 ) -> Drawn:
     """Returns the picture of an objective on a text, see `visualization.drawing.picture`."""
     tokenizer = text.vocabulary.tokenizer

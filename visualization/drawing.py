@@ -1,5 +1,6 @@
 """Makes the `Picture` of an objective and a text."""
 
+import typing
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from .choice import Choice, layout_for
 from .examples import Reader, example
 from .hidden import hides
 from .picture import Example, Picture
-from .pieces import marked
+from .pieces import marked, marked_ranges
 from .rows import ShownObjective, first_stack, longest_document, subjects, view_of
 
 MOST_MEMBERS = 8  # largest number of members of a mixture that are shown
@@ -43,7 +44,7 @@ def picture(
     count: int | None = None,
     slots: int = 512,
     seed: int = 0,
-    hide: Sequence[str] = (),
+    hide: Sequence[str] | Sequence[range] = (),
 ) -> Drawn:
     """Returns the picture of an objective on a text, without statistics.
 
@@ -54,7 +55,8 @@ def picture(
       count: number of examples of each member; by default three, or one for a mixture.
       slots: number of slots of the first stack, which limits the length of the text.
       seed: seed of the noise.
-      hide: pieces of the text to hide, instead of tokens that the objective would draw.
+      hide: pieces of the text to hide, or ranges of its tokens, instead of tokens that the
+        objective would draw.
 
     Raises:
       ValueError: if `check_objective` refuses an objective of the user, if the documents are too
@@ -105,7 +107,7 @@ def _examples(
     count: int,
     slots: int,
     seed: int,
-    hide: Sequence[str],
+    hide: Sequence[str] | Sequence[range],
 ) -> list[Example]:
     """Returns `count` examples of one row that holds these documents."""
     _check_fits(subject, documents, slots)
@@ -113,15 +115,27 @@ def _examples(
     ends = np.cumsum([len(document) for document in documents])
     others = np.split(np.resize(text.other, ends[-1]), ends[:-1])
     rows = [list(documents), others] * count
-    hidden = np.stack([marked(documents, hide, text.reader)] * len(rows)) if hide else None
+    hidden = np.stack([_marks(documents, hide, text.reader)] * len(rows)) if hide else None
     view = view_of(subject, rows, seed, hidden)
     if hidden is not None and not hides(view, 0, hidden[0] > 0):
         raise ValueError(
-            f"{subject.name or 'This objective'} cannot hide {', '.join(map(repr, hide))} and "
+            f"{subject.name or 'This objective'} cannot hide {', '.join(map(_quoted, hide))} and "
             "nothing else. For example, prefix language modeling can only hide the end of a text, "
             "and fill-in-the-middle a single span of it. Hide another piece of the text."
         )
     return [example(subject, view, text.reader, row) for row in range(0, len(rows), 2)]
+
+
+def _marks(
+    documents: Sequence[np.ndarray], hide: Sequence[str] | Sequence[range], reader: Reader
+) -> np.ndarray:
+    if all(isinstance(piece, range) for piece in hide):
+        return marked_ranges(documents, typing.cast(Sequence[range], hide))
+    return marked(documents, typing.cast(Sequence[str], hide), reader)
+
+
+def _quoted(piece: str | range) -> str:
+    return f"tokens {piece.start} to {piece.stop - 1}" if isinstance(piece, range) else repr(piece)
 
 
 def _check_fits(subject: ShownObjective, documents: Sequence[np.ndarray], slots: int) -> None:

@@ -27,6 +27,46 @@ def pieces_of(names: Sequence[str], text: str) -> list[str]:
     return list(itertools.chain.from_iterable(parts))
 
 
+def ranges_of(text: str) -> list[range]:
+    """Returns the ranges of tokens of a text such as "3-5,9", counted from 0.
+
+    >>> ranges_of("3-5,9")
+    [range(3, 6), range(9, 10)]
+
+    Raises ValueError for a text that is not a list of numbers and of pairs, or is out of order.
+    """
+    ranges: list[range] = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise ValueError(f"Got {text!r}, expected numbers of tokens, such as 3-5,9.")
+        one = range(int(first), int(last if dash else first) + 1)
+        if not one or (ranges and one.start < ranges[-1].stop):
+            raise ValueError(f"Got {text!r}, expected numbers of tokens in ascending order.")
+        ranges.append(one)
+    return ranges
+
+
+def marked_ranges(documents: Sequence[np.ndarray], ranges: Sequence[range]) -> np.ndarray:
+    """Returns i32[n] numbers of the ranges that the tokens are in, from 1; 0 for other tokens.
+
+    >>> marked_ranges([np.array([7, 7]), np.array([7, 7])], [range(1, 2), range(2, 4)])
+    array([0, 1, 2, 2], dtype=int32)
+
+    Raises ValueError for a range that is not within one document.
+    """
+    numbers = np.repeat(np.arange(len(documents)), list(map(len, documents)))
+    marks = np.zeros(numbers.size, np.int32)
+    for number, one in enumerate(ranges, 1):
+        if one.stop > numbers.size or numbers[one.start] != numbers[one.stop - 1]:
+            raise ValueError(
+                f"Got the tokens {one.start} to {one.stop - 1} to hide, expected tokens of one "
+                f"document: the text has {numbers.size}, counted from 0."
+            )
+        marks[one.start : one.stop] = number
+    return marks
+
+
 def marked(documents: Sequence[np.ndarray], pieces: Sequence[str], reader: Reader) -> np.ndarray:
     """Returns i32[n] numbers of the pieces that the tokens are in, from 1; 0 for other tokens.
 
