@@ -29,6 +29,7 @@ from ..decoding.batching import (
     padded_width,
 )
 from ..decoding.sampling import most_likely, numbered_keys
+from ..prompting.prompts import text_after
 from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
 from .ancestral import earlier_weights, masks_alone
@@ -91,6 +92,18 @@ def fill_masks(
     """Returns the `top` likeliest tokens of each mask of each text, predicted independently."""
     prompt = prompt_form(trained, "mask")
     masked_texts = [masked_text(trained, text, prompt) for text in texts]
+    return mask_guesses(trained, masked_texts, top, batch_size, on_batch)
+
+
+def mask_guesses(
+    trained: Trained,
+    masked_texts: Sequence[Masked],
+    top: int = 5,
+    batch_size: int = 32,
+    on_batch: Callable[[int], None] | None = None,
+) -> list[list[list[Guess]]]:
+    """Returns the `top` likeliest tokens of each mask of each row, as `fill_masks` for texts."""
+    prompt = prompt_form(trained, "mask")
     check_texts(trained, [masked.tokens for masked in masked_texts])
     predict = jitted(_mask_logits, trained.model, prompt.head, prompt.shift)
     allowed_V = allowed_token_mask(trained.ids, trained.model.vocab_size, special=())
@@ -216,12 +229,35 @@ def write_masks(
 
     `rows` are tokens with masks; `unmask` describes the other arguments.
     """
+    numbers = range(len(rows)) if numbers is None else numbers
+    written_rows = _written_rows(
+        trained, rows, mode, steps, order, temperature, seed, numbers, batch_size, on_batch
+    )
+    return [tokens_K.tolist() for tokens_K in written_rows]
+
+
+def _written_rows(
+    trained: Trained,
+    rows: Sequence[Masked],
+    mode: FillingMode,
+    steps: int | None,
+    order: Order,
+    temperature: float,
+    seed: int,
+    numbers: Sequence[int],
+    batch_size: int = 1,
+    on_batch: Callable[[int], None] | None = None,
+    record: int = 0,
+) -> list[np.ndarray]:
+    """Returns the tokens i32[K] of each row's masks, or i32[record, K] after each call.
+
+    `record` is the number of calls of the model that are recorded; 0 returns the last tokens alone.
+    """
     order = "ancestral" if mode == "denoise" else order
     check_order(order, temperature)
     prompt = prompt_form(trained, mode)
     ids = trained.ids
     check_texts(trained, [row.tokens for row in rows])
-    numbers = range(len(rows)) if numbers is None else numbers
     unmasking = Unmasking(
         order=order,
         sampled=bool(temperature),
@@ -229,11 +265,12 @@ def write_masks(
         mask=ids.special("mask"),
         text=ids.text,
         random=mode == "denoise",
+        record=record,
     )
     run = jitted(_unmask, trained.model, prompt.head, prompt.shift, unmasking)
     allowed_V = allowed_token_mask(ids, trained.model.vocab_size, special=())
 
-    def filled(chosen: list[int]) -> Iterator[list[int]]:
+    def filled(chosen: list[int]) -> Iterator[np.ndarray]:
         batch_rows = [rows[i] for i in chosen]
         batch = batch_of(trained, [row.tokens for row in batch_rows])
         total_B = np.array([len(row.masks) for row in batch_rows], np.int32)
@@ -246,9 +283,10 @@ def write_masks(
             np.full_like(total_B, steps) if steps else total_B,
             numbered_keys(seed, [numbers[i] for i in chosen]),
         )
-        tokens_BxK = run(trained.params, batch, masks, allowed_V, temperature)
-        for total, tokens_K in zip(total_B, np.asarray(tokens_BxK)):
-            yield tokens_K[:total].tolist()
+        tokens_BxK = np.asarray(run(trained.params, batch, masks, allowed_V, temperature))
+        by_row = np.moveaxis(tokens_BxK, 1, 0) if record else tokens_BxK
+        for total, tokens in zip(total_B, by_row):
+            yield tokens[..., :total]
 
     return in_batches(filled, [len(row.tokens) for row in rows], batch_size, on_batch)
 
@@ -260,6 +298,55 @@ def check_order(order: Order, temperature: float) -> None:
             "Got order='gibbs' with temperature=0, expected a temperature at which tokens are "
             "drawn: set a temperature above 0, such as 1."
         )
+
+
+class MaskSteps(NamedTuple):
+    """A text while its masks are written.
+
+    Attributes:
+      tokens: texts of the tokens of the row, with the mask's name for masks.
+      masks: indices of the masks in `tokens`.
+      steps: texts of the masks after each step; None for a mask that is not written yet.
+    """
+
+    tokens: list[str]
+    masks: list[int]
+    steps: list[list[str | None]]
+
+
+@checked
+def unmasking_steps(
+    trained: Trained,
+    text: str,
+    *,
+    mode: FillingMode = "unmask",
+    steps: Count | None = None,
+    order: Order = "confidence",
+    temperature: NonNegative = 0.0,
+    seed: int = 0,
+) -> MaskSteps:
+    """Returns the masks of a text after each step of `unmask`, which describes the arguments.
+
+    unmasking_steps(trained, "import [MASK], [MASK]").steps
+    # [[None, "sys"], ["os", "sys"]]
+    """
+    check_order(order, temperature)
+    prompt = prompt_form(trained, mode)
+    row = masked_text(trained, text, prompt)
+    calls = (steps or len(row.masks)) * (len(row.masks) if order == "gibbs" else 1)
+    (history,) = _written_rows(
+        trained, [row], mode, steps, order, temperature, seed, numbers=[0], record=calls
+    )
+    ids = trained.ids
+
+    def spelled(token: int) -> str:
+        return text_after(trained, row.tokens[:1], [token])
+
+    return MaskSteps(
+        [spelled(token) for token in row.tokens],
+        row.masks,
+        [[None if x == ids.mask else spelled(x) for x in step] for step in history.tolist()],
+    )
 
 
 class MaskSlots(NamedTuple):
@@ -284,6 +371,7 @@ class Unmasking(NamedTuple):
     mask: int  # id of the mask
     text: tuple[int, int]  # first id of text, and the id after the last
     random: bool = False  # whether masks start as random tokens of text
+    record: int = 0  # number of calls whose tokens are returned; 0 returns the last ones alone
 
 
 def batch_of(trained: Trained, rows: Sequence[Sequence[int]], segment: int = 1) -> dict:
@@ -356,6 +444,8 @@ def written(
 ):
     """Returns the tokens i32[B, K] that are written into masks, in an order of `unmask`.
 
+    If `unmasking.record` is not 0, returns the tokens after each call, i32[record, B, K].
+
     Args:
       logits_of: function from the tokens i32[B, K] of the masks, written or not, to their logits
         f32[B, K, V].
@@ -422,7 +512,21 @@ def written(
 
     shape = masks.slots.shape
     start = jnp.full(shape, unmasking.mask, jnp.int32), jnp.zeros(shape, jnp.float32)
-    return lax.fori_loop(0, jnp.max(calls_B), call, start)[0]
+    return _repeated(jnp.max(calls_B), call, start, unmasking.record)
+
+
+def _repeated(calls, call: Callable, start: tuple, record: int):
+    """Returns the first array of the state after the calls, or after each of `record` calls."""
+    if not record:
+        return lax.fori_loop(0, calls, call, start)[0]
+
+    def recorded(s, both):
+        state, history = both
+        state = call(s, state)
+        return state, history.at[s].set(state[0])
+
+    history = jnp.zeros((record, *start[0].shape), start[0].dtype)
+    return lax.fori_loop(0, calls, recorded, (start, history))[1]
 
 
 def _back_in_time(logits_of, masks: MaskSlots, unmasking: Unmasking, temperature):
@@ -442,18 +546,20 @@ def _back_in_time(logits_of, masks: MaskSlots, unmasking: Unmasking, temperature
         earlier_token = jax.random.categorical(key, jnp.log(weights_V))
         return jnp.where(jnp.any(weights_V > 0), earlier_token, token)
 
-    def step(s, tokens_BxK):
+    def step(s, state):
+        (tokens_BxK,) = state
         time_B, earlier_B = (jnp.maximum(1 - n / masks.steps, 0.0) for n in (s, s + 1))
         keys_BxK = _slot_keys(masks, s, DRAW)
         draw_row = jax.vmap(drawn, in_axes=(0, 0, 0, None, None))
         logits = logits_of(tokens_BxK)
         drawn_BxK = jax.vmap(draw_row)(keys_BxK, logits, tokens_BxK, time_B, earlier_B)
-        return jnp.where((s < masks.steps)[:, None], drawn_BxK, tokens_BxK).astype(jnp.int32)
+        is_early = (s < masks.steps)[:, None]
+        return (jnp.where(is_early, drawn_BxK, tokens_BxK).astype(jnp.int32),)
 
     start_BxK = jnp.full(masks.slots.shape, unmasking.mask, jnp.int32)
     if unmasking.random:
         start_BxK = first + (_random(masks, 0) * (last - first)).astype(jnp.int32)
-    return lax.fori_loop(0, jnp.max(masks.steps), step, start_BxK)
+    return _repeated(jnp.max(masks.steps), step, (start_BxK,), unmasking.record)
 
 
 # A row's key of a call is split into keys for two uses.

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from pretrax.inference.answering.masks import (
     fill_masks,
     masked_text,
     unmask,
+    unmasking_steps,
     write_masks,
 )
 from pretrax.inference.trained import allowed_token_mask, prompt_form
@@ -379,3 +381,27 @@ def test_what_unmask_refuses():
     ):
         with refuses(ValueError, *values):
             unmask(one, ["[MASK]"], **settings)
+
+
+@pytest.mark.parametrize(
+    "order, temperature",
+    [("confidence", 0), ("left_to_right", 0), ("mask_predict", 0), ("ancestral", 1), ("gibbs", 1)],
+)
+def test_the_last_step_of_unmasking_is_the_answer(order, temperature):
+    one = model("masked_diffusion")
+    text = "a[MASK]b[MASK][MASK]c"
+    settings = dict(order=order, temperature=temperature, steps=3, seed=5)
+    shown = unmasking_steps(one, text, **settings)
+    assert len(shown.steps) == (9 if order == "gibbs" else 3)
+    tokens = list(shown.tokens)
+    for slot, token in zip(shown.masks, shown.steps[-1], strict=True):
+        tokens[slot] = token
+    before = len(prompt_form(one, "unmask").before)
+    after = len(prompt_form(one, "unmask").after)
+    (expected,) = unmask(one, [text], **settings)
+    spelled = "".join(tokens[before : len(tokens) - after])
+    assert re.sub("�+", "�", spelled) == re.sub("�+", "�", expected)  # parts of a character
+    written = [sum(token is not None for token in step) for step in shown.steps]
+    assert written[-1] == 3 and written == sorted(written)
+    if order == "left_to_right":
+        assert written == [1, 2, 3]

@@ -1,0 +1,96 @@
+"""The probability of each token of a text, and the likeliest tokens instead.
+
+    likeliest_tokens(trained, "import os")[1].others[0]     # Guess(" os", 4219, 0.31)
+
+Letters: B rows, T slots, V ids.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ...objectives import TokenIds
+from ..prompting.prompts import text_after
+from ..trained import Trained, allowed_token_mask, predicts_from_left, prompt_form
+from .masks import Guess, Masked, mask_guesses
+from .scoring import answer_log_probs, answered_prompt, score
+
+
+class Alternatives(NamedTuple):
+    """A token of a text, its probability, and the likeliest tokens in its place."""
+
+    token: str
+    probability: float
+    others: list[Guess]
+
+
+def likeliest_tokens(
+    trained: Trained, text: str, top: int = 5, context: str = ""
+) -> list[Alternatives]:
+    """Returns the probability of each token of a text, and the `top` likeliest tokens instead.
+
+    A model that predicts from left to right reads the tokens before each token. A model that fills
+    masks reads all other tokens, as in `score`.
+
+    Args:
+      trained: the model.
+      text: the text whose tokens are returned.
+      top: number of tokens in place of each token.
+      context: text before it, which an encoder-decoder needs: `text` is then its answer.
+
+    Raises ValueError for texts or a model that `score` refuses.
+    """
+    (scored,) = score(trained, [(context, text)])
+    if not predicts_from_left(trained):
+        return _in_place(trained, text, top, scored.log_probs)
+    answered = answered_prompt(trained, context, text)
+    tokens = list(answered[0].start)
+    first = len(tokens) - answered[1]
+    figures_of = _next_figures(min(top, trained.ids.size), trained.ids)
+    (figures_TxN,) = answer_log_probs(trained, [answered], slot_figures=figures_of)
+    found = []
+    for number, (log_prob, row) in enumerate(zip(scored.log_probs, figures_TxN.tolist())):
+        before = tokens[: first + number]
+        half = len(row) // 2
+        pairs = zip(row[:half], map(int, row[half:]))
+        others = [Guess(text_after(trained, before, [i]), i, p) for p, i in pairs]
+        here = text_after(trained, before, [tokens[first + number]])
+        found.append(Alternatives(here, math.exp(log_prob), others))
+    return found
+
+
+def _in_place(
+    trained: Trained, text: str, top: int, log_probs: Sequence[float]
+) -> list[Alternatives]:
+    mask = trained.ids.special("mask")
+    form = prompt_form(trained, "mask")
+    tokens = trained.encode(text)
+    rows = []
+    for slot in range(len(tokens)):
+        masked = [*tokens[:slot], mask, *tokens[slot + 1 :]]
+        rows.append(Masked([*form.before, *masked, *form.after], [slot + len(form.before)]))
+    guesses = mask_guesses(trained, rows, top)
+    return [
+        Alternatives(text_after(trained, tokens[:slot], [token]), math.exp(log_prob), others)
+        for slot, (token, log_prob, (others,)) in enumerate(zip(tokens, log_probs, guesses))
+    ]
+
+
+@functools.lru_cache(maxsize=8)  # the function is compiled once
+def _next_figures(top: int, ids: TokenIds) -> Callable:
+    """Returns (model, params, batch) -> f32[B, T, 2 top]: probabilities, then ids."""
+
+    def figures(model, params, batch):
+        outputs = model.apply(params, batch)
+        logits_BxTxV = outputs.head("vocabulary", outputs.hidden["top"])
+        allowed_V = allowed_token_mask(ids, model.vocab_size)
+        p_BxTxV = jnp.where(allowed_V, jax.nn.softmax(logits_BxTxV, -1), 0.0)
+        p_BxTxN, ids_BxTxN = lax.top_k(p_BxTxV, top)
+        return jnp.concatenate([p_BxTxN, ids_BxTxN.astype(p_BxTxN.dtype)], -1)
+
+    return figures

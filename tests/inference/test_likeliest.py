@@ -1,0 +1,50 @@
+"""The likeliest tokens of a text agree with its score and with the likeliest next tokens."""
+
+import math
+
+import numpy as np
+import pytest
+
+from pretrax.inference import fill_masks, next_tokens, score
+from pretrax.inference.answering.likeliest import likeliest_tokens
+from tests.inference.runs import TEXT, trained
+from tests.refusals import refuses
+
+
+@pytest.mark.parametrize("builder, name", [("decoder", "causal_lm"), ("encoder", "masked_lm")])
+def test_probabilities_are_those_of_the_score(builder, name):
+    one = trained(builder, name)
+    found = likeliest_tokens(one, TEXT, top=3)
+    (scored,) = score(one, [("", TEXT)])
+    assert "".join(each.token for each in found) == TEXT
+    np.testing.assert_allclose([math.log(each.probability) for each in found], scored.log_probs)
+    for each in found:
+        p = [guess.probability for guess in each.others]
+        assert len(p) == 3 and p == sorted(p, reverse=True)
+        assert all(guess.probability == pytest.approx(each.probability, abs=1e-6)
+                   for guess in each.others if guess.token == each.token)  # fmt: skip
+
+
+def test_alternatives_of_a_token_are_the_likeliest_next_tokens():
+    one = trained("decoder", "causal_lm")
+    found = likeliest_tokens(one, "Ada", top=4)
+    (expected,) = next_tokens(one, ["Ad"], top=4)
+    assert [guess.id for guess in found[2].others] == [guess.id for guess in expected]
+
+
+def test_alternatives_of_a_masked_token_are_the_guesses_of_a_mask():
+    one = trained("encoder", "masked_lm")
+    (expected,) = fill_masks(one, ["A[MASK]a"], 4)
+    found = likeliest_tokens(one, "Ada", top=4)[1].others
+    for guess, other in zip(found, expected[0], strict=True):
+        assert guess[:2] == other[:2]
+        assert guess.probability == pytest.approx(other.probability, abs=1e-6)
+
+
+def test_an_answer_follows_its_context():
+    one = trained("encoder_decoder", "prefix_lm")
+    found = likeliest_tokens(one, " it", top=2, context="Ada wrote")
+    (scored,) = score(one, [("Ada wrote", " it")])
+    np.testing.assert_allclose([math.log(each.probability) for each in found], scored.log_probs)
+    with refuses(ValueError, "--target=ANSWER"):
+        likeliest_tokens(one, "Ada wrote")
