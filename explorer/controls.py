@@ -1,0 +1,219 @@
+"""The settings of an objective as controls of a form.
+
+A control has the name that gin gives to its setting, so that a form is a list of gin bindings. The
+ranges, choices and help texts come from the annotations and docstrings of the builders.
+"""
+
+import ast
+import math
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple
+
+from annotated_types import Ge, GroupedMetadata, Gt, Le, Lt
+
+from ..constraints import selector_of
+from ..settings.meanings import meaning
+from ..settings.partial import Partial, as_partial, parameters
+
+STEPS = 100  # number of steps of a slider over an interval of real numbers
+WHOLE = 64  # a slider of whole numbers without an upper bound ends here, or at four times its value
+REAL = 4.0  # the same for real numbers
+
+
+class Control(NamedTuple):
+    """A setting of an objective, as a control of a form.
+
+    Attributes:
+      name: name of the setting in gin, such as "objectives.masked_lm.rate".
+      kind: "whole" or "real" for a slider, "switch", "choice", or "literal" for a Python literal.
+      value: the current value, or its Python literal.
+      about: help text, from the builder's docstring.
+      low, high, step: range of the slider. The setting may allow numbers beyond `high`.
+      choices: values to choose from.
+      optional: whether None is allowed.
+    """
+
+    name: str
+    kind: Literal["whole", "real", "switch", "choice", "literal"]
+    value: Any
+    about: str = ""
+    low: float | None = None
+    high: float | None = None
+    step: float | None = None
+    choices: tuple[Any, ...] = ()
+    optional: bool = False
+
+    @property
+    def label(self) -> str:
+        return self.name.rpartition(".")[2]
+
+
+def controls(build: Callable) -> list[Control]:
+    """Returns the controls of a builder and of the builders in its settings, such as members.
+
+    A setting whose function occurs twice with different values has no control, since a gin binding
+    would change both.
+
+    >>> [control.name for control in controls(Partial(objectives.goldfish_loss, k=8))]
+    ['objectives.goldfish_loss.k', 'objectives.goldfish_loss.width']
+    """
+    found: dict[str, list[Control]] = {}
+    for control in _every(as_partial(build)):
+        found.setdefault(control.name, []).append(control)
+    return [same[0] for same in found.values() if all(one == same[0] for one in same)]
+
+
+def with_values(build: Callable, values: Mapping[str, Any]) -> Partial:
+    """Returns a builder with other values of its controls, like gin bindings of these names.
+
+    >>> with_values(objectives.masked_lm, {"objectives.masked_lm.rate": 0.4}).settings["rate"]
+    0.4
+
+    Raises ValueError for a name that is not a control.
+    """
+    build = as_partial(build)
+    if unknown := values.keys() - {control.name for control in controls(build)}:
+        raise ValueError(
+            f"Got a value for {min(unknown)}, which is not a setting of this objective."
+        )
+    return _changed(build, values)
+
+
+def value_of(control: Control, value: Any) -> Any:
+    """Returns the value of a setting that a form sent for its control.
+
+    Raises ValueError for a text that is not a Python literal, and for a number that is not whole.
+    """
+    if value is None and control.optional:
+        return None
+    if control.kind == "whole" and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if control.kind != "literal" or not isinstance(value, str):
+        return value
+    try:
+        return ast.literal_eval(value)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        raise ValueError(
+            f"{control.name} must be a Python literal, such as 0.5, None, 'text' or [1, 2], got "
+            f"{value!r}."
+        ) from error
+
+
+def _every(build: Partial) -> Iterator[Control]:
+    """Yields the controls of a builder's settings, then those of the functions in its settings."""
+    function = build.function
+    hints = typing.get_type_hints(function, include_extras=True)
+    settings = parameters(function) or {}
+    name = selector_of(function)
+    for setting, parameter in settings.items():
+        if setting in hints and (
+            setting in build.settings or parameter.default is not parameter.empty
+        ):
+            value = build.settings.get(setting, parameter.default)
+            control = _control(f"{name}.{setting}", hints[setting], value)
+            if control is not None:
+                yield control._replace(about=meaning(function, setting))
+    for value in build.settings.values():
+        for inner in _builders(value):
+            yield from _every(inner)
+
+
+def _builders(value: Any) -> Iterator[Partial]:
+    """Yields the functions in the value of a setting."""
+    if isinstance(value, Partial):
+        yield value
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _builders(inner)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _builders(inner)
+
+
+def _changed(value: Any, values: Mapping[str, Any]) -> Any:
+    if isinstance(value, Partial):
+        name = selector_of(value.function)
+        settings = {key: _changed(inner, values) for key, inner in value.settings.items()}
+        for setting in parameters(value.function) or {}:
+            if f"{name}.{setting}" in values:
+                settings[setting] = values[f"{name}.{setting}"]
+        return type(value)(value.function, **settings)
+    if isinstance(value, Mapping):
+        return {key: _changed(inner, values) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_changed(inner, values) for inner in value)
+    return value
+
+
+def _control(name: str, annotation: Any, value: Any) -> Control | None:
+    """Returns the control of a setting without its help; None for a setting that is a function."""
+    if any(True for _ in _builders(value)) or callable(value):
+        return None
+    kinds, optional = _alternatives(annotation)
+    plain = [kind for kind in kinds if not _is_function(kind)]
+    number = next((kind for kind in plain if _base(kind) in (int, float)), None)
+    if plain == [bool]:
+        return Control(name, "switch", value, optional=optional)
+    if len(plain) == 1 and typing.get_origin(plain[0]) is Literal:
+        return Control(name, "choice", value, choices=typing.get_args(plain[0]), optional=optional)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if number is not None and (is_number or value is None):
+        return _slider(name, number, value)._replace(optional=optional)
+    return Control(name, "literal", repr(value), optional=optional)
+
+
+def _alternatives(annotation: Any) -> tuple[Sequence[Any], bool]:
+    """Returns the alternatives of an annotation other than None, and whether None is one."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        kinds = typing.get_args(annotation)
+        return [kind for kind in kinds if kind is not type(None)], type(None) in kinds
+    return [annotation], False
+
+
+def _base(kind: Any) -> Any:
+    return kind.__origin__ if typing.get_origin(kind) is Annotated else kind
+
+
+def _is_function(kind: Any) -> bool:
+    return typing.get_origin(kind) is Callable or kind is Callable
+
+
+def _slider(name: str, kind: Any, value: float | None) -> Control:
+    """Returns a slider over the range of an annotation; an open bound is one step away."""
+    whole = _base(kind) is int
+    bounds = dict(_bounds(kind))
+    if whole:
+        low = bounds.get(Ge, bounds.get(Gt, -1) + 1)
+        high = bounds.get(Le, bounds.get(Lt, math.inf) - 1)
+        high = min(high, max(WHOLE, 4 * (value or 0)))
+        return Control(name, "whole", value, low=low, high=high, step=1)
+    low = bounds.get(Ge, bounds.get(Gt, 0.0))
+    high = min(bounds.get(Le, bounds.get(Lt, math.inf)), max(REAL, 4 * (value or 0)))
+    step = _round_step((high - low) / STEPS)
+    if Gt in bounds or 0 < low < step:
+        low = step if low < step else low + step
+    if bounds.get(Lt) == high:
+        high -= step
+    return Control(name, "real", value, low=low, high=round(high, 12), step=step)
+
+
+def _bounds(kind: Any) -> Iterator[tuple[type, float]]:
+    """Yields (Ge, Gt, Le or Lt, its limit) for each bound of an annotation."""
+    if typing.get_origin(kind) is not Annotated:
+        return
+    for metadata in kind.__metadata__:
+        for bound in metadata if isinstance(metadata, GroupedMetadata) else (metadata,):
+            if isinstance(bound, Ge | Gt | Le | Lt):
+                yield type(bound), getattr(bound, type(bound).__name__.lower())
+
+
+def _round_step(size: float) -> float:
+    """Returns the largest of 1, 2 and 5 times a power of ten that is at most `size`.
+
+    >>> _round_step(0.01), _round_step(0.07)
+    (0.01, 0.05)
+    """
+    power = 10.0 ** math.floor(math.log10(size) + 1e-9)
+    return round(next(k * power for k in (5, 2, 1) if k * power <= size * (1 + 1e-9)), 12)

@@ -1,0 +1,275 @@
+"""The picture of an objective on a text, as a page asks for it."""
+
+import dataclasses
+import functools
+import os
+import threading
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from typing import Any, Literal, NamedTuple
+
+from ..constraints import Natural, check_fields
+from ..corpora.vocabularies import Vocabulary
+from ..objectives.catalog import FAMILIES, SMALL_RUNS, aliases_of, find, run_of
+from ..settings.partial import Partial, as_partial
+from ..settings.printable import printable
+from ..settings.user_modules import import_module, reload_module
+from ..tasks import sample_text, showing
+from ..tasks.sample_text import SampleText
+from ..visualization import html, picture_page
+from ..visualization.choice import Choice
+from ..visualization.drawing import Drawn
+from ..visualization.noise_charts import statistics
+from ..visualization.noise_statistics import with_statistics
+from ..visualization.picture import Example
+from ..visualization.pieces import ranges_of
+from .commands import Commands, commands
+from .controls import Control, controls, value_of, with_values
+
+STATISTICS_ROWS = 1000
+MOST_CHARACTERS = 100_000  # longest text
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class View:
+    """What a page shows of an objective.
+
+    Attributes:
+      objective: a name of the catalog, or the user's own MODULE.BUILDER.
+      text: the text, whose documents are separated by blank lines.
+      values: settings that differ from the objective's gin file, by name in gin.
+      vocabulary: "words", "bytes", "library", or the directory of a run.
+      layout: layout of the model. None: the layout that suits the objective.
+      seed: seed of the noise.
+      rows: number of draws.
+      length: number of slots of the first stack.
+      hidden: tokens to hide, as in `pretrax show --hide_tokens`; "" for random ones.
+    """
+
+    objective: str
+    text: str
+    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    vocabulary: str = "words"
+    layout: Literal["encoder", "decoder", "encoder_decoder"] | None = None
+    seed: Natural = 0
+    rows: Literal[1, 2, 3, 4, 5, 6, 7, 8] = 1
+    length: Literal[128, 256, 512, 1024, 2048] = 512
+    hidden: str = ""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "")
+        if len(self.text) > MOST_CHARACTERS:
+            raise ValueError(
+                f"The text has {len(self.text):,} characters, expected at most "
+                f"{MOST_CHARACTERS:,}: shorten it."
+            )
+
+
+class Shown(NamedTuple):
+    """A view of an objective with the controls of its settings."""
+
+    name: str
+    title: str
+    about: list[str]
+    link: str  # address of the paper; "" for an objective that is not in the catalog
+    controls: list[Control]
+    defaults: dict[str, Any]  # values of the controls in the objective's gin file
+    text: str  # the text, with a button for each token
+    body: str  # what the model is given and what it predicts
+    commands: Commands
+
+
+def families() -> dict[str, list[dict[str, Any]]]:
+    """Returns the objectives of the catalog by family, as a page lists them."""
+    return {
+        family: [
+            {
+                "name": name,
+                "title": entry.title,
+                "aliases": aliases_of(name),
+                "good_for": entry.good_for,
+            }
+            for name, entry in entries.items()
+        ]
+        for family, entries in FAMILIES.items()
+    }
+
+
+class Objectives:
+    """Draws objectives, and reloads the modules of the user's own when their files change."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._read: dict[str, float] = {}  # file of a module -> time at which it was changed
+
+    @property
+    def files(self) -> list[str]:
+        """The files of users' modules."""
+        return list(self._read)
+
+    def show(self, view: View) -> Shown:
+        """Returns a view. Raises ValueError or OSError for a mistake of the user."""
+        base = self._choice(view.objective)
+        known = {control.name: control for control in controls(base.build)}
+        values = {
+            name: value_of(known[name], value) if name in known else value
+            for name, value in view.values.items()
+        }
+        build = with_values(base.build, values)
+        build.check(None)  # names a wrong value by its name in gin
+        choice = base._replace(build=build)
+        drawn = self._drawn(view, choice)
+        layout = drawn.picture.layout
+        entry = choice.entry
+        run = run_of(choice.name) if entry and not view.layout else SMALL_RUNS[layout]
+        options: dict[str, Any] = {"seed": view.seed, "vocabulary": view.vocabulary}
+        options |= {"layout": view.layout} if view.layout else {}
+        options |= {"rows": view.rows} if view.rows > 1 else {}
+        options |= {"length": view.length} if view.length != showing.LENGTH else {}
+        shown = commands(
+            view.objective,
+            build,
+            values,
+            run=run,
+            text=view.text,
+            options=options,
+            hidden=view.hidden,
+        )
+        return Shown(
+            name=choice.name,
+            title=entry.title if entry else choice.name,
+            about=drawn.picture.facts,
+            link=entry.paper_link[1] if entry else "",
+            controls=controls(build),
+            defaults={name: control.value for name, control in known.items()},
+            text=printable(text_html(drawn.picture.examples[0])),
+            body=printable(_body(drawn)),
+            commands=shown,
+        )
+
+    def statistics(self, view: View) -> str:
+        """Returns the statistics of a view's objective over a thousand rows, as HTML."""
+        base = self._choice(view.objective)
+        choice = base._replace(build=with_values(base.build, view.values))
+        text = self.encoded(view)
+        drawn = with_statistics(
+            *self._drawn(view, choice),
+            text.stream(),
+            text.stream_name,
+            rows=STATISTICS_ROWS,
+            slots=view.length,
+            seed=view.seed,
+            span_law=choice.entry.span_law if choice.entry else None,
+            span_mean=choice.mean_span_length,
+        )
+        return html.soft(drawn.counted_on) + statistics(drawn.statistics)
+
+    def _drawn(self, view: View, choice: Choice) -> Drawn:
+        return showing.draw(
+            choice,
+            self.encoded(view),
+            is_own=True,
+            layout=view.layout,
+            count=view.rows,
+            slots=view.length,
+            seed=view.seed,
+            hide=ranges_of(view.hidden) if view.hidden else (),
+        )
+
+    def encoded(self, view: View) -> SampleText:
+        """Returns the text of a view, as token ids of its vocabulary."""
+        documents = sample_text.read_documents([view.text])
+        if view.vocabulary == "words":
+            return sample_text.from_words(documents)
+        return sample_text.from_texts(_vocabulary(view.vocabulary), documents)
+
+    def _choice(self, name: str) -> Choice:
+        if "." not in name:
+            return choice_of(find(name))
+        return showing.choice_of_fields({"objective": self._own(name)})
+
+    def _own(self, name: str) -> Partial:
+        """Returns a user's builder from the current content of its file."""
+        module, _, builder = name.rpartition(".")
+        with self._lock:
+            imported = import_module(module)
+            file = imported.__file__
+            changed = os.path.getmtime(file) if file and os.path.exists(file) else 0.0
+            if self._read.setdefault(str(file), changed) != changed:
+                reload_module(imported)
+                self._read[str(file)] = changed
+        build = getattr(imported, builder, None)
+        if not callable(build):
+            raise ValueError(f"{module} has no function {builder!r}.")
+        return as_partial(build)
+
+
+@functools.lru_cache(maxsize=256)
+def choice_of(name: str) -> Choice:
+    """Returns an objective of the catalog, with the settings of its gin file."""
+    return showing.choice_of(name)
+
+
+def _vocabulary(name: str) -> Vocabulary:
+    if name in ("library", "bytes"):
+        return _opened(None, None if name == "library" else name, 0.0)
+    return _opened(name, None, os.path.getmtime(name))
+
+
+@functools.lru_cache(maxsize=8)
+def _opened(run: str | None, name: str | None, changed: float) -> Vocabulary:
+    return sample_text.open_vocabulary(showing.CACHE, run, name)
+
+
+def text_html(example: Example) -> str:
+    """Returns the text of a row, each token as a button that chooses it."""
+    parts = []
+    number = 0
+    for document in example.text:
+        parts.append('<div class="flow">')
+        for token in document:
+            parts.append(
+                f'{escape(token.before)}<button type="button" class="token" data-token="{number}" '
+                f'aria-pressed="false">{picture_page.token_html(token)}</button>'
+            )
+            number += 1
+        parts.append("</div>\n")
+    return "".join(parts)
+
+
+def _body(drawn: Drawn) -> str:
+    """Returns the legend, and inputs and targets of each draw or member."""
+    examples = drawn.picture.examples
+    if len(examples) == 1:
+        rows = html.card(picture_page.stacks(examples[0]))
+    else:
+        rows = "".join(
+            html.folded(
+                escape(one.title or f"Draw {number} of {len(examples)}"),
+                picture_page.stacks(one),
+                is_open=number == 1,
+            )
+            for number, one in enumerate(examples, 1)
+        )
+    left = drawn.picture.members_left
+    more = html.soft(f"{left} more members are not shown.") if left else ""
+    return picture_page.legend(drawn.picture) + rows + more
+
+
+def place_of(error: BaseException, files: Sequence[str]) -> str:
+    """Returns the file and the line in which an error of a user's module arose; "" if unknown."""
+    for cause in _causes(error):
+        if isinstance(cause, SyntaxError) and cause.filename in files:
+            return f"{cause.filename}, line {cause.lineno}"
+        frames = traceback.extract_tb(cause.__traceback__)
+        for frame in reversed(frames):
+            if frame.filename in files:
+                return f"{frame.filename}, line {frame.lineno}: {frame.line}"
+    return ""
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

@@ -1,0 +1,178 @@
+"""The pages of `pretrax explore`. Their programs and the styles are in the folder static/."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from ..visualization import html, picture_page
+from .objective_views import Objectives, View, families, place_of
+from .run_views import curves, find_comparisons, find_runs, text_of_report
+from .server import Content, Site, kind_of
+from .trained_views import ModelQuestion, TrainedRuns
+from .vocabulary_views import tokens_of
+
+STATIC = Path(__file__).parent / "static"
+# Address of a page -> (its name in the navigation, its heading, what can be done on it).
+PAGES = {
+    "": ("Objective", "See an objective", "What a model is given, and what it predicts."),
+    "compare": ("Two objectives", "Compare two objectives", "Two objectives on the same text."),
+    "vocabulary": ("Vocabulary", "See a vocabulary", "How a text is cut into tokens."),
+    "models": ("Trained models", "Use trained models", "What a trained model predicts."),
+    "training": ("Training", "Watch training", "The metrics of runs, as they arrive."),
+    "comparisons": ("Comparisons", "Read comparisons", "The reports of comparisons."),
+}
+
+
+class Explorer:
+    """The pages, and the calls that their programs make.
+
+    Args:
+      runs: directories of runs, in addition to those below `runs`.
+      comparisons: directories of comparisons, in addition to those below `comparisons`.
+      objective: name of the objective that is shown first.
+      trusted: modules that run directories may name, see `settings.trust`.
+    """
+
+    def __init__(
+        self,
+        runs: Sequence[str] = (),
+        comparisons: Sequence[str] = (),
+        objective: str = "span_corruption",
+        trusted: Sequence[str] = (),
+    ):
+        self._given_runs = tuple(runs)
+        self._given_comparisons = tuple(comparisons)
+        self._objective = objective
+        self._trusted = tuple(trusted)
+        self._objectives = Objectives()
+        self._trained = TrainedRuns(trusted)
+
+    def site(self) -> Site:
+        """Returns what the server answers."""
+        calls = {
+            "start": self._start,
+            "draw": lambda sent: self._objectives.show(self._view(sent)),
+            "statistics": lambda sent: {"html": self._objectives.statistics(self._view(sent))},
+            "tokens": self._tokens,
+            "document": self._document,
+            "model": lambda sent: self._trained.describe(self._known_run(sent)),
+            "answer": lambda sent: self._trained.answer(self._question(sent)),
+            "probabilities": self._probabilities,
+            "unmasked": lambda sent: self._trained.unmasked(self._question(sent)),
+            "curves": lambda sent: {"curves": curves(self._known_runs(sent))},
+        }
+        return Site(self._page, calls, lambda error: place_of(error, self._objectives.files))
+
+    def _page(self, path: str, query: Mapping[str, str]) -> Content | None:
+        if path in PAGES:
+            return Content(page(path).encode())
+        if path == "style.css":
+            return Content(style().encode(), kind_of(path))
+        if path == "report":
+            return Content(text_of_report(self._known_comparison(query.get("name", ""))))
+        folder, _, name = path.partition("/")
+        if folder == "static" and (STATIC / name).is_file() and "/" not in name:
+            return Content((STATIC / name).read_bytes(), kind_of(name))
+        return None
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    def _start(self, sent: dict) -> dict[str, Any]:
+        """Returns what can be chosen on the pages."""
+        return {
+            "objective": self._objective,
+            "families": families(),
+            "runs": self.runs(),
+            "comparisons": self.comparisons(),
+        }
+
+    def runs(self) -> list[str]:
+        return list(dict.fromkeys([*self._given_runs, *find_runs()]))
+
+    def comparisons(self) -> list[str]:
+        return list(dict.fromkeys([*self._given_comparisons, *find_comparisons()]))
+
+    def _view(self, sent: dict) -> View:
+        view = _record(View, sent)
+        self._check_vocabulary(view.vocabulary)
+        return view
+
+    def _check_vocabulary(self, name: str) -> None:
+        if name not in ("words", "bytes", "library"):
+            self._known_run({"run": name})
+
+    def _question(self, sent: dict) -> ModelQuestion:
+        question = _record(ModelQuestion, sent)
+        self._known_run({"run": question.run})
+        return question
+
+    def _known_run(self, sent: dict) -> str:
+        run = sent.get("run")
+        runs = self.runs()
+        if run not in runs:
+            known = ", ".join(runs) or "none: train one with `pretrax train`, or give --run=RUN"
+            raise ValueError(f"Got the run {run!r}, expected one of these: {known}.")
+        return run
+
+    def _known_runs(self, sent: dict) -> list[str]:
+        return [self._known_run({"run": run}) for run in sent.get("runs", [])]
+
+    def _known_comparison(self, name: str) -> str:
+        if name not in self.comparisons():
+            raise ValueError(f"Got the comparison {name!r}, which has no report here.")
+        return name
+
+    def _tokens(self, sent: dict) -> dict[str, Any]:
+        view = self._view({"objective": self._objective, **sent})
+        return tokens_of(self._objectives.encoded(view))
+
+    def _document(self, sent: dict) -> dict[str, str]:
+        run = self._known_run(sent)
+        return {"text": self._trained.document(run, int(sent.get("number", 0)))}
+
+    def _probabilities(self, sent: dict) -> dict[str, Any]:
+        run = self._known_run(sent)
+        text = str(sent.get("text", ""))
+        context = str(sent.get("context", ""))
+        return {"tokens": self._trained.probabilities(run, text, context)}
+
+
+def page(path: str) -> str:
+    """Returns a page. Its program, static/NAME.js, fills it."""
+    name, heading, about = PAGES[path]
+    script = path or "objective"
+    links = "".join(
+        f'<a href="./{address}"{" aria-current=page" if address == path else ""}>{title}</a>'
+        for address, (title, _, _) in PAGES.items()
+    )
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(name)} · pretrax explore</title>\n"
+        '<link rel="icon" href="data:,">\n<link rel="stylesheet" href="style.css">\n'
+        f'<script type="module" src="static/{script}.js"></script>\n</head>\n<body>\n'
+        f'<a class="skip" href="#main">Skip to the content</a>\n'
+        f'<header><b>pretrax explore</b><nav aria-label="Pages">{links}</nav></header>\n'
+        f'<main id="main"><h1>{escape(heading)}</h1><p class="soft">{escape(about)}</p>\n'
+        '<p id="error" class="error" role="alert" hidden></p>\n<div id="content"></div>\n'
+        "<noscript>These pages need JavaScript.</noscript></main>\n</body>\n</html>\n"
+    )
+
+
+def style() -> str:
+    """Returns the styles of the pages: of reports, of pictures, and of the pages themselves."""
+    own = (STATIC / "explore.css").read_text(encoding="utf-8")
+    return html.STYLE + picture_page.STYLE + own
+
+
+def _record(kind: type, sent: dict) -> Any:
+    """Returns a dataclass from the JSON object of a request. Raises ValueError for other fields."""
+    fields = [field.name for field in dataclasses.fields(kind)]
+    if unknown := sent.keys() - set(fields):
+        raise ValueError(f"Got {min(unknown)!r}, expected fields among {', '.join(fields)}.")
+    try:
+        return kind(**sent)
+    except TypeError as error:  # a field without a default is missing
+        raise ValueError(str(error)) from error

@@ -1,0 +1,70 @@
+"""The metrics of runs while they train, and the reports of comparisons."""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ..comparison.report import PAGE
+from ..settings import run_directory
+from ..training.reporting.metrics import read_metrics
+
+DEPTH = 3  # levels of folders below the working folder in which runs are found
+POINTS = 400  # largest number of points of a curve
+
+
+class Curve(NamedTuple):
+    """A metric of a run: values at steps, thinned to `POINTS`."""
+
+    run: str
+    name: str
+    steps: list[int]
+    values: list[float]
+
+
+def find_runs(folder: str = "runs") -> list[str]:
+    """Returns the run directories below a folder, those that changed last first."""
+    found = [str(path.parent) for path in _below(Path(folder), run_directory.CONFIG)]
+    return sorted(found, key=lambda run: -os.path.getmtime(run))
+
+
+def find_comparisons(folder: str = "comparisons") -> list[str]:
+    """Returns the directories of comparisons below a folder that have a report."""
+    return sorted(str(path.parent) for path in _below(Path(folder), PAGE))
+
+
+def curves(runs: Iterable[str]) -> list[Curve]:
+    """Returns all metrics of runs as curves, in the order in which the runs wrote them."""
+    return [curve for run in runs for curve in _curves(run)]
+
+
+def text_of_report(comparison: str) -> bytes:
+    """Returns the page of a comparison's report."""
+    return (Path(comparison) / PAGE).read_bytes()
+
+
+def _below(folder: Path, name: str) -> Iterator[Path]:
+    for depth in range(1, DEPTH + 1):
+        yield from folder.glob("*/" * depth + name)
+
+
+def _curves(run: str) -> Iterator[Curve]:
+    points: dict[str, list[tuple[int, float]]] = {}
+    for entry in read_metrics(run):
+        for name, value in entry.items():
+            if name != "step" and isinstance(value, int | float):
+                points.setdefault(name, []).append((int(entry["step"]), float(value)))
+    for name, pairs in points.items():
+        kept = _thinned(pairs)
+        yield Curve(run, name, [step for step, _ in kept], [value for _, value in kept])
+
+
+def _thinned(pairs: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Returns at most about `POINTS` of the pairs, with the last one.
+
+    >>> len(_thinned([(step, 0.0) for step in range(1001)]))
+    335
+    """
+    stride = -(-len(pairs) // POINTS)
+    kept = list(pairs[::stride])
+    return kept if kept[-1] == pairs[-1] else [*kept, pairs[-1]]

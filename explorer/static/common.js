@@ -1,0 +1,113 @@
+// What all pages share: calls of the server, elements, errors, and the state in the address.
+
+export async function call(name, body = {}, signal = undefined) {
+  let response;
+  try {
+    response = await fetch(`api/${name}`, {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify(body),
+      signal,
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Error("The server does not answer. Start `pretrax explore` again, and open its new address.");
+  }
+  const content = await response.json();
+  if (!response.ok) {
+    const error = new Error(content.error);
+    error.place = content.place;
+    throw error;
+  }
+  return content;
+}
+
+// Makes an element: el("button", { type: "button", onclick: f, "aria-label": "Copy" }, "Copy").
+export function el(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (name === "value" || name === "checked") made[name] = value;
+    else made.setAttribute(name, value === true ? "" : value);
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+export function showError(error) {
+  if (error && error.name === "AbortError") return;
+  const place = document.getElementById("error");
+  place.hidden = !error;
+  place.textContent = error ? error.message : "";
+  if (error && error.place) place.append(el("code", {}, error.place));
+}
+
+export function debounced(action, milliseconds) {
+  let timer;
+  return (...values) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => action(...values), milliseconds);
+  };
+}
+
+// The state of a page is kept in the fragment of its address, so that a reload or a link restores it.
+export function readState(defaults) {
+  try {
+    return { ...defaults, ...JSON.parse(decodeURIComponent(location.hash.slice(1) || "{}")) };
+  } catch {
+    return { ...defaults };
+  }
+}
+
+export function writeState(state) {
+  history.replaceState(null, "", `#${encodeURIComponent(JSON.stringify(state))}`);
+}
+
+let count = 0;
+export function uniqueId(prefix) {
+  count += 1;
+  return `${prefix}-${count}`;
+}
+
+// A control with its label. `about` is read with the control by screen readers.
+export function labeled(text, control, about = "") {
+  const id = uniqueId("field");
+  control.id = id;
+  const parts = [el("label", { for: id }, text), control];
+  if (about) {
+    control.setAttribute("aria-describedby", `${id}-about`);
+    parts.push(el("small", { id: `${id}-about` }, about));
+  }
+  return el("div", { class: "field" }, ...parts);
+}
+
+export function select(options, value, onchange) {
+  const made = el("select", { onchange: () => onchange(made.value) });
+  for (const [key, text] of options) made.append(el("option", { value: key }, text));
+  made.value = value;
+  return made;
+}
+
+export function copyable(title, text) {
+  const button = el("button", { type: "button", class: "copy" }, "Copy");
+  button.setAttribute("aria-label", `Copy: ${title}`);
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      button.textContent = "Copied";
+    } catch {
+      button.textContent = "Select the text to copy it";
+    }
+    setTimeout(() => (button.textContent = "Copy"), 1500);
+  });
+  return el("div", { class: "copyable" }, el("h3", {}, title, button), el("pre", { tabindex: "0" }, text));
+}
+
+export function start(fill) {
+  call("start")
+    .then((known) => fill(document.getElementById("content"), known))
+    .catch(showError);
+}
+
+export const FOX = "The quick brown fox jumps over the lazy dog.";

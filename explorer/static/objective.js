@@ -1,0 +1,51 @@
+import { FOX, el, labeled, readState, start, writeState } from "./common.js";
+import { ObjectivePanel, textForm } from "./panel.js";
+
+start((content, known) => {
+  const state = readState({
+    text: FOX, vocabulary: "words", seed: 0, rows: 1, length: 512, hidden: "",
+    own: { objective: known.objective, values: {} },
+  });
+  const panel = new ObjectivePanel(state, state.own, () => writeState(state));
+  const list = el("nav", { class: "objectives", "aria-label": "Objectives" });
+  const search = el("input", { type: "search", oninput: () => fill(search.value) });
+
+  function choose(name) {
+    state.own.objective = name;
+    state.own.values = {};
+    state.hidden = "";
+    panel.names = undefined;
+    fill(search.value);
+    panel.draw();
+  }
+
+  function fill(wanted) {
+    const words = wanted.toLowerCase().split(/\s+/).filter(Boolean);
+    const groups = [];
+    const all = Object.entries(known.families);
+    if (known.objective.includes(".")) {
+      all.unshift(["your own", [{ name: known.objective, title: known.objective, aliases: [], good_for: "" }]]);
+    }
+    for (const [family, entries] of all) {
+      const found = entries.filter((one) => {
+        const text = `${one.name} ${one.title} ${one.aliases.join(" ")} ${one.good_for} ${family}`.toLowerCase();
+        return words.every((word) => text.includes(word));
+      });
+      if (!found.length) continue;
+      groups.push(el("h3", {}, family), ...found.map((one) => el("button", {
+        type: "button", title: one.good_for, "data-objective": one.name,
+        "aria-current": one.name === state.own.objective ? "true" : undefined,
+        onclick: () => choose(one.name),
+      }, one.title)));
+    }
+    list.replaceChildren(...(groups.length ? groups : [el("p", { class: "soft" }, "No objective has these words.")]));
+  }
+
+  fill("");
+  const wide = matchMedia("(min-width: 56rem)").matches;
+  const sidebar = el("details", { class: "sidebar", open: wide }, el("summary", {}, "Objectives"),
+    labeled("Search", search), list);
+  content.append(el("div", { class: "columns" }, sidebar,
+    el("div", {}, textForm(state, known, () => panel.draw()), panel.element)));
+  panel.draw();
+});

@@ -1,0 +1,244 @@
+// The text form, and the panel of one objective: its settings, its picture and its commands.
+
+import { call, copyable, debounced, el, labeled, select, showError, uniqueId } from "./common.js";
+
+// The text, the vocabulary and the draw, which panels share. `onchange` is called after a change.
+export function textForm(state, known, onchange) {
+  const later = debounced(onchange, 400);
+  const set = (name, value, act = onchange) => {
+    state[name] = value;
+    if (name === "text" || name === "vocabulary") state.hidden = "";
+    act();
+  };
+  const text = el("textarea", { rows: 3, spellcheck: "false", oninput: () => set("text", text.value, later) });
+  text.value = state.text;
+  const vocabularies = [
+    ["words", "the words of the text"],
+    ["bytes", "bytes"],
+    ["library", "trained on Python's library"],
+    ...known.runs.map((run) => [run, run]),
+  ];
+  const seed = el("input", {
+    type: "number", name: "seed", min: 0, value: state.seed, oninput: () => set("seed", Number(seed.value), later),
+  });
+  const next = el("button", { type: "button", onclick: () => {
+    seed.value = Number(seed.value) + 1;
+    set("seed", Number(seed.value));
+  } }, "Another draw");
+  const rows = select([1, 2, 3, 4, 6, 8].map((n) => [n, n]), state.rows, (n) => set("rows", Number(n)));
+  const lengths = [128, 256, 512, 1024, 2048];
+  const length = select(lengths.map((n) => [n, n]), state.length, (n) => set("length", Number(n)));
+  const fields = [
+    labeled("Vocabulary", select(vocabularies, state.vocabulary, (name) => set("vocabulary", name))),
+    labeled("Seed", seed),
+    labeled("Draws", rows),
+    labeled("Slots", length),
+    next,
+  ];
+  if (known.runs.length) {
+    let number = 0;
+    const run = select(known.runs.map((name) => [name, name]), known.runs[0], () => (number = 0));
+    const take = el("button", { type: "button", onclick: async () => {
+      try {
+        const found = await call("document", { run: run.value, number });
+        number += 1;
+        text.value = found.text.slice(0, 2000);
+        set("text", text.value);
+      } catch (error) {
+        showError(error);
+      }
+    } }, "Take its next document");
+    fields.push(labeled("Text of a run", run), take);
+  }
+  return el("form", { class: "card", onsubmit: (event) => event.preventDefault() },
+    labeled("Text", text, "A blank line begins another document of the same row."),
+    el("div", { class: "fields" }, ...fields));
+}
+
+export class ObjectivePanel {
+  // `state` is that of the text form; `own` has the objective and its values.
+  constructor(state, own, onchange) {
+    this.state = state;
+    this.own = own;
+    this.onchange = onchange;
+    this.controls = el("form", { class: "controls", onsubmit: (event) => event.preventDefault() });
+    this.title = el("h2", { tabindex: "-1" });
+    this.about = el("div", { class: "soft" });
+    this.text = el("div", { class: "tokens", role: "group", "aria-label": "Text: choose tokens to hide" });
+    this.body = el("div", {});
+    this.statistics = el("div", {});
+    this.commands = el("div", {});
+    this.status = el("span", { class: "soft", role: "status" });
+    this.random = el("button", { type: "button", onclick: () => this.hide("") }, "Hide random tokens again");
+    this.text.addEventListener("click", (event) => this.choose(event));
+    this.later = debounced(() => this.draw(), 120);
+    const count = el("button", { type: "button", onclick: () => this.count(count) }, "Count a thousand rows");
+    const settings = el("details", { class: "card settings", open: true }, el("summary", {}, "Settings"), this.controls);
+    const ways = el("details", { class: "card", open: true },
+      el("summary", {}, "Get this view from a command, a gin file or Python"), this.commands);
+    this.element = el("section", { class: "panel", "aria-busy": "false" },
+      this.title, this.about,
+      el("div", { class: "workbench" },
+        el("div", { class: "picture" },
+          el("div", { class: "card" },
+            el("h3", {}, "Text ", el("small", {}, "choose tokens to hide them instead of random ones")),
+            this.text, el("p", {}, this.random, " ", this.status)),
+          this.body, el("p", {}, count), this.statistics),
+        settings),
+      ways);
+  }
+
+  view() {
+    const { objective, values } = this.own;
+    const { text, vocabulary, seed, rows, length, hidden } = this.state;
+    return { objective, values, text, vocabulary, seed, rows, length, hidden };
+  }
+
+  async draw() {
+    this.request?.abort();
+    this.request = new AbortController();
+    const began = performance.now();
+    this.element.setAttribute("aria-busy", "true");
+    this.status.textContent = "Drawing …";
+    try {
+      const shown = await call("draw", this.view(), this.request.signal);
+      this.show(shown);
+      const took = Math.round(performance.now() - began);
+      this.status.textContent = `Drawn in ${took.toLocaleString("en")} ms`;
+      this.element.dataset.drawn = String(Number(this.element.dataset.drawn ?? 0) + 1);
+      showError(null);
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      this.status.textContent = "Not drawn: see the message above";
+      showError(error);
+    }
+    this.element.setAttribute("aria-busy", "false");
+    this.onchange();
+  }
+
+  show(shown) {
+    this.title.textContent = shown.title;
+    const link = shown.link ? el("a", { href: shown.link, rel: "noreferrer", target: "_blank" }, "Open the paper") : null;
+    this.about.replaceChildren(el("p", {}, `${shown.about.join(". ")}. `, link ?? ""));
+    const focused = document.activeElement?.dataset?.token;
+    this.text.innerHTML = shown.text;
+    this.body.innerHTML = shown.body;
+    this.statistics.replaceChildren();
+    for (const number of numbersOf(this.state.hidden)) this.token(number)?.setAttribute("aria-pressed", "true");
+    if (focused !== undefined && !this.text.contains(document.activeElement)) this.token(focused)?.focus();
+    this.random.hidden = !this.state.hidden;
+    const names = shown.controls.map((control) => control.name).join();
+    if (names !== this.names) {
+      this.names = names;
+      this.controls.replaceChildren(...shown.controls.map((one) => this.control(one, shown.defaults[one.name])));
+      if (!shown.controls.length) this.controls.append(el("p", { class: "soft" }, "This objective has no settings."));
+    }
+    const { shell, train, gin, python } = shown.commands;
+    this.commands.replaceChildren(
+      copyable("Show", shell), copyable("Train", train), copyable("Gin file", gin), copyable("Python", python));
+  }
+
+  token(number) {
+    return this.text.querySelector(`[data-token="${number}"]`);
+  }
+
+  choose(event) {
+    const token = event.target.closest("[data-token]");
+    if (!token) return;
+    const chosen = new Set(numbersOf(this.state.hidden));
+    const number = Number(token.dataset.token);
+    chosen.has(number) ? chosen.delete(number) : chosen.add(number);
+    this.hide(rangesOf([...chosen].sort((a, b) => a - b)));
+  }
+
+  hide(hidden) {
+    this.state.hidden = hidden;
+    this.draw();
+  }
+
+  set(name, value, fallback) {
+    if (value === fallback) delete this.own.values[name];
+    else this.own.values[name] = value;
+    this.later();
+  }
+
+  control(control, fallback) {
+    const { name, kind, value, about } = control;
+    const label = name.split(".").slice(-1)[0];
+    const full = name.split(".").slice(-2).join(".");
+    const change = (next) => this.set(name, next, fallback);
+    const parts = [];
+    if (kind === "switch") {
+      const box = el("input", { type: "checkbox", checked: value, onchange: () => change(box.checked) });
+      parts.push(box);
+    } else if (kind === "choice") {
+      const choices = control.choices.map((one) => [one, one]);
+      if (control.optional) choices.unshift(["", "none"]);
+      parts.push(select(choices, value ?? "", (one) => change(one === "" ? null : one)));
+    } else if (kind === "literal") {
+      const box = el("input", { type: "text", value, oninput: () => change(box.value) });
+      parts.push(box);
+    } else {
+      parts.push(...slider(control, change));
+    }
+    const [first, ...rest] = about.split(/(?<=[.)]) (?=[A-Z`])/);
+    const field = labeled(label, parts[0], first ?? "");
+    field.title = [full, ...rest].join("\n");
+    if (parts[1]) {
+      const line = el("div", { class: "line" });
+      parts[0].replaceWith(line);
+      line.append(...parts);
+    }
+    field.dataset.setting = name;
+    return field;
+  }
+
+  async count(button) {
+    button.disabled = true;
+    this.statistics.replaceChildren(el("p", { class: "soft" }, "Counting …"));
+    try {
+      this.statistics.innerHTML = (await call("statistics", this.view())).html;
+    } catch (error) {
+      this.statistics.replaceChildren();
+      showError(error);
+    }
+    button.disabled = false;
+  }
+}
+
+// A slider and a number for the same value; an empty number is none, if the setting allows it.
+function slider(control, change) {
+  const { low, high, step, value, optional } = control;
+  const parse = (text) => (control.kind === "whole" ? Math.round(Number(text)) : Number(text));
+  const range = el("input", { type: "range", min: low, max: high, step, value: value ?? low });
+  const id = uniqueId("number");
+  const number = el("input", { type: "number", step, id, "aria-label": `${control.name}, as a number`, value: value ?? "" });
+  if (optional) number.placeholder = "none";
+  range.addEventListener("input", () => {
+    number.value = range.value;
+    change(parse(range.value));
+  });
+  number.addEventListener("input", () => {
+    if (number.value === "" && !optional) return;
+    if (number.value !== "") range.value = number.value;
+    change(number.value === "" ? null : parse(number.value));
+  });
+  return [range, number];
+}
+
+export function numbersOf(hidden) {
+  return (hidden ? hidden.split(",") : []).flatMap((part) => {
+    const [first, last = first] = part.split("-").map(Number);
+    return Array.from({ length: last - first + 1 }, (_, k) => first + k);
+  });
+}
+
+export function rangesOf(numbers) {
+  const ranges = [];
+  for (const number of numbers) {
+    const last = ranges.at(-1);
+    if (last && last[1] === number - 1) last[1] = number;
+    else ranges.push([number, number]);
+  }
+  return ranges.map(([a, b]) => (a === b ? `${a}` : `${a}-${b}`)).join();
+}

@@ -1,0 +1,37 @@
+import { FOX, call, debounced, el, labeled, readState, select, showError, start, writeState } from "./common.js";
+
+start((content, known) => {
+  const state = readState({ text: FOX, vocabulary: "library" });
+  const table = el("tbody");
+  const pieces = el("div", { class: "flow pieces" });
+  const caption = el("p", { class: "soft", role: "status" });
+
+  async function show() {
+    try {
+      const found = await call("tokens", state);
+      caption.textContent = `${found.tokens.length.toLocaleString("en")} tokens of a vocabulary of ${found.size.toLocaleString("en")}`;
+      pieces.replaceChildren(...found.tokens.map((one, k) =>
+        el("span", { class: `piece c${k % 4}`, title: `id ${one.id}` }, one.text || "‥")));
+      table.replaceChildren(...found.tokens.slice(0, 500).map((one) => el("tr", {},
+        el("td", { class: "left" }, el("code", {}, JSON.stringify(one.text))),
+        el("td", {}, String(one.id)), el("td", { class: "left" }, el("code", {}, one.bytes)))));
+      writeState(state);
+      showError(null);
+    } catch (error) {
+      showError(error);
+    }
+  }
+
+  const later = debounced(show, 300);
+  const text = el("textarea", { rows: 4, spellcheck: "false", oninput: () => { state.text = text.value; later(); } });
+  text.value = state.text;
+  const names = [["library", "trained on Python's library"], ["words", "the words of the text"], ["bytes", "bytes"],
+    ...known.runs.map((run) => [run, run])];
+  content.append(
+    el("form", { class: "card", onsubmit: (event) => event.preventDefault() }, labeled("Text", text),
+      labeled("Vocabulary", select(names, state.vocabulary, (name) => { state.vocabulary = name; show(); }))),
+    caption, el("div", { class: "card" }, pieces),
+    el("div", { class: "card scroll" }, el("table", {}, el("thead", {}, el("tr", {},
+      el("th", { class: "left" }, "token"), el("th", {}, "id"), el("th", { class: "left" }, "bytes"))), table)));
+  show();
+});

@@ -1,0 +1,156 @@
+"""What a trained model predicts for a text, as a page asks for it."""
+
+import dataclasses
+import functools
+import math
+import os
+import threading
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+from ..constraints import Count, Natural, NonNegative, Share, check_fields
+from ..corpora.vocabularies import load_vocabulary
+from ..inference.answering.answers import Options, answer
+from ..inference.answering.generation import Decoding
+from ..inference.answering.likeliest import Alternatives, likeliest_tokens
+from ..inference.answering.masks import MaskSteps, Order, unmasking_steps
+from ..inference.trained import MODES, Trained, check_mode, mode_names, mode_of
+from ..settings import run_directory
+from ..training.run_configuration import read_directory
+from ..training.trained_models import open_run
+
+TOP = 6  # number of alternatives of a token
+HELDOUT_TOKENS = 20_000  # tokens of held-out documents to choose from
+
+
+class DescribedRun(NamedTuple):
+    """A run that pages may use."""
+
+    name: str
+    layout: str
+    step: int
+    mode: str  # the mode that the run was trained for
+    modes: list[dict[str, Any]]  # the modes that the model supports
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelQuestion:
+    """A text for a trained model, and how it is answered."""
+
+    run: str
+    mode: str
+    text: str
+    suffix: str = ""
+    second: str = ""
+    max_new: Count = 64
+    temperature: NonNegative = 0.0
+    top_p: Share | None = None
+    samples: Count = 1
+    steps: Count | None = None
+    order: Order = "confidence"
+    seed: Natural = 0
+
+    def __post_init__(self) -> None:
+        check_fields(self, "")
+
+
+class TrainedRuns:
+    """Opens runs, and keeps the last ones in memory.
+
+    Args:
+      trusted: modules that run directories may name, see `settings.trust`.
+    """
+
+    def __init__(self, trusted: Collection[str] = ()):
+        self._trusted = tuple(trusted)
+        self._lock = threading.Lock()
+
+    def open(self, run: str) -> Trained:
+        with self._lock:  # two pages that open a run wait for one reading
+            return _opened(run, self._trusted, _changed(run))
+
+    def describe(self, run: str) -> DescribedRun:
+        trained = self.open(run)
+        return DescribedRun(
+            run,
+            trained.model.layout,
+            trained.step,
+            mode_of(trained),
+            [
+                {"name": name, "about": MODES[name].about, "options": MODES[name].options}
+                for name in _supported(trained)
+            ],
+        )
+
+    def document(self, run: str, number: int) -> str:
+        """Returns a held-out document of a run's corpus; numbers beyond the last begin again."""
+        with self._lock:
+            documents = _heldout(run, self._trusted)
+        return documents[number % len(documents)]
+
+    def answer(self, question: ModelQuestion) -> dict[str, Any]:
+        """Returns the record of `inference.answer`."""
+        trained = self.open(question.run)
+        item = {"text": question.text}
+        if MODES[question.mode].reads_gap:
+            item = {"prefix": question.text, "suffix": question.suffix}
+        if question.second:
+            item["second"] = question.second
+        decoding = Decoding(
+            max_new=question.max_new,
+            temperature=question.temperature,
+            top_p=question.top_p,
+            samples=question.samples,
+            seed=question.seed,
+        )
+        options = Options(decoding=decoding, steps=question.steps, order=question.order, top=TOP)
+        (record,) = answer(trained, question.mode, [item], options)
+        return record
+
+    def probabilities(self, run: str, text: str, context: str) -> list[Alternatives]:
+        """Returns the probability of each token of a text, and the likeliest tokens instead."""
+        return likeliest_tokens(self.open(run), text, TOP, context)
+
+    def unmasked(self, question: ModelQuestion) -> MaskSteps:
+        """Returns the tokens of a text after each step of unmasking."""
+        return unmasking_steps(
+            self.open(question.run),
+            question.text,
+            steps=question.steps,
+            order=question.order,
+            temperature=question.temperature,
+            seed=question.seed,
+        )
+
+
+def _supported(trained: Trained) -> list[str]:
+    """Returns the modes of a model's layout that the model does not refuse."""
+    supported = []
+    for name in mode_names(trained.model.layout):
+        try:
+            check_mode(trained, name)
+        except ValueError:
+            continue
+        supported.append(name)
+    return supported
+
+
+def _changed(run: str) -> float:
+    """Returns the time at which the last checkpoint of a run was written."""
+    folder = run_directory.checkpoints(run)
+    return os.path.getmtime(folder) if os.path.isdir(folder) else math.nan
+
+
+@functools.lru_cache(maxsize=4)
+def _opened(run: str, trusted: tuple[str, ...], changed: float) -> Trained:
+    return open_run(run, trusted=trusted)
+
+
+@functools.lru_cache(maxsize=4)
+def _heldout(run: str, trusted: tuple[str, ...]) -> list[str]:
+    fields = read_directory(run, trusted)
+    if fields.get("corpus") is None:
+        raise ValueError(f"{run} names no corpus, so it has no documents: paste a text instead.")
+    corpus = fields["corpus"](run)
+    codec = load_vocabulary(run).codec
+    return [codec.decode(document.tokens.tolist()) for document in corpus.heldout(HELDOUT_TOKENS)]

@@ -1,0 +1,225 @@
+"""The pages of `pretrax explore` in a real browser."""
+
+import functools
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from pretrax.explorer.controls import controls
+from pretrax.explorer.pages import Explorer
+from pretrax.objectives.catalog import CATALOG
+from pretrax.tasks.showing import choice_of
+from tests.explorer.browsing import PATIENCE, drawn, error_of, error_with, launched, served
+
+browser = pytest.fixture(scope="module")(launched)
+MOST_CHANGES = 3
+
+
+@pytest.fixture(scope="module")
+def address():
+    with served(Explorer()) as place:
+        yield place
+
+
+@pytest.fixture
+def page(browser):
+    context = browser.new_context()
+    opened = context.new_page()
+    opened.complaints = []
+    opened.on("pageerror", lambda error: opened.complaints.append(str(error)))
+    opened.on("console", lambda message: _keep(opened, message))
+    yield opened
+    assert opened.complaints == []
+    context.close()
+
+
+def _keep(page, message) -> None:
+    refused = "the server responded with a status of 400"  # the page shows the message itself
+    if message.type == "error" and refused not in message.text:
+        page.complaints.append(message.text)
+
+
+def opened(page, address: str, objective: str = "causal_lm") -> None:
+    page.goto(address)
+    page.wait_for_selector(".panel[data-drawn]", timeout=PATIENCE)
+    if page.locator("[data-objective][aria-current]").get_attribute("data-objective") != objective:
+        drawn(page, lambda: page.click(f'[data-objective="{objective}"]'))
+
+
+def changes_of(objective: str) -> list:
+    """Returns functions of a page that change a setting, or the draw, of an objective."""
+    changes = []
+    for control in controls(choice_of(objective).build):
+        field = f'[data-setting="{control.name}"]'
+        if control.kind in ("whole", "real"):
+            number = str(control.low if control.value == control.high else control.high)
+            changes.append(lambda page, x=number, f=field: page.fill(f"{f} input[type=number]", x))
+        elif control.kind == "switch":
+            changes.append(lambda page, f=field: page.click(f"{f} input"))
+        elif control.kind == "choice":
+            other = next(one for one in control.choices if one != control.value)
+            changes.append(lambda page, x=other, f=field: page.select_option(f"{f} select", x))
+    draws = [lambda page: page.click("text=Another draw")] * MOST_CHANGES
+    return [*changes, *draws][:MOST_CHANGES]
+
+
+def check_changes(page, address: str, objective: str) -> None:
+    opened(page, address, objective)
+    for change in changes_of(objective):
+        drawn(page, functools.partial(change, page))
+        assert error_of(page) == ""
+        assert page.locator(".panel .tokens").inner_text().startswith("The quick brown fox")
+
+
+def test_an_objective_opens_and_follows_its_settings(page, address):
+    check_changes(page, address, "span_corruption")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", CATALOG)
+def test_each_objective_opens_and_follows_its_settings(objective, page, address):
+    check_changes(page, address, objective)
+
+
+def test_a_slider_at_both_ends(page, address):
+    opened(page, address, "masked_lm")
+    slider = page.locator('[data-setting="objectives.masked_lm.rate"] input[type=range]')
+    for key, masks in ("Home", 1), ("End", 10):
+        drawn(page, lambda key=key: slider.press(key))
+        assert error_of(page) == ""
+        assert page.locator(".panel .cells i:not(:empty)").count() == masks
+        gin = page.locator(".copyable", has_text="Gin file").locator("pre").inner_text()
+        assert f"objectives.masked_lm.rate = {slider.input_value()}" in gin
+
+
+def test_a_number_outside_its_range_is_refused(page, address):
+    opened(page, address, "masked_lm")
+    page.fill('[data-setting="objectives.masked_lm.rate"] input[type=number]', "1.5")
+    assert "objectives.masked_lm.rate" in error_with(page, "1.5")
+
+
+def test_texts_of_all_kinds(page, address):
+    opened(page, address)
+    markup = "<script>document.title = 'x'</script> <b>bold</b> & \"quotes\" 'single' \u202eturned"
+    for text in "ǂ ~~ \x07 ẞ 🤷🏽 \u200b", markup:
+        drawn(page, lambda text=text: page.fill("textarea", text))
+        assert error_of(page) == ""
+    drawn(page, lambda: page.select_option("select >> nth=0", "bytes"))
+    shown = page.locator(".panel .tokens").inner_text()
+    assert "<script>" in shown and "<b>bold</b>" in shown and "\u202e" not in shown
+    assert page.title() != "x" and page.locator(".panel script").count() == 0
+    page.fill("textarea", "word " * 20_000)
+    assert "--length" in error_with(page, "100,00")
+    page.fill("textarea", "")
+    error_with(page, "empty")
+
+
+def test_tokens_are_hidden_by_choosing_them(page, address):
+    opened(page, address, "span_corruption")
+    for number in 1, 2, 4:
+        drawn(page, lambda number=number: page.press(f'[data-token="{number}"]', "Enter"))
+    shell = page.locator(".copyable", has_text="Show").locator("pre").first.inner_text()
+    assert "--hide_tokens=1-2,4" in shell
+    assert page.locator('[data-token][aria-pressed="true"]').count() == 3
+    hidden = page.locator(".panel .tokens .h").all_inner_texts()
+    assert [text.strip() for text in hidden] == ["quick", "brown", "jumps"]
+    drawn(page, lambda: page.click("text=Hide random tokens again"))
+    assert page.locator('[data-token][aria-pressed="true"]').count() == 0
+
+
+def test_two_tabs_have_their_own_state(browser, address):
+    context = browser.new_context()
+    first, second = context.new_page(), context.new_page()
+    opened(first, address, "causal_lm")
+    opened(second, address, "masked_lm")
+    drawn(first, lambda: first.fill("textarea", "one two three"))
+    assert second.locator("textarea").input_value().startswith("The quick")
+    assert first.locator(".panel h2").inner_text() == "Causal language modeling"
+    first.reload()
+    drawn(first)
+    assert first.locator("textarea").input_value() == "one two three"
+    context.close()
+
+
+def test_two_objectives_share_the_text(page, address):
+    page.goto(f"{address}compare")
+    drawn(page)
+    drawn(page, panel=1)
+    page.fill("textarea", "to be or not to be")
+    for panel in 0, 1:
+        page.locator(".panel .tokens").nth(panel).filter(has_text="to be or").wait_for()
+    texts = page.locator(".panel .tokens").all_inner_texts()
+    assert [text.strip() for text in texts] == ["to be or not to be"] * 2
+
+
+def test_a_vocabulary_shows_ids_and_bytes(page, address):
+    page.goto(f"{address}vocabulary")
+    page.select_option("select", "bytes")
+    page.fill("textarea", "aé")
+    page.locator("td", has_text="c3").wait_for()
+    assert page.locator("tbody td:last-child").all_inner_texts() == ["61", "c3", "a9"]
+
+
+MINE = """
+from pretrax import objectives
+
+
+def mine(ids, rate: float = {rate}):
+    {line}
+    return objectives.masked_lm(ids, rate=rate)
+"""
+
+
+def test_an_objective_file_that_breaks_and_is_fixed(page, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "explored_objectives.py"
+    name = "explored_objectives.mine"
+
+    def write(rate: float, line: str = "pass", moment: int = 0) -> None:
+        file.write_text(MINE.format(rate=rate, line=line))
+        os.utime(file, (moment, moment))
+
+    write(0.5, moment=1)
+    with served(Explorer(objective=name)) as address:
+        opened(page, address, name)
+        assert page.locator('[data-setting$=".rate"] input[type=number]').input_value() == "0.5"
+        write(0.5, "raise RuntimeError('not yet')", moment=2)
+        page.click("text=Another draw")
+        assert f"{file}, line 6" in error_with(page, "not yet")
+        write(0.5, "this is no Python", moment=3)
+        page.click("text=Another draw")
+        assert f"{file}, line 6" in error_with(page, "SyntaxError")
+        write(0.9, moment=4)
+        drawn(page, lambda: page.click("text=Another draw"))
+        assert error_of(page) == ""
+    sys.modules.pop("explored_objectives")
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_and_started_again(page, tmp_path):
+    def begin(port: int = 0):
+        command = [sys.executable, "-m", "pretrax", "explore", "--no-browser", f"--port={port}"]
+        running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+        return running, re.search(r"http\S+", running.stdout.readline())[0]
+
+    running, address = begin()
+    opened(page, address)
+    running.send_signal(signal.SIGKILL)
+    running.wait()
+    page.click("text=Another draw")
+    error_with(page, "pretrax explore")
+    port = int(re.search(r":(\d+)/", address)[1])
+    running, again = begin(port)
+    page.click("text=Another draw")
+    error_with(page, "another start")
+    page.goto(again)
+    drawn(page)
+    page.complaints.clear()  # the browser reports the requests that failed
+    running.send_signal(signal.SIGINT)
+    began = time.monotonic()
+    assert running.wait(timeout=60) == 130 and time.monotonic() - began < 30

@@ -1,0 +1,59 @@
+"""Pages of objectives that need no server."""
+
+import re
+
+import pytest
+
+from pretrax.cli import explore
+from pretrax.explorer import gallery
+from pretrax.explorer.controls import with_values
+from pretrax.objectives.catalog import CATALOG
+from pretrax.objectives.token_ids import specimen_ids
+from pretrax.tasks.showing import choice_of
+from tests.explorer.browsing import launched
+
+browser = pytest.fixture(scope="module")(launched)
+IDS = specimen_ids(1000)
+
+
+@pytest.mark.parametrize("name", CATALOG)
+def test_the_settings_of_each_page_are_allowed(name):
+    build = choice_of(name).build
+    shown = gallery.variants(build)
+    assert len({variant.label for variant in shown}) == len(shown) <= gallery.MOST_VARIANTS + 2
+    for variant in shown:
+        with_values(build, variant.values)(IDS)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    place = tmp_path_factory.mktemp("gallery")
+    gallery.export(str(place), ["span_corruption"])
+    return place
+
+
+def test_the_index_lists_every_objective(folder):
+    links = re.findall(r'href="(\w+)\.html"', (folder / "index.html").read_text())
+    assert sorted(links) == sorted(CATALOG)
+
+
+def test_a_page_steps_through_settings(folder, browser):
+    page = browser.new_page()
+    page.goto((folder / "span_corruption.html").as_uri())
+    shown = gallery.variants(choice_of("span_corruption").build)
+    assert page.locator(".variants > section:visible").count() == 1
+    page.locator("#v0").focus()
+    for number in range(1, len(shown)):
+        page.keyboard.press("ArrowRight")
+        assert page.locator(".variants > section:visible").get_attribute("id") == f"s{number}"
+        (value,) = shown[number].values.values() or ("--seed=1",)
+        assert str(value) in page.locator("section:visible pre").inner_text()
+    assert page.locator("button").count() == 0
+    page.close()
+
+
+def test_the_command_says_where_the_pages_are(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(explore, "CATALOG", ["causal_lm"])
+    explore.main([f"--export={tmp_path / 'pages'}"])
+    assert str(tmp_path / "pages" / "index.html") in capsys.readouterr().out
+    assert (tmp_path / "pages" / "causal_lm.html").is_file()

@@ -1,0 +1,113 @@
+"""Who may talk to the server of `pretrax explore`, and what it answers."""
+
+import http.client
+import json
+import urllib.parse
+
+import pytest
+
+from pretrax.explorer.server import MOST_BYTES, Content, Server, Site
+
+
+def add(sent: dict) -> dict:
+    return {"sum": sent["a"] + sent["b"]}
+
+
+@pytest.fixture(scope="module")
+def server():
+    site = Site(lambda path, query: Content(b"hello") if path == "" else None, {"add": add})
+    with Server(site) as running:
+        running.begin()
+        yield running
+        running.shutdown()
+
+
+def ask(server, method="GET", path=None, body=None, **headers):
+    """Returns (status, headers, content) of a request, with the server's own token by default."""
+    url = urllib.parse.urlsplit(server.address)
+    connection = http.client.HTTPConnection(url.hostname, url.port, timeout=10)
+    path = url.path if path is None else path
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request(method, path, body, named)
+    answer = connection.getresponse()
+    content = answer.read()
+    connection.close()
+    return answer.status, answer.headers, content
+
+
+def call(server, body, name="add", **headers):
+    path = urllib.parse.urlsplit(server.address).path
+    status, _, content = ask(server, "POST", f"{path}api/{name}", body, **headers)
+    return status, json.loads(content)
+
+
+def test_a_page_and_a_call(server):
+    status, headers, content = ask(server)
+    assert (status, content) == (200, b"hello")
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    assert headers["Referrer-Policy"] == "no-referrer" and headers["Cache-Control"] == "no-store"
+    assert call(server, json.dumps({"a": 1, "b": 2})) == (200, {"sum": 3})
+
+
+@pytest.mark.parametrize("path", ["/", "/wrong/", "/wrong/api/add", "//", "/%00/"])
+def test_an_address_without_the_token_is_refused(server, path):
+    assert ask(server, path=path)[0] == 403
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"},
+        {"Host": "evil.example:80"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Sec_Fetch_Site": "cross-site"},
+        {"Sec_Fetch_Site": "same-site"},
+    ],
+)
+def test_a_request_of_another_site_is_refused(server, headers):
+    assert call(server, json.dumps({"a": 1, "b": 2}), **headers)[0] == 403
+
+
+def test_a_link_on_another_page_may_open_a_page(server):
+    site = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate"}
+    assert ask(server, **site)[0] == 200
+    assert call(server, "{}", **site)[0] == 403
+
+
+def test_a_call_takes_only_a_json_object_of_limited_size(server):
+    for body in "", "[1]", "{", "null":
+        assert call(server, body)[0] == 400
+    status, content = call(server, "", Content_Length=str(MOST_BYTES + 1))
+    assert status == 413 and f"{MOST_BYTES:,}" in content["error"]
+    assert call(server, "{}", name="other")[0] == 404
+    assert ask(server, path=urllib.parse.urlsplit(server.address).path + "missing")[0] == 404
+
+
+def test_a_connection_ends_after_a_refused_request(server):
+    url = urllib.parse.urlsplit(server.address)
+    connection = http.client.HTTPConnection(url.hostname, url.port, timeout=10)
+    connection.request("POST", "/wrong/api/add", json.dumps({"a": 1, "b": 2}))
+    refused = connection.getresponse()
+    assert refused.status == 403 and refused.headers["Connection"] == "close"
+    refused.read()
+    connection.request("GET", url.path)  # on a new connection, since the server closed the first
+    assert connection.getresponse().read() == b"hello"
+    connection.close()
+
+
+def test_no_page_of_get_computes(server):
+    path = urllib.parse.urlsplit(server.address).path
+    assert ask(server, path=f"{path}api/add?a=1&b=2")[0] == 404
+
+
+def test_an_error_of_a_call_is_answered(server, capsys):
+    status, content = call(server, json.dumps({"a": 1}))
+    assert status == 400 and content["error"] == "KeyError: 'b'"
+    assert "KeyError" in capsys.readouterr().err
+
+
+def test_starts_have_different_tokens(server):
+    with Server(server.site) as other:
+        assert len(other.token) >= 32 and other.token != server.token
+        assert other.server_address[0] == "127.0.0.1"

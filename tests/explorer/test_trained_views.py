@@ -1,0 +1,102 @@
+"""Runs on the pages: which are found, what they answer, and what is refused."""
+
+import json
+
+import pytest
+
+from pretrax.explorer.pages import Explorer
+from pretrax.explorer.run_views import POINTS, curves, find_comparisons, find_runs
+from tests.inference.runs import write_run
+from tests.refusals import refuses
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    here = tmp_path_factory.mktemp("explored")
+    for name, builder, objective in (
+        ("causal", "decoder", "causal_lm"),
+        ("masked", "encoder", "masked_lm"),
+        ("diffusion", "decoder", "masked_diffusion"),
+    ):
+        (here / "runs" / name).mkdir(parents=True)
+        write_run(here / "runs" / name, builder, objective)
+    return here
+
+
+@pytest.fixture
+def calls(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    return Explorer().site().calls
+
+
+def test_runs_and_comparisons_of_a_folder_are_found(folder, monkeypatch, tmp_path):
+    monkeypatch.chdir(folder)
+    assert sorted(find_runs()) == ["runs/causal", "runs/diffusion", "runs/masked"]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "comparisons" / "mine").mkdir(parents=True)
+    assert find_runs() == [] == find_comparisons()
+    (tmp_path / "comparisons" / "mine" / "report.html").write_text("<p>Answer</p>")
+    explorer = Explorer(runs=[str(folder / "runs" / "causal")])
+    assert explorer.runs() == [str(folder / "runs" / "causal")]
+    assert explorer.comparisons() == ["comparisons/mine"]
+    page = explorer.site().pages("report", {"name": "comparisons/mine"})
+    assert page.body == b"<p>Answer</p>"
+    with refuses(ValueError, "/etc"):
+        explorer.site().pages("report", {"name": "/etc"})
+
+
+def test_a_run_is_described_and_answers(calls):
+    described = calls["model"]({"run": "runs/causal"})
+    assert described.layout == "decoder" and described.mode == "continue"
+    asked = {"run": "runs/causal", "mode": "continue", "text": "Ada", "max_new": 3}
+    assert isinstance(calls["answer"](asked)["answer"], str)
+    masks = calls["answer"]({"run": "runs/masked", "mode": "mask", "text": "A[MASK]a"})["masks"]
+    assert len(masks) == 1
+    tokens = calls["probabilities"]({"run": "runs/causal", "text": "Ada"})["tokens"]
+    assert [token.token for token in tokens] == ["A", "d", "a"]
+    steps = calls["unmasked"]({"run": "runs/diffusion", "mode": "unmask", "text": "a[MASK][MASK]"})
+    assert len(steps.steps) == 2
+
+
+def test_mistakes_are_refused(calls):
+    with refuses(ValueError, "'runs/none'", "runs/causal"):
+        calls["model"]({"run": "runs/none"})
+    with refuses(ValueError, "'../other'"):
+        calls["draw"]({"objective": "causal_lm", "text": "a b", "vocabulary": "../other"})
+    with refuses(ValueError, "max_new", 0):
+        calls["answer"]({"run": "runs/causal", "mode": "continue", "text": "a", "max_new": 0})
+    with refuses(ValueError, "'unmask'", "'continue'"):
+        calls["answer"]({"run": "runs/causal", "mode": "unmask", "text": "a[MASK]"})
+    with refuses(ValueError, "'color'"):
+        calls["draw"]({"objective": "causal_lm", "text": "a b", "color": 1})
+    with refuses(ValueError, "'causal_ml'", "'causal_lm'"):
+        calls["draw"]({"objective": "causal_ml", "text": "a b"})
+    with refuses(ValueError, "objectives.masked_lm.rates"):
+        calls["draw"](
+            {"objective": "masked_lm", "text": "a b", "values": {"objectives.masked_lm.rates": 1}}
+        )
+
+
+def test_a_run_that_names_a_module_is_opened_only_if_it_is_trusted(folder, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "evil_objectives.py").write_text("raise SystemExit('ran')")
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    write_run(tmp_path / "runs" / "mine", "decoder", "causal_lm")
+    config = tmp_path / "runs" / "mine" / "config.gin"
+    config.write_text("import evil_objectives\n" + config.read_text())
+    calls = Explorer().site().calls
+    for name in "model", "document", "curves":
+        if name != "curves":  # metrics name no module
+            with refuses(ValueError, "evil_objectives"):
+                calls[name]({"run": "runs/mine"})
+
+
+def test_curves_are_thinned_and_keep_the_last_point(tmp_path):
+    lines = [{"step": step, "loss": 1 / step, "note": "text"} for step in range(1, 1004)]
+    lines.append({"step": 1004, "loss": float("nan"), "heldout/causal": 2.5})
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    loss, heldout = curves([str(tmp_path)])
+    assert (loss.name, loss.steps[0], loss.steps[-1]) == ("loss", 1, 1004)
+    assert len(loss.steps) <= POINTS + 1
+    assert (heldout.name, heldout.steps, heldout.values) == ("heldout/causal", [1004], [2.5])
