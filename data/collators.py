@@ -104,7 +104,7 @@ class Collator:
         self._layout = _layout_of(objective)
         self._pairs_rows = pair_loss in _losses_of(objective)
         self._group = _row_group(objective, self._layout, ids, sequence_lengths)
-        rates = [member.rate for member in members_of(objective)]
+        rates: list[Any] = [member.rate for member in members_of(objective)]
         if any(map(is_scheduled, rates)):
             raise ValueError("The rates of the mixture follow a schedule, expected numbers.")
         self._rates = np.asarray(rates) / sum(rates)

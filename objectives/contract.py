@@ -267,7 +267,7 @@ class Term:
     weights: Array
     scale: Rate | None = _static(default=1.0)
     labels: Labels | None = None
-    sums: Array | None = None
+    sums: Array = None
     z_losses: Array | None = None
 
 

@@ -158,15 +158,15 @@ def check(run: Run, topology: Topology) -> Check:
 
 def _elsewhere(run: Run, devices) -> tuple[Corpus, Mesh]:
     """Returns a corpus without text, and the run's mesh of the given devices."""
-    mesh = as_partial(run.mesh).function
+    mesh = as_partial(run.mesh)
     try:
-        inspect.signature(mesh).bind_partial(devices=devices)
+        inspect.signature(mesh.function).bind_partial(devices=devices)
     except TypeError:
         raise ValueError(
-            f"Got the mesh {name_of(mesh)}, expected a function that takes `devices`, such as "
-            "mesh.make_mesh: the devices of a topology do not exist in this process."
+            f"Got the mesh {name_of(mesh.function)}, expected a function that takes `devices`, "
+            "such as mesh.make_mesh: the devices of a topology do not exist in this process."
         ) from None
-    return _corpus_of(run), run.mesh(devices=devices)
+    return _corpus_of(run), mesh(devices=devices)
 
 
 def _corpus_of(run: Run) -> Corpus:

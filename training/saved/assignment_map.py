@@ -5,6 +5,7 @@ from collections.abc import Collection
 
 from ...models.config import Config
 from ...models.hugging_face import TRAINING_FIELDS, meaning
+from ...objectives.contract import VOCABULARY
 from ...settings import run_directory
 from ..run import Run
 from ..run_configuration import read_directory
@@ -46,7 +47,7 @@ def check_assignment_map(run: Run, trusted: Collection[str] = ()) -> None:
     if not run_directory.is_run(run.initial_run):
         return  # checkpoints without a run have only names and shapes to compare
     models = read_directory(run.initial_run, trusted).get("model"), run.model
-    there, here = (model and model(128).config for model in models)
+    there, here = (model and model(128, VOCABULARY).config for model in models)
     if there and here and (differ := different_layers(there, here)):
         raise ValueError(
             f"The layers of {run.initial_run} and of this model differ, so that parameters of "
