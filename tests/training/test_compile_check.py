@@ -179,7 +179,7 @@ def test_libtpu_gets_the_settings_that_it_does_not_assume(monkeypatch):
 
 @pytest.mark.parametrize(
     "arguments, named",
-    [(["--compile="], "''"), (["--compile=v5e:2x2", "--profile=2:3"], "--profile")],
+    [(["--compile="], "--compile"), (["--compile=v5e:2x2", "--profile=2:3"], "--profile")],
 )
 def test_a_compile_check_that_was_meant_otherwise(arguments, named, monkeypatch, capsys):
     monkeypatch.setattr(train, "train", lambda *_, **__: None)
