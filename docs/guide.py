@@ -397,6 +397,26 @@ SETTINGS = (
         "We do not know of a comparison.",
     ),
     Setting(
+        "optimizer at 125 million parameters, causal LM",
+        "optimizers_causal_125m",
+        "With 130M parameters, Muon and SOAP are 1.4 times as fast as AdamW ({optimizers}).",
+    ),
+    Setting(
+        "optimizer at 125 million parameters, masked LM",
+        "optimizers_masked_125m",
+        "We do not know of a comparison.",
+    ),
+    Setting(
+        "optimizer at 125 million parameters, span corruption",
+        "optimizers_spans_125m",
+        "We do not know of a comparison.",
+    ),
+    Setting(
+        "optimizer at 125 million parameters, masked diffusion",
+        "optimizers_diffusion_125m",
+        "We do not know of a comparison.",
+    ),
+    Setting(
         "annealed targets",
         "annealed_targets",
         "Later tokens, and prefixes of the next token, saved 80 and 15 steps in two record runs of "
