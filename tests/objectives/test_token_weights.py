@@ -18,6 +18,7 @@ from pretrax.objectives import (
     span_corruption,
 )
 from pretrax.objectives.contract import WEIGHT_UNIT
+from pretrax.objectives.laws import check_objective
 from pretrax.objectives.token_weights import in_units
 from tests.objectives.registry import CASES, IDS, quick_jit, text_row
 from tests.refusals import refuses
@@ -153,6 +154,14 @@ def test_the_loss_of_diffusion_is_divided_by_the_number_of_tokens():
         w = raw.weights[row, place[0]] / WEIGHT_UNIT
         total += w / rate * log_loss(logits[row, slot], tokens[row, label])
     np.testing.assert_allclose(loss, total / np.sum(raw.segments > 0), rtol=1e-5)
+
+
+def test_a_term_without_weights_breaks_a_law():
+    """An objective that is derived from another with weights, and adds a term, must say so."""
+    wrong = replaced_token_detection(IDS).with_facts(token_weights=True)
+    with refuses(ValueError, "'replaced'", "token_weights=False"):
+        check_objective(wrong, IDS)
+    check_objective(replaced_token_detection(IDS), IDS)
 
 
 def test_other_objectives_refuse_weights():
