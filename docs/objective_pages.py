@@ -69,7 +69,12 @@ LAW_GROUPS = {  # every law that the tests check, by its subject
         "padding does not count",
         "padding gives padding",
     ),
-    "Loss": ("loss has terms", "loss is a sum over rows", "every target counts"),
+    "Loss": (
+        "loss has terms",
+        "loss is a sum over rows",
+        "weights reach the loss",
+        "every target counts",
+    ),
     "Computation": ("noise is drawn", "batch = loop", "sharded = unsharded", "counts are sums"),
 }
 _GITHUB = "https://github.com/"

@@ -15,6 +15,7 @@ from pretrax.objectives import (
     mixture,
     multi_token_prediction,
     packed_lengths,
+    replaced_token_detection,
     span_corruption,
 )
 from pretrax.objectives.contract import WEIGHT_UNIT
