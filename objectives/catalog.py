@@ -679,10 +679,9 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             title="Any-order, any-subset autoregression (A3)",
             formula="−mean_t log p(x_t | the position t, x_u for u in groups before t's group)\n"
             "with random groups of 8 tokens in a random order",
-            use="Use it for a decoder that predicts any tokens from any others, some at a time. "
+            use="Use it for a decoder that predicts any tokens from any others, several at a time. "
             "Prefer `shuffled_lm` if training must be cheap, since each row takes twice its number "
-            "of slots, and `masked_diffusion` if the model must fill in masks: `pretrax predict` "
-            "gives only states of this model.",
+            "of slots, and `masked_diffusion` for an encoder.",
         ),
         "shuffled_lm": Entry(
             "decoder",
@@ -692,8 +691,8 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             title="Shuffled autoregression (σ-GPT)",
             formula="−mean_t log p(x_t | the position t, x_u for u before t in a random order)",
             use="Use it for a causal decoder that predicts tokens in any order, such as for "
-            "likelihoods of parts of a text. Prefer `masked_diffusion` if the model must fill in "
-            "masks: `pretrax predict` gives only states of this model.",
+            "likelihoods of parts of a text. Prefer `masked_diffusion` for an encoder, and "
+            "`any_subset_lm` if several tokens should be predicted at once.",
         ),
         "replaced_token_detection": Entry(
             "electra",

@@ -43,6 +43,8 @@ CASES = {
     "blank_infilling": ("decoder", {}, "infill"),
     "masked_next_token": ("decoder", {}, "mask"),
     "shifted_diffusion": ("decoder", {}, "unmask"),
+    "any_subset_lm": ("decoder", {}, "unmask"),
+    "shuffled_lm": ("decoder", {}, "unmask"),
     "block_diffusion": ("decoder", {}, "blocks"),
     "masked_lm": ("encoder", BERT, "mask"),
     "masked_diffusion": ("encoder", ROTARY, "unmask"),
