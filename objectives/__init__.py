@@ -9,9 +9,10 @@ The families of objectives are `language_modeling`, `multi_token_prediction`, `a
 `joint_embedding`, `denoising`, `autoencoding`, `mass`, `gap_sentences`, `mixtures` and `ul2`.
 Others are `blanks`, `infilling`, `masked_language_modeling`, `adaptive_masking`,
 `masked_autoencoding`, `masked_diffusion`, `block_diffusion`, `hybrid_diffusion`,
-`uniform_diffusion`, `insertion`, `permutation`, `sentence_pairs`, `contrastive_learning` and
-`supervised`. They choose tokens with `selection` and `span_lengths`, apply noise from `noising`,
-and write features with `splicing`. `contract` defines what they return, and `laws` checks it.
+`uniform_diffusion`, `causal_diffusion`, `insertion`, `permutation`, `sentence_pairs`,
+`contrastive_learning` and `supervised`. They choose tokens with `selection` and `span_lengths`,
+apply noise from `noising`, and write features with `splicing`. `contract` defines what they return,
+and `laws` checks it.
 """
 
 from . import layouts
@@ -29,6 +30,7 @@ from .autoencoding import (
 )
 from .blanks import blank_infilling
 from .block_diffusion import block_diffusion
+from .causal_diffusion import causal_diffusion
 from .contract import (
     Adaptation,
     BatchLoss,
@@ -121,6 +123,7 @@ __all__ = [
     "bitmap",
     "blank_infilling",
     "block_diffusion",
+    "causal_diffusion",
     "causal_lm",
     "causal_mask",
     "causal_masking",

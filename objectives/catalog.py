@@ -766,6 +766,20 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "attend causally and predict the token after them, as the model already does. Prefer "
             "`tidar` if masks should see their whole block.",
         ),
+        "causal_diffusion": Entry(
+            "decoder",
+            "one causal pass, drafts from masks",
+            "CARD, arXiv:2601.22031",
+            512,
+            title="Causal diffusion (CARD)",
+            formula="−(1/Σ_t w_t) Σ_t w_t log p(x_t | x̃_<t)\n"
+            "with N = ⌊τ n⌋ of the last ⌊1.5 N⌋ tokens of a document masked, τ ~ U(0, 1), and w_t "
+            "smaller with more masks shortly before t",
+            use="Use it for a causal model that predicts several tokens at once from masks, "
+            "without a second copy of the text in training. Prefer `tidar` or `i_dlm` if the model "
+            "should also be trained on text without masks, and `causal_lm` for the best "
+            "likelihood.",
+        ),
         "insertion_lm": Entry(
             "encoder",
             "filling gaps of any length",
@@ -891,6 +905,7 @@ ALIASES = {
     "ilm": "insertion_lm",
     "duo": "uniform_diffusion",
     "idlm": "i_dlm",
+    "card": "causal_diffusion",
     "nsp": "next_sentence_prediction",
     "sop": "sentence_order_prediction",
     "simcse": "contrastive",

@@ -37,6 +37,7 @@ CASES = {
     "text_to_text": ("encoder_decoder", {}, "respond"),
     "causal_lm": ("decoder", {}, "continue"),
     "tidar": ("decoder", {}, "continue"),
+    "causal_diffusion": ("decoder", {}, "continue"),
     "mutor": ("decoder", {}, "continue"),
     "fill_in_the_middle": ("decoder", {}, "middle"),
     "causal_masking": ("decoder", {}, "infill"),

@@ -25,6 +25,7 @@ from pretrax.objectives import (
     bart,
     blank_infilling,
     block_diffusion,
+    causal_diffusion,
     causal_lm,
     causal_masking,
     contrastive,
@@ -97,6 +98,7 @@ from tests.objectives.undo_masking import (
     undo_replaced,
     undo_restored,
     undo_stand_ins,
+    undo_tail,
 )
 from tests.objectives.undo_noising import (
     infilled,
@@ -221,6 +223,7 @@ CASES = {
         exempt={"noise is drawn": "the objective has no randomness"},
     ),
     "masked_inputs": _case(masked_input_next_token, undo_stand_ins(IDS), exact=True),
+    "masked_tail": _case(causal_diffusion, undo_tail(IDS), exact=True),
     "masked_again": _case(
         masked_input_regularization,
         exempt={

@@ -23,7 +23,7 @@ from tests.objectives.registry import CASES, IDS, quick_jit, text_row
 from tests.refusals import refuses
 
 WEIGHTED = {
-    *("causal", "masked_inputs", "goldfish", "numbers"),
+    *("causal", "masked_inputs", "masked_tail", "goldfish", "numbers"),
     *("prefix", "prefix_quarter", "prefix_short"),
     *("span", "span_dense", "span_single", "span_infeasible", "span_anywhere", "span_unclosed"),
     *("span_drawn", "span_one_length"),

@@ -240,6 +240,22 @@ def undo_stand_ins(ids: TokenIds):
     return undo
 
 
+def undo_tail(ids: TokenIds):
+    """Undoes CARD: all tokens are targets, and those hidden from later tokens are near the end."""
+
+    def undo(document):
+        stand_ins = document.columns["targets_stand_ins"]
+        n = len(document.targets)
+        assert not document.inputs and len(stand_ins) == n
+        assert set(stand_ins) <= {0, ids.mask}
+        number = stand_ins.count(ids.mask)
+        assert 1 <= number <= max(1, n - 1)
+        assert ids.mask not in stand_ins[: max(0, n - number * 3 // 2)]
+        return document.targets
+
+    return undo
+
+
 def undo_restored(ids: TokenIds, states: int, visible: Callable[[int], int]):
     """Undoes RetroMAE, both ways: the masks, and the order of the targets.
 

@@ -259,6 +259,7 @@ def test_a_process_forked_after_jax_ran_is_refused(collator, examples, monkeypat
 
 REFUSED = """
     adaptive_masked_lm annealed_multi_token_prediction blank_infilling block_diffusion
+    causal_diffusion
     contrastive contrastive_pairs dialogue future_summary hybrid_diffusion insertion_lm llm_jepa
     masked_diffusion masked_input_regularization masked_permuted_lm mass multi_token_prediction
     mutor
