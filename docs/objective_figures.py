@@ -60,6 +60,7 @@ SPANS = {  # number of hidden spans in a clear figure
 TOUCHES_EDGE = frozenset(
     (
         "hybrid_diffusion",
+        "mixed_diffusion",
         "prefix_lm",
         "spans_and_prefix",
         "ul2",

@@ -125,6 +125,7 @@ ELSEWHERE = {  # other implementations that we have read; the authors' own code 
         ("ELECTRA", "google-research/electra/blob/master/run_pretraining.py")
     ],
     "masked_diffusion": [("MDLM", "kuleshov-group/mdlm")],
+    "mixed_diffusion": [("its authors", "MzeroMiko/XDLM/blob/main/xdm_utils.py")],
     "uniform_diffusion": [("Duo", "s-sahoo/duo")],
     "shifted_diffusion": [("DiffuLLaMA", "HKUNLP/DiffuLLaMA")],
     "i_dlm": [

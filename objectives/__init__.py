@@ -93,7 +93,7 @@ from .supervised import (
 from .tidar import tidar
 from .token_ids import TokenIds, TokenTexts, bitmap, check_token_ids
 from .ul2 import ul2
-from .uniform_diffusion import uniform_diffusion
+from .uniform_diffusion import mixed_diffusion, uniform_diffusion
 from .upcoming_tokens import future_summary, token_order_prediction
 from .worked_examples import hide
 
@@ -156,6 +156,7 @@ __all__ = [
     "mass",
     "masked_permuted_lm",
     "members_of",
+    "mixed_diffusion",
     "mixture",
     "multi_token_prediction",
     "mutor",

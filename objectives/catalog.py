@@ -668,6 +668,22 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             use="Use it if a diffusion model should correct what it has written. Prefer "
             "`masked_diffusion` for a better likelihood.",
         ),
+        "mixed_diffusion": Entry(
+            "encoder",
+            "masks, and corrections",
+            "XDLM, arXiv:2602.01362",
+            512,
+            title="Mixed-noise diffusion (XDLM)",
+            formula="mean_t w_t [KL(q_t ‖ p_t) + ρ_t − log ρ_t − 1]\n"
+            "with q_t and p_t the distributions of the noised true token and the noised "
+            "prediction, ρ_t = q_t(x̃_t) / p_t(x̃_t),\n"
+            "w_t = 0.999 π(x̃_t) / (a q_t(x̃_t)) with π = 0.1 / N for each of N ids of text and 0.9 "
+            "for the mask, a = 1 − 0.999 τ, and τ ~ U(0.001, 1) for each document",
+            use="Use it if a diffusion model should generate in few steps and correct what it has "
+            "written, with a loss that is a bound. Prefer `masked_diffusion` for a better "
+            "likelihood, and `uniform_diffusion` if it should change tokens as often as "
+            "possible.",
+        ),
         "uniform_diffusion": Entry(
             "encoder",
             "revising generated text",
@@ -904,6 +920,7 @@ ALIASES = {
     "gidd": "hybrid_diffusion",
     "ilm": "insertion_lm",
     "duo": "uniform_diffusion",
+    "xdlm": "mixed_diffusion",
     "idlm": "i_dlm",
     "card": "causal_diffusion",
     "nsp": "next_sentence_prediction",

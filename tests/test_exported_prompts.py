@@ -48,6 +48,7 @@ CASES = {
     "masked_lm": ("encoder", BERT, "mask"),
     "masked_diffusion": ("encoder", ROTARY, "unmask"),
     "hybrid_diffusion": ("encoder", ROTARY, "unmask"),
+    "mixed_diffusion": ("encoder", ROTARY, "unmask"),
     "uniform_diffusion": ("encoder", ROTARY, "denoise"),
     "next_sentence_prediction": ("encoder", BERT, "pair"),
     "contrastive": ("encoder", BERT, "embed"),

@@ -19,6 +19,7 @@ TINY = objectives.TokenIds(size=SIZE, text=TEXT, pad=0, eos=5, mask=MASK)
 NOISES = {
     "masks": None,
     "hybrid": objectives.hybrid_diffusion(TINY, random_share=0.3).facts.prompt_forms[0].noise,
+    "mixed": objectives.mixed_diffusion(TINY, 0.3, lowest_rate=0.01).facts.prompt_forms[0].noise,
     "uniform": objectives.uniform_diffusion(TINY, lowest_rate=0.01).facts.prompt_forms[0].noise,
 }
 P = np.array([0, 0.5, 0.3, 0.15, 0.05, 0, 0], np.float32)  # the distribution of the text

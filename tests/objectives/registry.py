@@ -50,6 +50,7 @@ from pretrax.objectives import (
     masked_next_token,
     masked_permuted_lm,
     mass,
+    mixed_diffusion,
     mixture,
     multi_token_prediction,
     mutor,
@@ -373,6 +374,7 @@ CASES = {
     "diffusion_ahead": _case(shifted_diffusion, undo_masks_before(IDS, 0.25), ahead_share=0.25),
     "diffusion_hybrid": _case(hybrid_diffusion, undo_hybrid(IDS), exact=True, random_share=0.2),
     "diffusion_uniform": _case(uniform_diffusion, undo_replaced(IDS), exact=True),
+    "diffusion_mixed": _case(mixed_diffusion, undo_hybrid(IDS), exact=True, random_share=0.4),
     "insertions": _case(insertion_lm, undo_insertions(IDS)),
     "block_diffusion": _case(block_diffusion, undo_blocks(IDS, 8, (0.001, 1)), block_size=8),
     "block_diffusion_clipped": _case(

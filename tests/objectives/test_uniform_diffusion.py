@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import chisquare
 
 from pretrax.objectives import Row, batched, hide, uniform_diffusion
-from pretrax.objectives.uniform_diffusion import uniform_losses
+from pretrax.objectives.uniform_diffusion import stationary_losses
 from tests.objectives.registry import IDS, quick_jit
 
 FIRST, NUMBER = 3, 10  # first id of text and number of ids of text, of 15 ids
@@ -67,7 +67,7 @@ def test_of_constant_outputs_the_bound_lacks_the_noise_of_the_first_and_of_the_l
     rate = (1 - lowest) * np.geomspace(lowest, 1, 1000)
     logits = np.zeros((1000, 256), np.float32)
     same, other = (
-        np.asarray(uniform_losses((0, 256), logits, label, label * 0, rate, 1 - lowest))
+        np.asarray(stationary_losses((0, 256), logits, label, label * 0, rate, 1.0, 1 - lowest))
         for label in (np.zeros(1000, int), np.ones(1000, int))
     )
     stays = 1 - rate + rate / 256
@@ -96,8 +96,8 @@ def test_the_loss_matches_the_paper(given):
     for rate in (0.01, 0.5, 0.99):
         logits = random.normal(size=15).astype(np.float32) * 2
         expected = of_paper(np.float64(logits), 5, given, 1 - rate, -0.999)
-        got = uniform_losses(
-            TEXT, jnp.asarray(logits), jnp.array(5), jnp.array(given), jnp.float32(rate), 0.999
+        got = stationary_losses(
+            TEXT, jnp.asarray(logits), jnp.array(5), jnp.array(given), jnp.float32(rate), 1.0, 0.999
         )
         np.testing.assert_allclose(got, expected, rtol=2e-4)
 

@@ -261,8 +261,8 @@ REFUSED = """
     adaptive_masked_lm annealed_multi_token_prediction blank_infilling block_diffusion
     causal_diffusion
     contrastive contrastive_pairs dialogue future_summary hybrid_diffusion insertion_lm llm_jepa
-    masked_diffusion masked_input_regularization masked_permuted_lm mass multi_token_prediction
-    mutor
+    masked_diffusion masked_input_regularization masked_permuted_lm mass mixed_diffusion
+    multi_token_prediction mutor
     next_latent number_token_loss permutation_lm phases prefix_token_prediction
     replaced_token_detection retromae sequence_classification sequence_regression
     shifted_diffusion superposed_lm text_to_text tidar token_classification
