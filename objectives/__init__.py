@@ -9,10 +9,10 @@ The families of objectives are `language_modeling`, `multi_token_prediction`, `a
 `joint_embedding`, `denoising`, `autoencoding`, `mass`, `gap_sentences`, `mixtures` and `ul2`.
 Others are `blanks`, `infilling`, `masked_language_modeling`, `adaptive_masking`,
 `masked_autoencoding`, `masked_diffusion`, `block_diffusion`, `hybrid_diffusion`,
-`uniform_diffusion`, `causal_diffusion`, `insertion`, `permutation`, `sentence_pairs`,
-`contrastive_learning` and `supervised`. They choose tokens with `selection` and `span_lengths`,
-apply noise from `noising`, and write features with `splicing`. `contract` defines what they return,
-and `laws` checks it.
+`uniform_diffusion`, `causal_diffusion`, `token_editing`, `insertion`, `permutation`,
+`sentence_pairs`, `contrastive_learning` and `supervised`. They choose tokens with `selection` and
+`span_lengths`, apply noise from `noising`, and write features with `splicing`. `contract` defines
+what they return, and `laws` checks it.
 """
 
 from . import layouts
@@ -91,6 +91,7 @@ from .supervised import (
     token_classification,
 )
 from .tidar import tidar
+from .token_editing import token_editing
 from .token_ids import TokenIds, TokenTexts, bitmap, check_token_ids
 from .ul2 import ul2
 from .uniform_diffusion import mixed_diffusion, uniform_diffusion
@@ -187,6 +188,7 @@ __all__ = [
     "tidar",
     "token_classification",
     "token_deletion",
+    "token_editing",
     "token_masking",
     "token_order_prediction",
     "turns",

@@ -755,6 +755,22 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             use="Use it if blocks must be generated quickly: only a small decoder runs at each "
             "denoising step. Prefer `block_diffusion` for a single stack.",
         ),
+        "token_editing": Entry(
+            "decoder",
+            "blocks that edit themselves",
+            "LLaDA2.1, arXiv:2602.08676",
+            282,
+            attends="block-causal",
+            title="Block diffusion with token editing (LLaDA2.1)",
+            formula="−mean_t [t ∈ M] (1/r_b) log p(x_t | x̃_b, x_<b) − mean_{t∈W} log p(x_t | x̃_b, "
+            "x_<b)\n"
+            "with b the block of t, its tokens masked with probability r_b, r_b ~ U(0.001, 1) for "
+            "each block, and W one in ten of the tokens that are not masked, each replaced by "
+            "another token",
+            use="Use it if a model of blocks should correct tokens that it has written. Prefer "
+            "`block_diffusion` for a better likelihood, and `mixed_diffusion` for wrong tokens "
+            "with a loss that is a bound.",
+        ),
         "tidar": Entry(
             "decoder",
             "faster decoding, the same text",
@@ -923,6 +939,7 @@ ALIASES = {
     "xdlm": "mixed_diffusion",
     "idlm": "i_dlm",
     "card": "causal_diffusion",
+    "t2t": "token_editing",
     "nsp": "next_sentence_prediction",
     "sop": "sentence_order_prediction",
     "simcse": "contrastive",

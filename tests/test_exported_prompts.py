@@ -45,6 +45,7 @@ CASES = {
     "masked_next_token": ("decoder", {}, "mask"),
     "shifted_diffusion": ("decoder", {}, "unmask"),
     "block_diffusion": ("decoder", {}, "blocks"),
+    "token_editing": ("decoder", {}, "blocks"),
     "masked_lm": ("encoder", BERT, "mask"),
     "masked_diffusion": ("encoder", ROTARY, "unmask"),
     "hybrid_diffusion": ("encoder", ROTARY, "unmask"),

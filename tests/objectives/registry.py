@@ -77,6 +77,7 @@ from pretrax.objectives import (
     tidar,
     token_classification,
     token_deletion,
+    token_editing,
     token_masking,
     token_order_prediction,
     ul2,
@@ -87,6 +88,7 @@ from tests.objectives.inverse import undo_bags, undo_copy, undo_spans, undo_spli
 from tests.objectives.undo_infilling import undo_blanks, undo_causal_masking, undo_middle
 from tests.objectives.undo_masking import (
     undo_blocks,
+    undo_edits,
     undo_fragment,
     undo_hybrid,
     undo_insertions,
@@ -375,6 +377,8 @@ CASES = {
     "diffusion_hybrid": _case(hybrid_diffusion, undo_hybrid(IDS), exact=True, random_share=0.2),
     "diffusion_uniform": _case(uniform_diffusion, undo_replaced(IDS), exact=True),
     "diffusion_mixed": _case(mixed_diffusion, undo_hybrid(IDS), exact=True, random_share=0.4),
+    "edits": _case(token_editing, undo_edits(IDS)),
+    "edits_whole": _case(token_editing, undo_edits(IDS), builder=masked_diffusion, wrong_share=0.5),
     "insertions": _case(insertion_lm, undo_insertions(IDS)),
     "block_diffusion": _case(block_diffusion, undo_blocks(IDS, 8, (0.001, 1)), block_size=8),
     "block_diffusion_clipped": _case(

@@ -30,7 +30,7 @@ WEIGHTED = {
     *("masked_lm", "masked_lm_drawn", "masked_lm_adaptive", "masked_lm_static", "masked_words"),
     *("masked_spans", "masked_next"),
     *("diffusion", "diffusion_shifted", "diffusion_ahead"),
-    *("block_diffusion", "block_diffusion_clipped"),
+    *("block_diffusion", "block_diffusion_clipped", "edits", "edits_whole"),
     *("mixture", "annealed", "ul2", "ul2_tutorial"),
 }
 DOCUMENTS = ((20, 1, 9), (40,))

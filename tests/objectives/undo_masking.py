@@ -61,6 +61,21 @@ def undo_blocks(ids: TokenIds, size: int, rates: tuple[float, float]):
     return undo
 
 
+def undo_edits(ids: TokenIds):
+    """Undoes LLaDA2.1: the labels are the masked tokens and the wrong tokens."""
+
+    def undo(document):
+        read = document.columns.get("noised", document.inputs)
+        filled = _filled_in(ids, read, document.labels, only_masks=False)
+        noised = [slot for slot, (x, y) in enumerate(zip(read, filled)) if x != y]
+        assert sorted(document.labels) == noised, "a label restores nothing"
+        if "noised" in document.columns:
+            assert document.inputs == filled, "the clean copy is another text"
+        return filled
+
+    return undo
+
+
 def undo_masked_blocks(ids: TokenIds, size: int, bidirectional: bool = True, shifted: bool = False):
     """Undoes TiDAR: the targets are the document, and each has a mask.
 
