@@ -67,6 +67,7 @@ TOUCHES_EDGE = frozenset(
         "ul2_tutorial",
         "ul2r",
         "uniform_diffusion",
+        "unrolled_denoising",
     )
 )
 VISIBLE = frozenset(("mark", "mask", "other", "replaced", "sentinel"))  # kinds that show noise

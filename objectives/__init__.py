@@ -95,6 +95,7 @@ from .token_editing import token_editing
 from .token_ids import TokenIds, TokenTexts, bitmap, check_token_ids
 from .ul2 import ul2
 from .uniform_diffusion import mixed_diffusion, uniform_diffusion
+from .unrolled_denoising import unrolled_denoising
 from .upcoming_tokens import future_summary, token_order_prediction
 from .worked_examples import hide
 
@@ -194,4 +195,5 @@ __all__ = [
     "turns",
     "ul2",
     "uniform_diffusion",
+    "unrolled_denoising",
 ]

@@ -56,6 +56,7 @@ ARCHITECTURES = {
     "encoder_decoder": "encoder-decoder",
     "electra": "two encoders",
     "masked_autoencoder": "autoencoder",
+    "step_unrolled": "encoder, twice",
     "two_towers": "encoder or two",
 }
 
@@ -66,6 +67,7 @@ SMALL_RUNS = {
     "encoder_decoder": "quickstart",
     "electra": "electra",
     "masked_autoencoder": "retromae",
+    "step_unrolled": "unrolled_denoising",
     "two_towers": "two_towers",
 }
 
@@ -75,6 +77,7 @@ _ATTENTION = {
     "encoder_decoder": "bidirectional, causal",
     "electra": "bidirectional",
     "masked_autoencoder": "bidirectional, random subsets",
+    "step_unrolled": "bidirectional",
     "two_towers": "bidirectional",
 }
 
@@ -699,6 +702,19 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "Prefer `masked_diffusion` for a better likelihood, as in the paper and in our "
             "comparison.",
         ),
+        "unrolled_denoising": Entry(
+            "step_unrolled",
+            "correcting its own mistakes",
+            "SUNDAE, arXiv:2112.06749",
+            512,
+            title="Step-unrolled denoising (SUNDAE)",
+            formula="−(mean_t log p(x_t | x̃) + mean_t log p(x_t | x̂)) / 2\n"
+            "with each token of x̃ random with probability r, r ~ U(0, 1) for each document, and x̂ "
+            "drawn from p(· | x̃)",
+            use="Use it if a model should generate in few steps and correct its own samples. "
+            "Prefer `uniform_diffusion` for a loss that is a bound, and if training must be cheap, "
+            "since a step costs about twice as much here.",
+        ),
         "shifted_diffusion": Entry(
             "decoder",
             "turning a causal LM to diffusion",
@@ -937,6 +953,7 @@ ALIASES = {
     "ilm": "insertion_lm",
     "duo": "uniform_diffusion",
     "xdlm": "mixed_diffusion",
+    "sundae": "unrolled_denoising",
     "idlm": "i_dlm",
     "card": "causal_diffusion",
     "t2t": "token_editing",

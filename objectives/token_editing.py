@@ -39,8 +39,8 @@ def token_editing(
         noised    a _ c   _ _ x
         labels      b     d e f
 
-    In generation, a model of `masked_diffusion` never sees a wrong token in training, but reads its
-    own mistakes later. Here a share of the tokens that are not masked is replaced by other, random
+    A model of `masked_diffusion` never reads a wrong token in training, but in generation it reads
+    its own mistakes. Here a share of the tokens that are not masked is replaced by other, random
     tokens. The model predicts the masked tokens and the wrong tokens, so it learns to edit text. It
     is not shown which visible tokens are wrong, and visible tokens that are right have no loss.
 

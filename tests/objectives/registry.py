@@ -82,6 +82,7 @@ from pretrax.objectives import (
     token_order_prediction,
     ul2,
     uniform_diffusion,
+    unrolled_denoising,
 )
 from pretrax.objectives.laws import DOCUMENTS, RAW_LENGTH, quick_jit
 from tests.objectives.inverse import undo_bags, undo_copy, undo_spans, undo_split
@@ -379,6 +380,7 @@ CASES = {
     "diffusion_mixed": _case(mixed_diffusion, undo_hybrid(IDS), exact=True, random_share=0.4),
     "edits": _case(token_editing, undo_edits(IDS)),
     "edits_whole": _case(token_editing, undo_edits(IDS), builder=masked_diffusion, wrong_share=0.5),
+    "unrolled": _case(unrolled_denoising, undo_replaced(IDS), exact=True),
     "insertions": _case(insertion_lm, undo_insertions(IDS)),
     "block_diffusion": _case(block_diffusion, undo_blocks(IDS, 8, (0.001, 1)), block_size=8),
     "block_diffusion_clipped": _case(

@@ -99,7 +99,8 @@ def test_every_objective_that_reads_what_is_to_be_hidden_is_tested():
     # The first two share their noise with token deletion. The others also predict visible tokens.
     of_deletion = {"token_masking", "contrastive"}
     with_masks = {"masked_input_next_token", "masked_input_regularization", "causal_diffusion"}
-    assert reading == of_deletion | with_masks | {"uniform_diffusion", "mixed_diffusion"}
+    replaced = {"uniform_diffusion", "mixed_diffusion", "unrolled_denoising"}
+    assert reading == of_deletion | with_masks | replaced
 
 
 @pytest.mark.slow

@@ -266,7 +266,7 @@ REFUSED = """
     next_latent number_token_loss permutation_lm phases prefix_token_prediction
     replaced_token_detection retromae sequence_classification sequence_regression
     shifted_diffusion superposed_lm text_to_text tidar token_classification
-    token_editing token_order_prediction uniform_diffusion
+    token_editing token_order_prediction uniform_diffusion unrolled_denoising
 """.split()
 
 
