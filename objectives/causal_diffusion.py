@@ -1,10 +1,10 @@
 """Causal diffusion: a causal model predicts each token from a text with masks near its end.
 
 Source: Ruan et al. 2026, "Causal Autoregressive Diffusion Language Model" (CARD, arXiv:2601.22031).
-The authors' code was not found. The abstract and a review of the paper confirm the causal attention
-with shifted targets, the loss on every token, the tail window [n - λ t n, n) and a weight that
-falls with the masks before a token. Public reimplementations that cite Algorithm 1 agree on the
-other details: the number of masks, the exact weight, and the values of λ, β and p.
+The authors' code was not found. The abstract and reviews of the paper confirm these parts: causal
+attention with shifted targets, the loss on every token, the tail window [n - λ t n, n), and a
+weight that falls with the masks before a token. Public reimplementations that cite Algorithm 1
+agree on the other details: the number of masks, the exact weight, and the values of λ, β and p.
 """
 
 import functools

@@ -6,8 +6,8 @@ from scipy.stats import chisquare
 
 from pretrax.objectives import hide, mixed_diffusion
 from pretrax.objectives.uniform_diffusion import stationary_losses
+from tests.objectives.distributions import corrupt_random_texts
 from tests.objectives.registry import IDS
-from tests.objectives.test_uniform_diffusion import corrupt
 from tests.refusals import refuses
 
 # `XDMHelper.get_kl` of github.com/MzeroMiko/XDLM at 66c34ac5, in float64: 10 ids of text and a
@@ -37,7 +37,7 @@ def test_the_loss_matches_the_published_code(share, rate):
 
 def test_noised_tokens_are_masked_or_random_in_the_same_ratio_at_all_rates():
     objective = mixed_diffusion(IDS, random_share=0.25, lowest_rate=0.1)
-    tokens, got = corrupt(objective, (300, 200), 256)
+    tokens, got = corrupt_random_texts(objective, (300, 200), 256)
     rates = got["rates"] / 2**24
     assert rates.min() >= 0.9 * 0.1 and rates.max() < 0.9
     masked = got["inputs"] == IDS.mask

@@ -18,8 +18,8 @@ from pretrax.objectives import (
     token_editing,
     uniform_diffusion,
 )
+from tests.objectives.distributions import corrupt_random_texts
 from tests.objectives.registry import IDS, quick_jit
-from tests.objectives.test_uniform_diffusion import corrupt
 from tests.refusals import refuses
 
 WHOLE = functools.partial(token_editing, builder=masked_diffusion)
@@ -28,7 +28,7 @@ TINY = IDS._replace(text=(2, 2 + NUMBER))
 
 
 def test_visible_tokens_are_replaced_by_any_other_token():
-    tokens, got = corrupt(WHOLE(TINY, wrong_share=0.3), (300,), 400, text=TINY.text)
+    tokens, got = corrupt_random_texts(WHOLE(TINY, wrong_share=0.3), (300,), 400, text=TINY.text)
     visible = got["inputs"] != IDS.mask
     wrong = visible & (got["inputs"] != tokens)
     share = wrong.sum() / visible.sum()
@@ -73,7 +73,7 @@ def terms_by_loops(read, clean, rates, logits):
 def test_both_terms_match_the_formula(builder):
     objective = token_editing(TINY, builder, wrong_share=0.4, scale=0.7)
     rows, length = 3, 40
-    tokens, got = corrupt(objective, (length,), rows, text=TINY.text)
+    tokens, got = corrupt_random_texts(objective, (length,), rows, text=TINY.text)
     logits = np.random.default_rng(0).normal(size=(rows, length, 12))
     stack = "decoder" if builder is block_diffusion else "encoder"
     batch = {

@@ -39,8 +39,10 @@ HIDING = {  # one case of each type
     **dict.fromkeys(
         ["masked_lm", "masked_lm_adaptive", "masked_next", "masked_permuted", "replaced"], HIDDEN
     ),
-    **dict.fromkeys(["diffusion", "diffusion_shifted", "block_diffusion", "permutation"], HIDDEN),
-    **dict.fromkeys(["insertions", "token_deletion", "text_infilling", "bart"], HIDDEN),
+    **dict.fromkeys(["diffusion", "diffusion_shifted", "block_diffusion", "edits"], HIDDEN),
+    **dict.fromkeys(
+        ["permutation", "insertions", "token_deletion", "text_infilling", "bart"], HIDDEN
+    ),
     **{
         "prefix": ENDS,
         "middle": MIDDLES,
