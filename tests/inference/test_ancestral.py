@@ -93,7 +93,11 @@ def test_what_is_written_stays_where_the_noise_has_masks_alone():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "layout, objective, mode",
-    [("encoder", "uniform_diffusion", "denoise"), ("decoder", "hybrid_diffusion", "unmask")],
+    [
+        ("encoder", "uniform_diffusion", "denoise"),
+        ("decoder", "hybrid_diffusion", "unmask"),
+        ("step_unrolled", "unrolled_denoising", "denoise"),
+    ],
 )
 def test_masks_are_written_with_text_alone_and_the_rest_stays(layout, objective, mode):
     one = trained(layout, objective)
