@@ -138,6 +138,7 @@ ELSEWHERE = {  # other implementations that we have read; the authors' own code 
             "DespoinaKK/babylm-diffusion/blob/main/masking/masking_processor.py",
         )
     ],
+    "mixed_diffusion": [("its authors", "MzeroMiko/XDLM/blob/main/xdm_utils.py")],
     "uniform_diffusion": [("Duo", "s-sahoo/duo")],
     "shifted_diffusion": [("DiffuLLaMA", "HKUNLP/DiffuLLaMA")],
     "i_dlm": [

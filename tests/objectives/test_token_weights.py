@@ -25,7 +25,7 @@ from tests.objectives.registry import CASES, IDS, quick_jit, text_row
 from tests.refusals import refuses
 
 WEIGHTED = {
-    *("causal", "masked_inputs", "goldfish", "numbers"),
+    *("causal", "masked_inputs", "masked_tail", "goldfish", "numbers"),
     *("prefix", "prefix_quarter", "prefix_short"),
     *("span", "span_dense", "span_single", "span_infeasible", "span_anywhere", "span_unclosed"),
     *("span_drawn", "span_one_length"),
@@ -33,7 +33,7 @@ WEIGHTED = {
     *("masked_spans", "masked_next"),
     *("diffusion", "diffusion_complementary", "diffusion_informed"),
     *("diffusion_shifted", "diffusion_ahead"),
-    *("block_diffusion", "block_diffusion_clipped"),
+    *("block_diffusion", "block_diffusion_clipped", "edits", "edits_whole"),
     *("mixture", "annealed", "ul2", "ul2_tutorial"),
 }
 DOCUMENTS = ((20, 1, 9), (40,))
