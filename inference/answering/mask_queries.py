@@ -24,13 +24,14 @@ class MaskReading(NamedTuple):
 
     head: str | None  # `PromptForm.head`
     predicted: str  # `PromptForm.predicted`
-    mask: int | None  # id of the mask
+    mask: int  # id of the mask
     bos: int  # id that opens a shuffled text
 
 
 def mask_reading(trained: Trained, form: PromptForm) -> MaskReading:
     """Returns how the model predicts masks in this form."""
-    return MaskReading(form.head, form.predicted, trained.ids.mask, trained.ids.bos)
+    ids = trained.ids
+    return MaskReading(form.head, form.predicted, ids.special("mask"), ids.bos)
 
 
 def mask_states(model, reading: MaskReading, params, batch) -> tuple[Array, Callable]:
