@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from pretrax.explorer import objective_views
 from pretrax.explorer.pages import Explorer
 from pretrax.explorer.run_views import POINTS, curves, find_comparisons, find_runs
 from tests.inference.runs import write_run
@@ -56,6 +57,13 @@ def test_a_run_is_described_and_answers(calls):
     assert [token.token for token in tokens] == ["A", "d", "a"]
     steps = calls["unmasked"]({"run": "runs/diffusion", "mode": "unmask", "text": "a[MASK][MASK]"})
     assert len(steps.steps) == 2
+
+
+def test_rows_are_counted_with_the_settings_of_a_form(calls, monkeypatch):
+    monkeypatch.setattr(objective_views, "STATISTICS_ROWS", 4)
+    values = {"objectives.masked_lm.span_lengths": "[0.0, 1.0]"}
+    asked = {"objective": "masked_lm", "text": "a b", "vocabulary": "bytes", "values": values}
+    assert "<svg" in calls["statistics"](asked)["html"]
 
 
 def test_mistakes_are_refused(calls):
