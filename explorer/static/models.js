@@ -66,6 +66,7 @@ start((content, known) => {
       modes.replaceChildren(...model.modes.map((mode) => el("option", { value: mode.name }, `${mode.name}: ${mode.about}`)));
       state.mode = model.modes.some((mode) => mode.name === state.mode) ? state.mode : model.mode;
       modes.value = state.mode;
+      play.hidden = !model.modes.some((mode) => mode.name === "unmask");
       about.textContent = `${model.layout.replace("_", "-")}, step ${model.step.toLocaleString("en")}; trained for the mode ${model.mode}`;
       example();
       showError(null);
@@ -135,6 +136,7 @@ start((content, known) => {
       line.append(el("button", {
         type: "button", class: "token likely", style: `--p:${one.probability}`, onmouseenter: show, onfocus: show,
         title: one.probability.toFixed(3),
+        "aria-label": `${JSON.stringify(one.token)}, probability ${one.probability.toFixed(3)}`,
       }, one.token || "‥"));
     }
     return [line, el("p", { class: "soft" }, "Strong colors are likely tokens. Point to a token for its alternatives."), detail];

@@ -59,6 +59,18 @@ def test_a_run_is_described_and_answers(calls):
     assert len(steps.steps) == 2
 
 
+def test_the_modes_of_a_page_are_those_that_it_can_use(calls):
+    def modes(run):
+        return {mode["name"] for mode in calls["model"]({"run": run}).modes}
+
+    assert {"continue", "next"} <= modes("runs/causal")
+    assert {"mask", "unmask", "embed"} <= modes("runs/masked")
+    for run in "runs/causal", "runs/masked", "runs/diffusion":
+        assert not modes(run) & {"classify", "tag", "pair", "states"}  # no head, or only files
+    with refuses(ValueError, "'unmask'", "'continue'"):
+        calls["unmasked"]({"run": "runs/causal", "mode": "unmask", "text": "a[MASK]"})
+
+
 def test_rows_are_counted_with_the_settings_of_a_form(calls, monkeypatch):
     monkeypatch.setattr(objective_views, "STATISTICS_ROWS", 4)
     values = {"objectives.masked_lm.span_lengths": "[0.0, 1.0]"}
