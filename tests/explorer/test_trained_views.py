@@ -97,6 +97,15 @@ def test_mistakes_are_refused(calls):
         )
 
 
+def test_a_request_imports_no_module_that_the_command_did_not_name(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "named_by_a_request.py").write_text("raise SystemExit('ran')")
+    calls = Explorer(objective="my_objectives.mine").site().calls
+    for name in "draw", "statistics", "tokens":
+        with refuses(ValueError, "named_by_a_request.mine"):
+            calls[name]({"objective": "named_by_a_request.mine", "text": "a b"})
+
+
 def test_a_run_that_names_a_module_is_opened_only_if_it_is_trusted(folder, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
