@@ -48,8 +48,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             console.print(f"Open {server.address}", markup=False, soft_wrap=True)
             if options.host != LOOPBACK:
                 console.print(
-                    f"Other machines can reach {options.host}. Anyone who knows the address can read "
-                    "the runs and run the objectives that the pages show.",
+                    f"Other machines can reach {options.host}. Anyone who knows the address can "
+                    "read the runs and run the objectives that the pages show.",
                     soft_wrap=True,
                 )
             console.print("Ctrl-C ends it.")
