@@ -112,10 +112,7 @@ class Objectives:
         """Returns a view. Raises ValueError or OSError for a mistake of the user."""
         base = self._choice(view.objective)
         known = {control.name: control for control in controls(base.build)}
-        values = {
-            name: value_of(known[name], value) if name in known else value
-            for name, value in view.values.items()
-        }
+        values = _values(view, known)
         build = with_values(base.build, values)
         build.check(None)  # names a wrong value by its name in gin
         choice = base._replace(build=build)
@@ -151,7 +148,8 @@ class Objectives:
     def statistics(self, view: View) -> str:
         """Returns the statistics of a view's objective over a thousand rows, as HTML."""
         base = self._choice(view.objective)
-        choice = base._replace(build=with_values(base.build, view.values))
+        known = {control.name: control for control in controls(base.build)}
+        choice = base._replace(build=with_values(base.build, _values(view, known)))
         text = self.encoded(view)
         drawn = with_statistics(
             *self._drawn(view, choice),
@@ -205,6 +203,14 @@ class Objectives:
         return as_partial(build)
 
 
+def _values(view: View, known: Mapping[str, Control]) -> dict[str, Any]:
+    """Returns the values of a view's settings from those that a form sent."""
+    return {
+        name: value_of(known[name], value) if name in known else value
+        for name, value in view.values.items()
+    }
+
+
 @functools.lru_cache(maxsize=256)
 def choice_of(name: str) -> Choice:
     """Returns an objective of the catalog, with the settings of its gin file."""
@@ -247,7 +253,7 @@ def _body(drawn: Drawn) -> str:
         rows = "".join(
             html.folded(
                 escape(one.title or f"Draw {number} of {len(examples)}"),
-                picture_page.stacks(one),
+                picture_page.example(one),
                 is_open=number == 1,
             )
             for number, one in enumerate(examples, 1)

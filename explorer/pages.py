@@ -96,8 +96,17 @@ class Explorer:
 
     def _view(self, sent: dict) -> View:
         view = _record(View, sent)
+        self._check_objective(view.objective)
         self._check_vocabulary(view.vocabulary)
         return view
+
+    def _check_objective(self, name: str) -> None:
+        """Raises ValueError for a module that the command did not name, whose code would run."""
+        if "." in name and name != self._objective:
+            raise ValueError(
+                f"Got the objective {name!r}, expected a name that `pretrax show --list` prints: "
+                f"start `pretrax explore --objective={name}` to see your own."
+            )
 
     def _check_vocabulary(self, name: str) -> None:
         if name not in ("words", "bytes", "library"):

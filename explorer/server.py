@@ -147,7 +147,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _path(self) -> str | None:
         """Returns the path after the token; answers a request that is not allowed with None."""
-        path = urllib.parse.unquote(urllib.parse.urlsplit(self.path).path)
+        try:
+            path = urllib.parse.unquote(urllib.parse.urlsplit(self.path).path)
+        except ValueError:  # such as http://[
+            self._refuse(HTTPStatus.BAD_REQUEST, "This is not an address.")
+            return None
         token, _, rest = path.removeprefix("/").partition("/")
         if not self._is_own_host() or not self._is_own_origin():
             self._refuse(HTTPStatus.FORBIDDEN, "This request comes from another site.")
@@ -185,7 +189,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(length))
         try:
             content = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             content = None
         if not isinstance(content, dict):
             self._refuse(HTTPStatus.BAD_REQUEST, "Send a JSON object.")

@@ -14,7 +14,7 @@ from ..inference.answering.answers import Options, answer
 from ..inference.answering.generation import Decoding
 from ..inference.answering.likeliest import Alternatives, likeliest_tokens
 from ..inference.answering.masks import MaskSteps, Order, unmasking_steps
-from ..inference.trained import MODES, Trained, check_mode, mode_names, mode_of
+from ..inference.trained import MODES, Trained, check_mode, mode_names, mode_of, prompt_form
 from ..settings import run_directory
 from ..training.run_configuration import read_directory
 from ..training.trained_models import open_run
@@ -113,8 +113,10 @@ class TrainedRuns:
 
     def unmasked(self, question: ModelQuestion) -> MaskSteps:
         """Returns the tokens of a text after each step of unmasking."""
+        trained = self.open(question.run)
+        check_mode(trained, "unmask")
         return unmasking_steps(
-            self.open(question.run),
+            trained,
             question.text,
             steps=question.steps,
             order=question.order,
@@ -124,9 +126,12 @@ class TrainedRuns:
 
 
 def _supported(trained: Trained) -> list[str]:
-    """Returns the modes of a model's layout that the model does not refuse."""
+    """Returns the modes in which a page can use a model: it has their heads, and accepts them."""
     supported = []
     for name in mode_names(trained.model.layout):
+        head = prompt_form(trained, name).head
+        if MODES[name].run or (head is not None and head not in trained.model.heads):
+            continue  # the mode writes files, or the model cannot predict its classes
         try:
             check_mode(trained, name)
         except ValueError:

@@ -35,12 +35,27 @@ export function el(tag, attributes = {}, ...children) {
   return made;
 }
 
-export function showError(error) {
-  if (error && error.name === "AbortError") return;
+const errors = new Map(); // what failed -> its error
+
+// Shows an error until the same source has none: one of two panels hides no error of the other.
+export function showError(error, source = "page") {
+  if (error?.name === "AbortError") return;
+  errors.delete(source);
+  if (error) errors.set(source, error);
   const place = document.getElementById("error");
-  place.hidden = !error;
-  place.textContent = error ? error.message : "";
-  if (error && error.place) place.append(el("code", {}, error.place));
+  place.hidden = !errors.size;
+  place.replaceChildren(...[...errors.values()].map((one) =>
+    el("span", {}, one.message, one.place ? el("code", {}, one.place) : null)));
+}
+
+// Returns a function that calls the server. A call aborts the one before it, whose answer is stale.
+export function latest(name) {
+  let request;
+  return (body) => {
+    request?.abort();
+    request = new AbortController();
+    return call(name, body, request.signal);
+  };
 }
 
 export function debounced(action, milliseconds) {

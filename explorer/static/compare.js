@@ -16,12 +16,8 @@ start((content, known) => {
     drawBoth();
   }));
   const columns = panels.map((panel, k) => el("div", {},
-    labeled(k ? "Second objective" : "First objective", select(names, panel.own.objective, (name) => {
-      panel.own.objective = name;
-      panel.own.values = {};
-      panel.names = undefined;
-      panel.draw();
-    })), panel.element));
+    labeled(k ? "Second objective" : "First objective", select(names, panel.own.objective,
+      (name) => panel.change(name))), panel.element));
   content.append(textForm(state, known, drawBoth), el("div", { class: "two" }, ...columns));
   drawBoth();
 });

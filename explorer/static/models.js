@@ -1,4 +1,4 @@
-import { call, el, labeled, readState, select, showError, start, writeState } from "./common.js";
+import { call, el, labeled, latest, readState, select, showError, start, writeState } from "./common.js";
 
 const FIELDS = {
   max_new: ["Most new tokens", { type: "number", min: 1, value: 64 }],
@@ -19,6 +19,7 @@ start((content, known) => {
     content.append(el("p", {}, "There is no run here. Train one with `pretrax train`, or give --run=RUN."));
     return;
   }
+  const described = latest("model");
   const state = readState({ runs: [known.runs[0], ""], text: "", mode: "", suffix: "", second: "", options: {} });
   const text = el("textarea", { rows: 3, spellcheck: "false", oninput: () => (state.text = text.value) });
   text.value = state.text;
@@ -55,15 +56,17 @@ start((content, known) => {
   content.append(form, results);
 
   function example() {
-    if (!text.value) text.value = state.text = EXAMPLES[state.mode] ?? "import os";
+    const isExample = ["import os", ...Object.values(EXAMPLES)].includes(text.value);
+    if (!text.value || isExample) text.value = state.text = EXAMPLES[state.mode] ?? "import os";
   }
 
   async function describe() {
     try {
-      const model = await call("model", { run: state.runs[0] });
+      const model = await described({ run: state.runs[0] });
       modes.replaceChildren(...model.modes.map((mode) => el("option", { value: mode.name }, `${mode.name}: ${mode.about}`)));
       state.mode = model.modes.some((mode) => mode.name === state.mode) ? state.mode : model.mode;
       modes.value = state.mode;
+      play.hidden = !model.modes.some((mode) => mode.name === "unmask");
       about.textContent = `${model.layout.replace("_", "-")}, step ${model.step.toLocaleString("en")}; trained for the mode ${model.mode}`;
       example();
       showError(null);
@@ -91,13 +94,12 @@ start((content, known) => {
     }));
   }
 
-  function question(run, isFirst) {
-    const mode = isFirst ? state.mode : state.otherMode ?? state.mode;
-    return { run, mode, text: state.text, suffix: state.suffix, second: state.second, ...state.options };
+  function question(run) {
+    return { run, mode: state.mode, text: state.text, suffix: state.suffix, second: state.second, ...state.options };
   }
 
   async function answered(run, isFirst) {
-    let asked = question(run, isFirst);
+    let asked = question(run);
     if (!isFirst) {
       const model = await call("model", { run });
       if (!model.modes.some((mode) => mode.name === asked.mode)) asked = { ...asked, mode: model.mode };
@@ -134,13 +136,14 @@ start((content, known) => {
       line.append(el("button", {
         type: "button", class: "token likely", style: `--p:${one.probability}`, onmouseenter: show, onfocus: show,
         title: one.probability.toFixed(3),
+        "aria-label": `${JSON.stringify(one.token)}, probability ${one.probability.toFixed(3)}`,
       }, one.token || "‥"));
     }
     return [line, el("p", { class: "soft" }, "Strong colors are likely tokens. Point to a token for its alternatives."), detail];
   }
 
   async function unmasked(run) {
-    const { steps, masks, tokens } = await call("unmasked", question(run, true));
+    const { steps, masks, tokens } = await call("unmasked", question(run));
     const line = el("div", { class: "flow pieces" });
     const range = el("input", { type: "range", min: 0, max: steps.length, value: 0, oninput: () => show(Number(range.value)) });
     const status = el("span", { class: "soft", role: "status" });

@@ -11,12 +11,9 @@ start((content, known) => {
   const search = el("input", { type: "search", oninput: () => fill(search.value) });
 
   function choose(name) {
-    state.own.objective = name;
-    state.own.values = {};
     state.hidden = "";
-    panel.names = undefined;
+    panel.change(name);
     fill(search.value);
-    panel.draw();
   }
 
   function fill(wanted) {

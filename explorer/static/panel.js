@@ -42,7 +42,7 @@ export function textForm(state, known, onchange) {
       try {
         const found = await call("document", { run: run.value, number });
         number += 1;
-        text.value = found.text.slice(0, 2000);
+        text.value = [...found.text].slice(0, 2000).join("");  // cuts no emoji in half
         set("text", text.value);
       } catch (error) {
         showError(error);
@@ -73,7 +73,8 @@ export class ObjectivePanel {
     this.text.addEventListener("click", (event) => this.choose(event));
     this.later = debounced(() => this.draw(), 120);
     const count = el("button", { type: "button", onclick: () => this.count(count) }, "Count a thousand rows");
-    const settings = el("details", { class: "card settings", open: true }, el("summary", {}, "Settings"), this.controls);
+    const published = el("button", { type: "button", onclick: () => this.change(this.own.objective) }, "Settings as published");
+    const settings = el("details", { class: "card settings", open: true }, el("summary", {}, "Settings"), this.controls, published);
     const ways = el("details", { class: "card", open: true },
       el("summary", {}, "Get this view from a command, a gin file or Python"), this.commands);
     this.element = el("section", { class: "panel", "aria-busy": "false" },
@@ -94,6 +95,16 @@ export class ObjectivePanel {
     return { objective, values, text, vocabulary, seed, rows, length, hidden };
   }
 
+  // Shows an objective with the settings of its gin file. Nothing of the last one stays if it fails.
+  change(objective) {
+    this.own.objective = objective;
+    this.own.values = {};
+    this.names = undefined;
+    this.title.textContent = objective;
+    for (const part of [this.about, this.text, this.body, this.statistics, this.controls, this.commands]) part.replaceChildren();
+    this.draw();
+  }
+
   async draw() {
     this.request?.abort();
     this.request = new AbortController();
@@ -106,11 +117,11 @@ export class ObjectivePanel {
       const took = Math.round(performance.now() - began);
       this.status.textContent = `Drawn in ${took.toLocaleString("en")} ms`;
       this.element.dataset.drawn = String(Number(this.element.dataset.drawn ?? 0) + 1);
-      showError(null);
+      showError(null, this);
     } catch (error) {
       if (error.name === "AbortError") return;
       this.status.textContent = "Not drawn: see the message above";
-      showError(error);
+      showError(error, this);
     }
     this.element.setAttribute("aria-busy", "false");
     this.onchange();
@@ -123,6 +134,7 @@ export class ObjectivePanel {
     const focused = document.activeElement?.dataset?.token;
     this.text.innerHTML = shown.text;
     this.body.innerHTML = shown.body;
+    this.body.querySelectorAll(".pattern").forEach(limitHeight);
     this.statistics.replaceChildren();
     for (const number of numbersOf(this.state.hidden)) this.token(number)?.setAttribute("aria-pressed", "true");
     if (focused !== undefined && !this.text.contains(document.activeElement)) this.token(focused)?.focus();
@@ -181,9 +193,8 @@ export class ObjectivePanel {
     } else {
       parts.push(...slider(control, change));
     }
-    const [first, ...rest] = about.split(/(?<=[.)]) (?=[A-Z`])/);
-    const field = labeled(label, parts[0], first ?? "");
-    field.title = [full, ...rest].join("\n");
+    const field = labeled(label, parts[0], about);
+    field.title = full;
     if (parts[1]) {
       const line = el("div", { class: "line" });
       parts[0].replaceWith(line);
@@ -197,13 +208,23 @@ export class ObjectivePanel {
     button.disabled = true;
     this.statistics.replaceChildren(el("p", { class: "soft" }, "Counting …"));
     try {
-      this.statistics.innerHTML = (await call("statistics", this.view())).html;
+      // The next drawing aborts the request, since the numbers would be of another view.
+      this.statistics.innerHTML = (await call("statistics", this.view(), this.request.signal)).html;
     } catch (error) {
       this.statistics.replaceChildren();
-      showError(error);
+      showError(error, this);
     }
     button.disabled = false;
   }
+}
+
+// A pattern of many queries and few keys would be taller than the screen.
+function limitHeight(pattern) {
+  const { width, height } = pattern.viewBox.baseVal;
+  if (height <= width) return;
+  pattern.setAttribute("preserveAspectRatio", "none");
+  pattern.style.height = "12.5rem";
+  pattern.style.width = `${Math.max(1, (12.5 * width) / height)}rem`;
 }
 
 // A slider and a number for the same value; an empty number is none, if the setting allows it.
@@ -219,7 +240,7 @@ function slider(control, change) {
     change(parse(range.value));
   });
   number.addEventListener("input", () => {
-    if (number.value === "" && !optional) return;
+    if (number.validity.badInput || (number.value === "" && !optional)) return;
     if (number.value !== "") range.value = number.value;
     change(number.value === "" ? null : parse(number.value));
   });

@@ -1,4 +1,4 @@
-import { call, el, readState, showError, start, writeState } from "./common.js";
+import { el, latest, readState, showError, start, writeState } from "./common.js";
 
 const COLORS = 8;
 const SVG = "http://www.w3.org/2000/svg";
@@ -9,6 +9,7 @@ start((content, known) => {
     return;
   }
   const state = readState({ runs: known.runs.slice(0, 1), all: false });
+  const curvesOf = latest("curves");
   const charts = el("div", { class: "charts" });
   const status = el("p", { class: "soft", role: "status" });
   const boxes = known.runs.map((run) => {
@@ -32,7 +33,7 @@ start((content, known) => {
   async function show() {
     writeState(state);
     try {
-      const { curves } = await call("curves", { runs: state.runs });
+      const { curves } = await curvesOf({ runs: state.runs });
       const names = [...new Set(curves.map((curve) => curve.name))].filter((name) => state.all || usual(name));
       charts.replaceChildren(...names.map((name) => chart(name, curves.filter((curve) => curve.name === name))));
       const last = Math.max(0, ...curves.map((curve) => curve.steps.at(-1)));
@@ -48,6 +49,7 @@ start((content, known) => {
     const steps = curves.flatMap((curve) => curve.steps);
     const values = curves.flatMap((curve) => curve.values).filter((value) => value !== null);
     const [x0, x1] = [Math.min(...steps), Math.max(...steps)];
+    if (!values.length) values.push(0); // all values are infinite or not numbers
     const [y0, y1] = [Math.min(...values), Math.max(...values)];
     const x = (step) => left + ((step - x0) / (x1 - x0 || 1)) * (width - left - right);
     const y = (value) => height - bottom - ((value - y0) / (y1 - y0 || 1)) * (height - top - bottom);
@@ -79,6 +81,9 @@ start((content, known) => {
 
   const format = (value) => (value === null ? "not a number" : Number(value.toPrecision(4)).toLocaleString("en", { maximumSignificantDigits: 4 }));
 
-  show();
-  setInterval(() => { if (!document.hidden) show(); }, 3000);
+  async function follow() {
+    if (!document.hidden) await show();
+    setTimeout(follow, 3000);
+  }
+  follow();
 });

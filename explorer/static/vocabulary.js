@@ -1,14 +1,15 @@
-import { FOX, call, debounced, el, labeled, readState, select, showError, start, writeState } from "./common.js";
+import { FOX, debounced, el, labeled, latest, readState, select, showError, start, writeState } from "./common.js";
 
 start((content, known) => {
   const state = readState({ text: FOX, vocabulary: "library" });
+  const tokensOf = latest("tokens");
   const table = el("tbody");
   const pieces = el("div", { class: "flow pieces" });
   const caption = el("p", { class: "soft", role: "status" });
 
   async function show() {
     try {
-      const found = await call("tokens", state);
+      const found = await tokensOf(state);
       caption.textContent = `${found.tokens.length.toLocaleString("en")} tokens of a vocabulary of ${found.size.toLocaleString("en")}`;
       pieces.replaceChildren(...found.tokens.map((one, k) =>
         el("span", { class: `piece c${k % 4}`, title: `id ${one.id}` }, one.text || "‥")));

@@ -103,6 +103,66 @@ def test_a_number_outside_its_range_is_refused(page, address):
     assert "objectives.masked_lm.rate" in error_with(page, "1.5")
 
 
+def test_nothing_of_the_last_objective_stays_if_the_next_one_fails(page, address):
+    opened(page, address, "masked_lm")
+    page.click('[data-objective="number_token_loss"]')
+    error_with(page, "digit")
+    assert page.locator(".panel [data-setting]").count() == 0
+    assert page.locator(".panel .cells, .panel .copyable").count() == 0
+    drawn(page, lambda: page.select_option("select >> nth=0", "bytes"))
+    assert error_of(page) == ""
+
+
+def test_the_published_settings_come_back(page, address):
+    opened(page, address, "masked_lm")
+    rate = page.locator('[data-setting="objectives.masked_lm.rate"] input[type=number]')
+    rate.fill("1.5")
+    error_with(page, "1.5")
+    drawn(page, lambda: page.click("text=Settings as published"))
+    assert rate.input_value() == "0.15" and error_of(page) == ""
+
+
+def test_numbers_of_another_view_are_not_shown(page, address):
+    opened(page, address, "masked_lm")
+    with page.expect_request("**/api/statistics"):
+        page.click("text=Count a thousand rows")
+    with page.expect_event("requestfailed", lambda sent: "statistics" in sent.url):
+        drawn(page, lambda: page.click('[data-objective="causal_lm"]'))
+    assert page.locator(".panel .chart").count() == 0 and error_of(page) == ""
+
+
+def test_an_error_of_one_of_two_objectives_stays(page, address):
+    page.goto(f"{address}compare")
+    drawn(page)
+    drawn(page, panel=1)
+    page.select_option("text=First objective >> xpath=.. >> select", "number_token_loss")
+    error_with(page, "digit")
+    second = page.locator("text=Second objective >> xpath=.. >> select")
+    drawn(page, lambda: second.select_option("causal_lm"), panel=1)
+    assert "digit" in error_of(page)
+
+
+def test_the_help_of_a_setting_is_shown_in_full(page, address):
+    opened(page, address, "span_corruption")
+    placement = page.locator('[data-setting="objectives.span_corruption.placement"]')
+    assert "ends with noise" in " ".join(placement.inner_text().split())
+
+
+def test_each_member_and_draw_shows_what_it_hides(page, address):
+    opened(page, address, "ul2")
+    members = page.locator(".picture details")
+    assert members.count() == 7
+    for number in range(7):
+        assert "hidden" in members.nth(number).locator("h3").first.text_content()
+
+
+def test_a_pattern_of_many_queries_fits_the_screen(page, address):
+    opened(page, address, "prefix_lm")
+    drawn(page, lambda: page.fill("textarea", "The quick brown fox jumps over the lazy dog"))
+    heights = [pattern.bounding_box()["height"] for pattern in page.locator(".pattern").all()]
+    assert len(heights) == 3 and max(heights) <= 200
+
+
 def test_texts_of_all_kinds(page, address):
     opened(page, address)
     markup = "<script>document.title = 'x'</script> <b>bold</b> & \"quotes\" 'single' \u202eturned"

@@ -76,7 +76,7 @@ def test_a_link_on_another_page_may_open_a_page(server):
 
 
 def test_a_call_takes_only_a_json_object_of_limited_size(server):
-    for body in "", "[1]", "{", "null":
+    for body in "", "[1]", "{", "null", "[" * 100_000:
         assert call(server, body)[0] == 400
     status, content = call(server, "", Content_Length=str(MOST_BYTES + 1))
     assert status == 413 and f"{MOST_BYTES:,}" in content["error"]
@@ -94,6 +94,17 @@ def test_a_connection_ends_after_a_refused_request(server):
     connection.request("GET", url.path)  # on a new connection, since the server closed the first
     assert connection.getresponse().read() == b"hello"
     connection.close()
+
+
+def test_an_address_that_cannot_be_read_is_refused(server, capsys):
+    url = urllib.parse.urlsplit(server.address)
+    connection = http.client.HTTPConnection(url.hostname, url.port, timeout=10)
+    connection.putrequest("GET", "http://[x/", skip_host=True)
+    connection.putheader("Host", url.netloc)
+    connection.endheaders()
+    assert connection.getresponse().status == 400
+    connection.close()
+    assert capsys.readouterr().err == ""
 
 
 def test_no_page_of_get_computes(server):

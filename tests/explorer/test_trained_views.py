@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from pretrax.explorer import objective_views
 from pretrax.explorer.pages import Explorer
 from pretrax.explorer.run_views import POINTS, curves, find_comparisons, find_runs
 from tests.inference.runs import write_run
@@ -58,6 +59,25 @@ def test_a_run_is_described_and_answers(calls):
     assert len(steps.steps) == 2
 
 
+def test_the_modes_of_a_page_are_those_that_it_can_use(calls):
+    def modes(run):
+        return {mode["name"] for mode in calls["model"]({"run": run}).modes}
+
+    assert {"continue", "next"} <= modes("runs/causal")
+    assert {"mask", "unmask", "embed"} <= modes("runs/masked")
+    for run in "runs/causal", "runs/masked", "runs/diffusion":
+        assert not modes(run) & {"classify", "tag", "pair", "states"}  # no head, or only files
+    with refuses(ValueError, "'unmask'", "'continue'"):
+        calls["unmasked"]({"run": "runs/causal", "mode": "unmask", "text": "a[MASK]"})
+
+
+def test_rows_are_counted_with_the_settings_of_a_form(calls, monkeypatch):
+    monkeypatch.setattr(objective_views, "STATISTICS_ROWS", 4)
+    values = {"objectives.masked_lm.span_lengths": "[0.0, 1.0]"}
+    asked = {"objective": "masked_lm", "text": "a b", "vocabulary": "bytes", "values": values}
+    assert "<svg" in calls["statistics"](asked)["html"]
+
+
 def test_mistakes_are_refused(calls):
     with refuses(ValueError, "'runs/none'", "runs/causal"):
         calls["model"]({"run": "runs/none"})
@@ -75,6 +95,15 @@ def test_mistakes_are_refused(calls):
         calls["draw"](
             {"objective": "masked_lm", "text": "a b", "values": {"objectives.masked_lm.rates": 1}}
         )
+
+
+def test_a_request_imports_no_module_that_the_command_did_not_name(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "named_by_a_request.py").write_text("raise SystemExit('ran')")
+    calls = Explorer(objective="my_objectives.mine").site().calls
+    for name in "draw", "statistics", "tokens":
+        with refuses(ValueError, "named_by_a_request.mine"):
+            calls[name]({"objective": "named_by_a_request.mine", "text": "a b"})
 
 
 def test_a_run_that_names_a_module_is_opened_only_if_it_is_trusted(folder, monkeypatch, tmp_path):
