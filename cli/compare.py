@@ -77,7 +77,7 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, GinArguments]
         kind = at_least(0 if name == "gpus" else 1)
         about = f"{name} of a job (default: {default})"
         cluster.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=about)
-    add_gin_arguments(parser)
+    add_gin_arguments(parser, takes_files=False)
     options, given = parse_with_gin(parser, argv, Comparison, _named(argv))
     if given.files:
         parser.error("--gin_file: a comparison is one file, which may include others")

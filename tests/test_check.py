@@ -1,7 +1,10 @@
 """The command `check`: the laws for a user's own objective."""
 
+from pathlib import Path
+
 import pytest
 
+import pretrax
 from pretrax.cli import check
 from tests.refusals import exits
 
@@ -84,6 +87,7 @@ def test_a_broken_one(module, capsys, settings, words):
         ([], ["OBJECTIVE"]),
         (["{module}.none"], ["'none'"]),
         (["no_such_module.mine"], ["'no_such_module'"]),
+        (["objectives.ul2"], ["'objectives'", "'pretrax.objectives'"]),
         (["broken_objectives.mine"], ["broken_objectives", "SyntaxError"]),
         (["{module}.shifted", "by"], ["NAME=VALUE"]),
         (["{module}.shifted", "noise=3"], ["noise", "by, apart"]),
@@ -98,6 +102,12 @@ def test_a_broken_one(module, capsys, settings, words):
 def test_what_cannot_be_checked(module, capsys, arguments, values):
     with exits(capsys, *values):
         check.main([argument.format(module=module) for argument in arguments])
+
+
+def test_a_folder_of_a_checkout_is_no_module(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(Path(pretrax.__file__).parent)
+    with exits(capsys, "'objectives'", "'pretrax.objectives'"):
+        check.main(["objectives.ul2"])
 
 
 def test_a_setting_that_is_given_twice_is_refused(module, capsys):
