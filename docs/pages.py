@@ -260,8 +260,13 @@ def _command(parser: argparse.ArgumentParser) -> Iterator[str]:
         if rows:
             if group.title not in ("options", "positional arguments"):
                 about = f": {cell(group.description)}" if group.description else ""
-                yield f"**{(group.title or '').capitalize()}**{about}"
+                yield f"**{_capitalized(group.title or '')}**{about}"
             yield table(["option", "meaning"], rows)
+
+
+def _capitalized(title: str) -> str:
+    """Returns a title that begins with a capital; names within it keep theirs."""
+    return title[:1].upper() + title[1:]
 
 
 def _as_block(match: re.Match) -> str:

@@ -367,7 +367,7 @@ def given_options(
 
 def add_device_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the batch size and the mesh axes with which a trained model is applied."""
-    large = "rows are sharded over all devices; for a model too large for one device:"
+    large = "rows are sharded over all devices; --fsdp and --tensor are for larger models"
     add = parser.add_argument_group("devices", large).add_argument
     add("--batch_size", type=at_least(1), metavar="N", default=32, help="number of texts at once")
     number: dict = dict(type=at_least(1), default=1, metavar="N")

@@ -173,7 +173,7 @@ def _print_states(
     for i in range(len(texts)):
         names = [repr(trained.decode([token])) for token in by_text[i].tokens]
         for layer, states_TxE in zip(layers, by_text[i].layers):
-            title = f"Layer {layer}, of {states_TxE.shape[1]} numbers; --file and --out write them"
+            title = f"Layer {layer}, width {states_TxE.shape[1]}"
             table = plain_table(
                 "token", Column("norm", justify="right"), "nearest, by cosine", title=title
             )
