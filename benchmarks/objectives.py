@@ -39,6 +39,7 @@ STEPS = {
     "text_embeddings": 400,
     "electra": 400,
     "retromae": 400,
+    "unrolled_denoising": 400,
     "block_diffusion_encoder_decoder": 150,
     "llm_jepa": 200,
     "two_towers": 200,

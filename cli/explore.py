@@ -48,8 +48,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             console.print(f"Open {server.address}", markup=False, soft_wrap=True)
             if options.host != LOOPBACK:
                 console.print(
-                    f"Other machines can reach {options.host}. Anyone who knows the address can read "
-                    "the runs and run the objectives that the pages show.",
+                    f"Other machines can reach {options.host}. Anyone who knows the address can "
+                    "read the runs and run the objectives that the pages show.",
                     soft_wrap=True,
                 )
             console.print("Ctrl-C ends it.")
@@ -60,8 +60,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def export_gallery(console: PrintableConsole, folder: str) -> None:
     """Writes the pages that need no server, and says where they are."""
-    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    with Progress(
+        *Progress.get_default_columns(),
+        MofNCompleteColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    ) as progress:
         task = progress.add_task("Drawing objectives", total=len(CATALOG))
         gallery.export(folder, CATALOG, on_page=lambda name: progress.advance(task))
     console.print(

@@ -107,8 +107,9 @@ def write_taught(
     out = Folder(options.out)
     for split in store.splits:
         longest = UNCUT if split == HELDOUT else LONGEST
-        columns = ["teacher"]
-        with StoreWriter(out.path, split, 0, store.ids, columns=columns, longest=longest) as writer:
+        with StoreWriter(
+            out.path, split, 0, store.ids, columns=["teacher"], longest=longest
+        ) as writer:
             documents = documents_of(console, store, split)
             for document in taught(trained, documents, options.likeliest, options.batch_size):
                 writer.add(document)
