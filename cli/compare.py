@@ -144,8 +144,8 @@ def check_options(options: argparse.Namespace) -> None:
     ]
     if options.report and idle:
         raise ValueError(
-            f"--report runs nothing, so {', '.join(idle)} would have no effect: leave out --report, "
-            "or the other options."
+            f"--report runs nothing, so {', '.join(idle)} would have no effect: leave out "
+            "--report, or the other options."
         )
     if job_options(options) != JobOptions() and not options.slurm:
         needs = ", ".join(f"--{name}" for name in JobOptions._fields)

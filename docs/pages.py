@@ -281,7 +281,9 @@ def _option(parser: argparse.ArgumentParser, action: argparse.Action) -> list[st
     if action.option_strings and action.nargs != 0:
         value = " " + formatter._format_args(action, action.dest.upper())
     text = cell(formatter._expand_help(action) if action.help else "")
-    has_default = action.default not in (None, False, argparse.SUPPRESS, "", []) and action.nargs != 0
+    has_default = (
+        action.default not in (None, False, argparse.SUPPRESS, "", []) and action.nargs != 0
+    )
     if has_default and "default" not in text:
         text += f" (default: `{action.default}`)"
     code = f"{name}{value}".replace("|", "&#124;")  # a pipe in backticks would end the cell
