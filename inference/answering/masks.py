@@ -552,7 +552,7 @@ def _back_in_time(logits_of, masks: MaskSlots, unmasking: Unmasking, temperature
     return _repeated(jnp.max(masks.steps), step, (start_BxK,), unmasking.record)
 
 
-# A row's key of a call is split into keys for two uses.
+# Each call splits the key of a row in two: one to draw tokens, one to order the masks.
 DRAW = 0
 ORDER = 1
 
