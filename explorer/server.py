@@ -69,7 +69,7 @@ class Server(ThreadingHTTPServer):
       port: the port; 0 for a free one.
       host: the address to listen on.
 
-    Raises OSError if the port is in use.
+    Raises ValueError if the server cannot listen there, for example since the port is in use.
     """
 
     daemon_threads = True
@@ -78,7 +78,13 @@ class Server(ThreadingHTTPServer):
         self.site = site
         self.token = secrets.token_urlsafe(24)
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        super().__init__((host, port), _Handler)
+        try:
+            super().__init__((host, port), _Handler)
+        except (OSError, OverflowError) as error:
+            raise ValueError(
+                f"Cannot listen on {host} at --port={port}: {error}. Choose another port, or none "
+                "for a free one."
+            ) from error
         self.host = host
 
     @property

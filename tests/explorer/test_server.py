@@ -7,6 +7,7 @@ import urllib.parse
 import pytest
 
 from pretrax.explorer.server import MOST_BYTES, Content, Server, Site
+from tests.refusals import refuses
 
 
 def add(sent: dict) -> dict:
@@ -116,6 +117,12 @@ def test_an_error_of_a_call_is_answered(server, capsys):
     status, content = call(server, json.dumps({"a": 1}))
     assert status == 400 and content["error"] == "KeyError: 'b'"
     assert "KeyError" in capsys.readouterr().err
+
+
+def test_a_port_that_cannot_be_used_is_refused(server):
+    for port in server.server_address[1], 70_000:
+        with refuses(ValueError, "--port", port):
+            Server(server.site, port)
 
 
 def test_starts_have_different_tokens(server):
