@@ -167,7 +167,9 @@ def test_every_head_is_of_a_builder_and_has_a_module_or_a_network_of_its_own():
     for head in model_heads.HEADS.values():
         assert head.about and head.builders
         assert (
-            head.build or head.build_state or head.name in ("vocabulary", "generator", "restored")
+            head.build
+            or head.build_state
+            or head.name in ("vocabulary", "generator", "restored", "unrolled")
         )
         assert not (head.over_vocabulary and head.has_classes)
 
