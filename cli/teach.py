@@ -22,7 +22,7 @@ from ..data.corpus import Document
 from ..data.documents import UNCUT
 from ..data.records import LONGEST
 from ..data.token_store import HELDOUT, TokenStore, open_store
-from ..data.token_store_files import StoreWriter, is_sealed, seal
+from ..data.token_store_files import Column, StoreWriter, is_sealed, seal
 from ..inference.answering.teaching import taught
 from ..inference.trained import Trained
 from ..settings.command_line import add_device_arguments, add_trust_argument, at_least
@@ -99,7 +99,7 @@ def write_taught(
     out = Folder(options.out)
     for split in store.splits:
         longest = UNCUT if split == HELDOUT else LONGEST
-        columns = ["teacher"]
+        columns: list[Column] = ["teacher"]
         with StoreWriter(out.path, split, 0, store.ids, columns=columns, longest=longest) as writer:
             documents = documents_of(console, store, split)
             for document in taught(trained, documents, options.likeliest, options.batch_size):

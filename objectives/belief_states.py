@@ -120,14 +120,15 @@ def _loss(batch) -> BatchLoss:
         z_loss = getattr(outputs, "z_loss", 0.0)
         top, states = (at_slots(outputs.hidden[name], slots) for name in ("top", "belief"))
         score = functools.partial(head_cross_entropy, outputs, weights=counts)
-        found = {"tokens": score("vocabulary", at_slots(top, prefixes), next_tokens, z_loss=z_loss)}
-        found |= {"next": 0.0, "previous": 0.0}
+        alone = score("vocabulary", at_slots(top, prefixes), next_tokens, z_loss=z_loss)
+        after_prefix = jnp.zeros(counts.shape[0])
+        before_suffix = jnp.zeros(counts.shape[0])
         for end, previous in zip(ends, previous_tokens):
             both = jnp.concatenate([at_slots(states, prefixes), at_slots(states, end)], axis=-1)
             belief = outputs.head("belief", both)
-            found["next"] += score("vocabulary", belief, next_tokens).losses
-            found["previous"] += score("previous", belief, previous).losses
-        return found
+            after_prefix += score("vocabulary", belief, next_tokens).losses
+            before_suffix += score("previous", belief, previous).losses
+        return {"tokens": alone, "next": after_prefix, "previous": before_suffix}
 
     total = jnp.sum(counts, -1)
     previous = jnp.concatenate(previous_tokens, 1)
