@@ -53,9 +53,13 @@ def distilled_lm(ids: TokenIds, share: OpenShare = 0.5, likeliest: Count = 16) -
     {'targets': 512, 'teacher_1': 512, 'teacher_2': 512}
     """
     streams = [_stream(k).name for k in range(1, likeliest + 1)]
+
+    def lengths(n: int) -> dict[str, int]:
+        return dict.fromkeys(["targets", *streams], n)
+
     plain = causal_lm(ids)
     return plain._replace(
-        lengths=lambda n: dict.fromkeys(["targets", *streams], n),
+        lengths=lengths,
         corrupt=Partial(functools.partial(_with_teacher, likeliest), plain.corrupt),
         loss=functools.partial(_loss, share),
     ).with_facts(token_weights=False, teacher=likeliest)
