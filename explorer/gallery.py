@@ -32,6 +32,9 @@ class ShownSettings(NamedTuple):
     seed: int = 0
 
 
+PUBLISHED = ShownSettings("as published", {})
+
+
 def export(
     folder: str, names: Iterable[str], on_page: Callable[[str], None] = lambda name: None
 ) -> None:
@@ -53,17 +56,19 @@ def export(
 
 
 def drawn_views(drawing: Objectives, name: str) -> list[tuple[ShownSettings, Shown]]:
-    """Returns the settings of an objective with their views.
-
-    The tokens are words, or bytes for an objective that needs tokens that the text has not.
-    """
+    """Returns the settings of an objective with their views."""
+    vocabulary = vocabulary_of(drawing, name)
     shown = variants(choice_of(name).build)
-    try:
-        drawing.show(view_of(name, shown[0], "words"))
-        vocabulary = "words"
-    except ValueError:
-        vocabulary = "bytes"
     return [(variant, drawing.show(view_of(name, variant, vocabulary))) for variant in shown]
+
+
+def vocabulary_of(drawing: Objectives, name: str) -> str:
+    """Returns "words", or "bytes" for an objective that needs tokens that the text has not."""
+    try:
+        drawing.show(view_of(name, PUBLISHED, "words"))
+    except ValueError:
+        return "bytes"
+    return "words"
 
 
 def view_of(name: str, variant: ShownSettings, vocabulary: str) -> View:
@@ -89,7 +94,7 @@ def variants(build: Callable) -> list[ShownSettings]:
         if _is_accepted(build, {control.name: value})
     ]
     return [
-        ShownSettings("as published", {}),
+        PUBLISHED,
         ShownSettings("another draw", {}, seed=1),
         *changed[:MOST_VARIANTS],
     ]

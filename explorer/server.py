@@ -143,9 +143,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _called(self, call: Callable, content: dict) -> tuple[HTTPStatus, Any]:
         try:
             return HTTPStatus.OK, call(content)
-        except Exception as error:  # a user's objective may raise any error
+        except (Exception, SystemExit) as error:  # a user's objective may raise any error, or exit
             place = self.server.site.place_of(error)
-            message = explanation(error)
+            message = explanation(error) if isinstance(error, Exception) else None
             if message is None and not place:
                 traceback.print_exc()
             message = message or f"{type(error).__name__}: {error}"

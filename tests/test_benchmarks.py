@@ -20,6 +20,7 @@ from benchmarks import (
     objectives,
     packing,
     prepare,
+    redraw,
     sharded_decoding,
     slices,
     token_store,
@@ -383,6 +384,15 @@ def test_objectives_and_fine_tuning_of_what_they_train(tmp_path, capsys, monkeyp
 def test_every_small_run_has_its_steps():
     runs = {run_of(name) for name in CATALOG}
     assert objectives.NEED_MORE <= runs == runs & {*objectives.STEPS, *objectives.NEED_MORE}
+
+
+@pytest.mark.slow
+def test_redraw(capsys):
+    redraw.main(["causal_lm", "masked_lm"])
+    printed = capsys.readouterr().out
+    assert re.search(r"causal_lm +[\d.,]+ +– +[\d.,]+", printed)
+    assert re.search(r"masked_lm( +[\d.,]+){3}", printed)
+    assert re.search(r"worst( +[\d.,]+){3}", printed)
 
 
 def test_sharded_decoding(tmp_path, monkeypatch, capsys):

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import sys
 import urllib.parse
 
 import pytest
@@ -14,9 +15,14 @@ def add(sent: dict) -> dict:
     return {"sum": sent["a"] + sent["b"]}
 
 
+def leave(sent: dict) -> None:
+    sys.exit("bye")
+
+
 @pytest.fixture(scope="module")
 def server():
-    site = Site(lambda path, query: Content(b"hello") if path == "" else None, {"add": add})
+    calls = {"add": add, "leave": leave}
+    site = Site(lambda path, query: Content(b"hello") if path == "" else None, calls)
     with Server(site) as running:
         running.begin()
         yield running
@@ -117,6 +123,11 @@ def test_an_error_of_a_call_is_answered(server, capsys):
     status, content = call(server, json.dumps({"a": 1}))
     assert status == 400 and content["error"] == "KeyError: 'b'"
     assert "KeyError" in capsys.readouterr().err
+
+
+def test_code_that_exits_is_answered(server):
+    status, content = call(server, "{}", name="leave")
+    assert status == 400 and content["error"] == "SystemExit: bye"
 
 
 def test_a_port_that_cannot_be_used_is_refused(server):
