@@ -276,19 +276,11 @@ def write_model(
             "Got a model with ahead='parallel', whose last layer is one of its heads: transformers "
             "does not support such heads. Convert a model with ahead='sequential'."
         )
-<<<<<<< HEAD
     for kind in HEADS.values():
         if kind.replaces_top and f"projections_{kind.name}" in left:
             raise ValueError(
                 f"Got a model with the head {kind.name!r}, whose output predicts the next token: "
                 "transformers does not have such a layer. Convert a model of another objective."
-=======
-    for registered in HEADS.values():
-        if registered.replaces_top and f"projections_{registered.name}" in left:
-            raise ValueError(
-                f"Got a model with the head {registered.name!r}, whose output predicts the next "
-                "token: transformers has no such layer. Convert a model of another objective."
->>>>>>> w-hidden
             )
     _check_read_back(config, values, family)
     untrained = family.untrained(config)
