@@ -462,7 +462,7 @@ def _difference_words(v: Verdict, column: Column) -> str:
     interval = f"95% interval {low} to {high}, " if math.isfinite(v.low) else ""
     return (
         f"{mean} {column.unit} ({interval}corrected p {chance(v.p)}) at {v.claim.figure}, "
-        f"{v.claim.better} compared with {v.claim.than}"
+        f'"{v.claim.better}" compared with "{v.claim.than}"'
     )
 
 
@@ -475,8 +475,8 @@ def _cost_words(summary: Summary, v: Verdict, column: Column) -> str:
     mean, low, high, least, most = (_number(x, v) for x in values)
     count = len(summary.differences)
     return (
-        f"at {v.claim.figure}, {v.claim.better} costs {mean} {column.unit} compared with "
-        f"{v.claim.than} (95% interval {low} to {high}; {least} to {most} if corrected for "
+        f'at {v.claim.figure}, "{v.claim.better}" costs {mean} {column.unit} compared with '
+        f'"{v.claim.than}" (95% interval {low} to {high}; {least} to {most} if corrected for '
         f"{count} differences; the margin is {v.claim.margin:g} {column.unit})"
     )
 

@@ -631,7 +631,7 @@ def settled(comparison: Summary) -> str:
     if not informative:
         return "No informative difference holds."
     lines = [
-        f"{variant} compared with {other}: "
+        f'"{variant}" compared with "{other}": '
         + "; ".join(f"{which} {', '.join(figures)}" for which, figures in sorted(kinds.items()))
         for (variant, other), kinds in held.items()
     ]

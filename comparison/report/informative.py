@@ -64,7 +64,7 @@ def why_not_informative(summary: Summary, difference: Difference) -> str:
     pair = (difference.variant, difference.other)
     # If the difference holds, one variant may be at the reference. The figure then detected what
     # the other has learned, and the true difference can only be larger than the measured one.
-    nobody = f"neither {pair[0]} nor {pair[1]} is"
+    nobody = f'neither "{pair[0]}" nor "{pair[1]}" is'
     below = _below_a_reference(summary, column, pair, nobody, allowed=int(difference.holds))
     reasons = [below, _at_an_edge(summary, column, pair)]
     return "; ".join(filter(None, reasons))

@@ -48,9 +48,9 @@ def test_two_variants_above_chance_are_informative():
 
 def test_a_variant_at_chance_is_not_informative():
     both = told({("a", FIGURE): -0.2, ("b", FIGURE): -0.2})
-    assert "neither b nor a" in why(both) and "(0.5)" in why(both)
+    assert 'neither "b" nor "a"' in why(both) and "(0.5)" in why(both)
     worse = told({("a", FIGURE): -0.4, ("b", FIGURE): -0.27})  # a difference that holds
-    assert difference(worse).holds and "neither b nor a" in why(worse)
+    assert difference(worse).holds and 'neither "b" nor "a"' in why(worse)
     floor = told({("a", FIGURE): -0.2, ("b", FIGURE): -0.17}, seeds=range(3))
     assert not difference(floor).holds and why(floor)
 
@@ -113,6 +113,6 @@ def test_a_figure_without_spread_counts_by_its_value(seeds, is_shown):
 def test_a_report_says_which_figures_are_not_informative():
     found = told({("a", FIGURE): -0.4, ("b", FIGURE): -0.27})
     held, *_, last = wording.in_short(found)
-    assert held.startswith("b is better than a") and "Not informative: neither b nor a" in held
+    assert held.startswith("b is better than a") and 'Not informative: neither "b" nor "a"' in held
     assert last.startswith(f"{FIGURE} is not informative: no variant is shown to be better")
     assert not any("not informative" in line for line in wording.in_short(told(HELD)))
