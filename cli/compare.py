@@ -62,7 +62,7 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, GinArguments]
     parser.add_argument("--power", action="store_true", help=pilot)
     least = (
         "the smallest difference that matters, in the unit of its figure, such as "
-        "classify=0.02; repeatable. For --power, and for looks"
+        "classify=0.02; repeatable; for --power, and for a comparison that may end early"
     )
     parser.add_argument(
         "--wanted", type=wanted, action="append", default=[], metavar="FIGURE=SIZE", help=least
@@ -77,7 +77,7 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, GinArguments]
         kind = at_least(0 if name == "gpus" else 1)
         about = f"{name} of a job (default: {default})"
         cluster.add_argument(f"--{name}", type=kind, default=default, metavar="N", help=about)
-    add_gin_arguments(parser)
+    add_gin_arguments(parser, takes_files=False)
     options, given = parse_with_gin(parser, argv, Comparison, _named(argv))
     if given.files:
         parser.error("--gin_file: a comparison is one file, which may include others")
@@ -144,12 +144,12 @@ def check_options(options: argparse.Namespace) -> None:
     ]
     if options.report and idle:
         raise ValueError(
-            f"--report runs nothing, and so has no use for {', '.join(idle)}: leave it out, or "
-            "them."
+            f"--report runs nothing, so {', '.join(idle)} would have no effect: leave out "
+            "--report, or the other options."
         )
     if job_options(options) != JobOptions() and not options.slurm:
         needs = ", ".join(f"--{name}" for name in JobOptions._fields)
-        raise ValueError(f"{needs} are of jobs: add --slurm, or leave them out.")
+        raise ValueError(f"{needs} are options of Slurm jobs: add --slurm, or leave them out.")
 
 
 def job_options(options: argparse.Namespace) -> JobOptions:

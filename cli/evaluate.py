@@ -122,7 +122,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     if is_heldout and (idle := typed & {*TASK_OPTIONS, *ANSWER_OPTIONS}):
         parser.error(f"--{min(idle)} goes with --task: held-out text is read as by its run")
     if options.labeled and (idle := typed & {*TASK_OPTIONS}):
-        parser.error(f"--{min(idle)} goes with --task: of SeqIO")
+        parser.error(f"--{min(idle)} goes with --task: only SeqIO tasks have it")
     if options.settings and not options.eval_metric:
         parser.error(f"--gin.{options.settings[0]} goes with --eval_metric, whose setting it is")
     if options.objective and not options.heldout:

@@ -36,14 +36,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         # A page compiles many small programs, each of which runs a few times.
         jax.config.update("jax_disable_most_optimizations", True)
         keep_compiled()
-        objective = options.objective if "." in options.objective else find(options.objective)
-        for run in options.run:
-            check_is_run(run)
-        explorer = Explorer(options.run, options.comparison, objective, options.trust)
         if options.export:
             export_gallery(console, options.export)
             return
-        server = Server(explorer.site(), options.port, options.host)
+        server = Server(explorer_of(options).site(), options.port, options.host)
         with server:
             console.print(f"Open {server.address}", markup=False, soft_wrap=True)
             if options.host != LOOPBACK:
@@ -58,10 +54,22 @@ def main(argv: Sequence[str] | None = None) -> None:
             server.serve_forever()
 
 
+def explorer_of(options: argparse.Namespace) -> Explorer:
+    """Returns the pages of a command line. Raises ValueError for an unknown objective or run."""
+    objective = options.objective if "." in options.objective else find(options.objective)
+    for run in options.run:
+        check_is_run(run)
+    return Explorer(options.run, options.comparison, objective, options.trust)
+
+
 def export_gallery(console: PrintableConsole, folder: str) -> None:
     """Writes the pages that need no server, and says where they are."""
-    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    with Progress(
+        *Progress.get_default_columns(),
+        MofNCompleteColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    ) as progress:
         task = progress.add_task("Drawing objectives", total=len(CATALOG))
         gallery.export(folder, CATALOG, on_page=lambda name: progress.advance(task))
     console.print(

@@ -25,7 +25,12 @@ from ..data.token_store import HELDOUT, TokenStore, open_store
 from ..data.token_store_files import StoreWriter, is_sealed, seal
 from ..inference.answering.teaching import taught
 from ..inference.trained import Trained
-from ..settings.command_line import add_device_arguments, add_trust_argument, at_least
+from ..settings.command_line import (
+    add_device_arguments,
+    add_trust_argument,
+    at_least,
+    parse_options,
+)
 from ..settings.folders import Folder
 from ..settings.printable import PrintableConsole
 from ..settings.run_directory import DATA, SENTENCEPIECE_MODEL, TOKENIZER, VOCABULARY
@@ -53,7 +58,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         check_stores(store, trained, options.out)
         with placed_on(mesh):
             write_taught(console, options, trained, store)
-        done = f"{options.out} has {options.likeliest} predictions of {options.run} for each token."
+        done = (
+            f"{options.out} has the {options.likeliest} likeliest tokens at each position, as "
+            f"{options.run} predicts them."
+        )
         console.print(done, markup=False, soft_wrap=True)
         train = f"--objective=distilled_lm --corpus=token_store --store={options.out}"
         console.print(f"Next: pretrax train decoder {train}", markup=False, soft_wrap=True)
@@ -70,7 +78,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--step", type=int, help="step of the teacher's checkpoint; default: the latest")
     add_device_arguments(parser)
     add_trust_argument(parser)
-    return parser.parse_args(argv)
+    return parse_options(parser, argv)
 
 
 def check_stores(store: TokenStore, trained: Trained, out: str) -> None:
@@ -99,8 +107,9 @@ def write_taught(
     out = Folder(options.out)
     for split in store.splits:
         longest = UNCUT if split == HELDOUT else LONGEST
-        columns = ["teacher"]
-        with StoreWriter(out.path, split, 0, store.ids, columns=columns, longest=longest) as writer:
+        with StoreWriter(
+            out.path, split, 0, store.ids, columns=["teacher"], longest=longest
+        ) as writer:
             documents = documents_of(console, store, split)
             for document in taught(trained, documents, options.likeliest, options.batch_size):
                 writer.add(document)
@@ -116,6 +125,7 @@ def documents_of(console: PrintableConsole, store: TokenStore, split: str) -> It
     """Yields the documents of a split in their order, and shows the progress."""
     records = store.records(split)
     numbers = range(len(records.blocks))
-    for block in track(numbers, split, console=console, transient=True):
+    quiet = not console.is_terminal
+    for block in track(numbers, split, console=console, transient=True, disable=quiet):
         arrays = records.load(np.array([block]))
         yield from (arrays.document(i) for i in range(len(arrays)))

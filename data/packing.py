@@ -80,10 +80,14 @@ class Packing(NamedTuple):
     @property
     def columns(self) -> dict[str, tuple[int, ...]]:
         """The columns of rows, with the shape of a token's entry: () for a number."""
-        column = self.rows.column
-        present = {column: bool(column), "weights": self.weighted}
-        columns = {name: () for name, is_present in present.items() if is_present}
-        return {"tokens": (), **columns} | ({"teacher": (2, self.teacher)} if self.teacher else {})
+        columns: dict[str, tuple[int, ...]] = {"tokens": ()}
+        if self.rows.column:
+            columns[self.rows.column] = ()
+        if self.weighted:
+            columns["weights"] = ()
+        if self.teacher:
+            columns["teacher"] = (2, self.teacher)
+        return columns
 
     def closed(self, document: Document, end_of_document: int | None) -> Document:
         """Returns `closed` of a document, with the columns of these rows."""

@@ -185,9 +185,9 @@ class StoreWriter:
                 f"{where}: got {shapes}, expected the arrays {['tokens', *self._columns]}, all of "
                 "the same length."
             )
-        entries = {name: list(shape[1:]) for name, shape in shapes.items()}
+        entries = {name: list(shape[1:]) for name, shape in shapes.items() if name != "tokens"}
         self._shapes = self._shapes or entries
-        expected = self._shapes | {name: [] for name in entries if name != "teacher"}
+        expected = {name: self._shapes[name] if name == "teacher" else [] for name in entries}
         if entries != expected or entries.get("teacher", [2, 1])[:1] != [2]:
             raise ValueError(
                 f"{where}: got entries of the shapes {entries}, expected {expected}: give each "

@@ -57,6 +57,7 @@ PAPERS = {  # key in a cell -> (text of the link, arXiv number)
     "fim": ("Bavarian et al. 2022", "2207.14255"),
     "flexmdm": ("Kim et al. 2025", "2509.01025"),
     "goldfish": ("Hans et al. 2024", "2406.10209"),
+    "llada21": ("Bie et al. 2026", "2602.08676"),
     "mask15": ("Wettig et al. 2023", "2202.08005"),
     "mtp": ("Gloeckle et al. 2024", "2404.19737"),
     "mutor": ("Gerontopoulos et al. 2025", "2505.10518"),
@@ -76,6 +77,7 @@ PAPERS = {  # key in a cell -> (text of the link, arXiv number)
     "ulmfit": ("Howard & Ruder 2018", "1801.06146"),
     "ul2": ("Tay et al. 2022", "2205.05131"),
     "wang": ("Wang et al. 2022", "2204.05832"),
+    "xdlm": ("Liu et al. 2026", "2602.01362"),
     "zoology": ("Arora et al. 2023", "2312.04927"),
     "chomsky": ("Delétang et al. 2022", "2207.02098"),
 }
@@ -231,6 +233,13 @@ SETTINGS = (
         "diffusion",
         "Smaller blocks come closer to a causal model's likelihood ({bd3lm}). Uniform noise is "
         "worse than masks ({duo}).",
+    ),
+    Setting(
+        "wrong tokens in diffusion",
+        "wrong_tokens",
+        "With a tenth of random tokens among the masks, images and code that are written in few "
+        "steps are better ({xdlm}). Models of 16B and 100B parameters that edit their tokens "
+        "write faster ({llada21}).",
     ),
     Setting(
         "new masks or kept masks",
@@ -394,6 +403,26 @@ SETTINGS = (
     Setting(
         "optimizer, masked diffusion",
         "optimizers_diffusion",
+        "We do not know of a comparison.",
+    ),
+    Setting(
+        "optimizer at 125 million parameters, causal LM",
+        "optimizers_causal_125m",
+        "With 130M parameters, Muon and SOAP are 1.4 times as fast as AdamW ({optimizers}).",
+    ),
+    Setting(
+        "optimizer at 125 million parameters, masked LM",
+        "optimizers_masked_125m",
+        "We do not know of a comparison.",
+    ),
+    Setting(
+        "optimizer at 125 million parameters, span corruption",
+        "optimizers_spans_125m",
+        "We do not know of a comparison.",
+    ),
+    Setting(
+        "optimizer at 125 million parameters, masked diffusion",
+        "optimizers_diffusion_125m",
         "We do not know of a comparison.",
     ),
     Setting(

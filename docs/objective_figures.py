@@ -62,12 +62,14 @@ TOUCHES_EDGE = frozenset(
         "any_subset_lm",
         "complementary_diffusion",
         "hybrid_diffusion",
+        "mixed_diffusion",
         "prefix_lm",
         "spans_and_prefix",
         "ul2",
         "ul2_tutorial",
         "ul2r",
         "uniform_diffusion",
+        "unrolled_denoising",
     )
 )
 VISIBLE = frozenset(("mark", "mask", "other", "replaced", "sentinel"))  # kinds that show noise

@@ -69,7 +69,12 @@ LAW_GROUPS = {  # every law that the tests check, by its subject
         "padding does not count",
         "padding gives padding",
     ),
-    "Loss": ("loss has terms", "loss is a sum over rows", "every target counts"),
+    "Loss": (
+        "loss has terms",
+        "loss is a sum over rows",
+        "weights reach the loss",
+        "every target counts",
+    ),
     "Computation": ("noise is drawn", "batch = loop", "sharded = unsharded", "counts are sums"),
 }
 _GITHUB = "https://github.com/"
@@ -133,6 +138,7 @@ ELSEWHERE = {  # other implementations that we have read; the authors' own code 
             "DespoinaKK/babylm-diffusion/blob/main/masking/masking_processor.py",
         )
     ],
+    "mixed_diffusion": [("its authors", "MzeroMiko/XDLM/blob/main/xdm_utils.py")],
     "uniform_diffusion": [("Duo", "s-sahoo/duo")],
     "shifted_diffusion": [("DiffuLLaMA", "HKUNLP/DiffuLLaMA")],
     "i_dlm": [

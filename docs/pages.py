@@ -260,8 +260,13 @@ def _command(parser: argparse.ArgumentParser) -> Iterator[str]:
         if rows:
             if group.title not in ("options", "positional arguments"):
                 about = f": {cell(group.description)}" if group.description else ""
-                yield f"**{(group.title or '').capitalize()}**{about}"
+                yield f"**{_capitalized(group.title or '')}**{about}"
             yield table(["option", "meaning"], rows)
+
+
+def _capitalized(title: str) -> str:
+    """Returns a title that begins with a capital; names within it keep theirs."""
+    return title[:1].upper() + title[1:]
 
 
 def _as_block(match: re.Match) -> str:
@@ -276,8 +281,10 @@ def _option(parser: argparse.ArgumentParser, action: argparse.Action) -> list[st
     if action.option_strings and action.nargs != 0:
         value = " " + formatter._format_args(action, action.dest.upper())
     text = cell(formatter._expand_help(action) if action.help else "")
-    is_told = action.default in (None, False, argparse.SUPPRESS, "") or action.default == []
-    if not is_told and "default" not in text:
+    has_default = (
+        action.default not in (None, False, argparse.SUPPRESS, "", []) and action.nargs != 0
+    )
+    if has_default and "default" not in text:
         text += f" (default: `{action.default}`)"
     code = f"{name}{value}".replace("|", "&#124;")  # a pipe in backticks would end the cell
     return [f"<code>{cell(code)}</code>" if "&" in code else f"`{code}`", text]

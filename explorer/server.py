@@ -164,7 +164,7 @@ class _Handler(BaseHTTPRequestHandler):
             return None
         if not hmac.compare_digest(token.encode(), self.server.token.encode()):
             message = (
-                "Open the address that `pretrax explore` printed: this one is of another start."
+                "Open the address that `pretrax explore` printed: this address lacks its token."
             )
             self._refuse(HTTPStatus.FORBIDDEN, message)
             return None

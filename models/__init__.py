@@ -12,6 +12,7 @@ from .attention_mechanisms import register as register_attention
 from .builders import Model, Outputs, decoder, encoder, encoder_decoder
 from .heads import Projection, add_head
 from .pairs_of_stacks import electra, masked_autoencoder, two_towers
+from .step_unrolled import step_unrolled
 
 __all__ = [
     "Mechanism",
@@ -25,5 +26,6 @@ __all__ = [
     "encoder_decoder",
     "masked_autoencoder",
     "register_attention",
+    "step_unrolled",
     "two_towers",
 ]

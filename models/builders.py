@@ -334,11 +334,8 @@ def forward_flops(config, lengths: Mapping[str, int]):
     square = 2 * slots * c.emb_dim**2
     ahead_flops = {"parallel": 0, "sequential": 2 * square, "linear": square, "projections": 0}
     total += c.num_ahead * ahead_flops[c.ahead]
-    total += (
-        2
-        * slots
-        * sum(HEADS[name].products(c) for name in c.heads if name in HEADS and HEADS[name].products)
-    )
+    counters = [HEADS[name].products for name in c.heads if name in HEADS]
+    total += 2 * slots * sum(products(c) for products in counters if products is not None)
     separate = len(c.ahead_projections)
     shared = 1 + c.num_ahead - separate
     predicted = lengths["predict"] * shared + lengths.get("predicted_copies", 0)

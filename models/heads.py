@@ -279,7 +279,7 @@ for _head in (
     Head(
         name="vocabulary",
         about="logits of the ids of the vocabulary",
-        builders=(*TRANSFORMERS, "masked_autoencoder"),
+        builders=(*TRANSFORMERS, "masked_autoencoder", "step_unrolled"),
     ),
     Head(
         name="pair",
@@ -385,6 +385,11 @@ for _head in (
         name="restored",
         about="logits over the vocabulary of the decoder that restores a text from one state",
         builders=("masked_autoencoder",),
+    ),
+    Head(
+        name="unrolled",
+        about="logits over the vocabulary of a second pass, which reads samples of the first",
+        builders=("step_unrolled",),
     ),
 ):
     register(_head)

@@ -139,7 +139,7 @@ def _bfloat16_einsum(spec, a, b):
 
 
 def _with_bias(y_CxN, bias_C):
-    """Returns the columns y of a product plus their bias.
+    """Returns a matrix product, one column for each input, with the bias added to each column.
 
     On TPUs the gradient of the bias is computed as a matrix product, since a sum over the last axis
     takes six times as long.

@@ -9,8 +9,8 @@ The families of objectives are `language_modeling`, `multi_token_prediction`, `a
 `tidar`, `mutor`, `number_tokens`, `distillation`, `joint_embedding`, `denoising`, `autoencoding`,
 `mass`, `gap_sentences`, `mixtures` and `ul2`. Others are `blanks`, `infilling`,
 `masked_language_modeling`, `adaptive_masking`, `masked_autoencoding`, `masked_diffusion`,
-`frequency_masking`, `block_diffusion`, `hybrid_diffusion`, `uniform_diffusion`, `insertion`,
-`flexible_diffusion`, `permutation`,
+`frequency_masking`, `block_diffusion`, `hybrid_diffusion`, `uniform_diffusion`, `causal_diffusion`,
+`token_editing`, `insertion`, `flexible_diffusion`, `permutation`,
 `sentence_pairs`, `contrastive_learning` and `supervised`. They choose tokens with `selection` and
 `span_lengths`, apply noise from `noising`, and write features with `splicing`. `contract` defines
 what they return, and `laws` checks it.
@@ -32,6 +32,7 @@ from .autoencoding import (
 from .belief_states import belief_state
 from .blanks import blank_infilling
 from .block_diffusion import block_diffusion
+from .causal_diffusion import causal_diffusion
 from .contract import (
     Adaptation,
     BatchLoss,
@@ -96,9 +97,11 @@ from .supervised import (
     token_classification,
 )
 from .tidar import tidar
+from .token_editing import token_editing
 from .token_ids import TokenIds, TokenTexts, bitmap, check_token_ids
 from .ul2 import ul2
-from .uniform_diffusion import uniform_diffusion
+from .uniform_diffusion import mixed_diffusion, uniform_diffusion
+from .unrolled_denoising import unrolled_denoising
 from .upcoming_tokens import future_summary, token_order_prediction
 from .worked_examples import hide
 
@@ -130,6 +133,7 @@ __all__ = [
     "bitmap",
     "blank_infilling",
     "block_diffusion",
+    "causal_diffusion",
     "causal_lm",
     "causal_mask",
     "causal_masking",
@@ -166,6 +170,7 @@ __all__ = [
     "mass",
     "masked_permuted_lm",
     "members_of",
+    "mixed_diffusion",
     "mixture",
     "multi_token_prediction",
     "mutor",
@@ -198,9 +203,11 @@ __all__ = [
     "tidar",
     "token_classification",
     "token_deletion",
+    "token_editing",
     "token_masking",
     "token_order_prediction",
     "turns",
     "ul2",
     "uniform_diffusion",
+    "unrolled_denoising",
 ]

@@ -121,7 +121,7 @@ def _loss(batch) -> BatchLoss:
         top, states = (at_slots(outputs.hidden[name], slots) for name in ("top", "belief"))
         score = functools.partial(head_cross_entropy, outputs, weights=counts)
         found = {"tokens": score("vocabulary", at_slots(top, prefixes), next_tokens, z_loss=z_loss)}
-        found |= {"next": 0.0, "previous": 0.0}
+        found |= {"next": jnp.float32(0.0), "previous": jnp.float32(0.0)}
         for end, previous in zip(ends, previous_tokens):
             both = jnp.concatenate([at_slots(states, prefixes), at_slots(states, end)], axis=-1)
             belief = outputs.head("belief", both)

@@ -55,7 +55,7 @@ def distilled_lm(ids: TokenIds, share: OpenShare = 0.5, likeliest: Count = 16) -
     streams = [_stream(k).name for k in range(1, likeliest + 1)]
     plain = causal_lm(ids)
     return plain._replace(
-        lengths=lambda n: dict.fromkeys(["targets", *streams], n),
+        lengths=lambda n: {name: n for name in ("targets", *streams)},
         corrupt=Partial(functools.partial(_with_teacher, likeliest), plain.corrupt),
         loss=functools.partial(_loss, share),
     ).with_facts(token_weights=False, teacher=likeliest)

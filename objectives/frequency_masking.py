@@ -50,9 +50,9 @@ def frequency_informed_diffusion(
         reading hides informative words first, and the second reading hides the rest. Ma et al. 2026
         mask in this way, with a language model that marks the informative spans.
       power: how strongly masks follow the ranks: 0 masks all words alike, and 1 masks in proportion
-        to the scaled rank. The paper raises it from 0 to 0.02 during training (`annealed`). A power
-        above 0 never masks a document's most frequent word while the rate is below the mean of the
-        scaled ranks.
+        to the scaled rank. The paper raises it from 0 to 0.02 during training (`annealed`). With a
+        power above 0, the most frequent word of a document is never masked while the rate is below
+        the mean of the raised ranks.
 
     Not implemented: the paper's cosine and Gaussian distributions of rates, the derivatives of
     rates as weights, and the time as an input of the model. The paper counts frequencies in all

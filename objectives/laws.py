@@ -33,6 +33,7 @@ from .streams import (
     unknown,
 )
 from .token_ids import TokenIds
+from .token_weights import in_units
 
 # Lengths in tokens of the documents of each row. Noise degenerates in the shortest documents.
 DOCUMENTS = ((1,), (2,), (3,), (50,), (1, 2, 3, 20), (3, 1, 1, 2), (30, 17), (2, 40, 1, 5))
@@ -147,6 +148,7 @@ def _hashed(case: LawExamples, name: str) -> Any:
 def _compiled(corrupt: Any, lengths, max_documents):
     """Returns the compiled corruption; examples that differ only in rows share a program."""
     bare = Objective(lambda n: {}, corrupt, token_loss)  # the loss is not used
+    bare = bare.with_facts(token_weights=True)  # only objectives with this fact get weights
     return quick_jit(batched(bare, dict(lengths), max_documents))
 
 
@@ -417,15 +419,20 @@ class _AnyOutputs(NamedTuple):
 
 
 STATE = 4  # width of a hidden state
-FEW = 2  # rows of a batch for the loss: the last examples, which have several documents
+FEW = 2  # rows of a batch for the loss
+LONG = 15  # tokens of a document that is long enough to have text among its targets
 
 
 def _few_rows(case: LawExamples) -> dict:
-    """Returns a batch of a few rows, arranged for the first layout that supports their streams."""
-    few = jax.tree.map(lambda x: x[-FEW:], corrupted(case))
+    """Returns a batch of the last rows."""
+    return _batch_of(case, corrupted(case), [-2, -1])
+
+
+def _batch_of(case: LawExamples, features: dict, chosen: Sequence[int]) -> dict:
+    """Returns a batch of these rows, arranged for the first layout that supports their streams."""
     layout, stacks = _layout(case.lengths)
     arrange = _arranging(layout, tuple(stacks.items()), case.ids.bos, case.max_documents)
-    return jax.device_get(arrange(few))
+    return jax.device_get(arrange({name: x[np.array(chosen)] for name, x in features.items()}))
 
 
 @functools.lru_cache(maxsize=PROGRAMS)
@@ -509,6 +516,22 @@ def loss_is_a_sum_over_rows(case: LawExamples) -> None:
             )
 
 
+def weights_reach_the_loss(case: LawExamples) -> None:
+    """Tokens with a weight of 0 give no loss, if the objective takes the weights of tokens."""
+    if not case.objective.facts.token_weights:
+        return
+    rows = case.rows._replace(weights=np.zeros_like(case.rows.tokens))
+    # A special token counts if no text of its document is predicted, as in very short documents.
+    long = [i for i, row in enumerate(case.documents) if min(map(len, row)) >= LONG][:FEW]
+    batch = _batch_of(case, corrupted(case, rows=rows), long)
+    for name, term in _terms(case, in_units(batch)).items():
+        if term.scale is not None and np.any(term.sums):
+            raise Broken(
+                f"The loss term {name!r} counts tokens whose weight is 0: give their weights to "
+                "the term, or set token_weights=False."
+            )
+
+
 def counts_are_sums(case: LawExamples) -> None:
     """An adaptation's counts are integers summed over rows, and its state keeps its structure."""
     objective = case.objective
@@ -582,6 +605,7 @@ REQUIRED: dict[str, Callable[[LawExamples], None]] = {
     "documents stay apart": documents_stay_apart,
     "loss has terms": loss_has_terms,
     "loss is a sum over rows": loss_is_a_sum_over_rows,
+    "weights reach the loss": weights_reach_the_loss,
     "counts are sums": counts_are_sums,
 }
 LAWS = REQUIRED | {

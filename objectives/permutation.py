@@ -134,7 +134,8 @@ def any_subset_lm(ids: TokenIds, group_size: Count = 8, shuffled: bool = True) -
     the sizes). The defaults are the last stage.
 
     Unlike the paper's queries, a copy also attends to the copies of its group. It therefore knows
-    which positions are predicted with it.
+    which positions are predicted with it. To fill in masks, the trained model reads the given
+    tokens as a single group, and the masks are copies of the next group.
 
     Args:
       ids: needs `mask`.
@@ -157,7 +158,7 @@ def any_subset_lm(ids: TokenIds, group_size: Count = 8, shuffled: bool = True) -
             shuffled=np.bool_(shuffled),
         ),
         loss=_query_loss,
-        facts=Facts(prompt_forms=(PromptForm("states"),), bound="tokens"),
+        facts=Facts(prompt_forms=(PromptForm("unmask", predicted="from copies"),), bound="tokens"),
     )
 
 
@@ -215,7 +216,9 @@ def shuffled_lm(ids: TokenIds) -> Objective:
     attend causally in a single stream, so training costs as much as `causal_lm`. The mean loss is a
     bound on the negative log-likelihood per token.
 
-    The authors' code has learned embeddings of both positions, of half the width each.
+    To fill in masks, the trained model reads the given tokens from left to right, and then predicts
+    each mask as the next token. The authors' code has learned embeddings of both positions, of half
+    the width each. Not implemented: their rejection sampling of several tokens at once.
 
     Features: targets, targets_segments, targets_weights, targets_positions,
     targets_block_positions i32[T].
@@ -228,7 +231,9 @@ def shuffled_lm(ids: TokenIds) -> Objective:
         corrupt=_shuffle,
         loss=token_loss,
         facts=Facts(
-            prompt_forms=(PromptForm("states"),), bound="tokens", requires=(positions_of_tokens,)
+            prompt_forms=(PromptForm("unmask", predicted="as next"),),
+            bound="tokens",
+            requires=(positions_of_tokens,),
         ),
     )
 

@@ -67,6 +67,10 @@ class PromptForm(NamedTuple):
     blanks: Literal["together", "in turn", "masks"] = "together"
     # Number of slots from a mask to the slot that predicts its token.
     shift: Annotated[int, Interval(ge=-1, le=0)] = 0
+    # For "mask" and "unmask": how a mask is predicted. "in place": at the mask itself, which the
+    # model reads. "from copies": by a noised copy of the mask, which attends to the other masks and
+    # to all given tokens. "as next": as the next token after all given tokens, of a shuffled text.
+    predicted: Literal["in place", "from copies", "as next"] = "in place"
     block_size: Count = 1  # for "blocks": number of tokens written together
     # For "continue": how masks draft tokens for speculative decoding, if training had such masks.
     masked_blocks: MaskedBlocks | None = None

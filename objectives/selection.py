@@ -235,7 +235,7 @@ def choose(
     candidate = start if selection.chance is None else start & hits(bits, selection.chance)
     if selection.word_starts is None and selection.spans is None:
         slot = jnp.arange(tokens.size, dtype=jnp.int32)
-        return _take_tokens(bits, candidate, segments, quota_D), slot
+        return random_tokens(bits, candidate, segments, quota_D), slot
     trims = selection.spans is not None
     return _take_units(bits, candidate, start, eligible, segments, quota_D, trims)
 
@@ -284,8 +284,16 @@ def _drawn_length(draw, law):
     return 1 + at_most(law[:-1], draw)
 
 
-def _take_tokens(bits, candidate, segments, quota_D):
-    """Returns bool[L]: the first `quota_D` candidates of each document, by their bits."""
+def random_tokens(bits: Array, candidate: Array, segments: Array, quota_D: Array) -> Array:
+    """Returns bool[L]: `quota_D` random candidates of each document, the first by their bits.
+
+    Args:
+      bits: u32[L] of random bits.
+      candidate: bool[L], the tokens that may be chosen.
+      segments: i32[L].
+      quota_D: i32[D], number of tokens to choose in each document. If a document has fewer
+        candidates, all of them are chosen.
+    """
     rank = _random_ranks(bits, candidate, segments, quota_D.size)
     candidates_D = _sum_of_each(candidate, segments, quota_D.size)
     end_D = jnp.cumsum(candidates_D)

@@ -1,7 +1,9 @@
-"""Uniform-state diffusion: tokens are replaced by random tokens, and all tokens are predicted.
+"""Diffusion with random tokens, alone or mixed with masks, in which all tokens are predicted.
 
-Source: Sahoo et al. 2025, "The Diffusion Duality" (Duo, arXiv:2506.10892), with its published code
-and its Rao-Blackwellized loss.
+Sources, with their published code: Sahoo et al. 2025, "The Diffusion Duality" (Duo,
+arXiv:2506.10892), for random tokens and the Rao-Blackwellized loss; Liu et al. 2026, "Balancing
+Understanding and Generation in Discrete Diffusion Models" (XDLM, arXiv:2602.01362), for the mixture
+of random tokens and masks.
 """
 
 import dataclasses
@@ -12,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.tree_util import Partial
 
-from ..constraints import checked
-from .arithmetic import below, draw24, product24, share24
+from ..constraints import OpenShare, checked
+from .arithmetic import below, draw24, hits, product24, share24
 from .contract import Array, BatchLoss, Facts, ModelOutputs, Objective, Term
 from .features import fit, input_sequence, labels_in_place
 from .hybrid_diffusion import divergences, noised_labels
@@ -62,19 +64,80 @@ def uniform_diffusion(ids: TokenIds, lowest_rate: LowestRate = LOWEST_RATE) -> O
     >>> uniform_diffusion(ids).lengths(512)
     {'inputs': 512, 'labels': 512, 'rates': 1}
     """
+    form = PromptForm("denoise", noise=UniformNoise(lowest_rate, ids.text))
+    return _stationary(form, ids.text, lowest_rate, random_share=1.0, masks=None)
+
+
+@checked
+def mixed_diffusion(
+    ids: TokenIds, random_share: OpenShare = 0.1, lowest_rate: LowestRate = LOWEST_RATE
+) -> Objective:
+    """XDLM: each document has its own rate of noised tokens, most of which are masked.
+
+        inputs    a _ _ d x f      (rate drawn: 0.57; x is a random token in place of e)
+        labels    a b c d e f
+
+    A noised token is replaced by random text with a probability of k, and by the mask otherwise.
+    This share is the same at all times. In `hybrid_diffusion`, random tokens are most frequent at
+    the middle of the time, and none are left at its end.
+
+    The loss is a bound on the negative log-likelihood per token. It is the divergence of
+    `hybrid_diffusion` for this noise, with the weight (1 - e) π / (a q). Here q is the probability
+    of the input token given the true token, and π its probability if the token is noised: k / N for
+    each of N text ids, and 1 - k for the mask. At a time t, which is uniform from e to 1, tokens
+    stay unchanged with a probability of a = 1 - (1 - e) t. With k = 1 this is the loss of
+    `uniform_diffusion`. As k approaches 0, it becomes the loss of `masked_diffusion` times 1 - e.
+
+    The loss omits the same two terms of the bound as in `uniform_diffusion`. For a model that knows
+    nothing, with 256 ids, e = 0.001 and k = 0.1, they are 0.007 and 0.0008 nats per token.
+
+    Args:
+      ids: needs `mask`; only text tokens are noised.
+      random_share: k, the share of noised tokens that are replaced by random text. The paper
+        recommends 0.1, and the published code has it as the default.
+      lowest_rate: e, the lowest time, as in `uniform_diffusion`.
+
+    In the published code, random tokens are any ids, including special tokens.
+
+    Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K]; rates
+    i32[D], (1 - e) t as 24-bit integers.
+
+    >>> mixed_diffusion(ids).lengths(512)
+    {'inputs': 512, 'labels': 512, 'rates': 1}
+    """
+    mask = ids.special("mask")
+    form = PromptForm("unmask", noise=MixedNoise(lowest_rate, random_share, mask, ids.text))
+    masks = np.array([mask, share24(1 - random_share)], np.int32)
+    return _stationary(form, ids.text, lowest_rate, random_share, masks)
+
+
+def _stationary(
+    form: PromptForm,
+    text: tuple[int, int],
+    lowest_rate: float,
+    random_share: float,
+    masks: np.ndarray | None,
+) -> Objective:
+    """Returns the objective of a noise with the same share of random tokens at all times.
+
+    Args:
+      form: the prompt form.
+      text: [first, last): the text ids.
+      lowest_rate: lowest time.
+      random_share: share of noised tokens that are random text.
+      masks: i32[2], the mask and its share as a 24-bit integer, or None without masks.
+    """
     return Objective(
         lengths=lambda n: {"inputs": n, "labels": n, "rates": 1},
         corrupt=Partial(
             _replace,
             lowest=np.int32(share24(lowest_rate)),
-            text=np.array(ids.text, np.int32),
+            text=np.array(text, np.int32),
             frame=frame_of((), ()),
+            masks=masks,
         ),
-        loss=functools.partial(_uniform_loss, ids.text, lowest_rate),
-        facts=Facts(
-            prompt_forms=(PromptForm("denoise", noise=UniformNoise(lowest_rate, ids.text)),),
-            bound=bound_from(lowest_rate, "tokens"),
-        ),
+        loss=functools.partial(_stationary_loss, text, lowest_rate, random_share),
+        facts=Facts(prompt_forms=(form,), bound=bound_from(lowest_rate, "tokens")),
     )
 
 
@@ -91,7 +154,23 @@ class UniformNoise:
         return Noised(1 - rate, rate / (self.text[1] - self.text[0]), 0 * time)
 
 
-def _replace(key, row, partner, lengths, max_documents, *, lowest, text, frame):
+@recorded_noise
+@dataclasses.dataclass(frozen=True)
+class MixedNoise:
+    """The distribution of a token at a time, with a constant ratio of random tokens to masks."""
+
+    lowest: LowestRate
+    random_share: OpenShare
+    mask: int
+    text: tuple[int, int]
+
+    def __call__(self, time) -> Noised:
+        rate = (1 - self.lowest) * time
+        each = self.random_share * rate / (self.text[1] - self.text[0])
+        return Noised(1 - rate, each, (1 - self.random_share) * rate)
+
+
+def _replace(key, row, partner, lengths, max_documents, *, lowest, text, frame, masks):
     present = documents(row.segments, max_documents).length > 0
     tokens, segments = framed((row.tokens, row.segments), present, frame, lengths["inputs"])
     first, last = text
@@ -101,6 +180,9 @@ def _replace(key, row, partner, lengths, max_documents, *, lowest, text, frame):
     times = lowest + product24(draw24(time_key, max_documents), most)
     rates = jnp.where(present, product24(times, most), 0)
     other = first + below(jax.random.bits(text_key, tokens.shape, jnp.uint32), last - first)
+    if masks is not None:
+        bits = jax.random.bits(jax.random.fold_in(text_key, 1), tokens.shape, jnp.uint32)
+        other = jnp.where(hits(bits, masks[1]), masks[0], other)
     is_text = (tokens >= first) & (tokens < last) & (segments > 0)
     replaced, rates = chosen_at_rates(token_key, row, is_text, segments, frame, rates)
     rates = jnp.minimum(rates, most)  # a user may choose a whole document; a rate of 1 has no loss
@@ -111,24 +193,25 @@ def _replace(key, row, partner, lengths, max_documents, *, lowest, text, frame):
     )
 
 
-def _uniform_loss(text, lowest: float, batch) -> BatchLoss:
+def _stationary_loss(text, lowest: float, random_share: float, batch) -> BatchLoss:
     """Returns the bound, summed over all labels."""
     labels, slots, given, rate, counts = noised_labels(batch)
 
     def sums(outputs: ModelOutputs):
         logits = outputs.head("vocabulary", at_slots(outputs.hidden["top"], slots))
-        losses = uniform_losses(text, logits, labels, given, rate, 1 - lowest)
+        losses = stationary_losses(text, logits, labels, given, rate, random_share, 1 - lowest)
         return {"tokens": jnp.sum(counts * losses, -1)}
 
     return BatchLoss({"tokens": Term(jnp.sum(counts, -1))}, sums)
 
 
-def uniform_losses(
+def stationary_losses(
     text: tuple[int, int],
     logits: Array,
     labels: Array,
     given: Array,
     rate: Array,
+    random_share: float,
     rate_of_change: float,
 ):
     """Returns f32[...]: the bound of each label, in nats.
@@ -136,12 +219,16 @@ def uniform_losses(
     Args:
       text: [first, last): the text ids.
       logits: f32[..., V]; only the logits of text ids count.
-      labels, given: i32[...] the true token and the noised token.
-      rate: f32[...], probability that a token is drawn at random, between 0 and 1.
+      labels, given: i32[...] the true and the noised token; a noised token outside text is a mask.
+      rate: f32[...], probability that a token is noised, between 0 and 1.
+      random_share: share of noised tokens that are random text; the others are masked.
       rate_of_change: derivative of the rate with respect to the time, which is uniform in 0 … 1.
     """
     keeps = 1 - rate
-    each = rate / (text[1] - text[0])
+    random_each = random_share / (text[1] - text[0])
+    each = rate * random_each
+    is_mask = (given < text[0]) | (given >= text[1])
     became = jnp.where(given == labels, keeps, 0.0) + each
-    losses = divergences(text, logits, labels, given, keeps, each)
-    return rate_of_change * losses / ((text[1] - text[0]) * keeps * became)
+    weights = jnp.where(is_mask, 1 / rate, random_each / became)
+    losses = divergences(text, logits, labels, given, keeps, each, is_mask)
+    return rate_of_change * weights * losses / keeps

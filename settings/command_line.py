@@ -26,6 +26,7 @@ from .gin_reader import GIN_CONFIGS, GinReader, Macro, named_gin_files, value_in
 from .meanings import meaning
 from .partial import parameters
 from .printable import printable
+from .run_directory import is_run
 from .system_errors import system_error_message
 
 _EMPTY = "got an empty value, expected a value: give one, or leave the option out"
@@ -79,10 +80,19 @@ def refuse_repeated_options(parser: argparse.ArgumentParser) -> None:
         parser.register("action", name, OneValue)
 
 
-def add_gin_arguments(parser: argparse.ArgumentParser, default: str | None = None) -> None:
-    """Adds the options that `parse_with_gin` reads. Help shows `default` as the default."""
+def add_gin_arguments(
+    parser: argparse.ArgumentParser, default: str | None = None, takes_files: bool = True
+) -> None:
+    """Adds the options that `parse_with_gin` reads.
+
+    Args:
+      parser: the parser of a command.
+      default: the gin file that the help shows as the default.
+      takes_files: whether the help shows --gin_file, and messages suggest it.
+    """
     shown_default = f" (default: {default})" if default else ""
     files = f"a gin file: a path or a name in pretrax's gin_configs; may be repeated{shown_default}"
+    files = files if takes_files else argparse.SUPPRESS
     _add_repeatable(parser, "--gin_file", "FILE", files).completer = _complete_gin_file
     parser.add_argument(
         "--gin.NAME",
@@ -144,12 +154,14 @@ def parse_with_gin(
     _add_macros(parser, macros, f"cannot be listed: {printable(failure)}" if failure else None)
     offer_completions(parser)
 
+    takes_files = parser._option_string_actions["--gin_file"].help != argparse.SUPPRESS
+
     def hint(option: str) -> str:
         if failure:  # the argument may be a setting of the files that cannot be read
             parser.exit(2, printable(f"\nerror: {failure}\n"))
-        if option.endswith(".gin"):
+        if option.endswith(".gin") and takes_files:
             return f"; did you mean --gin_file={option}?"
-        if not option.startswith("--"):
+        if not option.startswith("--") or not takes_files:
             return ""
         return _files_with_option(option, gin_arguments_in(argv).files)
 
@@ -194,6 +206,8 @@ def parse_options(
     # Before argparse reports that a required option is missing, whose name may be misspelled.
     unknown = [] if wants_help else list(filter(is_unknown, options))
     if not unknown:
+        if not wants_help and (run := _run_without_option(parser, options)):
+            parser.error(f"got the run directory {run!r} as a word: give it as --run={run}")
         parsed, unknown = parser.parse_known_args(words)
     if unknown:
         name = unknown[0].partition("=")[0]
@@ -205,6 +219,14 @@ def parse_options(
         suggestion = f"; did you mean {names[similar[0]]!r}?" if similar else otherwise
         parser.error(f"unknown argument {unknown[0]!r}{hint(name) or suggestion}")
     return parsed
+
+
+def _run_without_option(parser: argparse.ArgumentParser, words: Sequence[str]) -> str | None:
+    """Returns the word that is a run directory, if the required option --run is missing."""
+    run = parser._option_string_actions.get("--run")
+    if not (run and run.required) or any(word.partition("=")[0] == "--run" for word in words):
+        return None
+    return next(filter(is_run, words), None)
 
 
 def _files_with_option(option: str, named: Collection[str]) -> str:
@@ -345,7 +367,7 @@ def given_options(
 
 def add_device_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the batch size and the mesh axes with which a trained model is applied."""
-    large = "rows are sharded over all devices; for a model too large for one device:"
+    large = "rows are sharded over all devices; --fsdp and --tensor are for larger models"
     add = parser.add_argument_group("devices", large).add_argument
     add("--batch_size", type=at_least(1), metavar="N", default=32, help="number of texts at once")
     number: dict = dict(type=at_least(1), default=1, metavar="N")

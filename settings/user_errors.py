@@ -39,8 +39,8 @@ def report_user_errors(traceback: bool, interrupted: str = "\nInterrupted.", cho
     Args:
       traceback: whether errors are raised with their traceback instead.
       interrupted: the message at Ctrl-C.
-      chosen: the names on the command line that chose the settings, such as "decoder
-        --objective=ul2". A ValueError, which may be about their combination, shows them.
+      chosen: lines about the names on the command line that chose the settings. A ValueError,
+        which may be about their combination, shows them.
     """
     try:
         with exit_on_interrupt(interrupted), exit_on_failed_output(), _plain_warnings():
@@ -50,7 +50,7 @@ def report_user_errors(traceback: bool, interrupted: str = "\nInterrupted.", cho
         if traceback or message is None:
             raise
         if chosen and isinstance(error, ValueError):
-            message += f"\nThe command line chose: {chosen}"
+            message += f"\n{chosen}"
         say(printable(f"\nerror: {message}\n(--traceback shows where)"))
         raise SystemExit(2) from None
 

@@ -8,6 +8,7 @@ import pathlib
 import sys
 import zlib
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 from .extras import missing_package_message
@@ -89,9 +90,31 @@ def _import_errors(module: str) -> Iterator[None]:
             raise ValueError(message) from error
         if not error.name or not f"{module}.".startswith(f"{error.name}."):
             raise ValueError(f"{module} imports a missing module: {error}") from error
+        if own := _own_module(module):
+            raise ValueError(f"There is no module {module!r}: expected {own!r}.") from error
         raise ValueError(
             f"There is no module {module!r}. Start the command in the folder of your module, or "
             "install the module."
         ) from error
     except Exception as error:  # the module's own code failed
+        if own := _own_module(module):  # in a checkout, a folder of pretrax without its parent
+            raise ValueError(f"Got the module {module!r}, expected {own!r}.") from error
         raise ValueError(f"{module} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _own_module(module: str) -> str | None:
+    """Returns the full name of a module of pretrax that is named without `pretrax.`, or None.
+
+    >>> _own_module("objectives"), _own_module("my_objectives")
+    ('pretrax.objectives', None)
+    """
+    package = __name__.partition(".")[0]
+    first = module.partition(".")[0]
+    own = importlib.util.find_spec(f"{package}.{first}")
+    found = importlib.util.find_spec(first)
+    is_own = own and (found is None or _real_origin(found) == _real_origin(own))
+    return f"{package}.{module}" if is_own else None
+
+
+def _real_origin(spec: ModuleSpec) -> str:
+    return os.path.realpath(spec.origin or "")  # the path may lead through links

@@ -1,7 +1,11 @@
 """The command `check`: the laws for a user's own objective."""
 
+import sys
+from pathlib import Path
+
 import pytest
 
+import pretrax
 from pretrax.cli import check
 from tests.refusals import exits
 
@@ -98,6 +102,16 @@ def test_a_broken_one(module, capsys, settings, words):
 def test_what_cannot_be_checked(module, capsys, arguments, values):
     with exits(capsys, *values):
         check.main([argument.format(module=module) for argument in arguments])
+
+
+@pytest.mark.parametrize("in_checkout", [True, False])
+def test_a_module_of_pretrax_needs_its_full_name(in_checkout, tmp_path, monkeypatch, capsys):
+    checkout = Path(pretrax.__file__).resolve().parent
+    elsewhere = [folder for folder in sys.path if Path(folder).resolve() != checkout]
+    monkeypatch.setattr(sys, "path", [*elsewhere, *[str(checkout)] * in_checkout])
+    monkeypatch.chdir(tmp_path)
+    with exits(capsys, "'objectives'", "'pretrax.objectives'"):
+        check.main(["objectives.ul2"])
 
 
 def test_a_setting_that_is_given_twice_is_refused(module, capsys):

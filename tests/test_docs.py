@@ -29,7 +29,7 @@ import pytest
 
 import pretrax
 from pretrax import cli
-from pretrax.cli import compare
+from pretrax.cli import compare, explore
 from pretrax.comparison import results
 from pretrax.comparison.eval_metrics import writing
 from pretrax.comparison.scaling import laws_of_comparisons
@@ -458,6 +458,12 @@ def run_verb(arguments):
         else:
             comparison = read_comparison(options.comparison, given.bindings)
             assert runs_of_variants(comparison) or options.report
+    elif verb == "explore":
+        options = explore.parse(rest)
+        if not options.export:  # tests/explorer writes the pages, and opens them in a browser
+            asked = {"objective": options.objective, "text": "to be or not to be"}
+            shown = explore.explorer_of(options).site().calls["draw"](asked)
+            assert "not" in shown.text
     elif "t5x:" in " ".join(rest):
         with pytest.raises(SystemExit):  # The checkpoint does not exist.
             cli.run(verb, rest)

@@ -35,7 +35,10 @@ BUILDERS = {
     models.encoder_decoder: builders.T5_1_1,
     models.decoder: builders.LLAMA,
     **dict.fromkeys(
-        (models.encoder, models.electra, models.masked_autoencoder, models.two_towers),
+        (
+            *(models.encoder, models.electra, models.masked_autoencoder),
+            *(models.step_unrolled, models.two_towers),
+        ),
         builders.MODERN_BERT,
     ),
 }

@@ -10,7 +10,13 @@ from pretrax.cli import show, train
 from pretrax.comparison.variants import read_comparison, runs_of_variants
 from pretrax.settings.gin_reader import GIN_CONFIGS
 from pretrax.training import run_choices
-from pretrax.training.run_choices import add_run_arguments, in_gin, parse_run, typed_names
+from pretrax.training.run_choices import (
+    NamedWords,
+    add_run_arguments,
+    in_gin,
+    parse_run,
+    typed_names,
+)
 from pretrax.training.run_configuration import read_run
 from tests.comparison import small
 from tests.refusals import exits, refuses
@@ -210,6 +216,23 @@ def test_plan_and_show_take_the_same_names(capsys):
     assert given.files == ("runs/decoder.gin", "objectives/fill_in_the_middle.gin")
     options, given, _ = show.read_command_line(["--data=*.txt", "--objective=mlm"])
     assert given.files[0] == "runs/encoder.gin"
+
+
+@pytest.mark.parametrize(
+    "names, words, usual",
+    [
+        ({"objective": "mlm"}, [], "encoder --objective=mlm"),
+        ({"objective": "ul2", "run": "decoder", "data": "a b"}, [], "quickstart --objective=ul2"),
+        ({"objective": "mlm", "run": "encoder"}, [], ""),
+        ({"objective": "mlm", "model": "gpt2"}, [], ""),
+        ({"objective": "mine.own"}, [], ""),
+        ({"objective": "mlm"}, ["--gin_file=my_run.gin"], ""),
+    ],
+)
+def test_an_error_names_the_usual_run_of_an_objective(names, words, usual):
+    _, *lines = run_choices._combined(NamedWords(names, words)).split("\n")
+    assert len(lines) == bool(usual)
+    assert all(f"pretrax train {usual}" in line for line in lines)
 
 
 def test_variants_of_a_comparison_take_the_same_options(tmp_path):

@@ -165,7 +165,9 @@ def test_a_textbooks_example_word_by_word(capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("objective", ["masked_input_next_token", "masked_input_regularization"])
+@pytest.mark.parametrize(
+    "objective", ["masked_input_next_token", "masked_input_regularization", "causal_diffusion"]
+)
 def test_what_a_causal_model_reads_as_masks(objective, capsys):
     said = prints(capsys, f"--objective={objective}", "--vocabulary=words", FOX, "--hide=fox jumps")
     # One of them is in the legend.

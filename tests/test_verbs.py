@@ -114,6 +114,7 @@ def test_an_option_that_is_given_twice_is_refused(verb, arguments, capsys):
         ("compare reversal --variant=a", "'--gin.comparison.Comparison.variants'"),
         ("prepare --fils=a --out=b", "'--files'"),
         ("prepare mine.gin", "--gin_file=mine.gin"),
+        ("compare reversal --store=x", "--gin.NAME=VALUE"),
         ("predict --rnu=A text", "'--run'"),  # A required option is misspelled.
         ("predict --run=A --temprature=1 text", "'--temperature'"),
         ("evaluate --run=A --held-out", "'--heldout'"),
@@ -128,6 +129,15 @@ def test_an_unknown_argument_is_refused_with_a_similar_one(line, similar, capsys
     arguments = line.split()
     with exits(capsys, similar):
         command.main(arguments)
+
+
+@pytest.mark.parametrize("line", ["predict mine text", "evaluate mine --heldout", "teach mine"])
+def test_a_run_directory_without_its_option_is_refused(line, tmp_path, monkeypatch, capsys):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/config.gin").touch()
+    monkeypatch.chdir(tmp_path)
+    with exits(capsys, "'mine'", "--run=mine"):
+        command.main(line.split())
 
 
 @pytest.mark.parametrize(

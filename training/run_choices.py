@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from .. import objectives
 from ..constraints import near
-from ..objectives.catalog import ALIASES, CATALOG, find
+from ..objectives.catalog import ALIASES, CATALOG, find, run_of
 from ..settings.command_line import (
     GinArguments,
     add_gin_arguments,
@@ -213,7 +213,7 @@ class ChosenRun(NamedTuple):
     """The run that a command line chooses by names."""
 
     text: str  # the names and gin files as they were typed; "" if there are only gin files
-    combined: str  # the same text if parts of a run are combined, otherwise ""
+    combined: str  # what an error says about the combined parts of a run; "" if none are combined
     implied: list[str]  # the bindings that the names stand for
 
 
@@ -247,11 +247,32 @@ def parse_run(
     options, given = parse_with_gin(parser, words, Run)
     for kind in CHOICES:
         setattr(options, kind, typed.names.get(kind))
-    combined = typed.text if typed.names.keys() - {"run"} else ""
+    combined = _combined(typed) if typed.names.keys() - {"run"} else ""
     option = "--gin_bindings="
     added = [word for word in words if word.startswith(option) and word not in typed.words]
     implied = [word.removeprefix(option) for word in added]
     return options, given, ChosenRun(typed.text, combined, implied)
+
+
+def _combined(typed: NamedWords) -> str:
+    """Returns the names of a run's parts, and the run that the objective is usually trained with.
+
+    >>> print(_combined(NamedWords({"objective": "masked_lm"}, [])))
+    The command line chose: --objective=masked_lm
+    The usual run of this objective: `pretrax train encoder --objective=masked_lm`.
+    """
+    text = f"The command line chose: {typed.text}"
+    names = dict(typed.names)
+    run = names.pop("run", Path(QUICKSTART).stem)
+    has_file = any(word.startswith("--gin_file=") for word in typed.words)
+    try:
+        usual = run_of(find(names.get("objective", "")))
+    except ValueError:  # no objective of the catalog is named
+        return text
+    if run == usual or "model" in names or has_file:
+        return text
+    command = NamedWords({"run": usual, **names}, []).text
+    return f"{text}\nThe usual run of this objective: `pretrax train {command}`."
 
 
 def typed_names(words: Sequence[str]) -> NamedWords:

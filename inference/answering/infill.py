@@ -16,7 +16,8 @@ from ...objectives.layouts import LAYOUTS
 from ...objectives.losses import at_slots, predictions
 from ..decoding.decoding import next_logits
 from ..trained import allowed_token_mask
-from .masks import MASKED, states_and_head
+from .mask_queries import states_and_head
+from .masks import MASKED
 
 
 class Infilled(NamedTuple):

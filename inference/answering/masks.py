@@ -7,7 +7,6 @@
 Letters: B rows, T slots, K masks of a row, V ids.
 """
 
-import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
@@ -33,6 +32,7 @@ from ..prompting.prompts import text_after
 from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
 from .ancestral import earlier_weights, masks_alone
+from .mask_queries import MaskReading, mask_reading, mask_states
 
 MASKS = ("[MASK]", "<mask>", "<|mask|>")  # names of masks in texts
 MASKED = ("mask", "unmask")  # modes that share a prompt form: training prepares for both
@@ -105,7 +105,7 @@ def mask_guesses(
     """Returns the `top` likeliest tokens of each mask of each row, as `fill_masks` for texts."""
     prompt = prompt_form(trained, "mask")
     check_texts(trained, [masked.tokens for masked in masked_texts])
-    predict = jitted(_mask_logits, trained.model, prompt.head, prompt.shift)
+    predict = jitted(_mask_logits, trained.model, mask_reading(trained, prompt), prompt.shift)
     allowed_V = allowed_token_mask(trained.ids, trained.model.vocab_size, special=())
     first, end = trained.ids.text
     top = min(top, end - first)
@@ -267,7 +267,8 @@ def _written_rows(
         random=mode == "denoise",
         record=record,
     )
-    run = jitted(_unmask, trained.model, prompt.head, prompt.shift, unmasking)
+    reading = mask_reading(trained, prompt)
+    run = jitted(_unmask, trained.model, reading, prompt.shift, unmasking)
     allowed_V = allowed_token_mask(ids, trained.model.vocab_size, special=())
 
     def filled(chosen: list[int]) -> Iterator[np.ndarray]:
@@ -391,27 +392,16 @@ def batch_of(trained: Trained, rows: Sequence[Sequence[int]], segment: int = 1) 
     return batch
 
 
-def states_and_head(outputs, head: str | None):
-    """Returns (hidden states [B, T, E], states -> logits) of a head over ids.
-
-    If the head has a separate stack, like ELECTRA's generator, these are the states of that stack.
-    None is the vocabulary projection.
-    """
-    head = head or "vocabulary"
-    states = outputs.hidden[head if head in outputs.hidden else "top"]
-    return states, functools.partial(outputs.head, head)
-
-
-def _mask_logits(model, head, shift, params, batch, slots_BxK):
+def _mask_logits(model, reading, shift, params, batch, slots_BxK):
     """Returns logits f32[B, K, V] at these slots."""
-    states_BxTxE, project = states_and_head(model.apply(params, batch), head)
+    states_BxTxE, project = mask_states(model, reading, params, batch)
     rows = jnp.arange(slots_BxK.shape[0])[:, None]
     return project(states_BxTxE[rows, jnp.maximum(slots_BxK + shift, 0)])
 
 
 def _unmask(
     model,
-    head,
+    reading: MaskReading,
     shift,
     unmasking: Unmasking,
     params,
@@ -430,7 +420,7 @@ def _unmask(
     def logits_of(tokens_BxK):
         filled_BxT = input_BxT.at[rows_Bx1, slots_BxK].set(tokens_BxK, mode="drop")
         filled = batch | {name: filled_BxT}
-        return _mask_logits(model, head, shift, params, filled, masks.slots)
+        return _mask_logits(model, reading, shift, params, filled, masks.slots)
 
     return written(logits_of, masks, unmasking, temperature, allowed_V)
 
@@ -562,7 +552,7 @@ def _back_in_time(logits_of, masks: MaskSlots, unmasking: Unmasking, temperature
     return _repeated(jnp.max(masks.steps), step, (start_BxK,), unmasking.record)
 
 
-# A row's key of a call is split into keys for two uses.
+# Each call splits the key of a row in two: one to draw tokens, one to order the masks.
 DRAW = 0
 ORDER = 1
 

@@ -36,7 +36,8 @@ from ..trained import (
     predicts_from_left,
     prompt_form,
 )
-from .masks import batch_of, states_and_head
+from .mask_queries import mask_reading, mask_states
+from .masks import batch_of
 
 Tokens = Sequence[int] | np.ndarray
 
@@ -277,7 +278,7 @@ def hidden_log_probs(
     """
     mask = trained.ids.special("mask")
     form = prompt_form(trained, "mask")
-    run = jitted(_log_probs_at, trained.model, form.head)
+    run = jitted(_log_probs_at, trained.model, mask_reading(trained, form))
     before = len(form.before)
     text_V = allowed_token_mask(trained.ids, trained.model.vocab_size, special=())
     predicted_V = text_V if form.noise else jnp.ones_like(text_V)
@@ -305,12 +306,12 @@ def hidden_log_probs(
     return in_batches(log_probs, [len(tokens) for tokens, _ in texts], batch_size)
 
 
-def _log_probs_at(model, head, params, batch, slots_BxK, labels_BxK, predicted_V):
+def _log_probs_at(model, reading, params, batch, slots_BxK, labels_BxK, predicted_V):
     """Returns f32[B, K]: the log-probabilities of the labels in these slots.
 
     The probability is over all ids that the model learned to predict.
     """
-    states_BxTxE, project = states_and_head(model.apply(params, batch), head)
+    states_BxTxE, project = mask_states(model, reading, params, batch)
     hidden_BxKxE = jnp.take_along_axis(states_BxTxE, slots_BxK[..., None], axis=1)
     logits_BxKxV = jnp.where(predicted_V, project(hidden_BxKxE), -1e30)
     return -cross_entropy(logits_BxKxV, labels_BxK)[0]

@@ -173,7 +173,7 @@ def _print_states(
     for i in range(len(texts)):
         names = [repr(trained.decode([token])) for token in by_text[i].tokens]
         for layer, states_TxE in zip(layers, by_text[i].layers):
-            title = f"Layer {layer}, of {states_TxE.shape[1]} numbers; --file and --out write them"
+            title = f"Layer {layer}, of {states_TxE.shape[1]} numbers"
             table = plain_table(
                 "token", Column("norm", justify="right"), "nearest, by cosine", title=title
             )
@@ -181,6 +181,7 @@ def _print_states(
                 nearest = ", ".join(f"{names[k]} {cosine:.2f}" for k, cosine in near)
                 table.add_row(Text(name), f"{norm:.3g}", Text(nearest))
             console.print(table)
+    console.print("--file and --out write the states.", soft_wrap=True)
 
 
 def _nearest(states_TxE: np.ndarray) -> tuple[np.ndarray, list[list[tuple[int, float]]]]:

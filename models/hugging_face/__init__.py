@@ -276,10 +276,10 @@ def write_model(
             "Got a model with ahead='parallel', whose last layer is one of its heads: transformers "
             "does not support such heads. Convert a model with ahead='sequential'."
         )
-    for head in HEADS.values():
-        if head.replaces_top and f"projections_{head.name}" in left:
+    for kind in HEADS.values():
+        if kind.replaces_top and f"projections_{kind.name}" in left:
             raise ValueError(
-                f"Got a model with the head {head.name!r}, whose output predicts the next token: "
+                f"Got a model with the head {kind.name!r}, whose output predicts the next token: "
                 "transformers does not have such a layer. Convert a model of another objective."
             )
     _check_read_back(config, values, family)

@@ -1,5 +1,6 @@
 """Pages of objectives that need no server."""
 
+import pathlib
 import re
 
 import pytest
@@ -14,6 +15,7 @@ from tests.explorer.browsing import launched
 
 browser = pytest.fixture(scope="module")(launched)
 IDS = specimen_ids(1000)
+GALLERY = pathlib.Path(__file__).parents[2] / "docs" / "gallery"
 
 
 @pytest.mark.parametrize("name", CATALOG)
@@ -23,6 +25,23 @@ def test_the_settings_of_each_page_are_allowed(name):
     assert len({variant.label for variant in shown}) == len(shown) <= gallery.MOST_VARIANTS + 2
     for variant in shown:
         with_values(build, variant.values)(IDS)
+
+
+AGAIN = "run pretrax explore --export=docs/gallery"
+
+
+def test_the_gallery_of_the_documentation_has_all_pages():
+    pages = {file.stem for file in GALLERY.glob("*.html")}
+    assert pages == {*CATALOG, "index"}, AGAIN
+    assert (GALLERY / "index.html").read_text() == gallery.index_page(), AGAIN
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["masked_lm", "prefix_lm", "ul2"])
+def test_a_page_of_the_documentation_shows_what_is_drawn(name, tmp_path):
+    gallery.export(str(tmp_path), [name])
+    for file in f"{name}.html", "style.css":
+        assert (GALLERY / file).read_text() == (tmp_path / file).read_text(), AGAIN
 
 
 @pytest.fixture(scope="module")

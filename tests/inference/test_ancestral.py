@@ -19,6 +19,7 @@ TINY = objectives.TokenIds(size=SIZE, text=TEXT, pad=0, eos=5, mask=MASK)
 NOISES = {
     "masks": None,
     "hybrid": objectives.hybrid_diffusion(TINY, random_share=0.3).facts.prompt_forms[0].noise,
+    "mixed": objectives.mixed_diffusion(TINY, 0.3, lowest_rate=0.01).facts.prompt_forms[0].noise,
     "uniform": objectives.uniform_diffusion(TINY, lowest_rate=0.01).facts.prompt_forms[0].noise,
 }
 P = np.array([0, 0.5, 0.3, 0.15, 0.05, 0, 0], np.float32)  # the distribution of the text
@@ -92,7 +93,11 @@ def test_what_is_written_stays_where_the_noise_has_masks_alone():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "layout, objective, mode",
-    [("encoder", "uniform_diffusion", "denoise"), ("decoder", "hybrid_diffusion", "unmask")],
+    [
+        ("encoder", "uniform_diffusion", "denoise"),
+        ("decoder", "hybrid_diffusion", "unmask"),
+        ("step_unrolled", "unrolled_denoising", "denoise"),
+    ],
 )
 def test_masks_are_written_with_text_alone_and_the_rest_stays(layout, objective, mode):
     one = trained(layout, objective)

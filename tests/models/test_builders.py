@@ -47,6 +47,7 @@ BUILDERS = {
     ),
     "electra": lambda **settings: models.electra(64, **SMALL, **settings),
     "masked_autoencoder": lambda **settings: models.masked_autoencoder(64, **SMALL, **settings),
+    "step_unrolled": lambda **settings: models.step_unrolled(64, **SMALL, **settings),
     "two_towers": lambda **settings: models.two_towers(64, **SMALL, **settings),
 }
 
@@ -136,6 +137,7 @@ def test_an_encoder_has_exactly_the_required_heads(name):
         (models.two_towers, objectives.masked_lm, ["vocabulary"], "encoder"),
         (models.decoder, objectives.contrastive_pairs, ["embedding", "logit_scale"], "encoder"),
         (models.encoder, objectives.retromae, ["restored"], "masked_autoencoder"),
+        (models.encoder, objectives.unrolled_denoising, ["unrolled"], "step_unrolled"),
         (models.encoder, objectives.multi_token_prediction, ["ahead_2"], "decoder"),
     ],
 )
@@ -165,7 +167,9 @@ def test_every_head_is_of_a_builder_and_has_a_module_or_a_network_of_its_own():
     for head in model_heads.HEADS.values():
         assert head.about and head.builders
         assert (
-            head.build or head.build_state or head.name in ("vocabulary", "generator", "restored")
+            head.build
+            or head.build_state
+            or head.name in ("vocabulary", "generator", "restored", "unrolled")
         )
         assert not (head.over_vocabulary and head.has_classes)
 
@@ -240,7 +244,10 @@ def test_slots_that_insertions_are_drawn_from_reach_the_vocabulary_too():
 
 @pytest.mark.parametrize(
     "builder",
-    ["encoder_decoder", "decoder", "encoder", "electra", "masked_autoencoder", "two_towers"],
+    [
+        *("encoder_decoder", "decoder", "encoder"),
+        *("electra", "masked_autoencoder", "step_unrolled", "two_towers"),
+    ],
 )
 def test_flops_agree_with_the_compiler(builder):
     shape = dict(
@@ -263,6 +270,11 @@ def test_flops_agree_with_the_compiler(builder):
         if builder == "masked_autoencoder":
             restored = outputs.head("vocabulary", outputs.hidden["restored"])
             return restored, outputs.head("vocabulary", states[:, :predict])
+        if builder == "step_unrolled":  # its samples are part of the forward pass
+            unrolled = outputs.hidden["unrolled"][:, :predict]
+            return outputs.head("vocabulary", states[:, -predict:]), outputs.head(
+                "vocabulary", unrolled
+            )
         if builder == "two_towers":
             return states
         return outputs.head("vocabulary", states[:, :predict])

@@ -4,8 +4,8 @@ import jax
 import numpy as np
 from scipy.stats import chisquare
 
-from pretrax.objectives import batched
-from tests.objectives.registry import packed_lengths, text_row
+from pretrax.objectives import Row, batched
+from tests.objectives.registry import IDS, packed_lengths, quick_jit, text_row
 
 # A correct program fails each test with this probability. The seeds are fixed, so that tests that
 # have passed continue to pass.
@@ -27,3 +27,13 @@ def corrupt_copies(objective, document_lengths, copies: int, seed: int):
     keys = jax.random.split(jax.random.key(seed), copies)
     corrupt = jax.jit(batched(objective, lengths, len(document_lengths)))
     return jax.tree.map(np.asarray, corrupt(keys, rows))
+
+
+def corrupt_random_texts(objective, lengths, rows, seed=0, text=IDS.text):
+    """Returns (tokens, features) of rows with documents of these lengths."""
+    segments = np.repeat(np.arange(len(lengths)) + 1, lengths)[None].repeat(rows, 0)
+    tokens = np.random.default_rng(seed).integers(*text, segments.shape).astype(np.int32)
+    raw = Row(tokens, segments.astype(np.int32), np.zeros(rows, np.int32))
+    planned = objective.lengths(segments.shape[1]) | {"rates": len(lengths)}
+    keys = jax.random.split(jax.random.key(seed), rows)
+    return tokens, jax.device_get(quick_jit(batched(objective, planned, len(lengths)))(keys, raw))

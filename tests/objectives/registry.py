@@ -27,6 +27,7 @@ from pretrax.objectives import (
     belief_state,
     blank_infilling,
     block_diffusion,
+    causal_diffusion,
     causal_lm,
     causal_masking,
     complementary_diffusion,
@@ -55,6 +56,7 @@ from pretrax.objectives import (
     masked_next_token,
     masked_permuted_lm,
     mass,
+    mixed_diffusion,
     mixture,
     multi_token_prediction,
     mutor,
@@ -83,16 +85,19 @@ from pretrax.objectives import (
     tidar,
     token_classification,
     token_deletion,
+    token_editing,
     token_masking,
     token_order_prediction,
     ul2,
     uniform_diffusion,
+    unrolled_denoising,
 )
 from pretrax.objectives.laws import DOCUMENTS, RAW_LENGTH, quick_jit
 from tests.objectives.inverse import undo_bags, undo_copy, undo_spans, undo_split
 from tests.objectives.undo_infilling import undo_blanks, undo_causal_masking, undo_middle
 from tests.objectives.undo_masking import (
     undo_blocks,
+    undo_edits,
     undo_fragment,
     undo_groups,
     undo_hybrid,
@@ -108,6 +113,7 @@ from tests.objectives.undo_masking import (
     undo_restored,
     undo_shuffled,
     undo_stand_ins,
+    undo_tail,
 )
 from tests.objectives.undo_noising import (
     infilled,
@@ -232,6 +238,7 @@ CASES = {
         exempt={"noise is drawn": "the objective has no randomness"},
     ),
     "masked_inputs": _case(masked_input_next_token, undo_stand_ins(IDS), exact=True),
+    "masked_tail": _case(causal_diffusion, undo_tail(IDS), exact=True),
     "masked_again": _case(
         masked_input_regularization,
         exempt={
@@ -400,6 +407,10 @@ CASES = {
     "diffusion_ahead": _case(shifted_diffusion, undo_masks_before(IDS, 0.25), ahead_share=0.25),
     "diffusion_hybrid": _case(hybrid_diffusion, undo_hybrid(IDS), exact=True, random_share=0.2),
     "diffusion_uniform": _case(uniform_diffusion, undo_replaced(IDS), exact=True),
+    "diffusion_mixed": _case(mixed_diffusion, undo_hybrid(IDS), exact=True, random_share=0.4),
+    "edits": _case(token_editing, undo_edits(IDS)),
+    "edits_whole": _case(token_editing, undo_edits(IDS), builder=masked_diffusion, wrong_share=0.5),
+    "unrolled": _case(unrolled_denoising, undo_replaced(IDS), exact=True),
     "insertions": _case(insertion_lm, undo_insertions(IDS)),
     "insertions_and_masks": _case(
         flexible_masked_diffusion,

@@ -15,15 +15,17 @@ from pretrax.objectives import (
     mixture,
     multi_token_prediction,
     packed_lengths,
+    replaced_token_detection,
     span_corruption,
 )
 from pretrax.objectives.contract import WEIGHT_UNIT
+from pretrax.objectives.laws import check_objective
 from pretrax.objectives.token_weights import in_units
 from tests.objectives.registry import CASES, IDS, quick_jit, text_row
 from tests.refusals import refuses
 
 WEIGHTED = {
-    *("causal", "masked_inputs", "goldfish", "numbers"),
+    *("causal", "masked_inputs", "masked_tail", "goldfish", "numbers"),
     *("prefix", "prefix_quarter", "prefix_short"),
     *("span", "span_dense", "span_single", "span_infeasible", "span_anywhere", "span_unclosed"),
     *("span_drawn", "span_one_length"),
@@ -31,7 +33,7 @@ WEIGHTED = {
     *("masked_spans", "masked_next"),
     *("diffusion", "diffusion_complementary", "diffusion_informed"),
     *("diffusion_shifted", "diffusion_ahead"),
-    *("block_diffusion", "block_diffusion_clipped"),
+    *("block_diffusion", "block_diffusion_clipped", "edits", "edits_whole"),
     *("mixture", "annealed", "ul2", "ul2_tutorial"),
 }
 DOCUMENTS = ((20, 1, 9), (40,))
@@ -153,6 +155,14 @@ def test_the_loss_of_diffusion_is_divided_by_the_number_of_tokens():
         w = raw.weights[row, place[0]] / WEIGHT_UNIT
         total += w / rate * log_loss(logits[row, slot], tokens[row, label])
     np.testing.assert_allclose(loss, total / np.sum(raw.segments > 0), rtol=1e-5)
+
+
+def test_a_term_without_weights_breaks_a_law():
+    """An objective that is derived from another with weights, and adds a term, must say so."""
+    wrong = replaced_token_detection(IDS).with_facts(token_weights=True)
+    with refuses(ValueError, "'replaced'", "token_weights=False"):
+        check_objective(wrong, IDS)
+    check_objective(replaced_token_detection(IDS), IDS)
 
 
 def test_other_objectives_refuse_weights():

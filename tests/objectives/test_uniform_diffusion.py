@@ -1,31 +1,21 @@
 """Uniform-state diffusion: the noise, and the loss compared with the paper's formula."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from pretrax.objectives import Row, batched, hide, uniform_diffusion
-from pretrax.objectives.uniform_diffusion import uniform_losses
-from tests.objectives.registry import IDS, quick_jit
+from pretrax.objectives import hide, uniform_diffusion
+from pretrax.objectives.uniform_diffusion import stationary_losses
+from tests.objectives.distributions import corrupt_random_texts
+from tests.objectives.registry import IDS
 
 FIRST, NUMBER = 3, 10  # first id of text and number of ids of text, of 15 ids
 TEXT = FIRST, FIRST + NUMBER
 
 
-def corrupt(objective, lengths, rows, seed=0, text=IDS.text):
-    """Returns (tokens, features) of rows with documents of these lengths."""
-    segments = np.repeat(np.arange(len(lengths)) + 1, lengths)[None].repeat(rows, 0)
-    tokens = np.random.default_rng(seed).integers(*text, segments.shape).astype(np.int32)
-    raw = Row(tokens, segments.astype(np.int32), np.zeros(rows, np.int32))
-    planned = objective.lengths(segments.shape[1]) | {"rates": len(lengths)}
-    keys = jax.random.split(jax.random.key(seed), rows)
-    return tokens, jax.device_get(quick_jit(batched(objective, planned, len(lengths)))(keys, raw))
-
-
 def test_rates_are_uniform_for_each_document_and_their_share_of_tokens_is_drawn_again():
-    tokens, got = corrupt(uniform_diffusion(IDS, lowest_rate=0.1), (300, 200), 512)
+    tokens, got = corrupt_random_texts(uniform_diffusion(IDS, lowest_rate=0.1), (300, 200), 512)
     p = got["rates"] / 2**24
     assert p.min() >= 0.9 * 0.1 and p.max() < 0.9
     cell = ((p - 0.09) / 0.81 * 5).astype(int)
@@ -67,7 +57,7 @@ def test_of_constant_outputs_the_bound_lacks_the_noise_of_the_first_and_of_the_l
     rate = (1 - lowest) * np.geomspace(lowest, 1, 1000)
     logits = np.zeros((1000, 256), np.float32)
     same, other = (
-        np.asarray(uniform_losses((0, 256), logits, label, label * 0, rate, 1 - lowest))
+        np.asarray(stationary_losses((0, 256), logits, label, label * 0, rate, 1.0, 1 - lowest))
         for label in (np.zeros(1000, int), np.ones(1000, int))
     )
     stays = 1 - rate + rate / 256
@@ -96,8 +86,8 @@ def test_the_loss_matches_the_paper(given):
     for rate in (0.01, 0.5, 0.99):
         logits = random.normal(size=15).astype(np.float32) * 2
         expected = of_paper(np.float64(logits), 5, given, 1 - rate, -0.999)
-        got = uniform_losses(
-            TEXT, jnp.asarray(logits), jnp.array(5), jnp.array(given), jnp.float32(rate), 0.999
+        got = stationary_losses(
+            TEXT, jnp.asarray(logits), jnp.array(5), jnp.array(given), jnp.float32(rate), 1.0, 0.999
         )
         np.testing.assert_allclose(got, expected, rtol=2e-4)
 
@@ -107,7 +97,7 @@ def test_a_model_that_knows_nothing_loses_the_logarithm_of_the_number_of_ids():
     """The text is drawn uniformly. z-test, significance 0.001."""
     ids = IDS._replace(text=TEXT)
     objective = uniform_diffusion(ids)
-    _, features = corrupt(objective, (4, 12), 1_500, text=TEXT)
+    _, features = corrupt_random_texts(objective, (4, 12), 1_500, text=TEXT)
     columns = {
         "input_tokens": "inputs",
         "segment_ids": "inputs_segments",

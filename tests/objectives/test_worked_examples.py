@@ -40,7 +40,7 @@ HIDING = {  # one case of each type
         ["masked_lm", "masked_lm_adaptive", "masked_next", "masked_permuted", "replaced"], HIDDEN
     ),
     **dict.fromkeys(["diffusion", "diffusion_informed", "diffusion_shifted"], HIDDEN),
-    **dict.fromkeys(["block_diffusion", "permutation"], HIDDEN),
+    **dict.fromkeys(["block_diffusion", "permutation", "edits"], HIDDEN),
     **dict.fromkeys(["insertions_and_masks"], HIDDEN),
     **dict.fromkeys(["insertions", "token_deletion", "text_infilling", "bart"], HIDDEN),
     **{
@@ -100,8 +100,9 @@ def test_every_objective_that_reads_what_is_to_be_hidden_is_tested():
             assert_named(str(error), "span_corruption", "masked_lm")
     # The first two share their noise with token deletion. The others also predict visible tokens.
     of_deletion = {"token_masking", "contrastive"}
-    of_all = {"masked_input_next_token", "masked_input_regularization", "uniform_diffusion"}
-    assert reading == of_deletion | of_all | {"complementary_diffusion"}
+    with_masks = {"masked_input_next_token", "masked_input_regularization", "causal_diffusion"}
+    replaced = {"uniform_diffusion", "mixed_diffusion", "unrolled_denoising"}
+    assert reading == of_deletion | with_masks | replaced | {"complementary_diffusion"}
 
 
 @pytest.mark.slow

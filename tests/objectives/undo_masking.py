@@ -73,6 +73,21 @@ def undo_blocks(ids: TokenIds, size: int, rates: tuple[float, float]):
     return undo
 
 
+def undo_edits(ids: TokenIds):
+    """Undoes LLaDA2.1: the labels are the masked tokens and the wrong tokens."""
+
+    def undo(document):
+        read = document.columns.get("noised", document.inputs)
+        filled = _filled_in(ids, read, document.labels, only_masks=False)
+        noised = [slot for slot, (x, y) in enumerate(zip(read, filled)) if x != y]
+        assert sorted(document.labels) == noised, "a label restores nothing"
+        if "noised" in document.columns:
+            assert document.inputs == filled, "the clean copy is another text"
+        return filled
+
+    return undo
+
+
 def undo_masked_blocks(ids: TokenIds, size: int, bidirectional: bool = True, shifted: bool = False):
     """Undoes TiDAR: the targets are the document, and each has a mask.
 
@@ -283,6 +298,22 @@ def undo_stand_ins(ids: TokenIds):
         assert not document.inputs and len(stand_ins) == len(document.targets)
         assert set(stand_ins) <= {0, ids.mask}
         assert stand_ins.count(ids.mask) == max(1, round(0.15 * len(stand_ins)))
+        return document.targets
+
+    return undo
+
+
+def undo_tail(ids: TokenIds):
+    """Undoes CARD: all tokens are targets, and those hidden from later tokens are near the end."""
+
+    def undo(document):
+        stand_ins = document.columns["targets_stand_ins"]
+        n = len(document.targets)
+        assert not document.inputs and len(stand_ins) == n
+        assert set(stand_ins) <= {0, ids.mask}
+        number = stand_ins.count(ids.mask)
+        assert 1 <= number <= max(1, n - 1)
+        assert ids.mask not in stand_ins[: max(0, n - number * 3 // 2)]
         return document.targets
 
     return undo

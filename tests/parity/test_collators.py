@@ -259,14 +259,15 @@ def test_a_process_forked_after_jax_ran_is_refused(collator, examples, monkeypat
 
 REFUSED = """
     adaptive_masked_lm annealed_multi_token_prediction any_subset_lm belief_state
-    blank_infilling block_diffusion complementary_diffusion contrastive contrastive_pairs
-    dialogue distilled_lm flexible_masked_diffusion frequency_informed_diffusion future_summary
-    hybrid_diffusion insertion_lm llm_jepa masked_diffusion masked_input_regularization
-    masked_permuted_lm mass multi_token_prediction mutor next_implicit_token next_latent
-    number_token_loss permutation_lm phases prefix_token_prediction replaced_token_detection
-    retromae sequence_classification sequence_regression shifted_diffusion shuffled_lm
-    superposed_lm text_to_text tidar token_classification token_order_prediction
-    uniform_diffusion
+    blank_infilling block_diffusion causal_diffusion complementary_diffusion contrastive
+    contrastive_pairs dialogue distilled_lm flexible_masked_diffusion
+    frequency_informed_diffusion future_summary hybrid_diffusion insertion_lm llm_jepa
+    masked_diffusion masked_input_regularization masked_permuted_lm mass mixed_diffusion
+    multi_token_prediction mutor next_implicit_token next_latent number_token_loss
+    permutation_lm phases prefix_token_prediction replaced_token_detection retromae
+    sequence_classification sequence_regression shifted_diffusion shuffled_lm superposed_lm
+    text_to_text tidar token_classification token_editing token_order_prediction
+    uniform_diffusion unrolled_denoising
 """.split()
 
 

@@ -45,6 +45,7 @@ def test_parameters_of_each_step(tmp_path):
         ("encoder", ("masked_lm",), dict(logits_via_embedding=True)),
         ("electra", ("replaced_token_detection",), {}),
         ("masked_autoencoder", ("retromae",), {}),
+        ("step_unrolled", ("unrolled_denoising",), {}),
         ("two_towers", ("contrastive_pairs",), {}),
         ("decoder", ("masked_next_token", "causal_lm"), {}),
     ],
@@ -57,6 +58,7 @@ def test_a_model_has_the_heads_that_were_saved(tmp_path, builder, names, setting
         "sequence_classification": {"classes"},
         "replaced_token_detection": {"generator", "replaced"},
         "retromae": {"vocabulary", "restored"},
+        "unrolled_denoising": {"vocabulary", "unrolled"},
     }
     assert set(heads) == expected.get(names[0], {"vocabulary"})
 

@@ -326,7 +326,7 @@ def print_scores(console: Console, scores: Sequence[Score], step: int) -> None:
     table = _table(
         *("objective", "loss", "perplexity", "baseline", "better by", "targets"),
         title=f"Held-out loss after {step} steps, nats per target",
-        caption="baseline: tokens by frequency, classes by share, or all texts alike",
+        caption="baseline: loss of a model that ignores its input",
         caption_justify="left",
     )
     for s in (score for score in scores if not score.metric):

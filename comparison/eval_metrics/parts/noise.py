@@ -1,7 +1,7 @@
 """A bound on the likelihood of texts by the loss of a run's own objective under its noise.
 
-Block and uniform diffusion need it, since they do not hide single tokens from all others. So do
-models that predict the tokens of a text in a random order.
+Block and uniform diffusion need it, since they do not hide single tokens from all others. Models
+that predict a text in a random order are measured in the orders and groups of their training.
 """
 
 import functools
@@ -26,10 +26,9 @@ def is_read_by_noise(subject: Subject) -> bool:
 
     Raises ValueError if this is so, but the loss of the objective is not a bound.
     """
-    modes = {form.mode for form in subject.trained.prompt_forms}
-    if modes == {"states"}:
-        return subject.plan.recipe.objective.facts.bound is not None
-    if not modes or modes - {"blocks", "denoise"}:
+    forms = subject.trained.prompt_forms
+    modes = {form.mode for form in forms if form.predicted == "in place"}
+    if not forms or modes - {"blocks", "denoise"}:
         return False
     if not subject.plan.recipe.objective.facts.bound:
         raise ValueError(

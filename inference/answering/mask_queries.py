@@ -1,0 +1,153 @@
+"""The hidden states that predict masks, read as in training.
+
+Most models read masks as inputs. Models that learned to predict tokens in any order read the given
+tokens alone, and ask for each mask by a noised copy that knows its position.
+
+Letters: B rows, T slots, E width of a hidden state.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ...objectives import PromptForm
+from ...objectives.contract import Array
+from ...objectives.layouts import guarded
+from ..trained import Trained
+
+
+class MaskReading(NamedTuple):
+    """How a model predicts masks; it is hashable, so that a compiled program is kept for it."""
+
+    head: str | None  # `PromptForm.head`
+    predicted: str  # `PromptForm.predicted`
+    mask: int  # id of the mask
+    bos: int  # id that opens a shuffled text
+
+
+def mask_reading(trained: Trained, form: PromptForm) -> MaskReading:
+    """Returns how the model predicts masks in this form."""
+    ids = trained.ids
+    return MaskReading(form.head, form.predicted, ids.special("mask"), ids.bos)
+
+
+def mask_states(model, reading: MaskReading, params, batch) -> tuple[Array, Callable]:
+    """Returns (hidden states [B, T, E] of the slots of a batch, states -> logits).
+
+    If masks are not read in place, only the states of masks are meaningful.
+    """
+    if reading.predicted == "in place":
+        return states_and_head(model.apply(params, batch), reading.head)
+    arrange = _grouped if reading.predicted == "from copies" else _shuffled
+    names = "input_tokens", "segment_ids", "positions"
+    rows = _Row(*(jnp.asarray(batch[f"decoder_{name}"]) for name in names))
+    asked, slot_BxT = jax.vmap(functools.partial(arrange, reading))(rows)
+    outputs = model.apply(params, asked)
+    states_BxTxE = jnp.take_along_axis(outputs.hidden["noised"], slot_BxT[..., None], axis=1)
+    return states_BxTxE, functools.partial(outputs.head, reading.head or "vocabulary")
+
+
+def states_and_head(outputs, head: str | None):
+    """Returns (hidden states [B, T, E], states -> logits) of a head over ids.
+
+    If the head has a separate stack, like ELECTRA's generator, these are the states of that stack.
+    None is the vocabulary projection.
+    """
+    head = head or "vocabulary"
+    states = outputs.hidden[head if head in outputs.hidden else "top"]
+    return states, functools.partial(outputs.head, head)
+
+
+class _Row(NamedTuple):
+    """A text with masks, i32[T] each."""
+
+    tokens: Array
+    segments: Array
+    positions: Array
+
+
+class _Sorted(NamedTuple):
+    """The slots of a row: first given tokens, then masks, then padding, each from left to right."""
+
+    tokens: Array  # i32[T]
+    positions: Array  # i32[T]
+    is_given: Array  # bool[T]
+    is_mask: Array  # bool[T]
+    slots: Array  # i32[T] the place of each slot of the row in this order
+
+    @property
+    def given(self) -> Array:
+        """The number of given tokens."""
+        return jnp.sum(self.is_given)
+
+
+def _sorted(mask: int, row: _Row) -> _Sorted:
+    group = jnp.where(row.segments > 0, (row.tokens == mask).astype(jnp.int32), 2)
+    order = jnp.argsort(group, stable=True)
+    return _Sorted(
+        tokens=row.tokens[order],
+        positions=row.positions[order],
+        is_given=group[order] == 0,
+        is_mask=group[order] == 1,
+        slots=jnp.argsort(order),
+    )
+
+
+def _grouped(reading: MaskReading, row: _Row) -> tuple[dict, Array]:
+    """Returns the features of `any_subset_lm`: given tokens are a group, and masks are the next.
+
+    Given tokens attend to each other. The copies of masks attend to them and to each other. The
+    second result is the copy of each slot of the row.
+    """
+    text = _sorted(reading.mask, row)
+    asked = {
+        "decoder_input_tokens": text.tokens,
+        "decoder_segment_ids": text.is_given.astype(jnp.int32),
+        "decoder_positions": text.positions,
+        "decoder_key_intervals": guarded(0, text.given, text.is_given),
+        "noised_input_tokens": jnp.full_like(text.tokens, reading.mask),
+        "noised_segment_ids": text.is_mask.astype(jnp.int32),
+        "noised_positions": text.positions,
+        "noised_key_intervals": guarded(
+            text.given, text.given + jnp.sum(text.is_mask), text.is_mask
+        ),
+        "noised_clean_intervals": _to(text.given, text.tokens.size),
+    }
+    return asked, text.slots
+
+
+def _shuffled(reading: MaskReading, row: _Row) -> tuple[dict, Array]:
+    """Returns the features of `shuffled_lm`: each mask is the next token after the given tokens.
+
+    A slot reads the given token before its own, or bos, and knows the positions of both. The slot
+    that reads the last given token is a noised copy for each mask, and knows the mask's position.
+    The second result is the copy of each slot of the row.
+    """
+    text = _sorted(reading.mask, row)
+    slot = jnp.arange(text.tokens.size, dtype=jnp.int32)
+    opens = slot == 0
+    read = jnp.where(opens, reading.bos, jnp.roll(text.tokens, 1))
+    read_at = jnp.where(opens, 0, jnp.roll(text.positions, 1))
+    asked = {
+        "decoder_input_tokens": read,
+        "decoder_segment_ids": text.is_given.astype(jnp.int32),
+        "decoder_positions": read_at,
+        "decoder_block_positions": text.positions + 1,
+        "decoder_key_intervals": guarded(0, slot + 1, text.is_given),
+        "noised_input_tokens": jnp.full_like(read, read[text.given]),
+        "noised_segment_ids": text.is_mask.astype(jnp.int32),
+        "noised_positions": jnp.full_like(read_at, read_at[text.given]),
+        "noised_block_positions": text.positions + 1,
+        "noised_key_intervals": jnp.stack([slot, slot + 1]),
+        "noised_clean_intervals": _to(text.given, text.tokens.size),
+    }
+    return asked, text.slots
+
+
+def _to(end, size: int) -> Array:
+    """Returns i32[2, size]: the interval from 0 to `end` for each of `size` slots."""
+    ends = jnp.full(size, end, jnp.int32)
+    return jnp.stack([jnp.zeros_like(ends), ends])

@@ -1,0 +1,149 @@
+"""CARD: which tokens are masked, the weights and the loss by loops, and what decoding reads."""
+
+import itertools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+
+from pretrax import models
+from pretrax.inference import masked_drafter
+from pretrax.objectives import causal_diffusion, causal_lm
+from tests.models.small_models import init
+from tests.objectives.distributions import assert_uniform, corrupt_copies
+from tests.objectives.noised_copies import PACKED, SMALL, HeadlessOutputs, decoder_batch, rows
+from tests.objectives.registry import IDS, quick_jit
+from tests.refusals import refuses
+
+EACH = pytest.mark.parametrize("decay, smoothing", [(0.5, 1.0), (0.2, 0.3)])
+SMALL_SIZE = 50  # number of classes of the logits; targets are taken modulo this number
+
+
+def masks_of(features, document, length):
+    own = features["targets_segments"] == document
+    return (features["targets_stand_ins"][own] == IDS.mask).reshape(-1, length)
+
+
+def test_masks_are_uniform_in_the_window_and_their_number_is_uniform():
+    """The number is floor(t n), at least 1, and the window has floor(3/2) of it."""
+    features = corrupt_copies(causal_diffusion(IDS), (6, 1, 6), 3_000, seed=1)
+    for document in (1, 3):
+        masks = masks_of(features, document, 6)
+        number = masks.sum(1)
+        doubled = np.where(number == 1, 1 + np.arange(number.size) % 2, number + 1)
+        assert_uniform(doubled, 6)  # both t < 1/6 and t < 2/6 give one mask
+        for count, width in ((1, 1), (2, 3), (3, 4), (4, 6)):
+            drawn = masks[number == count]
+            assert not drawn[:, : 6 - width].any()
+            ways = len(list(itertools.combinations(range(width), count)))
+            assert_uniform(drawn, ways)
+    assert masks_of(features, 2, 1).all()
+    first, last = (masks_of(features, document, 6).sum(1) for document in (1, 3))
+    assert abs(np.corrcoef(first, last)[0, 1]) < 4 / np.sqrt(3_000)
+
+
+def test_a_window_as_wide_as_its_masks_is_all_masks():
+    masks = masks_of(corrupt_copies(causal_diffusion(IDS, window=1), (9,), 50, seed=2), 1, 9)
+    for row in masks:
+        assert row[9 - row.sum() :].all()
+
+
+def weight_by_the_formula(inputs, i, decay, smoothing):
+    """Returns the weight of the prediction at slot i of a document, as the paper writes it."""
+    masked = [token == IDS.mask for token in inputs]
+    score = 0.0
+    for j in range(i + 1):
+        cost = masked[j] * (1 + (j > 0 and masked[j - 1]))
+        score += cost * (1 - decay) ** (i - j)
+    return 1 / (smoothing + score)
+
+
+def logits_of(batch):
+    """Returns random logits of a small vocabulary for the slots of a batch."""
+    shape = batch["decoder_target_tokens"].shape
+    return np.random.default_rng(0).normal(size=(*shape, SMALL_SIZE))
+
+
+def scored(objective, batch, logits):
+    """Returns the term of the tokens for logits of a small vocabulary."""
+
+    @quick_jit
+    def term(batch, logits):
+        return objective.loss(batch).scored(HeadlessOutputs(logits, 0.0))["tokens"]
+
+    targets = batch["decoder_target_tokens"] % SMALL_SIZE
+    return term(batch | {"decoder_target_tokens": targets}, logits.astype(np.float32))
+
+
+@EACH
+def test_the_loss_is_the_weighted_mean_of_the_formula(decay, smoothing):
+    objective = causal_diffusion(IDS, decay=decay, smoothing=smoothing)
+    raw, documents = rows(seeds=3)
+    batch = decoder_batch(objective, raw)
+    counts = batch["decoder_loss_weights"] * (np.arange(3) < 2)[:, None]
+    batch |= {"decoder_loss_weights": counts}  # the last row belongs to another member of a mixture
+    logits = logits_of(batch)
+    term = scored(objective, batch, logits)
+    losses = scipy.special.logsumexp(logits, axis=-1)
+    kinds = set()
+    for row in range(3):
+        total = 0.0
+        count = 0.0
+        first = 0
+        for document in documents[row]:
+            inputs = batch["decoder_input_tokens"][row][first : first + len(document)]
+            for i, token in enumerate(document):
+                weight = weight_by_the_formula(inputs, i, decay, smoothing)
+                count += weight
+                slot = first + i
+                total += weight * (losses[row, slot] - logits[row, slot, token % SMALL_SIZE])
+                kinds.add(round(weight, 3))
+            first += len(document)
+        np.testing.assert_allclose(term.weights[row], count * (row < 2), rtol=1e-5)
+        np.testing.assert_allclose(term.sums[row], total * (row < 2), rtol=1e-5)
+    assert len(kinds) > 4
+
+
+def test_text_without_masks_has_the_loss_of_causal_lm():
+    raw, _ = rows()
+    plain = decoder_batch(causal_lm(IDS), raw)
+    logits = logits_of(plain)
+    ours, theirs = (scored(build(IDS), plain, logits) for build in (causal_diffusion, causal_lm))
+    np.testing.assert_array_equal(ours.sums, theirs.sums)
+    np.testing.assert_array_equal(ours.weights, theirs.weights)
+
+
+@pytest.mark.slow
+def test_drafts_are_read_like_masks_at_the_end_of_a_text():
+    """A row whose last tokens are masked gives the states of a verifying call with drafts."""
+    objective = causal_diffusion(IDS)
+    (form,) = objective.facts.prompt_forms
+    size = form.masked_blocks.size
+    raw, _ = rows(seeds=1)
+    batch = decoder_batch(objective, raw)
+    plain = decoder_batch(causal_lm(IDS), raw)
+    n = PACKED[0]
+    slot = n - size - 1  # the last slot that reads text; masks follow it
+    tokens = plain["decoder_input_tokens"].copy()
+    tokens[0, slot + 1 : n] = IDS.mask
+    model = models.decoder(IDS.size, **SMALL)
+    params = init(model, batch)
+    trained = model.apply(params, plain | {"decoder_input_tokens": tokens}).hidden["top"]
+    columns = masked_drafter(form.masked_blocks, IDS.mask).columns(jnp.array([[slot]]))
+    decoded = model.apply(params, plain | columns).hidden["noised"]
+    np.testing.assert_allclose(decoded[0], trained[0, slot + 1 : n], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "settings", [dict(window=0.9), dict(window=17), dict(decay=0), dict(decay=1), dict(smoothing=0)]
+)
+def test_bad_settings_are_refused(settings):
+    ((name, value),) = settings.items()
+    with refuses(ValueError, name, str(value)):
+        causal_diffusion(IDS, **settings)
+
+
+def test_ids_without_a_mask_are_refused():
+    with refuses(ValueError, "mask"):
+        causal_diffusion(IDS._replace(mask=None))
