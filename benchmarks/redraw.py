@@ -54,7 +54,7 @@ def timed(name: str) -> Redraw:
     drawing = Objectives()
     variants = gallery.variants(choice_of(name).build)
     vocabulary = gallery.vocabulary_of(drawing, name)
-    jax.clear_caches()  # of this objective and of others
+    jax.clear_caches()  # programs of this objective and of others
 
     def milliseconds(variant: gallery.ShownSettings) -> float:
         view = gallery.view_of(name, variant, vocabulary)
