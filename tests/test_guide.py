@@ -146,11 +146,9 @@ def test_a_choice_has_what_speaks_for_it_and_against_it(tmp_path):
     made = planted.results(["15%", "30%", "40%"], effects=effects, reference="15%")
     told = here(drawn(tmp_path, masking_rate=made)[guide.PAGE], "masking rate")
     assert told.startswith(
-        "40% compared with 15%: better at minimal_pairs; worse at bits_per_byte. 30% "
+        '"40%" compared with "15%": better at minimal_pairs; worse at bits_per_byte. "30%" '
     )
-    assert (
-        "30% compared with 15%: better at classify. 3 of 6 differences do not hold or are " in told
-    )
+    assert '"30%" compared with "15%": better at classify. 3 of 6 differences do not' in told
 
 
 def test_a_single_seed_distinguishes_nothing(tmp_path):
