@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, Literal, NamedTuple
 
-from ..constraints import Natural, check_fields
+from ..constraints import Seed, check_fields
 from ..corpora.vocabularies import Vocabulary
 from ..objectives.catalog import FAMILIES, SMALL_RUNS, aliases_of, find, run_of
 from ..settings.partial import Partial, as_partial
@@ -52,7 +52,7 @@ class View:
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     vocabulary: str = "words"
     layout: Literal["encoder", "decoder", "encoder_decoder"] | None = None
-    seed: Natural = 0
+    seed: Seed = 0
     rows: Literal[1, 2, 3, 4, 5, 6, 7, 8] = 1
     length: Literal[128, 256, 512, 1024, 2048] = 512
     hidden: str = ""

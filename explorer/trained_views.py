@@ -8,7 +8,7 @@ import threading
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from ..constraints import Count, Natural, NonNegative, Share, check_fields
+from ..constraints import Count, Seed, NonNegative, Share, check_fields
 from ..corpora.vocabularies import load_vocabulary
 from ..inference.answering.answers import Options, answer
 from ..inference.answering.generation import Decoding
@@ -48,7 +48,7 @@ class ModelQuestion:
     samples: Count = 1
     steps: Count | None = None
     order: Order = "confidence"
-    seed: Natural = 0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         check_fields(self, "")
