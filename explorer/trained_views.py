@@ -8,7 +8,7 @@ import threading
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from ..constraints import Count, Seed, NonNegative, Share, check_fields
+from ..constraints import Count, NonNegative, Seed, Share, check_fields
 from ..corpora.vocabularies import load_vocabulary
 from ..inference.answering.answers import Options, answer
 from ..inference.answering.generation import Decoding
