@@ -132,12 +132,12 @@ setup(
     + [
         f"pretrax.{name}"
         for name in find_packages(include=[x for f in FOLDERS for x in (f, f"{f}.*")])
-        + find_namespace_packages(include=["gin_configs", "gin_configs.*"])
+        + find_namespace_packages(include=["explorer.static", "gin_configs", "gin_configs.*"])
     ],
     package_data={
         "": ["*.gin"],
         "pretrax": ["py.typed", "__init__.pyi"],
-        "pretrax.explorer": ["static/*"],
+        "pretrax.explorer.static": ["*"],
     },
     cmdclass={"build_py": BuildPackage},
     install_requires=TRAINING,

@@ -252,7 +252,7 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "decoder",
             "planning further ahead",
             "BST, arXiv:2410.23506",
-            512,
+            768,
             title="Belief state transformer (BST)",
             formula="−mean_t log p(x_{t+1} | f_t) − mean_t (log p(x_{t+1} | f_t, b_s) + "
             "log q(x_{s−1} | f_t, b_s))\n"

@@ -401,7 +401,7 @@ class AnyStates:
 
 
 class _AnyOutputs(NamedTuple):
-    """Model outputs whose heads are random projections of states f32[…, STATE]."""
+    """Model outputs whose heads are random projections of states."""
 
     hidden: Any  # AnyStates
     heads: Mapping[str, int | None]
@@ -414,7 +414,7 @@ class _AnyOutputs(NamedTuple):
             )
         if name == "logit_scale":
             return jnp.float32(1.0)
-        shape = STATE, self.heads[name] or self.size
+        shape = hidden.shape[-1], self.heads[name] or self.size
         return hidden @ jax.random.normal(jax.random.key(3), shape)
 
 
@@ -605,9 +605,10 @@ REQUIRED: dict[str, Callable[[LawExamples], None]] = {
     "documents stay apart": documents_stay_apart,
     "loss has terms": loss_has_terms,
     "loss is a sum over rows": loss_is_a_sum_over_rows,
-    "weights reach the loss": weights_reach_the_loss,
     "counts are sums": counts_are_sums,
 }
+# The law that a run with weights of tokens depends on as well.
+WEIGHTED = {"weights reach the loss": weights_reach_the_loss}
 LAWS = REQUIRED | {
     "lengths are enough": lengths_are_enough,
     "batch = loop": rows_do_not_depend_on_their_batch,
@@ -616,14 +617,19 @@ LAWS = REQUIRED | {
 USUAL: dict[str, Callable[[LawExamples], None]] = {
     "noise is drawn": noise_is_drawn,
     "every target counts": every_target_counts,
+    **WEIGHTED,
 }
 
 
-def check_objective(objective: Objective, ids: TokenIds) -> None:
-    """Raises ValueError for an objective that would silently train wrongly; takes seconds."""
+def check_objective(objective: Objective, ids: TokenIds, weighted: bool = False) -> None:
+    """Raises ValueError for an objective that would silently train wrongly; takes seconds.
+
+    `weighted` is whether the documents of the run have weights of tokens.
+    """
+    laws = REQUIRED | (WEIGHTED if weighted else {})
     for member in members_of(objective):
         owner = "The objective" if member.name == "all" else f"The member {member.name!r}"
-        for name, law in REQUIRED.items():
+        for name, law in laws.items():
             if reason := broken(law, member.objective, ids):
                 raise ValueError(f"{owner} breaks a law ({name}): {reason}")
 

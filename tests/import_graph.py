@@ -56,7 +56,8 @@ MODULES = {
 
 def modules_without_tasks() -> list[str]:
     """Returns the modules that do not load TensorFlow."""
-    above = {"pretrax.tasks", "pretrax.comparison", "pretrax.preprocessing", "pretrax.cli"}
+    packages = "tasks", "comparison", "preprocessing", "explorer", "cli"
+    above = {f"pretrax.{package}" for package in packages}
     names = [name for name in MODULES if not {".".join(name.split(".")[:2])} & above]
     return [*names, "pretrax.cli.train"]
 

@@ -20,6 +20,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import unittest.mock
 from pathlib import Path
 from pydoc_data import topics
 from typing import NamedTuple
@@ -36,6 +37,7 @@ from pretrax.comparison.scaling import laws_of_comparisons
 from pretrax.comparison.variants import read_comparison, runs_of_variants
 from pretrax.inference.answering.answers import answer
 from pretrax.inference.prompting.prompts import filled
+from pretrax.inference.trained import MODES
 from pretrax.settings.partial import Partial
 from pretrax.training import optimizers, planning, trainer
 from pretrax.training.devices.topologies import read_topology
@@ -205,7 +207,9 @@ ONE_DENOISER = ["--gin_file=objectives/span_corruption.gin", *ONE_LAYER]  # inst
 def folder(tmp_path_factory):
     """A folder with the files of the pages, some text, and untrained models."""
     here = tmp_path_factory.mktemp("reader")
-    with pytest.MonkeyPatch.context() as patch, short_library() as few:
+    # Modes that the blocks register are removed again at the end.
+    modes = unittest.mock.patch.dict(MODES)
+    with modes, pytest.MonkeyPatch.context() as patch, short_library() as few:
         patch.chdir(here)
         patch.syspath_prepend(str(here))
         patch.setenv("COLUMNS", "120")
@@ -290,6 +294,12 @@ TRAINED = {  # identified by one of their arguments
         "--gin.models.decoder.scan_layers=False",
         "--gin.models.decoder.remat_policy='none'",
     ],
+    "--run_dir=runs/teacher": [
+        "--gin.training.Run.sequence_lengths={'decoder': 64}",
+        "--gin.models.decoder.num_layers=1",
+        "--gin.models.decoder.scan_layers=False",
+        "--gin.models.decoder.remat_policy='none'",
+    ],
     "--run_dir=runs/planted": [
         "--gin.corpora.planted_passages.passages=4",
         "--gin.models.decoder.num_layers=1",
@@ -311,6 +321,7 @@ MORE = {
     "plan": [],
     "check": [],
     "predict": ["--max_new=4"],
+    "teach": [],
     "evaluate": ["--examples=2"],
     "convert": [],
 }

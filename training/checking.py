@@ -22,8 +22,10 @@ PROBES = 8  # number of slots of a stack whose inputs are changed
 MOST_PARAMETERS = 2 * 10**8  # size of the largest model that is run for the checks
 
 
-def check_own(recipe: Recipe) -> None:
+def check_own(recipe: Recipe, weighted: bool) -> None:
     """Checks the objective, the model and its attention, unless they are from this package.
+
+    `weighted` is whether the documents of the run have weights of tokens.
 
     Raises ValueError for features, losses or shapes that would silently train wrongly, and for
     outputs that depend on inputs outside their key intervals.
@@ -31,7 +33,7 @@ def check_own(recipe: Recipe) -> None:
     own_objective = is_own(recipe.objective)
     own_model = not is_of_pretrax(recipe.model.apply) or _has_own_attention(recipe.model.config)
     if own_objective:
-        check_objective(recipe.objective, recipe.ids)
+        check_objective(recipe.objective, recipe.ids, weighted)
     for group in recipe.groups if own_objective or own_model else ():
         batch = example_batch(recipe, group)
         check_terms(recipe, batch)

@@ -138,7 +138,7 @@ def plan_checked(
         weighted="weights" in corpus.columns, teacher=objective.facts.teacher
     )
     check_longest(corpus, packing)
-    check_own(recipe)
+    check_own(recipe, packing.weighted)
     end = ids.eos if mark_ends else None
     planned = Plan(run, corpus, mesh, recipe, schedules, packing, end)
     if len({member.objective.loss for member in objective.facts.members}) > 1:

@@ -161,8 +161,9 @@ def test_a_term_without_weights_breaks_a_law():
     """An objective that is derived from another with weights, and adds a term, must say so."""
     wrong = replaced_token_detection(IDS).with_facts(token_weights=True)
     with refuses(ValueError, "'replaced'", "token_weights=False"):
-        check_objective(wrong, IDS)
-    check_objective(replaced_token_detection(IDS), IDS)
+        check_objective(wrong, IDS, weighted=True)
+    check_objective(wrong, IDS)  # without weights of tokens, nothing is wrong
+    check_objective(replaced_token_detection(IDS), IDS, weighted=True)
 
 
 def test_other_objectives_refuse_weights():
