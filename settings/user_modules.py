@@ -105,8 +105,8 @@ def _import_errors(module: str) -> Iterator[None]:
 def _own_module(module: str) -> str | None:
     """Returns the full name of a module of pretrax that is named without `pretrax.`, or None.
 
-    >>> _own_module("objectives"), _own_module("my_objectives")
-    ('pretrax.objectives', None)
+    >>> _own_module("visualization"), _own_module("my_objectives")
+    ('pretrax.visualization', None)
     """
     package = __name__.partition(".")[0]
     first = module.partition(".")[0]

@@ -109,6 +109,7 @@ def test_a_module_of_pretrax_needs_its_full_name(in_checkout, tmp_path, monkeypa
     checkout = Path(pretrax.__file__).resolve().parent
     elsewhere = [folder for folder in sys.path if Path(folder).resolve() != checkout]
     monkeypatch.setattr(sys, "path", [*elsewhere, *[str(checkout)] * in_checkout])
+    monkeypatch.delitem(sys.modules, "objectives", raising=False)  # other tests may import one
     monkeypatch.chdir(tmp_path)
     with exits(capsys, "'objectives'", "'pretrax.objectives'"):
         check.main(["objectives.ul2"])
