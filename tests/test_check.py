@@ -108,7 +108,8 @@ def test_what_cannot_be_checked(module, capsys, arguments, values):
 def test_a_module_of_pretrax_needs_its_full_name(in_checkout, tmp_path, monkeypatch, capsys):
     checkout = Path(pretrax.__file__).resolve().parent
     # Other tests may have added folders of the checkout, such as docs/, which has objectives/.
-    elsewhere = [path for path in sys.path if not Path(path).resolve().is_relative_to(checkout)]
+    places = [Path(path).resolve() for path in sys.path]
+    elsewhere = [str(place) for place in places if checkout not in (place, place.parent)]
     monkeypatch.setattr(sys, "path", [*elsewhere, *[str(checkout)] * in_checkout])
     monkeypatch.delitem(sys.modules, "objectives", raising=False)  # other tests may import one
     monkeypatch.chdir(tmp_path)
