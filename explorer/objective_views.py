@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from ..constraints import Seed, check_fields
 from ..corpora.vocabularies import Vocabulary
+from ..objectives import Objective, TokenIds
 from ..objectives.catalog import FAMILIES, SMALL_RUNS, aliases_of, find, run_of
 from ..settings.partial import Partial, as_partial
 from ..settings.printable import printable
@@ -164,8 +165,10 @@ class Objectives:
         return html.soft(drawn.counted_on) + statistics(drawn.statistics)
 
     def _drawn(self, view: View, choice: Choice) -> Drawn:
+        # Programs are kept for a loss, so that another draw must have the same objective.
+        build = functools.partial(_built, as_partial(choice.build))
         return showing.draw(
-            choice,
+            choice._replace(build=build),
             self.encoded(view),
             is_own=True,
             layout=view.layout,
@@ -177,10 +180,10 @@ class Objectives:
 
     def encoded(self, view: View) -> SampleText:
         """Returns the text of a view, as token ids of its vocabulary."""
-        documents = sample_text.read_documents([view.text])
-        if view.vocabulary == "words":
-            return sample_text.from_words(documents)
-        return sample_text.from_texts(_vocabulary(view.vocabulary), documents)
+        changed = 0.0
+        if view.vocabulary not in ("words", "bytes", "library"):
+            changed = os.path.getmtime(view.vocabulary)
+        return _encoded(view.text, view.vocabulary, changed)
 
     def _choice(self, name: str) -> Choice:
         if "." not in name:
@@ -217,15 +220,26 @@ def choice_of(name: str) -> Choice:
     return showing.choice_of(name)
 
 
-def _vocabulary(name: str) -> Vocabulary:
-    if name in ("library", "bytes"):
-        return _opened(None, None if name == "library" else name, 0.0)
-    return _opened(name, None, os.path.getmtime(name))
+@functools.lru_cache(maxsize=64)
+def _built(build: Partial, ids: TokenIds) -> Objective:
+    return build(ids)
+
+
+@functools.lru_cache(maxsize=64)
+def _encoded(text: str, vocabulary: str, changed: float) -> SampleText:
+    """Returns a text in the vocabulary of a name, or of a run that was changed at this time."""
+    documents = sample_text.read_documents([text])
+    if vocabulary == "words":
+        return sample_text.from_words(documents)
+    return sample_text.from_texts(_opened(vocabulary, changed), documents)
 
 
 @functools.lru_cache(maxsize=8)
-def _opened(run: str | None, name: str | None, changed: float) -> Vocabulary:
-    return sample_text.open_vocabulary(showing.CACHE, run, name)
+def _opened(vocabulary: str, changed: float) -> Vocabulary:
+    names = {"library": None, "bytes": "bytes"}
+    if vocabulary in names:
+        return sample_text.open_vocabulary(showing.CACHE, name=names[vocabulary])
+    return sample_text.open_vocabulary(showing.CACHE, run=vocabulary)
 
 
 def text_html(example: Example) -> str:
