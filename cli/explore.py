@@ -21,7 +21,7 @@ from ..explorer import gallery
 from ..explorer.pages import Explorer
 from ..explorer.server import LOOPBACK, Server
 from ..objectives.catalog import CATALOG, find
-from ..settings.command_line import add_trust_argument, offer_completions
+from ..settings.command_line import add_trust_argument, offer_completions, parse_options
 from ..settings.printable import PrintableConsole
 from ..settings.run_directory import check_is_run
 from ..settings.user_errors import report_user_errors
@@ -100,4 +100,4 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--no-browser", dest="browser", action="store_false", help=browser)
     add_trust_argument(parser)
     offer_completions(parser)
-    return parser.parse_args(argv)
+    return parse_options(parser, argv)
