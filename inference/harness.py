@@ -6,7 +6,6 @@ For example:
     lm_eval.simple_evaluate(model=model, tasks=["lambada_openai"])["results"]
 """
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -54,14 +53,12 @@ def harness_model(trained: Trained, batch_size: Count = 32) -> Any:
             "answers."
         )
 
-    slot_figures = functools.partial(_next_log_probs_and_hits, trained.ids)  # compiled once
-
     class RunModel(LM):
         """Answers requests, and stores the answers in the harness's cache."""
 
         def loglikelihood(self, requests, disable_tqdm: bool = False):
             pairs = [request.args for request in requests]
-            scores = _answer_scores(trained, pairs, batch_size, slot_figures)
+            scores = _answer_scores(trained, pairs, batch_size)
             return self._cached("loglikelihood", requests, scores)
 
         def loglikelihood_rolling(self, requests, disable_tqdm: bool = False):
@@ -94,7 +91,7 @@ def _cut(trained: Trained, prompt: Prompt, most: int | None) -> Prompt:
     return prompt._replace(start=prompt.start[-most:])
 
 
-def _answer_scores(trained: Trained, pairs, batch_size: int, slot_figures) -> list:
+def _answer_scores(trained: Trained, pairs, batch_size: int) -> list:
     """Returns the log-probability of each answer given its context, and whether it is greedy."""
     if any(not text for _, text in pairs):
         raise ValueError("Got an empty answer to score, expected some words.")
@@ -104,13 +101,19 @@ def _answer_scores(trained: Trained, pairs, batch_size: int, slot_figures) -> li
         prompt, count = answered_prompt(trained, context, text)
         prompt = _cut(trained, prompt, longest and longest - 1)
         answered.append((prompt, min(count, len(prompt.start))))
-    figures = answer_log_probs(trained, answered, batch_size, slot_figures=slot_figures)
+    figures = answer_log_probs(
+        trained,
+        answered,
+        batch_size,
+        slot_figures=_next_log_probs_and_hits,
+        figure_settings=(trained.ids,),
+    )
     return [
         (float(log_probs.sum()), bool(hits.all())) for log_probs, hits in (x.T for x in figures)
     ]
 
 
-def _next_log_probs_and_hits(ids, model, params, batch):
+def _next_log_probs_and_hits(model, ids, params, batch):
     """Returns f32[B, T, 2]: the next token's log-probability, and 1 if it is the likeliest."""
     outputs = model.apply(params, batch)
     logits = outputs.head("vocabulary", outputs.hidden["top"])

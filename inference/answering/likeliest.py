@@ -5,9 +5,8 @@
 Letters: B rows, T slots, V ids.
 """
 
-import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -51,8 +50,12 @@ def likeliest_tokens(
     answered = answered_prompt(trained, context, text)
     tokens = list(answered[0].start)
     first = len(tokens) - answered[1]
-    figures_of = _next_figures(min(top, trained.ids.size), trained.ids)
-    (figures_TxN,) = answer_log_probs(trained, [answered], slot_figures=figures_of)
+    (figures_TxN,) = answer_log_probs(
+        trained,
+        [answered],
+        slot_figures=_next_figures,
+        figure_settings=(trained.ids, min(top, trained.ids.size)),
+    )
     found = []
     for number, (log_prob, row) in enumerate(zip(scored.log_probs, figures_TxN.tolist())):
         before = tokens[: first + number]
@@ -81,16 +84,11 @@ def _in_place(
     ]
 
 
-@functools.lru_cache(maxsize=8)  # the function is compiled once
-def _next_figures(top: int, ids: TokenIds) -> Callable:
-    """Returns (model, params, batch) -> f32[B, T, 2 top]: probabilities, then ids."""
-
-    def figures(model, params, batch):
-        outputs = model.apply(params, batch)
-        logits_BxTxV = outputs.head("vocabulary", outputs.hidden["top"])
-        allowed_V = allowed_token_mask(ids, model.vocab_size)
-        p_BxTxV = jnp.where(allowed_V, jax.nn.softmax(logits_BxTxV, -1), 0.0)
-        p_BxTxN, ids_BxTxN = lax.top_k(p_BxTxV, top)
-        return jnp.concatenate([p_BxTxN, ids_BxTxN.astype(p_BxTxN.dtype)], -1)
-
-    return figures
+def _next_figures(model, ids: TokenIds, top: int, params, batch):
+    """Returns f32[B, T, 2 top]: the likeliest next tokens' probabilities, then their ids."""
+    outputs = model.apply(params, batch)
+    logits_BxTxV = outputs.head("vocabulary", outputs.hidden["top"])
+    allowed_V = allowed_token_mask(ids, model.vocab_size)
+    p_BxTxV = jnp.where(allowed_V, jax.nn.softmax(logits_BxTxV, -1), 0.0)
+    p_BxTxN, ids_BxTxN = lax.top_k(p_BxTxV, top)
+    return jnp.concatenate([p_BxTxN, ids_BxTxN.astype(p_BxTxN.dtype)], -1)

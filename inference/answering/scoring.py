@@ -115,6 +115,7 @@ def answer_log_probs(
     batch_size: int = 32,
     on_batch: Callable[[int], None] | None = None,
     slot_figures: Callable | None = None,
+    figure_settings: tuple = (),
 ) -> list[np.ndarray]:
     """Returns for each (prompt, n) the log-probabilities f64[n] of the last n tokens of its start.
 
@@ -125,8 +126,9 @@ def answer_log_probs(
       answered: prompts that include their answers, with the number of tokens to score.
       batch_size: number of rows of a batch.
       on_batch: called after each batch with the number of prompts that it scored.
-      slot_figures: function (model, params, batch) -> [B, T, …], which computes figures of each
-        next token. By default these are the log-probabilities.
+      slot_figures: function (model, *figure_settings, params, batch) -> [B, T, …], which computes
+        figures of each next token. By default these are the log-probabilities.
+      figure_settings: hashable arguments of this function. Equal ones share a compiled program.
 
     Raises:
       ValueError: A prompt has more slots than the model has positions.
@@ -134,7 +136,7 @@ def answer_log_probs(
     model = trained.model
     prompts = [prompt for prompt, _ in answered]
     check_prompts(trained, prompts, 0)
-    run = jitted(slot_figures or next_log_probs, model)
+    run = jitted(slot_figures or next_log_probs, model, *figure_settings)
 
     def log_probs(chosen: list[int]) -> Iterator[np.ndarray]:
         rows = [prompts[i] for i in chosen]

@@ -3,7 +3,6 @@
 Letters: B rows, T slots, V ids, N predictions of a token.
 """
 
-import functools
 from collections.abc import Iterable, Iterator
 
 import jax
@@ -12,6 +11,7 @@ import numpy as np
 from jax import lax
 
 from ...data.corpus import Document
+from ...objectives import TokenIds
 from ...objectives.distillation import UNIT
 from ..prompting.prompts import Prompt
 from ..trained import Trained, allowed_token_mask, predicts_from_left
@@ -65,7 +65,13 @@ def _taught(trained, documents, likeliest: int, batch_size: int, size: int) -> l
         for start, first, end in several
     ]
     figures = iter(
-        answer_log_probs(trained, answered, batch_size, slot_figures=_figures(trained, likeliest))
+        answer_log_probs(
+            trained,
+            answered,
+            batch_size,
+            slot_figures=_predictions,
+            figure_settings=(trained.ids, min(likeliest, trained.ids.size)),
+        )
     )
     return [
         document._replace(teacher=np.concatenate([next(figures) for _ in several]).astype(np.int32))
@@ -90,16 +96,7 @@ def windows_of(tokens: int, size: int) -> list[tuple[int, int, int]]:
     return windows
 
 
-def _figures(trained: Trained, likeliest: int):
-    return _figures_of(trained.ids, min(likeliest, trained.ids.size))
-
-
-@functools.lru_cache(maxsize=16)  # equal arguments give the same function, which compiles once
-def _figures_of(ids, likeliest: int):
-    return functools.partial(_predictions, ids, likeliest)
-
-
-def _predictions(ids, likeliest: int, model, params, batch):
+def _predictions(model, ids: TokenIds, likeliest: int, params, batch):
     """Returns i32[B, T, 2, N]: the likeliest next tokens of each slot, and their probabilities."""
     outputs = model.apply(params, batch)
     logits_BxTxV = outputs.head("vocabulary", outputs.hidden["top"])
