@@ -10,10 +10,10 @@ from .corpus import Corpus, Document, DocumentStream, Progress, state_within
 from .documents import UNCUT, joined, split_heldout, text_size, training_documents
 from .records import DocumentArrays, Records, RecordStream, Shuffled, first_tokens
 from .token_store import HELDOUT, TRAIN, StoreRecords, TokenStore, open_store
+from .token_store_files import SHARED
 
 Rate = float | Callable[[int], float]  # The rate of a store: a number, or a function of the step
 
-_SAME = "ids", "columns", "shapes"  # what the stores of a mixture have in common
 _DRAWS = 1024  # Number of draws of the mixture that are made together
 _HELDOUT_EVERY = 20  # One block in this number is held out if a store has no held-out split.
 _FEW = 512  # With fewer records, the rows of a step would come from one document.
@@ -37,7 +37,7 @@ def open_stores(stores: str | Sequence[str] | Mapping[str, Any]) -> list[TokenSt
             f"Two of the stores {', '.join(paths)} have the same text: leave one of them out."
         )
     for other in others:
-        if any(getattr(other, name) != getattr(first, name) for name in _SAME):
+        if any(getattr(other, name) != getattr(first, name) for name in SHARED):
             raise ValueError(
                 f"{other.folder.path} and {first.folder.path} have different token ids or columns: "
                 "write both stores with the same vocabulary and the same columns."

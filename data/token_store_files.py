@@ -63,6 +63,8 @@ BLOCK_TOKENS = 1 << 20  # Number of tokens at which a block of long records ends
 FILE_BYTES = 1 << 28  # Largest number of bytes of a file of tokens with more than one block
 # A column of a `Document` in addition to its tokens
 Column = Literal["parts", "labels", "weights", "teacher"]
+# What the parts of a store, and the stores of a mixture, have in common
+SHARED = "ids", "columns", "shapes"
 COLUMNS: tuple[Column, ...] = ("parts", "labels", "weights", "teacher")
 
 
@@ -298,8 +300,7 @@ def seal(
     parts = {split: [_part(folder, split, i) for i in range(n)] for split, n in splits.items()}
     first, *others = itertools.chain(*parts.values())
     for other in others:
-        keys = "ids", "columns", "shapes"
-        if any(other.described[key] != first.described[key] for key in keys):
+        if any(other.described[key] != first.described[key] for key in SHARED):
             raise ValueError(
                 f"The parts {first.name} and {other.name} of {folder.path} have different token "
                 "ids or columns: write all parts with the same vocabulary and the same columns."

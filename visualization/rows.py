@@ -319,7 +319,7 @@ def further_targets(
         if objective.facts.heads[labels.head] is None and not known:
             label_marks = {name: marks_of_terms[name].values}
             values = _traced(tokens, {name: labels.values}, label_marks)[name]
-            each = max(values.shape[1] // list(targets.values())[-1].shape[1], 1)
+            each = max(values.shape[1] // targets[predicting_stack(batch)].shape[1], 1)
             columns = (np.array_split(x, each, axis=1) for x in (values, labels.weights))
             names = [name] if each == 1 else [f"{name} {k + 1}" for k in range(MOST_TARGETS)]
             further |= dict(zip(names, zip(*columns)))
