@@ -179,11 +179,15 @@ def _within(kind: Any, value: Any) -> bool:
     is_number = isinstance(value, numbers.Real)
     if is_number and not -math.inf < value < math.inf:
         return False
-    return all(_RANGES[type(constraint)][0](value, limit) for constraint, limit in _limits(kind))
+    return all(_RANGES[type(constraint)][0](value, limit) for constraint, limit in limits(kind))
 
 
-def _limits(kind: Any) -> Iterator[tuple[Any, Any]]:
-    """Yields the constraints of an annotation and their limits."""
+def limits(kind: Any) -> Iterator[tuple[Any, Any]]:
+    """Yields the constraints of an annotation with ranges, such as `OpenShare`, and their limits.
+
+    >>> [(type(constraint).__name__, limit) for constraint, limit in limits(OpenShare)]
+    [('Gt', 0), ('Lt', 1)]
+    """
     for metadata in kind.__metadata__:
         for constraint in metadata if isinstance(metadata, GroupedMetadata) else (metadata,):
             if type(constraint) in _RANGES:
@@ -197,13 +201,13 @@ def _description(kind: Any, several: bool = False) -> str:
     ('a number above 0 and below 1, or None', 'a list of whole numbers of at least 1')
     """
     if typing.get_origin(kind) is Annotated:
-        limits = [
+        ranges = [
             f", at least {limit} of them"
             if isinstance(constraint, MinLen) and limit > 1
             else _RANGES[type(constraint)][2].format(limit)
-            for constraint, limit in _limits(kind)
+            for constraint, limit in limits(kind)
         ]
-        return _description(kind.__origin__, several) + " and".join(limits)
+        return _description(kind.__origin__, several) + " and".join(ranges)
     origin = _origin(kind)
     args = typing.get_args(kind)
     if origin is typing.Union:

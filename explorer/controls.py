@@ -11,11 +11,11 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
-from annotated_types import Ge, GroupedMetadata, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le, Lt
 
-from ..constraints import selector_of
+from ..constraints import limits, selector_of
 from ..settings.meanings import meaning
-from ..settings.partial import Partial, as_partial, parameters
+from ..settings.partial import Partial, as_partial, functions_in, parameters
 
 STEPS = 100  # number of steps of a slider over an interval of real numbers
 WHOLE = 64  # a slider of whole numbers without an upper bound ends here, or at four times its value
@@ -108,10 +108,8 @@ def _every(build: Partial) -> Iterator[Control]:
     settings = parameters(function) or {}
     name = selector_of(function)
     for setting, parameter in settings.items():
-        if setting in hints and (
-            setting in build.settings or parameter.default is not parameter.empty
-        ):
-            value = build.settings.get(setting, parameter.default)
+        value = build.settings.get(setting, parameter.default)
+        if setting in hints and value is not parameter.empty:
             control = _control(f"{name}.{setting}", hints[setting], value)
             if control is not None:
                 yield control._replace(about=meaning(function, setting))
@@ -149,7 +147,7 @@ def _changed(value: Any, values: Mapping[str, Any]) -> Any:
 
 def _control(name: str, annotation: Any, value: Any) -> Control | None:
     """Returns the control of a setting without its help; None for a setting that is a function."""
-    if any(True for _ in _builders(value)) or callable(value):
+    if functions_in(value):
         return None
     kinds, optional = _alternatives(annotation)
     plain = [kind for kind in kinds if not _is_function(kind)]
@@ -183,7 +181,8 @@ def _is_function(kind: Any) -> bool:
 def _slider(name: str, kind: Any, value: float | None) -> Control:
     """Returns a slider over the range of an annotation; an open bound is one step away."""
     whole = _base(kind) is int
-    bounds = dict(_bounds(kind))
+    ranges = limits(kind) if typing.get_origin(kind) is Annotated else ()
+    bounds = {type(constraint): limit for constraint, limit in ranges}
     if whole:
         low = bounds.get(Ge, bounds.get(Gt, -1) + 1)
         high = bounds.get(Le, bounds.get(Lt, math.inf) - 1)
@@ -197,16 +196,6 @@ def _slider(name: str, kind: Any, value: float | None) -> Control:
     if bounds.get(Lt) == high:
         high -= step
     return Control(name, "real", value, low=low, high=round(high, 12), step=step)
-
-
-def _bounds(kind: Any) -> Iterator[tuple[type, float]]:
-    """Yields (Ge, Gt, Le or Lt, its limit) for each bound of an annotation."""
-    if typing.get_origin(kind) is not Annotated:
-        return
-    for metadata in kind.__metadata__:
-        for bound in metadata if isinstance(metadata, GroupedMetadata) else (metadata,):
-            if isinstance(bound, Ge | Gt | Le | Lt):
-                yield type(bound), getattr(bound, type(bound).__name__.lower())
 
 
 def _round_step(size: float) -> float:
