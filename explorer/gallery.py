@@ -5,7 +5,6 @@ arrow keys step through them.
 """
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from html import escape
 from typing import Any, NamedTuple
@@ -13,10 +12,10 @@ from typing import Any, NamedTuple
 from ..objectives.catalog import FAMILIES
 from ..objectives.token_ids import specimen_ids
 from ..settings import atomic_writes
-from ..settings.printable import printable
+from ..visualization import picture_page
 from .controls import Control, controls, with_values
 from .objective_views import Objectives, Shown, View, choice_of
-from .pages import style
+from .pages import document, style
 
 TEXT = (
     "The quick brown fox jumps over the lazy dog. The dog sleeps for an hour and dreams of a fox."
@@ -59,7 +58,8 @@ def drawn_views(drawing: Objectives, name: str) -> list[tuple[ShownSettings, Sho
     """Returns the settings of an objective with their views."""
     vocabulary = vocabulary_of(drawing, name)
     shown = variants(choice_of(name).build)
-    return [(variant, drawing.show(view_of(name, variant, vocabulary))) for variant in shown]
+    views = [view_of(name, variant, vocabulary) for variant in shown]
+    return [(one, drawing.show(view, picture_page.text)) for one, view in zip(shown, views)]
 
 
 def vocabulary_of(drawing: Objectives, name: str) -> str:
@@ -150,7 +150,7 @@ def objective_page(views: list[tuple[ShownSettings, Shown]]) -> str:
         for k, (variant, _) in enumerate(views)
     )
     sections = "".join(
-        f'<section id="s{k}">\n<div class="card">{_without_buttons(shown.text)}'
+        f'<section id="s{k}">\n<div class="card">{shown.text}'
         f"</div>\n{shown.body}<pre>{escape(shown.commands.shell)}</pre></section>\n"
         for k, (_, shown) in enumerate(views)
     )
@@ -161,12 +161,7 @@ def objective_page(views: list[tuple[ShownSettings, Shown]]) -> str:
         f'<style>{rules} {{ display:block }}</style>\n<div class="variants" role="radiogroup" '
         f'aria-label="Settings">\n{choices}{sections}</div>\n'
     )
-    return _document(first.title, body)
-
-
-def _without_buttons(text: str) -> str:
-    """Returns the text of a view without the buttons that hide its tokens."""
-    return re.sub(r"</?button[^>]*>", "", text)
+    return document(first.title, "", f"<main>\n{body}</main>")
 
 
 def index_page() -> str:
@@ -179,14 +174,4 @@ def index_page() -> str:
             for name, entry in entries.items()
         )
         parts.append(f"<h2>{escape(family.capitalize())}</h2>\n<ul>{links}</ul>\n")
-    return _document("Gallery", "".join(parts))
-
-
-def _document(title: str, body: str) -> str:
-    return printable(
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n"
-        f'<link rel="stylesheet" href="style.css">\n</head>\n<body><main>\n{body}</main></body>\n'
-        "</html>\n"
-    )
+    return document("Gallery", "", f"<main>\n{''.join(parts)}</main>")

@@ -5,7 +5,7 @@ import functools
 import os
 import threading
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any, Literal, NamedTuple
 
@@ -30,17 +30,23 @@ from .controls import Control, controls, value_of, with_values
 
 STATISTICS_ROWS = 1000
 MOST_CHARACTERS = 100_000  # longest text
+# Name of a vocabulary -> what it is. The directory of a run names its vocabulary as well.
+VOCABULARIES = {
+    "words": "the words of the text",
+    "bytes": "bytes",
+    "library": "trained on Python's library",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class View:
-    """What a page shows of an objective.
+    """An objective, a text and a draw that a page shows.
 
     Attributes:
       objective: a name of the catalog, or the user's own MODULE.BUILDER.
       text: the text, whose documents are separated by blank lines.
       values: settings that differ from the objective's gin file, by name in gin.
-      vocabulary: "words", "bytes", "library", or the directory of a run.
+      vocabulary: a name of `VOCABULARIES`, or the directory of a run.
       layout: layout of the model. None: the layout that suits the objective.
       seed: seed of the noise.
       rows: number of draws.
@@ -76,7 +82,7 @@ class Shown(NamedTuple):
     link: str  # address of the paper; "" for an objective that is not in the catalog
     controls: list[Control]
     defaults: dict[str, Any]  # values of the controls in the objective's gin file
-    text: str  # the text, with a button for each token
+    text: str  # the text, by default with a button for each token
     body: str  # what the model is given and what it predicts
     commands: Commands
 
@@ -109,8 +115,15 @@ class Objectives:
         """The files of users' modules."""
         return list(self._read)
 
-    def show(self, view: View) -> Shown:
-        """Returns a view. Raises ValueError or OSError for a mistake of the user."""
+    def show(self, view: View, text_of: Callable[[Example], str] | None = None) -> Shown:
+        """Returns a view.
+
+        Args:
+          view: the view.
+          text_of: makes HTML of the text of the first row. None: `choosable_text`.
+
+        Raises ValueError or OSError for a mistake of the user.
+        """
         base = self._choice(view.objective)
         known = {control.name: control for control in controls(base.build)}
         values = _values(view, known)
@@ -118,6 +131,7 @@ class Objectives:
         build.check(None)  # names a wrong value by its name in gin
         choice = base._replace(build=build)
         drawn = self._drawn(view, choice)
+        text = (text_of or choosable_text)(drawn.picture.examples[0])
         layout = drawn.picture.layout
         entry = choice.entry
         run = run_of(choice.name) if entry and not view.layout else SMALL_RUNS[layout]
@@ -141,7 +155,7 @@ class Objectives:
             link=entry.paper_link[1] if entry else "",
             controls=controls(build),
             defaults={name: control.value for name, control in known.items()},
-            text=printable(text_html(drawn.picture.examples[0])),
+            text=printable(text),
             body=printable(_body(drawn)),
             commands=shown,
         )
@@ -180,9 +194,8 @@ class Objectives:
 
     def encoded(self, view: View) -> SampleText:
         """Returns the text of a view, as token ids of its vocabulary."""
-        changed = 0.0
-        if view.vocabulary not in ("words", "bytes", "library"):
-            changed = os.path.getmtime(view.vocabulary)
+        is_run = view.vocabulary not in VOCABULARIES
+        changed = os.path.getmtime(view.vocabulary) if is_run else 0.0
         return _encoded(view.text, view.vocabulary, changed)
 
     def _choice(self, name: str) -> Choice:
@@ -236,13 +249,14 @@ def _encoded(text: str, vocabulary: str, changed: float) -> SampleText:
 
 @functools.lru_cache(maxsize=8)
 def _opened(vocabulary: str, changed: float) -> Vocabulary:
-    names = {"library": None, "bytes": "bytes"}
-    if vocabulary in names:
-        return sample_text.open_vocabulary(showing.CACHE, name=names[vocabulary])
+    if vocabulary == "library":
+        return sample_text.open_vocabulary(showing.CACHE)
+    if vocabulary in VOCABULARIES:
+        return sample_text.open_vocabulary(showing.CACHE, name=vocabulary)
     return sample_text.open_vocabulary(showing.CACHE, run=vocabulary)
 
 
-def text_html(example: Example) -> str:
+def choosable_text(example: Example) -> str:
     """Returns the text of a row, each token as a button that chooses it."""
     parts = []
     number = 0

@@ -1,13 +1,16 @@
 """The pages of `pretrax explore`. Their programs and the styles are in the folder static/."""
 
 import dataclasses
+import typing
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from ..inference.answering.masks import Order
+from ..settings.printable import printable
 from ..visualization import html, picture_page
-from .objective_views import Objectives, View, families, place_of
+from .objective_views import VOCABULARIES, Objectives, View, families, place_of
 from .run_views import curves, find_comparisons, find_runs, text_of_report
 from .server import Content, Site, kind_of
 from .trained_views import ModelQuestion, TrainedRuns
@@ -50,7 +53,7 @@ class Explorer:
         self._trained = TrainedRuns(trusted)
 
     def site(self) -> Site:
-        """Returns what the server answers."""
+        """Returns the pages and the calls."""
         calls = {
             "start": self._start,
             "draw": lambda sent: self._objectives.show(self._view(sent)),
@@ -84,6 +87,8 @@ class Explorer:
         return {
             "objective": self._objective,
             "families": families(),
+            "vocabularies": VOCABULARIES,
+            "orders": typing.get_args(Order),
             "runs": self.runs(),
             "comparisons": self.comparisons(),
         }
@@ -109,7 +114,7 @@ class Explorer:
             )
 
     def _check_vocabulary(self, name: str) -> None:
-        if name not in ("words", "bytes", "library"):
+        if name not in VOCABULARIES:
             self._known_run({"run": name})
 
     def _question(self, sent: dict) -> ModelQuestion:
@@ -156,17 +161,27 @@ def page(path: str) -> str:
         f'<a href="./{address}"{" aria-current=page" if address == path else ""}>{title}</a>'
         for address, (title, _, _) in PAGES.items()
     )
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(name)} · pretrax explore</title>\n"
-        '<link rel="icon" href="data:,">\n<link rel="stylesheet" href="style.css">\n'
-        f'<script type="module" src="static/{script}.js"></script>\n</head>\n<body>\n'
-        f'<a class="skip" href="#main">Skip to the content</a>\n'
+    head = (
+        '<link rel="icon" href="data:,">\n'
+        f'<script type="module" src="static/{script}.js"></script>\n'
+    )
+    body = (
+        '<a class="skip" href="#main">Skip to the content</a>\n'
         f'<header><b>pretrax explore</b><nav aria-label="Pages">{links}</nav></header>\n'
         f'<main id="main"><h1>{escape(heading)}</h1><p class="soft">{escape(about)}</p>\n'
         '<p id="error" class="error" role="alert" hidden></p>\n<div id="content"></div>\n'
-        "<noscript>These pages need JavaScript.</noscript></main>\n</body>\n</html>\n"
+        "<noscript>These pages need JavaScript.</noscript></main>\n"
+    )
+    return document(f"{name} · pretrax explore", head, body)
+
+
+def document(title: str, head: str, body: str) -> str:
+    """Returns a page with the styles of `style` in a file next to it; head and body are HTML."""
+    return printable(
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n"
+        f'<link rel="stylesheet" href="style.css">\n{head}</head>\n<body>{body}</body>\n</html>\n'
     )
 
 

@@ -48,7 +48,7 @@ class Content(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Site:
-    """What the server answers.
+    """The pages and the calls of a server.
 
     Attributes:
       pages: address of a GET request without its token -> its answer; None for no such page.
@@ -65,7 +65,7 @@ class Server(ThreadingHTTPServer):
     """Serves a site on one port of this machine.
 
     Args:
-      site: what the server answers.
+      site: its pages and calls.
       port: the port; 0 for a free one.
       host: the address to listen on.
 

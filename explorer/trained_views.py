@@ -1,4 +1,4 @@
-"""What a trained model predicts for a text, as a page asks for it."""
+"""The predictions of a trained model for a text, as a page asks for them."""
 
 import dataclasses
 import functools

@@ -88,7 +88,12 @@ def legend(picture: Picture) -> str:
 
 def example(one: Example) -> str:
     """Returns the text, each stack's inputs and targets, and the attention patterns of a row."""
-    return _headed("Text", one.caption) + "".join(map(_flow, one.text)) + stacks(one)
+    return _headed("Text", one.caption) + text(one) + stacks(one)
+
+
+def text(one: Example) -> str:
+    """Returns the text of a row, a block for each document."""
+    return "".join(map(_flow, one.text))
 
 
 def stacks(one: Example) -> str:

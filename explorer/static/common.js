@@ -104,6 +104,11 @@ export function select(options, value, onchange) {
   return made;
 }
 
+// The options of a choice of vocabularies: those with a name, and those of the runs.
+export function vocabularies(known) {
+  return [...Object.entries(known.vocabularies), ...known.runs.map((run) => [run, run])];
+}
+
 export function copyable(title, text) {
   const button = el("button", { type: "button", class: "copy" }, "Copy");
   button.setAttribute("aria-label", `Copy: ${title}`);

@@ -8,7 +8,6 @@ const FIELDS = {
   seed: ["Seed", { type: "number", min: 0, value: 0 }],
   steps: ["Unmasking steps", { type: "number", min: 1, placeholder: "one for each mask" }],
 };
-const ORDERS = ["confidence", "margin", "entropy", "left_to_right", "random", "mask_predict", "ancestral", "gibbs"];
 const EXAMPLES = {
   infill: "import <extra_id_0> as <extra_id_1>", mask: "The [MASK] is open.", unmask: "import [MASK], [MASK], [MASK]",
   blocks: "import os", continue: "import os", complete: "import os", pair: "It rains.",
@@ -33,7 +32,7 @@ start((content, known) => {
     } });
     return labeled(title, box);
   });
-  const order = select(ORDERS.map((one) => [one, one.replaceAll("_", " ")]), state.options.order ?? "confidence",
+  const order = select(known.orders.map((one) => [one, one.replaceAll("_", " ")]), state.options.order ?? "confidence",
     (one) => (state.options.order = one));
   const modes = el("select", { onchange: () => { state.mode = modes.value; example(); } });
   const about = el("p", { class: "soft", role: "status" });

@@ -1,6 +1,6 @@
 // The text form, and the panel of one objective: its settings, its picture and its commands.
 
-import { call, copyable, debounced, el, labeled, select, showError, uniqueId } from "./common.js";
+import { call, copyable, debounced, el, labeled, select, showError, uniqueId, vocabularies } from "./common.js";
 
 // The text, the vocabulary and the draw, which panels share. `onchange` is called after a change.
 export function textForm(state, known, onchange) {
@@ -12,12 +12,6 @@ export function textForm(state, known, onchange) {
   };
   const text = el("textarea", { rows: 3, spellcheck: "false", oninput: () => set("text", text.value, later) });
   text.value = state.text;
-  const vocabularies = [
-    ["words", "the words of the text"],
-    ["bytes", "bytes"],
-    ["library", "trained on Python's library"],
-    ...known.runs.map((run) => [run, run]),
-  ];
   const seed = el("input", {
     type: "number", name: "seed", min: 0, value: state.seed, oninput: () => set("seed", Number(seed.value), later),
   });
@@ -29,7 +23,7 @@ export function textForm(state, known, onchange) {
   const lengths = [128, 256, 512, 1024, 2048];
   const length = select(lengths.map((n) => [n, n]), state.length, (n) => set("length", Number(n)));
   const fields = [
-    labeled("Vocabulary", select(vocabularies, state.vocabulary, (name) => set("vocabulary", name))),
+    labeled("Vocabulary", select(vocabularies(known), state.vocabulary, (name) => set("vocabulary", name))),
     labeled("Seed", seed),
     labeled("Draws", rows),
     labeled("Slots", length),

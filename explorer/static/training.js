@@ -25,7 +25,7 @@ start((content, known) => {
     el("fieldset", { class: "card" }, el("legend", {}, "Runs"), ...boxes),
     el("label", { class: "check" }, all, " every metric"), status, charts,
     el("p", { class: "soft" }, "For histograms, texts and many runs, use TensorBoard: ",
-      el("code", {}, "pip install tensorboard && tensorboard --logdir runs")));
+      el("code", {}, "tensorboard --logdir=runs")));
 
   const usual = (name) => name === "loss" || name.startsWith("loss/") || name.startsWith("heldout/") ||
     /learning_rate|per_second|tokens_s/.test(name);

@@ -1,4 +1,4 @@
-import { FOX, debounced, el, labeled, latest, readState, select, showError, start, writeState } from "./common.js";
+import { FOX, debounced, el, labeled, latest, readState, select, showError, start, vocabularies, writeState } from "./common.js";
 
 start((content, known) => {
   const state = readState({ text: FOX, vocabulary: "library" });
@@ -26,11 +26,9 @@ start((content, known) => {
   const later = debounced(show, 300);
   const text = el("textarea", { rows: 4, spellcheck: "false", oninput: () => { state.text = text.value; later(); } });
   text.value = state.text;
-  const names = [["library", "trained on Python's library"], ["words", "the words of the text"], ["bytes", "bytes"],
-    ...known.runs.map((run) => [run, run])];
   content.append(
     el("form", { class: "card", onsubmit: (event) => event.preventDefault() }, labeled("Text", text),
-      labeled("Vocabulary", select(names, state.vocabulary, (name) => { state.vocabulary = name; show(); }))),
+      labeled("Vocabulary", select(vocabularies(known), state.vocabulary, (name) => { state.vocabulary = name; show(); }))),
     caption, el("div", { class: "card" }, pieces),
     el("div", { class: "card scroll" }, el("table", {}, el("thead", {}, el("tr", {},
       el("th", { class: "left" }, "token"), el("th", {}, "id"), el("th", { class: "left" }, "bytes"))), table)));
