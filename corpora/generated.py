@@ -60,12 +60,13 @@ def synthetic_documents(
 
 
 def _check_known(task: SyntheticTask, name: str, tokenizer: Tokenizer) -> None:
-    answers = list({answer for question in task.questions for answer in question.answers})
+    questions = [*task.questions, *(site.question for site in task.sites)]
+    answers = list({answer for question in questions for answer in question.answers})
     encoded = dict(zip(answers, tokenizer.encode_batch(answers)))
     pairs = (text for pair in task.pairs for text in (*pair.right, *pair.wrong))
     asked = (
         part
-        for question in task.questions
+        for question in questions
         for text in (question.text, question.after or "")
         for part in _HIDDEN.split(text)
     )
@@ -80,7 +81,7 @@ def _check_known(task: SyntheticTask, name: str, tokenizer: Tokenizer) -> None:
                 f"{tokenizer.size} tokens, expected all words of documents, questions and answers: "
                 "raise vocabularies.trained.size, and use every word of a question in a document."
             )
-    for question in task.questions:
+    for question in questions:
         if len({tuple(encoded[answer]) for answer in question.answers}) < len(question.answers):
             raise ValueError(
                 f"{name} asks {question.text!r:.80} with answers {question.answers!r:.80}, but the "

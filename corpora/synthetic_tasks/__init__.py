@@ -9,25 +9,30 @@ trained on. Your own synthetic task is a function `(*, seed) -> SyntheticTask`
 """
 
 from .digit_sums import arithmetic
+from .gene_grammar import genes
 from .key_values import recall
 from .labeled_words import word_lists
 from .level_grammar import grammar
 from .nested_brackets import brackets
 from .one_direction import reversal
 from .path_star import star_graphs
+from .protein_families import proteins
 from .rearranged_lists import rearranging
 from .small_sudoku import sudoku
 from .successive_states import processes
-from .task import SyntheticPair, SyntheticQuestion, SyntheticTask
+from .task import SyntheticPair, SyntheticQuestion, SyntheticSite, SyntheticTask
 
 __all__ = [
     "SyntheticTask",
     "SyntheticPair",
     "SyntheticQuestion",
+    "SyntheticSite",
     "arithmetic",
     "brackets",
+    "genes",
     "grammar",
     "processes",
+    "proteins",
     "rearranging",
     "recall",
     "reversal",

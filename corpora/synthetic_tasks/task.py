@@ -45,6 +45,24 @@ class SyntheticPair(NamedTuple):
     wrong: tuple[str, str]
 
 
+class SyntheticSite(NamedTuple):
+    """A place in a text with candidate letters, and the exact probability of the text with each.
+
+    SyntheticSite("conserved", "A<extra_id_0> A", (" C", " D"), (-4.0, -9.5))
+    """
+
+    kind: str  # "conserved" or "free": whether few letters are likely here
+    text: str  # with a blank at the place
+    answers: tuple[str, ...]  # the candidates, with the letter that was drawn first
+    log_likelihoods: tuple[float, ...]  # of the text with each candidate, in nats, up to a constant
+
+    @property
+    def question(self) -> SyntheticQuestion:
+        """The question for the likeliest candidate."""
+        ranked = sorted(zip(self.log_likelihoods, self.answers), reverse=True)
+        return SyntheticQuestion(self.kind, self.text, tuple(answer for _, answer in ranked))
+
+
 class SyntheticTask(NamedTuple):
     """Documents drawn from a seed, and questions that show whether a model has learned from them.
 
@@ -57,6 +75,7 @@ class SyntheticTask(NamedTuple):
     questions: Sequence[SyntheticQuestion]  # The kind of the first question is the main figure.
     accepts: Callable[[str], bool] | None = None  # whether a text may be a document; None: unknown
     pairs: Sequence[SyntheticPair] = ()  # The kind of the first pair is the main figure.
+    sites: Sequence[SyntheticSite] = ()  # for `variant_effects` and `conserved_columns`
 
 
 def heldout_count(documents: int) -> int:
@@ -90,7 +109,7 @@ def drawn_task(function: Callable[..., Any], seed: int) -> SyntheticTask:
 
     Raises ValueError for a function without a name (such as a `functools.partial`) or without
     `seed`, and for a result that is not a `SyntheticTask` or has no text or no question. Questions
-    and pairs must have a kind and at least one wrong answer.
+    and pairs must have a kind and at least one wrong answer, and sites a likelihood of each answer.
     """
     partial = as_partial(function)
     name = getattr(partial.function, "__name__", None)
@@ -133,6 +152,8 @@ def drawn_task(function: Callable[..., Any], seed: int) -> SyntheticTask:
         _check_question(name, question)
     for pair in made.pairs:
         _check_pair(name, pair)
+    for site in made.sites:
+        _check_site(name, site)
     read = {*made.documents}
     heldout = [text for text in made.heldout if text not in read]
     if not heldout:
@@ -156,6 +177,17 @@ def _check_pair(name: str, pair: Any) -> None:
         raise ValueError(
             f"{name} has the pair {pair!r:.200}, expected a kind such as 'order', and wrong texts "
             "that differ from the right texts."
+        )
+
+
+def _check_site(name: str, site: Any) -> None:
+    fits = isinstance(site, SyntheticSite) and site.kind in ("conserved", "free")
+    if not fits or not 1 < len(site.answers) == len(site.log_likelihoods):
+        raise ValueError(
+            f"{name} has the site {site!r:.200}, expected a "
+            "`corpora.synthetic_tasks.SyntheticSite` of the kind 'conserved' or 'free', with two "
+            "or more answers and as many log-likelihoods: SyntheticSite('free', "
+            "'A<extra_id_0> A', (' C', ' D'), (-4.0, -9.5))."
         )
 
 

@@ -8,8 +8,10 @@ from tests.refusals import refuses
 SMALL = {
     "arithmetic": {"sums": 20, "questions": 2},
     "brackets": {"documents": 5, "questions": 2},
+    "genes": {"documents": 5, "sites": 2},
     "grammar": {"strings": 5, "questions": 2},
     "processes": {"documents": 5, "questions": 2},
+    "proteins": {"documents": 5, "sites": 2},
     "rearranging": {"documents": 5, "questions": 2},
     "recall": {"documents": 5, "questions": 2},
     "reversal": {"people": 12, "choices": 4},
@@ -24,6 +26,7 @@ def test_all_synthetic_tasks_are_here():
         "SyntheticTask",
         "SyntheticPair",
         "SyntheticQuestion",
+        "SyntheticSite",
     }
 
 

@@ -1,0 +1,137 @@
+"""Synthetic tasks of sequences of letters that hidden Markov models emit, with exact likelihoods.
+
+The probability of a whole sequence with another letter at a site, divided by the probability of the
+sequence, is also the ratio of the probabilities of both letters given the rest of the sequence. A
+model that predicts masks and a model of whole sequences therefore have the same exact answer.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from .hidden_markov import PADDING, HiddenMarkov, letter_log_likelihoods, sampled
+from .task import SyntheticSite, SyntheticTask, drawn_texts
+
+KINDS = ("conserved", "free")
+_BATCH = 4000  # sequences that are drawn at once
+_DRAWS = 100  # largest number of sequences drawn for each one that is needed
+
+
+class SequenceWorld(NamedTuple):
+    """Equally likely hidden Markov models of sequences, such as families of proteins."""
+
+    alphabet: str
+    models: Sequence[HiddenMarkov]
+    kinds: Sequence[Sequence[str]]  # "conserved", "free" or "" for each state of each model
+
+
+def sequence_task(
+    rng: np.random.Generator,
+    world: SequenceWorld,
+    documents: int,
+    sites: int,
+    lengths: tuple[int, int],
+) -> SyntheticTask:
+    """Returns the synthetic task of a world.
+
+    Sequences outside of the range of lengths are drawn again. This divides the probabilities of all
+    other sequences by the same number, so that ratios of probabilities stay exact.
+
+    Args:
+      rng: source of the draws.
+      world: the models.
+      documents: number of training sequences; a twentieth more is held out.
+      sites: number of sites of each kind, each in a sequence of its own that is not a document.
+      lengths: shortest and longest sequence, in letters.
+
+    Raises ValueError if the models hardly draw sequences of these lengths or with such sites.
+    """
+    drawn = _drawn(rng, world, lengths, documents)
+    train, heldout = drawn_texts(lambda: _text(world, next(drawn)[0]), documents)
+    read = {*train}
+    found: dict[str, list[tuple[np.ndarray, int]]] = {kind: [] for kind in KINDS}
+    drawn = _drawn(rng, world, lengths, sites)
+    while min(map(len, found.values())) < sites:
+        letters, states, k = next(drawn)
+        if _text(world, letters) in read:
+            continue
+        kind = min(KINDS, key=lambda kind: len(found[kind]))
+        places = [p for p in range(1, len(letters) - 1) if world.kinds[k][states[p]] == kind]
+        if places:
+            found[kind].append((letters, int(rng.choice(places))))
+    made = [
+        site
+        for kind in KINDS
+        for site in _sites(world, [x for x, _ in found[kind]], [p for _, p in found[kind]], kind)
+    ]
+    return SyntheticTask(train, heldout, [site.question for site in made], sites=made)
+
+
+def write_fasta(path: str, documents: Iterable[str]) -> None:
+    """Writes documents of letters as a FASTA file, in which other programs read sequences.
+
+    >>> write_fasta("sequences.fasta", ["A C", "G T T"])
+    >>> open("sequences.fasta").read()
+    '>1\\nAC\\n>2\\nGTT\\n'
+    """
+    records = (f">{k}\n{''.join(text.split())}\n" for k, text in enumerate(documents, 1))
+    Path(path).write_text("".join(records))
+
+
+def _drawn(
+    rng: np.random.Generator, world: SequenceWorld, lengths: tuple[int, int], needed: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
+    """Yields (letters i[L], states i[L], number of the model) of sequences."""
+    shortest, longest = lengths
+    for _ in range(1 + _DRAWS * needed // _BATCH):
+        counts = rng.multinomial(_BATCH, np.full(len(world.models), 1 / len(world.models)))
+        batch = [
+            (letters, states, k)
+            for k, (model, count) in enumerate(zip(world.models, counts))
+            for letters, states in sampled(rng, model, count, longest)
+            if len(letters) >= shortest
+        ]
+        for k in rng.permutation(len(batch)):
+            yield batch[k]
+    raise ValueError(
+        f"Got lengths of {shortest} to {longest} letters, which too few of the drawn sequences "
+        "have, expected a range of usual lengths: widen it, or ask for fewer sites."
+    )
+
+
+def _sites(
+    world: SequenceWorld, sequences: Sequence[np.ndarray], places: Sequence[int], kind: str
+) -> list[SyntheticSite]:
+    before_BxL = _padded([letters[:place] for letters, place in zip(sequences, places)])
+    after_BxL = _padded([letters[:place:-1] for letters, place in zip(sequences, places)])
+    each = [letter_log_likelihoods(model, before_BxL, after_BxL) for model in world.models]
+    log_p_BxA = np.logaddexp.reduce(each, axis=0) - np.log(len(each))
+    return [
+        _site(world, letters, place, log_p_A, kind)
+        for letters, place, log_p_A in zip(sequences, places, log_p_BxA)
+    ]
+
+
+def _padded(sequences: Sequence[np.ndarray]) -> np.ndarray:
+    padded_BxL = np.full((len(sequences), max(map(len, sequences))), PADDING)
+    for row, letters in zip(padded_BxL, sequences):
+        row[: len(letters)] = letters
+    return padded_BxL
+
+
+def _site(world, sequence: np.ndarray, place: int, log_p_A: np.ndarray, kind: str) -> SyntheticSite:
+    own = int(sequence[place])
+    order = [own, *(k for k in range(len(world.alphabet)) if k != own)]
+    before, after = (_text(world, part) for part in (sequence[:place], sequence[place + 1 :]))
+    return SyntheticSite(
+        kind=kind,
+        text=f"{before}<extra_id_0> {after}",
+        answers=tuple(f" {world.alphabet[k]}" for k in order),
+        log_likelihoods=tuple(log_p_A[order].tolist()),
+    )
+
+
+def _text(world: SequenceWorld, letters: np.ndarray) -> str:
+    return " ".join([world.alphabet[k] for k in letters.tolist()])

@@ -1,0 +1,140 @@
+"""Protein families and genes: their texts, the grammar of genes, and sites with exact answers."""
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+
+from pretrax.corpora.synthetic_tasks import (
+    SyntheticQuestion,
+    SyntheticSite,
+    SyntheticTask,
+    gene_grammar,
+    genes,
+    protein_families,
+    proteins,
+)
+from pretrax.corpora.synthetic_tasks.hidden_markov import PADDING, log_likelihoods, sampled
+from pretrax.corpora.synthetic_tasks.sequence_sites import write_fasta
+from pretrax.corpora.synthetic_tasks.task import drawn_task
+from tests.corpora.synthetic_tasks import shares_of_reader
+from tests.refusals import refuses
+
+PROTEINS = {"documents": 200, "families": 3, "columns": 12, "sites": 40}
+TASKS = {
+    "proteins": proteins(seed=0, **PROTEINS),
+    "genes": genes(seed=0, documents=200, sites=40),
+}
+CODON = "(?:(?!TAA|TAG|TGA)[ACGT]{3})"
+GENE = re.compile(  # The letters of the promoter vary, so only their number is checked.
+    f"[ACGT]{{10,13}}ATG{CODON}(?:(?:GT[ACGT]+?AG)?{CODON})*(?:TAA|TAG|TGA)"
+)
+
+
+def world(name):
+    if name == "genes":
+        return gene_grammar.gene_world()
+    return protein_families.protein_families(np.random.default_rng(0), 3, 12, 0.03)
+
+
+def log_likelihoods_of(name, texts):
+    """Returns the log-likelihood of each text under the mixture of the models of its world."""
+    made = world(name)
+    numbers = [[made.alphabet.index(x) for x in text.split()] for text in texts]
+    letters = np.array([*itertools.zip_longest(*numbers, fillvalue=PADDING)]).T
+    each = [np.exp(log_likelihoods(model, letters)) for model in made.models]
+    return np.log(np.mean(each, axis=0))
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_sites_have_the_exact_likelihoods_of_the_whole_text(name):
+    task = TASKS[name]
+    read = {*task.documents}
+    for site in task.sites:
+        texts = [site.text.replace("<extra_id_0>", answer) for answer in site.answers]
+        np.testing.assert_allclose(site.log_likelihoods, log_likelihoods_of(name, texts))
+        assert texts[0] not in read
+        assert {*site.answers} == {f" {letter}" for letter in world(name).alphabet}
+    assert [site.kind for site in task.sites] == ["conserved"] * 40 + ["free"] * 40
+    assert [site.question for site in task.sites] == [*task.questions]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_the_letter_of_a_conserved_site_is_usually_the_likeliest(name):
+    def drawn(question):
+        return next(site for site in TASKS[name].sites if site.text == question.text).answers[0]
+
+    shares = shares_of_reader(TASKS[name], drawn)
+    assert shares["conserved"] > 0.7 and shares["free"] < 0.45
+    chance = shares_of_reader(TASKS[name], lambda question: None)
+    assert chance["conserved"] == pytest.approx(1 / len(world(name).alphabet))
+
+
+def test_a_sequence_and_its_reverse_complement_are_equally_likely():
+    texts = [*TASKS["genes"].documents[:50], "A C G T T", "T A T A A T"]
+    complement = dict(zip("ACGT", "TGCA"))
+    reversed_texts = [" ".join(complement[x] for x in text.split()[::-1]) for text in texts]
+    np.testing.assert_allclose(
+        log_likelihoods_of("genes", texts), log_likelihoods_of("genes", reversed_texts)
+    )
+    assert np.mean([a == b for a, b in zip(texts, reversed_texts)]) < 0.1
+
+
+def test_genes_follow_their_grammar():
+    forward = gene_grammar.gene()
+    backward = gene_grammar.reverse_complement(forward)
+    complement = dict(zip("ACGT", "TGCA"))
+    introns = 0
+    for model in (forward, backward):
+        drawn = sampled(np.random.default_rng(0), model, 300, longest=200)
+        assert len(drawn) > 290
+        for letters, states in drawn:
+            gene = "".join("ACGT"[x] for x in letters)
+            names = [model.names_S[s] for s in states]
+            if model is backward:
+                gene = "".join(complement[x] for x in reversed(gene))
+                names = names[::-1]
+            assert GENE.fullmatch(gene), gene
+            begun = "".join(x for x, name in zip(gene, names) if name.startswith("start"))
+            assert begun == "ATG" and names[:6] == [f"promoter{k}" for k in range(6)]
+            introns += names.count("donorG")
+    assert introns > 200
+
+
+def test_columns_differ_in_conservation():
+    made = protein_families.protein_families(np.random.default_rng(0), 4, 30, 0.03)
+    for model, kinds in zip(made.models, made.kinds):
+        likeliest = {kind: model.emissions_SxA[np.array(kinds) == kind].max(1) for kind in kinds}
+        assert likeliest["conserved"].min() >= 0.8 and likeliest["free"].max() <= 0.35
+        assert len(likeliest) == 3
+        assert all(name.startswith("match") for name, k in zip(model.names_S, kinds) if k)
+    assert sum(protein_families.BACKGROUND.values()) == pytest.approx(100)
+
+
+def test_fasta(tmp_path):
+    write_fasta(str(tmp_path / "x.fasta"), ["A C", "G T T"])
+    assert (tmp_path / "x.fasta").read_text() == ">1\nAC\n>2\nGTT\n"
+
+
+def test_a_task_without_columns_of_a_kind_is_refused():
+    with refuses(ValueError, "families", 1, "columns", 2):
+        proteins(seed=1, documents=5, families=1, columns=2, sites=2)
+
+
+@pytest.mark.parametrize(
+    "site",
+    [
+        ("free", "A<extra_id_0> A", (" A", " B"), (0.0, 1.0)),
+        SyntheticSite("other", "A<extra_id_0> A", (" A", " B"), (0.0, 1.0)),
+        SyntheticSite("free", "A<extra_id_0> A", (" A", " B"), (0.0,)),
+        SyntheticSite("free", "A<extra_id_0> A", (" A",), (0.0,)),
+    ],
+)
+def test_sites_of_another_form_are_refused(site):
+    def letters(*, seed):
+        question = SyntheticQuestion("free", "A A", (" A", " B"))
+        return SyntheticTask(["A A"], ["B A"], [question], sites=[site])
+
+    with refuses(ValueError, "letters", "SyntheticSite"):
+        drawn_task(letters, 0)
