@@ -78,6 +78,7 @@ PAPERS = {  # key in a cell -> (text of the link, arXiv number)
     "ul2": ("Tay et al. 2022", "2205.05131"),
     "wang": ("Wang et al. 2022", "2204.05832"),
     "xdlm": ("Liu et al. 2026", "2602.01362"),
+    "progen2": ("Nijkamp et al. 2022", "2206.13517"),
     "zoology": ("Arora et al. 2023", "2312.04927"),
     "chomsky": ("Delétang et al. 2022", "2207.02098"),
 }
@@ -326,6 +327,12 @@ SETTINGS = (
         "text at a cursor",
         "brackets",
         "Causal models can be trained to write it from the text on both sides ({fim}).",
+    ),
+    Setting(
+        "effects of variants of proteins",
+        "proteins",
+        "Causal language models of proteins predict the fitness of variants without fine-tuning "
+        "({progen2}). We do not know of a comparison of objectives.",
     ),
     Setting(
         "input format",

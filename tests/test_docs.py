@@ -287,6 +287,13 @@ TRAINED = {  # identified by one of their arguments
     ),
     "--gin_file=my_task_run.gin": ["--gin.models.decoder.num_layers=1"],
     "own_task": ONE_DENOISER,
+    "proteins": [
+        "--gin.synthetic_tasks.proteins.documents=200",
+        "--gin.synthetic_tasks.proteins.sites=2",
+        "--gin.models.encoder.num_layers=1",
+        "--gin.models.encoder.scan_layers=False",
+        "--gin.models.encoder.remat_policy='none'",
+    ],
     "--run_dir=runs/spans_and_ul2": ONE_LAYER,
     "--run_dir=runs/masks_and_causal": [
         "--gin.training.Run.sequence_lengths={'decoder': 64}",

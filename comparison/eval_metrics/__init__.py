@@ -18,6 +18,7 @@ from .completions import synthetic_completions
 from .compression import bits_per_byte
 from .context_learning import in_context
 from .costs import cost
+from .exact_sites import conserved_columns, variant_effects
 from .finetuning import finetune
 from .generations import continuation, infilling
 from .heldout_loss import loss_under
@@ -37,6 +38,13 @@ EVAL_METRICS: dict[str, Callable] = {
         *(loss_under, bits_per_byte, minimal_pairs, classify, tag, pairs, retrieve, finetune),
         *(finetune_to_write, rank_classes, fill_in, in_context, word_in_context, continuation),
         *(infilling, unmasking, pair_accuracy, synthetic_questions, synthetic_completions),
-        *(synthetic_answers, synthetic_pairs, memorization, cost),
+        *(
+            synthetic_answers,
+            synthetic_pairs,
+            variant_effects,
+            conserved_columns,
+            memorization,
+            cost,
+        ),
     )
 }

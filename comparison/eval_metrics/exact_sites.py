@@ -1,0 +1,142 @@
+"""Letters at single places of a synthetic task's texts, compared with their exact probabilities."""
+
+import collections
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...constraints import checked
+from ...corpora.synthetic_tasks.task import SyntheticSite, SyntheticTask
+from ...data.task_metrics import pearson_and_spearman
+from ..figures import HIGHER, LOWER, Figure
+from .known_answers import synthetic_task_of
+from .parts.ranking import Question, answer_log_probs
+from .subject import Subject
+
+FIGURES_VERSION = 1  # see `kept_figures.version_of`
+
+
+@checked
+def variant_effects(subject: Subject) -> list[Figure]:
+    """Spearman correlation of the model's scores of variants with the exact log-likelihood ratios.
+
+    A variant replaces one letter of a text. Its score is the log-probability of the variant less
+    the log-probability of the text. A model of whole texts compares both texts, without their
+    end-of-sequence. A model that fills blanks or predicts masks compares both letters at the place
+    (the masked marginal of Meier et al. 2021, doi:10.1101/2021.07.09.450648). Both ratios are
+    exactly the same for a model that knows the synthetic task. Such a model has a correlation of 1.
+
+    - `variant_effects`: the correlation over all variants.
+    - `variant_effects/conserved` and `variant_effects/free`: the correlation over the variants of
+      conserved and of free sites.
+    - `variant_effects/rmse`: the root-mean-square error of the scores, in nats.
+
+    The baseline knows only the frequencies of letters. A model that scores all variants the same
+    has a correlation of 0.
+
+    Raises ValueError if the corpus of the run is not a synthetic task with sites, and for a model
+    that does not give text a probability.
+    """
+    task, scores = _task_and_scores(subject)
+    exact = [np.array(site.log_likelihoods) for site in task.sites]
+    unigram = _unigram_log_probs(task)
+    by_kind = {
+        kind: tuple(
+            np.concatenate([_effects(x_A) for x_A, site in zip(each, task.sites) if in_kind(site)])
+            for each in (exact, scores, unigram)
+        )
+        for kind, in_kind in (
+            ("", lambda site: True),
+            *((f"/{kind}", lambda site, kind=kind: site.kind == kind) for kind in _kinds(task)),
+        )
+    }
+    truth_N, scores_N, unigram_N = by_kind[""]
+    note = f"{truth_N.size} variants of {len(task.sites)} sites"
+    correlations = [
+        Figure(
+            f"variant_effects{kind}",
+            _spearman(truth, found),
+            "Spearman correlation",
+            HIGHER,
+            _spearman(truth, baseline),
+            "" if kind else note,
+        )
+        for kind, (truth, found, baseline) in by_kind.items()
+    ]
+    error, worst = (math.sqrt(np.mean((x_N - truth_N) ** 2)) for x_N in (scores_N, unigram_N))
+    return [*correlations, Figure("variant_effects/rmse", error, "nats", LOWER, worst)]
+
+
+@checked
+def conserved_columns(subject: Subject) -> list[Figure]:
+    """How often the model is less certain at a free site than at a conserved site.
+
+    The certainty is the negative entropy of the letters at a site, given the rest of the text, as
+    `variant_effects` scores them. The figure is the area under the ROC curve: the share of pairs of
+    a conserved and a free site in which the conserved site has the smaller entropy. Ties count
+    half, so a model without knowledge scores 0.5. The note gives the figure of a reader who knows
+    the synthetic task. `synthetic_questions` asks for the likeliest letters of the same sites.
+
+    Raises ValueError as `variant_effects`, and if all sites are of the same kind.
+    """
+    task, scores = _task_and_scores(subject)
+    if len(_kinds(task)) < 2:
+        raise ValueError(
+            f"Got a synthetic task whose sites are all {task.sites[0].kind}, expected conserved "
+            "and free sites."
+        )
+    exact = [np.array(site.log_likelihoods) for site in task.sites]
+    found, known = (area_under_curve(task.sites, each) for each in (scores, exact))
+    note = f"{len(task.sites)} sites; a reader who knows the synthetic task scores {known:.2f}"
+    return [Figure("conserved_columns", found, "area under the ROC curve", HIGHER, 0.5, note)]
+
+
+def area_under_curve(sites: Sequence[SyntheticSite], log_probs: Sequence[np.ndarray]) -> float:
+    """Returns the share of pairs in which a conserved site has less entropy than a free site.
+
+    >>> sites = [SyntheticSite(kind, "", (), ()) for kind in ("conserved", "free", "free")]
+    >>> certain, uncertain = np.array([0.0, -9.0]), np.array([-1.0, -1.0])
+    >>> area_under_curve(sites, [certain, certain, uncertain])
+    0.75
+    """
+    entropies: dict[str, list[float]] = {"conserved": [], "free": []}
+    for site, log_p_A in zip(sites, log_probs):
+        p_A = np.exp(log_p_A - np.logaddexp.reduce(log_p_A))
+        entropies[site.kind].append(-float(np.sum(p_A * np.log(np.maximum(p_A, 1e-30)))))
+    # Ties survive rounding errors.
+    conserved, free = (np.round(entropies[kind], 6) for kind in ("conserved", "free"))
+    less = conserved[:, None] < free
+    return float(np.mean(less + 0.5 * (conserved[:, None] == free)))
+
+
+def _task_and_scores(subject: Subject) -> tuple[SyntheticTask, list[np.ndarray]]:
+    """Returns the task, and the log-probability f64[A] of each candidate of each site."""
+    task = synthetic_task_of(subject)
+    if not task.sites:
+        raise ValueError(
+            "Got a synthetic task without `sites`, expected one with exact likelihoods of letters: "
+            "measure a run of such a task, for example runs/proteins.gin."
+        )
+    questions = [Question(site.text, site.answers, "") for site in task.sites]
+    return task, [scores_Ax2[:, 0] for scores_Ax2 in answer_log_probs(subject.trained, questions)]
+
+
+def _kinds(task: SyntheticTask) -> list[str]:
+    return list(dict.fromkeys(site.kind for site in task.sites))
+
+
+def _effects(log_p_A: np.ndarray) -> np.ndarray:
+    """Returns the scores f64[A - 1] of replacing the letter of the text, which is the first."""
+    return log_p_A[1:] - log_p_A[0]
+
+
+def _unigram_log_probs(task: SyntheticTask) -> list[np.ndarray]:
+    counts = collections.Counter(word for text in task.documents for word in text.split())
+    return [np.log([max(counts[x.strip()], 0.5) for x in site.answers]) for site in task.sites]
+
+
+def _spearman(truth_N: np.ndarray, found_N: np.ndarray) -> float:
+    """Returns the rank correlation; 0 if all scores are the same, up to rounding errors."""
+    found = np.round(found_N, 6).tolist()
+    return float(np.nan_to_num(pearson_and_spearman(truth_N.tolist(), found)["spearman"]))
