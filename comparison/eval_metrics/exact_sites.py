@@ -40,32 +40,25 @@ def variant_effects(subject: Subject) -> list[Figure]:
     """
     task, scores = _task_and_scores(subject)
     exact = [np.array(site.log_likelihoods) for site in task.sites]
-    unigram = _unigram_log_probs(task)
-    by_kind = {
-        kind: tuple(
-            np.concatenate([_effects(x_A) for x_A, site in zip(each, task.sites) if in_kind(site)])
-            for each in (exact, scores, unigram)
-        )
-        for kind, in_kind in (
-            ("", lambda site: True),
-            *((f"/{kind}", lambda site, kind=kind: site.kind == kind) for kind in _kinds(task)),
-        )
-    }
-    truth_N, scores_N, unigram_N = by_kind[""]
-    note = f"{truth_N.size} variants of {len(task.sites)} sites"
-    correlations = [
+    truth_N, scores_N, unigram_N = (
+        np.concatenate([log_p_A[1:] - log_p_A[0] for log_p_A in each])  # The first was drawn.
+        for each in (exact, scores, _unigram_log_probs(task))
+    )
+    kinds_N = np.repeat([site.kind for site in task.sites], [len(x_A) - 1 for x_A in exact])
+    figures = [
         Figure(
-            f"variant_effects{kind}",
-            _spearman(truth, found),
+            f"variant_effects/{kind}" if kind else "variant_effects",
+            _spearman(truth_N[chosen_N], scores_N[chosen_N]),
             "Spearman correlation",
             HIGHER,
-            _spearman(truth, baseline),
-            "" if kind else note,
+            _spearman(truth_N[chosen_N], unigram_N[chosen_N]),
+            f"{np.sum(chosen_N)} variants",
         )
-        for kind, (truth, found, baseline) in by_kind.items()
+        for kind in ("", *_kinds(task))
+        for chosen_N in [(kinds_N == kind) | (not kind)]
     ]
-    error, worst = (math.sqrt(np.mean((x_N - truth_N) ** 2)) for x_N in (scores_N, unigram_N))
-    return [*correlations, Figure("variant_effects/rmse", error, "nats", LOWER, worst)]
+    error, baseline = (math.sqrt(np.mean((x_N - truth_N) ** 2)) for x_N in (scores_N, unigram_N))
+    return [*figures, Figure("variant_effects/rmse", error, "nats", LOWER, baseline)]
 
 
 @checked
@@ -124,11 +117,6 @@ def _task_and_scores(subject: Subject) -> tuple[SyntheticTask, list[np.ndarray]]
 
 def _kinds(task: SyntheticTask) -> list[str]:
     return list(dict.fromkeys(site.kind for site in task.sites))
-
-
-def _effects(log_p_A: np.ndarray) -> np.ndarray:
-    """Returns the scores f64[A - 1] of replacing the letter of the text, which is the first."""
-    return log_p_A[1:] - log_p_A[0]
 
 
 def _unigram_log_probs(task: SyntheticTask) -> list[np.ndarray]:
