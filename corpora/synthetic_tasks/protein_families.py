@@ -23,6 +23,7 @@ BACKGROUND: Mapping[str, float] = {
 # Sum of a column's Dirichlet parameters: small sums give nearly fixed columns, and large sums give
 # columns that hardly differ from the background.
 CONCENTRATIONS = (0.2, 3.0, 30.0)
+MIXED = 0.05  # share of the background in each column, so that every residue may be learned
 CONSERVED = 0.8  # least probability of the likeliest residue of a conserved column
 FREE = 0.35  # largest probability of the likeliest residue of a free column
 
@@ -77,7 +78,10 @@ def protein_families(
     kinds = []
     for _ in range(families):
         concentrations = rng.choice(CONCENTRATIONS, columns)
-        emissions = [rng.dirichlet(total * background) for total in concentrations]
+        emissions = [
+            (1 - MIXED) * rng.dirichlet(total * background) + MIXED * background
+            for total in concentrations
+        ]
         models.append(hidden_markov(*profile(emissions, background, gap)))
         kinds.append([_kind(row) for row in emissions] + [""] * (columns - 1))
     return SequenceWorld("".join(BACKGROUND), models, kinds)
