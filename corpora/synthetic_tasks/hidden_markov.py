@@ -28,7 +28,8 @@ class HiddenMarkov(NamedTuple):
 
 
 def hidden_markov(
-    transitions: Mapping[str, Mapping[str, float]], emissions: Mapping[str, Sequence[float]]
+    transitions: Mapping[str, Mapping[str, float]],
+    emissions: Mapping[str, Sequence[float] | np.ndarray],
 ) -> HiddenMarkov:
     """Returns the model of tables of named states.
 
