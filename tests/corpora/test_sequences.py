@@ -15,8 +15,17 @@ from pretrax.corpora.synthetic_tasks import (
     protein_families,
     proteins,
 )
-from pretrax.corpora.synthetic_tasks.hidden_markov import PADDING, log_likelihoods, sampled
-from pretrax.corpora.synthetic_tasks.sequence_sites import write_fasta
+from pretrax.corpora.synthetic_tasks.hidden_markov import (
+    PADDING,
+    hidden_markov,
+    log_likelihoods,
+    sampled,
+)
+from pretrax.corpora.synthetic_tasks.sequence_sites import (
+    SequenceWorld,
+    sequence_task,
+    write_fasta,
+)
 from pretrax.corpora.synthetic_tasks.task import drawn_task
 from tests.corpora.synthetic_tasks import shares_of_reader
 from tests.refusals import refuses
@@ -58,6 +67,15 @@ def test_sites_have_the_exact_likelihoods_of_the_whole_text(name):
         assert {*site.answers} == {f" {letter}" for letter in world(name).alphabet}
     assert [site.kind for site in task.sites] == ["conserved"] * 40 + ["free"] * 40
     assert [site.question for site in task.sites] == [*task.questions]
+
+
+def test_sites_are_in_sequences_that_are_not_read():
+    transitions = {"begin": {"x": 1}, "x": {"y": 1}, "y": {"z": 1}, "z": {"end": 1}}
+    model = hidden_markov(transitions, dict.fromkeys("xyz", (0.5, 0.5)))
+    both = SequenceWorld("AB", [model, model], [["", "free", ""], ["", "conserved", ""]])
+    task = sequence_task(np.random.default_rng(0), both, documents=4, sites=20, lengths=(3, 3))
+    for site in task.sites:
+        assert site.text.replace("<extra_id_0>", site.answers[0]) not in {*task.documents}
 
 
 @pytest.mark.parametrize("name", TASKS)
