@@ -1,7 +1,7 @@
 """Alphabets of biological sequences, and how the letters of files are read.
 
-`dna` and `rna` have one ambiguous letter, N. The other ambiguous letters of IUPAC are read as N, and
-in `rna`, T is read as U. `protein` has the letters of ESM-2 in the order of its ids (Lin et al.
+`dna` and `rna` have one ambiguous letter, N. The other ambiguous letters of IUPAC are read as N. In
+`rna`, T is read as U. `protein` has the letters of ESM-2 in the order of its ids (Lin et al.
 2023, "Evolutionary-scale prediction of atomic-level protein structure with a language model"). J is
 read as X, and a stop codon (*) separates two proteins. Lowercase letters are read as uppercase.
 """

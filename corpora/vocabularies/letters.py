@@ -68,7 +68,7 @@ def letter_functions(
 
     Args:
       pieces: the ids of the letters and k-mers.
-      unknown: the id of other letters. It is also the id of an overlapping k-mer with such a letter.
+      unknown: the id of other letters, and of an overlapping k-mer with such a letter.
       encode: encodes a text in which letters without k-mers are between others.
       overlapping: whether a k-mer starts at each letter. A text of fewer than k letters then has no
         token, and the text of a token is its last letter, which no token before it has.

@@ -258,7 +258,8 @@ def with_extra_ids(tokenizer: Tokenizer, extra_ids: int) -> Tokenizer:
 def hugging_face_tokenizer(path: str, *, overlapping: bool = False) -> Tokenizer:
     """Opens a Hugging Face `tokenizer.json` with a BPE, WordPiece, unigram or whole-word model.
 
-    `overlapping` is for k-mers (`letters.letter_functions`). Its padding, truncation and post-processor are ignored, since objectives add special tokens.
+    Its padding, truncation and post-processor are ignored, since objectives add special tokens.
+    `overlapping` is whether it has k-mers that start at each letter (`letters.letter_functions`).
 
     Raises ValueError if the file is not a tokenizer.json.
     """
