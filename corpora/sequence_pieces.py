@@ -113,16 +113,16 @@ def _check(
     if alphabet == ALPHABETS["protein"] and not before and len(part) >= _CLEAR:
         if set(record.text[:_CLEAR].upper()) == set("ACGT"):
             reason = f"begins with {_CLEAR} letters of DNA, expected a protein"
-            raise _malformed(record, reason, "Train a run of DNA on this file.")
+            raise _malformed(record, reason, "Set the alphabet to 'dna'.")
     known = table[part] != 0
     if known.all():
         return
     position = int(np.argmin(known))
     letter = chr(part[position])
     kinds = [kind for kind, one in ALPHABETS.items() if one.table[part].all()]
-    change = f"It may be {kinds[0]}: train a run of {kinds[0]} on it." if kinds else "Fix it."
+    change = f"It may be {kinds[0]}: set the alphabet to {kinds[0]!r}." if kinds else "Fix it."
     place = f"at position {before + position + 1:,}"
-    letters = f"{alphabet.letters}{alphabet.read_as[0]}{alphabet.gap}"
+    letters = "".join(dict.fromkeys(alphabet.letters + alphabet.read_as[0] + alphabet.gap))
     raise _malformed(record, f"has {letter!r} {place}, expected one of {letters}", change)
 
 

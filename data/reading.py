@@ -129,6 +129,8 @@ def good(records: Iterable[RawDocument | Bad], change: str = "Fix it.") -> Itera
     for record in records:
         if isinstance(record, RawDocument):
             yield record
+        elif record.rule == "damaged":
+            raise malformed(record, "Download or copy the file again.")
         elif record.rule not in LEFT_OUT:
             raise malformed(record, change)
 
