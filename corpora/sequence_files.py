@@ -89,9 +89,9 @@ def sequence_files(
         seed: seed of the order of the pieces and of their strands.
 
     Raises ValueError for settings that exclude each other, for a vocabulary without the letters of
-    the alphabet, for a file of another format, for a record in no cluster and for a held-out name
-    without a record. Raises `data.reading.MalformedLine`, which names the file, the record and the
-    position, for a record that cannot be read, and FileNotFoundError for a pattern without files.
+    the alphabet, for a file of another format, and for a held-out name without a record. Raises
+    `data.reading.MalformedLine`, which names the file, the record and the position, for a record
+    that cannot be read or is in no cluster. Raises FileNotFoundError for a pattern without files.
     """
     known = alphabet_named(alphabet)
     if overlap >= (window or overlap + 1):

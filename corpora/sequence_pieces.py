@@ -1,5 +1,6 @@
 """Cuts the records of sequence files into pieces without gaps, and turns pieces around."""
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -40,34 +41,34 @@ def pieces(
 
     Raises MalformedLine for a letter that is not in the alphabet.
     """
-    table = alphabet.table
-    gap = ord(alphabet.gap or "\0")
-    rest = np.zeros(0, np.uint8)  # the letters of a run that continues in the next part
+    table = alphabet.table.tobytes()
+    runs = re.compile(b"(?s)[^" + re.escape(alphabet.gap or "\0").encode() + b"]+")
+    rest = b""  # the letters of a run that continues in the next part
     shared = 0  # number of letters of `rest` that the last window has, too
     before = 0  # number of letters in earlier parts of the record
     waiting: RawDocument | None = None
     for record in records:
-        part = np.frombuffer(record.text.encode("ascii"), np.uint8)
+        part = record.text.encode("ascii")
         _check(record, part, before, table, alphabet)
-        letters = np.concatenate([rest, part]) if rest.size else part
         before += len(part)
-        gaps = np.flatnonzero(table[letters] == gap)
-        starts = np.append(0, gaps + 1)
-        ends = np.append(gaps, len(letters))
-        rest = letters[:0]
-        for i in np.flatnonzero(starts < ends):
-            start, end = int(starts[i]), int(ends[i])
+        cased = rest + part
+        letters = cased.translate(table)
+        rest = b""
+        for run in runs.finditer(letters):
+            start, end = run.span()
             ended = record.ends or end < len(letters)
             shared = 0 if start else shared
             spans, start, shared = _windows(start, end, ended, window or LONGEST, overlap, shared)
             for first, last in spans:
                 if waiting is not None:
                     yield waiting
-                text = _text(letters[first:last], table, lowercase_weight)
+                text: Any = letters[first:last].decode("ascii")
+                if lowercase_weight != 1:
+                    text = WeightedText(text, _weights(cased[first:last], lowercase_weight))
                 waiting = record._replace(text=text, ends=False)
             if not ended:
-                rest = letters[start:]
-        shared = shared if rest.size else 0
+                rest = cased[start:]
+        shared = shared if rest else 0
         if record.ends:
             if waiting is None:
                 left_out["records without known letters"] += 1
@@ -98,32 +99,26 @@ def _windows(
     return spans, following, shared
 
 
-def _text(letters: np.ndarray, table: np.ndarray, lowercase_weight: float) -> Any:
-    text = table[letters].tobytes().decode("ascii")
-    if lowercase_weight == 1:
-        return text
-    weights = np.where(letters >= ord("a"), np.float32(lowercase_weight), np.float32(1))
-    return WeightedText(text, weights)
+def _weights(letters: bytes, lowercase_weight: float) -> np.ndarray:
+    is_lowercase = np.frombuffer(letters, np.uint8) >= ord("a")
+    return np.where(is_lowercase, np.float32(lowercase_weight), np.float32(1))
 
 
-def _check(
-    record: RawDocument, part: np.ndarray, before: int, table: np.ndarray, alphabet: Alphabet
-) -> None:
+def _check(record: RawDocument, part: bytes, before: int, table: bytes, alphabet: Alphabet) -> None:
     """Raises MalformedLine for a part of a record with letters of another alphabet."""
     if alphabet == ALPHABETS["protein"] and not before and len(part) >= _CLEAR:
-        if set(record.text[:_CLEAR].upper()) == set("ACGT"):
+        if set(part[:_CLEAR].upper()) == set(b"ACGT"):
             reason = f"begins with {_CLEAR} letters of DNA, expected a protein"
             raise _malformed(record, reason, "Set the alphabet to 'dna'.")
-    known = table[part] != 0
-    if known.all():
+    position = part.translate(table).find(0)
+    if position < 0:
         return
-    position = int(np.argmin(known))
-    letter = chr(part[position])
-    kinds = [kind for kind, one in ALPHABETS.items() if one.table[part].all()]
+    kinds = [kind for kind, one in ALPHABETS.items() if 0 not in one.table[list(part)]]
     change = f"It may be {kinds[0]}: set the alphabet to {kinds[0]!r}." if kinds else "Fix it."
-    place = f"at position {before + position + 1:,}"
     letters = "".join(dict.fromkeys(alphabet.letters + alphabet.read_as[0] + alphabet.gap))
-    raise _malformed(record, f"has {letter!r} {place}, expected one of {letters}", change)
+    place = f"at position {before + position + 1:,}"
+    reason = f"has {chr(part[position])!r} {place}, expected one of {letters}"
+    raise _malformed(record, reason, change)
 
 
 def _malformed(record: RawDocument, reason: str, change: str) -> Exception:
@@ -137,15 +132,16 @@ def other_strand(tokenizer: Tokenizer, alphabet: Alphabet, document: Document) -
     Source: Shrikumar et al. 2017, "Reverse-complement parameter sharing improves deep learning
     models for genomics", for training on both strands.
     """
-    text = tokenizer.decode(document.tokens.tolist()).replace(" ", "")
+    text = tokenizer.decode(document.tokens).replace(" ", "")
     complements = str.maketrans(alphabet.letters, alphabet.complements)
     other = text.translate(complements)[::-1]
     if document.weights is None:
         (tokens,) = tokenizer.encode_batch([other])
         return document._replace(tokens=tokens)
     tokens, spans = located(tokenizer, other)
-    lengths = [len(tokenizer.piece(int(i))) for i in document.tokens]
-    weights = np.repeat(document.weights, lengths)
+    distinct, numbers = np.unique(document.tokens, return_inverse=True)
+    lengths = np.array([len(tokenizer.piece(i)) for i in distinct.tolist()])
+    weights = np.repeat(document.weights, lengths[numbers])
     if len(weights) < len(other):  # The first of overlapping k-mers has more than its last letter.
         weights = np.append(np.repeat(weights[:1], len(other) - len(weights)), weights)
     return document._replace(tokens=tokens, weights=token_means(weights[::-1], spans))

@@ -102,8 +102,9 @@ def raw_documents(
       advance: called with the number of (compressed) bytes read since the last call.
       byte_range: the range in which the lines to read start, for a JSONL file. (0, None) reads all
         lines.
-      text_in_parts: whether plain text of more than 128 kB is read in parts that end at line ends,
-        and a sequence of more than 1 MiB in parts, so that memory use does not depend on the size.
+      text_in_parts: whether long documents are read in parts, so that memory use does not depend on
+        the file's size. Plain text of more than 128 kB has parts that end at line ends, and a
+        sequence of more than 1 MiB has parts.
 
     Raises OSError for a file that cannot be opened, and ValueError if a package is missing.
     """

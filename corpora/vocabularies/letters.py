@@ -114,7 +114,14 @@ def letter_functions(
         ends = np.arange(len(ids)) + k if overlapping else np.cumsum(lengths[ids])
         return ids, np.stack([ends - (k if overlapping else lengths[ids]), ends], axis=1)
 
+    by_id = np.zeros(max(names) + 2, np.uint8)  # 0 for ids without a letter and all larger ids
+    by_id[[i for i, piece in names.items() if len(piece) == 1]] = [
+        ord(piece) for piece in names.values() if len(piece) == 1
+    ]
+
     def decode(ids: Sequence[int]) -> str:
+        if k == 1 and (letters := by_id.take(ids, mode="clip")).all():
+            return letters.tobytes().decode("ascii")
         rest = last if overlapping else names
         first = [names.get(int(i), "<unk>") for i in ids[:1]]
         return "".join([*first, *(rest.get(int(i), "<unk>") for i in ids[1:])])

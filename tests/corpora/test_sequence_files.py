@@ -148,7 +148,7 @@ def test_letters_have_weights_and_records_are_held_out_whole(tmp_path):
     (masked,) = [one for one in documents if one.tokens.size == 8]
     np.testing.assert_allclose(masked.weights, [0.1] * 4 + [1] * 4, rtol=1e-6)
     held_out = "".join(texts_of(corpus, corpus.heldout(10**6)))
-    assert len(held_out) == 2 * 300  # of 41 records
+    assert len(held_out) == 2 * 300  # Two of the 41 records are held out.
     whole = sorted(letters for letters in records.values() if letters[:50] in held_out)
     assert sum(map(len, whole)) == len(held_out)
 
