@@ -29,7 +29,7 @@ from ..data.records import RecordStream
 from ..data.token_store import HELDOUT, TRAIN
 from .alphabets import Alphabet, alphabet_named
 from .sequence_pieces import other_strand, pieces
-from .text import FileSplit, counted, found_files, with_heldout
+from .text import FileSplit, counted, found_files, skew_warning, with_heldout
 from .text_readers import LeftOut
 from .tokenizing import SplitText, corpus_of, encode_documents, tokenized
 from .vocabularies import Factory, Vocabulary, VocabularySource
@@ -140,6 +140,8 @@ def sequence_files(
         described = f"chosen by {', '.join(choices)}"
     what = f"Sequences of {counted(paths[TRAIN])}"
     corpus = corpus_of(what, tokens, made, held_out=described, seed=seed)
+    if not choices:
+        corpus = corpus._replace(summary=corpus.summary + skew_warning(tokens, heldout_every))
     if not reverse_complement:
         return corpus
     read = functools.partial(_either_strand, made.tokenizer, known, seed)
