@@ -15,6 +15,7 @@ from .installed import installed_packages
 from .labeled_files import labeled_text
 from .library import docstring_pairs, python_library
 from .planted import planted_passages
+from .sequence_files import sequence_files
 from .text import text_files
 from .token_files import token_files
 from .token_stores import token_store
@@ -28,6 +29,7 @@ __all__ = [
     "labeled_text",
     "planted_passages",
     "python_library",
+    "sequence_files",
     "text_files",
     "token_files",
     "token_store",

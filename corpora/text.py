@@ -80,7 +80,7 @@ def text_files(
     tokens, held_out = with_heldout(found, split)
     what = f"Text of {counted(paths[TRAIN])}"
     corpus = corpus_of(what, tokens, made, held_out=held_out, seed=seed)
-    warning = "" if heldout_files else _skew_warning(tokens, heldout_every)
+    warning = "" if heldout_files else skew_warning(tokens, heldout_every)
     return corpus._replace(summary=corpus.summary + warning)
 
 
@@ -192,7 +192,7 @@ def counted(paths: Sequence[str]) -> str:
     return f"{len(paths) or ''} file{'' if len(paths) == 1 else 's'}".strip()
 
 
-def _skew_warning(tokens: Tokenized, every: int) -> str:
+def skew_warning(tokens: Tokenized, every: int) -> str:
     """Returns a warning if much more than one token in `every` is held out, else ""."""
     train, heldout = (tokens.documents[split].tokens for split in (TRAIN, HELDOUT))
     share = heldout / (train + heldout)

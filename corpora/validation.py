@@ -3,10 +3,10 @@
 import functools
 import zlib
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 from ..constraints import AtLeastTwo, checked
-from ..data.corpus import Corpus, Document, DocumentStream
+from ..data.corpus import Corpus, Document, DocumentStream, StreamOf
 from ..data.documents import UNCUT
 
 # Draws, in units of `every`, until the search for a document stops. If the corpus has enough
@@ -36,29 +36,14 @@ def validation_split(run_dir: str, *, corpus: Callable, every: AtLeastTwo = 20) 
     whole = corpus(run_dir)
 
     def train(shard: int, num_shards: int) -> DocumentStream:
-        return cast(DocumentStream, _TrainingStream(whole.train(shard, num_shards), every))
+        read = functools.partial(_next, every=every, held_out=False)
+        return cast(DocumentStream, StreamOf(whole.train(shard, num_shards), read))
 
     return whole._replace(
         train=train,
         heldout=functools.partial(_first, whole, every),
         summary=f"{whole.summary}. Held out instead: one training document in {every}",
     )
-
-
-class _TrainingStream:
-    """The documents of another stream that are not held out. It has that stream's state."""
-
-    def __init__(self, stream: DocumentStream, every: int):
-        self._stream = stream
-        self._every = every
-
-    def next_document(self) -> Document:
-        return _next(self._stream, self._every, held_out=False)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # Copying asks for such names before `_stream` exists.
-            raise AttributeError(name)
-        return getattr(self._stream, name)
 
 
 def _first(whole: Corpus, every: int, n: int) -> list[Document]:

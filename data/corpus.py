@@ -121,6 +121,22 @@ class DocumentStream(Protocol):
         return {}
 
 
+class StreamOf:
+    """The documents that a function reads from another stream. It has that stream's state."""
+
+    def __init__(self, stream: DocumentStream, read: Callable[[Any], Document]):
+        self._stream = stream
+        self._read = read
+
+    def next_document(self) -> Document:
+        return self._read(self._stream)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # Copying asks for such names before `_stream` exists.
+            raise AttributeError(name)
+        return getattr(self._stream, name)
+
+
 def state_within(state: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
     """Returns the arrays of a state whose names have the prefix, under names without it."""
     return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}

@@ -48,7 +48,7 @@ def split_heldout(
     """Splits documents into training documents and held-out documents: one in `every` is held out.
 
     All pieces of a document are in the same split. If there are fewer documents than `every`, the
-    held-out documents are chosen by their sizes (see `_held_out`). A single document is cut: the
+    held-out documents are chosen by their sizes (`choose_held_out`). A single document is cut: the
     last of `every` equal parts of its tokens is held out. The columns are not copied.
 
     Raises ValueError for `every` below 2, and for documents of one token.
@@ -63,7 +63,7 @@ def split_heldout(
     numbers = _document_numbers(documents)
     if numbers[-1] == 0:
         return _cut_in_two(documents, every)
-    held = _held_out(np.bincount(numbers, documents.ends - documents.starts), every)[numbers]
+    held = choose_held_out(np.bincount(numbers, documents.ends - documents.starts), every)[numbers]
     return documents.take(~held), documents.take(held)
 
 
@@ -83,7 +83,7 @@ def split_heldout_of_files(
     single = np.array([document_count(each) == 1 for each in files])
     held = np.zeros(len(files), bool)
     if single.all():
-        held = _held_out(np.array([each.tokens for each in files]), every)
+        held = choose_held_out(np.array([each.tokens for each in files]), every)
     trained = []
     held_out = []
     for i, each in enumerate(files):
@@ -103,14 +103,14 @@ def _document_numbers(documents: DocumentArrays) -> np.ndarray:
     return np.cumsum(np.append(False, documents.closed[:-1]))
 
 
-def _held_out(sizes: np.ndarray, every: int) -> np.ndarray:
+def choose_held_out(sizes: np.ndarray, every: int) -> np.ndarray:
     """Returns which of two or more documents with these sizes are held out, bool[documents].
 
     One document in `every` is held out. If there are fewer documents than `every`, they are tried
     from the last to the first. A document is held out if it brings the held-out tokens closer to
     their share of the text. If none does, the last of the smallest documents is held out.
 
-    >>> _held_out(np.array([50, 3, 60, 2]), 20)    # The share is 5.75 of 115 tokens.
+    >>> choose_held_out(np.array([50, 3, 60, 2]), 20)    # The share is 5.75 of 115 tokens.
     array([False,  True, False,  True])
     """
     if len(sizes) >= every:

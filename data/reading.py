@@ -1,15 +1,18 @@
 """Reads documents from files of many formats, on disk or in a bucket, and names every bad record.
 
-The name of a file, without `.gz` or `.zst`, gives its format. A `.jsonl`, `.ndjson` or `.json` file
-has a document in each line, a `.parquet` or `.arrow` file in each row, and a `.warc` or `.wet` file
-in each record. Any other file is a plain-text document.
+The name of a file, without `.gz`, `.bgz` or `.zst`, gives its format. A `.jsonl`, `.ndjson` or
+`.json` file has a document in each line, a `.parquet` or `.arrow` file in each row, and a `.warc`
+or `.wet` file in each record. A FASTA or FASTQ file (`SEQUENCE_SUFFIXES`) has a document in each
+sequence. Any other file is a plain-text document.
 """
 
 import contextlib
 import functools
 import gzip
 import io
+import itertools
 import os
+import re
 import stat
 import string
 import zlib
@@ -22,10 +25,17 @@ from ..settings.atomic_writes import parse_json
 from ..settings.extras import missing_package_message
 
 JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
+FASTA_SUFFIXES = (".fa", ".fasta", ".fna", ".faa", ".ffn")
+FASTQ_SUFFIXES = (".fq", ".fastq")
+SEQUENCE_SUFFIXES = FASTA_SUFFIXES + FASTQ_SUFFIXES
 BOM = b"\xef\xbb\xbf"  # byte order mark, with which some programs begin UTF-8 files
 LONGEST = 1 << 26  # largest number of bytes of a line, or of a plain-text file read as a whole
 BUFFER = 1 << 17  # number of bytes that are read at once
 PART = 1 << 17  # number of bytes of a part of a plain-text file; longer parts tokenize more slowly
+SEQUENCE_PART = 1 << 20  # number of bytes of FASTA that are parsed at once
+_SEQUENCE = string.ascii_letters.encode() + b"*-."  # bytes that a sequence may have
+_GZIP = (".gz", ".bgz")  # bgzip writes gzip files with many members
+_PACKED = (*_GZIP, ".zst")
 # Archives are refused; without this list they would be read as plain text.
 _ARCHIVES = (".tar", ".tgz", ".zip", ".7z", ".rar", ".bz2", ".xz", ".lz4")
 _ARCHIVED = {"conversion": "text", "response": "page"}  # WARC records that hold a document
@@ -35,7 +45,7 @@ LEFT_OUT = ("blank", "http_status")
 
 
 class RawDocument(NamedTuple):
-    """A document as a file holds it, or a part of a long plain-text file."""
+    """A document as a file holds it, or a part of a long plain-text file or sequence."""
 
     text: Any  # a string, or the value that `DocumentOf` makes of a line's object or a row
     path: str = ""
@@ -92,8 +102,9 @@ def raw_documents(
       advance: called with the number of (compressed) bytes read since the last call.
       byte_range: the range in which the lines to read start, for a JSONL file. (0, None) reads all
         lines.
-      text_in_parts: whether plain text of more than 128 kB is read in parts that end at line ends,
-        so that memory use does not depend on the file's size.
+      text_in_parts: whether long documents are read in parts, so that memory use does not depend on
+        the file's size. Plain text of more than 128 kB has parts that end at line ends, and a
+        sequence of more than 1 MiB has parts.
 
     Raises OSError for a file that cannot be opened, and ValueError if a package is missing.
     """
@@ -104,7 +115,8 @@ def raw_documents(
             read = _READERS[os.path.splitext(unpacked(path))[1]]
             ranges = {} if byte_range == (0, None) else {"byte_range": byte_range}
             with opened(path, advance) as file:
-                yield from read(file, path, document_of, **ranges)
+                records = read(file, path, document_of, **ranges)
+                yield from records if text_in_parts else _whole(records)
         elif text_in_parts:
             yield from _text_parts(path, advance)
         else:
@@ -118,6 +130,8 @@ def good(records: Iterable[RawDocument | Bad], change: str = "Fix it.") -> Itera
     for record in records:
         if isinstance(record, RawDocument):
             yield record
+        elif record.rule == "damaged":
+            raise malformed(record, "Download or copy the file again.")
         elif record.rule not in LEFT_OUT:
             raise malformed(record, change)
 
@@ -133,8 +147,14 @@ def is_plain_text(path: str) -> bool:
 
 
 def unpacked(path: str) -> str:
-    """Returns a file's name in lower case, without `.gz` or `.zst`."""
-    return path.lower().removesuffix(".gz").removesuffix(".zst")
+    """Returns a file's name in lower case, without `.gz`, `.bgz` or `.zst`."""
+    name = path.lower()
+    return name.removesuffix(os.path.splitext(name)[1]) if name.endswith(_PACKED) else name
+
+
+def is_sequence_file(path: str) -> bool:
+    """Returns whether the file is FASTA or FASTQ, according to its name."""
+    return unpacked(path).endswith(SEQUENCE_SUFFIXES)
 
 
 # --- bytes and lines -----------------------------------------------------------------------------
@@ -161,9 +181,9 @@ def opened(path: str, advance: Callable[[int], object] = lambda size: None) -> I
     with fsspec.open(path, "rb") if remote else open(path, "rb", buffering=0) as raw:
         file: Any = io.BufferedReader(_Counted(raw, advance), BUFFER)
         try:
-            if packed in (".gz", ".zst") and not file.peek(1):
+            if packed in _PACKED and not file.peek(1):
                 raise EOFError("it is empty")  # Failed downloads leave such files.
-            if packed == ".gz":
+            if packed in _GZIP:
                 file = gzip.GzipFile(fileobj=file)
             elif packed == ".zst":
                 file = io.BufferedReader(_ZstdFile(file), BUFFER)
@@ -349,6 +369,139 @@ def check_is_text(text: str, what: str) -> None:
         raise ValueError(f"{what} has half a surrogate pair, which is not valid text") from None
 
 
+# --- sequences -----------------------------------------------------------------------------------
+
+
+def sequence_fields(header: str) -> dict[str, str]:
+    """Returns the id, name and description in a header of FASTA or FASTQ, without its first sign.
+
+    The id of a UniProt entry is its accession. The name of a UniRef cluster is its representative.
+
+    >>> sequence_fields("sp|P69905|HBA_HUMAN Hemoglobin subunit alpha OS=Homo sapiens")["id"]
+    'P69905'
+    >>> sequence_fields("UniRef50_Q9K794 AgrB-like n=2 TaxID=86665 RepID=AGRB_HALH5")["name"]
+    'AGRB_HALH5'
+    """
+    first, _, description = header.strip().partition(" ")
+    entry = re.fullmatch(r"(?:sp|tr)\|([^|]+)\|(.+)", first)
+    cluster = re.search(r"\bRepID=(\S+)", description) if first.startswith("UniRef") else None
+    return {
+        "id": entry[1] if entry else first,
+        "name": entry[2] if entry else cluster[1] if cluster else first,
+        "description": description,
+    }
+
+
+def _fasta(file: Any, path: str, document_of: DocumentOf) -> Iterator[RawDocument | Bad]:
+    """Yields the sequences of a FASTA file. A long sequence is read in parts."""
+    record = RawDocument("", path, at=-1)
+    before = 0
+    for header, line, letters, ends in _fasta_parts(file, path):
+        if line != record.line:
+            fields = sequence_fields(header.decode("utf-8", "replace"))
+            record = RawDocument("", path, record.at + 1, line, fields)
+            before = 0
+        yield from _sequence(record._replace(ends=ends), letters, before, document_of)
+        before += len(letters)
+    if record.line is None:
+        raise malformed(Bad(path, "malformed", "the file has no record, expected FASTA"))
+
+
+def _fasta_parts(file: Any, path: str) -> Iterator[tuple[bytes, int, bytes, bool]]:
+    """Yields the header of a record, its line, the next letters, and whether the record ends."""
+    header = waiting = b""
+    line = at = 0
+    for block in _fasta_blocks(file, path):
+        first, *records = block.split(b"\n>")
+        letters = first.translate(None, string.whitespace.encode())
+        if letters and not at:
+            reason = f"got {letters[:20].decode('latin-1')!r}, expected FASTA with a header ('>')"
+            raise malformed(Bad(path, "malformed", reason))
+        if letters and waiting:
+            yield header, at, waiting, False
+            waiting = b""
+        waiting += letters
+        line += first.count(b"\n")
+        for record in records:
+            if at:
+                yield header, at, waiting, True
+            header, _, content = record.partition(b"\n")
+            waiting = content.translate(None, string.whitespace.encode())
+            at = line + 1
+            line = at + record.count(b"\n")
+    if at:
+        yield header, at, waiting, True
+
+
+def _fasta_blocks(file: Any, path: str) -> Iterator[bytes]:
+    """Yields the content of a file after a line end, cut neither in a header nor before one."""
+    rest = b"\n"
+    while block := file.read(SEQUENCE_PART):
+        text = rest + block
+        header = text.rfind(b"\n>")
+        if header < 0 or b"\n" in text[header + 1 :]:
+            header = len(text) - text.endswith(b"\n")
+        rest = text[header:]
+        if len(rest) > LONGEST:
+            raise malformed(Bad(path, "malformed", "a header is longer than 64 MiB"))
+        yield text[:header]
+    yield rest
+
+
+def _fastq(file: Any, path: str, document_of: DocumentOf) -> Iterator[RawDocument | Bad]:
+    """Yields the sequences of a FASTQ file, whose records have four lines."""
+    rows = lines(file)
+    none = (0, 0, b"")
+    at = -1
+    for at, four in enumerate(itertools.zip_longest(rows, rows, rows, rows, fillvalue=none)):
+        header, letters, plus, qualities = ((row or b"").strip() for _, _, row in four)
+        if not (header or letters or plus or qualities):  # Blank lines end many files.
+            continue
+        line = four[0][0]
+        if not (header.startswith(b"@") and plus.startswith(b"+")):
+            reason = "expected a record of four lines: '@' with its name, letters, '+', qualities"
+            raise malformed(Bad(f"{path}:{line}", "malformed", reason))
+        fields = sequence_fields(header[1:].decode("utf-8", "replace"))
+        if len(letters) != len(qualities):
+            sizes = f"{len(letters)} letters, but {len(qualities)} qualities"
+            reason = f"record {fields['id']!r} has {sizes}, expected the same number"
+            yield Bad(f"{path}:{line}", "malformed", reason)
+            continue
+        yield from _sequence(RawDocument("", path, at, line, fields), letters, 0, document_of)
+    if at < 0:
+        raise malformed(Bad(path, "malformed", "the file has no record, expected FASTQ"))
+
+
+def _sequence(
+    record: RawDocument, letters: bytes, before: int, document_of: DocumentOf
+) -> Iterator[RawDocument | Bad]:
+    """Yields a part of a record, which follows `before` letters, or why it cannot be read."""
+    reason = "" if letters or before else "is empty, expected letters"
+    if other := letters.translate(None, _SEQUENCE):
+        position = before + letters.index(other[:1]) + 1
+        reason = f"has {chr(other[0])!r} at position {position:,}, expected a letter"
+    if reason:
+        reason = f"record {record.fields['id']!r} {reason}"
+        yield Bad(f"{record.path}:{record.line}", "malformed", reason)
+        letters = b""
+    if letters or before:  # After a bad part, the document of the other parts still has to end.
+        fields = record.fields | {"text": letters.decode("ascii")}
+        yield record._replace(text=document_of(fields), fields=fields)
+
+
+def _whole(records: Iterable[RawDocument | Bad]) -> Iterator[RawDocument | Bad]:
+    """Yields records with the parts of each document joined."""
+    parts: list[str] = []
+    for record in records:
+        if isinstance(record, Bad) or (record.ends and not parts):
+            yield record
+            continue
+        parts.append(record.text)
+        if record.ends:
+            yield record._replace(text="".join(parts))
+            parts = []
+
+
 # --- other formats -------------------------------------------------------------------------------
 
 
@@ -517,5 +670,7 @@ _READERS_OF_FIELDS: dict[str, _Reader] = {
     **dict.fromkeys(JSONL_SUFFIXES, json_lines),
     ".parquet": functools.partial(_rows, "Parquet", _parquet_batches),
     ".arrow": functools.partial(_rows, "Arrow", _arrow_batches),
+    **dict.fromkeys(FASTA_SUFFIXES, _fasta),
+    **dict.fromkeys(FASTQ_SUFFIXES, _fastq),
 }
 _READERS = _READERS_OF_FIELDS | dict.fromkeys((".warc", ".wet"), _warc)

@@ -16,8 +16,19 @@ from datatrove.data import Document
 from datatrove.pipeline.base import PipelineStep
 
 from ..constraints import Count, checked
+from ..corpora.alphabets import Alphabet, alphabet_named
+from ..corpora.sequence_pieces import pieces
+from ..corpora.text_readers import LeftOut
 from ..data.finding import find_files, versions_of
-from ..data.reading import JSONL_SUFFIXES, LEFT_OUT, Bad, RawDocument, malformed, raw_documents
+from ..data.reading import (
+    JSONL_SUFFIXES,
+    LEFT_OUT,
+    Bad,
+    RawDocument,
+    good,
+    malformed,
+    raw_documents,
+)
 from ..settings.atomic_writes import checksum
 from ..settings.user_modules import import_module
 from .blocks import Dropped, Source
@@ -59,6 +70,44 @@ def files(
     sizes = {path: size for path, size, _ in versions}
     read = functools.partial(documents_of_file, text_field, on_malformed)
     return _source(read, versions, sizes, task_bytes, "file" if len(sizes) == 1 else "files")
+
+
+@checked
+def sequences(
+    *,
+    files: str | Sequence[str],
+    alphabet: str,
+    window: Count | None = None,
+    task_bytes: Count = 8 << 20,
+) -> Source:
+    """Reads DNA, RNA or proteins from FASTA and FASTQ, also as .gz, .bgz or .zst.
+
+    A document has the letters of a record between two runs of N, or a window of them. Its id is the
+    id of its record.
+
+    Args:
+      files: paths or glob patterns, as in `sources.files`.
+      alphabet: "dna", "rna" or "protein" (`corpora.alphabets`), or your own uppercase letters.
+      window: largest number of letters of a document.
+      task_bytes: number of bytes that a task reads. It is raised if there would be more than 512
+        tasks.
+
+    Raises ValueError or FileNotFoundError if the patterns match no file that can be read, and
+    ValueError for an unknown alphabet. Reading raises MalformedLine for a bad record.
+    """
+    versions = versions_of(find_files(files))
+    sizes = {path: size for path, size, _ in versions}
+    read = functools.partial(_documents_of_sequences, alphabet_named(alphabet), window)
+    noun = "file" if len(sizes) == 1 else "files"
+    return _source(read, [alphabet, window, *versions], sizes, task_bytes, noun)
+
+
+def _documents_of_sequences(
+    alphabet: Alphabet, window: int | None, file: FileRange
+) -> Iterator[Document]:
+    records = good(raw_documents(file.path, "text", text_in_parts=True))
+    for piece in pieces(records, alphabet, LeftOut(), window=window):
+        yield _document(piece, "text")
 
 
 @checked

@@ -34,7 +34,7 @@ OWN: Mapping[str, tuple[str, ...]] = {
     "pretrax.tasks.seqio.seqio_objectives": ("mixture_objective",),
     "pretrax.tasks.seqio_evaluation": ("evaluation_tasks",),
     "pretrax.tasks.seqio.seqio_vocabularies": ("from_task",),
-    "pretrax.corpora.vocabularies": ("trained", "utf8_bytes", "from_file", "from_run"),
+    "pretrax.corpora.vocabularies": ("trained", "utf8_bytes", "letters", "from_file", "from_run"),
     "pretrax.corpora.synthetic_tasks": (),
     "pretrax.training": ("Run",),
     "pretrax.training.devices.mesh": ("make_mesh",),

@@ -253,6 +253,16 @@ def write_files(here: Path, texts: list[str]):
     (here / "weighted").mkdir()
     weighted = [json.dumps({"text": text, "weights": [[0, 9, 0.1]]}) + "\n" for text in texts]
     (here / "weighted/lines.jsonl").write_text("".join(weighted))
+    for name in ("genomes", "proteins"):
+        (here / name).mkdir()
+    for name, count in (("yeast", 3), ("worm", 1)):
+        letters = np.random.default_rng(count).choice([*"ACGTacgt"], (count, 9000))
+        records = [f">chr{i}\n{''.join(chosen)}\n" for i, chosen in enumerate(letters)]
+        with gzip.open(here / f"genomes/{name}.fa.gz", "wt") as file:
+            file.writelines(records)
+    proteins = [f">p{i}\n{'MKTAYIAKQRQISFVKSHFSRQ' * (i + 2)}\n" for i in range(40)]
+    (here / "proteins/mine.fasta").write_text("".join(proteins))
+    (here / "clusters.tsv").write_text("".join(f"p{i // 4 * 4}\tp{i}\n" for i in range(40)))
     (here / "raw").mkdir()
     lines = [json.dumps({"text": text}) + "\n" for text in topics.topics.values()]
     (here / "raw/topics.jsonl").write_text("".join(lines))

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 from etils import epath
 
-from ...constraints import Natural, checked
+from ...constraints import Count, Natural, checked
 from ...data.corpus import Codec
 from ...data.token_ids_json import ids_from_json, ids_to_json
 from ...objectives import TokenIds, check_token_ids
@@ -24,7 +24,9 @@ from ...settings.atomic_writes import UNLIKE, checksum, damaged, read_json, writ
 from ...settings.directories import own_file
 from ...settings.run_directory import SENTENCEPIECE_MODEL, TOKENIZER, VOCABULARY, is_run
 from ...settings.saved_states import has_checkpoint
+from ..alphabets import alphabet_named
 from ..progress_bar import progress_bar
+from .letters import OVERLAPPING, write_letters
 from .sentencepiece_training import SentencePieceType, train_sentencepiece
 from .special_tokens import DEFAULT_SPECIALS, codec, special_names, texts_of, token_ids
 from .tokenization import (
@@ -37,7 +39,11 @@ from .tokenization import (
 )
 from .word_training import WordType, train_words
 
-_FILES = {"sentencepiece": SENTENCEPIECE_MODEL, "hugging_face": TOKENIZER}  # by kind
+_FILES = {  # by kind
+    "sentencepiece": SENTENCEPIECE_MODEL,
+    "hugging_face": TOKENIZER,
+    OVERLAPPING: TOKENIZER,
+}
 _MOST_EXTRA_IDS = 1 << 16  # Largest number of extra ids of a stored tokenizer; T5 has 100
 
 
@@ -140,6 +146,47 @@ def utf8_bytes(
     """
     about = {"factory": "utf8_bytes"}
     return _with_special_ids(run_dir, about, byte_tokenizer, sentinels, specials)
+
+
+@checked
+def letters(
+    run_dir: str,
+    source: VocabularySource,
+    *,
+    alphabet: str,
+    k: Count = 1,
+    overlapping: bool = False,
+    sentinels: Natural = 128,
+    specials: Sequence[str] = DEFAULT_SPECIALS,
+) -> Vocabulary:
+    """The letters of DNA, RNA or proteins, or their k-mers, without training.
+
+        vocabularies.letters(run_dir, source, alphabet="protein")       # the ids of ESM-2
+        vocabularies.letters(run_dir, source, alphabet="dna", k=6)      # 4,096 6-mers and 5 letters
+
+    Args:
+        run_dir: the run directory, which stores the vocabulary.
+        source: what the corpus provides, which is not used.
+        alphabet: "dna", "rna" or "protein" (`corpora.alphabets`), or your own uppercase letters.
+        k: number of letters of a token. Letters that do not complete a k-mer are tokens of one
+            letter.
+        overlapping: whether a k-mer starts at each letter, as in DNABERT (Ji et al. 2021). The
+            letters of a masked k-mer can then be read in its neighbors, unless spans are masked.
+        sentinels: number of sentinels.
+        specials: other special tokens, as for `special_tokens.token_ids`.
+
+    Raises ValueError for an unknown alphabet, for more than a million k-mers, and if the run
+    directory has another vocabulary.
+    """
+    known = alphabet_named(alphabet)
+
+    def make() -> Tokenizer:
+        path = os.path.join(run_dir, TOKENIZER)
+        write_letters(path, known, k)
+        return hugging_face_tokenizer(path, overlapping=overlapping and k > 1)
+
+    about = {"factory": "letters", "alphabet": alphabet, "k": k, "overlapping": overlapping}
+    return _with_special_ids(run_dir, about, make, sentinels, specials)
 
 
 def from_file(
@@ -342,6 +389,8 @@ def _kept_tokenizer(run_dir: str, values: dict[str, Any]) -> Tokenizer:
     path = str(own_file(run_dir, name))
     if kind == "sentencepiece":
         return sentencepiece_tokenizer(path, extra_ids=extra_ids)
+    if kind == OVERLAPPING:
+        return hugging_face_tokenizer(path, overlapping=True)
     return with_extra_ids(open_tokenizer(path), extra_ids)
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...settings.system_errors import in_words
+from .letters import OVERLAPPING, letter_functions, reads_letters
 
 T5_EXTRA_IDS = 100  # Number of sentinels that SeqIO appends to T5's SentencePiece model
 BATCH_CHARACTERS = 1 << 22  # Number of characters that are tokenized together
@@ -42,7 +43,7 @@ FIM_NAMES = (
 class Tokenizer(NamedTuple):
     """Conversion of text without special tokens to ids and back."""
 
-    kind: str  # "sentencepiece", "bytes" or "hugging_face"
+    kind: str  # "sentencepiece", "bytes", "hugging_face" or "overlapping_k_mers"
     path: str | None  # path to the tokenizer's file, if it has one
     size: int  # number of ids, from 0 to size - 1
     encode_batch: Callable[[Sequence[str]], list[np.ndarray]]  # never returns a special id
@@ -58,7 +59,7 @@ class Tokenizer(NamedTuple):
     unknown: int | None = None  # the id of unknown text, if there is one
     words: Callable[[str], list[str]] | None = None  # splits a text, if each id is a whole word
     # Text -> its ids and the characters [start, end) of each id, without regard to special tokens.
-    locate: Callable[[str], tuple[list[int], list[tuple[int, int]]]] | None = None
+    locate: Callable[[str], tuple[Sequence[int], Sequence[Any]]] | None = None
     marks_starts: bool = True  # whether pieces that start a word differ from other pieces
 
     def surface(self, i: int) -> str:
@@ -99,7 +100,7 @@ def located(tokenizer: Tokenizer, text: str) -> tuple[np.ndarray, np.ndarray]:
         )
     (ids,) = tokenizer.encode_batch([text])
     known, spans = tokenizer.locate(text)
-    if ids.tolist() == list(known):
+    if np.array_equal(ids, known):
         return ids, np.asarray(spans, np.int32).reshape(-1, 2)
     if len(text) < 2:
         return ids, np.tile(np.array([[0, len(text)]], np.int32), (ids.size, 1))
@@ -254,10 +255,11 @@ def with_extra_ids(tokenizer: Tokenizer, extra_ids: int) -> Tokenizer:
     )
 
 
-def hugging_face_tokenizer(path: str) -> Tokenizer:
+def hugging_face_tokenizer(path: str, *, overlapping: bool = False) -> Tokenizer:
     """Opens a Hugging Face `tokenizer.json` with a BPE, WordPiece, unigram or whole-word model.
 
     Its padding, truncation and post-processor are ignored, since objectives add special tokens.
+    `overlapping` is whether it has k-mers that start at each letter (`letters.letter_functions`).
 
     Raises ValueError if the file is not a tokenizer.json.
     """
@@ -267,7 +269,17 @@ def hugging_face_tokenizer(path: str) -> Tokenizer:
         tokenizer = tokenizers.Tokenizer.from_file(path)
     except Exception as error:  # The library raises Exception itself.
         raise ValueError(f"{path} is not a Hugging Face tokenizer.json ({error}).") from error
-    return tokenizer_of(tokenizer, path)
+    made = tokenizer_of(tokenizer, path)
+    if not (isinstance(tokenizer.model, tokenizers.models.WordLevel) and reads_letters(tokenizer)):
+        return made
+    pieces = {piece: i for piece, i in tokenizer.get_vocab().items() if piece not in made.named}
+    functions = letter_functions(
+        pieces,
+        tokenizer.token_to_id(tokenizer.model.unk_token),
+        lambda text: tokenizer.encode(text, add_special_tokens=False).ids,
+        overlapping=overlapping,
+    )
+    return made._replace(kind=OVERLAPPING if overlapping else made.kind, **functions)
 
 
 def tokenizer_of(tokenizer, path: str | None = None) -> Tokenizer:

@@ -17,6 +17,7 @@ from typing import Any
 
 from ...settings.run_directory import TOKENIZER
 from .factories import Vocabulary
+from .letters import OVERLAPPING
 from .special_tokens import special_names
 from .tokenization import Tokenizer
 
@@ -78,6 +79,8 @@ def tokenizer_json(vocabulary: Vocabulary):
     own = vocabulary.tokenizer
     if own.kind == "hugging_face":
         made = tokenizers.Tokenizer.from_file(str(own.path))
+    elif own.kind == OVERLAPPING:
+        raise ValueError(f"{own.path} has overlapping k-mers, which `tokenizers` cannot split")
     elif own.kind == "bytes":
         pieces = ["<pad>", "</s>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
         made = _bpe_model({piece: i for i, piece in enumerate(pieces)}, [])

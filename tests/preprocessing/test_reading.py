@@ -180,13 +180,20 @@ def mutated(draw, content):
 
 
 @pytest.mark.parametrize(
-    "name", ["a.warc", "a.warc.gz", "a.jsonl", "a.jsonl.zst", "a.parquet", "a.arrow"]
+    "name",
+    [
+        *("a.warc", "a.warc.gz", "a.jsonl", "a.jsonl.zst", "a.parquet", "a.arrow"),
+        *("a.fa", "a.fa.bgz", "a.fq"),
+    ],
 )
 def test_any_content_of_a_file_is_read_or_the_file_is_named(tmp_path, name):
     path = tmp_path / name
     table = pyarrow.table({"text": TEXTS, "n": [1, 2, 3]})
     if "warc" in name:
         write_archive(path, "200 OK", "404 Not Found")
+    elif name.startswith("a.f"):
+        content = b"@x\nACGT\n+\nIIII\n" if name == "a.fq" else b">x\nAC\nGT\n>y\nA\n"
+        path.write_bytes(gzip.compress(content * 9) if name.endswith("gz") else content * 9)
     elif name == "a.parquet":
         pyarrow.parquet.write_table(table, path)
     elif name == "a.arrow":

@@ -1,0 +1,279 @@
+"""The corpus of DNA, RNA and protein sequences in FASTA and FASTQ files."""
+
+import functools
+import hashlib
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, cast
+
+import numpy as np
+
+from ..constraints import AtLeastTwo, Count, Natural, Share, checked
+from ..data.corpus import Corpus, Document, DocumentStream, StreamOf
+from ..data.documents import choose_held_out
+from ..data.finding import listed, versions_of
+from ..data.reading import (
+    SEQUENCE_SUFFIXES,
+    Bad,
+    RawDocument,
+    decoded,
+    good,
+    is_sequence_file,
+    lines,
+    malformed,
+    opened,
+    raw_documents,
+)
+from ..data.records import RecordStream
+from ..data.token_store import HELDOUT, TRAIN
+from .alphabets import Alphabet, alphabet_named
+from .sequence_pieces import other_strand, pieces
+from .text import FileSplit, counted, found_files, skew_warning, with_heldout
+from .text_readers import LeftOut
+from .tokenizing import SplitText, corpus_of, encode_documents, tokenized
+from .vocabularies import Factory, Vocabulary, VocabularySource
+from .vocabularies.tokenization import Tokenizer
+from .vocabularies.training_sample import MOST_READ, first_texts
+from .weighted_texts import encode_weighted
+
+# (records, whether to choose the held-out records) -> the chosen records
+Choice = Callable[[Iterable[RawDocument], bool], Iterable[RawDocument]]
+
+
+@checked
+def sequence_files(
+    run_dir: str,
+    *,
+    files: str | Sequence[str],
+    alphabet: str,
+    vocabulary: Factory,
+    window: Count | None = None,
+    overlap: Natural = 0,
+    reverse_complement: bool = False,
+    lowercase_weight: Share = 1.0,
+    heldout_files: str | Sequence[str] | None = None,
+    heldout_records: str | Sequence[str] | None = None,
+    heldout_clusters: str | None = None,
+    heldout_every: AtLeastTwo = 20,
+    seed: int = 0,
+) -> Corpus:
+    """DNA, RNA or protein sequences in FASTA or FASTQ files, also as .gz, .bgz or .zst.
+
+        training.Run.corpus = @corpora.sequence_files
+        corpora.sequence_files.files = "genomes/*.fa.gz"
+        corpora.sequence_files.alphabet = "dna"
+        corpora.sequence_files.vocabulary = @vocabularies.letters
+
+    A record is a document. Its runs of N are left out. The letters between them are pieces of the
+    document, which are shuffled like documents. All pieces of a record are in the same split. The
+    text is tokenized once, and the tokens are stored in the run directory.
+
+    Args:
+        run_dir: the run directory, which stores the vocabulary and the tokens.
+        files: paths, glob patterns or bucket URLs ("gs://…"), as a list or separated by commas.
+        alphabet: "dna", "rna" or "protein" (`corpora.alphabets`), or your own uppercase letters.
+        vocabulary: a factory of `corpora.vocabularies`.
+        window: largest number of letters of a piece, or None for pieces of any length.
+        overlap: number of letters that a window shares with the window before it.
+        reverse_complement: whether half of the pieces are read as their other strand. The strand of
+            a piece is drawn again in each epoch. Held-out text is not changed.
+        lowercase_weight: how much the loss on lowercase letters counts. Genomes have repeats in
+            lowercase (soft-masked). With 1, documents have no weights of tokens.
+        heldout_files: paths or patterns of the held-out files, such as other species.
+        heldout_records: ids or names of the held-out records, such as chromosomes.
+        heldout_clusters: path of a TSV file with a representative and a member in each line, as
+            MMseqs2 writes it. One cluster in `heldout_every` is held out with all of its members.
+        heldout_every: without the three settings above, one record in `heldout_every` is held out,
+            as in `text_files`.
+        seed: seed of the order of the pieces and of their strands.
+
+    Raises ValueError for settings that exclude each other, for a vocabulary without the letters of
+    the alphabet, for a file of another format, and for a held-out name without a record. Raises
+    `data.reading.MalformedLine`, which names the file, the record and the position, for a record
+    that cannot be read or is in no cluster. Raises FileNotFoundError for a pattern without files.
+    """
+    known = alphabet_named(alphabet)
+    if overlap >= (window or overlap + 1):
+        raise ValueError(
+            f"Got corpora.sequence_files.overlap = {overlap} and window = {window}, expected an "
+            "overlap that is less than the window."
+        )
+    if reverse_complement and not known.complements:
+        raise ValueError(
+            f"Got corpora.sequence_files.reverse_complement for the alphabet {alphabet!r}, which "
+            "has no complements, expected 'dna' or 'rna': leave it out."
+        )
+    choices: dict[str, Choice | None] = {}
+    if heldout_files is not None:
+        choices["heldout_files"] = None
+    if heldout_records is not None:
+        choices["heldout_records"] = functools.partial(_by_name, frozenset(listed(heldout_records)))
+    if heldout_clusters is not None:
+        held_out = _held_out_members(heldout_clusters, heldout_every)
+        choices["heldout_clusters"] = functools.partial(_by_cluster, heldout_clusters, held_out)
+    if len(choices) > 1:
+        raise ValueError(
+            f"Got corpora.sequence_files.{' and '.join(choices)}, expected one of these settings, "
+            "since each of them chooses all held-out records."
+        )
+    paths = found_files(run_dir, files, heldout_files)
+    for path in itertools.chain.from_iterable(paths.values()):
+        if not is_sequence_file(path):
+            raise ValueError(
+                f"Got {path}, expected FASTA or FASTQ ({', '.join(SEQUENCE_SUFFIXES)}), also as "
+                ".gz, .bgz or .zst: rename it, or use corpora.text_files for text."
+            )
+    chosen = next(iter(choices.values()), None)
+    cut = {"window": window, "overlap": overlap, "lowercase_weight": lowercase_weight}
+    sequences = _Sequences(paths, chosen, known, cut)
+    settings = [alphabet, *cut.values(), heldout_records]
+    if heldout_clusters is not None:
+        settings += [heldout_every, *versions_of([heldout_clusters])]
+    splits = paths if chosen is None else (TRAIN, HELDOUT)
+    texts = {split: sequences.text(split, settings) for split in splits}
+    made = vocabulary(run_dir, VocabularySource(sequences.sample, version=texts[TRAIN].version))
+    _check_letters(made, known)
+    found = tokenized(run_dir, texts, made)
+    tokens, described = with_heldout(found, FileSplit(paths, heldout_every, "text", "error"))
+    if chosen is not None:
+        described = f"chosen by {', '.join(choices)}"
+    what = f"Sequences of {counted(paths[TRAIN])}"
+    corpus = corpus_of(what, tokens, made, held_out=described, seed=seed)
+    if not choices:
+        corpus = corpus._replace(summary=corpus.summary + skew_warning(tokens, heldout_every))
+    if not reverse_complement:
+        return corpus
+    read = functools.partial(_either_strand, made.tokenizer, known, seed)
+
+    def train(shard: int, num_shards: int) -> DocumentStream:
+        return cast(DocumentStream, StreamOf(corpus.train(shard, num_shards), read))
+
+    return corpus._replace(train=train)
+
+
+class _Sequences(NamedTuple):
+    """The files of a corpus of sequences, and how they are split and cut."""
+
+    paths: dict[str, list[str]]  # the files of "train", and of "heldout" if they are other files
+    choice: Choice | None  # None if whole files are held out, or documents after tokenizing
+    alphabet: Alphabet
+    cut: dict  # the settings of `pieces`
+
+    def read(
+        self,
+        split: str,
+        left_out: LeftOut,
+        paths: Sequence[str],
+        advance: Callable[[int], object] = lambda size: None,
+        **settings,
+    ) -> Iterator[RawDocument]:
+        """Yields the pieces of a split in some of its files."""
+        records: Iterable[RawDocument] = itertools.chain.from_iterable(
+            good(raw_documents(path, "text", advance, text_in_parts=True)) for path in paths
+        )
+        if self.choice is not None:
+            records = self.choice(records, split == HELDOUT)
+        return pieces(records, self.alphabet, left_out, **self.cut | settings)
+
+    def text(self, split: str, settings: Sequence) -> SplitText:
+        left_out = LeftOut()
+        paths = self.paths.get(split, self.paths[TRAIN])
+        known = versions_of(paths)
+        return SplitText(
+            functools.partial(self.read, split, left_out, paths),
+            sum(size for _, size, _ in known),
+            [*settings, *known],
+            left_out,
+            encode_documents if self.cut["lowercase_weight"] == 1 else encode_weighted,
+        )
+
+    def sample(self) -> Iterator[str]:
+        """Yields training text for a vocabulary, with the same limit for each file."""
+        most = MOST_READ // len(self.paths[TRAIN])
+        for path in self.paths[TRAIN]:
+            cut = self.read(TRAIN, LeftOut(), [path], lowercase_weight=1)
+            yield from first_texts((piece.text for piece in cut), most)
+
+
+def _by_name(
+    names: frozenset[str], records: Iterable[RawDocument], held_out: bool
+) -> Iterator[RawDocument]:
+    """Yields the records with these ids or names if `held_out`, and all others if not."""
+    found = set[str]()
+    for record in records:
+        own = names & {record.fields["id"], record.fields["name"]}
+        found |= own
+        if bool(own) == held_out:
+            yield record
+    if held_out and (missing := sorted(names - found)):
+        raise ValueError(
+            f"Got corpora.sequence_files.heldout_records with {missing[0]!r}, expected the id or "
+            "the name of a record of the files: correct it."
+        )
+
+
+def _by_cluster(
+    path: str, members: dict[str, bool], records: Iterable[RawDocument], held_out: bool
+) -> Iterator[RawDocument]:
+    """Yields the records whose clusters are held out if `held_out`, and all others if not."""
+    for record in records:
+        known = [name for key in ("id", "name") if (name := record.fields[key]) in members]
+        if not known:
+            reason = f"record {record.fields['id']!r} is in no cluster of {path}"
+            change = "Cluster all records, since its relatives may be held out."
+            raise malformed(Bad(record.place, "malformed", reason), change)
+        if members[known[0]] == held_out:
+            yield record
+
+
+def _held_out_members(path: str, every: int) -> dict[str, bool]:
+    """Returns whether each member of a file of clusters is held out.
+
+    Raises MalformedLine for a line without two columns and for a member of two clusters, and
+    ValueError for fewer than two clusters.
+    """
+    representatives: dict[str, str] = {}
+    with opened(path) as file:
+        for number, _, line in lines(file):
+            columns = decoded(line).rstrip("\r\n").split("\t")
+            if len(columns) != 2 or not all(columns):
+                reason = f"got {len(columns)} columns, expected a representative and a member"
+                raise malformed(Bad(f"{path}:{number}", "malformed", reason), "Separate by a tab.")
+            representative, member = columns
+            if representatives.setdefault(member, representative) != representative:
+                reason = f"{member!r} is in the clusters of {representatives[member]!r} and "
+                reason += f"{representative!r}, expected one cluster"
+                raise malformed(Bad(f"{path}:{number}", "malformed", reason))
+    sizes = Counter(representatives.values())
+    if len(sizes) < 2:
+        raise ValueError(
+            f"Got {len(sizes)} clusters in {path}, expected at least 2: cluster at a higher "
+            "identity, or leave out corpora.sequence_files.heldout_clusters."
+        )
+    is_held_out = choose_held_out(np.array([*sizes.values()]), every)
+    held_out = dict(zip(sizes, is_held_out.tolist()))
+    return {member: held_out[one] for member, one in representatives.items()}
+
+
+def _check_letters(vocabulary: Vocabulary, alphabet: Alphabet) -> None:
+    """Raises ValueError for a vocabulary of other letters."""
+    tokenizer = vocabulary.tokenizer
+    for letter in alphabet.known:
+        (ids,) = tokenizer.encode_batch([letter * 64])
+        if tokenizer.unknown is not None and tokenizer.unknown in ids:
+            raise ValueError(
+                f"Got a vocabulary without the letter {letter!r}, expected the letters of "
+                "corpora.sequence_files.alphabet: set vocabularies.letters.alphabet to the same "
+                "value, or choose another vocabulary."
+            )
+
+
+def _either_strand(
+    tokenizer: Tokenizer, alphabet: Alphabet, seed: int, stream: RecordStream
+) -> Document:
+    """Returns the next document of a stream, or its other strand, drawn from its position."""
+    key = f"{seed} {stream.position}".encode()
+    document = stream.next_document()
+    flips = hashlib.blake2b(key, digest_size=1).digest()[0] & 1
+    return other_strand(tokenizer, alphabet, document) if flips else document

@@ -1,0 +1,147 @@
+"""Cuts the records of sequence files into pieces without gaps, and turns pieces around."""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ..data.corpus import Document
+from ..data.reading import Bad, RawDocument, malformed
+from .alphabets import ALPHABETS, Alphabet
+from .text_readers import LeftOut
+from .vocabularies.tokenization import Tokenizer, located
+from .weighted_texts import WeightedText, token_means
+
+LONGEST = 1 << 17  # Largest number of letters of a piece without a window
+_CLEAR = 60  # Number of letters after which a record of only A, C, G and T cannot be a protein
+
+
+def pieces(
+    records: Iterable[RawDocument],
+    alphabet: Alphabet,
+    left_out: LeftOut,
+    *,
+    window: int | None = None,
+    overlap: int = 0,
+    lowercase_weight: float = 1.0,
+) -> Iterator[RawDocument]:
+    """Yields the letters of each record, in uppercase, between its gaps.
+
+    A record `aCGNNNTT` has the pieces `ACG` and `TT`. Only the last piece of a record ends its
+    document. The text of a piece is a `WeightedText` if `lowercase_weight` is not 1.
+
+    Args:
+      records: the records of files in FASTA or FASTQ. A long record is in several parts.
+      alphabet: the letters of the records.
+      left_out: counts the records without letters.
+      window: largest number of letters of a piece.
+      overlap: number of letters that a window shares with the window before it, less than `window`.
+      lowercase_weight: weight of lowercase letters; uppercase letters have a weight of 1.
+
+    Raises MalformedLine for a letter that is not in the alphabet.
+    """
+    table = alphabet.table.tobytes()
+    runs = re.compile(b"(?s)[^" + re.escape(alphabet.gap or "\0").encode() + b"]+")
+    rest = b""  # the letters of a run that continues in the next part
+    shared = 0  # number of letters of `rest` that the last window has, too
+    before = 0  # number of letters in earlier parts of the record
+    waiting: RawDocument | None = None
+    for record in records:
+        part = record.text.encode("ascii")
+        _check(record, part, before, table, alphabet)
+        before += len(part)
+        cased = rest + part
+        letters = cased.translate(table)
+        rest = b""
+        for run in runs.finditer(letters):
+            start, end = run.span()
+            ended = record.ends or end < len(letters)
+            shared = 0 if start else shared
+            spans, start, shared = _windows(start, end, ended, window or LONGEST, overlap, shared)
+            for first, last in spans:
+                if waiting is not None:
+                    yield waiting
+                text: Any = letters[first:last].decode("ascii")
+                if lowercase_weight != 1:
+                    text = WeightedText(text, _weights(cased[first:last], lowercase_weight))
+                waiting = record._replace(text=text, ends=False)
+            if not ended:
+                rest = cased[start:]
+        shared = shared if rest else 0
+        if record.ends:
+            if waiting is None:
+                left_out["records without known letters"] += 1
+            else:
+                yield waiting._replace(ends=True)
+            waiting = None
+            before = 0
+
+
+def _windows(
+    start: int, end: int, ended: bool, window: int, overlap: int, shared: int
+) -> tuple[list[tuple[int, int]], int, int]:
+    """Returns the windows of a run, the start of the next window, and how much of it is read.
+
+    The first `shared` letters of the run were in an earlier window. The last window of a run that
+    has `ended` may be shorter.
+
+    >>> _windows(0, 10, True, window=4, overlap=1, shared=0)
+    ([(0, 4), (3, 7), (6, 10)], 9, 1)
+    """
+    step = window - overlap
+    count = max(0, (end - start - overlap) // step)
+    spans = [(first, first + window) for first in range(start, start + count * step, step)]
+    following = start + count * step
+    shared = overlap if count else shared
+    if ended and end - following > shared:
+        spans.append((following, end))
+    return spans, following, shared
+
+
+def _weights(letters: bytes, lowercase_weight: float) -> np.ndarray:
+    is_lowercase = np.frombuffer(letters, np.uint8) >= ord("a")
+    return np.where(is_lowercase, np.float32(lowercase_weight), np.float32(1))
+
+
+def _check(record: RawDocument, part: bytes, before: int, table: bytes, alphabet: Alphabet) -> None:
+    """Raises MalformedLine for a part of a record with letters of another alphabet."""
+    if alphabet == ALPHABETS["protein"] and not before and len(part) >= _CLEAR:
+        if set(part[:_CLEAR].upper()) == set(b"ACGT"):
+            reason = f"begins with {_CLEAR} letters of DNA, expected a protein"
+            raise _malformed(record, reason, "Set the alphabet to 'dna'.")
+    position = part.translate(table).find(0)
+    if position < 0:
+        return
+    kinds = [kind for kind, one in ALPHABETS.items() if 0 not in one.table[list(part)]]
+    change = f"It may be {kinds[0]}: set the alphabet to {kinds[0]!r}." if kinds else "Fix it."
+    letters = "".join(dict.fromkeys(alphabet.letters + alphabet.read_as[0] + alphabet.gap))
+    place = f"at position {before + position + 1:,}"
+    reason = f"has {chr(part[position])!r} {place}, expected one of {letters}"
+    raise _malformed(record, reason, change)
+
+
+def _malformed(record: RawDocument, reason: str, change: str) -> Exception:
+    bad = Bad(record.place, "malformed", f"record {record.fields['id']!r} {reason}")
+    return malformed(bad, change)
+
+
+def other_strand(tokenizer: Tokenizer, alphabet: Alphabet, document: Document) -> Document:
+    """Returns the reverse complement of a document, with the weights of its letters.
+
+    Source: Shrikumar et al. 2017, "Reverse-complement parameter sharing improves deep learning
+    models for genomics", for training on both strands.
+    """
+    text = tokenizer.decode(document.tokens).replace(" ", "")
+    complements = str.maketrans(alphabet.letters, alphabet.complements)
+    other = text.translate(complements)[::-1]
+    if document.weights is None:
+        (tokens,) = tokenizer.encode_batch([other])
+        return document._replace(tokens=tokens)
+    tokens, spans = located(tokenizer, other)
+    distinct, numbers = np.unique(document.tokens, return_inverse=True)
+    lengths = np.array([len(tokenizer.piece(i)) for i in distinct.tolist()])
+    weights = np.repeat(document.weights, lengths[numbers])
+    if len(weights) < len(other):  # The first of overlapping k-mers has more than its last letter.
+        weights = np.append(np.repeat(weights[:1], len(other) - len(weights)), weights)
+    return document._replace(tokens=tokens, weights=token_means(weights[::-1], spans))

@@ -1,0 +1,319 @@
+"""DNA and protein sequences: files, pieces, splits, strands, and the letters of vocabularies."""
+
+import functools
+import gzip
+import random
+import shutil
+
+import numpy as np
+import pytest
+
+from pretrax.corpora import sequence_files, vocabularies
+from pretrax.corpora.alphabets import ALPHABETS, alphabet_named
+from pretrax.corpora.sequence_pieces import pieces
+from pretrax.corpora.text_readers import LeftOut
+from pretrax.corpora.vocabularies import VocabularySource
+from pretrax.data import reading
+from pretrax.data.reading import MalformedLine, RawDocument, good, raw_documents
+from tests.refusals import refuses
+from tests.training import tiny
+
+FASTA = b">x one\r\nACGT\r\nacgtn\r\n\r\n>sp|P1|Y_HUMAN two\nMKV*\n>z\nAAA"
+FASTQ = b"@x one\nACGT\n+\n@>II\n@y\nTT\n+y\nII\n\n"
+LETTERS = {name: functools.partial(vocabularies.letters, alphabet=name) for name in ALPHABETS}
+
+
+def file_of(folder, name, content):
+    path = folder / name
+    content = content if isinstance(content, bytes) else content.encode()
+    path.write_bytes(gzip.compress(content) if name.endswith(("gz", ".bgz")) else content)
+    return str(path)
+
+
+def fasta(records):
+    return "".join(f">{name}\n{letters}\n" for name, letters in records.items())
+
+
+def drawn(seed, count=40, size=300, letters="ACGT"):
+    rng = random.Random(seed)
+    return {f"r{i}": "".join(rng.choices(letters, k=size)) for i in range(count)}
+
+
+def corpus_of(folder, files, alphabet="dna", run="run", **settings):
+    settings = {"vocabulary": LETTERS[alphabet]} | settings
+    return sequence_files(str(folder / run), files=files, alphabet=alphabet, **settings)
+
+
+def first_epoch(corpus):
+    stream = corpus.train(0, 1)
+    documents = []
+    while stream.epochs < 1:
+        documents.append(stream.next_document())
+    return documents
+
+
+def texts_of(corpus, documents):
+    return sorted(corpus.codec.decode(document.tokens.tolist()) for document in documents)
+
+
+@pytest.mark.parametrize("part", [1, 2, 3, 7, 20, 1 << 20])
+@pytest.mark.parametrize("name", ["a.fa", "a.FASTA.gz", "a.faa.bgz"])
+def test_fasta_is_read_in_parts_of_any_size(tmp_path, monkeypatch, name, part):
+    monkeypatch.setattr(reading, "SEQUENCE_PART", part)
+    path = file_of(tmp_path, name, FASTA)
+    records = [*good(raw_documents(path, "text"))]
+    assert [record.text for record in records] == ["ACGTacgtn", "MKV*", "AAA"]
+    assert [(record.at, record.line) for record in records] == [(0, 1), (1, 5), (2, 7)]
+    assert [record.fields["id"] for record in records] == ["x", "P1", "z"]
+    assert records[1].fields["name"] == "Y_HUMAN"
+    parts = [*good(raw_documents(path, "text", text_in_parts=True))]
+    assert "".join(one.text for one in parts) == "ACGTacgtnMKV*AAA"
+    assert [one.at for one in parts if one.ends] == [0, 1, 2] and all(one.text for one in parts)
+
+
+def test_fastq_is_read(tmp_path):
+    records = [*good(raw_documents(file_of(tmp_path, "a.fq.gz", FASTQ), "text"))]
+    assert [(one.text, one.line, one.fields["id"]) for one in records] == [
+        ("ACGT", 1, "x"),
+        ("TT", 5, "y"),
+    ]
+
+
+BAD = {  # name -> (alphabet, content, what the message names)
+    "letter.fa": ("dna", ">x\nACGT\n>y\nACGTZZ\n", [":3", "'y'", "'Z'", "5"]),
+    "sign.fa": ("dna", ">x\nACGT!!\n", [":1", "'x'", "'!'", "5"]),
+    "protein.fa": ("dna", ">x\nACGMKVLAAG\n", [":1", "'x'", "'L'", "7", "protein"]),
+    "rna.fna": ("dna", ">x\nACGUACGU\n", [":1", "'x'", "'U'", "4", "rna"]),
+    "dna.faa": ("protein", ">x\n" + "ACGT" * 20 + "\n", [":1", "'x'", "60", "DNA"]),
+    "empty_record.fa": ("dna", ">x\n>y\nACGT\n", [":1", "'x'"]),
+    "empty.fa": ("dna", "", ["FASTA"]),
+    "no_header.fa": ("dna", "ACGT\n>x\nAC\n", ["'ACGT'", "'>'"]),
+    "qualities.fq": ("dna", "@x\nACGT\n+\nIII\n", [":1", "'x'", "4", "3"]),
+    "lines.fastq": ("dna", "@x\nACGT\n@y\nACGT\n", [":1", "'@'", "'+'"]),
+    "cut.fa.gz": ("dna", gzip.compress(b">x\n" + b"ACGT" * 999)[:-9], ["gzip"]),
+    "empty.fq.gz": ("dna", b"", ["gzip"]),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_file_is_named(tmp_path, name):
+    alphabet, content, named = BAD[name]
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    place = [path.name + value if value[:1] == ":" else value for value in named]
+    with refuses(MalformedLine, path.name, *place):
+        corpus_of(tmp_path, str(path), alphabet)
+
+
+def expected_pieces(letters, window, overlap):
+    """Returns the windows of each run of known letters, one by one."""
+    found = []
+    for run in letters.upper().split("N"):
+        at = 0
+        while run and (at == 0 or at + overlap < len(run)):
+            found.append(run[at : at + window])
+            at += window - overlap
+    return found
+
+
+@pytest.mark.parametrize("window, overlap", [(1, 0), (4, 0), (5, 2), (7, 6), (1000, 3)])
+def test_records_of_any_parts_have_the_same_pieces(window, overlap):
+    rng = random.Random(window)
+    for _ in range(60):
+        letters = "".join(rng.choices("ACgtN", k=rng.randrange(1, 40)))
+        cuts = sorted(rng.choices(range(len(letters)), k=3))
+        parts = [letters[a:b] for a, b in zip([0, *cuts], [*cuts, len(letters)])]
+        record = [RawDocument(part, fields={"id": "x"}, ends=False) for part in parts]
+        record[-1] = record[-1]._replace(ends=True)
+        cut = {"window": window, "overlap": overlap, "lowercase_weight": 0.1}
+        got = [*pieces(record * 2, ALPHABETS["dna"], LeftOut(), **cut)]
+        texts = [piece.text.text for piece in got]
+        assert texts == expected_pieces(letters, window, overlap) * 2
+        assert [i for i, piece in enumerate(got, 1) if piece.ends] == (
+            [len(got) // 2, len(got)] if got else []
+        )
+        if overlap == 0:
+            weights = np.concatenate([piece.text.weights for piece in got] or [[]])
+            known = (letters * 2).replace("N", "")
+            np.testing.assert_array_equal(weights < 1, [letter.islower() for letter in known])
+
+
+def test_letters_have_weights_and_records_are_held_out_whole(tmp_path):
+    records = drawn(1) | {"masked": "acgtACGTNNNACGT"}
+    path = file_of(tmp_path, "a.fa.bgz", fasta(records))
+    corpus = corpus_of(tmp_path, path, window=50, lowercase_weight=0.1)
+    assert corpus.columns == ("weights",)
+    documents = first_epoch(corpus)
+    assert max(document.tokens.size for document in documents) == 50
+    (masked,) = [one for one in documents if one.tokens.size == 8]
+    np.testing.assert_allclose(masked.weights, [0.1] * 4 + [1] * 4, rtol=1e-6)
+    held_out = "".join(texts_of(corpus, corpus.heldout(10**6)))
+    assert len(held_out) == 2 * 300  # Two of the 41 records are held out.
+    whole = sorted(letters for letters in records.values() if letters[:50] in held_out)
+    assert sum(map(len, whole)) == len(held_out)
+
+
+def test_records_files_and_clusters_are_held_out(tmp_path):
+    records = drawn(2)
+    path = file_of(tmp_path, "a.fa", fasta(records))
+    by_name = corpus_of(tmp_path, path, run="a", heldout_records="r3, r5")
+    assert texts_of(by_name, by_name.heldout(10**6)) == sorted([records["r3"], records["r5"]])
+    assert len(first_epoch(by_name)) == 38
+    other = file_of(tmp_path, "b.fa", ">b\nACGT\n")
+    by_file = corpus_of(tmp_path, path, run="b", heldout_files=other)
+    assert texts_of(by_file, by_file.heldout(99)) == ["ACGT"] and len(first_epoch(by_file)) == 40
+    families = {name: f"r{i // 4 * 4}" for i, name in enumerate(records)}
+    rows = "".join(f"{family}\t{name}\n" for name, family in families.items())
+    clusters = file_of(tmp_path, "clusters.tsv", rows)
+    cut = {"window": 100, "heldout_clusters": clusters, "heldout_every": 5}
+    by_cluster = corpus_of(tmp_path, path, run="c", **cut)
+    names = {letters: name for name, letters in records.items()}
+    family_of = {
+        text[at : at + 100]: families[n] for text, n in names.items() for at in (0, 100, 200)
+    }
+    train = {family_of[text] for text in texts_of(by_cluster, first_epoch(by_cluster))}
+    held_out = {family_of[text] for text in texts_of(by_cluster, by_cluster.heldout(10**6))}
+    assert len(held_out) == 2 and len(train) == 8 and not train & held_out
+
+
+def test_held_out_settings_are_checked(tmp_path):
+    path = file_of(tmp_path, "a.fa", fasta(drawn(3, count=4)))
+    clusters = file_of(tmp_path, "c.tsv", "r0\tr0\nr1\tr1\nr1\tr2\n")
+    with refuses(ValueError, "heldout_records", "'chr9'"):
+        corpus_of(tmp_path, path, heldout_records="r1, chr9")
+    with refuses(MalformedLine, "a.fa:7", "'r3'", "c.tsv"):
+        corpus_of(tmp_path, path, heldout_clusters=clusters)
+    with refuses(ValueError, "heldout_records", "heldout_clusters"):
+        corpus_of(tmp_path, path, heldout_records="r1", heldout_clusters=clusters)
+    for content, place in (("r0\tr1\nr2\tr1\n", "c.tsv:2"), ("r0 r1\n", "c.tsv:1")):
+        file_of(tmp_path, "c.tsv", content)
+        with refuses(MalformedLine, place):
+            corpus_of(tmp_path, path, heldout_clusters=clusters)
+    with refuses(ValueError, "overlap", 9, "window", 9):
+        corpus_of(tmp_path, path, window=9, overlap=9)
+    with refuses(ValueError, "reverse_complement", "'protein'"):
+        corpus_of(tmp_path, path, "protein", reverse_complement=True)
+    with refuses(ValueError, "'L'", "alphabet"):
+        corpus_of(tmp_path, path, "protein", vocabulary=LETTERS["dna"])
+    with refuses(ValueError, "a.txt", ".fa", ".fastq"):
+        corpus_of(tmp_path, file_of(tmp_path, "a.txt", "text"))
+    with refuses(ValueError, "'protien'", "protein"):
+        alphabet_named("protien")
+
+
+VOCABULARIES = {
+    "letters": LETTERS["dna"],
+    "k_mers": functools.partial(vocabularies.letters, alphabet="dna", k=3),
+    "overlapping": functools.partial(vocabularies.letters, alphabet="dna", k=3, overlapping=True),
+    "bpe": functools.partial(vocabularies.trained, size=600),
+}
+
+
+@pytest.mark.parametrize("name", VOCABULARIES)
+def test_half_of_the_pieces_are_read_as_their_other_strand(tmp_path, name):
+    records = drawn(4, count=60) | {"low": "acgtacgtaCCCCC"}
+    path = file_of(tmp_path, "a.fa", fasta(records))
+    settings = {"vocabulary": VOCABULARIES[name], "lowercase_weight": 0.1}
+    corpus = corpus_of(tmp_path, path, reverse_complement=True, **settings)
+    known = {text.upper(): text for text in records.values()}
+    pair = str.maketrans("ACGTacgt", "TGCAtgca")
+    known |= {text.upper(): text for text in [t.translate(pair)[::-1] for t in known.values()]}
+    strands = []
+    stream = corpus.train(0, 1)
+    while stream.epochs < 3:
+        if len(strands) == 70:
+            state = stream.state()
+        document = stream.next_document()
+        text = known[corpus.codec.decode(document.tokens.tolist())]
+        strands.append(text in records.values())
+        if text.upper() != text and name == "letters":
+            lower = np.array([letter.islower() for letter in text])
+            np.testing.assert_array_equal(document.weights < 1, lower)
+    assert 0.35 < np.mean(strands) < 0.65
+    resumed = corpus.train(0, 1)
+    resumed.restore(state)
+    again = [known[corpus.codec.decode(resumed.next_document().tokens)] for _ in range(50)]
+    assert [text in records.values() for text in again] == strands[70:120]
+    held_out = texts_of(corpus, corpus.heldout(10**6))
+    assert {known[text] for text in held_out} <= {*records.values()}
+
+
+def test_the_ids_of_proteins_are_those_of_esm2(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    letters = "LAGVSERTIDPKQNFYMHWCXBUZO.-"
+    lines = ["<cls>", "<pad>", "<eos>", "<unk>", *letters, "<null_1>", "<mask>"]
+    (tmp_path / "vocab.txt").write_text("\n".join(lines))
+    published = transformers.EsmTokenizer(str(tmp_path / "vocab.txt"))
+    (tmp_path / "run").mkdir()
+    made = LETTERS["protein"](str(tmp_path / "run"), VocabularySource())
+    ids = made.ids
+    assert (ids.cls, ids.pad, ids.eos, ids.mask) == (
+        published.cls_token_id,
+        published.pad_token_id,
+        published.eos_token_id,
+        published.mask_token_id,
+    )
+    text = letters + "MKTAYIAKQR"
+    expected = published(text, add_special_tokens=False)["input_ids"]
+    assert made.tokenizer.encode_batch([text])[0].tolist() == expected
+    assert (
+        made.codec.encode("MK<mask>") == published("MK<mask>", add_special_tokens=False).input_ids
+    )
+
+
+@pytest.mark.parametrize("k", [1, 2, 6])
+@pytest.mark.parametrize("text", ["", "ACGTACGTACGTA", "ACGNNACGTTTTTTTTTTNACG", "ACXé<mask>"])
+def test_letters_and_k_mers_are_those_of_tokenizers(tmp_path, k, text):
+    import tokenizers
+
+    made = vocabularies.letters(str(tmp_path), VocabularySource(), alphabet="dna", k=k).tokenizer
+    other = tokenizers.Tokenizer.from_file(made.path)
+    other.encode_special_tokens = True
+    ids, spans = made.locate(text)
+    assert ids.tolist() == made.encode_batch([text])[0].tolist() == other.encode(text).ids
+    assert spans.tolist() == [[*span] for span in other.encode(text).offsets]
+    if not {*text} - {*"ACGTN"}:
+        assert made.decode(ids) == text
+
+
+def test_a_tokenizer_of_dnabert_2_is_read(tmp_path):
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+
+    specials = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
+    made = Tokenizer(models.BPE(unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    records = drawn(5)
+    trainer = trainers.BpeTrainer(vocab_size=60, special_tokens=specials, show_progress=False)
+    made.train_from_iterator(records.values(), trainer)
+    frame = {"single": "[CLS] $A [SEP]", "special_tokens": [("[CLS]", 1), ("[SEP]", 2)]}
+    made.post_processor = processors.TemplateProcessing(**frame)
+    made.save(str(tmp_path / "tokenizer.json"))
+    from_file = functools.partial(vocabularies.from_file, path=str(tmp_path / "tokenizer.json"))
+    path = file_of(tmp_path, "a.fa", fasta(records))
+    corpus = corpus_of(tmp_path, path, vocabulary=from_file, reverse_complement=True)
+    ids = corpus.ids
+    assert (ids.cls, ids.sep, ids.pad, ids.mask, ids.text) == (1, 2, 3, 4, (5, 60))
+    tokens = np.concatenate([document.tokens for document in first_epoch(corpus)])
+    assert tokens.min() >= 5 and tokens.max() < 60
+    read = made.encode(records["r0"], add_special_tokens=False)
+    assert corpus.codec.encode(records["r0"]) == read.ids
+
+
+@pytest.mark.slow
+def test_a_resumed_run_equals_an_uninterrupted_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    file_of(tmp_path, "a.fa.gz", fasta(drawn(6, letters="ACGTacgtN")))
+    settings = [
+        *("--gin_file=runs/dna_masked.gin", "--files=a.fa.gz", "--steps=4"),
+        *("--gin.training.Run.checkpoint_every=2", "--gin.training.Run.evaluate_every=4"),
+        *("--gin.models.encoder.num_layers=1", "--gin.training.Run.log_every=1"),
+    ]
+    tiny.run_here([*settings, "--run_dir=whole"])
+    whole = tiny.saved_arrays(tmp_path / "whole", 4)
+    shutil.copytree("whole", "half")
+    shutil.rmtree("half/checkpoints/4")
+    (tmp_path / "half/result.json").unlink()
+    capsys.readouterr()
+    tiny.run_here([*settings, "--run_dir=half"])
+    assert " 2" in capsys.readouterr().out
+    tiny.assert_same(tiny.saved_arrays(tmp_path / "half", 4), whole)
