@@ -11,6 +11,7 @@ import functools
 import io
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,6 +28,7 @@ SEQUENCE = "mutated_sequence"
 MEASURED = "DMS_score"
 LABEL = "DMS_score_bin"
 SCORE = "score"
+HEADER = re.compile(r"^>.*$", re.MULTILINE)  # line before a sequence in FASTA
 SHOWN = 60  # largest number of characters of a value that a message shows
 
 Row = Mapping[str, str]
@@ -50,16 +52,12 @@ def read_wild_type(given: str) -> str:
         return given
     if not Path(given).is_file():
         raise ValueError(f"There is no file {given}: give a FASTA file, or the sequence itself.")
-    records = "".join(x.text for x in reading.good(reading.raw_documents(given, "text")))
-    header, *sequences = records.lstrip().removeprefix(">").split("\n>")
-    letters = "".join(header.split("\n")[1:] if records.lstrip().startswith(">") else [header])
-    letters = "".join(letters.split())
-    if sequences or not letters:
-        raise ValueError(
-            f"{given} has {1 + len(sequences) if letters else 0} sequences, expected one: the wild "
-            "type."
-        )
-    return letters
+    texts = [record.text for record in reading.good(reading.raw_documents(given, "text"))]
+    parts = [part for text in texts for part in HEADER.split(text)]
+    sequences = [letters for part in parts if (letters := "".join(part.split()))]
+    if len(sequences) != 1:
+        raise ValueError(f"{given} has {len(sequences)} sequences, expected one: the wild type.")
+    return sequences[0]
 
 
 def read_variants(
