@@ -34,19 +34,19 @@ from ..comparison.eval_metrics import EVAL_METRICS
 from ..comparison.eval_metrics.heldout_loss import evaluator
 from ..comparison.eval_metrics.measuring import eval_metrics, print_measured
 from ..inference import Decoding, Options, Trained, mode_of
+from ..inference.answering.sequence_variants import (
+    Scoring,
+    check_scoring,
+    score_variants,
+    sequence_check,
+    usual_scoring,
+)
 from ..inference.answering.task_scores import (
     EvaluationTask,
     TaskScores,
     keep_answers,
     longest_answer,
     score_task,
-)
-from ..inference.answering.variants import (
-    Scoring,
-    check_scoring,
-    score_variants,
-    sequence_check,
-    usual_scoring,
 )
 from ..inference.evaluation.labeled_evaluation import check_names_classes, labels_of_file
 from ..inference.evaluation.variant_tables import (
@@ -84,7 +84,7 @@ TASK_OPTIONS = ("module", "data_dir", "cache_dir", "split")  # options of SeqIO'
 ANSWER_OPTIONS = ("examples", "mode", "beams", "max_new", "batch_size", "fsdp", "tensor")
 
 VARIANT_OPTIONS = ("scoring", "both_strands", "out")
-SHARED_OPTIONS = {"batch_size", "fsdp", "tensor"}  # of answers and of variants
+SHARED_OPTIONS = {"batch_size", "fsdp", "tensor"}  # options that answers and variants have
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -3,7 +3,7 @@
     mutant,mutated_sequence,DMS_score,DMS_score_bin
     A24G,MKT…,0.71,1
 
-Source: Notin et al. 2023, ProteinGym (bioRxiv 2023.12.07.570727).
+Source: ProteinGym, 2023 (bioRxiv 2023.12.07.570727).
 """
 
 import csv
@@ -21,7 +21,7 @@ import scipy.stats
 
 from ...data import reading
 from ...data.task_metrics import pearson_and_spearman
-from ..answering.variants import Variant
+from ..answering.sequence_variants import SequenceVariant
 
 MUTANT = "mutant"
 SEQUENCE = "mutated_sequence"
@@ -38,7 +38,7 @@ class VariantTable(NamedTuple):
     """The rows of a table, as text, and what they say."""
 
     rows: list[Row]
-    variants: list[Variant]
+    variants: list[SequenceVariant]
     measured: list[float] | None  # DMS_score of each row, if the table has it
     labels: list[int] | None  # DMS_score_bin of each row, 0 or 1, if the table has it
 
@@ -102,16 +102,16 @@ def read_variants(
 
 def _variant(
     row: Row, wild_type: str, problem_of: Callable[[str], str | None], place: str
-) -> Variant:
+) -> SequenceVariant:
     mutant = row.get(MUTANT) or ""
     sequence = row.get(SEQUENCE) or ""
     column = MUTANT if mutant or SEQUENCE not in row else SEQUENCE
     if column == MUTANT:
-        variant = _parsed(row, MUTANT, functools.partial(Variant.of, wild_type), place)
+        variant = _parsed(row, MUTANT, functools.partial(SequenceVariant.of, wild_type), place)
         if sequence and sequence != variant.sequence:
             raise _bad(place, SEQUENCE, sequence, f"expected the wild type with {MUTANT}={mutant}")
     else:
-        variant = Variant.between(wild_type, sequence)
+        variant = SequenceVariant.between(wild_type, sequence)
     problem = problem_of(variant.sequence) if variant.sequence else "expected a sequence"
     if problem:
         raise _bad(place, column, row[column], problem)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from pretrax.inference import Trained
-from pretrax.inference.answering.variants import Variant, score_variants
+from pretrax.inference.answering.sequence_variants import SequenceVariant, score_variants
 from pretrax.models.hugging_face import open_source, read_params, recognize
 from pretrax.models.trees import nested
 from pretrax.objectives import TokenIds
@@ -61,12 +61,12 @@ def test_marginals(esm, scoring):
     tokens = encode(WILD_TYPE)
     expected = []
     for mutant in MUTANTS:
-        changes = Variant.of(WILD_TYPE, mutant).substitutions
+        changes = SequenceVariant.of(WILD_TYPE, mutant).substitutions
         masked = [slot for slot, _ in changes] if scoring == "masked_marginal" else []
         found = their_log_probs(model, tokens, masked)
         terms = [found[slot, encode(new)[0]] - found[slot, tokens[slot]] for slot, new in changes]
         expected.append(sum(terms))
-    variants = [Variant.of(WILD_TYPE, mutant) for mutant in MUTANTS]
+    variants = [SequenceVariant.of(WILD_TYPE, mutant) for mutant in MUTANTS]
     scores = score_variants(ours, WILD_TYPE, variants, scoring, batch_size=2)
     assert np.ptp(expected) > 1
     np.testing.assert_allclose(scores, expected, atol=1e-4)
@@ -81,7 +81,7 @@ def test_pseudo_likelihoods_of_sequences_of_any_length(esm):
         return sum(their_log_probs(model, tokens, [slot])[slot, tokens[slot]] for slot in slots)
 
     sequences = ["MRTAYIAKQRQISFVKSHFSRQ", "MKTAYIAKQRQIVKSHFSRQ", WILD_TYPE + "AC"]
-    variants = [Variant.between(WILD_TYPE, sequence) for sequence in sequences]
+    variants = [SequenceVariant.between(WILD_TYPE, sequence) for sequence in sequences]
     scores = score_variants(ours, WILD_TYPE, variants, "pseudo_likelihood")
     wanted = [expected(sequence) - expected(WILD_TYPE) for sequence in sequences]
     np.testing.assert_allclose(scores, wanted, atol=1e-3)

@@ -1,6 +1,6 @@
 """Zero-shot scores of variants: the log-likelihood of a mutated sequence minus the wild type's.
 
-    variants = [Variant.of("MKTAY", "K2R"), Variant.of("MKTAY", "K2R:A4G")]
+    variants = [SequenceVariant.of("MKTAY", "K2R"), SequenceVariant.of("MKTAY", "K2R:A4G")]
     score_variants(trained, "MKTAY", variants)     # f64[2], negative for unlikely variants
 
 Source: Meier et al. 2021, "Language models enable zero-shot prediction of the effects of mutations
@@ -26,7 +26,7 @@ SUBSTITUTION = re.compile(r"([A-Za-z])([0-9]+)([A-Za-z])")
 PAIRED = str.maketrans("ACGTUNacgtun", "TGCAANtgcaan")
 
 
-class Variant(NamedTuple):
+class SequenceVariant(NamedTuple):
     """A variant of a wild type."""
 
     sequence: str
@@ -34,10 +34,10 @@ class Variant(NamedTuple):
     substitutions: tuple[tuple[int, str], ...] | None
 
     @classmethod
-    def of(cls, wild_type: str, mutant: str) -> "Variant":
+    def of(cls, wild_type: str, mutant: str) -> "SequenceVariant":
         """Returns the variant with substitutions such as "A24G", joined by ":".
 
-        >>> Variant.of("MKTAY", "K2R:A4G").sequence
+        >>> SequenceVariant.of("MKTAY", "K2R:A4G").sequence
         'MRTGY'
 
         Raises ValueError for another form, a position outside of the wild type or given twice, and
@@ -64,10 +64,10 @@ class Variant(NamedTuple):
         return cls("".join(letters), tuple(sorted(substitutions.items())))
 
     @classmethod
-    def between(cls, wild_type: str, sequence: str) -> "Variant":
+    def between(cls, wild_type: str, sequence: str) -> "SequenceVariant":
         """Returns the variant with this sequence, which may have insertions and deletions.
 
-        >>> Variant.between("MKTAY", "MRTAY").substitutions
+        >>> SequenceVariant.between("MKTAY", "MRTAY").substitutions
         ((1, 'R'),)
         """
         if len(sequence) != len(wild_type):
@@ -79,7 +79,7 @@ class Variant(NamedTuple):
 def score_variants(
     trained: Trained,
     wild_type: str,
-    variants: Sequence[Variant],
+    variants: Sequence[SequenceVariant],
     scoring: Scoring | None = None,
     *,
     both_strands: bool = False,
@@ -107,9 +107,9 @@ def score_variants(
       batch_size: number of rows of a batch.
 
     Raises:
-      ValueError: The model does not support the score, a score of substitutions gets a variant of
-        another length or both strands, the vocabulary has no token for each letter, or a sequence
-        does not fit the model's positions.
+      ValueError: The model does not support the score, or a sequence does not fit its positions. A
+        marginal gets a variant of another length, both strands, or a vocabulary whose tokens are
+        not letters.
     """
     scoring = scoring or usual_scoring(trained)
     check_scoring(trained, scoring, both_strands)
@@ -174,7 +174,7 @@ def sequence_check(trained: Trained) -> Callable[[str], str | None]:
     limits = {trained.model.max_positions, trained.lengths.get(stack, 0)} - {0}
     frame = sum(map(len, text_frame(trained)))
 
-    @functools.cache
+    @functools.lru_cache(maxsize=256)
     def is_known(letter: str) -> bool:
         return trained.decode(trained.encode(letter)).strip() == letter
 
@@ -208,7 +208,11 @@ def reverse_complement(sequence: str) -> str:
 
 
 def _marginals(
-    trained: Trained, wild_type: str, variants: Sequence[Variant], masked: bool, batch_size: int
+    trained: Trained,
+    wild_type: str,
+    variants: Sequence[SequenceVariant],
+    masked: bool,
+    batch_size: int,
 ) -> np.ndarray:
     changes = [_substitutions(variant) for variant in variants]
     tokens = _token_of_each(trained, wild_type)
@@ -234,7 +238,7 @@ def _marginals(
     return np.array([score(places) for places in changes], np.float64)
 
 
-def _substitutions(variant: Variant) -> dict[int, str]:
+def _substitutions(variant: SequenceVariant) -> dict[int, str]:
     if variant.substitutions is None:
         raise ValueError(
             f"Got the variant {variant.sequence[:40]!r} with insertions or deletions, expected "

@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 
 from pretrax.cli import evaluate
-from pretrax.inference.answering.variants import Variant, score_variants, sequence_check
+from pretrax.inference.answering.sequence_variants import (
+    SequenceVariant,
+    score_variants,
+    sequence_check,
+)
 from pretrax.inference.evaluation.variant_tables import auroc, read_variants, read_wild_type
 from tests.inference.runs import IDS, trained, write_run
 from tests.refusals import exits, refuses
@@ -45,7 +49,7 @@ def test_likelihoods_of_a_causal_model(both_strands):
     for strands in mutants.items():
         ratios = [log_likelihood(model, x) - y for x, y in zip(strands, wild_type)]
         expected.append(np.mean(ratios) if both_strands else ratios[0])
-    variants = [Variant.between(WILD_TYPE, sequence) for sequence in mutants]
+    variants = [SequenceVariant.between(WILD_TYPE, sequence) for sequence in mutants]
     scores = score_variants(model, WILD_TYPE, variants, both_strands=both_strands)
     np.testing.assert_allclose(scores, expected, atol=1e-4)
 
@@ -53,7 +57,7 @@ def test_likelihoods_of_a_causal_model(both_strands):
 def test_noise_of_a_bound_is_common_to_both_sequences():
     """A variant that is the wild type has the score 0, in spite of random masks."""
     model = trained("encoder", "masked_diffusion")
-    variants = [Variant.between(WILD_TYPE, x) for x in (WILD_TYPE, "ACGTTGCAAG")]
+    variants = [SequenceVariant.between(WILD_TYPE, x) for x in (WILD_TYPE, "ACGTTGCAAG")]
     same, changed = score_variants(model, WILD_TYPE, variants)
     assert same == 0 and changed != 0
 
@@ -61,7 +65,7 @@ def test_noise_of_a_bound_is_common_to_both_sequences():
 def test_what_a_score_does_not_support_is_refused():
     causal = trained("decoder", "causal_lm")
     masked = trained("encoder", "masked_lm")
-    shorter = [Variant.between(WILD_TYPE, "ACG")]
+    shorter = [SequenceVariant.between(WILD_TYPE, "ACG")]
     with refuses(ValueError, "likelihood", "masked_marginal"):
         score_variants(causal, WILD_TYPE, shorter, "masked_marginal")
     with refuses(ValueError, "ACG", "pseudo_likelihood"):
