@@ -4,12 +4,16 @@
     pretrax evaluate --run=runs/finetuned --task=my_task --module=my_tasks.py --all_checkpoints
     pretrax evaluate --run=runs/finetuned --labeled=reviews.tsv
 
+    pretrax evaluate --run=runs/proteins --variants=assay.csv --wild_type=protein.fasta \\
+        --out=scores.csv
+
     pretrax evaluate --run=runs/quickstart --heldout
     pretrax evaluate --run=runs/decoder --heldout --objective=prefix_lm --objective=masked_lm
     pretrax evaluate --run=runs/decoder --eval_metric=bits_per_byte --gin.bits_per_byte.tokens=5000
 
 A task is any SeqIO task or mixture with metrics; `python_modules` and `python_identifiers` come
-with pretrax. Labeled text is TSV or JSONL with `text` and `label`. Each figure is printed with a
+with pretrax. Labeled text is TSV or JSONL with `text` and `label`. Variants are a CSV table in
+ProteinGym's format: `mutant` or `mutated_sequence`, and `DMS_score`. Each figure is printed with a
 baseline: the most frequent answer, or a model that ignores its input. Settings of eval metrics are
 --gin.NAME.SETTING=VALUE.
 """
@@ -19,6 +23,7 @@ import functools
 import shlex
 import sys
 from collections.abc import Sequence
+from typing import get_args
 
 from rich.console import Console
 from rich.markup import escape
@@ -29,6 +34,13 @@ from ..comparison.eval_metrics import EVAL_METRICS
 from ..comparison.eval_metrics.heldout_loss import evaluator
 from ..comparison.eval_metrics.measuring import eval_metrics, print_measured
 from ..inference import Decoding, Options, Trained, mode_of
+from ..inference.answering.sequence_variants import (
+    Scoring,
+    check_scoring,
+    score_variants,
+    sequence_check,
+    usual_scoring,
+)
 from ..inference.answering.task_scores import (
     EvaluationTask,
     TaskScores,
@@ -37,7 +49,14 @@ from ..inference.answering.task_scores import (
     score_task,
 )
 from ..inference.evaluation.labeled_evaluation import check_names_classes, labels_of_file
+from ..inference.evaluation.variant_tables import (
+    read_variants,
+    read_wild_type,
+    scored_text,
+    zero_shot_figures,
+)
 from ..inference.trained import mode_names
+from ..settings import atomic_writes
 from ..settings.command_line import (
     add_device_arguments,
     add_trust_argument,
@@ -64,6 +83,9 @@ from . import make_parser
 TASK_OPTIONS = ("module", "data_dir", "cache_dir", "split")  # options of SeqIO's tasks
 ANSWER_OPTIONS = ("examples", "mode", "beams", "max_new", "batch_size", "fsdp", "tensor")
 
+VARIANT_OPTIONS = ("scoring", "both_strands", "out")
+SHARED_OPTIONS = {"batch_size", "fsdp", "tensor"}  # options that answers and variants have
+
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = parse(argv)
@@ -78,6 +100,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         elif options.eval_metric:
             chosen = eval_metrics(options.eval_metric, options.settings)
             print_measured(console, options.run, steps, options.trust, chosen)
+        elif options.variants:
+            evaluate_variants(console, options, steps)
         else:
             evaluate_tasks(console, options, steps)
 
@@ -89,6 +113,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     task = "a SeqIO task or mixture with metrics; repeatable"
     add("--task", action="append", default=[], help=task)
     add("--labeled", metavar="FILE", help="TSV or JSONL with the columns `text` and `label`")
+    variants = "CSV with the columns `mutant` (A24G:K30R) or `mutated_sequence`, to score"
+    add("--variants", metavar="FILE", help=variants)
+    add("--wild_type", metavar="FASTA", help="with --variants: a FASTA file, or the sequence")
+    scorings = f"with --variants: one of {', '.join(get_args(Scoring))}; default: as trained"
+    add("--scoring", choices=get_args(Scoring), help=scorings)
+    strands = "with --variants: average the scores of DNA and of its reverse complement"
+    add("--both_strands", action="store_true", help=strands)
+    add("--out", metavar="FILE", help="with --variants: the table with scores, .csv or .jsonl")
     add("--module", action="append", help="module or .py file of tasks; repeatable")
     add("--data_dir", help="folder of TensorFlow Datasets")
     caches = "a folder with SeqIO's caches, from which tasks are then read; repeatable"
@@ -114,13 +146,22 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     words = sys.argv[1:] if argv is None else argv
     options = parse_options(parser, [word for word in words if not word.startswith("--gin.")])
     options.settings = [x.removeprefix("--gin.") for x in words if x.startswith("--gin.")]
-    kinds = options.task, options.labeled, options.heldout, options.eval_metric
+    kinds = options.task, options.labeled, options.variants, options.heldout, options.eval_metric
     if sum(map(bool, kinds)) != 1:
-        parser.error("give one of --task=NAME, --labeled=FILE, --heldout and --eval_metric=NAME")
+        parser.error(
+            "give one of --task=NAME, --labeled=FILE, --variants=FILE, --heldout and "
+            "--eval_metric=NAME"
+        )
+    if bool(options.variants) != bool(options.wild_type):
+        parser.error("--variants and --wild_type go together")
     typed = given_options(parser, options, argv)
     is_heldout = options.heldout or options.eval_metric
     if is_heldout and (idle := typed & {*TASK_OPTIONS, *ANSWER_OPTIONS}):
         parser.error(f"--{min(idle)} goes with --task: held-out text is read as by its run")
+    if not options.variants and (idle := typed & {*VARIANT_OPTIONS}):
+        parser.error(f"--{min(idle)} goes with --variants")
+    if options.variants and (idle := typed & {*TASK_OPTIONS, *ANSWER_OPTIONS} - SHARED_OPTIONS):
+        parser.error(f"--{min(idle)} goes with --task: variants are not answered")
     if options.labeled and (idle := typed & {*TASK_OPTIONS}):
         parser.error(f"--{min(idle)} goes with --task: only SeqIO tasks have it")
     if options.settings and not options.eval_metric:
@@ -204,6 +245,41 @@ def with_progress(console: Console, options, trained: Trained, task: EvaluationT
         )
         advance = functools.partial(progress.advance, bar)
         return score_task(trained, task, options.mode, Options(decoding=decoding, on_batch=advance))
+
+
+# --- variants -----------------------------------------------------------------------------------
+
+
+def evaluate_variants(console: Console, options, steps: Sequence[int | None]) -> None:
+    """Scores the variants, writes the table with scores, and prints zero-shot figures."""
+    wild_type = read_wild_type(options.wild_type)
+    right = functools.partial(Column, justify="right")
+    columns = right("step"), "metric", right("figure"), right("baseline")
+    printed = Table(*columns, box=None, header_style="bold")
+    mesh = make_mesh(fsdp=options.fsdp, tensor=options.tensor)
+    for step in steps:
+        trained = open_run(options.run, step, mesh, options.trust)
+        scoring = options.scoring or usual_scoring(trained)
+        check_scoring(trained, scoring, options.both_strands)
+        table = read_variants(options.variants, wild_type, sequence_check(trained))
+        with placed_on(mesh), console.status(f"Scoring {len(table.variants)} variants"):
+            scores = score_variants(
+                trained,
+                wild_type,
+                table.variants,
+                scoring,
+                both_strands=options.both_strands,
+                batch_size=options.batch_size,
+            )
+        for metric, (figure, baseline) in zero_shot_figures(table, scores).items():
+            printed.add_row(str(trained.step), metric, f"{figure:.4g}", f"{baseline:.4g}")
+    say = functools.partial(console.print, markup=False, soft_wrap=True)
+    say(f"{options.run}: {scoring}, {len(table.variants)} variants of {options.variants}")
+    if printed.row_count:
+        console.print(printed)
+    if options.out:
+        atomic_writes.write_text(options.out, scored_text(table, scores, options.out))
+        say(f"{options.out} holds the score of each variant at step {trained.step}.")
 
 
 # --- held-out text ------------------------------------------------------------------------------

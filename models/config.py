@@ -98,6 +98,7 @@ class Config:
     # Stretches rotary wavelengths for texts longer than the training texts: (factor,) for all, or
     # LLaMA 3's (factor, low frequency factor, high frequency factor, trained length).
     rope_scaling: tuple[float, ...] | None = None
+    rope_float16: bool = False  # rotary frequencies are rounded to float16 (the published ESM-2)
     max_positions: SizeOrZero = 0  # length of the longest row, for learned positions
     position_offset: SizeOrZero = 0  # rows of the position embedding before position 0
     attention_scale: Positive | None = None  # factor of scores; None: head_dim**-0.5. T5: 1.0
@@ -123,6 +124,9 @@ class Config:
     embedding_dim: Size | None = None
     share_encoder_decoder_embeddings: bool = True  # False: a table for each stack, as in T5Gemma
     scale_embedding: bool = False  # token embeddings are multiplied by emb_dim**0.5, as in Gemma
+    # Id of the mask, if its embedding is 0 and the others are scaled by the share of masks, as in
+    # ESM-2: see `transformer.without_masks`. None: the mask has an embedding like other tokens.
+    zeroed_token: SizeOrZero | None = None
     num_types: SizeOrZero = 0  # number of token types, each with an embedding (BERT: 2)
     logits_via_embedding: bool = False  # tied embeddings: the logits use the input embedding
     # Multiplies logits by emb_dim**-0.5, which tied embeddings of variance 1 need (T5 1.0).
@@ -294,6 +298,8 @@ def _check_together(c: Config):
     plain_width = c.embedding_width == c.emb_dim or "vocabulary" not in c.heads
     requirements = {  # for settings that differ from their defaults
         "rope_scaling": ("positions='rotary'", rotary),
+        "rope_float16": ("positions='rotary'", rotary),
+        "zeroed_token": ("an encoder alone", c.layout == "encoder"),
         "max_positions": ("positions='learned'", learned),
         "position_offset": ("positions='learned'", learned),
         "relative_in_every_layer": ("positions='relative'", relative),

@@ -283,7 +283,9 @@ class RestoringDecoder(nn.Module):
         query_BxNxE = state_BxNxE
         rotation = None
         if c.positions == "rotary":
-            rotation = rotation_of(positions_BxN, c.head_dim, c.rope_theta, c.rope_scaling)
+            rotation = rotation_of(
+                positions_BxN, c.head_dim, c.rope_theta, c.rope_scaling, c.rope_float16
+            )
         else:
             rows = c.max_positions + c.position_offset
             init = embedding_weights(c)

@@ -139,14 +139,14 @@ def sinusoids(positions_BxT, width):
     return jnp.concatenate([sin, cos], -1)[:, :, 0, :width]
 
 
-def rotation_of(positions_BxT, width, theta, scaling=None):
+def rotation_of(positions_BxT, width, theta, scaling=None, float16=False):
     """Returns the cosines and sines of RoPE (arXiv:2104.09864), each [B, T, 1, d/2]."""
-    frequencies = rotary_frequencies(width, theta, scaling).reshape(1, 1, 1, -1)
+    frequencies = rotary_frequencies(width, theta, scaling, float16).reshape(1, 1, 1, -1)
     angles = positions_BxT[..., None, None].astype(jnp.float32) * frequencies
     return jnp.cos(angles), jnp.sin(angles)
 
 
-def rotary_frequencies(width, theta, scaling=None):
+def rotary_frequencies(width, theta, scaling=None, float16=False):
     """Returns radians per position for each pair of dimensions: NumPy float32 [d/2].
 
         rotary_frequencies(4, 10_000.0)            # [1, 0.01]
@@ -156,8 +156,12 @@ def rotary_frequencies(width, theta, scaling=None):
     length) is LLaMA 3.1's scaling (arXiv:2407.21783; Meta's reference code). Frequencies with fewer
     than `low` turns within `length` positions are divided by the factor. Frequencies with more than
     `high` turns do not change. Between them, the mix is linear in the number of turns.
+
+    With `float16`, unscaled frequencies are rounded to float16, as in the published ESM-2.
     """
     frequencies = theta ** -(np.arange(0, width, 2, dtype=np.float32) / width)
+    if float16:
+        frequencies = frequencies.astype(np.float16).astype(np.float32)
     if scaling is None:
         return frequencies
     factor, *bounds = scaling

@@ -333,6 +333,33 @@ def _means_of_bags_backward(saved, d_means_BxTxE):
 _means_of_bags.defvjp(_means_of_bags_forward, _means_of_bags_backward)
 
 
+MASKS_OF_ESM = 0.15 * 0.8  # share of masks in ESM-2's training
+
+
+def without_masks(x_BxTxE, is_mask_BxT, intervals_Bx2xT):
+    """Returns embeddings without those of masks: ESM-2's token dropout (Lin et al. 2023).
+
+    The embedding of a mask becomes 0. The other embeddings are multiplied by 0.88 / (1 - m), with
+    the share m of masks in the document. Their sum then has the size that it has in training, where
+    m is 0.12. A document is the slots that its tokens attend to, so that other documents of the row
+    and padding are not counted.
+
+        x = jnp.ones((1, 3, 1))
+        intervals = jnp.array([[[0, 0, 2], [2, 2, 3]]])     # documents of two slots and one slot
+        without_masks(x, jnp.array([[True, False, False]]), intervals)     # [[0], [1.76], [0.88]]
+    """
+    before_BxT = jnp.pad(jnp.cumsum(is_mask_BxT, 1), ((0, 0), (1, 0)))
+    start_BxT = intervals_Bx2xT[:, 0]
+    end_BxT = intervals_Bx2xT[:, 1]
+    masks_BxT = jnp.take_along_axis(before_BxT, end_BxT, 1)
+    masks_BxT -= jnp.take_along_axis(before_BxT, start_BxT, 1)
+    slots_BxT = end_BxT - start_BxT
+    # A document of masks alone has no other embeddings to scale.
+    scale_BxT = (1 - MASKS_OF_ESM) * slots_BxT / jnp.maximum(slots_BxT - masks_BxT, 1)
+    scale_BxT = jnp.where(is_mask_BxT, 0.0, scale_BxT)
+    return (x_BxTxE * scale_BxT[..., None]).astype(x_BxTxE.dtype)
+
+
 class Pattern(NamedTuple):
     """The attention pattern of a layer: the keys of each query, and the rotary angles."""
 
@@ -433,7 +460,9 @@ class Stack(nn.Module):
         rotation = None
         if c.rotate_encoded and states_BxSxE is not None:
             positions = batch["encoder_positions"]
-            rotation = rotation_of(positions, c.head_dim, c.rope_theta, c.rope_scaling)
+            rotation = rotation_of(
+                positions, c.head_dim, c.rope_theta, c.rope_scaling, c.rope_float16
+            )
         return Encoded(states_BxSxE, batch["cross_key_intervals"], rotation)
 
     def _last_states(self, x_BxTxE, embedded_BxTxE, context):
@@ -460,6 +489,12 @@ class Stack(nn.Module):
         positions_BxT = batch[f"{side}_positions"]
         types_BxT = batch.get(f"{side}_types")
         init = partitioned(embedding_weights(c), None, "embed")
+        if c.zeroed_token is not None:
+            x_BxTxE = without_masks(
+                x_BxTxE,
+                batch[f"{side}_input_tokens"] == c.zeroed_token,
+                batch[f"{side}_key_intervals"],
+            )
         if c.scale_embedding:
             x_BxTxE *= c.emb_dim**0.5
         if types_BxT is not None and c.num_types < 2:
@@ -499,10 +534,14 @@ class Stack(nn.Module):
         c = self.config
         rotation = local_rotation = None
         if c.positions == "rotary":
-            rotation = rotation_of(positions_BxT, c.head_dim, c.rope_theta, c.rope_scaling)
+            rotation = rotation_of(
+                positions_BxT, c.head_dim, c.rope_theta, c.rope_scaling, c.rope_float16
+            )
             local_rotation = rotation
             if c.local_rope_theta is not None:
-                local_rotation = rotation_of(positions_BxT, c.head_dim, c.local_rope_theta)
+                local_rotation = rotation_of(
+                    positions_BxT, c.head_dim, c.local_rope_theta, float16=c.rope_float16
+                )
         wide = Pattern(intervals, rotation, noised)
         if c.window is None:
             return wide, None

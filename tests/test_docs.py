@@ -46,7 +46,7 @@ from pretrax.training.run_choices import add_run_arguments, parse_run
 from pretrax.training.run_configuration import read_run
 from pretrax.training.trained_models import open_run
 from tests.comparison import planted
-from tests.inference.runs import write_run
+from tests.inference.runs import IDS, write_run
 from tests.site_search import SiteSearch
 from tests.tasks.seqio_cache import write_cache
 from tests.tasks.short_library import short_library
@@ -174,6 +174,17 @@ def test_the_sidebar_of_a_page_has_tens_of_links(site):
 
 # --- the reader's folder ------------------------------------------------------------------------
 
+ESM2 = dict(
+    mlp_activations=("gelu_exact",),
+    norm="layer",
+    norm_epsilon=1e-5,
+    biases=True,
+    zeroed_token=IDS.mask,
+    num_types=0,
+    logits_via_embedding=True,
+    vocabulary_layer=True,
+    vocabulary_bias=True,
+)
 RUNS = {  # runs that commands require, in addition to the quickstart: model, objective, settings
     "decoder": ("decoder", "causal_lm", {}),
     "encoder": ("encoder", "masked_lm", {}),
@@ -185,6 +196,8 @@ RUNS = {  # runs that commands require, in addition to the quickstart: model, ob
     "bytes_ahead": ("decoder", "multi_token_prediction", {"num_layers": 2}),
     "word_lists": ("decoder", "causal_lm", {}),
     "finetune_text_to_text": ("encoder_decoder", "text_to_text", {}),
+    "dna_causal": ("decoder", "causal_lm", {}),
+    "small_esm2": ("encoder", "masked_lm", ESM2),
 }
 RULE = 12  # number of characters of a ruler between members on the pages
 SMALL = [  # arguments of `pretrax train` for two steps of few rows
@@ -227,6 +240,7 @@ def folder(tmp_path_factory):
         cli.run("prepare", ["--files=raw/*.jsonl", "--out=stores/fineweb_sample", *MORE["prepare"]])
         cli.run("train", [*SMALL, "--gin_file=runs/quickstart.gin", *ONE_DENOISER])
         cli.run("convert", ["--from=runs/quickstart", "--to=hf:t5-v1_1-base"])
+        cli.run("convert", ["--from=runs/small_esm2", "--to=hf:esm2_t6_8M_UR50D"])
         # Without these files it looks like another author's model.
         os.remove("t5-v1_1-base/vocabulary.json")
         os.remove("t5-v1_1-base/pretrax_checksums.json")
@@ -270,6 +284,9 @@ def write_files(here: Path, texts: list[str]):
     for name in ("train", "dev"):
         lines = "".join(f"gj04\t{i % 2}\t\tLine {i} is here.\n" for i in range(12))
         (here / f"CoLA/{name}.tsv").write_text(lines)
+    for name, letters, mutant in (("protein", "MKTAYIAKQR", "K2R"), ("promoter", "ACGTTG", "A1C")):
+        (here / f"{name}.fasta").write_text(f">{name}\n{letters}\n")
+        (here / f"{name}_variants.csv").write_text(f"mutant,DMS_score\n{mutant},0.5\n")
     (here / "in.jsonl").write_text('{"text": "a <extra_id_0> b"}\n')
     (here / "questions.jsonl").write_text('{"question": "What is 2 + 2?"}\n')
     (here / "examples.jsonl").write_text('{"question": "What is 1 + 1?", "answer": "2"}\n')
@@ -498,7 +515,8 @@ def run_verb(arguments):
     else:
         asked = [EVAL_METRICS[name] for name in EVAL_METRICS if f"--eval_metric={name}" in rest]
         eval_metrics = " ".join(asked).split()
-        told = any(word.startswith(("--heldout", "--eval_metric")) for word in rest)
+        own = ("--heldout", "--eval_metric", "--variants")
+        told = any(word.startswith(own) for word in rest)
         cli.run(verb, rest + (eval_metrics or ([] if told else MORE[verb])))
 
 

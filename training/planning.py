@@ -31,6 +31,7 @@ from .run_checks import (
     check_run,
     check_slots,
     check_sources,
+    check_zeroed_token,
     warn_of_undivided,
 )
 from .saved.warm_start import check_source
@@ -114,6 +115,7 @@ def plan_checked(
         check_router(model, run)
         warn_of_undivided(model, mesh)
     check_experts(model, mesh)
+    check_zeroed_token(model, ids)
     check_requirements(objective, model, groups)
     recipe = Recipe(
         objective=objective,

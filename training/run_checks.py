@@ -14,7 +14,7 @@ from ..data.packing import Packing
 from ..models import Model
 from ..models.attention_mechanisms import MECHANISMS
 from ..models.sharding import mesh_axes, spec_of
-from ..objectives import Objective, RowGroup, members_of
+from ..objectives import Objective, RowGroup, TokenIds, members_of
 from ..settings.partial import functions_in
 from ..settings.run_directory import check_place, checkpoints
 from .batches import GroupSchedule
@@ -159,6 +159,16 @@ def check_attention(model: Model, mesh: Mesh) -> None:
             "--gin.models.decoder.attention=plain."
         )
     mechanism.check_device(model.config, device)
+
+
+def check_zeroed_token(model: Model, ids: TokenIds) -> None:
+    """Raises ValueError if the model's `zeroed_token` is not the mask of the vocabulary."""
+    zeroed = model.config.zeroed_token if model.config else None
+    if zeroed not in (None, ids.mask):
+        raise ValueError(
+            f"Got a model with zeroed_token={zeroed} and a vocabulary whose mask is {ids.mask}, "
+            f"expected the same id: set --gin.models.encoder.zeroed_token={ids.mask}."
+        )
 
 
 def check_experts(model: Model, mesh: Mesh) -> None:

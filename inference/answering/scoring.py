@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -262,7 +263,11 @@ def _score_in_place(trained, pairs, batch_size, on_batch):
 
 
 def hidden_log_probs(
-    trained: Trained, texts: Sequence[tuple[Tokens, Tokens]], batch_size: int = 32
+    trained: Trained,
+    texts: Sequence[tuple[Tokens, Tokens]],
+    batch_size: int = 32,
+    candidates: Sequence[int] | None = None,
+    masked: bool = True,
 ) -> list[np.ndarray]:
     """Returns for each (tokens, hidden) the log-probabilities f64[n] of its n hidden tokens.
 
@@ -274,17 +279,22 @@ def hidden_log_probs(
       trained: the model.
       texts: (tokens of a text, indices of the hidden tokens).
       batch_size: number of rows of a batch.
+      candidates: ids whose log-probabilities f64[n, candidates] are returned instead, in this
+        order.
+      masked: whether the hidden tokens are masked. Otherwise the model reads them.
 
     Raises:
       ValueError: The vocabulary has no mask, or a text is longer than the model's positions.
     """
     mask = trained.ids.special("mask")
     form = prompt_form(trained, "mask")
-    run = jitted(_log_probs_at, trained.model, mask_reading(trained, form))
+    ids = None if candidates is None else tuple(candidates)
+    run = jitted(_log_probs_at, trained.model, mask_reading(trained, form), ids)
     before = len(form.before)
     text_V = allowed_token_mask(trained.ids, trained.model.vocab_size, special=())
     predicted_V = text_V if form.noise else jnp.ones_like(text_V)
-    check_texts(trained, [[*form.before, *tokens, *form.after] for tokens, _ in texts])
+    longest = max((tokens for tokens, _ in texts), key=len, default=())
+    check_texts(trained, [[*form.before, *longest, *form.after]])
 
     def log_probs(indices: list[int]) -> Iterator[np.ndarray]:
         # The batch is filled up, so that all texts of a length share a compiled program.
@@ -298,7 +308,8 @@ def hidden_log_probs(
             hidden = np.array(texts[i][1])
             slots_BxK[row, : hidden.size] = before + hidden + form.shift
             labels_BxK[row, : hidden.size] = tokens[hidden]
-            tokens[hidden] = mask
+            if masked:
+                tokens[hidden] = mask
             rows.append([*form.before, *tokens.tolist(), *form.after])
         batch = batch_of(trained, rows)
         log_probs_BxK = run(trained.params, batch, slots_BxK, labels_BxK, predicted_V)
@@ -308,12 +319,15 @@ def hidden_log_probs(
     return in_batches(log_probs, [len(tokens) for tokens, _ in texts], batch_size)
 
 
-def _log_probs_at(model, reading, params, batch, slots_BxK, labels_BxK, predicted_V):
+def _log_probs_at(model, reading, candidates, params, batch, slots_BxK, labels_BxK, predicted_V):
     """Returns f32[B, K]: the log-probabilities of the labels in these slots.
 
-    The probability is over all ids that the model learned to predict.
+    With candidates, returns f32[B, K, candidates] instead. The probability is over all ids that the
+    model learned to predict.
     """
     states_BxTxE, project = mask_states(model, reading, params, batch)
     hidden_BxKxE = jnp.take_along_axis(states_BxTxE, slots_BxK[..., None], axis=1)
     logits_BxKxV = jnp.where(predicted_V, project(hidden_BxKxE), -1e30)
+    if candidates is not None:
+        return jax.nn.log_softmax(logits_BxKxV)[..., np.array(candidates, np.int32)]
     return -cross_entropy(logits_BxKxV, labels_BxK)[0]

@@ -128,6 +128,7 @@ def recognize(source: TensorFiles) -> Recognized:
     try:
         _check_architecture(hf, family.layout)
         settings = family.settings(hf, lambda name: name.removeprefix(lacking) in source.names)
+        settings |= family.tensor_settings(settings, partial(_read_any, source, lacking))
         rows = hf["vocab_size"]
         check_fields(hf, family.harmless)
     except KeyError as error:
@@ -139,6 +140,12 @@ def recognize(source: TensorFiles) -> Recognized:
     recognized = Recognized(family, settings, heads, model, lacking)
     _check_names(source, recognized)
     return recognized
+
+
+def _read_any(source: TensorFiles, lacking: str, name: str) -> np.ndarray | None:
+    """Returns a tensor by its name in models with heads, or None if there is none."""
+    name = name.removeprefix(lacking)
+    return source.read(name) if name in source.names else None
 
 
 def _check_architecture(hf: Fields, layout: str) -> None:
@@ -286,7 +293,7 @@ def write_model(
     untrained = family.untrained(config)
     tensors = chain(
         exported(family.links(config), config, arrays),
-        (Tensor(name, x.shape, partial(np.asarray, x)) for name, x in untrained.items()),
+        (Tensor(name, x.shape, partial(np.asarray, x), "float32") for name, x in untrained.items()),
     )
     write_directory(directory, family.with_ids(values), tensors, dtype, **settings)
     return family
@@ -411,6 +418,7 @@ def _read_back(config: Config, values: Mapping[str, Any], family: Family) -> Con
     tied = config.logits_via_embedding
     tensors = {"lm_head.weight": not tied, "final_logits_bias": config.vocabulary_bias}
     settings = family.settings(dict(values), lambda name: tensors.get(name, False))
+    settings |= family.tensor_settings(settings, family.untrained(config).get)
     settings.pop("heads", None)
     return getattr(builders, family.layout)(config.vocab_size, **settings).config
 

@@ -105,13 +105,15 @@ class Family(NamedTuple):
     config: Callable[[Config], dict]  # Config -> config.json without ids
     links: Callable[[Config], list[Link]]  # Config -> how tensors map to parameters
     copies: Callable[[Config], dict[str, str]]  # Config -> tensors that copy others, by name
+    # (settings, name -> tensor or None) -> further fields of Config, which tensors determine.
+    tensor_settings: Callable[[dict, Callable[[str], Any]], dict] = lambda settings, read: {}
     # Fields that do not change any output, in addition to `HARMLESS`.
     harmless: frozenset[str] = frozenset()
     # Config -> tensors that a checkpoint may lack, since they follow from the settings, by name.
     implied: Callable[[Config], Mapping[str, np.ndarray]] = lambda c: {}
     ignored: tuple[str, ...] = ()  # parts of names of tensors that are not parameters
-    # Config -> tensors of parts that our models lack, by name. An export has them, untrained, since
-    # `transformers` would warn that they are missing.
+    # Config -> tensors that are not parameters of our models, by name. An export has them, in
+    # float32: untrained parts, which `transformers` would miss with a warning, and constants.
     untrained: Callable[[Config], Mapping[str, np.ndarray]] = lambda c: {}
     # Fields of config.json for a model whose special ids are not known. Without them `transformers`
     # takes the ids of the published models, which may be outside the vocabulary.

@@ -182,6 +182,7 @@ class Tensor(NamedTuple):
     name: str
     shape: tuple[int, ...]
     values: Callable[[], np.ndarray]
+    dtype: str | None = None  # None: the dtype of the directory
 
 
 def write_directory(
@@ -220,7 +221,7 @@ def write_directory(
 
 
 def _bytes(tensors: Iterable[Tensor], dtype: str) -> int:
-    return sum(math.prod(t.shape) for t in tensors) * jnp.dtype(dtype).itemsize
+    return sum(math.prod(t.shape) * jnp.dtype(t.dtype or dtype).itemsize for t in tensors)
 
 
 def _write_tensors(file: Path, tensors: Iterable[Tensor], dtype: str) -> None:
@@ -234,12 +235,15 @@ def _write_tensors(file: Path, tensors: Iterable[Tensor], dtype: str) -> None:
     for tensor in tensors:
         start = end
         end = end + _bytes([tensor], dtype)
-        entry = {"dtype": DTYPES[dtype], "shape": tensor.shape, "data_offsets": [start, end]}
-        header[tensor.name] = entry
+        header[tensor.name] = {
+            "dtype": DTYPES[tensor.dtype or dtype],
+            "shape": tensor.shape,
+            "data_offsets": [start, end],
+        }
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with open(file, "wb") as opened:
         opened.write(len(text).to_bytes(8, "little") + text)
         for tensor in tensors:
-            values = np.ascontiguousarray(tensor.values(), jnp.dtype(dtype))
+            values = np.ascontiguousarray(tensor.values(), jnp.dtype(tensor.dtype or dtype))
             opened.write(values.view(np.uint8).data)

@@ -73,6 +73,11 @@ PRESETS = {
         "modernbert", "modernbert_base", 256_000, 307_786_240, ("local_rope_theta",)
     ),
     "ettin_decoder_150m": Preset("modernbert-decoder", "ettin_decoder_150m", 50_368, 149_655_232),
+    # Without the head for contacts.
+    "esm2_8m": Preset("esm", "esm2_8m", 33, 7_512_353),
+    "esm2_35m": Preset("esm", "esm2_8m", 33, 33_501_153),
+    "esm2_150m": Preset("esm", "esm2_8m", 33, 148_139_553),
+    "esm2_650m": Preset("esm", "esm2_8m", 33, 651_042_593),
     "eurobert_210m": Preset("eurobert", "eurobert_210m", 128_256, 310_266_624),
     "bart_base": Preset("bart", "bart_base", 50_265, 139_420_416),
     "bart_large": Preset("bart", "bart_base", 50_265, 406_291_456),
@@ -333,13 +338,14 @@ def test_large_parameters_are_sharded(name):
         boxed, is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned)
     )
     shardings = jax.tree.leaves(shardings_of(boxed, mesh))
-    table, total, held = {}, 0, 0
+    table, total, held, small = {}, 0, 0, set()
     for (path, box), sharding in zip(leaves, shardings, strict=True):
         shape, spec = box.value.shape, sharding.spec
         total, held = total + box.value.size, held + math.prod(sharding.shard_shape(shape))
-        if box.value.size <= LARGE:
-            continue
         kind = kind_of(path)
+        if box.value.size <= LARGE:  # such as the embedding of 33 amino acids and special tokens
+            small.add(kind)
+            continue
         used, remarks = spread_of(kind, box.names, shape, spec, name)
         table[kind] = (box.names, shape, spec, math.prod(MESH[axis] for axis in used), remarks)
     # All but the small parameters are split into 32 parts, or into 8 if heads do not split.
@@ -352,7 +358,7 @@ def test_large_parameters_are_sharded(name):
         axes = (f"{n}={s}" + (f"/{a}" if a else "") for n, s, a in zip(names, shape, spec))
         print(f"  {kind:<22} {' '.join(axes):<58} 1/{parts:<3} {'; '.join(remarks)}".rstrip())
     mlp = "experts" if "experts/wi_0" in table else "mlp"
-    assert {"token_embedding", f"{mlp}/wi_0", f"{mlp}/wo", "attention/query"} <= set(table)
+    assert {"token_embedding", f"{mlp}/wi_0", f"{mlp}/wo", "attention/query"} <= {*table, *small}
 
 
 IDS = tiny.IDS._replace(

@@ -14,7 +14,7 @@ from pretrax.models.config import Config
 from pretrax.models.linear import dropout
 from pretrax.models.positions import RelativeBias, relative_position_buckets
 from pretrax.models.rematerialization import POLICIES
-from pretrax.models.transformer import MLP
+from pretrax.models.transformer import MLP, without_masks
 from pretrax.training.devices.mesh import (
     batch_sharding,
     make_mesh,
@@ -337,6 +337,15 @@ def test_types_add_their_embedding_where_the_batch_has_them():
     for count in (0, 1):
         with refuses(ValueError, f"num_types={count}", 2):
             init(build_encoder(num_types=count), typed)
+
+
+def test_masks_are_zeroed_and_counted_in_their_own_document():
+    """The row has documents of 4, 2 and 1 slots, the last of masks alone, and a slot of padding."""
+    is_mask = jnp.array([[1, 0, 1, 0, 0, 0, 1, 0]]) > 0
+    intervals = jnp.array([[[0, 0, 0, 0, 4, 4, 6, 7], [4, 4, 4, 4, 6, 6, 7, 8]]])
+    scaled = without_masks(jnp.ones((1, 8, 2)), is_mask, intervals)
+    expected = 0.88 * np.array([0, 2, 0, 2, 1, 1, 0, 1])
+    np.testing.assert_allclose(scaled[0], expected[:, None] * np.ones(2), rtol=1e-6)
 
 
 def test_block_positions_add_sinusoids():

@@ -9,6 +9,7 @@ import transformers
 torch.set_num_threads(1)  # with several threads, matrices of 32 took 6 ms each
 
 VOCAB = 60
+ESM_MASK = 14  # in the first of the documents of test_parity alone
 _WIDTHS = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
 _IDS = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2)
 _T5 = dict(
@@ -131,6 +132,23 @@ def _roberta(model, **settings):
     )
 
 
+def _esm(model, rounded=False, **settings):
+    """Returns ESM-2. Its mask is in the documents of `test_parity`, in other shares."""
+    own = dict(
+        vocab_size=VOCAB,
+        pad_token_id=1,
+        mask_token_id=ESM_MASK,
+        max_position_embeddings=42,
+        position_embedding_type="rotary",
+        token_dropout=True,
+    )
+    made = model(transformers.EsmConfig(**(_WIDTHS | _NO_DROPOUT | own | settings)))
+    if rounded:  # as in the published models
+        frequencies = made.base_model.rotary_embeddings.inv_freq
+        frequencies.copy_(frequencies.half())
+    return made
+
+
 def _electra(model, **settings):
     widths = dict(vocab_size=VOCAB, max_position_embeddings=40, embedding_size=32)
     return model(transformers.ElectraConfig(**(widths | _WIDTHS | _NO_DROPOUT | settings)))
@@ -211,6 +229,13 @@ MODELS = {
     "electra": lambda: _electra(transformers.ElectraForMaskedLM),
     "electra_small": lambda: _electra(transformers.ElectraForMaskedLM, embedding_size=20),
     "electra_relu": lambda: _electra(transformers.ElectraForMaskedLM, hidden_act="relu"),
+    "esm": lambda: _esm(transformers.EsmForMaskedLM, rounded=True),
+    "esm_bare": lambda: _esm(transformers.EsmForMaskedLM, token_dropout=False, rope_theta=500.0),
+    "esm_1b": lambda: _esm(
+        transformers.EsmForMaskedLM,
+        position_embedding_type="absolute",
+        emb_layer_norm_before=True,
+    ),
     "modernbert": lambda: _modernbert(transformers.ModernBertForMaskedLM),
     "modernbert_decoder": lambda: _modernbert_decoder(transformers.ModernBertDecoderForCausalLM),
     "eurobert": lambda: _decoder(transformers.EuroBertForMaskedLM),
@@ -327,6 +352,7 @@ OTHER_HEADS = {
         ("roberta", "Roberta", _roberta),
         ("distilbert", "DistilBert", _distilbert),
         ("electra", "Electra", _electra),
+        ("esm", "Esm", _esm),
         ("modernbert", "ModernBert", _modernbert),
         ("gpt2", "GPT2", _gpt2),
         ("llama", "Llama", _decoder),

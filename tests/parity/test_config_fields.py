@@ -118,6 +118,14 @@ def test_a_field_that_is_not_refused_and_changes_no_setting_changes_no_output(na
             ["mscale=1.0", "rope_type='linear'"],
         ),
         ("bert", {"quantization_config": {"bits": 4}}, ["quantization_config={'bits': 4}"]),
+        ("esm", {"rope_theta": 500.0}, ["rope_theta=500.0", "inv_freq"]),
+        ("esm", {"head_dim": 4}, ["head_dim=4"]),
+        ("esm", {"is_folding_model": True}, ["is_folding_model=True"]),
+        (
+            "esm",
+            {"position_embedding_type": "relative_key"},
+            ["position_embedding_type='relative_key'"],
+        ),
     ],
 )
 def test_a_field_that_changes_outputs_is_refused_by_name(name, values, said, tmp_path):

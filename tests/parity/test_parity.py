@@ -231,6 +231,17 @@ def test_positions_of_pegasus_may_be_missing_as_they_are_sinusoids(imported, sav
         assert not np.allclose(theirs, params[stack]["position_embedding"], atol=1e-2)
 
 
+@pytest.mark.parametrize("name", ["esm", "esm_bare"])
+def test_an_export_in_bfloat16_keeps_the_rotary_frequencies(name, imported, tmp_path):
+    found, params = imported(name)
+    write_model(tmp_path, found.config, params, dtype="bfloat16")
+    again = recognize(open_source(str(tmp_path))).config
+    assert again.rope_float16 == found.config.rope_float16 == (name == "esm")
+    model = type(reference(name)).from_pretrained(tmp_path)
+    theirs = reference(name).esm.rotary_embeddings.inv_freq
+    torch.testing.assert_close(model.esm.rotary_embeddings.inv_freq, theirs, atol=0, rtol=1e-6)
+
+
 # --- other heads --------------------------------------------------------------------------------
 
 

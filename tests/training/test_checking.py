@@ -4,9 +4,11 @@ import flax.linen as nn
 import jax.numpy as jnp
 import pytest
 
+from pretrax import models
 from pretrax.models import Mechanism, Model, Outputs
 from pretrax.models.attention_mechanisms import MECHANISMS
 from pretrax.objectives import BatchLoss, Term, causal_lm, span_corruption
+from pretrax.training.run_checks import check_zeroed_token
 from tests.models import own_attention
 from tests.refusals import refuses
 from tests.training import tiny
@@ -140,3 +142,10 @@ def test_what_is_of_the_package_is_not_checked_again(monkeypatch):
     monkeypatch.setattr("pretrax.training.checking.example_batch", None)
     monkeypatch.setattr("pretrax.training.checking.check_objective", None)
     setup(tiny.decoder(), span_corruption(tiny.IDS))
+
+
+def test_a_zeroed_token_that_is_not_the_mask_is_refused():
+    model = models.encoder(128, **tiny.SIZES, num_layers=1, zeroed_token=3)
+    check_zeroed_token(model, tiny.IDS._replace(mask=3))
+    with refuses(ValueError, "zeroed_token=3", 4):
+        check_zeroed_token(model, tiny.IDS._replace(mask=4))

@@ -1,0 +1,300 @@
+"""Zero-shot scores of variants: the log-likelihood of a mutated sequence minus the wild type's.
+
+    variants = [SequenceVariant.of("MKTAY", "K2R"), SequenceVariant.of("MKTAY", "K2R:A4G")]
+    score_variants(trained, "MKTAY", variants)     # f64[2], negative for unlikely variants
+
+Source: Meier et al. 2021, "Language models enable zero-shot prediction of the effects of mutations
+on protein function" (bioRxiv 2021.07.09.450648), for all scores of masked models.
+"""
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+
+from ..prompting.prompts import text_frame
+from ..trained import Trained, is_trained_for, mode_of, predicts_from_left, prompt_form
+from .scoring import answer_log_probs, answered_prompt, hidden_log_probs
+
+Marginal = Literal["masked_marginal", "wild_type_marginal"]
+Scoring = Literal[Marginal, "pseudo_likelihood", "likelihood", "bound"]
+NOISES = 64  # number of masks that the bound of a diffusion model averages over
+SEED = 0  # seed of these masks
+SUBSTITUTION = re.compile(r"([A-Za-z])([0-9]+)([A-Za-z])")
+PAIRED = str.maketrans("ACGTUNacgtun", "TGCAANtgcaan")
+
+
+class SequenceVariant(NamedTuple):
+    """A variant of a wild type."""
+
+    sequence: str
+    # (index from 0, new letter) of each substitution. None if the sequence has another length.
+    substitutions: tuple[tuple[int, str], ...] | None
+
+    @classmethod
+    def of(cls, wild_type: str, mutant: str) -> "SequenceVariant":
+        """Returns the variant with substitutions such as "A24G", joined by ":".
+
+        >>> SequenceVariant.of("MKTAY", "K2R:A4G").sequence
+        'MRTGY'
+
+        Raises ValueError for another form, a position outside of the wild type or given twice, and
+        a letter that the wild type does not have there.
+        """
+        letters = list(wild_type)
+        substitutions: dict[int, str] = {}
+        for part in mutant.split(":"):
+            found = SUBSTITUTION.fullmatch(part)
+            if not found:
+                raise ValueError("expected substitutions such as A24G, joined by ':'")
+            before, number, after = found.groups()
+            index = int(number) - 1
+            if not 0 <= index < len(wild_type):
+                raise ValueError(f"expected a position from 1 to {len(wild_type)}, not {number}")
+            if wild_type[index] != before:
+                raise ValueError(
+                    f"expected {wild_type[index]!r} in {part}, the letter of the wild type at "
+                    f"position {number}"
+                )
+            if index in substitutions:
+                raise ValueError(f"expected position {number} only once")
+            substitutions[index] = letters[index] = after
+        return cls("".join(letters), tuple(sorted(substitutions.items())))
+
+    @classmethod
+    def between(cls, wild_type: str, sequence: str) -> "SequenceVariant":
+        """Returns the variant with this sequence, which may have insertions and deletions.
+
+        >>> SequenceVariant.between("MKTAY", "MRTAY").substitutions
+        ((1, 'R'),)
+        """
+        if len(sequence) != len(wild_type):
+            return cls(sequence, None)
+        changes = enumerate(zip(wild_type, sequence))
+        return cls(sequence, tuple((i, new) for i, (old, new) in changes if new != old))
+
+
+def score_variants(
+    trained: Trained,
+    wild_type: str,
+    variants: Sequence[SequenceVariant],
+    scoring: Scoring | None = None,
+    *,
+    both_strands: bool = False,
+    batch_size: int = 32,
+) -> np.ndarray:
+    """Returns the score of each variant in nats, f64[N]. The wild type has the score 0.
+
+        masked_marginal      masks all mutated positions of the wild type at once, and sums
+                             log p(mutant) - log p(wild type): a pass for each set of positions
+        wild_type_marginal   the same sum from one pass over the wild type, without masks
+        pseudo_likelihood    difference of the sums of log p(letter | all other letters): a pass for
+                             each letter of each variant
+        likelihood           difference of the log-probabilities, for causal models
+        bound                difference of the bounds on the log-probabilities, for masked diffusion
+                             models. Variants and wild type have the same masks, so that most of the
+                             noise cancels
+
+    Args:
+      trained: the model.
+      wild_type: the sequence that the variants change.
+      variants: the variants.
+      scoring: how to score. None: "likelihood" for a causal model, "bound" for a masked diffusion
+        model, and "masked_marginal" for other masked models.
+      both_strands: whether to average the scores of DNA and of its reverse complement.
+      batch_size: number of rows of a batch.
+
+    Raises:
+      ValueError: The model does not support the score, or a sequence does not fit its positions. A
+        marginal gets a variant of another length, both strands, or a vocabulary whose tokens are
+        not letters.
+    """
+    scoring = scoring or usual_scoring(trained)
+    check_scoring(trained, scoring, both_strands)
+    if scoring in get_args(Marginal):
+        masked = scoring == "masked_marginal"
+        return _marginals(trained, wild_type, variants, masked, batch_size)
+    strands: list[Callable[[str], str]] = [str, reverse_complement] if both_strands else [str]
+    sequences = [wild_type, *(variant.sequence for variant in variants)]
+    places = {sequence: i for i, sequence in enumerate(dict.fromkeys(sequences))}
+    each = [_LOG_LIKELIHOODS[scoring](trained, [*map(s, places)], batch_size) for s in strands]
+    means = np.mean(each, axis=0)[[places[sequence] for sequence in sequences]]
+    return means[1:] - means[0]
+
+
+def usual_scoring(trained: Trained) -> Scoring:
+    """Returns how variants are scored for the training of a model.
+
+    Raises ValueError for a model whose training gives sequences no likelihood.
+    """
+    if trained.model.layout != "encoder_decoder":
+        if predicts_from_left(trained):
+            return "likelihood"
+        mode = mode_of(trained)
+        if mode == "mask":
+            return "masked_marginal"
+        if mode == "unmask" and prompt_form(trained, mode).noise is None:
+            return "bound"
+    raise ValueError(
+        f"Got a model of layout {trained.model.layout!r} that was trained for mode "
+        f"{mode_of(trained)!r}, expected a model that causal_lm, masked_lm or masked_diffusion "
+        "trained: variants are scored by the likelihood of their sequences."
+    )
+
+
+def check_scoring(trained: Trained, scoring: Scoring, both_strands: bool) -> None:
+    """Raises ValueError if the model does not support the score."""
+    usual = usual_scoring(trained)
+    if (scoring == "likelihood") != (usual == "likelihood"):
+        supported = [x for x in get_args(Scoring) if (x == "likelihood") == (usual == "likelihood")]
+        raise ValueError(
+            f"Got scoring {scoring!r} for a model in mode {mode_of(trained)!r}, expected one of "
+            f"{', '.join(supported)}."
+        )
+    if scoring != "likelihood" and not is_trained_for(trained, "mask"):
+        raise ValueError(
+            f"Got scoring {scoring!r} for a model in mode {mode_of(trained)!r}, expected a model "
+            "that learned to predict masks."
+        )
+    if both_strands and scoring in get_args(Marginal):
+        raise ValueError(
+            f"Got both strands with scoring {scoring!r}, expected pseudo_likelihood, likelihood or "
+            "bound, which score whole sequences."
+        )
+
+
+def sequence_check(trained: Trained) -> Callable[[str], str | None]:
+    """Returns a function that says why the model cannot read a sequence, or returns None.
+
+    The reason is a letter that the vocabulary lacks, or a length beyond the rows of training.
+    """
+    stack = "decoder" if trained.model.layout == "decoder" else "encoder"
+    limits = {trained.model.max_positions, trained.lengths.get(stack, 0)} - {0}
+    frame = sum(map(len, text_frame(trained)))
+
+    @functools.lru_cache(maxsize=256)
+    def is_known(letter: str) -> bool:
+        return trained.decode(trained.encode(letter)).strip() == letter
+
+    def problem(sequence: str) -> str | None:
+        for letter in sorted(set(sequence)):
+            if not is_known(letter):
+                return f"expected letters of the model's vocabulary, which has no {letter!r}"
+        tokens = len(trained.encode(sequence))
+        if limits and tokens + frame > min(limits):
+            longest = min(limits) - frame
+            return f"expected at most {longest} tokens, the model's context, not {tokens}"
+        return None
+
+    return problem
+
+
+def reverse_complement(sequence: str) -> str:
+    """Returns the other strand of DNA, which is read in the other direction.
+
+    >>> reverse_complement("AACGN")
+    'NCGTT'
+
+    Raises ValueError for letters other than A, C, G, T, U and N.
+    """
+    if others := sorted({letter for letter in sequence if ord(letter) not in PAIRED}):
+        raise ValueError(
+            f"Got the letters {', '.join(others)} with both strands, expected DNA of A, C, G, T "
+            "and N: proteins have no other strand."
+        )
+    return sequence.translate(PAIRED)[::-1]
+
+
+def _marginals(
+    trained: Trained,
+    wild_type: str,
+    variants: Sequence[SequenceVariant],
+    masked: bool,
+    batch_size: int,
+) -> np.ndarray:
+    changes = [_substitutions(variant) for variant in variants]
+    tokens = _token_of_each(trained, wild_type)
+    letters = sorted({*wild_type, *(letter for places in changes for letter in places.values())})
+    column = {letter: i for i, letter in enumerate(letters)}
+    ids = [_token_of_each(trained, letter)[0] for letter in letters]
+    every = range(len(tokens))
+    sets = [*dict.fromkeys(tuple(places) for places in changes if places)] if masked else [every]
+    texts = [(tokens, places) for places in sets]
+    rows = min(batch_size, len(texts))
+    found = hidden_log_probs(trained, texts, rows, candidates=ids, masked=masked) if texts else []
+    log_probs = dict(zip(sets, found))
+
+    def score(places: dict[int, str]) -> float:
+        if not places:
+            return 0.0
+        log_probs_KxA = log_probs[tuple(places)] if masked else log_probs[every][[*places]]
+        return sum(
+            log_probs_A[column[new]] - log_probs_A[column[wild_type[i]]]
+            for log_probs_A, (i, new) in zip(log_probs_KxA, places.items())
+        )
+
+    return np.array([score(places) for places in changes], np.float64)
+
+
+def _substitutions(variant: SequenceVariant) -> dict[int, str]:
+    if variant.substitutions is None:
+        raise ValueError(
+            f"Got the variant {variant.sequence[:40]!r} with insertions or deletions, expected "
+            "substitutions: choose a scoring of whole sequences, such as pseudo_likelihood."
+        )
+    return dict(variant.substitutions)
+
+
+def _token_of_each(trained: Trained, sequence: str) -> list[int]:
+    """Returns the token of each letter. Raises ValueError if tokens depend on other letters."""
+    tokens = trained.encode(sequence)
+    token_of = {letter: trained.encode(letter) for letter in set(sequence)}
+    if [[token] for token in tokens] != [token_of[letter] for letter in sequence]:
+        raise ValueError(
+            f"Got {len(tokens)} tokens for the {len(sequence)} letters of {sequence[:40]!r}, "
+            "expected the same token for each occurrence of a letter: choose a scoring of whole "
+            "sequences, such as pseudo_likelihood."
+        )
+    return tokens
+
+
+def _pseudo_log_likelihoods(trained: Trained, sequences: Iterable[str], batch_size: int):
+    rows = [trained.encode(sequence) for sequence in sequences]
+    alone = [(tokens, [slot]) for tokens in rows for slot in range(len(tokens))]
+    log_probs = np.concatenate(hidden_log_probs(trained, alone, batch_size))
+    ends = np.cumsum([len(tokens) for tokens in rows])
+    return np.array([part.sum() for part in np.split(log_probs, ends[:-1])])
+
+
+def _log_likelihoods(trained: Trained, sequences: Iterable[str], batch_size: int):
+    answered = [answered_prompt(trained, "", sequence) for sequence in sequences]
+    return np.array([x.sum() for x in answer_log_probs(trained, answered, batch_size)])
+
+
+def _bounds(trained: Trained, sequences: Iterable[str], batch_size: int):
+    """Returns bounds on the log-likelihoods, estimated from the same masks for all sequences.
+
+    The number of masks is uniform between 1 and the length, in strata, and the tokens with the
+    lowest random numbers are masked.
+    """
+    rows = [trained.encode(sequence) for sequence in sequences]
+    random = np.random.default_rng(SEED)
+    shares_N = (np.arange(NOISES) + random.random(NOISES)) / NOISES
+    numbers_NxT = random.random((NOISES, max(map(len, rows))))
+    hidden = []
+    for tokens in rows:
+        counts_N = 1 + np.floor(len(tokens) * shares_N).astype(int)
+        orders_NxT = np.argsort(numbers_NxT[:, : len(tokens)], axis=1)
+        hidden += [(tokens, order[:count]) for order, count in zip(orders_NxT, counts_N)]
+    found = hidden_log_probs(trained, hidden, batch_size)
+    terms = [x.sum() * len(tokens) / x.size for x, (tokens, _) in zip(found, hidden)]
+    return np.reshape(terms, (len(rows), NOISES)).mean(1)
+
+
+_LOG_LIKELIHOODS: dict[str, Callable[[Trained, Sequence[str], int], np.ndarray]] = {
+    "pseudo_likelihood": _pseudo_log_likelihoods,
+    "likelihood": _log_likelihoods,
+    "bound": _bounds,
+}

@@ -1,0 +1,190 @@
+"""Tables of variants in ProteinGym's format, and figures of how well scores predict measurements.
+
+    mutant,mutated_sequence,DMS_score,DMS_score_bin
+    A24G,MKT…,0.71,1
+
+Source: ProteinGym, 2023 (bioRxiv 2023.12.07.570727).
+"""
+
+import csv
+import functools
+import io
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.stats
+
+from ...data import reading
+from ...data.task_metrics import pearson_and_spearman
+from ..answering.sequence_variants import SequenceVariant
+
+MUTANT = "mutant"
+SEQUENCE = "mutated_sequence"
+MEASURED = "DMS_score"
+LABEL = "DMS_score_bin"
+SCORE = "score"
+HEADER = re.compile(r"^>.*$", re.MULTILINE)  # line before a sequence in FASTA
+SHOWN = 60  # largest number of characters of a value that a message shows
+
+Row = Mapping[str, str]
+
+
+class VariantTable(NamedTuple):
+    """The rows of a table, as text, and what they say."""
+
+    rows: list[Row]
+    variants: list[SequenceVariant]
+    measured: list[float] | None  # DMS_score of each row, if the table has it
+    labels: list[int] | None  # DMS_score_bin of each row, 0 or 1, if the table has it
+
+
+def read_wild_type(given: str) -> str:
+    """Returns a sequence, which may be in a FASTA file of a single record.
+
+    Raises ValueError for a missing file, and for a file of no or several records.
+    """
+    if given.isalpha():
+        return given
+    if not Path(given).is_file():
+        raise ValueError(f"There is no file {given}: give a FASTA file, or the sequence itself.")
+    texts = [record.text for record in reading.good(reading.raw_documents(given, "text"))]
+    parts = [part for text in texts for part in HEADER.split(text)]
+    sequences = [letters for part in parts if (letters := "".join(part.split()))]
+    if len(sequences) != 1:
+        raise ValueError(f"{given} has {len(sequences)} sequences, expected one: the wild type.")
+    return sequences[0]
+
+
+def read_variants(
+    file: str, wild_type: str, problem_of: Callable[[str], str | None] = lambda sequence: None
+) -> VariantTable:
+    """Returns the variants of a CSV table.
+
+    A row has `mutant`, substitutions such as "A24G:K30R", or `mutated_sequence`, or both.
+
+    Args:
+      file: the CSV file.
+      wild_type: the sequence that the variants change.
+      problem_of: function that returns why a sequence cannot be read, or None.
+
+    Raises ValueError for a table without rows or without both columns, and for a bad value, whose
+    line and column the message names.
+    """
+    if not Path(file).is_file():
+        raise ValueError(f"There is no file {file}: give the path of a CSV file.")
+    reader = csv.DictReader(io.StringIO(reading.plain_text(file)), restkey="")
+    columns = [*(reader.fieldnames or [])]
+    if not {MUTANT, SEQUENCE} & {*columns} or SCORE in columns:
+        raise ValueError(
+            f"{file} has the columns {', '.join(columns) or 'none'}, expected {MUTANT!r} or "
+            f"{SEQUENCE!r} among them, and no column {SCORE!r}, which is added."
+        )
+    if problem := problem_of(wild_type):
+        raise _bad("the wild type", "sequence", wild_type, problem)
+    rows = []
+    variants = []
+    numbers: dict[str, list] = {column: [] for column in (MEASURED, LABEL) if column in columns}
+    for row in reader:
+        place = f"{file}, line {reader.line_num}"
+        rows.append(row)
+        variants.append(_variant(row, wild_type, problem_of, place))
+        for column, values in numbers.items():
+            values.append(_parsed(row, column, _number if column == MEASURED else _label, place))
+    if not rows:
+        raise ValueError(f"{file} has no rows, expected a variant in each.")
+    return VariantTable(rows, variants, numbers.get(MEASURED), numbers.get(LABEL))
+
+
+def _variant(
+    row: Row, wild_type: str, problem_of: Callable[[str], str | None], place: str
+) -> SequenceVariant:
+    mutant = row.get(MUTANT) or ""
+    sequence = row.get(SEQUENCE) or ""
+    column = MUTANT if mutant or SEQUENCE not in row else SEQUENCE
+    if column == MUTANT:
+        variant = _parsed(row, MUTANT, functools.partial(SequenceVariant.of, wild_type), place)
+        if sequence and sequence != variant.sequence:
+            raise _bad(place, SEQUENCE, sequence, f"expected the wild type with {MUTANT}={mutant}")
+    else:
+        variant = SequenceVariant.between(wild_type, sequence)
+    problem = problem_of(variant.sequence) if variant.sequence else "expected a sequence"
+    if problem:
+        raise _bad(place, column, row[column], problem)
+    return variant
+
+
+def _parsed(row: Row, column: str, kind: Callable[[str], Any], place: str) -> Any:
+    """Returns the value of a column. Raises ValueError that names its place."""
+    text = row.get(column) or ""
+    try:
+        return kind(text)
+    except ValueError as error:
+        raise _bad(place, column, text, str(error)) from None
+
+
+def _bad(place: str, column: str, value: str, expected: str) -> ValueError:
+    shown = value if len(value) <= SHOWN else f"{value[:SHOWN]}…"
+    return ValueError(f"{place}: got {column}={shown!r}, {expected}.")
+
+
+def _number(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError("expected a number")
+    return number
+
+
+def _label(text: str) -> int:
+    number = _number(text)
+    if number not in (0, 1):
+        raise ValueError("expected 0 or 1")
+    return int(number)
+
+
+def scored_text(table: VariantTable, scores: Sequence[float], file: str) -> str:
+    """Returns the table with a column of scores, as JSON lines for .jsonl and as CSV otherwise."""
+    rows = [{**row, SCORE: round(float(score), 6)} for row, score in zip(table.rows, scores)]
+    if file.endswith(reading.JSONL_SUFFIXES):
+        return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows[0].keys(), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def zero_shot_figures(
+    table: VariantTable, scores: Sequence[float]
+) -> dict[str, tuple[float, float]]:
+    """Returns (figure, baseline of a model without knowledge) by name.
+
+    The names are "spearman", the rank correlation of scores with DMS_score, and "auroc", the
+    probability that a variant with DMS_score_bin 1 has a higher score than a variant with 0.
+    """
+    figures = {}
+    if table.measured is not None:
+        figures["spearman"] = pearson_and_spearman(table.measured, scores)["spearman"], 0.0
+    if table.labels is not None:
+        figures["auroc"] = auroc(table.labels, scores), 0.5
+    return figures
+
+
+def auroc(labels: Sequence[int], scores: Sequence[float]) -> float:
+    """Returns the area under the receiver operating characteristic curve; nan for a single label.
+
+    >>> auroc([0, 1, 1], [0.2, 0.1, 0.4])
+    0.5
+    """
+    is_one = np.asarray(labels) == 1
+    ones = int(is_one.sum())
+    pairs = ones * (len(is_one) - ones)
+    ranks = scipy.stats.rankdata(scores)
+    return float((ranks[is_one].sum() - ones * (ones + 1) / 2) / pairs) if pairs else math.nan

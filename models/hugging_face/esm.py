@@ -1,0 +1,184 @@
+"""ESM-2 and ESM-1b (model_type "esm"): RoBERTa's heads on pre-norm layers.
+
+Source: Lin et al. 2023, "Evolutionary-scale prediction of atomic-level protein structure with a
+language model" (Science 379, bioRxiv 2022.07.20.500902).
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..config import Config
+from ..positions import rotary_frequencies
+from . import bert
+from .family import config_of, known, refuse, register, settings_of, with_heads
+from .links import Link, attention, linear, norm, table
+
+# ESM has a single activation and ignores `hidden_act`. The sizes of positions are read only for the
+# positions that have them.
+HARMLESS = frozenset(
+    """
+    attention_probs_dropout_prob hidden_act max_position_embeddings rope_theta vocab_list
+    """.split()
+)
+NAMES = {  # field of config.json -> our setting
+    "num_hidden_layers": "num_layers",
+    "hidden_size": "emb_dim",
+    "num_attention_heads": "num_heads",
+    "intermediate_size": "mlp_dim",
+    "layer_norm_eps": "norm_epsilon",
+    "initializer_range": "init_stddev",
+    "hidden_dropout_prob": "dropout_rate",
+}
+POSITIONS = {"rotary": "rotary", "absolute": "learned"}
+PRE_NORM = dict(
+    mlp_activations=("gelu_exact",),
+    norm="layer",
+    biases=True,
+    num_types=0,
+    logits_via_embedding=True,
+    vocabulary_layer=True,
+    vocabulary_bias=True,
+    dropout_inside=False,
+    dropout_shared=False,
+)
+# Published models have the same rotary frequencies in each layer. `transformers` 5 writes a single
+# tensor, with "*" in place of the layer, and reads both.
+FREQUENCIES = "esm.encoder.layer.{}.attention.self.rotary_embeddings.inv_freq"
+CONTACTS = "esm.contact_head.regression"
+
+ESM = bert.Names(
+    base="esm",
+    layer="lm_head.dense",
+    norm="lm_head.layer_norm",
+    projection="lm_head.decoder",
+    bias="lm_head.bias",
+    pools=True,
+    begins_after_pad=True,
+)
+
+
+def settings(hf: dict, has: Callable[[str], bool]) -> dict:
+    positions = known(hf, "position_embedding_type", POSITIONS)
+    refuse(hf, tie_word_embeddings=True, is_folding_model=False, head_dim=None)
+    if positions == "rotary":
+        own = {"rope_theta": float(hf.get("rope_theta", 10_000.0))}
+    else:
+        offset = hf["pad_token_id"] + 1
+        size = hf["max_position_embeddings"]
+        own = {"max_positions": size - offset, "position_offset": offset}
+    return settings_of(hf, NAMES) | dict(
+        **with_heads(hf, bert.heads_of(ESM, has)),
+        **PRE_NORM,
+        **own,
+        positions=positions,
+        embedding_norm=bool(hf.get("emb_layer_norm_before")),
+        zeroed_token=hf["mask_token_id"] if hf.get("token_dropout") else None,
+    )
+
+
+def tensor_settings(settings: dict, read: Callable[[str], np.ndarray | None]) -> dict:
+    """Returns whether the saved rotary frequencies are rounded to float16.
+
+    The published ESM-2 was trained with such frequencies, and `transformers` reads them.
+
+    Raises ValueError for frequencies that no setting has.
+    """
+    found = (read(FREQUENCIES.format(layer)) for layer in (0, "*"))
+    saved = next((tensor for tensor in found if tensor is not None), None)
+    if saved is None or settings["positions"] != "rotary":
+        return {}
+    for rounded in (False, True):
+        frequencies = rotary_frequencies(
+            settings["head_dim"], settings["rope_theta"], float16=rounded
+        )
+        if saved.shape == frequencies.shape and np.allclose(saved, frequencies, rtol=1e-6, atol=0):
+            return {"rope_float16": rounded}
+    raise ValueError(
+        f"Got the rotary frequencies inv_freq={saved[:4].tolist()} …, expected the frequencies of "
+        f"rope_theta={settings['rope_theta']} in config.json, {frequencies[:4].tolist()} …: one of "
+        "the two files belongs to a different model."
+    )
+
+
+def config(c: Config) -> dict:
+    positions = {ours: theirs for theirs, ours in POSITIONS.items()}
+    result: dict[str, Any] = config_of(c, NAMES) | {
+        "position_embedding_type": positions[c.positions],
+        "emb_layer_norm_before": c.embedding_norm,
+        "token_dropout": c.zeroed_token is not None,
+        "tie_word_embeddings": True,
+    }
+    if c.positions == "rotary":
+        result["rope_theta"] = c.rope_theta
+    else:
+        result["pad_token_id"] = c.position_offset - 1
+        result["max_position_embeddings"] = c.max_positions + c.position_offset
+    if c.zeroed_token is not None:
+        result["mask_token_id"] = c.zeroed_token
+    return result
+
+
+def links(c: Config) -> list[Link]:
+    each = "esm.encoder.layer.{i}"
+    path = "encoder/layers/{i}"
+    projections = ("self.query", "self.key", "self.value", "output.dense")
+    result = [
+        table("token_embedding", "esm.embeddings.word_embeddings"),
+        *norm(f"{path}/self_attention_norm", f"{each}.attention.LayerNorm", c.biases),
+        *attention(f"{path}/self_attention", f"{each}.attention", projections, c.biases),
+        *norm(f"{path}/mlp_norm", f"{each}.LayerNorm", c.biases),
+        *linear(f"{path}/mlp/wi_0", f"{each}.intermediate.dense", c.biases),
+        *linear(f"{path}/mlp/wo", f"{each}.output.dense", c.biases),
+        *norm("encoder/final_norm", "esm.encoder.emb_layer_norm_after", c.biases),
+        *bert.head_links(ESM, c),
+    ]
+    if c.embedding_norm:
+        result += norm("encoder/embedding_norm", "esm.embeddings.layer_norm", c.biases)
+    if c.positions == "learned":
+        result += [table("encoder/position_embedding", "esm.embeddings.position_embeddings")]
+    return result
+
+
+def untrained(c: Config) -> Mapping[str, np.ndarray]:
+    """Returns the head for contacts, which our models lack, and the rotary frequencies."""
+    tensors = {
+        f"{CONTACTS}.weight": np.zeros((1, c.num_layers * c.num_heads), np.float32),
+        f"{CONTACTS}.bias": np.zeros(1, np.float32),
+    }
+    if c.positions == "rotary":
+        frequencies = rotary_frequencies(c.head_dim, c.rope_theta, float16=c.rope_float16)
+        tensors |= {FREQUENCIES.format(layer): frequencies for layer in range(c.num_layers)}
+    return tensors
+
+
+def with_positions_from_pad(
+    config: Config, params: Mapping[str, Any], pad: int
+) -> tuple[Config, dict[str, Any]]:
+    """Returns the same model, whose learned positions start after this padding id."""
+    if config.positions == "learned":
+        return bert.with_positions_from_pad(config, params, pad)
+    return config, dict(params)
+
+
+register(
+    bert.family(
+        "esm",
+        "Esm",
+        ESM,
+        settings=settings,
+        config=config,
+        links=links,
+        tensor_settings=tensor_settings,
+        untrained=untrained,
+        with_pad=with_positions_from_pad,
+        harmless=HARMLESS,
+        presets=("esm2_*",),
+        # Published models with rotary positions have position embeddings, which nothing reads.
+        ignored=(
+            *("contact_head.", "rotary_embeddings.inv_freq"),
+            *("embeddings.position_ids", "embeddings.position_embeddings"),
+        ),
+    )
+)
