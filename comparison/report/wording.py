@@ -179,9 +179,10 @@ def _clearest(summary: Summary) -> str:
     some = significant(summary)
     if some:
         d = min(some, key=lambda d: d.corrected)
-        others = len(some) - 1
-        more = "the clearest of {} significant differences" if others else "the only such one"
-        return f"{difference_sentence(summary, d)}, {more.format(len(some))}."
+        which = f"the clearest of {len(some)} significant and informative differences"
+        if len(some) == 1:
+            which = "the only significant and informative difference"
+        return f"{difference_sentence(summary, d)}, {which}."
     if all(why_column_is_not_informative(summary, column) for column in summary.columns):
         return "This comparison cannot answer the question."
     return f"No difference between the {len(summary.setup.variants)} variants was detected."
