@@ -84,7 +84,6 @@ PAPERS = {  # key in a cell -> (text of the link, arXiv number)
     "paths": ("Trainin et al. 2026", "2602.19980"),
     "pitfalls": ("Bachmann & Nagarajan 2024", "2403.06963"),
     "replication": ("Besiroglu et al. 2024", "2404.10102"),
-    "reversal": ("Berglund et al. 2023", "2309.12288"),
     "roberta": ("Liu et al. 2019", "1907.11692"),
     "simcse": ("Gao et al. 2021", "2104.08821"),
     "t5": ("Raffel et al. 2020", "1910.10683"),
@@ -403,10 +402,10 @@ def certainty(found: Found) -> str:
     every = [claims.verdict_on(found, one).verdict for task in TASKS for one in task.checks]
     counts = Counter(CHECKED[verdict] for verdict in every)
     return (
-        f"How sure is this? Of {len(every)} checks of these {len(TASKS)} recommendations with our "
-        f"small models, {counts['agrees']} agree, {counts['disagrees']} disagree, "
-        f"{counts['inconclusive']} are inconclusive, and {counts['none']} say nothing because the "
-        "eval metric could not have shown a difference or nothing was measured. A row without "
+        f"How sure is this? We checked these {len(TASKS)} recommendations with small models. Of "
+        f"{len(every)} checks, {counts['agrees']} agree, {counts['disagrees']} disagree, and "
+        f"{counts['inconclusive']} are inconclusive. The other {counts['none']} say nothing, since "
+        "the eval metric could not have shown a difference or nothing was measured. A row without "
         '"agrees" rests on the published evidence alone.'
     )
 
@@ -492,6 +491,8 @@ def heat_map(comparison: Summary) -> str:
         for d in comparison.differences:
             x, y = figures.index(d.figure), variants.index(d.variant)
             size = _in_deviations(comparison, d)
+            if not math.isfinite(size):  # one seed, or seeds without spread
+                continue
             # A cell is fully colored from eight standard deviations on.
             color = dict(color=FIRST if size > 0 else SECOND, alpha=min(abs(size) / 8, 1) * 0.6)
             axes.add_patch(Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, linewidth=0, **color))
