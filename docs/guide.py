@@ -159,8 +159,8 @@ TASKS = (
         "tag words",
         "masked LM",
         "masked_lm",
-        "The same finding as for classification: causal LM is better after short training "
-        "({clm_mlm}, 210M to 1B).",
+        "As for classification: masked LM is better after long training, and causal LM after short "
+        "training such as ours ({clm_mlm}, 210M to 1B).",
         (check("objectives", "tag", "masked", "causal"),),
     ),
     Task(
