@@ -87,6 +87,19 @@ def at_level(one: Estimate, level: float, wanted: float) -> Estimate:
     return one._replace(low=one.mean - half, high=one.mean + half)
 
 
+def deviation(one: Estimate, level: float = LEVEL) -> float:
+    """Returns the standard deviation of the values behind an estimate; nan without an interval.
+
+    >>> deviation(estimate([1.0, 2.0, 3.0]))
+    1.0...
+    """
+    if not math.isfinite(one.half_width):
+        return math.nan
+    from scipy import stats  # see `estimate`
+
+    return one.half_width * math.sqrt(one.seeds) / float(stats.t.ppf(1 - level / 2, one.seeds - 1))
+
+
 def differences(
     figures: Mapping[str, Values], reference: str | None, looks: int = 1
 ) -> list[Difference]:

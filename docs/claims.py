@@ -2,24 +2,29 @@
 
 `python docs/guide.py` writes the page. A claim names the comparison, the pair of variants and the
 figure that are closest to what its source measured. The verdict follows from their difference by
-the rules of `_verdict` and of `comparison.report.informative`; no verdict is written by hand.
+the rules of `verdict_on` and of `comparison.report.informative`; no verdict is written by hand.
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+from tables import table
 
 from pretrax.comparison.formatting import chance, number
 from pretrax.comparison.report import informative
 from pretrax.comparison.report.markdown_text import escaped
-from pretrax.comparison.report.summary import Column, Summary
-from pretrax.comparison.statistics import LEVEL, Difference, Estimate, at_level
-from pretrax.visualization.svg import MUTED, SERIES, drawn, standalone
+from pretrax.comparison.report.summary import Summary
+from pretrax.comparison.statistics import LEVEL, Difference, Estimate, at_level, deviation
+from pretrax.visualization.svg import INK, MUTED, SERIES, drawn, standalone
 
-REPRODUCED, OPPOSITE = "reproduced at this size", "opposite at this size"
+SIZE = " at this size"
+REPRODUCED, OPPOSITE = f"reproduced{SIZE}", f"opposite{SIZE}"
 INCONCLUSIVE, NOT_INFORMATIVE = "inconclusive", "not informative"
 MISSING = "not measured yet"
 PICTURE = "images/what_was_found.svg"
+AFTER = "were added after the results of"  # in `about` of a comparison whose seeds were added
 COLORS = {
     REPRODUCED: SERIES[2],
     OPPOSITE: SERIES[1],
@@ -31,6 +36,7 @@ COLORS = {
 class Claim(NamedTuple):
     """A sentence of a source. With a margin, it claims that there is no difference."""
 
+    title: str  # the claim in a few plain words, for the picture
     claim: str  # with a margin, the sentence states it: "less than 0.02 bits per byte"
     source: str  # a key of the guide's `PAPERS`
     comparison: str
@@ -43,6 +49,7 @@ class Claim(NamedTuple):
 
 CLAIMS = (
     Claim(
+        "Blank filling learns facts in both directions",
         "A model that fills in blanks knows a fact in both directions; a causal model does not.",
         "bico",
         "reversal",
@@ -52,6 +59,7 @@ CLAIMS = (
         note="an encoder-decoder with span corruption; the source trains GLM",
     ),
     Claim(
+        "Fixed-rate masks do not resolve the reversal curse",
         "Masks at a fixed rate do not resolve the reversal curse: a causal model's share of right "
         "answers is less than 0.1 lower.",
         "factorization",
@@ -63,6 +71,7 @@ CLAIMS = (
         note="answers of one or four tokens, and a masking rate of 40%",
     ),
     Claim(
+        "Reversed digits make sums easier to learn",
         "Causal models learn sums from fewer examples if the digits are reversed.",
         "addition",
         "arithmetic",
@@ -73,6 +82,7 @@ CLAIMS = (
         "leading zeros",
     ),
     Claim(
+        "Sentence order prediction teaches order",
         "Sentence order prediction teaches the order of sentences; next sentence prediction does "
         "not.",
         "albert",
@@ -83,6 +93,7 @@ CLAIMS = (
         note="a synthetic task in which the name is the topic",
     ),
     Claim(
+        "Several tokens at once teach looking ahead",
         "Predicting several tokens at once teaches a model to look ahead; predicting one token "
         "does not.",
         "pitfalls",
@@ -93,6 +104,7 @@ CLAIMS = (
         note="three prediction heads; the source predicts the whole path at once",
     ),
     Claim(
+        "Masked diffusion learns paths from fewer examples",
         "Masked diffusion learns paths from fewer examples than next-token prediction.",
         "paths",
         "star_graphs",
@@ -101,6 +113,7 @@ CLAIMS = (
         "causal",
     ),
     Claim(
+        "Masked diffusion solves more Sudoku",
         "Masked diffusion solves more Sudoku puzzles than a causal model, which writes left to "
         "right.",
         "beyond",
@@ -111,6 +124,7 @@ CLAIMS = (
         note="puzzles have four rows; the source has nine",
     ),
     Claim(
+        "Causal models learn a grammar better than masked",
         "Causal models learn a grammar better than masked language models.",
         "cfg",
         "grammar",
@@ -121,6 +135,7 @@ CLAIMS = (
         "grammar",
     ),
     Claim(
+        "Spans are better than single tokens",
         "Restoring spans is slightly better than restoring single tokens, except for translation.",
         "t5",
         "spans_or_tokens",
@@ -131,6 +146,7 @@ CLAIMS = (
         "summarization",
     ),
     Claim(
+        "Masking 40% is better than 15%",
         "Masking 40% of the tokens is better than masking 15%.",
         "mask15",
         "masking_rate",
@@ -140,6 +156,7 @@ CLAIMS = (
         note="frozen states; the source fine-tunes",
     ),
     Claim(
+        "A falling masking rate helps",
         "A masking rate that falls from 30% to 15% is better than 30% throughout.",
         "ankner",
         "noise_schedule",
@@ -148,6 +165,7 @@ CLAIMS = (
         "30%",
     ),
     Claim(
+        "New masks are as good as kept masks, or better",
         "Drawing new masks in every epoch is as good as keeping ten masks of each row, or slightly "
         "better.",
         "roberta",
@@ -158,6 +176,7 @@ CLAIMS = (
         note="held-out loss; the source fine-tunes",
     ),
     Claim(
+        "Next sentence prediction can be left out",
         "Leaving out next sentence prediction costs less than 0.05 accuracy.",
         "roberta",
         "sentence_pairs",
@@ -167,6 +186,7 @@ CLAIMS = (
         margin=0.05,
     ),
     Claim(
+        "Sentence order prediction helps with pairs",
         "Sentence order prediction helps tasks with two texts.",
         "albert",
         "sentence_pairs",
@@ -176,6 +196,7 @@ CLAIMS = (
         note="frozen states; the source fine-tunes",
     ),
     Claim(
+        "Full sentences are better than segment pairs",
         "Full sentences are better than pairs of segments with next sentence prediction.",
         "roberta",
         "input_formats",
@@ -185,6 +206,7 @@ CLAIMS = (
         note="frozen states; the source fine-tunes",
     ),
     Claim(
+        "Larger batches are better on the same text",
         "Larger batches are better on the same text.",
         "roberta",
         "batch_size",
@@ -194,6 +216,7 @@ CLAIMS = (
         note="learning rates grow with the square root of the batch; the source tunes them",
     ),
     Claim(
+        "More text is better for the same steps",
         "More text is better, for the same number of steps.",
         "roberta",
         "more_data",
@@ -203,6 +226,7 @@ CLAIMS = (
         note="held-out loss; the source fine-tunes",
     ),
     Claim(
+        "Masks that follow the model are better",
         "Masks that follow the model's predictions are better than random masks.",
         "amlm",
         "adaptive_masks",
@@ -211,6 +235,7 @@ CLAIMS = (
         "fixed",
     ),
     Claim(
+        "Early on, causal models represent words better",
         "After short training, causal models represent words better than masked models.",
         "clm_mlm",
         "causal_against_masked",
@@ -220,6 +245,7 @@ CLAIMS = (
         note="frozen states; the source fine-tunes",
     ),
     Claim(
+        "Replaced tokens teach more than masks",
         "Replaced token detection learns more than masking from the same amount of text.",
         "electra",
         "objectives",
@@ -228,6 +254,7 @@ CLAIMS = (
         "masked",
     ),
     Claim(
+        "Prefix decoders are better after fine-tuning",
         "After fine-tuning, a decoder that reads the given context from both sides is better.",
         "t5",
         "architectures_at_equal_parameters",
@@ -236,6 +263,7 @@ CLAIMS = (
         "causal decoder",
     ),
     Claim(
+        "Causal decoders use a context better than prefix",
         "Without further training, a causal decoder uses a context better than a prefix decoder.",
         "wang",
         "prefix_or_causal",
@@ -245,6 +273,7 @@ CLAIMS = (
         note="labels of words in a list; the source prompts tasks",
     ),
     Claim(
+        "Encoder-decoders are better after fine-tuning",
         "After fine-tuning, an encoder-decoder is better than a decoder with the same number of "
         "parameters.",
         "t5",
@@ -254,6 +283,7 @@ CLAIMS = (
         "causal decoder",
     ),
     Claim(
+        "Causal decoders are better than encoder-decoders",
         "Without further training, a causal decoder is better than an encoder-decoder.",
         "wang",
         "architectures_at_equal_parameters",
@@ -263,6 +293,7 @@ CLAIMS = (
         note="the likelihood of text; the source prompts tasks",
     ),
     Claim(
+        "UL2 is better than short spans alone",
         "UL2's mixture is better than short spans alone.",
         "ul2",
         "ul2",
@@ -271,6 +302,7 @@ CLAIMS = (
         "R alone",
     ),
     Claim(
+        "UL2 is better than causal language modeling",
         "UL2's mixture is better than causal language modeling.",
         "ul2",
         "ul2",
@@ -279,6 +311,7 @@ CLAIMS = (
         "causal",
     ),
     Claim(
+        "Fill-in-the-middle costs less than 0.02 bits per byte",
         "Filling in the middle of half of the documents costs left-to-right prediction less than "
         "0.02 bits per byte.",
         "fim",
@@ -289,6 +322,7 @@ CLAIMS = (
         margin=0.02,
     ),
     Claim(
+        "Four tokens ahead make small models worse",
         "Predicting four tokens ahead makes small models worse.",
         "mtp",
         "tokens_ahead",
@@ -298,6 +332,7 @@ CLAIMS = (
         note="the likelihood of text; the source has coding tasks",
     ),
     Claim(
+        "Predicting token order helps",
         "Predicting the order of upcoming tokens helps.",
         "top",
         "beyond_the_next_token",
@@ -307,6 +342,7 @@ CLAIMS = (
         note="likelihood at equal FLOPs; the source has tasks at equal text",
     ),
     Claim(
+        "Block diffusion has a better bound than masked",
         "Block diffusion has a better bound on the likelihood of text than masked diffusion.",
         "bd3lm",
         "diffusion",
@@ -315,6 +351,7 @@ CLAIMS = (
         "masked",
     ),
     Claim(
+        "Uniform noise is worse than masks",
         "Uniform noise is worse than masks.",
         "duo",
         "diffusion",
@@ -323,6 +360,7 @@ CLAIMS = (
         "uniform",
     ),
     Claim(
+        "Cutting fewer documents is better",
         "Cutting as few documents as possible is better than cutting many.",
         "ding",
         "packing",
@@ -332,6 +370,7 @@ CLAIMS = (
         note="the likelihood of text; the source has tasks",
     ),
     Claim(
+        "Experts are better than a dense decoder",
         "A mixture of experts is better than a dense decoder with the same number of active "
         "parameters.",
         "olmoe",
@@ -346,43 +385,50 @@ Found = Mapping[str, Summary]  # name of a comparison -> its summary
 
 
 class Verdict(NamedTuple):
-    """The verdict on a claim, with the measured difference."""
+    """The verdict on a claim, with the measured difference, positive if it is as claimed."""
 
     claim: Claim
     verdict: str
     why: str = ""  # why the comparison is not informative
-    low: float = math.nan  # 95% interval of the difference, positive if it is as claimed
-    mean: float = math.nan
-    high: float = math.nan
+    estimate: Estimate | None = None  # with its 95% confidence interval
+    corrected: Estimate | None = None  # the interval is corrected for all of the comparison
+    deviation: float = math.nan  # standard deviation of the difference over seeds
     p: float = math.nan  # corrected for all differences of the comparison
 
     @property
-    def is_known(self) -> bool:
-        return math.isfinite(self.mean)
+    def in_deviations(self) -> tuple[float, float, float]:
+        """The difference and the ends of its corrected interval, in standard deviations."""
+        assert self.corrected is not None  # the caller has checked that it was measured
+        mean, low, high, _ = self.corrected
+        return mean / self.deviation, low / self.deviation, high / self.deviation
 
 
 def verdicts(found: Found, claims: Sequence[Claim] = CLAIMS) -> list[Verdict]:
     """Returns the verdict on each claim, by kind: reproduced claims first."""
     order = (REPRODUCED, OPPOSITE, INCONCLUSIVE, NOT_INFORMATIVE, MISSING)
-    every = (_verdict(found, claim) for claim in claims)
+    every = (verdict_on(found, claim) for claim in claims)
     return sorted(every, key=lambda v: order.index(v.verdict))
 
 
-def _verdict(found: Found, claim: Claim) -> Verdict:
+def verdict_on(found: Found, claim: Claim) -> Verdict:
     summary = found.get(claim.comparison)
     difference = _difference(summary, claim)
     if summary is None or difference is None:
         return Verdict(claim, MISSING)
-    one = _as_claimed(summary, difference, claim, difference.estimate)
+    level = LEVEL / max(len(summary.setup.looks), 1)
+    wider = at_level(difference.estimate, level, level / len(summary.differences))
+    one, corrected = (
+        _as_claimed(summary, difference, claim, x) for x in (difference.estimate, wider)
+    )
     if claim.margin is None:
         why = informative.why_not_informative(summary, difference)
         verdict = _read(difference, one)
     else:
         why = informative.why_no_difference_is_not_informative(summary, difference)
-        corrected = _as_claimed(summary, difference, claim, _corrected(summary, difference))
         verdict = _read_margin(corrected, claim.margin)
     verdict = NOT_INFORMATIVE if why else verdict
-    return Verdict(claim, verdict, why, one.low, one.mean, one.high, difference.corrected)
+    spread = deviation(difference.estimate, level)
+    return Verdict(claim, verdict, why, one, corrected, spread, difference.corrected)
 
 
 def _difference(summary: Summary | None, claim: Claim) -> Difference | None:
@@ -391,15 +437,6 @@ def _difference(summary: Summary | None, claim: Claim) -> Difference | None:
     return next(
         (d for d in some if d.figure == claim.figure and {d.variant, d.other} == pair), None
     )
-
-
-def _corrected(summary: Summary, difference: Difference) -> Estimate:
-    """Returns the difference with a Bonferroni-corrected interval.
-
-    The correction is for all differences of the comparison.
-    """
-    level = LEVEL / max(len(summary.setup.looks), 1)
-    return at_level(difference.estimate, level, level / len(summary.differences))
 
 
 def _as_claimed(summary: Summary, d: Difference, claim: Claim, estimate: Estimate) -> Estimate:
@@ -423,16 +460,20 @@ def _read_margin(as_claimed: Estimate, margin: float) -> str:
     return OPPOSITE if as_claimed.high < -margin else INCONCLUSIVE
 
 
-def table(found: Found, cite: Callable[[str], str], claims: Sequence[Claim] = CLAIMS) -> str:
-    """Returns the claims in Markdown; `cite` turns the key of a paper into a link."""
-    heads = ["claim", "verdict", "difference (positive if as claimed)", "size of the runs"]
-    rows = [heads, ["---"] * len(heads)]
+def rows(found: Found, cite: Callable[[str], str], claims: Sequence[Claim] = CLAIMS) -> str:
+    """Returns the table of claims in Markdown; `cite` turns the key of a paper into a link."""
+    heads = ["claim", "verdict", "difference", "SD (corrected 95% interval)", "p", "seeds, size"]
+    lines = []
     for v in verdicts(found, claims):
         claim = f"{v.claim.claim} ({cite(v.claim.source)})"
         if v.claim.note:
             claim += f" Here: {v.claim.note}."
-        rows.append([claim, f"**{v.verdict}**", _effect(found, v), _cost(found, v)])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+        if v.why:
+            # The row names the two variants.
+            why = re.sub(r'neither ".*?" nor ".*?" is', "neither is", v.why)
+            claim += f" Reason: {escaped(why)}."
+        lines.append([claim, f"**{v.verdict.removesuffix(SIZE)}**", *_measured(found, v)])
+    return table(heads, lines)
 
 
 def counts(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
@@ -444,97 +485,118 @@ def counts(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
     return f"We checked {len(some)} claims: {listed}."
 
 
-def _effect(found: Found, v: Verdict) -> str:
-    """Returns a text about the difference, with the reason if it is not informative."""
-    if not v.is_known:
+def chosen_afterwards(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
+    """Returns what was chosen after results were known: margins, and seeds by their reports."""
+    margins = ", ".join(f"{c.margin:g} ({c.comparison})" for c in claims if c.margin is not None)
+    used = {claim.comparison for claim in claims}
+    seeds = [name for name, one in found.items() if name in used and AFTER in one.setup.about]
+    return (
+        "    The claims, their eval metrics, the rules for verdicts and the margins "
+        f"({margins}) were chosen after most results were known. Seeds 3 and 4 were added after "
+        f"the first three seeds were known in {len(seeds)} comparisons: {', '.join(seeds)}. Their "
+        "p-values may be too small, so read these verdicts as exploratory."
+    )
+
+
+def effect(v: Verdict, unit: str) -> str:
+    """Returns for example "+0.64 share"."""
+    assert v.estimate is not None  # the caller has checked that it was measured
+    return f"{_number(v.estimate.mean, v)} {unit.partition(',')[0].partition(' of ')[0]}"
+
+
+def deviations(v: Verdict) -> str:
+    """Returns for example "+5.8 (+1.4 to +10.2)"; "" if the seeds have no spread."""
+    if not math.isfinite(v.deviation):
         return ""
-    summary = found[v.claim.comparison]
-    column = next(c for c in summary.columns if c.name == v.claim.figure)
-    words = (
-        _difference_words(v, column) if v.claim.margin is None else _cost_words(summary, v, column)
-    )
-    reason = f"Reason: {v.why}. Measured: " if v.why else ""
-    return escaped(reason + words)
+    mean, low, high = (number(x, 1, sign=True) for x in v.in_deviations)
+    return f"{mean} ({low} to {high})"
 
 
-def _difference_words(v: Verdict, column: Column) -> str:
-    low, mean, high = (_number(x, v, sign=True) for x in (v.low, v.mean, v.high))
-    interval = f"95% interval {low} to {high}, " if math.isfinite(v.low) else ""
-    return (
-        f"{mean} {column.unit} ({interval}corrected p {chance(v.p)}) at {v.claim.figure}, "
-        f'"{v.claim.better}" compared with "{v.claim.than}"'
-    )
+def _measured(found: Found, v: Verdict) -> list[str]:
+    """Returns the cells of a measured difference, or the command that would measure it."""
+    claim = v.claim
+    if v.estimate is None:
+        return ["", "", "", f"`pretrax compare {claim.comparison}`"]
+    summary = found[claim.comparison]
+    column = next(c for c in summary.columns if c.name == claim.figure)
+    margin = "" if claim.margin is None else f", margin {claim.margin:g}"
+    pair = f'{claim.figure}, "{claim.better}" compared with "{claim.than}"{margin}'
+    runs = [run for run in summary.trained if run.variant in (claim.better, claim.than)]
+    size, tokens = (max(x) / 1e6 for x in zip(*((r.parameters, r.text_tokens) for r in runs)))
+    tried = max((len(one.losses) for one in summary.tuned.values()), default=0)
+    tuned = f"best of {tried} learning rates" if tried else "tuned"
+    rates = tuned if summary.setup.tuned else "not tuned"
+    link = f"[report](comparisons/{claim.comparison}.md)"
+    return [
+        f"**{effect(v, column.unit)}** at {escaped(pair)}",
+        deviations(v),
+        chance(v.p),
+        f"{v.estimate.seeds} seeds, {size:.2g}M parameters, {tokens:.2g}M tokens, {rates} ({link})",
+    ]
 
 
-def _cost_words(summary: Summary, v: Verdict, column: Column) -> str:
-    """Returns a text about the cost of the variant that is claimed to be as good."""
-    difference = _difference(summary, v.claim)
-    assert difference is not None  # it is known
-    corrected = _as_claimed(summary, difference, v.claim, _corrected(summary, difference))
-    values = (-v.mean, -v.high, -v.low, -corrected.high, -corrected.low)
-    mean, low, high, least, most = (_number(x, v) for x in values)
-    count = len(summary.differences)
-    return (
-        f'at {v.claim.figure}, "{v.claim.better}" costs {mean} {column.unit} compared with '
-        f'"{v.claim.than}" (95% interval {low} to {high}; {least} to {most} if corrected for '
-        f"{count} differences; the margin is {v.claim.margin:g} {column.unit})"
-    )
-
-
-def _number(value: float, v: Verdict, sign: bool = False) -> str:
-    """Returns a number with two digits of the half width of the claim's interval."""
+def _number(value: float, v: Verdict) -> str:
+    """Returns a signed number with two digits of the half width of the claim's interval."""
+    assert v.estimate is not None  # the caller has checked that it was measured
     # There is no interval for one seed or equal results.
-    sizes = (abs(v.high - v.low) / 2, abs(v.mean))
+    sizes = (v.estimate.half_width, abs(v.estimate.mean))
     size = next((one for one in sizes if math.isfinite(one) and one), 0)
     places = max(0, 1 - math.floor(math.log10(size))) if size else 2
-    return number(value, places, sign=sign)
-
-
-def _cost(found: Found, v: Verdict) -> str:
-    """Returns the size of the runs, and the command that repeats them."""
-    name = v.claim.comparison
-    if not v.is_known:
-        return f"`pretrax compare {name}`"
-    runs = [run for run in found[name].trained if run.variant in (v.claim.better, v.claim.than)]
-    size, tokens = (max(x) / 1e6 for x in zip(*((r.parameters, r.text_tokens) for r in runs)))
-    seeds = len({run.seed for run in runs})
-    tried = max((len(one.losses) for one in found[name].tuned.values()), default=0)
-    tuned = f"the best of {tried} learning rates each" if tried else "learning rates tuned"
-    rates = tuned if found[name].setup.tuned else "learning rates not tuned"
-    took = f"{size:.2g}M parameters, {tokens:.2g}M tokens, {seeds} seeds, {rates}"
-    return f"{took}: [report](comparisons/{name}.md), `pretrax compare {name}`"
+    return number(value, places, sign=True)
 
 
 def picture(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
-    """Returns an SVG of each claim's interval, to the right if the difference is as claimed.
+    """Returns an SVG with a panel for each verdict and a row for each claim, on one axis.
 
-    Units differ, so each row has its own scale: the farther end of its interval, or its margin.
-    Claims that are not informative have a dashed line and an open mark.
+    A row shows the difference in standard deviations over seeds and its corrected interval, to the
+    right if it is as claimed. A tick marks the margin of a claim of no difference.
     """
-    known = [v for v in verdicts(found, claims) if math.isfinite(v.low)]
+    known = [v for v in verdicts(found, claims) if math.isfinite(v.deviation)]
 
     def draw(axes: Any) -> None:
+        y = -1.0
+        ticks: dict[float, str] = {}
         for verdict, color in COLORS.items():
-            some = [(y, v) for y, v in enumerate(known) if v.verdict == verdict]
-            is_hollow = verdict == NOT_INFORMATIVE
-            line = dict(color=color, linestyle="--" if is_hollow else "-")
-            mark = dict(markersize=4.5, markerfacecolor="none" if is_hollow else color)
-            for y, v in some:
-                scale = max(abs(v.low), abs(v.high), v.claim.margin or 0)
-                axes.plot([v.low / scale, v.high / scale], [y, y], linewidth=2, **line)
-                axes.plot(v.mean / scale, y, marker="D", **line, **mark)
-            axes.plot([], [], marker="D", label=f"{verdict}: {len(some)}", **line, **mark)
-        axes.axvline(0, color=MUTED, linewidth=1)
-        axes.set_yticks(range(len(known)), [_pair(v.claim) for v in known])
-        axes.set_ylim(max(len(known), 1) - 0.5, -0.5)
-        axes.set_xticks([-1, 1], ["against the claim", "as claimed"])
-        axes.set_xlim(-1.1, 1.1)
+            some = [v for v in known if v.verdict == verdict]
+            if not some:
+                continue
+            y += 1.8
+            axes.text(
+                0,
+                y - 0.95,
+                f"{verdict}: {len(some)}",
+                color=color,
+                weight="bold",
+                transform=axes.get_yaxis_transform(),
+                va="center",
+            )
+            axes.axhspan(y - 0.5, y + len(some) - 0.5, color=color, alpha=0.07, linewidth=0)
+            for v in some:
+                mean, low, high = v.in_deviations
+                hollow = "none" if verdict == NOT_INFORMATIVE else color
+                axes.plot([low, high], [y, y], color=color, linewidth=1.6)
+                axes.plot(mean, y, "D", color=color, markersize=4.5, markerfacecolor=hollow)
+                if v.claim.margin is not None:
+                    axes.plot(-v.claim.margin / v.deviation, y, "|", color=INK, markersize=9)
+                column = next(
+                    c for c in found[v.claim.comparison].columns if c.name == v.claim.figure
+                )
+                axes.text(
+                    1.01,
+                    y,
+                    effect(v, column.unit),
+                    va="center",
+                    transform=axes.get_yaxis_transform(),
+                )
+                ticks[y] = v.claim.title
+                y += 1
+            y -= 1
+        axes.axvline(0, color=MUTED, linewidth=1, zorder=0)
+        axes.set_yticks(list(ticks), list(ticks.values()))
+        axes.set_ylim(y + 0.6, -0.6)
+        axes.grid(axis="x", color=MUTED, linewidth=0.4)
+        axes.set_axisbelow(True)
         axes.spines["left"].set_visible(False)
-        axes.legend(loc="upper center", bbox_to_anchor=(0.1, 1.09), ncols=2, frameon=False)
+        axes.set_xlabel("against the claim  ←  difference / SD over seeds  →  as claimed")
 
-    return standalone(drawn([draw], 8.2, 0.27 * len(known) + 1.1))
-
-
-def _pair(claim: Claim) -> str:
-    sign = ">" if claim.margin is None else "≥"
-    return f"{claim.better} {sign} {claim.than}  ({claim.comparison})"
+    return standalone(drawn([draw], 8.8, 0.22 * len(known) + 2.0))

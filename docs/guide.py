@@ -4,261 +4,254 @@
 
 This reads comparison.json, runs.jsonl, results.jsonl and tuning.jsonl in docs/comparisons/NAME/, as
 `pretrax compare` writes them. It writes docs/comparisons/NAME.md, charts in NAME/, the tables of
-docs/choosing.md, and docs/what_was_found.md. A cell says so if nothing was measured, or too little
-to draw a conclusion. The other columns come from the literature.
+docs/choosing.md, docs/what_was_found.md, and how to read a report in docs/comparing.md. A cell says
+so if nothing was measured, or too little to draw a conclusion. `PAPERS` and `CLAIMS` interpret each
+paper once, for all of these pages.
 """
 
+import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import claims
+from claims import Claim
 from tables import filled, table
 
 from pretrax.comparison import results
-from pretrax.comparison.formatting import amount
-from pretrax.comparison.report import wording
+from pretrax.comparison.formatting import amount, number
 from pretrax.comparison.report.charts import chart_files, curve_files
-from pretrax.comparison.report.informative import why_column_is_not_informative, why_not_informative
+from pretrax.comparison.report.informative import why_not_informative
 from pretrax.comparison.report.markdown_report import markdown
 from pretrax.comparison.report.markdown_text import escaped
-from pretrax.comparison.report.summary import Column, Summary, summary
-from pretrax.comparison.report.wording import mean_words
-from pretrax.comparison.statistics import Difference
+from pretrax.comparison.report.summary import Summary, summary
+from pretrax.comparison.report.wording import difference_sentence, explanations, significant
+from pretrax.comparison.statistics import LEVEL, Difference, deviation
+from pretrax.objectives.catalog import run_of
+from pretrax.visualization.svg import FIRST, MUTED, SECOND, standalone
+from pretrax.visualization.svg import drawn as drawn_axes
 
 DOCS = Path(__file__).resolve().parent
 PAGE, FOUND, COMPARISONS = "choosing.md", "what_was_found.md", "comparisons"
+READING = "comparing.md"
 # A search finds the pages that explain, and not the tables of reports.
 NOT_FOUND = "---\nsearch: {exclude: true}\n---\n"
 HOME = "Home ground:"  # start of a note on variants that were trained with the loss of `loss_under`
+MATRIX = "objectives"  # comparison of the heat map
+HEAT_MAP = "images/objectives_by_task.svg"
+LABELS = {  # figure -> column of the heat map
+    "minimal_pairs": "prefer valid\ntext",
+    "fill_in": "fill in\nnames",
+    "tag": "tag\nwords",
+    "pairs": "judge\npairs",
+    "retrieve": "retrieve",
+    "finetune": "classify,\nfine-tuned",
+    "word_in_context": "word\nsenses",
+}
+CHECKED = {  # verdict on a claim -> the same as a check of a recommendation
+    claims.REPRODUCED: "agrees",
+    claims.OPPOSITE: "disagrees",
+    claims.INCONCLUSIVE: "inconclusive",
+    claims.NOT_INFORMATIVE: "none",
+    claims.MISSING: "none",
+}
 
 PAPERS = {  # key in a cell -> (text of the link, arXiv number)
-    "optimizers": ("Wen et al. 2025", "2509.02046"),
     "albert": ("Lan et al. 2020", "1909.11942"),
     "addition": ("Lee et al. 2023", "2307.03381"),
-    "a3": ("Du et al. 2026", "2601.13228"),
     "amlm": ("Edman & Fraser 2025", "2510.20475"),
     "ankner": ("Ankner et al. 2023", "2305.15096"),
     "bd3lm": ("Arriola et al. 2025", "2503.09573"),
     "bert": ("Devlin et al. 2019", "1810.04805"),
     "beyond": ("Ye et al. 2024", "2410.14157"),
     "bico": ("Lv et al. 2023", "2311.07468"),
-    "bst": ("Hu et al. 2025", "2410.23506"),
     "cfg": ("Allen-Zhu & Li 2023", "2305.13673"),
     "chinchilla": ("Hoffmann et al. 2022", "2203.15556"),
     "clm_mlm": ("Gisserot-Boukhlef et al. 2025", "2507.00994"),
-    "distilled": ("Goyal et al. 2025", "2509.01649"),
     "ding": ("Ding et al. 2024", "2404.10830"),
     "duo": ("Sahoo et al. 2025", "2506.10892"),
     "e5": ("Wang et al. 2024", "2401.00368"),
     "electra": ("Clark et al. 2020", "2003.10555"),
     "factorization": ("Kitouni et al. 2024", "2406.05183"),
     "fim": ("Bavarian et al. 2022", "2207.14255"),
-    "flexmdm": ("Kim et al. 2025", "2509.01025"),
-    "goldfish": ("Hans et al. 2024", "2406.10209"),
-    "llada21": ("Bie et al. 2026", "2602.08676"),
+    "gpt3": ("Brown et al. 2020", "2005.14165"),
+    "gpt_bert": ("Charpentier & Samuel 2024", "2410.24159"),
     "mask15": ("Wettig et al. 2023", "2202.08005"),
     "mtp": ("Gloeckle et al. 2024", "2404.19737"),
-    "mutor": ("Gerontopoulos et al. 2025", "2505.10518"),
-    "nitp": ("Zhang et al. 2026", "2605.24956"),
     "olmoe": ("Muennighoff et al. 2024", "2409.02060"),
     "paths": ("Trainin et al. 2026", "2602.19980"),
     "pitfalls": ("Bachmann & Nagarajan 2024", "2403.06963"),
-    "rare_words": ("Kosmopoulou et al. 2025", "2509.05056"),
     "replication": ("Besiroglu et al. 2024", "2404.10102"),
-    "reversal": ("Berglund et al. 2023", "2309.12288"),
     "roberta": ("Liu et al. 2019", "1907.11692"),
     "simcse": ("Gao et al. 2021", "2104.08821"),
     "t5": ("Raffel et al. 2020", "1910.10683"),
-    "tidar": ("Liu et al. 2025", "2511.08923"),
     "top": ("Zuhri et al. 2025", "2508.19228"),
-    "tst": ("Peng et al. 2026", "2605.06546"),
     "ulmfit": ("Howard & Ruder 2018", "1801.06146"),
     "ul2": ("Tay et al. 2022", "2205.05131"),
     "wang": ("Wang et al. 2022", "2204.05832"),
-    "xdlm": ("Liu et al. 2026", "2602.01362"),
     "progen2": ("Nijkamp et al. 2022", "2206.13517"),
     "zoology": ("Arora et al. 2023", "2312.04927"),
-    "chomsky": ("Delétang et al. 2022", "2207.02098"),
 }
 
 
 class Task(NamedTuple):
-    """A row of the guide: a task of a model, and the objective to use for it."""
+    """A row of the guide: what a reader wants, and the objective to begin with."""
 
-    task: str
-    take: str  # short recommendation of the literature up to a billion parameters
-    comparison: str  # comparison that shows it for small models
-    figure: str | None  # figure of the comparison; None if no eval metric measures this
-    base: str  # literature up to a billion parameters, with papers as {key}
-    large: str  # literature beyond a billion parameters
+    want: str
+    label: str  # the recommended objective
+    objective: str  # its name in the catalog
+    evidence: str  # published, with papers as {key} and the sizes of their models
+    checks: tuple[Claim, ...]  # what our comparisons measured about the recommendation
 
 
 class Setting(NamedTuple):
-    """A row of the guide: a choice within an objective."""
+    """A choice within an objective that a comparison has measured."""
 
     choice: str
     comparison: str
-    literature: str
-    parts: tuple[str, ...] = ()  # parts of its figures that answer the question
+    literature: str = ""  # published findings that no claim of the comparison states
+
+
+def check(
+    comparison: str, figure: str, better: str, than: str, margin: float | None = None
+) -> Claim:
+    return Claim("", "", "", comparison, figure, better, than, margin)
 
 
 TASKS = (
     Task(
-        "classify texts",
+        "generate text",
+        "causal LM",
+        "causal_lm",
+        "Without further training, causal decoders are better than encoder-decoders and prefix "
+        "decoders ({wang}, 5B).",
+        (
+            check(
+                "architectures_at_equal_parameters",
+                "loss_under (prefix_lm)",
+                "causal decoder",
+                "encoder-decoder",
+            ),
+        ),
+    ),
+    Task(
+        "prompt with a few examples",
+        "causal LM",
+        "causal_lm",
+        "Few-shot learning improves with size ({gpt3}, 125M to 175B). Without further training, "
+        "causal decoders use a context better ({wang}, 5B).",
+        (check("prefix_or_causal", "in_context", "causal", "prefix"),),
+    ),
+    Task(
+        "classify sentences or pairs",
         "masked LM",
-        "objectives",
-        "finetune",
-        "Masked LM is better than causal LM in most such tasks from 210M to 1B parameters. "
-        "Causal LM followed by masked LM is better still for equal compute ({clm_mlm}). Replaced "
-        "token detection is better if compute is scarce ({electra}).",
-        "Fine-tuned span corruption has been scaled to 11B ({t5}). Causal models of this size are "
-        "mostly prompted. We do not know of a comparison at equal cost.",
+        "masked_lm",
+        "Masked LM is better than causal LM in most tasks after long training, and causal LM "
+        "after short training ({clm_mlm}, 210M to 1B). Next sentence prediction can be left out "
+        "({roberta}, 110M).",
+        (
+            check("objectives", "finetune", "masked", "causal"),
+            check("objectives", "pairs", "masked", "causal"),
+        ),
     ),
     Task(
         "tag words",
         "masked LM",
-        "objectives",
-        "tag",
-        "Masked LM ({bert}; {clm_mlm}).",
-        "We do not know of a comparison at equal cost.",
+        "masked_lm",
+        "As for classification: masked LM is better after long training, and causal LM after short "
+        "training such as ours ({clm_mlm}, 210M to 1B).",
+        (check("objectives", "tag", "masked", "causal"),),
     ),
     Task(
-        "judge pairs of texts",
-        "masked LM, without next sentence prediction",
-        "objectives",
-        "pairs",
-        "Masked LM without next sentence prediction ({roberta}), or with sentence order "
-        "prediction, which helps with tasks of several sentences ({albert}).",
-        "The same as for classifying texts.",
-    ),
-    Task(
-        "fill in what is missing",
+        "answer questions",
         "span corruption",
-        "objectives",
-        "fill_in",
-        "Masked LM for a known number of tokens ({bert}), and span corruption for a span of "
-        "unknown length ({t5}).",
-        "UL2, which was trained at 20B ({ul2}). For a decoder, fill-in-the-middle ({fim}).",
+        "span_corruption",
+        "After fine-tuning, an encoder-decoder is better than a decoder with the same number of "
+        "parameters ({t5}, 220M). A model that fills in blanks knows a fact in both directions "
+        "({bico}).",
+        (check("reversal", "synthetic_questions", "span corruption", "causal"),),
+    ),
+    Task(
+        "translate or summarize",
+        "span corruption",
+        "span_corruption",
+        "Restoring spans is slightly better than restoring single tokens, except for translation "
+        "({t5}, 220M).",
+        (
+            check("spans_or_tokens", "finetune_to_write", "spans", "tokens"),
+            check("spans_or_tokens", "finetune_to_write (translation)", "spans", "tokens"),
+        ),
+    ),
+    Task(
+        "infill code at a cursor",
+        "causal LM with fill-in-the-middle",
+        "fill_in_the_middle",
+        "The model learns to infill, and its left-to-right loss is not measurably higher ({fim}, "
+        "50M to 6.9B).",
+        (
+            check("fill_in_the_middle", "infilling", "50%", "0%"),
+            check("brackets", "synthetic_answers", "fill in the middle, 50%", "span corruption"),
+            check("brackets", "synthetic_answers", "fill in the middle, 50%", "masked diffusion"),
+            check("fill_in_the_middle", "bits_per_byte", "50%", "0%", margin=0.02),
+        ),
+    ),
+    Task(
+        "fill in missing spans",
+        "span corruption",
+        "span_corruption",
+        "Masked LM for a known number of tokens ({bert}, 110M to 340M), and span corruption for a "
+        "span of unknown length ({t5}, up to 11B).",
+        (check("objectives", "fill_in", "span corruption", "masked"),),
     ),
     Task(
         "embed and retrieve",
         "masked LM, then contrastive learning",
-        "objectives",
-        "retrieve",
-        "Masked LM, then contrastive learning. The states of masked LM alone are poor embeddings "
-        "({simcse}).",
-        "A causal model of 7B parameters gives strong embeddings after contrastive fine-tuning "
-        "({e5}).",
+        "contrastive",
+        "The states of masked LM alone are poor embeddings; contrastive learning improves them "
+        "({simcse}, 110M to 355M). It also improves causal models ({e5}, 7B).",
+        (check("objectives", "retrieve", "masked", "causal"),),
     ),
     Task(
-        "continue a text",
-        "causal LM",
-        "architectures_at_equal_parameters",
-        "continuation",
-        "Causal LM. It trains for this task alone, and every token has a loss.",
-        "Causal LM, which is the strongest without further training at 5B ({wang}).",
-    ),
-    Task(
-        "follow instructions, answer",
+        "serve diverse tasks",
         "UL2",
-        "objectives",
-        None,
-        "UL2's mixture was better than objectives like those of T5 and GPT over a range of tasks "
-        "({ul2}).",
-        "At 5B, a masked objective that reads the question from both sides is best after "
-        "fine-tuning on many prompted tasks. Without such fine-tuning, causal LM is best ({wang}).",
+        "ul2",
+        "UL2's mixture is better than short spans alone and than causal language modeling "
+        "({ul2}, up to 20B).",
+        (
+            check("ul2", "finetune", "UL2", "causal"),
+            check("ul2", "minimal_pairs", "UL2", "causal"),
+        ),
     ),
     Task(
-        "complete code at a cursor",
-        "causal LM with fill-in-the-middle",
-        "fill_in_the_middle",
-        "infilling",
-        "Causal LM with fill-in-the-middle, which did not harm writing left to right ({fim}).",
-        "The same, with the prediction of several tokens ahead. This helps with code, and it helps "
-        "larger models more, up to 13B ({mtp}).",
+        "train on 100M tokens",
+        "masked and causal LM",
+        "gpt_bert",
+        "The mixture is better than masked LM or causal LM alone on 10M and 100M words "
+        "({gpt_bert}, about 30M and 119M). Masks that follow the model's predictions are better "
+        "than random masks ({amlm}). About twenty tokens per parameter ({chinchilla}, 70M to 16B) "
+        "would be 5M parameters here.",
+        (
+            check("objectives", "tag", "masked and causal", "masked"),
+            check("objectives", "word_in_context", "masked and causal", "masked"),
+        ),
     ),
 )
 
 SETTINGS = (
-    Setting(
-        "masking rate",
-        "masking_rate",
-        "A rate of 15% is not best for all models. A rate of 40% was better for models of "
-        "BERT-large's size, and larger models prefer higher rates ({mask15}).",
-    ),
-    Setting(
-        "masking rate on a schedule",
-        "noise_schedule",
-        "A rate that falls from 30% to 15% gives up to 0.46 more GLUE points for BERT-base "
-        "({ankner}).",
-    ),
-    Setting(
-        "causal or masked",
-        "causal_against_masked",
-        "Masked LM gives better representations, and causal LM learns them from fewer tokens "
-        "({clm_mlm}).",
-    ),
-    Setting(
-        "objectives at 125 million parameters",
-        "objectives_125m",
-        "Masked LM gives better representations, and causal LM learns them from fewer tokens "
-        "({clm_mlm}).",
-    ),
-    Setting(
-        "masks that follow the model",
-        "adaptive_masks",
-        "They are better than random masks, for 10 to 100 million words of text ({amlm}).",
-    ),
-    Setting(
-        "masks of diffusion",
-        "informed_masks",
-        "With rare words masked more often, masked diffusion is competitive with a mixture of "
-        "causal and masked language modeling, for 100 million words of text ({rare_words}).",
-    ),
-    Setting(
-        "masks and missing text",
-        "flexible_length",
-        "A masked diffusion model that also inserts masks has the same perplexity and better "
-        "lengths ({flexmdm}).",
-    ),
-    Setting(
-        "any order",
-        "any_order",
-        "Groups of tokens, predicted one after another by an adapted causal model, are better than "
-        "diffusion at answering questions and filling in stories ({a3}).",
-    ),
-    Setting(
-        "noise of diffusion",
-        "diffusion",
-        "Smaller blocks come closer to a causal model's likelihood ({bd3lm}). Uniform noise is "
-        "worse than masks ({duo}).",
-    ),
-    Setting(
-        "wrong tokens in diffusion",
-        "wrong_tokens",
-        "With a tenth of random tokens among the masks, images and code that are written in few "
-        "steps are better ({xdlm}). Models of 16B and 100B parameters that edit their tokens "
-        "write faster ({llada21}).",
-    ),
-    Setting(
-        "new masks or kept masks",
-        "static_masks",
-        "New masks in every epoch are as good as kept masks, or slightly better ({roberta}).",
-    ),
-    Setting(
-        "spans or tokens",
-        "spans_or_tokens",
-        "Spans of three tokens are slightly but significantly better than single tokens on most "
-        "benchmarks except translation, and their targets are shorter ({t5}).",
-    ),
+    Setting("masking rate", "masking_rate"),
+    Setting("masking rate on a schedule", "noise_schedule"),
+    Setting("causal or masked", "causal_against_masked"),
+    Setting("masks that follow the model", "adaptive_masks"),
+    Setting("noise of diffusion", "diffusion"),
+    Setting("new masks or kept masks", "static_masks"),
+    Setting("spans or tokens", "spans_or_tokens"),
     Setting(
         "span length",
         "span_length",
         "There is little difference between lengths of 2, 3, 5 and 10; 10 is slightly worse in "
-        "some tasks. A length of 3 is slightly but significantly better than single tokens on most "
-        "benchmarks except translation ({t5}).",
+        "some tasks ({t5}).",
     ),
     Setting(
         "placement of spans",
@@ -271,58 +264,19 @@ SETTINGS = (
         "prefix_share",
         "The prefix is half of the text on average ({t5}), or three quarters ({ul2}).",
     ),
-    Setting(
-        "prefix or causal",
-        "prefix_or_causal",
-        "After fine-tuning, a decoder that reads the given text from both sides is better ({t5}). "
-        "Without further training, a causal decoder is better ({wang}).",
-    ),
-    Setting(
-        "facts in the reverse direction",
-        "reversal",
-        "A causal model that has read that A is B does not know that B is A ({reversal}).",
-    ),
-    Setting(
-        "looking ahead",
-        "star_graphs",
-        "Next-token prediction does not teach the first step of a path that depends on its end. "
-        "Predicting several tokens at once may teach it ({pitfalls}).",
-    ),
-    Setting(
-        "a grammar",
-        "grammar",
-        "Causal models learn the deep levels of a grammar. Encoders trained on masks learn them "
-        "less well ({cfg}).",
-    ),
-    Setting(
-        "sums of numbers",
-        "arithmetic",
-        "Causal models learn sums from fewer examples if the digits are reversed ({addition}).",
-    ),
-    Setting(
-        "order of sentences",
-        "processes",
-        "Next sentence prediction does not teach the order of sentences. Sentence order prediction "
-        "does ({albert}).",
-    ),
+    Setting("prefix or causal", "prefix_or_causal"),
+    Setting("facts in the reverse direction", "reversal"),
+    Setting("looking ahead", "star_graphs"),
+    Setting("a grammar", "grammar"),
+    Setting("sums of numbers", "arithmetic"),
+    Setting("order of sentences", "processes"),
     Setting(
         "associative recall",
         "recall",
         "Attention learns it, and architectures without attention learn it less well ({zoology}). "
         "We do not know of a comparison of objectives.",
     ),
-    Setting(
-        "copying, reversing, sorting",
-        "rearranging",
-        "Transformers do not generalize such tasks to longer lists ({chomsky}). We do not know of "
-        "a comparison of objectives.",
-    ),
-    Setting(
-        "Sudoku",
-        "sudoku",
-        "Masked diffusion solves puzzles in the order of its confidence. Causal models write from "
-        "left to right and fail ({beyond}).",
-    ),
+    Setting("Sudoku", "sudoku"),
     Setting(
         "text at a cursor",
         "brackets",
@@ -334,163 +288,17 @@ SETTINGS = (
         "Causal language models of proteins predict the fitness of variants without fine-tuning "
         "({progen2}). We do not know of a comparison of objectives.",
     ),
-    Setting(
-        "input format",
-        "input_formats",
-        "Full sentences without pairs are best, and slightly better within one document "
-        "({roberta}).",
-    ),
-    Setting(
-        "batch size",
-        "batch_size",
-        "Larger batches are better on the same text if each batch size has its own learning rate. "
-        "Of 256, 2,000 and 8,000 rows, 2,000 were best ({roberta}).",
-    ),
-    Setting(
-        "more text",
-        "more_data",
-        "160 GB of text are better than 16 GB for the same number of steps ({roberta}). Reading "
-        "the same text 64 times costs little ({t5}).",
-    ),
-    Setting(
-        "questions about pairs",
-        "sentence_pairs",
-        "Leave out next sentence prediction ({roberta}). Sentence order prediction helps "
-        "({albert}).",
-    ),
-    Setting(
-        "fill-in-the-middle",
-        "fill_in_the_middle",
-        "There is no measurable harm to left-to-right prediction over a wide range of sizes "
-        "({fim}).",
-    ),
-    Setting(
-        "tokens ahead", "tokens_ahead", "Large models of code should predict four tokens ({mtp})."
-    ),
-    Setting(
-        "registers that look ahead",
-        "registers",
-        "Registers improve the fine-tuning of language models of 2B and 8B parameters, and the "
-        "pre-training of models of images ({mutor}).",
-    ),
-    Setting(
-        "belief states",
-        "belief_states",
-        "Predicting the next and the previous token from states of a prefix and of a suffix solves "
-        "star graphs ({bst}).",
-    ),
-    Setting(
-        "hidden states as targets",
-        "shallow_states",
-        "Predicting the next token's state in a shallow layer improves models of 0.5B to 45B "
-        "parameters on benchmarks ({nitp}).",
-    ),
-    Setting(
-        "additions to the next token",
-        "beyond_the_next_token",
-        "From 340M to 7B parameters, predicting the order of upcoming tokens is better than "
-        "predicting the next token alone or several tokens ahead ({top}).",
-    ),
-    Setting(
-        "optimizer, causal LM",
-        "optimizers_causal",
-        "With 130M parameters, Muon and SOAP are 1.4 times as fast as AdamW, and with 1.2B they "
-        "are 1.1 times as fast ({optimizers}).",
-    ),
-    Setting(
-        "optimizer, masked LM",
-        "optimizers_masked",
-        "We do not know of a comparison.",
-    ),
-    Setting(
-        "optimizer, span corruption",
-        "optimizers_spans",
-        "We do not know of a comparison.",
-    ),
-    Setting(
-        "optimizer, masked diffusion",
-        "optimizers_diffusion",
-        "We do not know of a comparison.",
-    ),
-    Setting(
-        "optimizer at 125 million parameters, causal LM",
-        "optimizers_causal_125m",
-        "With 130M parameters, Muon and SOAP are 1.4 times as fast as AdamW ({optimizers}).",
-    ),
-    Setting(
-        "optimizer at 125 million parameters, masked LM",
-        "optimizers_masked_125m",
-        "We do not know of a comparison.",
-    ),
-    Setting(
-        "optimizer at 125 million parameters, span corruption",
-        "optimizers_spans_125m",
-        "We do not know of a comparison.",
-    ),
-    Setting(
-        "optimizer at 125 million parameters, masked diffusion",
-        "optimizers_diffusion_125m",
-        "We do not know of a comparison.",
-    ),
-    Setting(
-        "annealed targets",
-        "annealed_targets",
-        "Later tokens, and prefixes of the next token, saved 80 and 15 steps in two record runs of "
-        "[modded-nanogpt](https://github.com/KellerJordan/modded-nanogpt).",
-    ),
-    Setting(
-        "bags of tokens first, equal FLOPs",
-        "superposition",
-        "From 270M to 10B parameters, a first phase on bags of tokens lowers the final loss, or "
-        "reaches an equal loss in up to 2.5 times less time ({tst}).",
-    ),
-    Setting(
-        "bags of tokens first, equal text",
-        "superposition_at_equal_text",
-        "On the same text, the final loss of a model of 3B parameters is slightly higher ({tst}).",
-    ),
-    Setting(
-        "bags of tokens first, equal time",
-        "superposition_at_equal_seconds",
-        "Steps on bags take the same time as other steps, so the findings are those at equal FLOPs "
-        "({tst}).",
-    ),
-    Setting(
-        "teacher",
-        "distillation",
-        "Students model language better with a teacher's predictions, also of the teacher's own "
-        "text of 1T tokens, but learn less from their context ({distilled}).",
-    ),
-    Setting(
-        "memorized text",
-        "memorization",
-        "Without a loss on one token in three or four, models of 1B to 7B parameters do not repeat "
-        "text that they have read up to 100 times ({goldfish}).",
-    ),
-    Setting(
-        "blocks of masks that draft",
-        "drafting",
-        "Models of 1.5B and 8B that continue training with masked blocks keep their quality, and "
-        "draft several tokens per call ({tidar}).",
-    ),
-    Setting("mixtures of denoisers", "ul2", "Mixtures are better than single denoisers ({ul2})."),
-    Setting(
-        "packing",
-        "packing",
-        "Cut as few documents as possible ({ding}), and keep documents apart ({roberta}).",
-    ),
-    Setting(
-        "experts",
-        "experts",
-        "A sparse decoder is as good as a dense decoder with the same number of active parameters, "
-        "from a third of the tokens ({olmoe}).",
-    ),
-    Setting(
-        "architecture, equal parameters",
-        "architectures_at_equal_parameters",
-        "Causal decoders are best without further training. After multitask fine-tuning, models "
-        "that read the input from both sides are best ({wang}).",
-    ),
+    Setting("input format", "input_formats"),
+    Setting("batch size", "batch_size"),
+    Setting("more text", "more_data"),
+    Setting("questions about pairs", "sentence_pairs"),
+    Setting("fill-in-the-middle", "fill_in_the_middle"),
+    Setting("tokens ahead", "tokens_ahead"),
+    Setting("additions to the next token", "beyond_the_next_token"),
+    Setting("mixtures of denoisers", "ul2"),
+    Setting("packing", "packing"),
+    Setting("experts", "experts"),
+    Setting("architecture, equal parameters", "architectures_at_equal_parameters"),
     Setting(
         "architecture, equal FLOPs",
         "architectures_at_equal_flops",
@@ -501,7 +309,6 @@ SETTINGS = (
         "pre-training before fine-tuning",
         "transfer",
         "Pre-training is worth a hundred times the labels in text classification ({ulmfit}).",
-        ("finetune/at_10/gain", "finetune/at_100/gain", "finetune/gain"),
     ),
     Setting(
         "size for a budget",
@@ -534,20 +341,27 @@ def drawn(docs: Path) -> dict[str, str]:
             for files in (chart_files(one), curve_files(one))
         )
         pages |= {f"{COMPARISONS}/{file}": svg for file, svg in (charts | curves).items()}
-        pages[f"{COMPARISONS}/{name}.md"] = NOT_FOUND + markdown(one, list(charts), list(curves))
+        report = markdown(one, list(charts), list(curves), published(found, name))
+        pages[f"{COMPARISONS}/{name}.md"] = NOT_FOUND + report
     tables = {
         PAGE: {
-            "minute": in_a_minute(found),
-            "measured": measured(found),
+            "certainty": certainty(found),
             "tasks": by_task(found),
             "settings": by_setting(found),
+            "measured": measured(found),
         },
         FOUND: {
+            "chosen": claims.chosen_afterwards(found),
             "counts": claims.counts(found),
-            "claims": claims.table(found, paper_link),
+            "claims": claims.rows(found, paper_link),
+        },
+        READING: {
+            "reading": "\n".join(f"- **{k}.** {text}" for k, text in explanations().items()),
         },
     }
     pages[claims.PICTURE] = claims.picture(found)
+    if MATRIX in found:
+        pages[HEAT_MAP] = heat_map(found[MATRIX])
     for page, page_tables in tables.items():
         pages[page] = (docs / page).read_text(encoding="utf-8")
         for mark, rows in page_tables.items():
@@ -555,15 +369,20 @@ def drawn(docs: Path) -> dict[str, str]:
     return pages
 
 
-def in_a_minute(found: Found) -> str:
-    """Returns the table with a recommendation for each task, and what our results show about it."""
-    heads = [
-        "task",
-        "recommendation, up to a billion parameters",
-        "what our small models show",
+def published(found: Found, name: str) -> str:
+    """Returns the part of a report that compares it with the literature, in Markdown."""
+    (literature,) = [one.literature for one in SETTINGS if one.comparison == name] or [""]
+    verdicts = [
+        f"- {v.claim.claim} ({paper_link(v.claim.source)}): **{v.verdict}**"
+        for v in claims.verdicts(found)
+        if v.claim.comparison == name
     ]
-    rows = [[one.task, f"**{one.take}**", _shown(found, one)] for one in TASKS]
-    return table(heads, rows)
+    links = (
+        f"[How to read a report](../{READING}#read-a-report) · "
+        f"[all claims](../{FOUND}) · [choose an objective](../{PAGE})"
+    )
+    blocks = (f"Published: {_cited(literature)}" * bool(literature), "\n".join(verdicts), links)
+    return "\n\n".join(filter(None, blocks))
 
 
 def measured(found: Found) -> str:
@@ -578,169 +397,123 @@ def measured(found: Found) -> str:
     ]
     sizes, seconds = [run.parameters for run in runs], [run.seconds for run in runs]
     return (
-        f"These tables are based on {len(runs)} runs in {len(found)} comparisons. The models have "
+        f"This page is based on {len(runs)} runs in {len(found)} comparisons. The models have "
         f"{amount(min(sizes))} to {amount(max(sizes))} parameters and {min(seeds)} to {max(seeds)} "
         f"seeds. A run was trained for {amount(statistics.median(seconds))} seconds (median) and "
         f"at most {amount(max(seconds))} seconds."
     )
 
 
+def certainty(found: Found) -> str:
+    """Returns how many of our checks agree with the recommendations."""
+    every = [claims.verdict_on(found, one).verdict for task in TASKS for one in task.checks]
+    counts = Counter(CHECKED[verdict] for verdict in every)
+    return (
+        f"How sure is this? We checked these {len(TASKS)} recommendations with small models. Of "
+        f"{len(every)} checks, {counts['agrees']} agree, {counts['disagrees']} disagree, and "
+        f"{counts['inconclusive']} are inconclusive. The other {counts['none']} say nothing, since "
+        "the eval metric could not have shown a difference or nothing was measured. A row without "
+        '"agrees" rests on the published evidence alone.'
+    )
+
+
 def by_task(found: Found) -> str:
-    """Returns the table of tasks by the size of models."""
-    heads = [
-        "task",
-        "our small models",
-        "literature, up to a billion parameters",
-        "literature, larger models",
-    ]
-    rows = [[one.task, _measured(found, one), _cited(one.base), _cited(one.large)] for one in TASKS]
+    """Returns the table with a recommendation for each task, and the evidence for it."""
+    heads = ["I want to …", "Start with", "Published evidence (model size)", "Our check"]
+    rows = []
+    for one in TASKS:
+        command = f"`pretrax train {run_of(one.objective)} --objective={one.objective}`"
+        start = f"[{one.label}](objectives/{one.objective}.md)<br>{command}"
+        checked = "<br>".join(_checked(found, claim) for claim in one.checks)
+        rows.append([f"**{one.want}**", start, _cited(one.evidence), checked])
     return table(heads, rows)
 
 
+def _checked(found: Found, claim: Claim) -> str:
+    """Returns what a comparison says about a recommendation, with its effect and seeds."""
+    v = claims.verdict_on(found, claim)
+    if v.estimate is None:
+        return f"**none**: not measured yet, `pretrax compare {claim.comparison}`"
+    (column,) = [c for c in found[claim.comparison].columns if c.name == claim.figure]
+    margin = "" if claim.margin is None else f", margin {claim.margin:g}"
+    deviations = f"{number(v.in_deviations[0], 1, sign=True)} SD, " * math.isfinite(v.deviation)
+    why = " (not informative)" if v.verdict == claims.NOT_INFORMATIVE else ""
+    return (
+        f"**{CHECKED[v.verdict]}**{why}: {claims.effect(v, column.unit)} ({deviations}"
+        f"{v.estimate.seeds} seeds{margin}) at [{escaped(claim.figure)}]"
+        f"({COMPARISONS}/{claim.comparison}.md), "
+        + escaped(f'"{claim.better}" compared with "{claim.than}"')
+    )
+
+
 def by_setting(found: Found) -> str:
-    """Returns the table of choices within objectives."""
-    rows = []
+    """Returns the settings in three groups: worth changing, no effect detected, not informative."""
+    worth: list[list[str]] = []
+    groups: dict[str, list[str]] = {"No effect detected": [], "Not informative": []}
     for one in SETTINGS:
-        here = _missing(one.comparison)
-        if one.comparison in found:
-            comparison = found[one.comparison]
-            lines = [
-                *(means(comparison, part) for part in one.parts),
-                settled(comparison),
-                uninformative(comparison),
-            ]
-            here = f"{' '.join(filter(None, lines))} ({_link(one.comparison)})"
-        rows.append([one.choice, here, _cited(one.literature)])
-    return table(["choice", "our small models", "literature"], rows)
+        comparison = found.get(one.comparison)
+        if comparison is None or comparison.setup.scaling:
+            continue
+        link = f"[{one.choice}]({COMPARISONS}/{one.comparison}.md)"
+        held = [d for d in significant(comparison) if not _is_at_home(comparison, d)]
+        if held:
+            d = min(held, key=lambda d: d.corrected)
+            seeds = f"{abs(_in_deviations(comparison, d)):.1f} SD, {d.estimate.seeds} seeds"
+            rest = f"{len(held) - 1} of {len(comparison.differences) - 1}"
+            worth.append([link, escaped(difference_sentence(comparison, d)), seeds, rest])
+        else:
+            is_blind = all(why_not_informative(comparison, d) for d in comparison.differences)
+            groups["Not informative" if is_blind else "No effect detected"].append(link)
+    heads = ["Worth changing", "clearest difference", "size", "others that are significant"]
+    lines = [f"**{group}:** {', '.join(links) or 'none'}." for group, links in groups.items()]
+    return "\n\n".join((table(heads, worth), *lines))
 
 
-def means(comparison: Summary, part: str) -> str:
-    """Returns the means of a part of an eval metric with their intervals; "" if it is missing."""
-    column = next((column for column in comparison.parts if column.name == part), None)
-    if column is None:
-        return ""
-    words = (f"{variant} {mean_words(column, variant)}" for variant in column.estimates)
-    return escaped(f"{part}: {', '.join(words)}.")
+def _in_deviations(comparison: Summary, d: Difference) -> float:
+    """Returns the gain of a difference in standard deviations over seeds."""
+    level = LEVEL / max(len(comparison.setup.looks), 1)
+    return comparison.gain(d) / deviation(d.estimate, level)
 
 
-def settled(comparison: Summary) -> str:
-    """Returns all informative differences that a comparison found, or its scaling laws."""
-    held: dict[tuple[str, str], dict[str, list[str]]] = {}
-    informative = [
-        d for d in comparison.differences if d.holds and not why_not_informative(comparison, d)
-    ]
-    for d in informative:
-        which = "better at" if comparison.gain(d) > 0 else "worse at"
-        figure = d.figure + _home_words(comparison, d)
-        held.setdefault((d.variant, d.other), {}).setdefault(which, []).append(figure)
-    if not any(d.holds for d in comparison.differences):
-        return escaped(" ".join(wording.found(comparison)[:2]))
-    if not informative:
-        return "No informative difference holds."
-    lines = [
-        f'"{variant}" compared with "{other}": '
-        + "; ".join(f"{which} {', '.join(figures)}" for which, figures in sorted(kinds.items()))
-        for (variant, other), kinds in held.items()
-    ]
-    total = len(comparison.differences)
-    if rest := total - len(informative):
-        verbs = "do not hold or are" if rest > 1 else "does not hold or is"
-        lines.append(f"{rest} of {total} differences {verbs} not informative")
-    return escaped(f"{'. '.join(lines)}.")
-
-
-def _home_words(comparison: Summary, d: Difference) -> str:
-    """Returns " (home ground of UL2)" for a figure that only the better variant was trained on.
-
-    It is returned too if the better variant was trained more on it. Otherwise returns "".
-    """
+def _is_at_home(comparison: Summary, d: Difference) -> bool:
+    """Returns whether only the better variant was trained on the figure of a difference."""
     better, worse = (d.variant, d.other) if comparison.gain(d) > 0 else (d.other, d.variant)
     notes = comparison.column(d).notes.items()
     home = [some for note, some in notes if note.startswith(HOME) and better in some]
-    return f" (home ground of {better})" if home and worse not in home[0] else ""
+    return bool(home) and worse not in home[0]
 
 
-def uninformative(comparison: Summary) -> str:
-    """Returns a text about the figures that are not informative; "" if there are none."""
-    return escaped(" ".join(wording.not_informative(comparison)))
+def heat_map(comparison: Summary) -> str:
+    """Returns an SVG of objectives by tasks: differences from the reference over their deviation.
 
-
-def _measured(found: Found, task: Task) -> str:
-    if task.figure is None:
-        return "No eval metric measures this."
-    if task.comparison not in found:
-        return _missing(task.comparison)
-    comparison = found[task.comparison]
-    column = next((one for one in comparison.columns if one.name == task.figure), None)
-    if column is None or column.best is None:
-        return f"Too few figures of `{task.figure}` to compare ({_link(task.comparison)})."
-    return f"{leaders(comparison, column)} ({_link(task.comparison)}, `{task.figure}`)"
-
-
-def _shown(found: Found, task: Task) -> str:
-    """Returns a short text about the differences that hold for a task's figure."""
-    if task.figure is None:
-        return "no eval metric measures this"
-    if task.comparison not in found:
-        return _missing(task.comparison)
-    comparison = found[task.comparison]
-    link = f" ([{task.figure}]({COMPARISONS}/{task.comparison}.md))"
-    some = [d for d in comparison.differences if d.figure == task.figure]
-    why = _why_not_informative(comparison, task.figure)
-    if why:
-        return escaped(f"not informative: {why}") + link
-    better: dict[str, list[str]] = {}  # worse variant -> better variants
-    for d in some:
-        if d.holds and not why_not_informative(comparison, d):
-            best, worse = (d.variant, d.other) if comparison.gain(d) > 0 else (d.other, d.variant)
-            better.setdefault(worse, []).append(best)
-    lines = [
-        f"{'; '.join(best)}: {'each ' * (len(best) > 1)}better than {worse}"
-        for worse, best in better.items()
-    ]
-    return escaped(". ".join(lines) or "no difference holds") + link
-
-
-def _why_not_informative(comparison: Summary, figure: str) -> str:
-    column = next((one for one in comparison.columns if one.name == figure), None)
-    return why_column_is_not_informative(comparison, column) if column else ""
-
-
-def leaders(comparison: Summary, column: Column) -> str:
-    """Returns a text about the best variant, or the reason why the figure is not informative.
-
-    It lists the variants that are not distinguished from the best variant, and the variants that
-    were not compared with it, as in a comparison with a reference.
+    A dot marks a significant difference. Hatched cells are not informative.
     """
-    best = column.best
-    assert best is not None  # The caller has checked that there is a best variant.
-    mean = f"{mean_words(column, best)} {column.unit}"
-    if why := why_column_is_not_informative(comparison, column):
-        return escaped(f"Not informative: {why}. The best mean is {mean} ({best}).")
-    holds = {
-        d.variant if d.other == best else d.other: d.holds
-        and not why_not_informative(comparison, d)
-        for d in comparison.differences
-        if d.figure == column.name and best in (d.variant, d.other)
-    }
-    others = [variant for variant in column.estimates if variant != best]
-    kinds = {
-        "better than": [v for v in others if holds.get(v)],
-        "not distinguished from": [v for v in others if holds.get(v) is False],
-        "not compared with": [v for v in others if v not in holds],
-    }
-    said = "; ".join(f"{kind} {', '.join(some)}" for kind, some in kinds.items() if some)
-    if len(kinds["better than"]) == len(others):
-        said = "all others are worse"
-    return f"**{escaped(best)}** {escaped(f'{mean}; {said}.')}"
+    figures = [column.name for column in comparison.columns]
+    reference = comparison.setup.reference
+    variants = [variant for variant in comparison.setup.variants if variant != reference]
 
+    def draw(axes: Any) -> None:
+        from matplotlib.patches import Rectangle
 
-def _missing(comparison: str) -> str:
-    return f"Not measured yet: `pretrax compare {comparison}`."
+        for d in comparison.differences:
+            x, y = figures.index(d.figure), variants.index(d.variant)
+            size = _in_deviations(comparison, d)
+            if not math.isfinite(size):  # one seed, or seeds without spread
+                continue
+            # A cell is fully colored from eight standard deviations on.
+            color = dict(color=FIRST if size > 0 else SECOND, alpha=min(abs(size) / 8, 1) * 0.6)
+            axes.add_patch(Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, linewidth=0, **color))
+            if why_not_informative(comparison, d):
+                hatched = dict(fill=False, hatch="////", edgecolor=MUTED, linewidth=0)
+                axes.add_patch(Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, **hatched))
+            dot = " •" if d.holds else ""
+            axes.text(x, y, number(size, 1, sign=True) + dot, ha="center", va="center")
+        axes.set_xticks(range(len(figures)), [LABELS.get(name, name) for name in figures])
+        axes.set_yticks(range(len(variants)), variants)
+        axes.set(xlim=(-0.5, len(figures) - 0.5), ylim=(len(variants) - 0.5, -0.5))
+        axes.spines[:].set_visible(False)
 
-
-def _link(comparison: str) -> str:
-    return f"[{comparison}]({COMPARISONS}/{comparison}.md)"
+    return standalone(drawn_axes([draw], 8.2, 0.45 * len(variants) + 0.8))
 
 
 def paper_link(key: str) -> str:

@@ -19,7 +19,8 @@ from .charts import (
     learning_charts,
 )
 from .eval_metric_curves import OVER
-from .markdown_report import EVAL_METRICS, Section, items, runs_section, sections
+from .markdown_report import EVAL_METRICS, Section, runs_section, sections
+from .markdown_text import escaped
 from .summary import Summary
 
 STYLE = """
@@ -47,7 +48,7 @@ def page(summary: Summary, linked: Collection[str] = ()) -> str:
         **{f"Scaling {chart.name}": _grid([_figure(chart)]) for chart in law_charts(summary)},
     }
     body = (
-        card("<h3>Findings</h3>\n" + _html(items(wording.in_short(summary))))
+        card(_html(" ".join(map(escaped, wording.in_short(summary)))))
         + "".join(_section(one, charts.get(one.title, "")) for one in sections(summary, links))
         + _learning_curves(summary)
         + _section(runs_section(summary, links))
@@ -59,7 +60,7 @@ def page(summary: Summary, linked: Collection[str] = ()) -> str:
 
 def _section(section: Section, charts: str = "") -> str:
     if section.is_folded:
-        return folded(escape(section.title), _html(section.text))
+        return folded(escape(section.title), _html(section.text) + charts + _html(section.rest))
     text, rest = (card(_html(one)) if one else "" for one in (section.text, section.rest))
     return f"<h2>{escape(section.title)}</h2>\n{text}{charts}{rest}"
 

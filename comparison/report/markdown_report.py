@@ -23,10 +23,7 @@ NO_LINKS: Links = MappingProxyType({})
 
 MANY = 24  # a page folds the table if there are more differences
 EVAL_METRICS = "Eval metrics"
-CHARTS = (
-    "Each dot is a seed. ◆ is the mean of a variant with its 95% confidence interval. A dashed "
-    "line shows the baseline, if it is near."
-)
+READING = "How to read this report"
 
 
 class Section(NamedTuple):
@@ -38,58 +35,55 @@ class Section(NamedTuple):
     is_folded: bool = False  # whether a page shows only the title until a reader opens it
 
 
-def markdown(summary: Summary, charts: Sequence[str] = (), curves: Sequence[str] = ()) -> str:
+def markdown(
+    summary: Summary, charts: Sequence[str] = (), curves: Sequence[str] = (), above: str = ""
+) -> str:
     """Returns the report. The best means, and the differences that hold, are bold.
 
     Args:
       charts: files next to the report, which are shown below the first table.
       curves: files of the eval metrics over training.
+      above: Markdown below the answer. It replaces the explanations at the end, so it links to a
+        page that has them.
     """
-    images = {
-        EVAL_METRICS: _joined(_images(charts), CHARTS) if charts else "",
-        wording.CURVES_TITLE: _images(curves),
-    }
+    images = {EVAL_METRICS: _images(charts), wording.CURVES_TITLE: _images(curves)}
     text = _joined(
         f"# {escaped(summary.setup.question)}",
-        escaped(wording.setting(summary)),
-        escaped(" ".join(wording.tuning(summary))),
-        items(wording.in_short(summary)),
+        " ".join(map(escaped, wording.in_short(summary))),
+        above,
+        escaped(" ".join((wording.setting(summary), *wording.tuning(summary)))),
         *(
-            _joined(f"## {escaped(one.title)}", one.text, images.get(one.title, ""), one.rest)
+            _section(one, images.get(one.title, ""))
             for one in sections(summary)
+            if not above or one.title != READING
         ),
     )
     return printable(text).rstrip() + "\n"
+
+
+def _section(section: Section, images: str) -> str:
+    inside = _joined(section.text, images, section.rest)
+    if not section.is_folded:
+        return _joined(f"## {escaped(section.title)}", inside)
+    # Both GitHub and Python-Markdown (by the attribute) read the Markdown between these tags.
+    opened = f'<details markdown="1"><summary>{escaped(section.title)}</summary>'
+    return _joined(opened, inside, "</details>")
 
 
 def sections(summary: Summary, links: Links = NO_LINKS) -> list[Section]:
     """Returns the sections below the findings, without those that would be empty."""
     heads = [f"{c.name} ({wording.about_column(c)})" for c in summary.columns]
     means = _table(tables.eval_metrics(summary, heads)) if summary.columns else ""
-    every = [Section(EVAL_METRICS, means, items(wording.notes(summary)))]
-    if summary.curves:
-        best = items(wording.best_at_equal(summary))
-        numbers = _table(tables.eval_metric_curves(summary))
-        every.append(Section(wording.CURVES_TITLE, best, _joined(wording.CURVES, numbers)))
-    for law in summary.laws:
-        if law.fit is not None:
-            fitted = _joined(_table(tables.law_table(law)), wording.LAW)
-            every.append(Section(f"Scaling law of {law.figure}", "", fitted))
-    every.append(Section("Missing figures", items(wording.refused(summary))))
+    every = [Section(EVAL_METRICS, means)]
     if summary.differences:
-        tested = _joined(_table(tables.differences(summary.differences)), wording.reading(summary))
+        tested = _table(tables.differences(summary.differences))
         can_be_tested = any(math.isfinite(d.p) for d in summary.differences)
         is_folded = len(summary.differences) > MANY or not can_be_tested
         every.append(Section("Differences", tested, is_folded=is_folded))
-    changes = [
-        f"- {escaped(variant)}: {', '.join(map(code, lines)) or 'the base run'}"
-        for variant, lines in summary.setup.variants.items()
-    ]
-    took = _joined(escaped(equality.equal(summary)), _table(tables.cost_table(summary)))
-    every.append(Section("Costs", took, "\n".join(changes)))
-    if summary.tuned:
-        tried = _joined(_table(tables.tuning_trials(summary)), wording.TRIALS)
-        every.append(Section(wording.TRIALS_TITLE, tried))
+    for law in summary.laws:
+        if law.fit is not None:
+            fitted = _table(tables.law_table(law))
+            every.append(Section(f"Scaling law of {law.figure}", "", fitted))
     every.append(Section("Limits", prose(wording.limits(summary))))
     failed = "\n".join(
         f"- {_linked(f'{run.variant}, seed {run.seed}', links.get((run.variant, run.seed)))}: "
@@ -97,11 +91,41 @@ def sections(summary: Summary, links: Links = NO_LINKS) -> list[Section]:
         for run in summary.failed
     )
     every.append(Section("Failed runs", failed))
+    every.append(
+        _folded(
+            "Notes and missing figures",
+            items(
+                (
+                    *wording.not_informative(summary),
+                    *wording.refused(summary),
+                    *wording.notes(summary),
+                )
+            ),
+        )
+    )
+    if summary.curves:
+        best = items(wording.best_at_equal(summary))
+        every.append(
+            _folded(wording.CURVES_TITLE, best, _table(tables.eval_metric_curves(summary)))
+        )
+    changes = [
+        f"- {escaped(variant)}: {', '.join(map(code, lines)) or 'the base run'}"
+        for variant, lines in summary.setup.variants.items()
+    ]
+    took = _joined(escaped(equality.equal(summary)), _table(tables.cost_table(summary)))
+    every.append(_folded("Costs", took, "\n".join(changes)))
+    if summary.tuned:
+        every.append(_folded(wording.TRIALS_TITLE, _table(tables.tuning_trials(summary))))
     if summary.parts:
         plain = tables.parts(summary)._replace(strong=())
-        parts = _joined(wording.PARTS, _table(plain))
-        every.append(Section(wording.PARTS_TITLE, parts, is_folded=True))
+        every.append(_folded(wording.PARTS_TITLE, _table(plain)))
+    explained = wording.explanations(summary).items()
+    every.append(_folded(READING, "\n\n".join(f"**{title}.** {text}" for title, text in explained)))
     return [one for one in every if one.text or one.rest]
+
+
+def _folded(title: str, text: str, rest: str = "") -> Section:
+    return Section(title, text, rest, is_folded=True)
 
 
 def runs_section(summary: Summary, links: Links) -> Section:

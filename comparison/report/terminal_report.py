@@ -22,7 +22,7 @@ def print_summary(console: Console, summary: Summary) -> None:
         console.print(Text(line, "dim"))
     if summary.columns:
         console.print(_means(summary))
-    for line in wording.in_short(summary):
+    for line in (*wording.in_short(summary), *wording.held(summary)):
         console.print(Text(f"• {line}"))
     for line in wording.best_at_equal(summary):
         console.print(Text(line, "dim"))
@@ -31,7 +31,7 @@ def print_summary(console: Console, summary: Summary) -> None:
         console.print(Text(f"  {wording.next_one(d)}", "dim"))
     if unequal(summary):
         console.print(Text(unequal(summary), "dim"))
-    for line in wording.refused(summary):
+    for line in (*wording.not_informative(summary), *wording.refused(summary, reasons=True)):
         console.print(Text(line), soft_wrap=True)
     for run in summary.failed:
         failed = f"{run.variant}, seed {run.seed} failed: {wording.last_line(run.error)}"

@@ -1,6 +1,7 @@
 """The sentences of a report, which are the same in the terminal, in Markdown and on the page."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -25,13 +26,21 @@ LAW = (
     "resamples. The runs are then too few, too similar or too noisy. Outside the sizes and budgets "
     "that were trained, the law is an extrapolation."
 )
-_LIMITS = (
+SEEDS = (
     "Intervals and tests are over seeds. They show how much these figures would vary with other "
     "seeds, but not with other texts, sizes or budgets."
 )
-_SEEDS_BEFOREHAND = (
+SEEDS_BEFOREHAND = (
     "Their error rate assumes that the number of seeds was chosen beforehand. Adding seeds until a "
     "difference holds will sooner or later produce one by chance."
+)
+RATES = (
+    "If learning rates were not tuned by tuning trials, a difference may only show how well they "
+    "suit each variant."
+)
+CHARTS = (
+    "Each dot is a seed. ◆ is the mean of a variant with its 95% confidence interval. A dashed "
+    "line shows the baseline, if it is near."
 )
 
 TRIALS_TITLE = "How each variant was tuned"
@@ -137,46 +146,25 @@ def tuning(summary: Summary) -> list[str]:
                 which = f"the best of {len(one.losses)} values is the {one.end}, {one.chosen:g}"
                 lines.append(f"{variant}: {which}, so try {_BEYOND[one.end]} values.")
         return lines
-    suits = "A difference may only show how well it suits each variant."
     if set(rates) != set(setup.variants):
-        return [
-            "Not tuned: learning rates come from the base run and from the variants' own lines, "
-            "not from tuning trials. A difference may only show how well they suit each variant."
-        ]
+        return ["Not tuned: learning rates come from the base run and the variants' own lines."]
     if len(set(rates.values())) == 1:
         rate = next(iter(rates.values()))
-        return [f"Not tuned: all variants have the learning rate {rate:g}. {suits}"]
+        return [f"Not tuned: all variants have the learning rate {rate:g}."]
     given = ", ".join(f"{variant} {rate:g}" for variant, rate in rates.items())
     return [f"Not tuned: learning rates were given, not chosen by tuning trials: {given}."]
 
 
 def in_short(summary: Summary) -> list[str]:
-    """Returns the findings, followed by the figures that are not informative."""
-    return [*found(summary), *not_informative(summary)]
+    """Returns the answer as sentences, followed by warnings.
 
-
-def not_informative(summary: Summary) -> list[str]:
-    """Returns a line for each figure without an informative difference.
-
-    There are no lines for scaling laws, which do not compare variants.
-    """
-    if summary.setup.scaling:
-        return []
-    reasons = {c.name: why_column_is_not_informative(summary, c) for c in summary.columns}
-    return [f"{name} is not informative: {why}." for name, why in reasons.items() if why]
-
-
-def found(summary: Summary) -> list[str]:
-    """Returns the findings as lines.
-
-    They say whether the comparison ended early, which differences hold, and how many do not. With
-    several budgets, they are the scaling laws.
+    With several budgets, the answer is the scaling laws. Otherwise it has three sentences: the
+    clearest difference, how sure it is, and which eval metrics could not have shown any.
     """
     if summary.setup.scaling:
         lines = [line for law in summary.laws for line in law_in_short(law)]
         return lines or [f"No run has a loss in {NATS} yet, so no law is fitted."]
-    total = len(summary.differences)
-    if not total:
+    if not summary.differences:
         reference = summary.setup.reference
         pair = (
             f"no other variant shares an eval metric and a seed with {reference}"
@@ -184,35 +172,91 @@ def found(summary: Summary) -> list[str]:
             else "no two variants share an eval metric and a seed"
         )
         return [f"There is nothing to compare: {pair}."]
-    lines = [_claim(summary, d) for d in summary.differences if d.holds]
-    rest = [d for d in summary.differences if not d.holds]
-    if rest and lines:
-        verb = "do not hold" if len(rest) > 1 else "does not hold"
-        lines.append(f"{len(rest)} of {total} differences {verb}.")
-    elif rest:
-        only = "The only difference does not hold."
-        lines.append(f"None of {total} differences holds." if total > 1 else only)
-    seeds = [d.needed for d in rest if d.needed is not None]
-    if seeds:
-        sought = "the clearest of them" if total > 1 else "it"
-        lines[-1] += f" The next comparison needs {min(seeds)} seeds to find {sought}."
-    if any(math.isnan(d.p) for d in rest):
-        lines.append(
-            "A difference over one seed, or one that is the same for every seed, cannot be tested, "
-            "because its noise is unknown. Train more seeds."
-        )
-    return stopped(summary) + lines + _left_out(summary)
+    return [_clearest(summary), _certainty(summary), _blind(summary), *_warnings(summary)]
 
 
-def _claim(summary: Summary, difference: Difference) -> str:
-    d = difference
-    one = difference_words(difference)
-    word = "better" if summary.gain(d) > 0 else "worse"
-    unit = summary.column(d).unit
+def _clearest(summary: Summary) -> str:
+    some = significant(summary)
+    if some:
+        d = min(some, key=lambda d: d.corrected)
+        which = f"the clearest of {len(some)} significant and informative differences"
+        if len(some) == 1:
+            which = "the only significant and informative difference"
+        return f"{difference_sentence(summary, d)}, {which}."
+    if all(why_column_is_not_informative(summary, column) for column in summary.columns):
+        return "This comparison cannot answer the question."
+    return f"No difference between the {len(summary.setup.variants)} variants was detected."
+
+
+def significant(summary: Summary) -> list[Difference]:
+    """Returns the significant differences that are informative."""
+    return [d for d in summary.differences if d.holds and not why_not_informative(summary, d)]
+
+
+def difference_sentence(summary: Summary, d: Difference) -> str:
+    """Returns for example '"40%" is better than "15%" at classify by 0.031 accuracy'."""
+    better, worse = (d.variant, d.other) if summary.gain(d) > 0 else (d.other, d.variant)
+    size = number(abs(d.estimate.mean), decimals([d.estimate]))
+    unit = unit_beside(summary.column(d))
+    return f'"{better}" is better than "{worse}" at {d.figure} by {size} {unit}'.strip()
+
+
+def _certainty(summary: Summary) -> str:
+    held = sum(d.holds for d in summary.differences)
+    total = len(summary.differences)
+    counts = sorted({d.estimate.seeds for d in summary.differences})
+    seeds = " to ".join(map(str, sorted({counts[0], counts[-1]})))
+    runs = summary.trained
+    size = amount(max(run.parameters for run in runs))
+    tokens = amount(max(run.text_tokens for run in runs))
+    return (
+        f"{held} of {total} differences {'is' if held == 1 else 'are'} significant after "
+        f"correction, for models of up to {size} parameters that read {tokens} tokens of text with "
+        f"{seeds} seed{'s' * (seeds != '1')}."
+    )
+
+
+def _blind(summary: Summary) -> str:
+    names = list(_reasons(summary))
+    if not names:
+        return "Every eval metric could have shown a difference."
+    return f"No conclusion follows from {_listed(names)}, which could not have shown a difference."
+
+
+def _reasons(summary: Summary) -> dict[str, str]:
+    reasons = {c.name: why_column_is_not_informative(summary, c) for c in summary.columns}
+    return {name: why for name, why in reasons.items() if why}
+
+
+def not_informative(summary: Summary) -> list[str]:
+    """Returns a line for each figure without an informative difference.
+
+    There are no lines for scaling laws, which do not compare variants.
+    """
+    reasons = {} if summary.setup.scaling else _reasons(summary)
+    return [f"{name} is not informative: {why}." for name, why in reasons.items()]
+
+
+def _warnings(summary: Summary) -> list[str]:
+    untested = any(math.isnan(d.p) for d in summary.differences)
+    single = (
+        "A difference over one seed, or one that is the same for every seed, cannot be tested, "
+        "because its noise is unknown. Train more seeds."
+    )
+    return [*stopped(summary), *[single] * untested, *_left_out(summary)]
+
+
+def held(summary: Summary) -> list[str]:
+    """Returns a line for each difference that holds."""
+    return [_claim(summary, d) for d in summary.differences if d.holds]
+
+
+def _claim(summary: Summary, d: Difference) -> str:
+    one = difference_words(d)
     why = why_not_informative(summary, d)
     return (
-        f"{d.variant} is {word} than {d.other} at {d.figure}: {one.size} {unit} "
-        f"({one.interval}; corrected p {one.p}).{f' Not informative: {why}.' * bool(why)}"
+        f"{difference_sentence(summary, d)} ({one.variants}: {one.interval}; corrected p "
+        f"{one.p}).{f' Not informative: {why}.' * bool(why)}"
     )
 
 
@@ -304,20 +348,25 @@ def notes(summary: Summary) -> list[str]:
     return lines
 
 
-def refused(summary: Summary) -> list[str]:
-    """Returns why eval metrics could not measure variants, and which figures are not finite.
+def refused(summary: Summary, reasons: bool = False) -> list[str]:
+    """Returns which variants eval metrics could not measure, and which figures are not finite.
 
     Seeds are named if other seeds of the variant were measured.
+
+    Args:
+      reasons: whether to give the message of each error. Messages are for the author of a
+        comparison: the terminal prints them, and runs.jsonl keeps them.
     """
-    seeds: dict[tuple[str, str, str], list[int]] = {}
+    seeds: dict[tuple[str, str, str], set[int]] = {}
     for run in summary.runs:
         for name, why in run.refusals.items():
-            seeds.setdefault((run.variant, name, " ".join(why.split())), []).append(run.seed)
+            said = f": {' '.join(why.split())}" if reasons else ""
+            seeds.setdefault((run.variant, name, said), set()).add(run.seed)
     lines = []
-    for (variant, name, why), some in seeds.items():
-        runs = [run for run in summary.runs if run.variant == variant]
-        which = "" if len(some) == len(runs) else f", seed {', '.join(map(str, some))},"
-        lines.append(f"{variant}{which} could not be measured by {name}: {why}")
+    for (variant, name, said), some in seeds.items():
+        is_whole = len(some) == sum(run.variant == variant for run in summary.runs)
+        which = "" if is_whole else f", seed {', '.join(map(str, sorted(some)))},"
+        lines.append(f"{variant}{which} could not be measured by {name}{said}")
     for column in (*summary.columns, *summary.costs):
         for variant, note in column.unknown.items():
             why = " ".join(note.split()) or "it is not a finite number"
@@ -342,16 +391,15 @@ def _left_out(summary: Summary) -> list[str]:
 
 def limits(summary: Summary) -> str:
     setup = summary.setup
-    chosen = _SEEDS_BEFOREHAND
-    if setup.looks:
-        chosen = f"Their error rate assumes looks that were planned beforehand, {_looks(setup)}."
-    general = "" if setup.scaling else f"{_LIMITS} {chosen}"  # `LAW` has the limits of a law
-    return f"{setup.about} {general}".strip()
+    if not setup.looks:
+        return setup.about
+    return (
+        f"{setup.about} The error rate assumes looks planned beforehand, {_looks(setup)}.".strip()
+    )
 
 
-def reading(summary: Summary) -> str:
-    """Returns the explanation of the table of differences."""
-    looks = len(summary.setup.looks)
+def reading(looks: int = 0) -> str:
+    """Returns the explanation of the table of differences, tested at this number of looks."""
     together = f" They hold for all {looks} looks together." if looks else ""
     also = f" and for the {looks} looks (Bonferroni)" if looks else ""
     return (
@@ -361,6 +409,26 @@ def reading(summary: Summary) -> str:
         "with which the next comparison would find a difference of this size and noise with a "
         f"probability of {POWER:.0%}."
     )
+
+
+def explanations(summary: Summary | None = None) -> dict[str, str]:
+    """Returns {subject: explanation} of what a report shows; of every report without a summary."""
+    looks = len(summary.setup.looks) if summary else 0
+    beforehand = "" if looks else SEEDS_BEFOREHAND
+    differences = " ".join(filter(None, (reading(looks), SEEDS, beforehand, RATES)))
+    texts = {  # subject -> explanation, field of the summary that needs it
+        "Charts": (CHARTS, "columns"),
+        "Differences": (differences, "differences"),
+        CURVES_TITLE: (CURVES, "curves"),
+        TRIALS_TITLE: (TRIALS, "tuned"),
+        "Scaling laws": (LAW, "laws"),
+        PARTS_TITLE: (PARTS, "parts"),
+    }
+    return {
+        title: text
+        for title, (text, field) in texts.items()
+        if summary is None or getattr(summary, field)
+    }
 
 
 def _looks(setup: ComparisonSetup) -> str:
@@ -410,5 +478,10 @@ def next_one(difference: Difference) -> str:
 
 
 def last_line(error: str) -> str:
-    """Returns the last line of an error, which is its message without the traceback."""
-    return (error.strip().splitlines() or ["no reason was kept"])[-1].strip()
+    """Returns the last line of an error: its message without the traceback and without its type.
+
+    >>> last_line("Traceback …\\nValueError: Got 3, expected 4.")
+    'Got 3, expected 4.'
+    """
+    last = (error.strip().splitlines() or ["no reason was kept"])[-1].strip()
+    return re.sub(r"^[\w.]*(?:Error|Exception): (?=\S)", "", last)

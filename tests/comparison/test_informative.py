@@ -112,7 +112,11 @@ def test_a_figure_without_spread_counts_by_its_value(seeds, is_shown):
 
 def test_a_report_says_which_figures_are_not_informative():
     found = told({("a", FIGURE): -0.4, ("b", FIGURE): -0.27})
-    held, *_, last = wording.in_short(found)
-    assert held.startswith("b is better than a") and 'Not informative: neither "b" nor "a"' in held
-    assert last.startswith(f"{FIGURE} is not informative: no variant is shown to be better")
-    assert not any("not informative" in line for line in wording.in_short(told(HELD)))
+    (held,) = wording.held(found)
+    (line,) = wording.not_informative(found)
+    assert 'Not informative: neither "b" nor "a"' in held
+    assert line.startswith(f"{FIGURE} is not informative: no variant is shown to be better")
+    answer, _, blind = wording.in_short(found)
+    assert FIGURE in blind and FIGURE not in answer
+    assert not wording.not_informative(told(HELD))
+    assert '"b"' in wording.in_short(told(HELD))[0] and FIGURE in wording.in_short(told(HELD))[0]

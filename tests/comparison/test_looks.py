@@ -190,12 +190,12 @@ def test_reports_say_at_which_look_it_ended():
         return summary(made._replace(setup=made.setup._replace(**changes)))
 
     early = told(looks=(3, 5, 8))
-    first, *claims = wording.in_short(early)
+    *_, first = wording.in_short(early)
     assert first == "Ended early with 5 of 8 seeds, at look 2 of 3: every difference holds."
-    assert len(claims) == 3 and first in page(early) and first in markdown(early)
-    assert "beforehand, after 3, 5 and 8 seeds." in markdown(early)
+    assert len(wording.held(early)) == 3 and first in page(early) and first in markdown(early)
+    assert "looks planned beforehand, after 3, 5 and 8 seeds." in markdown(early)
     assert "all 3 looks together" in markdown(early) and "(Bonferroni)" in page(early)
-    why = wording.in_short(told(looks=(5, 8), wanted={"classify": 0.01}))[0]
+    why = wording.in_short(told(looks=(5, 8), wanted={"classify": 0.01}))[-1]
     assert why.endswith(
         "1 of 2: each wanted difference is decided: it holds or lies within ± 0.01 at classify."
     )

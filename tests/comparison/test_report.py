@@ -30,6 +30,7 @@ from tests.visualization import pages
 EVIL = "<script>alert('&')</script> $x$ a|b"
 EFFECT = {("40%", "bits_per_byte"): -0.5}
 NAN = math.nan
+FOLDED = re.compile(r'^<details markdown="1"><summary>[A-Z][\w ]+</summary>$|^</details>$', re.M)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +85,7 @@ def test_figures_lead_to_the_runs_that_are_there(text):
 
 
 def test_the_page_says_what_holds_and_what_failed(text):
-    assert "40% is better than 15% at bits_per_byte: −0.5" in text
+    assert "&quot;40%&quot; is better than &quot;15%&quot; at bits_per_byte by 0." in text
     assert "no longer finite" in text and "30%, seed 4" in text
     assert "Limits" in text and "Follows Wettig" in text
 
@@ -101,14 +102,16 @@ def test_reports_say_why_a_eval_metric_could_not_measure(made):
     some = [run._replace(refusals=why if run.variant == "40%" else {}) for run in made.runs]
     some[0] = some[0]._replace(refusals={"fill_in": "no"})
     found = summary(made._replace(runs=some))
-    first, second = wording.refused(found)
+    first, second = wording.refused(found, reasons=True)
     assert first == "15%, seed 0, could not be measured by fill_in: no"
     assert second.startswith("40% could not be measured by minimal_pairs (blimp='blimp'): <script>")
-    assert f"- {first}\n- {escaped(second)}\n" in markdown(found)
-    text = page(found)
-    assert first in text and "Missing figures" in text and "a|b is no folder" in text
-    pages.assert_nothing_is_fetched_and_nothing_runs(text)
-    pages.assert_elements_are_closed(text)
+    # Messages of errors are printed in the terminal alone.
+    for text in (markdown(found), page(found)):
+        for line in wording.refused(found):
+            assert line in text and "is no folder" not in text
+    console = Console(width=200, record=True, file=open("/dev/null", "w"))
+    report.print_summary(console, found)
+    assert second in " ".join(console.export_text().split())
 
 
 def test_reports_show_the_notes_of_figures():
@@ -180,7 +183,7 @@ def test_hostile_names_stay_text_in_every_report(name):
     pages.assert_nothing_is_fetched_and_nothing_runs(text)
     pages.assert_elements_are_closed(text)
     short = markdown(made)
-    bare = re.sub(r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)", "", short)
+    bare = re.sub(r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)", "", FOLDED.sub("", short))
     assert not re.search(r"<[A-Za-z/!?]|(?<!\\)\]\(", bare)
     svgs = {**charts.chart_files(made), **charts.curve_files(made)}.values()
     for shown in (text, short, *svgs):
@@ -212,13 +215,13 @@ def test_markdown_and_terminal_say_the_same(made):
     report.print_summary(console, summary(made))
     shown, short = console.export_text(), markdown(summary(made))
     for line in wording.in_short(summary(made)):
-        assert line in short and f"• {line}" in shown
+        assert escaped(line) in short and f"• {line}" in shown
     column = summary(made).columns[1]
     assert (
         f"**{wording.mean_words(column, '40%')}**" in short
         and wording.mean_words(column, "40%") in shown
     )
-    assert "30%, seed 4 failed: FloatingPointError: no longer finite" in shown
+    assert "30%, seed 4 failed: no longer finite" in shown
 
 
 def test_a_unit_that_the_name_says_is_said_once(made, capsys):
@@ -251,8 +254,9 @@ def test_a_page_shows_names_of_code_as_code_and_counts_one_as_one(made):
 
 def test_parts_are_shown_and_said_to_be_without_claims(made, text):
     short = markdown(summary(made))
-    _, parts = short.split("## Parts of the eval metrics")
+    _, parts = short.split("<summary>Parts of the eval metrics</summary>")
     assert wording.PARTS in parts and wording.PARTS in text
+    parts = parts.split("</details>")[0]
     rows = [line for line in parts.splitlines() if line.startswith("| ")][2:]
     assert len(rows) == 6 and rows[0].startswith("| minimal_pairs/brackets | ")
     assert "**" not in parts  # nothing is best
@@ -405,7 +409,7 @@ def test_bad_results_are_refused(made):
         (formatting.amount(1.9e7), "19M"),
         (formatting.amount(7.24e10), "72.4B"),
         (formatting.amount(61.53), "61.5"),
-        (wording.last_line("Traceback\n  ValueError: no\n"), "ValueError: no"),
+        (wording.last_line("Traceback\n  ValueError: no\n"), "no"),
         (wording.last_line(""), "no reason was kept"),
     ],
 )
@@ -472,7 +476,7 @@ def test_a_smallest_value_may_be_the_best(made):
 )
 def test_a_report_says_at_its_top_what_was_not_tuned(made, rates, expected):
     told = summary(made._replace(setup=made.setup._replace(learning_rates=rates)))
-    assert markdown(told).splitlines()[4].startswith(expected)
+    assert expected in markdown(told).splitlines()[4]
     assert wording.TRIALS_TITLE not in markdown(told)
 
 
