@@ -488,8 +488,8 @@ class Objective(NamedTuple):
             ("rows", facts.rows.kind),
         ]
         lines += [
-            (f"member {name}", f"rate {rate:g}" if isinstance(rate, int | float) else "rate varies")
-            for name, _, rate in facts.members
+            (f"member {m.name}", f"rate {m.rate:g}" if isinstance(m.rate, float) else "rate varies")
+            for m in facts.members
         ]
         cells = "".join(
             f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in lines

@@ -165,16 +165,16 @@ class Evaluator:
                 return self._arranged(arrange, packed, group.row_length, size)
 
             for member in group.members:
-                name, objective, rate = members_of(recipe.objective)[member]
+                chosen = members_of(recipe.objective)[member]
                 source = member_sources[member] if member_sources else 0
-                figures, tallies = programs(objective)
+                figures, tallies = programs(chosen.objective)
                 in_training = self._sum(
                     tallies(batch)
                     for batch in batches_of(member, training_pieces[source], 8 * tokens)
                 )
                 batches = batches_of(member, heldout_pieces[source], tokens)
                 self._members[member] = _HeldOutMember(
-                    name, batches, figures, in_training, _weight_at_end(rate)
+                    chosen.name, batches, figures, in_training, _weight_at_end(chosen.rate)
                 )
 
     def __call__(self, params) -> list[Score]:

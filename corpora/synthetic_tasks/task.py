@@ -54,7 +54,7 @@ class SyntheticSite(NamedTuple):
     kind: str  # "conserved" or "free": whether few letters are likely here
     text: str  # with a blank at the place
     answers: tuple[str, ...]  # the candidates, with the letter that was drawn first
-    log_likelihoods: tuple[float, ...]  # of the text with each candidate, in nats, up to a constant
+    log_likelihoods: tuple[float, ...]  # the text with each candidate, in nats, up to a constant
 
     @property
     def question(self) -> SyntheticQuestion:
@@ -186,7 +186,7 @@ def _check_site(name: str, site: Any) -> None:
         raise ValueError(
             f"{name} has the site {site!r:.200}, expected a "
             "`corpora.synthetic_tasks.SyntheticSite` of the kind 'conserved' or 'free', with two "
-            "or more answers and as many log-likelihoods: SyntheticSite('free', "
+            "or more answers and a log-likelihood of each: SyntheticSite('free', "
             "'A<extra_id_0> A', (' C', ' D'), (-4.0, -9.5))."
         )
 
