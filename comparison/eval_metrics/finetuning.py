@@ -26,7 +26,7 @@ DRAWN = 100
 def finetune(
     subject: Subject,
     *,
-    task: str = "python_modules",
+    task: str = "python_word_kinds",
     labels: Sequence[Annotated[int, Ge(HELD_EVERY)]] = (),
     steps: Count = 100,
     peaks: Annotated[Sequence[Positive], MinLen(1)] = (0.02, 0.05, 0.1),
@@ -41,7 +41,7 @@ def finetune(
     fine-tuned on the same examples. `/gain` is the benefit of pre-training.
     `comparison.eval_metrics.parts.finetuning_recipe` describes the recipe.
 
-        finetune(subject, task="python_word_kinds", labels=[10, 100, 1000])
+        finetune(subject, task="python_pairs", labels=[10, 100, 1000])
 
     Args:
       subject: the run to measure.
