@@ -241,6 +241,7 @@ def _height(drawing: Picture) -> int:
     height = 40.0 + 22 * _lines([8 * len(about) + 30 for _, about in drawing.legend])
     for example in drawing.examples:
         height += 52 + 60 * bool(example.title) + 76 * bool(example.pools)
+        height += 40 * math.ceil(LETTER * len(example.call) / WIDTH)
         height += sum(8 + _flow_height(document) for document in example.text)
         for stack in example.stacks:
             heading = [LETTER * len(word) for word in (stack.name, *stack.caption.split())]

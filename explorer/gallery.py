@@ -166,7 +166,7 @@ def objective_page(views: list[tuple[ShownSettings, Shown]]) -> str:
 
 def index_page() -> str:
     """Returns the page that lists the objectives of the catalog by family."""
-    parts = ["<h1>Gallery</h1>\n<p>What each objective gives a model, and what it predicts.</p>\n"]
+    parts = ["<h1>Gallery</h1>\n<p>The inputs and the targets of each objective.</p>\n"]
     for family, entries in FAMILIES.items():
         links = "".join(
             f'<li><a href="{name}.html">{escape(entry.title)}</a> '

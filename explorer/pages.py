@@ -19,10 +19,10 @@ from .vocabulary_views import tokens_of
 STATIC = Path(__file__).parent / "static"
 # Address of a page -> (its name in the navigation, its heading, what can be done on it).
 PAGES = {
-    "": ("Objective", "See an objective", "What a model is given, and what it predicts."),
+    "": ("Objective", "See an objective", "The inputs and the targets of a model."),
     "compare": ("Two objectives", "Compare two objectives", "Two objectives on the same text."),
-    "vocabulary": ("Vocabulary", "See a vocabulary", "How a text is cut into tokens."),
-    "models": ("Trained models", "Use trained models", "What a trained model predicts."),
+    "vocabulary": ("Vocabulary", "See a vocabulary", "The tokens of a text, with ids and bytes."),
+    "models": ("Trained models", "Use trained models", "The predictions of a trained model."),
     "training": ("Training", "Watch training", "The metrics of runs, as they arrive."),
     "comparisons": ("Comparisons", "Read comparisons", "The reports of comparisons."),
 }

@@ -118,10 +118,10 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             answer = self.server.site.pages(path, query)
         except (ValueError, OSError) as error:
-            self._refuse(HTTPStatus.NOT_FOUND, explanation(error) or "There is no such page.")
+            self._refuse(HTTPStatus.NOT_FOUND, explanation(error) or "This page does not exist.")
             return
         if answer is None:
-            self._refuse(HTTPStatus.NOT_FOUND, "There is no such page.")
+            self._refuse(HTTPStatus.NOT_FOUND, "This page does not exist.")
         else:
             self._send(HTTPStatus.OK, answer)
 
@@ -132,7 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         call = self.server.site.calls.get(path.removeprefix("api/"))
         if call is None:
-            self._refuse(HTTPStatus.NOT_FOUND, "There is no such call.")
+            self._refuse(HTTPStatus.NOT_FOUND, "This call does not exist.")
             return
         if (content := self._json()) is None:
             return

@@ -514,11 +514,13 @@ class Member(NamedTuple):
       objective: the member itself.
       rate: share of the rows, relative to the other members: a number, a function of the step, or
         `OverTraining`.
+      call: how the mixture builds the member, such as "prefix_lm(suffix_share=0.25, mode='S')".
     """
 
     name: str
     objective: Objective
     rate: Rate
+    call: str = ""
 
 
 def build(builder: Builder, ids: TokenIds) -> Objective:

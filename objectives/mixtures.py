@@ -5,11 +5,12 @@ so that every row has the raw length of its member. This module draws no members
 """
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
-from typing import Annotated
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -109,7 +110,20 @@ def _member(name: str, pair, ids: TokenIds) -> Member:
             f"Member {name!r} is a mixture whose noise adapts to the model, which is not supported "
             "within a mixture: list its members in this mixture instead."
         )
-    return Member(name, objective, rate if is_scheduled(rate) else float(rate))
+    rate = rate if is_scheduled(rate) else float(rate)
+    return Member(name, objective, rate, call=_call(builder))
+
+
+def _call(builder: Any) -> str:
+    """Returns how a builder and its settings are written, such as "prefix_lm(mode='S')"."""
+    settings: dict[str, Any] = {}
+    while isinstance(builder, functools.partial):
+        settings = builder.keywords | settings
+        builder = builder.func
+    settings = {**getattr(builder, "settings", {}), **settings}
+    builder = getattr(builder, "function", builder)  # gin files build a Partial of settings/
+    shown = ", ".join(f"{name}={value!r}" for name, value in settings.items())
+    return f"{getattr(builder, '__name__', 'builder')}({shown})"
 
 
 def _check_names(members: Sequence[Member]) -> None:
@@ -130,7 +144,7 @@ def _leaves(member: Member) -> list[Member]:
     if not inner:
         return [member]
     return [
-        Member(f"{member.name}.{leaf.name}", leaf.objective, _share(member.rate, inner, i))
+        leaf._replace(name=f"{member.name}.{leaf.name}", rate=_share(member.rate, inner, i))
         for i, leaf in enumerate(inner)
     ]
 

@@ -82,6 +82,9 @@ def ul2(
         It is then a second form of prefix language modeling.
       closing_sentinel: whether a sentinel closes targets after final text, as in `span_corruption`.
 
+    A denoiser's name gives its mode, the mean length of its spans and the percentage that it hides:
+    x_64_15 is extreme (X) and hides 15% of the tokens in spans of 64. s_25 hides the last quarter.
+
     >>> [m.name for m in ul2(ids).facts.members]
     ['r_3_15', 'r_8_15', 'x_3_50', 'x_8_50', 'x_64_15', 'x_64_50', 's_25']
 

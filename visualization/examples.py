@@ -63,6 +63,7 @@ def example(subject: ShownObjective, view: ModelView, reader: Reader, row: int =
         attentions=_attentions(view, row),
         pools=_pools(view, row, subject.objective),
         with_loss=int(view.gives_loss[row].sum()),
+        call=subject.call,
     )
 
 

@@ -97,6 +97,7 @@ class Example:
     attentions: list[AttentionPattern]
     pools: list[str]  # slots whose hidden states stand for texts, with their classes
     with_loss: int  # slots with a loss
+    call: str = ""  # how the mixture builds the member
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,8 @@ def legend(picture: Picture) -> str:
 
 def example(one: Example) -> str:
     """Returns the text, each stack's inputs and targets, and the attention patterns of a row."""
-    return _headed("Text", one.caption) + text(one) + stacks(one)
+    call = html.soft(one.call) if one.call else ""
+    return call + _headed("Text", one.caption) + text(one) + stacks(one)
 
 
 def text(one: Example) -> str:

@@ -39,6 +39,7 @@ class ShownObjective(NamedTuple):
     objective: Objective
     layout: str
     ids: TokenIds
+    call: str = ""  # how its mixture builds it
 
 
 class ModelView(NamedTuple):
@@ -69,7 +70,9 @@ def subjects(objective: Objective, layout: str, ids: TokenIds) -> list[ShownObje
     # A rate that is a function of the step has no value for a single row, so it counts as 1.
     rates = [mean_rate(member.rate) for member in objective.facts.members]
     return [
-        ShownObjective(member.name, rate / sum(rates), member.objective, layout, ids)
+        ShownObjective(
+            member.name, rate / sum(rates), member.objective, layout, ids, call=member.call
+        )
         for member, rate in zip(objective.facts.members, rates)
     ]
 

@@ -59,6 +59,8 @@ def _print_example(console: Console, example: Example) -> None:
     """Prints the text, each stack's inputs and targets, and which queries attend to which keys."""
     if example.title:
         console.print(Rule(Text(example.title, "bold"), align="left", style="dim"))
+    if example.call:
+        console.print(Padding(Text(example.call, "dim"), (0, 2, 1, 2)))
     if example.text:
         console.print(_headed("Text", example.caption))
     for document in example.text:

@@ -117,7 +117,7 @@ def test_the_bound_of_a_model_is_never_below_its_best_order(monkeypatch):
     assert found.total / 40 == pytest.approx(expected, abs=max(4 * found.error / 40, 1e-4))
 
 
-def of_run(one, name, **settings):
+def subject_of_run(one, name, **settings):
     return subject_with_noise(one, name, corpus(), **settings)
 
 
@@ -130,7 +130,7 @@ def test_noise_bounds_constant_outputs_by_the_logarithm_of_the_ids(builder, name
     """The model knows nothing, so all rows of the embedding, or all bytes, are equally likely."""
     one = trained(builder, name)
     one = one._replace(params=jax.tree.map(np.zeros_like, one.params))
-    bits, error = bits_per_byte(of_run(one, name), row_tokens=16, draws=128)
+    bits, error = bits_per_byte(subject_of_run(one, name), row_tokens=16, draws=128)
     assert bits.unit == "bits per byte, upper bound" and "noise" in bits.note
     assert bits.value == pytest.approx(math.log2(ids), abs=4 * error.value + 0.02)
     assert 0 < error.value < 0.5
@@ -142,7 +142,7 @@ def test_orders_bound_constant_outputs_by_the_logarithm_of_the_ids(name):
     """Every token is predicted once in every order, so a constant model has no sampling error."""
     one = trained("decoder", name)
     one = one._replace(params=jax.tree.map(np.zeros_like, one.params))
-    bits, error = bits_per_byte(of_run(one, name), row_tokens=16, draws=4)
+    bits, error = bits_per_byte(subject_of_run(one, name), row_tokens=16, draws=4)
     assert bits.unit == "bits per byte, upper bound"
     assert bits.value == pytest.approx(math.log2(ROWS), rel=1e-5)
     assert error.value < 1e-5
@@ -155,7 +155,7 @@ def test_noise_and_hidden_tokens_give_one_bound():
         [row.tokens for row in heldout_rows(corpus(), 99, 8)],
     )
     hidden = module.diffusion_nats(one, rows, 16)
-    noised = module.noised_nats(of_run(one, "masked_diffusion"), rows, 64)
+    noised = module.noised_nats(subject_of_run(one, "masked_diffusion"), rows, 64)
     assert noised.total == pytest.approx(
         hidden.total, abs=4 * math.hypot(noised.error, hidden.error)
     )
@@ -173,6 +173,6 @@ def test_a_mixture_with_diffusion_is_read_by_its_member_that_gives_a_likelihood(
 def test_noise_of_a_narrow_range_bounds_nothing():
     one = trained("decoder", "block_diffusion")
     with refuses(ValueError, "lowest_rate", ".001"):
-        bits_per_byte(of_run(one, "block_diffusion", lowest_rate=0.3, highest_rate=0.8))
-    exact = of_run(one, "block_diffusion", block_size=1, lowest_rate=0.5, highest_rate=0.9)
+        bits_per_byte(subject_of_run(one, "block_diffusion", lowest_rate=0.3, highest_rate=0.8))
+    exact = subject_of_run(one, "block_diffusion", block_size=1, lowest_rate=0.5, highest_rate=0.9)
     assert exact.plan.recipe.objective.facts.bound == "tokens"

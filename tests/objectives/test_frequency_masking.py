@@ -62,8 +62,8 @@ def test_rates_are_those_of_the_published_code(power, rate):
     rates = np.full(3, round(rate * 2**24), np.int32)
     got = rates_by_chances(chances, counts, segments, rates, np.float32(power)) / 2**24
     np.testing.assert_allclose(got[:16].reshape(2, 8), PUBLISHED[power, rate], atol=2e-5)
-    for of_text in (got[:8], got[8:16]):
-        np.testing.assert_allclose(of_text.mean(), rate, atol=1e-5)
+    for document in (got[:8], got[8:16]):
+        np.testing.assert_allclose(document.mean(), rate, atol=1e-5)
 
 
 def test_words_of_the_same_frequency_have_the_same_rank():

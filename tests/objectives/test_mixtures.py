@@ -37,6 +37,7 @@ from pretrax.objectives import (
 )
 from pretrax.objectives.features import target_sequence
 from pretrax.objectives.streams import STREAMS, Stream, complete
+from pretrax.settings.partial import Partial as GinPartial
 from tests.objectives.registry import (
     CASES,
     IDS,
@@ -79,6 +80,23 @@ def test_members_keep_their_names_order_and_rates():
     # A rate of 0 leaves a denoiser out.
     regular = ul2(IDS, rates=(1, 2, 0, 0, 0, 0, 0)).facts.members
     assert [(m.name, m.rate) for m in regular] == [("r_3_15", 1.0), ("r_8_15", 2.0)]
+
+
+def test_members_say_how_they_are_built():
+    suffix = functools.partial(prefix_lm, mode="S")
+    built = functools.partial(suffix, suffix_share=0.5)
+    members = {
+        "plain": (causal_lm, 1),
+        "partial": (built, 1),
+        "gin": (GinPartial(prefix_lm, mode="S"), 1),
+    }
+    inner = mixture(IDS, members)
+    outer = mixture(IDS, {"inner": (lambda ids: inner, 1)})
+    assert [(m.name, m.call) for m in outer.facts.members] == [
+        ("inner.plain", "causal_lm()"),
+        ("inner.partial", "prefix_lm(mode='S', suffix_share=0.5)"),
+        ("inner.gin", "prefix_lm(mode='S')"),
+    ]
 
 
 def test_a_mixture_of_mixtures_has_the_bits_of_its_members():

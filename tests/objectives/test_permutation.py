@@ -7,7 +7,7 @@ import pytest
 
 from pretrax import models
 from pretrax.objectives import any_subset_lm, layouts, permutation_lm, shuffled_lm
-from tests.objectives.blocks import corrupted as of_decoder
+from tests.objectives.blocks import corrupted as corrupted_for_decoder
 from tests.objectives.distributions import assert_uniform, corrupt_copies
 from tests.objectives.registry import IDS, quick_jit
 
@@ -17,7 +17,7 @@ SMALL = dict(num_layers=2, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=16)
 
 def corrupted(rows, **settings):
     """Returns (features, decoder batch) of rows with one document."""
-    return of_decoder(permutation_lm(IDS, **settings), rows, LENGTH)
+    return corrupted_for_decoder(permutation_lm(IDS, **settings), rows, LENGTH)
 
 
 def dense(intervals_2xT, keys):
@@ -96,7 +96,7 @@ def test_attention_matches_the_published_masks_of_groups(group_size):
 
     Here the copies of a group also attend to each other.
     """
-    _, batch = of_decoder(any_subset_lm(IDS, group_size), 4, LENGTH)
+    _, batch = corrupted_for_decoder(any_subset_lm(IDS, group_size), 4, LENGTH)
     group = np.arange(LENGTH) // group_size
     for row in range(4):
         content = dense(batch["decoder_key_intervals"][row], LENGTH)
@@ -118,7 +118,7 @@ def test_every_division_into_groups_is_equally_likely():
 @pytest.mark.slow
 def test_a_group_depends_on_earlier_groups_alone():
     model = models.decoder(IDS.size, **SMALL)
-    _, batch = of_decoder(any_subset_lm(IDS, 4), 2, LENGTH)
+    _, batch = corrupted_for_decoder(any_subset_lm(IDS, 4), 2, LENGTH)
     params = model.init(jax.random.key(0), batch)
 
     @quick_jit
@@ -170,7 +170,7 @@ def test_slots_have_the_two_positions_of_the_published_code():
 @pytest.mark.slow
 def test_a_prediction_depends_on_the_position_that_it_is_for():
     model = models.decoder(IDS.size, **SMALL)
-    _, batch = of_decoder(shuffled_lm(IDS), 2, LENGTH)
+    _, batch = corrupted_for_decoder(shuffled_lm(IDS), 2, LENGTH)
     params = model.init(jax.random.key(0), batch)
 
     @quick_jit

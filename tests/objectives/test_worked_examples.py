@@ -99,10 +99,10 @@ def test_every_objective_that_reads_what_is_to_be_hidden_is_tested():
         except ValueError as error:
             assert_named(str(error), "span_corruption", "masked_lm")
     # The first two share their noise with token deletion. The others also predict visible tokens.
-    of_deletion = {"token_masking", "contrastive"}
+    deleting = {"token_masking", "contrastive"}
     with_masks = {"masked_input_next_token", "masked_input_regularization", "causal_diffusion"}
     replaced = {"uniform_diffusion", "mixed_diffusion", "unrolled_denoising"}
-    assert reading == of_deletion | with_masks | replaced | {"complementary_diffusion"}
+    assert reading == deleting | with_masks | replaced | {"complementary_diffusion"}
 
 
 @pytest.mark.slow
