@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from .controls import Control, controls_of
 from .figures import NATS
 from .formatting import DIGITS, MISSING, amount, decimals, number, plain_table
 from .pilot import COVERED, STEEP, Need, Pilot, Prospect
@@ -21,6 +22,9 @@ def print_pilot(console: Console, pilot: Pilot, seeds: Sequence[int]) -> None:
     for one in pilot.prospects:
         if one.leave_out:
             console.print(Text(f"• {one.column.name}: leave it out, since {one.leave_out}."))
+    for one in pilot.prospects:
+        for control in controls_of(one.column.name):
+            console.print(Text(f"• {about_control(control)}"))
     needs = _needs(pilot)
     if needs.row_count:
         console.print(Text("\nSeeds", "bold"))
@@ -31,6 +35,20 @@ def print_pilot(console: Console, pilot: Pilot, seeds: Sequence[int]) -> None:
         console.print(_steps(pilot))
         console.print(Text(about_steps(pilot), "dim"))
     console.print(Text(f"\n{about_the_error_rate(pilot, seeds)}"))
+
+
+def about_control(control: Control) -> str:
+    """Returns whether an eval metric has shown a difference that is certain."""
+    gain = control.gain
+    places = decimals([gain])
+    size = f"{number(gain.mean, places, sign=True)} {control.unit}"
+    ends = f"{number(gain.low, places, sign=True)} to {number(gain.high, places, sign=True)}"
+    verb = "passed" if control.passed else "failed"
+    return (
+        f"{control.figure} {verb} its positive control at {amount(control.parameters)} "
+        f"parameters: {size} for eight times the updates (95% interval {ends}, {gain.seeds} "
+        f"seeds; pretrax compare positive_controls)."
+    )
 
 
 def about_seeds(pilot: Pilot) -> str:

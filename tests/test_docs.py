@@ -363,7 +363,6 @@ EVAL_METRICS = {
     "bits_per_byte": "--gin.bits_per_byte.tokens=200",
     "minimal_pairs": "--gin.minimal_pairs.pairs=2",
     "retrieve": "--gin.retrieve.candidates=4",
-    "rank_classes": "--gin.rank_classes.examples=2",
     "in_context": "--gin.in_context.examples=2",
     "finetune": "--gin.finetune.steps=2 --gin.finetune.peaks=[0.05]",
     "finetune_to_write": "--gin.finetune_to_write.steps=2 --gin.finetune_to_write.peaks=[0.05]",

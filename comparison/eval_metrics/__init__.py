@@ -25,7 +25,7 @@ from .heldout_loss import loss_under
 from .known_answers import synthetic_questions
 from .memorizing import memorization
 from .probes import classify, pairs, retrieve, tag
-from .rankings import fill_in, rank_classes
+from .rankings import fill_in
 from .text_pairs import pair_accuracy
 from .unmasking import unmasking
 from .word_senses import word_in_context
@@ -35,16 +35,29 @@ from .written_answers import synthetic_answers
 EVAL_METRICS: dict[str, Callable] = {
     eval_metric.__name__: eval_metric
     for eval_metric in (
-        *(loss_under, bits_per_byte, minimal_pairs, classify, tag, pairs, retrieve, finetune),
-        *(finetune_to_write, rank_classes, fill_in, in_context, word_in_context, continuation),
-        *(infilling, unmasking, pair_accuracy, synthetic_questions, synthetic_completions),
-        *(
-            synthetic_answers,
-            synthetic_pairs,
-            variant_effects,
-            conserved_columns,
-            memorization,
-            cost,
-        ),
+        loss_under,
+        bits_per_byte,
+        minimal_pairs,
+        classify,
+        tag,
+        pairs,
+        retrieve,
+        finetune,
+        finetune_to_write,
+        fill_in,
+        in_context,
+        word_in_context,
+        continuation,
+        infilling,
+        unmasking,
+        pair_accuracy,
+        synthetic_questions,
+        synthetic_completions,
+        synthetic_answers,
+        synthetic_pairs,
+        variant_effects,
+        conserved_columns,
+        memorization,
+        cost,
     )
 }

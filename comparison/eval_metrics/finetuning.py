@@ -15,7 +15,7 @@ from .parts.finetuning_steps import from_scratch
 from .parts.probing import HELD_EVERY
 from .subject import Subject
 
-FIGURES_VERSION = 1  # see `kept_figures.version_of`
+FIGURES_VERSION = 2  # see `kept_figures.version_of`
 # Small sets of labeled examples are drawn several times: up to MOST_DRAWS times, and until DRAWN
 # examples are drawn in total.
 MOST_DRAWS = 3
@@ -26,7 +26,7 @@ DRAWN = 100
 def finetune(
     subject: Subject,
     *,
-    task: str = "python_modules",
+    task: str = "python_word_kinds",
     labels: Sequence[Annotated[int, Ge(HELD_EVERY)]] = (),
     steps: Count = 100,
     peaks: Annotated[Sequence[Positive], MinLen(1)] = (0.02, 0.05, 0.1),
@@ -41,7 +41,7 @@ def finetune(
     fine-tuned on the same examples. `/gain` is the benefit of pre-training.
     `comparison.eval_metrics.parts.finetuning_recipe` describes the recipe.
 
-        finetune(subject, task="python_word_kinds", labels=[10, 100, 1000])
+        finetune(subject, task="python_pairs", labels=[10, 100, 1000])
 
     Args:
       subject: the run to measure.
@@ -51,7 +51,7 @@ def finetune(
         drawn up to three times and averaged. The first figure uses all examples.
       steps: number of steps of each training.
       peaks: peak learning rates, relative to the size of a parameter. The best one is chosen on a
-        part of the training examples.
+        part of the training examples. If it is the smallest or the largest one, others are tried.
       batch_size: number of examples of each step.
       tokens: number of tokens to which texts are cut.
       module: a module that registers the task.
@@ -83,7 +83,7 @@ def finetune(
             draw_figures = [
                 class_figures(name + start, examples, predicted_N) for predicted_N in predicted_DxN
             ]
-            rates = peak_figures(name + start, model.peak, peaks)
+            rates = peak_figures(name + start, model.peak.best, model.peak.grid)
             start_figures.append([*map(_mean, zip(*draw_figures)), *rates])
         (first, *_), (scratch, *_) = start_figures
         gain = Figure(f"{name}/gain", first.value - scratch.value, first.unit, HIGHER, 0.0)

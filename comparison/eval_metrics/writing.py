@@ -34,12 +34,12 @@ from ...inference.prompting.windows import check_prompts
 from ...objectives import text_to_text
 from ...training.baselines import Tally, trivial_loss
 from ..figures import HIGHER, LOWER, NATS_SAVED, Figure, peak_figures
-from .parts.finetuning_steps import at_best_peak, from_scratch, stepped
+from .parts.finetuning_steps import Peak, at_best_peak, from_scratch, stepped
 from .parts.probing import choosing
 from .parts.two_languages import translations
 from .subject import Subject
 
-FIGURES_VERSION = 1  # see `kept_figures.version_of`
+FIGURES_VERSION = 2  # see `kept_figures.version_of`
 SENTENCES = {"train": 1200, "validation": 240}  # the same numbers as for docstrings
 
 TextAndAnswer = tuple[str, str]
@@ -74,7 +74,7 @@ def finetune_to_write(
         "translation", between the two languages of `comparison.eval_metrics.parts.two_languages`.
       steps: number of steps of each training.
       peaks: peak learning rates, relative to the size of a parameter. The best one is chosen on a
-        part of the training examples.
+        part of the training examples. If it is the smallest or the largest one, others are tried.
       batch_size: number of examples of each step.
 
     Raises ValueError for a model that does not write text.
@@ -92,7 +92,7 @@ def finetune_to_write(
         writer, peak = _finetuned(model, answered["train"], steps, peaks, batch_size)
         name = f"finetune_to_write{start}"
         figures.append(_figures(name, writer, pairs, answered))
-        figures[-1] += peak_figures(name, peak, peaks)
+        figures[-1] += peak_figures(name, peak.best, peak.grid)
     (first, *others), scratch = figures
     count = len(pairs["train"])
     note = f"{count:,} examples, a fifth of which choose the learning rate"
@@ -143,7 +143,7 @@ def _finetuned(
     steps: int,
     peaks: Sequence[float],
     batch_size: int,
-) -> tuple[Trained, float]:
+) -> tuple[Trained, Peak]:
     """Returns the fine-tuned model and its peak learning rate.
 
     The peak is the best one on the last fifth of the examples, which are not used for training.

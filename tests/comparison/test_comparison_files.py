@@ -23,6 +23,8 @@ NAMES = sorted(path.stem for path in Path("gin_configs/comparisons").glob("*.gin
 LIKELIHOODS = {"bits_per_byte", "minimal_pairs", "fill_in"}
 ROWS = 2176  # rows of the embedding: a vocabulary of 2048 with its special tokens
 STEPS = 200  # A shorter run has hardly left its warm-up of 40 steps.
+# This variant trains too briefly on purpose.
+BRIEF = {("positive_controls", "an eighth")}
 SLOWEST = 2e10  # FLOP/s of a slow laptop, for budgets of seconds
 # Discriminators do not give text a probability. `pretrax compare` says so and measures the others.
 NO_LIKELIHOOD = {("objectives", "replaced tokens")}
@@ -73,9 +75,10 @@ def test_the_documentation_lists_every_comparison_with_its_question():
 
 @pytest.mark.slow
 def test_the_budget_pays_for_training(named):
-    _, comparison, runs = named
+    name, comparison, runs = named
     for variant, run in runs.items():
-        assert steps_of(comparison, variant, run) >= STEPS, variant
+        brief = (name, variant) in BRIEF
+        assert brief or steps_of(comparison, variant, run) >= STEPS, variant
 
 
 def test_a_schedule_of_noise_ends_with_the_run(named):

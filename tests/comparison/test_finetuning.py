@@ -13,7 +13,11 @@ from pretrax.comparison.eval_metrics.parts.finetuning_recipe import (
     FinetuningRecipe,
     finetuned,
 )
-from pretrax.comparison.eval_metrics.parts.finetuning_steps import from_scratch
+from pretrax.comparison.eval_metrics.parts.finetuning_steps import (
+    Peak,
+    at_best_peak,
+    from_scratch,
+)
 from pretrax.comparison.eval_metrics.parts.frozen import text_features, word_features
 from pretrax.corpora.python_library.python_passages import Tagged
 from tests.comparison.subjects import by_name, subject_of
@@ -54,7 +58,21 @@ def test_the_head_is_linear_in_the_mean_of_a_texts_own_states():
 @pytest.mark.slow
 def test_the_rate_that_is_best_on_training_examples_is_taken():
     found = learned(trained("encoder", "masked_lm"), peaks=(1e-9, 0.1))
-    assert found.peak == 0.1 and found.chosen_by == 1.0
+    assert found.peak.best == 0.1 and found.chosen_by == 1.0
+
+
+def test_a_grid_is_extended_while_its_best_peak_is_at_an_edge():
+    def tried(best: float):
+        return lambda peak: (-abs(np.log(peak / best)),)
+
+    best_of = lambda best: at_best_peak([1, 2, 4], tried(best))[0]  # noqa: E731
+    assert best_of(2) == Peak(2, [1, 2, 4])
+    assert best_of(8) == Peak(8, [1, 2, 4, 8, 16])
+    assert best_of(0.5) == Peak(0.5, [0.25, 0.5, 1, 2, 4])
+    assert best_of(1000) == Peak(32, [1, 2, 4, 8, 16, 32])  # the limit: still at an edge
+    assert at_best_peak([4], tried(8))[0] == Peak(4, [4])
+    # Equal scores do not extend the grid.
+    assert at_best_peak([4, 1, 2], lambda peak: (0.0,))[0] == Peak(2, [1, 2, 4])
 
 
 def test_a_step_s_examples_are_all_before_any_comes_again():
@@ -126,7 +144,7 @@ def test_a_gain_is_over_the_same_model_from_scratch_on_the_same_examples(few, mo
         known = [right ^ (np.arange(5) == draw % 2 - 1) for draw in range(len(draws))]
         always = [np.ones(5, int)] * len(draws)
         answers = np.stack(known if model is subject.trained else always)
-        return Finetuned(lambda *_: answers, 0.1, 1.0)
+        return Finetuned(lambda *_: answers, Peak(0.1, [0.1]), 1.0)
 
     monkeypatch.setattr(eval_metric, "finetuned", planted)
     found = by_name(eval_metric.finetune(subject, labels=[10, 30]))

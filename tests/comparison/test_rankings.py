@@ -112,29 +112,10 @@ def test_no_question_is_a_list_that_a_corpus_trains_on(monkeypatch):
 )
 def test_constant_outputs_are_worth_chance_exactly(builder, objective):
     subject = subject_of(trained(builder, objective), constant=True)
-    classes = rankings.rank_classes(subject, examples=3)
-    count = len(rankings.class_task(subject, "python_modules").classes)
-    assert classes[0].name == "rank_classes"
-    assert classes[0].value == pytest.approx(1 / count)
     in_context = context_learning.in_context(subject, shots=(0, 2), examples=5)
     assert {figure.value for figure in in_context} == {0.25}
     names = {figure.name: figure for figure in rankings.fill_in(subject, examples=4)}
     assert names["fill_in/per_token"].value == pytest.approx(names["fill_in"].baseline)
-
-
-def test_examples_come_before_the_question(monkeypatch):
-    asked = []
-    monkeypatch.setattr(
-        rankings,
-        "answer_log_probs",
-        lambda trained, some: asked.extend(some) or [np.zeros((len(q.answers), 2)) for q in some],
-    )
-    subject = subject_of(trained("decoder", "causal_lm"))
-    rankings.rank_classes(subject, shots=1, examples=1, template="{text}= {answer}")
-    task = rankings.class_task(subject, "python_modules")
-    shown = f"{task.texts['train'][0]}= {task.labels['train'][0]}\n\n"
-    assert asked[0].text == f"{shown}{task.texts['validation'][0]}="
-    assert asked[0].answers == tuple(f" {name}" for name in task.classes)
 
 
 def test_a_reader_of_the_context_is_right_as_often_as_can_be(monkeypatch):
@@ -161,23 +142,10 @@ def test_a_reader_of_the_context_is_right_as_often_as_can_be(monkeypatch):
         assert figure.note.startswith("400 questions") and figure.note.endswith(f" {known:.2f}")
 
 
-def test_an_answer_that_no_training_example_has_is_named(monkeypatch):
-    labels = {"train": ["a", "b"], "validation": ["a", "x"]}
-    task = rankings.class_task(subject_of(trained("decoder", "causal_lm")), "python_modules")
-    other = task._replace(texts={part: ["t", "u"] for part in labels}, labels=labels)
-    monkeypatch.setattr(rankings, "class_task", lambda *_: other)
-    with refuses(ValueError, "python_modules", "['x']", "validation"):
-        rankings.rank_classes(subject_of(trained("decoder", "causal_lm")))
-
-
 def test_errors():
     subject = subject_of(trained("encoder", "sequence_classification", num_classes=3))
     with refuses(ValueError, "classify"):
-        rankings.rank_classes(subject, examples=1)
-    with refuses(ValueError, "shots", "0", "-1"):
-        rankings.rank_classes(subject, shots=-1)
-    with refuses(ValueError, "'{answer} {text}'"):
-        rankings.rank_classes(subject, template="{answer} {text}")
+        rankings.fill_in(subject, examples=1)
     with refuses(ValueError, "examples", "1", "0"):
         rankings.fill_in(subject, examples=0)
     responds = trained("encoder_decoder", "text_to_text")

@@ -11,8 +11,8 @@ from tests.inference.runs import trained
 from tests.refusals import refuses
 
 OF_LIBRARY = (
-    *("minimal_pairs", "classify", "tag", "pairs", "retrieve", "finetune", "rank_classes"),
-    *("fill_in", "word_in_context", "continuation", "infilling", "finetune_to_write"),
+    *("minimal_pairs", "classify", "tag", "pairs", "retrieve", "finetune", "fill_in"),
+    *("word_in_context", "continuation", "infilling", "finetune_to_write"),
 )
 
 

@@ -25,7 +25,7 @@ from ....inference import Trained
 from ....inference.answering.states import TextRow, ending_slot, rows_batch, text_row
 from ....inference.decoding.batching import by_length, jitted
 from ....inference.prompting.windows import check_texts
-from .finetuning_steps import at_best_peak, stepped
+from .finetuning_steps import Peak, at_best_peak, stepped
 from .probing import choosing, log_shares
 
 Words = Sequence[tuple[int, int]]  # the word of each text, as (start, end) of its characters
@@ -37,14 +37,15 @@ class FinetuningRecipe(NamedTuple):
 
     classes: int
     steps: int  # number of steps at each peak
-    peaks: Sequence[float]  # learning rates to choose from, relative to a parameter's size
+    # Learning rates to choose from, relative to a parameter's size; `at_best_peak` may try others.
+    peaks: Sequence[float]
     batch_size: int
     tokens: int  # number of tokens to which longer texts are cut
 
 
 class Finetuned(NamedTuple):
     predict: Callable[[Sequence[str], Words | None], np.ndarray]  # i[D, N] classes
-    peak: float
+    peak: Peak
     chosen_by: float  # accuracy on the training examples that chose the rate
 
 

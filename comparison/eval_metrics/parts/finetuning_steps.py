@@ -8,7 +8,7 @@ kernels of size 0.1. There is no dropout.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -20,6 +20,7 @@ from ....models.builders import fresh_params
 from ....training.state import unboxed
 
 WARMUP_SHARE = 0.1
+MOST_FURTHER = 3  # largest number of peaks that are tried in addition to those of a grid
 T = TypeVar("T", bound=tuple[float, Any])  # (score, result of training)
 _ADAFACTOR = optax.chain(
     optax.scale_by_factored_rms(min_dim_size_to_factor=32),
@@ -33,17 +34,42 @@ def from_scratch(trained: Trained, seed: int) -> Trained:
     return trained._replace(params=jitted(_fresh, trained.model)(jax.random.key(seed)))
 
 
-def at_best_peak(peaks: Sequence[float], tried: Callable[[float], T]) -> tuple[float, T]:
+class Peak(NamedTuple):
+    """A peak learning rate, and the grid that it was chosen from."""
+
+    best: float
+    grid: Sequence[float]  # all peaks that were tried, in ascending order
+
+
+def at_best_peak(peaks: Sequence[float], tried: Callable[[float], T]) -> tuple[Peak, T]:
     """Returns the peak with the highest score, and the result of training with it.
 
-    The first of equal scores wins.
+    While the best peak is at an edge of the grid, the next peak beyond this edge is tried, up to
+    `MOST_FURTHER` times. Its ratio to the edge is the ratio of the edge to its neighbor. A single
+    peak is not extended. Of equal scores, the peak nearest to the middle of the grid wins.
+
+    >>> at_best_peak([1, 2, 4], lambda peak: (-abs(peak - 9), "a model"))
+    (Peak(best=8.0, grid=[1, 2, 4, 8.0, 16.0]), (-1.0, 'a model'))
 
     Args:
       peaks: the peak learning rates to try.
       tried: a function that returns the result for a peak, a tuple that begins with the score.
     """
-    tuning_trials = ((peak, tried(peak)) for peak in peaks)  # At most two results are in memory.
-    return max(tuning_trials, key=lambda one: one[1][0])
+    grid = sorted(set(peaks))
+    middle = (len(grid) - 1) / 2
+    outward = sorted(grid, key=lambda peak: abs(grid.index(peak) - middle))
+    tuning_trials = ((peak, tried(peak)) for peak in outward)  # At most two results are in memory.
+    best, result = max(tuning_trials, key=lambda one: one[1][0])
+    for _ in range(MOST_FURTHER):
+        if len(grid) == 1 or best not in (grid[0], grid[-1]):
+            break
+        neighbor = grid[1] if best == grid[0] else grid[-2]
+        further = best * best / neighbor
+        grid = sorted([*grid, further])
+        further_result = tried(further)
+        if further_result[0] > result[0]:
+            best, result = further, further_result
+    return Peak(best, grid), result
 
 
 def _fresh(model, key) -> dict:

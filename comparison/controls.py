@@ -1,0 +1,68 @@
+"""Positive controls: whether an eval metric shows a difference that is certain.
+
+The comparison `positive_controls` trains two models that differ for sure: one takes an eighth of
+the other's updates on the same text. An eval metric that does not distinguish them at this size
+cannot show that two other models are equal.
+
+A control is passed if the 95% interval of the better model's advantage lies above 0. It is not
+corrected for the number of eval metrics, since each control is a question about one of them.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from . import results
+from .figures import HIGHER
+from .report.summary import summary
+from .statistics import Estimate
+
+KEPT = Path(__file__).parents[1] / "docs" / "comparisons" / "positive_controls"
+
+
+class Control(NamedTuple):
+    """What an eval metric has measured on two models that differ for sure."""
+
+    figure: str
+    unit: str
+    gain: Estimate  # advantage of the better model over seeds; positive if the figure shows it
+    parameters: int  # number of parameters of the models
+
+    @property
+    def passed(self) -> bool:
+        return self.gain.low > 0
+
+
+def controls_of(figure: str, directory: Path = KEPT) -> list[Control]:
+    """Returns the kept controls of the eval metric that measures a figure.
+
+    An eval metric with other settings, such as another task, is included. The list is empty for an
+    eval metric without a control, and for an installation without the folder docs/.
+
+    Args:
+      figure: name of the figure, such as "minimal_pairs" or "finetune (python_word_kinds)".
+      directory: directory of the kept comparison.
+    """
+    return [one for one in _controls(directory) if _function(one.figure) == _function(figure)]
+
+
+def _controls(directory: Path) -> Iterator[Control]:
+    if results.read_setup(directory) is None:
+        return
+    known = summary(results.read(directory))
+    parameters = max(run.parameters for run in known.trained)
+    for difference in known.differences:
+        column = known.column(difference)
+        # A difference is that of the worse model and the reference, which is the better model.
+        sign = -1 if column.better == HIGHER else 1
+        mean, low, high, seeds = difference.estimate
+        gain = Estimate(sign * mean, *sorted([sign * low, sign * high]), seeds)
+        yield Control(difference.figure, column.unit, gain, parameters)
+
+
+def _function(figure: str) -> str:
+    """
+    >>> _function("finetune (python_word_kinds)"), _function("minimal_pairs")
+    ('finetune', 'minimal_pairs')
+    """
+    return figure.partition(" (")[0]

@@ -1,0 +1,34 @@
+"""Positive controls of a kept comparison, as `pretrax compare NAME --power` shows them."""
+
+from pretrax.comparison import results
+from pretrax.comparison.controls import controls_of
+from pretrax.comparison.pilot_tables import about_control
+from tests.comparison import planted
+
+
+def write_control(directory, effects):
+    """Writes a comparison in which "full" is the better model."""
+    of_worse_model = {("an eighth", name): effect for name, effect in effects.items()}
+    planted_results = planted.results(
+        ["full", "an eighth"], effects=of_worse_model, reference="full"
+    )
+    results.write(directory, planted_results)
+
+
+def test_a_control_is_passed_by_an_advantage_of_the_better_model(tmp_path):
+    # The figures are a share (higher is better), bits (lower is better), and a wrong sign.
+    write_control(tmp_path, {"minimal_pairs": -0.2, "bits_per_byte": 0.5, "classify": 0.4})
+    (pairs,) = controls_of("minimal_pairs", tmp_path)
+    (bits,) = controls_of("bits_per_byte (pseudo bits per byte)", tmp_path)
+    (wrong,) = controls_of("classify", tmp_path)
+    assert pairs.passed and 0 < pairs.gain.low < 0.2 < pairs.gain.high < 0.3
+    assert bits.passed and 0 < bits.gain.low < 0.5 < bits.gain.high < 0.7
+    assert not wrong.passed and wrong.gain.high < 0
+    assert controls_of("tag", tmp_path) == [] == controls_of("classify", tmp_path / "none")
+    shown = about_control(pairs)
+    assert "minimal_pairs" in shown and f"{pairs.gain.seeds} seeds" in shown
+
+
+def test_a_control_is_failed_by_equal_models(tmp_path):
+    write_control(tmp_path, {})
+    assert not any(controls_of(name, tmp_path)[0].passed for name in planted.EVAL_METRICS)
