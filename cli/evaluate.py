@@ -23,7 +23,7 @@ import functools
 import shlex
 import sys
 from collections.abc import Sequence
-from typing import get_args
+from typing import Any, get_args
 
 from rich.console import Console
 from rich.markup import escape
@@ -85,6 +85,7 @@ ANSWER_OPTIONS = ("examples", "mode", "beams", "max_new", "batch_size", "fsdp", 
 
 VARIANT_OPTIONS = ("scoring", "both_strands", "out")
 SHARED_OPTIONS = {"batch_size", "fsdp", "tensor"}  # options that answers and variants have
+PLAIN: dict[str, Any] = {"box": None, "header_style": "bold"}  # how tables look
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -203,8 +204,7 @@ def tasks_of(options) -> list[EvaluationTask]:
 def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> None:
     tasks = tasks_of(options)
     right = functools.partial(Column, justify="right")
-    columns = "task", right("step"), "metric", right("score"), right("baseline")
-    table = Table(*columns, box=None, header_style="bold")
+    table = Table("task", right("step"), "metric", right("score"), right("baseline"), **PLAIN)
     mesh = make_mesh(fsdp=options.fsdp, tensor=options.tensor)
     for step in steps:
         trained = open_run(options.run, step, mesh, options.trust)
@@ -254,8 +254,7 @@ def evaluate_variants(console: Console, options, steps: Sequence[int | None]) ->
     """Scores the variants, writes the table with scores, and prints zero-shot figures."""
     wild_type = read_wild_type(options.wild_type)
     right = functools.partial(Column, justify="right")
-    columns = right("step"), "metric", right("figure"), right("baseline")
-    printed = Table(*columns, box=None, header_style="bold")
+    printed = Table(right("step"), "metric", right("figure"), right("baseline"), **PLAIN)
     mesh = make_mesh(fsdp=options.fsdp, tensor=options.tensor)
     for step in steps:
         trained = open_run(options.run, step, mesh, options.trust)
