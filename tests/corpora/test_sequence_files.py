@@ -259,6 +259,7 @@ def test_the_ids_of_proteins_are_those_of_esm2(tmp_path):
     text = letters + "MKTAYIAKQR"
     expected = published(text, add_special_tokens=False)["input_ids"]
     assert made.tokenizer.encode_batch([text])[0].tolist() == expected
+    assert [ids.cls, *expected, ids.sep] == published(text)["input_ids"]
     assert (
         made.codec.encode("MK<mask>") == published("MK<mask>", add_special_tokens=False).input_ids
     )
