@@ -9,12 +9,13 @@ import numpy as np
 from ...constraints import checked
 from ...corpora.synthetic_tasks.task import SyntheticSite, SyntheticTask
 from ...data.task_metrics import pearson_and_spearman
+from ...inference.trained import mode_of
 from ..figures import HIGHER, LOWER, Figure
 from .known_answers import synthetic_task_of
 from .parts.ranking import Question, answer_log_probs
 from .subject import Subject
 
-FIGURES_VERSION = 1  # see `kept_figures.version_of`
+FIGURES_VERSION = 2  # see `kept_figures.version_of`
 
 
 @checked
@@ -22,7 +23,7 @@ def variant_effects(subject: Subject) -> list[Figure]:
     """Spearman correlation of the model's scores of variants with the exact log-likelihood ratios.
 
     A variant replaces one letter of a text. Its score is the log-probability of the variant less
-    the log-probability of the text. A model of whole texts compares both texts, without their
+    the log-probability of the text. A model of whole texts compares both texts, with their
     end-of-sequence. A model that fills blanks or predicts masks compares both letters at the place
     (the masked marginal of Meier et al. 2021, doi:10.1101/2021.07.09.450648). Both ratios are
     exactly the same for a model that knows the synthetic task. Such a model has a correlation of 1.
@@ -111,8 +112,12 @@ def _task_and_scores(subject: Subject) -> tuple[SyntheticTask, list[np.ndarray]]
             "Got a synthetic task without `sites`, expected one with exact likelihoods of letters: "
             "measure a run of such a task, for example runs/proteins.gin."
         )
-    questions = [Question(site.text, site.answers, "") for site in task.sites]
-    return task, [scores_Ax2[:, 0] for scores_Ax2 in answer_log_probs(subject.trained, questions)]
+    trained = subject.trained
+    # The exact likelihoods are those of texts that end.
+    ends = mode_of(trained) in ("continue", "complete")
+    end = trained.decode([trained.ids.eos]) if ends else ""
+    questions = [Question(site.text + end, site.answers, "") for site in task.sites]
+    return task, [scores_Ax2[:, 0] for scores_Ax2 in answer_log_probs(trained, questions)]
 
 
 def _kinds(task: SyntheticTask) -> list[str]:
