@@ -1,8 +1,8 @@
 """Positive controls of a kept comparison, as `pretrax compare NAME --power` shows them."""
 
 from pretrax.comparison import results
-from pretrax.comparison.controls import controls_of
 from pretrax.comparison.pilot_tables import about_control
+from pretrax.comparison.report.positive_controls import controls_of
 from tests.comparison import planted
 
 
