@@ -55,8 +55,9 @@ def _controls(directory: Path) -> Iterator[PositiveControl]:
         column = known.column(difference)
         # A difference is that of the worse model and the reference, which is the better model.
         sign = -1 if column.better == HIGHER else 1
-        mean, low, high, seeds = difference.estimate
-        gain = Estimate(sign * mean, *sorted([sign * low, sign * high]), seeds)
+        estimate = difference.estimate
+        low, high = sorted([sign * estimate.low, sign * estimate.high])
+        gain = Estimate(sign * estimate.mean, low, high, estimate.seeds)
         yield PositiveControl(difference.figure, column.unit, gain, parameters)
 
 
