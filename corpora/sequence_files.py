@@ -94,7 +94,7 @@ def sequence_files(
     that cannot be read or is in no cluster. Raises FileNotFoundError for a pattern without files.
     """
     known = alphabet_named(alphabet)
-    if overlap >= (window or overlap + 1):
+    if overlap >= (window or 1):
         raise ValueError(
             f"Got corpora.sequence_files.overlap = {overlap} and window = {window}, expected an "
             "overlap that is less than the window."
