@@ -5,7 +5,7 @@ import hashlib
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -127,7 +127,7 @@ def sequence_files(
     chosen = next(iter(choices.values()), None)
     cut = {"window": window, "overlap": overlap, "lowercase_weight": lowercase_weight}
     sequences = _Sequences(paths, chosen, known, cut)
-    settings = [alphabet, *cut.values(), heldout_records]
+    settings: list[Any] = [alphabet, *cut.values(), heldout_records]
     if heldout_clusters is not None:
         settings += [heldout_every, *versions_of([heldout_clusters])]
     splits = paths if chosen is None else (TRAIN, HELDOUT)

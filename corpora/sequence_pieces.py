@@ -145,7 +145,7 @@ def other_strand(tokenizer: Tokenizer, alphabet: Alphabet, document: Document) -
     Source: Shrikumar et al. 2017, "Reverse-complement parameter sharing improves deep learning
     models for genomics", for training on both strands.
     """
-    text = tokenizer.decode(document.tokens).replace(" ", "")
+    text = tokenizer.decode(document.tokens.tolist()).replace(" ", "")
     complements = str.maketrans(alphabet.letters, alphabet.complements)
     other = text.translate(complements)[::-1]
     weights = document.weights

@@ -87,7 +87,7 @@ def read_variants(
         )
     if problem := problem_of(wild_type):
         raise _bad("the wild type", "sequence", wild_type, problem)
-    rows = []
+    rows: list[Row] = []
     variants = []
     numbers: dict[str, list] = {column: [] for column in (MEASURED, LABEL) if column in columns}
     for row in reader:
