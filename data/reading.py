@@ -398,8 +398,8 @@ def _fasta(file: Any, path: str, document_of: DocumentOf) -> Iterator[RawDocumen
     """Yields the sequences of a FASTA file. A long sequence is read in parts."""
     at = -1
     before = 0
-    fields = {}
-    last_line = None
+    fields: dict[str, Any] = {}
+    last_line: int | None = None
     for header, line, letters, ends in _fasta_parts(file, path):
         if line != last_line:
             fields = sequence_fields(header.decode("utf-8", "replace"))
