@@ -23,7 +23,7 @@ Scoring = Literal[Marginal, "pseudo_likelihood", "likelihood", "bound"]
 NOISES = 64  # number of masks that the bound of a diffusion model averages over
 SEED = 0  # seed of these masks
 SUBSTITUTION = re.compile(r"([A-Za-z])([0-9]+)([A-Za-z])")
-PAIRED = str.maketrans("ACGTUNacgtun", "TGCAANtgcaan")
+PAIRED = str.maketrans("ACGTNacgtn", "TGCANtgcan")
 
 
 class SequenceVariant(NamedTuple):
@@ -56,7 +56,7 @@ class SequenceVariant(NamedTuple):
             if wild_type[index] != before:
                 raise ValueError(
                     f"expected {wild_type[index]!r} in {part}, the letter of the wild type at "
-                    f"position {number}"
+                    f"position {number}, counted from 1"
                 )
             if index in substitutions:
                 raise ValueError(f"expected position {number} only once")
@@ -197,12 +197,12 @@ def reverse_complement(sequence: str) -> str:
     >>> reverse_complement("AACGN")
     'NCGTT'
 
-    Raises ValueError for letters other than A, C, G, T, U and N.
+    Raises ValueError for letters other than A, C, G, T and N.
     """
     if others := sorted({letter for letter in sequence if ord(letter) not in PAIRED}):
         raise ValueError(
             f"Got the letters {', '.join(others)} with both strands, expected DNA of A, C, G, T "
-            "and N: proteins have no other strand."
+            "and N: score one strand of proteins and RNA."
         )
     return sequence.translate(PAIRED)[::-1]
 

@@ -75,6 +75,8 @@ def test_what_a_score_does_not_support_is_refused():
         score_variants(masked, WILD_TYPE, [], both_strands=True)
     with refuses(ValueError, "M"):
         score_variants(causal, "MA", [], both_strands=True)
+    with refuses(ValueError, "U"):  # its other strand would have T, which a model of RNA lacks
+        score_variants(causal, "ACGU", [], both_strands=True)
 
 
 @pytest.mark.parametrize(
@@ -99,6 +101,23 @@ def test_a_bad_value_is_named_with_its_row_and_column(row, values, tmp_path):
     file.write_text(f"mutant,mutated_sequence,DMS_score\n{row}\n", encoding="utf-8")
     with refuses(ValueError, file, *values):
         read_variants(str(file), WILD_TYPE, sequence_check(model))
+
+
+@pytest.mark.parametrize(
+    "header, values",
+    [("variant,DMS_score", ("variant", "mutant")), ("mutant,score", ("'score'",))],
+)
+def test_a_table_with_other_columns_is_refused(header, values, tmp_path):
+    file = tmp_path / "assay.csv"
+    file.write_text(f"{header}\nA1C,1\n")
+    with refuses(ValueError, file, *values):
+        read_variants(str(file), WILD_TYPE)
+
+
+def test_spaces_after_commas_are_not_part_of_columns(tmp_path):
+    file = tmp_path / "assay.csv"
+    file.write_text("mutant, DMS_score\nA1C, 0.5\n")
+    assert read_variants(str(file), WILD_TYPE).measured == [0.5]
 
 
 def test_a_wild_type_is_a_sequence_or_the_record_of_a_file(tmp_path):
@@ -134,3 +153,5 @@ def test_the_command_adds_a_column_of_scores(tmp_path, capsys):
     assert records[2]["score"] == pytest.approx(expected, abs=1e-4)
     with exits(capsys, "--wild_type"):
         evaluate.main(given[:2])
+    with exits(capsys, "scores.xlsx", ".csv", ".jsonl"):
+        evaluate.main([*given, "--out=scores.xlsx"])
