@@ -272,7 +272,7 @@ def evaluate_variants(console: Console, options, steps: Sequence[int | None]) ->
                 scoring,
                 both_strands=options.both_strands,
                 batch_size=options.batch_size,
-            )
+            ).tolist()
         for metric, (figure, baseline) in zero_shot_figures(table, scores).items():
             printed.add_row(str(trained.step), metric, f"{figure:.4g}", f"{baseline:.4g}")
     say = functools.partial(console.print, markup=False, soft_wrap=True)

@@ -6,10 +6,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .controls import Control, controls_of
 from .figures import NATS
 from .formatting import DIGITS, MISSING, amount, decimals, number, plain_table
 from .pilot import COVERED, STEEP, Need, Pilot, Prospect
+from .report.positive_controls import PositiveControl, controls_of
 from .report.wording import ARROW, about_curve, unit_beside
 from .statistics import LEVEL, MOST_SEEDS, POWER, Estimate
 
@@ -37,7 +37,7 @@ def print_pilot(console: Console, pilot: Pilot, seeds: Sequence[int]) -> None:
     console.print(Text(f"\n{about_the_error_rate(pilot, seeds)}"))
 
 
-def about_control(control: Control) -> str:
+def about_control(control: PositiveControl) -> str:
     """Returns whether an eval metric has shown a difference that is certain."""
     gain = control.gain
     places = decimals([gain])

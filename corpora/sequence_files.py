@@ -5,7 +5,7 @@ import hashlib
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -95,7 +95,7 @@ def sequence_files(
     that cannot be read or is in no cluster. Raises FileNotFoundError for a pattern without files.
     """
     known = alphabet_named(alphabet)
-    if overlap >= (window or overlap + 1):
+    if overlap >= (window or 1):
         raise ValueError(
             f"Got corpora.sequence_files.overlap = {overlap} and window = {window}, expected an "
             "overlap that is less than the window."
@@ -128,7 +128,7 @@ def sequence_files(
     chosen = next(iter(choices.values()), None)
     cut = {"window": window, "overlap": overlap, "lowercase_weight": lowercase_weight}
     sequences = _Sequences(paths, chosen, known, cut)
-    settings = [alphabet, *cut.values(), heldout_records]
+    settings: list[Any] = [alphabet, *cut.values(), heldout_records]
     if heldout_clusters is not None:
         settings += [heldout_every, *versions_of([heldout_clusters])]
     splits = paths if chosen is None else (TRAIN, HELDOUT)

@@ -10,6 +10,7 @@ from ..data.corpus import Document
 from ..data.reading import Bad, RawDocument, malformed
 from .alphabets import ALPHABETS, Alphabet
 from .text_readers import LeftOut
+from .vocabularies.letters import OVERLAPPING
 from .vocabularies.tokenization import Tokenizer, located
 from .weighted_texts import WeightedText, token_means
 
@@ -42,30 +43,30 @@ def pieces(
     Raises MalformedLine for a letter that is not in the alphabet.
     """
     table = alphabet.table.tobytes()
-    runs = re.compile(b"(?s)[^" + re.escape(alphabet.gap or "\0").encode() + b"]+")
+    gap = (alphabet.gap or "\0").encode()
+    runs = re.compile(b"(?s)[^" + re.escape(gap) + b"]+")
     rest = b""  # the letters of a run that continues in the next part
     shared = 0  # number of letters of `rest` that the last window has, too
     before = 0  # number of letters in earlier parts of the record
-    waiting: RawDocument | None = None
+    waiting: Any = None  # the text of the last piece, which may end the document
     for record in records:
         part = record.text.encode("ascii")
-        _check(record, part, before, table, alphabet)
-        before += len(part)
         cased = rest + part
         letters = cased.translate(table)
+        _check(record, part, letters[len(rest) :], before, alphabet)
+        before += len(part)
         rest = b""
-        for run in runs.finditer(letters):
-            start, end = run.span()
+        for start, end in _spans(runs, letters) if gap in letters else [(0, len(letters))]:
             ended = record.ends or end < len(letters)
             shared = 0 if start else shared
             spans, start, shared = _windows(start, end, ended, window or LONGEST, overlap, shared)
             for first, last in spans:
                 if waiting is not None:
-                    yield waiting
+                    yield _piece(record, waiting, ends=False)
                 text: Any = letters[first:last].decode("ascii")
                 if lowercase_weight != 1:
                     text = WeightedText(text, _weights(cased[first:last], lowercase_weight))
-                waiting = record._replace(text=text, ends=False)
+                waiting = text
             if not ended:
                 rest = cased[start:]
         shared = shared if rest else 0
@@ -73,9 +74,18 @@ def pieces(
             if waiting is None:
                 left_out["records without known letters"] += 1
             else:
-                yield waiting._replace(ends=True)
+                yield _piece(record, waiting, ends=True)
             waiting = None
             before = 0
+
+
+def _spans(runs: re.Pattern[bytes], letters: bytes) -> Iterator[tuple[int, int]]:
+    return (run.span() for run in runs.finditer(letters))
+
+
+def _piece(record: RawDocument, text: Any, *, ends: bool) -> RawDocument:
+    # Files of proteins have many short records, for which `_replace` is slow.
+    return RawDocument(text, record.path, record.at, record.line, record.fields, ends)
 
 
 def _windows(
@@ -104,20 +114,23 @@ def _weights(letters: bytes, lowercase_weight: float) -> np.ndarray:
     return np.where(is_lowercase, np.float32(lowercase_weight), np.float32(1))
 
 
-def _check(record: RawDocument, part: bytes, before: int, table: bytes, alphabet: Alphabet) -> None:
-    """Raises MalformedLine for a part of a record with letters of another alphabet."""
+def _check(
+    record: RawDocument, part: bytes, letters: bytes, before: int, alphabet: Alphabet
+) -> None:
+    """Raises MalformedLine for a part of a record, read as `letters`, of another alphabet."""
     if alphabet == ALPHABETS["protein"] and not before and len(part) >= _CLEAR:
-        if set(part[:_CLEAR].upper()) == set(b"ACGT"):
+        start = part[:_CLEAR].upper()
+        if not start.strip(b"ACGT") and set(start) == set(b"ACGT"):
             reason = f"begins with {_CLEAR} letters of DNA, expected a protein"
             raise _malformed(record, reason, _other_alphabet("dna"))
-    position = part.translate(table).find(0)
+    position = letters.find(0)
     if position < 0:
         return
     kinds = [kind for kind, one in ALPHABETS.items() if 0 not in one.table[list(part)]]
     change = _other_alphabet(kinds[0]) if kinds else "Fix it."
-    letters = "".join(dict.fromkeys(alphabet.letters + alphabet.read_as[0] + alphabet.gap))
+    known = "".join(dict.fromkeys(alphabet.letters + alphabet.read_as[0] + alphabet.gap))
     place = f"at position {before + position + 1:,}"
-    reason = f"has {chr(part[position])!r} {place}, expected one of {letters}"
+    reason = f"has {chr(part[position])!r} {place}, expected one of {known}"
     raise _malformed(record, reason, change)
 
 
@@ -139,16 +152,16 @@ def other_strand(tokenizer: Tokenizer, alphabet: Alphabet, document: Document) -
     Source: Shrikumar et al. 2017, "Reverse-complement parameter sharing improves deep learning
     models for genomics", for training on both strands.
     """
-    text = tokenizer.decode(document.tokens).replace(" ", "")
+    text = tokenizer.decode(document.tokens.tolist()).replace(" ", "")
     complements = str.maketrans(alphabet.letters, alphabet.complements)
     other = text.translate(complements)[::-1]
-    if document.weights is None:
+    weights = document.weights
+    if weights is None or tokenizer.kind == OVERLAPPING:
         (tokens,) = tokenizer.encode_batch([other])
-        return document._replace(tokens=tokens)
+        # An overlapping k-mer has the letters of a k-mer of the other strand.
+        return document._replace(tokens=tokens, weights=None if weights is None else weights[::-1])
     tokens, spans = located(tokenizer, other)
     distinct, numbers = np.unique(document.tokens, return_inverse=True)
     lengths = np.array([len(tokenizer.piece(i)) for i in distinct.tolist()])
-    weights = np.repeat(document.weights, lengths[numbers])
-    if len(weights) < len(other):  # The first of overlapping k-mers has more than its last letter.
-        weights = np.append(np.repeat(weights[:1], len(other) - len(weights)), weights)
+    weights = np.repeat(weights, lengths[numbers])
     return document._replace(tokens=tokens, weights=token_means(weights[::-1], spans))

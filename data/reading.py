@@ -34,6 +34,8 @@ BUFFER = 1 << 17  # number of bytes that are read at once
 PART = 1 << 17  # number of bytes of a part of a plain-text file; longer parts tokenize more slowly
 SEQUENCE_PART = 1 << 20  # number of bytes of FASTA that are parsed at once
 _SEQUENCE = string.ascii_letters.encode() + b"*-."  # bytes that a sequence may have
+_ENTRY = re.compile(r"(?:sp|tr)\|([^|]+)\|(.+)")  # the first word of a header of UniProt
+_REPRESENTATIVE = re.compile(r"\bRepID=(\S+)")  # in the description of a cluster of UniRef
 _GZIP = (".gz", ".bgz")  # bgzip writes gzip files with many members
 _PACKED = (*_GZIP, ".zst")
 # Archives are refused; without this list they would be read as plain text.
@@ -382,28 +384,32 @@ def sequence_fields(header: str) -> dict[str, str]:
     >>> sequence_fields("UniRef50_Q9K794 AgrB-like n=2 TaxID=86665 RepID=AGRB_HALH5")["name"]
     'AGRB_HALH5'
     """
-    first, _, description = header.strip().partition(" ")
-    entry = re.fullmatch(r"(?:sp|tr)\|([^|]+)\|(.+)", first)
-    cluster = re.search(r"\bRepID=(\S+)", description) if first.startswith("UniRef") else None
+    first, description = [*header.split(maxsplit=1), "", ""][:2]
+    entry = _ENTRY.fullmatch(first)
+    cluster = _REPRESENTATIVE.search(description) if first.startswith("UniRef") else None
     return {
         "id": entry[1] if entry else first,
         "name": entry[2] if entry else cluster[1] if cluster else first,
-        "description": description,
+        "description": description.rstrip(),
     }
 
 
 def _fasta(file: Any, path: str, document_of: DocumentOf) -> Iterator[RawDocument | Bad]:
     """Yields the sequences of a FASTA file. A long sequence is read in parts."""
-    record = RawDocument("", path, at=-1)
+    at = -1
     before = 0
+    fields = {}
+    last_line = None
     for header, line, letters, ends in _fasta_parts(file, path):
-        if line != record.line:
+        if line != last_line:
             fields = sequence_fields(header.decode("utf-8", "replace"))
-            record = RawDocument("", path, record.at + 1, line, fields)
+            last_line = line
+            at += 1
             before = 0
-        yield from _sequence(record._replace(ends=ends), letters, before, document_of)
+        record = RawDocument("", path, at, line, fields, ends)
+        yield from _sequence(record, letters, before, document_of)
         before += len(letters)
-    if record.line is None:
+    if at < 0:
         raise malformed(Bad(path, "malformed", "the file has no record, expected FASTA"))
 
 
@@ -486,7 +492,9 @@ def _sequence(
         letters = b""
     if letters or before:  # After a bad part, the document of the other parts still has to end.
         fields = record.fields | {"text": letters.decode("ascii")}
-        yield record._replace(text=document_of(fields), fields=fields)
+        # Files of proteins have many short records, for which `_replace` is slow.
+        text = document_of(fields)
+        yield RawDocument(text, record.path, record.at, record.line, fields, record.ends)
 
 
 def _whole(records: Iterable[RawDocument | Bad]) -> Iterator[RawDocument | Bad]:

@@ -21,10 +21,11 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from pretrax import models
-from pretrax.cli import convert
+from pretrax.cli import convert, evaluate
 from pretrax.corpora import vocabularies
 from pretrax.corpora.vocabularies import special_tokens, tokenization
 from pretrax.corpora.vocabularies.word_training import train_words
+from pretrax.inference.answering.masks import batch_of
 from pretrax.models.hugging_face import (
     FAMILIES,
     family_of,
@@ -42,6 +43,7 @@ from pretrax.training.run_choices import add_run_arguments, parse_run
 from pretrax.training.run_configuration import read_fields, read_run
 from pretrax.training.saved.result import Result, write_result
 from pretrax.training.saved.runs import open_saved_model
+from pretrax.training.trained_models import open_run
 from tests.conversion import (
     SMALL,
     bart_model,
@@ -260,7 +262,7 @@ def test_a_model_in_several_files_is_read_one_tensor_at_a_time(tmp_path, monkeyp
 
 
 PEAK = """
-import sys; from pretrax.cli import convert
+import sys; from pretrax.cli import convert, evaluate
 convert.main(sys.argv[1:])
 print("peak", next(x.split()[1] for x in open("/proc/self/status") if x.startswith("VmHWM")))
 """
@@ -635,6 +637,51 @@ def test_a_tokenizer_that_was_given_is_exported(tmp_path):
     run(f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")
     assert vocabularies.load_vocabulary(f"{tmp_path}/again").ids == vocabulary.ids
     assert (tmp_path / "again" / "tokenizer.json").exists()
+
+
+def esm2(directory, tokens):
+    """Writes a small ESM-2 as it is published: without a tokenizer.json, but with a vocab.txt."""
+    preset = read_fields(["models/esm2_8m.gin"])["model"]
+    model = preset(33, num_layers=1, **SMALL | {"head_dim": 4})
+    written(directory, model, extra={"pad_token_id": 1})
+    if tokens:
+        (directory / "vocab.txt").write_text("\n".join(tokens))
+
+
+ESM2 = ["<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<null_1>", "<mask>"]
+
+
+@pytest.mark.parametrize("tokens", [None, ESM2])
+def test_esm2_has_the_ids_and_the_frame_of_the_letters_of_proteins(tokens, tmp_path, capsys):
+    esm2(tmp_path / "esm2", tokens)
+    run(f"--from=hf:{tmp_path}/esm2", f"--to={tmp_path}/run")
+    opened = open_run(str(tmp_path / "run"))
+    (tmp_path / "letters").mkdir()
+    letters = vocabularies.letters(str(tmp_path / "letters"), None, alphabet="protein")
+    text = "".join(ESM2[4:31])
+    assert opened.encode(text) == letters.codec.encode(text) == [*range(4, 31)]
+    assert opened.ids.size == 33 and opened.decode([*range(4, 31)]) == text
+    for ids in (opened.ids, letters.ids):
+        assert (ids.cls, ids.pad, ids.sep, ids.mask) == (0, 1, 2, 32)
+    (tmp_path / "assay.csv").write_text("mutant\nK2R\n")
+    variants = f"--variants={tmp_path}/assay.csv", "--wild_type=MKTAY"
+    evaluate.main([f"--run={tmp_path}/run", *variants, f"--out={tmp_path}/scores.csv"])
+    (row,) = (tmp_path / "scores.csv").read_text().splitlines()[1:]
+    logits = logits_of(opened, [0, 20, 32, 11, 5, 19, 2])
+    expected = logits[2, ESM2.index("R")] - logits[2, ESM2.index("K")]
+    assert row.startswith("K2R,") and float(row[4:]) == pytest.approx(float(expected), abs=1e-4)
+
+
+def logits_of(opened, tokens):
+    batch = batch_of(opened, [tokens])
+    outputs = opened.model.apply(opened.params, batch)
+    return outputs.head("vocabulary", outputs.hidden["top"])[0]
+
+
+def test_an_esm_with_other_tokens_has_no_letters_of_proteins(tmp_path):
+    esm2(tmp_path / "dna", [*ESM2[:-2], "<mask>", "AAAAAA"])
+    run(f"--from=hf:{tmp_path}/dna", f"--to={tmp_path}/run")
+    assert not (tmp_path / "run/vocabulary.json").exists()
 
 
 def test_names_of_classes_go_both_ways(tmp_path, capsys):

@@ -12,6 +12,7 @@ from pretrax.comparison.budgets import budget_words
 from pretrax.comparison.comparison import trained_variants
 from pretrax.comparison.figures import peak_figures
 from pretrax.comparison.report.informative import BAG_OF_WORDS
+from pretrax.comparison.report.positive_controls import KEPT as CONTROLS
 from pretrax.comparison.report.summary import summary
 from pretrax.comparison.variants import read_comparison
 from pretrax.settings.partial import as_partial
@@ -91,7 +92,7 @@ def test_without_results_every_cell_says_so(tmp_path):
 def test_all_results_leave_no_comparison_open(tmp_path):
     pages = drawn(tmp_path, **{name: planted.results(["a", "b"], seeds=[0]) for name in NAMES})
     assert len(pages) == 5 + len(NAMES)
-    assert {one.comparison for one in guide.SETTINGS} == set(KEPT) - {guide.MATRIX}
+    assert {one.comparison for one in guide.SETTINGS} == set(KEPT) - {guide.MATRIX, CONTROLS.name}
 
 
 def test_a_check_follows_its_result_alone(tmp_path):
@@ -164,7 +165,8 @@ CHECKS = [one for task in guide.TASKS for one in task.checks]
 
 
 def test_the_guide_has_every_kept_comparison_and_every_paper():
-    assert {one.comparison for one in guide.SETTINGS} | {guide.MATRIX} == set(KEPT)
+    settings = {one.comparison for one in guide.SETTINGS}
+    assert settings | {guide.MATRIX, CONTROLS.name} == set(KEPT)
     texts = [*(one.evidence for one in guide.TASKS), *(one.literature for one in guide.SETTINGS)]
     cited = {key for text in texts for key in re.findall(r"\{(\w+)\}", text)}
     assert cited | {one.source for one in claims.CLAIMS} == set(guide.PAPERS)

@@ -7,11 +7,13 @@ grid of learning rates. A claim that there is no difference also needs a positiv
 
 import math
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
 from ..figures import HIGHER, LARGEST, PEAK, SMALLEST
 from ..statistics import Difference
+from .positive_controls import KEPT, controls_of
 from .summary import Column, Summary
 
 BAG_OF_WORDS = "/bag_of_words"
@@ -20,8 +22,8 @@ REFERENCES = {  # part of a figure -> the predictor that needs no model and is m
     "/most_frequent_name": "the most frequent name",
 }
 NO_CONTROL = (
-    "there is no positive control: no other pair of variants differs at this figure by more than "
-    "chance"
+    "there is no positive control: neither another pair of variants nor the pair of "
+    "`positive_controls` differs at this figure by more than chance"
 )
 
 
@@ -70,15 +72,20 @@ def why_not_informative(summary: Summary, difference: Difference) -> str:
     return "; ".join(filter(None, reasons))
 
 
-def why_no_difference_is_not_informative(summary: Summary, difference: Difference) -> str:
+def why_no_difference_is_not_informative(
+    summary: Summary, difference: Difference, controls: Path = KEPT
+) -> str:
     """Returns why a small difference does not support a claim of no difference; "" if it does.
 
-    In addition to what `why_not_informative` checks, the claim needs a positive control. This is
-    another pair of variants that the same figure distinguishes in the same comparison. A difference
-    that holds needs no control, since the figure distinguishes this very pair.
+    In addition to what `why_not_informative` checks, the claim needs a positive control: another
+    pair of variants that the same figure distinguishes in the same comparison, or the pair of
+    the comparison in the directory `controls`. A difference that holds needs no control, since the
+    figure distinguishes this pair.
     """
     reasons = [why_not_informative(summary, difference)]
-    if not difference.holds and not _has_control(summary, difference):
+    figure = difference.figure
+    passed = any(one.passed for one in controls_of(figure, controls) if one.figure == figure)
+    if not (difference.holds or passed or _has_control(summary, difference)):
         reasons.append(NO_CONTROL)
     return "; ".join(filter(None, reasons))
 

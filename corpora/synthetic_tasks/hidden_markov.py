@@ -7,6 +7,7 @@ emit one letter each.
 Letters: S emitting states, A letters of the alphabet, B sequences, L letters of a sequence.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -41,7 +42,8 @@ def hidden_markov(
       transitions: the probability of each next state, for "begin" and every other state but "end".
       emissions: the probability of each letter, for each state that emits. All others are silent.
 
-    Raises ValueError if the probabilities of a state do not sum to 1.
+    Raises ValueError if the probabilities of a state do not sum to 1, and for a step to a state
+    that has no steps itself.
     """
     for name, row in (*transitions.items(), *emissions.items()):
         total = sum(row.values() if isinstance(row, Mapping) else row)
@@ -50,6 +52,11 @@ def hidden_markov(
                 f"Got probabilities of the state {name!r} that sum to {total:.6g}, expected 1: "
                 "divide them by their sum."
             )
+    if unknown := {*emissions, *itertools.chain(*transitions.values())} - {*transitions, END}:
+        raise ValueError(
+            f"Got the state {min(unknown)!r} without transitions, expected transitions of each "
+            f"state but {END!r}: correct its name, or add them."
+        )
     silent = [name for name in transitions if name not in emissions]
     names = (*emissions, END)
 

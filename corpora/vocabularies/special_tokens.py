@@ -51,8 +51,10 @@ def token_ids(
     appended = list(itertools.islice(above, max(sentinels - len(own_sentinels), 0)))
     sentinel_ids = (*own_sentinels, *(appended if own_sentinels else reversed(appended)))
 
+    known_names = _known_names(tokenizer)
+
     def resolve(key: str) -> int:
-        names = KNOWN_NAMES.get(key, (f"[{key}]", key))
+        names = known_names.get(key, (f"[{key}]", key))
         known = [named[name] for name in names if name in named]
         return known[0] if known else next(above)
 
@@ -182,7 +184,7 @@ def _ids_by_roles(
     tokenizer = tokenizer._replace(pad=roles.get("pad", tokenizer.pad), eos=eos)
     if tokenizer.pad is None:  # Segments mark padding, so any id that is not text can be used.
         tokenizer = tokenizer._replace(pad=eos)
-    known = KNOWN_NAMES | {"fim": tuple(prefix for prefix, _, _ in FIM_NAMES)}
+    known = _known_names(tokenizer) | {"fim": tuple(prefix for prefix, _, _ in FIM_NAMES)}
     own = [key for key, names in known.items() if not tokenizer.named.keys().isdisjoint(names)]
     wanted = dict.fromkeys([key for key in own if key not in ("pad", "eos")] + list(specials))
     count = len(_named_sentinels(tokenizer.named)) if sentinels is None else sentinels
@@ -309,6 +311,13 @@ def special_names(tokenizer: Tokenizer, ids: TokenIds) -> dict[int, str]:
     names |= dict(zip(ids.fim, FIM_NAMES[0], strict=False))
     own = {i: name for name, i in tokenizer.named.items()}
     return {i: own.get(i, name) for i, name in names.items()}
+
+
+def _known_names(tokenizer: Tokenizer) -> dict[str, tuple[str, ...]]:
+    """Returns the names of special tokens. ESM-2 frames a protein by <cls> and <eos>."""
+    if tokenizer.named.keys() >= {"<cls>", "<eos>"}:
+        return KNOWN_NAMES | {"sep": (*KNOWN_NAMES["sep"], "<eos>")}
+    return KNOWN_NAMES
 
 
 def _named_sentinels(named: dict[str, int]) -> list[int]:

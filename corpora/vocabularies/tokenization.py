@@ -275,7 +275,7 @@ def hugging_face_tokenizer(path: str, *, overlapping: bool = False) -> Tokenizer
     pieces = {piece: i for piece, i in tokenizer.get_vocab().items() if piece not in made.named}
     functions = letter_functions(
         pieces,
-        tokenizer.token_to_id(tokenizer.model.unk_token),
+        tokenizer.get_vocab()[tokenizer.model.unk_token],
         lambda text: tokenizer.encode(text, add_special_tokens=False).ids,
         overlapping=overlapping,
     )

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
+from ...corpora.alphabets import ALPHABETS
 from ..prompting.prompts import text_frame
 from ..trained import Trained, is_trained_for, mode_of, predicts_from_left, prompt_form
 from .scoring import answer_log_probs, answered_prompt, hidden_log_probs
@@ -23,7 +24,7 @@ Scoring = Literal[Marginal, "pseudo_likelihood", "likelihood", "bound"]
 NOISES = 64  # number of masks that the bound of a diffusion model averages over
 SEED = 0  # seed of these masks
 SUBSTITUTION = re.compile(r"([A-Za-z])([0-9]+)([A-Za-z])")
-PAIRED = str.maketrans("ACGTNacgtn", "TGCANtgcan")
+REPEATS = 64  # number of times that a letter is repeated, so that it has tokens of several letters
 
 
 class SequenceVariant(NamedTuple):
@@ -92,7 +93,8 @@ def score_variants(
         wild_type_marginal   the same sum from one pass over the wild type, without masks
         pseudo_likelihood    difference of the sums of log p(letter | all other letters): a pass for
                              each letter of each variant
-        likelihood           difference of the log-probabilities, for causal models
+        likelihood           difference of the log-probabilities, for causal models. The end of the
+                             sequence is not counted
         bound                difference of the bounds on the log-probabilities, for masked diffusion
                              models. Variants and wild type have the same masks, so that most of the
                              noise cancels
@@ -103,7 +105,7 @@ def score_variants(
       variants: the variants.
       scoring: how to score. None: "likelihood" for a causal model, "bound" for a masked diffusion
         model, and "masked_marginal" for other masked models.
-      both_strands: whether to average the scores of DNA and of its reverse complement.
+      both_strands: whether to average the scores of DNA or RNA and of its reverse complement.
       batch_size: number of rows of a batch.
 
     Raises:
@@ -116,7 +118,10 @@ def score_variants(
     if scoring in get_args(Marginal):
         masked = scoring == "masked_marginal"
         return _marginals(trained, wild_type, variants, masked, batch_size)
-    strands: list[Callable[[str], str]] = [str, reverse_complement] if both_strands else [str]
+    strands: list[Callable[[str], str]] = [str]
+    if both_strands:
+        is_rna = "U" in wild_type or sequence_check(trained)("T") is not None
+        strands.append(functools.partial(reverse_complement, kind="rna" if is_rna else "dna"))
     sequences = [wild_type, *(variant.sequence for variant in variants)]
     places = {sequence: i for i, sequence in enumerate(dict.fromkeys(sequences))}
     each = [_LOG_LIKELIHOODS[scoring](trained, [*map(s, places)], batch_size) for s in strands]
@@ -176,7 +181,8 @@ def sequence_check(trained: Trained) -> Callable[[str], str | None]:
 
     @functools.lru_cache(maxsize=256)
     def is_known(letter: str) -> bool:
-        return trained.decode(trained.encode(letter)).strip() == letter
+        letters = letter * REPEATS
+        return trained.decode(trained.encode(letters)).replace(" ", "") == letters
 
     def problem(sequence: str) -> str | None:
         for letter in sorted(set(sequence)):
@@ -191,20 +197,22 @@ def sequence_check(trained: Trained) -> Callable[[str], str | None]:
     return problem
 
 
-def reverse_complement(sequence: str) -> str:
-    """Returns the other strand of DNA, which is read in the other direction.
+def reverse_complement(sequence: str, kind: Literal["dna", "rna"] = "dna") -> str:
+    """Returns the other strand of DNA or RNA, which is read in the other direction.
 
-    >>> reverse_complement("AACGN")
-    'NCGTT'
+    >>> reverse_complement("AACGN"), reverse_complement("AACGU", "rna")
+    ('NCGTT', 'ACGUU')
 
-    Raises ValueError for letters other than A, C, G, T and N.
+    Raises ValueError for letters other than A, C, G, T (or U) and N.
     """
-    if others := sorted({letter for letter in sequence if ord(letter) not in PAIRED}):
+    letters, _, _, complements = ALPHABETS[kind]
+    if others := sorted({*sequence.upper()} - {*letters}):
         raise ValueError(
-            f"Got the letters {', '.join(others)} with both strands, expected DNA of A, C, G, T "
-            "and N: score one strand of proteins and RNA."
+            f"Got the letters {', '.join(others)} with both strands, expected {kind.upper()} of "
+            f"{', '.join(letters)}: proteins have no other strand."
         )
-    return sequence.translate(PAIRED)[::-1]
+    paired = str.maketrans(letters + letters.lower(), complements + complements.lower())
+    return sequence.translate(paired)[::-1]
 
 
 def _marginals(

@@ -28,6 +28,7 @@ SEQUENCE = "mutated_sequence"
 MEASURED = "DMS_score"
 LABEL = "DMS_score_bin"
 SCORE = "score"
+EXTRA = ""  # name of the values beyond the columns of a table
 HEADER = re.compile(r"^>.*$", re.MULTILINE)  # line before a sequence in FASTA
 SHOWN = 60  # largest number of characters of a value that a message shows
 
@@ -78,7 +79,7 @@ def read_variants(
     if not Path(file).is_file():
         raise ValueError(f"There is no file {file}: give the path of a CSV file.")
     text = io.StringIO(reading.plain_text(file))
-    reader = csv.DictReader(text, restkey="", skipinitialspace=True)
+    reader = csv.DictReader(text, restkey=EXTRA, skipinitialspace=True)
     columns = [*(reader.fieldnames or [])]
     if not {MUTANT, SEQUENCE} & {*columns}:
         raise ValueError(
@@ -93,11 +94,16 @@ def read_variants(
         )
     if problem := problem_of(wild_type):
         raise _bad("the wild type", "sequence", wild_type, problem)
-    rows = []
+    rows: list[Row] = []
     variants = []
     numbers: dict[str, list] = {column: [] for column in (MEASURED, LABEL) if column in columns}
     for row in reader:
         place = f"{file}, line {reader.line_num}"
+        if isinstance(row.get(EXTRA), list):
+            raise ValueError(
+                f"{place}: got more values than the {len(columns)} columns of the header, expected "
+                "a value in each column: quote values with commas."
+            )
         rows.append(row)
         variants.append(_variant(row, wild_type, problem_of, place))
         for column, values in numbers.items():

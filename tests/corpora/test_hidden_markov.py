@@ -97,3 +97,8 @@ def test_samples_have_their_probabilities():
 def test_probabilities_that_do_not_sum_to_one_are_refused():
     with refuses(ValueError, "begin", 0.9):
         hidden_markov({"begin": {"x": 0.9}, "x": {"end": 1}}, {"x": (0.5, 0.5)})
+
+
+def test_a_state_without_transitions_is_refused():
+    with refuses(ValueError, "y"):
+        hidden_markov({"begin": {"x": 1}, "x": {"y": 0.5, "end": 0.5}}, {"x": (0.5, 0.5)})

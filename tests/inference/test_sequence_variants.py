@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pretrax.cli import evaluate
+from pretrax.corpora import vocabularies
 from pretrax.inference.answering.sequence_variants import (
     SequenceVariant,
     score_variants,
@@ -54,6 +55,22 @@ def test_likelihoods_of_a_causal_model(both_strands):
     np.testing.assert_allclose(scores, expected, atol=1e-4)
 
 
+def test_the_other_strand_of_rna_has_uracil():
+    model = trained("decoder", "causal_lm")
+    strands = {"ACGUAGCAAC": "ACGUUGCAAC", "GUUGCUACGU": "GUUGCAACGU"}  # variant and wild type
+    expected = [log_likelihood(model, x) - log_likelihood(model, y) for x, y in strands.items()]
+    variant = SequenceVariant.of("ACGUUGCAAC", "U5A")
+    scores = score_variants(model, "ACGUUGCAAC", [variant], both_strands=True)
+    np.testing.assert_allclose(scores, np.mean(expected), atol=1e-4)
+
+
+def test_overlapping_k_mers_read_the_letters_that_they_have(tmp_path):
+    made = vocabularies.letters(str(tmp_path), None, alphabet="rna", k=3, overlapping=True)
+    model = trained("decoder", "causal_lm")
+    check = sequence_check(model._replace(encode=made.codec.encode, decode=made.codec.decode))
+    assert check("ACGU") is None and "'T'" in check("ACGT")
+
+
 def test_noise_of_a_bound_is_common_to_both_sequences():
     """The score from one sequence to another is the negative score of the way back."""
     model = trained("encoder", "masked_diffusion")
@@ -75,8 +92,6 @@ def test_what_a_score_does_not_support_is_refused():
         score_variants(masked, WILD_TYPE, [], both_strands=True)
     with refuses(ValueError, "M"):
         score_variants(causal, "MA", [], both_strands=True)
-    with refuses(ValueError, "U"):  # its other strand would have T, which a model of RNA lacks
-        score_variants(causal, "ACGU", [], both_strands=True)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +105,7 @@ def test_what_a_score_does_not_support_is_refused():
         (",ACGTÄ,1", ("line 2", "mutated_sequence", "ACGTÄ", "Ä")),
         (",ACGTACGTACGTACGT,1", ("line 2", "mutated_sequence", "ACGTACGTACGTACGT", 12, 16)),
         ("A1C,,high", ("line 2", "DMS_score", "high")),
+        ("A1C,,1,0", ("line 2", 3)),
     ],
 )
 def test_a_bad_value_is_named_with_its_row_and_column(row, values, tmp_path):

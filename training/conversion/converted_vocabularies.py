@@ -6,14 +6,18 @@ For example:
     export_vocabulary("runs/t5", "exported", model, forms)
 """
 
+import functools
 import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...corpora import vocabularies
+from ...corpora.alphabets import ALPHABETS
 from ...corpora.vocabularies import special_tokens, tokenization
 from ...corpora.vocabularies.factories import Vocabulary
+from ...corpora.vocabularies.letters import write_letters
 from ...corpora.vocabularies.tokenizer_json import write_tokenizer
 from ...inference import Trained
 from ...inference.prompting.prompts import text_frame
@@ -33,6 +37,8 @@ def imported_vocabulary(
     specials: Sequence[str] = (),
 ) -> Vocabulary | None:
     """Returns the tokenizer of a directory with its special ids; None if there is no tokenizer.
+
+    ESM-2 is published without a tokenizer.json. Its tokens are known letters.
 
     Args:
       path: a directory of `transformers`, or a T5X checkpoint. If a run was exported to it, its
@@ -60,6 +66,8 @@ def imported_vocabulary(
         return vocabularies.load_vocabulary(str(path))
     if tokenizer is not None:
         file = Path(tokenizer)
+    if file is None and _has_ids_of_esm2(path, config):
+        file = Path(_folder_of_esm2().name, TOKENIZER)
     if file is None:
         if wanted:
             raise ValueError(
@@ -70,6 +78,38 @@ def imported_vocabulary(
     opened = tokenization.open_tokenizer(str(file))
     ids = special_tokens.published_ids(opened, file.parent, config, sentinels, specials)
     return Vocabulary(opened, ids, {"vocabulary": str(file)})
+
+
+def _has_ids_of_esm2(path: Path, config: Mapping[str, Any]) -> bool:
+    """Returns whether a directory has an ESM-2 or ESM-1b, and not a model of DNA of this family."""
+    import tokenizers
+
+    if config.get("model_type") != "esm":
+        return False
+    letters = tokenizers.Tokenizer.from_file(str(Path(_folder_of_esm2().name, TOKENIZER)))
+    tokens = [letters.id_to_token(i) for i in range(letters.get_vocab_size())]
+    vocab = path / "vocab.txt"
+    if vocab.exists():
+        return vocab.read_text(encoding="utf-8").split() == tokens
+    ids = config.get("vocab_size"), config.get("pad_token_id"), config.get("mask_token_id")
+    return ids == (len(tokens), tokens.index("<pad>"), tokens.index("<mask>"))
+
+
+@functools.cache
+def _folder_of_esm2() -> tempfile.TemporaryDirectory:
+    """Returns a folder with ESM-2's tokenizer.json, which is removed when the program ends."""
+    import tokenizers
+
+    folder = tempfile.TemporaryDirectory()
+    file = str(Path(folder.name, TOKENIZER))
+    write_letters(file, ALPHABETS["protein"], k=1)
+    made = tokenizers.Tokenizer.from_file(file)
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<cls> $A <eos>",
+        special_tokens=[(name, made.token_to_id(name)) for name in ("<cls>", "<eos>")],
+    )
+    made.save(file)
+    return folder
 
 
 def imported_frame(path: Path, vocabulary: Vocabulary, layout: str) -> tuple[tuple, tuple]:

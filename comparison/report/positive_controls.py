@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from . import results
-from .figures import HIGHER
-from .report.summary import summary
-from .statistics import Estimate
+from .. import results
+from ..figures import HIGHER
+from ..statistics import Estimate
+from .summary import summary
 
-KEPT = Path(__file__).parents[1] / "docs" / "comparisons" / "positive_controls"
+KEPT = Path(__file__).parents[2] / "docs" / "comparisons" / "positive_controls"
 
 
-class Control(NamedTuple):
+class PositiveControl(NamedTuple):
     """What an eval metric has measured on two models that differ for sure."""
 
     figure: str
@@ -33,7 +33,7 @@ class Control(NamedTuple):
         return self.gain.low > 0
 
 
-def controls_of(figure: str, directory: Path = KEPT) -> list[Control]:
+def controls_of(figure: str, directory: Path = KEPT) -> list[PositiveControl]:
     """Returns the kept controls of the eval metric that measures a figure.
 
     An eval metric with other settings, such as another task, is included. The list is empty for an
@@ -46,7 +46,7 @@ def controls_of(figure: str, directory: Path = KEPT) -> list[Control]:
     return [one for one in _controls(directory) if _function(one.figure) == _function(figure)]
 
 
-def _controls(directory: Path) -> Iterator[Control]:
+def _controls(directory: Path) -> Iterator[PositiveControl]:
     if results.read_setup(directory) is None:
         return
     known = summary(results.read(directory))
@@ -55,9 +55,10 @@ def _controls(directory: Path) -> Iterator[Control]:
         column = known.column(difference)
         # A difference is that of the worse model and the reference, which is the better model.
         sign = -1 if column.better == HIGHER else 1
-        mean, low, high, seeds = difference.estimate
-        gain = Estimate(sign * mean, *sorted([sign * low, sign * high]), seeds)
-        yield Control(difference.figure, column.unit, gain, parameters)
+        estimate = difference.estimate
+        low, high = sorted([sign * estimate.low, sign * estimate.high])
+        gain = Estimate(sign * estimate.mean, low, high, estimate.seeds)
+        yield PositiveControl(difference.figure, column.unit, gain, parameters)
 
 
 def _function(figure: str) -> str:

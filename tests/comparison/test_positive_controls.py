@@ -1,8 +1,14 @@
 """Positive controls of a kept comparison, as `pretrax compare NAME --power` shows them."""
 
+import re
+from pathlib import Path
+
+import pytest
+
 from pretrax.comparison import results
-from pretrax.comparison.controls import controls_of
+from pretrax.comparison.eval_metrics import EVAL_METRICS
 from pretrax.comparison.pilot_tables import about_control
+from pretrax.comparison.report.positive_controls import controls_of
 from tests.comparison import planted
 
 
@@ -32,3 +38,13 @@ def test_a_control_is_passed_by_an_advantage_of_the_better_model(tmp_path):
 def test_a_control_is_failed_by_equal_models(tmp_path):
     write_control(tmp_path, {})
     assert not any(controls_of(name, tmp_path)[0].passed for name in planted.EVAL_METRICS)
+
+
+@pytest.mark.parametrize(
+    "begins, passed", [("these eval metrics pass: ", True), ("These do not: ", False)]
+)
+def test_the_documentation_names_the_eval_metrics_that_pass(begins, passed):
+    text = " ".join(Path("docs/eval_metrics.md").read_text().split())
+    named = re.findall(r"`(\w+)`", text.partition(begins)[2].partition(". ")[0])
+    kept = [control for name in EVAL_METRICS for control in controls_of(name)]
+    assert named == sorted(control.figure for control in kept if control.passed == passed)
