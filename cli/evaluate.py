@@ -33,6 +33,7 @@ from rich.table import Column, Table
 from ..comparison.eval_metrics import EVAL_METRICS
 from ..comparison.eval_metrics.heldout_loss import evaluator
 from ..comparison.eval_metrics.measuring import eval_metrics, print_measured
+from ..data import reading
 from ..inference import Decoding, Options, Trained, mode_of
 from ..inference.answering.sequence_variants import (
     Scoring,
@@ -155,6 +156,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         )
     if bool(options.variants) != bool(options.wild_type):
         parser.error("--variants and --wild_type go together")
+    if options.out and not options.out.endswith((".csv", *reading.JSONL_SUFFIXES)):
+        parser.error(f"got --out={options.out}, expected a name that ends in .csv or .jsonl")
     typed = given_options(parser, options, argv)
     is_heldout = options.heldout or options.eval_metric
     if is_heldout and (idle := typed & {*TASK_OPTIONS, *ANSWER_OPTIONS}):

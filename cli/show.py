@@ -31,6 +31,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import jax
+import numpy as np
 from rich.console import Console
 from rich.progress import track
 
@@ -129,6 +130,8 @@ def show(
             console.print(BRIEF, soft_wrap=True)
         if not any(example.with_loss for example in drawn.picture.examples):
             console.print(WITHOUT_LOSS, soft_wrap=True)
+        if sentence := lacking(text):
+            console.print(sentence, soft_wrap=True)
     for sentence in unused(options, gin_arguments, choice):
         console.print(sentence, markup=False, soft_wrap=True)
     if options.html:
@@ -420,6 +423,15 @@ def unused(options: argparse.Namespace, gin_arguments: GinArguments, choice: Cho
             f"training.Run.packing = {choice.packing!r} is not used: a row holds this text alone."
         )
     return sentences
+
+
+def lacking(text: SampleText) -> str:
+    """Returns a sentence about tokens that the vocabulary lacks, such as English in one of DNA."""
+    tokens = np.concatenate(text.documents)
+    count = int((tokens == text.vocabulary.tokenizer.unknown).sum())
+    if not count:
+        return ""
+    return f"The vocabulary lacks {count} of the {tokens.size} tokens: give another --text."
 
 
 def open_text(

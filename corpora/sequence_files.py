@@ -53,7 +53,7 @@ def sequence_files(
     reverse_complement: bool = False,
     lowercase_weight: Share = 1.0,
     heldout_files: str | Sequence[str] | None = None,
-    heldout_records: str | Sequence[str] | None = None,
+    heldout_records: str | int | Sequence[str | int] | None = None,
     heldout_clusters: str | None = None,
     heldout_every: AtLeastTwo = 20,
     seed: int = 0,
@@ -81,7 +81,8 @@ def sequence_files(
         lowercase_weight: how much the loss on lowercase letters counts. Genomes have repeats in
             lowercase (soft-masked). With 1, documents have no weights of tokens.
         heldout_files: paths or patterns of the held-out files, such as other species.
-        heldout_records: ids or names of the held-out records, such as chromosomes.
+        heldout_records: ids or names of the held-out records, such as chromosomes, which may be
+            numbers.
         heldout_clusters: path of a TSV file with a representative and a member in each line, as
             MMseqs2 writes it. One cluster in `heldout_every` is held out with all of its members.
         heldout_every: without the three settings above, one record in `heldout_every` is held out,
@@ -108,7 +109,7 @@ def sequence_files(
     if heldout_files is not None:
         choices["heldout_files"] = None
     if heldout_records is not None:
-        choices["heldout_records"] = functools.partial(_by_name, frozenset(listed(heldout_records)))
+        choices["heldout_records"] = functools.partial(_by_name, _names(heldout_records))
     if heldout_clusters is not None:
         held_out = _held_out_members(heldout_clusters, heldout_every)
         choices["heldout_clusters"] = functools.partial(_by_cluster, heldout_clusters, held_out)
@@ -122,7 +123,7 @@ def sequence_files(
         if not is_sequence_file(path):
             raise ValueError(
                 f"Got {path}, expected FASTA or FASTQ ({', '.join(SEQUENCE_SUFFIXES)}), also as "
-                ".gz, .bgz or .zst: rename it, or use corpora.text_files for text."
+                ".gz, .bgz or .zst: convert or rename it, or use corpora.text_files for text."
             )
     chosen = next(iter(choices.values()), None)
     cut = {"window": window, "overlap": overlap, "lowercase_weight": lowercase_weight}
@@ -196,6 +197,17 @@ class _Sequences(NamedTuple):
             yield from first_texts((piece.text for piece in cut), most)
 
 
+def _names(given: str | int | Sequence[str | int]) -> frozenset[str]:
+    """Returns names that are separated by commas or in a list. gin reads chromosome 7 as a number.
+
+    >>> sorted(_names("7, X")), sorted(_names((7, "X"))), sorted(_names(7))
+    (['7', 'X'], ['7', 'X'], ['7'])
+    """
+    if isinstance(given, str):
+        return frozenset(listed(given))
+    return frozenset(map(str, [given] if isinstance(given, int) else given))
+
+
 def _by_name(
     names: frozenset[str], records: Iterable[RawDocument], held_out: bool
 ) -> Iterator[RawDocument]:
@@ -238,8 +250,10 @@ def _held_out_members(path: str, every: int) -> dict[str, bool]:
         for number, _, line in lines(file):
             columns = decoded(line).rstrip("\r\n").split("\t")
             if len(columns) != 2 or not all(columns):
-                reason = f"got {len(columns)} columns, expected a representative and a member"
-                raise malformed(Bad(f"{path}:{number}", "malformed", reason), "Separate by a tab.")
+                reason = f"got {len(columns)} column{'s' * (len(columns) != 1)}, expected two: a "
+                reason += "representative and a member"
+                change = "Separate the two by a tab."
+                raise malformed(Bad(f"{path}:{number}", "malformed", reason), change)
             representative, member = columns
             if representatives.setdefault(member, representative) != representative:
                 reason = f"{member!r} is in the clusters of {representatives[member]!r} and "

@@ -122,16 +122,23 @@ def _check(
         start = part[:_CLEAR].upper()
         if not start.strip(b"ACGT") and set(start) == set(b"ACGT"):
             reason = f"begins with {_CLEAR} letters of DNA, expected a protein"
-            raise _malformed(record, reason, "Set the alphabet to 'dna'.")
+            raise _malformed(record, reason, _other_alphabet("dna"))
     position = letters.find(0)
     if position < 0:
         return
     kinds = [kind for kind, one in ALPHABETS.items() if 0 not in one.table[list(part)]]
-    change = f"It may be {kinds[0]}: set the alphabet to {kinds[0]!r}." if kinds else "Fix it."
+    change = _other_alphabet(kinds[0]) if kinds else "Fix it."
     known = "".join(dict.fromkeys(alphabet.letters + alphabet.read_as[0] + alphabet.gap))
     place = f"at position {before + position + 1:,}"
     reason = f"has {chr(part[position])!r} {place}, expected one of {known}"
     raise _malformed(record, reason, change)
+
+
+def _other_alphabet(kind: str) -> str:
+    return (
+        f"It may be {kind}: choose another run, or set the alphabet of the sequences and of their "
+        f"vocabulary to {kind!r}."
+    )
 
 
 def _malformed(record: RawDocument, reason: str, change: str) -> Exception:

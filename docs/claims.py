@@ -255,7 +255,8 @@ CLAIMS = (
     ),
     Claim(
         "Prefix decoders are better after fine-tuning",
-        "After fine-tuning, a decoder that reads the given context from both sides is better.",
+        "After fine-tuning, a decoder that reads the given context from both sides is better than "
+        "a causal decoder.",
         "t5",
         "architectures_at_equal_parameters",
         "finetune",
@@ -487,7 +488,7 @@ def counts(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
 
 def chosen_afterwards(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
     """Returns what was chosen after results were known: margins, and seeds by their reports."""
-    margins = ", ".join(f"{c.margin:g} ({c.comparison})" for c in claims if c.margin is not None)
+    margins = ", ".join(f"{c.comparison} {c.margin:g}" for c in claims if c.margin is not None)
     used = {claim.comparison for claim in claims}
     seeds = [name for name, one in found.items() if name in used and AFTER in one.setup.about]
     return (

@@ -391,9 +391,9 @@ def measured(found: Found) -> str:
     sizes, seconds = [run.parameters for run in runs], [run.seconds for run in runs]
     return (
         f"This page is based on {len(runs)} runs in {len(found)} comparisons. The models have "
-        f"{amount(min(sizes))} to {amount(max(sizes))} parameters and {min(seeds)} to {max(seeds)} "
-        f"seeds. A run was trained for {amount(statistics.median(seconds))} seconds (median) and "
-        f"at most {amount(max(seconds))} seconds."
+        f"{amount(min(sizes))} to {amount(max(sizes))} parameters. Each variant has {min(seeds)} "
+        f"to {max(seeds)} seeds. Training took a median of {amount(statistics.median(seconds))} "
+        f"seconds and at most {amount(max(seconds))} seconds."
     )
 
 

@@ -150,12 +150,14 @@ class Macro(NamedTuple):
 
 
 def value_in_gin(text: str, current: Any = None) -> str:
-    """Returns a value of a command line in gin's syntax: strings are quoted.
+    """Returns a value of a command line in gin's syntax: strings are quoted, and 1,2 is a tuple.
 
         >>> value_in_gin("runs/mine"), value_in_gin("1e-3"), value_in_gin("'1e-3'")
         ("'runs/mine'", '1e-3', "'1e-3'")
         >>> value_in_gin("2026", current="2025")
         "'2026'"
+        >>> value_in_gin("0.02,0.05")
+        '(0.02,0.05)'
 
     Args:
       text: the value as the user typed it.
@@ -167,7 +169,9 @@ def value_in_gin(text: str, current: Any = None) -> str:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, *_TOO_DEEP):
         return repr(text)
-    return repr(text) if isinstance(current, str) and value is not None else text
+    if isinstance(current, str) and value is not None:
+        return repr(text)
+    return f"({text})" if isinstance(value, tuple) else text
 
 
 def named_gin_files() -> list[str]:

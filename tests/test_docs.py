@@ -267,7 +267,7 @@ def write_files(here: Path, texts: list[str]):
     (here / "weighted").mkdir()
     weighted = [json.dumps({"text": text, "weights": [[0, 9, 0.1]]}) + "\n" for text in texts]
     (here / "weighted/lines.jsonl").write_text("".join(weighted))
-    for name in ("genomes", "proteins"):
+    for name in ("genomes", "proteins", "transcripts"):
         (here / name).mkdir()
     for name, count in (("yeast", 3), ("worm", 1)):
         letters = np.random.default_rng(count).choice([*"ACGTacgt"], (count, 9000))
@@ -276,6 +276,8 @@ def write_files(here: Path, texts: list[str]):
             file.writelines(records)
     proteins = [f">p{i}\n{'MKTAYIAKQRQISFVKSHFSRQ' * (i + 2)}\n" for i in range(40)]
     (here / "proteins/mine.fasta").write_text("".join(proteins))
+    transcripts = [f">t{i}\n{'ACGU' * (i + 20)}\n" for i in range(40)]
+    (here / "transcripts/mine.fa").write_text("".join(transcripts))
     (here / "clusters.tsv").write_text("".join(f"p{i // 4 * 4}\tp{i}\n" for i in range(40)))
     (here / "raw").mkdir()
     lines = [json.dumps({"text": text}) + "\n" for text in topics.topics.values()]

@@ -31,7 +31,8 @@ NAMES = {
 @pytest.mark.parametrize(
     "name", [name for name, file in MODULES.items() if ">>> " in file.read_text("utf-8")]
 )
-def test_examples_give_what_they_say(name):
+def test_examples_give_what_they_say(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # an example may write a file
     module, report = importlib.import_module(name), []
     runner = doctest.DocTestRunner(optionflags=FLAGS)
     for example in doctest.DocTestFinder().find(module, globs=NAMES | vars(module)):

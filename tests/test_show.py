@@ -1,5 +1,6 @@
 """The command `show`: its output and errors."""
 
+import functools
 import json
 import re
 import subprocess
@@ -8,8 +9,10 @@ import sys
 import pytest
 
 from pretrax.cli import show
-from pretrax.corpora.vocabularies import special_tokens
+from pretrax.corpora import vocabularies
+from pretrax.corpora.vocabularies import VocabularySource, special_tokens
 from pretrax.objectives.catalog import CATALOG, FAMILIES
+from pretrax.tasks import sample_text
 from pretrax.visualization import drawing
 from tests.refusals import assert_named
 from tests.tasks.short_library import short_library
@@ -46,6 +49,13 @@ def test_a_text_without_a_loss_is_pointed_out(capsys, monkeypatch):
     )
     assert show.WITHOUT_LOSS in prints(capsys, *only_numbers, "--text=a cat")
     assert show.WITHOUT_LOSS not in prints(capsys, *only_numbers, "--text=2 cats")
+
+
+def test_letters_that_the_vocabulary_lacks_are_counted(tmp_path):
+    dna = vocabularies.letters(str(tmp_path), VocabularySource(), alphabet="dna")
+    text = functools.partial(sample_text.from_texts, dna)
+    assert not show.lacking(text(["ACGT"]))
+    assert_named(show.lacking(text(["ACGT", "xyz"])), 3, 7)
 
 
 def test_the_list_has_every_objective(capsys):

@@ -57,7 +57,7 @@ class SequenceVariant(NamedTuple):
             if wild_type[index] != before:
                 raise ValueError(
                     f"expected {wild_type[index]!r} in {part}, the letter of the wild type at "
-                    f"position {number}"
+                    f"position {number}, counted from 1"
                 )
             if index in substitutions:
                 raise ValueError(f"expected position {number} only once")

@@ -78,12 +78,19 @@ def read_variants(
     """
     if not Path(file).is_file():
         raise ValueError(f"There is no file {file}: give the path of a CSV file.")
-    reader = csv.DictReader(io.StringIO(reading.plain_text(file)), restkey=EXTRA)
+    text = io.StringIO(reading.plain_text(file))
+    reader = csv.DictReader(text, restkey=EXTRA, skipinitialspace=True)
     columns = [*(reader.fieldnames or [])]
-    if not {MUTANT, SEQUENCE} & {*columns} or SCORE in columns:
+    if not {MUTANT, SEQUENCE} & {*columns}:
         raise ValueError(
             f"{file} has the columns {', '.join(columns) or 'none'}, expected {MUTANT!r} or "
-            f"{SEQUENCE!r} among them, and no column {SCORE!r}, which is added."
+            f"{SEQUENCE!r} among them: rename the column of the variants, and separate columns by "
+            "commas."
+        )
+    if SCORE in columns:
+        raise ValueError(
+            f"{file} already has a column {SCORE!r}, expected none, since the scores are written "
+            "to it: rename the column."
         )
     if problem := problem_of(wild_type):
         raise _bad("the wild type", "sequence", wild_type, problem)
@@ -144,7 +151,7 @@ def _number(text: str) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise ValueError("expected a number")
+        raise ValueError("expected a number: remove rows without one")
     return number
 
 

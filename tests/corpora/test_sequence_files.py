@@ -159,6 +159,9 @@ def test_records_files_and_clusters_are_held_out(tmp_path):
     by_name = corpus_of(tmp_path, path, run="a", heldout_records="r3, r5")
     assert texts_of(by_name, by_name.heldout(10**6)) == sorted([records["r3"], records["r5"]])
     assert len(first_epoch(by_name)) == 38
+    numbered = file_of(tmp_path, "n.fa", ">7\nAAAA\n>8\nCCCC\n>X\nGGGG\n")
+    by_number = corpus_of(tmp_path, numbered, run="n", heldout_records=(7, "X"))
+    assert texts_of(by_number, by_number.heldout(99)) == ["AAAA", "GGGG"]
     other = file_of(tmp_path, "b.fa", ">b\nACGT\n")
     by_file = corpus_of(tmp_path, path, run="b", heldout_files=other)
     assert texts_of(by_file, by_file.heldout(99)) == ["ACGT"] and len(first_epoch(by_file)) == 40

@@ -119,6 +119,23 @@ def test_a_bad_value_is_named_with_its_row_and_column(row, values, tmp_path):
         read_variants(str(file), WILD_TYPE, sequence_check(model))
 
 
+@pytest.mark.parametrize(
+    "header, values",
+    [("variant,DMS_score", ("variant", "mutant")), ("mutant,score", ("'score'",))],
+)
+def test_a_table_with_other_columns_is_refused(header, values, tmp_path):
+    file = tmp_path / "assay.csv"
+    file.write_text(f"{header}\nA1C,1\n")
+    with refuses(ValueError, file, *values):
+        read_variants(str(file), WILD_TYPE)
+
+
+def test_spaces_after_commas_are_not_part_of_columns(tmp_path):
+    file = tmp_path / "assay.csv"
+    file.write_text("mutant, DMS_score\nA1C, 0.5\n")
+    assert read_variants(str(file), WILD_TYPE).measured == [0.5]
+
+
 def test_a_wild_type_is_a_sequence_or_the_record_of_a_file(tmp_path):
     file = tmp_path / "protein.fasta"
     file.write_text(">P1 a protein\nACG\nTT\n")
@@ -152,3 +169,5 @@ def test_the_command_adds_a_column_of_scores(tmp_path, capsys):
     assert records[2]["score"] == pytest.approx(expected, abs=1e-4)
     with exits(capsys, "--wild_type"):
         evaluate.main(given[:2])
+    with exits(capsys, "scores.xlsx", ".csv", ".jsonl"):
+        evaluate.main([*given, "--out=scores.xlsx"])
