@@ -15,6 +15,7 @@ from tables import table
 from pretrax.comparison.formatting import chance, number
 from pretrax.comparison.report import informative
 from pretrax.comparison.report.markdown_text import escaped
+from pretrax.comparison.report.positive_controls import KEPT, controls_in
 from pretrax.comparison.report.summary import Summary
 from pretrax.comparison.statistics import LEVEL, Difference, Estimate, at_level, deviation
 from pretrax.visualization.svg import INK, MUTED, SERIES, drawn, standalone
@@ -383,6 +384,7 @@ CLAIMS = (
 )
 
 Found = Mapping[str, Summary]  # name of a comparison -> its summary
+CONTROLS = KEPT.name  # comparison of models that differ for sure
 
 
 class Verdict(NamedTuple):
@@ -425,7 +427,8 @@ def verdict_on(found: Found, claim: Claim) -> Verdict:
         why = informative.why_not_informative(summary, difference)
         verdict = _read(difference, one)
     else:
-        why = informative.why_no_difference_is_not_informative(summary, difference)
+        controls = controls_in(found[CONTROLS]) if CONTROLS in found else ()
+        why = informative.why_no_difference_is_not_informative(summary, difference, controls)
         verdict = _read_margin(corrected, claim.margin)
     verdict = NOT_INFORMATIVE if why else verdict
     spread = deviation(difference.estimate, level)

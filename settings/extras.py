@@ -26,8 +26,8 @@ EXTRAS = {
 def missing_package_message(error: ImportError) -> str | None:
     """Returns how to install the package that an import did not find; None if no extra has it.
 
-    >>> missing_package_message(ModuleNotFoundError(name="warcio.utils"))
-    "To read web pages, pretrax needs warcio, which is not installed: pip install -e '.[prepare]'"
+    >>> missing_package_message(ModuleNotFoundError(name="warcio.utils")).partition(": pip")[0]
+    'To read web pages, pretrax needs warcio, which is not installed'
     """
     # fsspec raises an ImportError without a name, from an error that has the name.
     name = error.name or getattr(error.__cause__, "name", None)

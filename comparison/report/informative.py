@@ -6,14 +6,13 @@ grid of learning rates. A claim that there is no difference also needs a positiv
 """
 
 import math
-from collections.abc import Collection, Sequence
-from pathlib import Path
+from collections.abc import Collection, Iterable, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
 from ..figures import HIGHER, LARGEST, PEAK, SMALLEST
 from ..statistics import Difference
-from .positive_controls import KEPT, controls_of
+from .positive_controls import PositiveControl
 from .summary import Column, Summary
 
 BAG_OF_WORDS = "/bag_of_words"
@@ -73,18 +72,17 @@ def why_not_informative(summary: Summary, difference: Difference) -> str:
 
 
 def why_no_difference_is_not_informative(
-    summary: Summary, difference: Difference, controls: Path = KEPT
+    summary: Summary, difference: Difference, controls: Iterable[PositiveControl] = ()
 ) -> str:
     """Returns why a small difference does not support a claim of no difference; "" if it does.
 
     In addition to what `why_not_informative` checks, the claim needs a positive control: another
     pair of variants that the same figure distinguishes in the same comparison, or the pair of
-    the comparison in the directory `controls`. A difference that holds needs no control, since the
-    figure distinguishes this pair.
+    the comparison `positive_controls`. A difference that holds needs no control, since the figure
+    distinguishes this pair.
     """
     reasons = [why_not_informative(summary, difference)]
-    figure = difference.figure
-    passed = any(one.passed for one in controls_of(figure, controls) if one.figure == figure)
+    passed = any(one.passed for one in controls if one.figure == difference.figure)
     if not (difference.holds or passed or _has_control(summary, difference)):
         reasons.append(NO_CONTROL)
     return "; ".join(filter(None, reasons))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from .. import results
 from ..figures import HIGHER
 from ..statistics import Estimate
-from .summary import summary
+from .summary import Summary, summary
 
 KEPT = Path(__file__).parents[2] / "docs" / "comparisons" / "positive_controls"
 
@@ -43,13 +43,14 @@ def controls_of(figure: str, directory: Path = KEPT) -> list[PositiveControl]:
       figure: name of the figure, such as "minimal_pairs" or "finetune (python_word_kinds)".
       directory: directory of the kept comparison.
     """
-    return [one for one in _controls(directory) if _function(one.figure) == _function(figure)]
-
-
-def _controls(directory: Path) -> Iterator[PositiveControl]:
     if results.read_setup(directory) is None:
-        return
-    known = summary(results.read(directory))
+        return []
+    every = controls_in(summary(results.read(directory)))
+    return [one for one in every if _function(one.figure) == _function(figure)]
+
+
+def controls_in(known: Summary) -> Iterator[PositiveControl]:
+    """Yields the controls of the figures of `positive_controls`."""
     parameters = max(run.parameters for run in known.trained)
     for difference in known.differences:
         column = known.column(difference)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pretrax.comparison import results
 from pretrax.comparison.figures import peak_figures
 from pretrax.comparison.report import informative, wording
+from pretrax.comparison.report.positive_controls import controls_in
 from pretrax.comparison.report.summary import summary
 from tests.comparison import planted
 
@@ -86,9 +86,9 @@ def test_a_run_without_the_ends_of_its_grid_does_not_count_as_at_an_edge():
     assert "1 of 5 runs" in why(found._replace(parts=parts))
 
 
-def test_no_difference_without_a_positive_control_is_not_informative(tmp_path):
-    def why_no_difference(found):
-        return informative.why_no_difference_is_not_informative(found, difference(found), tmp_path)
+def test_no_difference_without_a_positive_control_is_not_informative():
+    def why_no_difference(found, controls=()):
+        return informative.why_no_difference_is_not_informative(found, difference(found), controls)
 
     assert why_no_difference(told()) == informative.NO_CONTROL
     alike = told(variants=("a", "b", "c"))
@@ -100,11 +100,8 @@ def test_no_difference_without_a_positive_control_is_not_informative(tmp_path):
     edge = told({("c", FIGURE): 0.2}, ("a", "b", "c"), peaks={("c", 0): 0.1})
     assert why_no_difference(edge) == informative.NO_CONTROL
     for effect, reason in ((0.0, informative.NO_CONTROL), (-0.2, "")):
-        kept = planted.results(
-            ["full", "less"], effects={("less", FIGURE): effect}, reference="full"
-        )
-        results.write(tmp_path, kept)
-        assert why_no_difference(alike) == reason
+        control = told({("less", FIGURE): effect}, ("a", "less"))
+        assert why_no_difference(alike, controls_in(control)) == reason
 
 
 @pytest.mark.parametrize("seeds, is_shown", [(range(3), True), ([0], False)])
