@@ -276,7 +276,7 @@ def evaluate_variants(console: Console, options, steps: Sequence[int | None]) ->
         for metric, (figure, baseline) in zero_shot_figures(table, scores).items():
             printed.add_row(str(trained.step), metric, f"{figure:.4g}", f"{baseline:.4g}")
     say = functools.partial(console.print, markup=False, soft_wrap=True)
-    say(f"{options.run}: {scoring}, {len(table.variants)} variants of {options.variants}")
+    say(f"{options.run}: {scoring}; {options.variants}, variants: {len(table.variants)}")
     if printed.row_count:
         console.print(printed)
     if options.out:

@@ -441,7 +441,7 @@ def _fasta_parts(file: Any, path: str) -> Iterator[tuple[bytes, int, bytes, bool
 
 def _fasta_blocks(file: Any, path: str) -> Iterator[bytes]:
     """Yields the content of a file after a line end, cut neither in a header nor before one."""
-    rest = b"\n"
+    rest = b"\n" + file.read(len(BOM)).removeprefix(BOM)
     while block := file.read(SEQUENCE_PART):
         text = rest + block
         header = text.rfind(b"\n>")

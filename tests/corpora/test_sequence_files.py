@@ -18,7 +18,7 @@ from pretrax.data.reading import MalformedLine, RawDocument, good, raw_documents
 from tests.refusals import refuses
 from tests.training import tiny
 
-FASTA = b">x one\r\nACGT\r\nacgtn\r\n\r\n>sp|P1|Y_HUMAN\ttwo\nMKV*\n>z\nAAA"
+FASTA = b"\xef\xbb\xbf>x one\r\nACGT\r\nacgtn\r\n\r\n>sp|P1|Y_HUMAN\ttwo\nMKV*\n>z\nAAA"
 FASTQ = b"@x one\nACGT\n+\n@>II\n@y\nTT\n+y\nII\n\n"
 LETTERS = {name: functools.partial(vocabularies.letters, alphabet=name) for name in ALPHABETS}
 
