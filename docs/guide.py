@@ -91,6 +91,7 @@ PAPERS = {  # key in a cell -> (text of the link, arXiv number)
     "ulmfit": ("Howard & Ruder 2018", "1801.06146"),
     "ul2": ("Tay et al. 2022", "2205.05131"),
     "wang": ("Wang et al. 2022", "2204.05832"),
+    "progen2": ("Nijkamp et al. 2022", "2206.13517"),
     "zoology": ("Arora et al. 2023", "2312.04927"),
 }
 
@@ -280,6 +281,12 @@ SETTINGS = (
         "text at a cursor",
         "brackets",
         "Causal models can be trained to write it from the text on both sides ({fim}).",
+    ),
+    Setting(
+        "effects of variants of proteins",
+        "proteins",
+        "Causal language models of proteins predict the fitness of variants without fine-tuning "
+        "({progen2}). We do not know of a comparison of objectives.",
     ),
     Setting("input format", "input_formats"),
     Setting("batch size", "batch_size"),
