@@ -7,6 +7,7 @@ import pytest
 
 from pretrax.comparison.eval_metrics import writing
 from pretrax.comparison.eval_metrics.parts import two_languages
+from pretrax.comparison.eval_metrics.parts.finetuning_steps import Peak
 from pretrax.comparison.eval_metrics.parts.two_languages import translations
 from pretrax.comparison.eval_metrics.writing import finetune_to_write
 from pretrax.inference import Decoding, Options, answer
@@ -73,7 +74,7 @@ def test_every_layout_that_writes_learns_to_answer(builder):
     one = writing._answering(trained(builder, MODELS[builder]))
     answered = [answered_prompt(one, *pair) for pair in PAIRS]
     writer, peak = writing._finetuned(one, answered, 30, [1e-9, 0.1], 8)
-    assert peak == 0.1 and writing._nats(writer, answered[:8]) < 8 * 0.1
+    assert peak.best == 0.1 and writing._nats(writer, answered[:8]) < 8 * 0.1
     if builder == "decoder":
         items = [{"text": text} for text, _ in PAIRS[:8]]
         written = answer(writer, "respond", items, Options(Decoding(max_new=4)))
@@ -108,7 +109,7 @@ def test_answers_are_what_the_model_writes_and_text_does_not_count(few, monkeypa
         return [{"answer": told[item["text"]]} for item in items]
 
     monkeypatch.setattr(writing, "answer", written)
-    monkeypatch.setattr(writing, "_finetuned", lambda model, *_: (model, 0.1))
+    monkeypatch.setattr(writing, "_finetuned", lambda model, *_: (model, Peak(0.1, [0.1])))
     subject = subject_of(trained("encoder_decoder", "span_corruption"))
     found = by_name(finetune_to_write(subject, task="translation"))
     assert found["/exact_match"].value == found["/from_scratch/exact_match"].value == 7 / 8
