@@ -63,7 +63,7 @@ BLOCK_TOKENS = 1 << 20  # Number of tokens at which a block of long records ends
 FILE_BYTES = 1 << 28  # Largest number of bytes of a file of tokens with more than one block
 # A column of a `Document` in addition to its tokens
 Column = Literal["parts", "labels", "weights", "teacher"]
-# What the parts of a store, and the stores of a mixture, have in common
+# Fields that all parts of a store, and all stores of a mixture, share
 SHARED = "ids", "columns", "shapes"
 COLUMNS: tuple[Column, ...] = ("parts", "labels", "weights", "teacher")
 

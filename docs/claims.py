@@ -384,7 +384,7 @@ CLAIMS = (
 )
 
 Found = Mapping[str, Summary]  # name of a comparison -> its summary
-CONTROLS = KEPT.name  # comparison of models that differ for sure
+CONTROLS = KEPT.name  # comparison of two models, one of which is known to be better
 
 
 class Verdict(NamedTuple):

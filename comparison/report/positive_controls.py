@@ -21,7 +21,7 @@ KEPT = Path(__file__).parents[2] / "docs" / "comparisons" / "positive_controls"
 
 
 class PositiveControl(NamedTuple):
-    """What an eval metric has measured on two models that differ for sure."""
+    """The advantage of a better-trained model that an eval metric measured."""
 
     figure: str
     unit: str

@@ -115,9 +115,9 @@ def letter_functions(
         return ids, np.stack([ends - (k if overlapping else lengths[ids]), ends], axis=1)
 
     by_id = np.zeros(max(names) + 2, np.uint8)  # 0 for ids without a letter and all larger ids
-    by_id[[i for i, piece in names.items() if len(piece) == 1]] = [
-        ord(piece) for piece in names.values() if len(piece) == 1
-    ]
+    for i, piece in names.items():
+        if len(piece) == 1:
+            by_id[i] = ord(piece)
 
     def decode(ids: Sequence[int]) -> str:
         if k == 1 and (letters := by_id.take(ids, mode="clip")).all():

@@ -52,7 +52,9 @@ def read_wild_type(given: str) -> str:
     if given.isalpha():
         return given
     if not Path(given).is_file():
-        raise ValueError(f"There is no file {given}: give a FASTA file, or the sequence itself.")
+        raise ValueError(
+            f"The file {given} does not exist: give a FASTA file, or the sequence itself."
+        )
     texts = [record.text for record in reading.good(reading.raw_documents(given, "text"))]
     parts = [part for text in texts for part in HEADER.split(text)]
     sequences = [letters for part in parts if (letters := "".join(part.split()))]
@@ -77,7 +79,7 @@ def read_variants(
     line and column the message names.
     """
     if not Path(file).is_file():
-        raise ValueError(f"There is no file {file}: give the path of a CSV file.")
+        raise ValueError(f"The file {file} does not exist: give the path of a CSV file.")
     text = io.StringIO(reading.plain_text(file))
     reader = csv.DictReader(text, restkey=EXTRA, skipinitialspace=True)
     columns = [*(reader.fieldnames or [])]
