@@ -155,8 +155,11 @@ def _compiled(corrupt: Any, lengths, max_documents):
 def corrupted(case: LawExamples, **changes) -> dict[str, np.ndarray]:
     """Returns the features of the examples, after changes such as `corrupted(case, rows=…)`."""
     case = case._replace(**changes)
-    corrupt = _compiled(_hashed(case, "corrupt"), tuple(case.lengths.items()), case.max_documents)
-    return jax.tree.map(np.asarray, corrupt(case.keys, case.rows))
+    return jax.tree.map(np.asarray, _program(case)(case.keys, case.rows))
+
+
+def _program(case: LawExamples) -> Any:
+    return _compiled(_hashed(case, "corrupt"), tuple(case.lengths.items()), case.max_documents)
 
 
 # --- laws ---------------------------------------------------------------------------------------
@@ -185,15 +188,16 @@ def lengths_never_decrease(case: LawExamples, longest: int = 600) -> None:
 
 def features_are_known(case: LawExamples) -> None:
     """Features have the names, the shapes and the type that `lengths` plans."""
-    corrupt = batched(case.objective, case.lengths, case.max_documents)
     try:
-        shapes = jax.eval_shape(jax.vmap(_one_row(case)), case.keys, case.rows, case.rows)
+        batched(case.objective, case.lengths, case.max_documents)  # checks the arguments
+        # The laws that need values run the same program, which is traced once.
+        shapes = _program(case).eval_shape(case.keys, case.rows)
         row = {c: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for c, x in shapes.items()}
+        del row["member"]
         check_features(row, case.lengths)
         missing = [s.name for s in named(case.lengths) if s.columns[0] not in row]
         if missing:
             raise Broken(f"`lengths` plans slots for {missing}, but `corrupt` returns no features.")
-        jax.eval_shape(corrupt, case.keys, case.rows)
     except ValueError as error:
         raise Broken(str(error)) from None
 

@@ -117,6 +117,12 @@ def pytest_ignore_collect(collection_path, config):
     return True if collection_path not in reached else None
 
 
+def pytest_itemcollected(item):
+    """Marks all cases of a sampled test as slow, except the first one."""
+    if item.get_closest_marker("sampled") and any(item.callspec.indices.values()):
+        item.add_marker("slow")
+
+
 @pytest.hookimpl(trylast=True)  # after -m and -k
 def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: item.path.stem not in LONGEST)

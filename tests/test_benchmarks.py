@@ -39,6 +39,7 @@ def wide_terminal(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
 
 
+@pytest.mark.slow
 def test_attention(capsys):
     attention.main(["--slots", "40", "--heads=2", "--width=16", "--repeats=1"])
     said = capsys.readouterr().out
@@ -46,6 +47,7 @@ def test_attention(capsys):
     assert re.search(r"causal +40 +[\d.]+ +– +[\d.]+ +–", said)
 
 
+@pytest.mark.slow
 def test_memory_of_attention(monkeypatch, capsys):
     devices = lambda topology: jax.devices()  # noqa: E731
     monkeypatch.setattr(attention, "devices_of", devices)
@@ -63,6 +65,7 @@ def test_corruption(monkeypatch, capsys):
         assert re.search(rf"{row} .* \d+\.\d\d", said)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", corruption.builders())
 def test_every_objective_has_rows_to_corrupt(name):
     features = jax.eval_shape(*corruption.bare_call(name, batch=2))
@@ -77,6 +80,7 @@ def test_checkpoints(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []  # Written files are removed.
 
 
+@pytest.mark.slow
 def test_packing(capsys):
     packing.main(["--documents=20", "--tokens=1000", "--repeats=1"])
     said = capsys.readouterr().out
@@ -231,6 +235,7 @@ def test_attention_that_fails_has_an_error_instead_of_figures():
     assert row["rows"] == 1 and row["both, TFLOP/s"] is None
 
 
+@pytest.mark.slow
 def test_a_part_that_fails_or_takes_too_long_is_reported_and_keeps_its_rows(tmp_path, monkeypatch):
     script = tmp_path / "part.py"
     monkeypatch.setattr(accelerator, "__file__", str(script))
@@ -395,6 +400,7 @@ def test_redraw(capsys):
     assert re.search(r"worst( +[\d.,]+){3}", printed)
 
 
+@pytest.mark.slow
 def test_sharded_decoding(tmp_path, monkeypatch, capsys):
     """Devices of this process stand in for a slice without cycles."""
     run = tmp_path / "small.gin"

@@ -54,6 +54,7 @@ def module(tmp_path, monkeypatch):
     return "own_objectives"
 
 
+@pytest.mark.slow
 def test_a_sound_objective(module, capsys):
     check.main([f"{module}.shifted"])
     said = capsys.readouterr().out
@@ -70,6 +71,7 @@ def test_an_objective_of_the_list_is_read_with_the_settings_of_its_file():
     assert check.built("block_diffusion_encoder_decoder", []).facts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings, words",
     [(["by=1000"], "ids are in range: targets are"), (["apart=False"], "segment 1")],

@@ -122,6 +122,7 @@ def assert_equal(got, expected):
         np.testing.assert_array_equal(got[name], expected[name], err_msg=name)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "make, family",
     [
@@ -156,6 +157,7 @@ def test_there_and_back_are_the_same_bits(make, family, tmp_path, capsys):
     assert_equal(after, before)
 
 
+@pytest.mark.slow
 def test_heads_that_they_have_no_place_for_are_left_out_and_named(tmp_path):
     for model, left in (
         (bert(40, ("vocabulary", "pair", "replaced")), ["projections_replaced"]),
@@ -171,6 +173,7 @@ def test_heads_that_they_have_no_place_for_are_left_out_and_named(tmp_path):
         assert left_out(family, model.config, random_params(model)) == left
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "make, values",
     [
@@ -209,6 +212,7 @@ def test_an_export_as_a_family_that_lacks_the_model_is_refused(name, changed, di
         write_model(str(tmp_path), config, random_params(model), family=FAMILIES[name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["sequence_classification", "token_classification"])
 def test_a_decoder_that_reads_both_ways_is_not_exported_as_a_causal_one(
     objective, tmp_path, capsys
@@ -219,6 +223,7 @@ def test_a_decoder_that_reads_both_ways_is_not_exported_as_a_causal_one(
     assert not (tmp_path / "there").exists()
 
 
+@pytest.mark.slow
 def test_a_t5x_checkpoint_becomes_a_run(tmp_path, monkeypatch):
     params = t5x_checkpoints.random_params("t5_1_1")
     t5x_checkpoints.write(tmp_path / "checkpoint_7", t5x_checkpoints.as_t5x("t5_1_1", params))
@@ -235,6 +240,7 @@ def test_a_t5x_checkpoint_becomes_a_run(tmp_path, monkeypatch):
     t5x_checkpoints.assert_equal(found.params, params)
 
 
+@pytest.mark.slow
 def test_an_export_in_bfloat16_is_half_as_large_and_read_exactly(tmp_path):
     source, params = written(tmp_path / "hf", llama())
     run(f"--from=hf:{source}", f"--to={tmp_path}/run", "--dtype=bfloat16")
@@ -319,6 +325,7 @@ def test_training_continues_from_an_import(tmp_path, capsys, monkeypatch):
 # --- vocabularies -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_special_ids_match_the_tokenizer_and_nothing_is_added(tmp_path):
     imported(tmp_path, bert(), tokenizer=word_pieces)
     ids = vocabularies.load_vocabulary(str(tmp_path / "run")).ids
@@ -357,6 +364,7 @@ def of_words(tmp_path):
     return tokenization.hugging_face_tokenizer(path)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "make", [trained, lambda path: tokenization.byte_tokenizer(), hugging_faces, of_words]
 )
@@ -393,6 +401,7 @@ training.Run.initial_run = "runs/before/"
 """
 
 
+@pytest.mark.slow
 def test_an_export_of_a_run_has_a_card_and_the_settings_of_generate(tmp_path):
     path = write_run(tmp_path / "run", "decoder", "causal_lm", more=RUN, steps=(0, 4))
     scores = (
@@ -529,6 +538,7 @@ def test_an_encoder_has_no_settings_of_generate(tmp_path):
     assert not (tmp_path / "again/generation_config.json").exists()
 
 
+@pytest.mark.slow
 def test_a_tokenizer_that_changes_text_is_exported_as_it_is(tmp_path, capsys):
     import sentencepiece
 
@@ -550,6 +560,7 @@ def test_a_tokenizer_that_changes_text_is_exported_as_it_is(tmp_path, capsys):
     assert not (tmp_path / "again" / "tokenizer.json").exists()
 
 
+@pytest.mark.slow
 def test_ids_that_are_asked_for_get_rows_and_are_in_the_exported_tokenizer(tmp_path):
     import tokenizers
 
@@ -583,6 +594,7 @@ def given_tokenizer(make, tmp_path, *flags):
     return vocabularies.load_vocabulary(str(tmp_path / "run"))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "make, flags, train",
     [
@@ -632,6 +644,7 @@ def test_without_a_tokenizer_no_new_vocabulary_is_learned(tmp_path):
         fields["corpus"](f"{tmp_path}/run_2")
 
 
+@pytest.mark.slow
 def test_a_tokenizer_that_was_given_is_exported(tmp_path):
     vocabulary = given_tokenizer(llama, tmp_path)
     run(f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")
@@ -651,6 +664,7 @@ def esm2(directory, tokens):
 ESM2 = ["<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<null_1>", "<mask>"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokens", [None, ESM2])
 def test_esm2_has_the_ids_and_the_frame_of_the_letters_of_proteins(tokens, tmp_path, capsys):
     esm2(tmp_path / "esm2", tokens)
@@ -678,12 +692,14 @@ def logits_of(opened, tokens):
     return outputs.head("vocabulary", outputs.hidden["top"])[0]
 
 
+@pytest.mark.slow
 def test_an_esm_with_other_tokens_has_no_letters_of_proteins(tmp_path):
     esm2(tmp_path / "dna", [*ESM2[:-2], "<mask>", "AAAAAA"])
     run(f"--from=hf:{tmp_path}/dna", f"--to={tmp_path}/run")
     assert not (tmp_path / "run/vocabulary.json").exists()
 
 
+@pytest.mark.slow
 def test_names_of_classes_go_both_ways(tmp_path, capsys):
     model = bert(40, ("classes",), num_classes=2)
     source, _ = written(tmp_path / "hf", model)
@@ -698,6 +714,7 @@ def test_names_of_classes_go_both_ways(tmp_path, capsys):
     assert config["id2label"] == names and config["label2id"] == {"no": 0, "yes": 1}
 
 
+@pytest.mark.slow
 def test_the_first_bert_is_read_by_the_names_it_was_published_with(tmp_path):
     source, params = written(tmp_path / "hf", bert())
 
@@ -711,6 +728,7 @@ def test_the_first_bert_is_read_by_the_names_it_was_published_with(tmp_path):
     assert_equal(open_saved_model(f"{tmp_path}/run").params, params)
 
 
+@pytest.mark.slow
 def test_the_first_t5_is_read_as_it_was_published(tmp_path):
     """config.json has no projection, and the checkpoint has an unused table."""
     model = models.encoder_decoder(
@@ -886,6 +904,7 @@ def test_a_second_tokenizer_is_refused(tmp_path, capsys):
     assert_named(said, "--tokenizer", "tokenizer.json")
 
 
+@pytest.mark.slow
 def test_a_preset_of_another_architecture_is_refused(tmp_path, capsys):
     t5x_checkpoints.write(
         tmp_path / "one", t5x_checkpoints.as_t5x("t5_1_1", t5x_checkpoints.random_params("t5_1_1"))
@@ -904,6 +923,7 @@ def test_an_export_that_is_refused_writes_nothing(tmp_path, capsys):
     assert not (tmp_path / "again").exists()
 
 
+@pytest.mark.slow
 def test_what_a_killed_conversion_left_is_written_again(tmp_path, monkeypatch):
     """Incomplete files are not read as complete, nor as the weights of another model."""
     (first, _), (second, params) = (
@@ -928,6 +948,7 @@ def test_what_a_killed_conversion_left_is_written_again(tmp_path, monkeypatch):
     assert_equal(open_saved_model(str(tmp_path / "run")).params, params)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["import", "export"])
 def test_what_another_process_wrote_meanwhile_stays(tmp_path, monkeypatch, capsys, kind):
     first, params = written(tmp_path / "1", llama())

@@ -3,6 +3,8 @@
 import ast
 import functools
 
+import pytest
+
 from tests.import_graph import MODULES, parsed
 
 MOST_TUPLES = 0.01  # largest share of assignments of a literal tuple to several names
@@ -25,6 +27,7 @@ def nodes_of_type(nodes, kind) -> list:
     return [node for node in nodes if isinstance(node, kind)]
 
 
+@pytest.mark.slow
 def test_unrelated_values_are_assigned_in_a_line_each():
     every = [
         node
@@ -41,6 +44,7 @@ def test_unrelated_values_are_assigned_in_a_line_each():
     assert len(every) > 5000 and len(joined) / len(every) <= MOST_TUPLES
 
 
+@pytest.mark.slow
 def test_names_say_what_a_value_is():
     names = [node.id for nodes in nodes_by_file() for node in nodes_of_type(nodes, ast.Name)]
     assert sum(name.startswith("of_") for name in names) <= MOST_OF_NAMES

@@ -445,6 +445,7 @@ def test_objectives_as_seqio_tasks(folder):
     assert {"inputs", "labels", "labels_slots", "labels_weights"} <= set(example)
 
 
+@pytest.mark.slow
 def test_a_batch_for_pytorch(tmp_path, monkeypatch):
     torch = pytest.importorskip("torch", reason="pip install -e '.[parity]'")
     (block,) = (block for block in BLOCKS if block.file == "torch_batch.py")

@@ -28,6 +28,7 @@ NAMES = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "name", [name for name, file in MODULES.items() if ">>> " in file.read_text("utf-8")]
 )

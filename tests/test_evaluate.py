@@ -98,6 +98,7 @@ def fails(capsys, *arguments) -> str:
 # --- tasks of SeqIO -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["colors", "colors_ids"])
 def test_examples_are_texts(name):
     (task,) = evaluation_tasks("", names=[name])
@@ -136,6 +137,7 @@ def test_metrics_of_seqio_are_numbers_and_others_are_named():
     assert [metric([], []) for metric in task.predict_metrics] == [{"right": 0.5, "n": 2}]
 
 
+@pytest.mark.slow
 def test_a_mixture_is_its_tasks_and_none_comes_twice():
     found = evaluation_tasks("", names=["colors", "all_colors"])
     assert [task.name for task in found] == ["colors", "colors_ids"]
@@ -228,6 +230,7 @@ def test_checkpoints_of_a_run(answering, capsys):
     assert lines[0] == lines[2] and lines[0]["log_likelihood"] != lines[1]["log_likelihood"]
 
 
+@pytest.mark.slow
 def test_a_classifier(tmp_path, capsys):
     directory = write_run(
         tmp_path, "encoder", "sequence_classification", classes=CLASSES, num_classes=3
@@ -237,6 +240,7 @@ def test_a_classifier(tmp_path, capsys):
     assert {x["answer"] for x in kept(directory, "colors-0")} <= set(CLASSES)
 
 
+@pytest.mark.slow
 def test_labeled_text_of_a_file(tmp_path, capsys):
     directory = write_run(
         tmp_path / "run", "encoder", "sequence_classification", classes=CLASSES, num_classes=3
@@ -256,6 +260,7 @@ def test_labeled_text_of_a_file(tmp_path, capsys):
     assert_named(fails(capsys, f"--run={directory}", f"--labeled={file}"), f"{file}:2", "'pink'")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "objective, heads, predicted",
     [("sequence_regression", 1, "number"), ("token_classification", 3, "word")],

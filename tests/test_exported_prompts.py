@@ -94,6 +94,7 @@ def test_an_import_of_an_export_answers_as_the_run(name, tmp_path, capsys):
     assert answered(capsys, again) == expected
 
 
+@pytest.mark.slow
 def test_a_noise_is_recorded_by_its_name(tmp_path, capsys):
     there_and_back("uniform_diffusion", tmp_path, capsys)
     record = json.loads((tmp_path / "there" / PROMPT_RECORD).read_text())["prompt_forms"]
@@ -135,6 +136,7 @@ def test_a_mode_of_a_users_own_module_is_not_recorded(tmp_path, monkeypatch):
     assert read_prompt_record(tmp_path, tiny.IDS, model) == (forms[1],)
 
 
+@pytest.mark.slow
 def test_a_mode_whose_head_is_left_out_is_not_recorded(tmp_path, capsys):
     run = write_run(tmp_path / "run", "encoder", "insertion_lm", **ROTARY)
     convert.main([f"--from={run}", f"--to=hf:{tmp_path}/there"])

@@ -56,6 +56,7 @@ def test_run_parses_builds_and_lowers_on_the_mesh_it_names(run):
         assert large and not any(x.sharding.is_fully_replicated for x in large)
 
 
+@pytest.mark.slow
 def test_shakespeare_chars_is_nanogpts_run_for_a_cpu(tmp_path):
     (tmp_path / "text.txt").write_text("To be, or not to be, that is the question:\n" * 100)
     files = [f"FILES = '{tmp_path}/text.txt'", f"RUN_DIR = '{tmp_path}/run'"]

@@ -89,12 +89,14 @@ def test_without_results_every_cell_says_so(tmp_path):
         assert cell.count("**none**: not measured") == len(task.checks) > 0
 
 
+@pytest.mark.slow
 def test_all_results_leave_no_comparison_open(tmp_path):
     pages = drawn(tmp_path, **{name: planted.results(["a", "b"], seeds=[0]) for name in NAMES})
     assert len(pages) == 5 + len(NAMES)
     assert {one.comparison for one in guide.SETTINGS} == set(KEPT) - {guide.MATRIX, CONTROLS.name}
 
 
+@pytest.mark.slow
 def test_a_check_follows_its_result_alone(tmp_path):
     better = checked(tmp_path, effects={("masked", PAIRS): 0.2})
     assert better.startswith("**agrees**: +0.") and "5 seeds" in better
@@ -134,6 +136,7 @@ def test_settings_are_in_three_groups(tmp_path):
     assert blind == "[packing](comparisons/packing.md)."
 
 
+@pytest.mark.slow
 def test_the_map_marks_what_is_significant_and_what_is_not_informative(tmp_path):
     def cells(**settings):
         made = planted.results(["masked", "causal"], reference="masked", **settings)
@@ -238,6 +241,7 @@ def test_a_claim_says_among_how_many_rates_was_chosen():
     assert rates > 1 and words in row
 
 
+@pytest.mark.slow
 def test_a_figure_on_ones_home_ground_is_no_reason_to_change(tmp_path):
     made = planted.results(["a", "b"], effects={("a", PAIRS): 0.2}, reference="b")
 
@@ -345,6 +349,7 @@ def kept():
     return {name: summary(results.read(DOCS / guide.COMPARISONS / name)) for name in KEPT}
 
 
+@pytest.mark.slow
 def test_figures_of_claims_are_recomputed_from_the_results():
     page = (DOCS / guide.FOUND).read_text()
     assert recompute_claims.mismatches(page) == []

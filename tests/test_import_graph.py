@@ -86,6 +86,7 @@ def test_an_unknown_commit_is_refused(project):
         import_graph.changed_files("nonsense", project)
 
 
+@pytest.mark.slow
 def test_the_graph_of_this_project():
     everywhere = import_graph.tests_reached(["constraints.py"])
     one_program = import_graph.tests_reached(["benchmarks/corruption.py"])

@@ -40,6 +40,7 @@ def noted(folder, command: list[str], **settings: str) -> tuple[list[str], int]:
     return notes.read_text().splitlines() if notes.exists() else [], done.returncode
 
 
+@pytest.mark.slow
 def test_a_command_reaches_every_host_as_it_was_typed(tmp_path):
     stand_in(tmp_path, "gcloud", "")
     script = f"{ROOT}/launch/tpu_vm.sh"
@@ -54,6 +55,7 @@ def test_a_command_reaches_every_host_as_it_was_typed(tmp_path):
     assert words.splitlines() == TRAIN
 
 
+@pytest.mark.slow
 def test_a_dry_run_calls_nothing(tmp_path):
     stand_in(tmp_path, "gcloud", "exit 1")
     start = [f"{ROOT}/launch/tpu_vm.sh", "keep", "mine", "zone", "v5p-64", *TRAIN]
@@ -68,6 +70,7 @@ def test_no_machine_is_made_without_a_pretrax_to_send(tmp_path):
     assert calls == [] and status == 1
 
 
+@pytest.mark.slow
 def test_a_spot_machine_that_is_taken_away_is_started_again(tmp_path):
     """A failed query proves nothing. At the second query the machine is gone.
 
@@ -140,6 +143,7 @@ def test_a_slurm_job_whose_time_is_up_saves_and_is_queued_again(tmp_path):
     assert calls[1:] == ["scancel <--signal=TERM> <17>", "scontrol <requeue> <17>"]
 
 
+@pytest.mark.slow
 def test_a_run_by_skypilot_is_in_the_bucket(tmp_path):
     """The whole run is there, since the disks of spot machines are lost."""
     copying = 'case $word in --workdir=*) cp "${word#--workdir=}"/*.sh "$FOLDER" ;; esac'

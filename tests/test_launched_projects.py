@@ -182,6 +182,7 @@ def launch_refused(launch, clouds):
     return start
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_own_modules_are_found_where_the_command_runs(script, project, clouds, launch):
     (project / ".venv/bin").mkdir(parents=True)
@@ -202,6 +203,7 @@ def test_own_modules_are_found_where_the_command_runs(script, project, clouds, l
         assert not (homes[1] / "pretrax/tests").exists()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_dry_run_shows_what_is_sent_installed_and_run_and_runs_nothing(
     script, project, clouds, launch
@@ -246,6 +248,7 @@ def test_a_command_that_pretrax_lacks_is_refused(script, words, launch_refused):
     assert "evaluate" in said and "train" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ONE_OF_CLOUDS)
 def test_what_the_hosts_could_not_find_is_refused(script, project, tmp_path, launch_refused):
     (tmp_path / "outside.py").write_text("")
@@ -274,6 +277,7 @@ def test_absolute_paths_of_gin_files_are_refused(script, words, project, launch_
     assert str(project) in launch_refused(script, "train", *words)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", ONE_OF_SCRIPTS)
 def test_python_code_may_be_data_or_text(script, project, launch):
     """Only settings of modules must name existing files."""
@@ -289,6 +293,7 @@ def test_python_code_may_be_data_or_text(script, project, launch):
     assert "helpers.py" in launch(script, "train", *words, DRY_RUN="1")
 
 
+@pytest.mark.slow
 def test_files_that_no_commit_holds_are_sent_and_ignored_ones_only_if_named(
     project, clouds, launch
 ):
@@ -302,6 +307,7 @@ def test_files_that_no_commit_holds_are_sent_and_ignored_ones_only_if_named(
     assert {"helpers.py", "my_mixture.py"} <= sent and not sent & {"secret.py", "key.pem", "runs"}
 
 
+@pytest.mark.slow
 def test_what_a_named_module_imports_is_sent_though_git_ignores_it(project, launch):
     (project / ".gitignore").write_text("ignored_*\n")
     (project / "ignored_helpers").mkdir()
@@ -316,6 +322,7 @@ def test_what_a_named_module_imports_is_sent_though_git_ignores_it(project, laun
     assert "ignored_other.py" not in said
 
 
+@pytest.mark.slow
 def test_a_folder_whose_files_are_all_ignored_sends_none_unless_it_is_ignored_itself(
     project, launch
 ):
@@ -338,6 +345,7 @@ def test_a_repository_that_git_cannot_read_is_refused(project, launch_refused):
     assert str(project) in said and "git" in said
 
 
+@pytest.mark.slow
 def test_a_file_name_need_not_be_utf8(project, clouds, launch):
     name = os.fsdecode(b"caf\xe9.txt")
     (project / name).write_text("")
@@ -347,12 +355,14 @@ def test_a_file_name_need_not_be_utf8(project, clouds, launch):
     assert (clouds / "host0/project" / name).exists()
 
 
+@pytest.mark.slow
 def test_data_that_is_not_sent_is_named_for_any_name_of_the_folder(project, launch):
     folder = project.rename(project.parent / "mine [1]")
     said = launch("tpu_vm.sh", *COMMAND, "--store=data/large.txt", at=folder, DRY_RUN="1")
     assert "names data/large.txt" in said
 
 
+@pytest.mark.slow
 def test_a_wheel_is_sent_in_place_of_a_checkout(project, clouds, tmp_path, launch):
     wheel = tmp_path / "pretrax-0.1.0-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as file:
@@ -365,6 +375,7 @@ def test_a_wheel_is_sent_in_place_of_a_checkout(project, clouds, tmp_path, launc
     assert "PRETRAX" in launch("tpu_vm.sh", *COMMAND, PRETRAX=str(project), succeeds=False)
 
 
+@pytest.mark.slow
 def test_neither_a_home_nor_hundreds_of_megabytes_are_sent(project, launch_refused):
     link = project.parent / "link"
     link.symlink_to(project)

@@ -47,6 +47,7 @@ def test_each_objective_has_a_page_and_a_picture():
     assert {path.stem.replace("_", " ") for path in (DOCS / "families").iterdir()} == set(FAMILIES)
 
 
+@pytest.mark.slow
 def test_pages_say_what_their_sources_say(drawing):
     assert set(drawing.ELSEWHERE) <= set(CATALOG)
     for file, text in drawing.pages().items():
@@ -82,6 +83,7 @@ def test_training_flops_are_relative_to_causal_language_modeling():
         assert counting.relative_flops("span_corruption") < counting.relative_flops("masked_lm") < 1
 
 
+@pytest.mark.slow
 def test_models_whose_flops_are_compared_have_the_same_depth_and_width():
     shapes = set()
     for name in CATALOG:
@@ -174,6 +176,7 @@ def test_a_picture_shows_what_is_printed(name, drawing, tmp_path, monkeypatch):
     assert words(drawing.picture(name)) == words(kept(f"objectives/{name}.svg")), AGAIN
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", CATALOG)
 def test_the_commands_of_a_page_are_read(name, drawing, monkeypatch):
     runs = []

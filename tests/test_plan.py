@@ -32,6 +32,7 @@ def run_plan(capsys, *argv) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_costs_follow_from_the_shapes(name):
     """The published costs exclude attention scores and untied vocabulary layers."""
@@ -91,6 +92,7 @@ def test_a_run_that_counts_its_classes_needs_no_corpus():
     assert requirements(fields).flops > 0
 
 
+@pytest.mark.slow
 def test_a_mixture_of_several_row_groups_is_counted():
     fields = read_fields(["runs/quickstart.gin"], ["training.Run.vocabulary_rows = 2048"])
     needs = requirements(fields | {"objective": ul2})
@@ -110,6 +112,7 @@ def test_a_size_and_its_tokens(capsys):
     assert "3.14e+23" in said and "3.64e+03" in said  # petaflop/s-days, as in table D.1
 
 
+@pytest.mark.slow
 def test_a_run_on_chips(capsys):
     said = run_plan(capsys, "--gin_file=runs/t5_1_1_base_c4.gin", "--chips=8", "--of=v5e")
     assert "248M parameters" in said and "of the 16 of a TPU v5e" in said
@@ -136,6 +139,7 @@ def test_a_mesh_of_other_devices_is_reported(capsys):
     assert "would not start" not in run_plan(capsys, *run, "--chips=16", free)
 
 
+@pytest.mark.slow
 def test_a_chip_of_v3_is_two_devices(capsys):
     said = run_plan(capsys, "--gin_file=runs/t5_1_1_base_c4.gin", "--chips=8", "--of=v3")
     assert "of the 16 of a core of a TPU v3" in " ".join(said.split())
@@ -143,6 +147,7 @@ def test_a_chip_of_v3_is_two_devices(capsys):
     assert f"{3600 * 0.5 * 123e12:.3g}" in said
 
 
+@pytest.mark.slow
 def test_a_sparse_run_has_active_parameters(capsys):
     said = run_plan(capsys, "--gin_file=runs/decoder.gin", "--gin_file=models/mixtral_8x7b.gin")
     assert "46.7B parameters (12.9B active)" in said

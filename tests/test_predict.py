@@ -93,6 +93,7 @@ def slow(*case):
     return pytest.param(*case, marks=pytest.mark.slow)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "name, arguments, announced, form",
     [
@@ -157,12 +158,14 @@ def test_each_run_does_what_it_was_trained_for(run_of, said, name, arguments, an
     assert re.search(form, "\n".join(others))
 
 
+@pytest.mark.slow
 def test_a_text_sends_the_terminal_nothing(run_of, capsys):
     predict.main([f"--run={run_of('causal')}", "Ada\x1b]0;x\x07", "b", "--max_new=1"])
     said = capsys.readouterr().out
     assert "Ada␛]0;x" in said and "\x1b" not in said and "\x07" not in said
 
 
+@pytest.mark.slow
 def test_the_probability_of_each_token_matches_the_file(run_of, said, tmp_path):
     run, text, out = f"--run={run_of('elsewhere')}", "so it was", tmp_path / "out.jsonl"
     file = write_items(tmp_path / "in.jsonl", [{"text": text}])
@@ -226,6 +229,7 @@ FIELDS = {
 QUICK = ("causal", "masked", "classes")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in FIELDS]
 )
@@ -245,6 +249,7 @@ def test_answers_of_a_file(run_of, said, tmp_path, name):
     assert out.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_few_shot_prompts_are_scored(run_of, said, tmp_path):
     for field, kept in (("label", "label"), ("answer", "expected")):
         example = write_items(tmp_path / "ex.jsonl", [{"q": "1+1", field: "2"}])
@@ -333,6 +338,7 @@ def test_killed_and_started_again(run_of, said, tmp_path):
 # --- what is refused ----------------------------------------------------------------------------
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "name, arguments, values",
     [
@@ -439,6 +445,7 @@ def test_no_such_run(run_of, capsys, tmp_path):
     assert_named(fails(capsys, f"--run={mute}", "a"), mute, "vocabulary.json")
 
 
+@pytest.mark.slow
 def test_a_draft_model_of_another_vocabulary_or_layout(run_of, capsys, tmp_path, monkeypatch):
     ids = special_tokens.token_ids(TOKENIZER, sentinels=3)
     other = write_run(tmp_path, "decoder", "causal_lm", vocabulary=ids)
@@ -478,6 +485,7 @@ def test_files_that_cannot_be_answered(run_of, capsys, tmp_path):
     assert (tmp_path / "out.jsonl").read_text() == '{"text": "b", "answer": "c"}\n'
 
 
+@pytest.mark.slow
 def test_one_bad_line_costs_no_other(run_of, said, capsys, tmp_path):
     file, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     file.write_text('{"text": "a"}\n' + "[" * 100_000 + '\n{"text": " "}\n{"text": "b"}\n')

@@ -24,6 +24,7 @@ def tracked_files() -> list[str]:
 FOLDERS = sorted({name.split("/")[0] for name in tracked_files() if name.endswith(ENDINGS)})
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_prose_follows_the_rules_of_style(folder, monkeypatch):
     monkeypatch.chdir(ROOT)
@@ -41,6 +42,7 @@ def test_prose_follows_the_rules_of_style(folder, monkeypatch):
     assert not found, "\n".join(found)
 
 
+@pytest.mark.slow
 def test_words_are_spelled_as_in_american_english():
     pytest.importorskip("codespell_lib", reason="pip install codespell")
     files = [name for name in tracked_files() if name.endswith((*ENDINGS, ".toml", ".yml", ".sh"))]

@@ -64,6 +64,7 @@ def test_names_of_verbs_are_functions():
     assert printed(program.format(verbs)) == "function function function"
 
 
+@pytest.mark.slow
 def test_importing_pretrax_loads_neither_jax_nor_numpy():
     program = (
         "import sys, pretrax\n"

@@ -205,6 +205,7 @@ def test_a_combination_that_cannot_work_names_what_was_typed(capsys, monkeypatch
         assert ("decoder --objective=retromae" in capsys.readouterr().err) == is_named
 
 
+@pytest.mark.slow
 def test_plan_and_show_take_the_same_names(capsys):
     cli.run("plan", ["decoder", "--model=gpt2_tiny"])
     named = capsys.readouterr().out

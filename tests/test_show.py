@@ -185,6 +185,7 @@ def test_what_a_causal_model_reads_as_masks(objective, capsys):
     assert re.search(r"brown +fox +jumps +over", said)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "objective, hide, values",
     [
@@ -206,6 +207,7 @@ def test_a_piece_of_a_word_is_not_hidden_by_words(capsys):
     assert_named(fails(capsys, "--vocabulary=words", FOX, "--hide=uick brown"), "'uick brown'")
 
 
+@pytest.mark.slow
 def test_members_of_a_mixture(capsys, monkeypatch):
     monkeypatch.setattr(drawing, "MOST_MEMBERS", 1)
     said = prints(capsys, BYTES, "--objective=spans_and_prefix", "--text=A few words here.")
@@ -218,6 +220,7 @@ def test_several_documents_are_packed(capsys):
     assert re.search(r"positions +0…3 0…3 0…5", said)
 
 
+@pytest.mark.slow
 def test_settings_and_another_layout(capsys):
     said = prints(
         capsys,
@@ -231,12 +234,14 @@ def test_settings_and_another_layout(capsys):
     assert "pretrax train decoder --objective=span_corruption" in said
 
 
+@pytest.mark.slow
 def test_a_text_of_the_user_is_unnecessary(capsys):
     """Two views of the sample text would be longer than a row."""
     said = prints(capsys, BYTES, "--objective=contrastive", "--length=64")
     assert "contrastive" in said and "Model: encoder" in said and "Beautiful is better" in said
 
 
+@pytest.mark.slow
 def test_what_trains_a_run_is_its_own_files_and_settings(capsys):
     run, setting = "--gin_file=runs/decoder.gin", "--gin.training.Run.packing=single"
     said = prints(capsys, BYTES, run, setting, "--text=Some words of mine.")
@@ -322,6 +327,7 @@ def test_without_the_data_of_a_corpus_another_vocabulary_is_proposed(capsys, tmp
     assert "Five." in prints(capsys, *given, BYTES)
 
 
+@pytest.mark.slow
 def test_a_run_with_rows_of_several_shapes_has_the_longest(capsys):
     shapes = "[{'decoder': 16}, {'decoder': 32}]"
     given = "--gin_file=runs/decoder.gin", BYTES
@@ -330,6 +336,7 @@ def test_a_run_with_rows_of_several_shapes_has_the_longest(capsys):
     assert_named(fails(capsys, *given, lengths, "--text=" + "a" * 40), 32)
 
 
+@pytest.mark.slow
 def test_a_builder_of_a_user(capsys, tmp_path, monkeypatch):
     (tmp_path / "shown_objectives.py").write_text(
         "from pretrax.objectives import span_corruption\n\n\n"
@@ -353,6 +360,7 @@ def test_an_objective_whose_file_sets_what_a_model_has():
     assert choice.model is None and choice.corpus is None and choice.sequence_lengths is None
 
 
+@pytest.mark.slow
 def test_short_names_and_what_to_run_next(capsys):
     said = prints(capsys, BYTES, "--objective=CM3", "--text=Some words of mine.")
     assert "causal_masking" in said and "Model: decoder" in said

@@ -47,6 +47,7 @@ def test_a_taught_store_has_predictions_and_the_vocabulary(folder, capsys):
     assert corpus.columns == ("teacher",)
 
 
+@pytest.mark.slow
 def test_stores_that_do_not_fit_are_refused(folder, capsys):
     one = open_run("teacher")
     write_store("weighted", [Document(np.array([5]), weights=np.array([1.0]))], one.ids)

@@ -84,6 +84,7 @@ def test_a_command_line_that_cannot_be_read(data, tmp_path, capsys, arguments, e
     assert_named(fails(capsys, [*tiny.Run(tmp_path, data).arguments(), *arguments]), *expected)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "values, expected",
     [
@@ -258,6 +259,7 @@ def test_what_nobody_foresaw_keeps_its_traceback(data, tmp_path, monkeypatch, er
         tiny.run_here(tiny.Run(tmp_path, data).arguments())
 
 
+@pytest.mark.slow
 def test_two_trainings_in_one_directory(data, tmp_path, capsys):
     run = tiny.Run(tmp_path, data)
     with atomic_writes.locked(run.dir / run_directory.LOCK, "It is trained"):
@@ -331,6 +333,7 @@ def test_output_and_plot_that_cannot_be_written_stop_no_run(data, tmp_path, monk
     assert read_result(str(run.dir)).finished
 
 
+@pytest.mark.slow
 def test_a_run_directory_that_cannot_be_written(data, tmp_path, capsys):
     """A file has the directory's name, so that even root cannot create it."""
     (tmp_path / "file").write_text("")

@@ -59,6 +59,7 @@ def test_two_places_are_exchanged():
     assert found["words"].bad == "Return the sum all of values but the first."
 
 
+@pytest.mark.slow
 def test_pairs_of_the_library_hardly_differ_and_are_wrong():
     pairs = library()
     assert collections.Counter(pair.kind for pair in pairs) == dict.fromkeys(KINDS, 2)
@@ -73,6 +74,7 @@ def constant(one):
     return one._replace(params=jax.tree.map(lambda x: 0 * x, one.params))
 
 
+@pytest.mark.slow
 def test_constant_outputs_are_right_by_half():
     one = constant(trained("decoder", "causal_lm"))
     summary, *kinds = minimal_pairs(subject_of(one), pairs=2)
@@ -80,6 +82,7 @@ def test_constant_outputs_are_right_by_half():
     assert [(k.name, k.value) for k in kinds] == [(f"minimal_pairs/{k}", 0.5) for k in KINDS]
 
 
+@pytest.mark.slow
 def test_frequencies_are_right_by_half(monkeypatch):
     """A unigram model of bytes, with any frequencies."""
     nats = np.random.default_rng(0).exponential(size=1000)
@@ -119,6 +122,7 @@ def test_both_texts_of_a_pair_have_the_same_noise(builder, name):
     assert right != wrong and exchanged == pytest.approx([wrong, right], rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("texts", [("", "tea"), ("", ""), ("t", "e")])
 def test_short_texts_have_noise_too(texts):
     """An empty text has 0 nats, and a single token needs rows of two."""
@@ -127,6 +131,7 @@ def test_short_texts_have_noise_too(texts):
     assert [x == 0 for x in found] == [not text for text in texts]
 
 
+@pytest.mark.slow
 def test_each_pair_has_noise_of_its_own_and_a_tie_is_half_a_point():
     one = constant(trained("decoder", "block_diffusion"))
     subject = subject_with_noise(one, "block_diffusion")

@@ -228,6 +228,7 @@ def test_nothing_is_said_where_a_variant_begins_beyond_the_others(made):
     assert all("FLOPs" in line for line in wording.best_at_equal(summary(made)))
 
 
+@pytest.mark.slow
 def test_curves_are_drawn_over_all_three_and_told_as_numbers(made):
     told = summary(made)
     text = page(told)
@@ -246,6 +247,7 @@ def test_curves_are_drawn_over_all_three_and_told_as_numbers(made):
     assert f"| {' | '.join(table.rows[0])} |" in markdown(told)
 
 
+@pytest.mark.slow
 def test_curves_that_stand_by_themselves_name_their_variants(made):
     files = charts.curve_files(summary(made))
     assert [*files][:2] == ["minimal_pairs_over_text_tokens.svg", "minimal_pairs_over_FLOPs.svg"]

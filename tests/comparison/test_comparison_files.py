@@ -1,5 +1,6 @@
 """Every comparison of gin_configs/comparisons can be read, planned, budgeted and measured."""
 
+import functools
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -30,10 +31,15 @@ SLOWEST = 2e10  # FLOP/s of a slow laptop, for budgets of seconds
 NO_LIKELIHOOD = {("objectives", "replaced tokens")}
 
 
+@functools.cache
+def read(name):
+    comparison = read_comparison(name)
+    return comparison, runs_of_variants(comparison)
+
+
 @pytest.fixture(params=NAMES)
 def named(request):
-    comparison = read_comparison(request.param)
-    return request.param, comparison, runs_of_variants(comparison)
+    return request.param, *read(request.param)
 
 
 def steps_of(comparison, variant, run) -> float:

@@ -19,6 +19,7 @@ from tests.refusals import refuses
 BYTES = len("".join(TEXTS).encode())
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "builder, name, unit",
     [
@@ -148,6 +149,7 @@ def test_orders_bound_constant_outputs_by_the_logarithm_of_the_ids(name):
     assert error.value < 1e-5
 
 
+@pytest.mark.slow
 def test_noise_and_hidden_tokens_give_one_bound():
     """Masked diffusion can be measured in both ways."""
     one, rows = (

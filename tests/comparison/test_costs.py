@@ -28,6 +28,7 @@ def test_every_token_of_a_causal_model_is_a_target():
     }
 
 
+@pytest.mark.slow
 def test_a_masked_model_has_as_many_targets_as_it_hides_tokens():
     encoder = models.encoder(128, **SIZES)
     for rate in (0.1, 0.4):

@@ -77,6 +77,7 @@ def test_figures_by_hand(monkeypatch):
     assert found["conserved_columns"].value == 0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("builder", "objective"),
     [
@@ -98,6 +99,7 @@ def test_a_model_without_knowledge_scores_the_baselines_of_a_constant(builder, o
     assert random[0].value != 0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("builder", "objective"), [("decoder", "causal_lm"), ("encoder_decoder", "prefix_lm")]
 )

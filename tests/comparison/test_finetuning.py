@@ -45,6 +45,7 @@ def test_every_layout_learns_and_twice_the_same(builder):
         assert np.array_equal(learned(one).predict(TEXTS, None), found.predict(TEXTS, None))
 
 
+@pytest.mark.slow
 def test_the_head_is_linear_in_the_mean_of_a_texts_own_states():
     one = trained("encoder", "masked_lm")
     rows = finetuning_recipe._rows(one, ["abc", "some more"], None, tokens=8)
@@ -82,6 +83,7 @@ def test_a_step_s_examples_are_all_before_any_comes_again():
     )
 
 
+@pytest.mark.slow
 def test_the_head_is_linear_in_the_state_in_which_a_word_ends():
     one = trained("decoder", "causal_lm")
     texts, words = ["ab cd ef", "ab cd ef", "ab cd ef gh"], [(0, 2), (3, 5), (9, 11)]
@@ -96,6 +98,7 @@ def test_the_head_is_linear_in_the_state_in_which_a_word_ends():
     np.testing.assert_allclose(logits[2:], last, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_draw_is_learnt_from_its_own_examples_alone():
     """From examples of a single class, the head cannot learn another class."""
     draws = [np.flatnonzero(LABELS == label)[:10] for label in (0, 1)]
@@ -130,6 +133,7 @@ def test_constant_states_learn_the_most_frequent_class_and_no_more(few):
     assert by_name(found)["finetune/peak"].value == 1e-2
 
 
+@pytest.mark.slow
 def test_a_gain_is_over_the_same_model_from_scratch_on_the_same_examples(few, monkeypatch):
     """The figures are computed by hand.
 
@@ -158,6 +162,7 @@ def test_a_gain_is_over_the_same_model_from_scratch_on_the_same_examples(few, mo
     assert len(set(map(tuple, asked[2]))) == 3
 
 
+@pytest.mark.slow
 def test_errors():
     subject = subject_of(trained("decoder", "causal_lm"))
     with refuses(ValueError, "steps", "1", "0"):

@@ -98,12 +98,14 @@ def test_a_run_is_evaluated_on_the_devices_that_there_are(tmp_path):
     assert next(costs) == next(costs)
 
 
+@pytest.mark.slow
 def test_rows_have_the_tokens_asked_for():
     """Every token is a target of causal language modeling, including the ends of documents."""
     (score,) = scores("decoder", causal_lm(tiny.IDS))
     assert score.targets == TOKENS
 
 
+@pytest.mark.slow
 def test_a_model_whose_outputs_are_constant_is_not_flattered():
     nothing = jax.tree.map(lambda x: 0 * x, subject("decoder").saved.params)
     (score,) = scores("decoder", causal_lm(tiny.IDS), nothing)
@@ -188,6 +190,7 @@ def test_there_is_no_mean_without_an_objective_that_cannot_be_computed():
         loss_under(subject("encoder"), objectives=["masked_lm"], tokens=TOKENS, row_tokens=0)
 
 
+@pytest.mark.slow
 def test_rows_longer_than_those_of_training_are_told():
     one = subject("decoder")
     short = dataclasses.replace(one.plan.run, sequence_lengths={"decoder": 16})
@@ -208,6 +211,7 @@ def test_what_goes_wrong_in_computing_is_no_refusal(monkeypatch):
     assert caught.value is error
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "layout, name, missing, possible",
     [
@@ -230,6 +234,7 @@ def test_what_a_model_cannot_compute_is_refused_with_what_it_can(layout, name, m
         loss_under(subject(layout), objectives=[name], row_tokens=ROW)
 
 
+@pytest.mark.slow
 def test_sentinels_and_positions_are_those_that_there_are(tmp_path):
     with refuses(ValueError, "18", "16"):
         heldout_loss.evaluator(subject("decoder").plan, "t5", row_tokens=360)

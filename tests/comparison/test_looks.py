@@ -182,6 +182,7 @@ def test_seeds_run_up_to_the_look_that_decides(monkeypatch, decided, failing, ex
     assert [trial.seed for trial in failed] == [seed for seed in failing for _ in "ab"]
 
 
+@pytest.mark.slow
 def test_reports_say_at_which_look_it_ended():
     effect = {("40%", name): 1.0 for name in planted.EVAL_METRICS}
     made = planted.results(["15%", "40%"], range(5), effect)

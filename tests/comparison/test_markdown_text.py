@@ -85,6 +85,7 @@ def test_numbers_and_names_of_figures_stay_readable():
         assert escaped(text) == text
 
 
+@pytest.mark.slow
 def test_a_report_loses_nothing(rendered):
     hostile = [" ".join(text.split()) for text in HOSTILE]
     made = planted.results([*hostile, "b"], seeds=[0, 1])

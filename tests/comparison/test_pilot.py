@@ -226,6 +226,7 @@ def printed(results) -> str:
     return " ".join(console.export_text().split())
 
 
+@pytest.mark.slow
 def test_what_is_printed():
     said = printed(made())
     assert "minimal_pairs: leave it out, since no variant is clearly better than the" in said

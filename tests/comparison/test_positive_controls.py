@@ -40,6 +40,7 @@ def test_a_control_is_failed_by_equal_models(tmp_path):
     assert not any(controls_of(name, tmp_path)[0].passed for name in planted.EVAL_METRICS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "begins, passed", [("these eval metrics pass: ", True), ("These do not: ", False)]
 )

@@ -15,6 +15,7 @@ from tests.refusals import refuses
 pytestmark = pytest.mark.usefixtures("few_library_files")
 
 
+@pytest.mark.slow
 def test_a_probe_finds_what_is_planted_at_any_scale():
     rng = np.random.default_rng(0)
     labels = np.arange(60) % 3
@@ -42,6 +43,7 @@ def test_the_penalty_by_hand():
     np.testing.assert_allclose(error, 0.1 * weight, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_best_features_are_chosen_by_training_examples_alone():
     labels = np.arange(50) % 2
     good, noise = labels[:, None] * 1.0, np.random.default_rng(0).normal(size=(50, 1))
@@ -87,6 +89,7 @@ def test_texts_are_pooled_by_hand():
 RECIPROCAL_RANK = pytest.approx((1 + 1 / 2 + 1 / 3 + 1 / 4) / 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("builder", "objective"),
     [

@@ -62,11 +62,13 @@ def text(directory):
     return (directory / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_the_page_stands_by_itself(text):
     pages.assert_nothing_is_fetched_and_nothing_runs(text)
     pages.assert_elements_are_closed(text)
 
 
+@pytest.mark.slow
 def test_charts_take_their_colors_from_the_page(text):
     charts = pages.charts_of(text)
     assert len(charts) == 3 + 2  # eval metrics and curves
@@ -97,6 +99,7 @@ def test_reports_are_drawn_again_the_same(directory, text):
     assert (directory / "report.md").read_text() == short
 
 
+@pytest.mark.slow
 def test_reports_say_why_a_eval_metric_could_not_measure(made):
     why = {"minimal_pairs (blimp='blimp')": f"{EVIL}\nis no folder"}
     some = [run._replace(refusals=why if run.variant == "40%" else {}) for run in made.runs]
@@ -114,6 +117,7 @@ def test_reports_say_why_a_eval_metric_could_not_measure(made):
     assert second in " ".join(console.export_text().split())
 
 
+@pytest.mark.slow
 def test_reports_show_the_notes_of_figures():
     made = planted.results(["15%", "30%", "40%"])
 
@@ -142,6 +146,7 @@ def test_without_the_reference_nothing_is_compared():
     assert line.endswith("to compare: no other variant shares an eval metric and a seed with 15%.")
 
 
+@pytest.mark.slow
 def test_names_are_shown_as_text():
     asked = planted.results([EVIL, "b"])
     asked = asked._replace(setup=asked.setup._replace(name=EVIL, question=EVIL, about=EVIL))
@@ -167,6 +172,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -224,6 +230,7 @@ def test_markdown_and_terminal_say_the_same(made):
     assert "30%, seed 4 failed: no longer finite" in shown
 
 
+@pytest.mark.slow
 def test_a_unit_that_the_name_says_is_said_once(made, capsys):
     """As if an eval metric measures in two units."""
     both = "bits_per_byte (bits per byte)"
@@ -241,6 +248,7 @@ def test_a_unit_that_the_name_says_is_said_once(made, capsys):
     assert "classify (share, higher is better)" in markdown(told)
 
 
+@pytest.mark.slow
 def test_a_page_shows_names_of_code_as_code_and_counts_one_as_one(made):
     limited = made._replace(setup=made.setup._replace(about="`a<b` alone tells."))
     assert "<code>a&lt;b</code> alone tells." in page(summary(limited))
@@ -275,6 +283,7 @@ def test_only_headlines_that_can_be_better_are_claimed(made):
     assert heads[-1] == "targets, a token" and first[-1] == "0.1500"
 
 
+@pytest.mark.slow
 def test_what_is_left_of_a_difference_that_was_solved_is_told(made):
     lines = {**made.setup.variants, "40%": ["x.width = %EQUAL_FLOPS", "EQUAL_FLOPS = 7"]}
     found = summary(made._replace(setup=made.setup._replace(variants=lines)))
@@ -379,6 +388,7 @@ def test_without_seeds_there_are_no_claims(seeds, tmp_path):
     assert folded == bool(seeds)
 
 
+@pytest.mark.slow
 def test_a_variant_without_runs_is_shown_without_figures(made):
     runs = [r._replace(error="killed") if r.variant == "30%" else r for r in made.runs]
     rest = [m for m in made.measurements if m.variant != "30%"]
@@ -420,6 +430,7 @@ def test_numbers_in_words(got, expected):
 # --- tuning ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_was_tried_and_chosen_is_in_every_report(made, tmp_path):
     told = summary(planted.tuned(made))
     tried = tables.tuning_trials(told)
@@ -480,6 +491,7 @@ def test_a_report_says_at_its_top_what_was_not_tuned(made, rates, expected):
     assert wording.TRIALS_TITLE not in markdown(told)
 
 
+@pytest.mark.slow
 def test_a_report_is_drawn_again_from_its_results_alone(made, tmp_path, capsys):
     results.write(tmp_path, made)
     with refuses(SystemExit, 0):

@@ -15,6 +15,7 @@ def runs(law: Law, noise: float, seed: int = 0):
     return n, d, law.loss(n, d) * np.exp(np.random.default_rng(seed).normal(0, noise, n.size))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("law", [REPLICATED, CHINCHILLA, Law(0.5, 60.0, 0.25, 900.0, 0.4)])
 def test_a_law_without_noise_is_found_again(law):
     found = fit(*runs(law, 0.0), resamples=2).law

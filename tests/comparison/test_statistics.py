@@ -68,6 +68,7 @@ def test_a_planted_effect_is_found_at_the_stated_power(request):
     )  # Holm may find some more differences.
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_mean_as_often_as_they_say():
     random, draws = np.random.default_rng(3), 1000
     estimates = [estimate(random.normal(7, 3, SEEDS)) for _ in range(draws)]

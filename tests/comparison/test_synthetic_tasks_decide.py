@@ -47,6 +47,7 @@ def found(questions, known, random) -> float:
     return sum(differ() for _ in range(COMPARISONS)) / COMPARISONS
 
 
+@pytest.mark.sampled
 def test_a_synthetic_task_tells_what_differs_and_what_does_not(questions, monkeypatch):
     monkeypatch.setattr(statistics, "seeds_needed", lambda *_: None)  # This takes most of the time.
     random = np.random.default_rng(0)

@@ -218,6 +218,7 @@ def test_whole_numbers_stay_whole(compared):
     assert {type(tuning_trial.value) for tuning_trial in read_tuning_trials(one.directory)} == {int}
 
 
+@pytest.mark.slow
 def test_tuning_trials_are_scored_on_training_text_and_have_seeds_of_their_own(compared):
     one, planned = compared
     seen = []
@@ -238,6 +239,7 @@ class Killed(Exception):
     pass
 
 
+@pytest.mark.slow
 def test_killed_at_any_moment_it_chooses_the_same(compared):
     one, planned = compared
     left = itertools.count()

@@ -23,6 +23,7 @@ def test_a_share_of_each_row_is_masked():
     assert filled == tokens and not rest
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "builder, objective, orders",
     [

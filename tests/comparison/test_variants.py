@@ -54,6 +54,7 @@ def test_a_comparison_is_read_and_written_as_the_same_value(compared, tmp_path):
         read_comparison(str(tmp_path / "comparison.gin"))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", NAMES)
 def test_every_comparison_can_be_run(name, tmp_path):
     one = read_comparison(name)
@@ -337,6 +338,7 @@ def test_an_unknown_name_and_missing_fields(tmp_path):
         read_comparison(str(file))
 
 
+@pytest.mark.slow
 def test_a_budget_of_tokens_is_counted_in_the_rows(planned):
     steps = budgets.text_tokens(planned, number=1500)
     read = [budgets.tokens_of(planned, n) for n in (steps - 1, steps)]
@@ -353,6 +355,7 @@ def test_a_budget_of_no_tokens_is_refused(planned, number):
         budgets.text_tokens(planned, number=number)
 
 
+@pytest.mark.slow
 def test_tokens_beyond_those_counted_are_as_many_on_average(planned, monkeypatch):
     exactly = budgets.text_tokens(planned, number=20_000), budgets.tokens_of(planned, 80)
     monkeypatch.setattr(budgets, "COUNTED", 20)
@@ -387,6 +390,7 @@ def of_encoder(objective):
     return tiny.plan(models.encoder(128, **sizes), objective, dict(encoder=32))
 
 
+@pytest.mark.slow
 def test_targets_are_those_of_the_corrupted_batches(masked):
     found = [sum(x.values()) for _, x in itertools.islice(budgets.targets_of_steps(masked), 8)]
     total = np.cumsum(found)
@@ -396,12 +400,14 @@ def test_targets_are_those_of_the_corrupted_batches(masked):
     assert budgets.targets(masked, number=total[4] + 1) == 6
 
 
+@pytest.mark.slow
 def test_targets_beyond_those_counted_are_as_many_on_average(masked, monkeypatch):
     exactly = budgets.targets(masked, number=4000)
     monkeypatch.setattr(budgets, "COUNTED", 8)
     assert exactly > 30 and budgets.targets(masked, number=4000) == pytest.approx(exactly, rel=0.1)
 
 
+@pytest.mark.slow
 def test_targets_that_change_beyond_those_counted_are_refused(monkeypatch):
     monkeypatch.setattr(budgets, "COUNTED", 2)
     one = of_encoder(objectives.annealed(IDS, objectives.masked_lm, "rate", 0.5, 0.1, 9, stages=2))

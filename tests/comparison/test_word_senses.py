@@ -77,6 +77,7 @@ def test_separation_by_hand():
     assert both == (0.75 + 0.5) / 2
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("builder", MODELS)
 def test_embeddings_tell_nothing(builder, uses, monkeypatch):
     found = measured(builder, uses, monkeypatch)

@@ -120,6 +120,7 @@ def test_answers_are_what_the_model_writes_and_text_does_not_count(few, monkeypa
     assert found["/bits_per_byte"].value == pytest.approx(bits)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("builder", MODELS)
 def test_the_loss_is_that_of_the_answers_tokens_alone(builder):
     one = writing._answering(trained(builder, MODELS[builder]))

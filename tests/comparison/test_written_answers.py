@@ -106,6 +106,7 @@ def test_the_longest_answer_must_end_after_its_sentinel_too(monkeypatch):
         assert written_answers.synthetic_answers(one)[0].value == share
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("builder", "objective"),
     [("decoder", "causal_lm"), ("encoder", "masked_lm"), ("encoder", "uniform_diffusion")],

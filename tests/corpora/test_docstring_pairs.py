@@ -170,6 +170,7 @@ def test_a_few_documents_are_trained_on_and_all_else_is_the_same(tmp_path, few):
         read(1000)
 
 
+@pytest.mark.slow
 def test_a_second_start_reads_nothing_and_other_limits_do(tmp_path, few, monkeypatch):
     settings = {"vocabulary": of_size(600), "docstring_tokens": 4, "code_tokens": 6}
     first = docstring_pairs(str(tmp_path), **settings, heldout_every=3)

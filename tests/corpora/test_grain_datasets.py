@@ -59,6 +59,7 @@ def of_texts(shard, num_shards):
     return grain.MapDataset.source(texts)[shard::num_shards].shuffle(seed=0).repeat()
 
 
+@pytest.mark.slow
 def test_a_stream_continues_where_it_was(tmp_path):
     def next_texts(stream, n):
         return [made.codec.decode(stream.next_document().tokens.tolist()) for _ in range(n)]

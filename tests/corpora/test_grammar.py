@@ -71,6 +71,7 @@ def test_every_document_is_accepted_and_most_changes_are_not():
     assert np.mean([TASK.accepts(one) for one in changed]) < 0.5
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_held_out_or_asked_is_not_trained_on(seed):
     task = level_grammar.grammar(seed=seed, strings=400, levels=3, questions=60)

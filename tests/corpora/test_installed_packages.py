@@ -81,6 +81,7 @@ def test_sources_are_parted_without_loss():
     assert docstrings("x = (") == without_docstrings("x = (") == ""
 
 
+@pytest.mark.slow
 def test_what_is_left_of_a_source_is_one():
     source = (
         "# first\n'Doc.'; import os\n\nclass Wrong(ValueError):\n    'Raised.'\n\n"

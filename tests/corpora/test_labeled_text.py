@@ -242,6 +242,7 @@ def test_so_many_examples_of_a_file_are_a_fair_sample(tmp_path):
         assert sorted(task.texts, key=[text for text, _ in lines].index) == list(task.texts)
 
 
+@pytest.mark.slow
 def test_the_most_frequent_label_is_counted_among_all_texts(tmp_path):
     lines = [(f"{i}", "red" if i < 10_500 else "blue") for i in range(21_500)]
     file = write_tsv(tmp_path / "lines.tsv", lines)

@@ -56,6 +56,7 @@ def log_likelihoods_of(name, texts):
     return np.log(np.mean(each, axis=0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TASKS)
 def test_sites_have_the_exact_likelihoods_of_the_whole_text(name):
     task = TASKS[name]

@@ -30,6 +30,7 @@ def test_all_synthetic_tasks_are_here():
     }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", SMALL)
 def test_synthetic_tasks_are_seeded(name):
     draw = getattr(synthetic_tasks, name)
@@ -39,6 +40,7 @@ def test_synthetic_tasks_are_seeded(name):
     assert draw(seed=4, **SMALL[name]).documents != made.documents
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("name", "settings", "values"),
     [

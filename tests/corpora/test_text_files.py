@@ -208,6 +208,7 @@ def test_paths_that_are_not_files_are_refused(tmp_path):
     assert left_out["malformed lines skipped"] == 1
 
 
+@pytest.mark.slow
 def test_a_line_without_end(tmp_path, monkeypatch):
     """A few bytes of gzip may be a line of many gigabytes."""
     monkeypatch.setattr("pretrax.data.reading.LONGEST", 1 << 20)
@@ -318,6 +319,7 @@ def test_unknown_words_are_counted(tmp_path):
     assert decoded(corpus, everything(corpus)[1]) == ["one [UNK] [UNK]"]
 
 
+@pytest.mark.slow
 def test_text_is_tokenized_again_for_another_vocabulary_of_the_same_size(tmp_path, text):
     (tmp_path / "a.txt").write_text(text + inspect.getsource(argparse))
     tokens = []
@@ -446,6 +448,7 @@ def test_corpora_that_cannot_be(tmp_path):
         text_files(str(tmp_path / "other"), files=full, vocabulary=vocabularies.utf8_bytes)
 
 
+@pytest.mark.slow
 def test_python_library(tmp_path, monkeypatch):
     few = [each for each in library_documents() if each.name.startswith(("json/", "email/"))]
     monkeypatch.setattr("pretrax.corpora.library.library_documents", lambda: few)

@@ -66,6 +66,7 @@ def test_what_is_trained_here_and_bytes_give_back_any_text(tokenizer, written):
         assert all(first <= i < last for i in ids)
 
 
+@pytest.mark.slow
 def test_unigram_gives_back_code_too(tmp_path, text):
     path = str(tmp_path / "unigram.model")
     train_sentencepiece([text, inspect.getsource(argparse)], path, size=600, model_type="unigram")

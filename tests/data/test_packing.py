@@ -111,6 +111,7 @@ LENGTHS = st.lists(st.one_of(st.integers(1, 20), st.integers(1, 400)), min_size=
 CASES_OF_ROWS = [(layout, policy) for layout in LAYOUTS for policy in POLICIES]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layout, policy", CASES_OF_ROWS)
 @settings(derandomize=True, deadline=None, max_examples=25)
 @given(lengths=LENGTHS, pool=st.sampled_from([1, 5, POOL]))
@@ -171,6 +172,7 @@ def assert_fits(row, member, layout, group):
     assert row.tokens.size <= group.row_length
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layout, policy", CASES_OF_ROWS)
 @settings(derandomize=True, deadline=None, max_examples=25)
 @given(lengths=LENGTHS)
@@ -334,6 +336,7 @@ def test_neighboring_rows_come_from_different_documents(policy, lengths):
 # --- best fit -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_best_fit_fills_better_than_greedy_packing_after_corruption(model):
     objective, layout, shape = MODELS[model]

@@ -54,6 +54,7 @@ def test_shards_share_the_positions_and_the_lanes(num_shards):
     assert len(source.loaded) == len({tuple(blocks) for blocks in source.loaded})
 
 
+@pytest.mark.slow
 def test_a_stream_continues_exactly_without_reading_what_it_skips():
     source = Numbers(*SEVERAL_ROUNDS)
     for shard, num_shards in ((0, 1), (2, 4)):

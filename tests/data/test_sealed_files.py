@@ -19,6 +19,7 @@ def flips(content: bytes):
             yield bytes(changed)
 
 
+@pytest.mark.slow
 def test_each_changed_bit_of_a_record_is_found_or_changes_nothing(tmp_path):
     file = tmp_path / "record.json"
     atomic_writes.write_record(file, RECORD)

@@ -126,6 +126,7 @@ def batch_of(one, rows=4):
     return jax.device_get(corrupt_and_arrange(one.recipe, one.recipe.groups[0], keys, raw))
 
 
+@pytest.mark.slow
 def test_predictions_reach_the_batch_of_a_step():
     one = planned(distilled_lm(tiny.IDS, likeliest=2), ("teacher",))
     batch = batch_of(one)
@@ -142,6 +143,7 @@ def test_predictions_reach_the_batch_of_a_step():
         )
 
 
+@pytest.mark.slow
 def test_an_objective_that_reads_no_teacher_ignores_the_column():
     one, plain = (planned(causal_lm(tiny.IDS), columns) for columns in (("teacher",), ()))
     for name, x in batch_of(one).items():

@@ -67,6 +67,7 @@ WRITERS = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("program", WRITERS)
 def test_the_documents_are_those_that_were_written_in_the_order_of_a_store(program, tmp_path):
     given = documents()

@@ -83,6 +83,7 @@ def check_changes(page, address: str, objective: str) -> None:
         assert page.locator(".panel .tokens").inner_text().startswith("The quick brown fox")
 
 
+@pytest.mark.slow
 def test_an_objective_opens_and_follows_its_settings(page, address):
     check_changes(page, address, "span_corruption")
 
@@ -93,6 +94,7 @@ def test_each_objective_opens_and_follows_its_settings(objective, page, address)
     check_changes(page, address, objective)
 
 
+@pytest.mark.slow
 def test_a_slider_at_both_ends(page, address):
     opened(page, address, "masked_lm")
     slider = page.locator('[data-setting="objectives.masked_lm.rate"] input[type=range]')
@@ -104,12 +106,14 @@ def test_a_slider_at_both_ends(page, address):
         assert f"objectives.masked_lm.rate = {slider.input_value()}" in gin
 
 
+@pytest.mark.slow
 def test_a_number_outside_its_range_is_refused(page, address):
     opened(page, address, "masked_lm")
     page.fill('[data-setting="objectives.masked_lm.rate"] input[type=number]', "1.5")
     assert "objectives.masked_lm.rate" in error_with(page, "1.5")
 
 
+@pytest.mark.slow
 def test_nothing_of_the_last_objective_stays_if_the_next_one_fails(page, address):
     opened(page, address, "masked_lm")
     page.click('[data-objective="number_token_loss"]')
@@ -120,6 +124,7 @@ def test_nothing_of_the_last_objective_stays_if_the_next_one_fails(page, address
     assert error_of(page) == ""
 
 
+@pytest.mark.slow
 def test_the_published_settings_come_back(page, address):
     opened(page, address, "masked_lm")
     rate = page.locator('[data-setting="objectives.masked_lm.rate"] input[type=number]')
@@ -129,6 +134,7 @@ def test_the_published_settings_come_back(page, address):
     assert rate.input_value() == "0.15" and error_of(page) == ""
 
 
+@pytest.mark.slow
 def test_numbers_of_another_view_are_not_shown(page, address):
     opened(page, address, "masked_lm")
     with page.expect_request("**/api/statistics"):
@@ -138,6 +144,7 @@ def test_numbers_of_another_view_are_not_shown(page, address):
     assert page.locator(".panel .chart").count() == 0 and error_of(page) == ""
 
 
+@pytest.mark.slow
 def test_an_error_of_one_of_two_objectives_stays(page, address):
     page.goto(f"{address}compare")
     drawn(page)
@@ -155,6 +162,7 @@ def test_the_help_of_a_setting_is_shown_in_full(page, address):
     assert "ends with noise" in " ".join(placement.inner_text().split())
 
 
+@pytest.mark.slow
 def test_each_member_and_draw_shows_what_it_hides(page, address):
     opened(page, address, "ul2")
     members = page.locator(".picture details")
@@ -163,6 +171,7 @@ def test_each_member_and_draw_shows_what_it_hides(page, address):
         assert "hidden" in members.nth(number).locator("h3").first.text_content()
 
 
+@pytest.mark.slow
 def test_a_pattern_of_many_queries_fits_the_screen(page, address):
     opened(page, address, "prefix_lm")
     drawn(page, lambda: page.fill("textarea", "The quick brown fox jumps over the lazy dog"))
@@ -170,6 +179,7 @@ def test_a_pattern_of_many_queries_fits_the_screen(page, address):
     assert len(heights) == 3 and max(heights) <= 200
 
 
+@pytest.mark.slow
 def test_texts_of_all_kinds(page, address):
     opened(page, address)
     markup = "<script>document.title = 'x'</script> <b>bold</b> & \"quotes\" 'single' \u202eturned"
@@ -186,6 +196,7 @@ def test_texts_of_all_kinds(page, address):
     error_with(page, "empty")
 
 
+@pytest.mark.slow
 def test_tokens_are_hidden_by_choosing_them(page, address):
     opened(page, address, "span_corruption")
     for number in 1, 2, 4:
@@ -199,6 +210,7 @@ def test_tokens_are_hidden_by_choosing_them(page, address):
     assert page.locator('[data-token][aria-pressed="true"]').count() == 0
 
 
+@pytest.mark.slow
 def test_two_tabs_have_their_own_state(browser, address):
     context = browser.new_context()
     first, second = context.new_page(), context.new_page()
@@ -213,6 +225,7 @@ def test_two_tabs_have_their_own_state(browser, address):
     context.close()
 
 
+@pytest.mark.slow
 def test_two_objectives_share_the_text(page, address):
     page.goto(f"{address}compare")
     drawn(page)
@@ -224,6 +237,7 @@ def test_two_objectives_share_the_text(page, address):
     assert [text.strip() for text in texts] == ["to be or not to be"] * 2
 
 
+@pytest.mark.slow
 def test_a_vocabulary_shows_ids_and_bytes(page, address):
     page.goto(f"{address}vocabulary")
     page.select_option("select", "bytes")
@@ -242,6 +256,7 @@ def mine(ids, rate: float = {rate}):
 """
 
 
+@pytest.mark.slow
 def test_an_objective_file_that_breaks_and_is_fixed(page, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     file = tmp_path / "explored_objectives.py"

@@ -96,6 +96,7 @@ def test_the_ends_of_sliders_are_allowed(name):
             with_values(build, {one.name: value}).check(IDS)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", CATALOG)
 def test_gin_the_shell_and_python_give_the_same_objective(name, tmp_path):
     base = choice_of(name).build

@@ -18,6 +18,7 @@ IDS = specimen_ids(1000)
 GALLERY = pathlib.Path(__file__).parents[2] / "docs" / "gallery"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", CATALOG)
 def test_the_settings_of_each_page_are_allowed(name):
     build = choice_of(name).build
@@ -51,11 +52,13 @@ def folder(tmp_path_factory):
     return place
 
 
+@pytest.mark.slow
 def test_the_index_lists_every_objective(folder):
     links = re.findall(r'href="(\w+)\.html"', (folder / "index.html").read_text())
     assert sorted(links) == sorted(CATALOG)
 
 
+@pytest.mark.slow
 def test_a_page_steps_through_settings(folder, browser):
     page = browser.new_page()
     page.goto((folder / "span_corruption.html").as_uri())
@@ -71,6 +74,7 @@ def test_a_page_steps_through_settings(folder, browser):
     page.close()
 
 
+@pytest.mark.slow
 def test_the_command_says_where_the_pages_are(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(explore, "CATALOG", ["causal_lm"])
     explore.main([f"--export={tmp_path / 'pages'}"])

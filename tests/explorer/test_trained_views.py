@@ -30,6 +30,7 @@ def calls(folder, monkeypatch):
     return Explorer().site().calls
 
 
+@pytest.mark.slow
 def test_runs_and_comparisons_of_a_folder_are_found(folder, monkeypatch, tmp_path):
     monkeypatch.chdir(folder)
     assert sorted(find_runs()) == ["runs/causal", "runs/diffusion", "runs/masked"]
@@ -46,6 +47,7 @@ def test_runs_and_comparisons_of_a_folder_are_found(folder, monkeypatch, tmp_pat
         explorer.site().pages("report", {"name": "/etc"})
 
 
+@pytest.mark.slow
 def test_a_run_is_described_and_answers(calls):
     described = calls["model"]({"run": "runs/causal"})
     assert described.layout == "decoder" and described.mode == "continue"
@@ -59,6 +61,7 @@ def test_a_run_is_described_and_answers(calls):
     assert len(steps.steps) == 2
 
 
+@pytest.mark.slow
 def test_the_modes_of_a_page_are_those_that_it_can_use(calls):
     def modes(run):
         return {mode["name"] for mode in calls["model"]({"run": run}).modes}
@@ -73,6 +76,7 @@ def test_the_modes_of_a_page_are_those_that_it_can_use(calls):
         calls["unmasked"]({"run": "runs/causal", "mode": "unmask", "text": "a[MASK]"})
 
 
+@pytest.mark.slow
 def test_rows_are_counted_with_the_settings_of_a_form(calls, monkeypatch):
     monkeypatch.setattr(objective_views, "STATISTICS_ROWS", 4)
     values = {"objectives.masked_lm.span_lengths": "[0.0, 1.0]"}

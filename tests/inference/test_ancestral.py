@@ -53,6 +53,7 @@ def test_the_noise_of_a_time_is_a_distribution_and_the_chain_goes_back_through_e
         np.testing.assert_allclose(now @ back, before, atol=1e-6)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", NOISES)
 def test_a_model_that_knows_the_distribution_of_text_draws_from_it(name):
     rows, slots = 256, np.arange(32)[None].repeat(256, 0)
@@ -74,6 +75,7 @@ def test_a_model_that_knows_the_distribution_of_text_draws_from_it(name):
     assert (np.asarray(draw(5, 0.0)) == P.argmax()).all()
 
 
+@pytest.mark.slow
 def test_what_is_written_stays_where_the_noise_has_masks_alone():
     def logits_of(tokens):  # every written token makes another token the likeliest
         written = (tokens != MASK).sum(1, keepdims=True) % 4 + 1

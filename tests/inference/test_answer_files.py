@@ -90,6 +90,7 @@ def test_an_answer_has_its_items_fields(tmp_path):
         assert len(line) == len(item) + len(record)
 
 
+@pytest.mark.slow
 def test_killed_at_any_byte_and_started_again(tmp_path):
     whole_file = tmp_path / "whole.jsonl"
     write(whole_file)

@@ -155,6 +155,7 @@ def test_decoding_a_batch_equals_decoding_its_rows(name):
     assert_same_beams(found, [first_row(beside_another), alone])
 
 
+@pytest.mark.slow
 def test_only_allowed_tokens_are_generated():
     model, params = small_form()
     allowed = jnp.array([True, False, True, False, True])

@@ -110,6 +110,7 @@ def test_the_last_block_ends_where_the_positions_of_the_model_do(layout):
         assert one.text == CODEC.decode(continued_plainly(layout, text, end - 5, end))
 
 
+@pytest.mark.slow
 def test_samples_depend_on_their_number_alone():
     draw = functools.partial(
         continue_blocks,

@@ -39,6 +39,7 @@ def logits_of(one, batch, head):
     return np.asarray(run(one.params))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("builder", [pytest.param("encoder", marks=pytest.mark.slow), "decoder"])
 def test_classes_are_as_in_training(builder):
     """A decoder that was trained for this reads a text both ways.
@@ -53,6 +54,7 @@ def test_classes_are_as_in_training(builder):
         np.testing.assert_allclose([x for _, x in told], np.sort(p)[::-1], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_numbers_are_as_in_training():
     one = model("sequence_regression", num_classes=1, classes=())
     build = objectives.sequence_regression
@@ -95,6 +97,7 @@ def test_pairs_are_as_in_training():
     assert told[0][1] >= told[1][1] and judge(one, [(b, a)])[0] != told
 
 
+@pytest.mark.slow
 def test_texts_do_not_depend_on_their_batch():
     one, told = model("sequence_classification"), []
     whole = classify(one, TEXTS)

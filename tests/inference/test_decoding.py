@@ -118,6 +118,7 @@ def assert_steps_equal_one_run(name, model, params, both_ways):
                 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, both_ways", CASES)
 def test_decoding_with_the_kv_cache_equals_one_full_pass(name, both_ways):
     assert_steps_equal_one_run(name, *form(name), both_ways)
@@ -129,6 +130,7 @@ def test_the_kv_cache_serves_parallel_heads(name):
     assert_steps_equal_one_run(name, *unrolled(*made(name)), False)
 
 
+@pytest.mark.slow
 def test_unrolling_does_not_need_a_second_copy():
     model, params = made("llama3")
     expected, given = unrolled(model, params)[1], jax.tree.map(jnp.copy, params)
@@ -165,6 +167,7 @@ def greedy_by_full_runs(name, row, max_new, stops, both_ways=False):
     return tokens[len(row) :], total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, both_ways", [pytest.param("t5", False, marks=pytest.mark.slow), ("llama3", True)]
 )
@@ -190,6 +193,7 @@ SAMPLINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, sampling",
     [
@@ -232,6 +236,7 @@ def test_log_probabilities_are_before_temperature_and_filters():
         )
 
 
+@pytest.mark.slow
 def test_chunks_equal_one_call_and_stay_readable():
     model, params = form("llama3")
     prompts = prompts_of(model, PROMPTS)
@@ -253,6 +258,7 @@ def test_chunks_equal_one_call_and_stay_readable():
                 np.testing.assert_array_equal(row, np.where(np.arange(len(row)) < end, of_all, 0))
 
 
+@pytest.mark.slow
 def test_chunks_end_when_all_rows_have_ended():
     model, params = form("llama3")
     prompts = prompts_of(model, PROMPTS)
@@ -301,6 +307,7 @@ def test_bfloat16_decodes():
 # --- errors -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_more_slots_than_positions_are_refused():
     model, params = form("gpt2")
     decode(model, params, prompts_of(model, PROMPTS), max_new=CAPACITY - 4)  # all tokens that fit
@@ -334,6 +341,7 @@ def test_batches_divide_over_devices():
         assert list(by_length([5], 8)) == [[0] * 4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama3", pytest.param("t5", marks=pytest.mark.slow)])
 def test_eight_devices_equal_one(name):
     model, params = made(name)

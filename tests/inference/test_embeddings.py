@@ -56,6 +56,7 @@ def test_pairs_are_as_their_loss_saw_them(builder):
     assert (np.abs(other - got[0]).max() > 1e-3) == (builder == "two_towers")
 
 
+@pytest.mark.slow
 def test_an_embedding_of_electra_is_of_its_discriminator():
     one = trained("electra", "replaced_token_detection")
     ((_, found),) = token_states(one, [CODEC.encode(TEXTS[0])])
@@ -64,6 +65,7 @@ def test_an_embedding_of_electra_is_of_its_discriminator():
     np.testing.assert_allclose(embed(one, TEXTS[:1])[0], expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_embedding_of_a_masked_autoencoder_is_the_state_that_its_decoder_was_given():
     one, plain = trained("masked_autoencoder", "retromae"), trained("encoder", "masked_lm")
     encoder = plain._replace(params=one.params["encoder"])
@@ -73,6 +75,7 @@ def test_an_embedding_of_a_masked_autoencoder_is_the_state_that_its_decoder_was_
         embed(one, TEXTS, pooling="mean")
 
 
+@pytest.mark.slow
 def test_views_are_as_their_loss_saw_them():
     one = trained("encoder", "contrastive")
     expected = pooled(objectives.contrastive, Hashable(one), tuple(CODEC.encode(TEXTS[1])))
@@ -124,6 +127,7 @@ def test_the_state_that_a_loss_read_is_the_embedding(build, pooling):
     assert form.pooling == pooling and form.head is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "objective, pooling",
     [("contrastive", "first"), pytest.param("masked_lm", "mean", marks=pytest.mark.slow)],

@@ -69,6 +69,7 @@ def test_answers_do_not_depend_on_batches_or_their_order(way, layout):
     assert_same(turned, [whole[i] for i in order])
 
 
+@pytest.mark.slow
 def test_answers_equal_the_decoding_loop():
     one = model("decoder")[0]
     prompts = batch_prompts("decoder", prompts_for("decoder"), IDS)
@@ -203,6 +204,7 @@ def test_drafts_change_no_answer(name):
     assert_same(generate(one, prompts, Decoding(MAX_NEW), draft=draft), plain)
 
 
+@pytest.mark.slow
 def test_answers_beyond_the_positions_are_refused():
     short = trained("decoder", "causal_lm", positions="learned", max_positions=16)
     ask = functools.partial(text_prompt, short, "continue")

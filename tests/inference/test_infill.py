@@ -95,6 +95,7 @@ def test_predictions_do_not_depend_on_what_is_hidden(layout):
         assert a.predicted == b.predicted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "layout", ["decoder", pytest.param("encoder_decoder", marks=pytest.mark.slow)]
 )
@@ -104,6 +105,7 @@ def test_predictions_depend_on_what_is_given(layout):
     assert any(a.predicted != b.predicted for a, b in zip(filled(layout), other))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", MODELS)
 def test_greedy_equals_argmax_step_by_step(layout):
     """The targets are built by hand, with one run of the model for each prefix."""
@@ -217,6 +219,7 @@ def test_passages_are_shown_where_the_objective_gives_inputs(layout):
     assert show(tiny.span_and_prefix(), documents[:1]) == ""
 
 
+@pytest.mark.slow
 def test_passages_are_of_the_text_that_the_shown_member_reads():
     _, model, params, _, _, _ = case("encoder_decoder")
     spans = functools.partial(span_corruption, mean_span_length=2)
@@ -230,6 +233,7 @@ def test_passages_are_of_the_text_that_the_shown_member_reads():
     assert "·77" in shown
 
 
+@pytest.mark.slow
 def test_whole_documents_are_shown_as_examples_are():
     """A document is a question and its answer, without tokens of other documents."""
     _, model, params, _, _, _ = case("encoder_decoder")

@@ -93,6 +93,7 @@ def test_every_step_draws_again():
     assert sum(len(tokens) == 2 for tokens in new) > 10
 
 
+@pytest.mark.slow
 def test_slot_and_token_are_drawn_together():
     """Uses a chi-squared test (significance 0.001) of the slot and the parity of the token's id."""
     one, draws, width = model(NEVER), 2000, len(AB) + 2
@@ -120,6 +121,7 @@ def test_slot_and_token_are_drawn_together():
     assert chisquare(counts, p * draws).pvalue > 1e-3
 
 
+@pytest.mark.slow
 def test_a_draw_does_not_depend_on_other_texts():
     one, settings = model(NEVER), dict(max_new=5, temperature=1.0, seed=3)
     together = insert(one, [SHORT, LONG * 2], **settings)

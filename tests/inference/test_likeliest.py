@@ -32,6 +32,7 @@ def test_alternatives_of_a_token_are_the_likeliest_next_tokens():
     assert [guess.id for guess in found[2].others] == [guess.id for guess in expected]
 
 
+@pytest.mark.slow
 def test_alternatives_of_a_masked_token_are_the_guesses_of_a_mask():
     one = trained("encoder", "masked_lm")
     (expected,) = fill_masks(one, ["A[MASK]a"], 4)
@@ -41,6 +42,7 @@ def test_alternatives_of_a_masked_token_are_the_guesses_of_a_mask():
         assert guess.probability == pytest.approx(other.probability, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_an_answer_follows_its_context():
     one = trained("encoder_decoder", "prefix_lm")
     found = likeliest_tokens(one, " it", top=2, context="Ada wrote")

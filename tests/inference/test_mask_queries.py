@@ -38,6 +38,7 @@ def arranged(features, lengths):
     return jax.tree.map(lambda x: x[None], row)
 
 
+@pytest.mark.slow
 def test_a_shuffled_model_predicts_masks_as_in_training():
     """The first mask of the order is the next token after the given tokens."""
     one = model("shuffled_lm")
@@ -54,6 +55,7 @@ def test_a_shuffled_model_predicts_masks_as_in_training():
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_model_of_groups_predicts_masks_as_in_training():
     """The given tokens are the first group, and the masks are the second group."""
     one = model("any_subset_lm")
@@ -79,6 +81,7 @@ def test_a_model_of_groups_predicts_masks_as_in_training():
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_a_mask_depends_on_given_tokens_alone_and_not_on_its_batch(name):
     one = model(name)
@@ -111,6 +114,7 @@ def test_texts_are_written_in_any_order(name):
         assert sum(guess.probability for guess in guesses) == pytest.approx(1, abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_hidden_tokens_have_the_probability_of_their_states(name):
     one = model(name)

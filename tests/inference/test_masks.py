@@ -149,6 +149,7 @@ def test_a_model_from_elsewhere_reads_between_cls_and_sep():
     assert row.tokens == [IDS.cls, IDS.mask, IDS.sep] and row.masks == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["mask", "unmask"])
 def test_a_model_that_never_learned_to_predict_masks_fills_none(mode):
     items = [{"text": "a [MASK]"}]
@@ -158,6 +159,7 @@ def test_a_model_that_never_learned_to_predict_masks_fills_none(mode):
         assert answer(one, mode, items)
 
 
+@pytest.mark.slow
 def test_messages_about_batches():
     told = []
     fill_masks(model("masked_lm"), TEXTS, batch_size=3, on_batch=told.append)
@@ -191,6 +193,7 @@ def revealed(name, text, steps):
         yield tokens.copy()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["masked_diffusion", "masked_next_token"])
 @pytest.mark.parametrize("steps", [3, None, 9])
 def test_the_surest_are_written_first(name, steps):
@@ -248,6 +251,7 @@ def test_the_least_probable_are_predicted_again(name, steps):
         assert unmask(one, [text], order="mask_predict", steps=steps) == [expected]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["masked_lm", "masked_next_token"])
 def test_each_mask_is_drawn_again_in_turn(name):
     one = model(name)
@@ -259,6 +263,7 @@ def test_each_mask_is_drawn_again_in_turn(name):
         assert unmask(one, [text], **how) == [expected]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["mask_predict", "gibbs"])
 def test_text_that_was_not_masked_stays(order):
     first, second, third = "ça <extra_id_0>", " and ", "[x] so"
@@ -308,6 +313,7 @@ def test_the_masks_of_an_order_come_one_after_another(order):
     assert write_masks(one, [row], order=order) == [tokens[row.masks].tolist()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["confidence", pytest.param("random", marks=pytest.mark.slow)])
 def test_each_step_writes_its_share_and_leaves_the_rest(monkeypatch, order):
     one, text = model("masked_diffusion"), "a[MASK]b" * 7
@@ -340,6 +346,7 @@ def test_a_text_does_not_depend_on_its_batch(order, temperature, steps):
         assert unmask(one, [text], numbers=[i], **how) == [whole[i]]
 
 
+@pytest.mark.slow
 def test_orders_and_numbers_differ():
     one, text = model("masked_diffusion"), "[MASK]" * 12
     texts = {
@@ -349,6 +356,7 @@ def test_orders_and_numbers_differ():
     assert len({*texts["confidence"], *texts["random"]}) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, order",
     [
@@ -383,6 +391,7 @@ def test_what_unmask_refuses():
             unmask(one, ["[MASK]"], **settings)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "order, temperature",
     [("confidence", 0), ("left_to_right", 0), ("mask_predict", 0), ("ancestral", 1), ("gibbs", 1)],

@@ -56,6 +56,7 @@ def run_dir(tmp_path_factory):
     return write_run(tmp_path_factory.mktemp("run"), "decoder", "causal_lm")
 
 
+@pytest.mark.slow
 def test_a_mode_lives_in_a_file_of_the_user(run_dir, module, tmp_path, capsys):
     mine = [f"--run={run_dir}", module, "--mode=mine", "--times=3"]
     predict.main([*mine, "Ada"])
@@ -70,6 +71,7 @@ def test_a_mode_lives_in_a_file_of_the_user(run_dir, module, tmp_path, capsys):
     assert first == {"text": "Ada", "tokens": tokens} and "error" in second
 
 
+@pytest.mark.slow
 def test_an_option_of_a_mode_may_have_a_hyphen(run_dir, module, tmp_path, capsys):
     own = MODULE.replace('"times"', '"at-least"')
     (tmp_path / "modes_of_mine.py").write_text(own)

@@ -21,6 +21,7 @@ def distribution(one, row, prefix=0):
     return special.softmax(logits)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["causal_lm", "prefix_lm"])
 def test_the_likeliest_of_the_whole_distribution(name):
     one = trained("decoder", name)

@@ -102,6 +102,7 @@ DENOISERS = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layout", BOTH)
 @pytest.mark.parametrize("denoiser", [None, "R", "X", "S"])
 def test_denoisers_of_ul2(denoiser, layout):
@@ -226,6 +227,7 @@ def test_causal_masking_asks_for_one_blank_after_the_other(monkeypatch):
     }
 
 
+@pytest.mark.slow
 def test_blank_infilling_asks_for_one_blank_after_the_other(monkeypatch):
     """The row's spans are in the order of the text, in which they are prompted."""
     number = 3

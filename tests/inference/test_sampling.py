@@ -122,6 +122,7 @@ def test_filters_that_keep_every_id_change_no_bit():
         np.testing.assert_array_equal(adjusted(logits, Sampling(temperature=0.7, **filters)), plain)
 
 
+@pytest.mark.slow
 def test_the_narrowest_filters_keep_one_id():
     for filters in (dict(top_k=1), dict(top_p=1e-6), dict(min_p=1.0)):
         found = distribution(LOGITS, Sampling(temperature=2.0, **filters))

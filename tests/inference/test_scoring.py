@@ -77,6 +77,7 @@ def assert_scored(got: Scored, tokens, expected, text):
     assert got.bits_per_byte == pytest.approx(bits, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_decoder_takes_each_token_from_those_before():
     names = ("causal_lm",)
     for text, got in zip(TEXTS, score(run("decoder", *names)[1], [("", x) for x in TEXTS], 2)):
@@ -123,6 +124,7 @@ def test_the_answer_of_a_dialogue():
     assert_scored(got, tokens, decoder_loop(names, before, tokens), text)
 
 
+@pytest.mark.slow
 def test_the_answer_of_an_encoder_decoder():
     logits, one = run(*BOTH)
     pairs = [("Ada", "tea"), ("so it is", "é"), ("b", "a longer one")]
@@ -138,6 +140,7 @@ def test_the_answer_of_an_encoder_decoder():
         assert_scored(got, tokens, expected, text)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "builder, names",
     [("encoder", ("masked_lm",)), ("encoder", ()), ("electra", ("replaced_token_detection",))],
@@ -211,6 +214,7 @@ def test_a_text_with_masks_of_its_own_is_scored_alike_in_batches_of_any_size():
     np.testing.assert_allclose(whole.log_probs, parts.log_probs, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["blank_infilling", "causal_masking"])
 def test_what_was_written_into_a_blank_is_scored_as_it_was_made(name, monkeypatch):
     _, one = run("decoder", name)

@@ -41,6 +41,7 @@ def log_likelihood(model, text):
     return float(log_probs[np.arange(slots - 1), np.array(tokens[1:])].sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("both_strands", [False, True])
 def test_likelihoods_of_a_causal_model(both_strands):
     model = trained("decoder", "causal_lm")
@@ -55,6 +56,7 @@ def test_likelihoods_of_a_causal_model(both_strands):
     np.testing.assert_allclose(scores, expected, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_other_strand_of_rna_has_uracil():
     model = trained("decoder", "causal_lm")
     strands = {"ACGUAGCAAC": "ACGUUGCAAC", "GUUGCUACGU": "GUUGCAACGU"}  # variant and wild type
@@ -150,6 +152,7 @@ def test_auroc_counts_ties_as_half():
     assert auroc([0, 0, 1, 1], [1, 2, 2, 3]) == 7 / 8
 
 
+@pytest.mark.slow
 def test_the_command_adds_a_column_of_scores(tmp_path, capsys):
     run = tmp_path / "run"
     run.mkdir()

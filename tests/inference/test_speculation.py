@@ -118,6 +118,7 @@ def assert_same_decoding(found, counts, expected, number):
     np.testing.assert_array_equal(made_of_row, 1 + steps + accepted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["masks", "causal masks"])
 def test_drafts_from_masks_are_those_of_training(name):
     """A step drafts what one pass over the text and a block of masks after it predicts.
@@ -248,6 +249,7 @@ def test_drafts_of_the_model_itself_are_always_accepted(sampling):
     assert [len(row) for row in made_tokens(found)] == [41, 41, 41]
 
 
+@pytest.mark.slow
 def test_drafts_after_the_last_token_of_a_row_are_not_counted():
     _, four = speculator("llama3 with itself")
     prompts = prompts_of(four[0], PROMPTS)
@@ -325,6 +327,7 @@ def fit(counts, expected):
     return stats.chisquare(counts[live], expected).pvalue
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 @pytest.mark.parametrize("number", [1, 2])
 def test_verified_tokens_have_the_models_distribution(number, sampling):
@@ -356,6 +359,7 @@ def test_verified_tokens_have_the_models_distribution(number, sampling):
     assert 0.05 < (accepted > 0).mean() < 0.95
 
 
+@pytest.mark.slow
 def test_drafts_are_accepted_where_the_distributions_agree():
     logits = np.random.default_rng(0).normal(size=(100, 3, SMALL)).astype(np.float32)
     keys = jax.random.split(jax.random.key(0), 100)
@@ -450,6 +454,7 @@ def test_eight_devices_equal_one(name):
     jax.tree.map(np.testing.assert_array_equal, found[:3], expected[:3])
 
 
+@pytest.mark.slow
 def test_unsupported_drafts_are_refused():
     with refuses(ValueError, "heads", "multi_token_prediction"):
         own_drafts(*made("llama3"))

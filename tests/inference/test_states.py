@@ -23,6 +23,7 @@ def of(one, texts, **settings):
     return [found for _, found in sorted(states(one, texts, **settings), key=lambda pair: pair[0])]
 
 
+@pytest.mark.sampled
 @every_layout
 def test_states_of_a_text_do_not_depend_on_other_texts(builder):
     one = trained(builder, OBJECTIVES[builder])
@@ -52,6 +53,7 @@ def test_a_text_is_read_as_in_training(builder, objective, sees_ahead):
     assert (abs(here.layers[0, first] - there.layers[0, first]).max() > 1e-6) == sees_ahead
 
 
+@pytest.mark.slow
 def test_an_encoder_that_read_blocks_sees_ahead_within_them():
     settings = dict(merged_attention=True, rotate_encoded=True, positions="rotary")
     one = trained("encoder_decoder", "block_diffusion", **settings)  # blocks of 16 tokens
@@ -90,6 +92,7 @@ def test_states_after_a_layer_match_a_model_that_ends_there(builder):
         np.testing.assert_allclose(found.layers[0], embedded, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_states_of_rows_that_a_stack_pads_are_of_their_own_slots(monkeypatch):
     """Fused attention on TPUs pads rows in the same way."""
     (expected,) = of(trained("encoder", "masked_lm"), ["some text"], layers=[0, 1])
@@ -112,6 +115,7 @@ def test_errors():
         of(pair, ["a"], layers=[0])
 
 
+@pytest.mark.slow
 def test_layers_of_electra_match_its_discriminator():
     one = trained("electra", "replaced_token_detection")
     assert layers_of(one) == [0, 1]

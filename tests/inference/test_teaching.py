@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from pretrax.data.corpus import Document
 from pretrax.inference.answering.teaching import taught, windows_of
@@ -24,6 +25,7 @@ def probabilities(one, before):
     return np.asarray(jax.nn.softmax(jnp.where(allowed, logits, -jnp.inf)))
 
 
+@pytest.mark.slow
 def test_each_token_is_predicted_from_the_tokens_before_it():
     one = trained("decoder", "causal_lm")._replace(lengths={"decoder": ROW})
     documents = [Document(np.array(one.encode(text))) for text in ("some text, and more", "short")]

@@ -43,6 +43,7 @@ CASES = {  # each row has 8 slots: the letters of the text, bos or cls, and sep,
 }  # fmt: skip
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", CASES)
 def test_texts_longer_than_in_training_give_a_warning(case):
     apply, builder, objective, text = CASES[case]

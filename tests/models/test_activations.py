@@ -44,6 +44,7 @@ def test_the_gradient_of_gelu_takes_the_saved_derivative(policy, shapes):
     np.testing.assert_allclose(pull_back(1.0)[0], jax.grad(lambda x: total(x))(x), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_on_tpus_both_are_computed_at_once(monkeypatch):
     found = []
     for name, count in (("cpu", 0), ("tpu", 1)):

@@ -47,6 +47,7 @@ def gradients_of(function, softcap):
 dense_gradients = functools.cache(functools.partial(gradients_of, dense))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("order", ["one after another", "all at once"])
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("groups, softcap", [(2, None), (4, None), (2, 1.5)])

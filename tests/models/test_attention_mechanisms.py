@@ -17,6 +17,7 @@ from tests.refusals import refuses
 OWN = "sigmoid"  # the name that `own_attention` registers
 
 
+@pytest.mark.slow
 def test_a_mechanism_of_a_users_own_file_trains():
     model = build("decoder", attention=OWN)
     batch = batch_for("decoder")
@@ -45,6 +46,7 @@ def test_a_mechanism_of_a_users_own_file_trains():
     assert not np.allclose(top(model, params, batch), top(plain, params, batch), atol=1e-2)
 
 
+@pytest.mark.slow
 def test_a_mechanism_of_a_users_own_file_decodes():
     model = build("decoder", attention=OWN, scan_layers=False, layers=2)
     batch = make_batch()

@@ -73,6 +73,7 @@ def count(params):
     return sum(math.prod(x.shape) for x in jax.tree.leaves(params))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("scan_layers", [True, False])
 @pytest.mark.parametrize("builder", BUILDERS)
 def test_every_parameter_names_its_axes(builder, scan_layers):
@@ -105,6 +106,7 @@ def test_an_objective_says_how_many_classes_there_are():
         models.encoder(64, {"classes": 3}, num_classes=4, **SMALL)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ENCODER_HEADS)
 def test_an_encoder_has_exactly_the_required_heads(name):
     model, plain = models.encoder(64, (name,), num_classes=3, **SMALL), models.encoder(64, **SMALL)
@@ -174,6 +176,7 @@ def test_every_head_is_of_a_builder_and_has_a_module_or_a_network_of_its_own():
         assert not (head.over_vocabulary and head.has_classes)
 
 
+@pytest.mark.slow
 def test_parameter_counts_of_heads_ahead():
     """A parallel head has the parameters of one more layer of a plain decoder."""
     shape = dict(emb_dim=4, num_heads=2, head_dim=6, mlp_dim=8, num_layers=3)
@@ -242,6 +245,7 @@ def test_slots_that_insertions_are_drawn_from_reach_the_vocabulary_too():
     assert stop.flops(lengths) == plain.flops(lengths) + 2 * 5 * 4 * 10
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "builder",
     [

@@ -109,6 +109,7 @@ def all_products(x, y, kernels, sizes):
     return by_kernels, by_blocks
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("rows", [512, 600, pytest.param(1300, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", GROUPS)
 def test_kernels_for_tpus_give_what_blocks_give(name, rows, monkeypatch):
@@ -187,6 +188,7 @@ def test_the_logits_of_a_router_are_float32_on_every_platform():
     assert product.count("HIGHEST") == 2
 
 
+@pytest.mark.slow
 def test_an_expert_leaves_the_tokens_above_its_capacity_as_they_are():
     module, params = experts_and_params(experts_per_token=1, expert_capacity=3)
     whole = Experts(dataclasses.replace(module.config, expert_capacity=None))
@@ -206,6 +208,7 @@ def test_an_expert_leaves_the_tokens_above_its_capacity_as_they_are():
     assert_close(got, every * np.array(kept)[..., None])
 
 
+@pytest.mark.slow
 def test_a_call_with_several_generated_tokens_equals_calls_with_one():
     """The capacity drops tokens of the prompt, but none of the tokens that continue it."""
     model = models.decoder(32, num_layers=2, scan_layers=False, expert_capacity=1, **SPARSE)
@@ -231,6 +234,7 @@ def test_a_call_with_several_generated_tokens_equals_calls_with_one():
     assert_close(states(4), states(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("padding", [0, 1])
 def test_experts_of_limited_capacity_count_copies_separately(padding):
     """A change of the last clean token must not change the copies, which do not attend to it."""
@@ -261,6 +265,7 @@ def test_experts_of_limited_capacity_count_copies_separately(padding):
         assert_close(after["noised"], before["noised"])
 
 
+@pytest.mark.slow
 def test_no_token_is_dropped_where_all_choose_one_expert():
     module, params = experts_and_params(experts_per_token=1)
     params["router"] = jnp.zeros((16, 4)).at[:, 2].set(1.0)
@@ -302,6 +307,7 @@ def contributions_and_gradients(mesh):
     return jax.jit(both)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", CHOSEN)
 @pytest.mark.parametrize("mesh", MESHES)
 def test_experts_on_other_devices_contribute_what_they_do_on_one(name, mesh, monkeypatch):
@@ -364,6 +370,7 @@ def test_all_devices_of_a_mesh_take_the_same_number_of_turns(monkeypatch):
     assert set(re.findall(r"\w+", axes)) == set(mesh.axis_names)
 
 
+@pytest.mark.slow
 def test_nothing_that_is_exchanged_is_exchanged_again_for_the_gradient(monkeypatch):
     monkeypatch.setattr(experts, "BLOCK_OF_A_TPU", 1)
     module, params = experts_and_params()
@@ -381,6 +388,7 @@ def test_nothing_that_is_exchanged_is_exchanged_again_for_the_gradient(monkeypat
     assert program.count("pmax[") == 1
 
 
+@pytest.mark.slow
 def test_tokens_are_not_sorted_again_for_the_gradient():
     module, params = experts_and_params()
 

@@ -73,6 +73,7 @@ def example(family):
     return model, batch, params, logits(model, params, batch)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("family", FAMILIES)
 def test_packed_documents_equal_separate_rows(family):
     model, batch, params, packed = example(family)
@@ -103,6 +104,7 @@ def test_rematerialization_changes_nothing(family):
     assert_close(got, expected, atol=1e-4)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("family", _few_quick("t5", "bert", "modernbert", "llama3"))
 def test_bfloat16_is_close_to_float32(family):
     """The mean difference is below 6% of the logits' deviation (8 bits of mantissa)."""
@@ -112,6 +114,7 @@ def test_bfloat16_is_close_to_float32(family):
     assert np.abs(rounded - exact).mean() < 0.06 * np.std(exact)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", _few_quick("bert"))
 def test_eight_devices_equal_one(family):
     """Uses the trainer's rules, on a mesh with all three axes."""

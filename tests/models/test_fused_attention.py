@@ -114,6 +114,7 @@ SLOW = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ["kernels", "keys", "heads", "groups", "biased", "softcap", "block"],
     [
@@ -332,6 +333,7 @@ def test_huge_scores_and_padding_stay_finite(kernels):
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(found))
 
 
+@pytest.mark.slow
 def test_other_platforms_compute_plain_attention():
     given, d_out = arrays(2, 40, 40, 2, 1, True)
     intervals = patterns(40)[1][:2, :, :40]
@@ -339,6 +341,7 @@ def test_other_platforms_compute_plain_attention():
     jax.tree.map(np.testing.assert_array_equal, got, compiled(plain)(given, intervals, d_out))
 
 
+@pytest.mark.slow
 def test_a_gpu_has_triton_kernels():
     (shapes, d_out) = jax.eval_shape(lambda: arrays(1, 80, 80, 2, 1, True, jnp.bfloat16))
     intervals = jax.ShapeDtypeStruct((1, 2, 80), jnp.int32)
@@ -367,6 +370,7 @@ def test_a_bias_of_other_differences_is_refused(differences):
         fused_attention.attend(q, k, v, patterns(40)[1][:1, :, :40], jnp.zeros((2, differences)))
 
 
+@pytest.mark.slow
 def test_rotations_with_slots_last_are_the_same():
     x = jax.random.normal(jax.random.key(0), (2, 5, 3, 8), jnp.bfloat16)
     rotation = rotation_of(jnp.array([[0, 1, 2, 3, 4], [0, 1, 0, 1, 2]]), 8, 100.0)
@@ -424,6 +428,7 @@ def test_a_bias_by_heads_and_its_gradient_are_the_same_on_tpus(layout, monkeypat
     assert products == ([1, 2] if layout == "slots last" else [1, 1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -470,6 +475,7 @@ PADDED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) for name in [*PADDED][:-1]] + [*PADDED][-1:]
 )
@@ -580,6 +586,7 @@ def test_a_model_with_fused_attention_is_the_same(layout, platform, kernels, mon
     assert_close(loss_and_gradients(fused, params, batch), expected, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_model_trained_with_kernels_decodes_without():
     settings = {"positions": "relative", "scan_layers": False}
     plain, fused = build("decoder", **settings), build("decoder", **settings, attention="fused")

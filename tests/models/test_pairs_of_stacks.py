@@ -133,12 +133,14 @@ def test_samples_follow_the_generators_predictions():
         assert len(seen) > 2 and stats.chisquare(seen, expected).pvalue > 1e-4
 
 
+@pytest.mark.slow
 def test_evaluation_draws_the_same_sample_every_time():
     judged, _ = draws()
     np.testing.assert_array_equal(judged[-1], judged[-2])
     assert (judged[0] != judged[1]).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["generator", "replaced"])
 def test_each_loss_trains_its_own_stack_and_the_shared_embedding(head):
     """No gradient passes through the sample from the discriminator."""
@@ -220,6 +222,7 @@ def test_experts_of_both_stacks_process_no_padding():
     np.testing.assert_array_equal(routing.assigned_BxN.sum(-1), [[14, 10]] * 2)
 
 
+@pytest.mark.slow
 def test_dropout_after_the_embeddings():
     model, batch, params = electra()
     dropping = models.electra(V, **SHAPE, num_layers=1, generator_share=0.5, dropout_rate=0.5)
@@ -363,6 +366,7 @@ def towers():
     return model, batch, init(model, batch)
 
 
+@pytest.mark.slow
 def test_odd_segments_come_from_the_first_tower_and_even_ones_from_the_second():
     model, batch, params = towers()
     forward = jax.jit(lambda params: model.apply(params, batch).hidden["top"][0])
@@ -382,6 +386,7 @@ def test_experts_of_a_tower_process_its_own_texts_alone():
     np.testing.assert_array_equal(routing.tokens_B, [[4], [3]])
 
 
+@pytest.mark.slow
 def test_texts_of_a_pair_do_not_attend_to_each_other():
     model, batch, params = towers()
 

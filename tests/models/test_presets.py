@@ -206,11 +206,13 @@ def test_every_gin_file_is_known_here():
     assert set(GIN_FILES) == set(KNOWN) | set(OWN)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", KNOWN)
 def test_published_parameter_counts(name):
     assert count(name, KNOWN[name].vocab_size) == KNOWN[name].parameters
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", KNOWN)
 def test_active_parameters(name):
     params = nn.unbox(boxed_shapes(name, KNOWN[name].vocab_size))
@@ -230,6 +232,7 @@ def test_ul2_20b_by_arithmetic():
     assert PRESETS["ul2_20b"].parameters == expected == 19_591_209_984
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", GIN_FILES)
 def test_gin_files_open_with_name_size_and_source(name):
     known = KNOWN.get(name)
@@ -326,6 +329,7 @@ def spread_of(kind, names, shape, spec, preset):
     return used, remarks
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", PRESETS)
 def test_large_parameters_are_sharded(name):
     """`pytest -n 0 -s -k sharded tests/models/test_presets.py` prints the table."""

@@ -46,6 +46,7 @@ def flat(tree):
     return np.concatenate([np.ravel(x) for x in jax.tree.leaves(tree)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout, kind", CASES)
 def test_products_with_weights_and_their_gradients_are_quantized_and_no_other(layout, kind):
     step, params, batch = trained(layout, quantization=kind)
@@ -59,6 +60,7 @@ def test_products_with_weights_and_their_gradients_are_quantized_and_no_other(la
     assert len(products) == len(re.findall(r"stablehlo\.dot_general", plain))
 
 
+@pytest.mark.slow
 def test_scanned_weights_may_have_the_shape_of_others_and_of_what_they_multiply():
     """Queries, keys, values and outputs are [16, 16] each; `wo` and its inputs are [32, 16]."""
     batch = {name: np.repeat(x, 4, axis=0) for name, x in batch_for("decoder").items()}

@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from pretrax import models
 from pretrax.objectives import unrolled_denoising
@@ -53,6 +54,7 @@ def test_the_second_pass_reads_samples_at_the_slots_of_labels():
     assert set(model.apply(params, alone).hidden) == {"top"}
 
 
+@pytest.mark.slow
 def test_the_loss_is_the_mean_of_both_passes_without_a_gradient_through_samples():
     model, encoder, params, second = trained()
     objective = unrolled_denoising(IDS)

@@ -43,6 +43,7 @@ def read(directory, model, **settings):
     return nested(read_params(open_t5x(str(directory)), model, **settings))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", SETTINGS)
 def test_parameters_equal_the_written_ones(kind, written):
     got = read(written(kind), build(kind, scan_layers=False))
@@ -50,6 +51,7 @@ def test_parameters_equal_the_written_ones(kind, written):
     assert all(x.dtype == np.float32 for x in jax.tree.leaves(got))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["t5_1_1", "t5_1_0"])
 def test_logits_match_a_model_set_directly(kind, written):
     @functools.partial(jax.jit, static_argnums=0)
@@ -65,6 +67,7 @@ def test_logits_match_a_model_set_directly(kind, written):
     np.testing.assert_allclose(logits(scanned, params), expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_older_specs_and_parameters_at_the_top(tmp_path):
     target = as_t5x("t5_1_0", random_params("t5_1_0"))
     model = build("t5_1_0", scan_layers=False)
@@ -75,6 +78,7 @@ def test_older_specs_and_parameters_at_the_top(tmp_path):
         assert_equal(read(directory, model), random_params("t5_1_0"))
 
 
+@pytest.mark.slow
 def test_bfloat16_is_read_exactly(tmp_path):
     target = as_t5x("t5_1_1", random_params("t5_1_1"))
     got = read(
@@ -85,6 +89,7 @@ def test_bfloat16_is_read_exactly(tmp_path):
     assert all(x.dtype == np.float32 for x in jax.tree.leaves(got))
 
 
+@pytest.mark.slow
 def test_the_optimizer_state_is_not_read(tmp_path):
     """Its folders may be left out of a download."""
     directory = write(tmp_path / "a", as_t5x("t5_1_1", random_params("t5_1_1")))
@@ -173,6 +178,7 @@ def test_a_checkpoint_of_another_program_is_refused(edit, values, broken):
         read(edited(broken, edit), build("t5_1_1"))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "change, values",
     [

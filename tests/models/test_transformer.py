@@ -94,6 +94,7 @@ def test_two_layers_attend_transitively():
     np.testing.assert_array_equal(seen[:, 20:28], mask(window) @ mask(window))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern, cross", [("causal", "whole"), ("packed causal", "packed")])
 def test_encoder_decoder_attends_to_its_intervals_only(pattern, cross):
     seen = reach(build("encoder_decoder"), make_batch(PATTERNS[pattern], cross))
@@ -168,6 +169,7 @@ def test_rematerialization_changes_nothing():
     assert_close(results[2], results[0], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_remat_policies_save_what_their_names_promise():
     def saved(policy):
         model, batch = build("decoder", remat_policy=policy), make_batch()
@@ -180,6 +182,7 @@ def test_remat_policies_save_what_their_names_promise():
     assert saved("full") < saved("minimal") < saved("none")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_bfloat16_is_close_to_float32(layout):
     batch = batch_for(layout)
@@ -226,6 +229,7 @@ def test_embedding_gradients_accumulate_in_float32():
         assert np.abs(table(many)).max() > 1
 
 
+@pytest.mark.slow
 def test_dropout_requires_a_key():
     batch = make_batch()
     model, without = build("decoder", dropout_rate=0.5), build("decoder")
@@ -266,6 +270,7 @@ def test_each_device_draws_its_part_of_hardware_bits(axes, shared):
     assert (y == y[:, :1]).all() == shared
 
 
+@pytest.mark.slow
 def test_dropout_inside_is_of_the_mlp_and_after_the_last_norm():
     """BERT and GPT-2 have no such dropout.
 
@@ -321,6 +326,7 @@ def test_dropout_differs_between_views_of_one_text(build_one):
         assert (kept_mask[0] != kept_mask[1]).any()
 
 
+@pytest.mark.slow
 def test_types_add_their_embedding_where_the_batch_has_them():
     model, types = build_encoder(), np.array([0, 0, 1, 0, 1, 1, 1, 0])
     batch = encoder_batch()
@@ -390,6 +396,7 @@ COPIES = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("settings", COPIES.values(), ids=COPIES)
 def test_a_noised_block_is_as_after_the_clean_text_before_it(settings):
     """Each block is compared with a separate row in which it follows the clean blocks."""
@@ -440,6 +447,7 @@ def test_noised_copies_and_tokens_ahead_exclude_each_other():
         init(build("decoder", layers=2, heads=THREE), copies_batch())
 
 
+@pytest.mark.slow
 def test_each_parallel_head_is_the_last_layer_of_a_plain_decoder():
     model, plain = build("decoder", layers=2, heads=THREE), build("decoder", layers=2)
     batch = make_batch(PACKED_CAUSAL)
@@ -454,6 +462,7 @@ def test_each_parallel_head_is_the_last_layer_of_a_plain_decoder():
         assert_close(top(plain, params | {"decoder": decoder}, batch), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", ["parallel", "linear"])
 def test_independent_heads_attend_to_no_later_token(ahead):
     model = build("decoder", layers=2, heads=THREE, ahead=ahead)
@@ -699,6 +708,7 @@ def test_initial_scales_with_init_stddev(by_depth):
     assert checked >= 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ["layout", "settings"],
     [
@@ -755,6 +765,7 @@ def test_a_device_computes_its_own_slots_alone(kind):
     assert flops(data=1, fsdp=2, context=4) < 1.05 * flops(data=8)
 
 
+@pytest.mark.slow
 def test_any_mesh_equals_one_device():
     model = build("decoder")
     batch = batch_for("decoder")

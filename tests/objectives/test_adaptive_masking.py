@@ -126,6 +126,7 @@ def examples():
     return laws.examples(BUILT, IDS)
 
 
+@pytest.mark.slow
 def test_equal_chances_are_none_bit_for_bit():
     """Otherwise a SeqIO task, which has no model, would differ from the first steps of training."""
     case = examples()

@@ -155,6 +155,7 @@ def test_the_terms_have_the_labels_that_they_score():
         np.testing.assert_array_equal(term.weights, in_document.sum(1))
 
 
+@pytest.mark.slow
 def test_the_gradient_in_pieces_is_that_of_all_logits(monkeypatch):
     monkeypatch.setattr("pretrax.objectives.cross_entropy.CPU_SLOTS", 16)
     objective = prefix_token_prediction(SMALL, ahead_scales=(0.5, 0.25))

@@ -78,6 +78,7 @@ class Outputs:
         return jnp.asarray(states) @ self.kernels[name]
 
 
+@pytest.mark.slow
 def test_pairs_predict_the_token_after_the_prefix_and_before_the_suffix():
     raw, features, lengths = made()
     sizes = layouts.decoder.lengths(lengths)

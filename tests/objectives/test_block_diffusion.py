@@ -31,6 +31,7 @@ class Outputs:
         return jnp.concatenate([before, hidden], -1)
 
 
+@pytest.mark.slow
 def test_each_block_is_masked_at_its_own_rate_between_the_two():
     _, f, _ = drawn(256, block_size=12, lowest_rate=0.3, highest_rate=0.8)
     rates = f["noised_rates"].reshape(256, -1, 12) / 2**24
@@ -46,6 +47,7 @@ def test_each_block_is_masked_at_its_own_rate_between_the_two():
     assert np.corrcoef(each.ravel(), masked.mean(-1).ravel())[0, 1] > 0.6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 16])
 def test_the_loss_matches_the_paper(size):
     """The loss is the sum of -log p / rate over masked tokens, divided by the number of tokens."""

@@ -81,6 +81,7 @@ def test_slots_with_a_loss_match_textbooks():
     assert {name: CATALOG[name].loss_slots for name in TEXTBOOK} == TEXTBOOK
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in CATALOG]
 )

@@ -76,6 +76,7 @@ def scored(objective, batch, logits):
     return term(batch | {"decoder_target_tokens": targets}, logits.astype(np.float32))
 
 
+@pytest.mark.slow
 @EACH
 def test_the_loss_is_the_weighted_mean_of_the_formula(decay, smoothing):
     objective = causal_diffusion(IDS, decay=decay, smoothing=smoothing)

@@ -57,6 +57,7 @@ def test_the_rates_of_a_mask_and_its_complement_add_up_to_one():
     assert_uniform((first - 2**22) * 10 // 2**23, 10)
 
 
+@pytest.mark.slow
 def test_masks_have_the_rate_of_their_reading():
     """Both readings have the plain objective's loss. z-test, significance 0.001."""
     got = corrupt(BUILT, [text(100)], copies=2_000)
@@ -69,6 +70,7 @@ def test_masks_have_the_rate_of_their_reading():
         assert abs(z.var() - 1) < 3.3 * np.sqrt(2 / 2_000) + 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighted", [True, False])
 def test_the_loss_is_a_mean_over_both_readings(weighted):
     """Computed in NumPy: each label counts 1 / rate of its reading, or once."""

@@ -56,6 +56,7 @@ def test_overlapping_or_outlying_ids_are_refused(change, values):
         check_token_ids(GOOD._replace(**change))
 
 
+@pytest.mark.slow
 def test_importing_objectives_loads_no_data_or_configuration_library():
     program = (
         "import sys, pretrax.objectives\n"

@@ -42,6 +42,7 @@ def test_dropout_views_are_the_text_twice_each_behind_its_cls():
         assert all(segment.pools == [(0, 0, 1)] for segment in segments.values())
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("views", [v for v in get_args(View) if v != "dropout"])
 def test_views_are_drawn_apart_and_keep_what_they_should(views):
     different = 0

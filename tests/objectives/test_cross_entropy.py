@@ -95,6 +95,7 @@ def differentiated(sums_of, z_loss, pieces=None):
     return jax.jit(jax.value_and_grad(total, has_aux=True))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("of_losses", "of_z_losses", "z_loss"), CASES.values(), ids=CASES)
 def test_sums_and_gradients_match_all_logits(of_losses, of_z_losses, z_loss, pieces):
     given = example(), of_losses, of_z_losses
@@ -120,6 +121,7 @@ def test_rows_without_weight_may_have_any_cotangent():
         np.testing.assert_allclose(x, getattr(want, name), rtol=1e-4, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("shards", [(2, 1), (4, 1), (2, 5)], ids=str)
 @pytest.mark.usefixtures("pieces")
 def test_a_gradient_summed_over_shards_matches_all_rows_and_slots(shards):
@@ -243,6 +245,7 @@ def several_in_pieces(example, z_loss, factors=None):
     return projected_cross_entropies(head, labels, weights, z_loss, factors)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("z_loss", [0.0, 0.1])
 @pytest.mark.parametrize("factors", ["expected", "others", None])
 @pytest.mark.usefixtures("pieces")

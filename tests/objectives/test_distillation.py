@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from pretrax.objectives import batched, distilled_lm, layouts, packed_lengths
 from pretrax.objectives.distillation import UNIT
@@ -48,6 +49,7 @@ class Outputs:
 LOGITS = RANDOM.normal(size=(2, LENGTH, V)).astype(np.float32)
 
 
+@pytest.mark.slow
 def test_the_text_has_the_probability_that_the_teacher_leaves():
     raw = rows()
     objective = distilled_lm(IDS, share=0.25, likeliest=LIKELIEST)
@@ -66,6 +68,7 @@ def test_the_text_has_the_probability_that_the_teacher_leaves():
     assert terms["teacher"].weights.tolist() == [10.0, 9.0]
 
 
+@pytest.mark.slow
 def test_without_a_teacher_both_terms_are_the_loss_of_the_text():
     objective = distilled_lm(IDS, likeliest=LIKELIEST)
     raw = rows()._replace(teacher=None)

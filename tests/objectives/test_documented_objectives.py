@@ -95,6 +95,7 @@ def test_a_second_head_is_trained(capitals, tmp_path):
     assert params["projections_capital"]["kernel"].shape == (tiny.SIZES["emb_dim"], 2)
 
 
+@pytest.mark.slow
 def test_they_keep_the_laws(capitals):
     for build in (capitals.masked_capitals, capitals.causal_lm_with_case):
         check_objective(build(specimen_ids(1000)), specimen_ids(1000))

@@ -43,6 +43,7 @@ def batch_of(rows, slots):
     return batch
 
 
+@pytest.mark.slow
 def test_the_loss_is_that_of_the_published_code():
     """Compares with `interpolant.py` and `bregman.py` of brianlck/FlexMDM, run on fixed times.
 

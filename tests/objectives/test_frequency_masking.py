@@ -70,6 +70,7 @@ def test_words_of_the_same_frequency_have_the_same_rank():
     np.testing.assert_array_equal(frequency_ranks(jnp.array([5.0, 9, 5, 0, 0])), [1, 0, 1, 3, 3])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("complementary", [False, True])
 def test_counts_are_of_the_text_that_was_read(complementary):
     objective = frequency_informed_diffusion(IDS, complementary=complementary)
@@ -123,6 +124,7 @@ def test_rare_words_are_masked_more_often_and_their_complements_less():
     assert masked[:, 0, 2].mean() > 0.6 > 0.4 > masked[:, 0, 0].mean()
 
 
+@pytest.mark.slow
 def test_words_of_equal_frequency_are_masked_like_plain_diffusion():
     """Before the first step, and without a state, all words have the same rate."""
     row = np.arange(2, 14, dtype=np.int32)

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import jax
 import numpy as np
+import pytest
 from scipy.stats import binomtest, chisquare
 
 from pretrax.objectives import Row, gap_sentences
@@ -51,11 +52,13 @@ def rouge_1(sentence, rest) -> Fraction:
     return 2 * precision * recall / (precision + recall) if overlap else Fraction(0)
 
 
+@pytest.mark.slow
 def test_the_principal_sentence_by_hand():
     assert corrupted([TEXT]) == [([A, B, STOP, IDS.mask, D, STOP], [C, A, STOP])]
     assert corrupted([TEXT], selection="lead") == [([IDS.mask, *TEXT[3:]], TEXT[:3])]
 
 
+@pytest.mark.slow
 def test_principal_sentences_have_the_highest_rouge():
     draw = np.random.default_rng(0)
     texts = [draw.integers(10, 24, draw.integers(1, 61)).tolist() for _ in range(60)]
@@ -70,6 +73,7 @@ def test_principal_sentences_have_the_highest_rouge():
         assert inputs == sum(masked, [])
 
 
+@pytest.mark.slow
 def test_random_sentences_are_equally_likely_and_some_stay_as_they_are():
     draws, text = 2000, sum(([x, STOP] for x in (20, 21, 22, 23)), [])
     settings = dict(rate=0.5, selection="random", unchanged_share=0.2)

@@ -26,6 +26,7 @@ def noised():
     return tokens, features["inputs"], features["rates"][:, 0] / 2**24
 
 
+@pytest.mark.slow
 def test_times_are_uniform_between_0_and_1(noised):
     _, _, times = noised
     assert times.min() > 5e-5 and times.max() < 1 - 5e-5
@@ -99,6 +100,7 @@ def test_the_loss_matches_the_paper(share, given):
         assert of_loss == pytest.approx({"mask": 2, "same": same, "other": 1}[given], rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share, lacks", [(0, 0.001), (0.1, 0.029), (0.5, 0.205)])
 def test_of_constant_outputs_the_bound_lacks_the_noise_of_the_first_and_of_the_last_time(
     share, lacks

@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 
 from pretrax.objectives import next_implicit_token
 from tests.objectives.registry import IDS
@@ -50,5 +51,6 @@ def test_shallow_states_are_not_trained_to_be_predicted():
     assert (np.abs(predicted[0]).sum(-1) > 0).tolist() == [1, 1, 0, 0, 1, 0, 0]
 
 
+@pytest.mark.slow
 def test_constant_states_have_no_loss():
     assert term(np.ones_like(PREDICTED), np.zeros_like(SHALLOW)).sums.tolist() == [0.0]

@@ -57,6 +57,7 @@ def test_two_cuts_are_uniform_and_independent_and_every_form_is_written_as_in_th
     assert_law(written(fill_in_the_middle(IDS, 1, **how), 2, 18_000, seed=1), dict(law))
 
 
+@pytest.mark.slow
 def test_pairs_of_cuts_of_a_longer_text_are_uniform():
     texts = written(fill_in_the_middle(IDS, 1, 0), 6, 20_000, seed=2)
     cuts = [(x.index("S") - 1, x.index("S") - 1 + len(x) - x.index("M") - 2) for x in texts]
@@ -70,11 +71,13 @@ def test_shares_of_plain_psm_and_spm():
     assert_law(first, {"a": 0.4, "P": 0.6 * 0.75, "S": 0.6 * 0.25})
 
 
+@pytest.mark.slow
 def test_a_rate_of_zero_and_of_one_is_never_and_always():
     assert set(written(fill_in_the_middle(IDS, 0), 5, 1000, seed=4)) == {"abcde/"}
     assert not any(x[0] == "a" for x in written(fill_in_the_middle(IDS, 1), 5, 1000, seed=4))
 
 
+@pytest.mark.slow
 def test_documents_of_a_row_are_cut_independently():
     targets = corrupt_copies(fill_in_the_middle(IDS, 1, 0), (1, 1), 16_000, seed=5)["targets"]
     # P _ S _ M _ /: the token is the prefix, the suffix or the middle.
@@ -113,6 +116,7 @@ def test_settings_that_cannot_fill_in_the_middle(how, values):
 SINGLE = 2 / exp(1)  # Poisson(1) is 0 or 1
 
 
+@pytest.mark.slow
 def test_spans_are_uniform_and_moved_behind_their_sentinels():
     law = dict.fromkeys(
         # The six spans of three tokens.
@@ -123,6 +127,7 @@ def test_spans_are_uniform_and_moved_behind_their_sentinels():
     assert_law(written(causal_masking(IDS), 3, 20_000, seed=7), law)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [16, 3])
 def test_the_number_of_spans_is_poisson_but_at_least_one_and_at_most_that_many(most):
     spans = [x.count("/") for x in written(causal_masking(IDS, most), 8, 20_000, seed=8)]
@@ -132,6 +137,7 @@ def test_the_number_of_spans_is_poisson_but_at_least_one_and_at_most_that_many(m
     assert_law(spans, law | {most: 1 - sum(law.values())})
 
 
+@pytest.mark.slow
 def test_sentinels_bear_no_loss_and_all_else_does():
     features = corrupt_copies(causal_masking(IDS), (30, 1, 17), 200, seed=9)
     sentinel = np.isin(features["targets"], IDS.sentinels)
@@ -294,6 +300,7 @@ def assert_given_back(objective, document_lengths, seed, undo):
     return corrupted
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(documents_of_a_row, shares, shares, st.sampled_from(["spm", "spmv2"]), st.integers(0, 99))
 def test_middles_are_given_back(document_lengths, rate, spm_rate, spm, seed):

@@ -75,6 +75,7 @@ def test_the_loss_matches_the_paper(kind):
     assert 3 * means["slots"] == pytest.approx(-(slots[0] + 2 * slots[2]) / 3, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_in_parts_the_gradient_matches_all_logits():
     def total(states, kind):
         return sum(term.sums.sum() for term in terms_of(kind, states).values() if term.scale)
@@ -129,6 +130,7 @@ def test_only_text_is_dropped():
     assert set(labels.tolist()) == {11, 12}
 
 
+@pytest.mark.slow
 def test_tokens_of_one_gap_are_predicted_at_the_token_on_its_left():
     got = hide(insertion_lm, IDS, [11, 12, 13, 14, 15], [1, 0, 1, 1, 0])
     assert got["inputs"].tolist() == [IDS.cls, IDS.bos, 12, 15]

@@ -54,6 +54,7 @@ def test_a_document_is_written_and_viewed_twice(predictors):
     assert pools.tolist() == [[0, int(bool(a and b)), int(bool(a and b))] for a, b in DOCUMENTS]
 
 
+@pytest.mark.slow
 def test_a_view_sees_itself_alone_and_nothing_ahead():
     _, batch = arranged()
     start, end = batch["decoder_key_intervals"][0]
@@ -64,6 +65,7 @@ def test_a_view_sees_itself_alone_and_nothing_ahead():
     np.testing.assert_array_equal(start[live], first)
 
 
+@pytest.mark.slow
 def test_the_loss_matches_the_published_code():
     """The loss is one minus the mean cosine similarity of the last states of the views."""
     features, batch = arranged()
@@ -85,6 +87,7 @@ def test_the_loss_matches_the_published_code():
     assert (term.scale, term.weights.tolist()) == (0.5, [2.0])
 
 
+@pytest.mark.slow
 def test_gradients_reach_both_states_that_are_compared_and_no_other():
     _, batch = arranged()
     slots = batch["decoder_segment_ids"].size
@@ -108,6 +111,7 @@ def test_gradients_reach_both_states_that_are_compared_and_no_other():
     assert learns.tolist() == sorted(last)
 
 
+@pytest.mark.slow
 def test_no_view_learns_of_the_other():
     """The predicting state depends only on the text, and the predicted state only on the answer."""
     _, batch = arranged()

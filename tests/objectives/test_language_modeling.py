@@ -38,6 +38,7 @@ def test_longest_suffix_is_t5s_at_every_length(share):
         assert lengths["both"] == n + 2
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("n, share", [(2, 0.5), (3, 0.5), (9, 0.5), (9, 0.25), (20, 0.125)])
 def test_split_is_uniform_over_t5s_range(n, share):
     features = corrupt_copies(prefix_lm(IDS, share), (n,), 10_000, seed=n)
@@ -59,6 +60,7 @@ def test_above_a_half_the_prefix_has_the_law_of_the_suffix(n, share):
     assert_uniform(prefix, given["inputs"] - 1)
 
 
+@pytest.mark.slow
 def test_splits_of_packed_documents_are_independent_of_each_other():
     features = corrupt_copies(prefix_lm(IDS), (4, 4, 3), 18_000, seed=1)
     prefix = [(features["inputs_segments"] == d).sum(1) - 1 for d in (1, 2, 3)]
@@ -78,6 +80,7 @@ def test_bad_suffix_shares_are_refused(share):
         prefix_lm(IDS, share)
 
 
+@pytest.mark.slow
 def test_causal_lm_copies_the_row():
     row, _ = text_row((3, 1, 4), 8)
     features = causal_lm(IDS).corrupt(jax.random.key(0), row, row, {"targets": 8}, 3)
@@ -119,6 +122,7 @@ def copies_of(features, lengths) -> list[tuple[np.ndarray, np.ndarray]]:
     return found
 
 
+@pytest.mark.slow
 def test_each_document_is_there_twice_and_once_read_with_masks():
     lengths = 100, 9, 300
     features = corrupt_copies(masked_input_regularization(IDS), lengths, 1_000, seed=3)
@@ -131,6 +135,7 @@ def test_each_document_is_there_twice_and_once_read_with_masks():
     assert (features["targets_weights"] == (features["targets_segments"] > 0)).all()
 
 
+@pytest.mark.slow
 def test_rates_of_masked_inputs_are_uniform_up_to_the_highest():
     """With 1,000 tokens, the share is the rate within 1/60. Two documents have two rates."""
     lengths = 1_008, 1_008
@@ -160,6 +165,7 @@ def test_a_copy_is_read_apart_from_the_other():
     np.testing.assert_array_equal(ends, range(1, 9))
 
 
+@pytest.mark.slow
 def test_the_terms_match_each_copy():
     objective, lengths, V = masked_input_regularization(IDS, scale=0.3), (12, 3, 20), 40_000
     features = corrupt_copies(objective, lengths, 4, seed=5)

@@ -31,11 +31,11 @@ COLLECTIVE = re.compile(
 )
 
 
-# These tests compile separate programs. By default they run the first case of each objective file.
-COMPILED = (
-    *("batch = loop", "sharded = unsharded", "more slots change nothing"),
-    *("lengths are kept", "lengths are reached"),
-)
+# These tests compile separate programs. By default they run the first case of each objective file,
+# or only typical cases.
+OF_FILES = ("batch = loop", "more slots change nothing")
+COMPILED = ("sharded = unsharded", "lengths are kept", "lengths are reached")
+TYPICAL = ("causal", "prefix", "span", "span_drawn", "masked_lm", "middle", "mixture")
 # The logits of a whole vocabulary take seconds, so by default only these cases run.
 OF_LOSS = ("loss has terms", "loss is a sum over rows")
 LOSSES = ("masked_lm", "contrastive_dropout", "sequence_classification")
@@ -52,7 +52,8 @@ FIRST_OF_FILE = {file_of(case.builder): name for name, case in reversed(CASES.it
 
 
 def marks_of(rule: str, name: str):
-    slow = rule in COMPILED and name not in FIRST_OF_FILE.values()
+    slow = rule in OF_FILES and name not in FIRST_OF_FILE.values()
+    slow |= rule in COMPILED and name not in TYPICAL
     slow |= rule in OF_BUILDERS and name not in FIRST.values()
     slow |= rule in OF_LOSS and name not in LOSSES
     return pytest.mark.slow if slow else ()
@@ -146,6 +147,7 @@ def test_laws(name, rule):
 # --- same bits everywhere -----------------------------------------------------------------------
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["causal", "mixture"])
 def test_without_jit_equals_jit(name):
     batch, objective = example_batch(name), CASES[name].objective

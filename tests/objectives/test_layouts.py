@@ -172,6 +172,7 @@ def self_mask(lengths, size, bidirectional):
     return mask
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["permutation", "copies of several members"])
 def test_the_order_of_registration_changes_nothing(name):
     """A noised copy has the positions and intervals that other streams give its slot."""
@@ -188,6 +189,7 @@ def test_the_order_of_registration_changes_nothing(name):
 encoder_decoders = pytest.mark.parametrize("name", ENCODER_DECODERS)
 
 
+@pytest.mark.sampled
 @encoder_decoders
 def test_encoder_and_decoder_get_documents_positions_and_segments(name):
     stacks, _ = arranged(name, "encoder_decoder")
@@ -206,6 +208,7 @@ def test_encoder_and_decoder_get_documents_positions_and_segments(name):
         assert got["decoder_loss_weights"].tolist() == padded(weights, stacks["decoder"])
 
 
+@pytest.mark.sampled
 @encoder_decoders
 def test_decoder_is_given_bos_and_all_but_the_last_token_of_each_document(name):
     stacks, _ = arranged(name, "encoder_decoder")
@@ -306,6 +309,7 @@ def _places(document, length):
     return list(document.columns.get("inputs_positions", range(length)))
 
 
+@pytest.mark.sampled
 @single_stacks
 def test_one_stack_joins_inputs_and_targets_document_by_document_without_gaps(name, stack):
     T = arranged(name, stack)[0][stack]
@@ -324,6 +328,7 @@ def test_one_stack_joins_inputs_and_targets_document_by_document_without_gaps(na
             assert got[f"{stack}_positions"].tolist() == padded(places, T)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name, stack", ONE_INTERVAL)
 def test_one_stack_sees_all_inputs_of_its_document_and_the_targets_before_it(name, stack):
     T = arranged(name, stack)[0][stack]
@@ -433,6 +438,7 @@ def test_rows_of_another_member_have_no_noised_copies():
             np.testing.assert_array_equal(both[True][name], both[False][name], name)
 
 
+@pytest.mark.sampled
 @single_stacks
 def test_targets_are_predicted_where_the_one_before_is_read_and_labels_in_place(name, stack):
     stacks, features = arranged(name, stack)
@@ -528,6 +534,7 @@ def test_no_query_is_without_keys_and_everything_is_int32(name, kind):
             assert (intervals <= stacks[stack]).all()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "name, kind",
     [(name, "decoder") for name in WRITING] + [(name, "encoder_decoder") for name in ("span",)],

@@ -24,6 +24,7 @@ def drawn(rate, copies=4000):
     return [got[f"contexts_{name}"] for name in ("positions", "starts", "ends")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate, visible", [(0.5, 2), (0.6, 2), (0.7, 1)])
 def test_all_sets_of_visible_tokens_are_equally_likely(rate, visible):
     positions, starts, ends = drawn(rate)
@@ -41,6 +42,7 @@ def test_all_sets_of_visible_tokens_are_equally_likely(rate, visible):
         assert chisquare(counts).pvalue > SIGNIFICANCE
 
 
+@pytest.mark.slow
 def test_the_mean_number_of_visible_tokens_is_that_of_the_published_code():
     """The published code hides round(rate * n) of n tokens, and the restored token."""
     n, rate = 100, 0.7

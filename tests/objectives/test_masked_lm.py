@@ -52,6 +52,7 @@ def test_masked_lm_by_hand():
     assert got["labels_weights"].tolist() == [1, 1, 1, 0]
 
 
+@pytest.mark.slow
 def test_the_frame_can_be_left_out():
     vocabulary = IDS._replace(cls=None, sep=None)
     with refuses(ValueError, "cls"):
@@ -90,6 +91,7 @@ def test_each_packed_document_has_its_own_count():
         assert [len(documents[d].labels) for d in (1, 2, 3)] == [3, 1, 9]
 
 
+@pytest.mark.slow
 def test_trap_masked_places_are_gathered_before_the_projection():
     for layout in (layouts.encoder, layouts.decoder):
         assert layout.lengths(masked_lm(IDS).lengths(512))["predict"] == 77
@@ -128,6 +130,7 @@ def test_chosen_tokens_are_masked_replaced_or_kept_in_the_shares_asked_for(mask,
         assert chisquare(counts[drawn], expected).pvalue > SIGNIFICANCE
 
 
+@pytest.mark.slow
 def test_each_chosen_token_has_a_fate_of_its_own_unless_replaced_together():
     # Words have four tokens. Independent neighbors would agree with a probability of
     # 0.8^2 + 0.1^2 + 0.1^2 = 0.66.
@@ -148,6 +151,7 @@ def test_each_chosen_token_has_a_fate_of_its_own_unless_replaced_together():
             assert binomtest(pairs, len(same), 0.66).pvalue > SIGNIFICANCE
 
 
+@pytest.mark.slow
 def test_trap_special_tokens_are_never_masked_and_random_ones_are_text():
     row = np.concatenate([[IDS.cls], text(30), [IDS.sep], text(29), [IDS.sep, IDS.eos]])
     special = np.isin(row, (IDS.cls, IDS.sep, IDS.eos))
@@ -185,6 +189,7 @@ def test_each_copy_has_a_static_mask_that_follows_from_the_row():
     assert len(one) == 10 and one == another, "a hundred draws of the same ten masks"
 
 
+@pytest.mark.slow
 def test_static_masks_of_two_rows_differ():
     objective = masked_lm(IDS, static_copies=1)
     row = text(60)
@@ -198,6 +203,7 @@ def test_static_masks_of_two_rows_differ():
 # --- a stack that also learns causal language modeling -----------------------------------------
 
 
+@pytest.mark.slow
 def test_gpt_bert_is_a_mixture_on_one_decoder():
     objective = mixture(IDS, {"masked": (masked_next_token, 15), "causal": (causal_lm, 1)})
     assert [m.rate for m in objective.facts.members] == [15, 1]
@@ -249,6 +255,7 @@ def arranged(objective, document_lengths, stack, rows=4, seed=0):
     return quick_jit(jax.vmap(lambda f: layout.arrange(f, *settings)))(features)
 
 
+@pytest.mark.slow
 def test_replaced_token_detection_adds_up_both_losses():
     stack = "encoder"
     objective = replaced_token_detection(IDS)
@@ -303,6 +310,7 @@ def test_places_without_text_have_nothing_to_detect():
 # --- masked diffusion ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=300)
 @given(st.integers(0, 2**24), st.integers(0, 2**24))
 def test_products_of_24_bit_integers_are_exact(a, b):
@@ -317,6 +325,7 @@ def test_the_loss_is_a_bound_of_rates_from_almost_0_on(build):
     assert build(IDS, lowest_rate=0.05).facts.bound is None
 
 
+@pytest.mark.slow
 def test_rates_are_uniform_one_for_each_document_and_never_zero():
     # Chi-squared test of 20 x 20 cells, significance 0.001. Rates must be independent, too.
     objective = masked_diffusion(IDS, lowest_rate=0.5)
@@ -346,6 +355,7 @@ def test_special_tokens_are_never_diffused():
     assert (got[:, 0] == IDS.cls).all() and (got[:, -1] == IDS.eos).all()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "build, stack, before",
     [
@@ -378,6 +388,7 @@ def test_diffusion_loss_counts_each_label_by_the_inverse_of_its_documents_rate(
     np.testing.assert_array_equal(got.weights, [37] * B)  # all tokens, masked or not
 
 
+@pytest.mark.slow
 def test_diffusion_loss_is_an_unbiased_mean_over_all_tokens():
     # An uninformed model has a loss of log V for each token. z-test, significance 0.001.
     objective = masked_diffusion(IDS)
@@ -391,6 +402,7 @@ def test_diffusion_loss_is_an_unbiased_mean_over_all_tokens():
     assert abs(each.mean() - np.log(vocabulary)) < 3.3 * error and error < 0.06
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "build",
     [masked_diffusion, functools.partial(masked_diffusion, weighted=False), shifted_diffusion],
@@ -415,6 +427,7 @@ def test_tokens_that_are_never_masked_are_not_part_of_the_mean(build):
     assert abs(each.mean() - np.log(vocabulary)) < 3.3 * each.std() / np.sqrt(rows)
 
 
+@pytest.mark.slow
 def test_without_weights_each_masked_token_counts_once_and_the_bound_is_a_metric():
     """As in the authors' `nll_per_token`, a masked token counts -log p, and other tokens 0."""
     objective = masked_diffusion(IDS, weighted=False)
@@ -434,6 +447,7 @@ def test_without_weights_each_masked_token_counts_once_and_the_bound_is_a_metric
     assert got["bound"].scale is None and got["masked"].scale == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [masked_diffusion, shifted_diffusion])
 def test_rows_of_another_member_leave_the_gradient_finite_and_count_once(build):
     objective = mixture(IDS, {"diffusion": (build, 1), "causal": (causal_lm, 1)})
@@ -515,6 +529,7 @@ def permuted():
     return batch, np.r_[3:7, 7:10, 0:3], np.r_[10:13]
 
 
+@pytest.mark.slow
 def test_masked_permuted_lm_attends_as_the_published_code():
     batch, content, queries = permuted()
     start, end = batch["encoder_key_intervals"][..., None]
@@ -529,6 +544,7 @@ def test_masked_permuted_lm_attends_as_the_published_code():
     )
 
 
+@pytest.mark.slow
 def test_no_prediction_depends_on_tokens_that_come_later_in_the_order():
     batch, content, queries = permuted()
     sizes = dict(emb_dim=16, num_heads=2, head_dim=8, mlp_dim=16, num_layers=2)

@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from scipy.stats import chisquare
 
 from pretrax.objectives import Row, hide, layouts, mass
@@ -27,6 +28,7 @@ def drawn():
     return jax.tree.map(np.asarray, corrupt(jax.random.split(jax.random.key(0), DRAWS)))
 
 
+@pytest.mark.slow
 def test_a_fragment_by_hand():
     build = functools.partial(mass, mask_share=1.0, random_share=0.0)
     features = hide(build, IDS, [A, B, C, D, E, F], [0, 0, 1, 1, 1, 0])

@@ -120,6 +120,7 @@ def total_nats(p_X, share, logits_of):
     return first + np.trapezoid(losses_T, rates_T) + last
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("share", [0.1, 0.6, 0.99])
 def test_the_bound_is_exact_for_the_best_model_and_larger_for_other_models(share):
     """The best model knows the distribution of each token given the other noised token."""

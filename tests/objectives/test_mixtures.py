@@ -53,6 +53,7 @@ from tests.objectives.registry import (
 from tests.refusals import refuses
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", MIXTURES)
 def test_shared_kernel_equals_the_members_own_bit_for_bit(name):
     batch = example_batch(name)
@@ -303,6 +304,7 @@ def test_bad_members_are_refused(members, values):
         mixture(IDS, members)
 
 
+@pytest.mark.slow
 def test_the_tutorials_denoisers_have_one_span_length_a_document():
     """S hides short spans rather than the end of a text. The ranges are those of the page."""
     objective = ul2(IDS, preset="tutorial")

@@ -89,6 +89,7 @@ def test_attention_and_positions_are_those_of_the_paper(max_offset):
         assert set(batch["noised_input_tokens"][row][used]) <= {IDS.mask}
 
 
+@pytest.mark.slow
 @each_offset
 def test_no_prediction_depends_on_what_it_predicts(max_offset):
     """A changed token moves the inputs from it on, and the registers after these."""
@@ -138,6 +139,7 @@ def test_inputs_are_those_of_causal_lm():
     assert mutor(IDS).facts.likelihood == "tokens"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [0.3, 0.5])
 def test_the_loss_matches_the_paper(scale):
     """(1 - a) times the mean over tokens, and a times the mean over registers."""

@@ -84,6 +84,7 @@ A, B, C = 100, 101, 102
 X, Y, Z = IDS.sentinels[:3]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "replace, predict, expected",
     [
@@ -153,6 +154,7 @@ def test_every_iid_mask_of_three_tokens(replace, predict, expected):
     assert got == {str(pair) for pair in expected.values()}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("replace", REPLACEMENTS)
 def test_everything_can_be_predicted_from_every_replacement(replace):
     document = list(range(200, 240))
@@ -186,6 +188,7 @@ def test_noise_alone_gives_back_every_document(replace, undo):
         assert [undo(x) for x in got.values()] == documents
 
 
+@pytest.mark.slow
 def test_infilled_documents_of_two_tokens_by_hand():
     # One of the tokens is hidden by a span before or after the other token. A span on the other
     # side is empty.
@@ -194,6 +197,7 @@ def test_infilled_documents_of_two_tokens_by_hand():
     assert got == {(MASK, B), (A, MASK), (MASK, A, MASK), (MASK, B, MASK)}
 
 
+@pytest.mark.slow
 def test_bart_permutes_sentences_and_then_infills():
     stop = int(np.flatnonzero(IDS.flags("sentence_ends"))[20])
     plain = [x for x in range(1000, 1100) if not IDS.flags("sentence_ends")[x]]
@@ -220,6 +224,7 @@ def _infilled_from(inputs, document) -> bool:
 # --- counts -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=200)
 @given(
     st.integers(1, 200_000), st.fractions(Fraction(1, 100), Fraction(99, 100), max_denominator=1000)
@@ -254,6 +259,7 @@ def test_planned_spans_cover_all_but_one_document_in_e18(mean):
     assert (not_covered < np.exp(-18))[(spans < n - hidden + 1) & (hidden > 0)].all()
 
 
+@pytest.mark.slow
 def test_tokens_that_are_not_text_are_never_hidden_by_iid_noise():
     document = [EOS, A, IDS.sep, B, EOS] * 8
     for replace in ("mask", "random"):
@@ -274,6 +280,7 @@ def test_iid_masks_of_four_tokens_have_bernoullis_probabilities():
     assert chisquare(counts, 20_000 * 0.3**ones * 0.7 ** (4 - ones)).pvalue > SIGNIFICANCE
 
 
+@pytest.mark.slow
 def test_numbers_of_hidden_tokens_are_binomial():
     features = copies(iid_denoising(IDS, 0.15, "drop"), [list(range(100, 130))], 10_000, seed=7)
     hidden = (features["targets_segments"] > 0).sum(1) - 1
@@ -333,6 +340,7 @@ def spans_drawn(hidden: int, most: int, mean: float) -> dict[tuple[int, ...], fl
     return law
 
 
+@pytest.mark.slow
 def test_infilled_spans_have_poisson_lengths_the_empty_and_the_trimmed_included():
     # Four of eight tokens are hidden, in at most five spans. The visible tokens show each length.
     copied = 20_000

@@ -111,6 +111,7 @@ def few_labels(n):
     return lengths | {"labels": max(lengths["labels"] // 2, 1)}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "objective, values",
     [
@@ -155,6 +156,7 @@ def test_what_would_train_wrongly_in_silence_is_refused(objective, values):
         check_objective(objective, IDS)
 
 
+@pytest.mark.slow
 def test_a_member_is_named():
     members = {"causal": (causal_lm, 1), "mine": (lambda ids: own(whole_row), 1)}
     with refuses(ValueError, "mine"):
@@ -172,6 +174,7 @@ def test_whose_an_objective_is():
     assert not others
 
 
+@pytest.mark.slow
 def test_a_sound_objective_passes():
     check_objective(CASES["readme"].objective, IDS)
     check_objective(CASES["contrastive_pairs"].objective, IDS)

@@ -58,6 +58,7 @@ def test_a_function_of_one_document_that_is_not_lifted_is_refused():
         batched(objective, {"targets": 3})
 
 
+@pytest.mark.slow
 def test_a_mixture_takes_any_function():
     def second_half(key, row, partner, lengths):
         return {

@@ -26,6 +26,7 @@ def dense(intervals_2xT, keys):
     return (slot >= start) & (slot < end)
 
 
+@pytest.mark.slow
 def test_attention_matches_the_published_permutation_mask():
     """In the published code, all tokens attend to the given tokens.
 
@@ -53,6 +54,7 @@ def test_attention_matches_the_published_permutation_mask():
         np.testing.assert_array_equal(own[predicted], np.eye(LENGTH, dtype=bool)[predicted])
 
 
+@pytest.mark.slow
 def test_every_order_of_the_predicted_tokens_is_equally_likely():
     f, _ = corrupted(1200, rate=0.125, span_lengths=None)
     places = np.argsort(np.argsort(f["inputs_positions"][:, -3:], -1), -1)
@@ -144,6 +146,7 @@ def test_every_order_of_a_document_is_equally_likely():
     assert (orders[:, 3:].max(1) == 2).all()
 
 
+@pytest.mark.slow
 def test_slots_have_the_two_positions_of_the_published_code():
     """In the published code, input k has the positions order[k] and order[k + 1], after a prompt.
 

@@ -137,11 +137,13 @@ def test_counts_are_exact_when_all_draws_are_the_same(settings):
     assert chosen[:10].sum() == 3 and chosen[10:].sum() == 6
 
 
+@pytest.mark.slow
 def test_rows_of_more_than_255_documents_keep_them_apart():
     chosen, _ = selected(selection_of(IDS, 0.5), [text(4)] * 300, 4)
     assert (chosen.reshape(4, 300, 4).sum(2) == 2).all()
 
 
+@pytest.mark.slow
 def test_special_tokens_are_neither_chosen_nor_counted():
     row = np.array([IDS.cls, *text(6), IDS.sep, *text(3), IDS.eos, IDS.pad])
     for kind in ({"whole_words": True}, {"span_lengths": geometric_lengths()}):
@@ -265,6 +267,7 @@ def test_spans_of_words_hold_whole_words_but_for_the_last_which_is_trimmed():
     assert ((chosen[:, ::2] != chosen[:, 1::2]).sum(1) == 1).all()  # 31 is odd
 
 
+@pytest.mark.slow
 def test_every_place_is_as_likely_to_start_a_span():
     # Binomial tests of eleven places, joint significance 0.001. Place 0 always starts a span.
     law = geometric_lengths()

@@ -93,6 +93,7 @@ def test_zero_means_that_b_follows():
     assert {label for *_, label in found} == {0, 1}
 
 
+@pytest.mark.slow
 def test_other_text_from_the_same_document_never_follows():
     document = text(3, 2, 4, 2)
     build = functools.partial(next_sentence_prediction, IDS, "same")
@@ -106,6 +107,7 @@ def test_other_text_from_the_same_document_never_follows():
         assert labels == {0, 1}
 
 
+@pytest.mark.slow
 def test_text_that_happens_to_follow_is_not_a_negative():
     """Otherwise rows that repeat each other would get both labels."""
     same = [7] * 9  # Parts of one row have the same distance in the other row.
@@ -116,6 +118,7 @@ def test_text_that_happens_to_follow_is_not_a_negative():
         assert label is None
 
 
+@pytest.mark.slow
 def test_other_text_starts_where_as_much_follows_as_of_the_document():
     """Otherwise most texts B would be the end of a document, and slots would stay empty."""
     document, w = text(3, 2, 4), WORDS[-9:]
@@ -130,6 +133,7 @@ def test_other_text_starts_where_as_much_follows_as_of_the_document():
         assert len(b) == 4 and (label == 0 or b == short[2:])  # all that is available
 
 
+@pytest.mark.slow
 def test_lengths_do_not_reveal_the_label():
     documents = [text(3, 2, 4, 6, 2, 5), text(4, 6, 3, 5, 4)]
     lengths = {0: [], 1: []}
@@ -140,6 +144,7 @@ def test_lengths_do_not_reveal_the_label():
     assert len(sizes) > 3 and stats.chi2_contingency(table).pvalue > CHANCE
 
 
+@pytest.mark.slow
 def test_cuts_are_uniform_over_sentence_ends_and_labels_even():
     document = text(3, 2, 4, 2, 5, 2)
     found = list(pairs(sentence_order_prediction(IDS), [document] * 2, 500))
@@ -158,6 +163,7 @@ def test_text_without_sentences_is_cut_anywhere():
     assert stats.chisquare([cuts.count(n) for n in range(1, 6)]).pvalue > CHANCE
 
 
+@pytest.mark.slow
 def test_masking_after_pairing_masks_text_alone_and_adds_its_loss():
     masks = functools.partial(masked_lm, rate=0.5, framed=False)
     objective = then(IDS, sentence_order_prediction, masks)

@@ -52,6 +52,7 @@ def test_counts_of_the_kernel_match_the_host(mean, density):
         np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=300)
 @given(
     st.integers(1, 200_000),
@@ -99,6 +100,7 @@ def test_bad_mean_span_lengths_are_refused(mean):
 # --- distribution -------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("total, parts", [(1, 1), (2, 2), (5, 1), (5, 2), (6, 3), (7, 6), (8, 4)])
 def test_span_starts_are_uniform_over_all_compositions(total, parts):
     size = parts + 2  # There is more room than parts. The rest must be `total`.
@@ -114,6 +116,7 @@ def test_numbers_below_a_bound_are_uniform():
     assert_uniform(drawn, 7)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "n, density, mean, masks",
     [
@@ -128,6 +131,7 @@ def test_masks_are_uniform_over_all_that_the_counts_allow(n, density, mean, mask
     assert_uniform(both, masks)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "n, density, mean, masks",
     [
@@ -156,6 +160,7 @@ def _runs(mask):
     return sum(b > a for a, b in zip((0, *mask), mask))
 
 
+@pytest.mark.slow
 def test_one_more_sentinel_closes_targets_where_text_comes_last():
     # As in T5, the sentinel for text after all noise comes before end-of-sequence.
     end, anywhere = (span_corruption(IDS, placement=where) for where in ("end", "anywhere"))
@@ -168,6 +173,7 @@ def test_one_more_sentinel_closes_targets_where_text_comes_last():
     np.testing.assert_array_equal(closing, np.where(ends_with_noise, IDS.eos, IDS.sentinels[1]))
 
 
+@pytest.mark.slow
 def test_a_short_document_loses_more_than_its_end_when_spans_stand_anywhere():
     # In T5 it has one span, which is always at the end.
     for where, starts in (("end", {8}), ("anywhere", set(range(9)))):
@@ -181,12 +187,14 @@ def test_an_unknown_placement_is_refused():
         span_corruption(IDS, placement="start")
 
 
+@pytest.mark.slow
 def test_masks_of_packed_documents_are_independent_of_each_other():
     # Each document has 3 noise tokens in 2 spans: 2 x 2 masks, and 16 pairs of them.
     features = corrupt_copies(span_corruption(IDS, 0.5, 1.5), (6, 6), 16_000, seed=3)
     assert_uniform(np.concatenate([features["inputs"], features["targets"]], axis=1), 16)
 
 
+@pytest.mark.slow
 def test_masks_of_two_rows_of_a_batch_are_independent_of_each_other():
     features = corrupt_copies(span_corruption(IDS, 0.5, 1.5), (6,), 32_000, seed=4)
     both = np.concatenate([features["inputs"], features["targets"]], axis=1)
@@ -200,6 +208,7 @@ def spans_of(features) -> list[list[int]]:
     return [np.diff([*np.flatnonzero(m), end]) - 1 for m, end in zip(marks, closing)]
 
 
+@pytest.mark.slow
 def test_each_length_of_a_range_is_equally_likely():
     features = corrupt_copies(span_corruption(IDS, 0.5, (2, 4)), (60,), 4_000, seed=5)
     every = spans_of(features)
@@ -211,6 +220,7 @@ def test_each_length_of_a_range_is_equally_likely():
     assert_uniform(pairs, 9)
 
 
+@pytest.mark.slow
 def test_documents_of_a_row_draw_their_spans_apart():
     features = corrupt_copies(span_corruption(IDS, 0.5, (1, 2)), (8, 8), 8_000, seed=6)
     first = [
@@ -222,6 +232,7 @@ def test_documents_of_a_row_draw_their_spans_apart():
     assert_uniform(np.stack(first, 1), 4)
 
 
+@pytest.mark.slow
 def test_one_length_drawn_per_document_is_the_length_of_all_its_spans():
     objective = span_corruption(IDS, 0.5, (2, 4), length_drawn_per="document")
     assert objective.lengths(58) == span_corruption(IDS, 0.5, (2, 4)).lengths(58)
@@ -254,6 +265,7 @@ def test_a_length_is_drawn_from_a_pair_alone():
         span_corruption(IDS, mean_span_length=(1, 3), length_drawn_per="x")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [span_corruption, iid_denoising])
 def test_the_closing_sentinel_may_be_left_out(build):
     settings = {"placement": "anywhere"} if build is span_corruption else {}
@@ -311,6 +323,7 @@ def test_infeasible_settings_hide_the_spans_that_fit():
     assert features["targets"][0].tolist() == [IDS.sentinels[0], *rest, IDS.eos]
 
 
+@pytest.mark.slow
 def test_span_lengths_follow_the_published_law():
     # P(k) = C(n-k-1, s-2) / C(n-1, s-1) for n noise tokens in s spans. Here n = 8 and s = 3.
     targets = corrupt_copies(span_corruption(IDS, 0.5, 2.7), (16,), 9_000, seed=7)

@@ -47,6 +47,7 @@ def test_every_row_is_corrupted_by_the_member_that_was_drawn_for_it():
         assert [undo(got[d]) for d in sorted(got)] == expected
 
 
+@pytest.mark.slow
 def test_another_key_gives_another_noise():
     tokens, _ = rows(24, 24)
     corrupt = corruptor(functools.partial(span_corruption, noise_density=0.5), IDS, L)
@@ -54,6 +55,7 @@ def test_another_key_gives_another_noise():
     assert (one == same).all() and (one != other).any()
 
 
+@pytest.mark.slow
 def test_a_row_may_be_alone_in_its_batch_and_is_paired_with_nothing():
     tokens, (document,) = rows(24)
     found = corruptor(span_corruption, IDS, L)(jax.random.key(0), tokens)
@@ -116,6 +118,7 @@ def test_batches_that_cannot_be_are_refused(tokens, values):
         corruptor(span_corruption, IDS, L)(jax.random.key(0), tokens)
 
 
+@pytest.mark.slow
 def test_rows_that_would_lose_text_are_refused():
     objective = mixture(IDS, {"a": (span_corruption, 1), "b": (prefix_lm, 1)})
     lengths = objective.lengths(L)

@@ -69,6 +69,7 @@ def trains_decoders(name: str) -> bool:
     return True
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(
     st.sampled_from(list(filter(trains_decoders, CASES))),

@@ -68,6 +68,7 @@ def batch_bags(batch, prefix, sizes, tokens):
         yield [first, *further[slot]][: max(batch[sizes][0][slot], 1)]
 
 
+@pytest.mark.slow
 def test_slots_read_the_bag_before_the_one_that_they_predict():
     raw, documents = packed_row()
     batch = decoder_batch(superposed_lm(IDS, bag_size=SIZE), raw)
@@ -81,6 +82,7 @@ def test_slots_read_the_bag_before_the_one_that_they_predict():
     assert batch["decoder_positions"][0][: sum(BAGS)].tolist() == [0, 1, 2, 3, 0, 0, 1, 2]
 
 
+@pytest.mark.slow
 def test_no_prediction_depends_on_its_own_bag_or_on_later_bags():
     """A changed token moves the states of the later slots of its document, and no others."""
     objective = superposed_lm(IDS, bag_size=SIZE)
@@ -141,6 +143,7 @@ def logs_of(states, kernel):
     return logits - partition, partition[:, 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outputs", [Outputs, ProjectedOutputs])
 def test_the_loss_is_the_mean_over_all_tokens_of_bags(outputs):
     batch, states, kernel, bags = example()
@@ -149,6 +152,7 @@ def test_the_loss_is_the_mean_over_all_tokens_of_bags(outputs):
     assert loss_of(outputs(states, kernel), batch) == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_full_bags_have_the_papers_loss():
     """The paper's listing 3 takes the mean over slots for each place in the bag, and their mean."""
     row, documents = text_row((12,), RAW_LENGTH)
@@ -164,6 +168,7 @@ def test_full_bags_have_the_papers_loss():
     assert got == pytest.approx(np.mean(by_place), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_the_gradient_pulls_probabilities_to_the_shares_of_the_bag():
     batch, states, kernel, bags = example()
     logs, _ = logs_of(states, kernel)
@@ -177,6 +182,7 @@ def test_the_gradient_pulls_probabilities_to_the_shares_of_the_bag():
     np.testing.assert_allclose(got, expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_z_loss_is_a_mean_over_slots_with_full_bags():
     row, _ = text_row((12,), RAW_LENGTH)
     raw = jax.tree.map(lambda x: np.asarray(x)[None], row)
@@ -189,6 +195,7 @@ def test_the_z_loss_is_a_mean_over_slots_with_full_bags():
     assert with_z - plain == pytest.approx(0.1 * np.mean(partition[:4] ** 2), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_embedding_of_a_bag_is_the_mean_of_its_tokens():
     """A bag has the states of a single token whose row of the table is the mean."""
     objective = superposed_lm(IDS, bag_size=2)
@@ -222,6 +229,7 @@ def test_the_gradient_of_bags_is_that_of_the_mean():
     np.testing.assert_allclose(got, expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_rows_of_other_objectives_are_bags_of_one_token():
     raw, _ = packed_row()
     members = {"superposed": (functools.partial(superposed_lm, bag_size=SIZE), 1)}
@@ -236,6 +244,7 @@ def test_rows_of_other_objectives_are_bags_of_one_token():
     np.testing.assert_allclose(got[:, :RAW_LENGTH], expected[:, :RAW_LENGTH], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_noised_copies_are_single_tokens():
     members = {"superposed": (superposed_lm, 1), "blocks": (block_diffusion, 1)}
     raw, _ = packed_row()

@@ -75,6 +75,7 @@ def test_masks_attend_to_the_clean_tokens_before_their_block_and_to_their_block(
             assert not got[:, total:].any()
 
 
+@pytest.mark.sampled
 @each_kind
 def test_no_prediction_depends_on_what_it_predicts(settings):
     """A changed token moves the clean states after it, and the masks of later blocks only."""
@@ -101,6 +102,7 @@ def test_no_prediction_depends_on_what_it_predicts(settings):
         assert not moved[0][changed] and not moved[1][changed]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [1.0, 0.2])
 def test_the_loss_matches_the_paper(alpha):
     """(α · mean of -log p_AR + mean of -log p_masks) / (1 + α), with padding and packed rows."""
@@ -137,6 +139,7 @@ def test_clean_tokens_are_those_of_causal_lm():
         np.testing.assert_array_equal(both[name], x, name)
 
 
+@pytest.mark.slow
 def test_a_mixture_has_the_masks_and_the_noised_copies_of_its_members():
     """Rows of another member have no masks, and keep the noised copies of block diffusion."""
     members = {"tidar": (tidar, 1), "blocks": (block_diffusion, 1), "causal": (causal_lm, 1)}
@@ -159,6 +162,7 @@ def test_a_mixture_has_the_masks_and_the_noised_copies_of_its_members():
         objective.loss(batch)
 
 
+@pytest.mark.slow
 def test_the_block_size_can_follow_a_schedule():
     """I-DLM grows its blocks during training."""
     objective = annealed(IDS, tidar, "block_size", first=2, last=4, steps=10)

@@ -27,6 +27,7 @@ NUMBER = 7
 TINY = IDS._replace(text=(2, 2 + NUMBER))
 
 
+@pytest.mark.slow
 def test_visible_tokens_are_replaced_by_any_other_token():
     tokens, got = corrupt_random_texts(WHOLE(TINY, wrong_share=0.3), (300,), 400, text=TINY.text)
     visible = got["inputs"] != IDS.mask

@@ -76,6 +76,7 @@ def test_which_objectives_take_weights():
     assert found == WEIGHTED
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", sorted(WEIGHTED))
 def test_the_weight_of_a_target_is_the_weight_of_its_token(name):
     objective = CASES[name].objective
@@ -131,6 +132,7 @@ def log_loss(logits, token) -> float:
     return np.log(np.exp(logits).sum()) - logits[token]
 
 
+@pytest.mark.slow
 def test_the_loss_is_the_weighted_mean():
     raw = rows()._replace(tokens=rows().tokens % 50)
     loss, logits, _ = loss_and_batch(causal_lm(IDS), layouts.decoder, raw, 50)
@@ -142,6 +144,7 @@ def test_the_loss_is_the_weighted_mean():
     np.testing.assert_allclose(loss, total / weight, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_loss_of_diffusion_is_divided_by_the_number_of_tokens():
     raw = rows()
     loss, logits, batch = loss_and_batch(masked_diffusion(IDS), layouts.encoder, raw, IDS.mask + 1)
@@ -157,6 +160,7 @@ def test_the_loss_of_diffusion_is_divided_by_the_number_of_tokens():
     np.testing.assert_allclose(loss, total / np.sum(raw.segments > 0), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_term_without_weights_breaks_a_law():
     """An objective that is derived from another with weights, and adds a term, must say so."""
     wrong = replaced_token_detection(IDS).with_facts(token_weights=True)

@@ -63,6 +63,7 @@ def hidden_documents(name, hidden):
     return corrupted_documents(features_of(features, 0)), case.inverses[0]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", HIDING)
 def test_chosen_tokens_are_hidden_and_nothing_is_lost(name):
     hidden = HIDING[name]
@@ -133,6 +134,7 @@ def test_the_closing_sentinel_of_chosen_spans_may_be_left_out():
         assert bare["targets"].tolist() == [IDS.sentinels[0], 12, IDS.eos]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_hidden_is_refused():
     with refuses(ValueError, "span_corruption", "masked_lm"):
         hide(causal_lm, IDS, TOKENS, HIDDEN)
@@ -160,6 +162,7 @@ def test_what_cannot_be_hidden_is_refused():
         hide(span_corruption, few, TOKENS, every_second)
 
 
+@pytest.mark.slow
 def test_prefixes_and_middles_end_at_the_given_places():
     features = hide(prefix_lm, IDS, TOKENS[:6], ENDS[:6])
     assert features["targets"].tolist() == [15, 16, IDS.eos]

@@ -69,6 +69,7 @@ def test_a_causal_model_gives_an_end_its_probability(exported):
     assert found == pytest.approx(wanted.log_prob, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_a_masked_model_gives_each_token_its_probability(exported):
     bert = BERT_LIKE | dict(vocabulary_layer=True, vocabulary_bias=True, logits_via_embedding=True)
     ours, tokenizer, model = exported(

@@ -120,6 +120,7 @@ def their_model(name):
     return model(config).eval()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", QUICK)
 def test_the_loss_matches_the_objective(name, collator, examples, tmp_path):
     theirs, ours = their_model(name), collator(name)
@@ -186,6 +187,7 @@ def test_a_decoder_predicts_the_text_after_its_start(collator, examples):
     assert [row[n - 1].item() for row, n in zip(ids, live.sum(1))] == [1] * 4
 
 
+@pytest.mark.slow
 def test_types_and_labels_of_pairs(tokenizer, examples):
     ids = transformers_ids(tokenizer, BERT)
     ours = Collator(objectives.next_sentence_prediction, ids, ENCODER)
@@ -207,6 +209,7 @@ def test_texts_of_a_batch_are_packed_end_to_end(tokenizer, examples):
     assert written == "".join(text + "</s>" for text in TEXTS)
 
 
+@pytest.mark.slow
 def test_noise_follows_from_the_seed_and_the_batch(collator, examples):
     ours = collator("masked_lm")
     same = pickle.loads(pickle.dumps(ours))  # as in a worker process
@@ -300,6 +303,7 @@ def test_objectives_that_transformers_cannot_train_are_refused():
         Collator(lambda ids: objectives.mixture(ids, rates), IDS, {"decoder": 64})
 
 
+@pytest.mark.slow
 def test_a_row_without_another_to_pair_it_with_is_refused():
     pairs = Collator(objectives.next_sentence_prediction, IDS, {"encoder": 64})
     with refuses(ValueError, "drop_last"):

@@ -194,6 +194,7 @@ def test_stacks_whose_layers_have_other_kinds_are_refused(kinds, tmp_path):
         recognize(source._replace(config=source.config | changed))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "name, values",
     [

@@ -101,6 +101,7 @@ def of_text(ids, p):
     return torch.nn.functional.pad(p[first:end], (first, len(p) - end))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("name", ["bert", "roberta"])
 def test_the_likeliest_tokens(name, text, tmp_path_factory):

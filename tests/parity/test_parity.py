@@ -59,6 +59,14 @@ def saved(tmp_path_factory):
     return directory
 
 
+# By default, these families are compared. `pytest -m slow` compares the others.
+TYPICAL = ("t5", "bert", "bart", "gpt2", "llama")
+
+
+def typical(names):
+    return [x if x in TYPICAL else pytest.param(x, marks=pytest.mark.slow) for x in names]
+
+
 @pytest.fixture(scope="module")
 def imported(saved):
     """Returns name -> (the recognized model, its parameters)."""
@@ -171,19 +179,13 @@ def worst(model, params, name):
     return max(differences)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] * (name in ("switch_every", "qwen3_moe_every")))
-        for name in MODELS
-    ],
-)
+@pytest.mark.parametrize("name", typical(MODELS))
 def test_logits_equal_with_padding_and_packing(name, imported):
     found, params = imported(name)
     assert worst(found.model, params, name) <= ATOL
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", typical(MODELS))
 def test_an_export_has_the_same_bits_and_names(name, imported, saved, tmp_path):
     found, params = imported(name)
     before = open_source(saved(name))
@@ -264,6 +266,7 @@ def their_output(name, model, document):
     return out.logits[0].numpy()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", OTHER_HEADS)
 def test_heads_agree_with_padding_and_packing(name, imported):
     found, params = imported(name)
@@ -286,6 +289,7 @@ def test_heads_agree_with_padding_and_packing(name, imported):
         np.testing.assert_allclose(got, theirs, atol=ATOL, rtol=0)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", OTHER_HEADS)
 def test_an_export_names_the_class_that_has_these_heads(name, imported, saved, tmp_path):
     found, params = imported(name)
@@ -329,6 +333,7 @@ def messages():
     logger.removeHandler(handler)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "ids", ["of the source", pytest.param("not known", marks=pytest.mark.slow)]
 )
@@ -348,6 +353,7 @@ def test_an_export_loads_without_a_warning(name, ids, imported, saved, tmp_path,
     assert not messages
 
 
+@pytest.mark.slow
 def test_exports_that_load_with_a_warning_are_named(imported, saved):
     families = {name: imported(name)[0] for name in MODELS}
     warned = {x for x, one in families.items() if has_untied_warning(one.family, one.config)}
@@ -414,6 +420,7 @@ def test_tied_logits_are_decided_by_config_json(tmp_path):
 # --- positions that are counted from the padding -------------------------------------------------
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("pad", [0, 1, 5])
 def test_a_roberta_of_any_padding_agrees_where_it_is_exported_and_comes_back(pad, tmp_path):
     """The padding id of the run's vocabulary is `pad`, which does not occur in its texts."""
@@ -631,46 +638,11 @@ def test_losses_of_a_router_agree():
     assert router_z_loss(routing) == pytest.approx(float(theirs), 1e-5)
 
 
-SLOW = (
-    "ul2",
-    "mt5",
-    "mt5_tied",
-    "umt5",
-    "umt5_untied",
-    "t5",
-    "llama3",
-    "roberta",
-    "xlm_roberta",
-    "camembert",
-    "distilbert",
-    "electra",
-    "mistral",
-    "qwen2",
-    "qwen3_moe_every",
-    "modernbert_decoder",
-    "eurobert",
-    "gemma3",
-    "t5gemma",
-)  # families that resemble a quick one and take long to compile
-
-
 # These families are left out, since their layers occur in others in a different arrangement.
 REARRANGED = ("mixtral_window", "switch_every")
-SLOW_GRADIENTS = (
-    *SLOW,
-    *("switch", "switch_full", "qwen3_moe", "olmoe", "t5gemma2"),
-    *("mbart", "pegasus", "roberta_relu"),
-)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        x if x not in SLOW_GRADIENTS else pytest.param(x, marks=pytest.mark.slow)
-        for x in MODELS
-        if x not in REARRANGED
-    ],
-)
+@pytest.mark.parametrize("name", typical(name for name in MODELS if name not in REARRANGED))
 def test_losses_and_gradients_agree(name, imported):
     found, params = imported(name)
     config, layout, model = found.config, found.model.layout, reference(name)

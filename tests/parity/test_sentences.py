@@ -81,6 +81,7 @@ def test_a_classifier_that_reads_from_left_to_right(name, widths, frame, tmp_pat
     torch.testing.assert_close(again.state_dict(), model.state_dict(), atol=0, rtol=0)
 
 
+@pytest.mark.slow
 def test_a_decoder_tags_words(tmp_path):
     kind = transformers.GPT2ForTokenClassification
     model, tokenizer = saved(tmp_path / "in", kind, GPT2, **NAMES)
@@ -96,6 +97,7 @@ def test_a_decoder_tags_words(tmp_path):
     assert [name for _, name in found] == [NAMES["id2label"][classes[at]] for at in firsts]
 
 
+@pytest.mark.slow
 def test_a_modernbert_classifies_by_what_its_config_pools(tmp_path):
     _, tokenizer = saved(tmp_path / "tokenizer", transformers.BertModel)
     widths = {name: WIDTHS[name] for name in list(WIDTHS)[:4]}
@@ -132,6 +134,7 @@ def pool_by(folder, **config):
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(config))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("pooling, ours", [("cls", "first"), ("mean", "mean")])
 def test_an_imported_sentence_model_pools_as_its_files_say(pooling, ours, tmp_path):
     model, tokenizer = saved(tmp_path / "in", transformers.BertModel)

@@ -72,6 +72,7 @@ def test_marginals(esm, scoring):
     np.testing.assert_allclose(scores, expected, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_pseudo_likelihoods_of_sequences_of_any_length(esm):
     model, ours = esm
 

@@ -106,6 +106,7 @@ def test_jobs_that_end_before_their_tasks(cluster, tmp_path):
         executors.run_tasks(executor, lambda tasks: None)
 
 
+@pytest.mark.slow
 def test_tasks_that_fail_and_workers_that_die(tmp_path):
     def run(block, name):
         done = []

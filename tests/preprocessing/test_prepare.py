@@ -49,6 +49,7 @@ def test_planted_documents_are_dropped_and_most_others_stay(prepared):
     assert 0.85 * own <= report["documents"] <= own and report["tokens"] > 10_000
 
 
+@pytest.mark.slow
 def test_the_counts_of_consecutive_steps_agree(prepared):
     steps = json.loads((prepared / "store" / "report.json").read_text())["steps"]
     for step, following in zip(steps, steps[1:]):
@@ -56,6 +57,7 @@ def test_the_counts_of_consecutive_steps_agree(prepared):
     assert all(step["in"] == step["out"] + sum(step["dropped"].values()) for step in steps)
 
 
+@pytest.mark.slow
 def test_a_store_with_its_vocabulary(prepared):
     store = prepared / "store"
     described = json.loads((store / "store.json").read_text())

@@ -179,6 +179,7 @@ def mutated(draw, content):
     return bytes(content)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "name",
     [

@@ -137,6 +137,7 @@ def test_c4_counts_the_texts_that_it_changed(tmp_path):
     assert planted.run_steps(tmp_path, steps)["steps"][1]["changed"] == 1
 
 
+@pytest.mark.slow
 def test_languages_without_a_download():
     german = "Der Ausschuss hat am Dienstag lange über das Dach der alten Bücherei gesprochen."
     assert outcome(filters.language(keep=["en"]), PROSE) == PROSE
@@ -182,6 +183,7 @@ def test_words_and_sentences():
     assert Words().sent_tokenize(text) == ["He left.", '"Why?"', "Nobody knew.", "東京。", "3.5 km"]
 
 
+@pytest.mark.slow
 def test_exact_and_near_duplicates(tmp_path):
     other = PROSE.upper().replace(",", " ;")  # MinHash ignores case and punctuation
     changed = PROSE.replace("winter", "summer")

@@ -48,6 +48,7 @@ def given_back(tokens, tokenizer, ids, spm="spmv2") -> str:
     return tokenizer.decode(undo_middle(ids, spm)(Document))
 
 
+@pytest.mark.slow
 @settings(
     derandomize=True,
     deadline=None,
@@ -70,6 +71,7 @@ def test_prefix_middle_and_suffix_are_the_text(tokenizer, text, seed, form):
         np.testing.assert_array_equal(plain[:-1], each.encode_batch([text])[0])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("form", CUTS)
 def test_cuts_between_characters_are_uniform_and_independent(form):
     ids = special_tokens.token_ids(BYTES)
@@ -105,6 +107,7 @@ def read(texts, name="infilling", seed=3, length=LENGTH, vocabulary=VOCABULARY, 
     return [example["targets"].tolist() for example in examples.as_numpy_iterator()]
 
 
+@pytest.mark.slow
 def test_texts_that_are_too_long_are_cut_before_they_are_rearranged():
     ids = special_tokens.token_ids(tokenizer_of(VOCABULARY))
     examples = read(TEXTS, rate=1.0)
@@ -124,6 +127,7 @@ def test_the_cut_of_a_text_does_not_depend_on_other_texts():
     assert examples[5:] == read(other, length=None)[5:]  # after other texts
 
 
+@pytest.mark.slow
 def test_cuts_differ_between_seeds_tasks_and_texts():
     same = [TEXTS[0]] * 50
     examples = read(same, length=None, rate=1.0)
@@ -161,6 +165,7 @@ def corpus(tmp_path, name="infilling_to_train", rate=0.8, **how):
     )
 
 
+@pytest.mark.slow
 def test_a_run_trains_on_texts_whose_middles_were_moved(tmp_path):
     """Rows hold whole texts, each with its end. Texts are cut elsewhere in other epochs."""
     made = corpus(tmp_path, arranged_tokens=60)
@@ -177,6 +182,7 @@ def test_a_run_trains_on_texts_whose_middles_were_moved(tmp_path):
     assert live(features, "targets") == moved[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [8, 512])
 def test_a_text_whose_middle_was_moved_is_shown(tmp_path, length):
     """This also holds if the task did not rearrange the first held-out text."""

@@ -222,6 +222,7 @@ def lines_of(path: Path) -> list[dict]:
     return list(map(json.loads, path.read_text().splitlines()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", AS_T5_READS)
 def test_texts_and_answers_match_the_training_of_t5(evaluated, task):
     kept = lines_of(evaluated / f"{task}-0.jsonl")
@@ -229,6 +230,7 @@ def test_texts_and_answers_match_the_training_of_t5(evaluated, task):
     assert [line["target"] for line in kept] == ANSWERS[task]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", AS_T5_READS)
 def test_correct_answers_have_the_best_possible_figures(evaluated, task):
     (found,) = (line for line in lines_of(evaluated / "metrics.jsonl") if line["task"] == task)
@@ -241,6 +243,7 @@ def test_missing_data_is_reported(data_dir):
         evaluation_tasks("", names=["glue_rte"], data_dir=data_dir)
 
 
+@pytest.mark.slow
 def test_a_task_is_read_from_the_folder_of_each_call(data_dir, tmp_path):
     example = {"sentence": "Elsewhere.", "label": 1, "idx": 0}
     write_set(str(tmp_path), "glue/cola", {"train": [example], "validation": [example]})
@@ -332,6 +335,7 @@ def test_answers_of_a_question_are_scored_together():
     assert scored(found, ["True", "True", "True"]) == {"f1": 0.8, "exact_match": 0.5}
 
 
+@pytest.mark.slow
 def test_a_registered_task_gives_classes():
     pairs = [{"sentence1": str(i), "sentence2": "", "label": int(i % 3 == 0)} for i in range(20)]
     task = class_task(Subject("runs/x"), register("wnli", pairs))

@@ -141,6 +141,7 @@ def test_every_objective_as_a_task_gives_the_bits_of_the_device(name):
     assert any(rows.any() for column, rows in expected.items() if column.endswith("weights"))
 
 
+@pytest.mark.slow
 def test_noise_that_adapts_to_a_model_gives_a_warning():
     text_task("text", documents_for())
     fresh(add_objective_task, "task", "text", objectives.adaptive_masked_lm, columns=True)
@@ -231,6 +232,7 @@ def _rename(dataset):
     return dataset.map(lambda example: {"targets": example["text"], "other": 1})
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "steps",
     [

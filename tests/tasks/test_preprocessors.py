@@ -152,6 +152,7 @@ def test_two_tasks_of_a_mixture_do_not_share_their_keys():
     assert np.mean([np.array_equal(first[i]["inputs"], other[i]["inputs"]) for i in full]) < 0.2
 
 
+@pytest.mark.slow
 def test_an_objective_without_inputs():
     build = objectives.causal_lm
     task = seqio.TaskRegistry.add(

@@ -78,6 +78,7 @@ def test_knowing_the_cycle_is_always_correct_and_guessing_is_chance():
         assert len(whole) == 4 and all(AFTER[a[2]] == b[2] for a, b in zip(whole, whole[1:]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("follows", "share"), [(False, 0.29), (True, 0.32)])
 def test_knowing_that_no_state_repeats_raises_chance(follows, share):
     """The share is that of chance among the answers that were not read, as in the docstring."""

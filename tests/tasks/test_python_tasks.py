@@ -90,6 +90,7 @@ def test_counts_of_classes():
     assert len(split["validation"]) >= 200
 
 
+@pytest.mark.slow
 def test_counts_of_identifiers():
     split = EXAMPLES["python_identifiers"]()
     assert {part: len(some) for part, some in split.items()} == python_passages.IDENTIFIER_PASSAGES
@@ -231,6 +232,7 @@ def test_ids_decode_back(name, part):
             assert python_passages.SENTINEL.join(parts) == given
 
 
+@pytest.mark.sampled
 @every_task
 @pytest.mark.parametrize(
     "kind",
@@ -263,6 +265,7 @@ def test_other_vocabularies(name, kind, tmp_path, model, t5_like, hugging_face):
             assert answer.strip() == example["targets_pretokenized"].decode()
 
 
+@pytest.mark.slow
 def test_a_vocabulary_without_sentinels_is_refused():
     task = with_vocabulary("python_identifiers", seqio.ByteVocabulary())
     with refuses(ValueError, "extra_id_0", "extra_ids", "100"):
@@ -305,6 +308,7 @@ def test_a_perfect_model_and_baselines(name):
         assert 3 * share < seen["exact_match"] < 0.5
 
 
+@pytest.mark.slow
 def test_passages_reveal_their_package():
     """The task can be learned: naive Bayes over words finds the package of most passages."""
     train, _ = EXAMPLES["python_modules"]().values()

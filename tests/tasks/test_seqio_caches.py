@@ -103,6 +103,7 @@ def test_a_cached_task_gives_what_its_source_gives(tmp_path, steps):
         plain.train(0, 1).restore(corpus.train(0, 1).state())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit, units", [(5, 3), (2048, 1)])
 def test_a_stream_of_a_cache_continues_exactly(tmp_path, unit, units, monkeypatch):
     """A cache is read file by file. All files of a small cache are read together."""
@@ -122,6 +123,7 @@ def test_a_stream_of_a_cache_continues_exactly(tmp_path, unit, units, monkeypatc
     assert all(np.array_equal(other.next_document().tokens, tokens) for tokens in rest)
 
 
+@pytest.mark.slow
 def test_a_mixture_from_several_folders_and_a_source(tmp_path):
     """As in SeqIO, a task that cannot be cached is read from its source."""
     for name, folder in (("cached_a", "one"), ("cached_b", "other")):
@@ -142,6 +144,7 @@ def test_a_mixture_from_several_folders_and_a_source(tmp_path):
     assert sorted(held) == sorted(3 * TEXTS)
 
 
+@pytest.mark.slow
 def test_pairs_and_evaluation_tasks_of_a_cache(tmp_path):
     steps, both = [tokenize, CACHE, append_eos], ("inputs", "targets")
     task, source = register(
@@ -195,6 +198,7 @@ def test_a_damaged_file_of_a_cache_is_reported(tmp_path):
         epoch(corpus_of(tmp_path / "run", "cached_text", cache_dirs=[str(tmp_path / "cache")]))
 
 
+@pytest.mark.slow
 def test_a_cache_of_another_vocabulary_is_refused(tmp_path, model, t5_like):
     """A vocabulary unlike the run's is detected by its file, one unlike the task's by the text."""
     pieces = functools.partial(seqio.SentencePieceVocabulary, extra_ids=100)
@@ -274,6 +278,7 @@ def test_a_cache_that_seqio_writes(tmp_path):
         assert infos[0] == infos[1]
 
 
+@pytest.mark.slow
 def test_the_text_of_an_objectives_task_is_read_from_its_cache(tmp_path):
     _, source = register("text_under_spans", [tokenize])
     seqio.TaskRegistry.remove("cached_spans")

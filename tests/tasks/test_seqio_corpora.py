@@ -73,6 +73,7 @@ def test_tfds_end_to_end(tmp_path, tiny, num_shards):
     assert all(doc.dtype == np.int32 for doc in read(corpus.train(0, 1), 3))
 
 
+@pytest.mark.slow
 def test_heldout_is_fixed(tmp_path, tiny):
     corpus = seqio_mixture(tmp_path, mixture_or_task_name="tiny_and_numbers")
     few, all_of_them = (

@@ -59,6 +59,7 @@ def test_a_run_is_scored_as_by_our_own_evaluation(tmp_path):
     assert found.keys() == {"answers", "log_likelihood", "targets"}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["sentencepiece", "hugging_face", "run"])
 def test_a_task_of_another_vocabulary(tmp_path, model, hugging_face, kind, monkeypatch):
     """The model has a byte vocabulary. Its answers are returned as ids of the task's vocabulary."""
@@ -81,6 +82,7 @@ def test_a_task_of_another_vocabulary(tmp_path, model, hugging_face, kind, monke
     assert [text.strip() for text in read] == [text for text, _ in PAIRS]
 
 
+@pytest.mark.slow
 def test_a_class_is_an_answer_without_a_likelihood():
     register("evaluated", seqio.ByteVocabulary(), [task_metrics.accuracy])
     one = trained("encoder", "sequence_classification", classes=CLASSES, num_classes=3)
@@ -91,6 +93,7 @@ def test_a_class_is_an_answer_without_a_likelihood():
         evaluated("evaluated", functions, pack=False)
 
 
+@pytest.mark.slow
 def test_unsuitable_tasks_are_refused(hugging_face):
     register("evaluated", seqio.ByteVocabulary())
     one = trained("encoder_decoder", "text_to_text")

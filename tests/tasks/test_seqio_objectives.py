@@ -81,6 +81,7 @@ def test_the_objective_of_a_task_is_its_own():
     assert objective.lengths(200) == build(SPANS, IDS).lengths(200)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, gin, lines",
     [

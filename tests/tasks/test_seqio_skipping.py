@@ -143,6 +143,7 @@ def test_skipping_in_a_cache(tmp_path, tokenized):
         seqio.set_global_cache_dirs([])
 
 
+@pytest.mark.slow
 def test_tokenizers_of_tensorflow_have_no_changing_state(tmp_path, model):
     """TensorFlow calls their operations stateful, but they can be skipped."""
     from pretrax.tasks.seqio.seqio_skipping import _skipped_before_steps

@@ -2,6 +2,8 @@
 
 import functools
 
+import pytest
+
 from pretrax.preprocessing.blocks import Dropped
 from pretrax.preprocessing.sources import seqio_task, tensorflow_dataset
 from pretrax.tasks.seqio.quiet_tensorflow import seqio
@@ -68,6 +70,7 @@ def test_tasks_without_the_text_or_split_are_refused():
         TaskTexts("c4_wikipedia_text").shards()
 
 
+@pytest.mark.slow
 def test_a_data_set_in_shares(tfds_dir):
     texts = DatasetTexts("tiny_texts:1.0.0", data_dir=tfds_dir)
     assert texts.shards() == 4 and tensorflow_dataset(name=texts.name, data_dir=tfds_dir).tasks == 4

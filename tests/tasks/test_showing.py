@@ -20,6 +20,7 @@ def spans():
     return pretrax.show("span_corruption", TEXT, hide=["quick brown"])
 
 
+@pytest.mark.slow
 def test_it_prints_what_the_command_prints(spans, capsys):
     show.run(["--vocabulary=words", f"--text={TEXT}", "--hide=quick brown"])
     said = [line.strip() for line in capsys.readouterr().out.splitlines()]
@@ -28,6 +29,7 @@ def test_it_prints_what_the_command_prints(spans, capsys):
     assert "The ⟨0⟩ fox jumps over the lazy dog </s>" in tokens and set(tokens) <= set(said)
 
 
+@pytest.mark.slow
 def test_a_notebook_shows_a_page_for_light_and_dark_screens(spans):
     frame = spans._repr_html_()
     assert frame.startswith("<iframe") and frame.count("<") == 2  # the page is escaped
@@ -43,6 +45,7 @@ def test_its_text_is_text_in_a_notebook_too(spans, monkeypatch):
     assert repr(spans) == expected and "fox" in expected
 
 
+@pytest.mark.slow
 def test_a_builder_with_settings():
     shown = pretrax.show(functools.partial(objectives.masked_lm, rate=0.5), TEXT, rows=2)
     (first, second) = shown.content.examples
@@ -50,6 +53,7 @@ def test_a_builder_with_settings():
     assert {len([t for t in e.text[0] if t.span >= 0]) for e in (first, second)} == {4}
 
 
+@pytest.mark.slow
 def test_other_layouts_vocabularies_and_texts():
     shown = pretrax.show("mlm", ["a b\n\nc", "d"], layout="decoder", vocabulary="bytes")
     assert shown.content.layout == "decoder" and len(shown.content.examples[0].text) == 3

@@ -155,6 +155,7 @@ def open_numbers(first: int, shard: int, num_shards: int) -> RecordStream:
     return RecordStream(Shuffled(Numbers(*[5] * 800, tokens=7, first=first), 0), shard, num_shards)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packing", ["concatenate", "whole"])
 def test_members_read_their_own_texts(packing):
     """This also holds after the position was saved, and after the number of shards changed."""

@@ -67,11 +67,13 @@ def test_a_model_whose_documents_leak_is_refused_where_rows_are_packed():
     setup(model(resets=True), packing="whole")
 
 
+@pytest.mark.slow
 def test_a_model_that_sees_what_it_predicts_is_refused():
     with refuses(ValueError, "decoder_key_intervals"):
         setup(model(resets=True, bidirectional=True))
 
 
+@pytest.mark.slow
 def test_an_attention_mechanism_that_ignores_the_intervals_is_refused(monkeypatch):
     def attend(q, k, v, intervals, bias=None, softcap=None):
         return jnp.broadcast_to(jnp.mean(v, axis=(1, 2), keepdims=True), q.shape), None
@@ -82,6 +84,7 @@ def test_an_attention_mechanism_that_ignores_the_intervals_is_refused(monkeypatc
         setup(tiny.decoder(attention="blind"))
 
 
+@pytest.mark.slow
 def test_an_attention_mechanism_that_follows_the_intervals_is_accepted():
     setup(tiny.decoder(attention=OWN), packing="whole")
 

@@ -112,6 +112,7 @@ def test_a_state_is_restored_exactly_on_any_mesh(run_dir, shape):
 KINDS = {"matrix": "wide", "vector": "narrow"}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "optimizer",
     [
@@ -175,6 +176,7 @@ FILES = [  # globs, since array files are named by their content
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("damage", [tiny.truncate, empty, flip, pathlib.Path.unlink])
 @pytest.mark.parametrize("name", FILES)
 def test_a_damaged_file_is_found_or_does_not_matter(run_dir, name, damage):
@@ -365,6 +367,7 @@ PASSING = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("error", PASSING, ids=repr)
 def test_what_cannot_be_read_for_now_is_tried_again_and_never_set_aside(
     run_dir, monkeypatch, error
@@ -439,6 +442,7 @@ def test_the_latest_are_kept_and_a_step_is_not_saved_twice(tmp_path):
     checkpoints.close()
 
 
+@pytest.mark.slow
 def test_checkpoints_at_intervals_and_the_best_are_kept_too(tmp_path):
     """This also holds after a restart, which reads the losses.
 
@@ -456,6 +460,7 @@ def test_checkpoints_at_intervals_and_the_best_are_kept_too(tmp_path):
     assert kept == [2, 4, 6, 7]
 
 
+@pytest.mark.slow
 def test_the_latest_that_was_due_is_kept_until_the_next_and_later_ones_can_be_removed(tmp_path):
     checkpoints, kept = Checkpoints(f"{tmp_path}/checkpoints", Keep(latest=1, due=4)), []
     for step in (3, 4, 5, 7, 8, 9):

@@ -18,6 +18,7 @@ def test_few_values_have_the_sum_of_many(shape, dtype, monkeypatch):
     assert checkpoints._checksums({"x": jnp.asarray(x)}) == few
 
 
+@pytest.mark.slow
 def test_sums_are_those_that_earlier_checkpoints_hold():
     few, many = jnp.arange(24, dtype=jnp.float32).reshape(2, 3, 4), jnp.ones((300, 300))
     assert checkpoints._checksums({"few": few, "many": many}) == {

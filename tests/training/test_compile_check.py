@@ -260,6 +260,7 @@ RUN = [
 ]
 
 
+@pytest.mark.slow
 def test_a_run_compiled_for_eight_devices(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -110,6 +110,7 @@ def test_runs_are_read_apart_from_each_other():
 # --- written and read back ------------------------------------------------------------------------
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("run", RUNS)
 def test_every_run_is_written_and_read_back_as_the_same_value(run, tmp_path):
     fields = tiny.completed(run)
@@ -133,6 +134,7 @@ ANY_VALUE = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(run_dir=ANY_TEXT, value=ANY_VALUE)
 @settings(max_examples=80, deadline=None)
 def test_every_text_is_written_and_read_back_as_the_same(run_dir, value):
@@ -143,6 +145,7 @@ def test_every_text_is_written_and_read_back_as_the_same(run_dir, value):
         assert read_fields([str(path)]) == fields
 
 
+@pytest.mark.slow
 @given(ANY_TEXT)
 @settings(max_examples=50, deadline=None)
 def test_settings_below_any_key_and_comments_of_any_text(text):

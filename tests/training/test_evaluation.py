@@ -111,6 +111,7 @@ def test_the_number_of_rows_in_a_batch_does_not_matter(rows):
     assert_close(evaluator(rows=rows)(run()[2]), scores())
 
 
+@pytest.mark.slow
 def test_corruption_is_traced_once_for_heldout_and_training_text():
     """This holds although the held-out text is one batch and the training text is several."""
     one, traced = tiny.plan(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 32}), []
@@ -139,6 +140,7 @@ def test_other_parameters_give_other_figures_on_the_same_targets():
         assert a.loss != b.loss and a.baseline == b.baseline and a.targets == b.targets
 
 
+@pytest.mark.slow
 def test_every_heldout_token_counts_the_short_last_row_too():
     """Causal LM predicts every token once, and end-of-sequence after each row."""
     one = tiny.plan(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 33})
@@ -150,6 +152,7 @@ def test_every_heldout_token_counts_the_short_last_row_too():
     assert score.targets == HELDOUT + rows * (targets_of_a_row - raw)
 
 
+@pytest.mark.slow
 def test_scores_equal_an_independent_numpy_computation():
     one, mesh, params = run()
     recipe, (group,) = one.recipe, one.recipe.groups
@@ -178,6 +181,7 @@ def test_scores_equal_an_independent_numpy_computation():
         assert score.baseline == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_loss_matches_the_model_on_those_rows():
     """A model with equal logits for all ids has the logarithm of the vocabulary as its loss."""
     one, mesh, params = run()
@@ -187,6 +191,7 @@ def test_the_loss_matches_the_model_on_those_rows():
         assert score.loss == pytest.approx(np.log(128), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_term_of_small_weights_is_their_mean_too():
     one = tiny.plan(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 32})
 
@@ -302,6 +307,7 @@ def test_only_a_causal_loss_is_the_likelihood_of_the_text():
     assert found == dict.fromkeys(OTHERS, []) | dict.fromkeys(causal, ["tokens"])
 
 
+@pytest.mark.slow
 def test_a_targets_weight_counts_in_its_baseline():
     """In masked diffusion, a masked token has the weight 1 / rate of its document."""
     (score,) = figures_of("masked")[0].values()
@@ -314,6 +320,7 @@ def test_gain():
     assert Score("a", "state", loss=1.0, baseline=None, targets=9).gain is None
 
 
+@pytest.mark.slow
 def test_the_baseline_of_a_bag_of_words_is_any_window_of_the_text():
     scores, batches, _ = figures_of("summary")
     summary = scores["summary"]
@@ -324,6 +331,7 @@ def test_the_baseline_of_a_bag_of_words_is_any_window_of_the_text():
     assert summary.baseline == pytest.approx(entropy, rel=0.25)
 
 
+@pytest.mark.slow
 def test_states_that_predict_states_have_no_baseline():
     scores, *_ = figures_of("latent")
     assert scores["next_latent"].baseline is scores["next_latent"].gain is None

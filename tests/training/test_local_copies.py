@@ -105,6 +105,7 @@ def assert_is(restored, step, copied):
         restored.read("absent")
 
 
+@pytest.mark.slow
 def test_a_copy_that_is_later_than_the_checkpoints_is_used(here):
     for _ in range(2):
         restored, unused = here.start()
@@ -116,18 +117,21 @@ def test_a_copy_that_is_later_than_the_checkpoints_is_used(here):
     assert unused == "" and here.copies() == []
 
 
+@pytest.mark.slow
 def test_a_run_does_not_continue_from_a_copy_of_the_last_step(here):
     restored, unused = here.start(steps=7)
     assert_is(restored, 4, False)
     assert unused == ""
 
 
+@pytest.mark.slow
 def test_a_copy_beyond_the_last_step_is_kept(here):
     """The same is true for a checkpoint: the run reports that it is past its last step."""
     assert_is(here.start(steps=6)[0], 7, True)
     assert_is(here.start()[0], 7, True)
 
 
+@pytest.mark.slow
 def test_later_copies_are_removed_when_a_run_goes_back(here):
     here.start(remove_after=7)
     assert here.copies() == ["7"]
@@ -135,6 +139,7 @@ def test_later_copies_are_removed_when_a_run_goes_back(here):
     assert here.copies() == []
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_was_set_aside_is_reported_though_a_copy_is_used(here):
     metrics = pathlib.Path(here.where, "2/metrics")
     metrics.mkdir()
@@ -149,6 +154,7 @@ def of_two_processes(file):
     atomic_writes.write_record(file, atomic_writes.read_json(file) | {"processes": 2})
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "name, damage, why",
     [
@@ -170,6 +176,7 @@ def test_a_copy_that_is_not_sound_is_not_used(here, name, damage, why):
     assert_is(here.start()[0], 6, True)
 
 
+@pytest.mark.slow
 def test_a_copy_that_cannot_be_read_is_not_used(here, monkeypatch):
     monkeypatch.setattr("pretrax.training.saved.checkpoints.WAITS", (0,))
 
@@ -182,6 +189,7 @@ def test_a_copy_that_cannot_be_read_is_not_used(here, monkeypatch):
     assert_is(restored, 4, False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [4, 5])
 def test_a_run_that_starts_over_uses_no_copy_of_an_earlier_run(here, rows):
     """The new run may have a checkpoint of the same step, or none, and may have other arrays."""
@@ -217,6 +225,7 @@ def test_a_folder_that_cannot_be_made_is_reported_with_its_setting(here):
         here.start()
 
 
+@pytest.mark.slow
 def test_a_copy_that_cannot_be_removed_is_reported_with_the_setting(here, monkeypatch):
     def closed(self):
         raise OSError(30, "Read-only file system")
@@ -235,6 +244,7 @@ def test_other_arrays_in_a_copy_of_the_run_are_a_mismatch_and_no_damage(tmp_path
     assert_is(here.start()[0], 3, True)
 
 
+@pytest.mark.slow
 def test_runs_with_other_checkpoints_share_a_folder(here, tmp_path):
     other = Here(tmp_path / "other")
     other.local = here.local
@@ -310,6 +320,7 @@ def cannot_wait(self, errors=[NO_SPACE]):  # noqa: B006
     Checkpoints.wait(self)
 
 
+@pytest.mark.slow
 def test_no_copy_is_made_where_a_disk_has_no_room_for_it(here, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", full)
     checkpoints = Checkpoints(here.where)

@@ -25,6 +25,7 @@ def constant(total_steps):
     return warmup_constant(total_steps, peak=1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [adamw, adafactor])
 def test_weight_decay_spares_norms_and_biases_scanned_or_not(make):
     params = {
@@ -300,6 +301,7 @@ def _bases(state):
     return [np.asarray(x[0], np.float64) for x in found]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("shape", "longest_side"), [((6, 4), 100), ((4, 6), 100), ((6, 4), 5), ((6, 4), 3)]
 )
@@ -353,6 +355,7 @@ def test_soap_by_hand(shape, longest_side):
                     bases[side] = np.linalg.qr(covariances[side] @ basis[:, order])[0]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("make", [normuon, soap])
 def test_each_matrix_of_a_stack_is_updated_alone_and_adamw_updates_all_else(make):
     random = np.random.default_rng(0)

@@ -68,6 +68,7 @@ def test_rows_have_the_text_of_their_phase():
     assert all((np.asarray(row.segments) > 0).all() for row in rows)
 
 
+@pytest.mark.slow
 def test_a_step_of_a_phase_is_that_of_its_objective_alone():
     """The second phase has the parameters of plain causal language modeling, bit for bit."""
     plan = plan_of()
@@ -85,6 +86,7 @@ def test_a_step_of_a_phase_is_that_of_its_objective_alone():
     assert metrics["member_terms"]["tokens"].weights.tolist() == [0.0, 16.0 * SLOTS]
 
 
+@pytest.mark.slow
 def test_each_phase_has_one_program():
     plan = plan_of()
     programs = StepPrograms(plan, abstract_state_of(plan).shapes)
@@ -100,6 +102,7 @@ def test_flops_are_those_of_the_phases():
     assert step_flops(plan_of().recipe, plan_of().schedules) == expected
 
 
+@pytest.mark.slow
 def test_text_counts_every_phase():
     """With a share of 0.3 and bags of 4 tokens, a step reads 1.9 times the text of its slots."""
     per_step = {
@@ -111,6 +114,7 @@ def test_text_counts_every_phase():
     assert start / per_step["causal"] == pytest.approx(BAG, rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counted", [budgets.COUNTED, 50])
 def test_a_budget_of_text_is_reached_by_all_phases(counted, monkeypatch):
     monkeypatch.setattr(budgets, "COUNTED", counted)
@@ -121,6 +125,7 @@ def test_a_budget_of_text_is_reached_by_all_phases(counted, monkeypatch):
     assert steps == pytest.approx(60_000 / (slots * 1.9), rel=0.05)
 
 
+@pytest.mark.slow
 def test_a_budget_of_targets_is_reached_by_all_phases():
     """Every token of text is a target once in both phases."""
     steps = budgets.targets(plan_of(), number=60_000)
@@ -130,6 +135,7 @@ def test_a_budget_of_targets_is_reached_by_all_phases():
     )
 
 
+@pytest.mark.slow
 def test_a_budget_of_seconds_times_all_phases(monkeypatch):
     timed = []
     at = StepPrograms.at

@@ -4,6 +4,8 @@ import contextlib
 import threading
 import time
 
+import pytest
+
 from pretrax.training.prefetch import AHEAD, Prefetcher
 from tests.refusals import refuses
 from tests.training import tiny
@@ -64,6 +66,7 @@ def test_the_position_follows_the_returned_rows_although_more_are_read():
     assert_same(steps(resumed, 4), expected)
 
 
+@pytest.mark.slow
 def test_stalls_of_the_reader_are_hidden():
     waited, n = [], 10
     with prefetch(Slow(), n) as ahead:

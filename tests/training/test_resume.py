@@ -276,6 +276,7 @@ def test_another_mesh_continues_with_the_same_arrays(data, tmp_path, capsys):
         assert mine == pytest.approx(its, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_reported(copied, capsys):
     before = copied.lines()
     said = copied.here(capsys)
@@ -324,6 +325,7 @@ def test_a_run_without_a_checkpoint_may_become_another(half):
     assert "seed: was 0, is 1" in check_resumable(dataclasses.replace(run, seed=1))
 
 
+@pytest.mark.slow
 def test_a_model_that_was_changed_in_its_module_names_the_arrays(half, capsys):
     """The configuration does not show such a change."""
     config = half.dir / "config.gin"
@@ -333,6 +335,7 @@ def test_a_model_that_was_changed_in_its_module_names_the_arrays(half, capsys):
     assert not (half.dir / "damaged_checkpoints").exists()
 
 
+@pytest.mark.slow
 def test_other_text_under_the_same_name_is_an_error(half, data, tmp_path, capsys):
     shutil.move(data, tmp_path / "kept")
     try:

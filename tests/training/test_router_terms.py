@@ -184,6 +184,7 @@ def test_the_busiest_expert_of_fewer_tokens_than_experts():
     assert mean["unused_experts"] == pytest.approx(5 / 8)
 
 
+@pytest.mark.slow
 def test_a_dense_model_has_no_such_terms():
     dense = tiny.plan(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 24})
     batch = batch_of(dense)

@@ -18,6 +18,7 @@ from tests.refusals import refuses
 from tests.training import tiny
 
 
+@pytest.mark.slow
 def test_parameters_of_each_step(tmp_path):
     directory = write_run(tmp_path / "run", "decoder", "causal_lm", steps=(0, 5, 20))
     _, params = small("decoder")
@@ -34,6 +35,7 @@ def test_parameters_of_each_step(tmp_path):
         open_saved_model(directory, 7)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "builder, names, settings",
     [
@@ -63,6 +65,7 @@ def test_a_model_has_the_heads_that_were_saved(tmp_path, builder, names, setting
     assert set(heads) == expected.get(names[0], {"vocabulary"})
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "builder, name, settings",
     [
@@ -92,6 +95,7 @@ def test_objectives_of_a_model_from_elsewhere(tmp_path):
         run_of_directory(str(tmp_path))
 
 
+@pytest.mark.slow
 def test_two_directories_are_read_in_one_process(tmp_path):
     first = write_run(tmp_path / "first", "decoder", "causal_lm", more="training.Run.steps = 3")
     second = write_run(tmp_path / "second", "encoder_decoder", "prefix_lm")

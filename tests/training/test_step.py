@@ -353,6 +353,7 @@ def test_a_term_counts_as_its_schedule_says():
         assert min(metrics["loss/ahead_2"], metrics["loss/ahead_3"]) > 1
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("microbatches", [1, 2])
 def test_the_gradient_of_several_labels_of_a_slot_is_computed_with_their_losses(
     microbatches, monkeypatch
@@ -576,6 +577,7 @@ def test_noise_differs_between_rows_groups_steps_and_seeds():
     assert (inputs[places] != np.asarray(second["encoder_input_tokens"])[places]).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "share, expected", [pytest.param(1e-4, 1.0, marks=pytest.mark.slow), (0.0, 0.0)]
 )

@@ -322,6 +322,7 @@ VALUES = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", trust.OUTSIDE)
 @pytest.mark.parametrize("by_macro", [False, True])
 def test_a_run_directory_does_not_set_anything_outside(tmp_path, name, by_macro):

@@ -104,6 +104,7 @@ def test_a_model_that_does_not_fit_is_refused(source, shapes, values):
         warm_start(str(source[0]), state_of(2, **shapes))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "classes, fresh",
     [
@@ -165,6 +166,7 @@ def encoder_decoder(**shapes):
     return state_of(2, **(both | {"decoder/cross_attention": (8, 4)} | shapes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crosses", [True, False])
 def test_the_layers_of_one_stack_fill_two(decoder, crosses):
     source, saved = decoder

@@ -29,6 +29,7 @@ def text(tokens) -> str:
     return "".join(token.text for token in tokens)
 
 
+@pytest.mark.slow
 def test_every_hidden_span_has_the_number_of_its_sentinel():
     one, _ = shown(objectives.span_corruption, "encoder_decoder")
     encoder, decoder = one.stacks
@@ -47,12 +48,14 @@ def test_every_hidden_span_has_the_number_of_its_sentinel():
     assert decoder.slots[0].given.kind == "start"
 
 
+@pytest.mark.slow
 def test_every_document_has_its_own_first_sentinel():
     one, _ = shown(objectives.span_corruption, "encoder_decoder", TEXT, OTHER)
     spans = [{t.span for t in document if t.span != NO_SPAN} for document in one.text]
     assert spans == [{0, 1}, {0, 1}]
 
 
+@pytest.mark.slow
 def test_masks_kept_tokens_and_replaced_tokens_are_distinguished():
     build = functools.partial(objectives.masked_lm, framed=False)
     masked, _ = shown(build, "encoder", mask_share=1.0, random_share=0.0)
@@ -69,6 +72,7 @@ def test_masks_kept_tokens_and_replaced_tokens_are_distinguished():
     assert "replaced" in {slot.given.kind for slot in replaced.stacks[0].slots}
 
 
+@pytest.mark.slow
 def test_a_masked_token_is_predicted_one_slot_before():
     one, _ = shown(objectives.masked_next_token, "decoder", mask_share=1.0, random_share=0.0)
     slots = one.stacks[0].slots
@@ -77,6 +81,7 @@ def test_a_masked_token_is_predicted_one_slot_before():
             assert slots[place + 1].given.kind == "mask" and slot.predicted.slot == place
 
 
+@pytest.mark.slow
 def test_missing_tokens_are_shown_below_the_token_before_them():
     one, view = shown(objectives.insertion_lm, "encoder", seed=2)
     (encoder,) = one.stacks
@@ -91,6 +96,7 @@ def test_missing_tokens_are_shown_below_the_token_before_them():
     assert spans == list(range(len(spans)))  # the tokens of a gap are one span of the text
 
 
+@pytest.mark.slow
 def test_text_of_the_other_row_is_marked():
     labels = set()
     for seed in range(8):
@@ -106,6 +112,7 @@ def test_text_of_the_other_row_is_marked():
     assert labels == {"class 0, follows", "class 1, does not follow"}
 
 
+@pytest.mark.slow
 def test_tokens_further_ahead_are_shown_below_the_next_token():
     one, _ = shown(objectives.multi_token_prediction, "decoder", "the cat", "a dog", tokens=3)
     (stack,) = one.stacks
@@ -117,6 +124,7 @@ def test_tokens_further_ahead_are_shown_below_the_next_token():
     assert "".join(b for _, b in decoded) == "e cat--dog--"
 
 
+@pytest.mark.slow
 def test_several_targets_of_one_term_are_shown_unless_the_stack_shows_whole_bags():
     one, _ = shown(objectives.token_order_prediction, "decoder")
     assert one.stacks[0].further == tuple(f"order {k}" for k in range(1, MOST_TARGETS + 1))
@@ -124,6 +132,7 @@ def test_several_targets_of_one_term_are_shown_unless_the_stack_shows_whole_bags
     assert one.stacks[0].further == ()
 
 
+@pytest.mark.slow
 def test_documents_have_different_segments():
     one, _ = shown(objectives.causal_lm, "decoder", "the cat", "a dog ran")
     assert list(map(text, one.text)) == ["the cat", "a dog ran"]
@@ -140,6 +149,7 @@ def test_too_few_sentinels():
               noise_density=41 / 86)  # fmt: skip
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "build, layout, hidden, predicted",
     [

@@ -33,6 +33,7 @@ def made(picture) -> str:
     return page(picture, EVIL)
 
 
+@pytest.mark.slow
 def test_a_picture_is_json(picture):
     """Other programs, such as a page that redraws the picture, get all that a renderer gets."""
     found = json.loads(json.dumps(picture.as_json()))
@@ -46,10 +47,12 @@ def test_a_picture_is_json(picture):
     assert found["statistics"][0]["use"]["encoder"]["slots"] == len(encoder["slots"])
 
 
+@pytest.mark.slow
 def test_nothing_is_fetched_and_nothing_runs(made):
     pages.assert_nothing_is_fetched_and_nothing_runs(made)
 
 
+@pytest.mark.slow
 def test_text_is_escaped(made):
     assert made.count("&lt;script&gt;alert(&#x27;&amp;&#x27;)&lt;/script&gt;") > 20
 

@@ -39,6 +39,7 @@ def test_lengths_of_spans():
     assert [row.tolist() for row in span_lengths(hidden)] == [[2, 1], [], [4]]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("build", [objectives.uniform_diffusion, objectives.hybrid_diffusion])
 def test_a_loss_on_text_logits_is_counted_for_any_first_text_id(build):
     ids = objectives.TokenIds(size=40, text=(9, 30), mask=30)
@@ -102,6 +103,7 @@ def test_text_that_is_left_out_is_not_hidden():
     assert np.argmax(found.spans) == 1 and sum(found.spans[5:]) < found.spans[1] / 50
 
 
+@pytest.mark.slow
 def test_a_single_span_is_not_compared_with_a_law():
     found = measured(objectives.prefix_lm, "encoder_decoder", span_law="composition")
     assert found.expected_spans is None and 0.4 < found.hidden < 0.6

@@ -47,6 +47,7 @@ OPERATIONS = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_marks_move_with_their_tokens(name):
     """Two of the tokens are equal, so only their marks distinguish them."""
@@ -113,6 +114,7 @@ def _masked(flags_V, mask, row, lengths):
     return complete(input_sequence((inputs, row.segments)) | labels, lengths)
 
 
+@pytest.mark.slow
 def test_a_table_of_ids_is_read_as_in_training():
     texts = [letters.encode("a queue of eerie ideas"), letters.encode("the sea is a mere idea")]
     subject = ShownObjective("", 1.0, masks_vowels(letters.IDS), "encoder", letters.IDS)
