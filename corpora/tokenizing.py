@@ -29,7 +29,7 @@ def encode_documents(
     del left_out
     for batch in batches(documents, lambda part: len(part.text)):
         tokens = tokenizer.encode_batch([part.text for part in batch])
-        yield from map(Document, tokens, [part.ends for part in batch])
+        yield from map(Document, tokens, [part.ends_document for part in batch])
 
 
 class SplitText(NamedTuple):

@@ -28,9 +28,9 @@ class Document(NamedTuple):
     """
 
     tokens: np.ndarray  # int32[n] with n >= 1: text ids only, nothing appended
-    # Whether the document ends here. Otherwise it continues in another `Document`, which may be
-    # anywhere in the stream.
-    ends: bool = True
+    # Whether the document ends with these tokens. Otherwise it continues in another `Document`,
+    # which may be anywhere in the stream.
+    ends_document: bool = True
     parts: np.ndarray | None = None  # int32[n], as in `objectives.Row`; None without parts
     labels: np.ndarray | None = None  # int32[n], as in `objectives.Row`; None without labels
     # float32[n]: how much the loss of each token counts, from 0 to 1,000; None: 1 each
@@ -41,25 +41,30 @@ class Document(NamedTuple):
     @property
     def columns(self) -> dict[str, Any]:
         """The arrays by name: "tokens", and each other column that the document has."""
-        return {name: x for name, x in self._asdict().items() if name != "ends" and x is not None}
+        columns = self._asdict()
+        del columns["ends_document"]
+        return {name: x for name, x in columns.items() if x is not None}
 
     def cut(self, at: int) -> tuple["Document", "Document"]:
         """Splits the document before token `at`; only the second piece may end the document.
 
         >>> first, rest = Document(np.arange(5), parts=np.array([0, 0, 1, 1, 1])).cut(2)
-        >>> first.ends, rest.ends, rest.columns
+        >>> first.ends_document, rest.ends_document, rest.columns
         (False, True, {'tokens': array([2, 3, 4]), 'parts': array([1, 1, 1])})
         """
         first = {name: x[:at] for name, x in self.columns.items()}
         rest = {name: x[at:] for name, x in self.columns.items()}
-        return Document(ends=False, **first), Document(ends=self.ends, **rest)
+        return (
+            Document(ends_document=False, **first),
+            Document(ends_document=self.ends_document, **rest),
+        )
 
 
 def in_parts(*parts: Sequence[int] | np.ndarray) -> Document:
     """Returns the document whose parts are these token sequences.
 
     >>> piece = in_parts([5, 6], [7])
-    >>> piece.tokens.tolist(), piece.parts.tolist(), piece.ends
+    >>> piece.tokens.tolist(), piece.parts.tolist(), piece.ends_document
     ([5, 6, 7], [0, 0, 1], True)
     """
     tokens = np.concatenate([np.asarray(part, np.int32) for part in parts])

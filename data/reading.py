@@ -55,7 +55,7 @@ class RawDocument(NamedTuple):
     # Number of the line, from 1. In a byte range, lines are counted from its start.
     line: int | None = None
     fields: dict[str, Any] = {}  # all fields of the line's object, the row or the web page
-    ends: bool = True  # whether the document ends here; otherwise its next part follows
+    ends_document: bool = True  # whether the document ends here; otherwise its next part follows
 
     @property
     def place(self) -> str:
@@ -400,13 +400,13 @@ def _fasta(file: Any, path: str, document_of: DocumentOf) -> Iterator[RawDocumen
     before = 0
     fields: dict[str, Any] = {}
     last_line: int | None = None
-    for header, line, letters, ends in _fasta_parts(file, path):
+    for header, line, letters, ends_document in _fasta_parts(file, path):
         if line != last_line:
             fields = sequence_fields(header.decode("utf-8", "replace"))
             last_line = line
             at += 1
             before = 0
-        record = RawDocument("", path, at, line, fields, ends)
+        record = RawDocument("", path, at, line, fields, ends_document)
         yield from _sequence(record, letters, before, document_of)
         before += len(letters)
     if at < 0:
@@ -494,18 +494,18 @@ def _sequence(
         fields = record.fields | {"text": letters.decode("ascii")}
         # Files of proteins have many short records, for which `_replace` is slow.
         text = document_of(fields)
-        yield RawDocument(text, record.path, record.at, record.line, fields, record.ends)
+        yield RawDocument(text, record.path, record.at, record.line, fields, record.ends_document)
 
 
 def _whole(records: Iterable[RawDocument | Bad]) -> Iterator[RawDocument | Bad]:
     """Yields records with the parts of each document joined."""
     parts: list[str] = []
     for record in records:
-        if isinstance(record, Bad) or (record.ends and not parts):
+        if isinstance(record, Bad) or (record.ends_document and not parts):
             yield record
             continue
         parts.append(record.text)
-        if record.ends:
+        if record.ends_document:
             yield record._replace(text="".join(parts))
             parts = []
 
@@ -546,7 +546,7 @@ def _text_parts(path: str, advance: Callable[[int], object]) -> Iterator[RawDocu
             except UnicodeDecodeError:
                 text, bad = _decodable_lines(block, path, number)
                 yield from bad
-            yield RawDocument(text, path, ends=not file.peek(1))
+            yield RawDocument(text, path, ends_document=not file.peek(1))
             number += block.count(b"\n")
 
 

@@ -33,7 +33,9 @@ class Topics:
 
     def next_document(self):
         first = 2 + 8 * self.rng.integers(12)
-        return Document((first + self.rng.integers(8, size=28)).astype(np.int32), ends=True)
+        return Document(
+            (first + self.rng.integers(8, size=28)).astype(np.int32), ends_document=True
+        )
 
 
 @functools.cache

@@ -127,7 +127,7 @@ def test_docstring_pairs(tmp_path, few):
     assert len(train) > 500 and len(heldout) > 100
     for piece in (*train, *heldout):
         docstring, code = np.bincount(piece.parts)
-        assert piece.ends and 1 <= docstring <= 10 and 1 <= code <= 20
+        assert piece.ends_document and 1 <= docstring <= 10 and 1 <= code <= 20
         assert (np.diff(piece.parts) >= 0).all() and piece.tokens.size == docstring + code
     codes = [corpus.codec.decode(piece.tokens[piece.parts == 1]) for piece in heldout]
     some = [text.split()[0] for text in codes]

@@ -32,7 +32,7 @@ def test_records_by_number(store):
     assert len(source) == 602 == open_store(store).counts("train").records
     assert [source[i]["tokens"].tolist() for i in (0, 255, 256, 599)] == [[3], [258], [259], [602]]
     assert source[600]["tokens"].size == 10_000
-    assert [source[i]["ends"] for i in (599, 600, 601)] == [True, False, True]
+    assert [source[i]["ends_document"] for i in (599, 600, 601)] == [True, False, True]
     assert repr(pickle.loads(pickle.dumps(source))) == repr(source)
     assert repr(source) != repr(StoreSource(store, "heldout"))
     for index in (-1, 602):
@@ -77,12 +77,12 @@ def test_a_stream_continues_where_it_was(tmp_path):
 
 
 def test_elements_are_texts_ids_or_pieces(tmp_path):
-    elements = ["ab", "", np.array([5, 6]), {"tokens": np.array([7]), "ends": False}, "c"]
+    elements = ["ab", "", np.array([5, 6]), {"tokens": np.array([7]), "ends_document": False}, "c"]
     heldout = lambda: grain.MapDataset.source(elements)  # noqa: E731
     made = corpus(tmp_path, of_texts, heldout)
     pieces = made.heldout(100)
     assert [piece.tokens.tolist() for piece in pieces] == [[100, 101], [5, 6], [7], [102]]
-    assert [piece.ends for piece in pieces] == [True, True, False, True]
+    assert [piece.ends_document for piece in pieces] == [True, True, False, True]
     assert len(made.heldout(3)) == 2
 
 

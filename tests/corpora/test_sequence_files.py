@@ -68,7 +68,9 @@ def test_fasta_is_read_in_parts_of_any_size(tmp_path, monkeypatch, name, part):
     assert records[1].fields["name"] == "Y_HUMAN"
     parts = [*good(raw_documents(path, "text", text_in_parts=True))]
     assert "".join(one.text for one in parts) == "ACGTacgtnMKV*AAA"
-    assert [one.at for one in parts if one.ends] == [0, 1, 2] and all(one.text for one in parts)
+    assert [one.at for one in parts if one.ends_document] == [0, 1, 2] and all(
+        one.text for one in parts
+    )
 
 
 def test_fastq_is_read(tmp_path):
@@ -123,13 +125,13 @@ def test_records_of_any_parts_have_the_same_pieces(window, overlap):
         letters = "".join(rng.choices("ACgtN", k=rng.randrange(1, 40)))
         cuts = sorted(rng.choices(range(len(letters)), k=3))
         parts = [letters[a:b] for a, b in zip([0, *cuts], [*cuts, len(letters)])]
-        record = [RawDocument(part, fields={"id": "x"}, ends=False) for part in parts]
-        record[-1] = record[-1]._replace(ends=True)
+        record = [RawDocument(part, fields={"id": "x"}, ends_document=False) for part in parts]
+        record[-1] = record[-1]._replace(ends_document=True)
         cut = {"window": window, "overlap": overlap, "lowercase_weight": 0.1}
         got = [*pieces(record * 2, ALPHABETS["dna"], LeftOut(), **cut)]
         texts = [piece.text.text for piece in got]
         assert texts == expected_pieces(letters, window, overlap) * 2
-        assert [i for i, piece in enumerate(got, 1) if piece.ends] == (
+        assert [i for i, piece in enumerate(got, 1) if piece.ends_document] == (
             [len(got) // 2, len(got)] if got else []
         )
         if overlap == 0:

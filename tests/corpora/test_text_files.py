@@ -100,8 +100,10 @@ def test_only_the_last_part_of_a_file_ends_its_document(tmp_path, monkeypatch, n
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
     (tmp_path / "b.txt").write_text("short")
     parts = list(read_documents([str(tmp_path / name)], on_malformed="skip"))
-    assert len(parts) > 10 and [part.ends for part in parts[:-1]] == [False] * (len(parts) - 1)
-    assert (parts[-1].text, parts[-1].ends) == ("", True)
+    assert len(parts) > 10 and [part.ends_document for part in parts[:-1]] == [False] * (
+        len(parts) - 1
+    )
+    assert (parts[-1].text, parts[-1].ends_document) == ("", True)
     corpus = text_files(
         str(tmp_path / "run"),
         files=str(tmp_path / name),
@@ -111,8 +113,8 @@ def test_only_the_last_part_of_a_file_ends_its_document(tmp_path, monkeypatch, n
     )
     stream = corpus.train(0, 1)
     pieces = [stream.next_document() for _ in range(len(parts) - 1)]
-    assert sum(piece.ends for piece in pieces) == 1
-    assert [piece.ends for piece in corpus.heldout(100)] == [True]
+    assert sum(piece.ends_document for piece in pieces) == 1
+    assert [piece.ends_document for piece in corpus.heldout(100)] == [True]
 
 
 def test_gzip_and_plain_give_the_same(tmp_path):

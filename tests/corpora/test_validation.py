@@ -65,7 +65,7 @@ def test_long_documents_are_cut_and_keep_their_columns():
 
     one = corpora.validation_split("", corpus=lambda run_dir: corpus(run_dir, stream=Long))
     piece, *_ = one.heldout(2049)
-    assert piece.tokens.size == piece.parts.size == 2048 and not piece.ends
+    assert piece.tokens.size == piece.parts.size == 2048 and not piece.ends_document
     assert len(one.heldout(2049)) == 2
 
 

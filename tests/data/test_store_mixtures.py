@@ -213,7 +213,7 @@ def test_a_store_of_few_documents_is_read_one_by_one(tmp_path, heldout):
     stream = corpus.train(0, 1)
     for _ in range(40):
         a, b = stream.next_document(), expected.next_document()
-        assert len(a.tokens) <= 2048 and a.ends == b.ends
+        assert len(a.tokens) <= 2048 and a.ends_document == b.ends_document
         np.testing.assert_array_equal(a.tokens, b.tokens)
     found = sum(len(piece.tokens) for piece in corpus.heldout(10**6))
     assert found == (2 if heldout else held.tokens)

@@ -9,7 +9,7 @@ import pytest
 from pretrax.data.corpus import Document
 from pretrax.data.packing import (
     ShardReader,
-    closed,
+    document_for_rows,
     documents_of_a_row,
     plan_packing,
     rows_of_documents,
@@ -69,7 +69,7 @@ def test_a_document_without_predictions_has_probabilities_of_0():
     rows = rows_of_documents(documents, packing_of("isolate", 1, 4))
     assert stacked(rows, 4).teacher.tolist() == [[[[0], [0]], [[12], [60]], [[0], [0]], [[0], [0]]]]
     with refuses(ValueError, "3", "4", "likeliest"):
-        closed(documents[1], teacher=4)
+        document_for_rows(documents[1], teacher=4)
 
 
 def test_a_store_keeps_predictions_and_cuts_documents(tmp_path):

@@ -171,7 +171,7 @@ def test_a_run_trains_on_texts_whose_middles_were_moved(tmp_path):
     made = corpus(tmp_path, arranged_tokens=60)
     stream, ids = made.train(0, 1), made.ids
     some = [stream.next_document() for _ in range(100)]  # more than one epoch
-    assert all(one.ends and one.tokens.size <= 60 for one in some)
+    assert all(one.ends_document and one.tokens.size <= 60 for one in some)
     closed = [[*one.tokens.tolist(), ids.eos] for one in some]
     moved = [tokens for tokens in closed if set(ids.fim) <= set(tokens)]
     assert 60 < len(moved) < 95

@@ -43,7 +43,7 @@ def tiny(tfds_dir, model):
 
 def read(stream, n):
     pieces = [stream.next_document() for _ in range(n)]
-    assert all(piece.ends for piece in pieces)
+    assert all(piece.ends_document for piece in pieces)
     return [piece.tokens for piece in pieces]
 
 
@@ -77,7 +77,7 @@ def test_tfds_end_to_end(tmp_path, tiny, num_shards):
 def test_heldout_is_fixed(tmp_path, tiny):
     corpus = seqio_mixture(tmp_path, mixture_or_task_name="tiny_and_numbers")
     few, all_of_them = (
-        [piece.tokens for piece in corpus.heldout(n) if piece.ends] for n in (100, 10**6)
+        [piece.tokens for piece in corpus.heldout(n) if piece.ends_document] for n in (100, 10**6)
     )
     assert same(few, all_of_them[: len(few)]) and 100 <= sum(map(len, few)) < 300
     assert sum("of 10:" in text for text in texts(corpus, all_of_them)) == 10

@@ -39,7 +39,7 @@ def corpus_of(directory, name, **settings):
 def documents(corpus, n):
     stream = corpus.train(0, 1)
     pieces = [stream.next_document() for _ in range(n)]
-    assert all(piece.ends for piece in pieces)
+    assert all(piece.ends_document for piece in pieces)
     return pieces
 
 

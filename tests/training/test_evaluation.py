@@ -42,7 +42,7 @@ HELDOUT = 500  # number of tokens, not a multiple of a row
 
 def heldout():
     """Returns pieces of documents. Every third piece is not the last piece of its document."""
-    return [Document(d, ends=i % 3 != 0) for i, d in enumerate(tiny.documents(40, seed=3))]
+    return [Document(d, ends_document=i % 3 != 0) for i, d in enumerate(tiny.documents(40, seed=3))]
 
 
 def labeled():
