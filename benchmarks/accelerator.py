@@ -330,7 +330,7 @@ def step(model, vocabulary, objective, rows, slots, *, tiny: bool, plain: bool) 
         slots = {stack: 32 for stack in slots}
     fused = not plain and fused_attention.kernels_of(jax.devices()[0].platform)
     settings = {"attention": "fused" if fused else "plain"}
-    corpus = Corpus(specimen_ids(vocabulary), train=None, heldout=None)
+    corpus = Corpus(specimen_ids(vocabulary), open_shard=None, heldout=None)
     adafactor = Partial(optimizers.adafactor, learning_rate=Partial(optimizers.warmup_rsqrt))
     adamw = Partial(optimizers.adamw, learning_rate=1e-4)
     planned = planning.plan(

@@ -139,7 +139,7 @@ def open_and_resume(path: str) -> list[tuple[str, float, float, float]]:
         ("resumed, on 1 shard after 64", {"earlier": np.array([64, *(read // 64 + drift)])}),
     ):
         start, busy = time.perf_counter(), time.process_time()
-        stream = token_store("unused", stores=path).train(0, 1)
+        stream = token_store("unused", stores=path).open_shard(0, 1)
         if state:
             kept = stream.state()
             stream.restore(kept | {k: state.get(k.rpartition(".")[2], kept[k]) for k in kept})

@@ -60,7 +60,7 @@ def grain_dataset(
         check_shard(shard, num_shards)
         return _DatasetStream(train(shard, num_shards), piece_of)
 
-    return Corpus(ids=made.ids, train=stream, heldout=first, codec=made.codec)
+    return Corpus(ids=made.ids, open_shard=stream, heldout=first, codec=made.codec)
 
 
 class _DatasetStream(DocumentStream):

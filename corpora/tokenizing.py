@@ -147,7 +147,7 @@ def corpus_of(
 
     return Corpus(
         ids=vocabulary.ids,
-        train=lambda shard, num_shards: RecordStream(order(), shard, num_shards),
+        open_shard=lambda shard, num_shards: RecordStream(order(), shard, num_shards),
         heldout=lambda n: first_tokens([heldout_documents(heldout, longest or UNCUT)], n),
         codec=vocabulary.codec,
         longest=longest,

@@ -165,9 +165,10 @@ class Corpus(NamedTuple):
     """The text of a run as token ids: streams of training documents, and held-out documents."""
 
     ids: TokenIds
-    # A function (shard, number of shards) -> the shard's endless stream. The number of shards is a
-    # setting of the run and not the number of hosts, so the data order does not depend on machines.
-    train: Callable[[int, int], DocumentStream]
+    # A function (shard, number of shards) -> the shard's endless stream of training documents. The
+    # number of shards is a setting of the run and not the number of hosts, so the data order does
+    # not depend on machines.
+    open_shard: Callable[[int, int], DocumentStream]
     # A function n -> the first held-out documents with at least n tokens, or all of them.
     heldout: Callable[[int], list[Document]]
     codec: Codec | None = None  # None if the corpus has ids without text
@@ -180,8 +181,8 @@ class Corpus(NamedTuple):
     columns: tuple[str, ...] = ()
     labels_of: str | None = None  # whether labels are of "documents" or "tokens"; None if unknown
     # The corpora of a mixture whose members do not all read the same text, and for each member of
-    # the objective the index of its corpus. `train` and `heldout` then give all texts together. If
-    # empty, every member reads the text of this corpus.
+    # the objective the index of its corpus. `open_shard` and `heldout` then give all texts
+    # together. If empty, every member reads the text of this corpus.
     sources: tuple["Corpus", ...] = ()
     member_sources: tuple[int, ...] = ()
     summary: str = ""  # a description of what was read: documents, tokens, skipped lines

@@ -177,7 +177,7 @@ def _corpus_of(run: Run) -> Corpus:
     columns = [objective.facts.rows.column, "teacher" if objective.facts.teacher else None]
     return Corpus(
         ids,
-        train=unread,
+        open_shard=unread,
         heldout=unread,
         classes=("first", "second") if counts else (),
         columns=tuple(filter(None, columns)),

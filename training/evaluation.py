@@ -145,7 +145,7 @@ class Evaluator:
 
         # The baseline needs frequencies of labels. They are from eight times as much training text.
         training_pieces = [
-            first_documents(iter(corpus.train(0, 1).next_document, None), 8 * tokens)
+            first_documents(iter(corpus.open_shard(0, 1).next_document, None), 8 * tokens)
             for corpus in corpora
         ]
         heldout_pieces = [corpus.heldout(tokens) for corpus in corpora]

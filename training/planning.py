@@ -185,7 +185,7 @@ def _open_corpus(run: Run) -> Corpus:
 
 def open_batches(planned: Plan) -> Batches:
     return Batches(
-        [source.train for source in planned.corpus.sources or (planned.corpus,)],
+        [source.open_shard for source in planned.corpus.sources or (planned.corpus,)],
         planned.recipe.groups,
         planned.schedules,
         data_shards=planned.run.data_shards,

@@ -59,7 +59,7 @@ def pair_accuracy(
     length = plan.packing.limits[member].raw
     pieces = plan.corpus.heldout(pairs * length)
     held = _batches(plan, member, group, pairs, pieces, EVALUATION_SEED)
-    stream = plan.corpus.train(0, 1)
+    stream = plan.corpus.open_shard(0, 1)
     pieces = first_documents(iter(stream.next_document, None), training_pairs * length)
     training = _batches(plan, member, group, training_pairs, pieces, TRAINING_SEED)
     truth = _joined(held, form, decode)

@@ -309,7 +309,9 @@ def _corpus(
         heldout_of_read = [task for task in read if task.name in held] or heldout
         return Corpus(
             ids=made.ids,
-            train=functools.partial(MixtureStream, read, rates, split, shuffle=shuffle, seed=seed),
+            open_shard=functools.partial(
+                MixtureStream, read, rates, split, shuffle=shuffle, seed=seed
+            ),
             heldout=lambda n: heldout_documents(heldout_of_read, heldout_split, n),
             codec=made.codec,
         )

@@ -120,7 +120,7 @@ def test_docstring_pairs(tmp_path, few):
     settings = {"vocabulary": of_size(1000), "docstring_tokens": 10, "code_tokens": 20}
     settings |= {"heldout_every": 5}
     corpus = docstring_pairs(str(tmp_path / "a"), **settings)
-    stream, train = corpus.train(0, 1), []
+    stream, train = corpus.open_shard(0, 1), []
     while stream.epochs < 1:
         train.append(stream.next_document())
     heldout = corpus.heldout(10**9)
@@ -155,7 +155,7 @@ def test_a_few_documents_are_trained_on_and_all_else_is_the_same(tmp_path, few):
         )
 
     def tokens_of_an_epoch(corpus):
-        stream, tokens = corpus.train(0, 1), 0
+        stream, tokens = corpus.open_shard(0, 1), 0
         while stream.epochs < 1:
             tokens += stream.next_document().tokens.size
         return tokens

@@ -45,7 +45,7 @@ def corpus_of(folder, files, alphabet="dna", run="run", **settings):
 
 
 def first_epoch(corpus):
-    stream = corpus.train(0, 1)
+    stream = corpus.open_shard(0, 1)
     documents = []
     while stream.epochs < 1:
         documents.append(stream.next_document())
@@ -225,7 +225,7 @@ def test_half_of_the_pieces_are_read_as_their_other_strand(tmp_path, name):
     pair = str.maketrans("ACGTacgt", "TGCAtgca")
     known |= {text.upper(): text for text in [t.translate(pair)[::-1] for t in known.values()]}
     strands = []
-    stream = corpus.train(0, 1)
+    stream = corpus.open_shard(0, 1)
     while stream.epochs < 3:
         if len(strands) == 70:
             state = stream.state()
@@ -238,7 +238,7 @@ def test_half_of_the_pieces_are_read_as_their_other_strand(tmp_path, name):
             means = np.lib.stride_tricks.sliding_window_view(weights, k).mean(axis=1)
             np.testing.assert_allclose(document.weights, means, rtol=1e-3)
     assert 0.35 < np.mean(strands) < 0.65
-    resumed = corpus.train(0, 1)
+    resumed = corpus.open_shard(0, 1)
     resumed.restore(state)
     again = [known[corpus.codec.decode(resumed.next_document().tokens)] for _ in range(50)]
     assert [text in records.values() for text in again] == strands[70:120]

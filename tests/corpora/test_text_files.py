@@ -40,7 +40,7 @@ def of_size(size):
 
 def everything(corpus):
     """Returns all documents of the first epoch of a single shard, and all held-out documents."""
-    stream, documents = corpus.train(0, 1), []
+    stream, documents = corpus.open_shard(0, 1), []
     while stream.epochs < 1:
         documents.append(stream.next_document().tokens)
     return documents, [piece.tokens for piece in corpus.heldout(10**9)]
@@ -111,7 +111,7 @@ def test_only_the_last_part_of_a_file_ends_its_document(tmp_path, monkeypatch, n
         on_malformed="skip",
         vocabulary=vocabularies.utf8_bytes,
     )
-    stream = corpus.train(0, 1)
+    stream = corpus.open_shard(0, 1)
     pieces = [stream.next_document() for _ in range(len(parts) - 1)]
     assert sum(piece.ends_document for piece in pieces) == 1
     assert [piece.ends_document for piece in corpus.heldout(100)] == [True]
@@ -265,7 +265,7 @@ def test_a_second_start_reads_no_text_and_a_changed_file_is_read_again(tmp_path,
     settings = {"files": str(tmp_path / "a.txt"), "vocabulary": vocabularies.utf8_bytes}
     run_dir = str(tmp_path / "run")
     first = text_files(run_dir, **settings)
-    state = first.train(0, 1).state()
+    state = first.open_shard(0, 1).state()
     with monkeypatch.context() as patch:
         patch.setattr("pretrax.corpora.text.read_documents", pytest.fail)
         assert text_files(run_dir, **settings).summary == first.summary
@@ -273,7 +273,7 @@ def test_a_second_start_reads_no_text_and_a_changed_file_is_read_again(tmp_path,
     changed = text_files(run_dir, **settings)
     assert "684 tokens" in changed.summary
     with refuses(ValueError, "position", "seed"):
-        changed.train(0, 1).restore(state)
+        changed.open_shard(0, 1).restore(state)
 
 
 @pytest.mark.parametrize("become", ["gone", "changed"])
@@ -281,7 +281,7 @@ def test_a_run_with_a_checkpoint_keeps_its_tokens(tmp_path, become):
     file, run_dir = tmp_path / "a.txt", tmp_path / "run"
     file.write_text("some text " * 50)
     settings = {"files": str(file), "vocabulary": vocabularies.utf8_bytes}
-    state = text_files(str(run_dir), **settings).train(0, 1).state()
+    state = text_files(str(run_dir), **settings).open_shard(0, 1).state()
     file.unlink()
     if become == "changed":
         file.write_text("other words " * 60)
@@ -292,7 +292,7 @@ def test_a_run_with_a_checkpoint_keeps_its_tokens(tmp_path, become):
     (run_dir / "checkpoints/5").mkdir(parents=True)
     kept = text_files(str(run_dir), **settings)
     assert_named(kept.summary, "475", "missing", "stored")
-    kept.train(0, 1).restore(state)
+    kept.open_shard(0, 1).restore(state)
 
 
 def test_a_vocabulary_of_other_text_is_trained_again_until_there_is_a_checkpoint(tmp_path):
@@ -360,7 +360,7 @@ def test_no_part_of_a_held_out_file_is_trained_on(tmp_path, monkeypatch, sizes):
     for num_shards in (1, 3):
         trained = []
         for shard in range(num_shards):
-            stream = corpus.train(shard, num_shards)
+            stream = corpus.open_shard(shard, num_shards)
             while stream.epochs < 1:
                 trained.append(stream.next_document())
         trained = files_seen(text_of(trained))

@@ -239,7 +239,7 @@ def test_documents_with_labels_are_not_cut(tmp_path):
     write_store(tmp_path / "a", given, IDS, heldout=given[:1])
     corpus = token_store("unused", stores=str(tmp_path / "a"))
     assert corpus.longest == 4 and corpus.columns == ("labels",)
-    stream = corpus.train(0, 1)
+    stream = corpus.open_shard(0, 1)
     assert {tuple(stream.next_document().tokens) for _ in given} == {(5, 6, 7, 8), (7, 8)}
 
 

@@ -135,7 +135,7 @@ def test_held_out_text_is_from_the_task_or_else_from_other_tasks(tmp_path):
     assert texts == ["aaaaa", "aaaaa"]  # letter_c has no validation split
     assert corpus.member_sources == (0, 1)
     assert "no held-out text from spans_c" in corpus.summary
-    trained = [source.train(0, 1).next_document().tokens for source in corpus.sources]
+    trained = [source.open_shard(0, 1).next_document().tokens for source in corpus.sources]
     assert [set(corpus.codec.decode(tokens)) for tokens in trained] == [{"a"}, {"c"}]
 
 

@@ -59,7 +59,7 @@ def run(shape=(1, 1, 1)):
 
 
 def text_of(pieces, training):
-    return types.SimpleNamespace(heldout=lambda tokens: pieces, train=lambda *shard: training)
+    return types.SimpleNamespace(heldout=lambda tokens: pieces, open_shard=lambda *shard: training)
 
 
 def evaluator(shape=(1, 1, 1), one=None, pieces=None, **settings):

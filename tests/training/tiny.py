@@ -216,7 +216,7 @@ def slow_token_store(run_dir, *, path, shown=False):
     codec = Codec(lambda text: [int(t) for t in text.split()], str) if shown else None
 
     def open_shard(shard, num_shards):
-        stream = corpus.train(shard, num_shards)
+        stream = corpus.open_shard(shard, num_shards)
         read, first = stream.next_document, iter(range(POOL))
 
         def read_slowly():
@@ -227,7 +227,7 @@ def slow_token_store(run_dir, *, path, shown=False):
         stream.next_document = read_slowly
         return stream
 
-    return corpus._replace(train=open_shard, codec=codec)
+    return corpus._replace(open_shard=open_shard, codec=codec)
 
 
 def asks_to_stop(plan, *, after: int) -> Hook:
