@@ -98,7 +98,7 @@ PolicyName = Literal["concatenate", "isolate", "whole", "single"]
 # The names of the policies that suit each kind of rows (`objectives.contract.ROW_KINDS`), the
 # default first. T5 and GPT-2 concatenate. BART, GLM, CM3 and fill-in-the-middle keep documents
 # apart. BERT's pairs, SimCSE's views and labeled examples each have their own row.
-POLICIES: dict[str, tuple[PolicyName, ...]] = {
+SUITED_POLICIES: dict[str, tuple[PolicyName, ...]] = {
     "stream": ("concatenate", "isolate", "whole", "single"),
     "documents": ("whole", "isolate", "single"),
     "document": ("single", "whole", "isolate"),
@@ -122,7 +122,7 @@ def resolve_packing(
     are not a stream, it also refuses mixtures in which only some members append end-of-sequence.
     """
     rows = objective.facts.rows
-    suited = POLICIES[rows.kind]
+    suited = SUITED_POLICIES[rows.kind]
     if policy is None:
         policy = suited[0]
     if policy not in suited:
@@ -148,7 +148,7 @@ def resolve_packing(
 
 def documents_of_a_row(policy: str, max_documents: int) -> int:
     """Returns the largest number of documents that are kept apart in a row."""
-    return max_documents if _POLICIES[policy].has_segments else 1
+    return max_documents if _POLICY_BY_NAME[policy].has_segments else 1
 
 
 def plan_packing(
@@ -192,7 +192,7 @@ def rows_of_documents(
         tokens = tokens if tokens is None else tokens - text.tokens.size
         if text.tokens.size:
             texts.append(text)
-    pool = 1 if _POLICIES[packing.policy].keeps_order else len(texts)
+    pool = 1 if _POLICY_BY_NAME[packing.policy].keeps_order else len(texts)
     waiting = _Waiting(iter(texts), packing.rows.column, pool=pool, at_least=pool)
     rows = []
     while waiting.gather():
@@ -444,7 +444,7 @@ class PackingPolicy(NamedTuple):
     keeps_order: bool
 
 
-_POLICIES = {
+_POLICY_BY_NAME = {
     "concatenate": PackingPolicy(_concatenate, has_segments=False, keeps_order=True),
     "isolate": PackingPolicy(
         lambda waiting, limits: _documents_apart(waiting, limits, _Waiting.unread),
@@ -466,7 +466,7 @@ _POLICIES = {
 
 def _next_row(waiting: "_Waiting", packing: Packing, member: int) -> Row:
     """Returns the next row of waiting documents, without padding."""
-    policy = _POLICIES[packing.policy]
+    policy = _POLICY_BY_NAME[packing.policy]
     documents = policy.fill(waiting, packing.limits[member])
     columns = {
         name: np.concatenate([document.columns[name] for document in documents])

@@ -406,7 +406,7 @@ class PartedDocuments(Documents):
         return piece._replace(parts=piece.tokens % 10, labels=piece.tokens // 10)
 
 
-@pytest.mark.parametrize("policy", packing.POLICIES["parts"])
+@pytest.mark.parametrize("policy", packing.SUITED_POLICIES["parts"])
 @pytest.mark.parametrize("column", ["parts", "labels"])
 def test_a_column_stays_with_its_tokens_and_is_part_of_the_position(policy, column):
     lengths = np.random.default_rng(4).integers(1, 64, 101).tolist()
@@ -447,7 +447,7 @@ def test_a_mixture_of_members_with_and_without_ends_of_their_own_is_refused():
     assert packing.resolve_packing(stream) == ("concatenate", True)
 
 
-@pytest.mark.parametrize("policy", packing.POLICIES["parts"])
+@pytest.mark.parametrize("policy", packing.SUITED_POLICIES["parts"])
 def test_a_document_with_parts_is_never_cut(policy):
     reader = ShardReader(PartedDocuments([64, 65]), causal_packing(policy, 64, rows=Rows("parts")))
     with refuses(ValueError, "65", "64"):
