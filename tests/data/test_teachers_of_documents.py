@@ -116,7 +116,7 @@ def planned(objective, columns):
     run = tiny.run_of(tiny.decoder(), objective, {"decoder": 32})
     corpus = run.corpus("")._replace(open_shard=Taught, columns=columns)
     run = dataclasses.replace(run, corpus=lambda run_dir: corpus)
-    return planning.plan(run, corpus)
+    return planning.plan_run(run, corpus)
 
 
 def batch_of(one, rows=4):

@@ -19,7 +19,7 @@ from pretrax.tasks.seqio.seqio_vocabularies import (
 )
 from pretrax.tasks.seqio.tfds_tasks import register_text
 from pretrax.training.conversion.converted_vocabularies import export_vocabulary
-from pretrax.training.planning import plan
+from pretrax.training.planning import plan_run
 from pretrax.training.run_configuration import read_fields, read_run
 from tests.refusals import refuses
 from tests.tasks.memory_tasks import memory_source
@@ -155,7 +155,7 @@ def test_lengths_by_feature_are_refused_with_the_names_of_stacks(tmp_path, tiny)
     ]
     run = read_run(["runs/encoder.gin", "corpora/seqio_task.gin"], lines)
     with refuses(ValueError, "targets", "64", "encoder"):
-        plan(run, mesh=mesh_of(1))
+        plan_run(run, mesh=mesh_of(1))
 
 
 def test_a_source_with_more_files_is_another_source(tmp_path, tiny):

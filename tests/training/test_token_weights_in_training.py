@@ -24,7 +24,7 @@ def planned(columns):
     run = tiny.run_of(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 32})
     corpus = run.corpus("")._replace(open_shard=WeightedStream, columns=columns)
     run = dataclasses.replace(run, corpus=lambda run_dir: corpus)
-    return planning.plan(run, corpus)
+    return planning.plan_run(run, corpus)
 
 
 def batch_of(one, rows=4):

@@ -149,7 +149,7 @@ def plan(model, objective, lengths, **settings) -> planning.Plan:
 
 def planned(run: Settings) -> planning.Plan:
     """Returns the plan of a run with its corpus."""
-    return planning.plan(run)
+    return planning.plan_run(run)
 
 
 def parameters(one: planning.Plan):
