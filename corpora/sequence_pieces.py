@@ -14,7 +14,7 @@ from .vocabularies.letters import OVERLAPPING
 from .vocabularies.tokenization import Tokenizer, located
 from .weighted_texts import WeightedText, token_means
 
-LONGEST = 1 << 17  # Largest number of letters of a piece without a window
+LONGEST_LETTERS = 1 << 17  # Largest number of letters of a piece without a window
 _CLEAR = 60  # Number of letters after which a record of only A, C, G and T cannot be a protein
 
 
@@ -59,7 +59,9 @@ def pieces(
         for start, end in _spans(runs, letters) if gap in letters else [(0, len(letters))]:
             ended = record.ends_document or end < len(letters)
             shared = 0 if start else shared
-            spans, start, shared = _windows(start, end, ended, window or LONGEST, overlap, shared)
+            spans, start, shared = _windows(
+                start, end, ended, window or LONGEST_LETTERS, overlap, shared
+            )
             for first, last in spans:
                 if waiting is not None:
                     yield _piece(record, waiting, ends_document=False)

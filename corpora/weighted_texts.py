@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..data.corpus import Document
-from ..data.reading import DocumentOf, RawDocument, text_of
+from ..data.reading import DocumentOf, RawDocument, text_of_field
 from ..objectives.contract import MOST_WEIGHT
 from .text_readers import LeftOut
 from .vocabularies.tokenization import Tokenizer, located
@@ -33,7 +33,7 @@ def weighted_text_of(text_field: str, weights_field: str) -> DocumentOf:
     """
 
     def read(fields: dict[str, Any]) -> WeightedText:
-        text = text_of(text_field, fields)
+        text = text_of_field(text_field, fields)
         if weights_field not in fields:
             raise ValueError(
                 f"no field {weights_field!r} (see weights_field); write null for a weight of 1"

@@ -29,7 +29,8 @@ FASTA_SUFFIXES = (".fa", ".fasta", ".fna", ".faa", ".ffn")
 FASTQ_SUFFIXES = (".fq", ".fastq")
 SEQUENCE_SUFFIXES = FASTA_SUFFIXES + FASTQ_SUFFIXES
 BOM = b"\xef\xbb\xbf"  # byte order mark, with which some programs begin UTF-8 files
-LONGEST = 1 << 26  # largest number of bytes of a line, or of a plain-text file read as a whole
+# Largest number of bytes of a line, or of a plain-text file that is read as a whole.
+LONGEST_BYTES = 1 << 26
 BUFFER = 1 << 17  # number of bytes that are read at once
 PART = 1 << 17  # number of bytes of a part of a plain-text file; longer parts tokenize more slowly
 SEQUENCE_PART = 1 << 20  # number of bytes of FASTA that are parsed at once
@@ -111,7 +112,7 @@ def raw_documents(
     Raises OSError for a file that cannot be opened, and ValueError if a package is missing.
     """
     if isinstance(document_of, str):
-        document_of = functools.partial(text_of, document_of)
+        document_of = functools.partial(text_of_field, document_of)
     try:
         if not is_plain_text(path):
             read = _READERS[os.path.splitext(unpacked(path))[1]]
@@ -262,18 +263,18 @@ def lines(
 ) -> Iterator[tuple[int, int, bytes | None]]:
     """Yields number (from 1), first byte and content of each line that starts in a range.
 
-    The content is None for a line of more than `LONGEST` bytes, which is skipped.
+    The content is None for a line of more than `LONGEST_BYTES` bytes, which is skipped.
     """
     at = start
     number = 0
     if at:  # A line that starts before the range belongs to the previous range.
         file.seek(at - 1)
         at += len(file.readline()) - 1
-    while (end is None or at < end) and (line := file.readline(LONGEST + 1)):
+    while (end is None or at < end) and (line := file.readline(LONGEST_BYTES + 1)):
         first = at
         at = at + len(line)
         number = number + 1
-        if len(line) <= LONGEST:
+        if len(line) <= LONGEST_BYTES:
             yield number, first, line
             continue
         while line and not line.endswith(b"\n"):
@@ -285,7 +286,7 @@ def lines(
 def decoded(line: bytes | None) -> str:
     """Returns the text of a line of `lines`. Raises ValueError, with the reason, if it has none."""
     if line is None:
-        raise ValueError(f"longer than {LONGEST >> 20} MiB: cut it into documents")
+        raise ValueError(f"longer than {LONGEST_BYTES >> 20} MiB: cut it into documents")
     try:
         return line.removeprefix(BOM).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -348,7 +349,7 @@ def _lines_before(path: str, end: int) -> int:
     return count
 
 
-def text_of(field: str, value: dict) -> str:
+def text_of_field(field: str, value: dict) -> str:
     """Returns the string in a field of an object or a row.
 
     Raises ValueError, with the reason, if there is none.
@@ -448,7 +449,7 @@ def _fasta_blocks(file: Any, path: str) -> Iterator[bytes]:
         if header < 0 or b"\n" in text[header + 1 :]:
             header = len(text) - text.endswith(b"\n")
         rest = text[header:]
-        if len(rest) > LONGEST:
+        if len(rest) > LONGEST_BYTES:
             raise malformed(Bad(path, "malformed", "a header is longer than 64 MiB"))
         yield text[:header]
     yield rest
@@ -522,9 +523,9 @@ def plain_text(path: str, advance: Callable[[int], object] = lambda size: None) 
     opened.
     """
     with opened(path, advance) as file:
-        content = file.read(LONGEST + 1)
+        content = file.read(LONGEST_BYTES + 1)
     try:
-        return decoded(content if len(content) <= LONGEST else None)
+        return decoded(content if len(content) <= LONGEST_BYTES else None)
     except ValueError as error:
         raise malformed(Bad(path, "malformed", str(error))) from None
 

@@ -29,7 +29,8 @@ import numpy as np
 
 from .corpus import Document, DocumentStream, check_shard, column_dtype, first_documents
 
-LONGEST = 16384  # Largest number of tokens of a record; longer documents are read in pieces
+# Largest number of tokens of a record. Longer documents are read in pieces.
+LONGEST_TOKENS = 16384
 BLOCK = 256  # Number of records of a block
 WHOLE = 64  # Largest number of blocks that are permuted as a whole
 ROUND = 128  # Number of blocks of a round in a corpus with more than `WHOLE` blocks

@@ -26,7 +26,7 @@ from .layouts import guarded, positions, predicted
 from .masked_diffusion import LOWEST_RATE, bound_from, loss_by_rates
 from .prompt_forms import PromptForm
 from .splicing import by_document, documents, piece, splice
-from .streams import Layout, StackRow, Stream, named, register
+from .streams import Layout, StackRow, Stream, named, register_stream
 from .token_ids import TokenIds
 from .token_weights import spliced_weights
 
@@ -248,7 +248,7 @@ def own_keys_in_decoder(model, groups) -> str | None:
     )
 
 
-NOISED = register(
+NOISED = register_stream(
     Stream(
         name="noised",
         about="a noised copy of each input, the positions [begin, end) of its block, and the "

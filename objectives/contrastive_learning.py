@@ -20,7 +20,7 @@ from .contract import Array, BatchLoss, Facts, Objective, Rows, Term
 from .cross_entropy import cross_entropy
 from .features import input_sequence, pool_columns
 from .losses import at_slots
-from .noising import Noise, Text, iid_hidden, permuted_tokens, poisson_spans, text_of, untouched
+from .noising import Noise, Text, iid_hidden, permuted_tokens, poisson_spans, text_of_row, untouched
 from .prompt_forms import PromptForm
 from .splicing import (
     Pieces,
@@ -315,7 +315,7 @@ def _crop(away_share, key, text: Text, count: int) -> Text:
 
 def _two_views(apply, cls, key, row, partner, lengths, max_documents):
     present = documents(row.segments, max_documents).length > 0
-    text = text_of(row, max(row.tokens.size, lengths["inputs"] // 2))
+    text = text_of_row(row, max(row.tokens.size, lengths["inputs"] // 2))
     views = [apply(jax.random.fold_in(key, view), text, max_documents) for view in range(2)]
     source, (second_at, cls_at) = with_specials(views[0].tokens, views[1].tokens, cls)
     each = [documents(view.segments, max_documents) for view in views]

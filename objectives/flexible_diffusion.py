@@ -20,7 +20,7 @@ from .losses import predicting_stack
 from .masked_diffusion import LOWEST_RATE, LowestRate, bound_from, loss_by_rates
 from .prompt_forms import PromptForm
 from .splicing import documents, frame_of, framed, kept
-from .streams import StackRow, Stream, register
+from .streams import StackRow, Stream, register_stream
 from .token_ids import TokenIds
 
 
@@ -163,7 +163,7 @@ def _place_gaps(row: StackRow, batch: dict) -> dict:
     return {f"{row.stack}_gaps": row.place_inputs("inputs_gaps")}
 
 
-register(
+register_stream(
     Stream(
         name="gaps",
         about="the number of tokens that are missing after each input",

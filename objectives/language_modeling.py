@@ -32,7 +32,7 @@ from .splicing import (
     splice,
     with_specials,
 )
-from .streams import StackRow, Stream, register
+from .streams import StackRow, Stream, register_stream
 from .token_ids import TokenIds
 from .token_weights import spliced_weights
 
@@ -293,7 +293,7 @@ def _read_stand_ins(row: StackRow, batch: dict) -> dict:
     return {f"{row.stack}_input_tokens": row.in_stack(row.features["inputs"], row.shifted(read))}
 
 
-register(
+register_stream(
     Stream(
         name="stand_ins",
         about="the token that later slots read in place of a target, or 0 for the target itself",

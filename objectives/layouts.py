@@ -22,7 +22,7 @@ from .streams import (
     in_order,
     named,
     present,
-    register,
+    register_stream,
     unchanged,
 )
 
@@ -250,7 +250,7 @@ def _single(arrange=unchanged) -> dict:
     return {"decoder": arrange, "encoder": arrange}
 
 
-register(
+register_stream(
     Stream(
         name="inputs",
         about="the tokens that the model reads",
@@ -259,7 +259,7 @@ register(
         arranged={**_single(), "encoder_decoder": unchanged},
     )
 )
-register(
+register_stream(
     Stream(
         name="types",
         about="BERT's token types, 0 or 1 for each input",
@@ -268,7 +268,7 @@ register(
         arranged=_single(_types),
     )
 )
-register(
+register_stream(
     Stream(
         name="orders",
         about="the position of each input, and the slots [start, end) that it attends to",
@@ -278,7 +278,7 @@ register(
         requires=(positions_of_tokens,),
     )
 )
-register(
+register_stream(
     Stream(
         name="targets",
         about="the tokens to predict, left to right",
@@ -287,7 +287,7 @@ register(
         arranged={"decoder": unchanged, "encoder_decoder": unchanged},
     )
 )
-register(
+register_stream(
     Stream(
         name="positions",
         about="positions of targets that are out of order, and their positions in a block, from 1",
@@ -296,7 +296,7 @@ register(
         arranged={"decoder": _positions_of_targets, "encoder_decoder": _positions_of_decoder},
     )
 )
-register(
+register_stream(
     Stream(
         name="labels",
         about="the tokens to predict in place, and the input slots that predict them",
@@ -305,7 +305,7 @@ register(
         arranged=_single(),
     )
 )
-register(
+register_stream(
     Stream(
         name="pools",
         about="input slots whose hidden states represent a document, a pair or a view, and classes",
@@ -315,7 +315,7 @@ register(
         arranged=_single(_pools),
     )
 )
-register(
+register_stream(
     Stream(
         name="rates",
         about="probabilities as 24-bit integers",

@@ -29,7 +29,7 @@ from .splicing import (
     splice,
     with_specials,
 )
-from .streams import Layout, Stream, named, register
+from .streams import Layout, Stream, named, register_stream
 from .token_ids import TokenIds
 
 
@@ -197,7 +197,7 @@ def _with_decoder(features, lengths, bos, max_documents) -> dict:
 
 _RESTORED = ("targets", "contexts")  # the only streams that the decoder reads
 
-register(
+register_stream(
     Stream(
         name="contexts",
         about="the position of each target, and the slots [start, end) that it is restored from",

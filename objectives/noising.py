@@ -50,7 +50,7 @@ class Text(NamedTuple):
     hidden_starts: Array = None  # bool[N] hidden tokens that begin a span (`Row.hidden_starts`)
 
 
-def text_of(row: Row, size: int) -> Text:
+def text_of_row(row: Row, size: int) -> Text:
     """Returns the documents of a row, padded to `size` slots."""
     columns = row.tokens, row.segments, row.hidden, row.hidden_starts
     return Text(*(None if x is None else fit(x, size) for x in columns))
@@ -178,7 +178,7 @@ def _corrupt_text(to_inputs, to_targets, frame, key, row, partner, lengths, max_
     """Applies both noises to all documents of a row, with the same key."""
     present = documents(row.segments, max_documents).length > 0
     room = max(row.tokens.size, lengths["inputs"] - 1, lengths["targets"] - 1)  # without the eos
-    text = text_of(row, room)
+    text = text_of_row(row, room)
     inputs, targets = (apply(key, text, max_documents) for apply in (to_inputs, to_targets))
     return sequence_pair(
         framed(inputs, present, frame, lengths["inputs"]),

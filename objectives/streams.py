@@ -1,6 +1,6 @@
 """Streams: the named parts of features, and how each layout arranges them.
 
-    register(Stream("types", ("inputs_types",), in_use="inputs_segments", arranged={…}))
+    register_stream(Stream("types", ("inputs_types",), in_use="inputs_segments", arranged={…}))
 
 `objectives.layouts` registers the streams that many objectives produce. A stream of a single
 objective is registered next to that objective, and yours in your own file. An objective's `lengths`
@@ -92,7 +92,7 @@ class Stream(NamedTuple):
 STREAMS: dict[str, Stream] = {}
 
 
-def register(stream: Stream) -> Stream:
+def register_stream(stream: Stream) -> Stream:
     """Registers a stream with layouts, laws and SeqIO tasks, and returns it.
 
     The same stream may be registered again, for example by a module that is loaded twice.

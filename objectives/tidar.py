@@ -22,7 +22,7 @@ from .layouts import guarded
 from .losses import at_slots, predictions, token_loss
 from .prompt_forms import MaskedBlocks, PromptForm
 from .splicing import by_document, documents
-from .streams import StackRow, Stream, register
+from .streams import StackRow, Stream, register_stream
 from .token_ids import TokenIds
 
 
@@ -180,7 +180,7 @@ def position_after_the_row(model, groups) -> str | None:
     )
 
 
-MASKS = register(
+MASKS = register_stream(
     Stream(
         name="masks",
         about="a mask for each target, its position, the targets [begin, end) whose masks it "

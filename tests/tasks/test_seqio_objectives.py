@@ -13,7 +13,7 @@ from pretrax.objectives.contract import build
 from pretrax.tasks.seqio import seqio_corpora
 from pretrax.tasks.seqio.objective_tasks import add_objective_task
 from pretrax.tasks.seqio.preprocessors import ApplyObjective
-from pretrax.tasks.seqio.seqio_objectives import builder_of, mixture_objective, text_of
+from pretrax.tasks.seqio.seqio_objectives import builder_of, mixture_objective, without_objective
 from pretrax.tasks.seqio.seqio_tasks import found_tasks
 from pretrax.tasks.seqio.seqio_vocabularies import from_task, tokenizer_of
 from pretrax.training.planning import open_batches, plan_run
@@ -175,7 +175,7 @@ def test_other_mixtures_are_refused(tmp_path):
         builder_of(between)
     twice = spans.replace(preprocessors=[*spans.preprocessors, ApplyObjective(SPANS, name="x")])
     with refuses(ValueError, "spans_a", "1"):
-        text_of(twice)
+        without_objective(twice)
 
 
 def test_a_mistyped_task_of_a_mixture_names_similar_tasks(tmp_path):

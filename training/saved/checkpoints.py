@@ -212,10 +212,10 @@ def steps_in(folder: epath.Path) -> list[int]:
     return steps_with_folders(folder)
 
 
-def differences(saved: Mapping[str, object], wanted: Mapping[str, object]) -> list[str]:
+def array_differences(saved: Mapping[str, object], wanted: Mapping[str, object]) -> list[str]:
     """Returns a line for each array whose description differs, parameters first.
 
-    >>> differences({"params/a": (2, 3)}, {})
+    >>> array_differences({"params/a": (2, 3)}, {})
     ['params/a: the checkpoint has (2, 3), the run none']
     """
     lines = []
@@ -565,7 +565,7 @@ class Checkpoints:
         described = (
             {name: f"{x.dtype} {tuple(x.shape)}" for name, x in arrays.items()} for arrays in both
         )
-        return differences(*described)
+        return array_differences(*described)
 
     def _arrays(self, step: int) -> dict[str, Any]:
         """Returns a description of every array of a checkpoint, with shape and dtype, by name.
