@@ -23,10 +23,9 @@ from .vocabularies.tokenization import Tokenizer, batches
 
 
 def encode_documents(
-    tokenizer: Tokenizer, documents: Iterable[RawDocument], left_out: LeftOut
+    tokenizer: Tokenizer, documents: Iterable[RawDocument], _left_out: LeftOut
 ) -> Iterator[Document]:
     """Yields the token ids of each text as a document."""
-    del left_out
     for batch in batches(documents, lambda part: len(part.text)):
         tokens = tokenizer.encode_batch([part.text for part in batch])
         yield from map(Document, tokens, [part.ends_document for part in batch])

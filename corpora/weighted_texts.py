@@ -81,10 +81,9 @@ def _ranges(field: str, given: Any) -> list[tuple[int, int, float]]:
 
 
 def encode_weighted(
-    tokenizer: Tokenizer, documents: Iterable[RawDocument], left_out: LeftOut
+    tokenizer: Tokenizer, documents: Iterable[RawDocument], _left_out: LeftOut
 ) -> Iterator[Document]:
     """Yields documents with the weights of their tokens: the mean over each token's characters."""
-    del left_out
     for document in documents:
         text, weights = document.text
         ids, spans = located(tokenizer, text)

@@ -121,18 +121,21 @@ def concatenated(several: Sequence[DocumentArrays]) -> DocumentArrays:
 class Records(Protocol):
     """The records of a corpus in blocks, such as `DocumentArrays` or the records of a store."""
 
+    # A name for error messages.
     @property
-    def name(self) -> str: ...  # for error messages
+    def name(self) -> str: ...
 
     # Number of records of each block, at least 1, integers[blocks].
     @property
     def counts(self) -> np.ndarray: ...
 
+    # Number of tokens of all records.
     @property
-    def tokens(self) -> int: ...  # number of tokens of all records
+    def tokens(self) -> int: ...
 
+    # A checksum that differs between different records.
     @property
-    def fingerprint(self) -> int: ...  # differs between different records
+    def fingerprint(self) -> int: ...
 
     def load(self, blocks: np.ndarray) -> DocumentArrays:
         """Returns the records of these blocks, one block after another."""

@@ -110,9 +110,8 @@ def in_turn(*noises: Noise) -> Noise:
     )
 
 
-_TRIED = (
-    65  # document lengths below this are checked, since a bound that grows too much does so early
-)
+# Document lengths below this are checked, since a bound that grows too much does so early.
+_TRIED = 65
 
 
 def _apply_in_turn(applies, key, text: Text, count: int) -> Text:

@@ -205,7 +205,7 @@ class Evaluator:
         return scores
 
     def _arranged(self, arrange, packed: list[Row], length: int, size: int):
-        """Returns the model's features of packed rows, in batches of `size` rows.
+        """Returns the model's batches of packed rows, with `size` rows each.
 
         The number of packed rows is a multiple of `size`.
         """

@@ -212,7 +212,7 @@ def abstract_rows(plan: Plan, sharding=None) -> tuple[Row, ...]:
 
 
 def abstract_batch(plan: Plan) -> dict:
-    """Returns the shapes of the model's features of the first row group."""
+    """Returns the shapes of the model's batch of the first row group."""
     rows = abstract_rows(plan)[0]
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows.member.shape[0]))
     arrange = functools.partial(corrupt_and_arrange, plan.recipe, plan.recipe.groups[0])

@@ -216,7 +216,7 @@ def _sharded(x, spec: P):
 
 
 def corrupt_and_arrange(recipe: Recipe, group: RowGroup, keys, rows: Row) -> dict:
-    """Returns the model's features of raw rows."""
+    """Returns the model's batch of raw rows."""
     features = batched(recipe.objective, group.features, group.max_documents)(keys, rows)
     arrange = LAYOUTS[recipe.model.layout].arrange
     bos = recipe.ids.bos
@@ -353,10 +353,13 @@ def weighted_loss(recipe: Recipe, outputs, batch, weights, step):
     scales = {
         name: scale_at(term.scale, step, recipe.steps) for name, term in batch_loss.terms.items()
     }
-    # A factor has the bits of the sums' cotangent, which is the gradient of the loss below.
+    # Losses may precompute gradients with these factors, so they must equal the cotangents of the
+    # terms' sums bit for bit.
     factors = {name: scale * (1.0 / _total(weights[name])) for name, scale in scales.items()}
     outputs = outputs._replace(z_loss=recipe.z_loss, term_factors=factors)
-    terms = batch_loss.scored(outputs) | _router_terms(recipe, outputs, batch)
+    terms = batch_loss.scored(outputs) | router_terms(
+        outputs.routing, batch, balance=recipe.load_balance_loss, z=recipe.router_z_loss
+    )
     loss = 0.0
     for name, term in terms.items():
         sums = term.sums if term.z_losses is None else term.sums + term.z_losses
@@ -367,12 +370,6 @@ def weighted_loss(recipe: Recipe, outputs, batch, weights, step):
     terms = jax.tree.map(functools.partial(by_member, recipe, batch), unlabeled)
     adaptation = recipe.objective.adaptation
     return loss, StepSums(terms, adaptation and adaptation.measure(outputs, batch))
-
-
-def _router_terms(recipe: Recipe, outputs, batch) -> dict[str, Term]:
-    return router_terms(
-        outputs.routing, batch, balance=recipe.load_balance_loss, z=recipe.router_z_loss
-    )
 
 
 def _total(weights_by_member):

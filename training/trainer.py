@@ -18,7 +18,6 @@ from ..inference import Trained, show_passages
 from ..inference.answering.task_scores import task_figures
 from ..settings import run_directory, run_ids
 from .buckets import on_disk
-from .built_in_hooks import Reports
 from .devices.compiled_programs import kept_in
 from .heldout import prepare_evaluation
 from .loop import take_steps
@@ -41,6 +40,7 @@ from .reporting.console import (
 from .reporting.metrics import MetricsWriter, set_aside
 from .reporting.plots import plot_losses
 from .reporting.profiling import Steps, check_steps, untraced_message
+from .reporting.reports import Reports
 from .reporting.trackers import make_trackers
 from .reporting.wall_time import WallTime
 from .run import Run, longest_rows
@@ -81,11 +81,12 @@ def train(
     """
     with on_disk(run) as local_run:
         if local_run is not run:
+            console = console or make_console()
             note = (
                 f"{run.run_dir} is copied to {local_run.run_dir}, and back when a checkpoint is "
                 "saved"
             )
-            (console := console or make_console()).print(note, markup=False, soft_wrap=True)
+            console.print(note, markup=False, soft_wrap=True)
         return _train(local_run, console, trusted, profiled)
 
 
@@ -131,7 +132,7 @@ def _train(
         warn = functools.partial(print_warning, console)
         with MetricsWriter(run.run_dir, int(start.step), warn, trackers) as writer:
             reports = Reports(writer, console, wall_time)
-            evaluate = prepare_evaluation(plan, task_scorer(plan), *reports)
+            evaluate = prepare_evaluation(plan, task_scorer(plan), reports)
             state, evaluated = take_steps(plan, parts, start, evaluate, reports, profiled)
             step = int(state.step)
             if step < run.steps:

@@ -116,7 +116,7 @@ def _pair_member(plan: Plan) -> tuple[int, RowGroup, PromptForm]:
 def _batches(
     plan: Plan, member: int, group: RowGroup, rows: int, pieces: Sequence[Document], seed: int
 ) -> list[dict]:
-    """Returns the model's features of rows in batches, corrupted as in `Evaluator`."""
+    """Returns the model's batches of rows, corrupted as in `Evaluator`."""
     packed = rows_of_documents(pieces, plan.packing, member, end_of_document=plan.end_of_document)[
         :rows
     ]
