@@ -8,7 +8,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import Partial
+from jax import tree_util
 
 from ..constraints import Count, checked
 from .arithmetic import below
@@ -65,7 +65,9 @@ def belief_state(ids: TokenIds, pairs: Count = 1) -> Objective:
     return (
         causal_lm(ids)
         ._replace(
-            lengths=lengths, corrupt=Partial(functools.partial(_both_ways, pairs), mask), loss=_loss
+            lengths=lengths,
+            corrupt=tree_util.Partial(functools.partial(_both_ways, pairs), mask),
+            loss=_loss,
         )
         .with_facts(heads=heads, token_weights=False)
     )

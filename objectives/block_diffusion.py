@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from annotated_types import Interval
-from jax.tree_util import Partial
+from jax import tree_util
 
 from ..constraints import Count, checked
 from .arithmetic import draw24, hits, product24, rate24, share24
@@ -81,7 +81,7 @@ def block_diffusion(
     to_one = bound_from(lowest_rate, "tokens") if highest_rate == 1 else None
     return Objective(
         lengths=lambda n: {"inputs": n, "noised": n, "labels": n},  # any token may be masked
-        corrupt=Partial(
+        corrupt=tree_util.Partial(
             _mask_blocks,
             size=np.int32(block_size),
             rates=np.array([share24(lowest_rate), share24(highest_rate)], np.int32),

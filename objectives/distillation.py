@@ -8,7 +8,7 @@ teacher's likeliest tokens.
 import functools
 
 import jax.numpy as jnp
-from jax.tree_util import Partial
+from jax import tree_util
 
 from ..constraints import Count, OpenShare, checked
 from .contract import BatchLoss, Labels, Objective, Row, Term
@@ -56,7 +56,7 @@ def distilled_lm(ids: TokenIds, share: OpenShare = 0.5, likeliest: Count = 16) -
     plain = causal_lm(ids)
     return plain._replace(
         lengths=lambda n: {name: n for name in ("targets", *streams)},
-        corrupt=Partial(functools.partial(_with_teacher, likeliest), plain.corrupt),
+        corrupt=tree_util.Partial(functools.partial(_with_teacher, likeliest), plain.corrupt),
         loss=functools.partial(_loss, share),
     ).with_facts(token_weights=False, teacher=likeliest)
 

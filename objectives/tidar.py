@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import Partial
+from jax import tree_util
 
 from ..constraints import Count, Positive, checked
 from .block_diffusion import no_tokens_ahead
@@ -75,7 +75,7 @@ def tidar(
     blocks = MaskedBlocks(block_size, bidirectional, shifted)
     return plain._replace(
         lengths=lambda n: {"targets": n, "masks": n},
-        corrupt=Partial(
+        corrupt=tree_util.Partial(
             _with_masks,
             plain.corrupt,
             size=np.int32(block_size),
