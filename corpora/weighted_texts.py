@@ -87,7 +87,7 @@ def encode_weighted(
     for document in documents:
         text, weights = document.text
         ids, spans = located(tokenizer, text)
-        yield Document(ids, document.ends, weights=token_means(weights, spans))
+        yield Document(ids, document.ends_document, weights=token_means(weights, spans))
 
 
 def token_means(weights: np.ndarray, spans: np.ndarray) -> np.ndarray:

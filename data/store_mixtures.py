@@ -136,10 +136,10 @@ def _whole_documents(records: StoreRecords, before: StoreRecords) -> Records | N
     ends = []
     tokens = 0
     for index, previous in zip(records.index(), before.index()):
-        closed = np.append(-1, np.flatnonzero(index & 1))
+        ending = np.append(-1, np.flatnonzero(index & 1))
         continues = not previous[-1] & 1
-        first = int(closed[:2][-1]) + 1 if continues else 0
-        end = max(first, int(closed[-1]) + 1)
+        first = int(ending[:2][-1]) + 1 if continues else 0
+        end = max(first, int(ending[-1]) + 1)
         firsts.append(first)
         ends.append(end)
         tokens += int((index[first:end] >> 1).sum(dtype=np.int64))
