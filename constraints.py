@@ -93,11 +93,8 @@ def _hints(owner: Callable) -> dict[str, Any]:
         return {}
     try:
         return typing.get_type_hints(owner, include_extras=True)
-    except (
-        NameError,
-        TypeError,
-        AttributeError,
-    ):  # annotations of a user may name something that does not exist
+    except (NameError, TypeError, AttributeError):
+        # Annotations of a user may name something that does not exist.
         return {}
 
 

@@ -330,10 +330,10 @@ def step(model, vocabulary, objective, rows, slots, *, tiny: bool, plain: bool) 
         slots = {stack: 32 for stack in slots}
     fused = not plain and fused_attention.kernels_of(jax.devices()[0].platform)
     settings = {"attention": "fused" if fused else "plain"}
-    corpus = Corpus(specimen_ids(vocabulary), train=None, heldout=None)
+    corpus = Corpus(specimen_ids(vocabulary), open_shard=None, heldout=None)
     adafactor = Partial(optimizers.adafactor, learning_rate=Partial(optimizers.warmup_rsqrt))
     adamw = Partial(optimizers.adamw, learning_rate=1e-4)
-    planned = planning.plan(
+    plan = planning.plan_run(
         Run(
             run_dir="unused",
             corpus=lambda run_dir: corpus,
@@ -350,16 +350,16 @@ def step(model, vocabulary, objective, rows, slots, *, tiny: bool, plain: bool) 
         ),
         corpus,
     )
-    abstract, mesh = step_program.abstract_state_of(planned), planned.mesh
+    abstract, mesh = step_program.abstract_state_of(plan), plan.mesh
     with placed_on(mesh):
         started = time.perf_counter()
-        rows = planning.abstract_rows(planned, batch_sharding(mesh))
-        lowered = step_program.jitted_step(planned, abstract.shapes).lower(abstract.shapes, rows)
-        compiled = step_program.compile_lowered(planned, lowered)
+        rows = planning.abstract_rows(plan, batch_sharding(mesh))
+        lowered = step_program.jitted_step(plan, abstract.shapes).lower(abstract.shapes, rows)
+        compiled = step_program.compile_lowered(plan, lowered)
         compilation = time.perf_counter() - started
         state = new_state(abstract, 0, mesh)
         parameters = parameter_count(state)
-        batch = jax.device_put(synthetic_rows(planned), batch_sharding(mesh))
+        batch = jax.device_put(synthetic_rows(plan), batch_sharding(mesh))
 
         def one_step():
             nonlocal state
@@ -368,9 +368,9 @@ def step(model, vocabulary, objective, rows, slots, *, tiny: bool, plain: bool) 
 
         seconds = seconds_of(one_step, window=0.1 if tiny else 2.0)
         losses = sum(float(x.sum()) for x in jax.tree.leaves(one_step()))
-        corrupt = jax.jit(functools.partial(make_batches, planned.recipe, jax.random.key(0)))
+        corrupt = jax.jit(functools.partial(make_batches, plan.recipe, jax.random.key(0)))
         corruption = seconds_of(corrupt, batch, window=0.1)
-    flops = step_flops(planned.recipe, planned.schedules) / seconds
+    flops = step_flops(plan.recipe, plan.schedules) / seconds
     tokens = sum(int((row.segments > 0).sum()) for row in batch)
     yield {
         "model": TINY[model] if tiny else model,
@@ -430,16 +430,16 @@ def compiler_options() -> dict[str, bool | int]:
     return ast.literal_eval(options)
 
 
-def synthetic_rows(planned) -> tuple:
+def synthetic_rows(plan) -> tuple:
     """Returns full rows of random text for each row group of a plan."""
     import numpy as np
 
     from pretrax.data.packing import stacked
     from pretrax.objectives import Row
 
-    generator, text = np.random.default_rng(0), planned.recipe.ids.text
+    generator, text = np.random.default_rng(0), plan.recipe.ids.text
     rows = []
-    for group, schedule in zip(planned.recipe.groups, planned.schedules):
+    for group, schedule in zip(plan.recipe.groups, plan.schedules):
         members = np.resize(schedule.order(0)[: schedule.rows], schedule.rows)
         lengths = dict(zip(group.members, group.raw_lengths))
         texts = [generator.integers(*text, lengths[m], np.int32) for m in members]

@@ -288,21 +288,21 @@ def evaluate_variants(console: Console, options, steps: Sequence[int | None]) ->
 
 
 def evaluate_heldout(console: Console, options, steps: Sequence[int | None]) -> None:
-    planned = plan_evaluation(run_of_directory(options.run, options.trust))
-    evaluators = {f"{name}/": evaluator(planned, name) for name in options.objective}
-    evaluators = evaluators or {"": heldout_evaluator(planned)}
-    token_bytes = bytes_per_token(planned)
-    bytes_of_all = bytes_per_token_of(planned.corpus, planned.run.heldout_tokens)
+    plan = plan_evaluation(run_of_directory(options.run, options.trust))
+    evaluators = {f"{name}/": evaluator(plan, name) for name in options.objective}
+    evaluators = evaluators or {"": heldout_evaluator(plan)}
+    token_bytes = bytes_per_token(plan)
+    bytes_of_all = bytes_per_token_of(plan.corpus, plan.run.heldout_tokens)
     by_step = []
     for step in steps:
-        model = planned.recipe.model
-        run = open_saved_model(options.run, step, planned.mesh, model, options.trust)
+        model = plan.recipe.model
+        run = open_saved_model(options.run, step, plan.mesh, model, options.trust)
         for name, evaluate in evaluators.items():
             scores = [s._replace(member=f"{name}{s.member}") for s in evaluate(run.params)]
             by_step.append((run.step, scores))
             if name:  # another objective than the run's is scored on all held-out text
                 token_bytes |= dict.fromkeys((score.member for score in scores), bytes_of_all)
     say = functools.partial(console.print, markup=False, soft_wrap=True)
-    say(f"Held-out text of {options.run}: {planned.corpus.summary}")
+    say(f"Held-out text of {options.run}: {plan.corpus.summary}")
     print_heldout(console, by_step, token_bytes)
     say(f"Next: pretrax predict {opening(options)} …")

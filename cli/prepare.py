@@ -21,10 +21,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from ..preprocessing.preparation import (
     DEFAULT,
     Preparation,
-    differences,
     out_path,
     plain_settings,
     read_preparation,
+    setting_differences,
 )
 from ..settings import atomic_writes
 from ..settings.command_line import add_gin_arguments, at_least, parse_with_gin
@@ -95,7 +95,7 @@ def check_unchanged(out: str, before: Any, settings: dict[str, str], made_of: st
         raise ValueError(f"{out} has another program's report.json: set OUT to a new folder.")
     if before["made_of"] == made_of:
         return
-    changed = differences(before["settings"], settings) or [
+    changed = setting_differences(before["settings"], settings) or [
         "files of the source or of a step have changed"
     ]
     raise ValueError(

@@ -47,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             run = read_run(*gin)
             console = make_console()
             console.print(f"Compiling for {topology}, a minute or more …")
-            sys.exit(not print_check(console, check(run, topology)))
+            fits = print_check(console, check(run, topology))
+            sys.exit(0 if fits else 1)
         run = read_run(*gin)
         if not run.distributed:
             keep_compiled()

@@ -10,7 +10,7 @@ import jax
 from ..models.builders import abstract_params
 from ..settings import atomic_writes
 from ..training.devices.compiled_programs import keep_compiled
-from ..training.planning import plan
+from ..training.planning import plan_run
 from ..training.run import Run, fields_of, padded_vocabulary
 from ..training.run_file import run_text
 from ..training.state import parameter_count, unboxed
@@ -187,12 +187,12 @@ def _planned(comparison: Comparison, variant: str, search_paths: Sequence[str]) 
         assert reference is not None  # The reference is planned first.
         solved = solved_line(macro, _matched(macro, run_with, reference))
     run = run_with(solved)
-    planned = plan(run)
-    steps = budget(planned)
+    plan = plan_run(run)
+    steps = budget(plan)
     # Refuse impossible checkpoints before anything is trained.
     measured_steps(steps, comparison.checkpoints, run.checkpoint_every)
     # Schedules depend on the steps.
-    final = plan(dataclasses.replace(run, steps=steps), planned.corpus)
+    final = plan_run(dataclasses.replace(run, steps=steps), plan.corpus)
     _check_tuning_trials(comparison, run, steps)
     return VariantFacts(
         settings=settings_text(run),
@@ -261,7 +261,7 @@ def _check_tuning_trials(comparison: Comparison, run: Run, steps: int) -> None:
 
 def _matched(macro: str, run_with: Callable[[str], Run], reference: VariantFacts) -> int:
     run = run_with(solved_line(macro, 1))
-    first = plan(run)
+    first = plan_run(run)
     rows = padded_vocabulary(first.recipe.ids, first.run.vocabulary_rows)
     tokens = tokens_of(first, COUNTED_STEPS) / COUNTED_STEPS
 

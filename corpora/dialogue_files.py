@@ -10,8 +10,8 @@ from annotated_types import Interval
 
 from ..constraints import AtLeastTwo, checked
 from ..data.corpus import Corpus, Document, in_parts
-from ..data.reading import JSONL_SUFFIXES, RawDocument, has_fields, text_of
-from ..data.records import LONGEST
+from ..data.reading import JSONL_SUFFIXES, RawDocument, has_fields, text_of_field
+from ..data.records import LONGEST_TOKENS
 from ..data.token_store import TRAIN
 from .text import (
     FileSplit,
@@ -35,7 +35,7 @@ def dialogues(
     files: str | Sequence[str],
     vocabulary: Factory,
     heldout_files: str | Sequence[str] | None = None,
-    longest_tokens: Annotated[int, Interval(ge=2, le=LONGEST)] = 1024,
+    longest_tokens: Annotated[int, Interval(ge=2, le=LONGEST_TOKENS)] = 1024,
     on_malformed: OnMalformed = "error",
     heldout_every: AtLeastTwo = 20,
     seed: int = 0,
@@ -112,10 +112,10 @@ def turns_of(line: dict) -> list[str]:
         return _turns(map(_openai_message, _objects(line, "messages", "role", "content")))
     if line.get("conversations") is not None:
         return _turns(map(_sharegpt_message, _objects(line, "conversations", "from", "value")))
-    question = [text_of(name, line) for name in ("instruction", "input") if line.get(name)]
+    question = [text_of_field(name, line) for name in ("instruction", "input") if line.get(name)]
     if not question or not line.get("output"):
         raise ValueError('expected "messages", "conversations", or "instruction" and "output"')
-    return _turns([("user", "\n\n".join(question)), ("assistant", text_of("output", line))])
+    return _turns([("user", "\n\n".join(question)), ("assistant", text_of_field("output", line))])
 
 
 def _objects(line: dict, name: str, role: str, text: str) -> list[dict]:
@@ -131,7 +131,7 @@ _SHAREGPT_ROLES = {"human": "user", "gpt": "assistant", "system": "system"}
 def _sharegpt_message(message: dict) -> tuple[str, str]:
     """Returns the role, by OpenAI's name, and the text of a message in ShareGPT's format."""
     role = str(message.get("from"))
-    return _SHAREGPT_ROLES.get(role, role), text_of("value", message)
+    return _SHAREGPT_ROLES.get(role, role), text_of_field("value", message)
 
 
 def _openai_message(message: dict) -> tuple[str, str]:
@@ -151,9 +151,9 @@ def _openai_message(message: dict) -> tuple[str, str]:
             raise ValueError(
                 f"a message has parts of the types {sorted(kinds)}, expected only text"
             )
-        text = "".join(text_of("text", part) for part in content)
+        text = "".join(text_of_field("text", part) for part in content)
     else:
-        text = text_of("content", message)
+        text = text_of_field("content", message)
     return "system" if role == "developer" else role, text
 
 

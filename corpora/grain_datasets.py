@@ -34,7 +34,7 @@ def grain_dataset(
 
     An element is a text, an array of token ids, or a mapping with the fields of
     `data.corpus.Document`. For example, `data.grain_sources.StoreSource` returns
-    {"tokens": …, "ends": True}. Empty elements are skipped.
+    {"tokens": …, "ends_document": True}. Empty elements are skipped.
 
     Args:
         train: (shard, number of shards) -> an endless `grain.MapDataset` or `grain.IterDataset` of
@@ -60,7 +60,7 @@ def grain_dataset(
         check_shard(shard, num_shards)
         return _DatasetStream(train(shard, num_shards), piece_of)
 
-    return Corpus(ids=made.ids, train=stream, heldout=first, codec=made.codec)
+    return Corpus(ids=made.ids, open_shard=stream, heldout=first, codec=made.codec)
 
 
 class _DatasetStream(DocumentStream):
@@ -107,12 +107,12 @@ def _reader(vocabulary: Vocabulary) -> Callable[[Any], Document | None]:
                 f"a mapping with the fields {list(Document._fields)}: convert it in the dataset."
             )
         arrays: dict[str, Any] = {
-            name: np.asarray(value) for name, value in columns.items() if name != "ends"
+            name: np.asarray(value) for name, value in columns.items() if name != "ends_document"
         }
         if not arrays["tokens"].size:
             return None
         check(arrays["tokens"], "An element of a Grain dataset")
         arrays = {name: x.astype(column_dtype(name)) for name, x in arrays.items()}
-        return Document(ends=bool(columns.get("ends", True)), **arrays)
+        return Document(ends_document=bool(columns.get("ends_document", True)), **arrays)
 
     return read

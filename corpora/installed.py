@@ -12,7 +12,7 @@ from annotated_types import MinLen
 
 from ..constraints import checked
 from ..data.corpus import Corpus
-from .library import text_of
+from .library import split_text
 from .python_library.python_sources import (
     SKIPPED_FOLDERS,
     LibraryText,
@@ -69,7 +69,7 @@ def installed_packages(
         )
     seen: set[int] = set()
     split = {"heldout": _documents(heldout, text, seen), "train": _documents(packages, text, seen)}
-    texts = {name: text_of(split[name], [text]) for name in ("train", "heldout")}
+    texts = {name: split_text(split[name], [text]) for name in ("train", "heldout")}
     source = VocabularySource(
         texts=lambda: (d.read() for d in split["train"]), version=texts["train"].version
     )

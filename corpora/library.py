@@ -52,7 +52,7 @@ def python_library(
     made = vocabulary(run_dir, _source(split))
     if documents is not None:
         split["train"] = _some(split["train"], documents)
-    texts = {name: text_of(files, [sys.version]) for name, files in split.items()}
+    texts = {name: split_text(files, [sys.version]) for name, files in split.items()}
     tokens = tokenized(run_dir, texts, made)
     held_out = f"one file in {heldout_every}"
     return corpus_of("Python's standard library", tokens, made, held_out=held_out, seed=seed)
@@ -121,7 +121,7 @@ def _some(documents: Sequence[LibraryText], number: int) -> list[LibraryText]:
     return sorted(documents, key=lambda document: zlib.crc32(document.name.encode()))[:number]
 
 
-def text_of(documents: Sequence[LibraryText], version: list) -> SplitText:
+def split_text(documents: Sequence[LibraryText], version: list) -> SplitText:
     """Returns the text of a split; `version` has values that change when the text changes."""
 
     def read(advance) -> Iterator[RawDocument]:

@@ -52,12 +52,12 @@ def planted_passages(
     whole = corpus(run_dir)
     planted = passages_of(whole, passages, passage_tokens)
 
-    def train(shard: int, num_shards: int) -> DocumentStream:
-        own = whole.train(shard, num_shards)
+    def open_shard(shard: int, num_shards: int) -> DocumentStream:
+        own = whole.open_shard(shard, num_shards)
         return _PlantedStream(own, planted.passages, share, shard, num_shards)
 
     return whole._replace(
-        train=train,
+        open_shard=open_shard,
         heldout=functools.partial(other_documents, whole, planted),
         summary=f"{whole.summary}. Planted: {passages:,} passages of {passage_tokens:,} tokens, "
         f"{share:.1%} of the training tokens",

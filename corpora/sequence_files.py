@@ -147,10 +147,10 @@ def sequence_files(
         return corpus
     read = functools.partial(_either_strand, made.tokenizer, known, seed)
 
-    def train(shard: int, num_shards: int) -> DocumentStream:
-        return cast(DocumentStream, StreamOf(corpus.train(shard, num_shards), read))
+    def open_shard(shard: int, num_shards: int) -> DocumentStream:
+        return cast(DocumentStream, StreamOf(corpus.open_shard(shard, num_shards), read))
 
-    return corpus._replace(train=train)
+    return corpus._replace(open_shard=open_shard)
 
 
 class _Sequences(NamedTuple):

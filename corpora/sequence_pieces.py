@@ -14,7 +14,7 @@ from .vocabularies.letters import OVERLAPPING
 from .vocabularies.tokenization import Tokenizer, located
 from .weighted_texts import WeightedText, token_means
 
-LONGEST = 1 << 17  # Largest number of letters of a piece without a window
+LONGEST_LETTERS = 1 << 17  # Largest number of letters of a piece without a window
 _CLEAR = 60  # Number of letters after which a record of only A, C, G and T cannot be a protein
 
 
@@ -57,12 +57,14 @@ def pieces(
         before += len(part)
         rest = b""
         for start, end in _spans(runs, letters) if gap in letters else [(0, len(letters))]:
-            ended = record.ends or end < len(letters)
+            ended = record.ends_document or end < len(letters)
             shared = 0 if start else shared
-            spans, start, shared = _windows(start, end, ended, window or LONGEST, overlap, shared)
+            spans, start, shared = _windows(
+                start, end, ended, window or LONGEST_LETTERS, overlap, shared
+            )
             for first, last in spans:
                 if waiting is not None:
-                    yield _piece(record, waiting, ends=False)
+                    yield _piece(record, waiting, ends_document=False)
                 text: Any = letters[first:last].decode("ascii")
                 if lowercase_weight != 1:
                     text = WeightedText(text, _weights(cased[first:last], lowercase_weight))
@@ -70,11 +72,11 @@ def pieces(
             if not ended:
                 rest = cased[start:]
         shared = shared if rest else 0
-        if record.ends:
+        if record.ends_document:
             if waiting is None:
                 left_out["records without known letters"] += 1
             else:
-                yield _piece(record, waiting, ends=True)
+                yield _piece(record, waiting, ends_document=True)
             waiting = None
             before = 0
 
@@ -83,9 +85,9 @@ def _spans(runs: re.Pattern[bytes], letters: bytes) -> Iterator[tuple[int, int]]
     return (run.span() for run in runs.finditer(letters))
 
 
-def _piece(record: RawDocument, text: Any, *, ends: bool) -> RawDocument:
+def _piece(record: RawDocument, text: Any, *, ends_document: bool) -> RawDocument:
     # Files of proteins have many short records, for which `_replace` is slow.
-    return RawDocument(text, record.path, record.at, record.line, record.fields, ends)
+    return RawDocument(text, record.path, record.at, record.line, record.fields, ends_document)
 
 
 def _windows(

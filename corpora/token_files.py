@@ -64,7 +64,7 @@ def token_files(
 
     return Corpus(
         ids=made.ids,
-        train=lambda shard, num_shards: RecordStream(order(), shard, num_shards),
+        open_shard=lambda shard, num_shards: RecordStream(order(), shard, num_shards),
         heldout=lambda n: first_tokens([heldout_documents(each) for each in heldout], n),
         codec=made.codec,
         summary=(

@@ -23,13 +23,12 @@ from .vocabularies.tokenization import Tokenizer, batches
 
 
 def encode_documents(
-    tokenizer: Tokenizer, documents: Iterable[RawDocument], left_out: LeftOut
+    tokenizer: Tokenizer, documents: Iterable[RawDocument], _left_out: LeftOut
 ) -> Iterator[Document]:
     """Yields the token ids of each text as a document."""
-    del left_out
     for batch in batches(documents, lambda part: len(part.text)):
         tokens = tokenizer.encode_batch([part.text for part in batch])
-        yield from map(Document, tokens, [part.ends for part in batch])
+        yield from map(Document, tokens, [part.ends_document for part in batch])
 
 
 class SplitText(NamedTuple):
@@ -147,7 +146,7 @@ def corpus_of(
 
     return Corpus(
         ids=vocabulary.ids,
-        train=lambda shard, num_shards: RecordStream(order(), shard, num_shards),
+        open_shard=lambda shard, num_shards: RecordStream(order(), shard, num_shards),
         heldout=lambda n: first_tokens([heldout_documents(heldout, longest or UNCUT)], n),
         codec=vocabulary.codec,
         longest=longest,

@@ -35,12 +35,12 @@ def validation_split(run_dir: str, *, corpus: Callable, every: AtLeastTwo = 20) 
     """
     whole = corpus(run_dir)
 
-    def train(shard: int, num_shards: int) -> DocumentStream:
+    def open_shard(shard: int, num_shards: int) -> DocumentStream:
         read = functools.partial(_next, every=every, held_out=False)
-        return cast(DocumentStream, StreamOf(whole.train(shard, num_shards), read))
+        return cast(DocumentStream, StreamOf(whole.open_shard(shard, num_shards), read))
 
     return whole._replace(
-        train=train,
+        open_shard=open_shard,
         heldout=functools.partial(_first, whole, every),
         summary=f"{whole.summary}. Held out instead: one training document in {every}",
     )
@@ -51,7 +51,7 @@ def _first(whole: Corpus, every: int, n: int) -> list[Document]:
 
     The search ends after `_PATIENCE` known documents in a row.
     """
-    stream = whole.train(0, 1)
+    stream = whole.open_shard(0, 1)
     documents = list[Document]()
     known = set[int]()
     repeats = tokens = 0

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..data.corpus import Document
-from ..data.reading import DocumentOf, RawDocument, text_of
+from ..data.reading import DocumentOf, RawDocument, text_of_field
 from ..objectives.contract import MOST_WEIGHT
 from .text_readers import LeftOut
 from .vocabularies.tokenization import Tokenizer, located
@@ -33,7 +33,7 @@ def weighted_text_of(text_field: str, weights_field: str) -> DocumentOf:
     """
 
     def read(fields: dict[str, Any]) -> WeightedText:
-        text = text_of(text_field, fields)
+        text = text_of_field(text_field, fields)
         if weights_field not in fields:
             raise ValueError(
                 f"no field {weights_field!r} (see weights_field); write null for a weight of 1"
@@ -81,14 +81,13 @@ def _ranges(field: str, given: Any) -> list[tuple[int, int, float]]:
 
 
 def encode_weighted(
-    tokenizer: Tokenizer, documents: Iterable[RawDocument], left_out: LeftOut
+    tokenizer: Tokenizer, documents: Iterable[RawDocument], _left_out: LeftOut
 ) -> Iterator[Document]:
     """Yields documents with the weights of their tokens: the mean over each token's characters."""
-    del left_out
     for document in documents:
         text, weights = document.text
         ids, spans = located(tokenizer, text)
-        yield Document(ids, document.ends, weights=token_means(weights, spans))
+        yield Document(ids, document.ends_document, weights=token_means(weights, spans))
 
 
 def token_means(weights: np.ndarray, spans: np.ndarray) -> np.ndarray:

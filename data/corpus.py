@@ -28,9 +28,9 @@ class Document(NamedTuple):
     """
 
     tokens: np.ndarray  # int32[n] with n >= 1: text ids only, nothing appended
-    # Whether the document ends here. Otherwise it continues in another `Document`, which may be
-    # anywhere in the stream.
-    ends: bool = True
+    # Whether the document ends with these tokens. Otherwise it continues in another `Document`,
+    # which may be anywhere in the stream.
+    ends_document: bool = True
     parts: np.ndarray | None = None  # int32[n], as in `objectives.Row`; None without parts
     labels: np.ndarray | None = None  # int32[n], as in `objectives.Row`; None without labels
     # float32[n]: how much the loss of each token counts, from 0 to 1,000; None: 1 each
@@ -41,25 +41,30 @@ class Document(NamedTuple):
     @property
     def columns(self) -> dict[str, Any]:
         """The arrays by name: "tokens", and each other column that the document has."""
-        return {name: x for name, x in self._asdict().items() if name != "ends" and x is not None}
+        columns = self._asdict()
+        del columns["ends_document"]
+        return {name: x for name, x in columns.items() if x is not None}
 
     def cut(self, at: int) -> tuple["Document", "Document"]:
         """Splits the document before token `at`; only the second piece may end the document.
 
         >>> first, rest = Document(np.arange(5), parts=np.array([0, 0, 1, 1, 1])).cut(2)
-        >>> first.ends, rest.ends, rest.columns
+        >>> first.ends_document, rest.ends_document, rest.columns
         (False, True, {'tokens': array([2, 3, 4]), 'parts': array([1, 1, 1])})
         """
         first = {name: x[:at] for name, x in self.columns.items()}
         rest = {name: x[at:] for name, x in self.columns.items()}
-        return Document(ends=False, **first), Document(ends=self.ends, **rest)
+        return (
+            Document(ends_document=False, **first),
+            Document(ends_document=self.ends_document, **rest),
+        )
 
 
 def in_parts(*parts: Sequence[int] | np.ndarray) -> Document:
     """Returns the document whose parts are these token sequences.
 
     >>> piece = in_parts([5, 6], [7])
-    >>> piece.tokens.tolist(), piece.parts.tolist(), piece.ends
+    >>> piece.tokens.tolist(), piece.parts.tolist(), piece.ends_document
     ([5, 6, 7], [0, 0, 1], True)
     """
     tokens = np.concatenate([np.asarray(part, np.int32) for part in parts])
@@ -160,9 +165,10 @@ class Corpus(NamedTuple):
     """The text of a run as token ids: streams of training documents, and held-out documents."""
 
     ids: TokenIds
-    # A function (shard, number of shards) -> the shard's endless stream. The number of shards is a
-    # setting of the run and not the number of hosts, so the data order does not depend on machines.
-    train: Callable[[int, int], DocumentStream]
+    # A function (shard, number of shards) -> the shard's endless stream of training documents. The
+    # number of shards is a setting of the run and not the number of hosts, so the data order does
+    # not depend on machines.
+    open_shard: Callable[[int, int], DocumentStream]
     # A function n -> the first held-out documents with at least n tokens, or all of them.
     heldout: Callable[[int], list[Document]]
     codec: Codec | None = None  # None if the corpus has ids without text
@@ -175,8 +181,8 @@ class Corpus(NamedTuple):
     columns: tuple[str, ...] = ()
     labels_of: str | None = None  # whether labels are of "documents" or "tokens"; None if unknown
     # The corpora of a mixture whose members do not all read the same text, and for each member of
-    # the objective the index of its corpus. `train` and `heldout` then give all texts together. If
-    # empty, every member reads the text of this corpus.
+    # the objective the index of its corpus. `open_shard` and `heldout` then give all texts
+    # together. If empty, every member reads the text of this corpus.
     sources: tuple["Corpus", ...] = ()
     member_sources: tuple[int, ...] = ()
     summary: str = ""  # a description of what was read: documents, tokens, skipped lines

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .records import LONGEST, DocumentArrays
+from .records import LONGEST_TOKENS, DocumentArrays
 
 # Number of tokens up to which documents are never cut. Longer held-out documents are always cut.
 UNCUT = 2048
@@ -21,8 +21,8 @@ def training_documents(
     If there would be fewer than `PIECES` pieces (for example, of a single file), the pieces are
     made shorter. Documents of at most `uncut` tokens stay whole.
     """
-    longest = max(LONGEST, uncut)
-    lengths = documents.ends - documents.starts
+    longest = max(LONGEST_TOKENS, uncut)
+    lengths = documents.stops - documents.starts
     while np.sum(-(-lengths // longest)) < PIECES and longest >= 2 * uncut:
         longest //= 2
     return dataclasses.replace(_cut(documents, longest), checksum=checksum)
@@ -63,7 +63,7 @@ def split_heldout(
     numbers = _document_numbers(documents)
     if numbers[-1] == 0:
         return _cut_in_two(documents, every)
-    held = choose_held_out(np.bincount(numbers, documents.ends - documents.starts), every)[numbers]
+    held = choose_held_out(np.bincount(numbers, documents.stops - documents.starts), every)[numbers]
     return documents.take(~held), documents.take(held)
 
 
@@ -100,7 +100,7 @@ def split_heldout_of_files(
 
 def _document_numbers(documents: DocumentArrays) -> np.ndarray:
     """Returns the number of each piece's document, int64[pieces], from 0."""
-    return np.cumsum(np.append(False, documents.closed[:-1]))
+    return np.cumsum(np.append(False, documents.ends_document[:-1]))
 
 
 def choose_held_out(sizes: np.ndarray, every: int) -> np.ndarray:
@@ -130,14 +130,16 @@ def _cut_in_two(documents: DocumentArrays, every: int) -> tuple[DocumentArrays, 
     """Cuts documents before the last of `every` equal parts of their tokens."""
     kept = max(1, int(documents.tokens * (1 - 1 / every)))
     starts = documents.starts
-    ends = documents.ends
-    closed = documents.closed
-    before = np.cumsum(ends - starts) - (ends - starts)  # tokens in earlier pieces
-    cut = starts + np.clip(kept - before, 0, ends - starts)  # where each piece is cut
+    stops = documents.stops
+    ends_document = documents.ends_document
+    before = np.cumsum(stops - starts) - (stops - starts)  # tokens in earlier pieces
+    cut = starts + np.clip(kept - before, 0, stops - starts)  # where each piece is cut
     first = cut > starts
-    second = cut < ends
+    second = cut < stops
     return (
-        dataclasses.replace(documents, ends=cut, closed=closed & ~second).take(first),
+        dataclasses.replace(documents, stops=cut, ends_document=ends_document & ~second).take(
+            first
+        ),
         dataclasses.replace(documents, starts=cut).take(second),
     )
 
@@ -148,13 +150,19 @@ def joined(documents: DocumentArrays) -> DocumentArrays:
         name: np.concatenate([each[name] for each in documents.columns])
         for name in documents.columns[0]
     }
-    first = np.append(True, documents.closed[:-1])
+    first = np.append(True, documents.ends_document[:-1])
     last = np.append(first[1:], True)
-    ends = np.cumsum(documents.ends - documents.starts)
-    starts = np.append(0, ends[:-1])[first]
+    stops = np.cumsum(documents.stops - documents.starts)
+    starts = np.append(0, stops[:-1])[first]
     chunk = np.zeros(len(starts), np.int64)
-    closed = documents.closed[last]
-    return DocumentArrays(documents.name, [columns], chunk, starts, ends[last], closed)
+    return DocumentArrays(
+        name=documents.name,
+        columns=[columns],
+        chunk=chunk,
+        starts=starts,
+        stops=stops[last],
+        ends_document=documents.ends_document[last],
+    )
 
 
 def text_size(documents: int, tokens: int) -> str:
@@ -164,16 +172,16 @@ def text_size(documents: int, tokens: int) -> str:
 
 def _cut(documents: DocumentArrays, longest: int) -> DocumentArrays:
     """Cuts documents of more than `longest` tokens into pieces of equal length."""
-    counts = -(-(documents.ends - documents.starts) // longest)
+    counts = -(-(documents.stops - documents.starts) // longest)
     if (counts == 1).all():
         return documents
     whole = documents.take(np.repeat(np.arange(len(counts)), counts))
     piece = np.arange(len(whole)) - np.repeat(np.cumsum(counts) - counts, counts)
-    length = whole.ends - whole.starts
+    length = whole.stops - whole.starts
     pieces = np.repeat(counts, counts)
     return dataclasses.replace(
         whole,
         starts=whole.starts + length * piece // pieces,
-        ends=whole.starts + length * (piece + 1) // pieces,
-        closed=whole.closed & (piece == pieces - 1),
+        stops=whole.starts + length * (piece + 1) // pieces,
+        ends_document=whole.ends_document & (piece == pieces - 1),
     )

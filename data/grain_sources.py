@@ -25,10 +25,10 @@ class StoreSource:
     by its `repr`, and it can be pickled for Grain's workers.
 
         source = StoreSource("stores/web", "heldout")
-        source[0]        # {"tokens": i32[n], "ends": True}, and "parts" or "labels" if it has them
+        source[0]        # {"tokens": i32[n], "ends_document": True}
 
-    A record is a document, or a piece of a document of more than 16,384 tokens. `ends` is True if
-    the document ends with the record.
+    A record is a document, or a piece of a document of more than 16,384 tokens. It also has "parts"
+    or "labels" if the store has them. `ends_document` is True if the document ends with the record.
 
     Raises ValueError for an unfinished store, and for a split that the store does not have. Reading
     a record raises ValueError for a block whose checksums differ, and IndexError for a record
@@ -45,17 +45,17 @@ class StoreSource:
             )
         self._records = store.records(split)
         # Number of records up to the end of each block.
-        self._ends = np.cumsum(self._records.counts, dtype=np.int64)
+        self._stops = np.cumsum(self._records.counts, dtype=np.int64)
         self._block = functools.lru_cache(maxsize=_KEPT)(self._load)
 
     def __len__(self) -> int:
-        return int(self._ends[-1])
+        return int(self._stops[-1])
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         if not 0 <= index < len(self):
             raise IndexError(f"Got record {index}, expected one of 0 … {len(self) - 1}.")
-        block = int(np.searchsorted(self._ends, index, side="right"))
-        first = int(self._ends[block] - self._records.counts[block])
+        block = int(np.searchsorted(self._stops, index, side="right"))
+        first = int(self._stops[block] - self._records.counts[block])
         piece = self._block(block).document(index - first)
         return {name: x for name, x in piece._asdict().items() if x is not None}
 

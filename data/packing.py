@@ -89,16 +89,16 @@ class Packing(NamedTuple):
             columns["teacher"] = (2, self.teacher)
         return columns
 
-    def closed(self, document: Document, end_of_document: int | None) -> Document:
-        """Returns `closed` of a document, with the columns of these rows."""
-        return closed(document, end_of_document, self.rows, self.weighted, self.teacher)
+    def document_for_rows(self, document: Document, end_of_document: int | None) -> Document:
+        """Returns a document as these rows hold it, see the function `document_for_rows`."""
+        return document_for_rows(document, end_of_document, self.rows, self.weighted, self.teacher)
 
 
 PolicyName = Literal["concatenate", "isolate", "whole", "single"]
 # The names of the policies that suit each kind of rows (`objectives.contract.ROW_KINDS`), the
 # default first. T5 and GPT-2 concatenate. BART, GLM, CM3 and fill-in-the-middle keep documents
 # apart. BERT's pairs, SimCSE's views and labeled examples each have their own row.
-POLICIES: dict[str, tuple[PolicyName, ...]] = {
+SUITED_POLICIES: dict[str, tuple[PolicyName, ...]] = {
     "stream": ("concatenate", "isolate", "whole", "single"),
     "documents": ("whole", "isolate", "single"),
     "document": ("single", "whole", "isolate"),
@@ -122,7 +122,7 @@ def resolve_packing(
     are not a stream, it also refuses mixtures in which only some members append end-of-sequence.
     """
     rows = objective.facts.rows
-    suited = POLICIES[rows.kind]
+    suited = SUITED_POLICIES[rows.kind]
     if policy is None:
         policy = suited[0]
     if policy not in suited:
@@ -148,7 +148,7 @@ def resolve_packing(
 
 def documents_of_a_row(policy: str, max_documents: int) -> int:
     """Returns the largest number of documents that are kept apart in a row."""
-    return max_documents if _POLICIES[policy].has_segments else 1
+    return max_documents if _POLICY_BY_NAME[policy].has_segments else 1
 
 
 def plan_packing(
@@ -186,13 +186,13 @@ def rows_of_documents(
     """
     texts = []
     for document in documents:
-        text = packing.closed(document, end_of_document)
+        text = packing.document_for_rows(document, end_of_document)
         if tokens is not None and text.tokens.size > tokens:
             text, _ = text.cut(tokens)
         tokens = tokens if tokens is None else tokens - text.tokens.size
         if text.tokens.size:
             texts.append(text)
-    pool = 1 if _POLICIES[packing.policy].keeps_order else len(texts)
+    pool = 1 if _POLICY_BY_NAME[packing.policy].keeps_order else len(texts)
     waiting = _Waiting(iter(texts), packing.rows.column, pool=pool, at_least=pool)
     rows = []
     while waiting.gather():
@@ -213,9 +213,9 @@ class ShardReader:
         self._stream = stream
         self._packing = packing
         self._columns = packing.columns
-        self._ends = end_of_document is not None
+        self._has_eos = end_of_document is not None
         documents = iter(stream.next_document, None)
-        texts = (packing.closed(document, end_of_document) for document in documents)
+        texts = (packing.document_for_rows(document, end_of_document) for document in documents)
         pool = max(POOL, rows_of_a_step)
         self._waiting = _Waiting(texts, packing.rows.column, pool=pool, at_least=rows_of_a_step)
 
@@ -228,7 +228,7 @@ class ShardReader:
 
     def waiting_tokens(self) -> int:
         """Returns the number of tokens that wait for a row, without ends of documents."""
-        return self._waiting.tokens - self._ends * len(self._waiting)
+        return self._waiting.tokens - self._has_eos * len(self._waiting)
 
     def row(self, member: int = 0) -> Row:
         """Returns the next row of a member, without padding.
@@ -289,21 +289,22 @@ class ShardReader:
         return [Document(**dict(zip(self._columns, arrays))) for arrays in zip(*columns)]
 
 
-def closed(
+def document_for_rows(
     document: Document,
     end_of_document: int | None = None,
     rows: Rows = _TEXT,
     weighted: bool = False,
     teacher: int = 0,
 ) -> Document:
-    """Returns a document with end-of-sequence, and with only the columns that its rows have.
+    """Returns a document as rows hold it: with end-of-sequence, and with only the rows' columns.
 
     As in rows, weights are then in thousandths. `teacher` is the number of a teacher's predictions
     of each token; an end-of-sequence has none.
 
-            closed(Document([5, 6]), 1) -> Document([5, 6, 1])
-            closed(Document([5, 6], ends=False), 1) -> Document([5, 6], ends=False)
-            closed(Document([5, 6], parts=[0, 1]), 1, Rows("parts"))
+            document_for_rows(Document([5, 6]), 1) -> Document([5, 6, 1])
+            document_for_rows(Document([5, 6], ends_document=False), 1)
+            -> Document([5, 6], ends_document=False)
+            document_for_rows(Document([5, 6], parts=[0, 1]), 1, Rows("parts"))
             -> Document([5, 6, 1], parts=[0, 1, 1])
 
     Raises ValueError for a document without the column, for a piece of a document if there is a
@@ -318,7 +319,7 @@ def closed(
                 f"The objective reads the {column} of documents, but this corpus has only text: "
                 "use a corpus of examples, such as seqio_corpora.seqio_pairs, or another objective."
             )
-        if not document.ends:
+        if not document.ends_document:
             raise ValueError(
                 f"The objective reads the {column} of whole documents, but this corpus cut a "
                 f"document after {document.tokens.size} tokens: give shorter documents, and "
@@ -333,13 +334,13 @@ def closed(
         columns["weights"] = _weights_of(document)
     if teacher:
         columns["teacher"] = _predictions_of(document, teacher)
-    if document.ends and end_of_document is not None:
+    if document.ends_document and end_of_document is not None:
         # End-of-sequence belongs to the part that it ends.
         columns = {name: np.concatenate([x, x[-1:]]) for name, x in columns.items()}
         columns["tokens"][-1] = end_of_document
         if teacher:
             columns["teacher"][-1] = 0
-    return Document(ends=document.ends, **columns)
+    return Document(ends_document=document.ends_document, **columns)
 
 
 def _weights_of(document: Document) -> np.ndarray:
@@ -443,7 +444,7 @@ class PackingPolicy(NamedTuple):
     keeps_order: bool
 
 
-_POLICIES = {
+_POLICY_BY_NAME = {
     "concatenate": PackingPolicy(_concatenate, has_segments=False, keeps_order=True),
     "isolate": PackingPolicy(
         lambda waiting, limits: _documents_apart(waiting, limits, _Waiting.unread),
@@ -465,7 +466,7 @@ _POLICIES = {
 
 def _next_row(waiting: "_Waiting", packing: Packing, member: int) -> Row:
     """Returns the next row of waiting documents, without padding."""
-    policy = _POLICIES[packing.policy]
+    policy = _POLICY_BY_NAME[packing.policy]
     documents = policy.fill(waiting, packing.limits[member])
     columns = {
         name: np.concatenate([document.columns[name] for document in documents])
@@ -516,7 +517,7 @@ def _one_document(raw: int) -> Limits:
 
 
 class _Waiting:
-    """The documents that wait for a row, as `closed` returns them, by age and by length."""
+    """The documents that wait for a row, by age and by length. `document_for_rows` made them."""
 
     def __init__(self, source: Iterator[Document], column: str | None, *, pool: int, at_least: int):
         self._source = source

@@ -29,7 +29,8 @@ FASTA_SUFFIXES = (".fa", ".fasta", ".fna", ".faa", ".ffn")
 FASTQ_SUFFIXES = (".fq", ".fastq")
 SEQUENCE_SUFFIXES = FASTA_SUFFIXES + FASTQ_SUFFIXES
 BOM = b"\xef\xbb\xbf"  # byte order mark, with which some programs begin UTF-8 files
-LONGEST = 1 << 26  # largest number of bytes of a line, or of a plain-text file read as a whole
+# Largest number of bytes of a line, or of a plain-text file that is read as a whole.
+LONGEST_BYTES = 1 << 26
 BUFFER = 1 << 17  # number of bytes that are read at once
 PART = 1 << 17  # number of bytes of a part of a plain-text file; longer parts tokenize more slowly
 SEQUENCE_PART = 1 << 20  # number of bytes of FASTA that are parsed at once
@@ -55,7 +56,7 @@ class RawDocument(NamedTuple):
     # Number of the line, from 1. In a byte range, lines are counted from its start.
     line: int | None = None
     fields: dict[str, Any] = {}  # all fields of the line's object, the row or the web page
-    ends: bool = True  # whether the document ends here; otherwise its next part follows
+    ends_document: bool = True  # whether the document ends here; otherwise its next part follows
 
     @property
     def place(self) -> str:
@@ -111,7 +112,7 @@ def raw_documents(
     Raises OSError for a file that cannot be opened, and ValueError if a package is missing.
     """
     if isinstance(document_of, str):
-        document_of = functools.partial(text_of, document_of)
+        document_of = functools.partial(text_of_field, document_of)
     try:
         if not is_plain_text(path):
             read = _READERS[os.path.splitext(unpacked(path))[1]]
@@ -262,18 +263,18 @@ def lines(
 ) -> Iterator[tuple[int, int, bytes | None]]:
     """Yields number (from 1), first byte and content of each line that starts in a range.
 
-    The content is None for a line of more than `LONGEST` bytes, which is skipped.
+    The content is None for a line of more than `LONGEST_BYTES` bytes, which is skipped.
     """
     at = start
     number = 0
     if at:  # A line that starts before the range belongs to the previous range.
         file.seek(at - 1)
         at += len(file.readline()) - 1
-    while (end is None or at < end) and (line := file.readline(LONGEST + 1)):
+    while (end is None or at < end) and (line := file.readline(LONGEST_BYTES + 1)):
         first = at
         at = at + len(line)
         number = number + 1
-        if len(line) <= LONGEST:
+        if len(line) <= LONGEST_BYTES:
             yield number, first, line
             continue
         while line and not line.endswith(b"\n"):
@@ -285,7 +286,7 @@ def lines(
 def decoded(line: bytes | None) -> str:
     """Returns the text of a line of `lines`. Raises ValueError, with the reason, if it has none."""
     if line is None:
-        raise ValueError(f"longer than {LONGEST >> 20} MiB: cut it into documents")
+        raise ValueError(f"longer than {LONGEST_BYTES >> 20} MiB: cut it into documents")
     try:
         return line.removeprefix(BOM).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -348,7 +349,7 @@ def _lines_before(path: str, end: int) -> int:
     return count
 
 
-def text_of(field: str, value: dict) -> str:
+def text_of_field(field: str, value: dict) -> str:
     """Returns the string in a field of an object or a row.
 
     Raises ValueError, with the reason, if there is none.
@@ -400,13 +401,13 @@ def _fasta(file: Any, path: str, document_of: DocumentOf) -> Iterator[RawDocumen
     before = 0
     fields: dict[str, Any] = {}
     last_line: int | None = None
-    for header, line, letters, ends in _fasta_parts(file, path):
+    for header, line, letters, ends_document in _fasta_parts(file, path):
         if line != last_line:
             fields = sequence_fields(header.decode("utf-8", "replace"))
             last_line = line
             at += 1
             before = 0
-        record = RawDocument("", path, at, line, fields, ends)
+        record = RawDocument("", path, at, line, fields, ends_document)
         yield from _sequence(record, letters, before, document_of)
         before += len(letters)
     if at < 0:
@@ -448,7 +449,7 @@ def _fasta_blocks(file: Any, path: str) -> Iterator[bytes]:
         if header < 0 or b"\n" in text[header + 1 :]:
             header = len(text) - text.endswith(b"\n")
         rest = text[header:]
-        if len(rest) > LONGEST:
+        if len(rest) > LONGEST_BYTES:
             raise malformed(Bad(path, "malformed", "a header is longer than 64 MiB"))
         yield text[:header]
     yield rest
@@ -494,18 +495,18 @@ def _sequence(
         fields = record.fields | {"text": letters.decode("ascii")}
         # Files of proteins have many short records, for which `_replace` is slow.
         text = document_of(fields)
-        yield RawDocument(text, record.path, record.at, record.line, fields, record.ends)
+        yield RawDocument(text, record.path, record.at, record.line, fields, record.ends_document)
 
 
 def _whole(records: Iterable[RawDocument | Bad]) -> Iterator[RawDocument | Bad]:
     """Yields records with the parts of each document joined."""
     parts: list[str] = []
     for record in records:
-        if isinstance(record, Bad) or (record.ends and not parts):
+        if isinstance(record, Bad) or (record.ends_document and not parts):
             yield record
             continue
         parts.append(record.text)
-        if record.ends:
+        if record.ends_document:
             yield record._replace(text="".join(parts))
             parts = []
 
@@ -522,9 +523,9 @@ def plain_text(path: str, advance: Callable[[int], object] = lambda size: None) 
     opened.
     """
     with opened(path, advance) as file:
-        content = file.read(LONGEST + 1)
+        content = file.read(LONGEST_BYTES + 1)
     try:
-        return decoded(content if len(content) <= LONGEST else None)
+        return decoded(content if len(content) <= LONGEST_BYTES else None)
     except ValueError as error:
         raise malformed(Bad(path, "malformed", str(error))) from None
 
@@ -546,7 +547,7 @@ def _text_parts(path: str, advance: Callable[[int], object]) -> Iterator[RawDocu
             except UnicodeDecodeError:
                 text, bad = _decodable_lines(block, path, number)
                 yield from bad
-            yield RawDocument(text, path, ends=not file.peek(1))
+            yield RawDocument(text, path, ends_document=not file.peek(1))
             number += block.count(b"\n")
 
 

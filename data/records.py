@@ -29,7 +29,8 @@ import numpy as np
 
 from .corpus import Document, DocumentStream, check_shard, column_dtype, first_documents
 
-LONGEST = 16384  # Largest number of tokens of a record; longer documents are read in pieces
+# Largest number of tokens of a record. Longer documents are read in pieces.
+LONGEST_TOKENS = 16384
 BLOCK = 256  # Number of records of a block
 WHOLE = 64  # Largest number of blocks that are permuted as a whole
 ROUND = 128  # Number of blocks of a round in a corpus with more than `WHOLE` blocks
@@ -45,12 +46,12 @@ class DocumentArrays:
 
     name: str  # for error messages
     # Arrays by "tokens", "parts", "labels" or "weights". Piece i is
-    # columns[chunk[i]][name][starts[i] : ends[i]].
+    # columns[chunk[i]][name][starts[i] : stops[i]].
     columns: Sequence[Mapping[str, np.ndarray]]
     chunk: np.ndarray  # int64[pieces]
     starts: np.ndarray  # int64[pieces]
-    ends: np.ndarray  # int64[pieces]
-    closed: np.ndarray  # bool[pieces]: whether the document ends with the piece
+    stops: np.ndarray  # int64[pieces]
+    ends_document: np.ndarray  # bool[pieces]: whether the document ends with the piece
     block_sizes: np.ndarray | None = None  # int64[blocks]; None: blocks of 256 pieces
     checksum: int = 0  # checksum of the source of the documents, if it is known
 
@@ -60,7 +61,7 @@ class DocumentArrays:
     @property
     def tokens(self) -> int:
         """Returns the number of tokens of all pieces."""
-        return int((self.ends - self.starts).sum())
+        return int((self.stops - self.starts).sum())
 
     @functools.cached_property
     def counts(self) -> np.ndarray:
@@ -76,14 +77,14 @@ class DocumentArrays:
         first = np.concatenate([chunk[:4096] for chunk in tokens[:4096]])[:4096]
         last = np.concatenate([chunk[-4096:] for chunk in tokens[-4096:]])[-4096:]
         sizes = np.asarray([sum(map(len, tokens)), len(self), self.tokens], np.int64)
-        ends = np.concatenate([first, last]).astype(np.int32)
-        return zlib.crc32(ends.tobytes() + sizes.tobytes(), self.checksum)
+        sample = np.concatenate([first, last]).astype(np.int32)
+        return zlib.crc32(sample.tobytes() + sizes.tobytes(), self.checksum)
 
     def load(self, blocks: np.ndarray) -> "DocumentArrays":
         """Returns the pieces of these blocks, one block after another."""
-        ends = np.cumsum(self.counts)
-        starts = ends - self.counts
-        return self.take(np.concatenate([np.arange(starts[i], ends[i]) for i in blocks]))
+        stops = np.cumsum(self.counts)
+        starts = stops - self.counts
+        return self.take(np.concatenate([np.arange(starts[i], stops[i]) for i in blocks]))
 
     def take(self, pieces: np.ndarray) -> "DocumentArrays":
         """Returns the pieces with these numbers, in this order, or those where a mask is true."""
@@ -92,12 +93,13 @@ class DocumentArrays:
 
     def document(self, i: int) -> Document:
         columns = self.columns[self.chunk[i]]
-        cut = slice(self.starts[i], self.ends[i])
+        cut = slice(self.starts[i], self.stops[i])
         values = {name: x[cut].astype(column_dtype(name)) for name, x in columns.items()}
-        return Document(ends=bool(self.closed[i]), **values)
+        return Document(ends_document=bool(self.ends_document[i]), **values)
 
 
-_PIECE_FIELDS = ("chunk", "starts", "ends", "closed")  # arrays with one value for each piece
+# The arrays with one value for each piece.
+_PIECE_FIELDS = ("chunk", "starts", "stops", "ends_document")
 
 
 def concatenated(several: Sequence[DocumentArrays]) -> DocumentArrays:
@@ -119,19 +121,21 @@ def concatenated(several: Sequence[DocumentArrays]) -> DocumentArrays:
 class Records(Protocol):
     """The records of a corpus in blocks, such as `DocumentArrays` or the records of a store."""
 
+    # A name for error messages.
     @property
-    def name(self) -> str: ...  # for error messages
+    def name(self) -> str: ...
 
+    # Number of records of each block, at least 1, integers[blocks].
     @property
-    def counts(
-        self,
-    ) -> np.ndarray: ...  # integers[blocks]: records of each block, at least 1
+    def counts(self) -> np.ndarray: ...
 
+    # Number of tokens of all records.
     @property
-    def tokens(self) -> int: ...  # number of tokens of all records
+    def tokens(self) -> int: ...
 
+    # A checksum that differs between different records.
     @property
-    def fingerprint(self) -> int: ...  # differs between different records
+    def fingerprint(self) -> int: ...
 
     def load(self, blocks: np.ndarray) -> DocumentArrays:
         """Returns the records of these blocks, one block after another."""
@@ -165,12 +169,12 @@ class Shuffled:
         """Returns the round of a position."""
         epoch, at = divmod(position, self.size)
         with self._lock:
-            _, ends = self._epoch(epoch)
-            return self._round(epoch, int(np.searchsorted(ends, at, side="right")))
+            _, stops = self._epoch(epoch)
+            return self._round(epoch, int(np.searchsorted(stops, at, side="right")))
 
     def _opened(self, epoch: int, number: int) -> "_Round":
-        blocks, ends = self._epoch(epoch)
-        first = epoch * self.size + (int(ends[number - 1]) if number else 0)
+        blocks, stops = self._epoch(epoch)
+        first = epoch * self.size + (int(stops[number - 1]) if number else 0)
         own = blocks[number * ROUND : (number + 1) * ROUND].astype(np.int64)
         return _Round(self.records, (self.seed, epoch, number), first, own)
 
@@ -191,8 +195,8 @@ class _Round:
         self._key = key
         self._blocks = blocks
         self._counts = records.counts[blocks].astype(np.int64)
-        self._ends = np.cumsum(self._counts)
-        self.first, self.end = first, first + int(self._ends[-1])
+        self._stops = np.cumsum(self._counts)
+        self.first, self.end = first, first + int(self._stops[-1])
         self.half = (first + self.end) // 2  # From here on, the next round is loaded.
         self.lanes = 1 if len(blocks) <= WHOLE else LANES
         self._loading: dict[int, concurrent.futures.Future[DocumentArrays]] = {}
@@ -213,13 +217,15 @@ class _Round:
 
     def _load(self, lane: int) -> DocumentArrays:
         # Lanes have the same number of records. The first lanes have one more if it is not even.
-        each, more = divmod(int(self._ends[-1]), self.lanes)
+        each, more = divmod(int(self._stops[-1]), self.lanes)
         start = lane * each + min(lane, more)
         end = start + each + (lane < more)
-        i, j = np.searchsorted(self._ends, (start, end - 1), side="right")
+        i, j = np.searchsorted(self._stops, (start, end - 1), side="right")
         loaded = i + np.argsort(self._blocks[i : j + 1])
         counts = self._counts[loaded]
-        before = np.repeat((self._ends - self._counts)[loaded] - np.cumsum(counts) + counts, counts)
+        before = np.repeat(
+            (self._stops - self._counts)[loaded] - np.cumsum(counts) + counts, counts
+        )
         at = before + np.arange(len(before))  # index of each loaded record in the round
         own = np.flatnonzero((start <= at) & (at < end))
         order = _permutation((*self._key, 0, lane) if lane else self._key, len(own))

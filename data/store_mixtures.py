@@ -79,7 +79,7 @@ def corpus_of_stores(stores: Sequence[TokenStore], rates: Sequence[Rate], *, see
     def orders() -> list[Shuffled]:
         return [Shuffled(train, seed) for train, _ in splits()]
 
-    def train(shard: int, num_shards: int) -> DocumentStream:
+    def open_shard(shard: int, num_shards: int) -> DocumentStream:
         streams = [RecordStream(order, shard, num_shards) for order in orders()]
         # Mean number of tokens of what is read. Small stores are read in pieces of their records.
         mean_tokens = [order.records.tokens / order.size for order in orders()]
@@ -89,7 +89,7 @@ def corpus_of_stores(stores: Sequence[TokenStore], rates: Sequence[Rate], *, see
     longest = max(split["longest"] for store in stores for split in store.splits.values())
     return Corpus(
         ids=stores[0].ids,
-        train=train,
+        open_shard=open_shard,
         heldout=lambda n: first_tokens([heldout for _, heldout in splits()], n),
         longest=None if stores[0].may_cut else longest,
         columns=stores[0].columns,
@@ -136,10 +136,10 @@ def _whole_documents(records: StoreRecords, before: StoreRecords) -> Records | N
     ends = []
     tokens = 0
     for index, previous in zip(records.index(), before.index()):
-        closed = np.append(-1, np.flatnonzero(index & 1))
+        ending = np.append(-1, np.flatnonzero(index & 1))
         continues = not previous[-1] & 1
-        first = int(closed[:2][-1]) + 1 if continues else 0
-        end = max(first, int(closed[-1]) + 1)
+        first = int(ending[:2][-1]) + 1 if continues else 0
+        end = max(first, int(ending[-1]) + 1)
         firsts.append(first)
         ends.append(end)
         tokens += int((index[first:end] >> 1).sum(dtype=np.int64))

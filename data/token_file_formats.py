@@ -46,25 +46,30 @@ def open_token_file(path: str, ids: TokenIds) -> DocumentArrays:
     if not os.path.exists(path):
         raise FileNotFoundError(f"{path} does not exist: expected a .bin or a .ds file.")
     if path.endswith(".ds"):
-        tokens, ends = _datatrove(path)
+        tokens, stops = _datatrove(path)
     elif path.endswith(".bin") and os.path.exists(_index_of(path)):
-        tokens, ends = _megatron(path)
+        tokens, stops = _megatron(path)
     elif path.endswith(".bin"):
-        tokens, ends = _nanogpt(path, ids.eos)
+        tokens, stops = _nanogpt(path, ids.eos)
     else:
         raise ValueError(
             f"{path} is neither a .bin file of Megatron or nanoGPT nor a .ds file of datatrove: "
             "give one of these."
         )
     _check_tokens(tokens, ids, path)
-    starts = np.append(0, ends[:-1])
-    ends = ends - (tokens[ends - 1] == ids.eos)
-    if not (ends > starts).any():
+    starts = np.append(0, stops[:-1])
+    stops = stops - (tokens[stops - 1] == ids.eos)
+    if not (stops > starts).any():
         raise ValueError(f"{path}: got no document with text, expected at least one: leave it out.")
-    closed = np.ones(len(ends), bool)
-    chunk = np.zeros(len(ends), int)
-    documents = DocumentArrays(path, [{"tokens": tokens}], chunk, starts, ends, closed)
-    return documents.take(ends > starts)
+    documents = DocumentArrays(
+        name=path,
+        columns=[{"tokens": tokens}],
+        chunk=np.zeros(len(stops), int),
+        starts=starts,
+        stops=stops,
+        ends_document=np.ones(len(stops), bool),
+    )
+    return documents.take(stops > starts)
 
 
 def _index_of(path: str) -> str:

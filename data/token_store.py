@@ -149,8 +149,8 @@ class StoreRecords:
             self._verify(int(block), content)
         entries = np.concatenate([content["index"].view("<u4") for content in contents])
         block_of_record = np.repeat(np.arange(len(rows)), rows["records"])
-        ends = np.cumsum(entries >> 1, dtype=np.int64)
-        ends -= np.append(0, np.cumsum(rows["tokens"], dtype=np.int64)[:-1])[block_of_record]
+        stops = np.cumsum(entries >> 1, dtype=np.int64)
+        stops -= np.append(0, np.cumsum(rows["tokens"], dtype=np.int64)[:-1])[block_of_record]
         columns = [
             {
                 kind: content[kind].view(dtype).reshape(-1, *self._shapes[kind])
@@ -158,9 +158,14 @@ class StoreRecords:
             }
             for content in contents
         ]
-        starts = ends - (entries >> 1)
-        closed = (entries & 1).astype(bool)
-        return DocumentArrays(self.name, columns, block_of_record, starts, ends, closed)
+        return DocumentArrays(
+            name=self.name,
+            columns=columns,
+            chunk=block_of_record,
+            starts=stops - (entries >> 1),
+            stops=stops,
+            ends_document=(entries & 1).astype(bool),
+        )
 
     def index(self) -> list[np.ndarray]:
         """Returns the index of each block: 2 · tokens of each record, plus 1 if its document ends.

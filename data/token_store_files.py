@@ -17,10 +17,10 @@ A store is a folder on a disk or in a bucket:
                                the description and the blocks of part 3, before they are merged
     vocabulary.json, …         the files of the vocabulary
 
-A record is a document, or a piece of a document of more than `LONGEST` tokens, so that the parts of
-long documents are shuffled with other documents. Consecutive records make a block. A block has 256
-records, or fewer if it reaches 2**20 tokens or the part ends. Blocks are read, checked and shuffled
-as a whole, and each is in one file. Files of tokens have at most 2**28 bytes.
+A record is a document, or a piece of a document of more than `LONGEST_TOKENS` tokens, so that the
+parts of long documents are shuffled with other documents. Consecutive records make a block. A block
+has 256 records, or fewer if it reaches 2**20 tokens or the part ends. Blocks are read, checked and
+shuffled as a whole, and each is in one file. Files of tokens have at most 2**28 bytes.
 
 Parts are logical. Any process can write a part, and its `.json`, which is written last, shows that
 the part is complete. The same parts therefore give the same bytes for any number of processes. If a
@@ -28,7 +28,7 @@ process is killed, its part is written again and replaces the incomplete files. 
 parts, and writes `store.json` last. A folder without this file is not a finished store.
 
     with StoreWriter("stores/mine", "train", part=0, ids=ids) as writer:
-        writer.add(Document(np.array([5, 6, 7]), ends=True))
+        writer.add(Document(np.array([5, 6, 7]), ends_document=True))
     seal("stores/mine", {"train": 1})
 
 `write_store` writes a whole store in one process.
@@ -54,7 +54,7 @@ from ..objectives.contract import check_weights
 from ..settings import atomic_writes
 from ..settings.folders import Folder
 from .corpus import UNCUT_COLUMNS, Document, column_dtype
-from .records import BLOCK, LONGEST
+from .records import BLOCK, LONGEST_TOKENS
 from .token_ids_json import ids_to_json, text_checker
 
 STORE = "store.json"
@@ -124,7 +124,7 @@ class StoreWriter:
         ids: TokenIds,
         *,
         columns: Sequence[Column] = (),
-        longest: Count | None = LONGEST,
+        longest: Count | None = LONGEST_TOKENS,
     ):
         settings = {"part": part, "columns": columns, "longest": longest}
         check_settings(StoreWriter.__init__, settings, "StoreWriter.")
@@ -139,7 +139,7 @@ class StoreWriter:
         self._dtypes = {"tokens": token_dtype(ids)} | {name: column_dtype(name) for name in columns}
         self._shapes: dict[str, list[int]] = {}  # {column: shape of a token's entry}
         self._records: list[dict[str, np.ndarray]] = []  # the records of the unwritten block
-        self._closed: list[bool] = []
+        self._ends_document: list[bool] = []
         self._block_tokens = 0
         self._blocks: list[tuple] = []
         self._files: dict[str, BinaryIO] = {}
@@ -156,10 +156,11 @@ class StoreWriter:
 
     def __exit__(self, kind, error, trace) -> None:
         try:
-            if kind is None and self._closed and not self._closed[-1]:
+            if kind is None and self._ends_document and not self._ends_document[-1]:
                 raise ValueError(
                     f"The last document for {self._name} does not end, and would be joined with "
-                    "the first document of the next part: give its last piece with ends=True."
+                    "the first document of the next part: give its last piece with "
+                    "ends_document=True."
                 )
             if kind is None:
                 self._write_block()
@@ -198,8 +199,8 @@ class StoreWriter:
             )
         tokens = arrays["tokens"]
         if not tokens.size:
-            if piece.ends and self._closed and not self._closed[-1]:
-                self._closed[-1] = True  # An empty last piece ends the previous document.
+            if piece.ends_document and self._ends_document and not self._ends_document[-1]:
+                self._ends_document[-1] = True  # An empty last piece ends the previous document.
                 self._documents += 1
             return
         self._check(tokens, where)
@@ -216,16 +217,18 @@ class StoreWriter:
             cut = slice(tokens.size * i // pieces, tokens.size * (i + 1) // pieces)
             record = {name: arrays[name][cut].astype(d) for name, d in self._dtypes.items()}
             self._records.append(record)
-            self._closed.append(piece.ends and i == pieces - 1)
+            self._ends_document.append(piece.ends_document and i == pieces - 1)
             self._block_tokens += record["tokens"].size
             self._longest_record = max(self._longest_record, record["tokens"].size)
-        self._documents += piece.ends
+        self._documents += piece.ends_document
 
     def _write_block(self) -> None:
         if not self._records:
             return
         lengths = np.asarray([record["tokens"].size for record in self._records])
-        contents = {"index": (2 * lengths + np.asarray(self._closed)).astype("<u4").tobytes()}
+        contents = {
+            "index": (2 * lengths + np.asarray(self._ends_document)).astype("<u4").tobytes()
+        }
         for name in self._dtypes:
             contents[name] = np.concatenate([record[name] for record in self._records]).tobytes()
         if not self._files or self._files["tokens"].tell() + len(contents["tokens"]) > FILE_BYTES:
@@ -241,7 +244,7 @@ class StoreWriter:
         for kind, content in contents.items():
             self._files[kind].write(content)
         self._records = []
-        self._closed = []
+        self._ends_document = []
         self._block_tokens = 0
 
     def _close_files(self) -> None:
@@ -324,7 +327,7 @@ def write_store(
     ids: TokenIds,
     *,
     heldout: Iterable[Document | np.ndarray] | None = None,
-    longest: int | None = LONGEST,
+    longest: int | None = LONGEST_TOKENS,
     about: Callable[[], Mapping[str, Any]] = dict,
 ) -> dict[str, Counts]:
     """Writes a whole store of training documents and held-out documents in one process.

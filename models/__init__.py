@@ -7,8 +7,7 @@ A builder takes the size of the vocabulary and the fields of `models.config.Conf
 `Model`. `add_head` and `register_attention` add heads and attention mechanisms of your own.
 """
 
-from .attention_mechanisms import Mechanism
-from .attention_mechanisms import register as register_attention
+from .attention_mechanisms import Mechanism, register_attention
 from .builders import Model, Outputs, decoder, encoder, encoder_decoder
 from .heads import Projection, add_head
 from .pairs_of_stacks import electra, masked_autoencoder, two_towers

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-from .attention_mechanisms import Mechanism, register
+from .attention_mechanisms import Mechanism, register_attention
 from .rematerialization import ATTENTION
 from .sharding import constrain, num_shards, on_one_cpu
 
@@ -275,7 +275,7 @@ def _dot(spec, a, b):
     return jnp.einsum(spec, a, b, preferred_element_type=jnp.float32)
 
 
-register(
+register_attention(
     Mechanism(
         name="plain",
         about="by XLA, on every platform",

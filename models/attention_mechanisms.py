@@ -1,7 +1,7 @@
 """`Mechanism`: how a model computes attention, one record per value of `Config.attention`.
 
     # my_attention.py
-    register(
+    register_attention(
         Mechanism("sigmoid", "a weight per key", attend=attend, attend_cached=attend_cached)
     )
 
@@ -68,7 +68,7 @@ class Mechanism(NamedTuple):
 MECHANISMS: dict[str, Mechanism] = {}
 
 
-def register(mechanism: Mechanism) -> None:
+def register_attention(mechanism: Mechanism) -> None:
     """Makes a mechanism available to all models, or replaces the mechanism of this name."""
     MECHANISMS[mechanism.name] = mechanism
 

@@ -244,7 +244,7 @@ class Head(NamedTuple):
 HEADS: dict[str, Head] = {}
 
 
-def register(head: Head) -> None:
+def register_head(head: Head) -> None:
     """Registers a head with the builders that it names, or replaces the head of this name."""
     HEADS[head.name] = head
 
@@ -392,7 +392,7 @@ for _head in (
         builders=("step_unrolled",),
     ),
 ):
-    register(_head)
+    register_head(_head)
 SHIPPED = frozenset(HEADS)  # names of heads that users cannot replace
 
 
@@ -433,7 +433,9 @@ def add_head(
             f"Got the builders {unknown}, expected names from {list(TRANSFORMERS)}: leave out the "
             "others."
         )
-    register(Head(name, about="added by `models.add_head`", builders=tuple(builders), build=build))
+    register_head(
+        Head(name, about="added by `models.add_head`", builders=tuple(builders), build=build)
+    )
 
 
 def builders_with(heads: Iterable[str]) -> list[str]:

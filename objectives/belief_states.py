@@ -8,7 +8,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import Partial
+from jax import tree_util
 
 from ..constraints import Count, checked
 from .arithmetic import below
@@ -17,7 +17,7 @@ from .features import fit, pool_columns, target_sequence
 from .language_modeling import causal_lm
 from .losses import at_slots, head_cross_entropy, predictions
 from .splicing import Documents, by_document, documents, piece, splice
-from .streams import StackRow, Stream, register, with_row
+from .streams import StackRow, Stream, register_stream, with_row
 from .token_ids import TokenIds
 
 
@@ -65,7 +65,9 @@ def belief_state(ids: TokenIds, pairs: Count = 1) -> Objective:
     return (
         causal_lm(ids)
         ._replace(
-            lengths=lengths, corrupt=Partial(functools.partial(_both_ways, pairs), mask), loss=_loss
+            lengths=lengths,
+            corrupt=tree_util.Partial(functools.partial(_both_ways, pairs), mask),
+            loss=_loss,
         )
         .with_facts(heads=heads, token_weights=False)
     )
@@ -160,7 +162,7 @@ def _arrange(column: str, row: StackRow, batch: dict) -> dict:
 def _stream(k: int) -> Stream:
     """Returns the registered stream of the k-th suffix of each target, from 1."""
     column = f"targets_suffix_{k}"
-    return register(
+    return register_stream(
         Stream(
             name=f"suffix_{k}",
             about=f"the slots from each target to its suffix number {k}",

@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from annotated_types import Interval
-from jax import lax
-from jax.tree_util import Partial
+from jax import lax, tree_util
 
 from ..constraints import OpenShare, checked
 from .arithmetic import ratio, round_ratio, traced
@@ -80,7 +79,7 @@ def blank_infilling(
 
     return Objective(
         lengths=lengths,
-        corrupt=Partial(
+        corrupt=tree_util.Partial(
             _blank_spans,
             counts=traced(share, mean),
             span_lengths=jnp.array(_positive(poisson_table(mean)), jnp.int32),

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from annotated_types import Interval
-from jax.tree_util import Partial
+from jax import tree_util
 
 from ..constraints import Count, checked
 from .arithmetic import draw24, hits, product24, rate24, share24
@@ -26,7 +26,7 @@ from .layouts import guarded, positions, predicted
 from .masked_diffusion import LOWEST_RATE, bound_from, loss_by_rates
 from .prompt_forms import PromptForm
 from .splicing import by_document, documents, piece, splice
-from .streams import Layout, StackRow, Stream, named, register
+from .streams import Layout, StackRow, Stream, named, register_stream
 from .token_ids import TokenIds
 from .token_weights import spliced_weights
 
@@ -81,7 +81,7 @@ def block_diffusion(
     to_one = bound_from(lowest_rate, "tokens") if highest_rate == 1 else None
     return Objective(
         lengths=lambda n: {"inputs": n, "noised": n, "labels": n},  # any token may be masked
-        corrupt=Partial(
+        corrupt=tree_util.Partial(
             _mask_blocks,
             size=np.int32(block_size),
             rates=np.array([share24(lowest_rate), share24(highest_rate)], np.int32),
@@ -248,7 +248,7 @@ def own_keys_in_decoder(model, groups) -> str | None:
     )
 
 
-NOISED = register(
+NOISED = register_stream(
     Stream(
         name="noised",
         about="a noised copy of each input, the positions [begin, end) of its block, and the "

@@ -14,8 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from annotated_types import Interval
-from jax import lax
-from jax.tree_util import Partial
+from jax import lax, tree_util
 
 from ..constraints import OpenShare, Positive, checked
 from .arithmetic import draw24, product24, ratio
@@ -79,7 +78,7 @@ def causal_diffusion(
     mask = ids.special("mask")
     return plain._replace(
         lengths=lambda n: {"targets": n, "stand_ins": n},
-        corrupt=Partial(
+        corrupt=tree_util.Partial(
             _mask_tail,
             plain.corrupt,
             window=np.array(ratio(window, "window").as_integer_ratio(), np.int32),

@@ -78,7 +78,7 @@ class Row(NamedTuple):
 
 
 # The kinds of rows that an objective may require, from the least to the most demanding;
-# `data.packing.POLICIES` maps them to packing policies.
+# `data.packing.SUITED_POLICIES` maps them to packing policies.
 ROW_KINDS = {
     "stream": "text that may continue across the ends of documents",
     "documents": "separate documents, or stretches of them",

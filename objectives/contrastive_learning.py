@@ -12,7 +12,7 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jax.tree_util import Partial
+from jax import tree_util
 
 from ..constraints import OpenShare, Positive, checked
 from .arithmetic import below, ratio, round_ratio, traced
@@ -20,7 +20,7 @@ from .contract import Array, BatchLoss, Facts, Objective, Rows, Term
 from .cross_entropy import cross_entropy
 from .features import input_sequence, pool_columns
 from .losses import at_slots
-from .noising import Noise, Text, iid_hidden, permuted_tokens, poisson_spans, text_of, untouched
+from .noising import Noise, Text, iid_hidden, permuted_tokens, poisson_spans, text_of_row, untouched
 from .prompt_forms import PromptForm
 from .splicing import (
     Pieces,
@@ -80,7 +80,7 @@ def contrastive(
     cls = jnp.array([ids.special("cls")], jnp.int32)
     return Objective(
         lengths=lambda n: {"inputs": 2 * (1 + noise.longest(n)), "pools": 2},
-        corrupt=Partial(_two_views, noise.apply, cls),
+        corrupt=tree_util.Partial(_two_views, noise.apply, cls),
         loss=_contrastive_loss(2, temperature, pooling, loss),
         facts=Facts(
             prompt_forms=(_form(ids, pooling),),
@@ -142,7 +142,7 @@ def contrastive_pairs(
     cls = jnp.array([ids.special("cls")], jnp.int32)
     return Objective(
         lengths=lambda n: {"inputs": n + texts, "pools": texts},
-        corrupt=Partial(_split_in_parts, jnp.zeros(texts, jnp.int32), cls),
+        corrupt=tree_util.Partial(_split_in_parts, jnp.zeros(texts, jnp.int32), cls),
         loss=_contrastive_loss(texts, temperature, pooling, loss),
         facts=Facts(
             prompt_forms=(_form(ids, pooling),),
@@ -301,7 +301,7 @@ _NOISES: dict[View, Callable[[TokenIds, float], Noise]] = {
 def crop(share: OpenShare) -> Noise:
     """Returns the noise that crops round(share * n) tokens; at least one token is left."""
     away = ratio(share, "share")
-    return Noise(lambda n: n, Partial(_crop, traced(away)[0]))
+    return Noise(lambda n: n, tree_util.Partial(_crop, traced(away)[0]))
 
 
 def _crop(away_share, key, text: Text, count: int) -> Text:
@@ -315,7 +315,7 @@ def _crop(away_share, key, text: Text, count: int) -> Text:
 
 def _two_views(apply, cls, key, row, partner, lengths, max_documents):
     present = documents(row.segments, max_documents).length > 0
-    text = text_of(row, max(row.tokens.size, lengths["inputs"] // 2))
+    text = text_of_row(row, max(row.tokens.size, lengths["inputs"] // 2))
     views = [apply(jax.random.fold_in(key, view), text, max_documents) for view in range(2)]
     source, (second_at, cls_at) = with_specials(views[0].tokens, views[1].tokens, cls)
     each = [documents(view.segments, max_documents) for view in views]

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from annotated_types import Interval
-from jax.tree_util import Partial
+from jax import tree_util
 
 from ..constraints import Count, OpenShare, checked
 from .arithmetic import below, ratio, traced
@@ -119,7 +119,7 @@ def span_corruption(
 
     return Objective(
         lengths=lengths,
-        corrupt=Partial(
+        corrupt=tree_util.Partial(
             _corrupt_spans,
             counts=traced(density, mean),
             drawn=jnp.array([low, high, length_drawn_per == "document"], jnp.int32),

@@ -8,7 +8,7 @@ teacher's likeliest tokens.
 import functools
 
 import jax.numpy as jnp
-from jax.tree_util import Partial
+from jax import tree_util
 
 from ..constraints import Count, OpenShare, checked
 from .contract import BatchLoss, Labels, Objective, Row, Term
@@ -16,7 +16,7 @@ from .features import fit
 from .language_modeling import causal_lm
 from .losses import at_slots, head_mixed_cross_entropies, predictions
 from .splicing import documents, piece, splice
-from .streams import StackRow, Stream, register, with_row
+from .streams import StackRow, Stream, register_stream, with_row
 from .token_ids import TokenIds
 
 UNIT = 2**24  # a probability of 1
@@ -56,7 +56,7 @@ def distilled_lm(ids: TokenIds, share: OpenShare = 0.5, likeliest: Count = 16) -
     plain = causal_lm(ids)
     return plain._replace(
         lengths=lambda n: {name: n for name in ("targets", *streams)},
-        corrupt=Partial(functools.partial(_with_teacher, likeliest), plain.corrupt),
+        corrupt=tree_util.Partial(functools.partial(_with_teacher, likeliest), plain.corrupt),
         loss=functools.partial(_loss, share),
     ).with_facts(token_weights=False, teacher=likeliest)
 
@@ -114,7 +114,7 @@ def _arrange(columns: tuple[str, str], row: StackRow, batch: dict) -> dict:
 def _stream(k: int) -> Stream:
     """Returns the registered stream of the teacher's k-th token for each target, from 1."""
     columns = f"targets_teacher_{k}", f"targets_teacher_{k}_share"
-    return register(
+    return register_stream(
         Stream(
             name=f"teacher_{k}",
             about=f"the teacher's token number {k} in place of each target, and its probability",

@@ -9,8 +9,8 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import tree_util
 from jax.scipy.special import xlogy
-from jax.tree_util import Partial
 
 from ..constraints import checked
 from .arithmetic import draw24, product24, rate24, running_sum, share24
@@ -20,7 +20,7 @@ from .losses import predicting_stack
 from .masked_diffusion import LOWEST_RATE, LowestRate, bound_from, loss_by_rates
 from .prompt_forms import PromptForm
 from .splicing import documents, frame_of, framed, kept
-from .streams import StackRow, Stream, register
+from .streams import StackRow, Stream, register_stream
 from .token_ids import TokenIds
 
 
@@ -67,7 +67,7 @@ def flexible_masked_diffusion(ids: TokenIds, lowest_rate: LowestRate = LOWEST_RA
     mask = ids.special("mask")
     return Objective(
         lengths=lambda n: {"inputs": n + 1, "gaps": n + 1, "labels": n, "rates": 1},
-        corrupt=Partial(
+        corrupt=tree_util.Partial(
             _mask_and_drop,
             lowest=np.int32(share24(lowest_rate)),
             mask=np.int32(mask),
@@ -163,7 +163,7 @@ def _place_gaps(row: StackRow, batch: dict) -> dict:
     return {f"{row.stack}_gaps": row.place_inputs("inputs_gaps")}
 
 
-register(
+register_stream(
     Stream(
         name="gaps",
         about="the number of tokens that are missing after each input",

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import Partial
+from jax import tree_util
 
 from ..constraints import NonNegative, checked
 from .contract import Adaptation, ModelOutputs, Objective, Row
@@ -73,7 +73,7 @@ def frequency_informed_diffusion(
         update=_updated,
         summary=lambda state: {"words": jnp.sum(state.counts > 0).astype(jnp.float32)},
     )
-    corrupt = Partial(objective.corrupt, power=np.float32(power))
+    corrupt = tree_util.Partial(objective.corrupt, power=np.float32(power))
     return objective._replace(corrupt=corrupt, adaptation=adaptation)
 
 

@@ -8,8 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
-from jax.tree_util import Partial
+from jax import lax, tree_util
 
 from ..constraints import OpenShare, Share, checked
 from .arithmetic import hits, ratio, running_sum, share24, traced
@@ -66,15 +65,15 @@ def gap_sentences(
         mask=jnp.int32(ids.special("mask")),
     )
     scores = {
-        "principal": Partial(_overlap),
-        "random": Partial(_random),
-        "lead": Partial(_earliness),
+        "principal": tree_util.Partial(_overlap),
+        "random": tree_util.Partial(_random),
+        "lead": tree_util.Partial(_earliness),
     }
     score = scores[selection]
     return from_noise(
         ids,
-        Noise(lambda n: n, Partial(_mask_gaps, score, gaps)),
-        Noise(lambda n: n, Partial(_write_gaps, score, gaps)),
+        Noise(lambda n: n, tree_util.Partial(_mask_gaps, score, gaps)),
+        Noise(lambda n: n, tree_util.Partial(_write_gaps, score, gaps)),
         rows="documents",
         prompt_mode="respond",
     )

@@ -6,8 +6,7 @@ code (https://github.com/ahans30/goldfish-loss), `apply_goldfish`.
 
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
-from jax.tree_util import Partial
+from jax import lax, tree_util
 
 from ..constraints import AtLeastTwo, Count, checked
 from .arithmetic import hits, share24
@@ -55,7 +54,7 @@ def goldfish_loss(ids: TokenIds, k: AtLeastTwo = 4, width: Count = 13) -> Object
     """
     plain = causal_lm(ids).with_facts(likelihood=None)  # some tokens do not count
     return plain._replace(
-        corrupt=Partial(
+        corrupt=tree_util.Partial(
             _without_some,
             plain.corrupt,
             width=np.int32(width),

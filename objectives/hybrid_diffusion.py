@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from annotated_types import Interval
-from jax.tree_util import Partial
+from jax import tree_util
 
 from ..constraints import NonNegative, checked
 from .arithmetic import below, isqrt
@@ -91,7 +91,7 @@ def hybrid_diffusion(
     in_loss = dataclasses.replace(noise, replacing=_in_loss(random_share))
     return Objective(
         lengths=lambda n: {"inputs": n, "labels": n, "rates": 1},
-        corrupt=Partial(
+        corrupt=tree_util.Partial(
             _mask_and_replace,
             replacing=np.int32(round(noise.replacing * 2**_BITS)),
             mask=np.int32(noise.mask),

@@ -9,7 +9,7 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
-from jax.tree_util import Partial
+from jax import tree_util
 
 from ..constraints import Count, Share, checked
 from .arithmetic import below, hits, share24
@@ -80,7 +80,7 @@ def fill_in_the_middle(
         )
     return Objective(
         lengths=lambda n: {"targets": n + 4},
-        corrupt=Partial(
+        corrupt=tree_util.Partial(
             _move_middles,
             rate=jnp.int32(share24(rate)),
             spm_rate=jnp.int32(share24(spm_rate)),
@@ -160,7 +160,7 @@ def causal_masking(ids: TokenIds, max_spans: Count = 8) -> Objective:
         )
     return Objective(
         lengths=lambda n: {"targets": n + 3 * min(max_spans, _most_spans(n))},
-        corrupt=Partial(
+        corrupt=tree_util.Partial(
             _move_spans,
             counts=jnp.array(poisson_table(Fraction(1)), jnp.int32),
             sentinels=jnp.array(ids.sentinels[:max_spans], jnp.int32),

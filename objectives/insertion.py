@@ -6,7 +6,7 @@ Source: Patel et al. 2025 (ILM, arXiv:2505.05755) and the authors' published cod
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import Partial
+from jax import tree_util
 
 from ..constraints import checked
 from .arithmetic import draw24, hits, running_sum
@@ -67,7 +67,7 @@ def insertion_lm(ids: TokenIds) -> Objective:
     bos = ids.bos
     return Objective(
         lengths=lambda n: {"inputs": n + 2, "labels": n, "pools": 1},
-        corrupt=Partial(
+        corrupt=tree_util.Partial(
             _drop_tokens,
             opening=frame_of((cls,), ()),
             bos=frame_of((bos,), ()),

@@ -9,7 +9,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import Partial
+from jax import tree_util
 
 from ..constraints import Count, Positive, checked
 from .contract import BatchLoss, ModelOutputs, Objective, Row, Rows, Term
@@ -72,7 +72,7 @@ def llm_jepa(ids: TokenIds, predictors: Count = 1, scale: Positive = 0.1) -> Obj
     asked = np.array(ids.sentinels[:predictors], np.int32)
     return written._replace(
         lengths=lengths,
-        corrupt=Partial(_write_and_view, written.corrupt, asked),
+        corrupt=tree_util.Partial(_write_and_view, written.corrupt, asked),
         loss=functools.partial(_loss, scale),
     ).with_facts(rows=Rows("parts", appends_eos=True, num_parts=VIEWS))
 

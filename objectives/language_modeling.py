@@ -12,7 +12,7 @@ from fractions import Fraction
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import Partial
+from jax import tree_util
 
 from ..constraints import OpenShare, Positive, PositiveShare, checked
 from .arithmetic import below, draw24, hits, product24, ratio, round_ratio, share24, traced
@@ -32,7 +32,7 @@ from .splicing import (
     splice,
     with_specials,
 )
-from .streams import StackRow, Stream, register
+from .streams import StackRow, Stream, register_stream
 from .token_ids import TokenIds
 from .token_weights import spliced_weights
 
@@ -53,7 +53,7 @@ def causal_lm(ids: TokenIds) -> Objective:
     del ids  # every builder takes ids; this one needs none
     return Objective(
         lengths=lambda n: {"targets": n},
-        corrupt=Partial(_copy_row),
+        corrupt=tree_util.Partial(_copy_row),
         loss=token_loss,
         facts=Facts(
             prompt_forms=(PromptForm("continue", causal=True),),
@@ -94,7 +94,7 @@ def masked_input_next_token(ids: TokenIds, rate: OpenShare = 0.15) -> Objective:
     plain = causal_lm(ids).with_facts(likelihood=None)  # the model does not read the whole text
     return plain._replace(
         lengths=lambda n: {"targets": n, "stand_ins": n},
-        corrupt=Partial(_mask_input_tokens, selection_of(ids, rate), mask),
+        corrupt=tree_util.Partial(_mask_input_tokens, selection_of(ids, rate), mask),
     )
 
 
@@ -141,7 +141,7 @@ def masked_input_regularization(
         causal_lm(ids)
         ._replace(
             lengths=lambda n: {"targets": 2 * n, "stand_ins": 2 * n, "pools": 2},
-            corrupt=Partial(
+            corrupt=tree_util.Partial(
                 _copy_with_masks,
                 highest=np.int32(share24(highest_rate)),
                 mask=np.int32(ids.special("mask")),
@@ -236,7 +236,7 @@ def prefix_lm(ids: TokenIds, suffix_share: OpenShare = 0.5, mode: str | None = N
 
     return Objective(
         lengths=lengths,
-        corrupt=Partial(
+        corrupt=tree_util.Partial(
             _split_rows,
             kept=traced(kept)[0],
             draws_prefix=jnp.bool_(draws_prefix),
@@ -293,7 +293,7 @@ def _read_stand_ins(row: StackRow, batch: dict) -> dict:
     return {f"{row.stack}_input_tokens": row.in_stack(row.features["inputs"], row.shifted(read))}
 
 
-register(
+register_stream(
     Stream(
         name="stand_ins",
         about="the token that later slots read in place of a target, or 0 for the target itself",

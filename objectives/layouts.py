@@ -22,7 +22,7 @@ from .streams import (
     in_order,
     named,
     present,
-    register,
+    register_stream,
     unchanged,
 )
 
@@ -40,23 +40,23 @@ def _encoder_decoder_lengths(n: dict[str, int]) -> dict[str, int]:
 
 
 def _encoder_decoder(features, lengths, bos, max_documents):
-    given = fit(features["inputs_segments"], lengths["encoder"])
-    written = fit(features["targets_segments"], lengths["decoder"])
+    encoder_segments = fit(features["inputs_segments"], lengths["encoder"])
+    decoder_segments = fit(features["targets_segments"], lengths["decoder"])
     targets = fit(features["targets"], lengths["decoder"])
-    encoder = documents(given, max_documents)
-    decoder = documents(written, max_documents)
+    encoder_documents = documents(encoder_segments, max_documents)
+    decoder_documents = documents(decoder_segments, max_documents)
     batch = {
         "encoder_input_tokens": fit(features["inputs"], lengths["encoder"]),
-        "encoder_segment_ids": given,
-        "encoder_positions": positions(given, encoder),
-        "encoder_key_intervals": _bidirectional(given, encoder),
-        "decoder_input_tokens": _shift_right(targets, written, decoder, bos),
+        "encoder_segment_ids": encoder_segments,
+        "encoder_positions": positions(encoder_segments, encoder_documents),
+        "encoder_key_intervals": _bidirectional(encoder_segments, encoder_documents),
+        "decoder_input_tokens": _shift_right(targets, decoder_segments, decoder_documents, bos),
         "decoder_target_tokens": targets,
         "decoder_loss_weights": fit(features["targets_weights"], lengths["decoder"]),
-        "decoder_segment_ids": written,
-        "decoder_positions": positions(written, decoder),
-        "decoder_key_intervals": _causal(written, decoder),
-        "cross_key_intervals": _cross(written, encoder),
+        "decoder_segment_ids": decoder_segments,
+        "decoder_positions": positions(decoder_segments, decoder_documents),
+        "decoder_key_intervals": _causal(decoder_segments, decoder_documents),
+        "cross_key_intervals": _cross(decoder_segments, encoder_documents),
         "member": features["member"],
     }
     row = StackRow("encoder_decoder", features, lengths)
@@ -118,8 +118,8 @@ def single_stack(stack: str, features, lengths, bos, max_documents):
 
     # The source of each slot of the stack: the inputs, and after them the targets.
     both = joined(piece(*given), piece(offset + target.start, target.length))
-    streams = jnp.arange(offset + f["targets"].size, dtype=jnp.int32)
-    origin, segments = splice(streams, both, T)
+    index = jnp.arange(offset + f["targets"].size, dtype=jnp.int32)
+    origin, segments = splice(index, both, T)
     whole = documents(segments, D)
 
     def in_stack(inputs, targets):
@@ -250,7 +250,7 @@ def _single(arrange=unchanged) -> dict:
     return {"decoder": arrange, "encoder": arrange}
 
 
-register(
+register_stream(
     Stream(
         name="inputs",
         about="the tokens that the model reads",
@@ -259,7 +259,7 @@ register(
         arranged={**_single(), "encoder_decoder": unchanged},
     )
 )
-register(
+register_stream(
     Stream(
         name="types",
         about="BERT's token types, 0 or 1 for each input",
@@ -268,7 +268,7 @@ register(
         arranged=_single(_types),
     )
 )
-register(
+register_stream(
     Stream(
         name="orders",
         about="the position of each input, and the slots [start, end) that it attends to",
@@ -278,7 +278,7 @@ register(
         requires=(positions_of_tokens,),
     )
 )
-register(
+register_stream(
     Stream(
         name="targets",
         about="the tokens to predict, left to right",
@@ -287,7 +287,7 @@ register(
         arranged={"decoder": unchanged, "encoder_decoder": unchanged},
     )
 )
-register(
+register_stream(
     Stream(
         name="positions",
         about="positions of targets that are out of order, and their positions in a block, from 1",
@@ -296,7 +296,7 @@ register(
         arranged={"decoder": _positions_of_targets, "encoder_decoder": _positions_of_decoder},
     )
 )
-register(
+register_stream(
     Stream(
         name="labels",
         about="the tokens to predict in place, and the input slots that predict them",
@@ -305,7 +305,7 @@ register(
         arranged=_single(),
     )
 )
-register(
+register_stream(
     Stream(
         name="pools",
         about="input slots whose hidden states represent a document, a pair or a view, and classes",
@@ -315,7 +315,7 @@ register(
         arranged=_single(_pools),
     )
 )
-register(
+register_stream(
     Stream(
         name="rates",
         about="probabilities as 24-bit integers",

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from annotated_types import Interval
-from jax.tree_util import Partial
+from jax import tree_util
 
 from ..constraints import OpenShare, checked
 from .arithmetic import below, ratio, traced
@@ -29,7 +29,7 @@ from .splicing import (
     splice,
     with_specials,
 )
-from .streams import Layout, Stream, named, register
+from .streams import Layout, Stream, named, register_stream
 from .token_ids import TokenIds
 
 
@@ -81,11 +81,11 @@ def retromae(
     def lengths(n: int) -> dict[str, int]:
         return encoder.lengths(n) | dict.fromkeys(("targets", "contexts"), n + states)
 
-    restore = Partial(_restore, np.full(states, cls, np.int32), traced(visible)[0])
+    restore = tree_util.Partial(_restore, np.full(states, cls, np.int32), traced(visible)[0])
     embed = PromptForm("embed", before=(cls,), after=(sep,), pooling="first")
     return encoder._replace(
         lengths=lengths,
-        corrupt=Partial(_mask_and_restore, encoder.corrupt, restore),
+        corrupt=tree_util.Partial(_mask_and_restore, encoder.corrupt, restore),
         loss=_restoring_loss,
     ).with_facts(
         heads={**VOCABULARY, "restored": None},
@@ -197,7 +197,7 @@ def _with_decoder(features, lengths, bos, max_documents) -> dict:
 
 _RESTORED = ("targets", "contexts")  # the only streams that the decoder reads
 
-register(
+register_stream(
     Stream(
         name="contexts",
         about="the position of each target, and the slots [start, end) that it is restored from",

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from annotated_types import Interval
-from jax.tree_util import Partial
+from jax import tree_util
 
 from ..constraints import checked
 from .arithmetic import draw24, hits, product24, rate24, share24
@@ -172,15 +172,15 @@ def _at_drawn_rates(
     def lengths_of_both(n: int) -> dict[str, int]:
         return {"inputs": 2 * n, "labels": n, "rates": 2, "pools": 2}
 
-    noised = Partial(
+    noised = tree_util.Partial(
         _noised,
         rates=np.array([lowest, highest], np.int32),
         text=np.array(ids.text, np.int32),
         frame=frame_of(form.before, ()),
     )
     columns = {"mask": np.int32(mask), "shift": np.int32(form.shift)}
-    once = Partial(_mask_once, noised, ahead=np.int32(share24(ahead_share)), **columns)
-    twice = Partial(_mask_twice, noised, **columns)
+    once = tree_util.Partial(_mask_once, noised, ahead=np.int32(share24(ahead_share)), **columns)
+    twice = tree_util.Partial(_mask_twice, noised, **columns)
     return Objective(
         lengths=lengths_of_both if complementary else lengths,
         corrupt=twice if complementary else once,

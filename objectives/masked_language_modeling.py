@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import Partial
+from jax import tree_util
 
 from ..constraints import Count, OpenShare, Share, checked
 from .arithmetic import below, hits, share24
@@ -175,7 +175,7 @@ def masked_permuted_lm(
     frame = frame_of(form.before, form.after)
     return Objective(
         lengths=lengths,
-        corrupt=Partial(_permute_masked, selection, replacement, frame),
+        corrupt=tree_util.Partial(_permute_masked, selection, replacement, frame),
         loss=token_loss,
         facts=Facts(prompt_forms=(form,)),
     )
@@ -233,7 +233,7 @@ def _detection_loss(batch) -> BatchLoss:
     return token_loss(batch, hidden="generator", head="generator") | BatchLoss(terms, sums)
 
 
-def replacer(ids, mask_share, random_share, together=False) -> Partial:
+def replacer(ids, mask_share, random_share, together=False) -> tree_util.Partial:
     """Returns the function that replaces chosen tokens.
 
     If `together` is True, a whole word or span is masked, randomized or left unchanged as one.
@@ -244,7 +244,7 @@ def replacer(ids, mask_share, random_share, together=False) -> Partial:
             f"got {mask_share} and {random_share}."
         )
     shares = share24(mask_share), share24(random_share)
-    return Partial(
+    return tree_util.Partial(
         _replace,
         mask=np.int32(ids.special("mask")),
         text=np.array(ids.text, np.int32),
@@ -259,7 +259,9 @@ def _framed_form(ids: TokenIds, framed: bool) -> PromptForm:
     return PromptForm("mask", before=(ids.special("cls"),), after=(ids.special("sep"),))
 
 
-def _in_place(selection: Selection, replace: Partial, form: PromptForm, copies=None) -> Objective:
+def _in_place(
+    selection: Selection, replace: tree_util.Partial, form: PromptForm, copies=None
+) -> Objective:
     """Returns the objective that masks tokens in place, framed by the ids of the form."""
     frame = frame_of(form.before, form.after)
 
@@ -269,7 +271,7 @@ def _in_place(selection: Selection, replace: Partial, form: PromptForm, copies=N
 
     return Objective(
         lengths=lengths,
-        corrupt=Partial(_mask_in_place, selection, replace, frame, form.shift, copies),
+        corrupt=tree_util.Partial(_mask_in_place, selection, replace, frame, form.shift, copies),
         loss=token_loss,
         facts=Facts(prompt_forms=(form,), token_weights=True),
     )

@@ -7,7 +7,7 @@ Source: Song et al. 2019 (MASS, arXiv:1905.02450), section 3.2, and the authors'
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import Partial
+from jax import tree_util
 
 from ..constraints import OpenShare, Share, checked
 from .arithmetic import below, ratio, round_ratio, traced
@@ -73,7 +73,7 @@ def mass(
 
     return Objective(
         lengths=lengths,
-        corrupt=Partial(
+        corrupt=tree_util.Partial(
             _mask_fragments,
             share=traced(share)[0],
             replace=replacer(ids, mask_share, random_share),

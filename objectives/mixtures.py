@@ -15,8 +15,7 @@ from typing import Annotated, Any
 import jax
 import jax.numpy as jnp
 from annotated_types import MinLen
-from jax import lax
-from jax.tree_util import Partial
+from jax import lax, tree_util
 
 from ..constraints import Count, Natural, Positive, checked
 from .contract import (
@@ -293,9 +292,9 @@ def _check_pools(objectives: Mapping[str, Objective]) -> None:
         )
 
 
-def _shared_kernels(functions: Sequence[Corrupt]) -> Partial:
+def _shared_kernels(functions: Sequence[Corrupt]) -> tree_util.Partial:
     """Returns one kernel that runs the kernel of the row's member; equal functions share a copy."""
-    kernels = [f if _is_numeric(f) else Partial(f) for f in functions]
+    kernels = [f if _is_numeric(f) else tree_util.Partial(f) for f in functions]
     kinds = [
         (jax.tree.structure(k), tuple(jnp.shape(x) for x in jax.tree.leaves(k))) for k in kernels
     ]
@@ -308,12 +307,12 @@ def _shared_kernels(functions: Sequence[Corrupt]) -> Partial:
     ]
     # Location of each member's numbers: the index of the stack, and the index within the stack.
     address = [(distinct.index(kind), kinds[:i].count(kind)) for i, kind in enumerate(kinds)]
-    return Partial(_corrupt_member, stacks, jnp.array(address, jnp.int32))
+    return tree_util.Partial(_corrupt_member, stacks, jnp.array(address, jnp.int32))
 
 
 def _is_numeric(corrupt: Corrupt) -> bool:
     """Returns whether all settings of a function are arrays, which can be stacked over members."""
-    return isinstance(corrupt, Partial) and all(
+    return isinstance(corrupt, tree_util.Partial) and all(
         hasattr(x, "dtype") for x in jax.tree.leaves(corrupt)
     )
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import Partial
+from jax import tree_util
 
 from ..constraints import Count, OpenShare, checked
 from .arithmetic import below
@@ -61,7 +61,7 @@ def mutor(ids: TokenIds, max_offset: Count = 4, scale: OpenShare = 0.3) -> Objec
     plain = causal_lm(ids)
     return plain._replace(
         lengths=lambda n: {"targets": n, "masks": n},
-        corrupt=Partial(
+        corrupt=tree_util.Partial(
             _with_registers,
             plain.corrupt,
             max_offset=np.int32(max_offset),

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import Partial
+from jax import tree_util
 
 from ..constraints import OpenShare, checked
 from .arithmetic import below, hits, isqrt, ratio, running_sum, share24, traced
@@ -50,7 +50,7 @@ class Text(NamedTuple):
     hidden_starts: Array = None  # bool[N] hidden tokens that begin a span (`Row.hidden_starts`)
 
 
-def text_of(row: Row, size: int) -> Text:
+def text_of_row(row: Row, size: int) -> Text:
     """Returns the documents of a row, padded to `size` slots."""
     columns = row.tokens, row.segments, row.hidden, row.hidden_starts
     return Text(*(None if x is None else fit(x, size) for x in columns))
@@ -71,7 +71,7 @@ class Noise(NamedTuple):
 
 def untouched() -> Noise:
     """Returns the noise that changes nothing."""
-    return Noise(longest=lambda n: n, apply=Partial(_identity))
+    return Noise(longest=lambda n: n, apply=tree_util.Partial(_identity))
 
 
 def _identity(key, text: Text, count: int) -> Text:
@@ -105,14 +105,13 @@ def in_turn(*noises: Noise) -> Noise:
 
     return Noise(
         longest=lambda n: lengths(n)[-1],
-        apply=Partial(_apply_in_turn, tuple(noise.apply for noise in noises)),
+        apply=tree_util.Partial(_apply_in_turn, tuple(noise.apply for noise in noises)),
         sentinels=sentinels if counts else None,
     )
 
 
-_TRIED = (
-    65  # document lengths below this are checked, since a bound that grows too much does so early
-)
+# Document lengths below this are checked, since a bound that grows too much does so early.
+_TRIED = 65
 
 
 def _apply_in_turn(applies, key, text: Text, count: int) -> Text:
@@ -161,7 +160,9 @@ def from_noise(
 
     return Objective(
         lengths=lengths,
-        corrupt=Partial(_corrupt_text, inputs.apply, targets.apply, frame_of(before, after)),
+        corrupt=tree_util.Partial(
+            _corrupt_text, inputs.apply, targets.apply, frame_of(before, after)
+        ),
         loss=token_loss,
         facts=Facts(
             prompt_forms=(PromptForm(prompt_mode, before, after),) if prompt_mode else (),
@@ -178,7 +179,7 @@ def _corrupt_text(to_inputs, to_targets, frame, key, row, partner, lengths, max_
     """Applies both noises to all documents of a row, with the same key."""
     present = documents(row.segments, max_documents).length > 0
     room = max(row.tokens.size, lengths["inputs"] - 1, lengths["targets"] - 1)  # without the eos
-    text = text_of(row, room)
+    text = text_of_row(row, room)
     inputs, targets = (apply(key, text, max_documents) for apply in (to_inputs, to_targets))
     return sequence_pair(
         framed(inputs, present, frame, lengths["inputs"]),
@@ -225,12 +226,16 @@ def most_hidden(n, density, xp=jnp):
 def iid_hidden(ids: TokenIds, noise_density: OpenShare, replace: Replace) -> Noise:
     """Hides each text token with the same probability, at most `most_hidden` in a document."""
     kind, density, hiding = _iid_settings(ids, noise_density, replace)
-    stand_in = Partial(_from_table, hiding.stand_ins)
+    stand_in = tree_util.Partial(_from_table, hiding.stand_ins)
     if kind.random_share:
         share = jnp.int32(share24(kind.random_share))
-        stand_in = Partial(_random_or, share, hiding.text, stand_in)
+        stand_in = tree_util.Partial(_random_or, share, hiding.text, stand_in)
     shows = kind.stand_in is not None or kind.random_share > 0
-    apply = Partial(_replace_hidden, hiding, stand_in) if shows else Partial(_drop_hidden, hiding)
+    apply = (
+        tree_util.Partial(_replace_hidden, hiding, stand_in)
+        if shows
+        else tree_util.Partial(_drop_hidden, hiding)
+    )
 
     def pieces(n: int) -> int:
         hidden = int(most_hidden(n, density, np))
@@ -277,7 +282,7 @@ def iid_targets(
 
     return Noise(
         longest=longest,
-        apply=Partial(_write_hidden, hiding, np.bool_(marked), np.bool_(closes)),
+        apply=tree_util.Partial(_write_hidden, hiding, np.bool_(marked), np.bool_(closes)),
         sentinels=sentinels if marked else None,
     )
 
@@ -364,7 +369,7 @@ def _random_or(share, text_range, otherwise, key, piece_N):
 
 def permuted_tokens() -> Noise:
     """Returns the noise that puts the tokens of each document in random order."""
-    return Noise(lambda n: n, Partial(_permute_tokens))
+    return Noise(lambda n: n, tree_util.Partial(_permute_tokens))
 
 
 def permuted_sentences(ends_V) -> Noise:
@@ -373,7 +378,7 @@ def permuted_sentences(ends_V) -> Noise:
     `splicing.sentence_ends` defines where sentences end. The text after the last end is also a
     sentence.
     """
-    return Noise(lambda n: n, Partial(_permute_sentences, jnp.asarray(ends_V, bool)))
+    return Noise(lambda n: n, tree_util.Partial(_permute_sentences, jnp.asarray(ends_V, bool)))
 
 
 def _permute_tokens(key, text: Text, count: int) -> Text:
@@ -398,7 +403,7 @@ def _permuted(key, text: Text, starts, count: int) -> Text:
 
 def rotation() -> Noise:
     """Returns the noise that rotates each document to begin with a uniformly drawn token."""
-    return Noise(lambda n: n, Partial(_rotate))
+    return Noise(lambda n: n, tree_util.Partial(_rotate))
 
 
 def _rotate(key, text: Text, count: int) -> Text:
@@ -435,7 +440,7 @@ def poisson_spans(
         return int(n - hidden + spans)
 
     traced_density, traced_mean = traced(density, mean)
-    infill = Partial(
+    infill = tree_util.Partial(
         _infill,
         density=traced_density,
         mean_span_length=traced_mean,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jax.tree_util import Partial
+from jax import tree_util
 
 from .contract import Array, Corrupt, Row
 from .features import fit
@@ -33,8 +33,8 @@ def each_document(corrupt: Callable) -> Corrupt:
 
         Objective(lengths, backwards, loss)
     """
-    corrupt = corrupt if isinstance(corrupt, Partial) else Partial(corrupt)
-    return Partial(_corrupt_each, corrupt)
+    corrupt = corrupt if isinstance(corrupt, tree_util.Partial) else tree_util.Partial(corrupt)
+    return tree_util.Partial(_corrupt_each, corrupt)
 
 
 def _corrupt_each(corrupt, key, row, partner, lengths, max_documents):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import Partial
+from jax import tree_util
 
 from ..constraints import Count, OpenShare, checked
 from .contract import Facts, Objective
@@ -67,7 +67,7 @@ def permutation_lm(
 
     return Objective(
         lengths=lengths,
-        corrupt=Partial(_permute, selection, np.int32(ids.special("mask"))),
+        corrupt=tree_util.Partial(_permute, selection, np.int32(ids.special("mask"))),
         loss=_query_loss,
         facts=Facts(prompt_forms=(PromptForm("states"),)),
     )
@@ -151,7 +151,7 @@ def any_subset_lm(ids: TokenIds, group_size: Count = 8, shuffled: bool = True) -
     """
     return Objective(
         lengths=lambda n: {"inputs": n, "orders": n, "noised": n, "labels": n},
-        corrupt=Partial(
+        corrupt=tree_util.Partial(
             _in_groups,
             mask=np.int32(ids.special("mask")),
             size=np.int32(group_size),

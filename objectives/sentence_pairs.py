@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import Partial
+from jax import tree_util
 
 from ..constraints import checked
 from .arithmetic import below, running_sum
@@ -156,7 +156,7 @@ def then(ids: TokenIds, first: Callable, second: Callable) -> Objective:
     forms = _framed_forms(one.facts.prompt_forms, two.facts.prompt_forms)
     return Objective(
         lengths=lengths,
-        corrupt=Partial(_corrupt_twice, one.corrupt, two.corrupt),
+        corrupt=tree_util.Partial(_corrupt_twice, one.corrupt, two.corrupt),
         loss=SummedLosses((one.loss, two.loss)),
         facts=joint_facts({"first": one.facts, "second": two.facts})._replace(prompt_forms=forms),
     )
@@ -217,9 +217,9 @@ def _pair_objective(
     ends = ids.flags("sentence_ends") if at_sentence_ends else np.zeros(ids.size, bool)
     return Objective(
         lengths=lambda n: {"inputs": n + 3, "types": n + 3, "pools": 1},
-        corrupt=Partial(
+        corrupt=tree_util.Partial(
             _corrupt_pairs,
-            Partial(draw),
+            tree_util.Partial(draw),
             ends_V=jnp.array(ends),
             cls=jnp.int32(ids.special("cls")),
             sep=jnp.int32(ids.special("sep")),

@@ -1,6 +1,6 @@
 """Streams: the named parts of features, and how each layout arranges them.
 
-    register(Stream("types", ("inputs_types",), in_use="inputs_segments", arranged={…}))
+    register_stream(Stream("types", ("inputs_types",), in_use="inputs_segments", arranged={…}))
 
 `objectives.layouts` registers the streams that many objectives produce. A stream of a single
 objective is registered next to that objective, and yours in your own file. An objective's `lengths`
@@ -22,14 +22,14 @@ NOTHING: Mapping = MappingProxyType({})
 
 
 class Layout(NamedTuple):
-    """Maps the lengths and features of an objective to those of a model."""
+    """Maps the lengths of an objective to those of a model, and its features to a model's batch."""
 
     # An objective's lengths -> slots of the model's stacks, {"encoder": …, "decoder": …}. "copies"
     # is the number of noised copies of the decoder's slots, if there are any. "predict" is the
     # number of slots that reach the vocabulary projection, if not all of them do, and
     # "predicted_copies" the number of copies that reach it in addition.
     lengths: Callable[[dict[str, int]], dict[str, int]]
-    # (features of one row, stack lengths, ids.bos, max_documents) -> features for the model
+    # (features of one row, stack lengths, ids.bos, max_documents) -> the model's batch of the row
     arrange: Callable
 
 
@@ -67,7 +67,28 @@ def unchanged(row: StackRow, batch: dict[str, Array]) -> dict[str, Array]:
 
 
 class Stream(NamedTuple):
-    """A stream of features: columns of an objective with the same number of slots."""
+    """A stream of features: columns of an objective with the same number of slots.
+
+    The suffix of a name decides what the code does with an array.
+
+    Columns of features:
+
+    - `…_segments` has segment ids, which are above 0 in the slots of a document. If the documents
+      of a row are corrupted one by one, `packed_rows` adds an offset to the ids of each document.
+      Two documents then never share an id.
+    - `labels_slots` and `pools_slots` have numbers of input slots. `packed_rows` adds the number of
+      inputs of earlier documents if the stream's `…_weights` are above 0 there. Slot numbers in
+      other columns do not change.
+
+    Arrays of the model's batch, which the functions in `arranged` return:
+
+    - `…_weights`, [rows, slots], has the weights of a loss. `mixtures` sets them to 0 in the rows
+      of other members.
+    - `…_loss_weights` has integers. If rows have weights, the integers are thousandths, and
+      `token_weights.in_units` makes them floats.
+    - `…_segment_ids`, [rows, slots], is above 0 in the slots of a stack that have a token. The
+      share of useful slots and the weights of router terms count these slots.
+    """
 
     name: str
     about: str  # description, for messages and the documentation
@@ -92,7 +113,7 @@ class Stream(NamedTuple):
 STREAMS: dict[str, Stream] = {}
 
 
-def register(stream: Stream) -> Stream:
+def register_stream(stream: Stream) -> Stream:
     """Registers a stream with layouts, laws and SeqIO tasks, and returns it.
 
     The same stream may be registered again, for example by a module that is loaded twice.

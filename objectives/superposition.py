@@ -7,14 +7,14 @@ propose the same first phase as patch-level training.
 import functools
 
 import jax.numpy as jnp
-from jax.tree_util import Partial
+from jax import tree_util
 
 from ..constraints import AtLeastTwo, checked
 from .contract import BatchLoss, Facts, Labels, Objective, Term
 from .features import fit, target_sequence
 from .losses import at_slots, head_bag_cross_entropy, predictions
 from .splicing import Documents, by_document, documents, piece, splice
-from .streams import StackRow, Stream, register, with_row
+from .streams import StackRow, Stream, register_stream, with_row
 from .token_ids import TokenIds
 
 
@@ -66,7 +66,7 @@ def superposed_lm(ids: TokenIds, bag_size: AtLeastTwo = 6) -> Objective:
     streams = ["targets", "bags", *(_further_tokens(k).name for k in range(2, bag_size + 1))]
     return Objective(
         lengths=lambda n: dict.fromkeys(streams, -(-n // bag_size)),
-        corrupt=Partial(functools.partial(_bags_of_row, bag_size)),
+        corrupt=tree_util.Partial(functools.partial(_bags_of_row, bag_size)),
         loss=_loss,
         facts=Facts(),
     )
@@ -150,7 +150,7 @@ def _arrange_tokens(column: str, row: StackRow, batch: dict) -> dict:
     )
 
 
-register(
+register_stream(
     Stream(
         name="bags",
         about="the number of tokens in the bag of each target",
@@ -168,7 +168,7 @@ def _column(k: int) -> str:
 
 def _further_tokens(k: int) -> Stream:
     """Returns the registered stream of the k-th token of each bag, from 2."""
-    return register(
+    return register_stream(
         Stream(
             name=f"bag_{k}",
             about=f"token {k} of the bag of each target, if the bag has so many",

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import Partial
+from jax import tree_util
 
 from ..constraints import AtLeastTwo, Count, checked
 from .contract import (
@@ -73,7 +73,9 @@ def text_to_text(ids: TokenIds, longest_answer: Count = 64, mode: str | None = N
 
     return Objective(
         lengths=lengths,
-        corrupt=Partial(_divide, jnp.int32(longest_answer), frame_of(form.before, form.after)),
+        corrupt=tree_util.Partial(
+            _divide, jnp.int32(longest_answer), frame_of(form.before, form.after)
+        ),
         loss=token_loss,
         facts=Facts(prompt_forms=(form,), rows=Rows("parts", appends_eos=True, num_parts=2)),
     )
@@ -109,7 +111,9 @@ def dialogue(ids: TokenIds, max_turns: AtLeastTwo = 16) -> Objective:
     sep = ids.special("sep")
     return Objective(
         lengths=lambda n: {"targets": n + min(n, max_turns)},
-        corrupt=Partial(_take_turns, jnp.int32(sep), jnp.int32(ids.eos), jnp.int32(max_turns)),
+        corrupt=tree_util.Partial(
+            _take_turns, jnp.int32(sep), jnp.int32(ids.eos), jnp.int32(max_turns)
+        ),
         loss=token_loss,
         facts=Facts(
             prompt_forms=(PromptForm("respond", after=(sep,), causal=True),),
@@ -258,7 +262,7 @@ def _labeled(
     after = (ids.special("sep"),)
     return Objective(
         lengths=lengths,
-        corrupt=Partial(corrupt, frame_of(before, after)),
+        corrupt=tree_util.Partial(corrupt, frame_of(before, after)),
         loss=loss,
         facts=Facts(
             heads={head: 1 if num_classes is None else num_classes},

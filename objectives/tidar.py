@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import Partial
+from jax import tree_util
 
 from ..constraints import Count, Positive, checked
 from .block_diffusion import no_tokens_ahead
@@ -22,7 +22,7 @@ from .layouts import guarded
 from .losses import at_slots, predictions, token_loss
 from .prompt_forms import MaskedBlocks, PromptForm
 from .splicing import by_document, documents
-from .streams import StackRow, Stream, register
+from .streams import StackRow, Stream, register_stream
 from .token_ids import TokenIds
 
 
@@ -75,7 +75,7 @@ def tidar(
     blocks = MaskedBlocks(block_size, bidirectional, shifted)
     return plain._replace(
         lengths=lambda n: {"targets": n, "masks": n},
-        corrupt=Partial(
+        corrupt=tree_util.Partial(
             _with_masks,
             plain.corrupt,
             size=np.int32(block_size),
@@ -180,7 +180,7 @@ def position_after_the_row(model, groups) -> str | None:
     )
 
 
-MASKS = register(
+MASKS = register_stream(
     Stream(
         name="masks",
         about="a mask for each target, its position, the targets [begin, end) whose masks it "

@@ -11,7 +11,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import Partial
+from jax import tree_util
 
 from ..constraints import OpenShare, Positive, checked
 from .arithmetic import below, hits, share24
@@ -73,7 +73,7 @@ def token_editing(
         )
     mask = ids.special("mask")
     return plain._replace(
-        corrupt=Partial(
+        corrupt=tree_util.Partial(
             _with_wrong_tokens,
             plain.corrupt,
             share=np.int32(share24(wrong_share)),

@@ -12,7 +12,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.tree_util import Partial
+from jax import tree_util
 
 from ..constraints import OpenShare, checked
 from .arithmetic import below, draw24, hits, product24, share24
@@ -129,7 +129,7 @@ def _stationary(
     """
     return Objective(
         lengths=lambda n: {"inputs": n, "labels": n, "rates": 1},
-        corrupt=Partial(
+        corrupt=tree_util.Partial(
             _replace,
             lowest=np.int32(share24(lowest_rate)),
             text=np.array(text, np.int32),

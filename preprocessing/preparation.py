@@ -74,10 +74,10 @@ def plain_settings(name: str, value: Any) -> dict[str, str]:
     return {path: repr(setting) for path, setting in flattened(name, value)}
 
 
-def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+def setting_differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """Returns lines that say how settings differ. If a step was replaced, only its name is given.
 
-    >>> differences({"steps[0].least": "100"}, {"steps[0].least": "200"})
+    >>> setting_differences({"steps[0].least": "100"}, {"steps[0].least": "200"})
     ['steps[0].least was 100, is 200']
     """
     differ = [name for name in {**before, **now} if before.get(name) != now.get(name)]

@@ -264,7 +264,7 @@ def _training_tokens(corpus: Corpus, folder: object = None) -> np.ndarray:
 
     The argument `folder` keeps a temporary folder with the vocabulary of the corpus alive.
     """
-    stream = corpus.train(0, 1)
+    stream = corpus.open_shard(0, 1)
     return _enough(stream.next_document().tokens for _ in itertools.count())
 
 

@@ -45,7 +45,7 @@ def planned(run: Run):
     classes = ("no", "yes") if objective.facts.rows.num_classes is not None else ()
     teacher = ("teacher",) if objective.facts.teacher else ()
     columns = (objective.facts.rows.kind, *teacher)
-    corpus = Corpus(IDS, train=None, heldout=None, columns=columns, classes=classes)
+    corpus = Corpus(IDS, open_shard=None, heldout=None, columns=columns, classes=classes)
     run = dataclasses.replace(
         run,
         corpus=lambda run_dir: corpus,

@@ -331,14 +331,14 @@ def test_heldout_figures_match_the_run(tmp_path, capsys):
     ]
     lines = read_metrics(one.dir)
     written = {line["step"]: line for line in lines if "heldout/span/tokens" in line}
-    planned = tiny.planned(run_of_directory(str(one.dir), [tiny.__name__]))
-    evaluator = heldout_evaluator(planned)
+    plan = tiny.planned(run_of_directory(str(one.dir), [tiny.__name__]))
+    evaluator = heldout_evaluator(plan)
     # No bits per byte, since there are only ids.
     for step, name, nats, perplexity, baseline, targets in rows:
         figures = written[int(step)]
         assert nats == f"{figures[f'heldout/{name}']:.3f}"
         assert baseline == f"{figures[f'baseline/{name}']:.3f}"
-        model = open_saved_model(str(one.dir), int(step), planned.mesh, trusted=[tiny.__name__])
+        model = open_saved_model(str(one.dir), int(step), plan.mesh, trusted=[tiny.__name__])
         scores = evaluator(model.params)
         (score,) = (score for score in scores if score.name == name)
         assert score.loss == pytest.approx(figures[f"heldout/{name}"], rel=1e-5)

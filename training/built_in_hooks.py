@@ -3,10 +3,8 @@
 import functools
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
-from rich.console import Console
 
 from .buckets import push_or_warn
 from .heldout import Evaluation
@@ -14,18 +12,9 @@ from .hooks import AfterStep, Hook
 from .prefetch import Prefetcher
 from .processes import as_the_first
 from .reporting.console import print_warning
-from .reporting.metrics import MetricsWriter
 from .reporting.monitor import Monitor
-from .reporting.wall_time import WallTime
+from .reporting.reports import Reports
 from .saved.resuming import ResumableParts
-
-
-class Reports(NamedTuple):
-    """The objects to which a run reports."""
-
-    writer: MetricsWriter  # writes the metrics
-    console: Console  # shows progress and warnings
-    wall_time: WallTime  # counts seconds by kind of work
 
 
 class BuiltInHooks:
@@ -53,8 +42,9 @@ class BuiltInHooks:
         self._parts = parts
         self._monitor = monitor
         self._evaluate = evaluate
-        self._writer, console, self._wall_time = reports
-        self._warn = functools.partial(print_warning, console)
+        self._writer = reports.writer
+        self._wall_time = reports.wall_time
+        self._warn = functools.partial(print_warning, reports.console)
         self._saved = self._copied = time.monotonic()
 
     def hooks(self) -> list[Hook]:

@@ -101,10 +101,10 @@ def check(run: Run, topology: Topology) -> Check:
     if is_bucket(run.run_dir):  # nothing is read from the bucket or written to it
         run = dataclasses.replace(run, run_dir=folder_of(run.run_dir))
     check_run(run)
-    planned = plan_of_step(plan_checked(run, *_elsewhere(run, devices_of(topology))), step=0)
-    state = abstract_state_of(planned).shapes
-    mesh = planned.mesh
-    groups = zip(planned.recipe.groups, planned.schedules)
+    plan = plan_of_step(plan_checked(run, *_elsewhere(run, devices_of(topology))), step=0)
+    state = abstract_state_of(plan).shapes
+    mesh = plan.mesh
+    groups = zip(plan.recipe.groups, plan.schedules)
     tokens = sum(
         schedule.rows * schedule.share(number) * raw
         for group, schedule in groups
@@ -112,15 +112,15 @@ def check(run: Run, topology: Topology) -> Check:
     )
     started = time.monotonic()
     with placed_on(mesh.abstract_mesh):
-        step = jitted_step(planned, state)
-        lowered = step.lower(state, abstract_rows(planned, batch_sharding(mesh)))
+        step = jitted_step(plan, state)
+        lowered = step.lower(state, abstract_rows(plan, batch_sharding(mesh)))
     kept = state.opt_state, state.adaptation, state.ema
     memory = Memory(_bytes_on_a_chip(state.params), _bytes_on_a_chip(kept), 0, 0)
     collectives: Mapping[str, Traffic] = {}
     refusal = ""
     estimated = None
     try:
-        program = compile_lowered(planned, lowered)
+        program = compile_lowered(plan, lowered)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
@@ -142,15 +142,15 @@ def check(run: Run, topology: Topology) -> Check:
         topology=topology,
         mesh=dict(mesh.shape),
         parameters=parameter_count(state),
-        active=active_parameters(state.params, planned.recipe.model.config),
-        flops=step_flops(planned.recipe, planned.schedules),
-        causal_flops=causal_flops(planned.recipe, planned.schedules),
+        active=active_parameters(state.params, plan.recipe.model.config),
+        flops=step_flops(plan.recipe, plan.schedules),
+        causal_flops=causal_flops(plan.recipe, plan.schedules),
         text_tokens=round(tokens),
         memory=memory,
         traffic=collectives,
         seconds=time.monotonic() - started,
         refusal=refusal,
-        attention=planned.recipe.model.attention,
+        attention=plan.recipe.model.attention,
         options=(topology.kind not in GPUS and run.tpu_compiler_options) or {},
         estimate=estimated,
     )
@@ -177,7 +177,7 @@ def _corpus_of(run: Run) -> Corpus:
     columns = [objective.facts.rows.column, "teacher" if objective.facts.teacher else None]
     return Corpus(
         ids,
-        train=unread,
+        open_shard=unread,
         heldout=unread,
         classes=("first", "second") if counts else (),
         columns=tuple(filter(None, columns)),

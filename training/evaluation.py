@@ -145,7 +145,7 @@ class Evaluator:
 
         # The baseline needs frequencies of labels. They are from eight times as much training text.
         training_pieces = [
-            first_documents(iter(corpus.train(0, 1).next_document, None), 8 * tokens)
+            first_documents(iter(corpus.open_shard(0, 1).next_document, None), 8 * tokens)
             for corpus in corpora
         ]
         heldout_pieces = [corpus.heldout(tokens) for corpus in corpora]
@@ -205,7 +205,7 @@ class Evaluator:
         return scores
 
     def _arranged(self, arrange, packed: list[Row], length: int, size: int):
-        """Returns the model's features of packed rows, in batches of `size` rows.
+        """Returns the model's batches of packed rows, with `size` rows each.
 
         The number of packed rows is a multiple of `size`.
         """

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from rich.console import Console
-
 from .. import objectives
 from ..data.corpus import Corpus
 from ..data.packing import Packing, documents_of_a_row, plan_packing, resolve_packing
@@ -14,8 +12,7 @@ from ..objectives.mixtures import largest
 from .evaluation import Evaluator, Score, total_loss
 from .planning import Plan
 from .reporting.console import print_task_scores
-from .reporting.metrics import MetricsWriter
-from .reporting.wall_time import WallTime
+from .reporting.reports import Reports
 from .run import Run
 from .run_checks import check_columns
 from .step import Recipe, check_requirements
@@ -36,9 +33,7 @@ class Evaluation(NamedTuple):
 def prepare_evaluation(
     plan: Plan,
     score_tasks: Callable[[dict], dict[str, float]],
-    writer: MetricsWriter,
-    console: Console,
-    wall_time: WallTime,
+    reports: Reports,
 ) -> Callable[[int, dict], Evaluation]:
     """Reads and packs held-out text, and returns a function that evaluates parameters on it.
 
@@ -47,20 +42,18 @@ def prepare_evaluation(
     Args:
       plan: the checked run.
       score_tasks: params -> scores of downstream tasks.
-      writer: writes the figures as metrics.
-      console: shows the scores of tasks.
-      wall_time: counts the time of evaluations.
+      reports: where the figures, the scores of tasks and the time of evaluations go.
     """
     heldout = heldout_evaluator(plan)
 
     def evaluate(step: int, params: dict) -> Evaluation:
-        with wall_time.of("evaluation"):
+        with reports.wall_time.of("evaluation"):
             evaluation = Evaluation(tuple(heldout(params)), score_tasks(params))
         losses = {f"heldout/{s.name}": s.loss for s in evaluation.scores}
         baselines = {f"baseline/{s.name}": s.baseline for s in evaluation.scores}
         known = {name: x for name, x in baselines.items() if x is not None}
-        writer.write(step, losses | known | evaluation.tasks)
-        print_task_scores(console, evaluation.tasks, step)
+        reports.writer.write(step, losses | known | evaluation.tasks)
+        print_task_scores(reports.console, evaluation.tasks, step)
         return evaluation
 
     return evaluate

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import jax
 
 from ..settings import run_directory
-from .built_in_hooks import BuiltInHooks, Reports
+from .built_in_hooks import BuiltInHooks
 from .devices.mesh import placed_on
 from .heldout import Evaluation
 from .hooks import AfterStep, own_hooks
@@ -20,6 +20,7 @@ from .processes import must_stop_together
 from .reporting.console import StepProgress, print_warning
 from .reporting.monitor import Monitor
 from .reporting.profiling import Profiler, Steps
+from .reporting.reports import Reports
 from .saved.resuming import ResumableParts, resume
 from .spikes import LossSpike, Rollback
 from .state import State
@@ -53,26 +54,26 @@ def take_steps(
     Raises FloatingPointError at a loss spike if the run cannot be rolled back.
     """
     run = plan.run
-    step = int(state.step)
-    writer, console, wall_time = reports
+    taken = int(state.step)  # number of steps that were taken
+    wall_time = reports.wall_time
     user_hooks = own_hooks(plan)
     traces = os.path.join(run.run_dir, run_directory.TENSORBOARD)
-    warn = functools.partial(print_warning, console)
+    warn = functools.partial(print_warning, reports.console)
     with (
-        StepProgress(console, step, run.steps) as progress,
+        StepProgress(reports.console, taken, run.steps) as progress,
         placed_on(plan.mesh),
         stop_at_sigterm() as should_stop,
         Profiler(profiled, traces, wall_time, warn) as profiler,
-        contextlib.closing(Prefetcher(parts.batches, run.steps - step)) as ahead,
+        contextlib.closing(Prefetcher(parts.batches, run.steps - taken)) as ahead,
     ):
-        monitor = Monitor(plan, writer, progress, parts.spikes, parts.unreported, wall_time)
+        monitor = Monitor(plan, reports.writer, progress, parts.spikes, parts.unreported, wall_time)
         built_in = BuiltInHooks(parts, ahead, monitor, evaluate, reports)
         hooks = [*built_in.hooks(), *user_hooks]
         programs = StepPrograms(plan, parts.abstract.shapes)
-        while step < run.steps:
+        while taken < run.steps:
             with wall_time.of("compile"):
-                take_step = programs.at(step)
-            step += 1
+                take_step = programs.at(taken)
+            step = taken + 1
             profiler.before(step)
             with jax.profiler.StepTraceAnnotation("train", step_num=step):
                 with wall_time.of("data"):
@@ -93,9 +94,10 @@ def take_steps(
                 del state  # frees the memory that the checkpoint's state needs
                 state = _roll_back(spike, parts, reports)
                 monitor.forget()
-                step = int(state.step)
-                ahead.start(run.steps - step)
+                taken = int(state.step)
+                ahead.start(run.steps - taken)
             else:
+                taken = step
                 for hook in due:
                     hook.call(AfterStep(step, state, metrics))
             if stopping:

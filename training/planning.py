@@ -1,4 +1,4 @@
-"""`plan`: checks a run, opens its corpus and computes all its lengths, before it is trained."""
+"""`plan_run`: checks a run, opens its corpus and computes all its lengths, before it is trained."""
 
 import dataclasses
 import functools
@@ -50,10 +50,10 @@ class Plan(NamedTuple):
     end_of_document: int | None  # the id after every document; None: no id
 
 
-def plan(run: Run, corpus: Corpus | None = None, mesh: Mesh | None = None) -> Plan:
+def plan_run(run: Run, corpus: Corpus | None = None, mesh: Mesh | None = None) -> Plan:
     """Checks a run, builds its objective and model, and computes all lengths.
 
-        planned = plan(run)
+        plan = plan_run(run)
 
     Nothing is trained, and only opening the corpus may write files. A model of your own with up to
     `checking.MOST_PARAMETERS` parameters is initialized and run on a small batch, to check it.
@@ -86,8 +86,8 @@ def plan_checked(
 
     Args:
       run: the run.
-      corpus: see `plan`.
-      mesh: see `plan`.
+      corpus: see `plan_run`.
+      mesh: see `plan_run`.
       trains: whether the run is planned for training, see `plan_evaluation`.
     """
     optimizer = run.optimizer(run.steps)  # it may refuse its settings before text is prepared
@@ -142,37 +142,37 @@ def plan_checked(
     check_longest(corpus, packing)
     check_own(recipe, packing.weighted)
     end = ids.eos if mark_ends else None
-    planned = Plan(run, corpus, mesh, recipe, schedules, packing, end)
+    plan = Plan(run, corpus, mesh, recipe, schedules, packing, end)
     if len({member.objective.loss for member in objective.facts.members}) > 1:
-        check_terms(recipe, abstract_batch(planned))  # the terms of all members must fit together
-    return planned
+        check_terms(recipe, abstract_batch(plan))  # the terms of all members must fit together
+    return plan
 
 
-def with_steps(planned: Plan, steps: int) -> Plan:
+def with_steps(plan: Plan, steps: int) -> Plan:
     """Returns the plan of the same run with another number of steps.
 
     Rates and factors that follow the share of training that is done are spread over these steps.
     The optimizer does not change.
     """
-    return planned._replace(
-        run=dataclasses.replace(planned.run, steps=steps),
-        recipe=planned.recipe._replace(steps=steps),
-        schedules=tuple(each._replace(steps=steps) for each in planned.schedules),
+    return plan._replace(
+        run=dataclasses.replace(plan.run, steps=steps),
+        recipe=plan.recipe._replace(steps=steps),
+        schedules=tuple(each._replace(steps=steps) for each in plan.schedules),
     )
 
 
-def plan_of_step(planned: Plan, step: int) -> Plan:
+def plan_of_step(plan: Plan, step: int) -> Plan:
     """Returns the plan whose program takes a step: the plan itself, or a plan of one member.
 
     The second case is that of `Facts.separate_steps`. The state and the metrics have the shapes of
     the whole mixture, so that the programs of all members train the same parameters in turn.
     """
-    number = member_of_step(planned.schedules, step)
+    number = member_of_step(plan.schedules, step)
     if number is None:
-        return planned
-    return planned._replace(
-        recipe=recipe_of_member(planned.recipe, number),
-        schedules=tuple(each.of_member(number) for each in planned.schedules),
+        return plan
+    return plan._replace(
+        recipe=recipe_of_member(plan.recipe, number),
+        schedules=tuple(each.of_member(number) for each in plan.schedules),
     )
 
 
@@ -183,20 +183,20 @@ def _open_corpus(run: Run) -> Corpus:
     return first_process_first(lambda: run.corpus(run.run_dir))
 
 
-def open_batches(planned: Plan) -> Batches:
+def open_batches(plan: Plan) -> Batches:
     return Batches(
-        [source.train for source in planned.corpus.sources or (planned.corpus,)],
-        planned.recipe.groups,
-        planned.schedules,
-        data_shards=planned.run.data_shards,
-        mesh=planned.mesh,
-        end_of_document=planned.end_of_document,
-        packing=planned.packing,
-        member_sources=planned.corpus.member_sources,
+        [source.open_shard for source in plan.corpus.sources or (plan.corpus,)],
+        plan.recipe.groups,
+        plan.schedules,
+        data_shards=plan.run.data_shards,
+        mesh=plan.mesh,
+        end_of_document=plan.end_of_document,
+        packing=plan.packing,
+        member_sources=plan.corpus.member_sources,
     )
 
 
-def abstract_rows(planned: Plan, sharding=None) -> tuple[Row, ...]:
+def abstract_rows(plan: Plan, sharding=None) -> tuple[Row, ...]:
     """Returns the shapes of the rows that a step takes."""
 
     def array(*shape):
@@ -205,15 +205,15 @@ def abstract_rows(planned: Plan, sharding=None) -> tuple[Row, ...]:
     def rows(group, scheduled):
         text = array(scheduled.rows, group.row_length)
         row = Row(text, text, array(scheduled.rows))
-        columns = planned.packing.columns.items()
+        columns = plan.packing.columns.items()
         return row._replace(**{name: array(*text.shape, *shape) for name, shape in columns})
 
-    return tuple(map(rows, planned.recipe.groups, planned.schedules))
+    return tuple(map(rows, plan.recipe.groups, plan.schedules))
 
 
-def abstract_batch(planned: Plan) -> dict:
-    """Returns the shapes of the model's features of the first row group."""
-    rows = abstract_rows(planned)[0]
+def abstract_batch(plan: Plan) -> dict:
+    """Returns the shapes of the model's batch of the first row group."""
+    rows = abstract_rows(plan)[0]
     keys = jax.eval_shape(lambda: jax.random.split(jax.random.key(0), rows.member.shape[0]))
-    arrange = functools.partial(corrupt_and_arrange, planned.recipe, planned.recipe.groups[0])
+    arrange = functools.partial(corrupt_and_arrange, plan.recipe, plan.recipe.groups[0])
     return jax.eval_shape(arrange, keys, rows)

@@ -14,7 +14,7 @@
     )
     longer = dataclasses.replace(run, steps=1400)
 
-`training.planning.plan` checks a run. `training.run_configuration` reads a run from gin files.
+`training.planning.plan_run` checks a run. `training.run_configuration` reads a run from gin files.
 """
 
 import dataclasses

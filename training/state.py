@@ -56,7 +56,7 @@ def abstract_state(
     Args:
       model: the model.
       optimizer: the optimizer.
-      batch: shapes of the model's features.
+      batch: shapes of the model's batch.
       mesh: the mesh of the devices.
       adaptation: the adaptation of the objective's noise. None: noise does not adapt.
       averaged: whether the state has a moving average of the parameters.

@@ -172,10 +172,9 @@ def train_step(
         "parameter_norm": optax.tree.norm(params),
     }
     for name, term in sums.terms.items():
-        total = _total(weights[name])
-        metrics[f"{kind_of(term)}/{name}"] = jnp.sum(term.sums) / total
+        metrics[f"{kind_of(term)}/{name}"] = jnp.sum(term.sums) / weights[name]
         if term.z_losses is not None:
-            metrics[f"z_loss/{name}"] = jnp.sum(term.z_losses) / total
+            metrics[f"z_loss/{name}"] = jnp.sum(term.z_losses) / weights[name]
     taken = state.step + 1
     adapted = None
     if adaptation:
@@ -216,7 +215,7 @@ def _sharded(x, spec: P):
 
 
 def corrupt_and_arrange(recipe: Recipe, group: RowGroup, keys, rows: Row) -> dict:
-    """Returns the model's features of raw rows."""
+    """Returns the model's batch of raw rows."""
     features = batched(recipe.objective, group.features, group.max_documents)(keys, rows)
     arrange = LAYOUTS[recipe.model.layout].arrange
     bos = recipe.ids.bos
@@ -226,14 +225,19 @@ def corrupt_and_arrange(recipe: Recipe, group: RowGroup, keys, rows: Row) -> dic
 
 
 def term_weights(recipe: Recipe, batches: Sequence[dict]) -> dict:
-    """Returns {term: f32[members]}: the divisor of each term, over all rows of the step."""
-    total: dict = {}
+    """Returns {term: f32[]}: the divisor of each term, the sum of its weights over the step's rows.
+
+    If the sum is 0, the divisor is 1. The term's sums are then 0 too. The sum over rows is taken
+    for each member first.
+    """
+    sums: dict = {}
     for batch in batches:
         terms = recipe.objective.loss(batch).terms
         weights = {name: term.weights for name, term in terms.items()} | router_weights(batch)
         for name, weights_B in weights.items():
-            total[name] = total.get(name, 0.0) + by_member(recipe, batch, weights_B)
-    return total
+            sums[name] = sums.get(name, 0.0) + by_member(recipe, batch, weights_B)
+    totals = {name: jnp.sum(weights) for name, weights in sums.items()}
+    return {name: jnp.where(total > 0, total, 1.0) for name, total in totals.items()}
 
 
 def _arrays(outputs: Outputs):
@@ -353,32 +357,23 @@ def weighted_loss(recipe: Recipe, outputs, batch, weights, step):
     scales = {
         name: scale_at(term.scale, step, recipe.steps) for name, term in batch_loss.terms.items()
     }
-    # A factor has the bits of the sums' cotangent, which is the gradient of the loss below.
-    factors = {name: scale * (1.0 / _total(weights[name])) for name, scale in scales.items()}
+    # Losses may precompute gradients with these factors, so they must equal the cotangents of the
+    # terms' sums bit for bit.
+    factors = {name: scale * (1.0 / weights[name]) for name, scale in scales.items()}
     outputs = outputs._replace(z_loss=recipe.z_loss, term_factors=factors)
-    terms = batch_loss.scored(outputs) | _router_terms(recipe, outputs, batch)
+    terms = batch_loss.scored(outputs) | router_terms(
+        outputs.routing, batch, balance=recipe.load_balance_loss, z=recipe.router_z_loss
+    )
     loss = 0.0
     for name, term in terms.items():
         sums = term.sums if term.z_losses is None else term.sums + term.z_losses
         if term.scale is not None:
             scale = scale_at(term.scale, step, recipe.steps)
-            loss += scale * jnp.sum(sums) / _total(weights[name])
+            loss += scale * jnp.sum(sums) / weights[name]
     unlabeled = {name: dataclasses.replace(term, labels=None) for name, term in terms.items()}
     terms = jax.tree.map(functools.partial(by_member, recipe, batch), unlabeled)
     adaptation = recipe.objective.adaptation
     return loss, StepSums(terms, adaptation and adaptation.measure(outputs, batch))
-
-
-def _router_terms(recipe: Recipe, outputs, batch) -> dict[str, Term]:
-    return router_terms(
-        outputs.routing, batch, balance=recipe.load_balance_loss, z=recipe.router_z_loss
-    )
-
-
-def _total(weights_by_member):
-    """Returns the sum of a term's weights, or 1 if it is 0. The term's sums are then 0 too."""
-    total = jnp.sum(weights_by_member)
-    return jnp.where(total > 0, total, 1.0)
 
 
 def by_member(recipe: Recipe, batch, values_B):

@@ -11,48 +11,48 @@ from .state import AbstractState, State, abstract_state
 from .step import train_step
 
 
-def abstract_state_of(planned: Plan) -> AbstractState:
+def abstract_state_of(plan: Plan) -> AbstractState:
     """Returns the shapes and shardings of the state, without allocating anything."""
-    recipe = planned.recipe
+    recipe = plan.recipe
     adaptation = recipe.objective.adaptation
     averaged = recipe.ema_decay is not None
     return abstract_state(
         recipe.model,
         recipe.optimizer,
-        abstract_batch(planned),
-        planned.mesh,
+        abstract_batch(plan),
+        plan.mesh,
         adaptation,
         averaged,
-        spread=planned.run.shard_optimizer_over_data,
+        spread=plan.run.shard_optimizer_over_data,
     )
 
 
-def jitted_step(planned: Plan, shapes: State) -> jax.stages.Wrapped:
+def jitted_step(plan: Plan, shapes: State) -> jax.stages.Wrapped:
     """Returns the jitted step (state, rows) -> (state, metrics). The old state is donated.
 
     The new state keeps the shardings of the old state. Otherwise XLA might choose others and
     compile again for the next step.
 
     Args:
-      planned: the checked run.
+      plan: the checked run.
       shapes: shapes and shardings of the state (`AbstractState.shapes`).
     """
-    step = functools.partial(train_step, planned.recipe, jax.random.key(planned.run.seed))
+    step = functools.partial(train_step, plan.recipe, jax.random.key(plan.run.seed))
     shardings = jax.tree.map(lambda x: x.sharding, shapes)
-    if planned.run.shard_optimizer_over_data:
-        updated = spread_over_data(shapes.params, shardings.params, planned.mesh)
+    if plan.run.shard_optimizer_over_data:
+        updated = spread_over_data(shapes.params, shardings.params, plan.mesh)
         shard_updates = functools.partial(jax.lax.with_sharding_constraint, shardings=updated)
         step = functools.partial(step, shard_updates=shard_updates)
-    return jax.jit(step, donate_argnums=0, out_shardings=(shardings, replicated(planned.mesh)))
+    return jax.jit(step, donate_argnums=0, out_shardings=(shardings, replicated(plan.mesh)))
 
 
-def compile_lowered(planned: Plan, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+def compile_lowered(plan: Plan, lowered: jax.stages.Lowered) -> jax.stages.Compiled:
     """Compiles a lowered step. On TPUs it uses the run's `tpu_compiler_options`.
 
     Raises ValueError for an option that the compiler does not have.
     """
-    is_tpu = planned.mesh.devices.flat[0].platform == "tpu"
-    settings = (planned.run.tpu_compiler_options if is_tpu else None) or {}
+    is_tpu = plan.mesh.devices.flat[0].platform == "tpu"
+    settings = (plan.run.tpu_compiler_options if is_tpu else None) or {}
     options = {name: x if isinstance(x, bool) else str(x) for name, x in settings.items()}
     try:
         return lowered.compile(compiler_options=options or None)
@@ -70,18 +70,18 @@ class StepPrograms:
 
     Each is compiled before its first step:
 
-        programs = StepPrograms(planned, shapes)
+        programs = StepPrograms(plan, shapes)
         state, metrics = programs.at(step)(state, rows)
     """
 
-    def __init__(self, planned: Plan, shapes: State):
+    def __init__(self, plan: Plan, shapes: State):
         """Compiles nothing.
 
         Args:
-          planned: the checked run.
+          plan: the checked run.
           shapes: shapes and shardings of the state (`AbstractState.shapes`).
         """
-        self._planned = planned
+        self._plan = plan
         self._shapes = shapes
         self._compiled: dict[int | None, jax.stages.Compiled] = {}
 
@@ -92,11 +92,11 @@ class StepPrograms:
         """Returns the function (state, rows) -> (state, metrics) of a step, numbered from 0."""
         member = self._member(step)
         if member not in self._compiled:
-            planned = plan_of_step(self._planned, step)
-            rows = abstract_rows(planned, batch_sharding(planned.mesh))
-            lowered = jitted_step(planned, self._shapes).lower(self._shapes, rows)
-            self._compiled[member] = compile_lowered(planned, lowered)
+            plan = plan_of_step(self._plan, step)
+            rows = abstract_rows(plan, batch_sharding(plan.mesh))
+            lowered = jitted_step(plan, self._shapes).lower(self._shapes, rows)
+            self._compiled[member] = compile_lowered(plan, lowered)
         return self._compiled[member]
 
     def _member(self, step: int) -> int | None:
-        return member_of_step(self._planned.schedules, step)
+        return member_of_step(self._plan.schedules, step)

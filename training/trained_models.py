@@ -50,10 +50,10 @@ def open_run(
     codec = vocabulary.codec
     classes = tuple(run_directory.load_classes(run_dir))
     with setting_errors(run_dir):
-        planned = model_of_run(fields, ids, len(classes))
+        expected_model = model_of_run(fields, ids, len(classes))
         lengths = longest_rows(fields.get("sequence_lengths", {}))
     forms = prompt_forms(run_dir, fields, ids)
-    run = load_model(run_dir, fields, step, mesh, planned)
+    run = load_model(run_dir, fields, step, mesh, expected_model)
     if fields.get("objective") is None and (wrong := misfit(forms, ids, run.model)):
         raise damaged(Path(run_dir) / run_directory.PROMPT_FORMS, wrong)
     model = run.model

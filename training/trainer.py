@@ -18,7 +18,6 @@ from ..inference import Trained, show_passages
 from ..inference.answering.task_scores import task_figures
 from ..settings import run_directory, run_ids
 from .buckets import on_disk
-from .built_in_hooks import Reports
 from .devices.compiled_programs import kept_in
 from .heldout import prepare_evaluation
 from .loop import take_steps
@@ -41,6 +40,7 @@ from .reporting.console import (
 from .reporting.metrics import MetricsWriter, set_aside
 from .reporting.plots import plot_losses
 from .reporting.profiling import Steps, check_steps, untraced_message
+from .reporting.reports import Reports
 from .reporting.trackers import make_trackers
 from .reporting.wall_time import WallTime
 from .run import Run, longest_rows
@@ -81,11 +81,12 @@ def train(
     """
     with on_disk(run) as local_run:
         if local_run is not run:
+            console = console or make_console()
             note = (
                 f"{run.run_dir} is copied to {local_run.run_dir}, and back when a checkpoint is "
                 "saved"
             )
-            (console := console or make_console()).print(note, markup=False, soft_wrap=True)
+            console.print(note, markup=False, soft_wrap=True)
         return _train(local_run, console, trusted, profiled)
 
 
@@ -102,11 +103,11 @@ def _train(
     changed = check_resumable(run, trusted)
     check_assignment_map(run, trusted)
     trackers = make_trackers(run)
-    planned = plan_checked(run)
-    print_plan(console, planned)
+    plan = plan_checked(run)
+    print_plan(console, plan)
 
-    abstract = abstract_state_of(planned)
-    batches = open_batches(planned)
+    abstract = abstract_state_of(plan)
+    batches = open_batches(plan)
     where = run_directory.checkpoints(run.run_dir, run.checkpoint_dir)
     # The lock comes first: opening checkpoints for writing deletes files of unfinished saves.
     with (
@@ -124,15 +125,15 @@ def _train(
             if profiled:
                 print_warning(console, untraced_message(profiled, finished.step))
             return finished
-        start = _start(planned, parts, resumed, changed, console)
+        start = _start(plan, parts, resumed, changed, console)
         check_steps(profiled, int(start.step), run.steps)
         unnamed = write_run(run) if jax.process_index() == 0 else ()
-        _print_start(planned, start, unnamed, console)
+        _print_start(plan, start, unnamed, console)
         warn = functools.partial(print_warning, console)
         with MetricsWriter(run.run_dir, int(start.step), warn, trackers) as writer:
             reports = Reports(writer, console, wall_time)
-            evaluate = prepare_evaluation(planned, task_scorer(planned), *reports)
-            state, evaluated = take_steps(planned, parts, start, evaluate, reports, profiled)
+            evaluate = prepare_evaluation(plan, task_scorer(plan), reports)
+            state, evaluated = take_steps(plan, parts, start, evaluate, reports, profiled)
             step = int(state.step)
             if step < run.steps:
                 result = Result(run.run_dir, step, False, (), {}, wall_time.seconds())
@@ -142,11 +143,11 @@ def _train(
                 evaluated = evaluate(step, state.eval_params)
             print_scores(console, evaluated.scores, step)
             with wall_time.of("evaluation"):
-                fill_passages(planned, state, writer, console)
+                fill_passages(plan, state, writer, console)
     result = Result(run.run_dir, step, True, evaluated.scores, evaluated.tasks, wall_time.seconds())
     write_result(result)
     failed = plot_losses(run.run_dir, result.scores) if jax.process_index() == 0 else None
-    print_closing(console, planned, result, batches.progress(), failed)
+    print_closing(console, plan, result, batches.progress(), failed)
     return result
 
 
@@ -158,7 +159,7 @@ def _warn_of_damage(parts: ResumableParts, resumed: Restored | None, console: Co
 
 
 def _start(
-    planned: Plan,
+    plan: Plan,
     parts: ResumableParts,
     resumed: Restored | None,
     changed: Sequence[str],
@@ -175,16 +176,16 @@ def _start(
     if jax.process_index() == 0 and (step := set_aside(run.run_dir)):
         where = run_directory.checkpoints(run.run_dir, run.checkpoint_dir)
         print_warning(console, restart_message(where, step))
-    state, note = first_state(run, parts.abstract, planned.mesh, planned.corpus.classes)
+    state, note = first_state(run, parts.abstract, plan.mesh, plan.corpus.classes)
     print_note(console, note)
     return state
 
 
-def _print_start(planned: Plan, state: State, unnamed: Sequence[str], console: Console) -> None:
+def _print_start(plan: Plan, state: State, unnamed: Sequence[str], console: Console) -> None:
     """Prints the model, and what config.gin and the cache of programs hold."""
     if unnamed:
         print_warning(console, unnamed_message(unnamed))
-    print_note(console, model_summary(planned, state))
+    print_note(console, model_summary(plan, state))
     if cache := kept_in():
         print_note(console, f"Compiled programs are kept in {cache}")
 
@@ -195,14 +196,14 @@ def _open_checkpoints(run: Run, where: str) -> Checkpoints:
     return Checkpoints(where, Keep.of(run))
 
 
-def task_scorer(planned: Plan) -> Callable[[dict], dict[str, float]]:
+def task_scorer(plan: Plan) -> Callable[[dict], dict[str, float]]:
     """Returns a function from parameters to the scores of the run's downstream tasks.
 
     The function returns {} if the run has no tasks.
     """
-    run = planned.run
-    corpus = planned.corpus
-    codec = planned.corpus.codec
+    run = plan.run
+    corpus = plan.corpus
+    codec = plan.corpus.codec
     tasks = [] if run.evaluation_tasks is None else run.evaluation_tasks(run.run_dir)
     if not tasks:
         return lambda params: {}
@@ -210,12 +211,12 @@ def task_scorer(planned: Plan) -> Callable[[dict], dict[str, float]]:
     def score_tasks(params: dict) -> dict[str, float]:
         assert codec is not None  # a corpus with tasks has text
         trained = Trained(
-            model=planned.recipe.model,
+            model=plan.recipe.model,
             params=params,
             ids=corpus.ids,
             encode=codec.encode,
             decode=codec.decode,
-            prompt_forms=planned.recipe.objective.facts.prompt_forms,
+            prompt_forms=plan.recipe.objective.facts.prompt_forms,
             classes=corpus.classes,
             lengths=longest_rows(run.sequence_lengths),
         )
@@ -224,10 +225,10 @@ def task_scorer(planned: Plan) -> Callable[[dict], dict[str, float]]:
     return score_tasks
 
 
-def fill_passages(planned: Plan, state: State, writer: MetricsWriter, console: Console) -> None:
+def fill_passages(plan: Plan, state: State, writer: MetricsWriter, console: Console) -> None:
     """Shows held-out passages that the model fills in, on the console and in TensorBoard."""
-    corpus = planned.corpus
-    recipe = planned.recipe
+    corpus = plan.corpus
+    recipe = plan.recipe
     if corpus.codec is None:
         return
     with console.capture() as captured:

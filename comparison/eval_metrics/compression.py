@@ -172,7 +172,7 @@ def heldout_rows(corpus: Corpus, tokens: int, row_tokens: int) -> list[HeldoutRo
 
 def unigram_nats(corpus: Corpus, rows: Sequence[np.ndarray], tokens: int) -> float:
     """Returns the nats of rows under the token frequencies of `tokens` tokens of training text."""
-    stream = corpus.train(0, 1)
+    stream = corpus.open_shard(0, 1)
     counts = np.zeros((2, corpus.ids.size))
     while counts[0].sum() < tokens:
         counts[0] += np.bincount(stream.next_document().tokens, minlength=corpus.ids.size)

@@ -59,7 +59,7 @@ def pair_accuracy(
     length = plan.packing.limits[member].raw
     pieces = plan.corpus.heldout(pairs * length)
     held = _batches(plan, member, group, pairs, pieces, EVALUATION_SEED)
-    stream = plan.corpus.train(0, 1)
+    stream = plan.corpus.open_shard(0, 1)
     pieces = first_documents(iter(stream.next_document, None), training_pairs * length)
     training = _batches(plan, member, group, training_pairs, pieces, TRAINING_SEED)
     truth = _joined(held, form, decode)
@@ -116,7 +116,7 @@ def _pair_member(plan: Plan) -> tuple[int, RowGroup, PromptForm]:
 def _batches(
     plan: Plan, member: int, group: RowGroup, rows: int, pieces: Sequence[Document], seed: int
 ) -> list[dict]:
-    """Returns the model's features of rows in batches, corrupted as in `Evaluator`."""
+    """Returns the model's batches of rows, corrupted as in `Evaluator`."""
     packed = rows_of_documents(pieces, plan.packing, member, end_of_document=plan.end_of_document)[
         :rows
     ]

@@ -76,7 +76,7 @@ def sections(summary: Summary, links: Links = NO_LINKS) -> list[Section]:
     means = _table(tables.eval_metrics(summary, heads)) if summary.columns else ""
     every = [Section(EVAL_METRICS, means)]
     if summary.differences:
-        tested = _table(tables.differences(summary.differences))
+        tested = _table(tables.differences_table(summary.differences))
         can_be_tested = any(math.isfinite(d.p) for d in summary.differences)
         is_folded = len(summary.differences) > MANY or not can_be_tested
         every.append(Section("Differences", tested, is_folded=is_folded))

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...objectives.prompt_forms import Pooling
 from ..decoding.speculation import DraftCounts
-from ..prompting.items import text_of
+from ..prompting.items import text_of_item
 from ..prompting.prompts import Prompt
 from ..trained import MODES, Trained, check_mode
 from .generation import Answer, Decoding, Draft, generate
@@ -80,7 +80,7 @@ def answer(
     if not items:
         return []
     options = dataclasses.replace(options, numbers=numbers)
-    inputs = each(items, options, MODES[mode].read or text_of)
+    inputs = each(items, options, MODES[mode].read or text_of_item)
     records = MODES[mode].answer(trained, inputs, options)
     kinds = {type(record).__name__ for record in records if not isinstance(record, dict)}
     if kinds or len(records) != len(items):

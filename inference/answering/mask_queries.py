@@ -97,7 +97,7 @@ def _sorted(mask: int, row: _Row) -> _Sorted:
 
 
 def _grouped(reading: MaskReading, row: _Row) -> tuple[dict, Array]:
-    """Returns the features of `any_subset_lm`: given tokens are a group, and masks are the next.
+    """Returns the batch of `any_subset_lm`: given tokens are a group, and masks are the next.
 
     Given tokens attend to each other. The copies of masks attend to them and to each other. The
     second result is the copy of each slot of the row.
@@ -120,7 +120,7 @@ def _grouped(reading: MaskReading, row: _Row) -> tuple[dict, Array]:
 
 
 def _shuffled(reading: MaskReading, row: _Row) -> tuple[dict, Array]:
-    """Returns the features of `shuffled_lm`: each mask is the next token after the given tokens.
+    """Returns the batch of `shuffled_lm`: each mask is the next token after the given tokens.
 
     A slot reads the given token before its own, or bos, and knows the positions of both. The slot
     that reads the last given token is a noised copy for each mask, and knows the mask's position.

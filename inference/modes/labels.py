@@ -10,7 +10,7 @@ from ...objectives import PromptForm
 from ...objectives.sentence_pairs import next_sentence_form
 from ..answering.answers import Options, string_of
 from ..answering.classifying import classify, judge, tag
-from ..prompting.items import text_of
+from ..prompting.items import text_of_item
 from ..trained import Mode, Trained, cls_and_sep, register_mode
 
 
@@ -58,7 +58,7 @@ register_mode(
         about="predicts whether a second text follows the first",
         layouts=("encoder",),
         answer=lambda *arguments: _classes(judge, *arguments),
-        read=lambda item: (text_of(item), string_of(item, "second")),
+        read=lambda item: (text_of_item(item), string_of(item, "second")),
         items=_pair,
         form=lambda trained, mode: next_sentence_form(trained.ids),
         trained_by="next_sentence_prediction or sentence_order_prediction",

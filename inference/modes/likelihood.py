@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ..answering.answers import Options, string_of
 from ..answering.scoring import Scored, score
-from ..prompting.items import text_of
+from ..prompting.items import text_of_item
 from ..reporting.printing import plain_table
 from ..trained import Mode, Trained, register_mode
 
@@ -33,7 +33,11 @@ def _scored(scored: Scored) -> dict:
 
 
 def _text_and_target(item: dict) -> tuple[str, str]:
-    return (text_of(item), string_of(item, "target")) if "target" in item else ("", text_of(item))
+    return (
+        (text_of_item(item), string_of(item, "target"))
+        if "target" in item
+        else ("", text_of_item(item))
+    )
 
 
 def _items(texts: Sequence[str], options: Mapping[str, Any]) -> list[dict]:

@@ -15,7 +15,7 @@ from ..answering.answers import Options, answer
 from ..answering.embeddings import embed
 from ..answering.masks import MASKED
 from ..answering.states import layers_of, states
-from ..prompting.items import text_of
+from ..prompting.items import text_of_item
 from ..reporting.predict_options import Request
 from ..reporting.printing import plain_table, progress_of
 from ..trained import Mode, Trained, cls_and_sep, register_mode
@@ -96,7 +96,7 @@ def _not_npz(arguments) -> str | None:
 
 def _answer_states(console: Console, trained: Trained, request: Request) -> None:
     """Writes the hidden states of texts as arrays, or prints the nearest tokens of each token."""
-    texts = [text_of(item) for item in request.items]
+    texts = [text_of_item(item) for item in request.items]
     out = request.arguments.out
     layers = _layers_named(trained, request.options.mode_options["layer"])
     if not out:

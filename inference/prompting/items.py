@@ -97,7 +97,7 @@ def items_of(
     return items(texts, options) if items else [{"text": text} for text in texts]
 
 
-def text_of(item: dict) -> str:
+def text_of_item(item: dict) -> str:
     """Returns the text of an item; raises ValueError if it has no text."""
     if isinstance(item, Unreadable):
         raise ValueError(item["error"])

@@ -7,7 +7,15 @@ position embedding here, which training changes.
 import numpy as np
 
 from ..config import Config
-from .family import Family, classes_of, config_of, refuse, register, settings_of, with_heads
+from .family import (
+    Family,
+    classes_of,
+    config_of,
+    refuse,
+    register_families,
+    settings_of,
+    with_heads,
+)
 from .links import ROW, Link, attention, dense, linear, norm, table
 
 OFFSET = 2  # rows of the position embedding before position 0
@@ -159,4 +167,4 @@ PEGASUS = MBART._replace(
     by_heads=(),
     wraps_text=False,
 )
-register(BART, MBART, PEGASUS)
+register_families(BART, MBART, PEGASUS)

@@ -11,7 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..config import Config
-from .family import Family, classes_of, config_of, refuse, register, settings_of, with_heads
+from .family import (
+    Family,
+    classes_of,
+    config_of,
+    refuse,
+    register_families,
+    settings_of,
+    with_heads,
+)
 from .links import VECTOR, Link, attention, dense, linear, norm, table
 
 HARMLESS = frozenset(
@@ -215,7 +223,7 @@ def family(model_type: str, name: str, names: Names, by_heads=(), **fields: Any)
     return Family(model_type, f"{name}Model", "encoder", f"{names.base}.", **defaults | fields)
 
 
-register(
+register_families(
     family(
         "bert",
         "Bert",

@@ -2,7 +2,7 @@
 
 from ..config import Config
 from . import bert
-from .family import config_of, refuse, register, settings_of, with_heads
+from .family import config_of, refuse, register_families, settings_of, with_heads
 from .links import Link, attention, linear, norm, table
 
 # `sinusoidal_pos_embds` affects only how the position embedding was initialized.
@@ -64,7 +64,7 @@ def links(c: Config) -> list[Link]:
     ]
 
 
-register(
+register_families(
     bert.family(
         "distilbert",
         "DistilBert",

@@ -2,7 +2,7 @@
 
 from ..config import Config
 from . import bert
-from .family import register
+from .family import register_families
 from .links import Link, dense, linear
 
 HARMLESS = bert.HARMLESS | frozenset(
@@ -46,7 +46,7 @@ def links(c: Config) -> list[Link]:
     return result
 
 
-register(
+register_families(
     bert.family(
         "electra",
         "Electra",

@@ -12,7 +12,7 @@ import numpy as np
 from ..config import Config
 from ..positions import rotary_frequencies
 from . import bert
-from .family import config_of, known, refuse, register, settings_of, with_heads
+from .family import config_of, known, refuse, register_families, settings_of, with_heads
 from .links import Link, attention, linear, norm, table
 
 # ESM has a single activation and ignores `hidden_act`. The sizes of positions are read only for the
@@ -162,7 +162,7 @@ def with_positions_from_pad(
     return config, dict(params)
 
 
-register(
+register_families(
     bert.family(
         "esm",
         "Esm",

@@ -1,6 +1,6 @@
 """`Family`: how a Hugging Face model_type maps to our models, and helpers for writing a family.
 
-The file of each family registers its records with `register`.
+The file of each family registers its records with `register_families`.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -154,7 +154,7 @@ class Family(NamedTuple):
 FAMILIES: dict[str, Family] = {}  # by model_type
 
 
-def register(*families: Family) -> None:
+def register_families(*families: Family) -> None:
     """Registers families for `recognize` and `write_model`; replaces families of the same type."""
     FAMILIES.update({family.model_type: family for family in families})
 

@@ -1,7 +1,15 @@
 """GPT-2 (model_type "gpt2")."""
 
 from ..config import Config
-from .family import Family, classes_of, config_of, refuse, register, settings_of, with_heads
+from .family import (
+    Family,
+    classes_of,
+    config_of,
+    refuse,
+    register_families,
+    settings_of,
+    with_heads,
+)
 from .links import IN_OUT, VECTOR, Link, dense, linear, norm, table
 
 HARMLESS = frozenset(
@@ -77,7 +85,7 @@ def _conv1d(path: str, tensor_name: str, inputs: int = 1) -> list[Link]:
     ]
 
 
-register(
+register_families(
     Family(
         "gpt2",
         "GPT2LMHeadModel",

@@ -25,7 +25,7 @@ from .family import (
     pattern_of,
     positive,
     refuse,
-    register,
+    register_families,
     rotary,
     rotary_of_layers,
     rotary_parameters,
@@ -331,7 +331,7 @@ GEMMA3 = llama_like(
     type_with_images="gemma3",
     **GEMMA,
 )
-register(
+register_families(
     LLAMA,
     llama_like(
         "mistral",
@@ -419,7 +419,7 @@ def encoder_links(c: Config) -> list[Link]:
     ]
 
 
-register(
+register_families(
     Family(
         "eurobert",
         "EuroBertModel",

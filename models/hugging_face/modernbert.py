@@ -16,7 +16,7 @@ from .family import (
     local_layers,
     pattern_of,
     refuse,
-    register,
+    register_families,
     rotary_of_layers,
     rotary_parameters_of_layers,
     settings_of,
@@ -184,7 +184,7 @@ def copies(c: Config) -> dict[str, str]:
 
 IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id")
 
-register(
+register_families(
     Family(
         "modernbert",
         "ModernBertModel",

@@ -6,7 +6,7 @@ An expert processes at most `expert_capacity` tokens of a text and drops later o
 
 from ..config import Config
 from . import t5
-from .family import ACTIVATIONS, Family, known, refuse, register, their_activation
+from .family import ACTIVATIONS, Family, known, refuse, register_families, their_activation
 from .links import Link, linear, table
 
 HARMLESS = frozenset(
@@ -81,7 +81,7 @@ def links(c: Config) -> list[Link]:
     return result
 
 
-register(
+register_families(
     Family(
         "switch_transformers",
         "SwitchTransformersForConditionalGeneration",

@@ -11,7 +11,7 @@ from .family import (
     config_of,
     known,
     refuse,
-    register,
+    register_families,
     settings_of,
     their_activation,
     with_heads,
@@ -164,7 +164,7 @@ def _family(
     )
 
 
-register(
+register_families(
     _family("t5", "T5", scaled=None, presets=("t5_*", "ul2_*", "encoder_decoder_tiny")),
     _family("mt5", "MT5", scaled=False),
     _family("umt5", "UMT5", scaled=True, in_every_layer=True, presets=("umt5_*",)),

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..config import Config
 from . import llama
-from .family import Family, Fields, check_fields, layer_kinds, refuse, register, with_heads
+from .family import Family, Fields, check_fields, layer_kinds, refuse, register_families, with_heads
 from .links import Link, attention, table
 
 # Fields of a stack that repeat a field of the whole model, and the width of the encoder's states.
@@ -241,7 +241,7 @@ def _family(
     )
 
 
-register(
+register_families(
     _family("t5gemma", "T5Gemma", llama.GEMMA2),
     _family("t5gemma2", "T5Gemma2", llama.GEMMA3, has_images=True, untrained=image_tensors),
 )

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from .. import attention, rematerialization
-from ..attention_mechanisms import Mechanism, register
+from ..attention_mechanisms import Mechanism, register_attention
 from ..linear import on_slots_last
 from ..positions import MAX_DISTANCE, bias_at
 from ..sharding import mesh_axes, num_shards, platform, spec_of
@@ -288,7 +288,7 @@ def _on_mirrored_halves(function, axes, arrays, outputs):
     return tuple(map(joined, *results, outputs))
 
 
-register(
+register_attention(
     Mechanism(
         name="fused",
         about="by kernels for TPUs and GPUs, in memory linear in the length of a row",

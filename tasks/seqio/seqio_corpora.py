@@ -12,7 +12,7 @@ from ...settings.run_directory import save_classes
 from .quiet_tensorflow import keep_off_accelerators, seqio
 from .seqio_caches import add_cache_dirs, check_cached_ids, is_read_from_cache
 from .seqio_examples import Answers, TaskExamples, pair_examples, pair_reader, text_examples
-from .seqio_objectives import applies_objective, builder_of, text_of
+from .seqio_objectives import applies_objective, builder_of, without_objective
 from .seqio_streams import MixtureStream, heldout_documents
 from .seqio_tasks import (
     check_task,
@@ -249,7 +249,7 @@ def seqio_objectives(
     corpus = _corpus(
         run_dir,
         mixture_or_task_name,
-        [text_of(task) for task, _ in read],
+        [without_objective(task) for task, _ in read],
         [rate for _, rate in read],
         ["targets"],
         lambda texts, made: [
@@ -309,7 +309,9 @@ def _corpus(
         heldout_of_read = [task for task in read if task.name in held] or heldout
         return Corpus(
             ids=made.ids,
-            train=functools.partial(MixtureStream, read, rates, split, shuffle=shuffle, seed=seed),
+            open_shard=functools.partial(
+                MixtureStream, read, rates, split, shuffle=shuffle, seed=seed
+            ),
             heldout=lambda n: heldout_documents(heldout_of_read, heldout_split, n),
             codec=made.codec,
         )

@@ -165,7 +165,7 @@ def text_examples(
                 f"arranged_tokens={arranged_tokens}. `character_infilling` cuts texts to this "
                 "length if it is given `sequence_length`: pass it on."
             )
-        return Document(tokens, ends=True)
+        return Document(tokens, ends_document=True)
 
     lengths = arranged_tokens and {feature: arranged_tokens + 1}
     return TaskExamples(task, [feature], ids, document, lengths or None, use_cached=use_cached)

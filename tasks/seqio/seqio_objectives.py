@@ -78,7 +78,7 @@ def builder_of(task: seqio.Task) -> Builder:
     return applied[0].build
 
 
-def text_of(task: seqio.Task) -> seqio.Task:
+def without_objective(task: seqio.Task) -> seqio.Task:
     """Returns the task without its objective. Its `targets` are tokenized documents."""
     builder_of(task)
     steps = list(task.preprocessors[: _first_of_rows(task)])

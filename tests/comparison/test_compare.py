@@ -372,7 +372,7 @@ def test_what_cannot_be_planned_is_refused_before_any_run(tmp_path, monkeypatch,
     assert small.compare_here(file) == 2 and not started
     assert_named(capsys.readouterr().err, "'x'", "batch_size", 3)
     assert read_facts(str(tmp_path / "compared"), "x") is None
-    monkeypatch.setattr(facts, "plan", None)  # an error in the code that plans
+    monkeypatch.setattr(facts, "plan_run", None)  # an error in the code that plans
     assert small.compare_here(file, "--gin.SEEDS=[0]") == 2 and not started
     assert_named(capsys.readouterr().err, "'x'", "TypeError")
 

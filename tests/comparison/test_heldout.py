@@ -49,7 +49,9 @@ def subject(layout: str):
     stacks = {stack: 64 for stack in layout.split("_")}
     one = tiny.plan(model, objective, stacks)
     ids = ENCODER_IDS if layout == "encoder" else tiny.IDS
-    pieces = [Document(d, ends=i % 3 != 0) for i, d in enumerate(tiny.documents(30, seed=3))]
+    pieces = [
+        Document(d, ends_document=i % 3 != 0) for i, d in enumerate(tiny.documents(30, seed=3))
+    ]
     corpus = one.corpus._replace(ids=ids, heldout=lambda n: pieces)
     one = one._replace(corpus=corpus, recipe=one.recipe._replace(ids=ids))
     params = tiny.parameters(one)

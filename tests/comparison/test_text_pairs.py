@@ -33,7 +33,9 @@ class Topics:
 
     def next_document(self):
         first = 2 + 8 * self.rng.integers(12)
-        return Document((first + self.rng.integers(8, size=28)).astype(np.int32), ends=True)
+        return Document(
+            (first + self.rng.integers(8, size=28)).astype(np.int32), ends_document=True
+        )
 
 
 @functools.cache
@@ -43,7 +45,7 @@ def subject(build, zeros: bool = False):
     one = tiny.plan(encoder, objective, {"encoder": 32})
     stream = Topics(7)
     held = [stream.next_document() for _ in range(SMALL["pairs"] + 8)]
-    corpus = one.corpus._replace(train=Topics, heldout=lambda n: held)
+    corpus = one.corpus._replace(open_shard=Topics, heldout=lambda n: held)
     one = one._replace(corpus=corpus, recipe=one.recipe._replace(ids=IDS))
     params = tiny.parameters(one)
     if zeros:

@@ -141,7 +141,7 @@ def test_dialogues_of_a_table(tmp_path):
     rows = [{"instruction": "ab", "output": "c", "messages": None}]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "a.parquet")
     found = corpus(tmp_path, rows, files=str(tmp_path / "a.parquet"))
-    assert found.train(0, 1).next_document().parts.tolist() == [0, 0, 1]
+    assert found.open_shard(0, 1).next_document().parts.tolist() == [0, 0, 1]
 
 
 def test_answers_that_do_not_fit_are_left_out_whole_and_counted(tmp_path):
@@ -164,7 +164,7 @@ def exchanges(n, size):
 def test_long_dialogues_stay_whole(tmp_path):
     found = corpus(tmp_path, [exchanges(4, 900)], longest_tokens=4000)
     (piece,) = found.heldout(10)
-    assert piece.tokens.size == found.train(0, 1).next_document().tokens.size == 4 * 900
+    assert piece.tokens.size == found.open_shard(0, 1).next_document().tokens.size == 4 * 900
     assert found.longest == 4000
 
 

@@ -120,14 +120,14 @@ def test_docstring_pairs(tmp_path, few):
     settings = {"vocabulary": of_size(1000), "docstring_tokens": 10, "code_tokens": 20}
     settings |= {"heldout_every": 5}
     corpus = docstring_pairs(str(tmp_path / "a"), **settings)
-    stream, train = corpus.train(0, 1), []
+    stream, train = corpus.open_shard(0, 1), []
     while stream.epochs < 1:
         train.append(stream.next_document())
     heldout = corpus.heldout(10**9)
     assert len(train) > 500 and len(heldout) > 100
     for piece in (*train, *heldout):
         docstring, code = np.bincount(piece.parts)
-        assert piece.ends and 1 <= docstring <= 10 and 1 <= code <= 20
+        assert piece.ends_document and 1 <= docstring <= 10 and 1 <= code <= 20
         assert (np.diff(piece.parts) >= 0).all() and piece.tokens.size == docstring + code
     codes = [corpus.codec.decode(piece.tokens[piece.parts == 1]) for piece in heldout]
     some = [text.split()[0] for text in codes]
@@ -155,7 +155,7 @@ def test_a_few_documents_are_trained_on_and_all_else_is_the_same(tmp_path, few):
         )
 
     def tokens_of_an_epoch(corpus):
-        stream, tokens = corpus.train(0, 1), 0
+        stream, tokens = corpus.open_shard(0, 1), 0
         while stream.epochs < 1:
             tokens += stream.next_document().tokens.size
         return tokens

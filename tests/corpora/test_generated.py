@@ -27,10 +27,10 @@ def opened(run_dir, of=colors, **settings):
 def test_a_corpus_has_the_documents_of_its_seed(tmp_path):
     corpus = opened(tmp_path / "one")
     assert corpus.summary.startswith("Documents of colors: 5 documents, 20 tokens to train on")
-    stream = corpus.train(0, 1)
+    stream = corpus.open_shard(0, 1)
     read = {corpus.codec.decode(stream.next_document().tokens) for _ in range(5)}
     assert read == {f"snow {number} is white" for number in range(5)}
-    other = opened(tmp_path / "two", seed=1).train(0, 1)
+    other = opened(tmp_path / "two", seed=1).open_shard(0, 1)
     decode = opened(tmp_path / "two", seed=1).codec.decode
     assert {decode(other.next_document().tokens) for _ in range(5)} != read
 

@@ -32,7 +32,7 @@ def test_records_by_number(store):
     assert len(source) == 602 == open_store(store).counts("train").records
     assert [source[i]["tokens"].tolist() for i in (0, 255, 256, 599)] == [[3], [258], [259], [602]]
     assert source[600]["tokens"].size == 10_000
-    assert [source[i]["ends"] for i in (599, 600, 601)] == [True, False, True]
+    assert [source[i]["ends_document"] for i in (599, 600, 601)] == [True, False, True]
     assert repr(pickle.loads(pickle.dumps(source))) == repr(source)
     assert repr(source) != repr(StoreSource(store, "heldout"))
     for index in (-1, 602):
@@ -65,31 +65,31 @@ def test_a_stream_continues_where_it_was(tmp_path):
         return [made.codec.decode(stream.next_document().tokens.tolist()) for _ in range(n)]
 
     made = corpus(tmp_path, of_texts)
-    stream = made.train(0, 2)
+    stream = made.open_shard(0, 2)
     first = next_texts(stream, 3)
     state = {name: np.array(x) for name, x in stream.state().items()}
     rest = next_texts(stream, 7)
     assert sorted(first + rest[:2]) == [f"text {i}" for i in range(0, 10, 2)]
-    again = made.train(0, 2)
+    again = made.open_shard(0, 2)
     again.restore(state)
     assert next_texts(again, 7) == rest != first
-    assert set(next_texts(made.train(1, 2), 5)).isdisjoint(first)
+    assert set(next_texts(made.open_shard(1, 2), 5)).isdisjoint(first)
 
 
 def test_elements_are_texts_ids_or_pieces(tmp_path):
-    elements = ["ab", "", np.array([5, 6]), {"tokens": np.array([7]), "ends": False}, "c"]
+    elements = ["ab", "", np.array([5, 6]), {"tokens": np.array([7]), "ends_document": False}, "c"]
     heldout = lambda: grain.MapDataset.source(elements)  # noqa: E731
     made = corpus(tmp_path, of_texts, heldout)
     pieces = made.heldout(100)
     assert [piece.tokens.tolist() for piece in pieces] == [[100, 101], [5, 6], [7], [102]]
-    assert [piece.ends for piece in pieces] == [True, True, False, True]
+    assert [piece.ends_document for piece in pieces] == [True, True, False, True]
     assert len(made.heldout(3)) == 2
 
 
 def test_examples_that_are_not_documents_are_refused(tmp_path):
     def first(*elements):
         made = corpus(tmp_path, lambda shard, num_shards: grain.MapDataset.source(elements))
-        return made.train(0, 1).next_document()
+        return made.open_shard(0, 1).next_document()
 
     with refuses(ValueError, {"text": "a"}, "'tokens'"):
         first({"text": "a"})
@@ -98,4 +98,4 @@ def test_examples_that_are_not_documents_are_refused(tmp_path):
     with refuses(ValueError, 1, "repeat()"):
         first("")
     with refuses(ValueError, "shard", "0", "1"):
-        corpus(tmp_path, of_texts).train(2, 2)
+        corpus(tmp_path, of_texts).open_shard(2, 2)

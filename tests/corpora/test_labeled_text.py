@@ -104,7 +104,7 @@ def test_many_classes_are_summarized():
 
 def documents(corpus):
     """Returns pairs (text, label or answer) of two training epochs, and of the held-out text."""
-    stream = corpus.train(0, 1)
+    stream = corpus.open_shard(0, 1)
     pieces = [stream.next_document() for _ in range(2 * (len(LINES) + 20))]
     return [{told(corpus, piece) for piece in some} for some in (pieces, corpus.heldout(10**6))]
 

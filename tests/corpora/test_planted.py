@@ -47,7 +47,7 @@ def test_passages_are_from_the_middle_of_the_first_documents_that_are_long_enoug
 
 @pytest.mark.parametrize("share", [0.1, 0.5])
 def test_passages_take_turns_and_have_their_share_of_the_tokens(share):
-    streams = [planted(share=share).train(shard, 2) for shard in range(2)]
+    streams = [planted(share=share).open_shard(shard, 2) for shard in range(2)]
     documents = [document for stream in streams for document in read(stream, 600)]
     sizes = [len(x) for x in documents]
     found = collections.Counter(PASSAGES.index(x) for x in documents if x in PASSAGES)
@@ -60,16 +60,16 @@ def test_passages_take_turns_and_have_their_share_of_the_tokens(share):
 
 
 def test_shards_plant_the_passages_in_turn():
-    first = [read(planted(share=0.5).train(shard, 3), 4) for shard in range(3)]
+    first = [read(planted(share=0.5).open_shard(shard, 3), 4) for shard in range(3)]
     order = [next(x for x in documents if x in PASSAGES) for documents in first]
     assert order == PASSAGES
 
 
 def test_a_stream_continues_from_its_position():
     one = planted(share=0.3)
-    stream = one.train(1, 2)
+    stream = one.open_shard(1, 2)
     read(stream, 37)
-    again = one.train(1, 2)
+    again = one.open_shard(1, 2)
     again.restore(stream.state())
     assert read(stream, 50) == read(again, 50)
 
@@ -79,11 +79,11 @@ def test_another_number_of_shards_keeps_the_share():
         def reshard(self, states):
             self.number = max(int(state["number"]) for state in states)
 
-    one = planted(lambda run_dir: plain(run_dir, train=Resharded), share=0.25)
-    streams = [one.train(shard, 2) for shard in range(2)]
+    one = planted(lambda run_dir: plain(run_dir, open_shard=Resharded), share=0.25)
+    streams = [one.open_shard(shard, 2) for shard in range(2)]
     for stream in streams:
         read(stream, 101)
-    (alone,) = [one.train(0, 1)]
+    (alone,) = [one.open_shard(0, 1)]
     alone.reshard([stream.state() for stream in streams])
     state = alone.state()
     passage_tokens = int(state["planted"]) * 10

@@ -45,7 +45,7 @@ def corpus_of(folder, files, alphabet="dna", run="run", **settings):
 
 
 def first_epoch(corpus):
-    stream = corpus.train(0, 1)
+    stream = corpus.open_shard(0, 1)
     documents = []
     while stream.epochs < 1:
         documents.append(stream.next_document())
@@ -68,7 +68,9 @@ def test_fasta_is_read_in_parts_of_any_size(tmp_path, monkeypatch, name, part):
     assert records[1].fields["name"] == "Y_HUMAN"
     parts = [*good(raw_documents(path, "text", text_in_parts=True))]
     assert "".join(one.text for one in parts) == "ACGTacgtnMKV*AAA"
-    assert [one.at for one in parts if one.ends] == [0, 1, 2] and all(one.text for one in parts)
+    assert [one.at for one in parts if one.ends_document] == [0, 1, 2] and all(
+        one.text for one in parts
+    )
 
 
 def test_fastq_is_read(tmp_path):
@@ -123,13 +125,13 @@ def test_records_of_any_parts_have_the_same_pieces(window, overlap):
         letters = "".join(rng.choices("ACgtN", k=rng.randrange(1, 40)))
         cuts = sorted(rng.choices(range(len(letters)), k=3))
         parts = [letters[a:b] for a, b in zip([0, *cuts], [*cuts, len(letters)])]
-        record = [RawDocument(part, fields={"id": "x"}, ends=False) for part in parts]
-        record[-1] = record[-1]._replace(ends=True)
+        record = [RawDocument(part, fields={"id": "x"}, ends_document=False) for part in parts]
+        record[-1] = record[-1]._replace(ends_document=True)
         cut = {"window": window, "overlap": overlap, "lowercase_weight": 0.1}
         got = [*pieces(record * 2, ALPHABETS["dna"], LeftOut(), **cut)]
         texts = [piece.text.text for piece in got]
         assert texts == expected_pieces(letters, window, overlap) * 2
-        assert [i for i, piece in enumerate(got, 1) if piece.ends] == (
+        assert [i for i, piece in enumerate(got, 1) if piece.ends_document] == (
             [len(got) // 2, len(got)] if got else []
         )
         if overlap == 0:
@@ -223,7 +225,7 @@ def test_half_of_the_pieces_are_read_as_their_other_strand(tmp_path, name):
     pair = str.maketrans("ACGTacgt", "TGCAtgca")
     known |= {text.upper(): text for text in [t.translate(pair)[::-1] for t in known.values()]}
     strands = []
-    stream = corpus.train(0, 1)
+    stream = corpus.open_shard(0, 1)
     while stream.epochs < 3:
         if len(strands) == 70:
             state = stream.state()
@@ -236,7 +238,7 @@ def test_half_of_the_pieces_are_read_as_their_other_strand(tmp_path, name):
             means = np.lib.stride_tricks.sliding_window_view(weights, k).mean(axis=1)
             np.testing.assert_allclose(document.weights, means, rtol=1e-3)
     assert 0.35 < np.mean(strands) < 0.65
-    resumed = corpus.train(0, 1)
+    resumed = corpus.open_shard(0, 1)
     resumed.restore(state)
     again = [known[corpus.codec.decode(resumed.next_document().tokens)] for _ in range(50)]
     assert [text in records.values() for text in again] == strands[70:120]

@@ -40,7 +40,7 @@ def of_size(size):
 
 def everything(corpus):
     """Returns all documents of the first epoch of a single shard, and all held-out documents."""
-    stream, documents = corpus.train(0, 1), []
+    stream, documents = corpus.open_shard(0, 1), []
     while stream.epochs < 1:
         documents.append(stream.next_document().tokens)
     return documents, [piece.tokens for piece in corpus.heldout(10**9)]
@@ -100,8 +100,10 @@ def test_only_the_last_part_of_a_file_ends_its_document(tmp_path, monkeypatch, n
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
     (tmp_path / "b.txt").write_text("short")
     parts = list(read_documents([str(tmp_path / name)], on_malformed="skip"))
-    assert len(parts) > 10 and [part.ends for part in parts[:-1]] == [False] * (len(parts) - 1)
-    assert (parts[-1].text, parts[-1].ends) == ("", True)
+    assert len(parts) > 10 and [part.ends_document for part in parts[:-1]] == [False] * (
+        len(parts) - 1
+    )
+    assert (parts[-1].text, parts[-1].ends_document) == ("", True)
     corpus = text_files(
         str(tmp_path / "run"),
         files=str(tmp_path / name),
@@ -109,10 +111,10 @@ def test_only_the_last_part_of_a_file_ends_its_document(tmp_path, monkeypatch, n
         on_malformed="skip",
         vocabulary=vocabularies.utf8_bytes,
     )
-    stream = corpus.train(0, 1)
+    stream = corpus.open_shard(0, 1)
     pieces = [stream.next_document() for _ in range(len(parts) - 1)]
-    assert sum(piece.ends for piece in pieces) == 1
-    assert [piece.ends for piece in corpus.heldout(100)] == [True]
+    assert sum(piece.ends_document for piece in pieces) == 1
+    assert [piece.ends_document for piece in corpus.heldout(100)] == [True]
 
 
 def test_gzip_and_plain_give_the_same(tmp_path):
@@ -211,7 +213,7 @@ def test_paths_that_are_not_files_are_refused(tmp_path):
 @pytest.mark.slow
 def test_a_line_without_end(tmp_path, monkeypatch):
     """A few bytes of gzip may be a line of many gigabytes."""
-    monkeypatch.setattr("pretrax.data.reading.LONGEST", 1 << 20)
+    monkeypatch.setattr("pretrax.data.reading.LONGEST_BYTES", 1 << 20)
     monkeypatch.setattr("pretrax.data.reading.BUFFER", 1 << 12)
     lines = b'{"text": "' + b"x" * (1 << 25) + b'"}\n', b'{"text": "fine"}\n'
     path = tmp_path / "a.jsonl.gz"
@@ -263,7 +265,7 @@ def test_a_second_start_reads_no_text_and_a_changed_file_is_read_again(tmp_path,
     settings = {"files": str(tmp_path / "a.txt"), "vocabulary": vocabularies.utf8_bytes}
     run_dir = str(tmp_path / "run")
     first = text_files(run_dir, **settings)
-    state = first.train(0, 1).state()
+    state = first.open_shard(0, 1).state()
     with monkeypatch.context() as patch:
         patch.setattr("pretrax.corpora.text.read_documents", pytest.fail)
         assert text_files(run_dir, **settings).summary == first.summary
@@ -271,7 +273,7 @@ def test_a_second_start_reads_no_text_and_a_changed_file_is_read_again(tmp_path,
     changed = text_files(run_dir, **settings)
     assert "684 tokens" in changed.summary
     with refuses(ValueError, "position", "seed"):
-        changed.train(0, 1).restore(state)
+        changed.open_shard(0, 1).restore(state)
 
 
 @pytest.mark.parametrize("become", ["gone", "changed"])
@@ -279,7 +281,7 @@ def test_a_run_with_a_checkpoint_keeps_its_tokens(tmp_path, become):
     file, run_dir = tmp_path / "a.txt", tmp_path / "run"
     file.write_text("some text " * 50)
     settings = {"files": str(file), "vocabulary": vocabularies.utf8_bytes}
-    state = text_files(str(run_dir), **settings).train(0, 1).state()
+    state = text_files(str(run_dir), **settings).open_shard(0, 1).state()
     file.unlink()
     if become == "changed":
         file.write_text("other words " * 60)
@@ -290,7 +292,7 @@ def test_a_run_with_a_checkpoint_keeps_its_tokens(tmp_path, become):
     (run_dir / "checkpoints/5").mkdir(parents=True)
     kept = text_files(str(run_dir), **settings)
     assert_named(kept.summary, "475", "missing", "stored")
-    kept.train(0, 1).restore(state)
+    kept.open_shard(0, 1).restore(state)
 
 
 def test_a_vocabulary_of_other_text_is_trained_again_until_there_is_a_checkpoint(tmp_path):
@@ -358,7 +360,7 @@ def test_no_part_of_a_held_out_file_is_trained_on(tmp_path, monkeypatch, sizes):
     for num_shards in (1, 3):
         trained = []
         for shard in range(num_shards):
-            stream = corpus.train(shard, num_shards)
+            stream = corpus.open_shard(shard, num_shards)
             while stream.epochs < 1:
                 trained.append(stream.next_document())
         trained = files_seen(text_of(trained))

@@ -39,7 +39,7 @@ def stores(tmp_path_factory) -> dict[str, str]:
 
 def test_the_vocabulary_of_a_store_is_kept_in_the_run(stores, tmp_path):
     corpus = corpora.token_store(str(tmp_path / "run"), stores=stores["one"])
-    piece = corpus.train(0, 1).next_document()
+    piece = corpus.open_shard(0, 1).next_document()
     assert corpus.codec.decode(piece.tokens.tolist()) == TEXTS["one"]
     assert vocabularies.load_vocabulary(str(tmp_path / "run")).ids == corpus.ids
     moved = shutil.copytree(stores["one"], tmp_path / "moved")
@@ -102,7 +102,7 @@ def test_token_files_of_another_program_are_shown_as_text(tmp_path):
     corpus = corpora.token_files(
         str(tmp_path / "run"), files=files, vocabulary=vocabularies.utf8_bytes
     )
-    stream = corpus.train(0, 1)
+    stream = corpus.open_shard(0, 1)
     train = {corpus.codec.decode(stream.next_document().tokens.tolist()) for _ in range(95)}
     held = {corpus.codec.decode(piece.tokens.tolist()) for piece in corpus.heldout(10**6)}
     assert train | held == set(texts) and len(held) == 5

@@ -35,7 +35,7 @@ def test_training_reads_nothing_that_is_held_out():
     one = split(every=5)
     held = numbers(one.heldout(10**6))
     assert 40 < len(held) < 120  # One in five of the 400 documents is held out.
-    streams = [one.train(shard, 3) for shard in range(3)]
+    streams = [one.open_shard(shard, 3) for shard in range(3)]
     trained = numbers(stream.next_document() for stream in streams for _ in range(400))
     assert not held & trained and trained | held == set(range(400))
 
@@ -48,7 +48,7 @@ def test_the_requested_number_of_documents_is_held_out():
 
 def test_a_stream_continues_from_its_position():
     one = split(every=3)
-    stream, again = one.train(0, 1), one.train(0, 1)
+    stream, again = one.open_shard(0, 1), one.open_shard(0, 1)
     for _ in range(50):
         stream.next_document()
     again.restore(stream.state())
@@ -65,7 +65,7 @@ def test_long_documents_are_cut_and_keep_their_columns():
 
     one = corpora.validation_split("", corpus=lambda run_dir: corpus(run_dir, stream=Long))
     piece, *_ = one.heldout(2049)
-    assert piece.tokens.size == piece.parts.size == 2048 and not piece.ends
+    assert piece.tokens.size == piece.parts.size == 2048 and not piece.ends_document
     assert len(one.heldout(2049)) == 2
 
 
@@ -81,7 +81,7 @@ def test_too_few_documents_are_refused(every, which):
         "", corpus=lambda run_dir: corpus(run_dir, stream=One), every=every
     )
     with refuses(ValueError, which, "corpora.validation_split.every", every):
-        one.heldout(10) if which == "hold" else one.train(0, 1).next_document()
+        one.heldout(10) if which == "hold" else one.open_shard(0, 1).next_document()
 
 
 def test_it_is_a_corpus_of_gin_files(tmp_path):

@@ -45,7 +45,7 @@ def corpus_of(folder, lines, vocabulary=VOCABULARIES["bytes"], **settings):
 
 
 def first_epoch(corpus):
-    stream, documents = corpus.train(0, 1), []
+    stream, documents = corpus.open_shard(0, 1), []
     while stream.epochs < 1:
         documents.append(stream.next_document())
     return documents

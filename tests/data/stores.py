@@ -29,10 +29,10 @@ class Numbers:
         self.loaded.append(blocks.tolist())
         first = np.cumsum(self.counts) - self.counts
         starts = np.concatenate([first[b] + np.arange(self.counts[b]) for b in blocks])
-        starts, ends = starts * self._each, (starts + 1) * self._each
+        starts, stops = starts * self._each, (starts + 1) * self._each
         column = np.arange(self._first, self._first + self.tokens, dtype=np.uint16)
         zeros = np.zeros(len(starts), np.int64)
-        return DocumentArrays(self.name, [{"tokens": column}], zeros, starts, ends, starts >= 0)
+        return DocumentArrays(self.name, [{"tokens": column}], zeros, starts, stops, starts >= 0)
 
 
 IDS = TokenIds(size=300, text=(3, 260), mask=260, sentinels=(299, 298))

@@ -138,7 +138,7 @@ def test_only_the_last_piece_of_a_document_ends_it(tmp_path):
     stream = stream_of(found)
     epoch = [stream.next_document() for _ in range(26)]
     for pieces in (epoch, heldout(found)):
-        last = [piece.tokens.tolist() for piece in pieces if piece.ends]
+        last = [piece.tokens.tolist() for piece in pieces if piece.ends_document]
         assert len(pieces) > len(last) == 2 and [7, 7] in last
         assert all(long.tolist()[-len(tokens) :] == tokens for tokens in last if len(tokens) > 2)
     text = text_of(stream_of(found), 50_004, end=1)  # one epoch
@@ -148,18 +148,18 @@ def test_only_the_last_piece_of_a_document_ends_it(tmp_path):
 def test_pieces_are_written_and_held_out_as_such(tmp_path):
     given = [([5, 6], False), ([], False), ([7], False), ([], True), ([], False), ([8], True)]
     found = written(tmp_path / "a", [Document(np.array(t, int), ends) for t, ends in given])
-    assert found.closed.tolist() == [False, True, True]
+    assert found.ends_document.tolist() == [False, True, True]
     train, held = split_heldout(found)
-    assert train.closed.tolist() == [False, True] and held.closed.tolist() == [True]
+    assert train.ends_document.tolist() == [False, True] and held.ends_document.tolist() == [True]
     train, held = split_heldout(written(tmp_path / "c", [[5, 6, 7], [8]]), every=3)
     assert (train.tokens, held.tokens) == (3, 1)
     one = [Document(np.array([5 + i]), i == 39) for i in range(40)]  # A single document is cut.
     train, held = split_heldout(written(tmp_path / "d", one))
     assert (train.tokens, held.tokens) == (38, 2)
-    assert not train.closed.any() and held.closed.tolist() == [False, True]
+    assert not train.ends_document.any() and held.ends_document.tolist() == [False, True]
     pieces = [Document(np.array([5 + i]), i % 2 == 1) for i in range(40)]
     train, held = split_heldout(written(tmp_path / "b", pieces))
-    assert held.closed.tolist() == [False, True] and train.closed.sum() == 19
+    assert held.ends_document.tolist() == [False, True] and train.ends_document.sum() == 19
 
 
 @pytest.mark.parametrize("sizes", [[7, 3], [1, 900, 40], [30] * 19, [5, 80, 1] * 30])
@@ -239,7 +239,7 @@ def test_documents_with_labels_are_not_cut(tmp_path):
     write_store(tmp_path / "a", given, IDS, heldout=given[:1])
     corpus = token_store("unused", stores=str(tmp_path / "a"))
     assert corpus.longest == 4 and corpus.columns == ("labels",)
-    stream = corpus.train(0, 1)
+    stream = corpus.open_shard(0, 1)
     assert {tuple(stream.next_document().tokens) for _ in given} == {(5, 6, 7, 8), (7, 8)}
 
 

@@ -79,4 +79,4 @@ def test_a_run_tokenizes_their_text_once(repository, tmp_path):
     again = text_files(str(tmp_path), **settings)
     assert again.summary == corpus.summary  # the same number of tokens, but other data
     with refuses(ValueError, "position", "seed"):
-        again.train(0, 1).restore(corpus.train(0, 1).state())
+        again.open_shard(0, 1).restore(corpus.open_shard(0, 1).state())

@@ -14,7 +14,7 @@ from pretrax.data.corpus import Document, in_parts
 from pretrax.data.packing import (
     POOL,
     ShardReader,
-    closed,
+    document_for_rows,
     documents_of_a_row,
     plan_packing,
     rows_of_documents,
@@ -58,7 +58,7 @@ class Documents:
     def next_document(self):
         start, n = 1000 * self.number, self.lengths[self.number % len(self.lengths)]
         self.number += 1
-        return Document(np.arange(start, start + n, dtype=np.int32), ends=True)
+        return Document(np.arange(start, start + n, dtype=np.int32), ends_document=True)
 
     def state(self):
         return {"number": np.int64(self.number)}
@@ -142,9 +142,9 @@ def test_every_token_is_in_one_row_or_waits_and_the_order_of_a_document_is_kept(
 @pytest.mark.parametrize("tokens", [None, 0, 1, 157, 158, 10**6])
 def test_finitely_many_documents_give_all_their_tokens_once(policy, tokens):
     stream = Documents([3, 150, 1, 64, 65, 2] + [7] * 40)
-    pieces = [stream.next_document()._replace(ends=i != 1) for i in range(46)]
+    pieces = [stream.next_document()._replace(ends_document=i != 1) for i in range(46)]
     rows = rows_of_documents(pieces, causal_packing(policy, 64), end_of_document=EOS, tokens=tokens)
-    text = np.concatenate([closed(piece, EOS).tokens for piece in pieces])[:tokens]
+    text = np.concatenate([document_for_rows(piece, EOS).tokens for piece in pieces])[:tokens]
     got = np.concatenate([np.zeros(0, int), *(row.tokens for row in rows)])
     np.testing.assert_array_equal(np.sort(got), np.sort(text))
     assert all(0 < row.tokens.size <= 64 for row in rows)
@@ -303,7 +303,9 @@ class Epochs(Documents):
         self.number += 1
         d = at if epoch % 2 == 0 else -1 - at
         start = 1000 * (d % len(self.lengths))
-        return Document(np.arange(start, start + self.lengths[d], dtype=np.int32), ends=True)
+        return Document(
+            np.arange(start, start + self.lengths[d], dtype=np.int32), ends_document=True
+        )
 
 
 def test_rows_of_one_document_alone_are_the_same_in_every_epoch(monkeypatch):
@@ -404,7 +406,7 @@ class PartedDocuments(Documents):
         return piece._replace(parts=piece.tokens % 10, labels=piece.tokens // 10)
 
 
-@pytest.mark.parametrize("policy", packing.POLICIES["parts"])
+@pytest.mark.parametrize("policy", packing.SUITED_POLICIES["parts"])
 @pytest.mark.parametrize("column", ["parts", "labels"])
 def test_a_column_stays_with_its_tokens_and_is_part_of_the_position(policy, column):
     lengths = np.random.default_rng(4).integers(1, 64, 101).tolist()
@@ -445,29 +447,30 @@ def test_a_mixture_of_members_with_and_without_ends_of_their_own_is_refused():
     assert packing.resolve_packing(stream) == ("concatenate", True)
 
 
-@pytest.mark.parametrize("policy", packing.POLICIES["parts"])
+@pytest.mark.parametrize("policy", packing.SUITED_POLICIES["parts"])
 def test_a_document_with_parts_is_never_cut(policy):
     reader = ShardReader(PartedDocuments([64, 65]), causal_packing(policy, 64, rows=Rows("parts")))
     with refuses(ValueError, "65", "64"):
         [reader.row() for _ in range(2)]
     half = Document(np.arange(3), False, parts=np.arange(3))
     with refuses(ValueError, "parts", 3):
-        closed(half, None, Rows("parts"))
+        document_for_rows(half, None, Rows("parts"))
 
 
 def test_classes_and_parts_that_the_rows_do_not_have_are_refused():
     tokens = np.arange(5, 9)
     labeled = Document(tokens, labels=np.array([1, 2, 3, NO_LABEL]))
     assert (
-        closed(labeled, EOS, Rows("labels", num_classes=4)).labels.tolist()[-2:] == [NO_LABEL] * 2
+        document_for_rows(labeled, EOS, Rows("labels", num_classes=4)).labels.tolist()[-2:]
+        == [NO_LABEL] * 2
     )
     with refuses(ValueError, "3", "0", "2"):
-        closed(labeled, EOS, Rows("labels", num_classes=3))
+        document_for_rows(labeled, EOS, Rows("labels", num_classes=3))
     four = in_parts([5, 6], [7], [8], [9])
     for most in (None, 4):
-        assert closed(four, None, Rows("parts", num_parts=most)).parts.max() == 3
+        assert document_for_rows(four, None, Rows("parts", num_parts=most)).parts.max() == 3
     with refuses(ValueError, "4", "2"):
-        closed(four, None, text_to_text(IDS).facts.rows)
+        document_for_rows(four, None, text_to_text(IDS).facts.rows)
 
 
 def test_a_corpus_without_the_column_that_is_read_is_refused():

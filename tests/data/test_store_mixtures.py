@@ -45,8 +45,8 @@ def opened(stores, seed=0, temperature=1.0):
 
 def test_rates_are_shares_of_tokens(stores):
     mixed = opened(dict(zip(stores, (3, 1))))
-    assert shares(mixed.train(0, 1))[7] == pytest.approx(0.25, abs=0.02)
-    stream = mixed.train(0, 1)
+    assert shares(mixed.open_shard(0, 1))[7] == pytest.approx(0.25, abs=0.02)
+    stream = mixed.open_shard(0, 1)
     shares(stream)
     progress = stream.progress()
     assert list(progress) == ["short", "long"]
@@ -60,7 +60,7 @@ def test_rates_are_shares_of_what_is_read_of_a_small_store(stores, tmp_path):
     """Documents of a small store are cut into pieces that are shorter than its records."""
     store_of(tmp_path / "books", text(7, 4, 16_000), heldout=text(8, 5, 100))
     mixed = opened({stores[0]: 1, str(tmp_path / "books"): 1})
-    assert shares(mixed.train(0, 1))[7] == pytest.approx(0.5, abs=0.1)
+    assert shares(mixed.open_shard(0, 1))[7] == pytest.approx(0.5, abs=0.1)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_rates_are_shares_of_what_is_read_of_a_small_store(stores, tmp_path):
 def test_a_temperature_evens_out_sizes(stores, temperature, share):
     rates = rates_of(open_stores(stores), stores, temperature)
     assert rates[1] / sum(rates) == pytest.approx(share, abs=1e-3)
-    stream = opened(stores, temperature=temperature).train(0, 1)
+    stream = opened(stores, temperature=temperature).open_shard(0, 1)
     assert shares(stream)[7] == pytest.approx(share, abs=0.03)
 
 
@@ -77,7 +77,7 @@ def test_rates_follow_the_step(stores):
     def rising(step):
         return step / 10
 
-    stream = opened(dict(zip(stores, (1.0, rising)))).train(0, 1)
+    stream = opened(dict(zip(stores, (1.0, rising)))).open_shard(0, 1)
     for step, share in ((0, 0.0), (10, 0.5), (30, 0.75)):
         stream.begin_step(step)
         assert shares(stream)[7] == pytest.approx(share, abs=0.03)
@@ -88,22 +88,22 @@ def test_a_mixture_continues_exactly_and_rates_may_change(stores):
         return [stream.next_document().tokens.tolist() for _ in range(n)]
 
     for shard, num_shards in ((0, 1), (2, 3)):
-        stream = opened(stores).train(shard, num_shards)
+        stream = opened(stores).open_shard(shard, num_shards)
         tokens(stream, 100)
         state = {k: np.array(v) for k, v in stream.state().items()}
         expected = tokens(stream, 300)
-        again = opened(stores).train(shard, num_shards)
+        again = opened(stores).open_shard(shard, num_shards)
         tokens(again, 7)
         again.restore(state)
         assert again.progress()["short"].tokens > 0
         assert tokens(again, 300) == expected
-        changed = opened(dict(zip(stores, (1, 0)))).train(shard, num_shards)
+        changed = opened(dict(zip(stores, (1, 0)))).open_shard(shard, num_shards)
         changed.restore(state)
         assert shares(changed) == {5: 1.0, 7: 0.0}
 
 
 def test_a_store_may_join_and_none_may_leave(stores):
-    alone, both = opened(stores[0]).train(0, 1), opened(stores).train(0, 1)
+    alone, both = opened(stores[0]).open_shard(0, 1), opened(stores).open_shard(0, 1)
     shares(alone, 100)
     both.restore(alone.state())
     assert both.progress()["short"].tokens == 1000 and both.progress()["long"].tokens == 0
@@ -152,7 +152,7 @@ def test_a_store_without_heldout_text_holds_out_blocks(tmp_path):
     given = [np.array([5 + i % 200, 5 + i // 200]) for i in range(256 * 42)]
     corpus = token_store("unused", stores=str(store_of(tmp_path / "a", given).folder.path))
     held = {tuple(piece.tokens) for piece in corpus.heldout(10**6)}
-    stream = corpus.train(0, 1)
+    stream = corpus.open_shard(0, 1)
     train = {tuple(stream.next_document().tokens) for _ in range(256 * 40)}
     assert len(held) == 512 and len(train) == 256 * 40 and not held & train
 
@@ -171,7 +171,7 @@ def test_no_held_out_block_has_a_piece_of_a_document_that_is_trained_on(tmp_path
     held = [tuple(piece.tokens) for piece in corpus.heldout(10**6)]
     train = set()
     for shard in range(2):
-        stream = corpus.train(shard, 2)
+        stream = corpus.open_shard(shard, 2)
         train |= {tuple(stream.next_document().tokens) for _ in range(len(pieces) // 2)}
     if longest < 5000:
         assert held and not set(held) & train
@@ -195,9 +195,9 @@ def test_another_store_of_the_same_ends_is_other_data(tmp_path):
     for middle in (5, 6):
         given = text(5, 1, 5000) + text(middle, 1, 10) + text(5, 1, 5000)
         store_of(tmp_path / f"{middle}", given, heldout=text(5, 1, 9))
-        states.append(opened(str(tmp_path / f"{middle}")).train(0, 1).state())
+        states.append(opened(str(tmp_path / f"{middle}")).open_shard(0, 1).state())
     with refuses(ValueError, "position", "seed"):
-        opened(str(tmp_path / "5")).train(0, 1).restore(states[1])
+        opened(str(tmp_path / "5")).open_shard(0, 1).restore(states[1])
 
 
 @pytest.mark.parametrize("heldout", [None, [np.array([5, 6])]])
@@ -210,10 +210,10 @@ def test_a_store_of_few_documents_is_read_one_by_one(tmp_path, heldout):
     train, held = (uncut, None) if heldout else split_heldout(uncut)
     corpus = token_store("unused", stores=str(tmp_path / "store"))
     expected = RecordStream(Shuffled(training_documents(train), 0), 0, 1)
-    stream = corpus.train(0, 1)
+    stream = corpus.open_shard(0, 1)
     for _ in range(40):
         a, b = stream.next_document(), expected.next_document()
-        assert len(a.tokens) <= 2048 and a.ends == b.ends
+        assert len(a.tokens) <= 2048 and a.ends_document == b.ends_document
         np.testing.assert_array_equal(a.tokens, b.tokens)
     found = sum(len(piece.tokens) for piece in corpus.heldout(10**6))
     assert found == (2 if heldout else held.tokens)
@@ -241,7 +241,7 @@ def test_stores_that_do_not_fit_are_refused(stores, tmp_path):
     with refuses(ValueError, "temperature", "0"):
         opened(stores, temperature=0.0)
     with refuses(ValueError, "corpus", "0", "-1"):
-        opened(stores, seed=-1).train(0, 1)
+        opened(stores, seed=-1).open_shard(0, 1)
 
 
 def test_stores_of_the_same_name_are_distinguished_by_their_paths(tmp_path):
@@ -249,4 +249,4 @@ def test_stores_of_the_same_name_are_distinguished_by_their_paths(tmp_path):
         store_of(tmp_path / folder / "store", text(5, ord(folder), 2), heldout=text(5, 2, 2))
     paths = [str(tmp_path / folder / "store") for folder in ("a", "b")]
     corpus = corpus_of_stores(open_stores(paths), (1, 1), seed=0)
-    assert list(corpus.train(0, 1).progress()) == paths
+    assert list(corpus.open_shard(0, 1).progress()) == paths

@@ -9,7 +9,7 @@ import pytest
 from pretrax.data.corpus import Document
 from pretrax.data.packing import (
     ShardReader,
-    closed,
+    document_for_rows,
     documents_of_a_row,
     plan_packing,
     rows_of_documents,
@@ -69,7 +69,7 @@ def test_a_document_without_predictions_has_probabilities_of_0():
     rows = rows_of_documents(documents, packing_of("isolate", 1, 4))
     assert stacked(rows, 4).teacher.tolist() == [[[[0], [0]], [[12], [60]], [[0], [0]], [[0], [0]]]]
     with refuses(ValueError, "3", "4", "likeliest"):
-        closed(documents[1], teacher=4)
+        document_for_rows(documents[1], teacher=4)
 
 
 def test_a_store_keeps_predictions_and_cuts_documents(tmp_path):
@@ -114,13 +114,13 @@ def test_a_store_has_one_number_of_predictions(tmp_path):
 
 def planned(objective, columns):
     run = tiny.run_of(tiny.decoder(), objective, {"decoder": 32})
-    corpus = run.corpus("")._replace(train=Taught, columns=columns)
+    corpus = run.corpus("")._replace(open_shard=Taught, columns=columns)
     run = dataclasses.replace(run, corpus=lambda run_dir: corpus)
-    return planning.plan(run, corpus)
+    return planning.plan_run(run, corpus)
 
 
 def batch_of(one, rows=4):
-    reader = ShardReader(one.corpus.train(0, 1), one.packing)
+    reader = ShardReader(one.corpus.open_shard(0, 1), one.packing)
     raw = stacked([reader.row() for _ in range(rows)], 32)
     keys = jax.random.split(jax.random.key(0), rows)
     return jax.device_get(corrupt_and_arrange(one.recipe, one.recipe.groups[0], keys, raw))

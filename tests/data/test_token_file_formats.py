@@ -72,7 +72,7 @@ WRITERS = {
 def test_the_documents_are_those_that_were_written_in_the_order_of_a_store(program, tmp_path):
     given = documents()
     found = open_token_file(WRITERS[program](tmp_path / "a", given), GPT2)
-    assert len(found) == len(given) and found.closed.all()
+    assert len(found) == len(given) and found.ends_document.all()
     for i, document in enumerate(given):
         np.testing.assert_array_equal(found.document(i).tokens, document)
     write_store(tmp_path / "store", given, GPT2)
@@ -80,7 +80,7 @@ def test_the_documents_are_those_that_were_written_in_the_order_of_a_store(progr
     streams = [RecordStream(Shuffled(training_documents(each), 0), 0, 1) for each in both]
     for _ in range(700):
         a, b = (stream.next_document() for stream in streams)
-        assert a.tokens.dtype == np.int32 and a.ends == b.ends
+        assert a.tokens.dtype == np.int32 and a.ends_document == b.ends_document
         np.testing.assert_array_equal(a.tokens, b.tokens)
 
 
@@ -88,12 +88,12 @@ def test_empty_documents_are_left_out_and_an_open_end_is_one(tmp_path):
     stream = np.array([END, 5, 6, END, END, 7, 8], np.uint16)
     (tmp_path / "a.bin").write_bytes(stream.tobytes())
     found = open_token_file(str(tmp_path / "a.bin"), GPT2)
-    assert found.starts.tolist() == [1, 5] and found.ends.tolist() == [3, 7]
+    assert found.starts.tolist() == [1, 5] and found.stops.tolist() == [3, 7]
     ends = np.array([1, 1, 4, 5, 7], np.uint64)
     (tmp_path / "a.ds").write_bytes(stream.tobytes())
     (tmp_path / "a.ds.index").write_bytes(ends.tobytes())
     found = open_token_file(str(tmp_path / "a.ds"), GPT2)
-    assert found.starts.tolist() == [1, 5] and found.ends.tolist() == [3, 7]
+    assert found.starts.tolist() == [1, 5] and found.stops.tolist() == [3, 7]
 
 
 def test_several_files_are_one_corpus(tmp_path):

@@ -18,7 +18,7 @@ from tests.refusals import refuses
 
 def assert_same(pieces, others):
     for a, b in zip(pieces, others, strict=True):
-        assert a.ends == b.ends and a.tokens.dtype == b.tokens.dtype == np.int32
+        assert a.ends_document == b.ends_document and a.tokens.dtype == b.tokens.dtype == np.int32
         np.testing.assert_array_equal(a.tokens, b.tokens)
 
 
@@ -44,7 +44,7 @@ def test_all_parts_files_and_columns_are_read(place, monkeypatch):
     found = read(store.records("train"), len(pieces))
     assert sorted(len(piece.tokens) for piece in found) == list(range(1, 600))
     for piece in found:
-        assert piece.parts is None and piece.ends and piece.labels.dtype == np.int32
+        assert piece.parts is None and piece.ends_document and piece.labels.dtype == np.int32
         np.testing.assert_array_equal(piece.tokens, np.arange(len(piece.tokens)) % 250 + 3)
         np.testing.assert_array_equal(piece.labels, piece.tokens % 7 - 1)
 

@@ -7,7 +7,7 @@ from pretrax.data.corpus import Document
 from pretrax.data.packing import (
     Packing,
     ShardReader,
-    closed,
+    document_for_rows,
     documents_of_a_row,
     plan_packing,
     rows_of_documents,
@@ -97,7 +97,7 @@ def test_end_of_sequence_has_the_weight_of_the_last_token_and_padding_has_none()
 def test_weights_out_of_range_are_refused(weight):
     document = Document(np.array([5, 6]), weights=np.array([1, weight]))
     with refuses(ValueError, weight, "1,000"):
-        closed(document, weighted=True)
+        document_for_rows(document, weighted=True)
 
 
 def test_a_store_keeps_weights_and_cuts_documents(tmp_path):

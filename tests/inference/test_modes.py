@@ -15,7 +15,7 @@ from tests.refusals import exits, refuses
 
 MODULE = """
 from pretrax.inference import Mode, register_mode
-from pretrax.inference.prompting.items import text_of
+from pretrax.inference.prompting.items import text_of_item
 
 
 def counted(trained, texts, options):
@@ -31,7 +31,7 @@ register_mode(
         name="mine",
         about="counts tokens",
         layouts=("decoder",),
-        read=lambda item: text_of(item).upper(),
+        read=lambda item: text_of_item(item).upper(),
         answer=counted,
         needs_training=False,
         options=("top",),

@@ -115,7 +115,7 @@ def all_tokens(folder):
     def read():
         store = open_store(folder)
         pieces = read_records(store.records("train"), 200)
-        return store.ids, [(piece.tokens.tolist(), piece.ends) for piece in pieces]
+        return store.ids, [(piece.tokens.tolist(), piece.ends_document) for piece in pieces]
 
     return result_or_refusal(read)
 

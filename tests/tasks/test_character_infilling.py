@@ -169,9 +169,9 @@ def corpus(tmp_path, name="infilling_to_train", rate=0.8, **how):
 def test_a_run_trains_on_texts_whose_middles_were_moved(tmp_path):
     """Rows hold whole texts, each with its end. Texts are cut elsewhere in other epochs."""
     made = corpus(tmp_path, arranged_tokens=60)
-    stream, ids = made.train(0, 1), made.ids
+    stream, ids = made.open_shard(0, 1), made.ids
     some = [stream.next_document() for _ in range(100)]  # more than one epoch
-    assert all(one.ends and one.tokens.size <= 60 for one in some)
+    assert all(one.ends_document and one.tokens.size <= 60 for one in some)
     closed = [[*one.tokens.tolist(), ids.eos] for one in some]
     moved = [tokens for tokens in closed if set(ids.fim) <= set(tokens)]
     assert 60 < len(moved) < 95

@@ -66,7 +66,7 @@ def corpus_of(run_dir, name, reader=seqio_mixture, **settings):
 
 def epoch(corpus, task=0, shard=0, num_shards=1) -> list[str]:
     """Returns what a shard reads in its first epoch of a task, including other tasks' texts."""
-    stream, read = corpus.train(shard, num_shards), []
+    stream, read = corpus.open_shard(shard, num_shards), []
     while stream.state()["places"][task, 0] == 0:
         piece = stream.next_document()
         read.append(corpus.codec.decode(piece.tokens))
@@ -100,7 +100,7 @@ def test_a_cached_task_gives_what_its_source_gives(tmp_path, steps):
     held = [corpus.codec.decode(piece.tokens) for piece in corpus.heldout(10**6)]
     assert sorted(held) == sorted(TEXTS)
     with refuses(ValueError, "position", "caches"):
-        plain.train(0, 1).restore(corpus.train(0, 1).state())
+        plain.open_shard(0, 1).restore(corpus.open_shard(0, 1).state())
 
 
 @pytest.mark.slow
@@ -111,14 +111,14 @@ def test_a_stream_of_a_cache_continues_exactly(tmp_path, unit, units, monkeypatc
     task, _ = register("cached_text", [tokenize, CACHE])
     write_cache(task, tmp_path / "cache")
     corpus = corpus_of(tmp_path / "run", "cached_text", cache_dirs=[str(tmp_path / "cache")])
-    stream, places = corpus.train(0, 1), set()
+    stream, places = corpus.open_shard(0, 1), set()
     for _ in range(25):
         stream.next_document()
         places.add(int(stream.state()["places"][0, 1]))
     state = stream.state()
     assert len(places) == units
     rest = [stream.next_document().tokens for _ in range(10)]
-    other = corpus.train(0, 1)
+    other = corpus.open_shard(0, 1)
     other.restore(state)
     assert all(np.array_equal(other.next_document().tokens, tokens) for tokens in rest)
 
@@ -154,7 +154,7 @@ def test_pairs_and_evaluation_tasks_of_a_cache(tmp_path):
     source.there = False
     settings = {"use_cached": True, "cache_dirs": [str(tmp_path / "cache")]}
     corpus = corpus_of(tmp_path / "run", "cached_pairs", seqio_pairs, **settings)
-    piece = corpus.train(0, 1).next_document()
+    piece = corpus.open_shard(0, 1).next_document()
     given, answer = (corpus.codec.decode(piece.tokens[piece.parts == part]) for part in (0, 1))
     assert given == answer and given in TEXTS
     (read,) = evaluation_tasks("", names=["cached_pairs"], examples=3, **settings)

@@ -19,7 +19,7 @@ from pretrax.tasks.seqio.seqio_vocabularies import (
 )
 from pretrax.tasks.seqio.tfds_tasks import register_text
 from pretrax.training.conversion.converted_vocabularies import export_vocabulary
-from pretrax.training.planning import plan
+from pretrax.training.planning import plan_run
 from pretrax.training.run_configuration import read_fields, read_run
 from tests.refusals import refuses
 from tests.tasks.memory_tasks import memory_source
@@ -43,7 +43,7 @@ def tiny(tfds_dir, model):
 
 def read(stream, n):
     pieces = [stream.next_document() for _ in range(n)]
-    assert all(piece.ends for piece in pieces)
+    assert all(piece.ends_document for piece in pieces)
     return [piece.tokens for piece in pieces]
 
 
@@ -61,7 +61,7 @@ def test_tfds_end_to_end(tmp_path, tiny, num_shards):
     corpus = seqio_mixture(tmp_path, mixture_or_task_name="tiny_text")
     seen = []
     for shard in range(num_shards):
-        stream, epoch = corpus.train(shard, num_shards), []
+        stream, epoch = corpus.open_shard(shard, num_shards), []
         while stream.state()["places"][0, 0] == 0:
             epoch += read(stream, 1)
         seen += texts(corpus, epoch[:-1])  # the last text belongs to the next epoch
@@ -70,14 +70,14 @@ def test_tfds_end_to_end(tmp_path, tiny, num_shards):
     ]
     assert sorted(seen) == sorted(expected)  # the shards divide the texts among them
     assert seen != expected
-    assert all(doc.dtype == np.int32 for doc in read(corpus.train(0, 1), 3))
+    assert all(doc.dtype == np.int32 for doc in read(corpus.open_shard(0, 1), 3))
 
 
 @pytest.mark.slow
 def test_heldout_is_fixed(tmp_path, tiny):
     corpus = seqio_mixture(tmp_path, mixture_or_task_name="tiny_and_numbers")
     few, all_of_them = (
-        [piece.tokens for piece in corpus.heldout(n) if piece.ends] for n in (100, 10**6)
+        [piece.tokens for piece in corpus.heldout(n) if piece.ends_document] for n in (100, 10**6)
     )
     assert same(few, all_of_them[: len(few)]) and 100 <= sum(map(len, few)) < 300
     assert sum("of 10:" in text for text in texts(corpus, all_of_them)) == 10
@@ -103,7 +103,7 @@ def test_random_steps_repeat_on_held_out_text(tmp_path):
     first, again = ([piece.tokens for piece in corpus.heldout(10**6)] for _ in range(2))
     assert len(first) == 20 and same(first, again)
     assert len({text.partition(": ")[2] for text in texts(corpus, first)}) == 20
-    trained = read(corpus.train(0, 1), 40)  # two epochs with different digits
+    trained = read(corpus.open_shard(0, 1), 40)  # two epochs with different digits
     assert len(set(texts(corpus, trained))) == 40
 
 
@@ -112,13 +112,13 @@ def test_random_steps_repeat_on_held_out_text(tmp_path):
 def test_a_stream_continues_exactly(tmp_path, tiny, shuffle):
     """One task is read file by file. The examples of the other are divided among the shards."""
     corpus = seqio_mixture(tmp_path, mixture_or_task_name="tiny_and_numbers", shuffle=shuffle)
-    whole = read(corpus.train(1, 3), 45)  # more than an epoch of both: 15 and 10 documents
+    whole = read(corpus.open_shard(1, 3), 45)  # more than an epoch of both: 15 and 10 documents
     for stop in (0, 7, 31):  # at the start, within a file, and in a later epoch
-        stream = corpus.train(1, 3)
+        stream = corpus.open_shard(1, 3)
         assert same(read(stream, stop), whole[:stop])
         state = {k: np.array(v) for k, v in stream.state().items()}
         read(stream, 3)
-        other = corpus.train(1, 3)
+        other = corpus.open_shard(1, 3)
         other.restore(state)
         assert same(read(other, 45 - stop), whole[stop:])
         stream.restore(state)
@@ -130,7 +130,7 @@ def test_order_depends_on_seed_and_epoch(tmp_path, tiny):
     orders = []
     for seed in range(2):
         corpus = seqio_mixture(tmp_path, mixture_or_task_name="tiny_text", seed=seed)
-        documents = read(corpus.train(0, 1), 120)
+        documents = read(corpus.open_shard(0, 1), 120)
         orders += [texts(corpus, documents[:60]), texts(corpus, documents[60:])]
     assert all(sorted(order) == sorted(orders[0]) for order in orders)
     assert len({tuple(order) for order in orders}) == 4
@@ -138,7 +138,7 @@ def test_order_depends_on_seed_and_epoch(tmp_path, tiny):
     assert any(a != b for a, b in zip(first_file[::2], first_file[1::2], strict=True))
     with refuses(ValueError, "position", "seed"):
         other = seqio_mixture(tmp_path, mixture_or_task_name="tiny_text", seed=7)
-        other.train(0, 1).restore(corpus.train(0, 1).state())
+        other.open_shard(0, 1).restore(corpus.open_shard(0, 1).state())
 
 
 def test_mixture_rates():
@@ -155,7 +155,7 @@ def test_lengths_by_feature_are_refused_with_the_names_of_stacks(tmp_path, tiny)
     ]
     run = read_run(["runs/encoder.gin", "corpora/seqio_task.gin"], lines)
     with refuses(ValueError, "targets", "64", "encoder"):
-        plan(run, mesh=mesh_of(1))
+        plan_run(run, mesh=mesh_of(1))
 
 
 def test_a_source_with_more_files_is_another_source(tmp_path, tiny):
@@ -179,7 +179,7 @@ def test_a_source_with_more_files_is_another_source(tmp_path, tiny):
         corpus = seqio_mixture(
             tmp_path / "run", mixture_or_task_name="growing_text", heldout_split="train"
         )
-        streams.append(corpus.train(0, 1))
+        streams.append(corpus.open_shard(0, 1))
     with refuses(ValueError, "position", "files"):
         streams[1].restore(streams[0].state())
 
@@ -217,7 +217,7 @@ def test_an_end_of_sequence_id_is_removed_and_other_special_ids_are_refused(tmp_
         output_features=features,
     )
     corpus = seqio_mixture(tmp_path, mixture_or_task_name="numbers_with_eos", shuffle=False)
-    assert texts(corpus, read(corpus.train(0, 1), 2)) == ["number 0", "number 1"]
+    assert texts(corpus, read(corpus.open_shard(0, 1), 2)) == ["number 0", "number 1"]
 
     def special(dataset):
         return dataset.map(lambda example: {"targets": example["targets"] * 0 + 1})
@@ -230,7 +230,7 @@ def test_an_end_of_sequence_id_is_removed_and_other_special_ids_are_refused(tmp_
     )
     corpus = seqio_mixture(tmp_path, mixture_or_task_name="numbers_special")
     with refuses(ValueError, "numbers_special", "1", "0"):
-        corpus.train(0, 1).next_document()
+        corpus.open_shard(0, 1).next_document()
 
 
 def test_unreadable_tasks_are_refused(tmp_path, tiny):
@@ -270,7 +270,7 @@ def test_unreadable_tasks_are_refused(tmp_path, tiny):
 def test_a_shard_without_text(tmp_path, tiny):
     corpus = seqio_mixture(tmp_path, mixture_or_task_name="numbers_text")
     with refuses(ValueError, "numbers_text", "shards"):
-        corpus.train(30, 31).next_document()
+        corpus.open_shard(30, 31).next_document()
 
 
 def test_another_vocabulary(tmp_path, tiny):
@@ -280,7 +280,7 @@ def test_another_vocabulary(tmp_path, tiny):
         vocabulary=vocabularies.utf8_bytes,
         shuffle=False,
     )
-    assert texts(corpus, read(corpus.train(0, 1), 1))[0].startswith("document ")
+    assert texts(corpus, read(corpus.open_shard(0, 1), 1))[0].startswith("document ")
     assert corpus.ids.text == (3, 259)
     (tmp_path / "config.gin").write_text("")  # a run has used this directory
     with refuses(ValueError, "utf8_bytes", "from_task"):
@@ -300,7 +300,7 @@ def test_tasks_of_several_vocabularies_need_one_for_all(tmp_path, tiny):
         seqio_mixture(tmp_path, mixture_or_task_name="two_vocabularies")
     one = {"vocabulary": vocabularies.utf8_bytes, "mixture_or_task_name": "two_vocabularies"}
     corpus = seqio_mixture(tmp_path, **one)
-    documents = texts(corpus, read(corpus.train(0, 1), 50))
+    documents = texts(corpus, read(corpus.open_shard(0, 1), 50))
     assert {text.split()[0] for text in documents} == {"document", "number"}
 
 
@@ -325,7 +325,7 @@ seqio.TaskRegistry.add(
     try:
         for _ in range(2):  # SeqIO would refuse a second registration
             corpus = seqio_mixture(tmp_path / "run", data_dir=tfds_dir, **settings)
-        assert texts(corpus, read(corpus.train(0, 2), 1))[0].startswith("document ")
+        assert texts(corpus, read(corpus.open_shard(0, 2), 1))[0].startswith("document ")
     finally:
         seqio.set_tfds_data_dir_override(None)
     (tmp_path / "broken.py").write_text("import no_such_module")
@@ -539,7 +539,7 @@ def test_a_remote_vocabulary_is_kept_by_the_run(tmp_path, tiny, model, monkeypat
         corpus = seqio_mixture(
             run_dir, vocabulary=functools.partial(vocabularies.from_file, path=path), **settings
         )
-    assert texts(corpus, read(corpus.train(0, 1), 1))[0].startswith("document ")
+    assert texts(corpus, read(corpus.open_shard(0, 1), 1))[0].startswith("document ")
     assert (run_dir / "vocabulary.model").read_bytes() == open(model, "rb").read()
     assert vocabularies.load_vocabulary(str(run_dir)).ids == corpus.ids
     with refuses(FileNotFoundError, "no.model"):

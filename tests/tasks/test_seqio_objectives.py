@@ -13,10 +13,10 @@ from pretrax.objectives.contract import build
 from pretrax.tasks.seqio import seqio_corpora
 from pretrax.tasks.seqio.objective_tasks import add_objective_task
 from pretrax.tasks.seqio.preprocessors import ApplyObjective
-from pretrax.tasks.seqio.seqio_objectives import builder_of, mixture_objective, text_of
+from pretrax.tasks.seqio.seqio_objectives import builder_of, mixture_objective, without_objective
 from pretrax.tasks.seqio.seqio_tasks import found_tasks
 from pretrax.tasks.seqio.seqio_vocabularies import from_task, tokenizer_of
-from pretrax.training.planning import open_batches, plan
+from pretrax.training.planning import open_batches, plan_run
 from pretrax.training.run_configuration import read_run
 from tests.refusals import refuses
 from tests.tasks.memory_tasks import memory_source
@@ -101,16 +101,16 @@ def test_the_objective_of_a_task_is_its_own():
 def test_each_member_of_a_run_reads_the_text_of_its_task(tmp_path, name, gin, lines):
     run = read(name, tmp_path, "training.Run.batch_size = 16", *lines, gin=gin)
     mesh = mesh_of(1)
-    planned = plan(run, mesh=mesh)
-    members = planned.recipe.objective.facts.members
+    plan = plan_run(run, mesh=mesh)
+    members = plan.recipe.objective.facts.members
     letters = {"a": VOCABULARY.encode("a")[0], "b": VOCABULARY.encode("b")[0]}
     expected = np.array([letters[member.name.partition(".")[0][-1]] for member in members])
-    rows = jax.device_get(next(open_batches(planned)))
+    rows = jax.device_get(next(open_batches(plan)))
     seen = np.concatenate([group.member for group in rows])
     assert len(set(seen)) >= 2
     for group in rows:
         for tokens, segments, member in zip(group.tokens, group.segments, group.member):
-            text = set(tokens[segments > 0].tolist()) - {planned.recipe.ids.eos}
+            text = set(tokens[segments > 0].tolist()) - {plan.recipe.ids.eos}
             assert text == {expected[member]}
 
 
@@ -118,11 +118,11 @@ def test_each_member_of_a_run_reads_the_text_of_its_task(tmp_path, name, gin, li
 def test_the_position_in_every_text_is_restored(tmp_path):
     lines = ["training.Run.sequence_lengths = {'decoder': 64}", "training.Run.batch_size = 16"]
     run = read("masks_and_causal", tmp_path, *lines, gin="runs/decoder.gin")
-    planned = plan(run, mesh=mesh_of(1))
-    whole = open_batches(planned)
+    plan = plan_run(run, mesh=mesh_of(1))
+    whole = open_batches(plan)
     for _ in range(3):
         next(whole)
-    resumed = open_batches(planned)
+    resumed = open_batches(plan)
     resumed.restore(3, whole.state().__getitem__)
     for _ in range(5):  # into a later epoch of both texts
         expected, found = jax.device_get((next(whole), next(resumed)))
@@ -135,7 +135,7 @@ def test_held_out_text_is_from_the_task_or_else_from_other_tasks(tmp_path):
     assert texts == ["aaaaa", "aaaaa"]  # letter_c has no validation split
     assert corpus.member_sources == (0, 1)
     assert "no held-out text from spans_c" in corpus.summary
-    trained = [source.train(0, 1).next_document().tokens for source in corpus.sources]
+    trained = [source.open_shard(0, 1).next_document().tokens for source in corpus.sources]
     assert [set(corpus.codec.decode(tokens)) for tokens in trained] == [{"a"}, {"c"}]
 
 
@@ -155,7 +155,7 @@ def test_a_corpus_of_another_objective_is_refused(tmp_path):
     lines = ["training.Run.objective = @objectives.span_corruption"]
     run = read("spans_and_ul2", tmp_path, "from pretrax import objectives", *lines)
     with refuses(ValueError, "8", "1", "seqio_objectives.gin"):
-        plan(run, mesh=mesh_of(1))
+        plan_run(run, mesh=mesh_of(1))
 
 
 def test_other_mixtures_are_refused(tmp_path):
@@ -175,7 +175,7 @@ def test_other_mixtures_are_refused(tmp_path):
         builder_of(between)
     twice = spans.replace(preprocessors=[*spans.preprocessors, ApplyObjective(SPANS, name="x")])
     with refuses(ValueError, "spans_a", "1"):
-        text_of(twice)
+        without_objective(twice)
 
 
 def test_a_mistyped_task_of_a_mixture_names_similar_tasks(tmp_path):

@@ -37,9 +37,9 @@ def corpus_of(directory, name, **settings):
 
 
 def documents(corpus, n):
-    stream = corpus.train(0, 1)
+    stream = corpus.open_shard(0, 1)
     pieces = [stream.next_document() for _ in range(n)]
-    assert all(piece.ends for piece in pieces)
+    assert all(piece.ends_document for piece in pieces)
     return pieces
 
 
@@ -90,7 +90,7 @@ def test_numbers(tmp_path):
         assert document.labels.tolist() == [round(1000 * float(number))]
     register("pairs_no_number", [("x", "nan"), ("x", "many")])
     corpus = corpus_of(tmp_path, "pairs_no_number", answers="number")
-    stream = corpus.train(0, 1)
+    stream = corpus.open_shard(0, 1)
     with refuses(ValueError, "pairs_no_number"):
         stream.next_document()
     register("pairs_no_number", [("x", "many")])

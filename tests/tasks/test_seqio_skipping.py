@@ -97,7 +97,7 @@ def read(stream, n):
 
 def resumed(corpus, stop, more, shards):
     """Returns the state of a stream after `stop` documents, and the next `more` documents."""
-    stream = corpus.train(0, shards)
+    stream = corpus.open_shard(0, shards)
     read(stream, stop)
     return stream.state(), read(stream, more)
 
@@ -112,7 +112,7 @@ def test_skipped_examples_are_not_tokenized(tmp_path, tokenized, steps, shuffle)
     corpus = corpus_of(tmp_path, steps, shuffle=shuffle)()
     state, rest = resumed(corpus, STOP, LINES - STOP + 20, shards=1)  # into the next epoch
     tokenized.clear()
-    stream = corpus.train(0, 1)
+    stream = corpus.open_shard(0, 1)
     stream.restore(state)
     assert read(stream, 20) == rest[:20]
     assert (len(tokenized) < STOP / 2) == (steps in QUICK), len(tokenized)
@@ -123,7 +123,7 @@ def test_shards_that_share_a_file(tmp_path, tokenized):
     corpus = corpus_of(tmp_path, QUICK[0])()
     state, rest = resumed(corpus, 250, 20, shards=3)
     tokenized.clear()
-    stream = corpus.train(0, 3)
+    stream = corpus.open_shard(0, 3)
     stream.restore(state)
     assert read(stream, 20) == rest and len(tokenized) < 250 / 2
 
@@ -136,7 +136,7 @@ def test_skipping_in_a_cache(tmp_path, tokenized):
     try:
         state, rest = resumed(corpus(), STOP, 20, shards=1)
         tokenized.clear()
-        stream = corpus().train(0, 1)
+        stream = corpus().open_shard(0, 1)
         stream.restore(state)
         assert read(stream, 20) == rest and len(tokenized) < STOP / 2
     finally:

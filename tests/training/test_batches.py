@@ -46,7 +46,7 @@ def test_rows_of_a_shard_begin_with_the_oldest_of_its_pool_and_lose_nothing():
 
         def read(stream=stream):
             piece = stream.next_document()
-            return [*piece.tokens.tolist(), *[EOS] * piece.ends]
+            return [*piece.tokens.tolist(), *[EOS] * piece.ends_document]
 
         for tokens in taken[shard]:
             pool += [read() for _ in range(POOL - len(pool))]

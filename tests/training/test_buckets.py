@@ -246,7 +246,7 @@ def test_what_cannot_be_in_a_bucket_is_refused(bucket, run, tmp_path):
             pass
     elsewhere = dataclasses.replace(run, run_dir=str(tmp_path), checkpoint_dir="s3://bucket/mine")
     with refuses(ValueError, "/bucket/mine"):
-        planning.plan(elsewhere)
+        planning.plan_run(elsewhere)
     with buckets.on_disk(run):
         with refuses(ValueError, ADDRESS):
             with buckets.on_disk(run):

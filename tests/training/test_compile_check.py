@@ -400,9 +400,9 @@ def test_maxtext_counts_half_of_causal_attention(objective, share):
     rows = "training.Run.vocabulary_rows = 128256"
     files = ["runs/decoder.gin", "models/llama3_8b.gin", f"objectives/{objective}.gin"]
     run = read_run(files, [slots, rows])
-    planned = planning.plan(run, compile_check._corpus_of(run))
-    counted = causal_flops(planned.recipe, planned.schedules)
-    whole = step_flops(planned.recipe, planned.schedules)
+    plan = planning.plan_run(run, compile_check._corpus_of(run))
+    counted = causal_flops(plan.recipe, plan.schedules)
+    whole = step_flops(plan.recipe, plan.schedules)
     assert (counted and counted / whole) == (share and pytest.approx(share, abs=5e-4))
     attention = 32 * 4 * 4096 * 8192
     weights = 2 * (8_030_261_248 - 128_256 * 4096)
@@ -414,8 +414,8 @@ def test_maxtext_counts_half_of_causal_attention(objective, share):
 def test_maxtext_counts_other_keys_where_a_decoder_has_windows():
     decoder = functools.partial(tiny.decoder, positions="rotary")
     for window, is_known in ((None, True), (7, False)):
-        planned = tiny.plan(decoder(window=window), causal_lm(tiny.IDS), {"decoder": 32})
-        counted = causal_flops(planned.recipe, planned.schedules)
+        plan = tiny.plan(decoder(window=window), causal_lm(tiny.IDS), {"decoder": 32})
+        counted = causal_flops(plan.recipe, plan.schedules)
         assert (counted is not None) == is_known
 
 
@@ -425,8 +425,8 @@ def test_a_mixture_is_causal_where_all_of_its_members_are():
     causal, rows = {"one": (causal_lm, 1), "two": (causal_masking, 1)}, {"decoder": 32}
     for members, is_known in ((causal, True), (causal | {"three": (restored, 1)}, False)):
         objective = mixture(tiny.IDS, members)
-        planned = tiny.plan(tiny.decoder(), objective, rows, mark_document_ends=True)
-        counted = causal_flops(planned.recipe, planned.schedules)
+        plan = tiny.plan(tiny.decoder(), objective, rows, mark_document_ends=True)
+        counted = causal_flops(plan.recipe, plan.schedules)
         assert (counted is not None) == is_known
 
 
@@ -449,9 +449,9 @@ class Lowered:
 def test_options_of_the_compiler_for_tpus_are_given_to_it_alone():
     run = tiny.run_of(tiny.decoder(), prefix_lm(tiny.IDS), {"decoder": 32})
     run = dataclasses.replace(run, tpu_compiler_options={"xla_some": 1})
-    planned, lowered = tiny.planned(run), Lowered()
-    assert compile_lowered(planned, lowered).options is None
-    on_tpus = planned._replace(mesh=make_mesh(devices=chips(2, 1, 1)))
+    plan, lowered = tiny.planned(run), Lowered()
+    assert compile_lowered(plan, lowered).options is None
+    on_tpus = plan._replace(mesh=make_mesh(devices=chips(2, 1, 1)))
     assert compile_lowered(on_tpus, lowered).options == {"xla_some": "1"}
     bare = dataclasses.replace(run, tpu_compiler_options=None)
     assert compile_lowered(on_tpus._replace(run=bare), lowered).options is None

@@ -42,7 +42,7 @@ HELDOUT = 500  # number of tokens, not a multiple of a row
 
 def heldout():
     """Returns pieces of documents. Every third piece is not the last piece of its document."""
-    return [Document(d, ends=i % 3 != 0) for i, d in enumerate(tiny.documents(40, seed=3))]
+    return [Document(d, ends_document=i % 3 != 0) for i, d in enumerate(tiny.documents(40, seed=3))]
 
 
 def labeled():
@@ -59,7 +59,7 @@ def run(shape=(1, 1, 1)):
 
 
 def text_of(pieces, training):
-    return types.SimpleNamespace(heldout=lambda tokens: pieces, train=lambda *shard: training)
+    return types.SimpleNamespace(heldout=lambda tokens: pieces, open_shard=lambda *shard: training)
 
 
 def evaluator(shape=(1, 1, 1), one=None, pieces=None, **settings):

@@ -167,14 +167,14 @@ def test_settings_that_need_no_text_are_checked_before_it_is_read(run, tmp_path)
 
 
 def test_a_plan_makes_no_parameter_and_writes_nothing(run, tmp_path, monkeypatch):
-    corpus = planning.plan(run).corpus
+    corpus = planning.plan_run(run).corpus
     nowhere = dataclasses.replace(run, run_dir=str(tmp_path / "run"))
-    plan = planning.plan(nowhere, corpus)
+    plan = planning.plan_run(nowhere, corpus)
     assert not (tmp_path / "run").exists()
     assert plan.recipe.groups[0].stacks["decoder"] == 32 and plan.schedules[0].rows == 8
     built = []
     counted = dataclasses.replace(nowhere, optimizer=lambda n: built.append(n) or run.optimizer(n))
-    planning.plan(counted, corpus)
+    planning.plan_run(counted, corpus)
     assert built == [run.steps]
     with refuses(ValueError, "batch_size", "1"):
         tiny.planned(dataclasses.replace(run, batch_size=True))

@@ -22,13 +22,13 @@ class WeightedStream(tiny.TextStream):
 
 def planned(columns):
     run = tiny.run_of(tiny.decoder(), causal_lm(tiny.IDS), {"decoder": 32})
-    corpus = run.corpus("")._replace(train=WeightedStream, columns=columns)
+    corpus = run.corpus("")._replace(open_shard=WeightedStream, columns=columns)
     run = dataclasses.replace(run, corpus=lambda run_dir: corpus)
-    return planning.plan(run, corpus)
+    return planning.plan_run(run, corpus)
 
 
 def batch_of(one, rows=4):
-    reader = ShardReader(one.corpus.train(0, 1), one.packing)
+    reader = ShardReader(one.corpus.open_shard(0, 1), one.packing)
     raw = stacked([reader.row() for _ in range(rows)], 32)
     keys = jax.random.split(jax.random.key(0), rows)
     return jax.device_get(corrupt_and_arrange(one.recipe, one.recipe.groups[0], keys, raw))

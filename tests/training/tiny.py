@@ -16,7 +16,7 @@ import optax
 
 from pretrax import cli, corpora, models
 from pretrax.data.corpus import Codec, Corpus, Document, DocumentStream
-from pretrax.data.packing import POOL, closed
+from pretrax.data.packing import POOL, document_for_rows
 from pretrax.data.token_store_files import write_store
 from pretrax.objectives import TokenIds, mixture, prefix_lm, span_corruption, ul2
 from pretrax.settings.gin_reader import read_settings
@@ -72,7 +72,7 @@ class Stream(DocumentStream):
 
     def next_document(self):
         number, self.number = self.number, self.number + self.step
-        return Document(np.full(3 + number % 11, number, np.int32), ends=number % 3 != 0)
+        return Document(np.full(3 + number % 11, number, np.int32), ends_document=number % 3 != 0)
 
     def state(self):
         return {"number": np.int64(self.number)}
@@ -109,7 +109,7 @@ def text_of(stream, n: int, end: int | None = None) -> np.ndarray:
     """Returns the first n tokens of a stream, with documents end to end."""
     text = np.zeros(0, np.int32)
     while text.size < n:
-        text = np.append(text, closed(stream.next_document(), end).tokens)
+        text = np.append(text, document_for_rows(stream.next_document(), end).tokens)
     return text[:n]
 
 
@@ -149,7 +149,7 @@ def plan(model, objective, lengths, **settings) -> planning.Plan:
 
 def planned(run: Settings) -> planning.Plan:
     """Returns the plan of a run with its corpus."""
-    return planning.plan(run)
+    return planning.plan_run(run)
 
 
 def parameters(one: planning.Plan):
@@ -216,7 +216,7 @@ def slow_token_store(run_dir, *, path, shown=False):
     codec = Codec(lambda text: [int(t) for t in text.split()], str) if shown else None
 
     def open_shard(shard, num_shards):
-        stream = corpus.train(shard, num_shards)
+        stream = corpus.open_shard(shard, num_shards)
         read, first = stream.next_document, iter(range(POOL))
 
         def read_slowly():
@@ -227,7 +227,7 @@ def slow_token_store(run_dir, *, path, shown=False):
         stream.next_document = read_slowly
         return stream
 
-    return corpus._replace(train=open_shard, codec=codec)
+    return corpus._replace(open_shard=open_shard, codec=codec)
 
 
 def asks_to_stop(plan, *, after: int) -> Hook:

@@ -243,7 +243,7 @@ def active_note(parameters: int, active: int, written: Callable[[int], str] = "{
 def model_summary(plan: Plan, state: State) -> str:
     """Returns a line with a run's parameters, attention mechanism, rows and devices.
 
-    model_summary(planned, state)
+    model_summary(plan, state)
     # "935,040 parameters, plain attention, 16 rows a step, mesh {'data': 1, …} of cpu"
     """
     model = plan.recipe.model

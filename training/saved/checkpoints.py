@@ -11,6 +11,7 @@ Examples are unavailable storage, missing permissions, and a changed library.
 
 import contextlib
 import dataclasses
+import functools
 import json
 import logging
 import math
@@ -56,12 +57,20 @@ class Restored(NamedTuple):
     copied: bool = False  # whether it was restored from a local copy
 
 
-# Python logs errors of tasks that a failed save of Orbax leaves behind when it deletes the tasks.
-logging.getLogger("asyncio").addFilter(lambda record: "orbax" not in record.getMessage())
-# Orbax logs errors of its threads with tracebacks, although it raises them as well.
-logging.getLogger("absl").addFilter(
-    lambda record: "orbax" not in record.pathname or record.levelno < logging.ERROR
-)
+@functools.cache
+def hide_repeated_errors() -> None:
+    """Hides what Orbax and Python print about a failed save, whose error is also raised.
+
+    This acts on the whole process, and only the first call does anything.
+    """
+    # Python logs errors of tasks that a failed save of Orbax leaves behind when it deletes the
+    # tasks.
+    logging.getLogger("asyncio").addFilter(lambda record: "orbax" not in record.getMessage())
+    # Orbax logs errors of its threads with tracebacks, although it raises them as well.
+    logging.getLogger("absl").addFilter(
+        lambda record: "orbax" not in record.pathname or record.levelno < logging.ERROR
+    )
+    sys.unraisablehook = _without_closed_loops(sys.unraisablehook)
 
 
 def _without_closed_loops(show: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -78,9 +87,6 @@ def _without_closed_loops(show: Callable[[Any], None]) -> Callable[[Any], None]:
             show(unraisable)
 
     return show_others
-
-
-sys.unraisablehook = _without_closed_loops(sys.unraisablehook)
 
 
 class Keep(NamedTuple):
@@ -212,10 +218,10 @@ def steps_in(folder: epath.Path) -> list[int]:
     return steps_with_folders(folder)
 
 
-def differences(saved: Mapping[str, object], wanted: Mapping[str, object]) -> list[str]:
+def array_differences(saved: Mapping[str, object], wanted: Mapping[str, object]) -> list[str]:
     """Returns a line for each array whose description differs, parameters first.
 
-    >>> differences({"params/a": (2, 3)}, {})
+    >>> array_differences({"params/a": (2, 3)}, {})
     ['params/a: the checkpoint has (2, 3), the run none']
     """
     lines = []
@@ -241,6 +247,7 @@ class Checkpoints:
     )
 
     def __init__(self, directory: str, keep: Keep | None = LATEST):
+        hide_repeated_errors()
         self._root = absolute(directory)
         self._checkpointer: Any = None
         self.set_aside_at_opening: list[str] = []  # a message for each checkpoint
@@ -565,7 +572,7 @@ class Checkpoints:
         described = (
             {name: f"{x.dtype} {tuple(x.shape)}" for name, x in arrays.items()} for arrays in both
         )
-        return differences(*described)
+        return array_differences(*described)
 
     def _arrays(self, step: int) -> dict[str, Any]:
         """Returns a description of every array of a checkpoint, with shape and dtype, by name.

@@ -48,10 +48,6 @@ from .checkpoints import (
 GIB = 2**30
 WAIT = 300  # seconds to wait for a process that cannot write
 
-logging.getLogger("absl").addFilter(  # there is no primary host on purpose
-    lambda record: "disabled for `primary_host=None`" not in record.getMessage()
-)
-
 
 def open_local_copies(
     directory: str | None, where: str, checkpoints: Checkpoints
@@ -72,6 +68,14 @@ def open_local_copies(
     return contextlib.nullcontext()
 
 
+def _is_unexpected(record: logging.LogRecord) -> bool:
+    """Returns whether a warning of Orbax is about anything but the primary host.
+
+    Local copies have no primary host on purpose.
+    """
+    return "disabled for `primary_host=None`" not in record.getMessage()
+
+
 class LocalCopies(Checkpoints):
     """This process's copies of its run's newest state. Only the latest copy is kept.
 
@@ -82,6 +86,7 @@ class LocalCopies(Checkpoints):
     _unread = ""  # there is no advice, since a copy that cannot be read is removed
 
     def __init__(self, directory: str, where: str, checkpoints: Checkpoints):
+        logging.getLogger("absl").addFilter(_is_unexpected)
         self._checkpoints = checkpoints
         self._where = where
         self._id = copies_id(where)

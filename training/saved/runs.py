@@ -19,7 +19,7 @@ from ..devices.mesh import shardings_of
 from ..run import padded_vocabulary
 from ..run_configuration import read_directory
 from ..state import unboxed
-from .checkpoints import Checkpoints, differences, reading_errors
+from .checkpoints import Checkpoints, array_differences, reading_errors
 
 
 class SavedModel(NamedTuple):
@@ -88,7 +88,7 @@ def load_model(
             with setting_errors(directory):
                 built = _saved_model(builder, shapes, rows)
         target = placed(abstract_params(built), mesh)
-        different = differences(shapes, {name: x.shape for name, x in named(target).items()})
+        different = array_differences(shapes, {name: x.shape for name, x in named(target).items()})
         if different:
             raise ValueError(
                 f"Checkpoint {step} of {directory} is of another model than its config.gin builds: "

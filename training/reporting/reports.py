@@ -1,0 +1,17 @@
+"""The objects to which a run reports while it trains."""
+
+import dataclasses
+
+from rich.console import Console
+
+from .metrics import MetricsWriter
+from .wall_time import WallTime
+
+
+@dataclasses.dataclass(frozen=True)
+class Reports:
+    """The objects to which a run reports."""
+
+    writer: MetricsWriter  # writes the metrics
+    console: Console  # shows progress and warnings
+    wall_time: WallTime  # counts seconds by kind of work
