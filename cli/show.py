@@ -64,7 +64,6 @@ from ..training.run_configuration import read_directory, read_fields
 from ..visualization import picture_page
 from ..visualization.choice import Choice, layout_for
 from ..visualization.drawing import Drawn
-from ..visualization.noise_statistics import with_statistics
 from ..visualization.objective_lists import LEGEND, index_page, objectives_json, objectives_table
 from ..visualization.picture import brief, counted
 from ..visualization.pieces import pieces_of, ranges_of
@@ -73,7 +72,6 @@ from ..visualization.terminal import print_picture
 from . import make_parser
 
 DEFAULT = "span_corruption"
-STATISTICS_ROWS = 1000
 WIDTH = 136  # characters of a line in a file
 LIST_WIDTH = 200  # the same of --list
 BRIEF = "For the text, the positions and the attention patterns of each member, add --rows=1."
@@ -215,16 +213,7 @@ def write_page(
     command: str,
 ) -> None:
     """Writes a picture with statistics as a page."""
-    found = with_statistics(
-        *drawn,
-        text.stream(),
-        text.stream_name,
-        rows=STATISTICS_ROWS,
-        slots=options.length,
-        seed=options.seed,
-        span_law=choice.entry.span_law if choice.entry else None,
-        span_mean=choice.mean_span_length,
-    )
+    found = showing.with_statistics(choice, drawn, text, slots=options.length, seed=options.seed)
     atomic_writes.write_text(path, picture_page.page(found, command))
 
 

@@ -22,13 +22,11 @@ from ..visualization import html, picture_page
 from ..visualization.choice import Choice
 from ..visualization.drawing import Drawn
 from ..visualization.noise_charts import statistics
-from ..visualization.noise_statistics import with_statistics
 from ..visualization.picture import Example
 from ..visualization.pieces import ranges_of
 from .commands import Commands, commands
 from .controls import Control, controls, value_of, with_values
 
-STATISTICS_ROWS = 1000
 MOST_CHARACTERS = 100_000  # longest text
 # Name of a vocabulary -> what it is. The directory of a run names its vocabulary as well.
 VOCABULARIES = {
@@ -165,18 +163,14 @@ class Objectives:
         base = self._choice(view.objective)
         known = {control.name: control for control in controls(base.build)}
         choice = base._replace(build=with_values(base.build, _values(view, known)))
-        text = self.encoded(view)
-        drawn = with_statistics(
-            *self._drawn(view, choice),
-            text.stream(),
-            text.stream_name,
-            rows=STATISTICS_ROWS,
+        counted = showing.with_statistics(
+            choice,
+            self._drawn(view, choice),
+            self.encoded(view),
             slots=view.length,
             seed=view.seed,
-            span_law=choice.entry.span_law if choice.entry else None,
-            span_mean=choice.mean_span_length,
         )
-        return html.soft(drawn.counted_on) + statistics(drawn.statistics)
+        return html.soft(counted.counted_on) + statistics(counted.statistics)
 
     def _drawn(self, view: View, choice: Choice) -> Drawn:
         # Programs are kept for a loss, so that another draw must have the same objective.
