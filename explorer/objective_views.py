@@ -4,8 +4,7 @@ import dataclasses
 import functools
 import os
 import threading
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from html import escape
 from typing import Any, Literal, NamedTuple
 
@@ -107,11 +106,6 @@ class Objectives:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._read: dict[str, float] = {}  # file of a module -> time at which it was changed
-
-    @property
-    def files(self) -> list[str]:
-        """The files of users' modules."""
-        return list(self._read)
 
     def show(self, view: View, text_of: Callable[[Example], str] | None = None) -> Shown:
         """Returns a view.
@@ -283,21 +277,3 @@ def _body(drawn: Drawn) -> str:
     left = drawn.picture.members_left
     more = html.soft(f"{left} more members are not shown.") if left else ""
     return picture_page.legend(drawn.picture) + rows + more
-
-
-def place_of(error: BaseException, files: Sequence[str]) -> str:
-    """Returns the file and the line in which an error of a user's module arose; "" if unknown."""
-    for cause in _causes(error):
-        if isinstance(cause, SyntaxError) and cause.filename in files:
-            return f"{cause.filename}, line {cause.lineno}"
-        frames = traceback.extract_tb(cause.__traceback__)
-        for frame in reversed(frames):
-            if frame.filename in files:
-                return f"{frame.filename}, line {frame.lineno}: {frame.line}"
-    return ""
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
