@@ -541,7 +541,7 @@ def test_killed_between_two_checkpoints_equals_never_killed(undisturbed, tmp_pat
     assert [one for one in found if one["step"] == 6] == undisturbed
 
 
-@pytest.mark.slow
+@pytest.mark.storm
 def test_killed_at_twenty_moments_equals_never_killed(undisturbed, tmp_path):
     file = small.write(tmp_path)
     for moment in range(20):

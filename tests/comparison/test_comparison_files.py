@@ -120,6 +120,11 @@ def test_variants_are_planned_and_measured(named):
                 assert by_noise or reading_of(trained), (variant, kind)
 
 
+@functools.cache
+def most_words(task) -> int:
+    return max(len(text.split()) for text in drawn_task(task, 0).heldout)
+
+
 @pytest.mark.slow
 def test_the_documents_of_a_synthetic_task_fit_a_row(named):
     """A token is a word, and one more token may end a document."""
@@ -130,6 +135,5 @@ def test_the_documents_of_a_synthetic_task_fit_a_row(named):
             continue
         one = planned(run)
         most = max(limits.longest[0][-1] for limits in one.packing.limits.values())
-        texts = drawn_task(corpus.settings["task"], 0).heldout
-        longest = max(len(text.split()) for text in texts) + (one.end_of_document is not None)
+        longest = most_words(corpus.settings["task"]) + (one.end_of_document is not None)
         assert longest <= most, variant

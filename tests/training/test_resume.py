@@ -200,7 +200,7 @@ def test_sigterm_while_the_last_checkpoint_is_saved_waits_for_it(data, tmp_path,
     assert (run.dir / "result.json").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.storm
 def test_killed_at_random_moments_equals_never_killed(data, whole, tmp_path):
     run, moments = tiny.Run(tmp_path, data), random.Random(0)
     for attempt in itertools.count():
