@@ -107,8 +107,7 @@ def bits_per_byte(
     """
     trained = subject.trained
     corpus = subject.plan.corpus
-    # The prompt form or the noise determines the kind of likelihood.
-    kind = BY_NOISE if is_read_by_noise(subject) else reading_of(trained).kind
+    kind = _kind(subject)
     rows = heldout_rows(corpus, tokens, row_tokens)
     halved = kind in AFTER_READING
     first = [row.tokens.size // 2 if halved else 0 for row in rows]
@@ -132,6 +131,11 @@ def bits_per_byte(
     if nats.error is not None:
         figures.append(Figure("bits_per_byte/standard_error", nats.error * bits, unit, NEITHER))
     return figures
+
+
+def _kind(subject: Subject) -> str:
+    """Returns the kind of likelihood, which follows from a prompt form or from the noise."""
+    return BY_NOISE if is_read_by_noise(subject) else reading_of(subject.trained).kind
 
 
 def heldout_rows(corpus: Corpus, tokens: int, row_tokens: int) -> list[HeldoutRow]:
