@@ -8,7 +8,6 @@
 
     pretrax show --objective=masked_lm --html=masked_lm.html   a page with statistics
     pretrax show --list                                        all objectives
-    pretrax show --all --out=objectives_pages                  a page for each objective
 
     pretrax show --objective=my_objectives.mine                your own objective
     pretrax show decoder                                       the objective of a run file
@@ -21,12 +20,9 @@ runs/show.
 """
 
 import argparse
-import functools
-import math
 import os
 import shlex
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -64,16 +60,14 @@ from ..training.run_configuration import read_directory, read_fields
 from ..visualization import picture_page
 from ..visualization.choice import Choice, layout_for
 from ..visualization.drawing import Drawn
-from ..visualization.noise_statistics import with_statistics
-from ..visualization.objective_lists import LEGEND, index_page, objectives_json, objectives_table
-from ..visualization.picture import brief, counted
+from ..visualization.objective_lists import LEGEND, objectives_json, objectives_table
+from ..visualization.picture import brief
 from ..visualization.pieces import pieces_of, ranges_of
 from ..visualization.rows import STACKS
 from ..visualization.terminal import print_picture
 from . import make_parser
 
 DEFAULT = "span_corruption"
-STATISTICS_ROWS = 1000
 WIDTH = 136  # characters of a line in a file
 LIST_WIDTH = 200  # the same of --list
 BRIEF = "For the text, the positions and the attention patterns of each member, add --rows=1."
@@ -106,10 +100,7 @@ def run(argv: Sequence[str]) -> None:
             console.print(f"\n{LEGEND}\nTo see one: {to_see_one}", markup=False)
         else:
             command = "pretrax show " + shlex.join(argv)
-            if options.all:
-                show_all(console, options, gin_arguments, command)
-            else:
-                show(console, options, gin_arguments, chosen, command)
+            show(console, options, gin_arguments, chosen, command)
 
 
 def show(
@@ -146,46 +137,6 @@ def show(
         console.print(f"To train it: pretrax train {flags}", markup=False, soft_wrap=True)
 
 
-def show_all(
-    console: Console, options: argparse.Namespace, gin_arguments: GinArguments, command: str
-) -> None:
-    """Writes a page for each objective into --out, and a page that lists them."""
-    text = open_text(console, options, gin_arguments, choose(options, gin_arguments))
-    text = text._replace(stream=functools.lru_cache(maxsize=1)(text.stream))
-    pages: dict[str, str] = {}
-    refused: dict[str, str] = {}
-    index = os.path.join(options.out, "index.html")
-    console.print(f"Writing {index}, and a page for each objective next to it", markup=False)
-    began = time.monotonic()
-    for done, name in enumerate(CATALOG):
-        one = argparse.Namespace(**{**vars(options), "objective": name, "html": f"{name}.html"})
-        line = f"{done + 1} of {len(CATALOG)}: {name}"
-        if done:
-            seconds = (len(CATALOG) - done) * (time.monotonic() - began) / done
-            line += f", some {math.ceil(seconds / 60)} min left"
-        console.print(line)
-        path = os.path.join(options.out, one.html)
-        shown = command.replace(" --all", f" --objective={name}", 1)
-        shown = shown.replace(f"--out={options.out}", f"--html={path}")
-        try:
-            choice = choose(one, gin_arguments)
-            write_page(path, one, choice, draw(one, choice, text), text, shown)
-            pages[name] = one.html
-        except ValueError as error:  # for example, the text has no sentences
-            refused[name] = str(error)
-        atomic_writes.write_text(index, index_page(pages, refused, command))
-    if not pages:
-        raise ValueError(f"No objective takes this text: {refused.popitem()[1]}")
-    first = next(iter(pages))
-    without = f" Without one: {', '.join(refused)}; the list says why." if refused else ""
-    said = (
-        f"{counted(len(pages), 'page')}, listed in {index}: open it in a browser.{without}\n"
-        f"Next: pretrax train {run_of(first)} --objective={first} trains {first}; `pretrax show "
-        "--objective=NAME` prints this command for any other objective."
-    )
-    console.print(said, markup=False, soft_wrap=True)
-
-
 def draw(options: argparse.Namespace, choice: Choice, text: SampleText) -> Drawn:
     """Returns the picture of an objective on a text, see `visualization.drawing.picture`."""
     is_own = options.text is not None or options.file is not None
@@ -215,16 +166,7 @@ def write_page(
     command: str,
 ) -> None:
     """Writes a picture with statistics as a page."""
-    found = with_statistics(
-        *drawn,
-        text.stream(),
-        text.stream_name,
-        rows=STATISTICS_ROWS,
-        slots=options.length,
-        seed=options.seed,
-        span_law=choice.entry.span_law if choice.entry else None,
-        span_mean=choice.mean_span_length,
-    )
+    found = showing.with_statistics(choice, drawn, text, slots=options.length, seed=options.seed)
     atomic_writes.write_text(path, picture_page.page(found, command))
 
 
@@ -302,20 +244,12 @@ def read_command_line(
     add("--html", metavar="FILE", help="write a page with examples and statistics")
     add("--list", action="store_true", help="print a table of all objectives, by family")
     add("--json", action="store_true", help="with --list: print the table as JSON")
-    add("--all", action="store_true", help="write a page for each objective into the folder --out")
-    add("--out", metavar="DIR", help="with --all: the folder, in which index.html lists the pages")
     add_run_arguments(parser)
     options, gin_arguments, chosen = parse_run(parser, argv, default=small_run)
     if options.hide and options.hide_tokens:
         parser.error("--hide and --hide_tokens exclude each other")
     if options.json and not options.list:
         parser.error("--json goes with --list")
-    if options.all != bool(options.out):
-        parser.error("--all and --out=DIR go together: the folder of the pages")
-    if options.all and (
-        options.objective or options.html or options.list or options.hide_tokens or options.hide
-    ):
-        parser.error("--all shows every objective: leave out --objective, --html, --hide, --list")
     return options, gin_arguments, chosen
 
 

@@ -185,6 +185,25 @@ def pearson_and_spearman(
     }
 
 
+def auroc(targets: Sequence[int], predictions: Sequence[float]) -> dict[str, float]:
+    """Returns the area under the receiver operating characteristic curve.
+
+    The figure is the share of pairs of an example with target 1 and an example with target 0 in
+    which the former has the greater prediction. Ties count half. It is nan for a single target.
+
+    >>> auroc([0, 1, 1], [0.2, 0.1, 0.4])
+    {'auroc': 0.5}
+    """
+    from scipy import stats
+
+    is_one = [target == 1 for target, _ in _pairs(targets, predictions)]
+    ones = sum(is_one)
+    pairs = ones * (len(is_one) - ones)
+    ranks = stats.rankdata(predictions)[is_one]
+    area = float((ranks.sum() - ones * (ones + 1) / 2) / pairs) if pairs else float("nan")
+    return {"auroc": area}
+
+
 def majority(train_targets: Iterable[Answer]) -> Answer:
     """Returns the most frequent answer, or the first of equally frequent answers.
 

@@ -4,8 +4,7 @@ import dataclasses
 import functools
 import os
 import threading
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from html import escape
 from typing import Any, Literal, NamedTuple
 
@@ -22,13 +21,11 @@ from ..visualization import html, picture_page
 from ..visualization.choice import Choice
 from ..visualization.drawing import Drawn
 from ..visualization.noise_charts import statistics
-from ..visualization.noise_statistics import with_statistics
 from ..visualization.picture import Example
 from ..visualization.pieces import ranges_of
 from .commands import Commands, commands
 from .controls import Control, controls, value_of, with_values
 
-STATISTICS_ROWS = 1000
 MOST_CHARACTERS = 100_000  # longest text
 # Name of a vocabulary -> what it is. The directory of a run names its vocabulary as well.
 VOCABULARIES = {
@@ -110,11 +107,6 @@ class Objectives:
         self._lock = threading.Lock()
         self._read: dict[str, float] = {}  # file of a module -> time at which it was changed
 
-    @property
-    def files(self) -> list[str]:
-        """The files of users' modules."""
-        return list(self._read)
-
     def show(self, view: View, text_of: Callable[[Example], str] | None = None) -> Shown:
         """Returns a view.
 
@@ -165,18 +157,14 @@ class Objectives:
         base = self._choice(view.objective)
         known = {control.name: control for control in controls(base.build)}
         choice = base._replace(build=with_values(base.build, _values(view, known)))
-        text = self.encoded(view)
-        drawn = with_statistics(
-            *self._drawn(view, choice),
-            text.stream(),
-            text.stream_name,
-            rows=STATISTICS_ROWS,
+        counted = showing.with_statistics(
+            choice,
+            self._drawn(view, choice),
+            self.encoded(view),
             slots=view.length,
             seed=view.seed,
-            span_law=choice.entry.span_law if choice.entry else None,
-            span_mean=choice.mean_span_length,
         )
-        return html.soft(drawn.counted_on) + statistics(drawn.statistics)
+        return html.soft(counted.counted_on) + statistics(counted.statistics)
 
     def _drawn(self, view: View, choice: Choice) -> Drawn:
         # Programs are kept for a loss, so that another draw must have the same objective.
@@ -289,21 +277,3 @@ def _body(drawn: Drawn) -> str:
     left = drawn.picture.members_left
     more = html.soft(f"{left} more members are not shown.") if left else ""
     return picture_page.legend(drawn.picture) + rows + more
-
-
-def place_of(error: BaseException, files: Sequence[str]) -> str:
-    """Returns the file and the line in which an error of a user's module arose; "" if unknown."""
-    for cause in _causes(error):
-        if isinstance(cause, SyntaxError) and cause.filename in files:
-            return f"{cause.filename}, line {cause.lineno}"
-        frames = traceback.extract_tb(cause.__traceback__)
-        for frame in reversed(frames):
-            if frame.filename in files:
-                return f"{frame.filename}, line {frame.lineno}: {frame.line}"
-    return ""
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__

@@ -10,7 +10,7 @@ from typing import Any
 from ..inference.answering.masks import Order
 from ..settings.printable import printable
 from ..visualization import html, picture_page
-from .objective_views import VOCABULARIES, Objectives, View, families, place_of
+from .objective_views import VOCABULARIES, Objectives, View, families
 from .run_views import curves, find_comparisons, find_runs, text_of_report
 from .server import Content, Site, kind_of
 from .trained_views import ModelQuestion, TrainedRuns
@@ -66,7 +66,7 @@ class Explorer:
             "unmasked": lambda sent: self._trained.unmasked(self._question(sent)),
             "curves": lambda sent: {"curves": curves(self._known_runs(sent))},
         }
-        return Site(self._page, calls, lambda error: place_of(error, self._objectives.files))
+        return Site(self._page, calls)
 
     def _page(self, path: str, query: Mapping[str, str]) -> Content | None:
         if path in PAGES:

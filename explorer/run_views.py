@@ -22,15 +22,15 @@ class Curve(NamedTuple):
     values: list[float]
 
 
-def find_runs(folder: str = "runs") -> list[str]:
-    """Returns the run directories below a folder, those that changed last first."""
-    found = [str(path.parent) for path in _below(Path(folder), run_directory.CONFIG)]
+def find_runs() -> list[str]:
+    """Returns the run directories below `runs`, those that changed last first."""
+    found = [str(path.parent) for path in _below(Path("runs"), run_directory.CONFIG)]
     return sorted(found, key=lambda run: -os.path.getmtime(run))
 
 
-def find_comparisons(folder: str = "comparisons") -> list[str]:
-    """Returns the directories of comparisons below a folder that have a report."""
-    return sorted(str(path.parent) for path in _below(Path(folder), PAGE))
+def find_comparisons() -> list[str]:
+    """Returns the directories of comparisons below `comparisons` that have a report."""
+    return sorted(str(path.parent) for path in _below(Path("comparisons"), PAGE))
 
 
 def curves(runs: Iterable[str]) -> list[Curve]:

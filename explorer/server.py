@@ -22,7 +22,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
 from ..settings.printable import printable
-from ..settings.user_errors import explanation
+from ..settings.user_errors import explanation, place_of
 
 LOOPBACK = "127.0.0.1"
 MOST_BYTES = 2_000_000  # longest body that a request may have
@@ -53,12 +53,10 @@ class Site:
     Attributes:
       pages: address of a GET request without its token -> its answer; None for no such page.
       calls: name of a POST request -> function of its JSON object that returns a JSON value.
-      place_of: function of an error that returns the place in a user's file; "" if unknown.
     """
 
     pages: Callable[[str, Mapping[str, str]], Content | None]
     calls: Mapping[str, Callable[[dict], Any]]
-    place_of: Callable[[BaseException], str] = lambda error: ""
 
 
 class Server(ThreadingHTTPServer):
@@ -144,7 +142,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             return HTTPStatus.OK, call(content)
         except (Exception, SystemExit) as error:  # a user's objective may raise any error, or exit
-            place = self.server.site.place_of(error)
+            place = place_of(error)
             message = explanation(error) if isinstance(error, Exception) else None
             if message is None and not place:
                 traceback.print_exc()

@@ -27,6 +27,7 @@ from .transformer import (
     Pattern,
     Stack,
     Transformer,
+    WithEncoderHeads,
     embed_tokens,
 )
 
@@ -242,7 +243,7 @@ def kept_encoder(config: Config, params: dict) -> Part:
     return Part(config, params["encoder"], ("decoder",))
 
 
-class MaskedAutoencoder(nn.Module):
+class MaskedAutoencoder(WithEncoderHeads):
     """The network of `masked_autoencoder`."""
 
     config: Config
@@ -260,15 +261,6 @@ class MaskedAutoencoder(nn.Module):
         slots_BxN = batch["cross_key_intervals"][:, 0]
         state_BxNxE = jnp.take_along_axis(hidden["top"], slots_BxN[..., None], axis=1)
         return hidden | {"restored": self.decoder(given_BxNxE, state_BxNxE, batch)}
-
-    def initialize(self, batch):
-        self.head("vocabulary", self(batch)["top"][:, 0])
-
-    def head(self, name, hidden):
-        return self.encoder.head(name, hidden)
-
-    def projection(self, name, hidden):
-        return self.encoder.projection(name, hidden)
 
 
 class RestoringDecoder(nn.Module):

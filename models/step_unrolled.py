@@ -3,14 +3,13 @@
 from collections.abc import Iterable
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from .builders import Model, Part, encoder_config, forward_flops, from_network
 from .config import Config
 from .quantization import quantized
-from .transformer import Transformer
+from .transformer import Transformer, WithEncoderHeads
 
 
 def step_unrolled(
@@ -62,7 +61,7 @@ def step_unrolled(
     )
 
 
-class StepUnrolled(nn.Module):
+class StepUnrolled(WithEncoderHeads):
     """The network of `step_unrolled`."""
 
     config: Config
@@ -90,12 +89,3 @@ class StepUnrolled(nn.Module):
         )
         second = self.encoder(batch | {"encoder_input_tokens": read_BxT})
         return hidden | {"unrolled": second["top"]}
-
-    def initialize(self, batch):
-        self.head("vocabulary", self(batch)["top"][:, 0])
-
-    def head(self, name, hidden):
-        return self.encoder.head(name, hidden)
-
-    def projection(self, name, hidden):
-        return self.encoder.projection(name, hidden)

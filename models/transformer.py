@@ -184,6 +184,19 @@ class Transformer(nn.Module):
         }
 
 
+class WithEncoderHeads(nn.Module):
+    """A network whose heads are the heads of its `encoder`, a `Transformer`."""
+
+    def initialize(self, batch):
+        self.head("vocabulary", self(batch)["top"][:, 0])
+
+    def head(self, name, hidden):
+        return self.encoder.head(name, hidden)
+
+    def projection(self, name, hidden):
+        return self.encoder.projection(name, hidden)
+
+
 _TOKEN_ARRAYS = ("input_tokens", "segment_ids", "positions", "block_positions", "types")
 _BAG_ARRAYS = ("bag_tokens", "bag_sizes")
 

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from ..constraints import Count, OpenShare, Share, checked
 from .contract import Adaptation, ModelOutputs, Objective, Row
+from .frequency_masking import word_number
 from .losses import likeliest_tokens, predictions
 from .masked_language_modeling import masked_lm
 from .token_ids import TokenIds
@@ -97,7 +98,7 @@ def _alike(words: int, rate: float) -> _Words:
 
 def _chances(text: tuple[int, int], state: _Words, rows: Row):
     whole = jnp.clip(jnp.round(state.chances * 2.0**16), 1, 2**16 - 1).astype(jnp.int32)
-    return whole[_word(text, rows.tokens)]
+    return whole[word_number(text, rows.tokens)]
 
 
 def _answers(text: tuple[int, int], outputs: ModelOutputs, batch) -> _Answers:
@@ -105,14 +106,8 @@ def _answers(text: tuple[int, int], outputs: ModelOutputs, batch) -> _Answers:
     counts = weights > 0
     right = counts & (likeliest_tokens(outputs, batch) == tokens)
     none = jnp.zeros(text[1] - text[0], jnp.int32)
-    word = _word(text, tokens)
+    word = word_number(text, tokens)
     return _Answers(*(none.at[word].add(x.astype(jnp.int32)) for x in (counts, right)))
-
-
-def _word(text: tuple[int, int], tokens):
-    """Returns the number of each token among the text ids; arbitrary for other tokens."""
-    first, last = text
-    return jnp.clip(tokens - first, 0, last - first - 1)
 
 
 def _updated(rate: float, every: int, state: _Words, answers: _Answers, step) -> _Words:

@@ -91,7 +91,7 @@ def _chances(text: tuple[int, int], state: _Frequencies, rows: Row):
     ranks = frequency_ranks(state.counts)
     most = max(ranks.size - 1, 1)
     whole = 1 + jnp.round(ranks * ((2.0**16 - 2) / most)).astype(jnp.int32)
-    return whole[_word(text, rows.tokens)]
+    return whole[word_number(text, rows.tokens)]
 
 
 def frequency_ranks(counts):
@@ -112,11 +112,11 @@ def _counts(ids: TokenIds, outputs: ModelOutputs, batch):
     visible = (given >= first) & (given < last)
     none = jnp.zeros(last - first, jnp.int32)
     for tokens, counts in ((given, visible), (labels, weights > 0)):
-        none = none.at[_word(ids.text, tokens)].add(counts.astype(jnp.int32))
+        none = none.at[word_number(ids.text, tokens)].add(counts.astype(jnp.int32))
     return none
 
 
-def _word(text: tuple[int, int], tokens):
+def word_number(text: tuple[int, int], tokens):
     """Returns the number of each token among the text ids; arbitrary for other tokens."""
     first, last = text
     return jnp.clip(tokens - first, 0, last - first - 1)

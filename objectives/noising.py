@@ -34,6 +34,7 @@ from .splicing import (
     framed,
     joined,
     kept,
+    most_runs,
     piece,
     sentence_ends,
     splice,
@@ -239,18 +240,13 @@ def iid_hidden(ids: TokenIds, noise_density: OpenShare, replace: Replace) -> Noi
 
     def pieces(n: int) -> int:
         hidden = int(most_hidden(n, density, np))
-        return min(hidden, _most_runs(n)) if kind.whole_runs else hidden
+        return min(hidden, most_runs(n)) if kind.whole_runs else hidden
 
     return Noise(
         longest=lambda n: n,
         apply=apply,
         sentinels=pieces if kind.stand_in == "sentinel" else None,
     )
-
-
-def _most_runs(n: int) -> int:
-    """Returns the maximum number of runs of hidden tokens in a document of n tokens."""
-    return (n + 1) // 2
 
 
 @checked
@@ -278,7 +274,7 @@ def iid_targets(
         hidden = int(most_hidden(n, density, np))
         if closes:  # at most n // 2 runs are followed by text
             return min(hidden, n // 2) + 1
-        return min(hidden, _most_runs(n)) if kind.whole_runs else hidden
+        return min(hidden, most_runs(n)) if kind.whole_runs else hidden
 
     return Noise(
         longest=longest,

@@ -102,6 +102,11 @@ def marked_runs(marked_L, segments_L, document: Documents, most: int, starts_L=N
     return begin, end
 
 
+def most_runs(n):
+    """Returns the largest number of runs, none of which are adjacent, in a document of n tokens."""
+    return (n + 1) // 2
+
+
 def document_bits(key, count: int, shape: tuple = ()):
     """Returns u32[count, *shape]: random bits that depend only on a document's number."""
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(count))

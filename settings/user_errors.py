@@ -1,7 +1,12 @@
 """Reports errors that users can fix themselves as a message instead of a traceback."""
 
 import contextlib
+import os
+import sys
+import traceback
 import warnings
+from collections.abc import Iterator
+from types import FrameType
 
 import jax
 
@@ -10,6 +15,7 @@ from .extras import missing_package_message
 from .printable import printable
 from .system_errors import system_error_message
 
+_OWN_PACKAGE = __name__.partition(".")[0]
 OUT_OF_MEMORY = """
 Out of memory: lower batch_size, raise microbatches, use the model's remat_policy = 'full' or
 unroll_scan = False, or shard the parameters over devices with --gin.mesh.make_mesh.fsdp=NUMBER."""
@@ -30,11 +36,47 @@ def explanation(error: Exception) -> str | None:
     return (str(error).strip() or type(error).__name__) if is_fixable else None
 
 
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yields an error and its causes, each once. Orbax raises errors whose causes form a cycle."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def place_of(error: BaseException) -> str:
+    """Returns the innermost line of the user's own code in which an error arose; "" if none.
+
+    place_of(error)  # "/home/me/mine.py:6: jnp.broadcast_to(x, 4)"
+
+    The code of pretrax, of installed packages and of Python is left out.
+    """
+    for cause in causes(error):
+        if isinstance(cause, SyntaxError) and os.path.isfile(cause.filename or ""):
+            return f"{cause.filename}:{cause.lineno}"
+        lines = traceback.extract_tb(cause.__traceback__)
+        frames = traceback.walk_tb(cause.__traceback__)
+        own = [line for line, (frame, _) in zip(lines, frames) if _is_of_user(frame)]
+        if own:
+            return f"{own[-1].filename}:{own[-1].lineno}: {own[-1].line}"
+    return ""
+
+
+def _is_of_user(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
+    package = frame.f_globals.get("__name__", "").partition(".")[0]
+    is_installed = "site-packages" in file or "dist-packages" in file
+    is_known = package == _OWN_PACKAGE or package in sys.stdlib_module_names
+    return os.path.isfile(file) and not is_installed and not is_known
+
+
 @contextlib.contextmanager
 def report_user_errors(traceback: bool, interrupted: str = "\nInterrupted.", chosen: str = ""):
     """Ends the program with a message and status 2 if an error is one that users can fix.
 
-    Ctrl-C ends the program with status 130.
+    If the error arose in the user's own code, the message ends with the line. Ctrl-C ends the
+    program with status 130.
 
     Args:
       traceback: whether errors are raised with their traceback instead.
@@ -49,6 +91,8 @@ def report_user_errors(traceback: bool, interrupted: str = "\nInterrupted.", cho
         message = explanation(error)
         if traceback or message is None:
             raise
+        if place := place_of(error):
+            message += f"\nat {place}"
         if chosen and isinstance(error, ValueError):
             message += f"\n{chosen}"
         say(printable(f"\nerror: {message}\n(--traceback shows where)"))

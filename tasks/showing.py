@@ -16,7 +16,7 @@ from ..objectives.catalog import CATALOG, find, run_of
 from ..settings.partial import Partial, as_partial, flattened
 from ..settings.printable import PrintableConsole
 from ..training.run_configuration import read_fields
-from ..visualization import picture_page
+from ..visualization import noise_statistics, picture_page
 from ..visualization.choice import Choice
 from ..visualization.drawing import Drawn, ShownText, picture
 from ..visualization.examples import Reader
@@ -26,6 +26,7 @@ from . import sample_text
 from .sample_text import SampleText
 
 CACHE = "runs/show"  # folder of the vocabulary that is trained on Python's library
+STATISTICS_ROWS = 1000  # rows that statistics are counted on
 LENGTH = 512  # slots of the encoder or the single stack
 WIDTH = 100  # characters of a line of a picture that is not printed in a terminal
 
@@ -203,4 +204,21 @@ def draw(
         slots=slots,
         seed=seed,
         hide=hide,
+    )
+
+
+def with_statistics(
+    choice: Choice, drawn: Drawn, text: SampleText, *, slots: int, seed: int
+) -> Picture:
+    """Returns a picture with the statistics of its objective on `STATISTICS_ROWS` rows of text."""
+    return noise_statistics.with_statistics(
+        drawn.picture,
+        drawn.members,
+        text.stream(),
+        text.stream_name,
+        rows=STATISTICS_ROWS,
+        slots=slots,
+        seed=seed,
+        span_law=choice.entry.span_law if choice.entry else None,
+        span_mean=choice.mean_span_length,
     )

@@ -47,7 +47,6 @@ from pretrax.training.run_configuration import read_run
 from pretrax.training.trained_models import open_run
 from tests.comparison import planted
 from tests.inference.runs import IDS, write_run
-from tests.site_search import SiteSearch
 from tests.tasks.seqio_cache import write_cache
 from tests.tasks.short_library import short_library
 from tests.training import tiny
@@ -143,25 +142,6 @@ def test_the_site_builds_without_warnings(site):
     page = (site / "objectives/span_corruption/index.html").read_text()
     builder = "api/objectives/#pretrax.objectives.denoising.span_corruption"
     assert f'href="../../{builder}"' in page
-
-
-@pytest.mark.slow
-def test_a_search_finds_the_page_that_it_names(site):
-    search = SiteSearch(site)
-    for query, page in {
-        "masked language modeling": "objectives/masked_lm/",
-        "masked_lm": "objectives/masked_lm/",
-        "multi-token prediction": "objectives/multi_token_prediction/",
-        "span corruption": "objectives/span_corruption/",
-        "fill in the middle": "objectives/fill_in_the_middle/",
-        "learning rate": "optimization/",
-        "batch size": "optimization/",
-        "resume": "checkpoints/",
-        "checkpoint": "checkpoints/",
-        "mixture": "mixtures/",
-    }.items():
-        first, *others = search.pages(query)
-        assert first == page, (query, first, others[:5])
 
 
 @pytest.mark.slow

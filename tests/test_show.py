@@ -12,7 +12,7 @@ from pretrax.cli import show
 from pretrax.corpora import vocabularies
 from pretrax.corpora.vocabularies import VocabularySource, special_tokens
 from pretrax.objectives.catalog import CATALOG, FAMILIES
-from pretrax.tasks import sample_text
+from pretrax.tasks import sample_text, showing
 from pretrax.visualization import drawing
 from tests.refusals import assert_named
 from tests.tasks.short_library import short_library
@@ -123,7 +123,7 @@ def test_a_mixture_has_details_with_a_number_of_rows(capsys):
 
 @pytest.mark.slow
 def test_an_example_and_its_page(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(show, "STATISTICS_ROWS", 100)
+    monkeypatch.setattr(showing, "STATISTICS_ROWS", 100)
     file = tmp_path / "deep" / "page.html"
     said = prints(
         capsys, BYTES, "--text=Bread & butter, and more.", "--length=64", f"--html={file}"
@@ -426,29 +426,3 @@ def test_help_names_the_options(capsys):
     assert end.value.code == 0
     for words in ("--objective NAME", "--html FILE", "--gin.NAME", "pretrax show --list"):
         assert words in said
-
-
-# --- pages of all objectives ----------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_page_of_each_objective_and_one_that_lists_them(capsys, tmp_path, monkeypatch):
-    """With [CLS] and [SEP] the row is too long, so that one objective has no page."""
-    names = ("causal_lm", "masked_lm")
-    monkeypatch.setattr(show, "CATALOG", {name: CATALOG[name] for name in names})
-    monkeypatch.setattr(show, "STATISTICS_ROWS", 16)
-    said = prints(capsys, BYTES, "--all", f"--out={tmp_path}", "--text=12345678", "--length=10")
-    assert "\n1 of 2: causal_lm\n2 of 2: masked_lm, some 1 min left\n" in said
-    assert f"1 page, listed in {tmp_path}/index.html" in said and "Without one: masked_lm" in said
-    assert "Next: pretrax train decoder --objective=causal_lm" in said
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["causal_lm.html", "index.html"]
-    assert "<h2>Statistics</h2>" in (tmp_path / "causal_lm.html").read_text()
-    assert f"--objective=causal_lm --html={tmp_path}/" in (tmp_path / "causal_lm.html").read_text()
-    index = (tmp_path / "index.html").read_text()
-    assert 'href="causal_lm.html">causal_<wbr>lm</a>' in index
-    assert "<li>masked_lm: the text has" in index
-
-
-def test_a_folder_goes_with_all_objectives(capsys):
-    for options in (["--all"], ["--out=pages"], ["--all", "--out=pages", "--objective=ul2"]):
-        assert "--all" in fails(capsys, *options)

@@ -163,8 +163,8 @@ def add_run_arguments(parser: argparse.ArgumentParser, default: str | None = Non
         (
             "data",
             "FILES",
-            "the text: your own .txt or .jsonl files, as patterns separated by commas; FILES of "
-            "the corpus",
+            "the text: your own files (text, JSONL, Parquet, Arrow, WARC or FASTA), as patterns "
+            "separated by commas; FILES of the corpus",
         ),
         (
             "objective",

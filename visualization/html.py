@@ -107,11 +107,6 @@ def folded(title: str, content: str, is_open: bool = False) -> str:
     return f'<details class="card"{shown}><summary>{title}</summary>\n{content}</details>\n'
 
 
-def items(lines: Iterable[str]) -> str:
-    """Returns a bulleted list; the lines are HTML."""
-    return f"<ul>{''.join(f'<li>{line}</li>' for line in lines)}</ul>\n"
-
-
 def tiles(figures: Iterable[tuple[str, str]]) -> str:
     """Returns tiles, each with a large number and a caption."""
     cells = "".join(f'<div class="tile"><b>{a}</b><span>{b}</span></div>' for a, b in figures)
@@ -123,9 +118,9 @@ def legend(marks: Iterable[str]) -> str:
     return f'<div class="legend">{"".join(f"<span>{mark}</span>" for mark in marks)}</div>\n'
 
 
-def chart(title: str, svg: str, below: str = "") -> str:
-    """Returns a chart with its title above it and a caption below it, all HTML."""
-    return f'<figure><h3>{title}</h3><div class="chart">{svg}</div>{below}</figure>\n'
+def chart(title: str, svg: str) -> str:
+    """Returns a chart with its title above it, all HTML."""
+    return f'<figure><h3>{title}</h3><div class="chart">{svg}</div></figure>\n'
 
 
 def table(

@@ -1,13 +1,11 @@
-"""The catalog of objectives: a table for the terminal, and a page with links to their pages."""
+"""The catalog of objectives, as a table for the terminal and as JSON."""
 
 import json
-from collections.abc import Mapping, Sequence
-from html import escape
+from collections.abc import Sequence
 
 from rich.table import Table
 
 from ..objectives.catalog import ARCHITECTURES, CATALOG, FAMILIES, aliases_of, run_of
-from . import html
 
 LEGEND = (
     "loss: slots with a loss in a row of 512 tokens of text, on average; sentinels and "
@@ -20,7 +18,6 @@ COLUMNS = (
     ("objective", "model", "good for"),
     ("objective", "good for"),
 )
-TITLE = "Pre-training objectives"
 
 
 def objectives_table(width: int) -> Table:
@@ -64,35 +61,6 @@ def objectives_json() -> str:
         for name, entry in entries.items()
     ]
     return json.dumps(rows, indent=1)
-
-
-def index_page(pages: Mapping[str, str], refused: Mapping[str, str], command: str) -> str:
-    """Returns a page with a line for each objective.
-
-    Args:
-      pages: {objective: file name of its page, in the folder of this page}.
-      refused: {objective: why it has no page}.
-      command: the command that made the pages.
-    """
-    heads = ("objective", "good for", "model", "attention", "loss", "paper")
-    lines = []
-    for name in (name for name in CATALOG if name in pages):
-        cells = {column: escape(text) for column, text in _cells(name).items()}
-        words = name.replace("_", "_<wbr>")  # allows a line break
-        link = f'<a href="{escape(pages[name])}">{words}</a>'
-        cells["objective"] = f"{link} <small>{cells['or']}</small>"
-        paper, address = CATALOG[name].paper_link
-        cells["paper"] = f'<a href="{escape(address)}">{escape(paper)}</a>'
-        lines.append([cells[head] for head in heads])
-    body = html.card(html.table(heads, lines, left=(0, 1, 2, 3, 5))) + html.soft(LEGEND)
-    if refused:
-        body += "<h2>Without a page</h2>\n"
-        body += html.items(f"{escape(name)}: {escape(why)}" for name, why in refused.items())
-    facts = [
-        f"{len(pages)} objectives: what a model is given, what it predicts, and which slots attend "
-        "to which."
-    ]
-    return html.document(TITLE, facts, body, f"<code>{escape(command)}</code>")
 
 
 def _cells(name: str) -> dict[str, str]:

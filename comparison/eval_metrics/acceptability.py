@@ -111,7 +111,9 @@ def log_probs_by_form(
     for pair in pairs:
         good = trained.encode(pair.good)
         bad = trained.encode(pair.bad)
-        shared = _shared(good, bad) if reading.kind in AFTER_READING else 0
+        shared = 0
+        if reading.kind in AFTER_READING:  # at least one token of each text is read after it
+            shared = len(os.path.commonprefix([good[:-1], bad[:-1]]))
         texts += [(good[:shared], good[shared:]), (bad[:shared], bad[shared:])]
     return [math.fsum(token_log_probs) for token_log_probs in log_probs(trained, reading, texts)]
 
@@ -126,11 +128,6 @@ def log_probs_by_noise(subject: Subject, pairs: Sequence[MinimalPair], draws: in
     keys = jax.random.split(jax.random.key(SEED), (draws, len(pairs)))
     nats = nats_by_noise(subject, texts, jnp.repeat(keys, 2, axis=1))
     return (-nats.mean(axis=0)).tolist()
-
-
-def _shared(good: list[int], bad: list[int]) -> int:
-    """Returns the length of the common beginning; at least one token of each text is not in it."""
-    return len(os.path.commonprefix([good[:-1], bad[:-1]]))
 
 
 def blimp_pairs(folder: str, count: int) -> list[MinimalPair]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...constraints import checked
 from ...corpora.synthetic_tasks.task import SyntheticSite, SyntheticTask
-from ...data.task_metrics import pearson_and_spearman
+from ...data.task_metrics import auroc, pearson_and_spearman
 from ...inference.trained import mode_of
 from ..figures import HIGHER, LOWER, Figure
 from .known_answers import synthetic_task_of
@@ -94,14 +94,12 @@ def area_under_curve(sites: Sequence[SyntheticSite], log_probs: Sequence[np.ndar
     >>> area_under_curve(sites, [certain, certain, uncertain])
     0.75
     """
-    entropies: dict[str, list[float]] = {"conserved": [], "free": []}
-    for site, log_p_A in zip(sites, log_probs):
+    certainties = []
+    for log_p_A in log_probs:
         p_A = np.exp(log_p_A - np.logaddexp.reduce(log_p_A))
-        entropies[site.kind].append(-float(np.sum(p_A * np.log(np.maximum(p_A, 1e-30)))))
-    # Ties survive rounding errors.
-    conserved, free = (np.round(entropies[kind], 6) for kind in ("conserved", "free"))
-    less = conserved[:, None] < free
-    return float(np.mean(less + 0.5 * (conserved[:, None] == free)))
+        certainties.append(float(np.sum(p_A * np.log(np.maximum(p_A, 1e-30)))))
+    is_conserved = [site.kind == "conserved" for site in sites]
+    return auroc(is_conserved, np.round(certainties, 6))["auroc"]  # Ties survive rounding errors.
 
 
 def _task_and_scores(subject: Subject) -> tuple[SyntheticTask, list[np.ndarray]]:

@@ -22,6 +22,23 @@ class Subject:
         subject = Subject("runs/decoder")
         subject.trained.encode("import os")
 
+    An eval metric is a function of a subject. In a file `my_eval_metrics.py`, this function scores
+    answers with every model that gives text a probability:
+
+        from pretrax.comparison.eval_metrics.parts.ranking import Question, answer_log_probs
+        from pretrax.comparison.figures import HIGHER, Figure
+
+        QUESTION = Question("for i<extra_id_0> range(3):", (" in", " as"))
+
+        def loop_keyword(subject):
+            [scores_2x2] = answer_log_probs(subject.trained, [QUESTION])
+            right, wrong = scores_2x2[:, 0]  # the log-probability of each answer
+            return [Figure("loop_keyword", float(right - wrong), "nats", HIGHER, baseline=0.0)]
+
+    The gin file of a comparison imports `my_eval_metrics` and lists the function:
+
+        comparison.Comparison.eval_metrics = [@my_eval_metrics.loop_keyword]
+
     Args:
       directory: the run directory, as `pretrax train` writes it.
       step: the step of the checkpoint, or None for the latest checkpoint.

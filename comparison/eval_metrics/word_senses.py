@@ -16,6 +16,7 @@ from annotated_types import Ge
 
 from ...constraints import Count, checked
 from ...corpora.python_library.python_passages import character_kinds, drawn_order, library_split
+from ...data.task_metrics import auroc
 from ...inference import Trained
 from ...inference.answering.states import text_row, token_states
 from ..figures import HIGHER, NEITHER, Figure
@@ -240,8 +241,5 @@ def separation(words: Sequence[str], meanings: Sequence[int], states_NxE: np.nda
         own_meanings = np.array(meanings)[own]
         same = own_meanings[:, None] == own_meanings[None]
         pairs = np.triu(np.ones_like(same), 1).astype(bool)
-        one = cosines[pairs & same]
-        two = cosines[pairs & ~same]
-        greater = one[:, None] > two[None]
-        shares.append(np.mean(greater + 0.5 * (one[:, None] == two[None])))
+        shares.append(auroc(same[pairs], cosines[pairs])["auroc"])
     return float(np.mean(shares))

@@ -224,35 +224,17 @@ def write_masks(
     numbers: Sequence[int] | None = None,
     batch_size: int = 32,
     on_batch: Callable[[int], None] | None = None,
-) -> list[list[int]]:
-    """Returns the tokens written into the masks of each row.
+    record: int = 0,
+) -> list[list]:
+    """Returns the tokens that are written into the masks of each row, as a list of K ids.
 
-    `rows` are tokens with masks; `unmask` describes the other arguments.
+    Args:
+      trained: the model.
+      rows: tokens with masks. `unmask` describes the other arguments.
+      record: number of calls of the model after each of which the K ids are returned, as a list of
+        lists. 0 returns the last ids alone.
     """
     numbers = range(len(rows)) if numbers is None else numbers
-    written_rows = _written_rows(
-        trained, rows, mode, steps, order, temperature, seed, numbers, batch_size, on_batch
-    )
-    return [tokens_K.tolist() for tokens_K in written_rows]
-
-
-def _written_rows(
-    trained: Trained,
-    rows: Sequence[Masked],
-    mode: FillingMode,
-    steps: int | None,
-    order: Order,
-    temperature: float,
-    seed: int,
-    numbers: Sequence[int],
-    batch_size: int = 1,
-    on_batch: Callable[[int], None] | None = None,
-    record: int = 0,
-) -> list[np.ndarray]:
-    """Returns the tokens i32[K] of each row's masks, or i32[record, K] after each call.
-
-    `record` is the number of calls of the model that are recorded; 0 returns the last tokens alone.
-    """
     order = "ancestral" if mode == "denoise" else order
     check_order(order, temperature)
     prompt = prompt_form(trained, mode)
@@ -271,7 +253,7 @@ def _written_rows(
     run = jitted(_unmask, trained.model, reading, prompt.shift, unmasking)
     allowed_V = allowed_token_mask(ids, trained.model.vocab_size, special=())
 
-    def filled(chosen: list[int]) -> Iterator[np.ndarray]:
+    def filled(chosen: list[int]) -> Iterator[list]:
         batch_rows = [rows[i] for i in chosen]
         batch = batch_of(trained, [row.tokens for row in batch_rows])
         total_B = np.array([len(row.masks) for row in batch_rows], np.int32)
@@ -287,7 +269,7 @@ def _written_rows(
         tokens_BxK = np.asarray(run(trained.params, batch, masks, allowed_V, temperature))
         by_row = np.moveaxis(tokens_BxK, 1, 0) if record else tokens_BxK
         for total, tokens in zip(total_B, by_row):
-            yield tokens[..., :total]
+            yield tokens[..., :total].tolist()
 
     return in_batches(filled, [len(row.tokens) for row in rows], batch_size, on_batch)
 
@@ -335,8 +317,16 @@ def unmasking_steps(
     prompt = prompt_form(trained, mode)
     row = masked_text(trained, text, prompt)
     calls = (steps or len(row.masks)) * (len(row.masks) if order == "gibbs" else 1)
-    (history,) = _written_rows(
-        trained, [row], mode, steps, order, temperature, seed, numbers=[0], record=calls
+    (history,) = write_masks(
+        trained,
+        [row],
+        mode=mode,
+        steps=steps,
+        order=order,
+        temperature=temperature,
+        seed=seed,
+        batch_size=1,
+        record=calls,
     )
     ids = trained.ids
 
@@ -346,7 +336,7 @@ def unmasking_steps(
     return MaskSteps(
         [spelled(token) for token in row.tokens],
         row.masks,
-        [[None if x == ids.mask else spelled(x) for x in step] for step in history.tolist()],
+        [[None if x == ids.mask else spelled(x) for x in step] for step in history],
     )
 
 

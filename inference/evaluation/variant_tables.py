@@ -16,11 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-import scipy.stats
-
 from ...data import reading
-from ...data.task_metrics import pearson_and_spearman
+from ...data.task_metrics import auroc, pearson_and_spearman
 from ..answering.sequence_variants import SequenceVariant
 
 MUTANT = "mutant"
@@ -188,18 +185,5 @@ def zero_shot_figures(
     if table.measured is not None:
         figures["spearman"] = pearson_and_spearman(table.measured, scores)["spearman"], 0.0
     if table.labels is not None:
-        figures["auroc"] = auroc(table.labels, scores), 0.5
+        figures["auroc"] = auroc(table.labels, scores)["auroc"], 0.5
     return figures
-
-
-def auroc(labels: Sequence[int], scores: Sequence[float]) -> float:
-    """Returns the area under the receiver operating characteristic curve; nan for a single label.
-
-    >>> auroc([0, 1, 1], [0.2, 0.1, 0.4])
-    0.5
-    """
-    is_one = np.asarray(labels) == 1
-    ones = int(is_one.sum())
-    pairs = ones * (len(is_one) - ones)
-    ranks = scipy.stats.rankdata(scores)
-    return float((ranks[is_one].sum() - ones * (ones + 1) / 2) / pairs) if pairs else math.nan

@@ -128,8 +128,8 @@ def tensor_shapes(
     }
 
 
-def unmatched(missing: Collection[str], left: Collection[str], shown: int = 5) -> str:
-    """Returns a text that names the first few missing tensors and the first few left over.
+def unmatched(missing: Collection[str], left: Collection[str]) -> str:
+    """Returns a text that names the first five missing tensors and the first five left over.
 
     >>> unmatched({"a"}, set())
     '1 missing: a'
@@ -137,8 +137,8 @@ def unmatched(missing: Collection[str], left: Collection[str], shown: int = 5) -
     parts = []
     for names, what in ((missing, "missing"), (left, "left over")):
         if names:
-            more = f" and {len(names) - shown} more" if len(names) > shown else ""
-            parts.append(f"{len(names)} {what}: {', '.join(sorted(names)[:shown])}{more}")
+            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+            parts.append(f"{len(names)} {what}: {', '.join(sorted(names)[:5])}{more}")
     return "; ".join(parts)
 
 

@@ -273,10 +273,10 @@ def test_an_objective_file_that_breaks_and_is_fixed(page, tmp_path, monkeypatch)
         assert page.locator('[data-setting$=".rate"] input[type=number]').input_value() == "0.5"
         write(0.5, "raise RuntimeError('not yet')", moment=2)
         page.click("text=Another draw")
-        assert f"{file}, line 6" in error_with(page, "not yet")
+        assert f"{file}:6" in error_with(page, "not yet")
         write(0.5, "this is no Python", moment=3)
         page.click("text=Another draw")
-        assert f"{file}, line 6" in error_with(page, "SyntaxError")
+        assert f"{file}:6" in error_with(page, "SyntaxError")
         write(0.9, moment=4)
         drawn(page, lambda: page.click("text=Another draw"))
         assert error_of(page) == ""

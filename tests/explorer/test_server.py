@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import operator
 import sys
 import urllib.parse
 
@@ -21,7 +22,7 @@ def leave(sent: dict) -> None:
 
 @pytest.fixture(scope="module")
 def server():
-    calls = {"add": add, "leave": leave}
+    calls = {"add": add, "leave": leave, "of_pretrax": operator.itemgetter("b")}
     site = Site(lambda path, query: Content(b"hello") if path == "" else None, calls)
     with Server(site) as running:
         running.begin()
@@ -122,6 +123,13 @@ def test_no_page_of_get_computes(server):
 def test_an_error_of_a_call_is_answered(server, capsys):
     status, content = call(server, json.dumps({"a": 1}))
     assert status == 400 and content["error"] == "KeyError: 'b'"
+    assert content["place"].startswith(__file__)
+    assert capsys.readouterr().err == ""
+
+
+def test_an_error_of_pretrax_is_answered_and_printed(server, capsys):
+    status, content = call(server, "{}", name="of_pretrax")
+    assert status == 400 and (content["error"], content["place"]) == ("KeyError: 'b'", "")
     assert "KeyError" in capsys.readouterr().err
 
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from pretrax.explorer import objective_views
 from pretrax.explorer.pages import Explorer
 from pretrax.explorer.run_views import POINTS, curves, find_comparisons, find_runs
+from pretrax.tasks import showing
 from tests.inference.runs import write_run
 from tests.refusals import refuses
 
@@ -78,7 +78,7 @@ def test_the_modes_of_a_page_are_those_that_it_can_use(calls):
 
 @pytest.mark.slow
 def test_rows_are_counted_with_the_settings_of_a_form(calls, monkeypatch):
-    monkeypatch.setattr(objective_views, "STATISTICS_ROWS", 4)
+    monkeypatch.setattr(showing, "STATISTICS_ROWS", 4)
     values = {"objectives.masked_lm.span_lengths": "[0.0, 1.0]"}
     asked = {"objective": "masked_lm", "text": "a b", "vocabulary": "bytes", "values": values}
     assert "<svg" in calls["statistics"](asked)["html"]

@@ -9,12 +9,13 @@ import pytest
 
 from pretrax.cli import evaluate
 from pretrax.corpora import vocabularies
+from pretrax.data.task_metrics import auroc
 from pretrax.inference.answering.sequence_variants import (
     SequenceVariant,
     score_variants,
     sequence_check,
 )
-from pretrax.inference.evaluation.variant_tables import auroc, read_variants, read_wild_type
+from pretrax.inference.evaluation.variant_tables import read_variants, read_wild_type
 from tests.inference.runs import IDS, trained, write_run
 from tests.refusals import exits, refuses
 
@@ -149,7 +150,7 @@ def test_a_wild_type_is_a_sequence_or_the_record_of_a_file(tmp_path):
 
 
 def test_auroc_counts_ties_as_half():
-    assert auroc([0, 0, 1, 1], [1, 2, 2, 3]) == 7 / 8
+    assert auroc([0, 0, 1, 1], [1, 2, 2, 3]) == {"auroc": 7 / 8}
 
 
 @pytest.mark.slow

@@ -14,7 +14,6 @@ from tests.models.small_models import init
 from tests.objectives.distributions import assert_uniform, corrupt_copies
 from tests.objectives.noised_copies import PACKED, SMALL, HeadlessOutputs, decoder_batch, rows
 from tests.objectives.registry import IDS, quick_jit
-from tests.refusals import refuses
 
 EACH = pytest.mark.parametrize("decay, smoothing", [(0.5, 1.0), (0.2, 0.3)])
 SMALL_SIZE = 50  # number of classes of the logits; targets are taken modulo this number
@@ -134,17 +133,3 @@ def test_drafts_are_read_like_masks_at_the_end_of_a_text():
     columns = masked_drafter(form.masked_blocks, IDS.mask).columns(jnp.array([[slot]]))
     decoded = model.apply(params, plain | columns).hidden["noised"]
     np.testing.assert_allclose(decoded[0], trained[0, slot + 1 : n], rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "settings", [dict(window=0.9), dict(window=17), dict(decay=0), dict(decay=1), dict(smoothing=0)]
-)
-def test_bad_settings_are_refused(settings):
-    ((name, value),) = settings.items()
-    with refuses(ValueError, name, str(value)):
-        causal_diffusion(IDS, **settings)
-
-
-def test_ids_without_a_mask_are_refused():
-    with refuses(ValueError, "mask"):
-        causal_diffusion(IDS._replace(mask=None))

@@ -9,7 +9,6 @@ import pytest
 
 from pretrax.objectives import Row, batched, causal_lm, goldfish_loss, packed_lengths
 from tests.objectives.registry import IDS, quick_jit, text_row
-from tests.refusals import refuses
 
 WORD = 2**32
 
@@ -148,10 +147,3 @@ def test_the_loss_is_the_mean_over_the_tokens_that_count():
 def test_it_is_used_like_a_causal_model_but_is_not_its_likelihood():
     facts = goldfish_loss(IDS).facts
     assert facts == causal_lm(IDS).with_facts(likelihood=None).facts
-
-
-@pytest.mark.parametrize("settings", [{"k": 1}, {"width": 0}])
-def test_settings_out_of_range_are_refused(settings):
-    ((name, value),) = settings.items()
-    with refuses(ValueError, name, str(value)):
-        goldfish_loss(IDS, **settings)

@@ -8,7 +8,6 @@ from pretrax.objectives import hide, mixed_diffusion
 from pretrax.objectives.uniform_diffusion import stationary_losses
 from tests.objectives.distributions import corrupt_random_texts
 from tests.objectives.registry import IDS
-from tests.refusals import refuses
 
 # `XDMHelper.get_kl` of github.com/MzeroMiko/XDLM at 66c34ac5, in float64: 10 ids of text and a
 # mask, of 11 ids, the true token 4, and `delta_alpha_scale = 1`. The random tokens of that code are
@@ -145,14 +144,3 @@ def test_with_few_random_tokens_it_is_the_loss_of_masked_diffusion():
 
     np.testing.assert_allclose(losses(given=3), -log_p[1] / rates, rtol=1e-3)
     np.testing.assert_allclose(losses(given=1), 0, atol=1e-3)
-
-
-@pytest.mark.parametrize("share", [0, 1, -0.1])
-def test_shares_of_noise_of_one_kind_are_refused(share):
-    with refuses(ValueError, "random_share", str(share)):
-        mixed_diffusion(IDS, random_share=share)
-
-
-def test_ids_without_a_mask_are_refused():
-    with refuses(ValueError, "mask"):
-        mixed_diffusion(IDS._replace(mask=None))

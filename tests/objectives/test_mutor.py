@@ -15,7 +15,6 @@ from tests.objectives.noised_copies import (
     states_of_first_row,
 )
 from tests.objectives.registry import IDS, RAW_LENGTH
-from tests.refusals import refuses
 
 TOTAL = sum(PACKED)
 each_offset = pytest.mark.parametrize("max_offset", [1, 4, 12])
@@ -184,14 +183,3 @@ def test_offsets_are_uniform():
 def test_registers_stand_within_the_row():
     """They need no position after the row, in contrast to TiDAR's masks."""
     assert not mutor(IDS).facts.requires and tidar(IDS).facts.requires
-
-
-def test_ids_without_a_mask_are_refused():
-    with refuses(ValueError, "mask"):
-        mutor(IDS._replace(mask=None))
-
-
-@pytest.mark.parametrize("settings", [dict(max_offset=0), dict(scale=0.0), dict(scale=1.0)])
-def test_settings_out_of_range_are_refused(settings):
-    with refuses(ValueError, *settings):
-        mutor(IDS, **settings)

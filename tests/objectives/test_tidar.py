@@ -212,8 +212,3 @@ def test_a_mask_after_the_row_needs_a_position():
         assert positions_for_masks(model, [group]) is None
     assert position_after_the_row in tidar(IDS).facts.requires
     assert position_after_the_row not in tidar(IDS, shifted=True).facts.requires
-
-
-def test_ids_without_a_mask_are_refused():
-    with refuses(ValueError, "mask"):
-        tidar(IDS._replace(mask=None))

@@ -119,10 +119,3 @@ def test_without_a_bound():
 def test_objectives_that_do_not_mask_in_place_are_refused(builder):
     with refuses(ValueError, "builder", "block_diffusion", "masked_diffusion"):
         token_editing(IDS, builder)
-
-
-@pytest.mark.parametrize("settings", [dict(wrong_share=0), dict(wrong_share=1), dict(scale=0)])
-def test_bad_settings_are_refused(settings):
-    ((name, value),) = settings.items()
-    with refuses(ValueError, name, str(value)):
-        token_editing(IDS, **settings)

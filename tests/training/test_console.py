@@ -7,12 +7,16 @@ import re
 import types
 import warnings
 
+import jax
+import jax.numpy as jnp
 import pytest
 from rich.console import Console
 
 from pretrax import objectives
+from pretrax.cli import show
 from pretrax.objectives.prompt_forms import PromptForm
 from pretrax.settings.user_errors import report_user_errors
+from pretrax.settings.user_modules import import_module
 from pretrax.training.evaluation import Score
 from pretrax.training.reporting.console import (
     StepProgress,
@@ -150,6 +154,31 @@ def test_a_finished_run_says_how_many_steps_it_took(plan):
     said = finished_message(plan.run, 300)
     assert "it took 300 steps, and got --steps=100, which are fewer" in said
     assert "--steps=600" in said
+
+
+OWN = """\
+import jax.numpy as jnp
+
+
+def loss(x):
+    return jnp.broadcast_to(x, (4,))
+"""
+
+
+def test_an_error_in_own_code_names_its_line(tmp_path, monkeypatch, capsys):
+    file = tmp_path / "own_loss.py"
+    file.write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)  # importing the file would leave its folder there
+    loss = import_module(str(file)).loss
+
+    with pytest.raises(SystemExit), report_user_errors(traceback=False):
+        jax.jit(loss)(jnp.zeros(3))
+    said = capsys.readouterr().err
+    assert f"\nat {file}:5: return jnp.broadcast_to(x, (4,))\n" in said
+    with pytest.raises(SystemExit):
+        show.run([f"--run={tmp_path}"])
+    said = capsys.readouterr().err
+    assert "--traceback" in said and "\nat " not in said  # only pretrax's own code ran
 
 
 def test_a_warning_of_one_text_is_printed_once(capsys):

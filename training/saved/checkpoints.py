@@ -19,7 +19,7 @@ import re
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -38,6 +38,7 @@ from ...settings.run_directory import (
     steps_with_folders,
 )
 from ...settings.system_errors import failure_of
+from ...settings.user_errors import causes
 from ..run import Run
 from ..state import State
 
@@ -181,15 +182,6 @@ def shows_damage(error: BaseException | None) -> bool:
         is_absent = isinstance(cause, _ABSENT)
         is_damaged |= undecoded or is_absent or bool(_DAMAGE_MESSAGE.match(str(cause)))
     return is_damaged
-
-
-def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yields an error and its causes, each once. Orbax raises errors whose causes form a cycle."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 @contextlib.contextmanager

@@ -150,7 +150,7 @@ def _from_json(values: list[dict[str, Any]], ids: TokenIds) -> tuple[PromptForm,
 
 
 def _form_from_json(values: dict[str, Any], ids: TokenIds) -> PromptForm:
-    form = PromptForm(**{name: _value(x) for name, x in values.items()})
+    form = PromptForm(**{k: tuple(x) if isinstance(x, list) else x for k, x in values.items()})
     if form.noise is not None:
         form = form._replace(noise=_noise_from_json(form.noise, ids))
     if form.masked_blocks is not None:
@@ -167,7 +167,3 @@ def _noise_from_json(values: Any, ids: TokenIds) -> Any:
     noise = kind(**settings, **{name: getattr(ids, name) for name in _OF_IDS if name in names})
     check_fields(noise, f"{kind.__name__}.")
     return noise
-
-
-def _value(x):
-    return tuple(x) if isinstance(x, list) else x

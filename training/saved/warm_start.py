@@ -185,8 +185,8 @@ def _loaded(
     return loaded
 
 
-def _first_names(names: Collection[str], shown: int = 4) -> str:
-    return ", ".join(sorted(names)[:shown]) + ", …" * (len(names) > shown)
+def _first_names(names: Collection[str]) -> str:
+    return ", ".join(sorted(names)[:4]) + ", …" * (len(names) > 4)
 
 
 def _other_classes(source: str, classes: Sequence[str]) -> bool:
