@@ -71,7 +71,7 @@ def test_an_objective_of_the_list_is_read_with_the_settings_of_its_file():
     assert check.built("block_diffusion_encoder_decoder", []).facts
 
 
-@pytest.mark.slow
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "settings, words",
     [(["by=1000"], "ids are in range: targets are"), (["apart=False"], "segment 1")],

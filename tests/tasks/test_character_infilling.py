@@ -48,7 +48,6 @@ def given_back(tokens, tokenizer, ids, spm="spmv2") -> str:
     return tokenizer.decode(undo_middle(ids, spm)(Document))
 
 
-@pytest.mark.slow
 @settings(
     derandomize=True,
     deadline=None,

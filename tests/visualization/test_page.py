@@ -47,12 +47,10 @@ def test_a_picture_is_json(picture):
     assert found["statistics"][0]["use"]["encoder"]["slots"] == len(encoder["slots"])
 
 
-@pytest.mark.slow
 def test_nothing_is_fetched_and_nothing_runs(made):
     pages.assert_nothing_is_fetched_and_nothing_runs(made)
 
 
-@pytest.mark.slow
 def test_text_is_escaped(made):
     assert made.count("&lt;script&gt;alert(&#x27;&amp;&#x27;)&lt;/script&gt;") > 20
 
