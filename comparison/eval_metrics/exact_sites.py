@@ -99,7 +99,8 @@ def area_under_curve(sites: Sequence[SyntheticSite], log_probs: Sequence[np.ndar
         p_A = np.exp(log_p_A - np.logaddexp.reduce(log_p_A))
         certainties.append(float(np.sum(p_A * np.log(np.maximum(p_A, 1e-30)))))
     is_conserved = [site.kind == "conserved" for site in sites]
-    return auroc(is_conserved, np.round(certainties, 6))["auroc"]  # Ties survive rounding errors.
+    rounded = np.round(certainties, 6).tolist()  # Ties survive rounding errors.
+    return auroc(is_conserved, rounded)["auroc"]
 
 
 def _task_and_scores(subject: Subject) -> tuple[SyntheticTask, list[np.ndarray]]:

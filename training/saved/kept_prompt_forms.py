@@ -150,7 +150,8 @@ def _from_json(values: list[dict[str, Any]], ids: TokenIds) -> tuple[PromptForm,
 
 
 def _form_from_json(values: dict[str, Any], ids: TokenIds) -> PromptForm:
-    form = PromptForm(**{k: tuple(x) if isinstance(x, list) else x for k, x in values.items()})
+    fields: dict[str, Any] = {k: tuple(x) if isinstance(x, list) else x for k, x in values.items()}
+    form = PromptForm(**fields)
     if form.noise is not None:
         form = form._replace(noise=_noise_from_json(form.noise, ids))
     if form.masked_blocks is not None:
