@@ -304,7 +304,7 @@ def test_both_passes_over_a_microbatch_drop_the_same():
     # The rows differ in more than their tokens, so that states given to the wrong row would show.
     batch |= {"pools_slots": batch["pools_slots"] + jnp.arange(16)[:, None] % 4}
     key = jax.random.key(9)
-    weights = {"contrastive": jnp.array([16.0])}
+    weights = {"contrastive": jnp.float32(16.0)}  # the divisor
 
     def in_one_go(params):
         tops = []
