@@ -628,7 +628,7 @@ class Stack(nn.Module):
 
     def _layer(self):
         c = self.config
-        if c.remat_policy == "none" or self.is_initializing():
+        if c.remat_policy == "none":
             return Block
         # `prevent_cse` keeps XLA from merging the recomputation with the forward pass. Inside a
         # loop XLA cannot merge them, so the guard would only cost time. In an unrolled loop, XLA
