@@ -128,8 +128,11 @@ def tensor_shapes(
     }
 
 
+NAMED = 5  # number of tensors that `unmatched` names
+
+
 def unmatched(missing: Collection[str], left: Collection[str]) -> str:
-    """Returns a text that names the first five missing tensors and the first five left over.
+    """Returns a text that names the first few missing tensors and the first few left over.
 
     >>> unmatched({"a"}, set())
     '1 missing: a'
@@ -137,8 +140,8 @@ def unmatched(missing: Collection[str], left: Collection[str]) -> str:
     parts = []
     for names, what in ((missing, "missing"), (left, "left over")):
         if names:
-            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-            parts.append(f"{len(names)} {what}: {', '.join(sorted(names)[:5])}{more}")
+            more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+            parts.append(f"{len(names)} {what}: {', '.join(sorted(names)[:NAMED])}{more}")
     return "; ".join(parts)
 
 
