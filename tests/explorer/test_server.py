@@ -22,7 +22,7 @@ def leave(sent: dict) -> None:
 
 @pytest.fixture(scope="module")
 def server():
-    calls = {"add": add, "leave": leave, "of_pretrax": operator.itemgetter("b")}
+    calls = {"add": add, "leave": leave, "broken_inside": operator.itemgetter("b")}
     site = Site(lambda path, query: Content(b"hello") if path == "" else None, calls)
     with Server(site) as running:
         running.begin()
@@ -128,7 +128,7 @@ def test_an_error_of_a_call_is_answered(server, capsys):
 
 
 def test_an_error_of_pretrax_is_answered_and_printed(server, capsys):
-    status, content = call(server, "{}", name="of_pretrax")
+    status, content = call(server, "{}", name="broken_inside")
     assert status == 400 and (content["error"], content["place"]) == ("KeyError: 'b'", "")
     assert "KeyError" in capsys.readouterr().err
 
