@@ -60,28 +60,29 @@ def weighted_sums(logits, labels_BxK, weights_BxK, z_loss: float = 0.0) -> Sums:
     >>> weighted_sums(jnp.zeros((1, 2, 4)), jnp.array([[2, 0]]), jnp.array([[1.0, 0.5]])).losses
     Array([2.0794415], dtype=float32)
     """
-    return weighted_sums_of_several(logits, [labels_BxK], [weights_BxK], z_loss)[0]
+    return weighted_sums_of_several(logits, [labels_BxK], [weights_BxK], [z_loss])[0]
 
 
 def weighted_sums_of_several(
-    logits, labels: Sequence[Array], weights: Sequence[Array], z_loss: float = 0.0
+    logits, labels: Sequence[Array], weights: Sequence[Array], z_losses: Sequence[float]
 ) -> list[Sums]:
     """Returns `weighted_sums` of several labels of the same slots, i32[B, K] each.
 
-    Only the first sums have z-losses, with the first weights, since the log-partition of a slot
-    does not depend on its labels.
+    The log-partition of a slot is computed once. `z_losses` has the factor of the z-losses for each
+    label.
 
     >>> labels = [jnp.array([[2]]), jnp.array([[3]])]
     >>> weights = [jnp.array([[1.0]]), jnp.array([[0.5]])]
-    >>> sums = weighted_sums_of_several(jnp.zeros((1, 1, 4)), labels, weights)
+    >>> sums = weighted_sums_of_several(jnp.zeros((1, 1, 4)), labels, weights, [0.0, 0.0])
     >>> [round(float(x.losses[0]), 4) for x in sums]
     [1.3863, 0.6931]
     """
     losses, log_partition = cross_entropies(logits, labels)
     sums = [Sums(jnp.sum(x * weights_BxK, -1)) for x, weights_BxK in zip(losses, weights)]
-    if z_loss:
-        z_losses = jnp.sum(z_loss * log_partition**2 * weights[0], -1)
-        sums[0] = sums[0]._replace(z_losses=z_losses)
+    for k, z_loss in enumerate(z_losses):
+        if z_loss:
+            of_slots = z_loss * log_partition**2 * weights[k]
+            sums[k] = sums[k]._replace(z_losses=jnp.sum(of_slots, -1))
     return sums
 
 
@@ -95,14 +96,14 @@ def projected_cross_entropy(
     if all rows that count have the same cotangent, as in a mean of losses and z-losses. Otherwise
     the logits are computed again.
     """
-    return projected_cross_entropies(projection, [labels_BxK], [weights_BxK], z_loss)[0]
+    return projected_cross_entropies(projection, [labels_BxK], [weights_BxK], [z_loss])[0]
 
 
 def projected_cross_entropies(
     projection: ClassProjection,
     labels: Sequence[Array],
     weights: Sequence[Array],
-    z_loss: float = 0.0,
+    z_losses: Sequence[float],
     factors: Sequence[Array] | None = None,
 ) -> list[Sums]:
     """Returns `weighted_sums_of_several` of a projection's logits, with a few in memory at a time.
@@ -112,7 +113,7 @@ def projected_cross_entropies(
 
     Args:
       labels, weights: [B, K] each, one of each for every label of a slot.
-      z_loss: as in `weighted_sums`; z-losses are part of the first sums.
+      z_losses: for each label, the factor of its z-losses, as in `weighted_sums`.
       factors: f32[] for each label, the factors of the sums in this total. They are the cotangents
         that the sums are expected to have. If None, all factors are equal. If the cotangents of
         rows that count differ from these, the logits are computed again.
@@ -128,7 +129,7 @@ def projected_cross_entropies(
     given = _Given(cut(projection.states), projection.kernel, tuple(constants), weights_NxBxC)
     shards = projection.row_shards, projection.slot_shards
     expected = None if factors is None else tuple(jnp.asarray(x, jnp.float32) for x in factors)
-    return list(_sums(finish, z_loss, shards, labels_NxBxC, expected, given))
+    return list(_sums(finish, tuple(z_losses), shards, labels_NxBxC, expected, given))
 
 
 def projected_sums(projection: ClassProjection, slot_losses: Callable, columns: Sequence[Array]):
@@ -211,16 +212,15 @@ class _Given(NamedTuple):
     weights_NxBxC: tuple  # one array for each label of a slot
 
 
-def _plain_sums(finish, z_loss, shards, labels_NxBxC, factors, given: _Given) -> tuple[Sums, ...]:
+def _plain_sums(finish, z_losses, shards, labels_NxBxC, factors, given: _Given) -> tuple[Sums, ...]:
     def add(total, piece):
         states_BxCxE, labels_BxC, weights_BxC = piece
         logits_BxCxV = finish(_product(states_BxCxE, given.kernel_ExV), *given.constants)
-        more = weighted_sums_of_several(logits_BxCxV, labels_BxC, weights_BxC, z_loss)
+        more = weighted_sums_of_several(logits_BxCxV, labels_BxC, weights_BxC, z_losses)
         return jax.tree.map(jnp.add, total, tuple(more)), None
 
     zeros = jnp.zeros(labels_NxBxC[0].shape[1])
-    first = Sums(zeros, zeros if z_loss else None)
-    nothing = (first, *(Sums(zeros) for _ in labels_NxBxC[1:]))
+    nothing = tuple(Sums(zeros, zeros if z_loss else None) for z_loss in z_losses)
     # With rematerialization, only one piece has logits in memory during differentiation too.
     pieces = given.states_NxBxCxE, labels_NxBxC, given.weights_NxBxC
     return lax.scan(jax.checkpoint(add), nothing, pieces)[0]
@@ -229,7 +229,7 @@ def _plain_sums(finish, z_loss, shards, labels_NxBxC, factors, given: _Given) ->
 _sums = jax.custom_vjp(_plain_sums, nondiff_argnums=(0, 1, 2))
 
 
-def _sums_and_gradient(finish, z_loss, shards, labels_NxBxC, factors, given: _Given):
+def _sums_and_gradient(finish, z_losses, shards, labels_NxBxC, factors, given: _Given):
     """Returns the sums, and (labels, factors, given, gradient of a total, losses of slots).
 
     The total is the sum of all sums, each times its factor. Factors are divided by the largest
@@ -254,14 +254,16 @@ def _sums_and_gradient(finish, z_loss, shards, labels_NxBxC, factors, given: _Gi
         products = _product(states_BxCxE, given.kernel_ExV)
         logits_BxCxV, pull_back = jax.vjp(finish, products, *given.constants)
         losses_BxC, log_partition = cross_entropies(logits_BxCxV, labels_BxC)
-        z_losses_BxC = z_loss * log_partition**2
+        z_losses_BxC = [z_loss * log_partition**2 if z_loss else None for z_loss in z_losses]
         # The gradient of losses is the probabilities minus 1 at the label. The gradient of z-losses
         # is proportional to the probabilities.
-        first, *others = (x[..., None] for x in _times(weights_BxC, relative))
+        weights_BxCx1 = [x[..., None] for x in _times(weights_BxC, relative)]
         tops = log_partition[..., None]
-        probability_weights = sum(others, first * (1.0 + 2.0 * z_loss * tops))
+        probability_weights = 0.0
+        for z_loss, weights in zip(z_losses, weights_BxCx1):
+            probability_weights += weights * (1.0 + 2.0 * z_loss * tops) if z_loss else weights
         d_logits = jnp.exp(logits_BxCxV - tops) * probability_weights
-        for labels, weights in zip(labels_BxC, (first, *others)):
+        for labels, weights in zip(labels_BxC, weights_BxCx1):
             d_logits -= jnp.where(_is_label(labels, logits_BxCxV), weights, 0.0)
 
         d_products, *d_constants = pull_back(d_logits)
@@ -271,7 +273,7 @@ def _sums_and_gradient(finish, z_loss, shards, labels_NxBxC, factors, given: _Gi
             d_products, given.kernel_ExV, ((2,), (1,)), preferred_element_type=jnp.float32
         )
         total = jax.tree.map(jnp.add, total, (d_kernel_DxXxExV, tuple(d_constants)))
-        slot_losses = (tuple(losses_BxC), z_losses_BxC)
+        slot_losses = tuple(map(Sums, losses_BxC, z_losses_BxC))
         return total, (slot_losses, d_states.astype(states_BxCxE.dtype))
 
     relative = None
@@ -282,12 +284,9 @@ def _sums_and_gradient(finish, z_loss, shards, labels_NxBxC, factors, given: _Gi
     nothing = zeros_DxXxExV, jax.tree.map(jnp.zeros_like, given.constants)
     pieces = given.states_NxBxCxE, labels_NxBxC, given.weights_NxBxC
     (d_kernel_DxXxExV, d_constants), pieces_out = lax.scan(add, nothing, pieces)
-    (losses, z_losses), d_states = pieces_out
+    per_slot, d_states = pieces_out  # f32[N, B, C] for each of the sums
     d_kernel = d_kernel_DxXxExV.sum((0, 1)).astype(given.kernel_ExV.dtype)
     gradient = d_states, d_kernel, d_constants
-    per_slot = tuple(Sums(x) for x in losses)  # f32[N, B, C] each
-    if z_loss:
-        per_slot = (per_slot[0]._replace(z_losses=z_losses), *per_slot[1:])
     sums = tuple(
         jax.tree.map(lambda x_NxBxC, w=weights_NxBxC: jnp.sum(x_NxBxC * w, (0, 2)), slots)
         for slots, weights_NxBxC in zip(per_slot, given.weights_NxBxC)
@@ -303,7 +302,7 @@ def _largest(factors: Sequence[Array]):
     return functools.reduce(jnp.maximum, map(jnp.abs, factors))
 
 
-def _backward(finish, z_loss, shards, saved, cotangents: tuple[Sums, ...]):
+def _backward(finish, z_losses, shards, saved, cotangents: tuple[Sums, ...]):
     labels_NxBxC, factors, given, gradient, per_slot = saved
     counted = [jnp.any(weights != 0, (0, 2)) for weights in given.weights_NxBxC]
     counts_B = functools.reduce(jnp.logical_or, counted)
@@ -321,7 +320,7 @@ def _backward(finish, z_loss, shards, saved, cotangents: tuple[Sums, ...]):
         return _Given(d_states, d_kernel, d_constants, d_weights)
 
     def recomputed_gradient():
-        sums = functools.partial(_plain_sums, finish, z_loss, shards, labels_NxBxC, factors)
+        sums = functools.partial(_plain_sums, finish, z_losses, shards, labels_NxBxC, factors)
         return jax.vjp(sums, given)[1](cotangents)[0]
 
     usable = _are_expected(cotangents, factors, counts_B, shared)

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable, Mapping, Sequence
 
+import jax
 import jax.numpy as jnp
 
 from .contract import Array, BatchLoss, Labels, ModelOutputs, Sums, Term
@@ -128,7 +129,8 @@ def head_mixed_cross_entropies(
     if known is not None:
         factors = [known[name] for name, pairs in targets.items() for _ in pairs]
     pairs = [pair for several in targets.values() for pair in several]
-    sums = iter(_cross_entropies(outputs, head, states, pairs, z_loss, factors))
+    z_losses = [z_loss] + [0.0] * (len(pairs) - 1)
+    sums = iter(_cross_entropies(outputs, head, states, pairs, z_losses, factors))
     found = {}
     for name, several in targets.items():
         first, *others = (next(sums) for _ in several)
@@ -147,22 +149,26 @@ def head_bag_cross_entropy(
     Args:
       states: [B, K, d].
       bag: (labels i32[B, K], weights [B, K]) of the first, second, … token of each bag.
-      z_loss: weight of the squared log-partition. It counts once for each token of a full bag.
+      z_loss: weight of the squared log-partition. It counts once for each token of a bag.
     """
-    first, *others = _cross_entropies(outputs, head, states, bag, len(bag) * z_loss, None)
-    losses = sum((sums.losses for sums in others), first.losses)
-    return Sums(losses, first.z_losses)
+    sums = _cross_entropies(outputs, head, states, bag, [z_loss] * len(bag), None)
+    return jax.tree.map(lambda *parts: sum(parts), *sums)
 
 
 def _cross_entropies(
-    outputs: ModelOutputs, head: str, states, targets: Sequence[tuple], z_loss: float, factors
+    outputs: ModelOutputs,
+    head: str,
+    states,
+    targets: Sequence[tuple],
+    z_losses: Sequence[float],
+    factors,
 ) -> list[Sums]:
     labels = [labels for labels, _ in targets]
     weights = [weights for _, weights in targets]
     projection = _projection(outputs, head, states)
     if projection is None:
-        return weighted_sums_of_several(outputs.head(head, states), labels, weights, z_loss)
-    return projected_cross_entropies(projection, labels, weights, z_loss, factors)
+        return weighted_sums_of_several(outputs.head(head, states), labels, weights, z_losses)
+    return projected_cross_entropies(projection, labels, weights, z_losses, factors)
 
 
 def head_sums(

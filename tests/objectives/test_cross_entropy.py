@@ -228,32 +228,29 @@ def several(example, labels=LABELS):
     ]
 
 
-def several_whole(example, z_loss):
+def several_whole(example, z_losses):
     """Returns the sums of each label alone, from all logits."""
     states, kernel, finish, *_ = projection_of(example)
     logits = finish(jnp.tensordot(states, kernel, 1, preferred_element_type=jnp.float32))
     labels, weights = several(example)
-    return [
-        weighted_sums(logits, labels[k], weights[k], 0.0 if k else z_loss)
-        for k in range(len(labels))
-    ]
+    return [weighted_sums(logits, labels[k], weights[k], z_losses[k]) for k in range(len(labels))]
 
 
-def several_in_pieces(example, z_loss, factors=None):
+def several_in_pieces(example, z_losses, factors=None):
     labels, weights = several(example)
     head = projection_of(example)
-    return projected_cross_entropies(head, labels, weights, z_loss, factors)
+    return projected_cross_entropies(head, labels, weights, z_losses, factors)
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("z_loss", [0.0, 0.1])
+@pytest.mark.parametrize("z_losses", [(0.1, 0.0, 0.2), (0.0, 0.0, 0.0)])
 @pytest.mark.parametrize("factors", ["expected", "others", None])
 @pytest.mark.usefixtures("pieces")
-def test_several_labels_of_a_slot_match_each_label_alone(factors, z_loss):
+def test_several_labels_of_a_slot_match_each_label_alone(factors, z_losses):
     expected = {"expected": FACTORS, "others": FACTORS[::-1], None: None}[factors]
 
     def total(sums_of, example):
-        sums = sums_of(example, z_loss)
+        sums = sums_of(example, z_losses)
         losses = [x.losses if x.z_losses is None else x.losses + x.z_losses for x in sums]
         return sum(factor * jnp.sum(x) for factor, x in zip(FACTORS, losses)), sums
 
@@ -274,7 +271,7 @@ def mean_of_several(example, labels, z_loss=0.1):
     total = jnp.maximum(jnp.sum(example.weights), 1.0)
     factors = [scale * (1.0 / total) for scale in (1.0, 0.5, 0.25)]
     head = projection_of(example)
-    sums = projected_cross_entropies(head, labels, weights, z_loss, factors)
+    sums = projected_cross_entropies(head, labels, weights, (z_loss, 0.0, 0.0), factors)
     losses = [x.losses if x.z_losses is None else x.losses + x.z_losses for x in sums]
     return sum(factor * jnp.sum(x) for factor, x in zip(factors, losses))
 

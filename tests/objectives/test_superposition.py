@@ -183,16 +183,15 @@ def test_the_gradient_pulls_probabilities_to_the_shares_of_the_bag():
 
 
 @pytest.mark.slow
-def test_the_z_loss_is_a_mean_over_slots_with_full_bags():
-    row, _ = text_row((12,), RAW_LENGTH)
-    raw = jax.tree.map(lambda x: np.asarray(x)[None], row)
-    batch = decoder_batch(superposed_lm(IDS, bag_size=SIZE), raw)
-    _, states, kernel, _ = example()
-    states = np.resize(states, (1, batch["decoder_target_tokens"].shape[1], E))
-    plain = loss_of(ProjectedOutputs(states, kernel), batch)
-    with_z = loss_of(ProjectedOutputs(states, kernel, z_loss=0.1), batch)
+@pytest.mark.parametrize("outputs", [Outputs, ProjectedOutputs])
+def test_the_z_loss_is_a_mean_over_the_tokens_of_bags_of_any_size(outputs):
+    batch, states, kernel, bags = example()
+    assert {len(bag) for bag in bags} == {1, 2, 3}
+    plain = loss_of(outputs(states, kernel), batch)
+    with_z = loss_of(outputs(states, kernel, z_loss=0.1), batch)
     _, partition = logs_of(states, kernel)
-    assert with_z - plain == pytest.approx(0.1 * np.mean(partition[:4] ** 2), rel=1e-4)
+    squares = [partition[slot] ** 2 for slot, bag in enumerate(bags) for _ in bag]
+    assert with_z - plain == pytest.approx(0.1 * np.mean(squares), rel=1e-4)
 
 
 @pytest.mark.slow
