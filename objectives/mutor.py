@@ -6,7 +6,7 @@ Source: Gerontopoulos, Gidaris & Komodakis 2025, "Multi-Token Prediction Needs R
 Not implemented: offsets in two dimensions, for images, and registers after some of the tokens only.
 """
 
-from typing import NamedTuple
+import dataclasses
 
 import jax.numpy as jnp
 import numpy as np
@@ -89,8 +89,9 @@ def _with_registers(corrupt, key, row, partner, lengths, max_documents, *, max_o
     return features | {name: jnp.where(has_register, x, 0) for name, x in columns.items()}
 
 
-class _Loss(NamedTuple):
-    """The loss of inputs and registers; it is comparable, so that members of a mixture share it."""
+@dataclasses.dataclass(frozen=True)
+class _Loss:
+    """The loss of inputs and registers; equal for members of a mixture with the same scale."""
 
     scale: float
 

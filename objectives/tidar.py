@@ -8,7 +8,7 @@ Not implemented: sampling from a mean of both predictions of a token (TiDAR), an
 I-DLM's later stages, which is the ratio of the two losses of a batch.
 """
 
-from typing import NamedTuple
+import dataclasses
 
 import jax.numpy as jnp
 import numpy as np
@@ -110,8 +110,9 @@ def _with_masks(
     return features | {name: jnp.where(segments > 0, x, 0) for name, x in columns.items()}
 
 
-class _Loss(NamedTuple):
-    """The loss of inputs and masks; it is comparable, so that members of a mixture share it."""
+@dataclasses.dataclass(frozen=True)
+class _Loss:
+    """The loss of inputs and masks; equal for members of a mixture with the same scale."""
 
     causal_scale: float
 

@@ -27,11 +27,13 @@ from pretrax.objectives import (
     fill_in_the_middle,
     masked_lm,
     mixture,
+    mutor,
     prefix_lm,
     sentence_order_prediction,
     sequence_regression,
     span_corruption,
     text_to_text,
+    tidar,
     turns,
     ul2,
 )
@@ -283,6 +285,15 @@ def test_one_loss_function_is_called_once():
 
 def _adaptive_mixture(ids):
     return mixture(ids, {"adaptive": (adaptive_masked_lm, 1), "masked": (masked_lm, 1)})
+
+
+def test_losses_of_different_objectives_are_different():
+    """Rows of members with equal losses get the loss of the first of them."""
+    assert tidar(IDS, causal_scale=0.3).loss == tidar(IDS, causal_scale=0.3).loss
+    assert tidar(IDS, causal_scale=0.3).loss != mutor(IDS, scale=0.3).loss
+    losses = [case.objective.loss for case in CASES.values()]
+    for loss in losses:
+        assert {type(other) for other in losses if other == loss} == {type(loss)}
 
 
 @pytest.mark.parametrize(
