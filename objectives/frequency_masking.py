@@ -106,10 +106,11 @@ def frequency_ranks(counts):
 
 def _counts(ids: TokenIds, outputs: ModelOutputs, batch):
     """Returns i32[W]: how often each text id occurs in the batch, visible or masked."""
-    given = batch[f"{predicting_stack(batch)}_input_tokens"]
+    stack = predicting_stack(batch)
+    given = batch[f"{stack}_input_tokens"]
     labels, _, weights = predictions(batch)
     first, last = ids.text
-    visible = (given >= first) & (given < last)
+    visible = (batch[f"{stack}_segment_ids"] > 0) & (given >= first) & (given < last)
     none = jnp.zeros(last - first, jnp.int32)
     for tokens, counts in ((given, visible), (labels, weights > 0)):
         none = none.at[word_number(ids.text, tokens)].add(counts.astype(jnp.int32))

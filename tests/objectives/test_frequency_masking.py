@@ -12,6 +12,8 @@ from pretrax.objectives import (
     laws,
     layouts,
     masked_diffusion,
+    masked_lm,
+    mixture,
 )
 from pretrax.objectives.frequency_masking import frequency_ranks
 from pretrax.objectives.selection import rates_by_chances
@@ -91,6 +93,21 @@ def test_counts_are_of_the_text_that_was_read(complementary):
     state = adaptation.update(adaptation.update(adaptation.init(), got, 1), got, 2)
     np.testing.assert_array_equal(state.counts, 2 * expected)
     assert adaptation.summary(state) == {"words": (expected > 0).sum()}
+
+
+@pytest.mark.slow
+def test_rows_of_other_members_are_not_counted():
+    members = {"informed": (frequency_informed_diffusion, 1), "masked": (masked_lm, 1)}
+    objective = mixture(IDS, members)
+    features = corrupt(objective, [text(9)], [text(9, seed=1)], copies=3, members=[0, 1])
+    stacks = layouts.encoder.lengths(objective.lengths(9))
+    batch = quick_jit(jax.vmap(lambda row: layouts.encoder.arrange(row, stacks, IDS.bos, 1)))(
+        features
+    )
+    counts = objective.adaptation.measure(None, batch)["informed"]
+    expected = np.zeros(IDS.text[1] - IDS.text[0], int)
+    np.add.at(expected, text(9) - IDS.text[0], 3)
+    np.testing.assert_array_equal(counts, expected)
 
 
 def informed(objective, counts, row, copies):
