@@ -103,6 +103,12 @@ def _check_rows(
             "so they would be ignored: leave out Row.weights, or use an objective with the fact "
             "token_weights, such as causal_lm or masked_lm."
         )
+    teacher = objective.facts.teacher
+    if teacher and rows_B.teacher is not None and rows_B.teacher.shape[-1] < teacher:
+        raise ValueError(
+            f"The objective reads {teacher} predictions of a teacher per token, and Row.teacher "
+            f"has {rows_B.teacher.shape[-1]}: decrease likeliest, or use rows with more of them."
+        )
     needs = [member.objective.lengths(L) for member in members_of(objective)]
     # Several short documents use the same sentinels, and need fewer of them.
     unbounded = {"both"} if max_documents == 1 else {"both", "sentinels"}

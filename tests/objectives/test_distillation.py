@@ -8,6 +8,7 @@ import pytest
 from pretrax.objectives import batched, distilled_lm, layouts, packed_lengths
 from pretrax.objectives.distillation import UNIT
 from tests.objectives.registry import CASES, IDS, quick_jit, text_row
+from tests.refusals import refuses
 
 LENGTH = 12
 LIKELIEST = 2
@@ -82,6 +83,12 @@ def test_only_the_likeliest_tokens_are_read():
     assert first["decoder_teacher_tokens"].shape == (2, LIKELIEST, LENGTH)
     live = np.moveaxis(raw.teacher[:, :, 0, :LIKELIEST], 2, 1) * (raw.segments > 0)[:, None]
     np.testing.assert_array_equal(first["decoder_teacher_tokens"], live)
+
+
+def test_rows_with_too_few_predictions_are_refused():
+    """Otherwise the last prediction of each token would count several times."""
+    with refuses(ValueError, "likeliest", 5, 2):
+        arranged(distilled_lm(IDS, likeliest=5), rows(likeliest=2))
 
 
 def test_labels_of_a_slot_sum_to_its_weight():
