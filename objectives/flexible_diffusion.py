@@ -17,15 +17,17 @@ from .arithmetic import draw24, product24, rate24, running_sum, share24
 from .contract import VOCABULARY, BatchLoss, Facts, ModelOutputs, Objective, Rows, Term
 from .features import fit, input_sequence
 from .losses import predicting_stack
-from .masked_diffusion import LOWEST_RATE, LowestRate, bound_from, loss_by_rates
+from .masked_diffusion import LowestRate, loss_by_rates
 from .prompt_forms import PromptForm
 from .splicing import documents, frame_of, framed, kept
 from .streams import StackRow, Stream, register_stream
 from .token_ids import TokenIds
 
+_LOWEST_RATE = 1e-6  # as in the published code; with a higher rate, the loss is not a bound
+
 
 @checked
-def flexible_masked_diffusion(ids: TokenIds, lowest_rate: LowestRate = LOWEST_RATE) -> Objective:
+def flexible_masked_diffusion(ids: TokenIds, lowest_rate: LowestRate = _LOWEST_RATE) -> Objective:
     """FlexMDM: some tokens are masked and others are missing, and the model predicts both.
 
         text      a b c d e f
@@ -50,9 +52,9 @@ def flexible_masked_diffusion(ids: TokenIds, lowest_rate: LowestRate = LOWEST_RA
 
     Args:
       ids: needs `mask`; only text tokens are masked or missing.
-      lowest_rate: lowest rate, which limits the weight 1 / r. With a value above 0.001, the loss
-        lacks rates that belong to the bound, and `Facts.bound` is None. The published code has
-        10^-6.
+      lowest_rate: lowest rate, which limits the weight 1 / r. The mean weight of the cross-entropy
+        of a token is 1 + e ln e / (1 - e) for the lowest rate e: 0.99999 for 10^-6, and 0.993 for
+        0.001. With a value above 10^-6, `Facts.bound` is therefore None.
 
     Not implemented: the time as an input of the model, other schedules, and generation that inserts
     masks. `pretrax predict` fills in given masks. In the published code, y is a softplus times the
@@ -79,7 +81,7 @@ def flexible_masked_diffusion(ids: TokenIds, lowest_rate: LowestRate = LOWEST_RA
             heads={**VOCABULARY, "gaps": 1},
             prompt_forms=(PromptForm("unmask", before=(ids.bos,)),),
             rows=Rows("documents", appends_eos=True),
-            bound=bound_from(lowest_rate, "bound"),
+            bound="bound" if lowest_rate <= _LOWEST_RATE else None,
         ),
     )
 

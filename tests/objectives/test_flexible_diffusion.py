@@ -1,5 +1,6 @@
 """FlexMDM: which tokens are masked or missing, and the loss compared with the published code."""
 
+import inspect
 import itertools
 
 import jax.numpy as jnp
@@ -139,6 +140,14 @@ def test_the_bound_of_the_best_model_is_at_least_the_entropy_of_the_texts(texts)
         assert entropy < total < entropy + 0.5
 
 
+def test_the_weights_of_masks_sum_to_one_per_token():
+    """A mask occurs with probability -r ln r and has the weight 1 / r."""
+    lowest = inspect.signature(flexible_masked_diffusion).parameters["lowest_rate"].default
+    rates = np.geomspace(lowest, 1, 100_001)
+    mean = np.trapezoid(-np.log(rates), rates) / (1 - lowest)
+    assert mean == pytest.approx(1, abs=2e-5)
+
+
 def test_gaps_count_the_tokens_that_are_missing_between_others():
     rows = [text(30), np.concatenate([text(12, seed=1), [IDS.cls]])]
     got = corrupt(flexible_masked_diffusion(IDS), rows, copies=200)
@@ -161,7 +170,8 @@ def test_gaps_count_the_tokens_that_are_missing_between_others():
 def test_tokens_are_missing_and_masked_as_often_as_their_rate_says():
     """z-tests, significance 0.001: r of the tokens are missing, and -r ln r are masked."""
     n, copies = 200, 1_000
-    got = corrupt(flexible_masked_diffusion(IDS), [text(n)], copies=copies)
+    objective = flexible_masked_diffusion(IDS, lowest_rate=0.001)
+    got = corrupt(objective, [text(n)], copies=copies)
     rate = got["rates"][:, 0] / 2**24
     for counts, law in (
         (got["inputs_gaps"].sum(1), rate),
@@ -175,4 +185,4 @@ def test_tokens_are_missing_and_masked_as_often_as_their_rate_says():
 
 def test_a_high_lowest_rate_gives_no_bound():
     assert flexible_masked_diffusion(IDS).facts.bound == "bound"
-    assert flexible_masked_diffusion(IDS, lowest_rate=0.1).facts.bound is None
+    assert flexible_masked_diffusion(IDS, lowest_rate=2e-6).facts.bound is None
