@@ -20,7 +20,7 @@ from ..constraints import OpenShare, Positive, checked
 from .arithmetic import draw24, product24, ratio
 from .contract import Array, BatchLoss, Objective
 from .features import fit
-from .language_modeling import causal_lm
+from .language_modeling import causal_lm, stand_ins
 from .losses import predictions, token_loss
 from .prompt_forms import MaskedBlocks, PromptForm
 from .selection import random_tokens
@@ -96,7 +96,7 @@ def _mask_tail(corrupt, key, row, partner, lengths, max_documents, *, window, ma
     segments = features["targets_segments"]
     if row.hidden is not None:
         masked = fit(row.hidden, segments.size) & (segments > 0)
-        return features | {"targets_stand_ins": jnp.where(masked, mask, 0)}
+        return features | {"targets_stand_ins": stand_ins(masked, mask)}
     time_key, token_key = jax.random.split(key)
     document = documents(segments, max_documents)
     number = product24(draw24(time_key, max_documents), document.length)
@@ -107,7 +107,7 @@ def _mask_tail(corrupt, key, row, partner, lengths, max_documents, *, window, ma
     in_window = (slot >= by_document(first, segments)) & (segments > 0)
     bits = jax.random.bits(token_key, segments.shape, jnp.uint32)
     masked = random_tokens(bits, in_window, segments, number)
-    return features | {"targets_stand_ins": jnp.where(masked, mask, 0)}
+    return features | {"targets_stand_ins": stand_ins(masked, mask)}
 
 
 def _weighted_loss(mask: int, decay: float, smoothing: float, batch) -> BatchLoss:

@@ -104,7 +104,7 @@ def _mask_input_tokens(selection, mask, key, row, partner, lengths, max_document
     segments = features["targets_segments"]
     hidden = None if row.hidden is None else fit(row.hidden, lengths["targets"])
     chosen, _ = choose(key, tokens, segments, max_documents, selection, hidden)
-    return features | {"targets_stand_ins": jnp.where(chosen, mask, 0)}
+    return features | {"targets_stand_ins": stand_ins(chosen, mask)}
 
 
 @checked
@@ -175,8 +175,8 @@ def _copy_with_masks(key, row, partner, lengths, max_documents, *, highest, mask
     masked &= (tokens >= text[0]) & (tokens < text[1]) & (segments > 0) & (segments % 2 == 0)
     none = jnp.zeros(0, jnp.int32)
     no_pools = pool_columns(none, none, none, lengths["pools"])
-    stand_ins = {"targets_stand_ins": jnp.where(masked, mask, 0)}
-    return target_sequence((tokens, segments)) | stand_ins | no_pools
+    targets = target_sequence((tokens, segments))
+    return targets | {"targets_stand_ins": stand_ins(masked, mask)} | no_pools
 
 
 def _loss_of_both(scale: float, batch) -> BatchLoss:
@@ -285,18 +285,23 @@ def divided(row, present_D, frame, given: Documents, answer: Documents, lengths)
     )
 
 
+def stand_ins(masked, mask: int):
+    """Returns the column `targets_stand_ins`, i32[T], which gives the mask for masked targets."""
+    return jnp.where(masked, mask + 1, 0)
+
+
 def _read_stand_ins(row: StackRow, batch: dict) -> dict:
     """Replaces targets by their stand-ins in the decoder's inputs."""
     targets = row.features["targets"]
-    stand_ins = row.features["targets_stand_ins"]
-    read = jnp.where(stand_ins > 0, stand_ins, targets)
+    replaced = row.features["targets_stand_ins"]
+    read = jnp.where(replaced > 0, replaced - 1, targets)
     return {f"{row.stack}_input_tokens": row.in_stack(row.features["inputs"], row.shifted(read))}
 
 
 register_stream(
     Stream(
         name="stand_ins",
-        about="the token that later slots read in place of a target, or 0 for the target itself",
+        about="1 + the token that later slots read in place of a target, or 0 for the target",
         columns=("targets_stand_ins",),
         in_use="targets_segments",
         arranged={"decoder": _read_stand_ins},

@@ -21,7 +21,7 @@ SMALL_SIZE = 50  # number of classes of the logits; targets are taken modulo thi
 
 def masks_of(features, document, length):
     own = features["targets_segments"] == document
-    return (features["targets_stand_ins"][own] == IDS.mask).reshape(-1, length)
+    return (features["targets_stand_ins"][own] == IDS.mask + 1).reshape(-1, length)
 
 
 def test_masks_are_uniform_in_the_window_and_their_number_is_uniform():

@@ -99,6 +99,14 @@ def test_masked_inputs_by_hand():
     assert batch["decoder_loss_weights"].tolist() == [1] * 6
 
 
+def test_a_mask_may_have_the_id_0():
+    ids = IDS._replace(mask=0, pad=IDS.mask, bos=IDS.mask)
+    features = hide(masked_input_next_token, ids, [11, 12, 13], [0, 1, 0])
+    stacks = layouts.decoder.lengths(masked_input_next_token(ids).lengths(3))
+    batch = quick_jit(lambda x: layouts.decoder.arrange(x, stacks, ids.bos, 1))(features)
+    assert batch["decoder_input_tokens"].tolist() == [ids.bos, 11, 0]
+
+
 def test_tokens_read_as_masks_are_uniform():
     features = corrupt_copies(masked_input_next_token(IDS), (7,), 7_000, seed=2)
     slots = np.flatnonzero(features["targets_stand_ins"]) % 7
@@ -117,8 +125,8 @@ def copies_of(features, lengths) -> list[tuple[np.ndarray, np.ndarray]]:
         assert (own.sum(1) == lengths[d // 2]).all()
         shape = own.shape[0], lengths[d // 2]
         masks = features["targets_stand_ins"][own].reshape(shape)
-        assert set(np.unique(masks)) <= {0, IDS.mask}
-        found.append((features["targets"][own].reshape(shape), masks == IDS.mask))
+        assert set(np.unique(masks)) <= {0, IDS.mask + 1}
+        found.append((features["targets"][own].reshape(shape), masks > 0))
     return found
 
 

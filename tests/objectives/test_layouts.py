@@ -301,7 +301,7 @@ def _is_column(x):
 
 def given_targets(x):
     stand_ins = x.columns.get("targets_stand_ins", [0] * len(x.targets))
-    return [stand_in or target for stand_in, target in zip(stand_ins, x.targets)]
+    return [stand_in - 1 if stand_in else target for stand_in, target in zip(stand_ins, x.targets)]
 
 
 def _places(document, length):

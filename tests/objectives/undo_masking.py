@@ -296,8 +296,8 @@ def undo_stand_ins(ids: TokenIds):
     def undo(document):
         stand_ins = document.columns["targets_stand_ins"]
         assert not document.inputs and len(stand_ins) == len(document.targets)
-        assert set(stand_ins) <= {0, ids.mask}
-        assert stand_ins.count(ids.mask) == max(1, round(0.15 * len(stand_ins)))
+        assert set(stand_ins) <= {0, ids.mask + 1}
+        assert stand_ins.count(ids.mask + 1) == max(1, round(0.15 * len(stand_ins)))
         return document.targets
 
     return undo
@@ -310,10 +310,10 @@ def undo_tail(ids: TokenIds):
         stand_ins = document.columns["targets_stand_ins"]
         n = len(document.targets)
         assert not document.inputs and len(stand_ins) == n
-        assert set(stand_ins) <= {0, ids.mask}
-        number = stand_ins.count(ids.mask)
+        assert set(stand_ins) <= {0, ids.mask + 1}
+        number = stand_ins.count(ids.mask + 1)
         assert 1 <= number <= max(1, n - 1)
-        assert ids.mask not in stand_ins[: max(0, n - number * 3 // 2)]
+        assert ids.mask + 1 not in stand_ins[: max(0, n - number * 3 // 2)]
         return document.targets
 
     return undo
