@@ -14,7 +14,7 @@ from ..objectives import Objective, TokenIds
 from ..objectives.catalog import FAMILIES, SMALL_RUNS, aliases_of, find, run_of
 from ..settings.partial import Partial, as_partial
 from ..settings.printable import printable
-from ..settings.user_modules import import_module, reload_module
+from ..settings.user_modules import import_current_module
 from ..tasks import sample_text, showing
 from ..tasks.sample_text import SampleText
 from ..visualization import html, picture_page
@@ -105,7 +105,7 @@ class Objectives:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._read: dict[str, float] = {}  # file of a module -> time at which it was changed
+        self._read: dict[str, float] = {}  # file of a user's module -> time of its last change
 
     def show(self, view: View, text_of: Callable[[Example], str] | None = None) -> Shown:
         """Returns a view.
@@ -192,15 +192,10 @@ class Objectives:
         return showing.choice_of_fields({"objective": self._own(name)})
 
     def _own(self, name: str) -> Partial:
-        """Returns a user's builder from the current content of its file."""
+        """Returns a user's builder from the current content of its file and folder."""
         module, _, builder = name.rpartition(".")
         with self._lock:
-            imported = import_module(module)
-            file = imported.__file__
-            changed = os.path.getmtime(file) if file and os.path.exists(file) else 0.0
-            if self._read.setdefault(str(file), changed) != changed:
-                reload_module(imported)
-                self._read[str(file)] = changed
+            imported = import_current_module(module, self._read)
         build = getattr(imported, builder, None)
         if not callable(build):
             raise ValueError(f"{module} has no function {builder!r}.")

@@ -4,7 +4,6 @@ import contextlib
 import importlib
 import importlib.util
 import os
-import pathlib
 import sys
 import zlib
 from collections.abc import Iterator
@@ -26,19 +25,50 @@ def import_module(name: str) -> ModuleType:
         return importlib.import_module(name)
 
 
-def reload_module(module: ModuleType) -> ModuleType:
-    """Runs the current code of a module again, in the same module.
+def import_current_module(name: str, times: dict[str, float]) -> ModuleType:
+    """Imports a module, again if its file has changed since the last call.
 
-    Python's own reload could run a compiled file instead, if the code changed within a second.
+    The modules of its folder, which it may import, are imported again with it, and if one of them
+    has changed.
 
-    Raises ValueError if the code fails.
+    Args:
+      name: dotted name of the module.
+      times: file -> time of its last change, of the last call. It is updated.
+
+    Raises FileNotFoundError or ValueError as `import_module`.
     """
-    file = module.__file__
-    assert file is not None  # a package without a file has no code
-    with _import_errors(module.__name__):
-        source = pathlib.Path(file).read_text(encoding="utf-8")
-        exec(compile(source, file, "exec"), module.__dict__)
-    return module
+    with _import_errors(name):
+        spec = importlib.util.find_spec(name)
+    folder = os.path.dirname(spec.origin) if spec and spec.origin else ""
+    files = _files_in(folder)
+    if any(times.setdefault(file, _changed(file)) != _changed(file) for file in files.values()):
+        for other in files:
+            del sys.modules[other]
+        importlib.invalidate_caches()
+    writes_bytecode = sys.dont_write_bytecode
+    # If a file changed twice within a second, Python could run its outdated bytecode.
+    sys.dont_write_bytecode = True
+    try:
+        return import_module(name)
+    finally:
+        sys.dont_write_bytecode = writes_bytecode
+        times.update((file, _changed(file)) for file in _files_in(folder).values())
+
+
+def _files_in(folder: str) -> dict[str, str]:
+    """Returns the files of imported modules of a user's folder, by the name of the module."""
+    running = ("__main__", __name__.partition(".")[0])
+    files = {name: getattr(module, "__file__", None) for name, module in [*sys.modules.items()]}
+    return {
+        name: file
+        for name, file in files.items()
+        if file and os.path.dirname(file) == folder and name.partition(".")[0] not in running
+    }
+
+
+def _changed(file: str) -> float:
+    """Returns the time at which a file was changed; 0 if it does not exist."""
+    return os.path.getmtime(file) if os.path.exists(file) else 0.0
 
 
 def _import_file(path: str) -> ModuleType:

@@ -1,10 +1,13 @@
 """Imports of a user's files."""
 
+import os
 import sys
 
 import pytest
 
-from pretrax.settings.user_modules import import_module
+from pretrax.settings.user_errors import place_of
+from pretrax.settings.user_modules import import_current_module, import_module
+from tests.refusals import refuses
 
 
 @pytest.fixture
@@ -57,3 +60,36 @@ def test_a_file_that_is_given_by_a_link_runs_once(folder):
         for given in ("real", "link"):
             import_module(str(folder / given / f"{name}.py"))
     assert sys.modules["runs_of_links"].runs == ["linked_once", "linked-once"]
+
+
+def test_a_module_is_imported_again_if_it_or_its_neighbor_changes(folder):
+    sys.path.append(str(folder))
+    times: dict[str, float] = {}
+    moments = iter(range(1, 100))
+
+    def write(name: str, code: str) -> None:
+        (folder / f"{name}.py").write_text(code)
+        moment = next(moments)
+        os.utime(folder / f"{name}.py", (moment, moment))
+
+    def value() -> int:
+        return import_current_module("explored_main", times).value
+
+    write("explored_inner", "number = 1\n")
+    write("explored_helper", "from explored_inner import number\n")
+    write("explored_main", "from explored_helper import number\nvalue = 10 * number\n")
+    assert value() == 10
+    first = sys.modules["explored_main"]
+    assert value() == 10 and sys.modules["explored_main"] is first
+    write("explored_inner", "number = 2\n")
+    assert value() == 20
+    write("explored_helper", "from explored_inner import number\n\nnumber.missing\n")
+    with refuses(ValueError, "explored_main", "missing") as caught:
+        value()
+    assert place_of(caught.value.__cause__).startswith(f"{folder / 'explored_helper.py'}:3")
+    write("explored_helper", "from explored_inner import absent\n")
+    with refuses(ValueError, "absent"):
+        value()
+    write("explored_inner", "absent = 3\n")  # only the neighbor that was imported changes
+    write("explored_main", "from explored_helper import absent\nvalue = absent\n")
+    assert value() == 3
