@@ -11,6 +11,8 @@ those that are named. The server listens only to this machine. Ctrl-C ends it.
 """
 
 import argparse
+import os
+import sys
 import webbrowser
 from collections.abc import Sequence
 
@@ -19,9 +21,10 @@ from rich.progress import MofNCompleteColumn, Progress
 
 from ..explorer import gallery
 from ..explorer.pages import Explorer
-from ..explorer.server import LOOPBACK, Server
+from ..explorer.server import LOCAL, LOOPBACK, Server
 from ..objectives.catalog import CATALOG, find
 from ..settings.command_line import add_trust_argument, offer_completions, parse_options
+from ..settings.command_terminal import say
 from ..settings.printable import PrintableConsole
 from ..settings.run_directory import check_is_run
 from ..settings.user_errors import report_user_errors
@@ -32,7 +35,7 @@ from . import make_parser
 def main(argv: Sequence[str] | None = None) -> None:
     options = parse(argv)
     console = PrintableConsole(highlight=False)
-    with report_user_errors(options.traceback, "\nThe pages are closed."):
+    with report_user_errors(options.traceback):
         # A page compiles many small programs, each of which runs a few times.
         jax.config.update("jax_disable_most_optimizations", True)
         keep_compiled()
@@ -42,16 +45,29 @@ def main(argv: Sequence[str] | None = None) -> None:
         server = Server(explorer_of(options).site(), options.port, options.host)
         with server:
             console.print(f"Open {server.address}", markup=False, soft_wrap=True)
-            if options.host != LOOPBACK:
+            if options.host not in LOCAL:
                 console.print(
-                    f"Other machines can reach {options.host}. Anyone who knows the address can "
-                    "read the runs and run the objectives that the pages show.",
+                    "Other machines can reach these pages, without encryption. Anyone who knows "
+                    "the address can read the runs and run the objectives that the pages show.",
                     soft_wrap=True,
                 )
             console.print("Ctrl-C ends it.")
             if options.browser:
                 webbrowser.open(server.address)
-            server.serve_forever()
+            serve(server)
+
+
+def serve(server: Server) -> None:
+    """Serves until Ctrl-C, which ends the process at once, even if a thread computes.
+
+    If Python ended as usual, it would abort in the C++ code of the computation.
+    """
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        say("\nThe pages are closed.")
+        sys.stdout.flush()
+        os._exit(130)
 
 
 def explorer_of(options: argparse.Namespace) -> Explorer:

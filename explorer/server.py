@@ -10,6 +10,7 @@ import hmac
 import json
 import math
 import mimetypes
+import re
 import secrets
 import socket
 import sys
@@ -25,6 +26,8 @@ from ..settings.printable import printable
 from ..settings.user_errors import explanation, place_of
 
 LOOPBACK = "127.0.0.1"
+LOCAL = (LOOPBACK, "localhost", "::1")  # addresses that only this machine reaches
+ALL = ("0.0.0.0", "::")  # addresses that stand for every address of this machine
 MOST_BYTES = 2_000_000  # longest body that a request may have
 HEADERS = {
     "Cache-Control": "no-store",
@@ -88,7 +91,8 @@ class Server(ThreadingHTTPServer):
     @property
     def address(self) -> str:
         """The address of the first page."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        host = socket.gethostname() if self.host in ALL else self.host
+        host = f"[{host}]" if ":" in host else host
         return f"http://{host}:{self.server_address[1]}/{self.token}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -106,6 +110,7 @@ class Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: Server
     protocol_version = "HTTP/1.1"
+    timeout = 60  # seconds that a client may take to send or receive a part
     server_version = "pretrax"
     sys_version = ""
 
@@ -169,13 +174,13 @@ class _Handler(BaseHTTPRequestHandler):
         return rest
 
     def _is_own_host(self) -> bool:
-        """Returns whether the browser asked for this machine by its own name."""
-        host = self.headers.get("Host", "")
-        port = self.server.server_address[1]
-        names = {self.server.host, LOOPBACK, "localhost", "[::1]"}
-        if self.server.host not in (LOOPBACK, "localhost", "::1"):
-            names.add(host.rpartition(":")[0])  # the user chose to serve other machines
-        return host in {f"{name}:{port}" for name in names}
+        """Returns whether the browser asked for this machine by its own name.
+
+        The port may differ, since browsers leave out port 80, and ssh may forward another port.
+        """
+        if self.server.host not in LOCAL:
+            return True  # other machines know this machine by any name
+        return re.sub(r":\d+$", "", self.headers.get("Host", "")) in (*LOCAL, "[::1]")
 
     def _is_own_origin(self) -> bool:
         origin = self.headers.get("Origin")
@@ -187,7 +192,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _json(self) -> dict | None:
         length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > MOST_BYTES:
+        if not re.fullmatch("[0-9]{1,12}", length) or int(length) > MOST_BYTES:
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"Send at most {MOST_BYTES:,} bytes.")
             return None
         body = self.rfile.read(int(length))

@@ -1,14 +1,21 @@
 """Who may talk to the server of `pretrax explore`, and what it answers."""
 
+import contextlib
 import http.client
 import json
 import operator
+import re
+import signal
+import socket
+import subprocess
 import sys
+import threading
 import urllib.parse
 
 import pytest
 
 from pretrax.explorer.server import MOST_BYTES, Content, Server, Site
+from tests.inference.runs import write_run
 from tests.refusals import refuses
 
 
@@ -77,6 +84,26 @@ def test_a_request_of_another_site_is_refused(server, headers):
     assert call(server, json.dumps({"a": 1, "b": 2}), **headers)[0] == 403
 
 
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:1", "[::1]:9000"])
+def test_the_port_of_a_host_may_be_a_forwarded_one(server, host):
+    body = json.dumps({"a": 1, "b": 2})
+    assert call(server, body, Host=host, Origin=f"http://{host}")[0] == 200
+    assert call(server, body, Host=host, Origin="http://localhost:3000")[0] == 403
+
+
+def test_a_server_of_all_addresses_has_the_name_of_this_machine(server):
+    with Server(server.site, host="0.0.0.0") as other:
+        assert urllib.parse.urlsplit(other.address).hostname == socket.gethostname().lower()
+
+
+def test_a_slow_client_is_disconnected(server, monkeypatch):
+    assert server.RequestHandlerClass.timeout is not None
+    monkeypatch.setattr(server.RequestHandlerClass, "timeout", 0.1)
+    with socket.create_connection(server.server_address[:2], timeout=10) as client:
+        client.sendall(b"POST /")
+        assert client.recv(1) == b""
+
+
 def test_a_link_on_another_page_may_open_a_page(server):
     site = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate"}
     assert ask(server, **site)[0] == 200
@@ -88,6 +115,7 @@ def test_a_call_takes_only_a_json_object_of_limited_size(server):
         assert call(server, body)[0] == 400
     status, content = call(server, "", Content_Length=str(MOST_BYTES + 1))
     assert status == 413 and f"{MOST_BYTES:,}" in content["error"]
+    assert call(server, "", Content_Length="9" * 5000)[0] == 413
     assert call(server, "{}", name="other")[0] == 404
     assert ask(server, path=urllib.parse.urlsplit(server.address).path + "missing")[0] == 404
 
@@ -148,3 +176,32 @@ def test_starts_have_different_tokens(server):
     with Server(server.site) as other:
         assert len(other.token) >= 32 and other.token != server.token
         assert other.server_address[0] == "127.0.0.1"
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_process_while_threads_compute(tmp_path):
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    write_run(tmp_path / "runs" / "mine", "decoder", "causal_lm")
+    command = [sys.executable, "-m", "pretrax", "explore", "--no-browser"]
+    running = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    url = urllib.parse.urlsplit(re.search(r"http\S+", running.stdout.readline())[0])
+    body = json.dumps({"run": "runs/mine", "mode": "continue", "text": "a", "max_new": 30})
+    answered = threading.Semaphore(0)
+
+    def ask_again_and_again() -> None:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            while True:
+                connection = http.client.HTTPConnection(url.hostname, url.port, timeout=300)
+                connection.request("POST", f"{url.path}api/answer", body)
+                connection.getresponse().read()
+                answered.release()
+
+    asking = [threading.Thread(target=ask_again_and_again) for _ in range(4)]
+    for thread in asking:
+        thread.start()
+    for _ in range(8):
+        assert answered.acquire(timeout=300)
+    running.send_signal(signal.SIGINT)
+    assert running.wait(timeout=60) == 130
+    for thread in asking:
+        thread.join()
