@@ -294,5 +294,5 @@ def _check_no_blanks(trained: Trained, mode: str, text: str) -> None:
 
 
 def check_words(*texts: str) -> None:
-    if not all(text.strip() for text in texts):
-        raise ValueError("Got an empty text, expected some words.")
+    if without := [text for text in texts if not text.strip()]:
+        raise ValueError(f"Got the text {without[0]!r}, expected some words.")
