@@ -20,6 +20,7 @@ runs/show.
 """
 
 import argparse
+import contextlib
 import os
 import shlex
 import sys
@@ -27,7 +28,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import jax
-import numpy as np
 from rich.console import Console
 from rich.progress import track
 
@@ -44,7 +44,7 @@ from ..settings.printable import PrintableConsole
 from ..settings.system_errors import in_words
 from ..settings.user_errors import report_user_errors
 from ..tasks import sample_text, showing
-from ..tasks.sample_text import SampleText
+from ..tasks.sample_text import LIBRARY, SampleText
 from ..tasks.showing import CACHE, LENGTH
 from ..training.buckets import on_this_disk
 from ..training.devices.compiled_programs import keep_compiled
@@ -227,8 +227,9 @@ def read_command_line(
     add("--module", action="append", help="a module, or a .py file, of the task; repeatable")
     run = "a run, also in a bucket: its vocabulary and, if no other is given, its objective"
     add("--run", metavar="RUN", help=run)
-    vocabulary = "'bytes', 'words' (those of the text), a SentencePiece .model or a tokenizer.json"
-    add("--vocabulary", metavar="PATH", help=vocabulary)
+    vocabulary = "'library' (trained on Python's library), 'bytes', 'words' (those of the text), a "
+    vocabulary += "SentencePiece .model, a tokenizer.json or the directory of a run"
+    add("--vocabulary", metavar="NAME", help=vocabulary)
     add("--layout", choices=list(LAYOUTS), help="default: the one that suits the objective")
     length = "number of slots of the encoder or the single stack for the text (default: the "
     length += f"sequence_lengths of the gin files, otherwise {LENGTH})"
@@ -361,11 +362,10 @@ def unused(options: argparse.Namespace, gin_arguments: GinArguments, choice: Cho
 
 def lacking(text: SampleText) -> str:
     """Returns a sentence about tokens that the vocabulary lacks, such as English in one of DNA."""
-    tokens = np.concatenate(text.documents)
-    count = int((tokens == text.vocabulary.tokenizer.unknown).sum())
-    if not count:
+    if not (count := sample_text.count_unknown(text)):
         return ""
-    return f"The vocabulary lacks {count} of the {tokens.size} tokens: give another --text."
+    size = sum(tokens.size for tokens in text.documents)
+    return f"The vocabulary lacks {count} of the {size} tokens: give another --text."
 
 
 def open_text(
@@ -394,7 +394,20 @@ def open_text(
         own = sample_text.read_documents(options.text, options.file)
         return text._replace(documents=text.vocabulary.tokenizer.encode_batch(own))
     documents = sample_text.read_documents(options.text, options.file)
-    if options.vocabulary == "words":
-        return sample_text.from_words(documents)
-    vocabulary = sample_text.open_vocabulary(CACHE, options.run, options.vocabulary, console.print)
-    return sample_text.from_texts(vocabulary, documents)
+    if options.run:
+        text = sample_text.from_texts(sample_text.open_vocabulary(CACHE, options.run), documents)
+        is_own = options.text is not None or options.file is not None
+        return text if is_own else _known_text(options, gin_arguments, text)
+    return showing.encoded(documents, options.vocabulary or LIBRARY, console.print)
+
+
+def _known_text(
+    options: argparse.Namespace, gin_arguments: GinArguments, text: SampleText
+) -> SampleText:
+    """Returns a text, or a document of the run's corpus if the run's vocabulary lacks the text."""
+    if sample_text.count_unknown(text):
+        with contextlib.suppress(ValueError, OSError):  # the run's texts may have moved
+            fields = read_directory(options.run, gin_arguments.trusted)
+            if (corpus := fields.get("corpus")) is not None:
+                return sample_text.from_run(options.run, corpus, options.length)
+    return text

@@ -17,6 +17,7 @@ from ..settings.printable import printable
 from ..settings.user_modules import import_current_module
 from ..tasks import sample_text, showing
 from ..tasks.sample_text import SampleText
+from ..tasks.showing import VOCABULARIES
 from ..visualization import html, picture_page
 from ..visualization.choice import Choice
 from ..visualization.drawing import Drawn
@@ -27,12 +28,6 @@ from .commands import Commands, commands
 from .controls import Control, controls, value_of, with_values
 
 MOST_CHARACTERS = 100_000  # longest text
-# Name of a vocabulary -> what it is. The directory of a run names its vocabulary as well.
-VOCABULARIES = {
-    "words": "the words of the text",
-    "bytes": "bytes",
-    "library": "trained on Python's library",
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,7 +124,9 @@ class Objectives:
         run = run_of(choice.name) if entry and not view.layout else SMALL_RUNS[layout]
         options: dict[str, Any] = {"seed": view.seed, "vocabulary": view.vocabulary}
         options |= {"layout": view.layout} if view.layout else {}
-        options |= {"rows": view.rows} if view.rows > 1 else {}
+        # Without --rows, `pretrax show` prints only an overview of several members.
+        is_one = len(drawn.picture.examples) == 1
+        options |= {} if is_one else {"rows": view.rows}
         options |= {"length": view.length} if view.length != showing.LENGTH else {}
         shown = commands(
             view.objective,
@@ -232,11 +229,7 @@ def _encoded(text: str, vocabulary: str, changed: float) -> SampleText:
 
 @functools.lru_cache(maxsize=8)
 def _opened(vocabulary: str, changed: float) -> Vocabulary:
-    if vocabulary == "library":
-        return sample_text.open_vocabulary(showing.CACHE)
-    if vocabulary in VOCABULARIES:
-        return sample_text.open_vocabulary(showing.CACHE, name=vocabulary)
-    return sample_text.open_vocabulary(showing.CACHE, run=vocabulary)
+    return showing.open_vocabulary(vocabulary)
 
 
 def choosable_text(example: Example) -> str:

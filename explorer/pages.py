@@ -9,8 +9,9 @@ from typing import Any
 
 from ..inference.answering.masks import Order
 from ..settings.printable import printable
+from ..tasks.showing import VOCABULARIES
 from ..visualization import html, picture_page
-from .objective_views import VOCABULARIES, Objectives, View, families
+from .objective_views import Objectives, View, families
 from .run_views import curves, find_comparisons, find_runs, text_of_report
 from .server import Content, Site, kind_of
 from .trained_views import ModelQuestion, TrainedRuns
@@ -60,6 +61,7 @@ class Explorer:
             "statistics": lambda sent: {"html": self._objectives.statistics(self._view(sent))},
             "tokens": self._tokens,
             "document": self._document,
+            "known_text": self._known_text,
             "model": lambda sent: self._trained.describe(self._known_run(sent)),
             "answer": lambda sent: self._trained.answer(self._question(sent)),
             "probabilities": self._probabilities,
@@ -146,6 +148,10 @@ class Explorer:
         run = self._known_run(sent)
         return {"text": self._trained.document(run, int(sent.get("number", 0)))}
 
+    def _known_text(self, sent: dict) -> dict[str, str]:
+        run = self._known_run(sent)
+        return {"text": self._trained.known_text(run, str(sent.get("text", "")))}
+
     def _probabilities(self, sent: dict) -> dict[str, Any]:
         run = self._known_run(sent)
         text = str(sent.get("text", ""))
@@ -168,7 +174,8 @@ def page(path: str) -> str:
     body = (
         '<a class="skip" href="#main">Skip to the content</a>\n'
         f'<header><b>pretrax explore</b><nav aria-label="Pages">{links}</nav></header>\n'
-        f'<main id="main"><h1>{escape(heading)}</h1><p class="soft">{escape(about)}</p>\n'
+        f'<main id="main" tabindex="-1"><h1>{escape(heading)}</h1>\n'
+        f'<p class="soft">{escape(about)}</p>\n'
         '<p id="error" class="error" role="alert" hidden></p>\n<div id="content"></div>\n'
         "<noscript>These pages need JavaScript.</noscript></main>\n"
     )

@@ -1,14 +1,18 @@
 """The predictions of a trained model for a text, as a page asks for them."""
 
+import collections
+import contextlib
 import dataclasses
 import functools
 import math
 import os
 import threading
 from collections.abc import Collection
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from ..constraints import Count, NonNegative, Seed, Share, check_fields
+from annotated_types import Ge, Le
+
+from ..constraints import NonNegative, Seed, Share, check_fields
 from ..corpora.vocabularies import load_vocabulary
 from ..inference.answering.answers import Options, answer
 from ..inference.answering.generation import Decoding
@@ -21,6 +25,12 @@ from ..training.trained_models import open_run
 
 TOP = 6  # number of alternatives of a token
 HELDOUT_TOKENS = 20_000  # tokens of held-out documents to choose from
+EXAMPLE = "import os"  # text of a page before the user writes one
+EXAMPLE_CHARACTERS = 40  # length of the example of a run whose vocabulary lacks `EXAMPLE`
+
+
+# A typing error must not fill the memory of the machine.
+Bounded = Annotated[int, Ge(1), Le(10_000)]
 
 
 class DescribedRun(NamedTuple):
@@ -31,6 +41,7 @@ class DescribedRun(NamedTuple):
     step: int
     mode: str  # the mode that the run was trained for
     modes: list[dict[str, Any]]  # the modes that the model supports
+    example: str  # a text of its vocabulary
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,11 +53,11 @@ class ModelQuestion:
     text: str
     suffix: str = ""
     second: str = ""
-    max_new: Count = 64
+    max_new: Bounded = 64
     temperature: NonNegative = 0.0
     top_p: Share | None = None
-    samples: Count = 1
-    steps: Count | None = None
+    samples: Bounded = 1
+    steps: Bounded | None = None
     order: Order = "confidence"
     seed: Seed = 0
 
@@ -63,10 +74,10 @@ class TrainedRuns:
 
     def __init__(self, trusted: Collection[str] = ()):
         self._trusted = tuple(trusted)
-        self._lock = threading.Lock()
+        self._locks: dict[Any, threading.Lock] = collections.defaultdict(threading.Lock)
 
     def open(self, run: str) -> Trained:
-        with self._lock:  # two pages that open a run wait for one reading
+        with self._locks[run]:  # two pages that open a run wait for one reading
             return _opened(run, self._trusted, _changed(run))
 
     def describe(self, run: str) -> DescribedRun:
@@ -80,17 +91,30 @@ class TrainedRuns:
                 {"name": name, "about": MODES[name].about, "options": MODES[name].options}
                 for name in _supported(trained)
             ],
+            self.known_text(run, EXAMPLE)[:EXAMPLE_CHARACTERS],
         )
 
     def document(self, run: str, number: int) -> str:
         """Returns a held-out document of a run's corpus; numbers beyond the last begin again."""
-        with self._lock:
+        with self._locks["documents", run]:
             documents = _heldout(run, self._trusted)
         return documents[number % len(documents)]
+
+    def known_text(self, run: str, text: str) -> str:
+        """Returns a text, or a document of a run's corpus if the run's vocabulary lacks the text.
+
+        If the corpus cannot be opened, returns the text.
+        """
+        tokenizer = load_vocabulary(run).tokenizer
+        if tokenizer.unknown in tokenizer.encode_batch([text])[0]:
+            with contextlib.suppress(ValueError, OSError):
+                return self.document(run, 0)
+        return text
 
     def answer(self, question: ModelQuestion) -> dict[str, Any]:
         """Returns the record of `inference.answer`."""
         trained = self.open(question.run)
+        check_mode(trained, question.mode)
         item = {"text": question.text}
         if MODES[question.mode].reads_gap:
             item = {"prefix": question.text, "suffix": question.suffix}

@@ -24,6 +24,7 @@ from ..data.corpus import Corpus
 from ..settings.partial import Partial, as_partial, parameters
 from ..settings.run_directory import VOCABULARY, check_is_run
 
+LIBRARY = "library"  # name of the vocabulary that is trained on Python's library
 STREAM = 300_000  # number of tokens that the rows of statistics are cut from
 _MOST_ARRANGED = 100  # number of full-length texts that are searched for a moved middle
 SENTENCES = 4  # number of sentences of the default text
@@ -114,14 +115,33 @@ def from_corpus(corpus: Callable, length: int) -> SampleText:
         opened = _until_vocabulary(corpus)(folder.name)
     except _VocabularyMade as made:
         return _from_corpus_texts(made.vocabulary, made.texts, length)
+    text = _from_heldout(opened, vocabularies.load_vocabulary(folder.name), length)
+    return text._replace(stream=functools.partial(_training_tokens, opened, folder))
+
+
+def from_run(run: str, corpus: Callable, length: int) -> SampleText:
+    """Returns the first held-out document of a run's corpus, and its training text as the stream.
+
+    The document is cut to half of `length` tokens. Raises ValueError or OSError if the corpus
+    cannot be opened.
+    """
+    return _from_heldout(corpus(run), vocabularies.load_vocabulary(run), length)
+
+
+def _from_heldout(opened: Corpus, vocabulary: Vocabulary, length: int) -> SampleText:
     documents = [piece.tokens for piece in opened.heldout(4 * length)]
     return SampleText(
-        vocabularies.load_vocabulary(folder.name),
+        vocabulary,
         [documents[0][: length // 2]],
         documents[-1],
-        functools.partial(_training_tokens, opened, folder),
+        functools.partial(_training_tokens, opened),
         "the run's corpus",
     )
+
+
+def count_unknown(text: SampleText) -> int:
+    """Returns the number of tokens that the vocabulary lacks, such as English in one of DNA."""
+    return int((np.concatenate(text.documents) == text.vocabulary.tokenizer.unknown).sum())
 
 
 def _from_corpus_texts(
@@ -214,17 +234,17 @@ def from_task(
 def open_vocabulary(
     cache: str,
     run: str | None = None,
-    name: str | None = None,
+    name: str = LIBRARY,
     notice: Callable[[str], None] = print,
 ) -> Vocabulary:
     """Returns the vocabulary of a run or of a name.
 
-    Without a run or name, the vocabulary is trained on Python's library once and then cached.
+    The vocabulary named "library" is trained on Python's library once and then cached.
 
     Args:
       cache: folder of the cached vocabulary.
       run: directory of a run.
-      name: name of a vocabulary for `open_tokenizer`.
+      name: "library", or a name for `open_tokenizer`.
       notice: function that shows the user a line before a vocabulary is trained.
 
     Raises ValueError or FileNotFoundError if the run or the vocabulary does not exist.
@@ -232,7 +252,7 @@ def open_vocabulary(
     if run is not None:
         check_is_run(run)
         return vocabularies.load_vocabulary(run)
-    if name is not None:
+    if name != LIBRARY:
         tokenizer = tokenization.open_tokenizer(name)
         return Vocabulary(tokenizer, special_tokens.token_ids(tokenizer), {})
     if not os.path.exists(os.path.join(cache, VOCABULARY)):

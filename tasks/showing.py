@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..constraints import name_of
-from ..corpora.vocabularies import special_tokens
+from ..corpora.vocabularies import Vocabulary, special_tokens
 from ..objectives import Builder
 from ..objectives.catalog import CATALOG, find, run_of
 from ..settings.partial import Partial, as_partial, flattened
@@ -23,9 +23,15 @@ from ..visualization.examples import Reader
 from ..visualization.picture import Picture
 from ..visualization.terminal import print_picture
 from . import sample_text
-from .sample_text import SampleText
+from .sample_text import LIBRARY, SampleText
 
 CACHE = "runs/show"  # folder of the vocabulary that is trained on Python's library
+# Name of a vocabulary -> what it is.
+VOCABULARIES = {
+    "words": "the words of the text",
+    "bytes": "bytes",
+    LIBRARY: "trained on Python's library",
+}
 STATISTICS_ROWS = 1000  # rows that statistics are counted on
 LENGTH = 512  # slots of the encoder or the single stack
 WIDTH = 100  # characters of a line of a picture that is not printed in a terminal
@@ -96,8 +102,8 @@ def show(
         the Zen of Python.
       hide: pieces of the text to hide, in their order, instead of tokens drawn at random. Or ranges
         of tokens, such as `[range(3, 6)]` for the tokens 3, 4 and 5, counted from 0.
-      vocabulary: "words" for the words of the text, "bytes", a SentencePiece .model, a
-        tokenizer.json, or the directory of a run.
+      vocabulary: a name of `VOCABULARIES`, a SentencePiece .model, a tokenizer.json, or the
+        directory of a run.
       layout: "encoder", "decoder" or "encoder_decoder". None: the layout that suits the objective.
       rows: number of examples of each objective. None: one.
       length: number of slots of the encoder or of the single stack.
@@ -167,17 +173,20 @@ def _as_setting(builder: Callable) -> Callable:
     return builder
 
 
-def encoded(documents: Sequence[str], vocabulary: str) -> SampleText:
+def encoded(
+    documents: Sequence[str], vocabulary: str, notice: Callable[[str], None] = print
+) -> SampleText:
     """Returns documents in the vocabulary of a name, a file or the directory of a run."""
     if vocabulary == "words":
         return sample_text.from_words(documents)
-    is_run = Path(vocabulary).is_dir()
-    opened = sample_text.open_vocabulary(
-        CACHE,
-        run=vocabulary if is_run else None,
-        name=None if is_run else vocabulary,
-    )
-    return sample_text.from_texts(opened, documents)
+    return sample_text.from_texts(open_vocabulary(vocabulary, notice), documents)
+
+
+def open_vocabulary(name: str, notice: Callable[[str], None] = print) -> Vocabulary:
+    """Returns the vocabulary of a name, a file or the directory of a run."""
+    if name not in VOCABULARIES and Path(name).is_dir():
+        return sample_text.open_vocabulary(CACHE, run=name)
+    return sample_text.open_vocabulary(CACHE, name=name, notice=notice)
 
 
 def draw(

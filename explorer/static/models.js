@@ -1,4 +1,4 @@
-import { call, el, labeled, latest, readState, select, showError, start, writeState } from "./common.js";
+import { arrowKeys, call, el, labeled, latest, readState, select, showError, start, writeState } from "./common.js";
 
 const FIELDS = {
   max_new: ["Most new tokens", { type: "number", min: 1, value: 64 }],
@@ -34,7 +34,7 @@ start((content, known) => {
   });
   const order = select(known.orders.map((one) => [one, one.replaceAll("_", " ")]), state.options.order ?? "confidence",
     (one) => (state.options.order = one));
-  const modes = el("select", { onchange: () => { state.mode = modes.value; example(); } });
+  const modes = el("select", { onchange: () => { state.mode = modes.value; showExample(); } });
   const about = el("p", { class: "soft", role: "status" });
   const results = el("div", { class: "two" });
   const answer = el("button", { type: "submit", class: "main" }, "Answer");
@@ -54,9 +54,18 @@ start((content, known) => {
   });
   content.append(form, results);
 
-  function example() {
-    const isExample = ["import os", ...Object.values(EXAMPLES)].includes(text.value);
-    if (!text.value || isExample) text.value = state.text = EXAMPLES[state.mode] ?? "import os";
+  let example = ""; // a text of the run's vocabulary
+  let shownExample = "";
+
+  function exampleOf(mode) {
+    if (example === EXAMPLES.continue) return EXAMPLES[mode] ?? example;
+    const blank = { infill: "<extra_id_0>", mask: "[MASK]", unmask: "[MASK]" }[mode];
+    return blank ? example.slice(0, 20) + blank + example.slice(21) : example;
+  }
+
+  function showExample() {
+    const isExample = [shownExample, ...Object.values(EXAMPLES)].includes(text.value);
+    if (!text.value || isExample) text.value = state.text = shownExample = exampleOf(state.mode);
   }
 
   async function describe() {
@@ -67,7 +76,8 @@ start((content, known) => {
       modes.value = state.mode;
       play.hidden = !model.modes.some((mode) => mode.name === "unmask");
       about.textContent = `${model.layout.replace("_", "-")}, step ${model.step.toLocaleString("en")}; trained for the mode ${model.mode}`;
-      example();
+      example = model.example;
+      showExample();
       showError(null);
     } catch (error) {
       showError(error);
@@ -138,6 +148,7 @@ start((content, known) => {
         "aria-label": `${JSON.stringify(one.token)}, probability ${one.probability.toFixed(3)}`,
       }, one.token || "‥"));
     }
+    arrowKeys(line, "button")();
     return [line, el("p", { class: "soft" }, "Strong colors are likely tokens. Point to a token for its alternatives."), detail];
   }
 

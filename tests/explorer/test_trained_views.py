@@ -1,14 +1,22 @@
 """Runs on the pages: which are found, what they answer, and what is refused."""
 
 import json
+import pathlib
+import shlex
+import threading
 
 import pytest
+from rich.console import Console
 
+from pretrax.cli import show
+from pretrax.explorer import trained_views
 from pretrax.explorer.pages import Explorer
 from pretrax.explorer.run_views import POINTS, curves, find_comparisons, find_runs
 from pretrax.tasks import showing
+from pretrax.training.run_configuration import read_directory
 from tests.inference.runs import write_run
 from tests.refusals import refuses
+from tests.tasks.short_library import short_library
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +93,12 @@ def test_rows_are_counted_with_the_settings_of_a_form(calls, monkeypatch):
 
 
 def test_mistakes_are_refused(calls):
+    asked = {"run": "runs/causal", "mode": "continue", "text": "a"}
+    for name in "max_new", "samples", "steps":
+        with refuses(ValueError, name, 10**9):
+            calls["answer"]({**asked, name: 10**9})
+    with refuses(ValueError, "'continues'", "continue"):
+        calls["answer"]({**asked, "mode": "continues"})
     with refuses(ValueError, "'runs/none'", "runs/causal"):
         calls["model"]({"run": "runs/none"})
     with refuses(ValueError, "'../other'"):
@@ -103,6 +117,82 @@ def test_mistakes_are_refused(calls):
         calls["draw"](
             {"objective": "masked_lm", "text": "a b", "values": {"objectives.masked_lm.rates": 1}}
         )
+
+
+@pytest.mark.slow
+def test_the_commands_of_a_page_show_its_picture(calls):
+    for objective, vocabulary in ("causal_lm", "runs/causal"), ("spans_and_prefix", "bytes"):
+        asked = {"objective": objective, "text": "a b c d", "vocabulary": vocabulary}
+        words = shlex.split(calls["draw"](asked).commands.shell)[2:]
+        options, gin_arguments, _ = show.read_command_line(words)
+        choice = show.choose(options, gin_arguments)
+        text = show.open_text(Console(), options, gin_arguments, choice)
+        again = showing.show(objective, asked["text"], vocabulary=vocabulary)
+        assert show.draw(options, choice, text).picture == again.content
+        assert (options.rows is None) == (len(again.content.examples) == 1)
+
+
+@pytest.mark.slow
+def test_the_library_is_a_vocabulary_of_all_commands(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with short_library():
+        library = showing.open_vocabulary("library")
+        (tmp_path / "library").mkdir()  # a folder of this name is not a run
+        assert showing.open_vocabulary("library").ids == library.ids
+
+
+@pytest.fixture
+def dna_run(monkeypatch, tmp_path):
+    """Returns a run on DNA, whose vocabulary lacks the letters of English."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "genome.fa").write_text(">one\n" + "ACGGTTACCA" * 400)
+    run = tmp_path / "runs" / "dna"
+    run.mkdir(parents=True)
+    more = """
+from pretrax import corpora
+from pretrax.corpora import vocabularies
+training.Run.corpus = @corpora.sequence_files
+corpora.sequence_files.files = "genome.fa"
+corpora.sequence_files.alphabet = "dna"
+corpora.sequence_files.vocabulary = @vocabularies.letters
+vocabularies.letters.alphabet = "dna"
+"""
+    write_run(run, "decoder", "causal_lm", vocabulary=None, more=more)
+    read_directory(str(run))["corpus"](str(run))  # saves the vocabulary
+    return "runs/dna"
+
+
+@pytest.mark.slow
+def test_the_text_of_a_run_on_dna_is_a_document_of_its_corpus(dna_run, capsys):
+    calls = Explorer().site().calls
+    config = pathlib.Path(dna_run) / "config.gin"
+    written = config.read_text()
+    config.write_text("import unknown_module")
+    assert calls["known_text"]({"run": dna_run, "text": "The fox"})["text"] == "The fox"
+    config.write_text(written)
+    text = calls["known_text"]({"run": dna_run, "text": "The fox"})["text"]
+    assert set(text) <= set("ACGT")
+    assert calls["known_text"]({"run": dna_run, "text": "ACGT"})["text"] == "ACGT"
+    show.run([f"--run={dna_run}"])
+    printed = capsys.readouterr().out
+    assert text[:30] in printed.replace(" ", "") and "give another --text" not in printed
+
+
+def test_a_run_that_opens_slowly_blocks_no_other_run(monkeypatch):
+    wait = threading.Event()
+    monkeypatch.setattr(
+        trained_views, "open_run", lambda run, **_: run == "runs/slow" and wait.wait()
+    )
+    runs = trained_views.TrainedRuns()
+    slow = threading.Thread(target=runs.open, args=["runs/slow"])
+    slow.start()
+    fast = threading.Thread(target=runs.open, args=["runs/fast"], daemon=True)
+    fast.start()
+    fast.join(timeout=10)
+    is_blocked = fast.is_alive()
+    wait.set()
+    slow.join()
+    assert not is_blocked
 
 
 def test_a_request_imports_no_module_that_the_command_did_not_name(monkeypatch, tmp_path):
