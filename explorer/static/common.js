@@ -124,7 +124,29 @@ export function copyable(title, text) {
   return el("div", { class: "copyable" }, el("h3", {}, title, button), el("pre", { tabindex: "0" }, text));
 }
 
+// Makes the buttons of a list one stop of the Tab key: the arrow keys, Home and End move within it.
+// Returns a function that makes a button the stop, to be called when the buttons change.
+export function arrowKeys(list, selector) {
+  const buttons = () => [...list.querySelectorAll(selector)];
+  const stopAt = (stop) => buttons().forEach((one) => (one.tabIndex = one === stop ? 0 : -1));
+  list.addEventListener("focusin", (event) => event.target.matches(selector) && stopAt(event.target));
+  list.addEventListener("keydown", (event) => {
+    const all = buttons();
+    const at = all.indexOf(event.target);
+    const next = { ArrowDown: at + 1, ArrowRight: at + 1, ArrowUp: at - 1, ArrowLeft: at - 1, Home: 0, End: all.length - 1 };
+    if (at < 0 || !(event.key in next)) return;
+    event.preventDefault();
+    all[next[event.key]]?.focus();
+  });
+  return (stop) => stopAt(stop ?? buttons()[0]);
+}
+
 export function start(fill) {
+  // The link would replace the state in the address.
+  document.querySelector(".skip").addEventListener("click", (event) => {
+    event.preventDefault();
+    document.getElementById("main").focus();
+  });
   call("start")
     .then((known) => fill(document.getElementById("content"), known))
     .catch(showError);

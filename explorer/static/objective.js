@@ -1,4 +1,4 @@
-import { FOX, el, labeled, readState, start, writeState } from "./common.js";
+import { FOX, arrowKeys, el, labeled, readState, start, uniqueId, writeState } from "./common.js";
 import { ObjectivePanel, textForm } from "./panel.js";
 
 start((content, known) => {
@@ -7,13 +7,20 @@ start((content, known) => {
     own: { objective: known.objective, values: {} },
   });
   const panel = new ObjectivePanel(state, state.own, () => writeState(state));
-  const list = el("nav", { class: "objectives", "aria-label": "Objectives" });
+  const list = el("div", { class: "objectives", role: "listbox", "aria-label": "Objectives" });
+  const stopAt = arrowKeys(list, "button");
   const search = el("input", { type: "search", oninput: () => fill(search.value) });
 
   function choose(name) {
     state.hidden = "";
     panel.change(name);
-    fill(search.value);
+    mark();
+  }
+
+  function mark() {
+    const buttons = [...list.querySelectorAll("button")];
+    for (const one of buttons) one.setAttribute("aria-selected", one.dataset.objective === state.own.objective);
+    stopAt(buttons.find((one) => one.dataset.objective === state.own.objective));
   }
 
   function fill(wanted) {
@@ -29,13 +36,15 @@ start((content, known) => {
         return words.every((word) => text.includes(word));
       });
       if (!found.length) continue;
-      groups.push(el("h3", {}, family), ...found.map((one) => el("button", {
-        type: "button", title: one.good_for, "data-objective": one.name,
-        "aria-current": one.name === state.own.objective ? "true" : undefined,
-        onclick: () => choose(one.name),
-      }, one.title)));
+      const id = uniqueId("family");
+      groups.push(el("div", { role: "group", "aria-labelledby": id },
+        el("h3", { id, role: "presentation" }, family), ...found.map((one) => el("button", {
+          type: "button", role: "option", title: one.good_for, "data-objective": one.name,
+          onclick: () => choose(one.name),
+        }, one.title))));
     }
     list.replaceChildren(...(groups.length ? groups : [el("p", { class: "soft" }, "No objective has these words.")]));
+    mark();
   }
 
   fill("");

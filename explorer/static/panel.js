@@ -1,6 +1,6 @@
 // The text form, and the panel of one objective: its settings, its picture and its commands.
 
-import { call, copyable, debounced, el, labeled, select, showError, uniqueId, vocabularies } from "./common.js";
+import { FOX, arrowKeys, call, copyable, debounced, el, labeled, select, showError, uniqueId, vocabularies } from "./common.js";
 
 // The text, the vocabulary and the draw, which panels share. `onchange` is called after a change.
 export function textForm(state, known, onchange) {
@@ -22,8 +22,24 @@ export function textForm(state, known, onchange) {
   const rows = select([1, 2, 3, 4, 6, 8].map((n) => [n, n]), state.rows, (n) => set("rows", Number(n)));
   const lengths = [128, 256, 512, 1024, 2048];
   const length = select(lengths.map((n) => [n, n]), state.length, (n) => set("length", Number(n)));
+  async function takeText(name, body) {
+    try {
+      const found = await call(name, body);
+      text.value = state.text = [...found.text].slice(0, 2000).join("");  // cuts no emoji in half
+      showError(null);
+      return true;
+    } catch (error) {
+      showError(error);
+      return false;
+    }
+  }
+  async function setVocabulary(name) {
+    // The vocabulary of a run on DNA lacks the letters of the example.
+    if (text.value === FOX && known.runs.includes(name)) await takeText("known_text", { run: name, text: FOX });
+    set("vocabulary", name);
+  }
   const fields = [
-    labeled("Vocabulary", select(vocabularies(known), state.vocabulary, (name) => set("vocabulary", name))),
+    labeled("Vocabulary", select(vocabularies(known), state.vocabulary, setVocabulary)),
     labeled("Seed", seed),
     labeled("Draws", rows),
     labeled("Slots", length),
@@ -33,14 +49,9 @@ export function textForm(state, known, onchange) {
     let number = 0;
     const run = select(known.runs.map((name) => [name, name]), known.runs[0], () => (number = 0));
     const take = el("button", { type: "button", onclick: async () => {
-      try {
-        const found = await call("document", { run: run.value, number });
-        number += 1;
-        text.value = [...found.text].slice(0, 2000).join("");  // cuts no emoji in half
-        set("text", text.value);
-      } catch (error) {
-        showError(error);
-      }
+      if (!(await takeText("document", { run: run.value, number }))) return;
+      number += 1;
+      set("text", text.value);
     } }, "Take its next document");
     fields.push(labeled("Text of a run", run), take);
   }
@@ -56,14 +67,15 @@ export class ObjectivePanel {
     this.own = own;
     this.onchange = onchange;
     this.controls = el("form", { class: "controls", onsubmit: (event) => event.preventDefault() });
-    this.title = el("h2", { tabindex: "-1" });
+    this.title = el("h2");
     this.about = el("div", { class: "soft" });
     this.text = el("div", { class: "tokens", role: "group", "aria-label": "Text: choose tokens to hide" });
     this.body = el("div", {});
     this.statistics = el("div", {});
     this.commands = el("div", {});
     this.status = el("span", { class: "soft", role: "status" });
-    this.random = el("button", { type: "button", onclick: () => this.hide("") }, "Hide random tokens again");
+    this.random = el("button", { type: "button", onclick: () => this.hideRandom() }, "Hide random tokens again");
+    this.stopAt = arrowKeys(this.text, "[data-token]");
     this.text.addEventListener("click", (event) => this.choose(event));
     this.later = debounced(() => this.draw(), 120);
     const count = el("button", { type: "button", onclick: () => this.count(count) }, "Count a thousand rows");
@@ -105,6 +117,7 @@ export class ObjectivePanel {
     const began = performance.now();
     this.element.setAttribute("aria-busy", "true");
     this.status.textContent = "Drawing …";
+    this.markHidden();
     try {
       const shown = await call("draw", this.view(), this.request.signal);
       this.show(shown);
@@ -127,12 +140,15 @@ export class ObjectivePanel {
     this.about.replaceChildren(el("p", {}, `${shown.about.join(". ")}. `, link ?? ""));
     const focused = document.activeElement?.dataset?.token;
     this.text.innerHTML = shown.text;
+    const wereOpen = [...this.body.querySelectorAll("details")].map((one) => one.open);
     this.body.innerHTML = shown.body;
+    const members = [...this.body.querySelectorAll("details")];
+    if (members.length === wereOpen.length) members.forEach((one, k) => (one.open = wereOpen[k]));
     this.body.querySelectorAll(".pattern").forEach(limitHeight);
     this.statistics.replaceChildren();
-    for (const number of numbersOf(this.state.hidden)) this.token(number)?.setAttribute("aria-pressed", "true");
+    this.markHidden();
+    this.stopAt(this.token(focused));
     if (focused !== undefined && !this.text.contains(document.activeElement)) this.token(focused)?.focus();
-    this.random.hidden = !this.state.hidden;
     const names = shown.controls.map((control) => control.name).join();
     if (names !== this.names) {
       this.names = names;
@@ -155,6 +171,20 @@ export class ObjectivePanel {
     const number = Number(token.dataset.token);
     chosen.has(number) ? chosen.delete(number) : chosen.add(number);
     this.hide(rangesOf([...chosen].sort((a, b) => a - b)));
+  }
+
+  // Marks the tokens that are chosen. If they cannot be hidden, the choice can still be undone.
+  markHidden() {
+    const chosen = numbersOf(this.state.hidden);
+    for (const token of this.text.querySelectorAll("[data-token]")) {
+      token.setAttribute("aria-pressed", chosen.includes(Number(token.dataset.token)));
+    }
+    this.random.hidden = !chosen.length;
+  }
+
+  hideRandom() {
+    this.text.querySelector("[data-token]")?.focus(); // the button disappears
+    this.hide("");
   }
 
   hide(hidden) {

@@ -48,7 +48,8 @@ def _keep(page, message) -> None:
 def opened(page, address: str, objective: str = "causal_lm") -> None:
     page.goto(address)
     page.wait_for_selector(".panel[data-drawn]", timeout=PATIENCE)
-    if page.locator("[data-objective][aria-current]").get_attribute("data-objective") != objective:
+    chosen = page.locator("[data-objective][aria-selected=true]")
+    if chosen.get_attribute("data-objective") != objective:
         drawn(page, lambda: page.click(f'[data-objective="{objective}"]'))
 
 
@@ -209,6 +210,77 @@ def test_tokens_are_hidden_by_choosing_them(page, address):
     assert [text.strip() for text in hidden] == ["quick", "brown", "jumps"]
     drawn(page, lambda: page.click("text=Hide random tokens again"))
     assert page.locator('[data-token][aria-pressed="true"]').count() == 0
+
+
+def focused(page) -> str:
+    """Returns the objective or the number of the token that has the focus; "" for others."""
+    element = page.locator(":focus")
+    return element.get_attribute("data-objective") or element.get_attribute("data-token") or ""
+
+
+def press(page, *keys: str) -> str:
+    """Presses keys, and returns what has the focus then."""
+    for key in keys:
+        page.keyboard.press(key)
+    return focused(page)
+
+
+@pytest.mark.slow
+def test_the_objectives_are_one_stop_of_the_tab_key(page, address):
+    opened(page, address, "span_corruption")
+    names = [name.get_attribute("data-objective") for name in page.locator("[role=option]").all()]
+    page.focus("input[type=search]")
+    assert press(page, "Tab") == "span_corruption"
+    assert (
+        press(page, "ArrowDown", "ArrowDown", "ArrowUp")
+        == names[names.index("span_corruption") + 1]
+    )
+    assert press(page, "End", "ArrowDown") == names[-1]
+    assert press(page, "Home") == names[0] == "causal_lm"
+    drawn(page, lambda: page.keyboard.press("Enter"))
+    chosen = page.locator("[role=option][aria-selected=true]")
+    assert chosen.get_attribute("data-objective") == focused(page) == "causal_lm"
+    assert press(page, "Tab") == ""
+
+
+@pytest.mark.slow
+def test_the_tokens_are_one_stop_of_the_tab_key(page, address):
+    opened(page, address, "span_corruption")
+    page.focus('[data-token="0"]')
+    assert press(page, "ArrowRight", "ArrowRight", "ArrowLeft") == "1"
+    drawn(page, lambda: page.keyboard.press("Space"))
+    assert focused(page) == "1"
+    assert press(page, "Tab") == ""
+    drawn(page, lambda: page.keyboard.press("Enter"))  # hides random tokens again
+    assert focused(page) == "0"
+
+
+@pytest.mark.slow
+def test_a_choice_that_cannot_be_hidden_can_be_undone(page, address):
+    opened(page, address, "prefix_lm")
+    page.click('[data-token="1"]')
+    error_with(page, "hide")
+    assert page.locator('[data-token][aria-pressed="true"]').count() == 1
+    drawn(page, lambda: page.click("text=Hide random tokens again"))
+    assert error_of(page) == ""
+
+
+@pytest.mark.slow
+def test_members_stay_open(page, address):
+    opened(page, address, "spans_and_prefix")
+    members = page.locator(".picture details")
+    members.nth(0).locator("summary").click()
+    members.nth(1).locator("summary").click()
+    drawn(page, lambda: page.click("text=Another draw"))
+    assert [one.get_attribute("open") for one in members.all()] == [None, ""]
+
+
+@pytest.mark.slow
+def test_the_link_to_the_content_keeps_the_state(page, address):
+    opened(page, address, "causal_lm")
+    before = page.url
+    page.press(".skip", "Enter")
+    assert page.url == before and page.locator(":focus").get_attribute("id") == "main"
 
 
 @pytest.mark.slow
