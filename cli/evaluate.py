@@ -72,7 +72,7 @@ from ..settings.user_errors import report_user_errors
 from ..training.buckets import on_this_disk
 from ..training.devices.compiled_programs import keep_compiled
 from ..training.devices.mesh import make_mesh, placed_on
-from ..training.heldout import bytes_per_token, bytes_per_token_of, heldout_evaluator
+from ..training.heldout_evaluation import bytes_per_token, bytes_per_token_of, heldout_evaluator
 from ..training.planning import plan_evaluation
 from ..training.processes import check_alone
 from ..training.reporting.console import print_heldout

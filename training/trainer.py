@@ -19,7 +19,7 @@ from ..inference.answering.task_scores import task_figures
 from ..settings import run_directory, run_ids
 from .buckets import on_disk
 from .devices.compiled_programs import kept_in
-from .heldout import prepare_evaluation
+from .heldout_evaluation import prepare_evaluation
 from .loop import take_steps
 from .planning import Plan, open_batches, plan_checked
 from .processes import ends_together, join_processes

@@ -24,7 +24,7 @@ from ...settings.trust import modules_to_trust
 from ..batches import GroupSchedule
 from ..compile_check import GIB, Check
 from ..devices.cycles import StepTime
-from ..evaluation import Score
+from ..evaluator import Score
 from ..planning import Plan
 from ..run import Run, fields_of
 from ..saved.result import Result

@@ -9,7 +9,7 @@ from ..data.packing import Packing, documents_of_a_row, plan_packing, resolve_pa
 from ..objectives import Objective, members_of
 from ..objectives.layouts import LAYOUTS
 from ..objectives.mixtures import largest
-from .evaluation import Evaluator, Score, total_loss
+from .evaluator import Evaluator, Score, total_loss
 from .planning import Plan
 from .reporting.console import print_task_scores
 from .reporting.reports import Reports
