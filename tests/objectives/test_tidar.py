@@ -101,7 +101,8 @@ def test_attention_and_loss_are_those_of_the_published_code_of_idlm():
     targets = np.pad(np.int32([[3, 7, 2, 10, 5, 4]]), ((0, 0), (0, RAW_LENGTH - 6)))
     batch = batch | {"decoder_target_tokens": targets}
     noised, top = (np.pad(x, ((0, RAW_LENGTH - 7), (0, 0)))[None] for x in waves(2, 7, 11))
-    terms = tidar(IDS, causal_scale=0.2, **settings).loss(batch).scored(HeadlessOutputs(top, noised))
+    loss = tidar(IDS, causal_scale=0.2, **settings).loss(batch)
+    terms = loss.scored(HeadlessOutputs(top, noised))
     np.testing.assert_allclose(terms["masked_blocks"].sums / 6, [3.624900457517201], rtol=1e-5)
     total = sum(term.scale * term.sums / term.weights for term in terms.values())
     np.testing.assert_allclose(1.2 * total, [4.140469614317706], rtol=1e-5)
