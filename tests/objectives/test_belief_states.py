@@ -133,10 +133,11 @@ class PublishedHeads:
         return states @ (following if name == "vocabulary" else previous).T
 
 
-def test_the_loss_of_all_pairs_is_that_of_a_public_reimplementation():
+def test_the_loss_of_all_pairs_is_that_of_an_authors_code():
     """`BeliefStateTransformer.forward` of JaydenTeoh/belief-state-transformer at d6cdac4f.
 
-    The text is 5 3 7 between bos and the mask. Row k has the pairs whose suffix has k tokens.
+    Its owner is one of the paper's authors. The text is 5 3 7 between bos and the mask. Row k has
+    the pairs whose suffix has k tokens.
     """
     n = 3
     slot = np.arange(2 * n + 1, dtype=np.int32)
