@@ -57,7 +57,7 @@ from ..training.run_choices import (
     parse_run,
     part_named,
 )
-from ..training.run_configuration import read_fields
+from ..training.run_configuration import read_directory, read_fields
 from ..visualization import picture_page
 from ..visualization.choice import Choice, layout_for
 from ..visualization.drawing import Drawn

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ..comparison.report import PAGE
 from ..settings import run_directory
+from ..settings.printable import printable
 from ..training.reporting.metrics import read_metrics
 
 DEPTH = 3  # levels of folders below the working folder in which runs are found
@@ -56,7 +57,7 @@ def _curves(run: str) -> Iterator[Curve]:
                 points.setdefault(name, []).append((int(entry["step"]), float(value)))
     for name, pairs in points.items():
         kept = _thinned(pairs)
-        yield Curve(run, name, [step for step, _ in kept], [value for _, value in kept])
+        yield Curve(run, printable(name), [step for step, _ in kept], [value for _, value in kept])
 
 
 def _thinned(pairs: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:

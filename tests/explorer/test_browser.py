@@ -199,6 +199,16 @@ def test_texts_of_all_kinds(page, address):
 
 
 @pytest.mark.slow
+def test_a_long_token_fits_a_narrow_screen(page, address):
+    page.set_viewport_size({"width": 380, "height": 800})
+    page.goto(address)
+    drawn(page)
+    drawn(page, lambda: page.fill("textarea", "a " + "x" * 300))
+    boxes = [cell.bounding_box() for cell in page.locator(".cell").all()]
+    assert boxes and max(box["x"] + box["width"] for box in boxes) <= 380
+
+
+@pytest.mark.slow
 def test_tokens_are_hidden_by_choosing_them(page, address):
     opened(page, address, "span_corruption")
     for number in 1, 2, 4:

@@ -221,9 +221,9 @@ def test_a_run_that_names_a_module_is_opened_only_if_it_is_trusted(folder, monke
 
 def test_curves_are_thinned_and_keep_the_last_point(tmp_path):
     lines = [{"step": step, "loss": 1 / step, "note": "text"} for step in range(1, 1004)]
-    lines.append({"step": 1004, "loss": float("nan"), "heldout/causal": 2.5})
+    lines.append({"step": 1004, "loss": float("nan"), "held\u202eout": 2.5})
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     loss, heldout = curves([str(tmp_path)])
     assert (loss.name, loss.steps[0], loss.steps[-1]) == ("loss", 1, 1004)
     assert len(loss.steps) <= POINTS + 1
-    assert (heldout.name, heldout.steps, heldout.values) == ("heldout/causal", [1004], [2.5])
+    assert (heldout.name, heldout.steps, heldout.values) == ("held\ufffdout", [1004], [2.5])
