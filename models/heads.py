@@ -249,6 +249,15 @@ def register_head(head: Head) -> None:
     HEADS[head.name] = head
 
 
+def registered(names: Iterable[str]) -> list[Head]:
+    """Returns the registered heads among these names; `numbered` heads are not registered.
+
+    >>> [head.name for head in registered(("vocabulary", "ahead_2", "pair"))]
+    ['vocabulary', 'pair']
+    """
+    return [HEADS[name] for name in names if name in HEADS]
+
+
 def heads_of(builder: str) -> tuple[str, ...]:
     """Returns the names of the heads that a builder supports.
 
