@@ -236,6 +236,8 @@ class Head(NamedTuple):
     # Model settings -> multiply-adds for each slot. None: `models.builders.forward_flops` counts
     # them, or there are too few to matter.
     products: Callable[[Config], int] | None = None
+    # Whether the loss with this head also projects every slot of the encoder onto the vocabulary.
+    projects_every_slot: bool = False
     # Whether the module's outputs for the stack's states replace the hidden states "top", from
     # which tokens are predicted. The stack's states then have the head's name.
     replaces_top: bool = False
@@ -301,6 +303,7 @@ for _head in (
         about="logits of two classes: whether anything is missing in a slot",
         builders=("encoder",),
         build=lambda c: ClassificationHead(2, "tanh", c),
+        projects_every_slot=True,  # `insertion_lm` compares slots by all their logits
     ),
     Head(
         name="order",
