@@ -179,8 +179,8 @@ class ImplicitToken(nn.Module):
 class BeliefState(nn.Module):
     """Joins the states of a prefix and of a suffix into a state [..., E] that predicts tokens.
 
-    It is a linear layer with LeakyReLU on both states [..., 2 E]. Of a prefix alone, the state
-    [..., E] is followed by zeros.
+    It is a linear layer with LeakyReLU on both states [..., 2 E]. Without a suffix, the prefix's
+    state [..., E] is padded with zeros.
     """
 
     config: Config
@@ -329,7 +329,8 @@ for _head in (
     ),
     Head(
         name="belief",
-        about="the joint state of a prefix and a suffix; of a prefix alone, it replaces the top",
+        about="the joint state of a prefix and a suffix; for a prefix alone, it replaces the "
+        "hidden states 'top'",
         builders=("decoder",),
         build=BeliefState,
         products=lambda c: 2 * c.emb_dim**2,
