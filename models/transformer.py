@@ -56,7 +56,7 @@ from .linear import (
     with_whole_gradient,
 )
 from .norms import Norm
-from .positions import RelativeBias, bias_at, rotation_of, sinusoids
+from .positions import RelativeBias, bias_at, model_rotation, rotation_of, sinusoids
 from .sharding import constrain, num_shards, partitioned
 from .tokens_ahead import ProjectionAhead, TokensAhead, scanned, shifted_left
 
@@ -472,10 +472,7 @@ class Stack(nn.Module):
         c = self.config
         rotation = None
         if c.rotate_encoded and states_BxSxE is not None:
-            positions = batch["encoder_positions"]
-            rotation = rotation_of(
-                positions, c.head_dim, c.rope_theta, c.rope_scaling, c.rope_float16
-            )
+            rotation = model_rotation(c, batch["encoder_positions"])
         return Encoded(states_BxSxE, batch["cross_key_intervals"], rotation)
 
     def _last_states(self, x_BxTxE, embedded_BxTxE, context):
@@ -547,9 +544,7 @@ class Stack(nn.Module):
         c = self.config
         rotation = local_rotation = None
         if c.positions == "rotary":
-            rotation = rotation_of(
-                positions_BxT, c.head_dim, c.rope_theta, c.rope_scaling, c.rope_float16
-            )
+            rotation = model_rotation(c, positions_BxT)
             local_rotation = rotation
             if c.local_rope_theta is not None:
                 local_rotation = rotation_of(
