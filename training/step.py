@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 from ..models import Model, Outputs
 from ..models.heads import builders_with, check_heads
 from ..objectives import Objective, Row, RowGroup, Term, TokenIds, batched, members_of
-from ..objectives.catalog import SMALL_RUNS
+from ..objectives.catalog import ARCHITECTURES
 from ..objectives.contract import scale_at
 from ..objectives.layouts import LAYOUTS
 from ..objectives.static_lengths import group_of_member
@@ -93,7 +93,7 @@ def _check_heads(objective: Objective, model: Model) -> None:
     if missing:
         check_heads(objective.facts.heads, model.heads)
         example = "".join(
-            f", such as models.{builder} (`pretrax train {SMALL_RUNS[builder]}`)"
+            f", such as models.{builder} (`pretrax train {ARCHITECTURES[builder].small_run}`)"
             for builder in builders_with(objective.facts.heads)[:1]
         )
         raise ValueError(

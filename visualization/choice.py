@@ -29,7 +29,7 @@ class Choice(NamedTuple):
         model = layout.replace("_", "-")
         if self.entry is None:
             return [f"Model: {model}"]
-        published = ARCHITECTURES[self.entry.architecture]
+        published = ARCHITECTURES[self.entry.architecture].label
         if layout == layout_of(self.entry):
             model = published
         else:
