@@ -5,7 +5,6 @@ on. `pretrax check` checks all laws and prints a table. The tests check every ob
 package. A law is a function that raises `Broken` with a message about the violation.
 """
 
-import contextlib
 import functools
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -433,7 +432,11 @@ def _few_rows(case: LawExamples) -> dict:
 
 def _batch_of(case: LawExamples, features: dict, chosen: Sequence[int]) -> dict:
     """Returns a batch of these rows, arranged for the first layout that supports their streams."""
-    layout, stacks = _layout(case.lengths)
+    suited = layouts.suited([case.lengths])
+    if not suited:
+        raise Broken(f"No layout supports the streams {list(case.lengths)} together.")
+    layout = layouts.LAYOUTS[suited[0]]
+    stacks = layout.lengths(case.lengths)
     arrange = _arranging(layout, tuple(stacks.items()), case.ids.bos, case.max_documents)
     return jax.device_get(arrange({name: x[np.array(chosen)] for name, x in features.items()}))
 
@@ -442,13 +445,6 @@ def _batch_of(case: LawExamples, features: dict, chosen: Sequence[int]) -> dict:
 def _arranging(layout: Layout, stacks, bos: int | None, max_documents: int):
     settings = dict(lengths=dict(stacks), bos=bos, max_documents=max_documents)
     return quick_jit(jax.vmap(functools.partial(layout.arrange, **settings)))
-
-
-def _layout(lengths: dict[str, int]) -> tuple[Layout, dict[str, int]]:
-    for layout in (layouts.encoder, layouts.encoder_decoder, layouts.decoder):
-        with contextlib.suppress(ValueError):
-            return layout, layout.lengths(lengths)
-    raise Broken(f"No layout supports the streams {list(lengths)} together.")
 
 
 def _states(batch: dict) -> np.ndarray:

@@ -7,6 +7,7 @@ cross, with packed documents) is one interval of keys [start, end) for each quer
 This module also registers the streams that many objectives produce; see `objectives.streams`.
 """
 
+import contextlib
 import functools
 from collections.abc import Mapping, Sequence
 
@@ -359,7 +360,23 @@ encoder = _replaceable(
     functools.partial(single_stack_lengths, "encoder"),
     functools.partial(single_stack, "encoder"),
 )
-LAYOUTS = {"encoder_decoder": encoder_decoder, "decoder": decoder, "encoder": encoder}
+# The order is that of `suited`.
+LAYOUTS = {"encoder_decoder": encoder_decoder, "encoder": encoder, "decoder": decoder}
+
+
+def suited(lengths: Sequence[dict[str, int]]) -> list[str]:
+    """Returns the names of the layouts that support the streams of all these lengths.
+
+    >>> suited([{"inputs": 9, "labels": 2}]), suited([{"inputs": 9, "orders": 9}])
+    (['encoder', 'decoder'], [])
+    """
+    found = []
+    for name, layout in LAYOUTS.items():
+        with contextlib.suppress(ValueError):
+            for each in lengths:
+                layout.lengths(each)
+            found.append(name)
+    return found
 
 
 def _check_streams(layout: str, n: dict[str, int]) -> None:
