@@ -25,10 +25,10 @@ from .static_lengths import packed_lengths
 from .streams import (
     STREAMS,
     check_features,
-    named,
     per_document,
     present,
     slots_of,
+    streams_named,
     unknown,
 )
 from .token_ids import TokenIds
@@ -194,7 +194,7 @@ def features_are_known(case: LawExamples) -> None:
         row = {c: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for c, x in shapes.items()}
         del row["member"]
         check_features(row, case.lengths)
-        missing = [s.name for s in named(case.lengths) if s.columns[0] not in row]
+        missing = [s.name for s in streams_named(case.lengths) if s.columns[0] not in row]
         if missing:
             raise Broken(f"`lengths` plans slots for {missing}, but `corrupt` returns no features.")
     except ValueError as error:
@@ -694,7 +694,11 @@ def slots_used(
     keys = jax.random.split(jax.random.key(seed), len(lengths))
     planned = case.objective.lengths(raw_length)
     features = corrupted(case._replace(keys=keys, rows=rows, lengths=planned, max_documents=1))
-    used = {s.name: (features[s.in_use] > 0).sum(1) for s in named(planned) if s.in_use in features}
+    used = {
+        s.name: (features[s.in_use] > 0).sum(1)
+        for s in streams_named(planned)
+        if s.in_use in features
+    }
     if "sentinels" in planned:
         number = np.zeros(case.ids.size, int)
         number[list(case.ids.sentinels)] = np.arange(len(case.ids.sentinels)) + 1

@@ -21,9 +21,9 @@ from .streams import (
     StackRow,
     Stream,
     in_order,
-    named,
     present,
     register_stream,
+    streams_named,
     unchanged,
 )
 
@@ -95,7 +95,7 @@ def single_stack_lengths(stack: str, n: dict[str, int]) -> dict[str, int]:
         )
     slots = joint_slots(n)
     stacks = {stack: slots, "predict": n.get("targets", 0) + n.get("labels", 0)}
-    for stream in named(n):
+    for stream in streams_named(n):
         if stream.more_slots:
             stacks |= stream.more_slots(slots)
     return stacks
@@ -338,7 +338,7 @@ def _replaceable(name: str, lengths, arrange) -> Layout:
         return replaced[0] if replaced else None
 
     def lengths_of(n: dict[str, int]) -> dict[str, int]:
-        layout = replacement(named(n))
+        layout = replacement(streams_named(n))
         return layout.lengths(n) if layout else lengths(n)
 
     def arranged(features, lengths, bos, max_documents) -> dict:
@@ -381,7 +381,7 @@ def suited(lengths: Sequence[dict[str, int]]) -> list[str]:
 
 def _check_streams(layout: str, n: dict[str, int]) -> None:
     """Raises ValueError for a stream that a layout does not support."""
-    for stream in named(n):
+    for stream in streams_named(n):
         if layout in stream.arranged:
             continue
         supported = sorted({*stream.arranged, *stream.replaced})
@@ -393,7 +393,7 @@ def _check_streams(layout: str, n: dict[str, int]) -> None:
 
 
 def _names(n: dict[str, int]) -> list[str]:
-    return [stream.name for stream in named(n)]
+    return [stream.name for stream in streams_named(n)]
 
 
 # --- positions and intervals ----------------------------------------------------------------------

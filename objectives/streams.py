@@ -152,7 +152,7 @@ def slots_of(stream: Stream) -> str:
     return stream_of_columns().get(stream.in_use, stream).name
 
 
-def named(names) -> list[Stream]:
+def streams_named(names) -> list[Stream]:
     """Returns the streams with these names, in the order of registration."""
     return [stream for name, stream in STREAMS.items() if name in names]
 
@@ -206,7 +206,7 @@ def check_features(features: dict, lengths: dict[str, int]) -> None:
             )
         if x.dtype != jnp.int32:
             raise ValueError(f"The feature {name!r} has the dtype {x.dtype}, expected int32.")
-    for stream in named({stream_of[name].name for name in features}):
+    for stream in streams_named({stream_of[name].name for name in features}):
         missing = [name for name in stream.columns if name not in features]
         if missing:
             raise ValueError(
@@ -225,7 +225,7 @@ def complete(features: dict, lengths: dict[str, int]) -> dict:
     """Returns the features, with missing streams of `lengths` added as padding."""
     blank = {
         column: jnp.zeros(lengths[stream.name], jnp.int32)
-        for stream in named(lengths)
+        for stream in streams_named(lengths)
         for column in stream.columns
     }
     return blank | features

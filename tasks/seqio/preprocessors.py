@@ -36,7 +36,7 @@ from ...objectives import (
 )
 from ...objectives.contract import is_scheduled
 from ...objectives.static_lengths import FEATURES
-from ...objectives.streams import named, stream_of_columns
+from ...objectives.streams import stream_of_columns, streams_named
 from .quiet_tensorflow import seqio, tf
 from .seqio_vocabularies import tokenizer_and_ids
 
@@ -196,7 +196,7 @@ class ApplyObjective(NamedTuple):
 
 def is_pair(objective: Objective) -> bool:
     """Returns whether an objective has only targets, or only inputs and targets."""
-    streams = {stream.name for stream in named(objective.lengths(2))}
+    streams = {stream.name for stream in streams_named(objective.lengths(2))}
     return "targets" in streams and streams <= {"inputs", "targets"}
 
 
