@@ -420,9 +420,9 @@ class _AnyOutputs(NamedTuple):
         return hidden @ jax.random.normal(jax.random.key(3), shape)
 
 
-STATE = 4  # width of a hidden state
-FEW = 2  # rows of a batch for the loss
-LONG = 15  # tokens of a document that is long enough to have text among its targets
+STATE_WIDTH = 4  # width of a hidden state
+LOSS_ROWS = 2  # rows of a batch for the loss
+LONG_DOCUMENT = 15  # tokens of a document that is long enough to have text among its targets
 
 
 def _few_rows(case: LawExamples) -> dict:
@@ -448,13 +448,13 @@ def _arranging(layout: Layout, stacks, bos: int | None, max_documents: int):
 
 
 def _states(batch: dict) -> np.ndarray:
-    """Returns random hidden states of the stack that predicts: f32[B, T, STATE]."""
+    """Returns random hidden states of the stack that predicts: f32[B, T, STATE_WIDTH]."""
     stack = predicting_stack(batch)
-    shape = (*batch[f"{stack}_segment_ids"].shape, STATE)
+    shape = (*batch[f"{stack}_segment_ids"].shape, STATE_WIDTH)
     return np.random.default_rng(0).normal(size=shape).astype(np.float32)
 
 
-def _terms(case: LawExamples, batch: dict, rows: int = FEW) -> dict[str, Term]:
+def _terms(case: LawExamples, batch: dict, rows: int = LOSS_ROWS) -> dict[str, Term]:
     states = _states(batch)
     loss = _compiled_loss(
         _hashed(case, "loss"), tuple(case.objective.facts.heads.items()), case.ids.size
@@ -491,7 +491,7 @@ def loss_has_terms(case: LawExamples) -> None:
     terms = _terms(case, _few_rows(case))
     if all(term.scale is None for term in terms.values()):
         raise Broken(f"The loss has the terms {list(terms)}, expected one with a scale.")
-    check_shapes(terms, FEW)
+    check_shapes(terms, LOSS_ROWS)
     heads = case.objective.facts.heads
     for name, term in terms.items():
         if term.labels is not None and term.labels.head not in heads:
@@ -521,8 +521,8 @@ def weights_reach_the_loss(case: LawExamples) -> None:
         return
     rows = case.rows._replace(weights=np.zeros_like(case.rows.tokens))
     # A special token counts if no text of its document is predicted, as in very short documents.
-    long = [i for i, row in enumerate(case.documents) if min(map(len, row)) >= LONG][:FEW]
-    batch = _batch_of(case, corrupted(case, rows=rows), long)
+    long = [i for i, row in enumerate(case.documents) if min(map(len, row)) >= LONG_DOCUMENT]
+    batch = _batch_of(case, corrupted(case, rows=rows), long[:LOSS_ROWS])
     for name, term in _terms(case, in_units(batch)).items():
         if term.scale is not None and np.any(term.sums):
             raise Broken(
@@ -554,7 +554,8 @@ def counts_are_sums(case: LawExamples) -> None:
             "the rows are split over devices: return integer counts, and divide in `update`."
         )
     alone = [
-        counts(*jax.tree.map(lambda x, i=i: x[i : i + 1], (states, batch))) for i in range(FEW)
+        counts(*jax.tree.map(lambda x, i=i: x[i : i + 1], (states, batch)))
+        for i in range(LOSS_ROWS)
     ]
     added = jax.tree.map(lambda *x: sum(x), *alone)
     if not all(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a == b).all()), whole, added))):
