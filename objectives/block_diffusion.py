@@ -255,6 +255,7 @@ NOISED = register_stream(
         "block's rate as a 24-bit integer",
         columns=("noised", "noised_begins", "noised_ends", "noised_rates"),
         in_use="inputs_segments",
+        values={"noised": "id"},
         arranged={"decoder": _add_copies},
         after=("orders", "positions"),  # copies have the positions and intervals of their slots
         more_slots=lambda slots: {"copies": slots},

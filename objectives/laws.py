@@ -211,18 +211,22 @@ def _one_row(case: LawExamples) -> Callable:
 def ids_are_in_range(case: LawExamples) -> None:
     """Tokens are ids of the vocabulary, and slot numbers are slots of the inputs."""
     features = corrupted(case)
-    limits = dict.fromkeys(("inputs", "noised", "targets", "masks"), case.ids.size)
-    limits["targets_stand_ins"] = case.ids.size + 1
-    if {"vocabulary", "generator"} & set(case.objective.facts.heads):
-        limits["labels"] = case.ids.size
+    size = case.ids.size
     slots = case.lengths.get("inputs", 0)
-    limits |= {"labels_slots": slots, "pools_slots": slots or 1}  # 0 for a pool without inputs
-    for name, limit in limits.items():
-        if name in features and features[name].size:
-            low = features[name].min()
-            high = features[name].max()
-            if low < 0 or high >= limit:
-                raise Broken(f"{name} are {low} … {high}, expected 0 … {limit - 1}.")
+    for stream in present(features):
+        limits = {
+            "id": size,
+            "id + 1": size + 1,
+            "slot": slots or int(stream.per_document),  # 0 for a pool without inputs
+        }
+        if None in case.objective.facts.heads.values():
+            limits["label"] = size
+        for name, kind in stream.values.items():
+            if kind in limits and features[name].size:
+                low = features[name].min()
+                high = features[name].max()
+                if low < 0 or high >= limits[kind]:
+                    raise Broken(f"{name} are {low} … {high}, expected 0 … {limits[kind] - 1}.")
 
 
 def padding_does_not_count(case: LawExamples) -> None:

@@ -257,6 +257,7 @@ register_stream(
         about="the tokens that the model reads",
         columns=("inputs", "inputs_segments"),
         in_use="inputs_segments",
+        values={"inputs": "id"},
         arranged={**_single(), "encoder_decoder": unchanged},
     )
 )
@@ -285,6 +286,7 @@ register_stream(
         about="the tokens to predict, left to right",
         columns=("targets", "targets_segments", "targets_weights"),
         in_use="targets_segments",
+        values={"targets": "id"},
         arranged={"decoder": unchanged, "encoder_decoder": unchanged},
     )
 )
@@ -303,6 +305,7 @@ register_stream(
         about="the tokens to predict in place, and the input slots that predict them",
         columns=("labels", "labels_slots", "labels_weights"),
         in_use="labels_weights",
+        values={"labels": "label", "labels_slots": "slot"},
         arranged=_single(),
     )
 )
@@ -313,6 +316,7 @@ register_stream(
         columns=("pools_slots", "pools_labels", "pools_weights"),
         in_use="pools_weights",
         per_document=True,
+        values={"pools_slots": "slot"},
         arranged=_single(_pools),
     )
 )

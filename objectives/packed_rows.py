@@ -83,9 +83,8 @@ def _joined(features: dict[str, Array], lengths: dict[str, int], max_documents: 
             x = features[column]
             if column.endswith("_segments"):
                 x = jnp.where(x > 0, x + earlier, 0)
-            elif column in ("labels_slots", "pools_slots"):
-                counts = features[f"{stream.name}_weights"] > 0
-                x = jnp.where(counts, x + first["inputs"], 0)
+            elif stream.values.get(column) == "slot":
+                x = jnp.where(_used(stream, features), x + first["inputs"], 0)
             if stream.per_document:
                 found[column] = fit(x.reshape(-1), lengths[stream.name])
             else:
