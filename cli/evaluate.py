@@ -67,7 +67,7 @@ from ..settings.command_line import (
     opening,
     parse_options,
 )
-from ..settings.printable import PrintableConsole
+from ..settings.printable import PrintableConsole, print_note
 from ..settings.user_errors import report_user_errors
 from ..training.buckets import on_this_disk
 from ..training.devices.compiled_programs import keep_compiled
@@ -91,7 +91,7 @@ PLAIN: dict[str, Any] = {"box": None, "header_style": "bold"}  # how tables look
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = parse(argv)
-    console = PrintableConsole(highlight=False)
+    console = PrintableConsole()
     with report_user_errors(options.traceback):
         check_alone("evaluate")
         options.run = on_this_disk(options.run)
@@ -185,10 +185,10 @@ def steps_of(options) -> list[int | None]:
     """
     if options.step is not None:
         return [options.step]
+    if not (options.all_checkpoints or options.eval_metric):
+        return [None]
     steps: list[int | None] = [*saved_steps(options.run, options.trust)] or [None]
-    if options.all_checkpoints:
-        return steps
-    return steps[-1:] if options.eval_metric else [None]
+    return steps if options.all_checkpoints else steps[-1:]
 
 
 # --- downstream tasks ---------------------------------------------------------------------------
@@ -228,13 +228,17 @@ def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> No
     guesses = ", ".join(repr(task.guess) for task in tasks)
     source = options.labeled or options.split
     # The lines are not a part of the table, which would wrap them at its own width.
-    say = functools.partial(console.print, markup=False, soft_wrap=True)
-    say(f"{options.run}: {mode}, {source}, {counts}")
+    print_note(console, f"{options.run}: {mode}, {source}, {counts}")
     console.print(table)
-    say(f"baseline: the most frequent answer of {tasks[0].guessed_from}, always: {guesses}")
+    print_note(
+        console, f"baseline: the most frequent answer of {tasks[0].guessed_from}, always: {guesses}"
+    )
     mode_flag = f" --mode={options.mode}" if options.mode else ""
     command = f"pretrax predict {opening(options)}{mode_flag} {shlex.quote(tasks[0].texts[0])}"
-    say(f"{options.run}/evaluation/ holds each answer and metrics.jsonl. To see one: {command}")
+    print_note(
+        console,
+        f"{options.run}/evaluation/ holds each answer and metrics.jsonl. To see one: {command}",
+    )
 
 
 def with_progress(console: Console, options, trained: Trained, task: EvaluationTask) -> TaskScores:
@@ -275,13 +279,16 @@ def evaluate_variants(console: Console, options, steps: Sequence[int | None]) ->
             ).tolist()
         for metric, (figure, baseline) in zero_shot_figures(table, scores).items():
             printed.add_row(str(trained.step), metric, f"{figure:.4g}", f"{baseline:.4g}")
-    say = functools.partial(console.print, markup=False, soft_wrap=True)
-    say(f"{options.run}: {scoring}; {options.variants}, variants: {len(table.variants)}")
+    print_note(
+        console, f"{options.run}: {scoring}; {options.variants}, variants: {len(table.variants)}"
+    )
     if printed.row_count:
         console.print(printed)
     if options.out:
         atomic_writes.write_text(options.out, scored_text(table, scores, options.out))
-        say(f"{options.out} holds the score of each variant at step {trained.step}.")
+        print_note(
+            console, f"{options.out} holds the score of each variant at step {trained.step}."
+        )
 
 
 # --- held-out text ------------------------------------------------------------------------------
@@ -302,7 +309,6 @@ def evaluate_heldout(console: Console, options, steps: Sequence[int | None]) -> 
             by_step.append((run.step, scores))
             if name:  # another objective than the run's is scored on all held-out text
                 token_bytes |= dict.fromkeys((score.member for score in scores), bytes_of_all)
-    say = functools.partial(console.print, markup=False, soft_wrap=True)
-    say(f"Held-out text of {options.run}: {plan.corpus.summary}")
+    print_note(console, f"Held-out text of {options.run}: {plan.corpus.summary}")
     print_heldout(console, by_step, token_bytes)
-    say(f"Next: pretrax predict {opening(options)} …")
+    print_note(console, f"Next: pretrax predict {opening(options)} …")

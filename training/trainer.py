@@ -14,10 +14,10 @@ import jax
 from rich.console import Console
 from rich.text import Text
 
-from ..data.corpus import read_by
 from ..inference import Trained, show_passages
 from ..inference.answering.task_scores import task_figures
 from ..settings import run_directory, run_ids
+from ..settings.printable import print_note
 from .buckets import on_disk
 from .devices.compiled_programs import kept_in
 from .heldout_evaluation import Evaluation, prepare_evaluation
@@ -29,7 +29,6 @@ from .reporting.console import (
     make_console,
     model_summary,
     print_closing,
-    print_note,
     print_plan,
     print_scores,
     print_stopped,
@@ -87,7 +86,7 @@ def train(
                 f"{run.run_dir} is copied to {local_run.run_dir}, and back when a checkpoint is "
                 "saved"
             )
-            console.print(note, markup=False, soft_wrap=True)
+            print_note(console, note)
         return _train(local_run, console, trusted, profiled)
 
 
@@ -259,7 +258,7 @@ def fill_passages(plan: Plan, state: State, writer: MetricsWriter, console: Cons
             state.eval_params,
             corpus.ids,
             corpus.codec.decode,
-            lambda member: read_by(member, corpus).heldout(4000),
+            lambda member: corpus.text_of(member).heldout(4000),
         )
     shown = Text.from_ansi(captured.get())
     console.print(shown)
