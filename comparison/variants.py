@@ -157,26 +157,39 @@ def runs_of_variants(
             f"folder of checkpoints in {c.directory}."
         )
     found = {}
-    for name, one in trained_variants(c).items():
-        macro = macro_of(one.lines)
-        number = [solved.get(name) or solved_line(macro, 1)] if macro else []
-        try:
-            fields = read_lines([*c.base, *one.lines, *number], search_paths)
-            run = as_run(fields)
-            if c.tuning is not None:
-                values_for(c.tuning(), run)
-        except ValueError as error:
-            raise ValueError(f"The variant {name!r}: {error}") from error
-        if changed := [field for field in SET if fields.get(field) != base.get(field)]:
-            raise ValueError(
-                f"The variant {name!r} sets training.Run.{changed[0]} = "
-                f"{fields.get(changed[0])!r}, which a comparison sets by its directory, its budget "
-                "and its seeds: leave it out, and name files of models/ and objectives/ instead of "
-                "a whole run."
-            )
+    for name in trained_variants(c):
+        run = run_of_variant(c, name, search_paths, solved.get(name, ""))
+        for field in SET:
+            value = getattr(run, field)
+            if value != base.get(field, getattr(Run, field, None)):
+                raise ValueError(
+                    f"The variant {name!r} sets training.Run.{field} = {value!r}, which a "
+                    "comparison sets by its directory, its budget and its seeds: leave it out, and "
+                    "name files of models/ and objectives/ instead of a whole run."
+                )
         found[name] = run
     _check_common_data(found)
     return found
+
+
+def run_of_variant(
+    comparison: Comparison, name: str, search_paths: Sequence[str] = (), solved: str = ""
+) -> Run:
+    """Returns the run of one variant, as in `runs_of_variants`, of which it reads no other lines.
+
+    Raises ValueError, naming the variant, for lines that cannot be read and for a variant that
+    cannot be tuned.
+    """
+    lines = [*comparison.base, *trained_variants(comparison)[name].lines]
+    try:
+        if macro := macro_of(lines):
+            lines.append(solved or solved_line(macro, 1))
+        run = as_run(read_lines(lines, search_paths))
+        if comparison.tuning is not None:
+            values_for(comparison.tuning(), run)
+    except ValueError as error:
+        raise ValueError(f"The variant {name!r}: {error}") from error
+    return run
 
 
 def _check_common_data(runs: Mapping[str, Run]) -> None:
