@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 from annotated_types import MinLen
 
 from ..constraints import AtLeastTwo, Count, NonEmptyText, Positive, Seed, check_fields
-from ..settings.printable import printable
+from ..settings.partial import as_partial
 from .matching import macro_of
 
 
@@ -167,8 +167,6 @@ def _mistakes(c: Comparison) -> Iterator[str]:
 
 def _check_budgets(budget: Callable | Mapping[str, Callable]) -> None:
     """Raises ValueError for an invalid setting of a budget, before any text is prepared."""
-    from ..settings.partial import as_partial
-
     for function in budget.values() if isinstance(budget, Mapping) else (budget,):
         as_partial(function).check(None)
 
@@ -191,11 +189,6 @@ def _mistakes_of_folders(variants: Sequence[str]) -> Iterator[str]:
     folders: dict[str, str] = {}
     for name in variants:
         folder = folder_of(name)
-        if not name.strip() or printable(name) != name or {*"\n\t"} & {*name}:
-            yield (
-                f"variants has {name!r}, which does not fit on a line of a report: give a name "
-                "without line breaks and control characters"
-            )
         if len(name) > 60 or folder.startswith("."):
             yield (
                 f"variants has {name!r}, which cannot name a folder: give a name of at most 60 "
@@ -210,7 +203,6 @@ def _mistakes_of_folders(variants: Sequence[str]) -> Iterator[str]:
 
 
 def _mistakes_of_eval_metrics(eval_metrics: Sequence[Callable]) -> Iterator[str]:
-    from ..settings.partial import as_partial
     from .figures import name_of_eval_metric, settings_of_eval_metric
 
     known: list[dict] = []  # settings including defaults, so that a default given again matches
