@@ -453,7 +453,7 @@ def _as_claimed(summary: Summary, d: Difference, claim: Claim, estimate: Estimat
 
 
 def _read(difference: Difference, as_claimed: Estimate) -> str:
-    if not difference.holds:
+    if not difference.is_significant:
         return INCONCLUSIVE
     return REPRODUCED if as_claimed.mean > 0 else OPPOSITE
 

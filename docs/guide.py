@@ -22,12 +22,12 @@ from tables import filled, table
 
 from pretrax.comparison import results
 from pretrax.comparison.formatting import amount, number
+from pretrax.comparison.report import wording
 from pretrax.comparison.report.charts import chart_files, curve_files
 from pretrax.comparison.report.informative import why_not_informative
 from pretrax.comparison.report.markdown_report import markdown
 from pretrax.comparison.report.markdown_text import escaped
 from pretrax.comparison.report.summary import Summary, summary
-from pretrax.comparison.report.wording import difference_sentence, explanations, significant
 from pretrax.comparison.statistics import LEVEL, Difference, deviation
 from pretrax.objectives.catalog import run_of
 from pretrax.visualization.svg import FIRST, MUTED, SECOND, standalone
@@ -343,6 +343,7 @@ def drawn(docs: Path) -> dict[str, str]:
         pages |= {f"{COMPARISONS}/{file}": svg for file, svg in (charts | curves).items()}
         report = markdown(one, list(charts), list(curves), published(found, name))
         pages[f"{COMPARISONS}/{name}.md"] = NOT_FOUND + report
+    explained = wording.explanations().items()
     tables = {
         PAGE: {
             "certainty": certainty(found),
@@ -356,7 +357,7 @@ def drawn(docs: Path) -> dict[str, str]:
             "claims": claims.rows(found, paper_link),
         },
         READING: {
-            "reading": "\n".join(f"- **{k}.** {text}" for k, text in explanations().items()),
+            "reading": "\n".join(f"- **{title}.** {text}" for title, text in explained),
         },
     }
     pages[claims.PICTURE] = claims.picture(found)
@@ -456,12 +457,13 @@ def by_setting(found: Found) -> str:
         if comparison is None or comparison.setup.scaling:
             continue
         link = f"[{one.choice}]({COMPARISONS}/{one.comparison}.md)"
-        held = [d for d in significant(comparison) if not _is_at_home(comparison, d)]
-        if held:
-            d = min(held, key=lambda d: d.corrected)
+        significant = wording.significant_and_informative(comparison)
+        shown = [d for d in significant if not _is_at_home(comparison, d)]
+        if shown:
+            d = min(shown, key=lambda d: d.corrected)
             seeds = f"{abs(_in_deviations(comparison, d)):.1f} SD, {d.estimate.seeds} seeds"
-            rest = f"{len(held) - 1} of {len(comparison.differences) - 1}"
-            worth.append([link, escaped(difference_sentence(comparison, d)), seeds, rest])
+            rest = f"{len(shown) - 1} of {len(comparison.differences) - 1}"
+            worth.append([link, escaped(wording.difference_sentence(comparison, d)), seeds, rest])
         else:
             is_blind = all(why_not_informative(comparison, d) for d in comparison.differences)
             groups["Not informative" if is_blind else "No effect detected"].append(link)
@@ -507,7 +509,7 @@ def heat_map(comparison: Summary) -> str:
             if why_not_informative(comparison, d):
                 hatched = dict(fill=False, hatch="////", edgecolor=MUTED, linewidth=0)
                 axes.add_patch(Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, **hatched))
-            dot = " •" if d.holds else ""
+            dot = " •" if d.is_significant else ""
             axes.text(x, y, number(size, 1, sign=True) + dot, ha="center", va="center")
         axes.set_xticks(range(len(figures)), [LABELS.get(name, name) for name in figures])
         axes.set_yticks(range(len(variants)), variants)

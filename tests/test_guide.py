@@ -224,7 +224,7 @@ def test_a_difference_between_two_that_know_nothing_decides_nothing():
         for margin in (None, 0.9):
             (one,) = claims.verdicts({"masking_rate": told}, [claim._replace(margin=margin)])
             assert one.verdict == claims.NOT_INFORMATIVE
-    assert told.differences[0].holds is False
+    assert told.differences[0].is_significant is False
     row = claims.rows({"masking_rate": told}, guide.paper_link, [claim])
     assert "is shown to be better than knowing nothing (0.5)" in row
 

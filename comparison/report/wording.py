@@ -32,7 +32,7 @@ SEEDS = (
 )
 SEEDS_BEFOREHAND = (
     "Their error rate assumes that the number of seeds was chosen beforehand. Adding seeds until a "
-    "difference holds will sooner or later produce one by chance."
+    "difference is significant will sooner or later produce one by chance."
 )
 RATES = (
     "If learning rates were not tuned by tuning trials, a difference may only show how well they "
@@ -93,7 +93,7 @@ class DifferenceWords(NamedTuple):
     size: str  # "+0.031"
     interval: str  # "+0.012 to +0.050"
     p: str  # the corrected p-value
-    holds: str  # "holds", or the reason why it is not known to hold
+    verdict: str  # "significant", "not significant", or why it cannot be tested
     needed: str  # number of seeds for the next comparison
 
 
@@ -110,7 +110,7 @@ def difference_words(difference: Difference) -> DifferenceWords:
         size=number(one.mean, places, sign=True),
         interval=f"{low} to {high}" if math.isfinite(one.low) else "no interval",
         p=chance(d.corrected),
-        holds="holds" if d.holds else "may be chance" if tested else why,
+        verdict="significant" if d.is_significant else "not significant" if tested else why,
         needed=unknown if d.needed is None else str(d.needed),
     )
 
@@ -176,7 +176,7 @@ def in_short(summary: Summary) -> list[str]:
 
 
 def _clearest(summary: Summary) -> str:
-    some = significant(summary)
+    some = significant_and_informative(summary)
     if some:
         d = min(some, key=lambda d: d.corrected)
         which = f"the clearest of {len(some)} significant and informative differences"
@@ -188,9 +188,10 @@ def _clearest(summary: Summary) -> str:
     return f"No difference between the {len(summary.setup.variants)} variants was detected."
 
 
-def significant(summary: Summary) -> list[Difference]:
+def significant_and_informative(summary: Summary) -> list[Difference]:
     """Returns the significant differences that are informative."""
-    return [d for d in summary.differences if d.holds and not why_not_informative(summary, d)]
+    some = (d for d in summary.differences if d.is_significant)
+    return [d for d in some if not why_not_informative(summary, d)]
 
 
 def difference_sentence(summary: Summary, d: Difference) -> str:
@@ -202,7 +203,7 @@ def difference_sentence(summary: Summary, d: Difference) -> str:
 
 
 def _certainty(summary: Summary) -> str:
-    held = sum(d.holds for d in summary.differences)
+    found = sum(d.is_significant for d in summary.differences)
     total = len(summary.differences)
     counts = sorted({d.estimate.seeds for d in summary.differences})
     seeds = " to ".join(map(str, sorted({counts[0], counts[-1]})))
@@ -210,7 +211,7 @@ def _certainty(summary: Summary) -> str:
     size = amount(max(run.parameters for run in runs))
     tokens = amount(max(run.text_tokens for run in runs))
     return (
-        f"{held} of {total} differences {'is' if held == 1 else 'are'} significant after "
+        f"{found} of {total} differences {'is' if found == 1 else 'are'} significant after "
         f"correction, for models of up to {size} parameters that read {tokens} tokens of text with "
         f"{seeds} seed{'s' * (seeds != '1')}."
     )
@@ -246,9 +247,9 @@ def _warnings(summary: Summary) -> list[str]:
     return [*stopped(summary), *[single] * untested, *_left_out(summary)]
 
 
-def held(summary: Summary) -> list[str]:
-    """Returns a line for each difference that holds."""
-    return [_claim(summary, d) for d in summary.differences if d.holds]
+def significant(summary: Summary) -> list[str]:
+    """Returns a line for each significant difference."""
+    return [_claim(summary, d) for d in summary.differences if d.is_significant]
 
 
 def _claim(summary: Summary, d: Difference) -> str:
@@ -400,14 +401,14 @@ def limits(summary: Summary) -> str:
 
 def reading(looks: int = 0) -> str:
     """Returns the explanation of the table of differences, tested at this number of looks."""
-    together = f" They hold for all {looks} looks together." if looks else ""
+    together = f" These intervals hold for all {looks} looks together." if looks else ""
     also = f" and for the {looks} looks (Bonferroni)" if looks else ""
     return (
         f"Each difference has its own {1 - LEVEL:.0%} confidence interval over seeds (Student's "
-        f"t).{together} A difference holds if its p-value is at most {LEVEL:.2f}, corrected for "
-        f"all differences of the comparison (Holm){also}. The last column is the number of seeds "
-        "with which the next comparison would find a difference of this size and noise with a "
-        f"probability of {POWER:.0%}."
+        f"t).{together} A difference is significant if its corrected p-value is at most "
+        f"{LEVEL:.2f}. P-values are corrected for all differences of the comparison (Holm){also}. "
+        "The last column is the number of seeds with which the next comparison would find a "
+        f"difference of this size and noise with a probability of {POWER:.0%}."
     )
 
 
@@ -443,9 +444,10 @@ def stopped(summary: Summary) -> list[str]:
     if seeds not in setup.looks[:-1]:
         return []
     wanted = [f"± {size:g} at {figure}" for figure, size in setup.wanted.items()]
-    why = "every difference holds"
+    why = "every difference is significant"
     if wanted:
-        why = f"each wanted difference is decided: it holds or lies within {'; '.join(wanted)}"
+        within = "; ".join(wanted)
+        why = f"each wanted difference is decided: it is significant or lies within {within}"
     number = setup.looks.index(seeds) + 1
     looks = len(setup.looks)
     return [
@@ -467,13 +469,13 @@ def about_curve(name: str) -> str:
 
 
 def next_one(difference: Difference) -> str:
-    """Returns "40% compared with 15% at classify: −0.004 (…), may be chance. 43 seeds …"."""
+    """Returns "40% compared with 15% at classify: −0.004 (…), not significant. 43 …"."""
     d = difference
     one = difference_words(difference)
     return (
         f"{d.variant} compared with {d.other} at {d.figure}: {one.size} ({one.interval}), "
-        f"{one.holds}. {one.needed} seeds would show a difference of this size with a probability "
-        f"of {POWER:.0%}."
+        f"{one.verdict}. {one.needed} seeds would show a difference of this size with a "
+        f"probability of {POWER:.0%}."
     )
 
 
