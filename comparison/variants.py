@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from ..constraints import near
+from ..constraints import listed, near
 from ..settings import run_directory, trust
 from ..settings.gin_reader import GIN_CONFIGS, GinReader, imported_modules
 from ..settings.gin_writer import gin_text
@@ -54,7 +54,7 @@ def read_comparison(
     if missing := [n for n in required if n not in found]:
         raise ValueError(
             f"{file} gives no {', no '.join(missing)}: bind "
-            f"{' and '.join(f'comparison.Comparison.{n}' for n in missing)} in this file."
+            f"{listed(f'comparison.Comparison.{n}' for n in missing)} in this file."
         )
     comparison = _with_imports(_in_gin(check(Comparison(**found))), reader.imports)
     if Path(file).name == run_directory.COMPARISON:  # This file may come from somebody else.

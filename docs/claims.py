@@ -18,6 +18,7 @@ from pretrax.comparison.report.markdown_text import escaped
 from pretrax.comparison.report.positive_controls import KEPT, controls_in
 from pretrax.comparison.report.summary import Summary
 from pretrax.comparison.statistics import LEVEL, Difference, Estimate, at_level, deviation
+from pretrax.constraints import listed
 from pretrax.visualization.svg import INK, MUTED, SERIES, drawn, standalone
 
 SIZE = " at this size"
@@ -486,8 +487,7 @@ def counts(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
     some = [v.verdict for v in verdicts(found, claims)]
     kinds = {kind: some.count(kind) for kind in (*COLORS, MISSING)}
     words = [f"{n} {'is' if n == 1 else 'are'} {kind}" for kind, n in kinds.items() if n]
-    listed = " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
-    return f"We checked {len(some)} claims: {listed}."
+    return f"We checked {len(some)} claims: {listed(words)}."
 
 
 def chosen_afterwards(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
+from ...constraints import listed
 from ..figures import HIGHER, LARGEST, PEAK, SMALLEST
 from ..statistics import Difference
 from .positive_controls import PositiveControl
@@ -140,7 +141,7 @@ def _at_an_edge(summary: Summary, column: Column, variants: Collection[str]) -> 
     ends = {(v, seed): grid for (v, seed), grid in grids.items() if chosen.values[v][seed] in grid}
     if not ends:
         return ""
-    at = " and ".join(f"{x:g}" for x in sorted({chosen.values[v][seed] for v, seed in ends}))
+    at = listed(f"{x:g}" for x in sorted({chosen.values[v][seed] for v, seed in ends}))
     least = min(low for low, _ in ends.values())
     most = max(high for _, high in ends.values())
     verb = "was" if len(ends) == 1 else "were"

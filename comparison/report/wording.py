@@ -2,11 +2,12 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
+from ...constraints import listed
 from ..figures import HIGHER, LOWER, NATS, NEITHER
 from ..formatting import MINUS, MISSING, amount, chance, decimals, number, percent
 from ..results import HELDOUT, METRIC, ComparisonSetup
@@ -135,7 +136,7 @@ def tuning(summary: Summary) -> list[str]:
     setup = summary.setup
     rates = summary.setup.learning_rates
     if setup.tuned:
-        shares = " and ".join(map(percent, setup.shares))
+        shares = listed(map(percent, setup.shares))
         chosen = (f"{variant} {one.chosen:g}" for variant, one in summary.tuned.items())
         lines = [
             f"Tuned for each variant: {setup.tuned}, by tuning trials of {shares} of its steps. "
@@ -221,7 +222,7 @@ def _blind(summary: Summary) -> str:
     names = list(_reasons(summary))
     if not names:
         return "Every eval metric could have shown a difference."
-    return f"No conclusion follows from {_listed(names)}, which could not have shown a difference."
+    return f"No conclusion follows from {listed(names)}, which could not have shown a difference."
 
 
 def _reasons(summary: Summary) -> dict[str, str]:
@@ -327,15 +328,7 @@ def _best_of(means: Mapping[str, float], column: Column) -> str:
     best = best_of(means, column.better)
     if len(best) == len(means):
         return "all tied"
-    return best[0] if len(best) == 1 else f"{_listed(best)} (tied)"
-
-
-def _listed(names: Sequence[str]) -> str:
-    """
-    >>> _listed(["a"]), _listed(["a", "b", "c"])
-    ('a', 'a, b and c')
-    """
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    return best[0] if len(best) == 1 else f"{listed(best)} (tied)"
 
 
 def notes(summary: Summary) -> list[str]:
@@ -344,7 +337,7 @@ def notes(summary: Summary) -> list[str]:
     for column in (*summary.columns, *summary.costs):
         for note, variants in column.notes.items():
             few = len(variants) < len(summary.setup.variants)
-            which = f" ({_listed(variants)})" if few else ""
+            which = f" ({listed(variants)})" if few else ""
             lines.append(f"{column.name}{which}: {' '.join(note.split())}")
     return lines
 
