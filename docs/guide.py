@@ -21,6 +21,7 @@ from claims import Claim
 from tables import filled, table
 
 from pretrax.comparison import results
+from pretrax.comparison.eval_metrics.heldout_loss import TRAINED_ON_NOISE
 from pretrax.comparison.formatting import amount, number
 from pretrax.comparison.report import wording
 from pretrax.comparison.report.charts import chart_files, curve_files
@@ -38,7 +39,6 @@ PAGE, FOUND, COMPARISONS = "choosing.md", "what_was_found.md", "comparisons"
 READING = "comparing.md"
 # A search finds the pages that explain, and not the tables of reports.
 NOT_FOUND = "---\nsearch: {exclude: true}\n---\n"
-HOME = "Home ground:"  # start of a note on variants that were trained with the loss of `loss_under`
 MATRIX = "objectives"  # comparison of the heat map
 HEAT_MAP = "images/objectives_by_task.svg"
 LABELS = {  # figure -> column of the heat map
@@ -413,9 +413,9 @@ def certainty(found: Found) -> str:
     return (
         f"How sure is this? We checked these {len(TASKS)} recommendations with small models. Of "
         f"{len(every)} checks, {counts['agrees']} agree, {counts['disagrees']} disagree, and "
-        f"{counts['inconclusive']} are inconclusive. The other {counts['none']} say nothing, since "
-        "the eval metric could not have shown a difference or nothing was measured. A row without "
-        '"agrees" rests on the published evidence alone.'
+        f"{counts['inconclusive']} are inconclusive. The other {counts['none']} are not "
+        "informative, since the eval metric could not have shown a difference or nothing was "
+        'measured. A row without "agrees" rests on the published evidence alone.'
     )
 
 
@@ -458,7 +458,7 @@ def by_setting(found: Found) -> str:
             continue
         link = f"[{one.choice}]({COMPARISONS}/{one.comparison}.md)"
         significant = wording.significant_and_informative(comparison)
-        shown = [d for d in significant if not _is_at_home(comparison, d)]
+        shown = [d for d in significant if not _is_only_better_trained(comparison, d)]
         if shown:
             d = min(shown, key=lambda d: d.corrected)
             seeds = f"{abs(_in_deviations(comparison, d)):.1f} SD, {d.estimate.seeds} seeds"
@@ -467,7 +467,7 @@ def by_setting(found: Found) -> str:
         else:
             is_blind = all(why_not_informative(comparison, d) for d in comparison.differences)
             groups["Not informative" if is_blind else "No effect detected"].append(link)
-    heads = ["Worth changing", "clearest difference", "size", "others that are significant"]
+    heads = ["Worth changing", "clearest difference", "size", "other significant differences"]
     lines = [f"**{group}:** {', '.join(links) or 'none'}." for group, links in groups.items()]
     return "\n\n".join((table(heads, worth), *lines))
 
@@ -478,12 +478,12 @@ def _in_deviations(comparison: Summary, d: Difference) -> float:
     return comparison.gain(d) / deviation(d.estimate, level)
 
 
-def _is_at_home(comparison: Summary, d: Difference) -> bool:
+def _is_only_better_trained(comparison: Summary, d: Difference) -> bool:
     """Returns whether only the better variant was trained on the figure of a difference."""
     better, worse = (d.variant, d.other) if comparison.gain(d) > 0 else (d.other, d.variant)
     notes = comparison.column(d).notes.items()
-    home = [some for note, some in notes if note.startswith(HOME) and better in some]
-    return bool(home) and worse not in home[0]
+    trained = [some for note, some in notes if note.startswith(TRAINED_ON_NOISE) and better in some]
+    return bool(trained) and worse not in trained[0]
 
 
 def heat_map(comparison: Summary) -> str:

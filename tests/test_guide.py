@@ -226,7 +226,7 @@ def test_a_difference_between_two_that_know_nothing_decides_nothing():
             assert one.verdict == claims.NOT_INFORMATIVE
     assert told.differences[0].is_significant is False
     row = claims.rows({"masking_rate": told}, guide.paper_link, [claim])
-    assert "is shown to be better than knowing nothing (0.5)" in row
+    assert "is shown to be better than the baseline (0.5)" in row
 
 
 def test_a_claim_says_among_how_many_rates_was_chosen():
@@ -242,13 +242,13 @@ def test_a_claim_says_among_how_many_rates_was_chosen():
 
 
 @pytest.mark.slow
-def test_a_figure_on_ones_home_ground_is_no_reason_to_change(tmp_path):
+def test_a_variant_trained_on_the_measured_noise_is_no_reason_to_change(tmp_path):
     made = planted.results(["a", "b"], effects={("a", PAIRS): 0.2}, reference="b")
 
-    def is_worth_changing(*at_home):
-        note = f"{guide.HOME} it was trained on such noise (masked_lm)."
+    def is_worth_changing(*trained):
+        note = f"{guide.TRAINED_ON_NOISE} (masked_lm)."
         noted = [
-            m._replace(figure=m.figure._replace(note=note * (m.variant in at_home)))
+            m._replace(figure=m.figure._replace(note=note * (m.variant in trained)))
             for m in made.measurements
         ]
         page = drawn(tmp_path, masking_rate=made._replace(measurements=noted))[guide.PAGE]

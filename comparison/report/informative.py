@@ -38,7 +38,7 @@ def references(summary: Summary, column: Column) -> list[Reference]:
     """Returns the references of a figure, from the weakest to the strongest."""
     found = []
     if column.baseline is not None:
-        found.append(Reference("knowing nothing", column.baseline))
+        found.append(Reference("the baseline", column.baseline))
     for part, words in REFERENCES.items():
         reference = _part(summary, column, part)
         if reference is not None and reference.estimates:
