@@ -22,7 +22,7 @@ from pretrax.constraints import listed
 from pretrax.visualization.svg import INK, MUTED, SERIES, drawn, standalone
 
 SIZE = " at this size"
-REPRODUCED, OPPOSITE = f"reproduced{SIZE}", f"opposite{SIZE}"
+REPRODUCED, CONTRADICTED = f"reproduced{SIZE}", f"contradicted{SIZE}"
 INCONCLUSIVE, NOT_INFORMATIVE = "inconclusive", "not informative"
 MISSING = "not measured yet"
 PICTURE = "images/what_was_found.svg"
@@ -30,7 +30,7 @@ PHONE_PICTURE = "images/what_was_found_phone.svg"
 AFTER = "were added after the results of"  # in `about` of a comparison whose seeds were added
 COLORS = {
     REPRODUCED: SERIES[2],
-    OPPOSITE: SERIES[1],
+    CONTRADICTED: SERIES[1],
     INCONCLUSIVE: SERIES[4],
     NOT_INFORMATIVE: SERIES[6],
 }
@@ -410,7 +410,7 @@ class Verdict(NamedTuple):
 
 def verdicts(found: Found, claims: Sequence[Claim] = CLAIMS) -> list[Verdict]:
     """Returns the verdict on each claim, by kind: reproduced claims first."""
-    order = (REPRODUCED, OPPOSITE, INCONCLUSIVE, NOT_INFORMATIVE, MISSING)
+    order = (REPRODUCED, CONTRADICTED, INCONCLUSIVE, NOT_INFORMATIVE, MISSING)
     every = (verdict_on(found, claim) for claim in claims)
     return sorted(every, key=lambda v: order.index(v.verdict))
 
@@ -456,14 +456,14 @@ def _as_claimed(summary: Summary, d: Difference, claim: Claim, estimate: Estimat
 def _read(difference: Difference, as_claimed: Estimate) -> str:
     if not difference.is_significant:
         return INCONCLUSIVE
-    return REPRODUCED if as_claimed.mean > 0 else OPPOSITE
+    return REPRODUCED if as_claimed.mean > 0 else CONTRADICTED
 
 
 def _read_margin(as_claimed: Estimate, margin: float) -> str:
     """Returns the verdict on a claim of no difference, from the corrected interval."""
     if as_claimed.low > -margin:
         return REPRODUCED
-    return OPPOSITE if as_claimed.high < -margin else INCONCLUSIVE
+    return CONTRADICTED if as_claimed.high < -margin else INCONCLUSIVE
 
 
 def rows(found: Found, cite: Callable[[str], str], claims: Sequence[Claim] = CLAIMS) -> str:

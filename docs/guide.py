@@ -52,7 +52,7 @@ LABELS = {  # figure -> column of the heat map
 }
 CHECKED = {  # verdict on a claim -> the same as a check of a recommendation
     claims.REPRODUCED: "agrees",
-    claims.OPPOSITE: "disagrees",
+    claims.CONTRADICTED: "disagrees",
     claims.INCONCLUSIVE: "inconclusive",
     claims.NOT_INFORMATIVE: "none",
     claims.MISSING: "none",

@@ -210,8 +210,8 @@ def test_a_claim_is_read_off_its_difference():
     lower = verdict(-0.5)  # fewer bits are better
     assert lower.verdict == claims.REPRODUCED
     assert 0 < lower.corrected.low < lower.estimate.low < lower.estimate.mean
-    assert verdict(-0.5, "15%", "40%").verdict == claims.OPPOSITE
-    assert verdict(+0.5).verdict == claims.OPPOSITE
+    assert verdict(-0.5, "15%", "40%").verdict == claims.CONTRADICTED
+    assert verdict(+0.5).verdict == claims.CONTRADICTED
     assert verdict(+0.3, figure="classify").verdict == claims.REPRODUCED
     assert verdict(0.0).verdict == claims.INCONCLUSIVE
 
@@ -276,7 +276,7 @@ def test_no_difference_is_a_cost_below_the_margin():
     # It is better by more than the margin.
     assert no_difference(-0.9, 0.5)[0].verdict == claims.REPRODUCED
     assert no_difference(0.0, 0.001)[0].verdict == claims.INCONCLUSIVE
-    assert no_difference(0.9, 0.5)[0].verdict == claims.OPPOSITE
+    assert no_difference(0.9, 0.5)[0].verdict == claims.CONTRADICTED
     one, row = no_difference(0.0, 0.5)
     assert ", margin 0.5 |" in row and math.isfinite(one.corrected.low)
 
@@ -296,7 +296,7 @@ def test_no_difference_needs_a_positive_control():
 
 def test_a_difference_that_holds_against_a_claim_of_none_needs_no_other_control():
     one, _ = no_difference(0.9, 0.5, control=0.0)
-    assert one.verdict == claims.OPPOSITE
+    assert one.verdict == claims.CONTRADICTED
 
 
 def test_a_claim_below_the_bag_of_words_or_at_an_edge_is_not_informative():
