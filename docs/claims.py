@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from tables import table
 
-from pretrax.comparison.formatting import chance, number
+from pretrax.comparison.formatting import number, p_value_text
 from pretrax.comparison.report import informative
 from pretrax.comparison.report.markdown_text import escaped
 from pretrax.comparison.report.positive_controls import KEPT, controls_in
@@ -535,7 +535,7 @@ def _measured(found: Found, v: Verdict) -> list[str]:
     return [
         f"**{effect(v, column.unit)}** at {escaped(pair)}",
         deviations(v),
-        chance(v.p),
+        p_value_text(v.p),
         f"{v.estimate.seeds} seeds, {size:.2g}M parameters, {tokens:.2g}M tokens, {rates} ({link})",
     ]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...constraints import listed
 from ..figures import HIGHER, LOWER, NATS, NEITHER
-from ..formatting import MINUS, MISSING, amount, chance, decimals, number, percent
+from ..formatting import MINUS, MISSING, amount, decimals, number, p_value_text, percent
 from ..results import HELDOUT, METRIC, ComparisonSetup
 from ..scaling.laws_of_comparisons import FittedLaw
 from ..statistics import LEVEL, MOST_SEEDS, POWER, Difference
@@ -110,7 +110,7 @@ def difference_words(difference: Difference) -> DifferenceWords:
         variants=f"{d.variant} {MINUS} {d.other}",
         size=number(one.mean, places, sign=True),
         interval=f"{low} to {high}" if math.isfinite(one.low) else "no interval",
-        p=chance(d.corrected),
+        p=p_value_text(d.corrected),
         verdict="significant" if d.is_significant else "not significant" if tested else why,
         needed=unknown if d.needed is None else str(d.needed),
     )
