@@ -436,11 +436,10 @@ def stopped(summary: Summary) -> list[str]:
     seeds = len({run.seed for run in summary.runs})
     if seeds not in setup.looks[:-1]:
         return []
-    wanted = [f"± {size:g} at {figure}" for figure, size in setup.wanted.items()]
+    effects = [f"± {size:g} at {figure}" for figure, size in setup.smallest_effects.items()]
     why = "every difference is significant"
-    if wanted:
-        within = "; ".join(wanted)
-        why = f"each wanted difference is decided: it is significant or lies within {within}"
+    if effects:
+        why = f"each difference is significant or within its smallest effect, {'; '.join(effects)}"
     number = setup.looks.index(seeds) + 1
     looks = len(setup.looks)
     return [

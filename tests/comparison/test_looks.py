@@ -80,7 +80,7 @@ def test_each_look_has_its_share_of_the_level():
 
 @pytest.mark.slow
 def test_comparisons_that_end_early_by_their_own_code(monkeypatch):
-    """A variant is compared with itself, with a wanted difference.
+    """A variant is compared with itself, with a smallest effect.
 
     The comparison ends if the difference is small, as well as if it is significant.
     """
@@ -116,7 +116,7 @@ def test_what_is_decided():
 
 def test_looks_end_with_the_seeds():
     assert compared().planned_looks == () and check(compared())
-    assert check(compared(looks=[2, 4], wanted={"len": 0.1})).planned_looks == (2, 4, 5)
+    assert check(compared(looks=[2, 4], smallest_effects={"len": 0.1})).planned_looks == (2, 4, 5)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_looks_end_with_the_seeds():
         (dict(looks=[3, 3]), ("looks", [3, 3])),
         (dict(looks=[1]), ("looks", [1])),
         (dict(looks=[3], budget={"1M": len}), ("looks", "budget")),
-        (dict(wanted={"len": 0.0}), ("wanted", 0.0)),
+        (dict(smallest_effects={"len": 0.0}), ("smallest_effects", 0.0)),
     ],
 )
 def test_looks_that_cannot_be_planned(fields, named):
@@ -197,7 +197,7 @@ def test_reports_say_at_which_look_it_ended():
     assert first in page(early) and first in markdown(early)
     assert "looks planned beforehand, after 3, 5 and 8 seeds." in markdown(early)
     assert "all 3 looks together" in markdown(early) and "(Bonferroni)" in page(early)
-    why = wording.in_short(told(looks=(5, 8), wanted={"classify": 0.01}))[-1]
+    why = wording.in_short(told(looks=(5, 8), smallest_effects={"classify": 0.01}))[-1]
     assert "look 1 of 2" in why and why.endswith("± 0.01 at classify.")
     last, plain = told(looks=(3, 5)), told()
     assert "Ended" not in markdown(last) + markdown(plain)
