@@ -52,7 +52,8 @@ def tidar(
     next block, and greedy decoding gives the same text in fewer calls.
 
     The loss has two terms: "tokens", as in `causal_lm`, with the factor α / (1 + α), and
-    "masked_blocks", of the tokens that masks predict, with the factor 1 / (1 + α).
+    "masked_blocks", of the tokens that masks predict, with the factor 1 / (1 + α). I-DLM adds α
+    times the first term to the second, without dividing by 1 + α.
 
     Args:
       ids: needs `mask`.

@@ -216,8 +216,10 @@ def normuon(
     """NorMuon (Li et al. 2025, arXiv:2510.05491) for matrices of layers, AdamW for all others.
 
     The orthogonalized momentum of a matrix is divided by the root mean square that each output's
-    weights had in earlier updates, then scaled to 0.2 for each weight. Both optimizers use the same
-    learning rate. The matrices are those of `muon`, and so is what AdamW updates.
+    weights had in earlier updates, then scaled to a root mean square of 0.2, as in the paper. (The
+    authors' code keeps the norm of the orthogonal matrix, times `sqrt(max(1, outputs/inputs))`.)
+    Both optimizers use the same learning rate. The matrices are those of `muon`, and so is what
+    AdamW updates.
 
     Args:
       total_steps: number of steps of the run.
@@ -255,7 +257,8 @@ def soap(
     A matrix is updated as by AdamW, but in the eigenbases of the mean outer products of its
     gradients over inputs and over outputs (Shampoo's preconditioners). In the first step,
     matrices have no eigenbasis yet, and only weight decay changes them. The matrices are those of
-    `muon`.
+    `muon`. Weight decay is AdamW's; the authors' code decays the updated weights, and not in the
+    first step.
 
     Preconditioners and eigenbases take 2 · (inputs² + outputs²) float32 numbers for each matrix,
     and every device has a copy.
