@@ -175,6 +175,7 @@ def _further_tokens(k: int) -> Stream:
             about=f"token {k} of the bag of each target, if the bag has so many",
             columns=(_column(k),),
             in_use="targets_segments",
+            values={_column(k): "id"},
             arranged={"decoder": functools.partial(_arrange_tokens, _column(k))},
         )
     )

@@ -189,6 +189,7 @@ MASKS = register_stream(
         "attends to, and the number of inputs that it attends to",
         columns=("masks", "masks_positions", "masks_begins", "masks_ends", "masks_visible"),
         in_use="targets_segments",
+        values={"masks": "id"},
         arranged={"decoder": _add_masks},
         after=("noised",),  # slots without a mask keep their noised copy
         more_slots=lambda slots: {"copies": slots, "predicted_copies": slots},

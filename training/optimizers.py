@@ -5,6 +5,7 @@ total number of steps and returns an optax transformation. Therefore a run state
 once. An optimizer's learning rate is a schedule, or a number for a constant rate.
 """
 
+import bisect
 import warnings
 from collections.abc import Callable
 from typing import Literal
@@ -91,6 +92,26 @@ def warmup_stable_decay(
         return peak * (1 - jnp.sqrt(jnp.clip(step / decay_steps, 0, 1)))
 
     return optax.join_schedules([up, optax.constant_schedule(peak), down], [warmup_steps, start])
+
+
+def shortest_run(optimizer: Callable[[int], optax.GradientTransformation]) -> int:
+    """Returns the smallest number of steps that an optimizer and its schedule accept.
+
+    >>> from pretrax.settings.partial import Partial
+    >>> rate = Partial(warmup_constant, peak=0.1, warmup_steps=5)
+    >>> shortest_run(Partial(adamw, learning_rate=rate))
+    6
+    """
+
+    def accepts(steps: int) -> bool:
+        try:
+            optimizer(steps)
+        except ValueError:
+            return False
+        return True
+
+    with warnings.catch_warnings(action="ignore"):  # a shortened warm-up in a very short run
+        return bisect.bisect_left(range(2**31), True, lo=1, key=accepts)
 
 
 @checked
