@@ -336,6 +336,17 @@ CLAIMS = (
         note="the likelihood of text; the source has coding tasks",
     ),
     Claim(
+        "Bags of six tokens first lower the loss",
+        "At equal FLOPs, a first phase on bags of six tokens lowers the loss of next-token "
+        "prediction.",
+        "superposition",
+        "superposition",
+        "bits_per_byte",
+        "bags of 6",
+        "causal",
+        note="the source trains models of 270M to 10B parameters",
+    ),
+    Claim(
         "Predicting token order helps",
         "Predicting the order of upcoming tokens helps.",
         "top",
