@@ -214,11 +214,8 @@ def ids_are_in_range(case: LawExamples) -> None:
     size = case.ids.size
     slots = case.lengths.get("inputs", 0)
     for stream in present(features):
-        limits = {
-            "id": size,
-            "id + 1": size + 1,
-            "slot": slots or int(stream.per_document),  # 0 for a pool without inputs
-        }
+        # A pool without inputs has slot 0.
+        limits = {"id": size, "id + 1": size + 1, "slot": slots or int(stream.per_document)}
         if None in case.objective.facts.heads.values():
             limits["label"] = size
         for name, kind in stream.values.items():
