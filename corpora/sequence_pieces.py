@@ -111,6 +111,17 @@ def _windows(
     return spans, following, shared
 
 
+def overlapping_windows(window: int | None, overlap: int) -> int:
+    """Returns the number of windows after a window that share letters with it.
+
+    >>> overlapping_windows(10, overlap=0), overlapping_windows(10, overlap=4)
+    (0, 1)
+    >>> overlapping_windows(10, overlap=5), overlapping_windows(10, overlap=6)
+    (1, 2)
+    """
+    return (window - 1) // (window - overlap) if window else 0
+
+
 def _weights(letters: bytes, lowercase_weight: float) -> np.ndarray:
     is_lowercase = np.frombuffer(letters, np.uint8) >= ord("a")
     return np.where(is_lowercase, np.float32(lowercase_weight), np.float32(1))

@@ -181,6 +181,23 @@ def test_records_files_and_clusters_are_held_out(tmp_path):
     assert len(held_out) == 2 and len(train) == 8 and not train & held_out
 
 
+@pytest.mark.parametrize("overlap", [0, 40, 80, 95])
+def test_held_out_windows_of_a_record_share_no_letters_with_training(tmp_path, overlap):
+    (letters,) = drawn(7, count=1, size=3000).values()
+    path = file_of(tmp_path, "a.fa", fasta({"x": letters}))
+    corpus = corpus_of(tmp_path, path, window=100, overlap=overlap)
+    held_out = [letters.index(text) for text in texts_of(corpus, corpus.heldout(10**6))]
+    train = texts_of(corpus, first_epoch(corpus))
+    trained_end = max(letters.index(text) + len(text) for text in train)
+    assert 2700 < trained_end <= min(held_out) < 2960
+
+
+def test_a_record_with_too_few_overlapping_windows_is_refused(tmp_path):
+    path = file_of(tmp_path, "a.fa", fasta(drawn(8, count=1, size=20)))
+    with refuses(ValueError, "overlap", 10, 12):  # 10 windows, each overlapping the next 10
+        corpus_of(tmp_path, path, window=11, overlap=10)
+
+
 def test_held_out_settings_are_checked(tmp_path):
     path = file_of(tmp_path, "a.fa", fasta(drawn(3, count=4)))
     clusters = file_of(tmp_path, "c.tsv", "r0\tr0\nr1\tr1\nr1\tr2\n")
