@@ -87,6 +87,10 @@ BAD = {  # name -> (alphabet, content, what the message names)
     "protein.fa": ("dna", ">x\nACGMKVLAAG\n", [":1", "'x'", "'L'", "7", "protein"]),
     "rna.fna": ("dna", ">x\nACGUACGU\n", [":1", "'x'", "'U'", "4", "rna"]),
     "dna.faa": ("protein", ">x\n" + "ACGT" * 20 + "\n", [":1", "'x'", "60", "DNA"]),
+    "later.faa": ("protein", ">x\nMKV\n>y\n" + "ACGT" * 15, [":3", "'y'", "60", "DNA"]),
+    "reads.faa": ("protein", ">x\nACGTnAGGT\n" * 9, [":15", "'x'", "64", "DNA"]),
+    "gap.faa": ("protein", ">x\n" + "N" * 99 + "ACGU" * 15, [":1", "'x'", "60", "RNA"]),
+    "short.faa": ("protein", ">x\nACG\n>y\nTT\n", [":3", "'y'", "5", "DNA"]),
     "empty_record.fa": ("dna", ">x\n>y\nACGT\n", [":1", "'x'"]),
     "empty.fa": ("dna", "", ["FASTA"]),
     "no_header.fa": ("dna", "ACGT\n>x\nAC\n", ["'ACGT'", "'>'"]),
@@ -105,6 +109,13 @@ def test_a_bad_file_is_named(tmp_path, name):
     place = [path.name + value if value[:1] == ":" else value for value in named]
     with refuses(MalformedLine, path.name, *place):
         corpus_of(tmp_path, str(path), alphabet)
+
+
+def test_proteins_may_have_the_letters_of_dna(tmp_path):
+    peptides = {f"p{i}": "GATC" for i in range(12)}  # 56 letters with "q"
+    others = {"alanines": "A" * 99, "p": "MK", "q": "ACGTACGT"}
+    corpus = corpus_of(tmp_path, file_of(tmp_path, "a.faa", fasta(others | peptides)), "protein")
+    assert len(first_epoch(corpus)) + len(corpus.heldout(999)) == 15
 
 
 def expected_pieces(letters, window, overlap):
