@@ -5,6 +5,7 @@ import gzip
 import random
 import shutil
 
+import jax
 import numpy as np
 import pytest
 
@@ -14,7 +15,11 @@ from pretrax.corpora.sequence_pieces import pieces
 from pretrax.corpora.text_readers import LeftOut
 from pretrax.corpora.vocabularies import VocabularySource
 from pretrax.data import reading
+from pretrax.data.packing import rows_of_documents, stacked
 from pretrax.data.reading import MalformedLine, RawDocument, good, raw_documents
+from pretrax.training.planning import plan_run
+from pretrax.training.run_configuration import read_run
+from pretrax.training.step import corrupt_and_arrange
 from tests.refusals import refuses
 from tests.training import tiny
 
@@ -334,6 +339,28 @@ def test_a_tokenizer_of_dnabert_2_is_read(tmp_path):
     assert tokens.min() >= 5 and tokens.max() < 60
     read = made.encode(records["r0"], add_special_tokens=False)
     assert corpus.codec.encode(records["r0"]) == read.ids
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["protein_masked", "protein_diffusion"])
+def test_proteins_of_a_row_do_not_attend_to_each_other(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    tiny.on_one_device(monkeypatch)
+    file_of(tmp_path, "a.faa", fasta({f"p{i}": "MKTAYIAKQR" * 4 for i in range(40)}))
+    plan = plan_run(read_run([f"runs/{name}.gin"], ["FILES='a.faa'"]))
+    (group,) = plan.recipe.groups
+    row, *_ = rows_of_documents(
+        plan.corpus.heldout(999), plan.packing, end_of_document=plan.end_of_document
+    )
+    rows = stacked([row], group.row_length)
+    batch = corrupt_and_arrange(plan.recipe, group, jax.random.split(jax.random.key(0), 1), rows)
+    segments = np.asarray(batch["encoder_segment_ids"][0])
+    ((starts, ends),) = np.asarray(batch["encoder_key_intervals"])
+    sizes = np.bincount(segments)[1:]
+    framed = 42 if name == "protein_masked" else 40
+    assert len(sizes) > 1 and {*sizes.tolist()} == {framed}  # no other end of a protein
+    for i in np.flatnonzero(segments):
+        assert {*segments[starts[i] : ends[i]]} == {segments[i]}
 
 
 @pytest.mark.slow
