@@ -254,8 +254,13 @@ def with_progress(console: Console, options, trained: Trained, task: EvaluationT
 
 
 def evaluate_variants(console: Console, options, steps: Sequence[int | None]) -> None:
-    """Scores the variants, writes the table with scores, and prints zero-shot figures."""
+    """Scores the variants, writes the table with scores, and prints zero-shot figures.
+
+    The table is read once, and written again after each checkpoint.
+    """
     wild_type = read_wild_type(options.wild_type)
+    table = None
+    scores_of_steps: dict[int, list[float]] = {}
     right = functools.partial(Column, justify="right")
     printed = Table(right("step"), "metric", right("figure"), right("baseline"), **PLAIN)
     mesh = make_mesh(fsdp=options.fsdp, tensor=options.tensor)
@@ -263,8 +268,10 @@ def evaluate_variants(console: Console, options, steps: Sequence[int | None]) ->
         trained = open_run(options.run, step, mesh, options.trust)
         scoring = options.scoring or usual_scoring(trained)
         check_scoring(trained, scoring, options.both_strands)
-        table = read_variants(options.variants, wild_type, sequence_check(trained))
-        with placed_on(mesh), console.status(f"Scoring {len(table.variants)} variants"):
+        table = table or read_variants(options.variants, wild_type, sequence_check(trained))
+        progress = Progress(console=console, transient=True, disable=not console.is_terminal)
+        with placed_on(mesh), progress:
+            bar = progress.add_task(f"Scoring {len(table.variants)} variants", total=1.0)
             scores = score_variants(
                 trained,
                 wild_type,
@@ -272,16 +279,20 @@ def evaluate_variants(console: Console, options, steps: Sequence[int | None]) ->
                 scoring,
                 both_strands=options.both_strands,
                 batch_size=options.batch_size,
+                on_batch=functools.partial(progress.advance, bar),
             ).tolist()
+        scores_of_steps[trained.step] = scores
+        if options.out:
+            atomic_writes.write_text(options.out, scored_text(table, scores_of_steps, options.out))
         for metric, (figure, baseline) in zero_shot_figures(table, scores).items():
             printed.add_row(str(trained.step), metric, f"{figure:.4g}", f"{baseline:.4g}")
     say = functools.partial(console.print, markup=False, soft_wrap=True)
-    say(f"{options.run}: {scoring}; {options.variants}, variants: {len(table.variants)}")
+    say(f"{options.run}: {scoring}; {options.variants}, variants: {len(scores)}")
     if printed.row_count:
         console.print(printed)
     if options.out:
-        atomic_writes.write_text(options.out, scored_text(table, scores, options.out))
-        say(f"{options.out} holds the score of each variant at step {trained.step}.")
+        scored = ", ".join(map(str, scores_of_steps))
+        say(f"{options.out} holds the score of each variant at step {scored}.")
 
 
 # --- held-out text ------------------------------------------------------------------------------
