@@ -57,7 +57,7 @@ def pieces(
         part = record.text.encode("ascii")
         cased = rest + part
         letters = cased.translate(table)
-        _check(record, part, letters[len(rest) :], before, alphabet)
+        check_letters(record, part, letters[len(rest) :], before, alphabet)
         before += len(part)
         rest = b""
         for start, end in _spans(runs, letters) if gap in letters else [(0, len(letters))]:
@@ -131,7 +131,7 @@ def _weights(letters: bytes, lowercase_weight: float) -> np.ndarray:
     return np.where(is_lowercase, np.float32(lowercase_weight), np.float32(1))
 
 
-def _check(
+def check_letters(
     record: RawDocument, part: bytes, letters: bytes, before: int, alphabet: Alphabet
 ) -> None:
     """Raises MalformedLine for a part of a record, read as `letters`, of another alphabet."""

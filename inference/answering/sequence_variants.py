@@ -149,7 +149,7 @@ def usual_scoring(trained: Trained) -> Scoring:
     raise ValueError(
         f"Got a model of layout {trained.model.layout!r} that was trained for mode "
         f"{mode_of(trained)!r}, expected a model that causal_lm, masked_lm or masked_diffusion "
-        "trained: variants are scored by the likelihood of their sequences."
+        "trained: sequences are scored by their likelihood."
     )
 
 
@@ -174,14 +174,19 @@ def check_scoring(trained: Trained, scoring: Scoring, both_strands: bool) -> Non
         )
 
 
+def longest_sequence(trained: Trained) -> int | None:
+    """Returns the largest number of tokens of a sequence in the rows of training; None: any."""
+    stack = "decoder" if trained.model.layout == "decoder" else "encoder"
+    limits = {trained.model.max_positions, trained.lengths.get(stack, 0)} - {0}
+    return min(limits) - sum(map(len, text_frame(trained))) if limits else None
+
+
 def sequence_check(trained: Trained) -> Callable[[str], str | None]:
     """Returns a function that says why the model cannot read a sequence, or returns None.
 
     The reason is a letter that the vocabulary lacks, or a length beyond the rows of training.
     """
-    stack = "decoder" if trained.model.layout == "decoder" else "encoder"
-    limits = {trained.model.max_positions, trained.lengths.get(stack, 0)} - {0}
-    frame = sum(map(len, text_frame(trained)))
+    longest = longest_sequence(trained)
 
     @functools.lru_cache(maxsize=256)
     def is_known(letter: str) -> bool:
@@ -193,8 +198,7 @@ def sequence_check(trained: Trained) -> Callable[[str], str | None]:
             if not is_known(letter):
                 return f"expected letters of the model's vocabulary, which has no {letter!r}"
         tokens = len(trained.encode(sequence))
-        if limits and tokens + frame > min(limits):
-            longest = min(limits) - frame
+        if longest is not None and tokens > longest:
             return f"expected at most {longest} tokens, the model's context, not {tokens}"
         return None
 
