@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> None:
     use_cpu()
     console = Console(highlight=False)
     most = ACCELERATORS[topology.kind].gib
-    columns = (f"GiB a chip, of {most}", "GB sent", "estimated")
+    columns = (f"GiB per chip (of {most})", "GB sent", "estimated")
     table = plain_table("mesh", "program", *columns, left=2)
     for axis in ("tensor", "fsdp"):
         console.print(f"{axis} {topology.chips}: compiling for {topology} …")

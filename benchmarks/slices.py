@@ -28,6 +28,7 @@ from rich.table import Table
 
 from benchmarks.common import make_parser, plain_table, rows_of_process
 from pretrax.settings import atomic_writes
+from pretrax.settings.printable import print_note
 from pretrax.training.compile_check import GIB, check
 from pretrax.training.devices.topologies import read_topology, use_cpu
 from pretrax.training.run_configuration import read_run
@@ -114,7 +115,7 @@ def main(arguments: list[str] | None = None) -> None:
         console.print(f"{name}: compiling for {CASES[name].slice} …")
         found, problem = compiled(name)
         if problem:
-            console.print(f"{name}: {problem}", markup=False, soft_wrap=True)
+            print_note(console, f"{name}: {problem}")
             continue
         kept[keys[name]] = found
         atomic_writes.write_text(options.out, json.dumps(kept, indent=1) + "\n")
@@ -174,7 +175,7 @@ def figures(case: Case) -> dict:
 
 def table(by_run: Mapping[str, dict]) -> Table:
     """Returns a table of the results of runs, with the largest parts of each step."""
-    columns = ("estimated step", "of peak", "GiB a chip, of")
+    columns = ("estimated step", "of peak", "GiB per chip (used of available)")
     shown = plain_table("run", "slice", "mesh", *columns, left=3)
     shown.add_column("largest parts, % of the step")
     for name, found in by_run.items():

@@ -30,7 +30,7 @@ from ..objectives.laws import LAWS, USUAL, broken, raised
 from ..objectives.token_ids import specimen_ids
 from ..settings.command_line import offer_completions, parse_options
 from ..settings.partial import Partial, as_partial, parameters
-from ..settings.printable import PrintableConsole
+from ..settings.printable import PrintableConsole, print_note
 from ..settings.user_errors import report_user_errors
 from ..settings.user_modules import import_module
 from ..training.run_choices import part_named
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             builder = selector_of(builder_named(builder).function)
         settings = "".join(f" --gin.{builder}.{one}" for one in options.settings)
         see = f"To see it: pretrax show --objective={options.objective}{settings}"
-        console.print(see, markup=False, highlight=False, soft_wrap=True)
+        print_note(console, see)
     if count:
         sys.exit(1)
 
@@ -137,7 +137,7 @@ def _setting(text: str) -> tuple[str, object]:
 def print_laws(console: Console, objective: Objective) -> int:
     """Prints which laws hold for each member; returns the number of broken laws that must hold."""
     names = [escape(m.name) for m in objective.facts.members] or ["this objective"]
-    table = Table("law", *names, box=None, highlight=False)
+    table = Table("law", *names, box=None)
     reasons = []
     count = 0
     laws = (LAWS | USUAL).items()

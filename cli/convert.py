@@ -23,6 +23,7 @@ import argparse
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -30,6 +31,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from ..corpora import vocabularies
+from ..corpora.vocabularies.factories import Vocabulary
 from ..inference import Decoding
 from ..models import hugging_face
 from ..models.builders import single_transformer
@@ -43,7 +45,7 @@ from ..settings.command_line import (
     offer_completions,
     parse_options,
 )
-from ..settings.printable import PrintableConsole
+from ..settings.printable import PrintableConsole, print_note
 from ..settings.user_errors import report_user_errors
 from ..training.buckets import is_bucket, on_this_disk
 from ..training.conversion.converted_vocabularies import (
@@ -66,7 +68,7 @@ from ..training.saved.imported_runs import check_new, config_text, embedding_row
 from ..training.saved.kept_prompt_forms import prompt_forms, save_prompt_forms, write_prompt_record
 from ..training.saved.model_card import model_card
 from ..training.saved.result import read_result
-from ..training.saved.runs import load_model
+from ..training.saved.runs import SavedModel, load_model
 from . import make_parser
 
 HF = "hf:"
@@ -87,7 +89,7 @@ USED_BY: dict[str, tuple[str, ...]] = {
 def main(argv: Sequence[str] | None = None) -> None:
     options = parse(argv)
     jax.config.update("jax_platforms", "cpu")  # an accelerator's memory may not hold a whole model
-    console = PrintableConsole(highlight=False)
+    console = PrintableConsole()
     with report_user_errors(options.traceback):
         if options.source.startswith((HF, T5X)):
             check_new(options.to)
@@ -101,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             export(console, options)
             if repository:
                 address = hub.push(options.to.removeprefix(HF), repository)
-                console.print(f"Pushed to {address}", markup=False, soft_wrap=True)
+                print_note(console, f"Pushed to {address}")
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -121,13 +123,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add("--dtype", choices=("float32", "bfloat16"), help=dtype)
     add("--model", metavar="GIN", help="for t5x: a gin file that binds the model")
-    unscaled = "for t5x: norms whose scale is missing, for they have none; separated by commas"
+    unscaled = "for t5x: names of norms that have no scale parameter, separated by commas"
     add("--unscaled", default="", help=unscaled)
-    tokenizer = "an import's, where none came with it: a SentencePiece .model or a tokenizer.json"
+    tokenizer = "tokenizer for an import that has none: a SentencePiece .model or a tokenizer.json"
     add("--tokenizer", metavar="FILE", help=tokenizer)
-    sentinels = "sentinels of an import's vocabulary; those that it lacks are added"
+    sentinels = "number of sentinels in the imported vocabulary; missing ones are added"
     add("--sentinels", type=at_least(0), metavar="N", help=sentinels)
-    specials = "special tokens to add to an import's vocabulary, such as R,S,X,mask"
+    specials = "special tokens to add to the imported vocabulary, such as R,S,X,mask"
     add("--specials", default="", help=specials)
     add_trust_argument(parser)
     offer_completions(parser)
@@ -144,7 +146,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
             "bucket afterwards"
         )
     if into_run and options.push:
-        parser.error(f"got --push with --from={options.source}: an export alone is pushed")
+        parser.error(f"got --push with --from={options.source}: only an export can be pushed")
     for name, of in USED_BY.items():
         if getattr(options, name) not in (None, "") and not options.source.startswith(of):
             parser.error(
@@ -210,7 +212,7 @@ def write_run(console: Console, options: argparse.Namespace, imported: Imported)
             f"predict` the options {' '.join(chosen)}."
         )
     for line in lines:
-        console.print(line, markup=False, soft_wrap=True)
+        print_note(console, line)
 
 
 def reported(progress: Progress, arrays: Iterable) -> Iterator[tuple[str, np.ndarray]]:
@@ -225,68 +227,107 @@ def reported(progress: Progress, arrays: Iterable) -> Iterator[tuple[str, np.nda
 # --- out of a run -------------------------------------------------------------------------------
 
 
+class SourceRun(NamedTuple):
+    """A run to export."""
+
+    directory: str
+    fields: dict[str, Any]  # fields of its config.gin
+    saved: SavedModel
+    vocabulary: Vocabulary | None
+    forms: tuple[PromptForm, ...]
+
+
+class Exported(NamedTuple):
+    """An export to `transformers`, and what it could not take along."""
+
+    architecture: str  # class of `transformers`, such as "LlamaForCausalLM"
+    left_out: set[str]  # parts of the model
+    lost_modes: list[str]  # modes that an import of the export lacks
+    notes: list[str]  # sentences about the tokenizer and the weights
+
+
 def export(console: Console, options: argparse.Namespace) -> None:
     target = options.to.removeprefix(HF)
     dtype = options.dtype or "float32"
     hugging_face.check_holds_no_model(target)
-    fields = read_directory(options.source, options.trust)
-    run = load_model(options.source, fields)
-    kept = Path(options.source) / run_directory.IMPORTED
-    vocabulary = saved_vocabulary(options.source)
-    forms = prompt_forms(options.source, fields, vocabulary.ids) if vocabulary else ()
-    check_direction(run.model.layout, forms)
-    config, params, others = single_transformer(run.model, run.params)
-    ids = config_ids(options.source, run.model.layout)
-    extra = ids | kept_config(kept)
-    if config.num_classes:
-        extra |= hugging_face.class_labels(run_directory.load_classes(options.source))
-    family = hugging_face.FAMILIES[extra["model_type"]] if "model_type" in extra else None
+    source = open_source(options)
+    check_direction(source.saved.model.layout, source.forms)
     writing = atomic_writes.naming(target), atomic_writes.whole_folder(target)
     with console.status(f"Writing {target}"), writing[0], writing[1] as folder:
         hugging_face.check_holds_no_model(target)  # again: another process may have written it
-        family = hugging_face.write_model(
-            folder, config, params, family=family, dtype=dtype, extra=extra
-        )
-        put_back(kept, folder)
-        name = family.architecture_of(config)
-        notes = [UNTIED] if hugging_face.has_untied_warning(family, config) else []
-        if "corpus" in fields:  # the run was trained, not only imported
-            shapes = hugging_face.open_source(folder).shapes.values()
-            result = read_result(options.source)
-            count = sum(map(math.prod, shapes))
-            named = options.push or Path(target).name
-            card = model_card(named, fields, result, run.step, name, count, notes)
-            atomic_writes.write_text(Path(folder) / CARD, card)
-            if name.endswith(hugging_face.WRITING):
-                starts = {"decoder_start_token_id": None} if run.model.layout == "decoder" else {}
-                hugging_face.write_generation_config(folder, ids | starts, Decoding().max_new)
-        lacking = export_vocabulary(options.source, folder, run.model, forms)
-        left = {*others, *hugging_face.left_out(family, config, params)}
-        form = next((form for form in forms if form.mode == "embed"), None)
-        if form is not None and form.pooling:
-            head = params["projections_embedding"]["layer"] if form.head else None
-            sentences.write_modules(folder, config.emb_dim, form.pooling, head)
-            left -= {"projections_embedding"} if form.head else set()
-        left_modes = []
-        if vocabulary:
-            again = model_of_export(folder)
-            left_modes = write_prompt_record(folder, forms, vocabulary.ids, again)
+        exported = write_export(folder, source, dtype, options.push or Path(target).name)
         atomic_writes.write_checksums(folder)
-    lines = [f"{target} holds step {run.step} of {options.source} as {name}, {dtype}."]
-    if left:
-        lines.append(
-            f"Left out, since transformers has no place for it: {', '.join(sorted(left))}."
-        )
-    if left_modes:
-        lines.append(f"Modes that an import of it lacks: {', '.join(left_modes)}.")
-    lines += [lacking] if lacking else []
-    if vocabulary:
-        trained = without_params(run.model, vocabulary, forms)
-        command = predict_command(options.source, trained, trusted=options.trust)
+
+    name = exported.architecture
+    lines = [f"{target} holds step {source.saved.step} of {source.directory} as {name}, {dtype}."]
+    if exported.left_out:
+        left = ", ".join(sorted(exported.left_out))
+        lines.append(f"Left out, since transformers has no place for it: {left}.")
+    if exported.lost_modes:
+        lines.append(f"Modes that an import of it lacks: {', '.join(exported.lost_modes)}.")
+    lines += exported.notes
+    if source.vocabulary:
+        trained = without_params(source.saved.model, source.vocabulary, source.forms)
+        command = predict_command(source.directory, trained, trusted=options.trust)
         lines.append(f"To apply the run to a text: {command}")
-    lines += notes
     lines.append(f"Next, in Python: transformers.{name}.from_pretrained({target!r})")
-    console.print("\n".join(lines), markup=False, soft_wrap=True)
+    print_note(console, "\n".join(lines))
+
+
+def open_source(options: argparse.Namespace) -> SourceRun:
+    directory = options.source
+    fields = read_directory(directory, options.trust)
+    saved = load_model(directory, fields)
+    vocabulary = saved_vocabulary(directory)
+    forms = prompt_forms(directory, fields, vocabulary.ids) if vocabulary else ()
+    return SourceRun(directory, fields, saved, vocabulary, forms)
+
+
+def write_export(folder: str, source: SourceRun, dtype: str, title: str) -> Exported:
+    """Writes the files of an export. `title` is the title of its model card."""
+    model = source.saved.model
+    config, params, others = single_transformer(model, source.saved.params)
+    kept = Path(source.directory) / run_directory.IMPORTED
+    ids = config_ids(source.directory, model.layout)
+    extra = ids | kept_config(kept)
+    if config.num_classes:
+        extra |= hugging_face.class_labels(run_directory.load_classes(source.directory))
+    family = hugging_face.FAMILIES[extra["model_type"]] if "model_type" in extra else None
+    family = hugging_face.write_model(
+        folder, config, params, family=family, dtype=dtype, extra=extra
+    )
+    put_back(kept, folder)
+    architecture = family.architecture_of(config)
+    notes = [UNTIED] if hugging_face.has_untied_warning(family, config) else []
+    if "corpus" in source.fields:  # the run was trained, not only imported
+        write_card(folder, source, architecture, title, notes)
+        if architecture.endswith(hugging_face.WRITING):
+            starts = {"decoder_start_token_id": None} if model.layout == "decoder" else {}
+            hugging_face.write_generation_config(folder, ids | starts, Decoding().max_new)
+    lacking = export_vocabulary(source.directory, folder, model, source.forms)
+    left_out = {*others, *hugging_face.left_out(family, config, params)}
+    form = next((form for form in source.forms if form.mode == "embed"), None)
+    if form is not None and form.pooling:
+        head = params["projections_embedding"]["layer"] if form.head else None
+        sentences.write_modules(folder, config.emb_dim, form.pooling, head)
+        left_out -= {"projections_embedding"} if form.head else set()
+    lost_modes = []
+    if source.vocabulary:
+        again = model_of_export(folder)
+        lost_modes = write_prompt_record(folder, source.forms, source.vocabulary.ids, again)
+    return Exported(architecture, left_out, lost_modes, [lacking, *notes] if lacking else notes)
+
+
+def write_card(
+    folder: str, source: SourceRun, architecture: str, title: str, notes: Sequence[str]
+) -> None:
+    """Writes the model card of a trained run into the folder of its export."""
+    shapes = hugging_face.open_source(folder).shapes.values()
+    parameters = sum(map(math.prod, shapes))
+    result = read_result(source.directory)
+    step = source.saved.step
+    card = model_card(title, source.fields, result, step, architecture, parameters, notes)
+    atomic_writes.write_text(Path(folder) / CARD, card)
 
 
 def check_direction(layout: str, forms: Sequence[PromptForm]) -> None:

@@ -70,12 +70,12 @@ from ..settings.command_line import (
     opening,
     parse_options,
 )
-from ..settings.printable import PrintableConsole
+from ..settings.printable import PrintableConsole, print_note
 from ..settings.user_errors import report_user_errors
 from ..training.buckets import on_this_disk
 from ..training.devices.compiled_programs import keep_compiled
 from ..training.devices.mesh import make_mesh, placed_on
-from ..training.heldout import bytes_per_token, bytes_per_token_of, heldout_evaluator
+from ..training.heldout_evaluation import bytes_per_token, bytes_per_token_of, heldout_evaluator
 from ..training.planning import plan_evaluation
 from ..training.processes import check_alone
 from ..training.reporting.console import print_heldout
@@ -94,7 +94,7 @@ PLAIN: dict[str, Any] = {"box": None, "header_style": "bold"}  # how tables look
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = parse(argv)
-    console = PrintableConsole(highlight=False)
+    console = PrintableConsole()
     with report_user_errors(options.traceback):
         check_alone("evaluate")
         options.run = on_this_disk(options.run)
@@ -199,10 +199,10 @@ def steps_of(options) -> list[int | None]:
     """
     if options.step is not None:
         return [options.step]
+    if not (options.all_checkpoints or options.eval_metric):
+        return [None]
     steps: list[int | None] = [*saved_steps(options.run, options.trust)] or [None]
-    if options.all_checkpoints:
-        return steps
-    return steps[-1:] if options.eval_metric else [None]
+    return steps if options.all_checkpoints else steps[-1:]
 
 
 # --- downstream tasks ---------------------------------------------------------------------------
@@ -242,13 +242,17 @@ def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> No
     guesses = ", ".join(repr(task.guess) for task in tasks)
     source = options.labeled or options.split
     # The lines are not a part of the table, which would wrap them at its own width.
-    say = functools.partial(console.print, markup=False, soft_wrap=True)
-    say(f"{options.run}: {mode}, {source}, {counts}")
+    print_note(console, f"{options.run}: {mode}, {source}, {counts}")
     console.print(table)
-    say(f"baseline: the most frequent answer of {tasks[0].guessed_from}, always: {guesses}")
+    print_note(
+        console, f"baseline: the most frequent answer of {tasks[0].guessed_from}, always: {guesses}"
+    )
     mode_flag = f" --mode={options.mode}" if options.mode else ""
     command = f"pretrax predict {opening(options)}{mode_flag} {shlex.quote(tasks[0].texts[0])}"
-    say(f"{options.run}/evaluation/ holds each answer and metrics.jsonl. To see one: {command}")
+    print_note(
+        console,
+        f"{options.run}/evaluation/ holds each answer and metrics.jsonl. To see one: {command}",
+    )
 
 
 def with_progress(console: Console, options, trained: Trained, task: EvaluationTask) -> TaskScores:
@@ -300,21 +304,19 @@ def evaluate_variants(console: Console, options, steps: Sequence[int | None]) ->
             atomic_writes.write_text(options.out, scored_text(table, scores_of_steps, options.out))
         for metric, (figure, baseline) in zero_shot_figures(table, scores).items():
             printed.add_row(str(trained.step), metric, f"{figure:.4g}", f"{baseline:.4g}")
-    say = functools.partial(console.print, markup=False, soft_wrap=True)
-    say(f"{options.run}: {scoring}; {options.variants}, variants: {len(scores)}")
+    print_note(console, f"{options.run}: {scoring}; {options.variants}, variants: {len(scores)}")
     if printed.row_count:
         console.print(printed)
     if options.out:
         scored = ", ".join(map(str, scores_of_steps))
-        say(f"{options.out} holds the score of each variant at step {scored}.")
+        print_note(console, f"{options.out} holds the score of each variant at step {scored}.")
 
 
 def evaluate_regions(console: Console, options, steps: Sequence[int | None]) -> None:
     """Prints the loss on the regions of each name."""
     regions = read_regions(options.regions)
     check_regions(regions, options.sequences)
-    right = functools.partial(Column, justify="right")
-    printed = Table(right("step"), "region", **PLAIN)
+    printed = Table(Column("step", justify="right"), "region", **PLAIN)
     for column in ("letters", "loss", "baseline", "perplexity"):
         printed.add_column(column, justify="right")
     mesh = make_mesh(fsdp=options.fsdp, tensor=options.tensor)
@@ -336,10 +338,9 @@ def evaluate_regions(console: Console, options, steps: Sequence[int | None]) -> 
                 f"{score.baseline:.3f}",
                 f"{math.exp(score.loss):.2f}",
             )
-    say = functools.partial(console.print, markup=False, soft_wrap=True)
-    say(f"{options.run}: {options.regions} in {options.sequences}, nats per letter")
+    print_note(console, f"{options.run}: {options.regions} in {options.sequences}, nats per letter")
     console.print(printed)
-    say("baseline: the frequencies of the letters in all regions")
+    print_note(console, "baseline: the frequencies of the letters in all regions")
 
 
 # --- held-out text ------------------------------------------------------------------------------
@@ -360,7 +361,6 @@ def evaluate_heldout(console: Console, options, steps: Sequence[int | None]) -> 
             by_step.append((run.step, scores))
             if name:  # another objective than the run's is scored on all held-out text
                 token_bytes |= dict.fromkeys((score.member for score in scores), bytes_of_all)
-    say = functools.partial(console.print, markup=False, soft_wrap=True)
-    say(f"Held-out text of {options.run}: {plan.corpus.summary}")
+    print_note(console, f"Held-out text of {options.run}: {plan.corpus.summary}")
     print_heldout(console, by_step, token_bytes)
-    say(f"Next: pretrax predict {opening(options)} …")
+    print_note(console, f"Next: pretrax predict {opening(options)} …")

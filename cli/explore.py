@@ -2,8 +2,8 @@
 
     pretrax explore
     pretrax explore --objective=ul2
-    pretrax explore --objective=my_objectives.mine     your own, and its file's later changes
-    pretrax explore --run=runs/quickstart              a trained model, wherever it is
+    pretrax explore --objective=my_objectives.mine     your own, reloaded when its file changes
+    pretrax explore --run=runs/quickstart              a trained model, in any directory
     pretrax explore --export=gallery                   pages that need no server
 
 The pages show runs below `runs` and comparisons below `comparisons` of this folder, in addition to
@@ -22,7 +22,7 @@ from ..explorer.pages import Explorer
 from ..explorer.server import LOOPBACK, Server
 from ..objectives.catalog import CATALOG, find
 from ..settings.command_line import add_trust_argument, offer_completions, parse_options
-from ..settings.printable import PrintableConsole
+from ..settings.printable import PrintableConsole, print_note
 from ..settings.run_directory import check_is_run
 from ..settings.user_errors import report_user_errors
 from ..training.devices.compiled_programs import keep_compiled
@@ -31,7 +31,7 @@ from . import make_parser
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = parse(argv)
-    console = PrintableConsole(highlight=False)
+    console = PrintableConsole()
     with report_user_errors(options.traceback, "\nThe pages are closed."):
         # A page compiles many small programs, each of which runs a few times.
         jax.config.update("jax_disable_most_optimizations", True)
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             return
         server = Server(explorer_of(options).site(), options.port, options.host)
         with server:
-            console.print(f"Open {server.address}", markup=False, soft_wrap=True)
+            print_note(console, f"Open {server.address}")
             if options.host != LOOPBACK:
                 console.print(
                     f"Other machines can reach {options.host}. Anyone who knows the address can "

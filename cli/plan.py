@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options, gin_arguments, chosen = parse_run(parser, argv)
     if mistake := mistake_of(options, gin_arguments, given_options(parser, options, argv)):
         parser.error(mistake)
-    console = PrintableConsole(highlight=False)
+    console = PrintableConsole()
     with report_user_errors(options.traceback, chosen=chosen.combined):
         law = law_of_directory(options.law) if options.law else None
         chips = Chips(kind_of_name(options.of), options.chips, options.mfu) if options.of else None

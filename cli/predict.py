@@ -53,7 +53,7 @@ from . import make_parser
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = parse(argv)
-    console = PrintableConsole(highlight=False)
+    console = PrintableConsole()
     stopped = "\nInterrupted; the same command continues with the first line without an answer."
     with report_user_errors(options.traceback, stopped):
         check_alone("predict")

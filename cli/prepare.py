@@ -28,7 +28,7 @@ from ..preprocessing.preparation import (
 )
 from ..settings import atomic_writes
 from ..settings.command_line import add_gin_arguments, at_least, parse_with_gin
-from ..settings.printable import PrintableConsole
+from ..settings.printable import PrintableConsole, print_note
 from ..settings.user_errors import report_user_errors
 from . import make_parser
 
@@ -57,7 +57,7 @@ def prepare(preparation: Preparation, workers: int | None) -> None:
     # These modules import datatrove, which --help does not need.
     from ..preprocessing import preparation_page, preparation_report, running
 
-    console = PrintableConsole(highlight=False)
+    console = PrintableConsole()
     if not console.is_terminal:
         console.width = 120
     p = preparation
@@ -85,7 +85,7 @@ def prepare(preparation: Preparation, workers: int | None) -> None:
         console.print(
             f"\n{report.documents:,} documents{tokens}. {p.out} holds report.html.", markup=False
         )
-    console.print(f"Next: {output.next_command(p.out)}", markup=False, soft_wrap=True)
+    print_note(console, f"Next: {output.next_command(p.out)}")
 
 
 def check_unchanged(out: str, before: Any, settings: dict[str, str], made_of: str) -> None:

@@ -39,8 +39,9 @@ from ..settings.command_line import (
     as_option,
     at_least,
 )
+from ..settings.directories import check_links
 from ..settings.partial import as_partial
-from ..settings.printable import PrintableConsole
+from ..settings.printable import PrintableConsole, print_note
 from ..settings.system_errors import in_words
 from ..settings.user_errors import report_user_errors
 from ..tasks import sample_text, showing
@@ -56,7 +57,7 @@ from ..training.run_choices import (
     parse_run,
     part_named,
 )
-from ..training.run_configuration import read_directory, read_fields
+from ..training.run_configuration import read_fields
 from ..visualization import picture_page
 from ..visualization.choice import Choice, layout_for
 from ..visualization.drawing import Drawn
@@ -86,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def run(argv: Sequence[str]) -> None:
     options, gin_arguments, chosen = read_command_line(argv)
-    console = PrintableConsole(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+    console = PrintableConsole(width=None if sys.stdout.isatty() else WIDTH)
     with report_user_errors(options.traceback):
         if options.run:
             options.run = on_this_disk(options.run)
@@ -124,17 +125,17 @@ def show(
         if sentence := lacking(text):
             console.print(sentence, soft_wrap=True)
     for sentence in unused(options, gin_arguments, choice):
-        console.print(sentence, markup=False, soft_wrap=True)
+        print_note(console, sentence)
     if options.html:
         members = track(drawn.members, "Counting", console=console, disable=not console.is_terminal)
         drawn = drawn._replace(members=members)
         write_page(options.html, options, choice, drawn, text, command)
         where = f"The page is {options.html}: open it in a browser."
-        console.print(where, markup=False, soft_wrap=True)
+        print_note(console, where)
     else:
         console.print("Next: the same command with --html=FILE writes a page with statistics.")
     if flags := to_train(options, gin_arguments, chosen, choice, drawn.picture.layout, text):
-        console.print(f"To train it: pretrax train {flags}", markup=False, soft_wrap=True)
+        print_note(console, f"To train it: pretrax train {flags}")
 
 
 def draw(options: argparse.Namespace, choice: Choice, text: SampleText) -> Drawn:
@@ -284,7 +285,7 @@ def choose(options: argparse.Namespace, gin_arguments: GinArguments) -> Choice:
     if options.module and files:
         lines.insert(0, f"MODULE = {options.module!r}")
     if name is None and not files and options.run and run_directory.is_run(options.run):
-        read_directory(options.run, gin_arguments.trusted)  # raises an error if it is not valid
+        check_links(options.run)
         files = [os.path.join(options.run, run_directory.CONFIG)]
     elif name is None and not files:
         name = DEFAULT

@@ -32,7 +32,7 @@ from ..settings.command_line import (
     parse_options,
 )
 from ..settings.folders import Folder
-from ..settings.printable import PrintableConsole
+from ..settings.printable import PrintableConsole, print_note
 from ..settings.run_directory import DATA, SENTENCEPIECE_MODEL, TOKENIZER, VOCABULARY
 from ..settings.user_errors import report_user_errors
 from ..training.buckets import on_this_disk
@@ -47,7 +47,7 @@ VOCABULARY_FILES = VOCABULARY, SENTENCEPIECE_MODEL, TOKENIZER
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = parse(argv)
-    console = PrintableConsole(highlight=False)
+    console = PrintableConsole()
     with report_user_errors(options.traceback):
         check_alone("teach")
         options.run = on_this_disk(options.run)
@@ -62,9 +62,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             f"{options.out} has the {options.likeliest} likeliest tokens at each position, as "
             f"{options.run} predicts them."
         )
-        console.print(done, markup=False, soft_wrap=True)
+        print_note(console, done)
         train = f"--objective=distilled_lm --corpus=token_store --store={options.out}"
-        console.print(f"Next: pretrax train decoder {train}", markup=False, soft_wrap=True)
+        print_note(console, f"Next: pretrax train decoder {train}")
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -19,7 +19,8 @@ from ..training.compile_check import check
 from ..training.devices.compiled_programs import keep_compiled
 from ..training.devices.topologies import EXAMPLE, read_topology, use_cpu
 from ..training.processes import without_shutdown
-from ..training.reporting.console import make_console, print_check
+from ..training.reporting.compile_report import print_check
+from ..training.reporting.console import make_console
 from ..training.reporting.profiling import read_steps
 from ..training.run_choices import QUICKSTART, add_run_arguments, parse_run
 from ..training.run_configuration import read_run

@@ -161,7 +161,7 @@ def make_console(file: Any = None) -> Console:
     """
     # In a notebook, rich would display the text instead of writing it to the file.
     in_notebook = None if file is None else False
-    console = PrintableConsole(file=file, highlight=False, force_jupyter=in_notebook)
+    console = PrintableConsole(file=file, force_jupyter=in_notebook)
     if not console.is_terminal:
         console.width = WIDTH
     return console

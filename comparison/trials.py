@@ -232,7 +232,7 @@ def train_and_measure(trial: Trial) -> int:
         kept_figures.remember_versions(trial.eval_metrics, trial.run.corpus)
         if not trial.state.is_trained:
             _link_shared(trial.directory, trial.run.run_dir)
-            console = PrintableConsole(width=120, highlight=False)
+            console = PrintableConsole(width=120)
             if not trainer.train(trial.run, console, trial.trusted).finished:
                 return STOPPED
         _measure(trial)

@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import corpora
 from ..settings.partial import Partial
-from ..training.evaluation import total_loss
+from ..training.evaluator import total_loss
 from ..training.run import Run
 from .comparison import Comparison, folder_of
 from .facts import VariantFacts, runs_with, write_facts

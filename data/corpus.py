@@ -187,7 +187,11 @@ class Corpus(NamedTuple):
     member_sources: tuple[int, ...] = ()
     summary: str = ""  # a description of what was read: documents, tokens, skipped lines
 
+    @property
+    def texts(self) -> tuple["Corpus", ...]:
+        """The corpora of a mixture, or this corpus alone if all members read the same text."""
+        return self.sources or (self,)
 
-def read_by(member: int, corpus: Corpus) -> Corpus:
-    """Returns the corpus that a member of the objective, given by its index, reads."""
-    return corpus.sources[corpus.member_sources[member]] if corpus.sources else corpus
+    def text_of(self, member: int) -> "Corpus":
+        """Returns the corpus that a member of the objective, given by its index, reads."""
+        return self.sources[self.member_sources[member]] if self.sources else self

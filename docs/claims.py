@@ -25,6 +25,7 @@ REPRODUCED, OPPOSITE = f"reproduced{SIZE}", f"opposite{SIZE}"
 INCONCLUSIVE, NOT_INFORMATIVE = "inconclusive", "not informative"
 MISSING = "not measured yet"
 PICTURE = "images/what_was_found.svg"
+PHONE_PICTURE = "images/what_was_found_phone.svg"
 AFTER = "were added after the results of"  # in `about` of a comparison whose seeds were added
 COLORS = {
     REPRODUCED: SERIES[2],
@@ -549,13 +550,15 @@ def _number(value: float, v: Verdict) -> str:
     return number(value, places, sign=True)
 
 
-def picture(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
+def picture(found: Found, narrow: bool = False) -> str:
     """Returns an SVG with a panel for each verdict and a row for each claim, on one axis.
 
     A row shows the difference in standard deviations over seeds and its corrected interval, to the
-    right if it is as claimed. A tick marks the margin of a claim of no difference.
+    right if it is as claimed. A tick marks the margin of a claim of no difference. In the narrow
+    picture, which is for phones, the title and the effect of a claim stand above its interval.
     """
-    known = [v for v in verdicts(found, claims) if math.isfinite(v.deviation)]
+    known = [v for v in verdicts(found) if math.isfinite(v.deviation)]
+    text_height = 0.5 if narrow else 0.0  # height of a title above its interval, in rows
 
     def draw(axes: Any) -> None:
         y = -1.0
@@ -564,17 +567,18 @@ def picture(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
             some = [v for v in known if v.verdict == verdict]
             if not some:
                 continue
-            y += 1.8
+            y += 1.8 + text_height / 2
             axes.text(
                 0,
-                y - 0.95,
+                y - 0.95 - text_height / 2,
                 f"{verdict}: {len(some)}",
                 color=color,
                 weight="bold",
                 transform=axes.get_yaxis_transform(),
                 va="center",
             )
-            axes.axhspan(y - 0.5, y + len(some) - 0.5, color=color, alpha=0.07, linewidth=0)
+            top = y - 0.5 - text_height / 2
+            axes.axhspan(top, top + len(some), color=color, alpha=0.07, linewidth=0)
             for v in some:
                 mean, low, high = v.in_deviations
                 hollow = "none" if verdict == NOT_INFORMATIVE else color
@@ -585,14 +589,14 @@ def picture(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
                 column = next(
                     c for c in found[v.claim.comparison].columns if c.name == v.claim.figure
                 )
-                axes.text(
-                    1.01,
-                    y,
-                    effect(v, column.unit),
-                    va="center",
-                    transform=axes.get_yaxis_transform(),
-                )
-                ticks[y] = v.claim.title
+                beside = dict(va="center", transform=axes.get_yaxis_transform())
+                written = effect(v, column.unit)
+                if narrow:
+                    axes.text(0, y - text_height, v.claim.title, **beside)
+                    axes.text(1, y - text_height, written, ha="right", **beside)
+                else:
+                    axes.text(1.01, y, written, **beside)
+                    ticks[y] = v.claim.title
                 y += 1
             y -= 1
         axes.axvline(0, color=MUTED, linewidth=1, zorder=0)
@@ -603,4 +607,5 @@ def picture(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
         axes.spines["left"].set_visible(False)
         axes.set_xlabel("against the claim  ←  difference / SD over seeds  →  as claimed")
 
-    return standalone(drawn([draw], 8.8, 0.22 * len(known) + 2.0))
+    width, row_height = (4.9, 0.4) if narrow else (8.8, 0.22)
+    return standalone(drawn([draw], width, row_height * len(known) + 2.0))

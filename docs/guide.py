@@ -360,6 +360,7 @@ def drawn(docs: Path) -> dict[str, str]:
         },
     }
     pages[claims.PICTURE] = claims.picture(found)
+    pages[claims.PHONE_PICTURE] = claims.picture(found, narrow=True)
     if MATRIX in found:
         pages[HEAT_MAP] = heat_map(found[MATRIX])
     for page, page_tables in tables.items():

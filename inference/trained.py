@@ -119,6 +119,8 @@ class Mode:
     fills: str | None = None
 
     # Command line
+    # Arguments of `pretrax predict`, with TEXT for each text and [MASK] for a mask.
+    example: str = '"TEXT"'
     is_flag: bool = False  # whether it is chosen by --NAME instead of --mode=NAME
     options: tuple[str, ...] = ()  # the mode-specific options of `predict` that it uses
     # Additional options, stored in `Options.mode_options`: name -> arguments of `add_argument`.

@@ -100,8 +100,10 @@ def imported_modules(text: str) -> list[str]:
     return modules
 
 
-def plain_field(run_dir: str, name: str) -> Any:
-    """Returns the literal that a run directory's config.gin gives a field of `Run`, or None.
+def plain_fields(run_dir: str) -> dict[str, Any]:
+    """Returns the literals that a run directory's config.gin gives fields of `Run`.
+
+    The value of a function or macro is None.
 
     No module is imported, so it is safe to read a directory that anybody may have written.
 
@@ -109,13 +111,13 @@ def plain_field(run_dir: str, name: str) -> Any:
     """
     path = Path(run_dir) / run_directory.CONFIG
     literals = _Delegate(lambda *_: None, lambda _: None)  # functions and macros are read as None
+    fields = {}
     with _syntax_errors(path):
         for statement in config_parser.ConfigParser(_text_of(path), literals):
             match statement:
                 case config_parser.BindingStatement("", "training.Run", parameter, value):
-                    if parameter == name:
-                        return value
-    return None
+                    fields[parameter] = value
+    return fields
 
 
 @contextlib.contextmanager

@@ -44,6 +44,9 @@ class PrintableConsole(Console):
     If its output is not a terminal, its tables have no blanks at the ends of lines.
     """
 
+    def __init__(self, *, highlight: bool = False, **settings):
+        super().__init__(highlight=highlight, **settings)
+
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
@@ -53,6 +56,12 @@ class PrintableConsole(Console):
         for segment in segments:
             shown = segment.text if segment.control else printable(segment.text)
             yield segment if shown is segment.text else segment._replace(text=shown)
+
+
+def print_note(console: Console, text: str) -> None:
+    """Prints a text without wrapping its lines, so that paths and commands can be copied."""
+    if text:
+        console.print(text, markup=False, soft_wrap=True)
 
 
 def _without_padding(segments: Iterable[Segment]) -> Iterator[Segment]:

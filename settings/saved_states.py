@@ -9,7 +9,7 @@ import hashlib
 import jax
 
 from . import run_directory, run_ids
-from .gin_reader import plain_field
+from .gin_reader import plain_fields
 
 
 def has_checkpoint(run_dir: str) -> bool:
@@ -19,13 +19,14 @@ def has_checkpoint(run_dir: str) -> bool:
     """
     if not run_directory.is_run(run_dir):
         return False
-    elsewhere = plain_field(run_dir, "checkpoint_dir")
+    fields = plain_fields(run_dir)
+    elsewhere = fields.get("checkpoint_dir")
     where = run_directory.checkpoints(run_dir, elsewhere)
     if elsewhere is not None and not run_ids.owns(run_dir, where):
         return False
     if run_ids.has_checkpoints(where):
         return True
-    local = plain_field(run_dir, "local_checkpoint_dir")
+    local = fields.get("local_checkpoint_dir")
     return local is not None and has_copy(local, where)
 
 

@@ -57,7 +57,6 @@ class ObjectivePicture:
             force_terminal=in_terminal,
             force_jupyter=False,  # in a notebook, rich would display the text instead
             width=None if in_terminal else WIDTH,
-            highlight=False,
         )
         print_picture(console, self.content)
         return text.getvalue()

@@ -14,7 +14,7 @@ from pretrax.data import task_metrics
 from pretrax.inference.answering import task_scores
 from pretrax.inference.answering.task_scores import score_task
 from pretrax.tasks.seqio_evaluation import evaluation_tasks
-from pretrax.training.heldout import heldout_evaluator
+from pretrax.training.heldout_evaluation import heldout_evaluator
 from pretrax.training.reporting.metrics import read_metrics
 from pretrax.training.run_configuration import run_of_directory
 from pretrax.training.saved.runs import open_saved_model

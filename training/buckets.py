@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ..settings.atomic_writes import locked, read_json, write_bytes, write_json
 from ..settings.folders import Folder
-from ..settings.gin_reader import plain_field
+from ..settings.gin_reader import plain_fields
 from ..settings.run_directory import (
     CHECKPOINTS,
     CONFIG,
@@ -179,7 +179,7 @@ def on_this_disk(directory: str) -> str:
             f"{directory} is not a run directory (it has no {CONFIG}): give the directory of a run."
         )
     write_bytes(os.path.join(local, CONFIG), bucket.read(CONFIG))
-    names = _small_files(bucket, plain_field(local, "checkpoint_dir"))
+    names = _small_files(bucket, plain_fields(local).get("checkpoint_dir"))
     names = [name for name in names if not name.startswith(_NOT_READ)]
     for path in [path for path in Path(local).rglob("[!.]*") if path.is_file()]:
         name = path.relative_to(local).as_posix()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import jax
 
 from .buckets import push_or_warn
-from .heldout import Evaluation
+from .heldout_evaluation import Evaluation
 from .hooks import AfterStep, Hook
 from .prefetch import Prefetcher
 from .processes import as_the_first

@@ -12,7 +12,7 @@ import jax
 from ..settings import run_directory
 from .built_in_hooks import BuiltInHooks
 from .devices.mesh import placed_on
-from .heldout import Evaluation
+from .heldout_evaluation import Evaluation
 from .hooks import AfterStep, own_hooks
 from .planning import Plan
 from .prefetch import Prefetcher

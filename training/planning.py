@@ -185,7 +185,7 @@ def _open_corpus(run: Run) -> Corpus:
 
 def open_batches(plan: Plan) -> Batches:
     return Batches(
-        [source.open_shard for source in plan.corpus.sources or (plan.corpus,)],
+        [text.open_shard for text in plan.corpus.texts],
         plan.recipe.groups,
         plan.schedules,
         data_shards=plan.run.data_shards,

@@ -106,8 +106,8 @@ def check_division(
     for group, scheduled in zip(groups, schedules):
         if scheduled.rows % multiple:
             raise ValueError(
-                f"Got training.Run.batch_size = {run.batch_size}, of which {scheduled.rows} rows "
-                f"are in the row group {group.stacks}, expected a multiple of {multiple} there "
+                f"The row group {group.stacks} gets {scheduled.rows} of the {run.batch_size} rows "
+                f"of training.Run.batch_size, expected a multiple of {multiple} "
                 f"({run.microbatches} microbatches, each over {shards} shards of rows: "
                 f"{_product(BATCH, mesh)}): change --gin.training.Run.batch_size, or make "
                 f"--gin.training.Run.data_shards a multiple of {multiple}."

@@ -6,20 +6,21 @@ For example:
     result.scores[0].loss                                           # nats per target
 """
 
+import contextlib
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import jax
 from rich.console import Console
 from rich.text import Text
 
-from ..data.corpus import read_by
 from ..inference import Trained, show_passages
 from ..inference.answering.task_scores import task_figures
 from ..settings import run_directory, run_ids
+from ..settings.printable import print_note
 from .buckets import on_disk
 from .devices.compiled_programs import kept_in
-from .heldout import prepare_evaluation
+from .heldout_evaluation import Evaluation, prepare_evaluation
 from .loop import take_steps
 from .planning import Plan, open_batches, plan_checked
 from .processes import ends_together, join_processes
@@ -28,7 +29,6 @@ from .reporting.console import (
     make_console,
     model_summary,
     print_closing,
-    print_note,
     print_plan,
     print_scores,
     print_stopped,
@@ -86,7 +86,7 @@ def train(
                 f"{run.run_dir} is copied to {local_run.run_dir}, and back when a checkpoint is "
                 "saved"
             )
-            console.print(note, markup=False, soft_wrap=True)
+            print_note(console, note)
         return _train(local_run, console, trusted, profiled)
 
 
@@ -106,18 +106,7 @@ def _train(
     plan = plan_checked(run)
     print_plan(console, plan)
 
-    abstract = abstract_state_of(plan)
-    batches = open_batches(plan)
-    where = run_directory.checkpoints(run.run_dir, run.checkpoint_dir)
-    # The lock comes first: opening checkpoints for writing deletes files of unfinished saves.
-    with (
-        run_directory.training_lock(run.run_dir),
-        _open_checkpoints(run, where) as checkpoints,
-        open_local_copies(run.local_checkpoint_dir, where, checkpoints) as copies,
-    ):
-        spikes = Spikes(run.rollback_sigmas)
-        unreported = Unreported()
-        parts = ResumableParts(run, abstract, batches, spikes, unreported, checkpoints, copies)
+    with _open_parts(plan) as parts:
         resumed = resume(parts, changed)
         _warn_of_damage(parts, resumed, console)
         if resumed and (finished := finished_result(run, int(resumed.state.step), changed)):
@@ -132,23 +121,53 @@ def _train(
         warn = functools.partial(print_warning, console)
         with MetricsWriter(run.run_dir, int(start.step), warn, trackers) as writer:
             reports = Reports(writer, console, wall_time)
-            evaluate = prepare_evaluation(plan, task_scorer(plan), reports)
-            state, evaluated = take_steps(plan, parts, start, evaluate, reports, profiled)
-            step = int(state.step)
-            if step < run.steps:
-                result = Result(run.run_dir, step, False, (), {}, wall_time.seconds())
-                print_stopped(console, run, result)
-                return result
-            if evaluated is None:  # the run was killed between its last step and the evaluation
-                evaluated = evaluate(step, state.eval_params)
-            print_scores(console, evaluated.scores, step)
-            with wall_time.of("evaluation"):
-                fill_passages(plan, state, writer, console)
+            step, evaluated = _take_remaining_steps(plan, parts, start, reports, profiled)
+    if evaluated is None:
+        result = Result(run.run_dir, step, False, (), {}, wall_time.seconds())
+        print_stopped(console, run, result)
+        return result
     result = Result(run.run_dir, step, True, evaluated.scores, evaluated.tasks, wall_time.seconds())
     write_result(result)
     failed = plot_losses(run.run_dir, result.scores) if jax.process_index() == 0 else None
-    print_closing(console, plan, result, batches.progress(), failed)
+    print_closing(console, plan, result, parts.batches.progress(), failed)
     return result
+
+
+@contextlib.contextmanager
+def _open_parts(plan: Plan) -> Iterator[ResumableParts]:
+    """Locks the run directory, and opens what a run resumes from: checkpoints and batches."""
+    run = plan.run
+    abstract = abstract_state_of(plan)
+    batches = open_batches(plan)
+    where = run_directory.checkpoints(run.run_dir, run.checkpoint_dir)
+    # The lock comes first: opening checkpoints for writing deletes files of unfinished saves.
+    with (
+        run_directory.training_lock(run.run_dir),
+        _open_checkpoints(run, where) as checkpoints,
+        open_local_copies(run.local_checkpoint_dir, where, checkpoints) as copies,
+    ):
+        spikes = Spikes(run.rollback_sigmas)
+        yield ResumableParts(run, abstract, batches, spikes, Unreported(), checkpoints, copies)
+
+
+def _take_remaining_steps(
+    plan: Plan, parts: ResumableParts, start: State, reports: Reports, profiled: Steps | None
+) -> tuple[int, Evaluation | None]:
+    """Trains from a state to the last step, and evaluates that step.
+
+    Returns the step that was reached, and the evaluation: None if SIGTERM stopped the run.
+    """
+    evaluate = prepare_evaluation(plan, task_scorer(plan), reports)
+    state, evaluated = take_steps(plan, parts, start, evaluate, reports, profiled)
+    step = int(state.step)
+    if step < plan.run.steps:
+        return step, None
+    if evaluated is None:  # the run was killed between its last step and the evaluation
+        evaluated = evaluate(step, state.eval_params)
+    print_scores(reports.console, evaluated.scores, step)
+    with reports.wall_time.of("evaluation"):
+        fill_passages(plan, state, reports.writer, reports.console)
+    return step, evaluated
 
 
 def _warn_of_damage(parts: ResumableParts, resumed: Restored | None, console: Console) -> None:
@@ -239,7 +258,7 @@ def fill_passages(plan: Plan, state: State, writer: MetricsWriter, console: Cons
             state.eval_params,
             corpus.ids,
             corpus.codec.decode,
-            lambda member: read_by(member, corpus).heldout(4000),
+            lambda member: corpus.text_of(member).heldout(4000),
         )
     shown = Text.from_ansi(captured.get())
     console.print(shown)

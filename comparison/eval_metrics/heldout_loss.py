@@ -17,8 +17,8 @@ from ...inference.prompting.windows import BeyondTraining
 from ...objectives import Objective, members_of
 from ...objectives.catalog import CATALOG, find
 from ...objectives.mixtures import largest
-from ...training.evaluation import Evaluator, Score
-from ...training.heldout import evaluator_under, recipe_under
+from ...training.evaluator import Evaluator, Score
+from ...training.heldout_evaluation import evaluator_under, recipe_under
 from ...training.planning import Plan
 from ...training.run import longest_rows
 from ...training.run_configuration import read_fields
@@ -50,7 +50,7 @@ def loss_under(
 
     The note also names the objectives on whose kind of noise the run was trained, at any rate: the
     run has an advantage there. A combined noise, such as BART's or BERT's, is a kind of its own.
-    The baseline is that of `training.evaluation`. Terms without a baseline do not count.
+    The baseline is that of `training.evaluator`. Terms without a baseline do not count.
 
     Args:
       subject: the run to measure.

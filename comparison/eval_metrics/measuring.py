@@ -12,6 +12,7 @@ from ...constraints import near
 from ...settings import run_directory
 from ...settings.gin_reader import value_in_gin
 from ...settings.partial import Partial, parameters
+from ...settings.printable import print_note
 from ..figures import Figure
 from . import EVAL_METRICS
 from .kept_figures import Measured, measure, write_measured
@@ -87,6 +88,6 @@ def print_measured(
             notes += [f"{f.name}: {f.note}"] if f.note else []
     console.print(table)
     for note in dict.fromkeys(notes):
-        console.print(note, markup=False, soft_wrap=True)
+        print_note(console, note)
     kept = f"Saved to {run_dir}/{run_directory.EVALUATION}/{run_directory.FIGURES}."
-    console.print(kept, markup=False, soft_wrap=True)
+    print_note(console, kept)

@@ -13,7 +13,7 @@ from ...data.corpus import Document, first_documents
 from ...data.packing import rows_of_documents, stacked
 from ...objectives import PromptForm, RowGroup, members_of
 from ...objectives.losses import at_slots
-from ...training.evaluation import EVALUATION_SEED
+from ...training.evaluator import EVALUATION_SEED
 from ...training.planning import Plan
 from ...training.step import corrupt_and_arrange
 from ..figures import HIGHER, NEITHER, Figure

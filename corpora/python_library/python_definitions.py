@@ -1,7 +1,8 @@
-"""Two tasks on docstrings of Python's standard library and their code.
+"""Tasks on the code of Python's standard library and its docstrings.
 
     pairs       does this docstring belong to this code?                  chance 1/2
     retrieval   which of N pieces of code does this docstring belong to?  chance 1/N
+    order       are two statements in the order of their program?         chance 1/2
 
 The split `validation` has the files that `corpora.python_library` holds out by default.
 """
@@ -12,10 +13,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .python_passages import counted_in, drawn, drawn_order, library_split
-from .python_sources import Pair, documented_definitions
+from .python_sources import Pair, consecutive_statements, documented_definitions
 
 DEFINITIONS = {"train": 1200, "validation": 240}
 DOCSTRING_CHARACTERS = (16, 160)  # Smallest and largest length of a docstring's first paragraph
+STATEMENTS = {"train": 1000, "validation": 240}  # Number of pairs, each shown in both orders
+STATEMENT_CHARACTERS = 100  # Largest length of a statement
 CODE_CHARACTERS = 240  # Largest length of code, which is cut at the end of a line
 
 
@@ -77,6 +80,44 @@ def matched_pairs(definitions: Sequence[Pair]) -> list[DocstringPair]:
         pairs += [DocstringPair(one.docstring, other.code, False)]
         pairs += [DocstringPair(other.docstring, one.code, False)]
     return sorted(pairs, key=drawn_order)
+
+
+class StatementPair(NamedTuple):
+    text: str  # two statements, one after the other
+    in_order: bool
+
+
+@functools.cache
+def statement_examples() -> dict[str, list[StatementPair]]:
+    r"""Returns consecutive statements of both splits, each pair in both orders.
+
+        StatementPair("total = sum(values)\nreturn total / len(values)", True)
+        StatementPair("return total / len(values)\ntotal = sum(values)", False)
+
+    The words of a pair are the same in both orders, so they do not show the answer.
+    """
+    files = library_split()
+    split: dict[str, list[StatementPair]] = {}
+    counts = counted_in(files)
+    for part, documents in files.items():
+        pairs: list[tuple[str, str]] = []
+        for document in sorted(documents, key=lambda document: drawn_order(document.name)):
+            if len(pairs) >= STATEMENTS[part] * 5 // 4:
+                break
+            pairs += [
+                (one, other)
+                for one, other in consecutive_statements(document)
+                if one != other
+                and max(len(one), len(other)) <= STATEMENT_CHARACTERS
+                and counts(part, f"{one}\n{other}")
+            ]
+        shown = [
+            StatementPair("\n".join(each), in_order)
+            for pair in drawn(pairs, STATEMENTS[part])
+            for each, in_order in ((pair, True), (pair[::-1], False))
+        ]
+        split[part] = sorted(shown, key=drawn_order)
+    return split
 
 
 def first_lines(text: str, characters: int) -> str:

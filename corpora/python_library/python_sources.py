@@ -118,6 +118,27 @@ def documented_definitions(document: LibraryText, left_out: Counter[str]) -> Ite
             yield Pair(docstring, code)
 
 
+def consecutive_statements(document: LibraryText) -> Iterator[tuple[str, str]]:
+    r"""Yields pairs of simple statements that follow each other in a function of a Python file.
+
+        def mean(values):
+            total = sum(values)            ->  ("total = sum(values)", "return total / len(values)")
+            return total / len(values)
+
+    Each statement is in at most one pair. Documents that do not parse have no statements.
+    """
+    text = document.read()
+    tree = _parsed(text) if document.name.endswith(".py") else None
+    if tree is None:
+        return
+    source = _Source(text)
+    for node in _definitions(tree):
+        body = [] if isinstance(node, ast.ClassDef) else node.body[_has_docstring(node) :]
+        for one, other in zip(body[::2], body[1::2]):
+            if not {"body", "cases"} & {*one._fields, *other._fields}:
+                yield source.statement(one), source.statement(other)
+
+
 def docstrings(text: str) -> str:
     """Returns the docstrings of a Python source, the module's first; "" if it does not parse.
 
@@ -182,6 +203,12 @@ class _Source:
                 start = last + self._bytes.startswith(b";", last)
         parts.append(self._bytes[start:end])
         return textwrap.dedent(b"".join(parts).decode("utf-8"))
+
+    def statement(self, node) -> str:
+        """Returns a statement whose first line is not indented."""
+        start, end = self._span(node)
+        indented = b" " * node.col_offset + self._bytes[start:end]
+        return textwrap.dedent(indented.decode("utf-8"))
 
     def module_without_docstrings(self, tree: ast.Module) -> str:
         """Returns the whole text without docstrings. `...` replaces an empty body."""

@@ -68,6 +68,7 @@ def _no_texts(texts: Sequence[str], options: Mapping[str, Any]) -> list[dict]:
 register_mode(
     Mode(
         name="infill",
+        example='"TEXT <extra_id_0> TEXT"',
         about="fills blanks, <extra_id_0> and so on",
         layouts=("encoder_decoder", "decoder"),
         answer=_infill,
@@ -83,6 +84,7 @@ register_mode(
 register_mode(
     Mode(
         name="middle",
+        example='--prefix="TEXT" --suffix="TEXT"',
         about="writes the text between --prefix and --suffix",
         layouts=("decoder",),
         answer=_middle,

@@ -25,6 +25,7 @@ TO_PREDICT_MASKS: dict[str, Any] = dict(
     learns="to predict masks",
     trained_by="masked_lm, masked_next_token or masked_diffusion",
     restores=True,
+    example='"TEXT [MASK] TEXT"',
     in_place=True,
     only_frame=True,
     learned_as=MASKED,

@@ -55,6 +55,7 @@ def _show_tags(console: Console, item: dict, record: dict) -> None:
 register_mode(
     Mode(
         name="pair",
+        example='"TEXT" "TEXT"',
         about="predicts whether a second text follows the first",
         layouts=("encoder",),
         answer=lambda *arguments: _classes(judge, *arguments),

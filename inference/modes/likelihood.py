@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Column
 from rich.text import Text
 
+from ...settings.printable import print_note
 from ..answering.answers import Options, string_of
 from ..answering.scoring import Scored, score
 from ..prompting.items import text_of_item
@@ -62,7 +63,7 @@ def _show(console: Console, item: dict, record: dict) -> None:
         bits = f"{record['bits_per_byte']:.3f} bits per byte"
         summary = f"{record['log_prob']:.3f} nats {summary}, {bits}"
     scored = item.get("target", item["text"])
-    console.print(f"{summary}: {scored!r}", markup=False, soft_wrap=True)
+    print_note(console, f"{summary}: {scored!r}")
     if len(record["token_log_probs"]) > MOST_TOKENS:
         console.print("--file and --out write the log-probability of each token.", style="dim")
         return

@@ -82,6 +82,7 @@ register_mode(
         learns="to denoise random tokens",
         trained_by="uniform_diffusion",
         check=check_prompted,
+        example='"TEXT [MASK] TEXT"',
         in_place=True,
         only_frame=True,
         options=("masks", "steps", "temperature"),

@@ -17,19 +17,25 @@ def add_decoding_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--max_new", type=int, metavar="N", default=64, help="maximum number of tokens of an answer"
     )
-    add("--temperature", type=float, metavar="X", default=0.0, help="0 takes the likeliest token")
-    add("--top_k", type=int, metavar="N", help="sample among the N likeliest tokens")
+    add(
+        "--temperature",
+        type=float,
+        metavar="X",
+        default=0.0,
+        help="sampling temperature; 0 is greedy decoding",
+    )
+    add("--top_k", type=int, metavar="N", help="sample from the N most likely tokens")
     add(
         "--top_p",
         type=float,
         metavar="P",
-        help="sample among the likeliest tokens of probability P",
+        help="sample from the most likely tokens whose probabilities sum to P (nucleus sampling)",
     )
     add(
         "--min_p",
         type=float,
         metavar="P",
-        help="sample among tokens of P times the top probability",
+        help="sample from tokens that are at least P times as likely as the most likely one",
     )
     repeated = "divide the logits of tokens that the text already has"
     add("--repetition_penalty", type=float, metavar="X", default=1.0, help=repeated)
@@ -41,7 +47,7 @@ def add_decoding_arguments(parser: argparse.ArgumentParser) -> None:
     add("--samples", type=int, metavar="N", default=1, help="number of answers to each text")
     add("--stop", action="append", default=[], help="end an answer before this text; repeatable")
     add("--seed", type=int, metavar="N", default=0, help="random seed of samples")
-    drafts = "speculative decoding with drafts of a multi_token_prediction or tidar model itself"
+    drafts = "speculative decoding with the model's own drafts (multi_token_prediction or tidar)"
     add("--own_drafts", action="store_true", help=drafts)
     add("--draft", metavar="RUN", help="speculative decoding with a smaller model")
     add("--draft_tokens", type=int, metavar="N", default=4, help="drafts per step of --draft")

@@ -209,6 +209,7 @@ def test_a_pilot_takes_the_runs_that_are_there_and_writes_no_results(own, capsys
     assert_named(capsys.readouterr().err, "--power", 2, "seeds [0]")
 
 
+@pytest.mark.slow
 def test_a_comparison_ends_at_the_look_that_decides(own, capsys):
     file, started = own
     small.append(file, "SEEDS = [0, 1, 2]\ncomparison.Comparison.looks = [2]\n")

@@ -13,6 +13,7 @@ from pretrax.corpora.python_library.python_definitions import (
     definition_examples,
     matched_pairs,
     pair_examples,
+    statement_examples,
 )
 from pretrax.corpora.python_library.python_passages import (
     identifier_examples,
@@ -20,7 +21,11 @@ from pretrax.corpora.python_library.python_passages import (
     tagged_examples,
     word_examples,
 )
-from pretrax.corpora.python_library.python_sources import Pair
+from pretrax.corpora.python_library.python_sources import (
+    LibraryText,
+    Pair,
+    consecutive_statements,
+)
 from tests.tasks.short_library import short_library
 
 
@@ -31,7 +36,8 @@ def library():
 
 
 def all_examples() -> list:
-    return [pair_examples(), word_examples(), module_examples(), identifier_examples()]
+    examples = word_examples(), module_examples(), identifier_examples()
+    return [pair_examples(), statement_examples(), *examples]
 
 
 @pytest.mark.slow
@@ -43,8 +49,7 @@ def test_any_process_draws_the_same_without_tensorflow():
         "with short_library():\n"
         "    print(zlib.crc32(repr(all_examples()).encode()))\n"
         # tests.tasks.short_library imports corpora that may use TensorFlow. The modules of the
-        # examples
-        # may not.
+        # examples may not.
     )
     there = subprocess.run(
         [sys.executable, "-c", program],
@@ -87,6 +92,38 @@ def test_a_single_side_of_a_pair_does_not_show_whether_it_belongs(part):
         assert all(sorted(some) == [False, True] for some in told.values())
     own = dict(definition_examples()[part])
     assert all((own[pair.docstring] == pair.code) == pair.belongs for pair in pairs)
+
+
+def test_consecutive_statements_by_hand():
+    code = """
+def one(a):
+    'A docstring is not a statement here.'
+    b = [a,
+         2]
+    print(b); return b
+
+class Two:
+    x = 1
+    y = 2
+
+    def three(self):
+        for z in self: pass
+        u = 1
+        v = u
+"""
+    found = list(consecutive_statements(LibraryText("a.py", "", lambda: code)))
+    assert found == [("b = [a,\n     2]", "print(b)")]
+    assert not list(consecutive_statements(LibraryText("topic", "", lambda: code)))
+
+
+@pytest.mark.parametrize("part", python_passages.SPLITS)
+def test_words_do_not_show_the_order_of_statements(part):
+    pairs = statement_examples()[part]
+    assert len(pairs) >= 8
+    answers = collections.defaultdict(list)
+    for pair in pairs:
+        answers[tuple(sorted(pair.text.split("\n")))].append(pair.in_order)
+    assert all(sorted(some) == [False, True] for some in answers.values())
 
 
 def test_definitions_are_of_their_split_and_short():

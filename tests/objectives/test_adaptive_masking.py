@@ -141,6 +141,7 @@ def test_the_noise_before_training_is_that_of_masked_lm():
     jax.tree.map(np.testing.assert_array_equal, laws.corrupted(examples()), laws.corrupted(plain))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "law",
     [

@@ -165,6 +165,7 @@ def test_texts_all_alike_cost_the_logarithm_of_the_batch():
     np.testing.assert_allclose(got, np.log(7), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_negatives_are_the_whole_batch_with_their_gradients_on_any_number_of_devices():
     """SimCSE's code, in contrast, keeps only the gradients of local rows."""
     rng = np.random.default_rng(1)

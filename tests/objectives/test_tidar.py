@@ -75,7 +75,7 @@ def test_masks_attend_to_the_clean_tokens_before_their_block_and_to_their_block(
             assert not got[:, total:].any()
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @each_kind
 def test_no_prediction_depends_on_what_it_predicts(settings):
     """A changed token moves the clean states after it, and the masks of later blocks only."""

@@ -76,7 +76,7 @@ def test_which_objectives_take_weights():
     assert found == WEIGHTED
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(WEIGHTED))
 def test_the_weight_of_a_target_is_the_weight_of_its_token(name):
     objective = CASES[name].objective

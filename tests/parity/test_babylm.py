@@ -52,6 +52,7 @@ def completed(tokenizer, sentence: str, completion: str):
     ]
 
 
+@pytest.mark.slow
 def test_a_causal_model_gives_an_end_its_probability(exported):
     ours, tokenizer, model = exported(
         "decoder", "causal_lm", transformers.AutoModelForCausalLM, num_kv_heads=1

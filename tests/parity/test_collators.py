@@ -120,7 +120,7 @@ def their_model(name):
     return model(config).eval()
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_the_loss_matches_the_objective(name, collator, examples, tmp_path):
     theirs, ours = their_model(name), collator(name)

@@ -159,7 +159,7 @@ def test_a_repetition_penalty(name, converted):
 
 
 # Scores belong to the search, which all families share. Beams reorder the cache of one family.
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, beams, penalty",
     [

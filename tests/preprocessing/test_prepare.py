@@ -69,6 +69,7 @@ def test_a_store_with_its_vocabulary(prepared):
     assert 0 < counts["heldout"]["documents"] < 0.3 * counts["train"]["documents"]
 
 
+@pytest.mark.slow
 def test_the_page_shows_what_was_dropped_and_fetches_nothing(prepared):
     page = (prepared / "store" / "report.html").read_text()
     assert "buy now buy now" in page and "near_duplicate" in page and "prefers-color-scheme" in page

@@ -179,7 +179,7 @@ def mutated(draw, content):
     return bytes(content)
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

@@ -17,6 +17,7 @@ _KEPT = (
     python_passages.tagged_examples,
     python_passages.word_examples,
     python_definitions.definition_examples,
+    python_definitions.statement_examples,
 )
 
 

@@ -48,6 +48,7 @@ def given_back(tokens, tokenizer, ids, spm="spmv2") -> str:
     return tokenizer.decode(undo_middle(ids, spm)(Document))
 
 
+@pytest.mark.slow
 @settings(
     derandomize=True,
     deadline=None,
@@ -70,7 +71,7 @@ def test_prefix_middle_and_suffix_are_the_text(tokenizer, text, seed, form):
         np.testing.assert_array_equal(plain[:-1], each.encode_batch([text])[0])
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.parametrize("form", CUTS)
 def test_cuts_between_characters_are_uniform_and_independent(form):
     ids = special_tokens.token_ids(BYTES)

@@ -232,7 +232,7 @@ def _rename(dataset):
     return dataset.map(lambda example: {"targets": example["text"], "other": 1})
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "steps",
     [

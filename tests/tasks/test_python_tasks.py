@@ -232,7 +232,7 @@ def test_ids_decode_back(name, part):
             assert python_passages.SENTINEL.join(parts) == given
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @every_task
 @pytest.mark.parametrize(
     "kind",
@@ -290,6 +290,7 @@ def figures(name, predict, part="validation"):
     return scores
 
 
+@pytest.mark.slow
 @every_task
 def test_a_perfect_model_and_baselines(name):
     train, validation = (EXAMPLES[name]()[part] for part in python_passages.SPLITS)

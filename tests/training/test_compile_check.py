@@ -23,7 +23,8 @@ from pretrax.training.devices.cycles import Exchanges, PartTime, SlowProducts, S
 from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.devices.topologies import Topology, read_topology
 from pretrax.training.planning import plan_evaluation
-from pretrax.training.reporting import console
+from pretrax.training.reporting.compile_report import print_check
+from pretrax.training.reporting.console import make_console
 from pretrax.training.run_checks import check_attention
 from pretrax.training.run_configuration import read_run
 from pretrax.training.step_program import compile_lowered
@@ -341,9 +342,9 @@ def test_a_step_that_does_not_fit_gets_advice(memory, refusal, advice, capsys):
         seconds=1.0,
         refusal=refusal,
     )
-    assert not console.print_check(console.make_console(), check)
+    assert not print_check(make_console(), check)
     said = capsys.readouterr().out
-    assert "8 × TPU v3" in said and "0.125 a chip" in said  # its cores are the devices in JAX
+    assert "8 × TPU v3" in said and "0.125 per chip" in said  # its cores are the devices in JAX
     assert "1,000,000,000 (200,000,000 active)" in said
     assert "It does not fit." in said and advice in said and refusal in said
 
@@ -369,10 +370,10 @@ def estimated(**others) -> Check:
 
 def test_an_estimate_is_printed_by_parts_and_the_step_in_the_last_line(capsys):
     options = {"xla_jf_spmd_threshold_for_windowed_einsum_mib": 1000000}
-    assert console.print_check(console.make_console(), estimated(options=options))
+    assert print_check(make_console(), estimated(options=options))
     said = capsys.readouterr().out
     assert said.splitlines()[-1] == "estimated step: 130 ms, 40% of peak"
-    assert "windowed_einsum_mib = 1000000" in said and "in all" in said
+    assert "windowed_einsum_mib = 1000000" in said and "total" in said
     assert re.search(r"attention +20\.0 +50\.0 +70\.0 +54 *\n", said)
     assert re.search(r"copies +10\.0 +30\.0 +40\.0 +31 *\n", said)
     assert re.search(r"waited for +20\.0 +15 *\n", said)
@@ -384,7 +385,7 @@ def test_an_estimate_is_printed_by_parts_and_the_step_in_the_last_line(capsys):
 def test_an_estimate_of_a_causal_model_also_has_the_share_that_maxtext_counts(capsys):
     check = estimated()
     check = check._replace(causal_flops=check.flops * 3 // 4)
-    assert console.print_check(console.make_console(), check)
+    assert print_check(make_console(), check)
     *_, theirs, ours = capsys.readouterr().out.splitlines()
     assert theirs.endswith("would say 30% of peak.") and ours.endswith("40% of peak")
 
@@ -432,7 +433,7 @@ def test_a_mixture_is_causal_where_all_of_its_members_are():
 
 def test_a_step_that_does_not_fit_has_no_time_in_its_last_line(capsys):
     check = estimated()._replace(memory=Memory(GIB, GIB, 15 * GIB, 0))
-    assert not console.print_check(console.make_console(), check)
+    assert not print_check(make_console(), check)
     assert "estimated step" not in capsys.readouterr().out
 
 

@@ -21,7 +21,7 @@ from pretrax import models, objectives
 from pretrax.settings import t5x_names
 from pretrax.settings.atomic_writes import write_text
 from pretrax.settings.command_line import add_gin_arguments, parse_with_gin
-from pretrax.settings.gin_reader import GinReader, plain_field
+from pretrax.settings.gin_reader import GinReader, plain_fields
 from pretrax.settings.partial import flattened, functions_in
 from pretrax.training import Call, Partial, Run, differences
 from pretrax.training.devices.mesh import make_mesh
@@ -526,7 +526,7 @@ def test_a_setting_of_another_type_is_named(line, expected, tmp_path):
 @pytest.mark.parametrize("value", ["[" * 3000 + "]" * 3000, "{1: " * 500 + "2" + "}" * 500])
 def test_values_nested_too_deeply_name_their_file(tmp_path, value):
     (tmp_path / "config.gin").write_text(f"A = {value}\ntraining.Run.run_dir = 'a'\n")
-    for read in (read_fields, lambda files: plain_field(str(tmp_path), "run_dir")):
+    for read in (read_fields, lambda files: plain_fields(str(tmp_path))):
         with refuses(ValueError, tmp_path / "config.gin"):
             read([str(tmp_path / "config.gin")])
     with pytest.raises(ValueError):

@@ -215,7 +215,7 @@ def test_removing_a_checkpoint_also_discards_later_copies(here):
     shutil.rmtree(f"{here.where}/4")
     restored, unused = here.start()
     assert_is(restored, 2, False)
-    assert "the checkpoint of step 4 before it is gone" in unused
+    assert "the earlier checkpoint of step 4 no longer exists" in unused
 
 
 def test_a_folder_that_cannot_be_made_is_reported_with_its_setting(here):

@@ -373,6 +373,7 @@ def test_each_matrix_of_a_stack_is_updated_alone_and_adamw_updates_all_else(make
     np.testing.assert_allclose(got["token_embedding"], expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [normuon, soap])
 def test_a_matrix_without_gradients_stays_finite(make):
     zeros = _matrix(np.zeros((4, 6)))

@@ -22,7 +22,7 @@ from pretrax.objectives import (
 )
 from pretrax.objectives.mixtures import turns
 from pretrax.training.devices.mesh import placed_on
-from pretrax.training.evaluation import _weight_at_end
+from pretrax.training.evaluator import _weight_at_end
 from pretrax.training.planning import open_batches, with_steps
 from pretrax.training.state import new_state
 from pretrax.training.step_program import StepPrograms, abstract_state_of

@@ -353,7 +353,7 @@ def test_a_term_counts_as_its_schedule_says():
         assert min(metrics["loss/ahead_2"], metrics["loss/ahead_3"]) > 1
 
 
-@pytest.mark.sampled
+@pytest.mark.slow
 @pytest.mark.parametrize("microbatches", [1, 2])
 def test_the_gradient_of_several_labels_of_a_slot_is_computed_with_their_losses(
     microbatches, monkeypatch

@@ -9,7 +9,7 @@ import pytest
 from pretrax import objectives
 from pretrax.cli import convert, evaluate, predict, show, train
 from pretrax.settings import trust
-from pretrax.settings.gin_reader import plain_field
+from pretrax.settings.gin_reader import plain_fields
 from pretrax.training import Partial, Run
 from pretrax.training.reporting import trackers
 from pretrax.training.run import FIELDS
@@ -225,11 +225,12 @@ def test_nothing_of_it_is_imported_unless_it_is_trusted(objectives_of_mine):
     assert fields["objective"].function.__name__ == "mine"
 
 
-def test_a_plain_field_is_read_without_any_import(tmp_path):
+def test_plain_fields_are_read_without_any_import(tmp_path):
     lines = "import subprocess", "training.Run.corpus = @subprocess.check_output()"
     directory = written(tmp_path, *lines, "training.Run.checkpoint_dir = 'there'")
-    assert plain_field(directory, "checkpoint_dir") == "there"
-    assert plain_field(directory, "corpus") is plain_field(directory, "steps") is None
+    fields = plain_fields(directory)
+    assert fields["checkpoint_dir"] == "there"
+    assert fields.get("corpus") is fields.get("steps") is None
 
 
 def test_a_link_does_not_hide_what_it_is(tmp_path):
@@ -281,7 +282,7 @@ def test_a_file_that_is_not_utf_8_is_named(tmp_path):
     directory = written(tmp_path)
     with open(tmp_path / "config.gin", "ab") as file:
         file.write(b"# \xff")
-    for read in (lambda: read_directory(directory), lambda: plain_field(directory, "steps")):
+    for read in (lambda: read_directory(directory), lambda: plain_fields(directory)):
         with refuses(ValueError, "config.gin", "8"):
             read()
 

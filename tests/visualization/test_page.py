@@ -47,6 +47,7 @@ def test_a_picture_is_json(picture):
     assert found["statistics"][0]["use"]["encoder"]["slots"] == len(encoder["slots"])
 
 
+@pytest.mark.slow
 def test_nothing_is_fetched_and_nothing_runs(made):
     pages.assert_nothing_is_fetched_and_nothing_runs(made)
 

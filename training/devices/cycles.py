@@ -400,6 +400,6 @@ def _advice(one: Product, width: int) -> str:
 
 _SMALL = {
     "inner size": "an inner size of {}: compile without windowed einsum, or less tensor",
-    "rows": "{} rows: more rows a chip, or fewer microbatches",
+    "rows": "{} rows: more rows per chip, or fewer microbatches",
     "columns": "{} columns: less tensor, or wider heads",
 }

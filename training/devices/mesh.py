@@ -78,12 +78,16 @@ def make_mesh(
         sizes[sizes.index(-1)] = max(len(devices) // others, 1)
     taken = math.prod(sizes)
     if taken != len(devices):
-        raise ValueError(
+        raise DeviceCountError(
             f"The mesh {requested} takes {taken} devices, there are {len(devices)}: "
             "choose data, fsdp, expert, context and tensor (mesh.make_mesh) so that their product "
             "is the number of devices."
         )
     return Mesh(_arranged(sizes, devices), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+class DeviceCountError(ValueError):
+    """A mesh needs another number of devices than there are."""
 
 
 def evaluation_mesh(build: Callable[[], Mesh]) -> Mesh:
@@ -96,7 +100,7 @@ def evaluation_mesh(build: Callable[[], Mesh]) -> Mesh:
     """
     try:
         return build()
-    except ValueError:  # the mesh needs another number of devices
+    except DeviceCountError:
         return make_mesh(data=1, fsdp=-1)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 
 from ... import objectives
 from ...inference import Trained
-from ...inference.trained import MODES, mode_of, usual_mode
+from ...inference.trained import MODES, Mode, mode_of, usual_mode
 from ...models import Model
 from ...objectives import Builder, TokenIds, row_groups
 from ...objectives.layouts import LAYOUTS
@@ -109,28 +109,19 @@ def text_arguments(model: Model, forms: Sequence[PromptForm]) -> str:
       model: the model.
       forms: the prompt forms of the objective that trained it.
     """
-    mode = usual_mode(model, forms)
-    if mode == "middle":
-        return '--prefix="TEXT" --suffix="TEXT"'
-    if mode == "pair":
-        return '"TEXT" "TEXT"'
-    if mode == "infill":
-        return '"TEXT <extra_id_0> TEXT"'
-    return '"TEXT [MASK] TEXT"' if mode in MODES and MODES[mode].in_place else '"TEXT"'
+    return _example(usual_mode(model, forms))
 
 
 def _inputs(trained: Trained, mode: str) -> str:
     """Returns the arguments of `pretrax predict` that give a mode its text."""
-    text = "The capital of France is"
-    rest = ""
-    in_place = mode in MODES and MODES[mode].in_place
-    if mode == "middle":
-        return '--prefix="def add(a, b):" --suffix="    return total"'
-    if mode == "pair":
-        return f'"{text} Paris." "It is a large city."'
-    if mode == "infill":
-        rest = " <extra_id_0>."
-    elif in_place or (mode == "restore" and not trained.prompt_forms):
-        mask = trained.ids.mask
-        rest = "" if mask is None else f" {trained.decode([mask])}."
-    return f'"{text}{rest}"'
+    mask = trained.ids.mask
+    if mode == "restore" and not trained.prompt_forms and mask is not None:
+        mode = "mask"  # an imported model was probably trained to restore masked text
+    example = _example(mode).replace("[MASK]", "" if mask is None else trained.decode([mask]))
+    for text in ("The capital of France is", "and a large city."):
+        example = example.replace("TEXT", text, 1)
+    return example
+
+
+def _example(mode: str) -> str:
+    return MODES[mode].example if mode in MODES else Mode.example

@@ -225,7 +225,7 @@ class LocalCopies(Checkpoints):
             raise DamageError(f"it is of a run of {about['processes']} processes")
         # A user who removes a checkpoint wants the run to continue from an earlier step.
         if gone := set(about["after"]) - set(self._checkpoints.steps()):
-            raise DamageError(f"the checkpoint of step {max(gone)} before it is gone")
+            raise DamageError(f"the earlier checkpoint of step {max(gone)} no longer exists")
         unlike = super()._differences(step, target)
         if not unlike and about["parts"] != _parts(saved_of(target)):
             raise DamageError("it was made on a mesh with other parts of the arrays on this host")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ...constraints import name_of
-from ..evaluation import Score
+from ..evaluator import Score
 from ..run import longest_rows
 from .result import Result
 

@@ -21,6 +21,7 @@ from ...models.heads import classifiers
 from ...models.trees import named, nested
 from ...settings import atomic_writes, run_directory, run_ids
 from ...settings.directories import own_file
+from ...settings.gin_reader import plain_fields
 from ..run import Run
 from ..state import AbstractState, State, averaged_from_here, new_state
 from .checkpoints import Checkpoints, MismatchError, reading_errors
@@ -220,9 +221,8 @@ def _folder(source: str) -> str:
     """Returns the checkpoint folder of a source, which may be the source itself."""
     run_directory.check_place(source)
     if run_directory.is_run(source):
-        from ...settings.gin_reader import plain_field
-
-        return run_ids.own_checkpoints(source, plain_field(source, "checkpoint_dir"))
+        elsewhere = plain_fields(source).get("checkpoint_dir")
+        return run_ids.own_checkpoints(source, elsewhere)
     folder = epath.Path(source) / run_directory.CHECKPOINTS
     return str(folder if folder.exists() else source)
 

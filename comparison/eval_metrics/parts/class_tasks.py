@@ -4,7 +4,7 @@ import collections
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ....corpora.python_library.python_definitions import pair_examples
+from ....corpora.python_library.python_definitions import pair_examples, statement_examples
 from ....corpora.python_library.python_passages import module_examples, word_examples
 from ....data import task_metrics
 from ...figures import HIGHER, NEITHER, Figure
@@ -43,8 +43,9 @@ def class_task(
 ) -> ClassTask:
     """Returns the task with this name.
 
-    "python_modules", "python_pairs" and "python_word_kinds" are read from Python's library. Any
-    other name is the name of a registered SeqIO task, such as "glue_mrpc", with its own metrics.
+    "python_modules", "python_pairs", "python_statement_order" and "python_word_kinds" are read from
+    Python's library. Any other name is the name of a registered SeqIO task, such as "glue_mrpc",
+    with its own metrics.
 
     Args:
       subject: the run that will be measured on the task.
@@ -181,6 +182,9 @@ _OFFLINE: dict[str, Callable[[], ClassTask]] = {
         pair_examples(),
         lambda pair: f"{pair.docstring}\n{pair.code}",
         lambda pair: "yes" if pair.belongs else "no",
+    ),
+    "python_statement_order": lambda: _text_task(
+        statement_examples(), lambda pair: pair.text, lambda pair: "yes" if pair.in_order else "no"
     ),
     "python_word_kinds": _word_task,
 }

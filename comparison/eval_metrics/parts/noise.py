@@ -14,7 +14,7 @@ from jax import lax
 from ....data.corpus import Document
 from ....data.packing import Packing, empty_row, rows_of_documents, stacked
 from ....training.devices.mesh import placed_on
-from ....training.heldout import recipe_under
+from ....training.heldout_evaluation import recipe_under
 from ....training.step import corrupt_and_arrange
 from ..subject import Subject
 

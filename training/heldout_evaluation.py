@@ -9,7 +9,7 @@ from ..data.packing import Packing, documents_of_a_row, plan_packing, resolve_pa
 from ..objectives import Objective, members_of
 from ..objectives.layouts import LAYOUTS
 from ..objectives.mixtures import largest
-from .evaluation import Evaluator, Score, total_loss
+from .evaluator import Evaluator, Score, total_loss
 from .planning import Plan
 from .reporting.console import print_task_scores
 from .reporting.reports import Reports
@@ -65,7 +65,7 @@ def heldout_evaluator(plan: Plan) -> Evaluator:
         plan.recipe,
         plan.packing,
         plan.mesh,
-        plan.corpus.sources or (plan.corpus,),
+        plan.corpus.texts,
         tokens=plan.run.heldout_tokens,
         steps=plan.run.steps,
         end_of_document=plan.end_of_document,
@@ -142,8 +142,7 @@ def bytes_per_token(plan: Plan) -> dict[str, float]:
 
     The values are nan for token ids without text.
     """
-    corpora = plan.corpus.sources or (plan.corpus,)
-    sizes = [bytes_per_token_of(corpus, plan.run.heldout_tokens) for corpus in corpora]
+    sizes = [bytes_per_token_of(text, plan.run.heldout_tokens) for text in plan.corpus.texts]
     members = members_of(plan.recipe.objective)
     sources = plan.corpus.member_sources or (0,) * len(members)
     return {member.name: sizes[source] for member, source in zip(members, sources)}

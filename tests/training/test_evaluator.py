@@ -27,13 +27,13 @@ from pretrax.objectives import (
     sequence_classification,
 )
 from pretrax.training.devices.mesh import placed_on
-from pretrax.training.evaluation import (
+from pretrax.training.evaluator import (
     EVALUATION_SEED,
     Evaluator,
     Score,
     total_loss,
 )
-from pretrax.training.heldout import bytes_per_token
+from pretrax.training.heldout_evaluation import bytes_per_token
 from tests.training import tiny
 
 EOS = 1
