@@ -212,7 +212,7 @@ def _description(kind: Any, several: bool = False) -> str:
         is_long = any(" and " in text or ", " in text for text in kinds)
         return (", or " if is_long else " or ").join(kinds)
     if origin is Literal:
-        return " or ".join(filter(None, (", ".join(map(repr, args[:-1])), repr(args[-1]))))
+        return listed(map(repr, args), "or")
     words = _WORDS[origin][several] if origin in _WORDS else "of another kind"
     inner = args[origin is Mapping] if args and origin in (Sequence, Mapping) else Any
     if _admits(inner, object()):  # a list or mapping of anything
@@ -298,4 +298,14 @@ def near(
     known = list(known)
     similar = (difflib.get_close_matches(x, known, count, cutoff) for x in (name, name.lower()))
     matches = next(filter(None, similar), [])
-    return f"; did you mean {' or '.join(map(repr, matches))}?" if matches else otherwise
+    return f"; did you mean {listed(map(repr, matches), 'or')}?" if matches else otherwise
+
+
+def listed(words: Iterable[str], conjunction: Literal["and", "or"] = "and") -> str:
+    """Returns words as a list in a sentence; "" for no words.
+
+    >>> listed(["a"]), listed(["a", "b"], "or"), listed(["a", "b", "c"])
+    ('a', 'a or b', 'a, b and c')
+    """
+    words = list(words)
+    return f" {conjunction} ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))

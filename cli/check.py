@@ -21,7 +21,7 @@ from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
-from ..constraints import selector_of
+from ..constraints import listed, selector_of
 from ..inference.trained import check_modes
 from ..models.heads import check_heads
 from ..objectives import Objective, contract, members_of
@@ -94,8 +94,7 @@ def built(name: str, settings: Sequence[str]) -> Objective:
     known = list(values) if accepted is None else list(accepted)[1:]  # the first is the token ids
     if unknown := [setting for setting in values if setting not in known]:
         raise ValueError(
-            f"{name} has no setting {' and '.join(unknown)}; its settings: "
-            f"{', '.join(known) or 'none'}."
+            f"{name} has no setting {listed(unknown)}; its settings: {', '.join(known) or 'none'}."
         )
     try:
         return contract.build(functools.partial(build, **values), SPECIMEN)

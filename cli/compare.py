@@ -65,7 +65,12 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, GinArguments]
         "classify=0.02; repeatable; for --power, and for a comparison that may end early"
     )
     parser.add_argument(
-        "--wanted", type=wanted, action="append", default=[], metavar="FIGURE=SIZE", help=least
+        "--smallest_effect",
+        type=smallest_effect,
+        action="append",
+        default=[],
+        metavar="FIGURE=SIZE",
+        help=least,
     )
     report = "write the report of the existing results again; run nothing"
     parser.add_argument("--report", action="store_true", help=report)
@@ -84,9 +89,9 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.Namespace, GinArguments]
     return options, given
 
 
-def wanted(text: str) -> tuple[str, float]:
+def smallest_effect(text: str) -> tuple[str, float]:
     """
-    >>> wanted("norm (power=4)=0.5")
+    >>> smallest_effect("norm (power=4)=0.5")
     ('norm (power=4)', 0.5)
     """
     figure, _, size = text.rpartition("=")
@@ -120,15 +125,15 @@ def compare(options: argparse.Namespace, given: GinArguments) -> bool:
         console.print(f"\n{kept} holds report.html and report.md.", markup=False)
         return True
     comparison = read_comparison(options.comparison, *settings)
-    if options.wanted:
+    if options.smallest_effect:
         if not (options.power or comparison.looks):
             raise ValueError(
-                "--wanted is for --power, and for a comparison that may end early "
+                "--smallest_effect is for --power, and for a comparison that may end early "
                 "(comparison.Comparison.looks), and this command has neither: leave it out, or add "
                 "--power."
             )
-        both = {**(comparison.wanted or {}), **dict(options.wanted)}
-        comparison = check(dataclasses.replace(comparison, wanted=both))
+        both = {**(comparison.smallest_effects or {}), **dict(options.smallest_effect)}
+        comparison = check(dataclasses.replace(comparison, smallest_effects=both))
     machines = Machines(options.workers, job_options(options) if options.slurm else None)
     paths = given.search_paths
     failed = run_comparison(comparison, console, machines, paths, given.trusted, options.power)
@@ -139,9 +144,8 @@ def compare(options: argparse.Namespace, given: GinArguments) -> bool:
 
 def check_options(options: argparse.Namespace) -> None:
     """Raises ValueError for options that would have no effect."""
-    idle = [
-        f"--{name}" for name in ("power", "wanted", "slurm", "workers") if getattr(options, name)
-    ]
+    running = ("power", "smallest_effect", "slurm", "workers")
+    idle = [f"--{name}" for name in running if getattr(options, name)]
     if options.report and idle:
         raise ValueError(
             f"--report runs nothing, so {', '.join(idle)} would have no effect: leave out "

@@ -21,6 +21,7 @@ from collections.abc import Collection, Sequence
 from ..comparison.scaling.laws_of_comparisons import law_of_directory
 from ..comparison.scaling.plan_tables import print_budget, print_run, print_size
 from ..comparison.scaling.requirements import Chips, requirements
+from ..constraints import listed
 from ..settings.command_line import GinArguments, at_least, given_options
 from ..settings.printable import PrintableConsole
 from ..settings.user_errors import report_user_errors
@@ -100,7 +101,7 @@ def mistake_of(
             gin_arguments.bindings and not gin_arguments.files
         ),
         "--parameters and --tokens go together": bool(options.parameters) != bool(options.tokens),
-        f"give one of {', '.join(kinds)}, got {' and '.join(asked) or 'none'}": len(asked) != 1,
+        f"give one of {', '.join(kinds)}, got {listed(asked) or 'none'}": len(asked) != 1,
     }
     return next((message for message, is_wrong in mistakes.items() if is_wrong), None)
 

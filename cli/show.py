@@ -31,7 +31,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from ..objectives.catalog import CATALOG, SMALL_RUNS, run_of
+from ..objectives.catalog import ARCHITECTURES, CATALOG, run_of
 from ..objectives.layouts import LAYOUTS
 from ..settings import atomic_writes, run_directory
 from ..settings.command_line import (
@@ -192,7 +192,7 @@ def to_train(
     elif choice.entry:
         is_own = layout == layout_for(choice, text.vocabulary.ids)
         flags = [
-            run_of(choice.name) if is_own else SMALL_RUNS[layout],
+            run_of(choice.name) if is_own else ARCHITECTURES[layout].small_run,
             f"--objective={choice.name}",
         ]
     else:

@@ -17,9 +17,10 @@ import jax.numpy as jnp
 
 from ..constraints import Count, Positive, checked
 from ..objectives import OverTraining, Row
-from ..settings.partial import as_partial, flattened
+from ..settings.partial import as_partial
 from ..training.batches import member_of_step
 from ..training.devices.mesh import placed_on
+from ..training.optimizers import shortest_run
 from ..training.planning import Plan, open_batches, plan_of_step, with_steps
 from ..training.state import new_state
 from ..training.step import Recipe, count_text_tokens, make_batches
@@ -228,19 +229,14 @@ def _affordable(plan: Plan, steps: int, per_step: float, name: str) -> int:
 
     Raises ValueError if a run cannot be so short, with the budget that would be enough.
     """
-    least = 1
-    settings = flattened("", plan.run.optimizer)
-    try:
-        plan.run.optimizer(max(steps, 1))
-    except ValueError:
-        least += sum(n for path, n in settings if path.endswith(("warmup_steps", "decay_steps")))
+    least = shortest_run(plan.run.optimizer)
     if steps >= least:
         return steps
-    warmup = f", which its warm-up of {least - 1} steps needs" if least > 1 else ""
+    schedule = ", since its learning-rate schedule needs them" if least > 1 else ""
     raise ValueError(
-        f"The budget pays for {steps} steps, expected {least} or more{warmup}: raise "
+        f"The budget pays for {steps} steps, expected {least} or more{schedule}: raise "
         f"budgets.{name}.number to {_rounded_up(least * per_step):,} or more"
-        + (", or lower the warm-up." if warmup else ", or give the run a smaller batch or model.")
+        + (", or lower the warm-up." if schedule else ", or give the run a smaller batch or model.")
     )
 
 

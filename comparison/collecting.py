@@ -55,7 +55,7 @@ def results_of(comparison: Comparison, trials: Sequence[Trial]) -> Results:
         shares=tuple(tuning.shares) if tuning else (),
         learning_rates={name: rate for name, rate in rates.items() if rate is not None},
         looks=c.planned_looks,
-        wanted=c.wanted or {},
+        smallest_effects=c.smallest_effects or {},
     )
     states = [trial.state for trial in trials]
     ended = [one for one in states if failure_of(one.trial.run.run_dir) or one.is_trained]

@@ -242,7 +242,7 @@ def run_pilot(
 def run_to_the_last_look(
     comparison: Comparison, trials: Sequence[Trial], run: Callable[[Sequence[Trial]], list[Trial]]
 ) -> tuple[list[Trial], list[Trial]]:
-    """Runs trials up to the first look without failures that decides all wanted differences.
+    """Runs trials up to the first look without failures that decides all differences.
 
     Returns the trials up to that look, and the trials that failed.
     """

@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 from annotated_types import MinLen
 
 from ..constraints import AtLeastTwo, Count, NonEmptyText, Positive, Seed, check_fields
-from ..settings.printable import printable
+from ..settings.partial import as_partial
 from .matching import macro_of
 
 
@@ -47,10 +47,10 @@ class Comparison:
       tuning: Function without arguments that returns a `tuning.Tuning`, which names the setting to
         tune for each variant. None: nothing is tuned.
       about: The papers that the comparison follows, and its limits.
-      wanted: Smallest difference that matters for each figure, in the unit of the figure. None: no
-        wanted differences.
-      looks: Numbers of seeds, ascending, after which the comparison ends early if the wanted
-        differences are decided.
+      smallest_effects: Smallest difference that matters for each figure, in the unit of the figure.
+        None: any difference matters.
+      looks: Numbers of seeds, ascending, after which the comparison ends early if the differences
+        are decided.
     """
 
     directory: NonEmptyText
@@ -64,7 +64,7 @@ class Comparison:
     reference: str | None = None
     tuning: Callable | None = None
     about: str = ""
-    wanted: Mapping[str, Positive] | None = None
+    smallest_effects: Mapping[str, Positive] | None = None
     looks: Sequence[AtLeastTwo] = ()
 
     @property
@@ -138,7 +138,7 @@ def _mistakes(c: Comparison) -> Iterator[str]:
     yield from _mistakes_of_looks(c)
     yield from _mistakes_of_folders([name for name, _ in _trained(c)])
     yield from _mistakes_of_eval_metrics(c.eval_metrics)
-    yield from _mistakes_of_wanted(c)
+    yield from _mistakes_of_smallest_effects(c)
     if c.reference is not None and isinstance(c.budget, Mapping):
         yield (
             f"reference = {c.reference!r} needs a single budget: with several budgets a scaling "
@@ -167,8 +167,6 @@ def _mistakes(c: Comparison) -> Iterator[str]:
 
 def _check_budgets(budget: Callable | Mapping[str, Callable]) -> None:
     """Raises ValueError for an invalid setting of a budget, before any text is prepared."""
-    from ..settings.partial import as_partial
-
     for function in budget.values() if isinstance(budget, Mapping) else (budget,):
         as_partial(function).check(None)
 
@@ -191,11 +189,6 @@ def _mistakes_of_folders(variants: Sequence[str]) -> Iterator[str]:
     folders: dict[str, str] = {}
     for name in variants:
         folder = folder_of(name)
-        if not name.strip() or printable(name) != name or {*"\n\t"} & {*name}:
-            yield (
-                f"variants has {name!r}, which does not fit on a line of a report: give a name "
-                "without line breaks and control characters"
-            )
         if len(name) > 60 or folder.startswith("."):
             yield (
                 f"variants has {name!r}, which cannot name a folder: give a name of at most 60 "
@@ -210,7 +203,6 @@ def _mistakes_of_folders(variants: Sequence[str]) -> Iterator[str]:
 
 
 def _mistakes_of_eval_metrics(eval_metrics: Sequence[Callable]) -> Iterator[str]:
-    from ..settings.partial import as_partial
     from .figures import name_of_eval_metric, settings_of_eval_metric
 
     known: list[dict] = []  # settings including defaults, so that a default given again matches
@@ -231,16 +223,16 @@ def _mistakes_of_eval_metrics(eval_metrics: Sequence[Callable]) -> Iterator[str]
             )
 
 
-def _mistakes_of_wanted(c: Comparison) -> Iterator[str]:
+def _mistakes_of_smallest_effects(c: Comparison) -> Iterator[str]:
     from .figures import name_of_eval_metric
 
     names = [name_of_eval_metric(eval_metric, c.eval_metrics) for eval_metric in c.eval_metrics]
-    for figure in c.wanted or {}:
+    for figure in c.smallest_effects or {}:
         # If runs have several units, the unit follows the name: "norm (units)" or
         # "norm (power=4, units)".
         if not any(figure == name or figure.startswith(_before_unit(name)) for name in names):
             yield (
-                f"wanted has {figure!r}, which no eval metric measures: give figures of "
+                f"smallest_effects has {figure!r}, which no eval metric measures: give figures of "
                 f"{', '.join(names)}"
             )
 

@@ -23,7 +23,7 @@ from .matching import PARAMETERS, WHAT, macro_of, nearest, solved_line
 from .measured_checkpoints import measured_steps
 from .results import TRIALS, from_fields, read_tuning_trials
 from .tuning import line_of, tuning_trial_steps, values_for, with_value
-from .variants import RUNS, SET, SHARED, TUNING, runs_of_variants
+from .variants import RUNS, SET, SHARED, TUNING, run_of_variant, runs_of_variants
 
 FACTS = "facts.json"
 COUNTED_STEPS = 200  # number of steps used to estimate tokens per step while a size is solved
@@ -176,7 +176,7 @@ def _planned(comparison: Comparison, variant: str, search_paths: Sequence[str]) 
     shared = str(Path(comparison.directory) / SHARED)
 
     def run_with(solved: str) -> Run:
-        run = runs_of_variants(comparison, search_paths, {variant: solved})[variant]
+        run = run_of_variant(comparison, variant, search_paths, solved)
         return dataclasses.replace(run, run_dir=shared)
 
     solved = ""

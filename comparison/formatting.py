@@ -49,9 +49,9 @@ def number(value: float, places: int | None, sign: bool = False) -> str:
     return format(value, ("+" if sign else "") + kind).replace("-", MINUS)
 
 
-def chance(p: float) -> str:
+def p_value_text(p: float) -> str:
     """
-    >>> chance(0.0421), chance(0.00001), chance(math.nan)
+    >>> p_value_text(0.0421), p_value_text(0.00001), p_value_text(math.nan)
     ('0.042', '< 0.001', '–')
     """
     if math.isnan(p):

@@ -55,9 +55,9 @@ def _words(looks: Sequence[int]) -> str:
 
 
 def ends_early(comparison: Comparison, trials: Sequence[Trial]) -> bool:
-    """Returns whether these trials, of all variants up to a look, decide all wanted differences.
+    """Returns whether these trials, of all variants up to a look, decide all differences.
 
-    Raises ValueError if `wanted` names a figure that they do not have.
+    Raises ValueError if `smallest_effects` names a figure that they do not have.
     """
     found = summary(results_of(comparison, trials)).differences
-    return bool(found) and not undecided(found, comparison.wanted or {})
+    return bool(found) and not undecided(found, comparison.smallest_effects or {})

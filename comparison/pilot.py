@@ -22,7 +22,7 @@ from .figures import HIGHER
 from .report.equality import costs
 from .report.summary import Column, Summary
 from .results import METRIC, TrainedRun
-from .statistics import LEVEL, NO_SPREAD, check_wanted, effect_found, seeds_for
+from .statistics import LEVEL, NO_SPREAD, check_smallest_effects, effect_found, seeds_for
 from .trials import Trial
 
 SEEDS = 2  # number of seeds of a pilot, unless more are complete
@@ -30,6 +30,7 @@ COVERED = 0.80  # probability that an interval of seeds covers the needed number
 SHOWN = 3  # number of differences shown for an eval metric, the largest that the pilot measured
 STEEP = 0.05  # share by which a loss must still fall for more steps to be advised
 CLEAR = 2.0  # number of standard errors by which a mean must differ from a level
+SMALLEST = "smallest effect"  # the difference of a `Need` whose size the user gives
 BOUNDED = ("share", "accuracy", "reciprocal rank")  # prefixes of units that range from 0 to 1
 
 
@@ -58,7 +59,7 @@ class Need(NamedTuple):
     A number is None if it is more than `statistics.MOST_SEEDS`.
     """
 
-    difference: str  # the difference, such as "40% against 15%", or "wanted"
+    difference: str  # the difference, such as "40% against 15%", or `SMALLEST`
     size: float  # size of the difference, in the figure's unit
     seeds: int | None
     least: int | None  # lower end of the interval
@@ -130,12 +131,11 @@ def pilot_of(summary: Summary, seeds: int) -> Pilot:
       summary: the summary of the pilot's runs.
       seeds: the number of seeds that the comparison is planned with.
 
-    Raises ValueError if no two variants have two seeds in common, and if `wanted` names a figure
-    that the pilot does not have.
+    Raises ValueError if no two variants have two seeds in common, and if `smallest_effects`
+    names a figure that the pilot does not have.
     """
-    wanted = summary.setup.wanted
     looks = max(len(summary.setup.looks), 1)
-    check_wanted(wanted, summary.differences)
+    check_smallest_effects(summary.setup.smallest_effects, summary.differences)
     noises = {column.name: noise_of(column) for column in summary.columns}
     if not any(noise.freedom for noise in noises.values()):
         raise ValueError(
@@ -219,13 +219,13 @@ def leave_out(column: Column, noise: PairedNoise, still_falls: bool) -> str:
 
 
 def _needs(summary: Summary, figure: str, noise: PairedNoise, level: float) -> Iterator[Need]:
-    """Yields the need of the wanted difference of a figure, or of the largest measured ones."""
+    """Yields the need of the smallest effect of a figure, or of the largest measured ones."""
     if not noise.deviation > 0:
         return
-    size = summary.setup.wanted.get(figure)
+    size = summary.setup.smallest_effects.get(figure)
     if size is not None:
         ends = (size / end for end in noise.interval)
-        yield Need("wanted", size, *_seeds(level, size / noise.deviation, *ends))
+        yield Need(SMALLEST, size, *_seeds(level, size / noise.deviation, *ends))
         return
     seen = [d for d in summary.differences if d.figure == figure]
     for d in sorted(seen, key=lambda d: -abs(d.estimate.mean))[:SHOWN]:

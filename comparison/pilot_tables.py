@@ -8,7 +8,7 @@ from rich.text import Text
 
 from .figures import NATS
 from .formatting import DIGITS, MISSING, amount, decimals, number, plain_table
-from .pilot import COVERED, STEEP, Need, Pilot, Prospect
+from .pilot import COVERED, SMALLEST, STEEP, Need, Pilot, Prospect
 from .report.positive_controls import PositiveControl, controls_of
 from .report.wording import ARROW, about_curve, unit_beside
 from .statistics import LEVEL, MOST_SEEDS, POWER, Estimate
@@ -146,7 +146,7 @@ def _needs(pilot: Pilot) -> Table:
             table.add_row(
                 Text(one.column.name),
                 Text(need.difference),
-                number(need.size, _places(one), sign=need.difference != "wanted"),
+                number(need.size, _places(one), sign=need.difference != SMALLEST),
                 _seeds(need.seeds),
                 f"{_seeds(need.least)} to {_seeds(need.most)}",
                 _more(pilot, need, pilot.seconds),

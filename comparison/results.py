@@ -48,7 +48,7 @@ class ComparisonSetup(NamedTuple):
     # The peak or the constant learning rate by variant, without the variants of unknown rate.
     learning_rates: Mapping[str, float] = {}
     looks: Sequence[int] = ()  # planned numbers of seeds, including the last; () without looks
-    wanted: Mapping[str, float] = {}  # the smallest difference that matters, by figure
+    smallest_effects: Mapping[str, float] = {}  # the smallest difference that matters, by figure
 
 
 class Spent(NamedTuple):

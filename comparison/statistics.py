@@ -1,4 +1,4 @@
-"""Statistics over seeds: intervals of means, paired differences, and which differences hold.
+"""Statistics over seeds: intervals of means, paired differences, and which are significant.
 
 Two variants that are trained with the same seed share their data order. If their shapes agree, they
 also share their initial parameters. Differences are therefore taken seed by seed. All differences
@@ -16,6 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+
+from ..constraints import listed
 
 # Probability of a false claim in a comparison, and probability that an interval misses its mean.
 LEVEL = 0.05
@@ -48,7 +50,7 @@ class Difference(NamedTuple):
     estimate: Estimate  # estimate of the variant's value minus the other's value
     p: float  # p-value; nan if the difference cannot be tested
     corrected: float  # p-value corrected for all differences of the comparison
-    holds: bool  # whether the difference is significant
+    is_significant: bool  # whether the corrected p-value is at most `LEVEL`
     # Number of seeds for the next comparison; None if it is unknown or more than `MOST_SEEDS`.
     needed: int | None
 
@@ -133,31 +135,30 @@ def differences(
     ]
 
 
-def undecided(some: Sequence[Difference], wanted: Mapping[str, float]) -> list[Difference]:
+def undecided(some: Sequence[Difference], smallest: Mapping[str, float]) -> list[Difference]:
     """Returns the differences that are not decided yet.
 
-    A difference is decided if it holds, or if its interval lies within ± the `wanted` difference of
-    its figure. Figures that `wanted` does not name are left out, unless it names none.
+    A difference is decided if it is significant, or if its interval lies within ± the smallest
+    effect of its figure. If `smallest` names figures, all other figures are left out.
 
-    Raises ValueError if `wanted` names a figure without differences.
+    Raises ValueError if `smallest` names a figure without differences.
     """
-    check_wanted(wanted, some)
+    check_smallest_effects(smallest, some)
 
     def is_small(d: Difference) -> bool:
-        return max(-d.estimate.low, d.estimate.high) < wanted.get(d.figure, 0.0)
+        return max(-d.estimate.low, d.estimate.high) < smallest.get(d.figure, 0.0)
 
-    return [
-        d for d in some if not d.holds and not is_small(d) and (d.figure in wanted or not wanted)
-    ]
+    asked = [d for d in some if d.figure in smallest or not smallest]
+    return [d for d in asked if not d.is_significant and not is_small(d)]
 
 
-def check_wanted(wanted: Mapping[str, float], some: Iterable[Difference]) -> None:
-    """Raises ValueError if `wanted` names a figure without differences."""
+def check_smallest_effects(smallest: Mapping[str, float], some: Iterable[Difference]) -> None:
+    """Raises ValueError if `smallest` names a figure without differences."""
     figures = list(dict.fromkeys(d.figure for d in some))
-    if unknown := [name for name in wanted if name not in figures]:
+    if unknown := [name for name in smallest if name not in figures]:
         raise ValueError(
-            f"comparison.Comparison.wanted has {', '.join(map(repr, unknown))}, but there is no "
-            f"such difference, expected one of {', '.join(map(repr, figures)) or 'none'}."
+            f"comparison.Comparison.smallest_effects has {', '.join(map(repr, unknown))}, but no "
+            f"difference is at such a figure: give {listed(map(repr, figures), 'or') or 'none'}."
         )
 
 

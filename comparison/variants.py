@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from ..constraints import near
+from ..constraints import listed, near
 from ..settings import run_directory, trust
 from ..settings.gin_reader import GIN_CONFIGS, GinReader, imported_modules
 from ..settings.gin_writer import gin_text
@@ -54,7 +54,7 @@ def read_comparison(
     if missing := [n for n in required if n not in found]:
         raise ValueError(
             f"{file} gives no {', no '.join(missing)}: bind "
-            f"{' and '.join(f'comparison.Comparison.{n}' for n in missing)} in this file."
+            f"{listed(f'comparison.Comparison.{n}' for n in missing)} in this file."
         )
     comparison = _with_imports(_in_gin(check(Comparison(**found))), reader.imports)
     if Path(file).name == run_directory.COMPARISON:  # This file may come from somebody else.
@@ -157,26 +157,39 @@ def runs_of_variants(
             f"folder of checkpoints in {c.directory}."
         )
     found = {}
-    for name, one in trained_variants(c).items():
-        macro = macro_of(one.lines)
-        number = [solved.get(name) or solved_line(macro, 1)] if macro else []
-        try:
-            fields = read_lines([*c.base, *one.lines, *number], search_paths)
-            run = as_run(fields)
-            if c.tuning is not None:
-                values_for(c.tuning(), run)
-        except ValueError as error:
-            raise ValueError(f"The variant {name!r}: {error}") from error
-        if changed := [field for field in SET if fields.get(field) != base.get(field)]:
-            raise ValueError(
-                f"The variant {name!r} sets training.Run.{changed[0]} = "
-                f"{fields.get(changed[0])!r}, which a comparison sets by its directory, its budget "
-                "and its seeds: leave it out, and name files of models/ and objectives/ instead of "
-                "a whole run."
-            )
+    for name in trained_variants(c):
+        run = run_of_variant(c, name, search_paths, solved.get(name, ""))
+        for field in SET:
+            value = getattr(run, field)
+            if value != base.get(field, getattr(Run, field, None)):
+                raise ValueError(
+                    f"The variant {name!r} sets training.Run.{field} = {value!r}, which a "
+                    "comparison sets by its directory, its budget and its seeds: leave it out, and "
+                    "name files of models/ and objectives/ instead of a whole run."
+                )
         found[name] = run
     _check_common_data(found)
     return found
+
+
+def run_of_variant(
+    comparison: Comparison, name: str, search_paths: Sequence[str] = (), solved: str = ""
+) -> Run:
+    """Returns the run of one variant, as in `runs_of_variants`, of which it reads no other lines.
+
+    Raises ValueError, naming the variant, for lines that cannot be read and for a variant that
+    cannot be tuned.
+    """
+    lines = [*comparison.base, *trained_variants(comparison)[name].lines]
+    try:
+        if macro := macro_of(lines):
+            lines.append(solved or solved_line(macro, 1))
+        run = as_run(read_lines(lines, search_paths))
+        if comparison.tuning is not None:
+            values_for(comparison.tuning(), run)
+    except ValueError as error:
+        raise ValueError(f"The variant {name!r}: {error}") from error
+    return run
 
 
 def _check_common_data(runs: Mapping[str, Run]) -> None:

@@ -13,7 +13,7 @@ from ..data.finding import versions_of
 from ..data.token_store import HELDOUT, TRAIN
 from ..settings.run_directory import CLASSES, load_classes, save_classes
 from ..settings.saved_states import has_checkpoint
-from .labeled_readers import Labeled, in_words, read_labeled
+from .labeled_readers import Labeled, class_list, read_labeled
 from .text import counted, found_files
 from .text_readers import LeftOut
 from .tokenizing import SplitText, corpus_of, tokenized
@@ -81,7 +81,7 @@ def labeled_text(
     tokens = tokenized(run_dir, texts, made)
     save_classes(run_dir, classes)
     corpus = corpus_of(
-        f"Labeled text of {counted(paths[TRAIN])}, {len(classes)} classes ({in_words(classes)})",
+        f"Labeled text of {counted(paths[TRAIN])}, {len(classes)} classes ({class_list(classes)})",
         tokens,
         made,
         held_out=f"one text in {every}" if every else f"from {counted(paths[HELDOUT])}",

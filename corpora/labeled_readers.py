@@ -58,7 +58,7 @@ def read_labeled(
                 raise reading.malformed(bad, "Fix it, or remove it.") from None
 
 
-def in_words(classes: Sequence[str]) -> str:
+def class_list(classes: Sequence[str]) -> str:
     """Returns the names of the first 8 classes, and the number of classes if there are more."""
     more = f", … ({len(classes)} in all)" if len(classes) > 8 else ""
     return ", ".join(classes[:8]) + more
@@ -146,6 +146,6 @@ def _checked(row: RawDocument, first: RawDocument | None, classes: Sequence[str]
     if classes is not None and example.label not in classes:
         raise ValueError(
             f"got the label {example.label!r}, which no training text has, expected one of "
-            f"{in_words(classes)}: train on texts with this label, too"
+            f"{class_list(classes)}: train on texts with this label, too"
         )
     return example

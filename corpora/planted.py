@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..constraints import AtLeastTwo, Count, OpenShare, checked
+from ..constraints import AtLeastTwo, Count, OpenShare, checked, listed
 from ..data.corpus import Corpus, Document, DocumentStream, Progress, first_documents, state_within
 from ..data.documents import UNCUT
 
@@ -72,7 +72,7 @@ def passages_of(corpus: Corpus, passages: int, passage_tokens: int) -> Passages:
     Raises ValueError as `planted_passages`.
     """
     if corpus.columns or corpus.sources:
-        kind = f"documents with {' and '.join(corpus.columns)}" if corpus.columns else "a mixture"
+        kind = f"documents with {listed(corpus.columns)}" if corpus.columns else "a mixture"
         raise ValueError(
             f"Got a corpus of {kind}, expected a single corpus of plain text: plant passages in a "
             "corpus such as corpora.python_library or corpora.text_files."

@@ -385,20 +385,17 @@ def stacked(rows: Sequence[Row], length: int) -> Row:
     def padded(columns: list) -> Any:
         if columns[0] is None:
             return None
-        batch = np.zeros((len(rows), length, *columns[0].shape[1:]), np.int32)
+        batch = np.zeros((len(rows), length, *columns[0].shape[1:]), columns[0].dtype)
         for slots, column in zip(batch, columns):
             slots[: len(column)] = column
         return batch
 
-    return Row(
-        tokens=padded([row.tokens for row in rows]),
-        segments=padded([row.segments for row in rows]),
-        member=np.asarray([row.member for row in rows], np.int32),
-        parts=padded([row.parts for row in rows]),
-        labels=padded([row.labels for row in rows]),
-        weights=padded([row.weights for row in rows]),
-        teacher=padded([row.teacher for row in rows]),
-    )
+    columns = {
+        name: padded([getattr(row, name) for row in rows])
+        for name in Row._fields
+        if name != "member"
+    }
+    return Row(member=np.asarray([row.member for row in rows], np.int32), **columns)
 
 
 # --- policies -----------------------------------------------------------------------------------

@@ -12,16 +12,17 @@ from typing import Any, NamedTuple
 
 from tables import table
 
-from pretrax.comparison.formatting import chance, number
+from pretrax.comparison.formatting import number, p_value_text
 from pretrax.comparison.report import informative
 from pretrax.comparison.report.markdown_text import escaped
 from pretrax.comparison.report.positive_controls import KEPT, controls_in
 from pretrax.comparison.report.summary import Summary
 from pretrax.comparison.statistics import LEVEL, Difference, Estimate, at_level, deviation
+from pretrax.constraints import listed
 from pretrax.visualization.svg import INK, MUTED, SERIES, drawn, standalone
 
 SIZE = " at this size"
-REPRODUCED, OPPOSITE = f"reproduced{SIZE}", f"opposite{SIZE}"
+REPRODUCED, CONTRADICTED = f"reproduced{SIZE}", f"contradicted{SIZE}"
 INCONCLUSIVE, NOT_INFORMATIVE = "inconclusive", "not informative"
 MISSING = "not measured yet"
 PICTURE = "images/what_was_found.svg"
@@ -29,7 +30,7 @@ PHONE_PICTURE = "images/what_was_found_phone.svg"
 AFTER = "were added after the results of"  # in `about` of a comparison whose seeds were added
 COLORS = {
     REPRODUCED: SERIES[2],
-    OPPOSITE: SERIES[1],
+    CONTRADICTED: SERIES[1],
     INCONCLUSIVE: SERIES[4],
     NOT_INFORMATIVE: SERIES[6],
 }
@@ -409,7 +410,7 @@ class Verdict(NamedTuple):
 
 def verdicts(found: Found, claims: Sequence[Claim] = CLAIMS) -> list[Verdict]:
     """Returns the verdict on each claim, by kind: reproduced claims first."""
-    order = (REPRODUCED, OPPOSITE, INCONCLUSIVE, NOT_INFORMATIVE, MISSING)
+    order = (REPRODUCED, CONTRADICTED, INCONCLUSIVE, NOT_INFORMATIVE, MISSING)
     every = (verdict_on(found, claim) for claim in claims)
     return sorted(every, key=lambda v: order.index(v.verdict))
 
@@ -453,16 +454,16 @@ def _as_claimed(summary: Summary, d: Difference, claim: Claim, estimate: Estimat
 
 
 def _read(difference: Difference, as_claimed: Estimate) -> str:
-    if not difference.holds:
+    if not difference.is_significant:
         return INCONCLUSIVE
-    return REPRODUCED if as_claimed.mean > 0 else OPPOSITE
+    return REPRODUCED if as_claimed.mean > 0 else CONTRADICTED
 
 
 def _read_margin(as_claimed: Estimate, margin: float) -> str:
     """Returns the verdict on a claim of no difference, from the corrected interval."""
     if as_claimed.low > -margin:
         return REPRODUCED
-    return OPPOSITE if as_claimed.high < -margin else INCONCLUSIVE
+    return CONTRADICTED if as_claimed.high < -margin else INCONCLUSIVE
 
 
 def rows(found: Found, cite: Callable[[str], str], claims: Sequence[Claim] = CLAIMS) -> str:
@@ -486,8 +487,7 @@ def counts(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
     some = [v.verdict for v in verdicts(found, claims)]
     kinds = {kind: some.count(kind) for kind in (*COLORS, MISSING)}
     words = [f"{n} {'is' if n == 1 else 'are'} {kind}" for kind, n in kinds.items() if n]
-    listed = " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
-    return f"We checked {len(some)} claims: {listed}."
+    return f"We checked {len(some)} claims: {listed(words)}."
 
 
 def chosen_afterwards(found: Found, claims: Sequence[Claim] = CLAIMS) -> str:
@@ -535,7 +535,7 @@ def _measured(found: Found, v: Verdict) -> list[str]:
     return [
         f"**{effect(v, column.unit)}** at {escaped(pair)}",
         deviations(v),
-        chance(v.p),
+        p_value_text(v.p),
         f"{v.estimate.seeds} seeds, {size:.2g}M parameters, {tokens:.2g}M tokens, {rates} ({link})",
     ]
 

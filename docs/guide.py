@@ -21,13 +21,14 @@ from claims import Claim
 from tables import filled, table
 
 from pretrax.comparison import results
+from pretrax.comparison.eval_metrics.heldout_loss import TRAINED_ON_NOISE
 from pretrax.comparison.formatting import amount, number
+from pretrax.comparison.report import wording
 from pretrax.comparison.report.charts import chart_files, curve_files
 from pretrax.comparison.report.informative import why_not_informative
 from pretrax.comparison.report.markdown_report import markdown
 from pretrax.comparison.report.markdown_text import escaped
 from pretrax.comparison.report.summary import Summary, summary
-from pretrax.comparison.report.wording import difference_sentence, explanations, significant
 from pretrax.comparison.statistics import LEVEL, Difference, deviation
 from pretrax.objectives.catalog import run_of
 from pretrax.visualization.svg import FIRST, MUTED, SECOND, standalone
@@ -38,7 +39,6 @@ PAGE, FOUND, COMPARISONS = "choosing.md", "what_was_found.md", "comparisons"
 READING = "comparing.md"
 # A search finds the pages that explain, and not the tables of reports.
 NOT_FOUND = "---\nsearch: {exclude: true}\n---\n"
-HOME = "Home ground:"  # start of a note on variants that were trained with the loss of `loss_under`
 MATRIX = "objectives"  # comparison of the heat map
 HEAT_MAP = "images/objectives_by_task.svg"
 LABELS = {  # figure -> column of the heat map
@@ -52,7 +52,7 @@ LABELS = {  # figure -> column of the heat map
 }
 CHECKED = {  # verdict on a claim -> the same as a check of a recommendation
     claims.REPRODUCED: "agrees",
-    claims.OPPOSITE: "disagrees",
+    claims.CONTRADICTED: "disagrees",
     claims.INCONCLUSIVE: "inconclusive",
     claims.NOT_INFORMATIVE: "none",
     claims.MISSING: "none",
@@ -343,6 +343,7 @@ def drawn(docs: Path) -> dict[str, str]:
         pages |= {f"{COMPARISONS}/{file}": svg for file, svg in (charts | curves).items()}
         report = markdown(one, list(charts), list(curves), published(found, name))
         pages[f"{COMPARISONS}/{name}.md"] = NOT_FOUND + report
+    explained = wording.explanations().items()
     tables = {
         PAGE: {
             "certainty": certainty(found),
@@ -356,7 +357,7 @@ def drawn(docs: Path) -> dict[str, str]:
             "claims": claims.rows(found, paper_link),
         },
         READING: {
-            "reading": "\n".join(f"- **{k}.** {text}" for k, text in explanations().items()),
+            "reading": "\n".join(f"- **{title}.** {text}" for title, text in explained),
         },
     }
     pages[claims.PICTURE] = claims.picture(found)
@@ -412,9 +413,9 @@ def certainty(found: Found) -> str:
     return (
         f"How sure is this? We checked these {len(TASKS)} recommendations with small models. Of "
         f"{len(every)} checks, {counts['agrees']} agree, {counts['disagrees']} disagree, and "
-        f"{counts['inconclusive']} are inconclusive. The other {counts['none']} say nothing, since "
-        "the eval metric could not have shown a difference or nothing was measured. A row without "
-        '"agrees" rests on the published evidence alone.'
+        f"{counts['inconclusive']} are inconclusive. The other {counts['none']} are not "
+        "informative, since the eval metric could not have shown a difference or nothing was "
+        'measured. A row without "agrees" rests on the published evidence alone.'
     )
 
 
@@ -456,16 +457,17 @@ def by_setting(found: Found) -> str:
         if comparison is None or comparison.setup.scaling:
             continue
         link = f"[{one.choice}]({COMPARISONS}/{one.comparison}.md)"
-        held = [d for d in significant(comparison) if not _is_at_home(comparison, d)]
-        if held:
-            d = min(held, key=lambda d: d.corrected)
+        significant = wording.significant_and_informative(comparison)
+        shown = [d for d in significant if not _is_only_better_trained(comparison, d)]
+        if shown:
+            d = min(shown, key=lambda d: d.corrected)
             seeds = f"{abs(_in_deviations(comparison, d)):.1f} SD, {d.estimate.seeds} seeds"
-            rest = f"{len(held) - 1} of {len(comparison.differences) - 1}"
-            worth.append([link, escaped(difference_sentence(comparison, d)), seeds, rest])
+            rest = f"{len(shown) - 1} of {len(comparison.differences) - 1}"
+            worth.append([link, escaped(wording.difference_sentence(comparison, d)), seeds, rest])
         else:
             is_blind = all(why_not_informative(comparison, d) for d in comparison.differences)
             groups["Not informative" if is_blind else "No effect detected"].append(link)
-    heads = ["Worth changing", "clearest difference", "size", "others that are significant"]
+    heads = ["Worth changing", "clearest difference", "size", "other significant differences"]
     lines = [f"**{group}:** {', '.join(links) or 'none'}." for group, links in groups.items()]
     return "\n\n".join((table(heads, worth), *lines))
 
@@ -476,12 +478,12 @@ def _in_deviations(comparison: Summary, d: Difference) -> float:
     return comparison.gain(d) / deviation(d.estimate, level)
 
 
-def _is_at_home(comparison: Summary, d: Difference) -> bool:
+def _is_only_better_trained(comparison: Summary, d: Difference) -> bool:
     """Returns whether only the better variant was trained on the figure of a difference."""
     better, worse = (d.variant, d.other) if comparison.gain(d) > 0 else (d.other, d.variant)
     notes = comparison.column(d).notes.items()
-    home = [some for note, some in notes if note.startswith(HOME) and better in some]
-    return bool(home) and worse not in home[0]
+    trained = [some for note, some in notes if note.startswith(TRAINED_ON_NOISE) and better in some]
+    return bool(trained) and worse not in trained[0]
 
 
 def heat_map(comparison: Summary) -> str:
@@ -507,7 +509,7 @@ def heat_map(comparison: Summary) -> str:
             if why_not_informative(comparison, d):
                 hatched = dict(fill=False, hatch="////", edgecolor=MUTED, linewidth=0)
                 axes.add_patch(Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, **hatched))
-            dot = " •" if d.holds else ""
+            dot = " •" if d.is_significant else ""
             axes.text(x, y, number(size, 1, sign=True) + dot, ha="center", va="center")
         axes.set_xticks(range(len(figures)), [LABELS.get(name, name) for name in figures])
         axes.set_yticks(range(len(variants)), variants)

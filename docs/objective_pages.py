@@ -210,7 +210,7 @@ def _list_of(family: str, folder: str) -> str:
             f"[{entry.title}]({folder}/{name}.md)",
             f"`{name}`",
             entry.good_for,
-            ARCHITECTURES[entry.architecture],
+            ARCHITECTURES[entry.architecture].label,
             entry.attention,
             "[{}]({})".format(*entry.paper_link),
         ]
@@ -229,7 +229,7 @@ def page(name: str) -> str:
     arguments = _arguments(builder)
     rows = [
         ["good for", entry.good_for],
-        ["model", ARCHITECTURES[entry.architecture]],
+        ["model", ARCHITECTURES[entry.architecture].label],
         ["attention", entry.attention],
         ["targets per token", f"{entry.loss_slots / 512:.2g}"],
         ["training FLOPs per token", _flops(name)],

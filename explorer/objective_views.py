@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 from ..constraints import Seed, check_fields
 from ..corpora.vocabularies import Vocabulary
 from ..objectives import Objective, TokenIds
-from ..objectives.catalog import FAMILIES, SMALL_RUNS, aliases_of, find, run_of
+from ..objectives.catalog import ARCHITECTURES, FAMILIES, aliases_of, find, run_of
 from ..settings.partial import Partial, as_partial
 from ..settings.printable import printable
 from ..settings.user_modules import import_module, reload_module
@@ -126,7 +126,8 @@ class Objectives:
         text = (text_of or choosable_text)(drawn.picture.examples[0])
         layout = drawn.picture.layout
         entry = choice.entry
-        run = run_of(choice.name) if entry and not view.layout else SMALL_RUNS[layout]
+        suits = entry and not view.layout
+        run = run_of(choice.name) if suits else ARCHITECTURES[layout].small_run
         options: dict[str, Any] = {"seed": view.seed, "vocabulary": view.vocabulary}
         options |= {"layout": view.layout} if view.layout else {}
         options |= {"rows": view.rows} if view.rows > 1 else {}

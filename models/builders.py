@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from ..constraints import Count, checked
 from .config import Config, make_config, numbered
 from .experts import ROUTING, Routing, collected
-from .heads import HEADS, classifiers, heads_of, unembeddings
+from .heads import classifiers, heads_of, registered, unembeddings
 from .quantization import quantized
 from .transformer import ENCODED, Transformer
 
@@ -334,14 +334,13 @@ def forward_flops(config, lengths: Mapping[str, int]):
     square = 2 * slots * c.emb_dim**2
     ahead_flops = {"parallel": 0, "sequential": 2 * square, "linear": square, "projections": 0}
     total += c.num_ahead * ahead_flops[c.ahead]
-    counters = [HEADS[name].products for name in c.heads if name in HEADS]
-    total += 2 * slots * sum(products(c) for products in counters if products is not None)
+    heads = registered(c.heads)
+    total += 2 * slots * sum(head.products(c) for head in heads if head.products is not None)
     separate = len(c.ahead_projections)
     shared = 1 + c.num_ahead - separate
     predicted = lengths["predict"] * shared + lengths.get("predicted_copies", 0)
     predictions = predicted if "vocabulary" in c.heads else 0
-    if "stop" in c.heads:  # `insertion_lm` compares slots by all their logits
-        predictions += sources
+    predictions += sources * any(head.projects_every_slot for head in heads)
     second = lengths["predict"] * (len(set(unembeddings()) & set(c.heads)) + separate) * c.emb_dim
     width = c.embedding_width
     layer = c.emb_dim * width if c.vocabulary_layer else 0

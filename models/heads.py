@@ -179,8 +179,8 @@ class ImplicitToken(nn.Module):
 class BeliefState(nn.Module):
     """Joins the states of a prefix and of a suffix into a state [..., E] that predicts tokens.
 
-    It is a linear layer with LeakyReLU on both states [..., 2 E]. Of a prefix alone, the state
-    [..., E] is followed by zeros.
+    It is a linear layer with LeakyReLU on both states [..., 2 E]. Without a suffix, the prefix's
+    state [..., E] is padded with zeros.
     """
 
     config: Config
@@ -236,6 +236,8 @@ class Head(NamedTuple):
     # Model settings -> multiply-adds for each slot. None: `models.builders.forward_flops` counts
     # them, or there are too few to matter.
     products: Callable[[Config], int] | None = None
+    # Whether the loss with this head also projects every slot of the encoder onto the vocabulary.
+    projects_every_slot: bool = False
     # Whether the module's outputs for the stack's states replace the hidden states "top", from
     # which tokens are predicted. The stack's states then have the head's name.
     replaces_top: bool = False
@@ -247,6 +249,15 @@ HEADS: dict[str, Head] = {}
 def register_head(head: Head) -> None:
     """Registers a head with the builders that it names, or replaces the head of this name."""
     HEADS[head.name] = head
+
+
+def registered(names: Iterable[str]) -> list[Head]:
+    """Returns the registered heads among these names; `numbered` heads are not registered.
+
+    >>> [head.name for head in registered(("vocabulary", "ahead_2", "pair"))]
+    ['vocabulary', 'pair']
+    """
+    return [HEADS[name] for name in names if name in HEADS]
 
 
 def heads_of(builder: str) -> tuple[str, ...]:
@@ -292,6 +303,7 @@ for _head in (
         about="logits of two classes: whether anything is missing in a slot",
         builders=("encoder",),
         build=lambda c: ClassificationHead(2, "tanh", c),
+        projects_every_slot=True,  # `insertion_lm` compares slots by all their logits
     ),
     Head(
         name="order",
@@ -317,7 +329,8 @@ for _head in (
     ),
     Head(
         name="belief",
-        about="the joint state of a prefix and a suffix; of a prefix alone, it replaces the top",
+        about="the joint state of a prefix and a suffix; for a prefix alone, it replaces the "
+        "hidden states 'top'",
         builders=("decoder",),
         build=BeliefState,
         products=lambda c: 2 * c.emb_dim**2,

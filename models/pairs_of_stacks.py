@@ -15,7 +15,7 @@ from .config import Config
 from .heads import LogitScale, NumberHead, Projection, dense, heads_of, projection
 from .linear import dropout, embedding_weights, inner_dropout
 from .norms import Norm
-from .positions import rotation_of
+from .positions import model_rotation
 from .quantization import quantized
 from .sharding import partitioned
 from .transformer import (
@@ -275,9 +275,7 @@ class RestoringDecoder(nn.Module):
         query_BxNxE = state_BxNxE
         rotation = None
         if c.positions == "rotary":
-            rotation = rotation_of(
-                positions_BxN, c.head_dim, c.rope_theta, c.rope_scaling, c.rope_float16
-            )
+            rotation = model_rotation(c, positions_BxN)
         else:
             rows = c.max_positions + c.position_offset
             init = embedding_weights(c)

@@ -146,6 +146,11 @@ def rotation_of(positions_BxT, width, theta, scaling=None, float16=False):
     return jnp.cos(angles), jnp.sin(angles)
 
 
+def model_rotation(c: Config, positions_BxT):
+    """Returns the cosines and sines of RoPE with the model's settings, each [B, T, 1, d/2]."""
+    return rotation_of(positions_BxT, c.head_dim, c.rope_theta, c.rope_scaling, c.rope_float16)
+
+
 def rotary_frequencies(width, theta, scaling=None, float16=False):
     """Returns radians per position for each pair of dimensions: NumPy float32 [d/2].
 

@@ -41,7 +41,7 @@ from .activations import ACTIVATIONS
 from .attention_mechanisms import check_outputs
 from .config import Config
 from .experts import Experts
-from .heads import HEADS, Projection, projection, unembeddings
+from .heads import Projection, projection, registered, unembeddings
 from .kernels.attention_blocks import padded
 from .linear import (
     STREAM,
@@ -56,7 +56,7 @@ from .linear import (
     with_whole_gradient,
 )
 from .norms import Norm
-from .positions import RelativeBias, bias_at, rotation_of, sinusoids
+from .positions import RelativeBias, bias_at, model_rotation, rotation_of, sinusoids
 from .sharding import constrain, num_shards, partitioned
 from .tokens_ahead import ProjectionAhead, TokensAhead, scanned, shifted_left
 
@@ -80,8 +80,8 @@ class Transformer(nn.Module):
         if "vocabulary" in c.heads:
             self.vocabulary = VocabularyHead(c)
         ahead = {name: ProjectionAhead(c) for name in c.ahead_projections}
-        known = [HEADS[name] for name in c.heads if name in HEADS]
-        self.projections = {head.name: head.build(c) for head in known if head.build} | ahead
+        built = {head.name: head.build(c) for head in registered(c.heads) if head.build}
+        self.projections = built | ahead
         if c.num_encoder_layers:
             self.encoder = Stack(c, c.num_encoder_layers, cross=False, bidirectional=True)
         if c.num_decoder_layers:
@@ -118,10 +118,10 @@ class Transformer(nn.Module):
     def initialize(self, batch):
         """Creates every parameter, including the parameters of the heads."""
         top = self(batch)["top"]
+        # The stack has created the parameters of the heads that are hidden states.
+        states = {head.name for head in registered(self.config.heads) if head.build_state}
         for name in (*self.config.heads, *self.config.ahead_projections):
-            # The stack has created the parameters of the heads that are hidden states.
-            is_state = name in HEADS and HEADS[name].build_state
-            if not is_state and name not in self.config.depth_names:
+            if name not in states and name not in self.config.depth_names:
                 self.head(name, top[:, 0])
 
     def head(self, name, hidden):
@@ -154,7 +154,7 @@ class Transformer(nn.Module):
         table_VxE = self.encoder_embedding if is_separate else self.token_embedding
         x_BxTxE = embed_slots(self, table_VxE, batch, side)
         hidden = stack(x_BxTxE, batch, side, encoded)
-        for head in (HEADS[name] for name in self.config.heads if name in HEADS):
+        for head in registered(self.config.heads):
             if head.replaces_top:
                 hidden[head.name] = hidden["top"]
                 hidden["top"] = self.projections[head.name](hidden["top"])
@@ -462,7 +462,7 @@ class Stack(nn.Module):
             states = {"top": states_NxBxTxE[0], "ahead": states_NxBxTxE[1:]}
         else:
             states = self._last_states(x_BxTxE, embedded_BxTxE, context)
-        for head in (HEADS[name] for name in c.heads if name in HEADS):
+        for head in registered(c.heads):
             if head.build_state:
                 state = head.build_state(c, name=head.scope)
                 states[head.name] = state(states["top"], shifted_left(embedded_BxTxE))
@@ -472,10 +472,7 @@ class Stack(nn.Module):
         c = self.config
         rotation = None
         if c.rotate_encoded and states_BxSxE is not None:
-            positions = batch["encoder_positions"]
-            rotation = rotation_of(
-                positions, c.head_dim, c.rope_theta, c.rope_scaling, c.rope_float16
-            )
+            rotation = model_rotation(c, batch["encoder_positions"])
         return Encoded(states_BxSxE, batch["cross_key_intervals"], rotation)
 
     def _last_states(self, x_BxTxE, embedded_BxTxE, context):
@@ -547,9 +544,7 @@ class Stack(nn.Module):
         c = self.config
         rotation = local_rotation = None
         if c.positions == "rotary":
-            rotation = rotation_of(
-                positions_BxT, c.head_dim, c.rope_theta, c.rope_scaling, c.rope_float16
-            )
+            rotation = model_rotation(c, positions_BxT)
             local_rotation = rotation
             if c.local_rope_theta is not None:
                 local_rotation = rotation_of(

@@ -2,7 +2,7 @@
 
 For example:
 
-    named({"decoder": {"final_norm": {"scale": x}}})    # {"decoder/final_norm/scale": x}
+    flattened({"decoder": {"final_norm": {"scale": x}}})    # {"decoder/final_norm/scale": x}
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,15 +11,15 @@ from typing import Any
 from flax.traverse_util import unflatten_dict
 
 
-def named(tree: Mapping[Any, Any], above: str = "") -> dict[str, Any]:
+def flattened(tree: Mapping[Any, Any], above: str = "") -> dict[str, Any]:
     """Returns the arrays of a tree by path, in the tree's order. Any mapping is a branch."""
     arrays: dict[str, Any] = {}
     for key, value in tree.items():
         path = f"{above}{key}"
-        arrays |= named(value, f"{path}/") if isinstance(value, Mapping) else {path: value}
+        arrays |= flattened(value, f"{path}/") if isinstance(value, Mapping) else {path: value}
     return arrays
 
 
 def nested(arrays: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns the tree of (path, array) pairs: the inverse of `named`."""
+    """Returns the tree of (path, array) pairs: the inverse of `flattened`."""
     return unflatten_dict(dict(arrays), sep="/")

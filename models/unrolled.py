@@ -14,7 +14,7 @@ from .builders import Model, model_of, with_capacity
 from .config import Config
 from .tokens_ahead import NextModule
 from .transformer import REPEATED, Block, Context, Stack
-from .trees import named, nested
+from .trees import flattened, nested
 
 STACKED = ("layers", "modules")
 
@@ -37,7 +37,7 @@ def unrolled(model: Model, params: dict, *, donate: bool = False) -> tuple[Model
     config = without_scans(config)
 
     def split():
-        for path, array in named(params).items():
+        for path, array in flattened(params).items():
             pieces = list(_split(path, array, first, config.repeated_layers))
             yield from pieces
             if donate and pieces[0][1] is not array:
@@ -91,7 +91,7 @@ def next_token_only(model: Model, params: dict) -> tuple[Model, dict]:
     }
     projections_ahead = tuple(f"projections_{name}/" for name in config.ahead_projections)
     result = {}
-    for path, array in named(params).items():
+    for path, array in flattened(params).items():
         for old, new in renamed.items():
             path = path.replace(old, new)
         if "/ahead/" not in path and not path.startswith(projections_ahead):

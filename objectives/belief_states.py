@@ -44,8 +44,10 @@ def belief_state(ids: TokenIds, pairs: Count = 1) -> Objective:
       pairs: number of suffixes that are drawn for each prefix. The paper trains on all pairs of
         prefixes and suffixes, of which "tokens" is a part.
 
-    Unlike in the paper, the same layers read prefixes and suffixes. Not implemented: texts with a
-    given suffix after training.
+    Unlike in the paper, the same layers read prefixes and suffixes, and "tokens" reads zeros in
+    place of the state of an empty suffix. In an author's code, all pairs have equal weight, so
+    early prefixes count more; here all prefixes count equally. Not implemented: texts with a given
+    suffix after training.
 
     Features: targets, targets_segments, targets_weights, targets_suffix_1, … i32[T]. Each document
     becomes two segments. Tokens from right to left have a weight of 0. targets_suffix_1 is the

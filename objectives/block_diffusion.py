@@ -26,7 +26,7 @@ from .layouts import guarded, positions, predicted
 from .masked_diffusion import LOWEST_RATE, bound_from, loss_by_rates
 from .prompt_forms import PromptForm
 from .splicing import by_document, documents, piece, splice
-from .streams import Layout, StackRow, Stream, named, register_stream
+from .streams import Layout, StackRow, Stream, register_stream, streams_named
 from .token_ids import TokenIds
 from .token_weights import spliced_weights
 
@@ -171,7 +171,7 @@ def _add_copies(row: StackRow, batch: dict) -> dict:
 
 
 def _lengths_of_two_stacks(n: dict[str, int]) -> dict[str, int]:
-    streams = [stream.name for stream in named(n)]
+    streams = [stream.name for stream in streams_named(n)]
     if set(streams) != {"inputs", "noised", "labels"}:
         raise ValueError(
             "An encoder-decoder needs exactly inputs, noised copies and labels, but the objective "
@@ -255,6 +255,7 @@ NOISED = register_stream(
         "block's rate as a 24-bit integer",
         columns=("noised", "noised_begins", "noised_ends", "noised_rates"),
         in_use="inputs_segments",
+        values={"noised": "id"},
         arranged={"decoder": _add_copies},
         after=("orders", "positions"),  # copies have the positions and intervals of their slots
         more_slots=lambda slots: {"copies": slots},

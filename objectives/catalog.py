@@ -37,7 +37,7 @@ class Entry(NamedTuple):
     @property
     def attention(self) -> str:
         """Attention pattern; for an encoder-decoder, of the encoder and of the decoder."""
-        return self.attends or _ATTENTION[self.architecture]
+        return self.attends or ARCHITECTURES[self.architecture].attention
 
     @property
     def paper_link(self) -> tuple[str, str]:
@@ -50,35 +50,22 @@ class Entry(NamedTuple):
         return name, "https://" + source.replace("arXiv:", "arxiv.org/abs/")
 
 
+class Architecture(NamedTuple):
+    """The usual model of an objective."""
+
+    label: str  # its name in lists and on pages
+    small_run: str  # run (gin_configs/runs/NAME.gin) that trains its objectives on a laptop
+    attention: str  # attention pattern
+
+
 ARCHITECTURES = {
-    "encoder": "encoder",
-    "decoder": "decoder",
-    "encoder_decoder": "encoder-decoder",
-    "electra": "two encoders",
-    "masked_autoencoder": "autoencoder",
-    "step_unrolled": "encoder, twice",
-    "two_towers": "encoder or two",
-}
-
-# Small run (gin_configs/runs/NAME.gin) that trains an architecture's objectives on a laptop.
-SMALL_RUNS = {
-    "encoder": "encoder",
-    "decoder": "decoder",
-    "encoder_decoder": "quickstart",
-    "electra": "electra",
-    "masked_autoencoder": "retromae",
-    "step_unrolled": "unrolled_denoising",
-    "two_towers": "two_towers",
-}
-
-_ATTENTION = {
-    "encoder": "bidirectional",
-    "decoder": "causal",
-    "encoder_decoder": "bidirectional, causal",
-    "electra": "bidirectional",
-    "masked_autoencoder": "bidirectional, random subsets",
-    "step_unrolled": "bidirectional",
-    "two_towers": "bidirectional",
+    "encoder": Architecture("encoder", "encoder", "bidirectional"),
+    "decoder": Architecture("decoder", "decoder", "causal"),
+    "encoder_decoder": Architecture("encoder-decoder", "quickstart", "bidirectional, causal"),
+    "electra": Architecture("two encoders", "electra", "bidirectional"),
+    "masked_autoencoder": Architecture("autoencoder", "retromae", "bidirectional, random subsets"),
+    "step_unrolled": Architecture("encoder, twice", "unrolled_denoising", "bidirectional"),
+    "two_towers": Architecture("encoder or two", "two_towers", "bidirectional"),
 }
 
 _T5 = "T5, arXiv:1910.10683"
@@ -1110,4 +1097,4 @@ def run_of(name: str) -> str:
     ('quickstart', 'sentence_pairs_after_bert')
     """
     entry = CATALOG[name]
-    return entry.run or SMALL_RUNS[entry.architecture]
+    return entry.run or ARCHITECTURES[entry.architecture].small_run

@@ -120,6 +120,7 @@ def _stream(k: int) -> Stream:
             about=f"the teacher's token number {k} in place of each target, and its probability",
             columns=columns,
             in_use="targets_segments",
+            values={columns[0]: "id"},
             arranged={"decoder": functools.partial(_arrange, columns)},
         )
     )

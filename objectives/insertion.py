@@ -54,8 +54,9 @@ def insertion_lm(ids: TokenIds) -> Objective:
     Args:
       ids: needs `cls`; only text tokens are dropped.
 
-    Not implemented: the weights of the third term and of its classes in the authors' training on
-    OpenWebText. In their other experiments all have equal weights, as here.
+    Not implemented: the weights of the authors' training on OpenWebText, which are 0.001 for the
+    third term, and 0.9 and 0.1 for its classes "nothing is missing" and "something is missing". In
+    their other experiments all have equal weights, as here.
 
     Features: inputs, inputs_segments i32[I]; labels, labels_slots, labels_weights i32[K];
     pools_slots, pools_labels, pools_weights i32[P], of each document's [CLS].

@@ -44,12 +44,13 @@ def llm_jepa(ids: TokenIds, predictors: Count = 1, scale: Positive = 0.1) -> Obj
     Args:
       ids: needs `sep`, and `predictors` sentinels.
       predictors: k, the number of sentinels after the text. Each adds computation to the
-        prediction.
+        prediction. The published code's default is 0.
       scale: lambda, factor of the mean of the second term. The default is the published code's; the
         paper chooses lambda and k for each data set.
 
-    A document that lacks one of its parts has no second term. Not implemented: the code's other
-    distances, and its dropout of the term.
+    A document that lacks one of its parts has no second term. In the published code, views are
+    turns of a chat, whose last state is at the end-of-turn token; here it is at the last token of
+    the answer. Not implemented: the code's other distances, and its dropout of the term.
 
     Features: targets, targets_segments, targets_weights i32[T]; inputs, inputs_segments,
     inputs_positions, inputs_starts, inputs_ends i32[I]; pools_slots, pools_labels, pools_weights

@@ -304,6 +304,7 @@ register_stream(
         about="1 + the token that later slots read in place of a target, or 0 for the target",
         columns=("targets_stand_ins",),
         in_use="targets_segments",
+        values={"targets_stand_ins": "id + 1"},
         arranged={"decoder": _read_stand_ins},
     )
 )

@@ -5,7 +5,6 @@ on. `pretrax check` checks all laws and prints a table. The tests check every ob
 package. A law is a function that raises `Broken` with a message about the violation.
 """
 
-import contextlib
 import functools
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,10 +25,10 @@ from .static_lengths import packed_lengths
 from .streams import (
     STREAMS,
     check_features,
-    named,
     per_document,
     present,
     slots_of,
+    streams_named,
     unknown,
 )
 from .token_ids import TokenIds
@@ -195,7 +194,7 @@ def features_are_known(case: LawExamples) -> None:
         row = {c: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for c, x in shapes.items()}
         del row["member"]
         check_features(row, case.lengths)
-        missing = [s.name for s in named(case.lengths) if s.columns[0] not in row]
+        missing = [s.name for s in streams_named(case.lengths) if s.columns[0] not in row]
         if missing:
             raise Broken(f"`lengths` plans slots for {missing}, but `corrupt` returns no features.")
     except ValueError as error:
@@ -212,18 +211,22 @@ def _one_row(case: LawExamples) -> Callable:
 def ids_are_in_range(case: LawExamples) -> None:
     """Tokens are ids of the vocabulary, and slot numbers are slots of the inputs."""
     features = corrupted(case)
-    limits = dict.fromkeys(("inputs", "noised", "targets", "masks"), case.ids.size)
-    limits["targets_stand_ins"] = case.ids.size + 1
-    if {"vocabulary", "generator"} & set(case.objective.facts.heads):
-        limits["labels"] = case.ids.size
+    size = case.ids.size
     slots = case.lengths.get("inputs", 0)
-    limits |= {"labels_slots": slots, "pools_slots": slots or 1}  # 0 for a pool without inputs
-    for name, limit in limits.items():
-        if name in features and features[name].size:
-            low = features[name].min()
-            high = features[name].max()
-            if low < 0 or high >= limit:
-                raise Broken(f"{name} are {low} … {high}, expected 0 … {limit - 1}.")
+    for stream in present(features):
+        limits = {
+            "id": size,
+            "id + 1": size + 1,
+            "slot": slots or int(stream.per_document),  # 0 for a pool without inputs
+        }
+        if None in case.objective.facts.heads.values():
+            limits["label"] = size
+        for name, kind in stream.values.items():
+            if kind in limits and features[name].size:
+                low = features[name].min()
+                high = features[name].max()
+                if low < 0 or high >= limits[kind]:
+                    raise Broken(f"{name} are {low} … {high}, expected 0 … {limits[kind] - 1}.")
 
 
 def padding_does_not_count(case: LawExamples) -> None:
@@ -421,9 +424,9 @@ class _AnyOutputs(NamedTuple):
         return hidden @ jax.random.normal(jax.random.key(3), shape)
 
 
-STATE = 4  # width of a hidden state
-FEW = 2  # rows of a batch for the loss
-LONG = 15  # tokens of a document that is long enough to have text among its targets
+STATE_WIDTH = 4  # width of a hidden state
+LOSS_ROWS = 2  # rows of a batch for the loss
+LONG_DOCUMENT = 15  # tokens of a document that is long enough to have text among its targets
 
 
 def _few_rows(case: LawExamples) -> dict:
@@ -433,7 +436,11 @@ def _few_rows(case: LawExamples) -> dict:
 
 def _batch_of(case: LawExamples, features: dict, chosen: Sequence[int]) -> dict:
     """Returns a batch of these rows, arranged for the first layout that supports their streams."""
-    layout, stacks = _layout(case.lengths)
+    suited = layouts.suited([case.lengths])
+    if not suited:
+        raise Broken(f"No layout supports the streams {list(case.lengths)} together.")
+    layout = layouts.LAYOUTS[suited[0]]
+    stacks = layout.lengths(case.lengths)
     arrange = _arranging(layout, tuple(stacks.items()), case.ids.bos, case.max_documents)
     return jax.device_get(arrange({name: x[np.array(chosen)] for name, x in features.items()}))
 
@@ -444,21 +451,14 @@ def _arranging(layout: Layout, stacks, bos: int | None, max_documents: int):
     return quick_jit(jax.vmap(functools.partial(layout.arrange, **settings)))
 
 
-def _layout(lengths: dict[str, int]) -> tuple[Layout, dict[str, int]]:
-    for layout in (layouts.encoder, layouts.encoder_decoder, layouts.decoder):
-        with contextlib.suppress(ValueError):
-            return layout, layout.lengths(lengths)
-    raise Broken(f"No layout supports the streams {list(lengths)} together.")
-
-
 def _states(batch: dict) -> np.ndarray:
-    """Returns random hidden states of the stack that predicts: f32[B, T, STATE]."""
+    """Returns random hidden states of the stack that predicts: f32[B, T, STATE_WIDTH]."""
     stack = predicting_stack(batch)
-    shape = (*batch[f"{stack}_segment_ids"].shape, STATE)
+    shape = (*batch[f"{stack}_segment_ids"].shape, STATE_WIDTH)
     return np.random.default_rng(0).normal(size=shape).astype(np.float32)
 
 
-def _terms(case: LawExamples, batch: dict, rows: int = FEW) -> dict[str, Term]:
+def _terms(case: LawExamples, batch: dict, rows: int = LOSS_ROWS) -> dict[str, Term]:
     states = _states(batch)
     loss = _compiled_loss(
         _hashed(case, "loss"), tuple(case.objective.facts.heads.items()), case.ids.size
@@ -495,7 +495,7 @@ def loss_has_terms(case: LawExamples) -> None:
     terms = _terms(case, _few_rows(case))
     if all(term.scale is None for term in terms.values()):
         raise Broken(f"The loss has the terms {list(terms)}, expected one with a scale.")
-    check_shapes(terms, FEW)
+    check_shapes(terms, LOSS_ROWS)
     heads = case.objective.facts.heads
     for name, term in terms.items():
         if term.labels is not None and term.labels.head not in heads:
@@ -525,8 +525,8 @@ def weights_reach_the_loss(case: LawExamples) -> None:
         return
     rows = case.rows._replace(weights=np.zeros_like(case.rows.tokens))
     # A special token counts if no text of its document is predicted, as in very short documents.
-    long = [i for i, row in enumerate(case.documents) if min(map(len, row)) >= LONG][:FEW]
-    batch = _batch_of(case, corrupted(case, rows=rows), long)
+    long = [i for i, row in enumerate(case.documents) if min(map(len, row)) >= LONG_DOCUMENT]
+    batch = _batch_of(case, corrupted(case, rows=rows), long[:LOSS_ROWS])
     for name, term in _terms(case, in_units(batch)).items():
         if term.scale is not None and np.any(term.sums):
             raise Broken(
@@ -558,7 +558,8 @@ def counts_are_sums(case: LawExamples) -> None:
             "the rows are split over devices: return integer counts, and divide in `update`."
         )
     alone = [
-        counts(*jax.tree.map(lambda x, i=i: x[i : i + 1], (states, batch))) for i in range(FEW)
+        counts(*jax.tree.map(lambda x, i=i: x[i : i + 1], (states, batch)))
+        for i in range(LOSS_ROWS)
     ]
     added = jax.tree.map(lambda *x: sum(x), *alone)
     if not all(jax.tree.leaves(jax.tree.map(lambda a, b: bool((a == b).all()), whole, added))):
@@ -698,7 +699,11 @@ def slots_used(
     keys = jax.random.split(jax.random.key(seed), len(lengths))
     planned = case.objective.lengths(raw_length)
     features = corrupted(case._replace(keys=keys, rows=rows, lengths=planned, max_documents=1))
-    used = {s.name: (features[s.in_use] > 0).sum(1) for s in named(planned) if s.in_use in features}
+    used = {
+        s.name: (features[s.in_use] > 0).sum(1)
+        for s in streams_named(planned)
+        if s.in_use in features
+    }
     if "sentinels" in planned:
         number = np.zeros(case.ids.size, int)
         number[list(case.ids.sentinels)] = np.arange(len(case.ids.sentinels)) + 1

@@ -7,6 +7,7 @@ cross, with packed documents) is one interval of keys [start, end) for each quer
 This module also registers the streams that many objectives produce; see `objectives.streams`.
 """
 
+import contextlib
 import functools
 from collections.abc import Mapping, Sequence
 
@@ -20,9 +21,9 @@ from .streams import (
     StackRow,
     Stream,
     in_order,
-    named,
     present,
     register_stream,
+    streams_named,
     unchanged,
 )
 
@@ -94,7 +95,7 @@ def single_stack_lengths(stack: str, n: dict[str, int]) -> dict[str, int]:
         )
     slots = joint_slots(n)
     stacks = {stack: slots, "predict": n.get("targets", 0) + n.get("labels", 0)}
-    for stream in named(n):
+    for stream in streams_named(n):
         if stream.more_slots:
             stacks |= stream.more_slots(slots)
     return stacks
@@ -256,6 +257,7 @@ register_stream(
         about="the tokens that the model reads",
         columns=("inputs", "inputs_segments"),
         in_use="inputs_segments",
+        values={"inputs": "id"},
         arranged={**_single(), "encoder_decoder": unchanged},
     )
 )
@@ -284,6 +286,7 @@ register_stream(
         about="the tokens to predict, left to right",
         columns=("targets", "targets_segments", "targets_weights"),
         in_use="targets_segments",
+        values={"targets": "id"},
         arranged={"decoder": unchanged, "encoder_decoder": unchanged},
     )
 )
@@ -302,6 +305,7 @@ register_stream(
         about="the tokens to predict in place, and the input slots that predict them",
         columns=("labels", "labels_slots", "labels_weights"),
         in_use="labels_weights",
+        values={"labels": "label", "labels_slots": "slot"},
         arranged=_single(),
     )
 )
@@ -312,6 +316,7 @@ register_stream(
         columns=("pools_slots", "pools_labels", "pools_weights"),
         in_use="pools_weights",
         per_document=True,
+        values={"pools_slots": "slot"},
         arranged=_single(_pools),
     )
 )
@@ -337,7 +342,7 @@ def _replaceable(name: str, lengths, arrange) -> Layout:
         return replaced[0] if replaced else None
 
     def lengths_of(n: dict[str, int]) -> dict[str, int]:
-        layout = replacement(named(n))
+        layout = replacement(streams_named(n))
         return layout.lengths(n) if layout else lengths(n)
 
     def arranged(features, lengths, bos, max_documents) -> dict:
@@ -359,12 +364,28 @@ encoder = _replaceable(
     functools.partial(single_stack_lengths, "encoder"),
     functools.partial(single_stack, "encoder"),
 )
-LAYOUTS = {"encoder_decoder": encoder_decoder, "decoder": decoder, "encoder": encoder}
+# The order is that of `suited`.
+LAYOUTS = {"encoder_decoder": encoder_decoder, "encoder": encoder, "decoder": decoder}
+
+
+def suited(lengths: Sequence[dict[str, int]]) -> list[str]:
+    """Returns the names of the layouts that support the streams of all these lengths.
+
+    >>> suited([{"inputs": 9, "labels": 2}]), suited([{"inputs": 9, "orders": 9}])
+    (['encoder', 'decoder'], [])
+    """
+    found = []
+    for name, layout in LAYOUTS.items():
+        with contextlib.suppress(ValueError):
+            for each in lengths:
+                layout.lengths(each)
+            found.append(name)
+    return found
 
 
 def _check_streams(layout: str, n: dict[str, int]) -> None:
     """Raises ValueError for a stream that a layout does not support."""
-    for stream in named(n):
+    for stream in streams_named(n):
         if layout in stream.arranged:
             continue
         supported = sorted({*stream.arranged, *stream.replaced})
@@ -376,7 +397,7 @@ def _check_streams(layout: str, n: dict[str, int]) -> None:
 
 
 def _names(n: dict[str, int]) -> list[str]:
-    return [stream.name for stream in named(n)]
+    return [stream.name for stream in streams_named(n)]
 
 
 # --- positions and intervals ----------------------------------------------------------------------

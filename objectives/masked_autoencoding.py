@@ -29,7 +29,7 @@ from .splicing import (
     splice,
     with_specials,
 )
-from .streams import Layout, Stream, named, register_stream
+from .streams import Layout, Stream, register_stream, streams_named
 from .token_ids import TokenIds
 
 
@@ -178,7 +178,7 @@ def _lengths_with_decoder(n: dict[str, int]) -> dict[str, int]:
 
 def _with_decoder(features, lengths, bos, max_documents) -> dict:
     """Adds the columns of a decoder that reads only the first encoder state of each document."""
-    columns = [column for stream in named(_RESTORED) for column in stream.columns]
+    columns = [column for stream in streams_named(_RESTORED) for column in stream.columns]
     encoded = {name: x for name, x in features.items() if name not in columns}
     batch = single_stack("encoder", encoded, lengths, bos, max_documents)
     f = {column: fit(features[column], lengths["decoder"]) for column in columns}

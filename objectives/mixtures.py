@@ -35,7 +35,7 @@ from .contract import (
     value_at,
 )
 from .layouts import joint_slots
-from .streams import complete, named, slots_of
+from .streams import complete, slots_of, streams_named
 from .token_ids import TokenIds
 
 
@@ -273,7 +273,7 @@ def joint_lengths(lengths: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """
     lengths = [dict(each) for each in lengths]
     result = largest(lengths)
-    for stream in named(result):
+    for stream in streams_named(result):
         # A stream that describes another stream has one value for each slot of it, in every member.
         if (owner := slots_of(stream)) in result:
             result[stream.name] = result[owner]

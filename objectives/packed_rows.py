@@ -63,19 +63,10 @@ def _alone(row: Row, where: Documents, number) -> Row:
 
     def moved(x_L):
         is_live = live.reshape(-1, *[1] * (x_L.ndim - 1))
-        return jnp.where(is_live, jnp.roll(x_L, -start, axis=0), 0)
+        return jnp.where(is_live, jnp.roll(x_L, -start, axis=0), jnp.zeros_like(x_L))
 
-    return row._replace(
-        tokens=moved(row.tokens),
-        segments=live.astype(jnp.int32),
-        parts=None if row.parts is None else moved(row.parts),
-        labels=None if row.labels is None else moved(row.labels),
-        hidden=None if row.hidden is None else moved(row.hidden) > 0,
-        hidden_starts=None if row.hidden_starts is None else moved(row.hidden_starts) > 0,
-        chances=None if row.chances is None else moved(row.chances),
-        weights=None if row.weights is None else moved(row.weights),
-        teacher=None if row.teacher is None else moved(row.teacher),
-    )
+    columns = jax.tree.map(moved, row._replace(segments=None, member=None))
+    return columns._replace(segments=live.astype(jnp.int32), member=row.member)
 
 
 def _joined(features: dict[str, Array], lengths: dict[str, int], max_documents: int) -> dict:
@@ -92,9 +83,8 @@ def _joined(features: dict[str, Array], lengths: dict[str, int], max_documents: 
             x = features[column]
             if column.endswith("_segments"):
                 x = jnp.where(x > 0, x + earlier, 0)
-            elif column in ("labels_slots", "pools_slots"):
-                counts = features[f"{stream.name}_weights"] > 0
-                x = jnp.where(counts, x + first["inputs"], 0)
+            elif stream.values.get(column) == "slot":
+                x = jnp.where(_used(stream, features), x + first["inputs"], 0)
             if stream.per_document:
                 found[column] = fit(x.reshape(-1), lengths[stream.name])
             else:

@@ -218,7 +218,9 @@ def shuffled_lm(ids: TokenIds) -> Objective:
 
     To fill in masks, the trained model reads the given tokens from left to right, and then predicts
     each mask as the next token. The authors' code has learned embeddings of both positions, of half
-    the width each. Not implemented: their rejection sampling of several tokens at once.
+    the width each, and does not predict the first token of an order. Not implemented: their
+    curriculum, in which a falling share of batches is read from left to right, and their rejection
+    sampling of several tokens at once.
 
     Features: targets, targets_segments, targets_weights, targets_positions,
     targets_block_positions i32[T].

@@ -44,23 +44,31 @@ def raw_length(objective: Objective, layout: Layout, **budget: int) -> int:
             f"use {_by_stack(budget, shortest)}."
         )
 
-    def fits(n: int) -> bool:
-        needs = layout.lengths(objective.lengths(n))
-        return all(needs[stack] <= slots for stack, slots in budget.items())
-
-    if not fits(2):
+    longest_row = _longest_fitting(objective, layout, budget)
+    if not longest_row:
         needs = {stack: shortest[stack] for stack in budget}
         raise ValueError(
             f"Lengths {budget} are too short: a document of two tokens already needs {needs}. "
             "Increase the sequence lengths."
         )
-    longest_row = 2 + bisect.bisect(range(3, MAX_LENGTH), False, key=lambda n: not fits(n))
     if longest_row == MAX_LENGTH - 1:
         raise ValueError(
             f"A document of {longest_row} tokens fits in {budget}, expected slots that increase "
             "with the document: correct the objective's `lengths`."
         )
     return longest_row
+
+
+def _longest_fitting(objective: Objective, layout: Layout, budget: Mapping[str, int]) -> int:
+    """Returns the length of the longest document that fits, or 0 if two tokens do not fit."""
+
+    def is_too_long(n: int) -> bool:
+        needs = layout.lengths(objective.lengths(n))
+        return any(needs[stack] > slots for stack, slots in budget.items())
+
+    if is_too_long(2):
+        return 0
+    return 2 + bisect.bisect(range(3, MAX_LENGTH), False, key=is_too_long)
 
 
 def _by_stack(lengths: Mapping[str, int], stacks: Iterable[str]) -> dict[str, int]:
@@ -136,7 +144,7 @@ def row_groups(
         except ValueError as error:
             raise ValueError(f"{label}{error}") from None
         for shape, placement in zip(shapes, placed):
-            n = _raw_length_or_zero(member.objective, layout, shape)
+            n = _longest_fitting(member.objective, layout, shape)
             if n >= 0.9 * longest_row:
                 placement.append((number, member, n))
                 break
@@ -166,13 +174,6 @@ def group_of_member(objective: Objective, layout: Layout, group: RowGroup, numbe
     shape = {stack: group.stacks[stack] for stack in FEATURES if stack in group.stacks}
     placement = [(number, members_of(objective)[number], group.raw_length(number))]
     return _row_group(shape, placement, layout, group.max_documents)
-
-
-def _raw_length_or_zero(objective, layout, shape) -> int:
-    try:
-        return raw_length(objective, layout, **shape)
-    except ValueError:
-        return 0
 
 
 def _row_group(shape, placement, layout: Layout, max_documents: int) -> RowGroup:

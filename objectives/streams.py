@@ -10,7 +10,7 @@ returns the number of slots of each of its streams, and its `corrupt` returns th
 import graphlib
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 
@@ -76,9 +76,6 @@ class Stream(NamedTuple):
     - `…_segments` has segment ids, which are above 0 in the slots of a document. If the documents
       of a row are corrupted one by one, `packed_rows` adds an offset to the ids of each document.
       Two documents then never share an id.
-    - `labels_slots` and `pools_slots` have numbers of input slots. `packed_rows` adds the number of
-      inputs of earlier documents if the stream's `…_weights` are above 0 there. Slot numbers in
-      other columns do not change.
 
     Arrays of the model's batch, which the functions in `arranged` return:
 
@@ -97,6 +94,10 @@ class Stream(NamedTuple):
     # another stream, such as "targets_segments", this stream has a slot for each of its slots.
     in_use: str = ""
     per_document: bool = False  # whether each document has its own slots, whatever its length
+    # Kind of values of each column with token ids or numbers of input slots, whose ranges the laws
+    # check. `packed_rows` adds the number of inputs of earlier documents to the numbers of slots. A
+    # "label" is an id if the objective has a head over the vocabulary.
+    values: Mapping[str, Literal["id", "id + 1", "label", "slot"]] = NOTHING
     # For each layout that supports the stream, a function (StackRow, batch) -> {name: array} that
     # returns columns to add to or replace in the model's batch.
     arranged: Mapping[str, Callable] = NOTHING
@@ -152,7 +153,7 @@ def slots_of(stream: Stream) -> str:
     return stream_of_columns().get(stream.in_use, stream).name
 
 
-def named(names) -> list[Stream]:
+def streams_named(names) -> list[Stream]:
     """Returns the streams with these names, in the order of registration."""
     return [stream for name, stream in STREAMS.items() if name in names]
 
@@ -206,7 +207,7 @@ def check_features(features: dict, lengths: dict[str, int]) -> None:
             )
         if x.dtype != jnp.int32:
             raise ValueError(f"The feature {name!r} has the dtype {x.dtype}, expected int32.")
-    for stream in named({stream_of[name].name for name in features}):
+    for stream in streams_named({stream_of[name].name for name in features}):
         missing = [name for name in stream.columns if name not in features]
         if missing:
             raise ValueError(
@@ -225,7 +226,7 @@ def complete(features: dict, lengths: dict[str, int]) -> dict:
     """Returns the features, with missing streams of `lengths` added as padding."""
     blank = {
         column: jnp.zeros(lengths[stream.name], jnp.int32)
-        for stream in named(lengths)
+        for stream in streams_named(lengths)
         for column in stream.columns
     }
     return blank | features

@@ -46,8 +46,9 @@ def superposed_lm(ids: TokenIds, bag_size: AtLeastTwo = 6) -> Objective:
     not write text.
 
     As in `causal_lm`, the first bag of a row is predicted from `ids.bos`, while the authors do not
-    predict it. Tokens count equally, as in the authors' code. The paper's formula weights bags
-    equally, which differs for smaller bags only.
+    predict it. Tokens count equally. The authors' code takes the mean over slots for each place in
+    the bag, and then the mean of these; the paper's formula weights bags equally. Both differ for
+    smaller bags only.
 
     Not implemented: weights that decay with a token's position in its bag (the paper's appendix D),
     and superposition of the inputs or of the outputs alone.
@@ -174,6 +175,7 @@ def _further_tokens(k: int) -> Stream:
             about=f"token {k} of the bag of each target, if the bag has so many",
             columns=(_column(k),),
             in_use="targets_segments",
+            values={_column(k): "id"},
             arranged={"decoder": functools.partial(_arrange_tokens, _column(k))},
         )
     )

@@ -52,7 +52,8 @@ def tidar(
     next block, and greedy decoding gives the same text in fewer calls.
 
     The loss has two terms: "tokens", as in `causal_lm`, with the factor α / (1 + α), and
-    "masked_blocks", of the tokens that masks predict, with the factor 1 / (1 + α).
+    "masked_blocks", of the tokens that masks predict, with the factor 1 / (1 + α). I-DLM adds α
+    times the first term to the second, without dividing by 1 + α.
 
     Args:
       ids: needs `mask`.
@@ -188,6 +189,7 @@ MASKS = register_stream(
         "attends to, and the number of inputs that it attends to",
         columns=("masks", "masks_positions", "masks_begins", "masks_ends", "masks_visible"),
         in_use="targets_segments",
+        values={"masks": "id"},
         arranged={"decoder": _add_masks},
         after=("noised",),  # slots without a mask keep their noised copy
         more_slots=lambda slots: {"copies": slots, "predicted_copies": slots},

@@ -54,8 +54,9 @@ def token_editing(
       wrong_share: probability that a text token that is not masked is replaced.
       scale: factor of the mean of the "edits" term.
 
-    Not implemented: the paper's decoding, which also replaces tokens that it has written; and its
-    data augmentation, which trains on the model's own samples over several passes.
+    In the paper's figure 2, documents with masks and documents with wrong tokens are separate; here
+    a text has both. Not implemented: the paper's decoding, which also replaces tokens that it has
+    written; and its data augmentation, which trains on the model's own samples over several passes.
 
     Features: those of the builder.
 

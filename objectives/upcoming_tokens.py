@@ -34,7 +34,7 @@ def token_order_prediction(ids: TokenIds, window: Count = 4096) -> Objective:
       window: number of tokens ahead, in the same document. The paper uses a whole row. After the
         32nd token, probabilities are below 1e-13 and set to 0.
 
-    The authors' code stores scores of 0 … window - 1 as float16, which rounds scores above 2,048 to
+    The authors' code stores scores of 1 … window as float16, which rounds scores above 2,048 to
     even numbers; here they are exact.
 
     >>> token_order_prediction(ids).facts.heads

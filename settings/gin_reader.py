@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 
 from gin import config_parser
 
-from ..constraints import import_name, name_of, near, selector_of
+from ..constraints import import_name, listed, name_of, near, selector_of
 from . import run_directory, t5x_names, trust
 from .atomic_writes import check_sealed_text
 from .partial import Call, Partial, parameters
@@ -664,7 +664,7 @@ def _function(selector: str, names: Mapping[str, Any], at: str) -> Callable:
     first, *rest = selector.split(".")
     full = [f"{name}.{selector}" for name, x in names.items() if callable(getattr(x, selector, 0))]
     if first not in names and full:
-        raise ValueError(f"{at}: {selector!r} is not imported; did you mean {' or '.join(full)}?")
+        raise ValueError(f"{at}: {selector!r} is not imported; did you mean {listed(full, 'or')}?")
     if first not in names:
         raise ValueError(
             f"{at}: {selector!r} begins with {first!r}, which is not imported. Add its import to "

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from ..constraints import check_settings, name_of, selector_of
+from ..constraints import check_settings, listed, name_of, selector_of
 
 One = TypeVar("One")
 
@@ -198,11 +198,11 @@ def _check_parameters(function: Callable, args: tuple, settings: Mapping[str, An
     ]
     if twice:
         raise ValueError(
-            f"The run sets {' and '.join(twice)} of {name_of(function)}: do not set it yourself."
+            f"The run sets {listed(twice)} of {name_of(function)}: do not set it yourself."
         )
     if missing:
         raise ValueError(
-            f"{name_of(function)} has no value for its {' and '.join(missing)}: give "
+            f"{name_of(function)} has no value for its {listed(missing)}: give "
             f"--gin.{selector_of(function)}.{missing[0]}=VALUE. "
             f"Its parameters: {', '.join(known)}."
         )

@@ -23,6 +23,7 @@ from benchmarks import (
     redraw,
     sharded_decoding,
     slices,
+    step_times,
     token_store,
 )
 from pretrax.objectives.catalog import CATALOG, run_of
@@ -63,6 +64,15 @@ def test_corruption(monkeypatch, capsys):
     said = capsys.readouterr().out
     for row in ("causal_lm, bare", "token_classification, bare", "causal_lm, host"):
         assert re.search(rf"{row} .* \d+\.\d\d", said)
+
+
+@pytest.mark.slow
+def test_step_times(capsys):
+    step_times.main(["goldfish_loss", "--repeats=1"])
+    said = capsys.readouterr().out
+    assert re.search(r"goldfish_loss +decoder +\d+ +\d+\.\d\d +\d+\.\d\d", said)
+    with exits(capsys, "nothing"):
+        step_times.main(["nothing"])
 
 
 @pytest.mark.sampled

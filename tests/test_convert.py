@@ -35,7 +35,7 @@ from pretrax.models.hugging_face import (
     write_model,
 )
 from pretrax.models.hugging_face import hub as hugging_face_hub
-from pretrax.models.trees import named
+from pretrax.models.trees import flattened
 from pretrax.settings import run_directory
 from pretrax.settings.run_directory import IMPORTED
 from pretrax.training.evaluator import Score
@@ -116,7 +116,7 @@ def fails(capsys, *arguments) -> str:
 
 
 def assert_equal(got, expected):
-    got, expected = named(got), named(expected)
+    got, expected = flattened(got), flattened(expected)
     assert got.keys() == expected.keys()
     for name in got:
         np.testing.assert_array_equal(got[name], expected[name], err_msg=name)
@@ -289,7 +289,7 @@ def test_memory_stays_well_below_two_models(tmp_path):
     written(tmp_path / "small", llama())
     large = llama(8192, emb_dim=512, mlp_dim=2048, num_layers=24)
     _, params = written(tmp_path / "large", large, shard_bytes=10**8)
-    size = sum(x.nbytes for x in named(params).values())
+    size = sum(x.nbytes for x in flattened(params).values())
     assert size > 3 * 10**8
     del params
     taken = {}
@@ -317,8 +317,8 @@ def test_training_continues_from_an_import(tmp_path, capsys, monkeypatch):
     tiny.run_here([*scanned, f"--gin_file={tmp_path}/run/config.gin"])
     said = capsys.readouterr().out.replace("\n", " ")
     assert f"Starting from step 0 of {tmp_path}/run" in said and "initialized" not in said
-    after = named(open_saved_model(str(one.dir), trusted=["tests"]).params)
-    for name, x in named(params).items():  # The step changes almost nothing.
+    after = flattened(open_saved_model(str(one.dir), trusted=["tests"]).params)
+    for name, x in flattened(params).items():  # The step changes almost nothing.
         np.testing.assert_allclose(after[name], x, atol=1e-6, err_msg=name)
 
 
@@ -1040,4 +1040,4 @@ def test_the_settings_that_an_encoder_would_have_to_change_are_named():
 def test_parameters_are_the_models_own():
     """`parameter_shapes` matches the parameters that the model makes."""
     made = jax.eval_shape(llama().init, jax.random.key(0), make_batch())
-    assert parameter_shapes(llama()) == {k: x.shape for k, x in named(nn.unbox(made)).items()}
+    assert parameter_shapes(llama()) == {k: x.shape for k, x in flattened(nn.unbox(made)).items()}

@@ -499,8 +499,8 @@ def run_verb(arguments):
         asked = [EVAL_METRICS[name] for name in EVAL_METRICS if f"--eval_metric={name}" in rest]
         eval_metrics = " ".join(asked).split()
         own = ("--heldout", "--eval_metric", "--variants", "--regions")
-        told = any(word.startswith(own) for word in rest)
-        cli.run(verb, rest + (eval_metrics or ([] if told else MORE[verb])))
+        names_metric = any(word.startswith(own) for word in rest)
+        cli.run(verb, rest + (eval_metrics or ([] if names_metric else MORE[verb])))
 
 
 def start(arguments):

@@ -210,8 +210,8 @@ def test_a_claim_is_read_off_its_difference():
     lower = verdict(-0.5)  # fewer bits are better
     assert lower.verdict == claims.REPRODUCED
     assert 0 < lower.corrected.low < lower.estimate.low < lower.estimate.mean
-    assert verdict(-0.5, "15%", "40%").verdict == claims.OPPOSITE
-    assert verdict(+0.5).verdict == claims.OPPOSITE
+    assert verdict(-0.5, "15%", "40%").verdict == claims.CONTRADICTED
+    assert verdict(+0.5).verdict == claims.CONTRADICTED
     assert verdict(+0.3, figure="classify").verdict == claims.REPRODUCED
     assert verdict(0.0).verdict == claims.INCONCLUSIVE
 
@@ -224,9 +224,9 @@ def test_a_difference_between_two_that_know_nothing_decides_nothing():
         for margin in (None, 0.9):
             (one,) = claims.verdicts({"masking_rate": told}, [claim._replace(margin=margin)])
             assert one.verdict == claims.NOT_INFORMATIVE
-    assert told.differences[0].holds is False
+    assert told.differences[0].is_significant is False
     row = claims.rows({"masking_rate": told}, guide.paper_link, [claim])
-    assert "is shown to be better than knowing nothing (0.5)" in row
+    assert "is shown to be better than the baseline (0.5)" in row
 
 
 def test_a_claim_says_among_how_many_rates_was_chosen():
@@ -242,13 +242,13 @@ def test_a_claim_says_among_how_many_rates_was_chosen():
 
 
 @pytest.mark.slow
-def test_a_figure_on_ones_home_ground_is_no_reason_to_change(tmp_path):
+def test_a_variant_trained_on_the_measured_noise_is_no_reason_to_change(tmp_path):
     made = planted.results(["a", "b"], effects={("a", PAIRS): 0.2}, reference="b")
 
-    def is_worth_changing(*at_home):
-        note = f"{guide.HOME} it was trained on such noise (masked_lm)."
+    def is_worth_changing(*trained):
+        note = f"{guide.TRAINED_ON_NOISE} (masked_lm)."
         noted = [
-            m._replace(figure=m.figure._replace(note=note * (m.variant in at_home)))
+            m._replace(figure=m.figure._replace(note=note * (m.variant in trained)))
             for m in made.measurements
         ]
         page = drawn(tmp_path, masking_rate=made._replace(measurements=noted))[guide.PAGE]
@@ -276,7 +276,7 @@ def test_no_difference_is_a_cost_below_the_margin():
     # It is better by more than the margin.
     assert no_difference(-0.9, 0.5)[0].verdict == claims.REPRODUCED
     assert no_difference(0.0, 0.001)[0].verdict == claims.INCONCLUSIVE
-    assert no_difference(0.9, 0.5)[0].verdict == claims.OPPOSITE
+    assert no_difference(0.9, 0.5)[0].verdict == claims.CONTRADICTED
     one, row = no_difference(0.0, 0.5)
     assert ", margin 0.5 |" in row and math.isfinite(one.corrected.low)
 
@@ -296,7 +296,7 @@ def test_no_difference_needs_a_positive_control():
 
 def test_a_difference_that_holds_against_a_claim_of_none_needs_no_other_control():
     one, _ = no_difference(0.9, 0.5, control=0.0)
-    assert one.verdict == claims.OPPOSITE
+    assert one.verdict == claims.CONTRADICTED
 
 
 def test_a_claim_below_the_bag_of_words_or_at_an_edge_is_not_informative():

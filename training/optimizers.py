@@ -5,6 +5,7 @@ total number of steps and returns an optax transformation. Therefore a run state
 once. An optimizer's learning rate is a schedule, or a number for a constant rate.
 """
 
+import bisect
 import warnings
 from collections.abc import Callable
 from typing import Literal
@@ -91,6 +92,26 @@ def warmup_stable_decay(
         return peak * (1 - jnp.sqrt(jnp.clip(step / decay_steps, 0, 1)))
 
     return optax.join_schedules([up, optax.constant_schedule(peak), down], [warmup_steps, start])
+
+
+def shortest_run(optimizer: Callable[[int], optax.GradientTransformation]) -> int:
+    """Returns the smallest number of steps that an optimizer and its schedule accept.
+
+    >>> from pretrax.settings.partial import Partial
+    >>> rate = Partial(warmup_constant, peak=0.1, warmup_steps=5)
+    >>> shortest_run(Partial(adamw, learning_rate=rate))
+    6
+    """
+
+    def accepts(steps: int) -> bool:
+        try:
+            optimizer(steps)
+        except ValueError:
+            return False
+        return True
+
+    with warnings.catch_warnings(action="ignore"):  # a shortened warm-up in a very short run
+        return bisect.bisect_left(range(2**31), True, lo=1, key=accepts)
 
 
 @checked
@@ -195,8 +216,10 @@ def normuon(
     """NorMuon (Li et al. 2025, arXiv:2510.05491) for matrices of layers, AdamW for all others.
 
     The orthogonalized momentum of a matrix is divided by the root mean square that each output's
-    weights had in earlier updates, then scaled to 0.2 for each weight. Both optimizers use the same
-    learning rate. The matrices are those of `muon`, and so is what AdamW updates.
+    weights had in earlier updates, then scaled to a root mean square of 0.2, as in the paper. (The
+    authors' code keeps the norm of the orthogonal matrix, times `sqrt(max(1, outputs/inputs))`.)
+    Both optimizers use the same learning rate. The matrices are those of `muon`, and so is what
+    AdamW updates.
 
     Args:
       total_steps: number of steps of the run.
@@ -234,7 +257,8 @@ def soap(
     A matrix is updated as by AdamW, but in the eigenbases of the mean outer products of its
     gradients over inputs and over outputs (Shampoo's preconditioners). In the first step,
     matrices have no eigenbasis yet, and only weight decay changes them. The matrices are those of
-    `muon`.
+    `muon`. Weight decay is AdamW's; the authors' code decays the updated weights, and not in the
+    first step.
 
     Preconditioners and eigenbases take 2 · (inputs² + outputs²) float32 numbers for each matrix,
     and every device has a copy.

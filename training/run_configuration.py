@@ -106,13 +106,20 @@ def run_of_directory(run_dir: str, trusted: Collection[str] = ()) -> Run:
     Raises ValueError if the directory cannot be read or is not trusted (`read_directory`), and if
     it holds only a model.
     """
-    fields = read_directory(run_dir, trusted) | {"run_dir": run_dir}
+    return run_of_fields(run_dir, read_directory(run_dir, trusted))
+
+
+def run_of_fields(run_dir: str, fields: Mapping[str, Any]) -> Run:
+    """Returns the run in a directory whose config.gin has been read.
+
+    Raises ValueError if it holds only a model.
+    """
     if "corpus" not in fields or "objective" not in fields:
         raise ValueError(
             f"{run_dir}/config.gin holds a model without a corpus and an objective, such as an "
             "imported model: expected the directory of a run of `pretrax train`."
         )
-    return as_run(fields)
+    return as_run({**fields, "run_dir": run_dir})
 
 
 def _check_not_moved(reader: GinReader) -> None:

@@ -18,11 +18,11 @@ from jax.sharding import PartitionSpec as P
 from ..models import Model, Outputs
 from ..models.heads import builders_with, check_heads
 from ..objectives import Objective, Row, RowGroup, Term, TokenIds, batched, members_of
-from ..objectives.catalog import SMALL_RUNS
+from ..objectives.catalog import ARCHITECTURES
 from ..objectives.contract import scale_at
 from ..objectives.layouts import LAYOUTS
 from ..objectives.static_lengths import group_of_member
-from ..objectives.streams import named
+from ..objectives.streams import streams_named
 from ..objectives.token_weights import in_units
 from .devices.mesh import BATCH
 from .router_terms import router_terms, router_weights
@@ -55,7 +55,7 @@ def check_requirements(objective: Objective, model: Model, groups: Sequence[RowG
             "The objective's loss couples the rows of a batch, but row groups would separate them: "
             f"got {len(groups)} row groups, expected one: give one sequence length."
         )
-    streams = named({stream for group in groups for stream in group.features})
+    streams = streams_named({stream for group in groups for stream in group.features})
     stream_requirements = (requirement for stream in streams for requirement in stream.requires)
     for requirement in (*objective.facts.requires, *stream_requirements):
         missing = requirement(model, groups)
@@ -93,7 +93,7 @@ def _check_heads(objective: Objective, model: Model) -> None:
     if missing:
         check_heads(objective.facts.heads, model.heads)
         example = "".join(
-            f", such as models.{builder} (`pretrax train {SMALL_RUNS[builder]}`)"
+            f", such as models.{builder} (`pretrax train {ARCHITECTURES[builder].small_run}`)"
             for builder in builders_with(objective.facts.heads)[:1]
         )
         raise ValueError(

@@ -1,7 +1,8 @@
 """Loads a run's model together with its vocabulary, for `inference`."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 from jax.sharding import Mesh
 
@@ -38,7 +39,16 @@ def open_run(
 
     Raises ValueError if the directory is not a run, or has no checkpoint or no vocabulary.
     """
-    fields = read_directory(run_dir, trusted)
+    return load_trained(run_dir, read_directory(run_dir, trusted), step, mesh)
+
+
+def load_trained(
+    run_dir: str, fields: Mapping[str, Any], step: int | None = None, mesh: Mesh | None = None
+) -> Trained:
+    """Returns the model of a directory whose config.gin has the given fields, as `open_run` does.
+
+    Raises ValueError as in `open_run`.
+    """
     try:
         vocabulary = load_vocabulary(run_dir)
     except FileNotFoundError as error:

@@ -1,13 +1,12 @@
 """The objective that is shown: its name, its catalog entry, and the layout of its model."""
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from ..objectives import Builder, TokenIds, members_of
 from ..objectives.catalog import ARCHITECTURES, Entry
 from ..objectives.contract import with_counted_classes
-from ..objectives.layouts import LAYOUTS
+from ..objectives.layouts import LAYOUTS, suited
 
 
 class Choice(NamedTuple):
@@ -29,7 +28,7 @@ class Choice(NamedTuple):
         model = layout.replace("_", "-")
         if self.entry is None:
             return [f"Model: {model}"]
-        published = ARCHITECTURES[self.entry.architecture]
+        published = ARCHITECTURES[self.entry.architecture].label
         if layout == layout_of(self.entry):
             model = published
         else:
@@ -65,13 +64,10 @@ def layout_for(choice: Choice, ids: TokenIds) -> str:
         return choice.model(ids.size, with_counted_classes(choice.build(ids), 2).facts.heads).layout
     if choice.entry:
         return layout_of(choice.entry)
-    members = members_of(choice.build(ids))
-    for name in ("encoder_decoder", "encoder", "decoder"):
-        with contextlib.suppress(ValueError):
-            for member in members:
-                LAYOUTS[name].lengths(member.objective.lengths(100))
-            return name
-    raise ValueError(
-        f"No model can learn from the features of {choice.name}: expected features of an "
-        "encoder-decoder, an encoder or a decoder."
-    )
+    layouts = suited([member.objective.lengths(100) for member in members_of(choice.build(ids))])
+    if not layouts:
+        raise ValueError(
+            f"No model can learn from the features of {choice.name}: expected features of an "
+            "encoder-decoder, an encoder or a decoder."
+        )
+    return layouts[0]

@@ -70,7 +70,7 @@ def _cells(name: str) -> dict[str, str]:
         "objective": name,
         "or": " ".join(aliases_of(name)),
         "loss": str(entry.loss_slots),
-        "model": ARCHITECTURES[entry.architecture],
+        "model": ARCHITECTURES[entry.architecture].label,
         "attention": entry.attention,
         "good for": entry.good_for,
         "paper": entry.paper,

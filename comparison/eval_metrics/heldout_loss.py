@@ -28,6 +28,7 @@ from .subject import Subject
 FIGURES_VERSION = 1  # see `kept_figures.version_of`
 TOKENS = 20_000  # number of tokens of held-out text
 ROW_TOKENS = 120  # With its special tokens, a row fits into the 128 slots of the small runs.
+TRAINED_ON_NOISE = "The model was trained on this kind of noise"  # start of a note of `loss_under`
 
 
 @checked
@@ -67,12 +68,12 @@ def loss_under(
         # This call raises ValueError with the reason.
         evaluator(plan, names[0], tokens=tokens, row_tokens=row_tokens)
     trained = noises_of(plan.recipe.objective)
-    home = []
+    trained_on = []
     figures = []
     gains = []
     for name in (name for name in names if name not in refused):
         objective = _objective(plan, name)
-        home += [name] if trained & noises_of(objective) else []
+        trained_on += [name] if trained & noises_of(objective) else []
         _warn_beyond_training(plan, objective, row_tokens)
         evaluate = evaluator_under(plan, objective, tokens, row_tokens)
         scores = [score for score in evaluate(subject.saved.params) if not score.metric]
@@ -81,8 +82,8 @@ def loss_under(
         figures += _figures(name, scores)
     mean = math.nan if refused or not gains else statistics.fmean(gains)
     notes = [f"No mean: it cannot compute {name}. {why}" for name, why in refused.items()]
-    if home:
-        notes.append(f"Home ground: it was trained on such noise ({', '.join(home)}).")
+    if trained_on:
+        notes.append(f"{TRAINED_ON_NOISE} ({', '.join(trained_on)}).")
     note = " ".join(notes)
     return [Figure("loss_under", mean, NATS_SAVED, HIGHER, 0.0, note), *figures]
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ...constraints import near
+from ...constraints import listed, near
 from ...settings import run_directory
 from ...settings.gin_reader import value_in_gin
 from ...settings.partial import Partial, parameters
@@ -28,16 +28,19 @@ def eval_metrics(names: Sequence[str], bindings: Sequence[str] = ()) -> dict[str
     """
     for name in names:
         if name not in EVAL_METRICS:
-            remedy = near(name, EVAL_METRICS, f", expected {_or(EVAL_METRICS)}.", count=3)
+            remedy = near(name, EVAL_METRICS, f", expected {listed(EVAL_METRICS, 'or')}.", count=3)
             raise ValueError(f"There is no eval metric {name!r}{remedy}")
     settings: dict[str, dict[str, Any]] = {name: {} for name in names}
     for binding in bindings:
         name, setting, value = _parsed(binding)
         if name not in settings:
-            raise ValueError(f"Got the setting {binding!r}, expected one of {_or(names)}.")
+            expected = listed(names, "or") or "none"
+            raise ValueError(f"Got the setting {binding!r}, expected {expected}.")
         known = [*(parameters(EVAL_METRICS[name]) or {})][1:]  # The first parameter is the subject.
         if setting not in known:
-            raise ValueError(f"{name} has no setting {setting!r}, expected {_or(known)}.")
+            raise ValueError(
+                f"{name} has no setting {setting!r}, expected {listed(known, 'or') or 'none'}."
+            )
         settings[name][setting] = value
     return {name: Partial(EVAL_METRICS[name], **bound) for name, bound in settings.items()}
 
@@ -52,10 +55,6 @@ def _parsed(binding: str) -> tuple[str, str, Any]:
         raise ValueError(
             f"{binding} cannot be read: expected a Python literal, such as 3, [1, 2] or 'text'."
         ) from None
-
-
-def _or(names) -> str:
-    return " or ".join(names) or "none"
 
 
 def measured(subject: Subject, chosen: Mapping[str, Partial]) -> list[Figure]:

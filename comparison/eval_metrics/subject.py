@@ -11,9 +11,9 @@ from ...settings import run_directory
 from ...settings.partial import functions_in
 from ...training.planning import Plan, plan_evaluation
 from ...training.run import Run
-from ...training.run_configuration import read_directory, run_of_directory
-from ...training.saved.runs import SavedModel, open_saved_model
-from ...training.trained_models import open_run
+from ...training.run_configuration import read_directory, run_of_fields
+from ...training.saved.runs import SavedModel, load_model
+from ...training.trained_models import load_trained
 
 
 class Subject:
@@ -54,7 +54,7 @@ class Subject:
 
     @functools.cached_property
     def run(self) -> Run:
-        return run_of_directory(self.directory, self.trusted)
+        return run_of_fields(self.directory, self.fields)
 
     @functools.cached_property
     def fields(self) -> Mapping[str, Any]:
@@ -80,12 +80,12 @@ class Subject:
     def saved(self) -> SavedModel:
         """The model of the run with the parameters of the checkpoint."""
         model = self.plan.recipe.model
-        return open_saved_model(self.directory, self.step, self.plan.mesh, model, self.trusted)
+        return load_model(self.directory, self.fields, self.step, self.plan.mesh, model)
 
     @functools.cached_property
     def trained(self) -> Trained:
         """The model with its vocabulary, in the form that `inference` takes."""
-        return open_run(self.directory, self.step, trusted=self.trusted)
+        return load_trained(self.directory, self.fields, self.step)
 
     def check_library_unseen(self) -> None:
         """Raises ValueError if the run was trained on held-out files of Python's library.
@@ -114,13 +114,14 @@ class Subject:
 
     def _corpora(self) -> Iterator[tuple[str, Callable | None]]:
         """Yields this run's directory and corpus, and those of the runs that it began from."""
-        yield self.directory, self.corpus
-        visited = {self.directory}
         directory = self.directory
-        while run_directory.is_run(directory):
-            initial = read_directory(directory, self.trusted).get("initial_run")
+        fields = self.fields
+        visited = set()
+        while True:
+            yield directory, fields.get("corpus")
+            visited.add(directory)
+            initial = fields.get("initial_run")
             if initial is None or initial in visited or not run_directory.is_run(initial):
                 return
-            yield initial, read_directory(initial, self.trusted).get("corpus")
-            visited.add(initial)
             directory = initial
+            fields = read_directory(directory, self.trusted)

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
+from ...constraints import listed
 from ..figures import HIGHER, LARGEST, PEAK, SMALLEST
 from ..statistics import Difference
 from .positive_controls import PositiveControl
@@ -37,7 +38,7 @@ def references(summary: Summary, column: Column) -> list[Reference]:
     """Returns the references of a figure, from the weakest to the strongest."""
     found = []
     if column.baseline is not None:
-        found.append(Reference("knowing nothing", column.baseline))
+        found.append(Reference("the baseline", column.baseline))
     for part, words in REFERENCES.items():
         reference = _part(summary, column, part)
         if reference is not None and reference.estimates:
@@ -63,10 +64,12 @@ def why_not_informative(summary: Summary, difference: Difference) -> str:
     """Returns why a difference says nothing about its two variants; "" if it is informative."""
     column = summary.column(difference)
     pair = (difference.variant, difference.other)
-    # If the difference holds, one variant may be at the reference. The figure then detected what
-    # the other has learned, and the true difference can only be larger than the measured one.
+    # If the difference is significant, one variant may be at the reference. The figure then
+    # detected what the other variant has learned, and the true difference can only be larger than
+    # the measured one.
     nobody = f'neither "{pair[0]}" nor "{pair[1]}" is'
-    below = _below_a_reference(summary, column, pair, nobody, allowed=int(difference.holds))
+    allowed = int(difference.is_significant)
+    below = _below_a_reference(summary, column, pair, nobody, allowed)
     reasons = [below, _at_an_edge(summary, column, pair)]
     return "; ".join(filter(None, reasons))
 
@@ -78,12 +81,12 @@ def why_no_difference_is_not_informative(
 
     In addition to what `why_not_informative` checks, the claim needs a positive control: another
     pair of variants that the same figure distinguishes in the same comparison, or the pair of
-    the comparison `positive_controls`. A difference that holds needs no control, since the figure
-    distinguishes this pair.
+    the comparison `positive_controls`. A significant difference needs no control, since the
+    figure distinguishes this pair.
     """
     reasons = [why_not_informative(summary, difference)]
     passed = any(one.passed for one in controls if one.figure == difference.figure)
-    if not (difference.holds or passed or _has_control(summary, difference)):
+    if not (difference.is_significant or passed or _has_control(summary, difference)):
         reasons.append(NO_CONTROL)
     return "; ".join(filter(None, reasons))
 
@@ -138,7 +141,7 @@ def _at_an_edge(summary: Summary, column: Column, variants: Collection[str]) -> 
     ends = {(v, seed): grid for (v, seed), grid in grids.items() if chosen.values[v][seed] in grid}
     if not ends:
         return ""
-    at = " and ".join(f"{x:g}" for x in sorted({chosen.values[v][seed] for v, seed in ends}))
+    at = listed(f"{x:g}" for x in sorted({chosen.values[v][seed] for v, seed in ends}))
     least = min(low for low, _ in ends.values())
     most = max(high for _, high in ends.values())
     verb = "was" if len(ends) == 1 else "were"
@@ -151,7 +154,7 @@ def _at_an_edge(summary: Summary, column: Column, variants: Collection[str]) -> 
 def _has_control(summary: Summary, difference: Difference) -> bool:
     pair = {difference.variant, difference.other}
     return any(
-        other.holds and not why_not_informative(summary, other)
+        other.is_significant and not why_not_informative(summary, other)
         for other in summary.differences
         if other.figure == difference.figure and {other.variant, other.other} != pair
     )

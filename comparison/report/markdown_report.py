@@ -38,7 +38,7 @@ class Section(NamedTuple):
 def markdown(
     summary: Summary, charts: Sequence[str] = (), curves: Sequence[str] = (), above: str = ""
 ) -> str:
-    """Returns the report. The best means, and the differences that hold, are bold.
+    """Returns the report. The best means, and the significant differences, are bold.
 
     Args:
       charts: files next to the report, which are shown below the first table.

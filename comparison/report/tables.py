@@ -84,7 +84,7 @@ def parts(summary: Summary) -> Table:
 def differences_table(some: Sequence[Difference]) -> Table:
     rows = [[d.figure, *difference_words(d)] for d in some]
     heads = ["eval metric", "variants", "difference", "95% interval", "p, corrected", ""]
-    strong = {(row, 5) for row, d in enumerate(some) if d.holds}
+    strong = {(row, 5) for row, d in enumerate(some) if d.is_significant}
     return Table([*heads, "seeds needed"], rows, strong)
 
 

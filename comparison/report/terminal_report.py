@@ -9,7 +9,7 @@ from . import tables, wording
 from .equality import unequal
 from .summary import Summary
 
-FEW = 5  # number of differences that do not hold and are described in a sentence
+FEW = 5  # number of differences that are not significant and are described in a sentence
 TRIALS = "held-out loss of each tuning trial, under the variant's own objective"
 
 
@@ -22,11 +22,11 @@ def print_summary(console: Console, summary: Summary) -> None:
         console.print(Text(line, "dim"))
     if summary.columns:
         console.print(_means(summary))
-    for line in (*wording.in_short(summary), *wording.held(summary)):
+    for line in (*wording.in_short(summary), *wording.significant(summary)):
         console.print(Text(f"• {line}"))
     for line in wording.best_at_equal(summary):
         console.print(Text(line, "dim"))
-    open_ones = [d for d in summary.differences if not d.holds and d.needed is not None]
+    open_ones = [d for d in summary.differences if not d.is_significant and d.needed is not None]
     for d in sorted(open_ones, key=lambda d: d.needed or 0)[:FEW]:
         console.print(Text(f"  {wording.next_one(d)}", "dim"))
     if unequal(summary):

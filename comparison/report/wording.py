@@ -2,13 +2,14 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
+from ...constraints import listed
 from ..figures import HIGHER, LOWER, NATS, NEITHER
-from ..formatting import MINUS, MISSING, amount, chance, decimals, number, percent
+from ..formatting import MINUS, MISSING, amount, decimals, number, p_value_text, percent
 from ..results import HELDOUT, METRIC, ComparisonSetup
 from ..scaling.laws_of_comparisons import FittedLaw
 from ..statistics import LEVEL, MOST_SEEDS, POWER, Difference
@@ -32,7 +33,7 @@ SEEDS = (
 )
 SEEDS_BEFOREHAND = (
     "Their error rate assumes that the number of seeds was chosen beforehand. Adding seeds until a "
-    "difference holds will sooner or later produce one by chance."
+    "difference is significant will sooner or later produce one by chance."
 )
 RATES = (
     "If learning rates were not tuned by tuning trials, a difference may only show how well they "
@@ -93,7 +94,7 @@ class DifferenceWords(NamedTuple):
     size: str  # "+0.031"
     interval: str  # "+0.012 to +0.050"
     p: str  # the corrected p-value
-    holds: str  # "holds", or the reason why it is not known to hold
+    verdict: str  # "significant", "not significant", or why it cannot be tested
     needed: str  # number of seeds for the next comparison
 
 
@@ -109,8 +110,8 @@ def difference_words(difference: Difference) -> DifferenceWords:
         variants=f"{d.variant} {MINUS} {d.other}",
         size=number(one.mean, places, sign=True),
         interval=f"{low} to {high}" if math.isfinite(one.low) else "no interval",
-        p=chance(d.corrected),
-        holds="holds" if d.holds else "may be chance" if tested else why,
+        p=p_value_text(d.corrected),
+        verdict="significant" if d.is_significant else "not significant" if tested else why,
         needed=unknown if d.needed is None else str(d.needed),
     )
 
@@ -135,7 +136,7 @@ def tuning(summary: Summary) -> list[str]:
     setup = summary.setup
     rates = summary.setup.learning_rates
     if setup.tuned:
-        shares = " and ".join(map(percent, setup.shares))
+        shares = listed(map(percent, setup.shares))
         chosen = (f"{variant} {one.chosen:g}" for variant, one in summary.tuned.items())
         lines = [
             f"Tuned for each variant: {setup.tuned}, by tuning trials of {shares} of its steps. "
@@ -176,7 +177,7 @@ def in_short(summary: Summary) -> list[str]:
 
 
 def _clearest(summary: Summary) -> str:
-    some = significant(summary)
+    some = significant_and_informative(summary)
     if some:
         d = min(some, key=lambda d: d.corrected)
         which = f"the clearest of {len(some)} significant and informative differences"
@@ -188,9 +189,10 @@ def _clearest(summary: Summary) -> str:
     return f"No difference between the {len(summary.setup.variants)} variants was detected."
 
 
-def significant(summary: Summary) -> list[Difference]:
+def significant_and_informative(summary: Summary) -> list[Difference]:
     """Returns the significant differences that are informative."""
-    return [d for d in summary.differences if d.holds and not why_not_informative(summary, d)]
+    some = (d for d in summary.differences if d.is_significant)
+    return [d for d in some if not why_not_informative(summary, d)]
 
 
 def difference_sentence(summary: Summary, d: Difference) -> str:
@@ -202,7 +204,7 @@ def difference_sentence(summary: Summary, d: Difference) -> str:
 
 
 def _certainty(summary: Summary) -> str:
-    held = sum(d.holds for d in summary.differences)
+    found = sum(d.is_significant for d in summary.differences)
     total = len(summary.differences)
     counts = sorted({d.estimate.seeds for d in summary.differences})
     seeds = " to ".join(map(str, sorted({counts[0], counts[-1]})))
@@ -210,7 +212,7 @@ def _certainty(summary: Summary) -> str:
     size = amount(max(run.parameters for run in runs))
     tokens = amount(max(run.text_tokens for run in runs))
     return (
-        f"{held} of {total} differences {'is' if held == 1 else 'are'} significant after "
+        f"{found} of {total} differences {'is' if found == 1 else 'are'} significant after "
         f"correction, for models of up to {size} parameters that read {tokens} tokens of text with "
         f"{seeds} seed{'s' * (seeds != '1')}."
     )
@@ -220,7 +222,7 @@ def _blind(summary: Summary) -> str:
     names = list(_reasons(summary))
     if not names:
         return "Every eval metric could have shown a difference."
-    return f"No conclusion follows from {_listed(names)}, which could not have shown a difference."
+    return f"No conclusion follows from {listed(names)}, which could not have shown a difference."
 
 
 def _reasons(summary: Summary) -> dict[str, str]:
@@ -246,9 +248,9 @@ def _warnings(summary: Summary) -> list[str]:
     return [*stopped(summary), *[single] * untested, *_left_out(summary)]
 
 
-def held(summary: Summary) -> list[str]:
-    """Returns a line for each difference that holds."""
-    return [_claim(summary, d) for d in summary.differences if d.holds]
+def significant(summary: Summary) -> list[str]:
+    """Returns a line for each significant difference."""
+    return [_claim(summary, d) for d in summary.differences if d.is_significant]
 
 
 def _claim(summary: Summary, d: Difference) -> str:
@@ -326,15 +328,7 @@ def _best_of(means: Mapping[str, float], column: Column) -> str:
     best = best_of(means, column.better)
     if len(best) == len(means):
         return "all tied"
-    return best[0] if len(best) == 1 else f"{_listed(best)} (tied)"
-
-
-def _listed(names: Sequence[str]) -> str:
-    """
-    >>> _listed(["a"]), _listed(["a", "b", "c"])
-    ('a', 'a, b and c')
-    """
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    return best[0] if len(best) == 1 else f"{listed(best)} (tied)"
 
 
 def notes(summary: Summary) -> list[str]:
@@ -343,7 +337,7 @@ def notes(summary: Summary) -> list[str]:
     for column in (*summary.columns, *summary.costs):
         for note, variants in column.notes.items():
             few = len(variants) < len(summary.setup.variants)
-            which = f" ({_listed(variants)})" if few else ""
+            which = f" ({listed(variants)})" if few else ""
             lines.append(f"{column.name}{which}: {' '.join(note.split())}")
     return lines
 
@@ -400,14 +394,14 @@ def limits(summary: Summary) -> str:
 
 def reading(looks: int = 0) -> str:
     """Returns the explanation of the table of differences, tested at this number of looks."""
-    together = f" They hold for all {looks} looks together." if looks else ""
+    together = f" These intervals hold for all {looks} looks together." if looks else ""
     also = f" and for the {looks} looks (Bonferroni)" if looks else ""
     return (
         f"Each difference has its own {1 - LEVEL:.0%} confidence interval over seeds (Student's "
-        f"t).{together} A difference holds if its p-value is at most {LEVEL:.2f}, corrected for "
-        f"all differences of the comparison (Holm){also}. The last column is the number of seeds "
-        "with which the next comparison would find a difference of this size and noise with a "
-        f"probability of {POWER:.0%}."
+        f"t).{together} A difference is significant if its corrected p-value is at most "
+        f"{LEVEL:.2f}. P-values are corrected for all differences of the comparison (Holm){also}. "
+        "The last column is the number of seeds with which the next comparison would find a "
+        f"difference of this size and noise with a probability of {POWER:.0%}."
     )
 
 
@@ -442,10 +436,10 @@ def stopped(summary: Summary) -> list[str]:
     seeds = len({run.seed for run in summary.runs})
     if seeds not in setup.looks[:-1]:
         return []
-    wanted = [f"± {size:g} at {figure}" for figure, size in setup.wanted.items()]
-    why = "every difference holds"
-    if wanted:
-        why = f"each wanted difference is decided: it holds or lies within {'; '.join(wanted)}"
+    effects = [f"± {size:g} at {figure}" for figure, size in setup.smallest_effects.items()]
+    why = "every difference is significant"
+    if effects:
+        why = f"each difference is significant or within its smallest effect, {'; '.join(effects)}"
     number = setup.looks.index(seeds) + 1
     looks = len(setup.looks)
     return [
@@ -467,13 +461,13 @@ def about_curve(name: str) -> str:
 
 
 def next_one(difference: Difference) -> str:
-    """Returns "40% compared with 15% at classify: −0.004 (…), may be chance. 43 seeds …"."""
+    """Returns "40% compared with 15% at classify: −0.004 (…), not significant. 43 …"."""
     d = difference
     one = difference_words(difference)
     return (
         f"{d.variant} compared with {d.other} at {d.figure}: {one.size} ({one.interval}), "
-        f"{one.holds}. {one.needed} seeds would show a difference of this size with a probability "
-        f"of {POWER:.0%}."
+        f"{one.verdict}. {one.needed} seeds would show a difference of this size with a "
+        f"probability of {POWER:.0%}."
     )
 
 

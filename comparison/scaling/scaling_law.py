@@ -89,9 +89,8 @@ class Law(NamedTuple):
         return Optimum(parameters, tokens, float(self.loss(parameters, tokens)))
 
 
-# Laws of causal language models on web text.
-CHINCHILLA = Law(1.69, 406.4, 0.34, 410.7, 0.28)  # as published, which does not fit its runs
-# The same runs, fitted again by Besiroglu et al. 2024 (arXiv:2404.10102).
+# The law of causal language models on web text: the runs of Hoffmann et al. 2022, fitted again by
+# Besiroglu et al. 2024 (arXiv:2404.10102).
 REPLICATED = Law(1.82, 482.01, 0.3478, 2085.43, 0.3658)
 
 # Starts of the search, of the size that Hoffmann et al. try: log E, log A, alpha, log B, beta.

@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from ...constraints import listed
 from ...settings.partial import as_partial
 
 _HELDOUT_EVERY = 20  # documents
@@ -145,7 +146,7 @@ def drawn_task(function: Callable[..., Any], seed: int) -> SyntheticTask:
     empty = [field for field in needed if not getattr(made, field)]
     if empty:
         raise ValueError(
-            f"{name} returned a synthetic task without {' and '.join(empty)}, expected at least "
+            f"{name} returned a synthetic task without {listed(empty)}, expected at least "
             "one of each: draw more."
         )
     for question in made.questions:

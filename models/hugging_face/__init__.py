@@ -25,7 +25,7 @@ from .. import builders
 from ..builders import Model
 from ..config import Config
 from ..heads import HEADS, classifiers
-from ..trees import named
+from ..trees import flattened
 from .family import FAMILIES, Family, Fields, check_fields, class_labels, class_names, refuse
 from .files import (
     Tensor,
@@ -254,7 +254,7 @@ def write_model(
         family = family_of(config)
     else:
         _check_family(config, family)
-    arrays = {path: np.asarray(x) for path, x in named(params).items()}
+    arrays = {path: np.asarray(x) for path, x in flattened(params).items()}
     if family.with_pad and extra.get("pad_token_id") is not None:
         config, arrays = family.with_pad(config, arrays, extra["pad_token_id"])
     values = {**family.unknown_ids, **extra, **family.config(config)}
@@ -339,7 +339,7 @@ def left_out(family: Family, config: Config, params: Mapping[str, Any]) -> list[
     """
     tensors = named_tensors(family.links(config), config)
     written = {at.path for _, _, locations in tensors for at in locations}
-    left = (path.split("/") for path in named(params).keys() - written)
+    left = (path.split("/") for path in flattened(params).keys() - written)
     return sorted({"/".join(p[: 1 if p[0].startswith("projections_") else 2]) for p in left})
 
 
@@ -448,5 +448,5 @@ def parameter_shapes(model: Model) -> Mapping[str, tuple[int, ...]]:
 
     A conversion needs the shapes several times, and tracing a model takes long.
     """
-    params = named(nn.unbox(builders.abstract_params(model)))
+    params = flattened(nn.unbox(builders.abstract_params(model)))
     return types.MappingProxyType({path: tuple(x.shape) for path, x in params.items()})

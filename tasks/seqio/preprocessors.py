@@ -36,7 +36,7 @@ from ...objectives import (
 )
 from ...objectives.contract import is_scheduled
 from ...objectives.static_lengths import FEATURES
-from ...objectives.streams import named, stream_of_columns
+from ...objectives.streams import stream_of_columns, streams_named
 from .quiet_tensorflow import seqio, tf
 from .seqio_vocabularies import tokenizer_and_ids
 
@@ -196,7 +196,7 @@ class ApplyObjective(NamedTuple):
 
 def is_pair(objective: Objective) -> bool:
     """Returns whether an objective has only targets, or only inputs and targets."""
-    streams = {stream.name for stream in named(objective.lengths(2))}
+    streams = {stream.name for stream in streams_named(objective.lengths(2))}
     return "targets" in streams and streams <= {"inputs", "targets"}
 
 
@@ -279,12 +279,10 @@ def _row_group(objective: Objective, ids: TokenIds, sequence_length: Mapping[str
             'lengths such as {"inputs": 512, "targets": 114}.'
         )
     layout = "_".join(stacks)
-    known = sorted(layouts.LAYOUTS, reverse=True)
     longest_of_all = max(stacks.values())
     needed = {
         name: {FEATURES[stack]: stacks.get(stack, longest_of_all) for stack in name.split("_")}
-        for name in known
-        if _suits(objective, name)
+        for name in layouts.suited([m.objective.lengths(2) for m in members_of(objective)])
     }
     if needed and layout not in needed:
         expected = ", or ".join(f"{sizes} for {name!r}" for name, sizes in needed.items())
@@ -296,13 +294,3 @@ def _row_group(objective: Objective, ids: TokenIds, sequence_length: Mapping[str
         return row_groups(objective, layouts.LAYOUTS[layout], ids, [stacks])[0]
     except ValueError as error:
         raise ValueError(f"With sequence lengths {dict(lengths)}: {error}") from None
-
-
-def _suits(objective: Objective, layout: str) -> bool:
-    """Returns whether every member of the objective can train a model of this layout."""
-    try:
-        for member in members_of(objective):
-            layouts.LAYOUTS[layout].lengths(member.objective.lengths(2))
-    except ValueError:
-        return False
-    return True

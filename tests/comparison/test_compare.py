@@ -198,13 +198,15 @@ def test_a_pilot_takes_the_runs_that_are_there_and_writes_no_results(own, capsys
     with open(file) as lines:
         kept = [line for line in lines if "looks" not in line and "1, 2]" not in line]
     pathlib.Path(file).write_text("".join(kept))
-    assert small.compare_here(file, "--power", "--wanted", "norm=1e-9") == 0
-    assert "norm wanted" in " ".join(capsys.readouterr().out.split())
+    assert small.compare_here(file, "--power", "--smallest_effect", "norm=1e-9") == 0
+    assert "norm smallest effect" in " ".join(capsys.readouterr().out.split())
     for wrong, expected in (("nrm=1", "norm"), ("norm", "FIGURE=SIZE")):
-        assert small.compare_here(file, "--power", f"--wanted={wrong}") == 2
+        assert small.compare_here(file, "--power", f"--smallest_effect={wrong}") == 2
         assert_named(capsys.readouterr().err, wrong.split("=")[0], expected)
-    assert small.compare_here(file, "--wanted=norm=1") == 2  # Nothing would read it.
-    assert_named(capsys.readouterr().err, "--wanted", "--power", "comparison.Comparison.looks")
+    assert small.compare_here(file, "--smallest_effect=norm=1") == 2  # Nothing would read it.
+    assert_named(
+        capsys.readouterr().err, "--smallest_effect", "--power", "comparison.Comparison.looks"
+    )
     assert small.compare_here(file, "--power", "--gin.SEEDS=[0]") == 2 and not started
     assert_named(capsys.readouterr().err, "--power", 2, "seeds [0]")
 
@@ -213,16 +215,16 @@ def test_a_pilot_takes_the_runs_that_are_there_and_writes_no_results(own, capsys
 def test_a_comparison_ends_at_the_look_that_decides(own, capsys):
     file, started = own
     small.append(file, "SEEDS = [0, 1, 2]\ncomparison.Comparison.looks = [2]\n")
-    assert small.compare_here(file, "--wanted=norm=1e9") == 2 and not started
+    assert small.compare_here(file, "--smallest_effect=norm=1e9") == 2 and not started
     directory = pathlib.Path(file).parent / "compared"
     assert_named(capsys.readouterr().err, directory, "looks")
     (directory / "comparison.json").unlink()
-    assert small.compare_here(file, "--wanted=norm=1e9") == 0 and not started
+    assert small.compare_here(file, "--smallest_effect=norm=1e9") == 0 and not started
     said = " ".join(capsys.readouterr().out.split())
-    assert "Ended early with 2 of 3 seeds, at look 1 of 2: each wanted difference" in said
+    assert "Ended early with 2 of 3 seeds, at look 1 of 2: each difference" in said
     assert "To go on" not in said and len(small.results(directory)) == 4
     again = read_comparison(str(directory / "comparison.gin"), trusted=["tests"])
-    assert again.wanted == {"norm": 1e9} and again.planned_looks == (2, 3)
+    assert again.smallest_effects == {"norm": 1e9} and again.planned_looks == (2, 3)
 
 
 @pytest.mark.parametrize(

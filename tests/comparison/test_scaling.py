@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from pretrax.comparison.scaling import scaling_law
-from pretrax.comparison.scaling.scaling_law import CHINCHILLA, REPLICATED, Fit, Law, fit
+from pretrax.comparison.scaling.scaling_law import REPLICATED, Fit, Law, fit
 from tests.refusals import refuses
+
+CHINCHILLA = Law(1.69, 406.4, 0.34, 410.7, 0.28)  # published by Hoffmann et al. 2022
 
 
 def runs(law: Law, noise: float, seed: int = 0):

@@ -29,7 +29,7 @@ def test_a_variant_against_itself_rarely_differs(quick):
     random = np.random.default_rng(0)
     comparisons = 1000
     false = sum(
-        any(d.holds for d in differences(simulated(random, ("a", "a again"), 3), None))
+        any(d.is_significant for d in differences(simulated(random, ("a", "a again"), 3), None))
         for _ in range(comparisons)
     )
     assert false <= at_most_five_in_a_hundred(comparisons)
@@ -43,7 +43,7 @@ def test_a_family_of_pairs_is_one_family(quick):
         found = differences(simulated(random, "abcd", 3), None)
         assert len(found) == 18
         uncorrected += any(d.p <= 0.05 for d in found)
-        corrected += any(d.holds for d in found)
+        corrected += any(d.is_significant for d in found)
     assert corrected <= at_most_five_in_a_hundred(comparisons)
     assert uncorrected > 0.4 * comparisons  # the error rate without a correction
 
@@ -60,7 +60,7 @@ def test_a_planted_effect_is_found_at_the_stated_power(request):
     found = 0
     for _ in range(comparisons):
         first, *_ = differences(simulated(random, "ab", family, effect, seeds), None)
-        found += first.holds and first.estimate.mean > 0
+        found += first.is_significant and first.estimate.mean > 0
     stated = power(effect, seeds, level)
     error = math.sqrt(stated * (1 - stated) / comparisons)
     assert (
@@ -84,7 +84,7 @@ def test_a_paired_difference_by_hand():
     assert found.estimate.mean == 2 and found.estimate.seeds == 3
     assert found.estimate.low == pytest.approx(2 - 4.30265 / math.sqrt(3), abs=1e-4)
     assert found.p == pytest.approx(0.0742, abs=1e-4) == found.corrected
-    assert not found.holds and found.needed == 5
+    assert not found.is_significant and found.needed == 5
 
 
 def test_the_correction_of_holm_by_hand():
@@ -113,7 +113,7 @@ def test_without_noise_nothing_is_claimed(other):
     """A single seed, no difference, and differences that are equal up to rounding."""
     figures = {"y": {"a": {0: 1.0, 1: 2.0, 2: 3.0}, "b": dict(enumerate(other))}}
     (found,) = differences(figures, "a")
-    assert math.isnan(found.p) and math.isnan(found.corrected) and not found.holds
+    assert math.isnan(found.p) and math.isnan(found.corrected) and not found.is_significant
     assert math.isnan(found.estimate.low) and found.needed is None
 
 

@@ -121,10 +121,13 @@ other_norm.__name__ = "norm"
         (dict(seeds=[0, 2**32]), ("seeds", "4,294,967,296")),  # JAX treats 2**32 as 0.
         (dict(budget=Partial(budgets.text_tokens)), ("text_tokens", "number")),
         (dict(budget=Partial(budgets.model_flops, number=-1.0)), ("number", -1.0)),
-        (dict(wanted={"nrm": 1.0}), ("wanted", "'nrm'", "norm")),
+        (dict(smallest_effects={"nrm": 1.0}), ("smallest_effects", "'nrm'", "norm")),
         (
-            dict(wanted={"norm": 1.0}, eval_metrics=[Partial(small.norm, power=p) for p in (2, 4)]),
-            ("wanted", "'norm'", "norm (power=2)", "norm (power=4)"),
+            dict(
+                smallest_effects={"norm": 1.0},
+                eval_metrics=[Partial(small.norm, power=p) for p in (2, 4)],
+            ),
+            ("smallest_effects", "'norm'", "norm (power=2)", "norm (power=4)"),
         ),
         (dict(reference="third"), ("reference", "'third'", "'small'", "'large/2'")),
         (dict(eval_metrics=[Partial(small.norm, power="two")]), ("norm.power", "'two'")),
@@ -168,12 +171,12 @@ def test_a_comparison_that_no_run_can_answer(compared, changed, named):
         check(dataclasses.replace(compared, **changed))
 
 
-def test_figures_that_may_be_wanted(compared):
+def test_figures_that_may_have_a_smallest_effect(compared):
     """A figure may be named with the settings of its eval metric and with its unit."""
     eval_metrics = [small.norm, Partial(small.norm, power=4)]
     figures = ("norm", "norm (units)", "norm (power=4)", "norm (power=4, units)")
     one = dataclasses.replace(
-        compared, eval_metrics=eval_metrics, wanted=dict.fromkeys(figures, 1.0)
+        compared, eval_metrics=eval_metrics, smallest_effects=dict.fromkeys(figures, 1.0)
     )
     assert check(one) is one
 
@@ -427,7 +430,7 @@ def test_a_budget_that_ends_within_the_warm_up(compared):
     one = tiny.planned(
         runs_of_variants(dataclasses.replace(compared, base=[*longer, "STEPS = 31"]))["small"]
     )
-    with refuses(ValueError, "6", "31", "30", "budgets.text_tokens.number") as error:
+    with refuses(ValueError, "6", "31", "budgets.text_tokens.number") as error:
         budgets.text_tokens(one, number=1500)
     enough = int(re.search("to ([0-9,]+) or more", str(error.value))[1].replace(",", ""))
     assert 31 <= budgets.text_tokens(one, number=enough) <= 32

@@ -8,7 +8,7 @@ import pytest
 
 from pretrax import corpora
 from pretrax.corpora import vocabularies
-from pretrax.corpora.labeled_readers import in_words, read_labeled
+from pretrax.corpora.labeled_readers import class_list, read_labeled
 from pretrax.inference.evaluation import labeled_evaluation
 from pretrax.settings.run_directory import load_classes
 from pretrax.training.run_configuration import read_run
@@ -96,7 +96,7 @@ def test_files_that_are_not_labeled_text(tmp_path):
 
 
 def test_many_classes_are_summarized():
-    assert in_words([str(i) for i in range(9)]) == "0, 1, 2, 3, 4, 5, 6, 7, … (9 in all)"
+    assert class_list([str(i) for i in range(9)]) == "0, 1, 2, 3, 4, 5, 6, 7, … (9 in all)"
 
 
 # --- documents ----------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from pretrax.inference.answering.answers import Options
 from pretrax.inference.answering.generation import Decoding
 from pretrax.inference.trained import allowed_token_mask, check_mode, mode_of
 from pretrax.models import builders
-from pretrax.models.trees import named, nested
+from pretrax.models.trees import flattened, nested
 from pretrax.objectives import PromptForm, TokenIds
 from tests.inference.runs import CODEC, IDS, TEXT, trained
 from tests.refusals import refuses
@@ -158,7 +158,7 @@ def tiny_model(layout):
     both = dict(num_encoder_layers=1, num_decoder_layers=1, **encodes)
     more = both if layout == "encoder_decoder" else dict(num_layers=1)
     network = getattr(models, layout)(TINY.size, ("vocabulary",), **sizes, **more)
-    shapes = named(nn.unbox(builders.abstract_params(network)))
+    shapes = flattened(nn.unbox(builders.abstract_params(network)))
     rng = np.random.default_rng(1)
     drawn = {name: rng.normal(x.ndim == 1, 0.3, x.shape) for name, x in sorted(shapes.items())}
     params = nested((name, jnp.float32(x)) for name, x in drawn.items())

@@ -47,11 +47,11 @@ def test_classes_are_as_in_training(builder):
     Imported decoders read left to right (tests/parity).
     """
     one = model("sequence_classification", builder=builder)
-    for text, told in list(zip(TEXTS, classify(one, TEXTS, batch_size=3)))[1:3]:
+    for text, answers in list(zip(TEXTS, classify(one, TEXTS, batch_size=3)))[1:3]:
         logits = logits_of_training(one, CLASSIFIED, text, 1, "classes")[0]
         p = np.asarray(jax.nn.softmax(logits))
-        assert [name for name, _ in told] == [CLASSES[k] for k in np.argsort(-p)]
-        np.testing.assert_allclose([x for _, x in told], np.sort(p)[::-1], atol=1e-5)
+        assert [name for name, _ in answers] == [CLASSES[k] for k in np.argsort(-p)]
+        np.testing.assert_allclose([x for _, x in answers], np.sort(p)[::-1], atol=1e-5)
 
 
 @pytest.mark.slow
@@ -59,9 +59,9 @@ def test_numbers_are_as_in_training():
     one = model("sequence_regression", num_classes=1, classes=())
     build = objectives.sequence_regression
     expected = logits_of_training(one, build, TEXTS[1], 1500, "classes")[0, 0]
-    told = classify(one, TEXTS)
-    assert told[1] == [("", pytest.approx(float(expected), abs=1e-5))]
-    assert len({row[0][1] for row in told}) == len(TEXTS)
+    answers = classify(one, TEXTS)
+    assert answers[1] == [("", pytest.approx(float(expected), abs=1e-5))]
+    assert len({row[0][1] for row in answers}) == len(TEXTS)
 
 
 @pytest.mark.slow
@@ -73,11 +73,11 @@ def test_tags_are_as_in_training(builder):
     text = "".join(f" {word}" for word in words)
     logits = logits_of_training(one, TAGGED, text, 0, "token_classes")[1 : len(text) + 1]
     spaces = [at for at, letter in enumerate(text) if letter == " "]  # tokens are bytes
-    told = tag(one, ["  Ada wrote   it, and Alan read it", *TEXTS], batch_size=3)
+    answers = tag(one, ["  Ada wrote   it, and Alan read it", *TEXTS], batch_size=3)
     expected = [(a, CLASSES[k]) for a, k in zip(words, logits[spaces].argmax(-1), strict=True)]
-    assert told[0] == told[2] == expected
+    assert answers[0] == answers[2] == expected
     assert len(set(logits.argmax(-1))) > 1  # other slots would give other classes
-    assert [len(row) for row in told] == [7, 1, 7, 1, 1]
+    assert [len(row) for row in answers] == [7, 1, 7, 1, 1]
 
 
 @pytest.mark.slow
@@ -89,23 +89,23 @@ def test_pairs_are_as_in_training():
     sep = inputs.index(IDS.sep)
     a, b = CODEC.decode(inputs[1:sep]), CODEC.decode(inputs[sep + 1 : -1])
     p = np.asarray(jax.nn.softmax(logits_of(one, batch["encoder"], "pair")[0]))
-    told = judge(one, [("tea", "so"), (a, b)])[1]
-    assert dict(told) == {
+    answers = judge(one, [("tea", "so"), (a, b)])[1]
+    assert dict(answers) == {
         "in order": pytest.approx(float(p[0]), abs=1e-5),
         "swapped": pytest.approx(float(p[1]), abs=1e-5),
     }
-    assert told[0][1] >= told[1][1] and judge(one, [(b, a)])[0] != told
+    assert answers[0][1] >= answers[1][1] and judge(one, [(b, a)])[0] != answers
 
 
 @pytest.mark.slow
 def test_texts_do_not_depend_on_their_batch():
-    one, told = model("sequence_classification"), []
+    one, counts = model("sequence_classification"), []
     whole = classify(one, TEXTS)
-    few = classify(one, TEXTS, batch_size=3, on_batch=told.append)
+    few = classify(one, TEXTS, batch_size=3, on_batch=counts.append)
     for a, b in zip(few, whole, strict=True):
         assert [name for name, _ in a] == [name for name, _ in b]
         np.testing.assert_allclose([p for _, p in a], [p for _, p in b], atol=1e-5)
-    assert told == [3, 1]
+    assert counts == [3, 1]
 
 
 def test_classes_without_names():

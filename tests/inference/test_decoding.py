@@ -18,7 +18,7 @@ from pretrax.inference.decoding.decoding import (
     next_batch,
 )
 from pretrax.inference.decoding.sampling import Sampling
-from pretrax.models.trees import named
+from pretrax.models.trees import flattened
 from pretrax.models.unrolled import unrolled
 from pretrax.training.devices.mesh import placed_on
 from tests.inference.decoding import (
@@ -135,9 +135,9 @@ def test_unrolling_does_not_need_a_second_copy():
     model, params = made("llama3")
     expected, given = unrolled(model, params)[1], jax.tree.map(jnp.copy, params)
     jax.tree.map(np.testing.assert_array_equal, unrolled(model, given, donate=True)[1], expected)
-    for path, array in named(given).items():
+    for path, array in flattened(given).items():
         assert array.is_deleted() == ("/layers/" in path), path
-    assert any("/layers/" in path for path in named(given))
+    assert any("/layers/" in path for path in flattened(given))
 
 
 def test_scanned_layers_refuse_a_kv_cache():

@@ -133,13 +133,13 @@ def test_the_state_that_a_loss_read_is_the_embedding(build, pooling):
     [("contrastive", "first"), pytest.param("masked_lm", "mean", marks=pytest.mark.slow)],
 )
 def test_rows_do_not_depend_on_their_batch_and_have_length_1(objective, pooling):
-    one, texts, told = trained("encoder", objective), [*TEXTS, "a", "x" * 40, "tea"], []
+    one, texts, counts = trained("encoder", objective), [*TEXTS, "a", "x" * 40, "tea"], []
     whole = embed(one, texts, pooling=pooling)
     assert whole.shape == (5, 16) and whole.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(whole, axis=-1), 1, atol=1e-5)
-    few = embed(one, texts, pooling=pooling, batch_size=2, on_batch=told.append)
+    few = embed(one, texts, pooling=pooling, batch_size=2, on_batch=counts.append)
     np.testing.assert_allclose(few, whole, atol=1e-5)
-    assert told == [2, 2, 1]
+    assert counts == [2, 2, 1]
     assert np.abs(whole @ whole.T - np.eye(5)).max() < 1 - 1e-4  # the embeddings differ
 
 

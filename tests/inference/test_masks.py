@@ -161,10 +161,10 @@ def test_a_model_that_never_learned_to_predict_masks_fills_none(mode):
 
 @pytest.mark.slow
 def test_messages_about_batches():
-    told = []
-    fill_masks(model("masked_lm"), TEXTS, batch_size=3, on_batch=told.append)
-    unmask(model("masked_lm"), TEXTS, batch_size=3, on_batch=told.append)
-    assert told == [3, 1, 3, 1]
+    counts = []
+    fill_masks(model("masked_lm"), TEXTS, batch_size=3, on_batch=counts.append)
+    unmask(model("masked_lm"), TEXTS, batch_size=3, on_batch=counts.append)
+    assert counts == [3, 1, 3, 1]
 
 
 # --- all masks, one after another ---------------------------------------------------------------

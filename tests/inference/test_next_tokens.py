@@ -25,8 +25,8 @@ def distribution(one, row, prefix=0):
 @pytest.mark.parametrize("name", ["causal_lm", "prefix_lm"])
 def test_the_likeliest_of_the_whole_distribution(name):
     one = trained("decoder", name)
-    told = []
-    found = next_tokens(one, TEXTS, 4, batch_size=2, on_batch=told.append)
+    counts = []
+    found = next_tokens(one, TEXTS, 4, batch_size=2, on_batch=counts.append)
     for text, guesses in zip(TEXTS, found, strict=True):
         tokens = CODEC.encode(text)
         causal, both_ways = [IDS.bos, *tokens], [*tokens, IDS.eos, IDS.bos]
@@ -36,7 +36,7 @@ def test_the_likeliest_of_the_whole_distribution(name):
         np.testing.assert_allclose([guess.probability for guess in guesses], np.sort(p)[:-5:-1],
                                    atol=1e-6)  # fmt: skip
         assert guesses[0].token == CODEC.decode([guesses[0].id])
-    assert told == [2, 1]
+    assert counts == [2, 1]
 
 
 def test_all_tokens_together_are_one():

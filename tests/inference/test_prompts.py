@@ -178,12 +178,12 @@ PSM = functools.partial(objectives.fill_in_the_middle, rate=1, spm_rate=0)
 @pytest.mark.parametrize("key", range(4))
 def test_fill_in_the_middle(key):
     features, expected = arranged(PSM, DOCUMENT, key)
-    told = live(features, "targets")
-    before, after, middle = (told.index(i) for i in IDS.fim)
+    targets = live(features, "targets")
+    before, after, middle = (targets.index(i) for i in IDS.fim)
     prompt = prompts.middle_prompt(
         trained("decoder", "fill_in_the_middle"),
-        text_of(told[before + 1 : after]),
-        text_of(told[after + 1 : middle]),
+        text_of(targets[before + 1 : after]),
+        text_of(targets[after + 1 : middle]),
     )
     assert prompt.size == middle + 1
     assert_same_form("decoder", prompt, expected["decoder"])
@@ -207,14 +207,14 @@ def test_causal_masking_asks_for_one_blank_after_the_other(monkeypatch):
     """If earlier answers are the true texts, a prompt is the row up to the next blank's text."""
     for key in range(40):
         features, expected = arranged(objectives.causal_masking, DOCUMENT, key)
-        told = live(features, "targets")
-        spans = [i for i, token in enumerate(told) if token in IDS.sentinels]
+        targets = live(features, "targets")
+        spans = [i for i, token in enumerate(targets) if token in IDS.sentinels]
         if len(spans) >= 6:
             break
     count = len(spans) // 2
     assert count >= 3
-    read = text_of(told[: spans[count]])
-    true = [told[at + 1 : told.index(IDS.eos, at)] for at in spans[count:]]
+    read = text_of(targets[: spans[count]])
+    true = [targets[at + 1 : targets.index(IDS.eos, at)] for at in spans[count:]]
     asked = answered_by(true, monkeypatch)
     (record,) = answers.answer(trained("decoder", "causal_masking"), "infill", [{"text": read}])
     assert [prompt.size for prompt in asked] == [at + 1 for at in spans[count:]]
@@ -236,10 +236,10 @@ def test_blank_infilling_asks_for_one_blank_after_the_other(monkeypatch):
         places = features["targets_positions"][features["targets_segments"] > 0].tolist()
         if len(set(places)) == number and places == sorted(places):
             break
-    told = live(features, "targets")
-    ends = [i for i, token in enumerate(told) if token == IDS.eos]
+    targets = live(features, "targets")
+    ends = [i for i, token in enumerate(targets) if token == IDS.eos]
     assert len(ends) == number
-    true = [told[a + 1 : b] for a, b in zip([-1, *ends], ends)]
+    true = [targets[a + 1 : b] for a, b in zip([-1, *ends], ends)]
     inputs, blanks = live(features, "inputs"), iter(IDS.sentinels)
     read = text_of([next(blanks) if token == IDS.mask else token for token in inputs])
     asked = answered_by(true, monkeypatch)
@@ -310,8 +310,8 @@ def test_a_text_without_a_blank_gets_one_at_its_end():
 
 def test_blanks_are_filled_by_name():
     text = "<extra_id_0> and <extra_id_1>, <extra_id_2>."
-    told = "<extra_id_0>a<extra_id_2>c<extra_id_7>x"
-    assert filled(text, told) == ("a and , c.", ["a", "", "c"])
+    answer = "<extra_id_0>a<extra_id_2>c<extra_id_7>x"
+    assert filled(text, answer) == ("a and , c.", ["a", "", "c"])
     assert filled(text, "nothing named") == (" and , .", ["", "", ""])
     assert filled("<extra_id_0>", r"<extra_id_0>\1 \g<0>") == (r"\1 \g<0>", [r"\1 \g<0>"])
 

@@ -147,8 +147,8 @@ def test_the_answer_of_an_encoder_decoder():
 )
 def test_an_encoder_takes_each_token_from_all_others(builder, names):
     logits, one = run(builder, *names)
-    told = []
-    found = score(one, [("", text) for text in TEXTS[:2]], 4, told.append)
+    counts = []
+    found = score(one, [("", text) for text in TEXTS[:2]], 4, counts.append)
     for text, got in zip(TEXTS, found):
         tokens, expected = CODEC.encode(text), []
         for i, token in enumerate(tokens):
@@ -159,7 +159,7 @@ def test_an_encoder_takes_each_token_from_all_others(builder, names):
                 batch[f"encoder_{name}"] = none
             expected.append(log_p(logits(batch), 1 + i, token))
         assert_scored(got, tokens, expected, text)
-    assert told == [1, 1]
+    assert counts == [1, 1]
 
 
 @pytest.mark.parametrize(

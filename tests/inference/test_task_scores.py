@@ -31,41 +31,41 @@ def task(**settings) -> EvaluationTask:
 
 
 @pytest.fixture
-def told(monkeypatch):
+def answer_with(monkeypatch):
     """Sets the model's answers."""
 
-    def tell(records):
+    def set_answers(records):
         monkeypatch.setattr(task_scores, "answer", lambda *_: records)
 
-    return tell
+    return set_answers
 
 
-def test_a_model_that_knows_the_answers_scores_1(told):
+def test_a_model_that_knows_the_answers_scores_1(answer_with):
     # white space around an answer is ignored
-    told([{"answer": f" {target}\n"} for target in TARGETS])
+    answer_with([{"answer": f" {target}\n"} for target in TARGETS])
     found = score_task(trained("encoder_decoder", "text_to_text"), task())
     assert found.metrics == {"accuracy": 1.0, "macro_f1": 1.0}
     assert found.baseline["accuracy"] == 0.5 and found.baseline["macro_f1"] < 0.5
     assert found.records[2] == {"text": "text 2", "target": "blue", "answer": "blue"}
 
 
-def test_a_model_that_guesses_scores_its_share_of_correct_answers(told):
+def test_a_model_that_guesses_scores_its_share_of_correct_answers(answer_with):
     draw = random.Random(0)
     guesses = [draw.choice(CLASSES) for _ in TARGETS]
-    told([{"answer": guess} for guess in guesses])
+    answer_with([{"answer": guess} for guess in guesses])
     found = score_task(trained("encoder_decoder", "text_to_text"), task())
     right = sum(a == b for a, b in zip(guesses, TARGETS)) / len(TARGETS)
     assert found.metrics["accuracy"] == pytest.approx(right) and right < 1
 
 
-def test_what_fills_the_first_blank_is_the_answer(told):
-    told([{"filled": "x", "blanks": [f" {target}", "no"]} for target in TARGETS])
+def test_what_fills_the_first_blank_is_the_answer(answer_with):
+    answer_with([{"filled": "x", "blanks": [f" {target}", "no"]} for target in TARGETS])
     found = score_task(trained("encoder_decoder", "span_corruption"), task())
     assert found.metrics["accuracy"] == 1
 
 
-def test_each_example_is_postprocessed_by_its_number(told):
-    told([{"answer": str(number)} for number in range(len(TARGETS))])
+def test_each_example_is_postprocessed_by_its_number(answer_with):
+    answer_with([{"answer": str(number)} for number in range(len(TARGETS))])
     targets = [str(number) for number in range(len(TARGETS))]
     seen = []
 
@@ -91,8 +91,8 @@ def test_a_real_model_answers_and_is_scored():
 
     options = Options(decoding=Decoding(max_new=3))
     found = score_task(one, task(score_metrics=[total]), options=options)
-    told = answer(one, "respond", [{"text": text} for text in TEXTS], options)
-    assert [record["answer"] for record in found.records] == [x["answer"].strip() for x in told]
+    answered = answer(one, "respond", [{"text": text} for text in TEXTS], options)
+    assert [record["answer"] for record in found.records] == [x["answer"].strip() for x in answered]
     expected = sum(one.log_prob for one in score(one, list(zip(TEXTS, TARGETS))))
     assert found.metrics["total"] == pytest.approx(expected, abs=1e-2)
     assert found.baseline.keys() == {"accuracy", "macro_f1"}

@@ -88,6 +88,6 @@ def test_a_text_that_is_too_long_is_shown():
     one = trained("encoder", "sequence_classification", classes=CLASSES, num_classes=3, **limited)
     with refuses(ValueError, "Ada"):
         classify(one, ["tea", "Ada wrote it, all of it"])
-    told = trained("decoder", "causal_lm", **limited)
+    short_model = trained("decoder", "causal_lm", **limited)
     with refuses(ValueError, "Ada"):
-        generated(told, "Ada wrote it, all of it")
+        generated(short_model, "Ada wrote it, all of it")

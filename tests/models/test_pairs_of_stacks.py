@@ -12,7 +12,7 @@ from scipy import stats
 from pretrax import models
 from pretrax.models.builders import encoder_config, single_transformer
 from pretrax.models.pairs_of_stacks import RestoringDecoder
-from pretrax.models.trees import named
+from pretrax.models.trees import flattened
 from tests.models.small_models import (
     PACKED,
     SEGMENTS,
@@ -291,7 +291,7 @@ def test_the_decoder_has_one_layer_of_attention_by_the_formula_of_the_paper():
         lambda x: rng.normal(x.ndim == 1, 0.3, x.shape),
         nn.unbox(jax.eval_shape(decoder.init, jax.random.key(0), *arguments)),
     )
-    w = named(params["params"])
+    w = flattened(params["params"])
 
     def norm(x, name):
         x = (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True)

@@ -11,7 +11,9 @@ from pretrax import models
 from pretrax.objectives import unrolled_denoising
 from pretrax.objectives.losses import token_loss
 from tests.models.small_models import init
+from tests.objectives.noised_copies import HeadlessOutputs
 from tests.objectives.registry import IDS
+from tests.objectives.waves import waves
 
 SHAPE = dict(num_layers=1, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=24)
 V = 40
@@ -52,6 +54,21 @@ def test_the_second_pass_reads_samples_at_the_slots_of_labels():
         np.testing.assert_allclose(hidden[name], expected, atol=1e-5)
     alone = {name: x for name, x in BATCH.items() if "target" not in name and "loss" not in name}
     assert set(model.apply(params, alone).hidden) == {"top"}
+
+
+def test_the_loss_is_that_of_a_public_reimplementation():
+    """`loss_fn` of vvvm23/sundae at ebc8ba95 (`main.py`); no code of the authors was found."""
+    labels = np.int32([[5, 3, 8, 2], [7, 6, 4, 3]])
+    batch = {
+        "encoder_target_tokens": labels,
+        "encoder_target_slots": np.tile(np.arange(4, dtype=np.int32), (2, 1)),
+        "encoder_loss_weights": np.ones_like(labels),
+    }
+    outputs = HeadlessOutputs(waves(2, 4, 9), 0.0)
+    outputs.hidden["unrolled"] = waves(2, 4, 9, step=0.9)
+    terms = unrolled_denoising(IDS).loss(batch).scored(outputs)
+    total = sum(term.scale * term.sums.sum() / term.weights.sum() for term in terms.values())
+    np.testing.assert_allclose(total, 2.901012201160567, rtol=1e-5)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from pretrax.models.builders import fresh_params
 from pretrax.models.hugging_face import write_model
 from pretrax.objectives import batched, belief_state, layouts, packed_lengths
 from tests.objectives.registry import IDS, quick_jit, text_row
+from tests.objectives.waves import waves
 from tests.refusals import refuses
 
 DOCUMENTS = (5, 1, 7)
@@ -117,6 +118,43 @@ def test_pairs_predict_the_token_after_the_prefix_and_before_the_suffix():
         assert terms[name].weights.tolist() == [count] and terms[name].scale == 1.0
     for term in terms.values():
         np.testing.assert_allclose(term.labels.weights.sum(-1), term.weights)
+
+
+class PublishedHeads:
+    """The layers of `TextHead` with fixed weights, and states that all slots share."""
+
+    def __init__(self, states):
+        self.hidden = {"belief": states, "top": np.zeros((*states.shape[:2], 5), np.float32)}
+
+    def head(self, name, states):
+        if name == "belief":
+            return nn.leaky_relu(states @ waves(5, 8, step=1.1, size=1.0).T)
+        following, previous = waves(2, 9, 5, step=1.3, size=1.0)
+        return states @ (following if name == "vocabulary" else previous).T
+
+
+def test_the_loss_of_all_pairs_is_that_of_an_authors_code():
+    """`BeliefStateTransformer.forward` of JaydenTeoh/belief-state-transformer at d6cdac4f.
+
+    Its owner is one of the paper's authors. The text is 5 3 7 between bos and the mask. Row k has
+    the pairs whose suffix has k tokens.
+    """
+    n = 3
+    slot = np.arange(2 * n + 1, dtype=np.int32)
+    suffixes = np.arange(n)[:, None]
+    batch = {
+        "decoder_target_tokens": np.tile(np.int32([5, 3, 7, 8, 7, 3, 5]), (n, 1)),
+        "decoder_loss_weights": (slot < n - suffixes).astype(np.int32),
+        "decoder_suffixes": (n + 1 + suffixes - slot).astype(np.int32)[:, None],
+    }
+    prefix_states = waves(5, 4)[:n]
+    suffix_states = waves(5, 4, step=0.9)[:n]
+    states = np.concatenate([prefix_states, np.zeros((1, 4), np.float32), suffix_states])
+    outputs = PublishedHeads(np.tile(states, (n, 1, 1)))
+    terms = belief_state(IDS).loss(batch).scored(outputs)
+    for name, loss in (("next", 2.507433791780365), ("previous", 2.332593985615619)):
+        assert terms[name].weights.sum() == 6
+        np.testing.assert_allclose(terms[name].sums.sum() / 6, loss, rtol=1e-5)
 
 
 @pytest.mark.slow

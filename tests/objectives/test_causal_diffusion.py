@@ -10,13 +10,30 @@ import scipy.special
 from pretrax import models
 from pretrax.inference import masked_drafter
 from pretrax.objectives import causal_diffusion, causal_lm
+from pretrax.objectives.causal_diffusion import context_weights
 from tests.models.small_models import init
 from tests.objectives.distributions import assert_uniform, corrupt_copies
 from tests.objectives.noised_copies import PACKED, SMALL, HeadlessOutputs, decoder_batch, rows
 from tests.objectives.registry import IDS, quick_jit
+from tests.objectives.waves import waves
 
 EACH = pytest.mark.parametrize("decay, smoothing", [(0.5, 1.0), (0.2, 0.3)])
 SMALL_SIZE = 50  # number of classes of the logits; targets are taken modulo this number
+# `compute_context_aware_weights` of marvosyntactical/card at 209a1675 (`card_trainer.py`, a public
+# reimplementation, since the authors' code was not found), and the loss of its `training_step`.
+# _ is a mask. By (decay, smoothing).
+INPUTS = "^a__b___c_"
+PUBLISHED = {
+    (0.5, 1.0): (
+        [1, 1, 0.5, 0.2857143, 0.4444444, 0.3809524, 0.2622951, 0.2269504, 0.3699422, 0.3506849],
+        2.7018404827818685,
+    ),
+    (0.2, 0.3): (
+        [3.3333333] * 2
+        + [0.7692308, 0.3225806, 0.3937008, 0.3234153, 0.2205753, 0.1758433, 0.2169431, 0.2106326],
+        2.3034018574308037,
+    ),
+}
 
 
 def masks_of(features, document, length):
@@ -73,6 +90,24 @@ def scored(objective, batch, logits):
 
     targets = batch["decoder_target_tokens"] % SMALL_SIZE
     return term(batch | {"decoder_target_tokens": targets}, logits.astype(np.float32))
+
+
+@EACH
+def test_weights_and_loss_are_those_of_a_public_reimplementation(decay, smoothing):
+    masked = np.array([[x == "_" for x in INPUTS]])
+    ones = np.ones_like(masked, np.int32)
+    weights, loss = PUBLISHED[decay, smoothing]
+    got = context_weights(masked, ones, decay, smoothing)
+    np.testing.assert_allclose(got, [weights], rtol=1e-6)
+    batch = {
+        "decoder_input_tokens": np.where(masked, IDS.mask, 5),
+        "decoder_target_tokens": np.int32([[3, 4, 8, 5, 1, 7, 6, 2, 8, 1]]),
+        "decoder_segment_ids": ones,
+        "decoder_loss_weights": ones,
+    }
+    objective = causal_diffusion(IDS, decay=decay, smoothing=smoothing)
+    term = scored(objective, batch, waves(1, 10, 9))
+    np.testing.assert_allclose(term.sums / term.weights, [loss], rtol=1e-5)
 
 
 @pytest.mark.slow

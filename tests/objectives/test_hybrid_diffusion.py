@@ -123,13 +123,13 @@ def test_of_constant_outputs_the_bound_lacks_the_noise_of_the_first_and_of_the_l
     mean = part(mask, masked) + part(0, keeps + each) + part(1, (n - 1) * each)
     bound = np.trapezoid(mean, t)
 
-    def told(k):  # nats of information about the original token
+    def information(k):  # nats of information about the original token
         kinds = (keeps[k] + each[k], 1), (each[k], n - 1), (masked[k], 1)
         after = -sum(count * p * np.log(p) for p, count in kinds if p)
         text = 1 - masked[k]
         return -masked[k] * np.log(masked[k]) - text * np.log(text / n) - after
 
-    assert bound == pytest.approx(told(0) - told(-1), abs=2e-3)
+    assert bound == pytest.approx(information(0) - information(-1), abs=2e-3)
     assert np.log(n) - bound == pytest.approx(lacks, abs=2e-3)
 
 

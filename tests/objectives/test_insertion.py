@@ -29,6 +29,12 @@ BATCH = {
     "pools_weights": [1, 1, 1, 0],
 }
 BATCH = {name: np.array([x], np.int32) for name, x in BATCH.items()}
+# Losses of each document by `ILMWithStoppingClassificationLossWithMaskedCE` of dhruvdcoder/ILM at
+# 04f78bd1 (`ilm_v2.py`), with the targets of its `DefaultILMCollator`.
+PUBLISHED = {
+    "ce": [14.969746726498537, 0.0, 1.6080456362515645],
+    "stop": [0.00827118378869176, 2.209049515573772, 5.095388128925898],
+}
 
 
 class Outputs:
@@ -62,10 +68,12 @@ def terms_of(kind, states=STATES):
 
 
 @pytest.mark.parametrize("kind", [Outputs, ProjectedOutputs])
-def test_the_loss_matches_the_paper(kind):
+def test_the_loss_matches_the_paper_and_the_published_code(kind):
     terms = jax.jit(lambda states: terms_of(kind, states))(STATES)
     means = {name: float(t.sums.sum() / t.weights.sum()) for name, t in terms.items()}
     assert means["tokens"] + means["slots"] == pytest.approx(of_paper(), rel=1e-5)
+    assert means["tokens"] + means["slots"] == pytest.approx(np.mean(PUBLISHED["ce"]), rel=1e-5)
+    assert means["stop"] == pytest.approx(np.mean(PUBLISHED["stop"]), rel=1e-5)
     stop = log_softmax(STATES[0, [0, 4, 7]] @ STOP, axis=1)
     assert means["stop"] == pytest.approx(-stop[range(3), [1, 0, 1]].mean(), rel=1e-5)
     assert {name for name, t in terms.items() if t.scale == 1} == {"tokens", "slots", "stop"}

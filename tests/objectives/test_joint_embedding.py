@@ -9,7 +9,9 @@ import pytest
 
 from pretrax import models
 from pretrax.objectives import Row, TokenIds, batched, layouts, llm_jepa, packed_lengths
+from tests.objectives.noised_copies import HeadlessOutputs
 from tests.objectives.registry import quick_jit
+from tests.objectives.waves import waves
 from tests.refusals import refuses
 
 IDS = TokenIds(size=40, text=(2, 30), sep=30, sentinels=(39, 38, 37))
@@ -66,8 +68,26 @@ def test_a_view_sees_itself_alone_and_nothing_ahead():
 
 
 @pytest.mark.slow
-def test_the_loss_matches_the_published_code():
-    """The loss is one minus the mean cosine similarity of the last states of the views."""
+def test_the_loss_is_that_of_the_published_code():
+    """`RepresentationTrainer.compute_loss` of rbalestr-lab/llm-jepa at dd619663 (`finetune.py`).
+
+    Two documents have texts of 4 and 2 tokens, and answers of 3 and 5 tokens.
+    """
+    none = np.zeros((1, 30), np.int32)
+    batch = {
+        "decoder_target_tokens": none,
+        "decoder_loss_weights": none,
+        "pools_slots": np.int32([[0, 13, 22, 0, 16, 29]]),
+        "pools_weights": np.int32([[0, 1, 1, 0, 1, 1]]),
+    }
+    states = waves(1, 30, 4, step=0.37)
+    term = llm_jepa(IDS).loss(batch).scored(HeadlessOutputs(states, 0.0))["embedding"]
+    np.testing.assert_allclose(term.sums / term.weights, [0.058017786901058306], rtol=1e-5)
+    assert term.scale == 0.1  # as published
+
+
+@pytest.mark.slow
+def test_the_loss_compares_the_last_states_of_views():
     features, batch = arranged()
     states = np.random.default_rng(0).normal(size=(1, features["inputs"].size * 4, 6))
     kernel = jnp.asarray(np.random.default_rng(1).normal(size=(6, 40)), jnp.float32)

@@ -1,10 +1,11 @@
 """MuToR: what registers attend to, their positions, and the loss compared with the paper."""
 
+import jax
 import numpy as np
 import pytest
 
 from pretrax import models
-from pretrax.objectives import attention_mask, causal_lm, mutor, tidar
+from pretrax.objectives import Row, attention_mask, batched, causal_lm, mutor, tidar
 from tests.models.small_models import init
 from tests.objectives.noised_copies import (
     PACKED,
@@ -14,7 +15,8 @@ from tests.objectives.noised_copies import (
     rows,
     states_of_first_row,
 )
-from tests.objectives.registry import IDS, RAW_LENGTH
+from tests.objectives.registry import IDS, RAW_LENGTH, quick_jit
+from tests.objectives.waves import waves
 
 TOTAL = sum(PACKED)
 each_offset = pytest.mark.parametrize("max_offset", [1, 4, 12])
@@ -126,6 +128,51 @@ def test_no_prediction_depends_on_what_it_predicts(max_offset):
         for (kind, slot), is_read in zip(sequence, reads):
             assert moved[kind][slot] == is_read, (kind, slot)
             assert not moved[kind][changed]
+
+
+# The registers that `process_input_and_labels_mutor` of nasosger/MuToR at 9b33d632 (`finetune.py`)
+# makes for bos and the text 21 … 26, by offset: the token that a register predicts, its position,
+# and the number of the first tokens that it attends to, besides itself.
+PUBLISHED = {
+    1: [(21, 0, 1), (22, 1, 2), (23, 2, 3), (24, 3, 4), (25, 4, 5), (26, 5, 6)],
+    2: [(22, 1, 1), (23, 2, 2), (24, 3, 3), (25, 4, 4), (26, 5, 5)],
+    3: [(23, 2, 1), (24, 3, 2), (25, 4, 3), (26, 5, 4)],
+    4: [(24, 3, 1), (25, 4, 2), (26, 5, 3)],
+}
+
+
+def test_registers_are_those_of_the_published_code():
+    rows = 40
+    objective = mutor(IDS)
+    tokens = np.broadcast_to(np.arange(21, 27, dtype=np.int32), (rows, 6))
+    raw = Row(tokens, np.ones_like(tokens), np.zeros(rows, np.int32))
+    keys = jax.random.split(jax.random.key(0), rows)
+    got = jax.device_get(quick_jit(batched(objective, objective.lengths(6)))(keys, raw))
+    found = set()
+    for row in range(rows):
+        used = got["masks_ends"][row] > 0
+        offset = 7 - used.sum()
+        found.add(int(offset))
+        columns = "targets", "masks_positions", "masks_visible"
+        registers = zip(*(got[name][row][used].tolist() for name in columns))
+        assert list(registers) == PUBLISHED[offset]
+    assert found == PUBLISHED.keys()
+
+
+def test_the_loss_is_that_of_the_published_code():
+    """`MuToRLlamaForCausalLM.forward` and the final loss of `finetune.py`, for an offset of 2."""
+    ones = np.ones((1, 6), np.int32)
+    batch = {
+        "decoder_target_tokens": np.int32([[3, 7, 2, 8, 5, 4]]),
+        "decoder_loss_weights": ones,
+        "decoder_segment_ids": ones,
+        "noised_segment_ids": np.int32([[0, 1, 1, 1, 1, 1]]),
+    }
+    top = waves(7, 11)[None, :6]
+    noised = np.pad(waves(6, 11, step=0.9)[:5], ((1, 0), (0, 0)))[None]
+    terms = mutor(IDS).loss(batch).scored(HeadlessOutputs(top, noised))
+    total = sum(term.scale * term.sums / term.weights for term in terms.values())
+    np.testing.assert_allclose(total, [3.3898971557617186], rtol=1e-5)
 
 
 def test_inputs_are_those_of_causal_lm():

@@ -17,6 +17,7 @@ from pretrax.objectives import (
     masked_lm,
     mixture,
     next_sentence_prediction,
+    superposed_lm,
     then,
 )
 from pretrax.objectives.contract import VOCABULARY
@@ -106,6 +107,11 @@ def two_segments(*row):
     return features | {"targets_segments": jnp.where(segments > 0, segments + second, 0)}
 
 
+def bags_out_of_range(*row):
+    features = superposed_lm(IDS, bag_size=2).corrupt(*row)
+    return features | {"targets_bag_2": features["targets_bag_2"] + 100_000}
+
+
 def few_labels(n):
     lengths = masked_lm(IDS).lengths(n)
     return lengths | {"labels": max(lengths["labels"] // 2, 1)}
@@ -148,6 +154,10 @@ def few_labels(n):
         (of_loss(of_the_batch), ["couples_rows=True"]),
         (own(each_document(backward), heads={"topic": 5}), ["'vocabulary'", "'topic'"]),
         (own(two_segments), ["targets_segments", 2, 1]),
+        (
+            superposed_lm(IDS, bag_size=2)._replace(corrupt=bags_out_of_range),
+            ["targets_bag_2", "0 … 32999"],
+        ),
         (masked_lm(IDS)._replace(lengths=few_labels), ["labels", "`lengths`"]),
     ],
 )

@@ -6,10 +6,19 @@ import numpy as np
 import pytest
 
 from pretrax import models
-from pretrax.objectives import any_subset_lm, layouts, permutation_lm, shuffled_lm
+from pretrax.objectives import (
+    Row,
+    any_subset_lm,
+    batched,
+    layouts,
+    permutation_lm,
+    shuffled_lm,
+)
 from tests.objectives.blocks import corrupted as corrupted_for_decoder
 from tests.objectives.distributions import assert_uniform, corrupt_copies
+from tests.objectives.noised_copies import HeadlessOutputs
 from tests.objectives.registry import IDS, quick_jit
+from tests.objectives.waves import waves
 
 LENGTH = 24
 SMALL = dict(num_layers=2, emb_dim=16, num_heads=2, head_dim=8, mlp_dim=16)
@@ -92,12 +101,55 @@ def test_a_trained_model_is_asked_for_states_alone():
 # --- A3: groups ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("group_size", [1, 5])
-def test_attention_matches_the_published_masks_of_groups(group_size):
-    """In the published code, content attends to groups up to its own, and queries to groups before.
+# What `generate_grouping_masks` of PKU-ML/Any-order-Any-subset-AR at a79d9263 (`llama_xlnet.py`)
+# returns for content and for queries, by the groups of four tokens. The tokens that the token in a
+# row attends to are 1.
+PUBLISHED_GROUPS = {
+    (0, 0, 1, 1): ("1100 1100 1111 1111", "0000 0000 1100 1100"),
+    (0, 1, 0, 1): ("1010 1111 1010 1111", "0000 1010 0000 1010"),
+    (0, 1, 1, 0): ("1001 1111 1111 1001", "0000 1001 1001 0000"),
+    (1, 0, 0, 1): ("1111 0110 0110 1111", "0110 0000 0000 0110"),
+    (1, 0, 1, 0): ("1111 0101 1111 0101", "0101 0000 0101 0000"),
+    (1, 1, 0, 0): ("1111 1111 0011 0011", "0011 0011 0000 0000"),
+}
 
-    Here the copies of a group also attend to each other.
-    """
+
+def test_attention_and_loss_of_groups_are_those_of_the_published_code():
+    """The loss is that of `LlamaTwoStreamForCausalLM.forward` in the same file."""
+    rows = 40
+    _, batch = corrupted_for_decoder(any_subset_lm(IDS, 2), rows, 4)
+    found = set()
+    for row in range(rows):
+        in_text = np.argsort(batch["decoder_positions"][row])
+        groups = tuple((in_text // 2).tolist())
+        found.add(groups)
+        names = "decoder_key_intervals", "noised_clean_intervals"
+        for name, expected in zip(names, PUBLISHED_GROUPS[groups]):
+            got = dense(batch[name][row], 4)[np.ix_(in_text, in_text)]
+            assert " ".join("".join(map(str, line)) for line in got.astype(int)) == expected
+    assert found == PUBLISHED_GROUPS.keys()
+
+    positions = batch["decoder_positions"]
+    batch = batch | {"decoder_target_tokens": np.int32([5, 3, 8, 2])[positions]}
+    logits = waves(4, 9)[positions]
+    term = any_subset_lm(IDS, 2).loss(batch).scored(HeadlessOutputs(0.0, logits))["tokens"]
+    np.testing.assert_allclose(term.sums / term.weights, [2.5732502937316895] * rows, rtol=1e-5)
+
+
+def test_groups_from_left_to_right_are_those_of_the_published_code():
+    """`generate_grouping` of its `example_usage.py`, for stages 0, 1 and 2."""
+    published = {1: [0, 1, 2, 3], 2: [0, 0, 1, 1, 2, 2, 3], 4: [0, 0, 0, 0, 1, 1, 1, 1, 2, 2]}
+    for size, groups in published.items():
+        features, _ = corrupted_for_decoder(
+            any_subset_lm(IDS, size, shuffled=False), 1, len(groups)
+        )
+        np.testing.assert_array_equal(features["inputs_positions"][0], range(len(groups)))
+        np.testing.assert_array_equal(features["noised_begins"][0], size * np.array(groups))
+
+
+@pytest.mark.parametrize("group_size", [1, 5])
+def test_attention_between_groups(group_size):
+    """In the published code, the copies of a group do not attend to each other."""
     _, batch = corrupted_for_decoder(any_subset_lm(IDS, group_size), 4, LENGTH)
     group = np.arange(LENGTH) // group_size
     for row in range(4):
@@ -146,13 +198,57 @@ def test_every_order_of_a_document_is_equally_likely():
     assert (orders[:, 3:].max(1) == 2).all()
 
 
-@pytest.mark.slow
-def test_slots_have_the_two_positions_of_the_published_code():
-    """In the published code, input k has the positions order[k] and order[k + 1], after a prompt.
+# What `apply_order` and `sigmaGPT._pos_emb` of idiap/sigma-gpt at 46c4a865 (`text/`) return for the
+# text 11 12 13: inputs, targets, and the two positions of each slot, by order.
+PUBLISHED_ORDERS = {
+    (0, 1, 2): ([11, 12], [12, 13], [[0, 1], [1, 2]]),
+    (0, 2, 1): ([11, 13], [13, 12], [[0, 2], [2, 1]]),
+    (1, 0, 2): ([12, 11], [11, 13], [[1, 0], [0, 2]]),
+    (1, 2, 0): ([12, 13], [13, 11], [[1, 2], [2, 0]]),
+    (2, 0, 1): ([13, 11], [11, 12], [[2, 0], [0, 1]]),
+    (2, 1, 0): ([13, 12], [12, 11], [[2, 1], [1, 0]]),
+}
 
-    The prompt here is bos, so its position is not in the order. Sinusoids of the second position
-    are added to the embedding.
+
+def test_slots_and_loss_are_those_of_the_published_code_of_sigma_gpt():
+    """That code does not predict the first token of the order, which is predicted from bos here.
+
+    The loss is that of `sigmaGPT.forward` for the order 2 0 1.
     """
+    rows = 60
+    objective = shuffled_lm(IDS)
+    tokens = np.broadcast_to(np.int32([11, 12, 13]), (rows, 3))
+    raw = Row(tokens, np.ones_like(tokens), np.zeros(rows, np.int32))
+    keys = jax.random.split(jax.random.key(0), rows)
+    features = quick_jit(batched(objective, objective.lengths(3)))(keys, raw)
+    lengths = {"decoder": 3, "predict": 3}
+    arrange = quick_jit(jax.vmap(lambda row: layouts.decoder.arrange(row, lengths, IDS.bos, 1)))
+    batch = jax.device_get(arrange(features))
+    found = set()
+    for row in range(rows):
+        names = "input_tokens", "target_tokens", "positions", "block_positions"
+        inputs, targets, read, predicted = (batch[f"decoder_{name}"][row] for name in names)
+        predicted = predicted - 1
+        order = tuple(predicted.tolist())
+        found.add(order)
+        pairs = np.stack([read, predicted], 1)
+        for got, expected in zip((inputs, targets, pairs), PUBLISHED_ORDERS[order]):
+            np.testing.assert_array_equal(got[1:], expected)
+    assert found == PUBLISHED_ORDERS.keys()
+
+    batch = {
+        "decoder_target_tokens": np.int32([[0, 5, 3]]),
+        "decoder_segment_ids": np.ones((1, 3), np.int32),
+        "decoder_loss_weights": np.int32([[0, 1, 1]]),
+    }
+    logits = np.concatenate([np.zeros((1, 1, 9), np.float32), waves(1, 2, 9)], axis=1)
+    term = objective.loss(batch).scored(HeadlessOutputs(logits, 0.0))["tokens"]
+    np.testing.assert_allclose(term.sums / term.weights, [2.5152904223879706], rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_slots_have_the_two_positions_of_packed_documents():
+    """Each document begins with bos, whose position is not in the order."""
     features = corrupt_copies(shuffled_lm(IDS), (6, 3), 5, seed=3)
     lengths = {"decoder": 11, "predict": 11}
     arrange = quick_jit(jax.vmap(lambda row: layouts.decoder.arrange(row, lengths, IDS.bos, 2)))

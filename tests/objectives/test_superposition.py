@@ -24,6 +24,7 @@ from pretrax.objectives import (
 from pretrax.objectives.superposition import reads_bags
 from tests.models.small_models import init
 from tests.objectives.registry import IDS, RAW_LENGTH, text_row
+from tests.objectives.waves import waves
 from tests.refusals import refuses
 
 PACKED = (11, 1, 9)  # lengths of documents; one has a single token
@@ -153,19 +154,19 @@ def test_the_loss_is_the_mean_over_all_tokens_of_bags(outputs):
 
 
 @pytest.mark.slow
-def test_full_bags_have_the_papers_loss():
-    """The paper's listing 3 takes the mean over slots for each place in the bag, and their mean."""
-    row, documents = text_row((12,), RAW_LENGTH)
-    raw = jax.tree.map(lambda x: np.asarray(x)[None], row)
-    batch = decoder_batch(superposed_lm(IDS, bag_size=SIZE), raw)
-    _, states, kernel, _ = example()
-    states = np.broadcast_to(states[:, :1], (1, *batch["decoder_target_tokens"].shape[1:], E))
-    states = states + RANDOM.normal(size=states.shape).astype(np.float32)
-    logs, _ = logs_of(states, kernel)
-    labels = np.array(documents[0]).reshape(4, SIZE)
-    by_place = [-np.mean([logs[j, labels[j, i]] for j in range(4)]) for i in range(SIZE)]
-    got = loss_of(ProjectedOutputs(states, kernel), batch)
-    assert got == pytest.approx(np.mean(by_place), rel=1e-6)
+@pytest.mark.parametrize("outputs", [Outputs, ProjectedOutputs])
+def test_full_bags_have_the_loss_of_the_authors_code(outputs):
+    """Listing 3 of the paper, for the text 1 4 2 5 3 3 7 6 8 2 2 5, whose first bag it omits."""
+    ones = np.ones((1, 3), np.int32)
+    batch = {
+        "decoder_target_tokens": np.int32([[5, 7, 2]]),
+        "decoder_target_bag_tokens": np.int32([[[3, 6, 2], [3, 8, 5]]]),
+        "decoder_target_bag_sizes": SIZE * ones,
+        "decoder_loss_weights": ones,
+    }
+    logits = waves(1, 4, 9)[:, :3]
+    got = loss_of(outputs(logits, np.eye(9, dtype=np.float32)), batch)
+    assert got == pytest.approx(2.908500187616136, rel=1e-5)
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from tests.objectives.noised_copies import (
     states_of_first_row,
 )
 from tests.objectives.registry import IDS, RAW_LENGTH
+from tests.objectives.waves import waves
 from tests.refusals import refuses
 
 VOCABULARY = IDS.size
@@ -35,6 +36,13 @@ BLOCKS = {
     "I-DLM": dict(block_size=3, bidirectional=False, shifted=True),
 }
 each_kind = pytest.mark.parametrize("settings", BLOCKS.values(), ids=BLOCKS)
+
+# `create_idlm_sdpa_mask` of NVIDIA-NeMo/Automodel at 36044ad3 (`idlm_mask.py`) for six tokens and
+# blocks of three. Rows and columns are the masks, and then the clean tokens.
+IDLM_ATTENTION = """
+100000000000 110000000000 111000000000 000100111000 000110111000 000111111000
+000000100000 000000110000 000000111000 000000111100 000000111110 000000111111
+"""
 
 
 def attended(documents, block_size, bidirectional=True, shifted=False):
@@ -73,6 +81,31 @@ def test_masks_attend_to_the_clean_tokens_before_their_block_and_to_their_block(
             got = np.asarray(attention_mask(batch[column][row], RAW_LENGTH))[:total]
             np.testing.assert_array_equal(got[:, :total], expected[queries, keys])
             assert not got[:, total:].any()
+
+
+def test_attention_and_loss_are_those_of_the_published_code_of_idlm():
+    """The losses are those of `IDLMLoss` of the same repository (`dllm_loss.py`).
+
+    That code predicts six tokens from seven of each kind, and does not divide the sum of its terms
+    by 1 + α.
+    """
+    settings = BLOCKS["I-DLM"]
+    raw, _ = rows((6,), 1)
+    batch = decoder_batch(tidar(IDS, **settings), raw)
+    names = "noised_key_intervals", "noised_clean_intervals", "decoder_key_intervals"
+    masks, across, clean = (attention_mask(batch[x][0], RAW_LENGTH)[:6, :6] for x in names)
+    expected = [[sees == "1" for sees in line] for line in IDLM_ATTENTION.split()]
+    got = np.block([[masks, across], [np.zeros_like(clean), clean]])
+    np.testing.assert_array_equal(got, expected)
+
+    targets = np.pad(np.int32([[3, 7, 2, 10, 5, 4]]), ((0, 0), (0, RAW_LENGTH - 6)))
+    batch = batch | {"decoder_target_tokens": targets}
+    noised, top = (np.pad(x, ((0, RAW_LENGTH - 7), (0, 0)))[None] for x in waves(2, 7, 11))
+    loss = tidar(IDS, causal_scale=0.2, **settings).loss(batch)
+    terms = loss.scored(HeadlessOutputs(top, noised))
+    np.testing.assert_allclose(terms["masked_blocks"].sums / 6, [3.624900457517201], rtol=1e-5)
+    total = sum(term.scale * term.sums / term.weights for term in terms.values())
+    np.testing.assert_allclose(1.2 * total, [4.140469614317706], rtol=1e-5)
 
 
 @pytest.mark.slow

@@ -79,6 +79,18 @@ CASES = [
 ]
 
 
+@pytest.mark.parametrize("window, loss", [(4, 6.055134763389706), (41, 6.067199711663467)])
+def test_the_order_has_the_loss_of_the_published_code(window, loss):
+    """`seq_to_top` and `list_net_loss` of zaydzuhri/token-order-prediction at b347f485.
+
+    The text is the second row, which is one document. `seq_to_top` counts one token more than its
+    window has, so its window was 3 and 40. The authors' kernel does not (`seq_to_top_triton.py`).
+    """
+    batch = {name: x[1:] for name, x in BATCH.items()}
+    term = token_order_prediction(IDS, window).loss(batch).scored(Outputs(STATES[1:]))["order"]
+    np.testing.assert_allclose(term.sums / term.weights, [loss], rtol=1e-5)
+
+
 @pytest.mark.parametrize("build, head, window, reference", CASES)
 def test_losses_match_the_papers(build, head, window, reference):
     terms = jax.jit(lambda x: build(IDS, window=window).loss(BATCH).scored(Outputs(x)))(STATES)

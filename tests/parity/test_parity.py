@@ -32,7 +32,7 @@ from pretrax.models.hugging_face import (
     write_model,
 )
 from pretrax.models.hugging_face.links import imported as links_imported
-from pretrax.models.trees import named, nested
+from pretrax.models.trees import flattened, nested
 from tests.parity.models import MODELS, OTHER_HEADS, perturbed, tokens
 from tests.refusals import refuses
 
@@ -689,7 +689,7 @@ def test_losses_and_gradients_agree(name, imported):
     their_gradients = dict(apart(their_gradients))
     fixed = {key for key, p in model.named_parameters() if not p.requires_grad}  # sinusoids
     fixed.add("final_logits_bias")  # a buffer of `transformers`, which has no gradient
-    flat = named(gradients)
+    flat = flattened(gradients)
     links = [x for x in found.family.links(config) if x.tensor_name not in fixed]
     shapes = {path: x.shape for path, x in flat.items()}
     compared = 0

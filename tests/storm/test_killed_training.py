@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from pretrax.models.trees import named
+from pretrax.models.trees import flattened
 from pretrax.training.saved.result import read_result
 from pretrax.training.saved.runs import open_saved_model
 from tests.storm.commands import KILLS, start, storm, timed
@@ -76,7 +76,7 @@ def state(run: tiny.Run) -> dict[str, np.ndarray]:
 
 def parameters(run: tiny.Run) -> dict[str, np.ndarray]:
     """Returns the parameters of the last step. One process reads what several have saved."""
-    params = named(open_saved_model(str(run.dir), 12, trusted=["tests.training.tiny"]).params)
+    params = flattened(open_saved_model(str(run.dir), 12, trusted=["tests.training.tiny"]).params)
     return {name: np.asarray(array) for name, array in params.items()}
 
 

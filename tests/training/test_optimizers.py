@@ -18,6 +18,7 @@ from pretrax.training.optimizers import (
     warmup_rsqrt,
     warmup_stable_decay,
 )
+from tests.objectives.waves import waves
 from tests.refusals import refuses, warns
 
 
@@ -371,6 +372,43 @@ def test_each_matrix_of_a_stack_is_updated_alone_and_adamw_updates_all_else(make
     plain = adamw(3, learning_rate=0.1, b1=0.9, b2=0.95, clip_norm=None)
     expected = _after(plain, {"table": table}, [{"table": table}] * 3)["table"]
     np.testing.assert_allclose(got["token_embedding"], expected, rtol=1e-5)
+
+
+# Matrices that begin as waves, after steps of 0.1 without weight decay. SOAP is nikhilvyas/SOAP at
+# a1e55353 (`soap.py`), for 8 steps. NorMuon is `normuon_update` of zichongli5/NorMuon at d45c9a42
+# (`normuon.py`) without bfloat16, for 3 steps. Its updates were scaled to a root mean square of
+# 0.2, as in the paper's algorithm 1.
+PUBLISHED = {
+    "soap": [
+        [-0.291793, 2.00684, -0.458801, -1.207547],
+        [0.420992, 1.157902, -0.992909, -1.442703],
+        [1.719493, 0.370807, -2.272337, -0.273395],
+        [2.568722, -0.098996, -1.586648, 0.369456],
+    ],
+    "normuon": [
+        [-0.006195, 1.957347, -0.54682, -1.768812],
+        [0.950115, 1.542099, -1.404146, -1.30379],
+        [1.709019, 0.855506, -1.929033, -0.318845],
+        [2.104033, -0.205793, -1.900193, 0.725206],
+        [1.747964, -1.117319, -1.430227, 1.513821],
+        [1.065457, -1.869526, -0.632202, 1.915186],
+    ],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("make", "steps", "settings"),
+    [(soap, 8, dict(b1=0.8, b2=0.9, frequency=3)), (normuon, 3, dict(beta=0.8, b2=0.7))],
+)
+def test_updates_are_those_of_the_published_code(make, steps, settings):
+    expected = np.array(PUBLISHED[make.__name__])
+    gradients = [np.random.default_rng(i).normal(size=expected.shape) for i in range(steps)]
+    optimizer = make(steps, learning_rate=0.1, weight_decay=0.0, clip_norm=None, **settings)
+    optimizer = optimizer._replace(update=jax.jit(optimizer.update))
+    start = _matrix(waves(*expected.shape, step=1.7))
+    got = _after(optimizer, start, [_matrix(g) for g in gradients])
+    np.testing.assert_allclose(got["mlp"]["wo"], expected, rtol=1e-5, atol=2e-6)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pretrax import objectives
-from pretrax.models.trees import named
+from pretrax.models.trees import flattened
 from pretrax.settings.run_ids import claim
 from pretrax.training.run_configuration import read_directory, run_of_directory
 from pretrax.training.saved.checkpoints import Checkpoints
@@ -25,7 +25,7 @@ def test_parameters_of_each_step(tmp_path):
     for step, asked in ((20, None), (5, 5), (0, 0)):
         run = open_saved_model(directory, asked)
         assert (run.step, run.directory) == (step, directory)
-        got, expected = named(run.params), named(params)
+        got, expected = flattened(run.params), flattened(params)
         assert got.keys() == expected.keys()
         for name in got:
             value = np.asarray(expected[name]) * np.float32(1 + step / 100)
@@ -78,8 +78,8 @@ def test_a_model_has_the_heads_that_were_saved(tmp_path, builder, names, setting
 )
 def test_parameters_are_spread_over_a_mesh(tmp_path, builder, name, settings):
     directory = write_run(tmp_path, builder, name, **settings)
-    spread = named(open_saved_model(directory, mesh=tiny.mesh_of(2, 2, 2)).params)
-    whole = named(open_saved_model(directory).params)
+    spread = flattened(open_saved_model(directory, mesh=tiny.mesh_of(2, 2, 2)).params)
+    whole = flattened(open_saved_model(directory).params)
     assert spread.keys() == whole.keys()
     for path, array in spread.items():
         np.testing.assert_array_equal(array, whole[path], err_msg=path)

@@ -11,7 +11,7 @@ from jax.sharding import Mesh, SingleDeviceSharding
 from ...models import Model
 from ...models.builders import abstract_params
 from ...models.heads import HEADS
-from ...models.trees import named
+from ...models.trees import flattened
 from ...objectives import TokenIds
 from ...objectives.contract import with_counted_classes
 from ...settings import run_directory, run_ids
@@ -88,7 +88,9 @@ def load_model(
             with setting_errors(directory):
                 built = _saved_model(builder, shapes, rows)
         target = placed(abstract_params(built), mesh)
-        different = array_differences(shapes, {name: x.shape for name, x in named(target).items()})
+        different = array_differences(
+            shapes, {name: x.shape for name, x in flattened(target).items()}
+        )
         if different:
             raise ValueError(
                 f"Checkpoint {step} of {directory} is of another model than its config.gin builds: "

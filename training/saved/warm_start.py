@@ -18,7 +18,7 @@ from etils import epath
 from jax.sharding import Mesh
 
 from ...models.heads import classifiers
-from ...models.trees import named, nested
+from ...models.trees import flattened, nested
 from ...settings import atomic_writes, run_directory, run_ids
 from ...settings.directories import own_file
 from ...settings.gin_reader import plain_fields
@@ -38,7 +38,7 @@ class WarmStart(NamedTuple):
     unused: tuple[str, ...]  # names of parameters that only the checkpoint has
 
     def describe(self) -> str:
-        sizes = {name: x.size for name, x in named(self.state.params).items()}
+        sizes = {name: x.size for name, x in flattened(self.state.params).items()}
         count = sum(sizes[name] for name in self.taken)
         text = (
             f"Starting from step {self.step} of {self.source}: "
@@ -131,7 +131,7 @@ def _started(
 ) -> WarmStart:
     """Returns the state with the parameters of one checkpoint."""
     in_source = checkpoints.param_shapes(step)
-    in_run = named(state.params)
+    in_run = flattened(state.params)
     there = {name: name_there(name, assignment_map) for name in in_run}
     taken = sorted(name for name in in_run if there[name] in in_source)
     for pattern in assignment_map:
@@ -181,7 +181,7 @@ def _loaded(
     while left := {here: name for here, name in there.items() if here not in loaded}:
         one_each = {name: here for here, name in left.items()}
         target = nested((name, _abstract(in_run[here])) for name, here in one_each.items())
-        arrays = named(checkpoints.load_params(step, target))
+        arrays = flattened(checkpoints.load_params(step, target))
         loaded |= {here: arrays[name] for name, here in one_each.items()}
     return loaded
 

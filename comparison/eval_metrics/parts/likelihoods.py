@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ....constraints import listed
 from ....inference import Trained, mode_of
 from ....inference.answering.scoring import Tokens, answer_log_probs, hidden_log_probs
 from ....inference.prompting.prompts import Prompt
@@ -63,7 +64,7 @@ def reading_of(trained: Trained) -> LikelihoodForm:
         for form in filter(fits, forms):
             return LikelihoodForm(kind, form)
     raise ValueError(
-        f"Got a model that answers by {' and '.join(form.mode for form in forms)}, which gives no "
+        f"Got a model that answers by {listed(form.mode for form in forms)}, which gives no "
         "likelihood of a text: expected one trained by an objective that predicts tokens, such as "
         "language modeling, denoising, masked language modeling or masked diffusion."
     )
