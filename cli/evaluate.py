@@ -6,6 +6,7 @@
 
     pretrax evaluate --run=runs/proteins --variants=assay.csv --wild_type=protein.fasta \\
         --out=scores.csv
+    pretrax evaluate --run=runs/dna_causal --regions=genes.bed --sequences=chr1.fa.gz
 
     pretrax evaluate --run=runs/quickstart --heldout
     pretrax evaluate --run=runs/decoder --heldout --objective=prefix_lm --objective=masked_lm
@@ -13,13 +14,14 @@
 
 A task is any SeqIO task or mixture with metrics; `python_modules` and `python_identifiers` come
 with pretrax. Labeled text is TSV or JSONL with `text` and `label`. Variants are a CSV table in
-ProteinGym's format: `mutant` or `mutated_sequence`, and `DMS_score`. Each figure is printed with a
-baseline: the most frequent answer, or a model that ignores its input. Settings of eval metrics are
---gin.NAME.SETTING=VALUE.
+ProteinGym's format: `mutant` or `mutated_sequence`, and `DMS_score`. Regions are a BED file with
+names. Each figure is printed with a baseline: the most frequent answer, or a model that ignores its
+input. Settings of eval metrics are --gin.NAME.SETTING=VALUE.
 """
 
 import argparse
 import functools
+import math
 import shlex
 import sys
 from collections.abc import Sequence
@@ -27,7 +29,7 @@ from typing import Any, get_args
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, track
 from rich.table import Column, Table
 
 from ..comparison.eval_metrics import EVAL_METRICS
@@ -50,6 +52,7 @@ from ..inference.answering.task_scores import (
     score_task,
 )
 from ..inference.evaluation.labeled_evaluation import check_names_classes, labels_of_file
+from ..inference.evaluation.sequence_regions import check_regions, read_regions, score_regions
 from ..inference.evaluation.variant_tables import (
     read_variants,
     read_wild_type,
@@ -85,7 +88,7 @@ TASK_OPTIONS = ("module", "data_dir", "cache_dir", "split")  # options of SeqIO'
 ANSWER_OPTIONS = ("examples", "mode", "beams", "max_new", "batch_size", "fsdp", "tensor")
 
 VARIANT_OPTIONS = ("scoring", "both_strands", "out")
-SHARED_OPTIONS = {"batch_size", "fsdp", "tensor"}  # options that answers and variants have
+SHARED_OPTIONS = {"batch_size", "fsdp", "tensor"}  # options that answers and sequences have
 PLAIN: dict[str, Any] = {"box": None, "header_style": "bold"}  # how tables look
 
 
@@ -104,6 +107,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             print_measured(console, options.run, steps, options.trust, chosen)
         elif options.variants:
             evaluate_variants(console, options, steps)
+        elif options.regions:
+            evaluate_regions(console, options, steps)
         else:
             evaluate_tasks(console, options, steps)
 
@@ -123,6 +128,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     strands = "with --variants: average the scores of DNA and of its reverse complement"
     add("--both_strands", action="store_true", help=strands)
     add("--out", metavar="FILE", help="with --variants: the table with scores, .csv or .jsonl")
+    regions = "BED file of regions, such as exons and introns, whose losses are compared"
+    add("--regions", metavar="FILE", help=regions)
+    add("--sequences", metavar="FASTA", help="with --regions: the file of their records")
     add("--module", action="append", help="module or .py file of tasks; repeatable")
     add("--data_dir", help="folder of TensorFlow Datasets")
     caches = "a folder with SeqIO's caches, from which tasks are then read; repeatable"
@@ -148,14 +156,20 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     words = sys.argv[1:] if argv is None else argv
     options = parse_options(parser, [word for word in words if not word.startswith("--gin.")])
     options.settings = [x.removeprefix("--gin.") for x in words if x.startswith("--gin.")]
-    kinds = options.task, options.labeled, options.variants, options.heldout, options.eval_metric
+    of_sequences = options.variants or options.regions
+    kinds = (
+        *(options.task, options.labeled, options.heldout, options.eval_metric),
+        *(options.variants, options.regions),
+    )
     if sum(map(bool, kinds)) != 1:
         parser.error(
-            "give one of --task=NAME, --labeled=FILE, --variants=FILE, --heldout and "
-            "--eval_metric=NAME"
+            "give one of --task=NAME, --labeled=FILE, --variants=FILE, --regions=FILE, --heldout "
+            "and --eval_metric=NAME"
         )
     if bool(options.variants) != bool(options.wild_type):
         parser.error("--variants and --wild_type go together")
+    if bool(options.regions) != bool(options.sequences):
+        parser.error("--regions and --sequences go together")
     if options.out and not options.out.endswith((".csv", *reading.JSONL_SUFFIXES)):
         parser.error(f"got --out={options.out}, expected a name that ends in .csv or .jsonl")
     typed = given_options(parser, options, argv)
@@ -164,8 +178,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--{min(idle)} goes with --task: held-out text is read as by its run")
     if not options.variants and (idle := typed & {*VARIANT_OPTIONS}):
         parser.error(f"--{min(idle)} goes with --variants")
-    if options.variants and (idle := typed & {*TASK_OPTIONS, *ANSWER_OPTIONS} - SHARED_OPTIONS):
-        parser.error(f"--{min(idle)} goes with --task: variants are not answered")
+    if of_sequences and (idle := typed & {*TASK_OPTIONS, *ANSWER_OPTIONS} - SHARED_OPTIONS):
+        parser.error(f"--{min(idle)} goes with --task: sequences are not answered")
     if options.labeled and (idle := typed & {*TASK_OPTIONS}):
         parser.error(f"--{min(idle)} goes with --task: only SeqIO tasks have it")
     if options.settings and not options.eval_metric:
@@ -258,8 +272,13 @@ def with_progress(console: Console, options, trained: Trained, task: EvaluationT
 
 
 def evaluate_variants(console: Console, options, steps: Sequence[int | None]) -> None:
-    """Scores the variants, writes the table with scores, and prints zero-shot figures."""
+    """Scores the variants, writes the table with scores, and prints zero-shot figures.
+
+    The table is read once, and written again after each checkpoint.
+    """
     wild_type = read_wild_type(options.wild_type)
+    table = None
+    scores_of_steps: dict[int, list[float]] = {}
     right = functools.partial(Column, justify="right")
     printed = Table(right("step"), "metric", right("figure"), right("baseline"), **PLAIN)
     mesh = make_mesh(fsdp=options.fsdp, tensor=options.tensor)
@@ -267,8 +286,10 @@ def evaluate_variants(console: Console, options, steps: Sequence[int | None]) ->
         trained = open_run(options.run, step, mesh, options.trust)
         scoring = options.scoring or usual_scoring(trained)
         check_scoring(trained, scoring, options.both_strands)
-        table = read_variants(options.variants, wild_type, sequence_check(trained))
-        with placed_on(mesh), console.status(f"Scoring {len(table.variants)} variants"):
+        table = table or read_variants(options.variants, wild_type, sequence_check(trained))
+        progress = Progress(console=console, transient=True, disable=not console.is_terminal)
+        with placed_on(mesh), progress:
+            bar = progress.add_task(f"Scoring {len(table.variants)} variants", total=1.0)
             scores = score_variants(
                 trained,
                 wild_type,
@@ -276,19 +297,50 @@ def evaluate_variants(console: Console, options, steps: Sequence[int | None]) ->
                 scoring,
                 both_strands=options.both_strands,
                 batch_size=options.batch_size,
+                on_batch=functools.partial(progress.advance, bar),
             ).tolist()
+        scores_of_steps[trained.step] = scores
+        if options.out:
+            atomic_writes.write_text(options.out, scored_text(table, scores_of_steps, options.out))
         for metric, (figure, baseline) in zero_shot_figures(table, scores).items():
             printed.add_row(str(trained.step), metric, f"{figure:.4g}", f"{baseline:.4g}")
-    print_note(
-        console, f"{options.run}: {scoring}; {options.variants}, variants: {len(table.variants)}"
-    )
+    print_note(console, f"{options.run}: {scoring}; {options.variants}, variants: {len(scores)}")
     if printed.row_count:
         console.print(printed)
     if options.out:
-        atomic_writes.write_text(options.out, scored_text(table, scores, options.out))
-        print_note(
-            console, f"{options.out} holds the score of each variant at step {trained.step}."
-        )
+        scored = ", ".join(map(str, scores_of_steps))
+        print_note(console, f"{options.out} holds the score of each variant at step {scored}.")
+
+
+def evaluate_regions(console: Console, options, steps: Sequence[int | None]) -> None:
+    """Prints the loss on the regions of each name."""
+    regions = read_regions(options.regions)
+    check_regions(regions, options.sequences)
+    printed = Table(Column("step", justify="right"), "region", **PLAIN)
+    for column in ("letters", "loss", "baseline", "perplexity"):
+        printed.add_column(column, justify="right")
+    mesh = make_mesh(fsdp=options.fsdp, tensor=options.tensor)
+    shown = functools.partial(
+        track, console=console, transient=True, disable=not console.is_terminal
+    )
+    for step in steps:
+        trained = open_run(options.run, step, mesh, options.trust)
+        with placed_on(mesh):
+            scores = score_regions(
+                trained, options.sequences, regions, batch_size=options.batch_size, track=shown
+            )
+        for score in scores:
+            printed.add_row(
+                str(trained.step),
+                escape(score.name),
+                f"{score.letters:,}",
+                f"{score.loss:.3f}",
+                f"{score.baseline:.3f}",
+                f"{math.exp(score.loss):.2f}",
+            )
+    print_note(console, f"{options.run}: {options.regions} in {options.sequences}, nats per letter")
+    console.print(printed)
+    print_note(console, "baseline: the frequencies of the letters in all regions")
 
 
 # --- held-out text ------------------------------------------------------------------------------

@@ -105,7 +105,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         "mask_predict, ancestral or gibbs",
     )
     add = parser.add_argument_group("many at once").add_argument
-    add("--file", metavar="IN.jsonl", help='inputs, one on each line: {"text": "…"}')
+    inputs = 'inputs, one on each line: {"text": "…"}; or the sequences of a FASTA file'
+    add("--file", metavar="IN.jsonl", help=inputs)
     add("--out", metavar="OUT.jsonl", help="file for the answers, one on each line")
     add = parser.add_argument_group("few-shot prompts").add_argument
     add("--examples", metavar="EX.jsonl", help="solved examples, a JSON object on each line")

@@ -1,5 +1,6 @@
 """Cuts the records of sequence files into pieces without gaps, and turns pieces around."""
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -15,7 +16,7 @@ from .vocabularies.tokenization import Tokenizer, located
 from .weighted_texts import WeightedText, token_means
 
 LONGEST_LETTERS = 1 << 17  # Largest number of letters of a piece without a window
-_CLEAR = 60  # Number of letters after which a record of only A, C, G and T cannot be a protein
+_CLEAR = 60  # Number of letters of DNA in a row that proteins never begin with
 
 
 def pieces(
@@ -40,8 +41,11 @@ def pieces(
       overlap: number of letters that a window shares with the window before it, less than `window`.
       lowercase_weight: weight of lowercase letters; uppercase letters have a weight of 1.
 
-    Raises MalformedLine for a letter that is not in the alphabet.
+    Raises MalformedLine for a letter that is not in the alphabet, and for DNA or RNA that is read
+    as proteins.
     """
+    if alphabet == ALPHABETS["protein"]:
+        records = _without_nucleotides(records)
     table = alphabet.table.tobytes()
     gap = (alphabet.gap or "\0").encode()
     runs = re.compile(b"(?s)[^" + re.escape(gap) + b"]+")
@@ -53,7 +57,7 @@ def pieces(
         part = record.text.encode("ascii")
         cased = rest + part
         letters = cased.translate(table)
-        _check(record, part, letters[len(rest) :], before, alphabet)
+        check_letters(record, part, letters[len(rest) :], before, alphabet)
         before += len(part)
         rest = b""
         for start, end in _spans(runs, letters) if gap in letters else [(0, len(letters))]:
@@ -111,20 +115,26 @@ def _windows(
     return spans, following, shared
 
 
+def overlapping_windows(window: int | None, overlap: int) -> int:
+    """Returns the number of windows after a window that share letters with it.
+
+    >>> overlapping_windows(10, overlap=0), overlapping_windows(10, overlap=4)
+    (0, 1)
+    >>> overlapping_windows(10, overlap=5), overlapping_windows(10, overlap=6)
+    (1, 2)
+    """
+    return (window - 1) // (window - overlap) if window else 0
+
+
 def _weights(letters: bytes, lowercase_weight: float) -> np.ndarray:
     is_lowercase = np.frombuffer(letters, np.uint8) >= ord("a")
     return np.where(is_lowercase, np.float32(lowercase_weight), np.float32(1))
 
 
-def _check(
+def check_letters(
     record: RawDocument, part: bytes, letters: bytes, before: int, alphabet: Alphabet
 ) -> None:
     """Raises MalformedLine for a part of a record, read as `letters`, of another alphabet."""
-    if alphabet == ALPHABETS["protein"] and not before and len(part) >= _CLEAR:
-        start = part[:_CLEAR].upper()
-        if not start.strip(b"ACGT") and set(start) == set(b"ACGT"):
-            reason = f"begins with {_CLEAR} letters of DNA, expected a protein"
-            raise _malformed(record, reason, _other_alphabet("dna"))
     position = letters.find(0)
     if position < 0:
         return
@@ -134,6 +144,49 @@ def _check(
     place = f"at position {before + position + 1:,}"
     reason = f"has {chr(part[position])!r} {place}, expected one of {known}"
     raise _malformed(record, reason, change)
+
+
+def _without_nucleotides(records: Iterable[RawDocument]) -> Iterator[RawDocument]:
+    """Yields the records. Raises MalformedLine for a file of DNA or RNA instead of proteins."""
+    for _, records_of_file in itertools.groupby(records, key=lambda record: record.path):
+        yield from _without_nucleotides_in_file(records_of_file)
+
+
+def _without_nucleotides_in_file(records: Iterable[RawDocument]) -> Iterator[RawDocument]:
+    """Yields the records of a file, as `_without_nucleotides` does.
+
+    All letters of DNA are also amino acids, so one short record proves nothing. The first letters
+    of consecutive records are therefore taken together, until a record begins with other letters.
+    They are refused once there are `_CLEAR` letters, or if the whole file has no other letters.
+    """
+    found = ""
+    has_proteins = False
+    begins = True
+    record = None
+    for record in records:
+        start = record.text[:_CLEAR].upper() if begins else ""
+        if start.strip("ACGTUN"):
+            found = ""
+            has_proteins = True
+        elif begins:
+            # Chromosomes may begin with a long run of N.
+            start = start if start.strip("N") else record.text.upper().lstrip("N")[:_CLEAR]
+            found += start.replace("N", "")
+            if len(found) >= _CLEAR:
+                _check_not_nucleotides(record, found)
+        begins = record.ends_document
+        yield record
+    if record is not None and not has_proteins:
+        _check_not_nucleotides(record, found)
+
+
+def _check_not_nucleotides(record: RawDocument, found: str) -> None:
+    """Raises MalformedLine if the letters of the records up to this record are DNA or RNA."""
+    for kind, letters in (("dna", "ACGT"), ("rna", "ACGU")):
+        if {*found} == {*letters}:
+            reason = f"and the records before it have {len(found)} letters, all of {kind.upper()} "
+            reason += f"({', '.join(letters)}), expected proteins"
+            raise _malformed(record, reason, _other_alphabet(kind))
 
 
 def _other_alphabet(kind: str) -> str:

@@ -205,13 +205,18 @@ def skew_warning(tokens: Tokenized, every: int) -> str:
     )
 
 
-def with_heldout(tokens: Tokenized, split: FileSplit) -> tuple[Tokenized, str]:
-    """Returns the tokens with held-out documents, and a description of how these were chosen."""
+def with_heldout(
+    tokens: Tokenized, split: FileSplit, overlapping: int = 0
+) -> tuple[Tokenized, str]:
+    """Returns the tokens with held-out documents, and a description of how these were chosen.
+
+    `overlapping` is as in `split_heldout`.
+    """
     if HELDOUT in tokens.documents:
         return tokens, f"from {counted(split.paths.get(HELDOUT, []))}"
     documents = tokens.documents[TRAIN]
     every = split.heldout_every
-    train, heldout = split_heldout(documents, every=every)
+    train, heldout = split_heldout(documents, every=every, overlapping=overlapping)
     tokens = tokens._replace(documents={TRAIN: train, HELDOUT: heldout})
     count = document_count(documents)
     if count >= every:
@@ -219,4 +224,7 @@ def with_heldout(tokens: Tokenized, split: FileSplit) -> tuple[Tokenized, str]:
     if count > 1:
         share = f"{100 * heldout.tokens / documents.tokens:.3g}% of the tokens"
         return tokens, f"{document_count(heldout)} of {count} documents, {share}"
-    return tokens, f"the last {100 / every:.3g}% of the tokens of the only document"
+    described = f"the last {100 / every:.3g}% of the tokens of the only document"
+    if overlapping:
+        described += f"; pieces before them that overlap training, in neither split: {overlapping}"
+    return tokens, described

@@ -43,7 +43,7 @@ def document_count(documents: DocumentArrays) -> int:
 
 
 def split_heldout(
-    documents: DocumentArrays, *, every: int = 20
+    documents: DocumentArrays, *, every: int = 20, overlapping: int = 0
 ) -> tuple[DocumentArrays, DocumentArrays]:
     """Splits documents into training documents and held-out documents: one in `every` is held out.
 
@@ -51,7 +51,14 @@ def split_heldout(
     held-out documents are chosen by their sizes (`choose_held_out`). A single document is cut: the
     last of `every` equal parts of its tokens is held out. The columns are not copied.
 
-    Raises ValueError for `every` below 2, and for documents of one token.
+    Args:
+      documents: the documents.
+      every: one document in this number is held out.
+      overlapping: number of pieces after a piece that repeat some of its tokens. A single document
+        is then cut between two pieces, and this number of pieces at the cut is in neither split.
+
+    Raises ValueError for `every` below 2, for documents of one token, and for a single document
+    with too few pieces that overlap.
     """
     if every < 2:
         raise ValueError(f"heldout_every must be at least 2, got {every}.")
@@ -62,6 +69,8 @@ def split_heldout(
         )
     numbers = _document_numbers(documents)
     if numbers[-1] == 0:
+        if overlapping:
+            return _cut_between_pieces(documents, every, overlapping)
         return _cut_in_two(documents, every)
     held = choose_held_out(np.bincount(numbers, documents.stops - documents.starts), every)[numbers]
     return documents.take(~held), documents.take(held)
@@ -142,6 +151,23 @@ def _cut_in_two(documents: DocumentArrays, every: int) -> tuple[DocumentArrays, 
         ),
         dataclasses.replace(documents, starts=cut).take(second),
     )
+
+
+def _cut_between_pieces(
+    documents: DocumentArrays, every: int, overlapping: int
+) -> tuple[DocumentArrays, DocumentArrays]:
+    """Returns the first and the last pieces, without the pieces between them that overlap both."""
+    pieces = len(documents)
+    held_out = max(1, pieces // every)
+    kept = pieces - held_out - overlapping
+    if kept < 1:
+        raise ValueError(
+            f"{documents.name}: got one document of {pieces} pieces, each of which overlaps the "
+            f"next {overlapping}, expected at least {overlapping + 2}, so that training and "
+            "held-out pieces share no text: choose a smaller overlap, give more text, or choose "
+            "the held-out text yourself."
+        )
+    return documents.take(np.arange(kept)), documents.take(np.arange(pieces - held_out, pieces))
 
 
 def joined(documents: DocumentArrays) -> DocumentArrays:

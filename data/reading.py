@@ -34,6 +34,7 @@ LONGEST_BYTES = 1 << 26
 BUFFER = 1 << 17  # number of bytes that are read at once
 PART = 1 << 17  # number of bytes of a part of a plain-text file; longer parts tokenize more slowly
 SEQUENCE_PART = 1 << 20  # number of bytes of FASTA that are parsed at once
+_WHITESPACE = string.whitespace.encode()
 _SEQUENCE = string.ascii_letters.encode() + b"*-."  # bytes that a sequence may have
 _ENTRY = re.compile(r"(?:sp|tr)\|([^|]+)\|(.+)")  # the first word of a header of UniProt
 _REPRESENTATIVE = re.compile(r"\bRepID=(\S+)")  # in the description of a cluster of UniRef
@@ -407,8 +408,12 @@ def _fasta(file: Any, path: str, document_of: DocumentOf) -> Iterator[RawDocumen
             last_line = line
             at += 1
             before = 0
-        record = RawDocument("", path, at, line, fields, ends_document)
-        yield from _sequence(record, letters, before, document_of)
+        if letters.isalpha():  # a quick check for most records
+            named = fields | {"text": letters.decode("ascii")}
+            yield RawDocument(document_of(named), path, at, line, named, ends_document)
+        else:
+            record = RawDocument("", path, at, line, fields, ends_document)
+            yield from _sequence(record, letters, before, document_of)
         before += len(letters)
     if at < 0:
         raise malformed(Bad(path, "malformed", "the file has no record, expected FASTA"))
@@ -420,7 +425,7 @@ def _fasta_parts(file: Any, path: str) -> Iterator[tuple[bytes, int, bytes, bool
     line = at = 0
     for block in _fasta_blocks(file, path):
         first, *records = block.split(b"\n>")
-        letters = first.translate(None, string.whitespace.encode())
+        letters = first.translate(None, _WHITESPACE)
         if letters and not at:
             reason = f"got {letters[:20].decode('latin-1')!r}, expected FASTA with a header ('>')"
             raise malformed(Bad(path, "malformed", reason))
@@ -433,7 +438,7 @@ def _fasta_parts(file: Any, path: str) -> Iterator[tuple[bytes, int, bytes, bool
             if at:
                 yield header, at, waiting, True
             header, _, content = record.partition(b"\n")
-            waiting = content.translate(None, string.whitespace.encode())
+            waiting = content.translate(None, _WHITESPACE)
             at = line + 1
             line = at + record.count(b"\n")
     if at:

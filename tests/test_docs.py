@@ -269,6 +269,7 @@ def write_files(here: Path, texts: list[str]):
     for name, letters, mutant in (("protein", "MKTAYIAKQR", "K2R"), ("promoter", "ACGTTG", "A1C")):
         (here / f"{name}.fasta").write_text(f">{name}\n{letters}\n")
         (here / f"{name}_variants.csv").write_text(f"mutant,DMS_score\n{mutant},0.5\n")
+    (here / "genes.bed").write_text("chr0\t120\t300\texon\nchr0\t300\t450\tintron\n")
     (here / "in.jsonl").write_text('{"text": "a <extra_id_0> b"}\n')
     (here / "questions.jsonl").write_text('{"question": "What is 2 + 2?"}\n')
     (here / "examples.jsonl").write_text('{"question": "What is 1 + 1?", "answer": "2"}\n')
@@ -497,7 +498,7 @@ def run_verb(arguments):
     else:
         asked = [EVAL_METRICS[name] for name in EVAL_METRICS if f"--eval_metric={name}" in rest]
         eval_metrics = " ".join(asked).split()
-        own = ("--heldout", "--eval_metric", "--variants")
+        own = ("--heldout", "--eval_metric", "--variants", "--regions")
         names_metric = any(word.startswith(own) for word in rest)
         cli.run(verb, rest + (eval_metrics or ([] if names_metric else MORE[verb])))
 

@@ -14,6 +14,7 @@ import pytest
 
 from pretrax.cli import predict
 from pretrax.corpora.vocabularies import special_tokens
+from pretrax.inference.answering.embeddings import embed
 from pretrax.inference.answering.states import states
 from pretrax.settings import atomic_writes
 from pretrax.training.devices.mesh import make_mesh
@@ -177,6 +178,18 @@ def test_the_probability_of_each_token_matches_the_file(run_of, said, tmp_path):
     ]
     _, summary, told, _ = said(run, "--score", text * 8)
     assert "over 72 tokens" in summary and told.startswith("--file and --out write")
+
+
+@pytest.mark.slow
+def test_the_sequences_of_a_file_are_embedded(run_of, said, tmp_path):
+    file = tmp_path / "in.fa"
+    file.write_text(">x\nacgt\nAC\n>y one\nTTT\n")
+    run = f"--run={run_of('masked')}"
+    said(run, "--mode=embed", f"--file={file}", f"--out={tmp_path}/out.jsonl")
+    records = read(tmp_path / "out.jsonl")
+    assert [(x["id"], x["text"]) for x in records] == [("x", "ACGTAC"), ("y", "TTT")]
+    vectors = embed(open_run(run_of("masked")), ["ACGTAC", "TTT"])
+    np.testing.assert_allclose([x["embedding"] for x in records], vectors, atol=1e-5)
 
 
 @pytest.mark.slow

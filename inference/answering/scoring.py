@@ -268,6 +268,7 @@ def hidden_log_probs(
     batch_size: int = 32,
     candidates: Sequence[int] | None = None,
     masked: bool = True,
+    on_batch: Callable[[int], None] | None = None,
 ) -> list[np.ndarray]:
     """Returns for each (tokens, hidden) the log-probabilities f64[n] of its n hidden tokens.
 
@@ -282,6 +283,7 @@ def hidden_log_probs(
       candidates: ids whose log-probabilities f64[n, candidates] are returned instead, in this
         order.
       masked: whether the hidden tokens are masked. Otherwise the model reads them.
+      on_batch: called after each batch with the number of texts that it scored.
 
     Raises:
       ValueError: The vocabulary has no mask, or a text is longer than the model's positions.
@@ -316,7 +318,7 @@ def hidden_log_probs(
         for i, log_probs_K in zip(chosen, np.asarray(log_probs_BxK)):
             yield log_probs_K[: len(texts[i][1])].astype(np.float64)
 
-    return in_batches(log_probs, [len(tokens) for tokens, _ in texts], batch_size)
+    return in_batches(log_probs, [len(tokens) for tokens, _ in texts], batch_size, on_batch)
 
 
 def _log_probs_at(model, reading, candidates, params, batch, slots_BxK, labels_BxK, predicted_V):

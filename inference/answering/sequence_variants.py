@@ -85,6 +85,7 @@ def score_variants(
     *,
     both_strands: bool = False,
     batch_size: int = 32,
+    on_batch: Callable[[float], None] | None = None,
 ) -> np.ndarray:
     """Returns the score of each variant in nats, f64[N]. The wild type has the score 0.
 
@@ -107,6 +108,7 @@ def score_variants(
         model, and "masked_marginal" for other masked models.
       both_strands: whether to average the scores of DNA or RNA and of its reverse complement.
       batch_size: number of rows of a batch.
+      on_batch: called after each batch with its share of all rows. The shares add up to 1.
 
     Raises:
       ValueError: The model does not support the score, or a sequence does not fit its positions. A
@@ -117,14 +119,16 @@ def score_variants(
     check_scoring(trained, scoring, both_strands)
     if scoring in get_args(Marginal):
         masked = scoring == "masked_marginal"
-        return _marginals(trained, wild_type, variants, masked, batch_size)
+        return _marginals(trained, wild_type, variants, masked, batch_size, on_batch)
     strands: list[Callable[[str], str]] = [str]
     if both_strands:
         is_rna = "U" in wild_type or sequence_check(trained)("T") is not None
         strands.append(functools.partial(reverse_complement, kind="rna" if is_rna else "dna"))
     sequences = [wild_type, *(variant.sequence for variant in variants)]
     places = {sequence: i for i, sequence in enumerate(dict.fromkeys(sequences))}
-    each = [_LOG_LIKELIHOODS[scoring](trained, [*map(s, places)], batch_size) for s in strands]
+    log_likelihoods = functools.partial(_LOG_LIKELIHOODS[scoring], trained, batch_size=batch_size)
+    advance = on_batch and (lambda share: on_batch(share / len(strands)))
+    each = [log_likelihoods([*map(strand, places)], on_batch=advance) for strand in strands]
     means = np.mean(each, axis=0)[[places[sequence] for sequence in sequences]]
     return means[1:] - means[0]
 
@@ -145,7 +149,7 @@ def usual_scoring(trained: Trained) -> Scoring:
     raise ValueError(
         f"Got a model of layout {trained.model.layout!r} that was trained for mode "
         f"{mode_of(trained)!r}, expected a model that causal_lm, masked_lm or masked_diffusion "
-        "trained: variants are scored by the likelihood of their sequences."
+        "trained: sequences are scored by their likelihood."
     )
 
 
@@ -170,14 +174,19 @@ def check_scoring(trained: Trained, scoring: Scoring, both_strands: bool) -> Non
         )
 
 
+def longest_sequence(trained: Trained) -> int | None:
+    """Returns the largest number of tokens of a sequence in the rows of training; None: any."""
+    stack = "decoder" if trained.model.layout == "decoder" else "encoder"
+    limits = {trained.model.max_positions, trained.lengths.get(stack, 0)} - {0}
+    return min(limits) - sum(map(len, text_frame(trained))) if limits else None
+
+
 def sequence_check(trained: Trained) -> Callable[[str], str | None]:
     """Returns a function that says why the model cannot read a sequence, or returns None.
 
     The reason is a letter that the vocabulary lacks, or a length beyond the rows of training.
     """
-    stack = "decoder" if trained.model.layout == "decoder" else "encoder"
-    limits = {trained.model.max_positions, trained.lengths.get(stack, 0)} - {0}
-    frame = sum(map(len, text_frame(trained)))
+    longest = longest_sequence(trained)
 
     @functools.lru_cache(maxsize=256)
     def is_known(letter: str) -> bool:
@@ -189,8 +198,7 @@ def sequence_check(trained: Trained) -> Callable[[str], str | None]:
             if not is_known(letter):
                 return f"expected letters of the model's vocabulary, which has no {letter!r}"
         tokens = len(trained.encode(sequence))
-        if limits and tokens + frame > min(limits):
-            longest = min(limits) - frame
+        if longest is not None and tokens > longest:
             return f"expected at most {longest} tokens, the model's context, not {tokens}"
         return None
 
@@ -221,6 +229,7 @@ def _marginals(
     variants: Sequence[SequenceVariant],
     masked: bool,
     batch_size: int,
+    on_batch: Callable[[float], None] | None,
 ) -> np.ndarray:
     changes = [_substitutions(variant) for variant in variants]
     tokens = _token_of_each(trained, wild_type)
@@ -230,8 +239,13 @@ def _marginals(
     every = range(len(tokens))
     sets = [*dict.fromkeys(tuple(places) for places in changes if places)] if masked else [every]
     texts = [(tokens, places) for places in sets]
-    rows = min(batch_size, len(texts))
-    found = hidden_log_probs(trained, texts, rows, candidates=ids, masked=masked) if texts else []
+    found = []
+    if texts:
+        rows = min(batch_size, len(texts))
+        advance = _in_shares(on_batch, len(texts))
+        found = hidden_log_probs(
+            trained, texts, rows, candidates=ids, masked=masked, on_batch=advance
+        )
     log_probs = dict(zip(sets, found))
 
     def score(places: dict[int, str]) -> float:
@@ -268,20 +282,22 @@ def _token_of_each(trained: Trained, sequence: str) -> list[int]:
     return tokens
 
 
-def _pseudo_log_likelihoods(trained: Trained, sequences: Iterable[str], batch_size: int):
+def _pseudo_log_likelihoods(trained: Trained, sequences: Iterable[str], batch_size: int, on_batch):
     rows = [trained.encode(sequence) for sequence in sequences]
     alone = [(tokens, [slot]) for tokens in rows for slot in range(len(tokens))]
-    log_probs = np.concatenate(hidden_log_probs(trained, alone, batch_size))
+    advance = _in_shares(on_batch, len(alone))
+    log_probs = np.concatenate(hidden_log_probs(trained, alone, batch_size, on_batch=advance))
     ends = np.cumsum([len(tokens) for tokens in rows])
     return np.array([part.sum() for part in np.split(log_probs, ends[:-1])])
 
 
-def _log_likelihoods(trained: Trained, sequences: Iterable[str], batch_size: int):
+def _log_likelihoods(trained: Trained, sequences: Iterable[str], batch_size: int, on_batch):
     answered = [answered_prompt(trained, "", sequence) for sequence in sequences]
-    return np.array([x.sum() for x in answer_log_probs(trained, answered, batch_size)])
+    advance = _in_shares(on_batch, len(answered))
+    return np.array([x.sum() for x in answer_log_probs(trained, answered, batch_size, advance)])
 
 
-def _bounds(trained: Trained, sequences: Iterable[str], batch_size: int):
+def _bounds(trained: Trained, sequences: Iterable[str], batch_size: int, on_batch):
     """Returns bounds on the log-likelihoods, estimated from the same masks for all sequences.
 
     The number of masks is uniform between 1 and the length, in strata, and the tokens with the
@@ -296,12 +312,20 @@ def _bounds(trained: Trained, sequences: Iterable[str], batch_size: int):
         counts_N = 1 + np.floor(len(tokens) * shares_N).astype(int)
         orders_NxT = np.argsort(numbers_NxT[:, : len(tokens)], axis=1)
         hidden += [(tokens, order[:count]) for order, count in zip(orders_NxT, counts_N)]
-    found = hidden_log_probs(trained, hidden, batch_size)
+    advance = _in_shares(on_batch, len(hidden))
+    found = hidden_log_probs(trained, hidden, batch_size, on_batch=advance)
     terms = [x.sum() * len(tokens) / x.size for x, (tokens, _) in zip(found, hidden)]
     return np.reshape(terms, (len(rows), NOISES)).mean(1)
 
 
-_LOG_LIKELIHOODS: dict[str, Callable[[Trained, Sequence[str], int], np.ndarray]] = {
+def _in_shares(
+    on_batch: Callable[[float], None] | None, total: int
+) -> Callable[[int], None] | None:
+    """Returns a function that calls `on_batch` with the share of `total` that a batch has."""
+    return on_batch and (lambda rows: on_batch(rows / total))
+
+
+_LOG_LIKELIHOODS: dict[str, Callable[..., np.ndarray]] = {
     "pseudo_likelihood": _pseudo_log_likelihoods,
     "likelihood": _log_likelihoods,
     "bound": _bounds,

@@ -25,6 +25,7 @@ SEQUENCE = "mutated_sequence"
 MEASURED = "DMS_score"
 LABEL = "DMS_score_bin"
 SCORE = "score"
+STEP = "step"
 EXTRA = ""  # name of the values beyond the columns of a table
 HEADER = re.compile(r"^>.*$", re.MULTILINE)  # line before a sequence in FASTA
 SHOWN = 60  # largest number of characters of a value that a message shows
@@ -86,11 +87,12 @@ def read_variants(
             f"{SEQUENCE!r} among them: rename the column of the variants, and separate columns by "
             "commas."
         )
-    if SCORE in columns:
-        raise ValueError(
-            f"{file} already has a column {SCORE!r}, expected none, since the scores are written "
-            "to it: rename the column."
-        )
+    for column in (STEP, SCORE):
+        if column in columns:
+            raise ValueError(
+                f"{file} already has a column {column!r}, expected none, since the table with "
+                "scores has this column: rename it."
+            )
     if problem := problem_of(wild_type):
         raise _bad("the wild type", "sequence", wild_type, problem)
     rows: list[Row] = []
@@ -161,9 +163,15 @@ def _label(text: str) -> int:
     return int(number)
 
 
-def scored_text(table: VariantTable, scores: Sequence[float], file: str) -> str:
-    """Returns the table with a column of scores, as JSON lines for .jsonl and as CSV otherwise."""
-    rows = [{**row, SCORE: round(float(score), 6)} for row, score in zip(table.rows, scores)]
+def scored_text(
+    table: VariantTable, scores_of_steps: Mapping[int, Sequence[float]], file: str
+) -> str:
+    """Returns the rows of the table with each step and its scores, as JSON lines or CSV."""
+    rows = [
+        {**row, STEP: step, SCORE: round(float(score), 6)}
+        for step, scores in scores_of_steps.items()
+        for row, score in zip(table.rows, scores)
+    ]
     if file.endswith(reading.JSONL_SUFFIXES):
         return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     text = io.StringIO()

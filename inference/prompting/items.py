@@ -4,11 +4,19 @@ An item is a dict with the fields of an input: `{"text": …}`, `{"prefix": …,
 `{"text": …, "second": …}`, or all fields of a line of a file.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...data.reading import RawDocument, json_lines, malformed, opened
+from ...data.reading import (
+    Bad,
+    RawDocument,
+    is_sequence_file,
+    json_lines,
+    malformed,
+    opened,
+    raw_documents,
+)
 from ..trained import MODES
 from .prompts import few_shot_prompt
 
@@ -20,6 +28,9 @@ class Unreadable(dict):
 def read_items(file: str, *, strict: bool = True) -> list[dict]:
     """Returns the objects of a JSONL file. A JSON string "…" becomes {"text": "…"}.
 
+    A record of a FASTA or FASTQ file becomes {"id": …, "name": …, "description": …, "text": …}. Its
+    text is in uppercase.
+
     Args:
       file: path of the file.
       strict: whether any other line is an error. Otherwise it becomes `Unreadable`.
@@ -28,21 +39,32 @@ def read_items(file: str, *, strict: bool = True) -> list[dict]:
     `strict`, also for the first unreadable line, whose number the message names.
     """
     if not Path(file).is_file():
-        raise ValueError(f"There is no file {file}: give the path of a JSONL file.")
+        raise ValueError(f"There is no file {file}: give the path of a JSONL or FASTA file.")
     items: list[dict] = []
-    with opened(file) as lines:
-        for line in json_lines(lines, file, _item, kinds=(dict, str)):
-            if isinstance(line, RawDocument):
-                items.append(line.text)
-            elif line.rule != "blank":
-                if strict:
-                    raise malformed(line)
-                items.append(Unreadable(error=str(malformed(line))))
+    for line in _records(file):
+        if isinstance(line, RawDocument):
+            items.append(line.text)
+        elif line.rule != "blank":
+            if strict:
+                raise malformed(line)
+            items.append(Unreadable(error=str(malformed(line))))
     if not items:
         raise ValueError(f"{file} has no lines, expected a JSON object on each line.")
     if all(isinstance(item, Unreadable) for item in items):
         raise ValueError(items[0]["error"])
     return items
+
+
+def _records(file: str) -> Iterator[RawDocument | Bad]:
+    """Yields the items of a file, each as the text of a record, and its bad lines or records."""
+    if not is_sequence_file(file):
+        with opened(file) as lines:
+            yield from json_lines(lines, file, _item, kinds=(dict, str))
+        return
+    for record in raw_documents(file, "text"):
+        if isinstance(record, RawDocument):
+            record = record._replace(text=record.fields | {"text": record.text.upper()})
+        yield record
 
 
 def _item(value: dict | str) -> dict:
@@ -64,7 +86,7 @@ def items_of(
     Args:
       mode: name of the mode.
       texts: texts of the command line.
-      file: path of a JSONL file.
+      file: path of a JSONL, FASTA or FASTQ file.
       prefix, suffix: the texts around a gap.
       cursor: "FILE:LINE:COLUMN", the place of a gap in a file.
       options: options of the mode.

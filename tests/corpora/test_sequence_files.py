@@ -5,6 +5,7 @@ import gzip
 import random
 import shutil
 
+import jax
 import numpy as np
 import pytest
 
@@ -14,7 +15,11 @@ from pretrax.corpora.sequence_pieces import pieces
 from pretrax.corpora.text_readers import LeftOut
 from pretrax.corpora.vocabularies import VocabularySource
 from pretrax.data import reading
+from pretrax.data.packing import rows_of_documents, stacked
 from pretrax.data.reading import MalformedLine, RawDocument, good, raw_documents
+from pretrax.training.planning import plan_run
+from pretrax.training.run_configuration import read_run
+from pretrax.training.step import corrupt_and_arrange
 from tests.refusals import refuses
 from tests.training import tiny
 
@@ -87,6 +92,10 @@ BAD = {  # name -> (alphabet, content, what the message names)
     "protein.fa": ("dna", ">x\nACGMKVLAAG\n", [":1", "'x'", "'L'", "7", "protein"]),
     "rna.fna": ("dna", ">x\nACGUACGU\n", [":1", "'x'", "'U'", "4", "rna"]),
     "dna.faa": ("protein", ">x\n" + "ACGT" * 20 + "\n", [":1", "'x'", "60", "DNA"]),
+    "later.faa": ("protein", ">x\nMKV\n>y\n" + "ACGT" * 15, [":3", "'y'", "60", "DNA"]),
+    "reads.faa": ("protein", ">x\nACGTnAGGT\n" * 9, [":15", "'x'", "64", "DNA"]),
+    "gap.faa": ("protein", ">x\n" + "N" * 99 + "ACGU" * 15, [":1", "'x'", "60", "RNA"]),
+    "short.faa": ("protein", ">x\nACG\n>y\nTT\n", [":3", "'y'", "5", "DNA"]),
     "empty_record.fa": ("dna", ">x\n>y\nACGT\n", [":1", "'x'"]),
     "empty.fa": ("dna", "", ["FASTA"]),
     "no_header.fa": ("dna", "ACGT\n>x\nAC\n", ["'ACGT'", "'>'"]),
@@ -105,6 +114,13 @@ def test_a_bad_file_is_named(tmp_path, name):
     place = [path.name + value if value[:1] == ":" else value for value in named]
     with refuses(MalformedLine, path.name, *place):
         corpus_of(tmp_path, str(path), alphabet)
+
+
+def test_proteins_may_have_the_letters_of_dna(tmp_path):
+    peptides = {f"p{i}": "GATC" for i in range(12)}  # 56 letters with "q"
+    others = {"alanines": "A" * 99, "p": "MK", "q": "ACGTACGT"}
+    corpus = corpus_of(tmp_path, file_of(tmp_path, "a.faa", fasta(others | peptides)), "protein")
+    assert len(first_epoch(corpus)) + len(corpus.heldout(999)) == 15
 
 
 def expected_pieces(letters, window, overlap):
@@ -179,6 +195,23 @@ def test_records_files_and_clusters_are_held_out(tmp_path):
     train = {family_of[text] for text in texts_of(by_cluster, first_epoch(by_cluster))}
     held_out = {family_of[text] for text in texts_of(by_cluster, by_cluster.heldout(10**6))}
     assert len(held_out) == 2 and len(train) == 8 and not train & held_out
+
+
+@pytest.mark.parametrize("overlap", [0, 40, 80, 95])
+def test_held_out_windows_of_a_record_share_no_letters_with_training(tmp_path, overlap):
+    (letters,) = drawn(7, count=1, size=3000).values()
+    path = file_of(tmp_path, "a.fa", fasta({"x": letters}))
+    corpus = corpus_of(tmp_path, path, window=100, overlap=overlap)
+    held_out = [letters.index(text) for text in texts_of(corpus, corpus.heldout(10**6))]
+    train = texts_of(corpus, first_epoch(corpus))
+    trained_end = max(letters.index(text) + len(text) for text in train)
+    assert 2700 < trained_end <= min(held_out) < 2960
+
+
+def test_a_record_with_too_few_overlapping_windows_is_refused(tmp_path):
+    path = file_of(tmp_path, "a.fa", fasta(drawn(8, count=1, size=20)))
+    with refuses(ValueError, "overlap", 10, 12):  # 10 windows, each overlapping the next 10
+        corpus_of(tmp_path, path, window=11, overlap=10)
 
 
 def test_held_out_settings_are_checked(tmp_path):
@@ -306,6 +339,28 @@ def test_a_tokenizer_of_dnabert_2_is_read(tmp_path):
     assert tokens.min() >= 5 and tokens.max() < 60
     read = made.encode(records["r0"], add_special_tokens=False)
     assert corpus.codec.encode(records["r0"]) == read.ids
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["protein_masked", "protein_diffusion"])
+def test_proteins_of_a_row_do_not_attend_to_each_other(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    tiny.on_one_device(monkeypatch)
+    file_of(tmp_path, "a.faa", fasta({f"p{i}": "MKTAYIAKQR" * 4 for i in range(40)}))
+    plan = plan_run(read_run([f"runs/{name}.gin"], ["FILES='a.faa'"]))
+    (group,) = plan.recipe.groups
+    row, *_ = rows_of_documents(
+        plan.corpus.heldout(999), plan.packing, end_of_document=plan.end_of_document
+    )
+    rows = stacked([row], group.row_length)
+    batch = corrupt_and_arrange(plan.recipe, group, jax.random.split(jax.random.key(0), 1), rows)
+    segments = np.asarray(batch["encoder_segment_ids"][0])
+    ((starts, ends),) = np.asarray(batch["encoder_key_intervals"])
+    sizes = np.bincount(segments)[1:]
+    framed = 42 if name == "protein_masked" else 40
+    assert len(sizes) > 1 and {*sizes.tolist()} == {framed}  # no other end of a protein
+    for i in np.flatnonzero(segments):
+        assert {*segments[starts[i] : ends[i]]} == {segments[i]}
 
 
 @pytest.mark.slow

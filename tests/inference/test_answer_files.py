@@ -34,6 +34,14 @@ def test_read_items(tmp_path):
     assert read_items(str(file)) == [{"text": "windows"}, {"text": "lines"}]
 
 
+def test_read_items_of_sequence_files(tmp_path):
+    file = tmp_path / "in.fasta"
+    file.write_text(">sp|P1|Y_HUMAN two\nMKv\nAA\n>x\nM!\n")
+    first, bad = items_of("embed", file=str(file))
+    assert first == {"id": "P1", "name": "Y_HUMAN", "description": "two", "text": "MKVAA"}
+    assert_named(bad["error"], "in.fasta:4", "'x'", "'!'", 2)
+
+
 @pytest.mark.parametrize(
     "content, values",
     [

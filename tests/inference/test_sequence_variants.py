@@ -124,7 +124,11 @@ def test_a_bad_value_is_named_with_its_row_and_column(row, values, tmp_path):
 
 @pytest.mark.parametrize(
     "header, values",
-    [("variant,DMS_score", ("variant", "mutant")), ("mutant,score", ("'score'",))],
+    [
+        ("variant,DMS_score", ("variant", "mutant")),
+        ("mutant,score", ("'score'",)),
+        ("mutant,step", ("'step'",)),
+    ],
 )
 def test_a_table_with_other_columns_is_refused(header, values, tmp_path):
     file = tmp_path / "assay.csv"
@@ -165,7 +169,7 @@ def test_the_command_adds_a_column_of_scores(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "spearman" in printed and "auroc" in printed
     lines = (tmp_path / "scores.csv").read_text().splitlines()
-    assert lines[0] == "mutant,mutated_sequence,DMS_score,DMS_score_bin,score"
+    assert lines[0] == "mutant,mutated_sequence,DMS_score,DMS_score_bin,step,score"
     records = [json.loads(x) for x in (tmp_path / "scores.jsonl").read_text().splitlines()]
     assert [float(line.rpartition(",")[2]) for line in lines[1:]] == [x["score"] for x in records]
     model = trained("decoder", "causal_lm")
@@ -175,3 +179,32 @@ def test_the_command_adds_a_column_of_scores(tmp_path, capsys):
         evaluate.main(given[:2])
     with exits(capsys, "scores.xlsx", ".csv", ".jsonl"):
         evaluate.main([*given, "--out=scores.xlsx"])
+
+
+@pytest.mark.slow
+def test_the_scores_of_all_checkpoints_are_kept_with_their_steps(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    write_run(run, "decoder", "causal_lm", steps=(1, 50))
+    (tmp_path / "assay.csv").write_text(TABLE)
+    given = [f"--run={run}", f"--variants={tmp_path}/assay.csv", f"--wild_type={WILD_TYPE}"]
+    found = {}
+    for which in ("--all_checkpoints", "--step=1", "--step=50"):
+        evaluate.main([*given, which, f"--out={tmp_path}/scores.jsonl"])
+        lines = (tmp_path / "scores.jsonl").read_text().splitlines()
+        found[which] = [json.loads(line) for line in lines]
+    assert found["--all_checkpoints"] == found["--step=1"] + found["--step=50"]
+    assert [row["step"] for row in found["--all_checkpoints"]] == [1] * 3 + [50] * 3
+    assert found["--step=1"][0]["score"] != found["--step=50"][0]["score"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scoring", ["pseudo_likelihood", "masked_marginal"])
+def test_the_progress_of_scores_adds_up_to_the_whole(scoring):
+    shares = []
+    variants = [SequenceVariant.of(WILD_TYPE, mutant) for mutant in ("A1C", "C2G:T4A", "A9C")]
+    model = trained("encoder", "masked_lm")
+    settings = {"batch_size": 2, "both_strands": scoring == "pseudo_likelihood"}
+    score_variants(model, WILD_TYPE, variants, scoring, on_batch=shares.append, **settings)
+    assert len(shares) == (40 if scoring == "pseudo_likelihood" else 2)
+    assert sum(shares) == pytest.approx(1)
