@@ -120,7 +120,7 @@ def test_what_cannot_be_classified():
     assert classify(one, ["123456"])
     for what, texts, values in (
         (classify, ["1234567"], [9, "encoder", 8]),
-        (classify, ["a", "\n"], ["empty"]),
+        (classify, ["a", "\n"], [repr("\n")]),
         (tag, ["a"], ["classes", "'token_classes'"]),
         (judge, [("a", "b")], ["classes", "'pair'", "next_sentence_prediction"]),
     ):

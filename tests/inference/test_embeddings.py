@@ -148,7 +148,7 @@ def test_what_cannot_be_embedded():
     assert embed(one, ["1234567"]).shape == (1, 16)
     for texts, settings, values in (
         (["12345678"], {}, [9, "encoder", 8]),
-        (["a", " "], {}, ["empty"]),
+        (["a", " "], {}, [repr(" ")]),
         (["a"], {"pooling": "max"}, ["pooling", "'first'", "'mean'", "'last'", None, "'max'"]),
     ):
         with refuses(ValueError, *values):

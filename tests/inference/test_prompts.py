@@ -331,8 +331,8 @@ def test_blanks_are_filled_by_name():
             lambda t: prompts.infill_prompt(t, "".join(f"<extra_id_{k}>" for k in range(13))),
             [13, 12],
         ),
-        (lambda t: text_prompt(t, "complete", " \n"), ["empty"]),
-        (lambda t: prompts.infill_prompt(t, ""), ["empty"]),
+        (lambda t: text_prompt(t, "complete", " \n"), [repr(" \n")]),
+        (lambda t: prompts.infill_prompt(t, ""), [repr("")]),
         (lambda t: prompts.infill_prompt(t, "a", "Z"), ["'Z'"]),
         (lambda t: prompts.middle_prompt(t, "", ""), ["prefix", "suffix"]),
         (
