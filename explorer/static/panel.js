@@ -254,19 +254,18 @@ function limitHeight(pattern) {
 // A slider and a number for the same value; an empty number is none, if the setting allows it.
 function slider(control, change) {
   const { low, high, step, value, optional } = control;
-  const parse = (text) => (control.kind === "whole" ? Math.round(Number(text)) : Number(text));
   const range = el("input", { type: "range", min: low, max: high, step, value: value ?? low });
   const id = uniqueId("number");
   const number = el("input", { type: "number", step, id, "aria-label": `${control.name}, as a number`, value: value ?? "" });
   if (optional) number.placeholder = "none";
   range.addEventListener("input", () => {
     number.value = range.value;
-    change(parse(range.value));
+    change(Number(range.value));
   });
   number.addEventListener("input", () => {
     if (number.validity.badInput || (number.value === "" && !optional)) return;
     if (number.value !== "") range.value = number.value;
-    change(number.value === "" ? null : parse(number.value));
+    change(number.value === "" ? null : Number(number.value));
   });
   return [range, number];
 }

@@ -116,6 +116,13 @@ def test_a_number_outside_its_range_is_refused(page, address):
 
 
 @pytest.mark.slow
+def test_a_number_that_must_be_whole_is_not_rounded(page, address):
+    opened(page, address, "goldfish_loss")
+    page.fill('[data-setting="objectives.goldfish_loss.k"] input[type=number]', "3.5")
+    assert "objectives.goldfish_loss.k" in error_with(page, "3.5")
+
+
+@pytest.mark.slow
 def test_nothing_of_the_last_objective_stays_if_the_next_one_fails(page, address):
     opened(page, address, "masked_lm")
     page.click('[data-objective="number_token_loss"]')
