@@ -109,19 +109,21 @@ export function vocabularies(known) {
   return [...Object.entries(known.vocabularies), ...known.runs.map((run) => [run, run])];
 }
 
-export function copyable(title, text) {
+// Returns a title with a button that copies the text of the element below it.
+export function copyable(title) {
   const button = el("button", { type: "button", class: "copy" }, "Copy");
   button.setAttribute("aria-label", `Copy: ${title}`);
+  const pre = el("pre", { tabindex: "0" });
   button.addEventListener("click", async () => {
     try {
-      await navigator.clipboard.writeText(text);
+      await navigator.clipboard.writeText(pre.textContent);
       button.textContent = "Copied";
     } catch {
       button.textContent = "Select the text to copy it";
     }
     setTimeout(() => (button.textContent = "Copy"), 1500);
   });
-  return el("div", { class: "copyable" }, el("h3", {}, title, button), el("pre", { tabindex: "0" }, text));
+  return el("div", { class: "copyable" }, el("h3", {}, title, button), pre);
 }
 
 // Makes the buttons of a list one stop of the Tab key: the arrow keys, Home and End move within it.

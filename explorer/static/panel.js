@@ -156,8 +156,10 @@ export class ObjectivePanel {
       if (!shown.controls.length) this.controls.append(el("p", { class: "soft" }, "This objective has no settings."));
     }
     const { shell, train, gin, python } = shown.commands;
-    this.commands.replaceChildren(
-      copyable("Show", shell), copyable("Train", train), copyable("Gin file", gin), copyable("Python", python));
+    const commands = [["Show", shell], ["Train", train], ["Gin file", gin], ["Python", python]];
+    if (!this.commands.children.length) this.commands.append(...commands.map(([title]) => copyable(title)));
+    // The elements stay, and with them the focus of a button.
+    this.commands.querySelectorAll("pre").forEach((pre, k) => (pre.textContent = commands[k][1]));
   }
 
   token(number) {

@@ -123,6 +123,18 @@ def test_a_number_that_must_be_whole_is_not_rounded(page, address):
 
 
 @pytest.mark.slow
+def test_a_copy_button_keeps_the_focus_when_the_commands_change(page, address):
+    opened(page, address, "masked_lm")
+    slider = page.locator('[data-setting="objectives.masked_lm.rate"] input[type=range]')
+    button = page.locator('[aria-label="Copy: Gin file"]')
+    slider.press("Home")
+    drawn(page, button.focus)
+    gin = page.locator(".copyable", has_text="Gin file").locator("pre").inner_text()
+    assert f"objectives.masked_lm.rate = {slider.input_value()}" in gin
+    assert page.evaluate("document.activeElement.ariaLabel") == "Copy: Gin file"
+
+
+@pytest.mark.slow
 def test_nothing_of_the_last_objective_stays_if_the_next_one_fails(page, address):
     opened(page, address, "masked_lm")
     page.click('[data-objective="number_token_loss"]')
