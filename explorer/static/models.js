@@ -44,7 +44,7 @@ start((content, known) => {
   const other = select([["", "none"], ...known.runs.map((run) => [run, run])], state.runs[1], (run) => (state.runs[1] = run));
 
   const form = el("form", { class: "card", onsubmit: (event) => { event.preventDefault(); eachRun(answered); } },
-    el("div", { class: "fields" }, labeled("Run", first), labeled("Beside it", other), labeled("Mode", modes)), about,
+    el("div", { class: "fields" }, labeled("Run", first), labeled("Compare with", other), labeled("Mode", modes)), about,
     labeled("Text", text, "[MASK] for a masked token, <extra_id_0> for a blank"),
     el("div", { class: "fields" }, labeled("Suffix (to write the middle)", suffix), labeled("Second text (of a pair), or an answer to color", second)),
     el("details", {}, el("summary", {}, "Options"), el("div", { class: "fields" }, ...options, labeled("Order", order))),
