@@ -683,7 +683,9 @@ def test_esm2_has_the_ids_and_the_frame_of_the_letters_of_proteins(tokens, tmp_p
     (row,) = (tmp_path / "scores.csv").read_text().splitlines()[1:]
     logits = logits_of(opened, [0, 20, 32, 11, 5, 19, 2])
     expected = logits[2, ESM2.index("R")] - logits[2, ESM2.index("K")]
-    assert row.startswith("K2R,") and float(row[4:]) == pytest.approx(float(expected), abs=1e-4)
+    mutant, step, score = row.split(",")
+    assert (mutant, step) == ("K2R", "0")
+    assert float(score) == pytest.approx(float(expected), abs=1e-4)
 
 
 def logits_of(opened, tokens):
@@ -957,7 +959,7 @@ def test_what_another_process_wrote_meanwhile_stays(tmp_path, monkeypatch, capsy
     run(f"--from=hf:{second}", f"--to={tmp_path}/b")
     earlier, later, step = {
         "import": (f"hf:{first}", f"hf:{second}", "config_text"),
-        "export": (f"{tmp_path}/a", f"{tmp_path}/b", "config_ids"),
+        "export": (f"{tmp_path}/a", f"{tmp_path}/b", "open_source"),
     }[kind]
     to = f"{tmp_path}/both" if kind == "import" else f"hf:{tmp_path}/both"
     usual = getattr(convert, step)
