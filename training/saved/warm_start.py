@@ -21,7 +21,6 @@ from ...models.heads import classifiers
 from ...models.trees import flattened, nested
 from ...settings import atomic_writes, run_directory, run_ids
 from ...settings.directories import own_file
-from ...settings.gin_reader import plain_fields
 from ..run import Run
 from ..state import AbstractState, State, averaged_from_here, new_state
 from .checkpoints import Checkpoints, MismatchError, reading_errors
@@ -221,6 +220,9 @@ def _folder(source: str) -> str:
     """Returns the checkpoint folder of a source, which may be the source itself."""
     run_directory.check_place(source)
     if run_directory.is_run(source):
+        # Imported here, since a run in Python does not need gin.
+        from ...settings.gin_reader import plain_fields
+
         elsewhere = plain_fields(source).get("checkpoint_dir")
         return run_ids.own_checkpoints(source, elsewhere)
     folder = epath.Path(source) / run_directory.CHECKPOINTS
