@@ -156,7 +156,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     words = sys.argv[1:] if argv is None else argv
     options = parse_options(parser, [word for word in words if not word.startswith("--gin.")])
     options.settings = [x.removeprefix("--gin.") for x in words if x.startswith("--gin.")]
-    of_sequences = options.variants or options.regions
+    scores_sequences = options.variants or options.regions
     kinds = (
         *(options.task, options.labeled, options.heldout, options.eval_metric),
         *(options.variants, options.regions),
@@ -178,7 +178,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--{min(idle)} goes with --task: held-out text is read as by its run")
     if not options.variants and (idle := typed & {*VARIANT_OPTIONS}):
         parser.error(f"--{min(idle)} goes with --variants")
-    if of_sequences and (idle := typed & {*TASK_OPTIONS, *ANSWER_OPTIONS} - SHARED_OPTIONS):
+    if scores_sequences and (idle := typed & {*TASK_OPTIONS, *ANSWER_OPTIONS} - SHARED_OPTIONS):
         parser.error(f"--{min(idle)} goes with --task: sequences are not answered")
     if options.labeled and (idle := typed & {*TASK_OPTIONS}):
         parser.error(f"--{min(idle)} goes with --task: only SeqIO tasks have it")

@@ -600,13 +600,13 @@ def picture(found: Found, narrow: bool = False) -> str:
                 column = next(
                     c for c in found[v.claim.comparison].columns if c.name == v.claim.figure
                 )
-                beside = dict(va="center", transform=axes.get_yaxis_transform())
+                placed = dict(va="center", transform=axes.get_yaxis_transform())
                 written = effect(v, column.unit)
                 if narrow:
-                    axes.text(0, y - text_height, v.claim.title, **beside)
-                    axes.text(1, y - text_height, written, ha="right", **beside)
+                    axes.text(0, y - text_height, v.claim.title, **placed)
+                    axes.text(1, y - text_height, written, ha="right", **placed)
                 else:
-                    axes.text(1.01, y, written, **beside)
+                    axes.text(1.01, y, written, **placed)
                     ticks[y] = v.claim.title
                 y += 1
             y -= 1

@@ -81,8 +81,8 @@ def weighted_sums_of_several(
     sums = [Sums(jnp.sum(x * weights_BxK, -1)) for x, weights_BxK in zip(losses, weights)]
     for k, z_loss in enumerate(z_losses):
         if z_loss:
-            of_slots = z_loss * log_partition**2 * weights[k]
-            sums[k] = sums[k]._replace(z_losses=jnp.sum(of_slots, -1))
+            z_losses_BxK = z_loss * log_partition**2 * weights[k]
+            sums[k] = sums[k]._replace(z_losses=jnp.sum(z_losses_BxK, -1))
     return sums
 
 

@@ -52,7 +52,7 @@ class RegionScore(NamedTuple):
 
     name: str
     letters: int  # number of letters, each counted once
-    loss: float  # nats per letter; nan if there are no letters
+    loss: float  # nats per letter; nan without letters
     baseline: float  # loss of a model that knows only the frequencies of letters in all regions
 
 
@@ -107,8 +107,8 @@ def check_regions(regions: Mapping[str, Sequence[Region]], sequences: str) -> No
             reason = f"got another record {name!r}, expected one, since it has regions"
             raise malformed(Bad(record.place, "malformed", reason), "Rename it.")
         sizes |= dict.fromkeys(names, len(record.text))
-    for name, of_record in regions.items():
-        for region in of_record:
+    for name, record_regions in regions.items():
+        for region in record_regions:
             if name not in sizes:
                 reason = f"got the record {name!r}, expected the id or name of a record of "
                 reason += f"{sequences}, such as {next(iter(sizes))!r}"
@@ -147,7 +147,9 @@ def score_regions(
     log_probs_of = _causal_log_probs if is_causal else _masked_log_probs
     alphabet = _alphabet(trained)
     width = longest_sequence(trained) or WINDOW
-    names = dict.fromkeys(region.name for of_record in regions.values() for region in of_record)
+    names = dict.fromkeys(
+        region.name for record_regions in regions.values() for region in record_regions
+    )
     losses = dict.fromkeys(names, 0.0)
     counts = {name: np.zeros(256, np.int64) for name in names}
     for record, keys in _records(sequences):
