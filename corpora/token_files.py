@@ -68,10 +68,14 @@ def token_files(
         heldout=lambda n: first_tokens([heldout_documents(each) for each in heldout], n),
         codec=made.codec,
         summary=(
-            f"{len(training_files)} token files: {_counts(train)} to train on; "
+            f"{_file_count(training_files)}: {_counts(train)} to train on; "
             f"{_counts(heldout)} held out{_how_cut(training_files, heldout_files, heldout_every)}"
         ),
     )
+
+
+def _file_count(files: Sequence[DocumentArrays]) -> str:
+    return "1 token file" if len(files) == 1 else f"{len(files)} token files"
 
 
 def _counts(files: Sequence[DocumentArrays]) -> str:

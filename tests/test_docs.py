@@ -178,6 +178,7 @@ RUNS = {  # runs that commands require, in addition to the quickstart: model, ob
     "finetune_text_to_text": ("encoder_decoder", "text_to_text", {}),
     "dna_causal": ("decoder", "causal_lm", {}),
     "small_esm2": ("encoder", "masked_lm", ESM2),
+    "babylm": ("decoder", "causal_lm", {}),
 }
 RULE = 12  # number of characters of a ruler between members on the pages
 SMALL = [  # arguments of `pretrax train` for two steps of few rows
@@ -270,9 +271,36 @@ def write_files(here: Path, texts: list[str]):
         (here / f"{name}.fasta").write_text(f">{name}\n{letters}\n")
         (here / f"{name}_variants.csv").write_text(f"mutant,DMS_score\n{mutant},0.5\n")
     (here / "genes.bed").write_text("chr0\t120\t300\texon\nchr0\t300\t450\tintron\n")
+    write_slowrun(here, texts)
+    (here / "train_10M").mkdir()
+    (here / "train_10M/childes.train").write_text("".join(texts))
     (here / "in.jsonl").write_text('{"text": "a <extra_id_0> b"}\n')
     (here / "questions.jsonl").write_text('{"question": "What is 2 + 2?"}\n')
     (here / "examples.jsonl").write_text('{"question": "What is 1 + 1?", "answer": "2"}\n')
+
+
+def write_slowrun(here: Path, texts: list[str]):
+    """Writes what Slowrun's prepare_data.py and the program of the page write."""
+    import tokenizers
+
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    bos = len(alphabet)
+    tokenizer = tokenizers.Tokenizer(
+        tokenizers.models.BPE({letter: i for i, letter in enumerate(alphabet)}, [])
+    )
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.add_special_tokens(["<|endoftext|>"])
+    (here / "fineweb_data").mkdir()
+    tokenizer.save(str(here / "fineweb_data/tokenizer.json"))
+    documents = [[bos, *tokenizer.encode(text).ids] for text in texts]
+    tokens = np.array(list(itertools.chain(*documents)), np.uint16)
+    for split in ("train", "val"):
+        tokens.tofile(here / f"fineweb_data/{split}.bin")
+        if importlib.util.find_spec("torch"):
+            import torch
+
+            saved = {"tokens": torch.from_numpy(tokens), "bos_id": bos}
+            torch.save(saved, here / f"fineweb_data/fineweb_{split}.pt")
 
 
 # --- what runs ----------------------------------------------------------------------------------
