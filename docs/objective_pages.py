@@ -448,7 +448,8 @@ def _linked(text: str, name: str) -> str:
 
 def _learned(name: str) -> str:
     text = (DOCS / "performance.md").read_text(encoding="utf-8")
-    row = re.search(rf"^\| `{name}` \|(.+)\|$", text, re.MULTILINE)
+    section = text.partition("## What each objective learns")[2].partition("\n## ")[0]
+    row = re.search(rf"^\| `{name}` \|(.+)\|$", section, re.MULTILINE)
     if not row:
         return "What the small run learns is [not measured](../performance.md) yet."
     run, steps, loss, baseline, decrease = (cell.strip() for cell in row[1].split("|"))

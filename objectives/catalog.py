@@ -147,9 +147,10 @@ FAMILIES: dict[str, dict[str, Entry]] = {
             "−mean_t log p(x_t | x_<t) in the other steps\n"
             "with bags b of six tokens, each read as its mean embedding x̄_b",
             use="Use it for causal models if compute is scarce and text is not: a training reads "
-            "2.5 times the text of `causal_lm` in the same number of steps. The paper's claim of "
-            "up to 2.5 times less time has not been confirmed independently, and is not yet "
-            "measured here. Prefer `causal_lm` if the text would be read more than once.",
+            "2.5 times the text of `causal_lm` in the same number of steps. The paper claims up to "
+            "2.5 times less time from 270M parameters on. In our comparison of models with 0.46M "
+            "parameters, the loss was not lower at equal FLOPs. Prefer `causal_lm` if the text "
+            "would be read more than once.",
         ),
         "mutor": Entry(
             "decoder",
