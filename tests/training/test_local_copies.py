@@ -19,7 +19,7 @@ from pretrax.training.saved import local_copies
 from pretrax.training.saved.checkpoints import Checkpoints, MismatchError
 from pretrax.training.saved.local_copies import LocalCopies, open_local_copies
 from pretrax.training.state import State
-from tests.refusals import assert_named, exits, refuses
+from tests.refusals import exits, refuses
 from tests.training import tiny
 from tests.training.two_processes import places
 
@@ -137,17 +137,6 @@ def test_later_copies_are_removed_when_a_run_goes_back(here):
     assert here.copies() == ["7"]
     here.start(remove_after=4)
     assert here.copies() == []
-
-
-@pytest.mark.slow
-def test_a_checkpoint_that_was_set_aside_is_reported_though_a_copy_is_used(here):
-    metrics = pathlib.Path(here.where, "2/metrics")
-    metrics.mkdir()
-    (metrics / "metrics").write_text('{"heldout_loss": 1.4}')
-    restored, _ = here.start()
-    assert_is(restored, 7, True)
-    (message,) = restored.damaged
-    assert_named(message, "checkpoint 2", "damaged")
 
 
 def of_two_processes(file):

@@ -103,32 +103,40 @@ class Keep(NamedTuple):
         due = run.checkpoint_every if run.rollback_sigmas is not None else None
         return cls(run.keep_checkpoints, run.keep_every, run.keep_best, due)
 
-    def policy(self) -> Any:
-        policies = ocp.training.preservation_policies
+    def steps_to_keep(self, losses: Mapping[int, float | None]) -> set[int]:
+        """Returns the steps to keep of those that are saved.
 
-        def best(n: int) -> Any:  # Orbax sorts in reverse, so the lowest losses come last
-            by_loss = dict(get_metric_fn=lambda metrics: metrics[_LOSS], reverse=True)
-            return policies.BestN(n=n, keep_checkpoints_without_metrics=False, **by_loss)
+        >>> losses = {1: 3.0, 2: 1.0, 4: 5.0, 5: 4.0, 6: 2.0, 7: None}
+        >>> sorted(Keep(latest=1, every=4, best=2).steps_to_keep(losses))
+        [2, 4, 6, 7]
 
-        kinds = {
-            "latest": policies.LatestN,
-            "every": policies.EveryNSteps,
-            "best": best,
-            "due": _LatestDue,
-        }
-        chosen = [kinds[name](n) for name, n in self._asdict().items() if n is not None]
-        return policies.AnyPreservationPolicy(chosen)
+        Args:
+          losses: step -> held-out loss of each saved checkpoint. None: it has no loss, so it is
+            never among the best.
+        """
+        steps = sorted(losses)
+        kept = {*steps[-self.latest :]}
+        if self.every is not None:
+            kept.update(step for step in steps if step % self.every == 0)
+        if self.best is not None:
+            scored = [(loss, -step) for step, loss in losses.items() if loss is not None]
+            kept.update(-step for _, step in sorted(scored)[: self.best])
+        if self.due is not None:
+            kept.update([step for step in steps if step % self.due == 0][-1:])
+        return kept
 
 
 @dataclasses.dataclass(frozen=True)
-class _LatestDue:
-    """A policy of Orbax that keeps the latest checkpoint at a multiple of `every` steps."""
+class _Preservation:
+    """Orbax's policy for the checkpoints that `keep` selects."""
 
-    every: int
+    keep: Keep
+    losses: Mapping[int, float | None]  # step -> held-out loss
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-        due = [checkpoint.step for checkpoint in checkpoints if checkpoint.step % self.every == 0]
-        return [checkpoint.step == max(due, default=None) for checkpoint in checkpoints]
+        losses = {checkpoint.step: self.losses.get(checkpoint.step) for checkpoint in checkpoints}
+        kept = self.keep.steps_to_keep(losses)
+        return [checkpoint.step in kept for checkpoint in checkpoints]
 
 
 LATEST = Keep()
@@ -242,14 +250,14 @@ class Checkpoints:
         hide_repeated_errors()
         self._root = absolute(directory)
         self._checkpointer: Any = None
-        self.set_aside_at_opening: list[str] = []  # a message for each checkpoint
+        self._losses: dict[int, float | None] = {}  # step -> held-out loss, which `keep` reads
         if keep is not None:
-            if self._shared:
-                self._set_aside_without_loss()
+            if keep.best is not None:
+                self._losses = {step: self._loss(step) for step in steps_in(self._root)}
             self._checkpointer = ocp.training.Checkpointer(
                 self._root,
                 context=self._context(),
-                preservation_policy=keep.policy(),
+                preservation_policy=_Preservation(keep, self._losses),
                 cleanup_tmp_directories=True,
             )
         # The running save. Its thread lives until `wait` takes its result.
@@ -308,10 +316,11 @@ class Checkpoints:
             largest array instead of memory for all arrays.
         """
         step = int(state.step)
-        ranked = None if heldout_loss is None or math.isnan(heldout_loss) else float(heldout_loss)
+        loss = None if heldout_loss is None or math.isnan(heldout_loss) else float(heldout_loss)
         self.wait()
         if step in self.steps():
             return
+        self._losses[step] = loss
         arrays = saved_of(state)
         process = jax.process_index()
         sums = {name: zlib.crc32(data) for name, data in position.items()}
@@ -320,7 +329,7 @@ class Checkpoints:
         if process == 0 or not self._shared:
             shapes = {name: [str(x.dtype), x.shape] for name, x in _by_path(arrays).items()}
             about = self._about(arrays) | {"arrays": array_sums, "shapes": shapes}
-            about[_LOSS] = ranked
+            about[_LOSS] = loss
             files[_ABOUT] = json.dumps(atomic_writes.sealed(about)).encode()
         context = self._context()
         if one_by_one:  # Orbax requires a limit above the size of the largest array
@@ -330,7 +339,6 @@ class Checkpoints:
                 step,
                 {"state": arrays, "data": Files(files)},
                 force=True,
-                metrics=None if ranked is None else {_LOSS: ranked},
             )
 
     def restore(self, target: State) -> Restored | None:
@@ -343,8 +351,7 @@ class Checkpoints:
         checkpoints are damaged. Raises OSError if, after several attempts, a checkpoint still
         cannot be read for another reason.
         """
-        damaged = self.set_aside_at_opening
-        self.set_aside_at_opening = []
+        damaged: list[str] = []
         for step in reversed(self.steps()):
             loaded, problem = self._sound(step, target)
             if loaded:
@@ -584,44 +591,22 @@ class Checkpoints:
     def _aside(self) -> epath.Path:
         return epath.Path(damaged_folder(str(self._root)))
 
-    def _set_aside_without_loss(self) -> None:
-        """Sets aside the checkpoints with a damaged held-out loss.
+    def _loss(self, step: int) -> float | None:
+        """Returns the held-out loss of a checkpoint; None without one, or if it is damaged.
 
-        Orbax reads the losses when it opens a folder, and its error does not name the checkpoint.
+        Raises OSError if the checkpoint cannot be read although it may be sound.
         """
-        if jax.process_index() == 0:
-            for step in steps_in(self._root):
-                if problem := self._loss_problem(step):
-                    self.set_aside_at_opening.append(self._move_aside(step, problem))
-        multihost_utils.sync_global_devices(f"losses in {self._root}")
-
-    def _loss_problem(self, step: int) -> str:
-        """Returns how the file of a checkpoint's held-out loss is damaged, or ""."""
-        file = step_folder(self._root, step) / "metrics" / "metrics"
-        saved: Any = None
         try:
-            saved = float(atomic_writes.parse_json(file.read_text())[_LOSS])
-        except _ABSENT:
-            pass
-        except (ValueError, TypeError, LookupError) as error:
-            return f"{file} cannot be decoded: {first_line(error)}"
-        except OSError as error:
+            return self._described(step).get(_LOSS)
+        except Exception as error:
+            if shows_damage(reason := self._reason(step, error)):
+                return None  # `restore` explains the damage
             raise OSError(
-                f"Checkpoint {step} in {self._root} cannot be read: {first_line(error)}."
+                f"Checkpoint {step} in {self._root} cannot be read: {first_line(reason)}."
                 f"{self._unread}"
             ) from error
-        try:
-            expected = self._described(step).get(_LOSS, saved)
-        except (ValueError, OSError):  # `restore` explains what is wrong with the description
-            return ""
-        return "" if saved == expected else f"{file} holds {saved}, expected {expected}"
 
     def _set_aside(self, step: int, problem: str) -> str:
-        message = self._move_aside(step, problem)
-        multihost_utils.sync_global_devices(f"set aside {step}")
-        return message
-
-    def _move_aside(self, step: int, problem: str) -> str:
         """Moves a damaged checkpoint in the first process; returns a message in every process."""
         target = step_folder(self._aside(), step)
         if jax.process_index() == 0:
@@ -631,6 +616,7 @@ class Checkpoints:
             if target.exists():
                 target.rmtree()
             step_folder(self._root, step).rename(target)
+        multihost_utils.sync_global_devices(f"set aside {step}")
         return f"checkpoint {step} is damaged ({problem}), moved to {target}"
 
 

@@ -125,8 +125,7 @@ class LocalCopies(Checkpoints):
             loaded, problem = self._sound(max(shared), target)
             if loaded:
                 state, files, _ = loaded
-                damaged = tuple(self._checkpoints.set_aside_at_opening)
-                restored = Restored(state, _exchanged(files), damaged, copied=True)
+                restored = Restored(state, _exchanged(files), damaged=(), copied=True)
         elif known:
             lacking = [i for i, steps in enumerate(steps_by_process) if max(known) not in steps]
             problem = f"process {', '.join(map(str, lacking))} has none"
