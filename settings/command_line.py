@@ -145,10 +145,13 @@ def parse_with_gin(
       files: gin files to read if the command line does not name any.
     """
     argv = with_values_joined(parser, sys.argv[1:] if argv is None else argv)
+    arguments = gin_arguments_in(argv)
+    files = arguments.files or files
     macros: Mapping[str, Macro] = {}
     failure = ""
     try:
-        macros = _macros(argv, configured, files)
+        reader = GinReader(configured, arguments.search_paths, arguments.trusted)
+        macros = reader.read(files).macros()
     except (ValueError, OSError) as error:  # it is raised again when the files are read in full
         failure = system_error_message(error) or str(error)
     _add_macros(parser, macros, f"cannot be listed: {printable(failure)}" if failure else None)
@@ -163,7 +166,7 @@ def parse_with_gin(
             return f"; did you mean --gin_file={option}?"
         if not option.startswith("--") or not takes_files:
             return ""
-        return _files_with_option(option, gin_arguments_in(argv).files)
+        return _files_with_option(option, files)
 
     words = [_as_binding(one, macros) for one in argv]
     prefix = f"--gin.{selector_of(configured)}"
@@ -288,13 +291,6 @@ def gin_arguments_in(argv: Sequence[str]) -> GinArguments:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     add_gin_arguments(parser)
     return _gin_arguments(parser.parse_known_args(argv)[0])
-
-
-def _macros(argv: Sequence[str], configured: Callable, files: Sequence[str]) -> dict[str, Macro]:
-    """Returns the macros of a command line's gin files; of `files` if it names none."""
-    arguments = gin_arguments_in(argv)
-    reader = GinReader(configured, arguments.search_paths, arguments.trusted)
-    return reader.read(arguments.files or files).macros()
 
 
 def _gin_arguments(options: argparse.Namespace) -> GinArguments:

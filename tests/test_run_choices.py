@@ -8,14 +8,13 @@ import pytest
 from pretrax import cli, objectives
 from pretrax.cli import show, train
 from pretrax.comparison.variants import read_comparison, runs_of_variants
+from pretrax.settings.command_line import gin_arguments_in
 from pretrax.settings.gin_reader import GIN_CONFIGS
 from pretrax.training import run_choices
 from pretrax.training.run_choices import (
     NamedWords,
     add_run_arguments,
-    in_gin,
     parse_run,
-    typed_names,
 )
 from pretrax.training.run_configuration import read_run
 from tests.comparison import small
@@ -96,15 +95,12 @@ def read(*words: str, required: bool = True):
     ids=" ".join,
 )
 def test_names_stand_for_gin_files_and_bindings_in_a_fixed_order(words, files, bindings):
-    written = in_gin(typed_names(words), required=True)
-    prefixes = "--gin_file=", "--gin_bindings="
-    found = [
-        [word.removeprefix(prefix) for word in written if word.startswith(prefix)]
-        for prefix in prefixes
-    ]
-    assert found == [files, bindings]
-    others = [word for word in words if word.startswith("--steps=")]
-    assert [word for word in written if word.startswith("--steps=")] == others
+    parser = argparse.ArgumentParser()
+    add_run_arguments(parser)
+    _, given, chosen = parse_run(parser, words, required=True)
+    assert (given.files, chosen.implied) == ((*files,), (*bindings,))
+    assert given.bindings[: len(bindings)] == chosen.implied
+    assert ("STEPS = 4" in given.bindings) == ("--steps=4" in words)
 
 
 def test_a_named_run_is_the_run_of_its_gin_files():
@@ -136,7 +132,8 @@ def test_a_macro_of_the_runs_own_file_is_meant(tmp_path):
     own = tmp_path / "own.gin"
     own.write_text(OWN.format("DATA = 5\ntraining.Run.steps = %DATA"))
     assert read(str(own), "--data=7").steps == 7
-    assert read(f"--gin_file={own}", "--data=7").run_dir == "runs/own"
+    run = read(f"--gin_file={own}", "--data=7")
+    assert (run.steps, run.run_dir) == (7, "runs/own")
 
 
 @pytest.mark.parametrize(
@@ -259,7 +256,8 @@ def test_a_shell_completes_names(kind, names, monkeypatch):
     (action,) = [one for one in parser._actions if one.dest in (kind, f"{kind}_file")]
     assert names <= set(action.completer("")) and action.completer("no such") == []
     monkeypatch.setenv("_ARGCOMPLETE", "1")
-    monkeypatch.setattr(run_choices, "parse_with_gin", lambda *_: (argparse.Namespace(), None))
+    nothing = argparse.Namespace(), gin_arguments_in([])
+    monkeypatch.setattr(run_choices, "parse_with_gin", lambda *_: nothing)
     parse_run(parser, ["--objective=ul"])  # a name that is not whole yet is not an error
 
 

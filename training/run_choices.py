@@ -7,9 +7,8 @@ is short for
     pretrax train --gin_file=runs/decoder.gin --gin_file=objectives/fill_in_the_middle.gin \\
         --run_dir=runs/decoder-fill_in_the_middle --steps=4
 
-`parse_run` rewrites the names as gin files and bindings before anything else reads the command
-line. The order is fixed: the run, its model, its corpus or data, its objective, then other gin
-files, then bindings.
+`parse_run` replaces the names by gin files and bindings. The order is fixed: the run, its model,
+its corpus or data, its objective, then other gin files, then bindings.
 """
 
 import argparse
@@ -37,6 +36,7 @@ from ..settings.command_line import (
 from ..settings.gin_reader import (
     GIN_CONFIGS,
     GinReader,
+    Macro,
     find_gin_file,
     named_gin_files,
     value_in_gin,
@@ -214,7 +214,7 @@ class ChosenRun(NamedTuple):
 
     text: str  # the names and gin files as they were typed; "" if there are only gin files
     combined: str  # what an error says about the combined parts of a run; "" if none are combined
-    implied: list[str]  # the bindings that the names stand for
+    implied: tuple[str, ...]  # the bindings that the names stand for
 
 
 def parse_run(
@@ -237,21 +237,24 @@ def parse_run(
     """
     words = with_values_joined(parser, sys.argv[1:] if argv is None else argv)
     typed = NamedWords({}, [])
+    chosen = GinPart()
     try:
         typed = typed_names(words)
-        words = in_gin(typed, default(typed.names), required)
+        chosen = chosen_files(typed, default(typed.names), required)
     except ValueError as error:
         if "_ARGCOMPLETE" not in os.environ:  # a shell completes names that are not yet whole
             parser.exit(2, printable(f"\nerror: {error}\n"))
-        words = []
-    options, given = parse_with_gin(parser, words, Run)
+    others = [word for word in typed.words if not word.startswith("--gin_file=")]
+    options, given = parse_with_gin(parser, others, Run, chosen.files)
     for kind in CHOICES:
         setattr(options, kind, typed.names.get(kind))
     combined = _combined(typed) if typed.names.keys() - {"run"} else ""
-    option = "--gin_bindings="
-    added = [word for word in words if word.startswith(option) and word not in typed.words]
-    implied = [word.removeprefix(option) for word in added]
-    return options, given, ChosenRun(typed.text, combined, implied)
+    bindings = (*chosen.bindings, *given.bindings)
+    return (
+        options,
+        given._replace(files=chosen.files, bindings=bindings),
+        ChosenRun(typed.text, combined, chosen.bindings),
+    )
 
 
 def _combined(typed: NamedWords) -> str:
@@ -306,67 +309,67 @@ def typed_names(words: Sequence[str]) -> NamedWords:
     return NamedWords(names, others)
 
 
-def in_gin(
+def chosen_files(
     typed: NamedWords, default: str | None = QUICKSTART, required: bool = False
-) -> list[str]:
-    """Returns the words of a command line with its names rewritten as gin files and bindings.
+) -> GinPart:
+    """Returns all gin files of a command line, and the bindings that its names stand for.
 
-    >>> in_gin(NamedWords({"run": "decoder", "model": "gpt2_tiny"}, ["--steps=4"]))[1:]
-    ['--gin_file=models/gpt2_tiny.gin', "--gin_bindings=RUN_DIR = 'runs/decoder-gpt2_tiny'", \
-'--steps=4']
+    >>> chosen_files(NamedWords({"run": "decoder", "model": "gpt2_tiny"}, ["--steps=4"]))
+    GinPart(files=('runs/decoder.gin', 'models/gpt2_tiny.gin'),
+    bindings=("RUN_DIR = 'runs/decoder-gpt2_tiny'",))
+
+    Args:
+      typed: the command line.
+      default: see `parse_run`.
+      required: see `parse_run`.
 
     Raises ValueError for an unknown name, and for gin files that are not a run.
     """
     given = gin_arguments_in(typed.words)
     names = dict(typed.names)
     run = part_named("run", names.pop("run")).files if "run" in names else ()
-    macros = _macros(_reader(given, [*run, *given.files]))
-    others = [word for word in typed.words if not word.startswith("--gin_file=")]
-    # A macro of the run's own files is meant, for example DATA by --data.
-    for kind in [kind for kind in names if kind.upper() in macros]:
-        others.append(f"--gin.{kind.upper()}={names.pop(kind)}")
-    if default is None and not (run or given.files):
-        return others
-    if required and (run or (given.files and not names)):
-        _check_is_run(given._replace(files=(*run, *given.files)), typed.words)
-    base, later = _base(given, run, default if names or required else None)
-    if not (run or names) and given.files:
-        return typed.words
-    run_reader = _reader(given, base)
-    files, bindings = _parts(names, _macros(run_reader))
-    every = [*base, *files, *later]
-    if names and not any(_SETS_RUN_DIR.match(word) for word in typed.words):
+    files = (*run, *given.files)
+    reader = _reader(given, files)
+    macros = _macros(reader)
+    bindings = []
+    # A macro of the files is meant, for example DATA by --data.
+    for macro in [kind.upper() for kind in names if kind.upper() in macros]:
+        value = value_in_gin(names.pop(macro.lower()), macros[macro].value)
+        bindings.append(f"{macro} = {value}")
+    if required and reader and files and (run or not names):
+        _check_is_run(reader, files, given.search_paths, typed.words)
+    if not names or not (files or default):
+        implied = (default,) if required and default else ()
+        return GinPart(files or implied, tuple(bindings))
+    first = () if run else _first_run(given)
+    base = run or first or ((default,) if default else ())
+    run_reader = reader if base == files else _reader(given, base)
+    parts = _parts(names, _macros(run_reader))
+    every = (*base, *parts.files, *given.files[len(first) :])
+    bindings += parts.bindings
+    if not any(_SETS_RUN_DIR.match(word) for word in typed.words):
         bindings += _run_dir(run_reader, _reader(given, every), names)
-    return [
-        *(f"--gin_file={file}" for file in every),
-        *(f"--gin_bindings={binding}" for binding in bindings),
-        *others,
-    ]
+    return GinPart(every, tuple(bindings))
 
 
-def _base(
-    given: GinArguments, run: Sequence[str], default: str | None
-) -> tuple[list[str], list[str]]:
-    """Returns the gin files of the run whose parts are named, and the files that come after them.
-
-    Without RUN, the run is the first of the command line's files that give a number of steps.
-    """
-    if run:
-        return list(run), list(given.files)
-    for count in range(1, len(given.files) + 1):
-        if _origin(_reader(given, given.files[:count]), "steps"):
-            return list(given.files[:count]), list(given.files[count:])
-    return [default] if default else [], list(given.files)
+def _first_run(given: GinArguments) -> tuple[str, ...]:
+    """Returns the first of the gin files that together give a number of steps; () if none do."""
+    reader = GinReader(Run, given.search_paths, given.trusted)
+    with contextlib.suppress(ValueError, OSError):
+        for count, file in enumerate(given.files, 1):
+            if _origin(reader.read([file]), "steps"):
+                return given.files[:count]
+    return ()
 
 
-def _parts(names: Mapping[str, str], macros: Collection[str]) -> tuple[list[str], list[str]]:
+def _parts(names: Mapping[str, str], macros: Collection[str]) -> GinPart:
     """Returns the gin files and bindings of the parts of a run whose own files have these macros.
 
     `--data` is the macro FILES of the chosen corpus, or of the run's own corpus if it has that
     macro, otherwise of `corpora/text_files.gin`.
     """
-    files: list[str] = []
-    bindings: list[str] = []
+    files: tuple[str, ...] = ()
+    bindings: tuple[str, ...] = ()
     for kind in ("model", "corpus", "objective"):
         name = names.get(kind)
         if kind == "corpus" and not name and "data" in names and "FILES" not in macros:
@@ -376,8 +379,8 @@ def _parts(names: Mapping[str, str], macros: Collection[str]) -> tuple[list[str]
             files += part.files
             bindings += part.bindings
     if "data" in names:
-        bindings.append(f"FILES = {value_in_gin(names['data'], current='')}")
-    return files, bindings
+        bindings += (f"FILES = {value_in_gin(names['data'], current='')}",)
+    return GinPart(files, bindings)
 
 
 def _run_dir(run: GinReader | None, whole: GinReader | None, names: Mapping[str, str]) -> list[str]:
@@ -425,8 +428,8 @@ def lines_in_gin(lines: Sequence[str]) -> list[str]:
         if not line.startswith("--"):
             written.append(line)
         elif kind in CHOICES:
-            files, bindings = _parts({kind: value.strip()}, ())
-            written += [*files, *bindings]
+            part = _parts({kind: value.strip()}, ())
+            written += [*part.files, *part.bindings]
         else:
             known = ", ".join(f"--{name}=" for name in CHOICES)
             raise ValueError(
@@ -449,8 +452,8 @@ def _reader(given: GinArguments, files: Sequence[str]) -> GinReader | None:
     return None
 
 
-def _macros(reader: GinReader | None) -> set[str]:
-    return set(reader.macros()) if reader else set()
+def _macros(reader: GinReader | None) -> dict[str, Macro]:
+    return reader.macros() if reader else {}
 
 
 def _origin(reader: GinReader | None, field: str) -> tuple[Path | None, Any] | None:
@@ -460,15 +463,16 @@ def _origin(reader: GinReader | None, field: str) -> tuple[Path | None, Any] | N
     return None
 
 
-def _check_is_run(given: GinArguments, words: Sequence[str]) -> None:
+def _check_is_run(
+    reader: GinReader, files: Sequence[str], search_paths: Sequence[str], words: Sequence[str]
+) -> None:
     """Raises ValueError if the gin files of a command line are only parts of a run."""
-    reader = _reader(given, given.files)
-    if reader is None or _origin(reader, "steps") or any("Run.steps" in word for word in words):
+    if _origin(reader, "steps") or any("Run.steps" in word for word in words):
         return
-    parts = [_kind_and_name(file, given.search_paths) for file in given.files]
+    parts = [_kind_and_name(file, search_paths) for file in files]
     described = [
         f"{file} is {article} {kind}, not a run"
-        for file, (kind, _) in zip(given.files, parts)
+        for file, (kind, _) in zip(files, parts)
         for article in ["an" if kind[0] in "aeiou" else "a"]
     ]
     options = " ".join(f"--{kind}={name}" for kind, name in parts if kind in CHOICES)
