@@ -68,7 +68,7 @@ from ..training.saved.imported_runs import check_new, config_text, embedding_row
 from ..training.saved.kept_prompt_forms import prompt_forms, save_prompt_forms, write_prompt_record
 from ..training.saved.model_card import model_card
 from ..training.saved.result import read_result
-from ..training.saved.runs import SavedModel, load_model
+from ..training.saved.runs import SavedModel, open_saved_model
 from . import make_parser
 
 HF = "hf:"
@@ -277,7 +277,7 @@ def export(console: Console, options: argparse.Namespace) -> None:
 def open_source(options: argparse.Namespace) -> SourceRun:
     directory = options.source
     fields = read_directory(directory, options.trust)
-    saved = load_model(directory, fields)
+    saved = open_saved_model(directory, fields=fields)
     vocabulary = saved_vocabulary(directory)
     forms = prompt_forms(directory, fields, vocabulary.ids) if vocabulary else ()
     return SourceRun(directory, fields, saved, vocabulary, forms)

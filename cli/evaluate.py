@@ -79,7 +79,7 @@ from ..training.heldout_evaluation import bytes_per_token, bytes_per_token_of, h
 from ..training.planning import plan_evaluation
 from ..training.processes import check_alone
 from ..training.reporting.console import print_heldout
-from ..training.run_configuration import run_of_directory
+from ..training.run_configuration import read_directory, run_of_directory
 from ..training.saved.runs import open_saved_model, saved_steps
 from ..training.trained_models import open_run
 from . import make_parser
@@ -347,7 +347,8 @@ def evaluate_regions(console: Console, options, steps: Sequence[int | None]) -> 
 
 
 def evaluate_heldout(console: Console, options, steps: Sequence[int | None]) -> None:
-    plan = plan_evaluation(run_of_directory(options.run, options.trust))
+    fields = read_directory(options.run, options.trust)
+    plan = plan_evaluation(run_of_directory(options.run, fields=fields))
     evaluators = {f"{name}/": evaluator(plan, name) for name in options.objective}
     evaluators = evaluators or {"": heldout_evaluator(plan)}
     token_bytes = bytes_per_token(plan)
@@ -355,7 +356,7 @@ def evaluate_heldout(console: Console, options, steps: Sequence[int | None]) -> 
     by_step = []
     for step in steps:
         model = plan.recipe.model
-        run = open_saved_model(options.run, step, plan.mesh, model, options.trust)
+        run = open_saved_model(options.run, step, plan.mesh, model, fields=fields)
         for name, evaluate in evaluators.items():
             scores = [s._replace(member=f"{name}{s.member}") for s in evaluate(run.params)]
             by_step.append((run.step, scores))

@@ -16,7 +16,7 @@ from .conversion.generation_files import generation_rules, writes_text
 from .run import longest_rows
 from .run_configuration import read_directory
 from .saved.kept_prompt_forms import misfit, prompt_forms
-from .saved.runs import load_model, model_of_run, setting_errors
+from .saved.runs import model_of_run, open_saved_model, setting_errors
 
 
 def open_run(
@@ -24,6 +24,7 @@ def open_run(
     step: int | None = None,
     mesh: Mesh | None = None,
     trusted: Collection[str] = (),
+    fields: Mapping[str, Any] | None = None,
 ) -> Trained:
     """Returns the model of a run or of an import, with its vocabulary.
 
@@ -36,19 +37,11 @@ def open_run(
         mesh: mesh over which the parameters are sharded. None: they are on the first device.
             Within `training.devices.mesh.placed_on(mesh)`, rows of a batch are sharded as well.
         trusted: modules that the directory may name, see `settings.trust`.
+        fields: fields of the directory's config.gin, if it was read already.
 
     Raises ValueError if the directory is not a run, or has no checkpoint or no vocabulary.
     """
-    return load_trained(run_dir, read_directory(run_dir, trusted), step, mesh)
-
-
-def load_trained(
-    run_dir: str, fields: Mapping[str, Any], step: int | None = None, mesh: Mesh | None = None
-) -> Trained:
-    """Returns the model of a directory whose config.gin has the given fields, as `open_run` does.
-
-    Raises ValueError as in `open_run`.
-    """
+    fields = read_directory(run_dir, trusted) if fields is None else fields
     try:
         vocabulary = load_vocabulary(run_dir)
     except FileNotFoundError as error:
@@ -63,7 +56,7 @@ def load_trained(
         expected_model = model_of_run(fields, ids, len(classes))
         lengths = longest_rows(fields.get("sequence_lengths", {}))
     forms = prompt_forms(run_dir, fields, ids)
-    run = load_model(run_dir, fields, step, mesh, expected_model)
+    run = open_saved_model(run_dir, step, mesh, expected_model, fields=fields)
     if fields.get("objective") is None and (wrong := misfit(forms, ids, run.model)):
         raise damaged(Path(run_dir) / run_directory.PROMPT_FORMS, wrong)
     model = run.model

@@ -11,9 +11,9 @@ from ...settings import run_directory
 from ...settings.partial import functions_in
 from ...training.planning import Plan, plan_evaluation
 from ...training.run import Run
-from ...training.run_configuration import read_directory, run_of_fields
-from ...training.saved.runs import SavedModel, load_model
-from ...training.trained_models import load_trained
+from ...training.run_configuration import read_directory, run_of_directory
+from ...training.saved.runs import SavedModel, open_saved_model
+from ...training.trained_models import open_run
 
 
 class Subject:
@@ -54,7 +54,7 @@ class Subject:
 
     @functools.cached_property
     def run(self) -> Run:
-        return run_of_fields(self.directory, self.fields)
+        return run_of_directory(self.directory, fields=self.fields)
 
     @functools.cached_property
     def fields(self) -> Mapping[str, Any]:
@@ -80,12 +80,14 @@ class Subject:
     def saved(self) -> SavedModel:
         """The model of the run with the parameters of the checkpoint."""
         model = self.plan.recipe.model
-        return load_model(self.directory, self.fields, self.step, self.plan.mesh, model)
+        return open_saved_model(
+            self.directory, self.step, self.plan.mesh, model, fields=self.fields
+        )
 
     @functools.cached_property
     def trained(self) -> Trained:
         """The model with its vocabulary, in the form that `inference` takes."""
-        return load_trained(self.directory, self.fields, self.step)
+        return open_run(self.directory, self.step, fields=self.fields)
 
     def check_library_unseen(self) -> None:
         """Raises ValueError if the run was trained on held-out files of Python's library.

@@ -37,6 +37,7 @@ def open_saved_model(
     mesh: Mesh | None = None,
     model: Model | None = None,
     trusted: Collection[str] = (),
+    fields: Mapping[str, Any] | None = None,
 ) -> SavedModel:
     """Returns the model of a run with the parameters of a checkpoint.
 
@@ -48,31 +49,12 @@ def open_saved_model(
       model: the model, as built by the run's plan or by `model_of_run`. None: the model is built
         with the heads that were saved. This works for the models of this package.
       trusted: modules that the directory may name, see `settings.trust`.
+      fields: fields of the directory's config.gin, if it was read already.
 
     Raises ValueError if `directory` is not a run or has no such checkpoint. Also raises ValueError
     if the checkpoint is damaged or belongs to another model.
     """
-    return load_model(directory, read_directory(directory, trusted), step, mesh, model)
-
-
-def load_model(
-    directory: str,
-    fields: Mapping[str, Any],
-    step: int | None = None,
-    mesh: Mesh | None = None,
-    model: Model | None = None,
-) -> SavedModel:
-    """Returns the model of a run whose config.gin was read already.
-
-    Args:
-      directory: the run directory.
-      fields: the fields of its config.gin.
-      step: step of the checkpoint. None: the latest checkpoint.
-      mesh: mesh over which the parameters are sharded. None: they are on the first device.
-      model: the model. None: the model is built with the heads that were saved.
-
-    Raises ValueError as in `open_saved_model`.
-    """
+    fields = read_directory(directory, trusted) if fields is None else fields
     builder = fields.get("model")
     if builder is None:
         raise ValueError(
