@@ -3,8 +3,9 @@
 import argparse
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args, get_type_hints
 
+from ...settings.meanings import meaning
 from ..answering.answers import Options
 from ..answering.generation import Decoding
 from ..prompting.items import items_of, with_examples, with_masks
@@ -14,39 +15,20 @@ from ..trained import MODES, Mode, Trained, check_mode, mode_of
 def add_decoding_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of decoding, with the names of `inference.Decoding`, and of drafts."""
     add = parser.add_argument_group("decoding").add_argument
-    add(
-        "--max_new", type=int, metavar="N", default=64, help="maximum number of tokens of an answer"
-    )
-    add(
-        "--temperature",
-        type=float,
-        metavar="X",
-        default=0.0,
-        help="sampling temperature; 0 is greedy decoding",
-    )
-    add("--top_k", type=int, metavar="N", help="sample from the N most likely tokens")
-    add(
-        "--top_p",
-        type=float,
-        metavar="P",
-        help="sample from the most likely tokens whose probabilities sum to P (nucleus sampling)",
-    )
-    add(
-        "--min_p",
-        type=float,
-        metavar="P",
-        help="sample from tokens that are at least P times as likely as the most likely one",
-    )
-    repeated = "divide the logits of tokens that the text already has"
-    add("--repetition_penalty", type=float, metavar="X", default=1.0, help=repeated)
-    add(
-        "--beams", type=int, metavar="N", default=1, help="beam search with N beams; 1 turns it off"
-    )
-    longer = "length penalty of beam search: above 1 prefers longer answers"
-    add("--length_penalty", type=float, metavar="X", default=1.0, help=longer)
-    add("--samples", type=int, metavar="N", default=1, help="number of answers to each text")
+    types = get_type_hints(Decoding)
+    for field in dataclasses.fields(Decoding):
+        if field.name in ("stop_strings", "batch_size", "own_drafts"):  # have other options
+            continue
+        about = meaning(Decoding, field.name)
+        kind = float if float in (types[field.name], *get_args(types[field.name])) else int
+        add(
+            f"--{field.name}",
+            type=kind,
+            metavar="N" if kind is int else "X",
+            default=field.default,
+            help=about[0].lower() + about[1:],
+        )
     add("--stop", action="append", default=[], help="end an answer before this text; repeatable")
-    add("--seed", type=int, metavar="N", default=0, help="random seed of samples")
     drafts = "speculative decoding with the model's own drafts (multi_token_prediction or tidar)"
     add("--own_drafts", action="store_true", help=drafts)
     add("--draft", metavar="RUN", help="speculative decoding with a smaller model")
