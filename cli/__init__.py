@@ -32,9 +32,7 @@ def make_parser(verb: str, about: str | None, **settings: Any):
     An option with a single value is refused if it is repeated with a different value.
 
     Args:
-      verb: name of the subcommand.
       about: text of the help, printed without changes to its lines.
-      **settings: other arguments of `argparse.ArgumentParser`.
     """
     import argparse  # not at the top, so that `pretrax --help` does not wait for it
 

@@ -34,10 +34,6 @@ def harness_model(trained: Trained, batch_size: Count = 32) -> Any:
     If a context and its answer are longer than the rows of training, or than the model's positions,
     a decoder's context loses its first tokens.
 
-    Args:
-      trained: the model.
-      batch_size: number of rows of a batch.
-
     Raises:
       ValueError: The model does not predict text from left to right. The methods of the result
         raise it for an empty answer, for a whole text if the model needs a text before its answer,

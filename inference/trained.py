@@ -54,8 +54,6 @@ def text_form(trained: Trained, mode: str, opens: bool = True) -> PromptForm:
     """Returns the default prompt form of a text that the model reads before it writes an answer.
 
     Args:
-      trained: the model.
-      mode: name of the form's mode.
       opens: whether the input and output of an imported encoder-decoder may start with an id of its
         vocabulary, such as BART's <s>.
     """
@@ -259,8 +257,6 @@ def never_learned(trained: Trained, mode: str, others: str = "") -> ValueError:
     """Returns the error for a model whose training did not prepare it for a mode.
 
     Args:
-      trained: the model.
-      mode: name of the mode.
       others: a suggestion that the message adds to the modes of training.
     """
     missing = MODES[mode]
@@ -287,7 +283,6 @@ def allowed_token_mask(
         allowed_token_mask(ids, rows, (ids.eos,))    # text that may end
 
     Args:
-      ids: token ids of the vocabulary.
       rows: number of rows of the embedding. Rows that are not ids are never allowed.
       special: special tokens that the model learned to predict. None: all but padding.
       stops: ids that end an answer, which are allowed even if they include the padding id.

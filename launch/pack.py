@@ -247,11 +247,7 @@ def named_files(
 ) -> set[str]:
     """Returns the user's own modules and gin files that a command names, and files they include.
 
-    Args:
-      command: words of the command.
-      folder: folder of the project.
-      sources: the pretrax that will run the command.
-      relative: whether the paths must be within the folder, since only the folder is sent.
+    With `relative`, the paths must be within the folder, since only the folder is sent.
 
     Raises Mistake for a file that does not exist or would not be sent, and for an unknown command.
     """

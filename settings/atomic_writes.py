@@ -258,7 +258,6 @@ def locked(path: str | os.PathLike, activity: str) -> Iterator[None]:
     that does not support locks.
 
     Args:
-      path: the file to lock.
       activity: what a process does while it holds the lock, for the error message.
 
     Raises ValueError if another process holds the lock.

@@ -86,7 +86,6 @@ def add_gin_arguments(
     """Adds the options that `parse_with_gin` reads.
 
     Args:
-      parser: the parser of a command.
       default: the gin file that the help shows as the default.
       takes_files: whether the help shows --gin_file, and messages suggest it.
     """
@@ -135,13 +134,11 @@ def parse_with_gin(
 ) -> tuple[argparse.Namespace, GinArguments]:
     """Returns the options of a command line, and its gin arguments.
 
-    Each macro of the gin files, such as STEPS, is an option as well: --steps=500. Abbreviations
-    are not accepted. An unknown argument ends the program with a message.
+    `parser` has the options of `add_gin_arguments`. Each macro of the gin files, such as STEPS, is
+    an option as well: --steps=500. Abbreviations are not accepted. An unknown argument ends the
+    program with a message.
 
     Args:
-      parser: a parser with the options of `add_gin_arguments`.
-      argv: the command line. None: the program's own command line.
-      configured: the class or function that the gin files configure.
       files: gin files to read if the command line does not name any.
     """
     argv = with_values_joined(parser, sys.argv[1:] if argv is None else argv)
@@ -349,13 +346,7 @@ def as_option(binding: str) -> str:
 def given_options(
     parser: argparse.ArgumentParser, options: argparse.Namespace, argv: Sequence[str] | None
 ) -> set[str]:
-    """Returns the names of the options that a command line gives, even with their default value.
-
-    Args:
-      parser: the parser of the command line.
-      options: the parsed options.
-      argv: the command line. None: the program's own command line.
-    """
+    """Returns the names of the options that a command line gives, even with their default value."""
     absent = argparse.Namespace(**dict.fromkeys(vars(options)))
     parsed, _ = parser.parse_known_args(argv, absent)
     return {name for name, value in vars(parsed).items() if value is not None}

@@ -72,7 +72,6 @@ def read_settings(
         read_settings(Comparison, ["comparisons/masking_rate.gin"], ["SEEDS = [0, 1]"])
 
     Args:
-      function: the function or class that the files configure.
       files: paths, or names in the project's `gin_configs`; later files override earlier files.
       bindings: lines of gin, which override the files.
       search_paths: more folders in which to look for the files and their includes.
@@ -162,7 +161,6 @@ def value_in_gin(text: str, current: Any = None) -> str:
         '(0.02,0.05)'
 
     Args:
-      text: the value as the user typed it.
       current: the value that it replaces. If this is a string, a number becomes a string too.
     """
     if text.startswith(("@", "%", "[", "(", "{", "'", '"')):
@@ -242,13 +240,6 @@ class GinReader:
         search_paths: Sequence[str] = (),
         trusted: Collection[str] = (),
     ):
-        """Creates a reader that has read nothing yet.
-
-        Args:
-          target: the function or class that the files configure.
-          search_paths: more folders in which to look for the files and their includes.
-          trusted: modules that a run directory's config.gin may name.
-        """
         self._target = target
         self._search_paths = list(search_paths)
         self._trusted = trusted
@@ -309,7 +300,6 @@ class GinReader:
         """Reads the statements of a text in order.
 
         Args:
-          text: lines of gin.
           names: imported name -> module, for the imports of this text so far.
           within: the files that include this file, then the file. () for the command line.
           checked: whether `settings.trust` checks the modules and functions that the text names.
@@ -374,12 +364,7 @@ class GinReader:
 
         If the binding gives a function to a field of the target, as in
         `training.Run.model = @models.decoder`, the file chooses that function. Bindings of the
-        function that were read before the file are removed.
-
-        Args:
-          key: scope, function and parameter of the binding.
-          binding: the binding to add.
-          start: number of the first binding of the file.
+        function that were read before `start`, the first binding of the file, are removed.
         """
         _, function, _ = key
         void = [key] if key in self._bindings else []

@@ -28,8 +28,6 @@ def gin_text(
         gin_text({"peak": 1e-3}, optimizers.warmup_constant).text
 
     Args:
-      settings: parameter -> value.
-      function: the function or class.
       macros: setting -> name of the macro that holds its value, so that the command line can
         override it.
 

@@ -63,7 +63,6 @@ def checkpoints(directory: str, elsewhere: str | None = None) -> str:
     """Returns the folder of a run's checkpoints, on disk or in a bucket.
 
     Args:
-      directory: the run directory.
       elsewhere: the folder, if it is not within the run directory.
 
     Raises ValueError if Orbax cannot write checkpoints to the folder.

@@ -32,7 +32,6 @@ def import_current_module(name: str, times: dict[str, float]) -> ModuleType:
     has changed.
 
     Args:
-      name: dotted name of the module.
       times: file -> time of its last change, of the last call. It is updated.
 
     Raises FileNotFoundError or ValueError as `import_module`.

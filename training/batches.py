@@ -85,11 +85,8 @@ def schedule(
 
     Args:
       objective: the objective, whose members have rates.
-      groups: the row groups.
-      batch_size: number of rows of a step.
       multiple: every group gets a multiple of this number of rows, and of 2, since rows come in
         pairs.
-      steps: number of steps of the training.
 
     Raises ValueError if the batch cannot be divided in this way.
     """
@@ -139,12 +136,6 @@ def _check_shares(
     """Raises ValueError for a constant rate so low that its member gets no rows.
 
     Warns if the share of rows of the row group or of a member differs from its rates.
-
-    Args:
-      schedule: the schedule of the row group.
-      planned: share of all rows that the rates give the row group.
-      batch_size: number of rows of a step.
-      members: the members of the objective.
     """
     actual = schedule.rows / batch_size
     if abs(actual - planned) > planned / 5:
@@ -224,11 +215,6 @@ class Batches:
 
         Args:
           open_shards: one function (shard, number of shards) -> stream for each text.
-          groups: the row groups.
-          schedules: the schedule of each row group.
-          data_shards: number of shards.
-          mesh: the mesh over which the rows are sharded.
-          packing: how documents are packed into rows.
           end_of_document: the id after every document. None: no id.
           member_sources: the index of each member's text. Empty: all members read the first text.
         """

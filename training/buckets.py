@@ -94,10 +94,6 @@ def fetch(address: str, checkpoint_dir: str | None = None) -> str:
     The caller must hold the lock of the mirror. The bucket's files replace local files. However, a
     local file stays if the bucket's file has not changed since the last copy. If the run was
     deleted from the bucket, the mirror is deleted first.
-
-    Args:
-      address: the run directory in the bucket.
-      checkpoint_dir: `Run.checkpoint_dir` of the run.
     """
     bucket = Folder(address)
     local = folder_of(address)

@@ -18,15 +18,7 @@ from .saved.resuming import ResumableParts
 
 
 class BuiltInHooks:
-    """The work of every run between its steps.
-
-    Args:
-      parts: the run, its batches and its checkpoints.
-      ahead: the batches that are being prefetched.
-      monitor: collects and checks the metrics of the steps.
-      evaluate: (step, params) -> held-out figures; it counts its own wall time.
-      reports: where metrics, messages and wall time go.
-    """
+    """The work of every run between its steps."""
 
     def __init__(
         self,

@@ -118,8 +118,6 @@ class Evaluator:
 
         Args:
           recipe: the objective, the model and the row groups.
-          packing: how documents are packed into rows.
-          mesh: the mesh over which rows are sharded.
           corpora: the corpora to read: the sources of the run's corpus, or the corpus itself.
           tokens: number of tokens of held-out text for each member.
           steps: number of steps of the run. Scheduled weights of terms are taken at the last step.

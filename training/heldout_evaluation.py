@@ -38,11 +38,6 @@ def prepare_evaluation(
     """Reads and packs held-out text, and returns a function that evaluates parameters on it.
 
     The function (step, params) -> `Evaluation` also writes the figures.
-
-    Args:
-      plan: the checked run.
-      score_tasks: params -> scores of downstream tasks.
-      reports: where the figures, the scores of tasks and the time of evaluations go.
     """
     heldout = heldout_evaluator(plan)
 
@@ -80,10 +75,7 @@ def evaluator_under(plan: Plan, objective: Objective, tokens: int, row_tokens: i
     Two runs with the same corpus therefore have the same rows.
 
     Args:
-      plan: the run's plan.
       objective: the objective, which may differ from the run's objective.
-      tokens: number of tokens of held-out text.
-      row_tokens: number of tokens of text in a row.
 
     Raises ValueError if the model or the corpus does not fit the objective (`recipe_under`).
     """
@@ -106,11 +98,6 @@ def recipe_under(
 
     The recipe has the run's model. The packing is the objective's own. The id is None if no id
     follows documents.
-
-    Args:
-      plan: the run's plan.
-      objective: the other objective.
-      row_tokens: number of tokens of text in a row.
 
     Raises ValueError if the layouts do not fit, or the model lacks a head or positions. Also raises
     ValueError if the vocabulary lacks sentinels, or the corpus lacks a column that the objective

@@ -54,11 +54,6 @@ class Hook(NamedTuple):
     def is_due(self, step: int, last: bool, stopping: bool) -> bool:
         """Returns whether the hook is called after a step.
 
-        Args:
-          step: number of the step.
-          last: whether it is the last step of the run.
-          stopping: whether the run stops early after it.
-
         >>> [Hook(print, 2).is_due(step, last=step == 5, stopping=False) for step in range(1, 6)]
         [False, True, False, True, True]
         """

@@ -42,11 +42,9 @@ def take_steps(
     last checkpoint is newer.
 
     Args:
-      plan: the checked run.
       parts: the run's checkpoints, batches and metrics, at the same step as the state.
       state: the state to start from. Its buffers are donated.
       evaluate: (step, params) -> held-out figures; it counts its own wall time.
-      reports: where metrics, messages and wall time go.
       profiled: steps to trace. Traces are written to the run's TensorBoard folder.
 
     Returns the last state, and the last evaluation or None.

@@ -178,7 +178,6 @@ def muon(
     is clipped first.
 
     Args:
-      total_steps: number of steps of the run.
       learning_rate: a schedule, or a number for a constant rate.
       beta: decay of Muon's momentum.
       b1: decay of AdamW's first moments.
@@ -222,7 +221,6 @@ def normuon(
     AdamW updates.
 
     Args:
-      total_steps: number of steps of the run.
       learning_rate: a schedule, or a number for a constant rate.
       beta: decay of the momentum of matrices.
       b1: decay of AdamW's first moments.
@@ -264,7 +262,6 @@ def soap(
     and every device has a copy.
 
     Args:
-      total_steps: number of steps of the run.
       learning_rate: a schedule, or a number for a constant rate.
       b1: decay of first moments.
       b2: decay of second moments and of the preconditioners.

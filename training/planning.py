@@ -59,7 +59,6 @@ def plan_run(run: Run, corpus: Corpus | None = None, mesh: Mesh | None = None) -
     `checking.MOST_PARAMETERS` parameters is initialized and run on a small batch, to check it.
 
     Args:
-      run: the run.
       corpus: the corpus of the run, if it is open already. None: it is opened.
       mesh: the mesh of the devices. None: the run's own mesh.
 
@@ -85,9 +84,6 @@ def plan_checked(
     """Returns the plan of a run that `check_run` has accepted.
 
     Args:
-      run: the run.
-      corpus: see `plan_run`.
-      mesh: see `plan_run`.
       trains: whether the run is planned for training, see `plan_evaluation`.
     """
     optimizer = run.optimizer(run.steps)  # it may refuse its settings before text is prepared

@@ -206,10 +206,6 @@ def padded_vocabulary(ids: TokenIds, rows: int | None = None) -> int:
     >>> padded_vocabulary(TokenIds(size=32100, text=(3, 32000)))
     32128
 
-    Args:
-      ids: the ids of the vocabulary.
-      rows: `Run.vocabulary_rows`.
-
     Raises ValueError if `rows` is less than the number of ids.
     """
     if rows is None:

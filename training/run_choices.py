@@ -149,7 +149,6 @@ def add_run_arguments(parser: argparse.ArgumentParser, default: str | None = Non
     An option that the parser has already is left as it is.
 
     Args:
-      parser: the parser of a command that reads a run.
       default: name of the run that the help shows as the default.
     """
     about = "a name in gin_configs/runs, such as decoder, or your own gin file"
@@ -226,11 +225,10 @@ def parse_run(
 ) -> tuple[argparse.Namespace, GinArguments, ChosenRun]:
     """Returns the options of a command line, its gin files and bindings, and the names of its run.
 
-    An unknown name ends the program with a message.
+    An unknown name ends the program with a message. `parser` has the options of
+    `add_run_arguments`.
 
     Args:
-      parser: a parser with the options of `add_run_arguments`.
-      argv: the command line. None: the program's own command line.
       default: from the names by kind, such as {"objective": "ul2"}, the gin file of the run whose
         parts they are, if the command line names no run. None if the command reads the names.
       required: whether the command reads a run in any case: `default`, if nothing is named.
@@ -318,12 +316,8 @@ def chosen_files(
     GinPart(files=('runs/decoder.gin', 'models/gpt2_tiny.gin'),
     bindings=("RUN_DIR = 'runs/decoder-gpt2_tiny'",))
 
-    Args:
-      typed: the command line.
-      default: see `parse_run`.
-      required: see `parse_run`.
-
-    Raises ValueError for an unknown name, and for gin files that are not a run.
+    `default` and `required` are those of `parse_run`. Raises ValueError for an unknown name, and
+    for gin files that are not a run.
     """
     given = gin_arguments_in(typed.words)
     names = dict(typed.names)
@@ -387,11 +381,6 @@ def _run_dir(run: GinReader | None, whole: GinReader | None, names: Mapping[str,
     """Returns a binding that names the run directory after the parts, such as runs/decoder-ul2.
 
     Returns [] if a file after the run's own files sets the directory.
-
-    Args:
-      run: a reader of the run's own files.
-      whole: a reader of all files.
-      names: the names of the parts.
     """
     origin = _origin(run, "run_dir")
     if origin is None or origin != _origin(whole, "run_dir"):

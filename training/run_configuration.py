@@ -37,7 +37,6 @@ def read_run(
       files: paths, or names in the project's `gin_configs`; later files override earlier files.
       bindings: lines of gin, which override the files.
       search_paths: more folders in which to look for the files and their includes.
-      trusted: modules that a run directory's config.gin may name, see `settings.trust`.
 
     Raises ValueError for a file that cannot be read, an unused binding, or a missing field. Also
     raises ValueError for the config.gin of a run that was moved, unless a RUN_DIR is given, and for
@@ -100,11 +99,6 @@ def run_of_directory(
     run_dir: str, trusted: Collection[str] = (), fields: Mapping[str, Any] | None = None
 ) -> Run:
     """Returns the run in a directory, which may have been moved.
-
-    Args:
-      run_dir: the run directory.
-      trusted: modules that config.gin may name, see `settings.trust`.
-      fields: fields of config.gin, if it was read already.
 
     Raises ValueError if the directory cannot be read or is not trusted (`read_directory`), and if
     it holds only a model.

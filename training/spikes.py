@@ -90,11 +90,6 @@ class Spikes:
         This is the last checkpoint at a multiple of `every`. Other checkpoints, saved by the clock
         or when a run was stopped, do not count, so that they cannot change the run's result.
 
-        Args:
-          spike: the spike.
-          saved: steps of the saved checkpoints, in order.
-          every: number of steps between checkpoints (`Run.checkpoint_every`).
-
         Raises FloatingPointError if the run has to stop: roll-backs are off, there is no such
         checkpoint, or the run was rolled back to it `MOST_ROLLBACKS` times already.
         """

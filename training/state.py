@@ -54,10 +54,7 @@ def abstract_state(
     """Returns the shapes and shardings of a run's state, without allocating anything.
 
     Args:
-      model: the model.
-      optimizer: the optimizer.
       batch: shapes of the model's batch.
-      mesh: the mesh of the devices.
       adaptation: the adaptation of the objective's noise. None: noise does not adapt.
       averaged: whether the state has a moving average of the parameters.
       spread: whether the optimizer's state is sharded over the mesh axis `data` too.
@@ -108,12 +105,6 @@ def moved_average(ema: Any, params: Any, decay: float, steps: Any) -> Any:
     Early averages decay faster, so that the initial parameters are forgotten. The decay after n
     steps is min(decay, (1 + n) / (10 + n)), as in the code of MDLM (arXiv:2406.07524) and in
     TensorFlow.
-
-    Args:
-      ema: the average before the step.
-      params: the parameters after the step.
-      decay: the decay of each step.
-      steps: number of steps taken, including this step.
     """
     kept = jnp.minimum(decay, (1.0 + steps) / (10.0 + steps))
     return jax.tree.map(lambda average, x: average + (1 - kept) * (x - average), ema, params)

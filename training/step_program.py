@@ -32,10 +32,6 @@ def jitted_step(plan: Plan, shapes: State) -> jax.stages.Wrapped:
 
     The new state keeps the shardings of the old state. Otherwise XLA might choose others and
     compile again for the next step.
-
-    Args:
-      plan: the checked run.
-      shapes: shapes and shardings of the state (`AbstractState.shapes`).
     """
     step = functools.partial(train_step, plan.recipe, jax.random.key(plan.run.seed))
     shardings = jax.tree.map(lambda x: x.sharding, shapes)
@@ -75,12 +71,6 @@ class StepPrograms:
     """
 
     def __init__(self, plan: Plan, shapes: State):
-        """Compiles nothing.
-
-        Args:
-          plan: the checked run.
-          shapes: shapes and shardings of the state (`AbstractState.shapes`).
-        """
         self._plan = plan
         self._shapes = shapes
         self._compiled: dict[int | None, jax.stages.Compiled] = {}

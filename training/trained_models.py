@@ -32,7 +32,6 @@ def open_run(
         inference.answer(trained, "infill", [{"text": "import <extra_id_0>"}])
 
     Args:
-        run_dir: the run directory.
         step: step of the checkpoint. None: the latest checkpoint.
         mesh: mesh over which the parameters are sharded. None: they are on the first device.
             Within `training.devices.mesh.placed_on(mesh)`, rows of a batch are sharded as well.

@@ -68,7 +68,6 @@ def train(
     """Trains a run, or resumes it from its directory.
 
     Args:
-      run: the run to train.
       console: console for progress and figures. None: the terminal.
       trusted: modules that the config.gin of the run directory may name, see `settings.trust`.
         The modules of the run's own functions are always trusted.

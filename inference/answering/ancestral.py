@@ -34,7 +34,6 @@ def earlier_weights(
     Args:
       p_V: f32[V], the model's prediction of the token without noise, given all other tokens.
       token: i32[], the id of the token at `time`.
-      mask: id of the mask.
       text: the first id of text, and the id after the last.
       noise: function from a time to `Noised`, as `PromptForm.noise`.
       time, earlier: f32[], the noisier and the less noisy time.

@@ -65,10 +65,8 @@ def answer(
     """Returns the mode's answer to each item.
 
     Args:
-      trained: the model.
       mode: name of the mode, a key of `trained.MODES`.
       items: dicts with the fields that the mode reads.
-      options: settings of the mode.
       numbers: numbers of the items, which their random keys are derived from and error messages
         name. None: 0, 1, … without names in messages.
 

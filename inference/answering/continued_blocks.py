@@ -45,16 +45,9 @@ def continue_blocks(
     2). An encoder-decoder encodes the text again before each block, and only its decoder writes.
 
     Args:
-      trained: the model.
-      texts: the texts.
       max_new: maximum number of tokens of an answer.
-      steps: number of steps per block. None: the number of masks of the block.
-      order: order in which masks are written.
       temperature: temperature of the draws. 0 takes the likeliest token of each mask.
-      seed: seed of the draws.
       numbers: numbers of the texts, which their random keys are derived from. None: 0, 1, ….
-      batch_size: number of rows of a batch.
-      on_batch: called after each batch with the number of texts that it answered.
 
     Raises:
       ValueError: A text has no words, a row has more slots than the model has positions, or `order`

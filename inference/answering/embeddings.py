@@ -39,12 +39,8 @@ def embed(
     default.
 
     Args:
-      trained: the model.
-      texts: the texts.
       pooling: "first", "last" or "mean". None: the pooling of training, or else the mean.
       second: whether the second of two towers reads the texts, as the second texts of pairs.
-      batch_size: number of rows of a batch.
-      on_batch: called after each batch with the number of texts that it embedded.
 
     Raises:
       ValueError: A text is empty or longer than the model's positions, or `pooling` differs from

@@ -169,16 +169,13 @@ def generate(
         generate(trained, prompts, Decoding(max_new=8))[0][0].text
 
     Args:
-      trained: the model.
       prompts: the prompts, as `prompting.prompts` makes them.
-      decoding: settings of generation.
       draft: draft model for speculative decoding.
       special: special tokens that an answer may have, in addition to end-of-sequence. None: all but
         padding.
       numbers: numbers of the prompts, which their random keys are derived from. None: 0, 1, ….
       on_text: called with the partial answer after each chunk of tokens, if there is a single
         prompt.
-      on_batch: called after each batch with the number of prompts that it answered.
       on_drafts: called after each batch of speculative decoding with its counts of drafts.
 
     Raises:

@@ -106,8 +106,6 @@ def greedy_targets(
     """Returns i32[B, T]: the greedy targets, each predicted given the targets before it.
 
     Args:
-      model: the model.
-      params: its parameters.
       batch: batch of the model. Its decoder inputs after the slot that predicts the first target
         are not used.
       allowed_tokens: bool[V], the allowed-token mask. None: all ids.

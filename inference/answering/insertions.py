@@ -44,14 +44,9 @@ def insert(
     step reads the whole text again, with the logits of all slots in memory.
 
     Args:
-      trained: the model.
-      texts: the texts.
       max_new: maximum number of tokens to insert.
       temperature: temperature of the draws. 0 takes the likeliest slot and token.
-      seed: seed of the draws.
       numbers: numbers of the texts, which their random keys are derived from. None: 0, 1, ….
-      batch_size: number of rows of a batch.
-      on_batch: called after each batch with the number of texts that it answered.
 
     Raises:
       ValueError: A text with its insertions has more slots than the model has positions.

@@ -172,18 +172,13 @@ def unmask(
                         arXiv:1902.04094)
 
     Args:
-      trained: the model.
       texts: texts with "[MASK]".
       mode: "denoise" for a model that learned from random tokens. Each mask starts as a random
         token of text, and a step may overwrite any of them, in the order "ancestral" (Sahoo et al.
         2025, arXiv:2506.10892).
       steps: number of steps. None: the number of masks of the text.
-      order: order in which the masks are written.
       temperature: temperature of the draws. 0 takes the likeliest token of each mask.
-      seed: seed of the draws.
       numbers: numbers of the texts, which their random keys are derived from. None: 0, 1, ….
-      batch_size: number of rows of a batch.
-      on_batch: called after each batch with the number of texts that it answered.
 
     Raises:
       ValueError: A text has no mask, or `order` is "gibbs" with temperature 0.
@@ -229,7 +224,6 @@ def write_masks(
     """Returns the tokens that are written into the masks of each row, as a list of K ids.
 
     Args:
-      trained: the model.
       rows: tokens with masks. `unmask` describes the other arguments.
       record: number of calls of the model after each of which the K ids are returned, as a list of
         lists. 0 returns the last ids alone.
@@ -429,10 +423,6 @@ def written(
     Args:
       logits_of: function from the tokens i32[B, K] of the masks, written or not, to their logits
         f32[B, K, V].
-      masks: the masks of the rows.
-      unmasking: how masks are written.
-      temperature: temperature of the draws.
-      allowed_V: bool, the allowed-token mask.
     """
     order = unmasking.order
 

@@ -80,10 +80,7 @@ def score(
     arXiv:1910.14659) and not a probability of the text, so its bits per byte have no meaning.
 
     Args:
-      trained: the model.
       pairs: (first text, second text); the first text may be "".
-      batch_size: number of rows of a batch.
-      on_batch: called after each batch with the number of texts that it scored.
       denoiser: mode token before the first text (UL2).
 
     Raises:
@@ -123,10 +120,7 @@ def answer_log_probs(
         answer_log_probs(trained, [(Prompt([], [5, 6, 7]), 3)])    # given the tokens before each
 
     Args:
-      trained: the model.
       answered: prompts that include their answers, with the number of tokens to score.
-      batch_size: number of rows of a batch.
-      on_batch: called after each batch with the number of prompts that it scored.
       slot_figures: function (model, *figure_settings, params, batch) -> [B, T, …], which computes
         figures of each next token. By default these are the log-probabilities.
       figure_settings: hashable arguments of this function. Equal ones share a compiled program.
@@ -277,13 +271,10 @@ def hidden_log_probs(
     All hidden tokens of a text are masked at once, and predicted from the other tokens.
 
     Args:
-      trained: the model.
       texts: (tokens of a text, indices of the hidden tokens).
-      batch_size: number of rows of a batch.
       candidates: ids whose log-probabilities f64[n, candidates] are returned instead, in this
         order.
       masked: whether the hidden tokens are masked. Otherwise the model reads them.
-      on_batch: called after each batch with the number of texts that it scored.
 
     Raises:
       ValueError: The vocabulary has no mask, or a text is longer than the model's positions.

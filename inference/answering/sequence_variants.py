@@ -101,13 +101,10 @@ def score_variants(
                              noise cancels
 
     Args:
-      trained: the model.
       wild_type: the sequence that the variants change.
-      variants: the variants.
       scoring: how to score. None: "likelihood" for a causal model, "bound" for a masked diffusion
         model, and "masked_marginal" for other masked models.
       both_strands: whether to average the scores of DNA or RNA and of its reverse complement.
-      batch_size: number of rows of a batch.
       on_batch: called after each batch with its share of all rows. The shares add up to 1.
 
     Raises:

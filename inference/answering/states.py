@@ -48,10 +48,7 @@ def states(
     """Yields the number of each text with its states, shortest texts first.
 
     Args:
-      trained: the model.
-      texts: the texts.
       layers: numbers of layers; 0 is the embeddings, 1 the first layer, -1 the last layer.
-      batch_size: number of rows of a batch.
 
     Raises:
       ValueError: A text has no tokens, or more than the model has positions. A layer does not

@@ -33,7 +33,6 @@ def taught(
       trained: the teacher, a decoder that predicts text from left to right.
       documents: documents of the teacher's vocabulary.
       likeliest: number of predictions of each token.
-      batch_size: number of windows of a batch.
 
     Raises ValueError for another kind of model.
     """

@@ -54,7 +54,6 @@ def in_batches(
     Args:
       run: function from the indices of a batch's rows to their results.
       sizes: length of each row; rows of similar lengths share a batch.
-      batch_size: number of rows of a batch.
       on_batch: called after each batch with the number of its rows.
     """
     results: list = [None] * len(sizes)

@@ -67,12 +67,9 @@ def beam_search(
       model, params: results of `decoding_form`.
       prompts: result of `decoder_prompts` or `encoder_decoder_prompts`.
       beams: K, the number of beams.
-      max_new: maximum number of tokens to generate.
-      stop_ids: ids that end a beam.
       length_penalty: power of the length that divides log-probabilities. Above 0 favors long
         continuations; 0 compares plain log-probabilities.
       allowed_tokens: bool[V], the allowed-token mask. None: all ids.
-      rules: further constraints on the generated tokens.
 
     Returns:
       `Beams` with the K best continuations, S = P + max_new.

@@ -195,13 +195,9 @@ def decode(
     Args:
       model, params: results of `decoding_form`.
       prompts: result of `decoder_prompts` or `encoder_decoder_prompts`.
-      max_new: maximum number of tokens to generate.
-      stop_ids: ids that end a row.
-      sampling: how a token is chosen; greedy by default.
       keys: a random key for each row, so that a row's draws do not depend on other rows. Required
         if sampling has a temperature.
       allowed_tokens: bool[V], the allowed-token mask. None: all ids.
-      rules: further constraints on the generated tokens.
 
     Returns:
       A `Decoded` with S = P + max_new.

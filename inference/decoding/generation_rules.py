@@ -48,7 +48,6 @@ def ruled(
     `transformers`.
 
     Args:
-      stop_ids: ids that end a row.
       tokens_BxS: prompts and generated tokens.
       starts_B: lengths of the prompts.
       ends_B: lengths of the prompts together with the generated tokens.

@@ -55,9 +55,6 @@ def choose(keys_B: Array, logits_BxV: Array, sampling: Sampling, seen_BxV: Array
     """Returns a token for each row, i32[B], drawn with the row's random key.
 
     Args:
-      keys_B: a random key for each row.
-      logits_BxV: logits of the next token.
-      sampling: settings of the distribution.
       seen_BxV: bool, the ids that each row already has. None: no repetition penalty.
     """
     if not sampling.temperature:

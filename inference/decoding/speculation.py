@@ -107,9 +107,6 @@ def speculate(
     Args:
       model, params, drafter, draft_params: for example the results of `own_drafts`.
       prompts: result of `decoder_prompts` or `encoder_decoder_prompts`.
-      max_new: maximum number of tokens to generate.
-      stop_ids: ids that end a row.
-      sampling: how a token is chosen; greedy by default.
       keys: a random key for each row. Required if sampling has a temperature.
       allowed_tokens: bool[V], the allowed-token mask. None: all ids.
 
@@ -330,10 +327,6 @@ def masked_drafter(blocks: MaskedBlocks, mask: int) -> Drafter:
     The number of accepted drafts is not known before the call. The call therefore reads a block of
     masks for each possible number, (N + 1) blocks in all, and the drafts come from the block of the
     actual number. Masks are not written to the KV cache, and no token attends to them.
-
-    Args:
-      blocks: the blocks of training (`PromptForm.masked_blocks`).
-      mask: id of the mask token.
 
     Raises:
       ValueError: Blocks of one mask, whose token the model itself predicts.

@@ -26,7 +26,6 @@ def heldout_labels(run_dir: str, *, examples: int | None = None) -> list[Evaluat
     The texts are decoded from the tokens in the run directory.
 
     Args:
-      run_dir: the run directory.
       examples: number of texts, drawn at random with a fixed seed. None: all.
 
     Raises ValueError if the run has a different corpus.
@@ -47,8 +46,6 @@ def labels_of_file(run_dir: str, file: str, examples: int | None = None) -> Eval
     If the run has classes, labels must be among them. Otherwise labels may be any text.
 
     Args:
-      run_dir: the run directory.
-      file: the TSV or JSONL file.
       examples: number of texts, drawn at random with a fixed seed. None: all.
 
     Raises ValueError if the file does not exist, if `labeled_readers.read_labeled` cannot read it,

@@ -137,7 +137,6 @@ def score_regions(
       trained: the model. It needs a token for each letter.
       sequences: a FASTA or FASTQ file with the records.
       regions: the regions of each record, which `check_regions` has checked.
-      batch_size: number of rows of a batch.
       track: returns the parts of the work of a record, and may show their progress.
 
     Raises ValueError for a model that predicts no letters, and for other tokens. Raises

@@ -136,11 +136,7 @@ def write_states(
     norm. One batch is in memory at a time.
 
     Args:
-      file: path of the file.
-      trained: the model.
-      texts: the texts.
       layers: numbers of layers, as in `states`.
-      batch_size: number of rows of a batch.
       on_text: called with 1 after each text.
 
     Raises ValueError if `states` does.

@@ -32,7 +32,6 @@ def read_items(file: str, *, strict: bool = True) -> list[dict]:
     text is in uppercase.
 
     Args:
-      file: path of the file.
       strict: whether any other line is an error. Otherwise it becomes `Unreadable`.
 
     Raises ValueError if the file does not exist, has no lines, or has no readable line. With
@@ -84,12 +83,9 @@ def items_of(
     """Returns the items of a command, one for each text or line of the file.
 
     Args:
-      mode: name of the mode.
-      texts: texts of the command line.
       file: path of a JSONL, FASTA or FASTQ file.
       prefix, suffix: the texts around a gap.
       cursor: "FILE:LINE:COLUMN", the place of a gap in a file.
-      options: options of the mode.
 
     Raises ValueError if there are no items, if several arguments define them, or if the mode does
     not support such items.

@@ -39,9 +39,6 @@ def batch_prompts(
     """Returns the prompts as one batch.
 
     Args:
-      layout: layout of the model.
-      prompts: the prompts.
-      ids: token ids of the vocabulary.
       width: number of slots of the padded rows of the encoder, or of a decoder-only model.
       start_width: number of slots of the padded rows of an encoder-decoder's decoder.
 
@@ -91,9 +88,6 @@ def text_prompt(trained: Trained, mode: str, text: str, denoiser: str | None = N
     """Returns the prompt for a text that the model continues or answers.
 
     Args:
-      trained: the model.
-      mode: name of the mode.
-      text: the text.
       denoiser: name of a mode token to put before the text, instead of the ids of the prompt form.
 
     Raises ValueError if the text has no words (unless the mode is "continue"), or if a text to be

@@ -42,7 +42,6 @@ def from_hugging_face(directory: str, **vocabulary: Any) -> Imported:
     """Opens a directory that `save_pretrained` wrote.
 
     Args:
-      directory: the directory.
       **vocabulary: keyword arguments of `imported_vocabulary`.
 
     Raises ValueError for an incomplete directory, and for a model that `models` cannot build.
@@ -165,7 +164,6 @@ def from_t5x(
     """Opens a T5X checkpoint.
 
     Args:
-      directory: the checkpoint.
       builder: function from the rows of the vocabulary to the encoder-decoder.
       unscaled: norms without a scale in the checkpoint, see `models.t5x.read_params`.
       **vocabulary: keyword arguments of `imported_vocabulary`.

@@ -121,7 +121,6 @@ def estimate(
     not use the links. Prefetches into the chip's own memory take no time.
 
     Args:
-      text: text of the compiled program.
       topology: the slice for which it was compiled.
       chips: coordinates of the chip of each device, in the order of the mesh.
       assigned: share of the rows of expert kernels that are assigned to an expert, if all experts

@@ -231,7 +231,6 @@ def print_heldout(
     Losses that are the exact likelihood of the text have bits per byte.
 
     Args:
-      console: where to print.
       evaluations: (step, scores) of each checkpoint.
       bytes_per_token: mean bytes of a token in each member's text; nan for ids without text.
     """
@@ -291,12 +290,7 @@ def print_closing(
 ) -> None:
     """Prints the last lines of a run.
 
-    Args:
-      console: where to print.
-      plan: the run's plan.
-      result: the run's result.
-      read: the figures of `Batches.progress`.
-      failed: why the losses could not be plotted; None if they were plotted.
+    `read` has the figures of `Batches.progress`, and `failed` why the losses could not be plotted.
     """
     if failed:
         print_warning(console, failed)
@@ -312,10 +306,8 @@ def closing_message(run: Run, prompt: str, read: Mapping[str, float]) -> str:
     """Returns the closing lines of a run: what it read, its files, and next commands.
 
     Args:
-      run: the run.
       prompt: arguments of `pretrax predict` that give the model a text, such as '"TEXT"'. Empty if
         the model does not read text.
-      read: the figures of `Batches.progress`.
     """
     stores = [name.split("/", 1)[1].rpartition("/")[0] for name in read if name.endswith("/share")]
     shares = [
@@ -354,13 +346,7 @@ corpus, planning, initializing parameters).'
 
 
 def resumed_message(step: int, changed: Sequence[str], copied: bool) -> str:
-    """Returns the message for a resumed run.
-
-    Args:
-      step: step from which it resumes.
-      changed: one line for each changed field.
-      copied: whether it resumes from a local copy.
-    """
+    """Returns the message for a resumed run."""
     lines = [f"Continuing from the {'local copy' if copied else 'checkpoint'} of step {step}."]
     if changed:
         lines += ["Values changed since:", *(f"  {line}" for line in changed)]

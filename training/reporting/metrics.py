@@ -25,7 +25,6 @@ class MetricsWriter:
     does all the writing, so there is no thread to wait for.
 
     Args:
-      run_dir: the run directory.
       step: the step from which a run resumes. Entries of later steps are removed, so that the files
         equal the files of a run that was not interrupted.
       warn: shows a warning.

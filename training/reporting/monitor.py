@@ -75,10 +75,6 @@ class Monitor:
         """Writes and shows means over the steps that were checked since the last report.
 
         Without such steps it does nothing.
-
-        Args:
-          step: the current step.
-          read: the figures of `Batches.progress`.
         """
         if not self._unreported.steps:
             return

@@ -29,8 +29,6 @@ def next_lines(
     """Returns lines for an imported model with a tokenizer: added rows, and commands.
 
     Args:
-      run_dir: the run directory.
-      trained: the model, whose parameters are not used.
       rows: number of rows of the run's embedding, which may exceed the model's.
       shown_mode: the mode to show if the model's training is not known. None: the layout's mode.
     """
@@ -88,10 +86,7 @@ def predict_command(
     """Returns a command that applies a model to a text as it was trained.
 
     Args:
-      run_dir: the run directory.
-      trained: the model, whose parameters are not used.
       shown_mode: the mode for a model whose training is not known. None: the layout's mode.
-      trusted: modules that the run directory names.
     """
     usual = mode_of(trained)
     mode = usual if trained.prompt_forms else shown_mode or usual
@@ -103,12 +98,7 @@ def predict_command(
 
 
 def text_arguments(model: Model, forms: Sequence[PromptForm]) -> str:
-    """Returns the arguments of `pretrax predict` for a model's usual mode, with TEXT for each text.
-
-    Args:
-      model: the model.
-      forms: the prompt forms of the objective that trained it.
-    """
+    """Returns the arguments of `pretrax predict` for a model's usual mode, with TEXTs."""
     return _example(usual_mode(model, forms))
 
 

@@ -24,10 +24,6 @@ def check_assignment_map(run: Run, trusted: Collection[str] = ()) -> None:
 
     The map may have no initial run, or a broken pattern. Or the layers of the two models may differ
     in more than their number. Shapes alone would not show different positions or norms.
-
-    Args:
-      run: the run with the assignment map.
-      trusted: modules that the initial run's config.gin may name, see `settings.trust`.
     """
     if not run.assignment_map:
         return

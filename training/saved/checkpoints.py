@@ -236,7 +236,6 @@ class Checkpoints:
     """The checkpoints of one run, in `DIRECTORY/STEP`.
 
     Args:
-      directory: the folder of the checkpoints.
       keep: which checkpoints to keep. None: the folder is only read, and it need not exist.
     """
 
@@ -308,8 +307,6 @@ class Checkpoints:
         """Saves a checkpoint in the background, after waiting for the previous save.
 
         Args:
-          state: the state to save.
-          position: the files of the data position, by name.
           heldout_loss: the held-out loss at this step. A checkpoint without a loss, or with NaN, is
             never among the best.
           one_by_one: whether arrays are compressed one after another. This needs memory for the
@@ -473,7 +470,6 @@ class Checkpoints:
         If the run keeps a moving average of the parameters, returns the average.
 
         Args:
-          step: step of the checkpoint.
           target: a tree of shapes and shardings. It may contain only some of the parameters.
 
         Raises ValueError if a checksum differs.

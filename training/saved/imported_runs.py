@@ -55,7 +55,6 @@ def write_parameters(run_dir: str, arrays: Iterable[tuple[str, np.ndarray]], row
     All arrays are read before anything is written.
 
     Args:
-      run_dir: the run directory.
       arrays: (path, array) of each parameter.
       rows: number of rows of the embedding. Added rows are the mean of the model's rows.
     """
@@ -89,10 +88,7 @@ def config_text(
     """Returns the gin file of an imported model, which a run can include.
 
     Args:
-      run_dir: the run directory.
       source: source of the import, "hf:DIR" or "t5x:DIR".
-      layout: name of the model's builder in `models`.
-      settings: keyword arguments of the builder.
       rows: number of rows of the embedding.
     """
     model = Partial(getattr(models, layout), **settings)

@@ -40,13 +40,7 @@ def save_prompt_forms(run_dir: str, forms: Iterable[PromptForm]) -> None:
 
 
 def prompt_forms(run_dir: str, fields: Mapping[str, Any], ids: TokenIds) -> tuple[PromptForm, ...]:
-    """Returns the prompt forms of a run's objective or of an imported model.
-
-    Args:
-      run_dir: the run directory.
-      fields: the fields of the run's config.gin.
-      ids: the ids of the run's vocabulary.
-    """
+    """Returns the prompt forms of a run's objective or of an imported model."""
     objective = fields.get("objective")
     file = Path(run_dir) / PROMPT_FORMS
     if objective:

@@ -54,12 +54,8 @@ def open_local_copies(
 ) -> "contextlib.AbstractContextManager[LocalCopies | None]":
     """Opens the local copies of a run; yields None if it keeps no copies.
 
-    If it keeps no copies, earlier copies of the run become invalid.
-
-    Args:
-      directory: `Run.local_checkpoint_dir`.
-      where: the folder of the run's checkpoints.
-      checkpoints: the run's checkpoints, opened.
+    If it keeps no copies, earlier copies of the run become invalid. `where` is the folder of its
+    checkpoints.
     """
     if directory is not None:
         return LocalCopies(directory, where, checkpoints)
@@ -108,10 +104,6 @@ class LocalCopies(Checkpoints):
         are removed. A copy of the run's last step is not used, since a run ends with a checkpoint.
         A copy of a step beyond the last step is used: the user may raise `steps` again.
 
-        Args:
-          target: the dtypes, shapes and shardings of the state.
-          steps: number of steps of the run.
-
         Returns None if there is neither a copy nor a checkpoint.
         """
         last = max(self._checkpoints.steps(), default=-1)
@@ -157,10 +149,6 @@ class LocalCopies(Checkpoints):
         There is no copy if a host's disk is too full. A single process also returns a message if
         the copy cannot be written. With several processes, the process that cannot write raises
         OSError. The others wait for it and raise OSError minutes later.
-
-        Args:
-          state: the state to save.
-          position: the files of the data position, by name.
         """
         problem = self._lacking_room(state)
         return problem or self._or_say(lambda: self.save(state, position))

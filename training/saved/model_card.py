@@ -38,11 +38,8 @@ def model_card(
 
     Args:
       name: name of the exported directory, or of its repository on the Hugging Face hub.
-      fields: the fields of the run's config.gin.
       result: the result of the run. A result of another step is left out. None: no result.
-      step: step of the exported checkpoint.
       architecture: name of the exported model's class in `transformers`.
-      parameters: number of parameters.
       notes: paragraphs about loading the model.
     """
     objective, corpus = (_name(fields[name]) for name in ("objective", "corpus"))

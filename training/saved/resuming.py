@@ -36,7 +36,6 @@ def resume(parts: ResumableParts, changed: Sequence[str] = ()) -> Restored | Non
     The batches, spikes and unreported metrics of `parts` are restored from the same step.
 
     Args:
-      parts: the run and its checkpoints.
       changed: the changed fields that `check_resumable` returned, for error messages.
 
     Raises ValueError, with the changed fields, if the checkpoints do not fit the run.
@@ -73,7 +72,6 @@ def changed_fields(run: Run, trusted: Collection[str] = ()) -> list[str]:
     """Returns a line for each field that changed since the last start in the run directory.
 
     Args:
-      run: the run.
       trusted: modules that the directory's config.gin may name, in addition to the modules of the
         run's own functions.
 
@@ -110,10 +108,6 @@ def check_resumable(run: Run, trusted: Collection[str] = ()) -> list[str]:
 
     The first checkpoint fixes the objective, model, corpus, rows, seed and warm start of a run.
 
-    Args:
-      run: the run.
-      trusted: modules that the directory's config.gin may name.
-
     Raises ValueError if the run directory holds checkpoints of a run with other fixed fields.
     """
     changed = changed_fields(run, trusted)
@@ -129,11 +123,6 @@ def check_resumable(run: Run, trusted: Collection[str] = ()) -> list[str]:
 
 def finished_result(run: Run, step: int, changed: Sequence[str]) -> Result | None:
     """Returns the result of a run that has taken all its steps; None if some are left.
-
-    Args:
-      run: the run.
-      step: number of steps that it has taken.
-      changed: the changed fields that `check_resumable` returned.
 
     Raises ValueError if the result in the directory belongs to a run with other values. Also raises
     ValueError if the run is beyond its number of steps without having finished.

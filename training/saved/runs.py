@@ -42,7 +42,6 @@ def open_saved_model(
     """Returns the model of a run with the parameters of a checkpoint.
 
     Args:
-      directory: the run directory.
       step: step of the checkpoint. None: the latest checkpoint.
       mesh: mesh over which the parameters are sharded as in training. None: all parameters are on
         the first device of this machine.
@@ -100,8 +99,6 @@ def model_of_run(fields: Mapping[str, Any], ids: TokenIds, num_classes: int = 0)
     Returns None if the fields contain no model or no objective.
 
     Args:
-      fields: the fields of the run's config.gin.
-      ids: the ids of its vocabulary.
       num_classes: number of classes in the run's classes.json, for objectives that count them.
     """
     if fields.get("model") is None or fields.get("objective") is None:

@@ -60,12 +60,6 @@ def first_state(
 
     The note is "" if the parameters are random.
 
-    Args:
-      run: the run.
-      abstract: shapes and shardings of the state.
-      mesh: the mesh of the devices.
-      classes: the classes that the run predicts, in order.
-
     Raises ValueError if the checkpoint or the vocabulary of `Run.initial_run` does not fit.
     """
     state = new_state(abstract, run.seed, mesh)
