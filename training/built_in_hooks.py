@@ -1,6 +1,6 @@
 """The hooks of every run: its metrics, evaluations, checkpoints and local copies."""
 
-import functools
+import dataclasses
 import time
 from collections.abc import Callable
 
@@ -11,40 +11,31 @@ from .heldout_evaluation import Evaluation
 from .hooks import AfterStep, Hook
 from .prefetch import Prefetcher
 from .processes import as_the_first
-from .reporting.console import print_warning
 from .reporting.monitor import Monitor
 from .reporting.reports import Reports
 from .saved.resuming import ResumableParts
 
 
+@dataclasses.dataclass
 class BuiltInHooks:
     """The work of every run between its steps."""
 
-    def __init__(
-        self,
-        parts: ResumableParts,
-        ahead: Prefetcher,
-        monitor: Monitor,
-        evaluate: Callable[[int, dict], Evaluation],
-        reports: Reports,
-    ):
-        self._ahead = ahead
-        self.evaluation: Evaluation | None = None  # the last evaluation
-        self._evaluated = 0  # step of the last evaluation
-        self._parts = parts
-        self._monitor = monitor
-        self._evaluate = evaluate
-        self._writer = reports.writer
-        self._wall_time = reports.wall_time
-        self._warn = functools.partial(print_warning, reports.console)
-        self._saved = self._copied = time.monotonic()
+    parts: ResumableParts
+    ahead: Prefetcher  # the batches that are being prefetched
+    monitor: Monitor
+    evaluate: Callable[[int, dict], Evaluation]  # from a step and its parameters
+    reports: Reports
+    evaluation: Evaluation | None = None  # the last evaluation
+    evaluated: int = 0  # step of the last evaluation
+    saved: float = dataclasses.field(default_factory=time.monotonic)  # time of the last checkpoint
+    copied: float = 0.0  # time of the last local copy
 
     def hooks(self) -> list[Hook]:
         """Returns the hooks, in the order in which they are called after a step."""
-        run = self._parts.run
+        run = self.parts.run
         # The clock is read only after steps that `log_every` divides.
         by_the_clock = run.log_every if run.checkpoint_minutes is not None else None
-        copies = run.log_every if self._parts.copies else None
+        copies = run.log_every if self.parts.copies else None
         return [
             Hook(self._report, run.log_every),
             Hook(self._report, run.checkpoint_every),  # the metrics have a line for each checkpoint
@@ -56,59 +47,59 @@ class BuiltInHooks:
 
     def finish(self) -> None:
         """Waits until all saves are complete, and removes the local copies."""
-        with self._wall_time.of("saving"):
-            self._parts.checkpoints.wait()
+        with self.reports.wall_time.of("saving"):
+            self.parts.checkpoints.wait()
             self._settle_copies()
-            if self._parts.copies:
-                self._parts.copies.remove_after(-1)
+            if self.parts.copies:
+                self.parts.copies.remove_after(-1)
 
     def _report(self, at: AfterStep) -> None:
-        self._monitor.report(at.step, self._ahead.progress())
+        self.monitor.report(at.step, self.ahead.progress())
 
     def _evaluate_heldout(self, at: AfterStep) -> None:
-        self.evaluation = self._evaluate(at.step, at.state.eval_params)
-        self._evaluated = at.step
+        self.evaluation = self.evaluate(at.step, at.state.eval_params)
+        self.evaluated = at.step
 
     def _save(self, at: AfterStep) -> None:
-        self._saved = time.monotonic()
-        with self._wall_time.of("saving"):
-            is_new = self._evaluated == at.step
+        self.saved = time.monotonic()
+        with self.reports.wall_time.of("saving"):
+            is_new = self.evaluated == at.step
             loss = self.evaluation.loss if self.evaluation and is_new else None
             position = self._position()
-            self._writer.flush()
+            self.reports.writer.flush()
             # The metrics go first: a resumed run drops metrics that are later than the checkpoint.
             if jax.process_index() == 0:
-                push_or_warn(self._parts.run.run_dir, self._warn)
+                push_or_warn(self.parts.run.run_dir, self.reports.warn)
             self._settle_copies()  # Orbax can run only one save at a time
-            self._parts.checkpoints.save(at.state, position, heldout_loss=loss)
+            self.parts.checkpoints.save(at.state, position, heldout_loss=loss)
 
     def _save_in_time(self, at: AfterStep) -> None:
-        minutes = self._parts.run.checkpoint_minutes or 0
-        if as_the_first(time.monotonic() - self._saved >= 60 * minutes):
+        minutes = self.parts.run.checkpoint_minutes or 0
+        if as_the_first(time.monotonic() - self.saved >= 60 * minutes):
             self._save(at)
 
     def _copy_in_time(self, at: AfterStep) -> None:
-        run = self._parts.run
-        copies = self._parts.copies
-        checkpoints = self._parts.checkpoints
+        run = self.parts.run
+        copies = self.parts.copies
+        checkpoints = self.parts.checkpoints
         minutes = run.local_checkpoint_minutes or 0
-        due = time.monotonic() - max(self._saved, self._copied) >= 60 * minutes
+        due = time.monotonic() - max(self.saved, self.copied) >= 60 * minutes
         # There is no copy while a save to slow storage is running, and none after the last step,
         # which ends with a checkpoint.
         if copies and as_the_first(due and not checkpoints.is_saving()) and at.step < run.steps:
-            self._copied = time.monotonic()
-            with self._wall_time.of("saving"):
-                self._writer.flush()
+            self.copied = time.monotonic()
+            with self.reports.wall_time.of("saving"):
+                self.reports.writer.flush()
                 checkpoints.wait()
                 self._settle_copies()
                 if problem := copies.save_or_say(at.state, self._position()):
-                    self._warn(problem)
+                    self.reports.warn(problem)
 
     def _settle_copies(self) -> None:
-        copies = self._parts.copies
+        copies = self.parts.copies
         if copies and (problem := copies.wait_or_say()):
-            self._warn(problem)
+            self.reports.warn(problem)
 
     def _position(self) -> dict[str, bytes]:
         """Returns the files that a checkpoint holds in addition to the state."""
-        return self._ahead.state() | self._parts.spikes.state() | self._monitor.state()
+        return self.ahead.state() | self.parts.spikes.state() | self.monitor.state()

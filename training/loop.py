@@ -1,7 +1,6 @@
 """The training loop: takes the steps and calls hooks for metrics, evaluations and checkpoints."""
 
 import contextlib
-import functools
 import os
 import signal
 import threading
@@ -17,7 +16,7 @@ from .hooks import AfterStep, own_hooks
 from .planning import Plan
 from .prefetch import Prefetcher
 from .processes import must_stop_together
-from .reporting.console import StepProgress, print_warning
+from .reporting.console import StepProgress
 from .reporting.monitor import Monitor
 from .reporting.profiling import Profiler, Steps
 from .reporting.reports import Reports
@@ -56,12 +55,11 @@ def take_steps(
     wall_time = reports.wall_time
     user_hooks = own_hooks(plan)
     traces = os.path.join(run.run_dir, run_directory.TENSORBOARD)
-    warn = functools.partial(print_warning, reports.console)
     with (
         StepProgress(reports.console, taken, run.steps) as progress,
         placed_on(plan.mesh),
         stop_at_sigterm() as should_stop,
-        Profiler(profiled, traces, wall_time, warn) as profiler,
+        Profiler(profiled, traces, wall_time, reports.warn) as profiler,
         contextlib.closing(Prefetcher(parts.batches, run.steps - taken)) as ahead,
     ):
         monitor = Monitor(plan, reports.writer, progress, parts.spikes, parts.unreported, wall_time)
@@ -123,7 +121,7 @@ def _roll_back(spike: LossSpike, parts: ResumableParts, reports: Reports) -> Sta
     resumed = resume(parts)
     assert resumed is not None  # there is a checkpoint
     for message in resumed.damaged:
-        print_warning(reports.console, message)
+        reports.warn(message)
     step = int(resumed.state.step)
     spikes.rollbacks = [*rollbacks, Rollback(spike.step, step)]
     reports.writer.rewind(step)
@@ -134,10 +132,9 @@ def _roll_back(spike: LossSpike, parts: ResumableParts, reports: Reports) -> Sta
         values = {f"rollback/{name}": x for name, x in one._asdict().items()}
         reports.writer.write(step + 1, values)
     skipped = sum(one.skipped for one in spikes.since(step))
-    print_warning(
-        reports.console,
+    reports.warn(
         f"{spike} The run goes back to the checkpoint of step {step}, and skips the {skipped} "
-        "batches that were read since.",
+        "batches that were read since."
     )
     return resumed.state
 

@@ -4,6 +4,7 @@ import dataclasses
 
 from rich.console import Console
 
+from .console import print_warning
 from .metrics import MetricsWriter
 from .wall_time import WallTime
 
@@ -15,3 +16,6 @@ class Reports:
     writer: MetricsWriter  # writes the metrics
     console: Console  # shows progress and warnings
     wall_time: WallTime  # counts seconds by kind of work
+
+    def warn(self, message: str) -> None:
+        print_warning(self.console, message)
