@@ -66,13 +66,6 @@ class Sources(NamedTuple):
         return {match[1] for match in found if match}
 
 
-class Files(NamedTuple):
-    """Relative paths of the files below a folder that are sent, and left-out parts with reasons."""
-
-    sent: list[str]
-    left_out: dict[str, str]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--archive", help="the file to write")
@@ -100,25 +93,25 @@ def pack(options: argparse.Namespace) -> str:
     sources = find_sources(os.environ.get("PRETRAX"))
     extras = read_extras(options.extras, sources)
     named = named_files(options.command, folder, sources, relative=True)
-    files = files_below(folder, sources.path)
-    files = Files([*sorted(named), *sorted({*files.sent} - named)], files.left_out)
-    size = sum(os.path.getsize(folder / name) for name in files.sent)
+    others, left_out = files_below(folder, sources.path)
+    sent = [*sorted(named), *sorted({*others} - named)]
+    size = sum(os.path.getsize(folder / name) for name in sent)
     if size > LARGEST_PROJECT:
         raise Mistake(
             f"{folder} holds {in_units(size)} to send, expected at most "
             f"{in_units(LARGEST_PROJECT)}. Move data to a bucket, or start from a smaller folder. "
-            f"The largest files: {', '.join(largest(folder, files.sent))}."
+            f"The largest files: {', '.join(largest(folder, sent))}."
         )
-    say(f"Your project: {folder} ({len(files.sent)} files, {in_units(size)})")
+    say(f"Your project: {folder} ({len(sent)} files, {in_units(size)})")
     say("is sent to ~/project on every host, where the command runs:")
-    say_list(files.sent)
+    say_list(sent)
     say("Not sent: what git ignores, hidden files, and")
-    say_list([f"{name} ({reason})" for name, reason in sorted(files.left_out.items())])
-    for name in unsent_data(options.command, folder, files.sent):
+    say_list([f"{name} ({reason})" for name, reason in sorted(left_out.items())])
+    for name in unsent_data(options.command, folder, sent):
         say(f"The command names {name}, which is here and is not sent.")
     say(f"pretrax: {describe(sources.path)}, with the extras {extras or '(none)'}")
     if options.archive:
-        write_archive(options.archive, folder, files.sent, sources.path)
+        write_archive(options.archive, folder, sent, sources.path)
     package = sources.path.name if sources.path.is_file() else "pretrax"
     return f"./{package}{extras}"
 
@@ -266,9 +259,9 @@ def named_files(
     reader = _Named(folder, sources, searched, relative)
     for name, text in options:
         if name == "gin_bindings":
-            reader.read_gin(text, None)
+            reader.read_gin(text, folder)
         elif name == "gin_file" or (name in ("", *PARTS) and text.endswith(".gin")):
-            reader.add_gin_file(text, None)
+            reader.add_gin_file(text, folder)
         elif name == "objective" and "." in text:  # the user's own MODULE.BUILDER
             reader.add_module(text.rpartition(".")[0])
         else:
@@ -413,38 +406,33 @@ class _Named:
                 f"{parts}."
             )
 
-    def add_gin_file(self, name: str, beside: Path | None) -> None:
+    def add_gin_file(self, name: str, beside: Path) -> None:
         """Adds the user's gin file and the files that it names.
 
         Folders are searched in the same order as in `training.run_configuration`. `beside` is the
-        folder of the file that includes this one.
+        folder of the file that includes this one, or the project's.
         """
         self._usable(name)
-        own = [self._folder] if beside is None else [beside]
-        for folder in (*own, *self._searched):
-            if (folder / name).is_file():
-                self._add_found(folder / name)
+        places = [folder / name for folder in (beside, *self._searched)]
+        if name not in self._sources.gin_files:
+            places.append(self._folder / name)
+        path = next((path for path in places if path.is_file()), None)
+        if path is None:
+            if name in self._sources.gin_files:
                 return
-        if name in self._sources.gin_files:
-            return
-        if beside is not None and (self._folder / name).is_file():
-            self._add_found(self._folder / name)
-            return
-        raise Mistake(
-            f"There is no gin file {name} in {self._folder}, nor in gin_configs of pretrax."
-        )
-
-    def _add_found(self, path: Path) -> None:
+            raise Mistake(
+                f"There is no gin file {name} in {self._folder}, nor in gin_configs of pretrax."
+            )
         shown = os.path.relpath(path, self._folder)
         if shown not in self.found:
             self.add(shown)
             self.read_gin(path.read_text(encoding="utf-8"), path.parent)
 
-    def read_gin(self, text: str, beside: Path | None) -> None:
+    def read_gin(self, text: str, beside: Path) -> None:
         """Adds the files that lines of gin include or give as values."""
         for name, value in texts_of_gin(text):
             if name == "include":
-                self.add_gin_file(value, beside or self._folder)
+                self.add_gin_file(value, beside)
             else:
                 self.add_value(name, value)
 
@@ -484,19 +472,22 @@ def unsent_data(command: Sequence[str], folder: Path, sent: Sequence[str]) -> li
 # --- the files of a folder ------------------------------------------------------------------------
 
 
-def files_below(folder: Path, sources: Path) -> Files:
-    """Returns the files of a folder that are sent, and the parts that are left out."""
+def files_below(folder: Path, sources: Path) -> tuple[list[str], dict[str, str]]:
+    """Returns the files of a folder that are sent, and why the other parts are left out."""
     listed = listed_by_git(folder)
-    names = walk(folder, sources) if listed is None else listed
     sent: list[str] = []
     left_out: dict[str, str] = {}
-    for name in names:
-        part, reason = left_out_part(folder, name, sources)
+    for name in walk(folder, sources) if listed is None else listed:
+        parents = [str(parent) for parent in Path(name).parents][-2::-1]
+        reasons = ((part, reason_of(folder / part, sources)) for part in (*parents, name))
+        part, reason = next((found for found in reasons if found[1]), (name, ""))
+        if not reason and (folder / name).is_dir():  # git lists no files of another repository
+            reason = "a separate repository"
         if not reason:
             sent.append(name)
         elif reason != UNLISTED:
             left_out[part] = reason
-    return Files(sent, left_out)
+    return sent, left_out
 
 
 def check_git(folder: Path) -> None:
@@ -525,46 +516,27 @@ def walk(folder: Path, sources: Path) -> Iterator[str]:
     for root, folders, names in os.walk(folder):
         for name in sorted(folders):
             path = Path(root, name)
-            if folder_reason(path, sources):
+            if reason_of(path, sources):
                 folders.remove(name)
                 yield str(path.relative_to(folder))
         yield from (str(Path(root, name).relative_to(folder)) for name in sorted(names))
 
 
-def left_out_part(folder: Path, name: str, sources: Path) -> tuple[str, str]:
-    """Returns the part of a path that is left out and the reason, which is "" if it is sent."""
-    parts = Path(name).parts
-    for i in range(1, len(parts)):
-        part = str(Path(*parts[:i]))
-        if reason := folder_reason(folder / part, sources):
-            return part, reason
-    path = folder / name
-    if path.is_dir():
-        return name, folder_reason(path, sources) or "a separate repository"
-    return name, file_reason(path)
-
-
-def file_reason(path: Path) -> str:
-    """Returns why a file is not sent; "" if it is sent."""
-    if path.name.startswith("."):
-        return UNLISTED
-    if not path.is_file():
-        return "not a file, or removed"
-    size = path.stat().st_size
-    if size > LARGEST_FILE:
-        return f"{in_units(size)}: files over {in_units(LARGEST_FILE)} belong in a bucket"
-    return ""
-
-
 @functools.cache
-def folder_reason(path: Path, sources: Path) -> str:
-    """Returns why a folder is not sent; "" if it is sent."""
+def reason_of(path: Path, sources: Path) -> str:
+    """Returns why a file or a folder is not sent; "" if it is sent."""
 
     def holds(*names: str) -> bool:
         return all((path / name).exists() for name in names)
 
     if path.name.startswith(".") or path.name in ("__pycache__", "node_modules"):
         return UNLISTED
+    if path.is_file():
+        size = path.stat().st_size
+        large = f"{in_units(size)}: files over {in_units(LARGEST_FILE)} belong in a bucket"
+        return large if size > LARGEST_FILE else ""
+    if not path.is_dir():
+        return "not a file, or removed"
     if path.is_symlink():
         return "a link to a folder"
     if path == sources:
@@ -594,7 +566,7 @@ def write_archive(archive: str, folder: Path, sent: Sequence[str], sources: Path
         if sources.is_file():
             tar.add(sources, sources.name, filter=nobody)
             return
-        for name in files_below(sources, sources).sent:
+        for name in files_below(sources, sources)[0]:
             if Path(name).parts[0] not in NOT_PACKAGED:
                 tar.add(sources / name, f"pretrax/{name}", filter=nobody)
 
