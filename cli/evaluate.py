@@ -24,7 +24,7 @@ import functools
 import math
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
 from rich.console import Console
@@ -205,6 +205,16 @@ def steps_of(options) -> list[int | None]:
     return steps if options.all_checkpoints else steps[-1:]
 
 
+def trained_at(options, steps: Sequence[int | None]) -> Iterator[Trained]:
+    """Yields the model at each step, within the mesh of its parameters."""
+    mesh = make_mesh(fsdp=options.fsdp, tensor=options.tensor)
+    fields = read_directory(options.run, options.trust)
+    for step in steps:
+        trained = open_run(options.run, step, mesh, fields=fields)
+        with placed_on(mesh):
+            yield trained
+
+
 # --- downstream tasks ---------------------------------------------------------------------------
 
 
@@ -222,14 +232,11 @@ def evaluate_tasks(console: Console, options, steps: Sequence[int | None]) -> No
     tasks = tasks_of(options)
     right = functools.partial(Column, justify="right")
     table = Table("task", right("step"), "metric", right("score"), right("baseline"), **PLAIN)
-    mesh = make_mesh(fsdp=options.fsdp, tensor=options.tensor)
-    for step in steps:
-        trained = open_run(options.run, step, mesh, options.trust)
+    for trained in trained_at(options, steps):
         if options.labeled:
             check_names_classes(trained, options.mode or mode_of(trained))
         for task in tasks:
-            with placed_on(mesh):
-                scores = with_progress(console, options, trained, task)
+            scores = with_progress(console, options, trained, task)
             keep_answers(options.run, task.name, trained.step, scores)
             for metric, figure in scores.metrics.items():
                 baseline = scores.baseline.get(metric)
@@ -281,14 +288,12 @@ def evaluate_variants(console: Console, options, steps: Sequence[int | None]) ->
     scores_of_steps: dict[int, list[float]] = {}
     right = functools.partial(Column, justify="right")
     printed = Table(right("step"), "metric", right("figure"), right("baseline"), **PLAIN)
-    mesh = make_mesh(fsdp=options.fsdp, tensor=options.tensor)
-    for step in steps:
-        trained = open_run(options.run, step, mesh, options.trust)
+    for trained in trained_at(options, steps):
         scoring = options.scoring or usual_scoring(trained)
         check_scoring(trained, scoring, options.both_strands)
         table = table or read_variants(options.variants, wild_type, sequence_check(trained))
         progress = Progress(console=console, transient=True, disable=not console.is_terminal)
-        with placed_on(mesh), progress:
+        with progress:
             bar = progress.add_task(f"Scoring {len(table.variants)} variants", total=1.0)
             scores = score_variants(
                 trained,
@@ -319,16 +324,13 @@ def evaluate_regions(console: Console, options, steps: Sequence[int | None]) -> 
     printed = Table(Column("step", justify="right"), "region", **PLAIN)
     for column in ("letters", "loss", "baseline", "perplexity"):
         printed.add_column(column, justify="right")
-    mesh = make_mesh(fsdp=options.fsdp, tensor=options.tensor)
     shown = functools.partial(
         track, console=console, transient=True, disable=not console.is_terminal
     )
-    for step in steps:
-        trained = open_run(options.run, step, mesh, options.trust)
-        with placed_on(mesh):
-            scores = score_regions(
-                trained, options.sequences, regions, batch_size=options.batch_size, track=shown
-            )
+    for trained in trained_at(options, steps):
+        scores = score_regions(
+            trained, options.sequences, regions, batch_size=options.batch_size, track=shown
+        )
         for score in scores:
             printed.add_row(
                 str(trained.step),
