@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from pretrax.settings.system_errors import in_words, name_file, system_error_message
-from pretrax.training.saved.checkpoints import first_line
+from pretrax.training.saved.damage import first_line
 
 
 def failure(act) -> OSError:

@@ -22,14 +22,11 @@ import optax
 import pytest
 
 from pretrax.settings import atomic_writes
+from pretrax.settings.user_errors import causes
 from pretrax.training.saved import checkpoints
-from pretrax.training.saved.checkpoints import (
-    Checkpoints,
-    Keep,
-    MismatchError,
-    causes,
-    shows_damage,
-)
+from pretrax.training.saved.checkpoints import Checkpoints, Keep, MismatchError
+from pretrax.training.saved.checksums import checksums
+from pretrax.training.saved.damage import shows_damage
 from pretrax.training.state import State, abstract_state, new_state
 from tests.refusals import refuses
 from tests.training import object_store, tiny
@@ -215,14 +212,12 @@ def test_a_flipped_bit_in_the_header_of_compressed_data_is_damage(run_dir, monke
 
 def test_each_value_counts_in_the_checksum(run_dir):
     """A plain sum would not change if two values were exchanged."""
-    from pretrax.training.saved.checkpoints import _checksums
-
     state = states()[0]
     matrix = np.array(state.params["matrix"])
-    before = _checksums(state)
+    before = checksums(state)
     matrix[[0, 5]] = matrix[[5, 0]]
     swapped = state._replace(params=state.params | {"matrix": jnp.asarray(matrix)})
-    after = _checksums(swapped)
+    after = checksums(swapped)
     assert {name for name in before if before[name] != after[name]} == {"params/matrix"}
 
 

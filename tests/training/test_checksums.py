@@ -6,22 +6,22 @@ import numpy as np
 import pytest
 
 from pretrax.training.devices.mesh import make_mesh
-from pretrax.training.saved import checkpoints
+from pretrax.training.saved import checksums
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8", "bool"])
 @pytest.mark.parametrize("shape", [(), (5,), (8, 3), (2, 8, 7), (3, 1, 4, 2)])
 def test_few_values_have_the_sum_of_many(shape, dtype, monkeypatch):
     x = np.random.default_rng(0).integers(0, 255, shape).astype(jnp.dtype(dtype))
-    few = checkpoints._checksums({"x": jnp.asarray(x)})
-    monkeypatch.setattr(checkpoints, "FEW", -1)
-    assert checkpoints._checksums({"x": jnp.asarray(x)}) == few
+    few = checksums.checksums({"x": jnp.asarray(x)})
+    monkeypatch.setattr(checksums, "FEW", -1)
+    assert checksums.checksums({"x": jnp.asarray(x)}) == few
 
 
 @pytest.mark.slow
 def test_sums_are_those_that_earlier_checkpoints_hold():
     few, many = jnp.arange(24, dtype=jnp.float32).reshape(2, 3, 4), jnp.ones((300, 300))
-    assert checkpoints._checksums({"few": few, "many": many}) == {
+    assert checksums.checksums({"few": few, "many": many}) == {
         "few": 2778726400,
         "many": 3758096384,
     }
@@ -32,10 +32,10 @@ def test_sharded_arrays_have_the_sum_of_whole_ones(size):
     x = jnp.asarray(np.random.default_rng(0).normal(size=size), jnp.float32)
     rows = jax.NamedSharding(make_mesh(data=8), jax.P("data"))
     spread = jax.device_put(x, rows)
-    assert checkpoints._checksums({"x": spread}) == checkpoints._checksums({"x": x})
+    assert checksums.checksums({"x": spread}) == checksums.checksums({"x": x})
 
 
 @pytest.mark.parametrize("size", [16, 2**17])
 def test_arrays_of_numpy_have_the_sum_of_those_on_a_device(size):
     x = np.random.default_rng(0).normal(size=size).astype(np.float32)
-    assert checkpoints._checksums({"x": x}) == checkpoints._checksums({"x": jnp.asarray(x)})
+    assert checksums.checksums({"x": x}) == checksums.checksums({"x": jnp.asarray(x)})

@@ -50,7 +50,7 @@ train.main(sys.argv[1:])
 """
 BROKEN = {
     "checksum": """
-from pretrax.training.saved.checkpoints import DamageError
+from pretrax.training.saved.damage import DamageError
 ERRORS = [DamageError('a checksum')]
 """,
     "storage": "ERRORS = [OSError('503')]",

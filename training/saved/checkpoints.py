@@ -15,7 +15,6 @@ import functools
 import json
 import logging
 import math
-import re
 import sys
 import time
 import zlib
@@ -23,7 +22,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from etils import epath
 from jax.experimental import multihost_utils
@@ -37,10 +35,10 @@ from ...settings.run_directory import (
     step_folder,
     steps_with_folders,
 )
-from ...settings.system_errors import failure_of
-from ...settings.user_errors import causes
 from ..run import Run
 from ..state import State
+from .checksums import by_path, checksums
+from .damage import DamageError, first_line, shows_damage
 
 One = TypeVar("One")
 Own = TypeVar("Own", bound="Checkpoints")
@@ -149,47 +147,6 @@ class MismatchError(ValueError):
 WAITS = (1, 5, 20)  # seconds before each further attempt to read a checkpoint
 
 _REMOVED_AT_MOST = 20  # largest number of checkpoints in a row that are removed during reading
-
-_ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
-# Messages of tensorstore about data that it cannot decode or find, and about failing storage. Some
-# decoding errors have another status or none, so they are recognized by their words.
-_DAMAGE_MESSAGE = re.compile("(DATA_LOSS|NOT_FOUND|OUT_OF_RANGE): |.*(Error decoding |ZSTD_)")
-_STORAGE_MESSAGE = re.compile(
-    "UNAVAILABLE|DEADLINE_EXCEEDED|PERMISSION_DENIED|UNAUTHENTICATED|ABORTED"
-    "|Allocation error|os_error_code='(?!(2|20|21)')"
-)
-
-
-class DamageError(ValueError):
-    """The data that was read differs from the data that was saved."""
-
-
-def shows_damage(error: BaseException | None) -> bool:
-    """Returns whether a reading error, or one of its causes, shows that the data is damaged.
-
-    Damaged data is missing, cannot be decoded, or has a wrong checksum. Other errors may come from
-    the storage, the network, missing permissions, or another version of a library.
-
-    >>> [shows_damage(e) for e in (FileNotFoundError(), ValueError("DATA_LOSS: CRC-32C"))]
-    [True, True]
-    >>> shows_damage(ValueError("FAILED_PRECONDITION: ZSTD_decompressStream() failed"))
-    True
-    >>> shows_damage(ValueError("Error opening 'zarr3' driver: Error decoding b-tree node: …"))
-    True
-    >>> [shows_damage(e) for e in (PermissionError(), ValueError("UNAVAILABLE: 503"))]
-    [False, False]
-    >>> [shows_damage(e) for e in (AttributeError("no such name"), TypeError("an argument"))]
-    [False, False]
-    """
-    is_damaged = False
-    for cause in causes(error):
-        is_system_error = isinstance(cause, OSError) and not isinstance(cause, _ABSENT)
-        if is_system_error or _STORAGE_MESSAGE.search(str(cause)):
-            return False
-        undecoded = isinstance(cause, (DamageError, json.JSONDecodeError, UnicodeDecodeError))
-        is_absent = isinstance(cause, _ABSENT)
-        is_damaged |= undecoded or is_absent or bool(_DAMAGE_MESSAGE.match(str(cause)))
-    return is_damaged
 
 
 @contextlib.contextmanager
@@ -322,9 +279,9 @@ class Checkpoints:
         process = jax.process_index()
         sums = {name: zlib.crc32(data) for name, data in position.items()}
         files = position | {f"checksums_{process}.json": json.dumps(sums).encode()}
-        array_sums = _checksums(arrays)  # computed by all processes together
+        array_sums = checksums(arrays)  # computed by all processes together
         if process == 0 or not self._shared:
-            shapes = {name: [str(x.dtype), x.shape] for name, x in _by_path(arrays).items()}
+            shapes = {name: [str(x.dtype), x.shape] for name, x in by_path(arrays).items()}
             about = self._about(arrays) | {"arrays": array_sums, "shapes": shapes}
             about[_LOSS] = loss
             files[_ABOUT] = json.dumps(atomic_writes.sealed(about)).encode()
@@ -563,21 +520,23 @@ class Checkpoints:
             saved = self._arrays(step)
         except DamageError:
             return []
-        both = saved, _by_path(saved_of(target))
+        both = saved, by_path(saved_of(target))
         described = (
             {name: f"{x.dtype} {tuple(x.shape)}" for name, x in arrays.items()} for arrays in both
         )
         return array_differences(*described)
 
-    def _arrays(self, step: int) -> dict[str, Any]:
-        """Returns a description of every array of a checkpoint, with shape and dtype, by name.
+    def _arrays(self, step: int) -> dict[str, jax.ShapeDtypeStruct]:
+        """Returns the shape and dtype of every array of a checkpoint, by name.
 
         The description is in our own file. Orbax would return tensorstore's descriptions, whose
         memory is never freed.
         """
         try:
             shapes = self._described(step)["shapes"]
-            return {name: _Described(*shape) for name, shape in shapes.items()}
+            return {
+                name: jax.ShapeDtypeStruct(tuple(x), dtype) for name, (dtype, x) in shapes.items()
+            }
         except Exception as error:
             raise self._reason(step, error) from error
 
@@ -654,11 +613,6 @@ class Files:
 Loaded = tuple[State, Files, Mapping[str, int]]
 
 
-class _Described(NamedTuple):
-    dtype: str
-    shape: Sequence[int]
-
-
 def _about_of(content: bytes) -> Mapping[str, Any]:
     """Returns the description of a checkpoint. Raises DamageError if it is damaged."""
     try:
@@ -683,18 +637,8 @@ def _differing_array(arrays, saved: Mapping[str, int]) -> str:
 
     All processes return the same.
     """
-    wrong = [name for name, value in _checksums(arrays).items() if saved.get(name) != value]
+    wrong = [name for name, value in checksums(arrays).items() if saved.get(name) != value]
     return _DIFFERS.format(wrong[0]) if wrong else ""
-
-
-def first_line(error: BaseException) -> str:
-    if "due to incompatible handler" in str(error) and error.__cause__ is not None:
-        error = error.__cause__  # the real error, which Orbax's message does not mention
-    for cause in causes(error):  # Orbax raises errors of its own type for errors of the system
-        if failure := failure_of(cause):
-            return failure.reason
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:300]
 
 
 SOUND, _DAMAGED, _UNREAD = range(3)
@@ -711,53 +655,5 @@ def worst_of_processes(failure: Exception | None) -> int:
     return int(np.max(multihost_utils.process_allgather(np.array(result))))
 
 
-def _by_path(tree) -> dict[str, Any]:
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
-        for path, leaf in jax.tree.leaves_with_path(tree)
-        if hasattr(leaf, "shape")
-    }
-
-
 def _largest_bytes(tree) -> int:
     return max(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree))
-
-
-def _checksums(tree) -> dict[str, int]:
-    """Returns a 32-bit checksum of every array, by name, computed on its devices.
-
-    The arrays are summed one after another, since a CPU needs a copy of the array for its sum.
-    """
-    return {name: int(_sum_of(x)) for name, x in _by_path(tree).items()}
-
-
-FEW = 2**16  # largest number of values that NumPy sums; compiling a program would take longer
-
-
-def _sum_of(x):
-    is_distributed = isinstance(x, jax.Array) and not x.is_fully_addressable
-    if x.size > FEW or is_distributed:
-        return jax.device_get(_sum_bits(x))
-    x = np.asarray(x)
-    return _weighted_sum(x.view(_UNSIGNED[x.dtype.itemsize]).astype(np.uint32), np)
-
-
-_UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32}
-
-
-@jax.jit
-def _sum_bits(x):
-    x = x.astype(jnp.uint8) if x.dtype == bool else x  # JAX cannot bitcast booleans
-    words = jax.lax.bitcast_convert_type(x, _UNSIGNED[x.dtype.itemsize])
-    return _weighted_sum(words.astype(jnp.uint32), jnp)
-
-
-def _weighted_sum(words, numpy):
-    # Each index has an odd weight, so that two swapped values change the sum. Integer sums do not
-    # depend on the order, so they do not depend on the sharding.
-    weight = numpy.uint32(1)
-    for axis, size in enumerate(words.shape):
-        index = numpy.arange(size, dtype=numpy.uint32)
-        index = index.reshape([-1 if axis == other else 1 for other in range(words.ndim)])
-        weight = weight + index * numpy.uint32(2 * (0x9E3779B1 >> axis) & 0xFFFFFFFE)
-    return numpy.sum(words * weight, dtype=numpy.uint32)

@@ -35,15 +35,14 @@ from ..state import State
 from .checkpoints import (
     SOUND,
     Checkpoints,
-    DamageError,
     Files,
     Keep,
     Loaded,
     Restored,
-    first_line,
     saved_of,
     worst_of_processes,
 )
+from .damage import DamageError, first_line
 
 GIB = 2**30
 WAIT = 300  # seconds to wait for a process that cannot write
