@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from ...constraints import Count, NonNegative, checked
 from ...objectives.insertion import COMPLETE, insertion_slots
-from ..decoding.batching import in_batches, jitted, padded_width
+from ..decoding.batching import bidirectional_batch, in_batches, jitted, padded_rows, padded_width
 from ..decoding.sampling import Sampling, choose, numbered_keys
 from ..prompting.windows import check_texts
 from ..trained import Trained, allowed_token_mask, prompt_form
@@ -62,11 +61,9 @@ def insert(
 
     def inserted(chosen: list[int]) -> Iterator[Written]:
         batch_rows = [rows[i] for i in chosen]
-        sizes_B = np.array([len(row) for row in batch_rows], np.int32)
         width = padded_width([[*row, *[0] * max_new] for row in batch_rows], model.max_positions)
-        tokens_BxT = np.zeros((len(batch_rows), width), np.int32)
-        for tokens_T, row in zip(tokens_BxT, batch_rows):
-            tokens_T[: len(row)] = row
+        batch, sizes_B = padded_rows("encoder", batch_rows, width)
+        tokens_BxT = batch["encoder_input_tokens"]
         keys_B = numbered_keys(seed, [numbers[i] for i in chosen])
         state = jax.device_get(run(trained.params, tokens_BxT, sizes_B, allowed_V, keys_B))
         for tokens_T, size, done in zip(*state):
@@ -82,7 +79,7 @@ def _insert(
 
     def step(state):
         n, tokens_BxT, sizes_B, _ = state
-        batch = _batch(tokens_BxT, sizes_B)
+        batch = bidirectional_batch("encoder", tokens_BxT, sizes_B, jnp)
         outputs = model.apply(params, batch)
         top_BxTxE = outputs.hidden["top"]
         stop_BxC = outputs.head(head, top_BxTxE[:, 0])
@@ -111,17 +108,3 @@ def _inserted(tokens_T, after, token):
     slot_T = jnp.arange(tokens_T.size)
     later_T = jnp.where(slot_T == after + 1, token, jnp.roll(tokens_T, 1))
     return jnp.where(slot_T <= after, tokens_T, later_T)
-
-
-def _batch(tokens_BxT, sizes_B) -> dict:
-    """Returns the same batch as `batching.encoder_batch`, for rows of these sizes."""
-    slot_BxT = jnp.broadcast_to(jnp.arange(tokens_BxT.shape[1]), tokens_BxT.shape)
-    live_BxT = slot_BxT < sizes_B[:, None]
-    start_BxT = jnp.where(live_BxT, 0, slot_BxT)
-    end_BxT = jnp.where(live_BxT, sizes_B[:, None], slot_BxT + 1)
-    return {
-        "encoder_input_tokens": tokens_BxT,
-        "encoder_segment_ids": live_BxT.astype(jnp.int32),
-        "encoder_positions": slot_BxT,
-        "encoder_key_intervals": jnp.stack([start_BxT, end_BxT], 1),
-    }

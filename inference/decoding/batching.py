@@ -134,21 +134,30 @@ def padded_rows(stack: str, rows: Sequence[Sequence[int]], width: int | None = N
     """
     if not rows or not all(len(row) for row in rows):
         raise ValueError("Got a text of no tokens, expected one or more: give some words.")
-    lengths = np.array([len(row) for row in rows], np.int32)
-    slots = np.arange(width or lengths.max(), dtype=np.int32)[None] + 0 * lengths[:, None]
-    live = slots < lengths[:, None]
-    tokens = np.zeros_like(slots)
-    tokens[live] = np.concatenate([np.asarray(row) for row in rows])
+    lengths_B = np.array([len(row) for row in rows], np.int32)
+    tokens_BxT = np.zeros((len(rows), width or lengths_B.max()), np.int32)
+    for tokens_T, row in zip(tokens_BxT, rows):
+        tokens_T[: len(row)] = row
+    return bidirectional_batch(stack, tokens_BxT, lengths_B, np), lengths_B
+
+
+def bidirectional_batch(stack: str, tokens_BxT, lengths_B, numpy) -> dict:
+    """Returns a batch for `stack` in which the tokens of a row attend to each other.
+
+    `numpy` is the module that computes it: NumPy, or jax.numpy in a compiled program.
+    """
+    slots_T = numpy.arange(tokens_BxT.shape[1], dtype=np.int32)
+    slots_BxT = numpy.broadcast_to(slots_T, tokens_BxT.shape)
+    live_BxT = slots_BxT < lengths_B[:, None]
     # A padding slot attends to itself, since intervals must not be empty.
-    start = np.where(live, 0, slots)
-    end = np.where(live, lengths[:, None], slots + 1)
-    batch = {
-        f"{stack}_input_tokens": tokens,
-        f"{stack}_segment_ids": live.astype(np.int32),
-        f"{stack}_positions": slots,
-        f"{stack}_key_intervals": np.stack([start, end], 1),
+    start_BxT = numpy.where(live_BxT, 0, slots_BxT)
+    end_BxT = numpy.where(live_BxT, lengths_B[:, None], slots_BxT + 1)
+    return {
+        f"{stack}_input_tokens": tokens_BxT,
+        f"{stack}_segment_ids": live_BxT.astype(np.int32),
+        f"{stack}_positions": slots_BxT,
+        f"{stack}_key_intervals": numpy.stack([start_BxT, end_BxT], 1),
     }
-    return batch, lengths
 
 
 @functools.lru_cache(maxsize=256)
