@@ -30,7 +30,7 @@ from .devices.collectives import Traffic, traffic
 from .devices.cycles import StepTime, estimate
 from .devices.mesh import batch_sharding, placed_on
 from .devices.topologies import GPUS, Topology, devices_of
-from .planning import abstract_rows, plan_checked, plan_of_step
+from .planning import abstract_rows, plan_of_step, plan_run
 from .run import T5_VOCABULARY, Run
 from .run_checks import check_run
 from .state import parameter_count
@@ -101,7 +101,7 @@ def check(run: Run, topology: Topology) -> Check:
     if is_bucket(run.run_dir):  # nothing is read from the bucket or written to it
         run = dataclasses.replace(run, run_dir=folder_of(run.run_dir))
     check_run(run)
-    plan = plan_of_step(plan_checked(run, *_elsewhere(run, devices_of(topology))), step=0)
+    plan = plan_of_step(plan_run(run, *_elsewhere(run, devices_of(topology))), step=0)
     state = abstract_state_of(plan).shapes
     mesh = plan.mesh
     groups = zip(plan.recipe.groups, plan.schedules)

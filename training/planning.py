@@ -50,7 +50,18 @@ class Plan(NamedTuple):
     end_of_document: int | None  # the id after every document; None: no id
 
 
-def plan_run(run: Run, corpus: Corpus | None = None, mesh: Mesh | None = None) -> Plan:
+def plan_evaluation(run: Run) -> Plan:
+    """Returns the plan for evaluating a run, on any devices.
+
+    Some checks apply only to training. Evaluated rows are padded, so they need not divide over the
+    devices, and evaluation does not need the kernels of fused attention.
+    """
+    return plan_run(run, mesh=evaluation_mesh(run.mesh), trains=False)
+
+
+def plan_run(
+    run: Run, corpus: Corpus | None = None, mesh: Mesh | None = None, trains: bool = True
+) -> Plan:
     """Checks a run, builds its objective and model, and computes all lengths.
 
         plan = plan_run(run)
@@ -61,31 +72,11 @@ def plan_run(run: Run, corpus: Corpus | None = None, mesh: Mesh | None = None) -
     Args:
       corpus: the corpus of the run, if it is open already. None: it is opened.
       mesh: the mesh of the devices. None: the run's own mesh.
+      trains: whether the run is planned for training, see `plan_evaluation`.
 
     Raises ValueError for settings that cannot work, with what to change.
     """
     check_run(run)
-    return plan_checked(run, corpus, mesh)
-
-
-def plan_evaluation(run: Run) -> Plan:
-    """Returns the plan for evaluating a run, on any devices.
-
-    Some checks apply only to training. Evaluated rows are padded, so they need not divide over the
-    devices, and evaluation does not need the kernels of fused attention.
-    """
-    check_run(run)
-    return plan_checked(run, mesh=evaluation_mesh(run.mesh), trains=False)
-
-
-def plan_checked(
-    run: Run, corpus: Corpus | None = None, mesh: Mesh | None = None, trains: bool = True
-) -> Plan:
-    """Returns the plan of a run that `check_run` has accepted.
-
-    Args:
-      trains: whether the run is planned for training, see `plan_evaluation`.
-    """
     optimizer = run.optimizer(run.steps)  # it may refuse its settings before text is prepared
     mesh = run.mesh() if mesh is None else mesh
     corpus = _open_corpus(run) if corpus is None else corpus

@@ -22,7 +22,7 @@ from .buckets import on_disk
 from .devices.compiled_programs import kept_in
 from .heldout_evaluation import Evaluation, prepare_evaluation
 from .loop import take_steps
-from .planning import Plan, open_batches, plan_checked
+from .planning import Plan, open_batches, plan_run
 from .processes import ends_together, join_processes
 from .reporting.console import (
     finished_message,
@@ -102,7 +102,7 @@ def _train(
     changed = check_resumable(run, trusted)
     check_assignment_map(run, trusted)
     trackers = make_trackers(run)
-    plan = plan_checked(run)
+    plan = plan_run(run)
     print_plan(console, plan)
 
     with _open_parts(plan) as parts:

@@ -6,10 +6,8 @@ other runs are in this process.
 
 import contextlib
 import dataclasses
-import itertools
 import json
 import os
-import random
 import re
 import shutil
 import signal
@@ -198,21 +196,6 @@ def test_sigterm_while_the_last_checkpoint_is_saved_waits_for_it(data, tmp_path,
     tiny.run_here(run.arguments(STEPS=2))
     assert asked and signal.SIG_DFL not in asked
     assert (run.dir / "result.json").exists()
-
-
-@pytest.mark.storm
-def test_killed_at_random_moments_equals_never_killed(data, whole, tmp_path):
-    run, moments = tiny.Run(tmp_path, data), random.Random(0)
-    for attempt in itertools.count():
-        process = run.start(devices=jax.device_count(), env={"WAIT": "0.01"})
-        if attempt == 12:
-            break
-        time.sleep(moments.uniform(1.0, 8.0))
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    _, err = process.communicate()
-    assert process.returncode == 0, err
-    assert_equals_whole(run, whole)
 
 
 def flip_bytes(file):
