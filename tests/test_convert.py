@@ -888,17 +888,6 @@ def test_special_ids_are_refused_where_they_cannot_be_had(flag, tmp_path, capsys
     assert not (tmp_path / "run_2").exists()
 
 
-def test_a_damaged_run_is_named(tmp_path, capsys):
-    imported(tmp_path, llama())
-    files = (tmp_path / "run/checkpoints/0/state/d").glob("*")
-    largest = max(files, key=lambda file: file.stat().st_size)
-    content = bytearray(largest.read_bytes())
-    content[len(content) // 2] ^= 255
-    largest.write_bytes(content)
-    said = fails(capsys, f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/again")
-    assert_named(said, "Checkpoint 0", f"{tmp_path}/run")
-
-
 def test_a_second_tokenizer_is_refused(tmp_path, capsys):
     source, _ = written(tmp_path / "hf", bert())
     word_pieces(tmp_path / "hf")
@@ -978,27 +967,6 @@ def test_what_another_process_wrote_meanwhile_stays(tmp_path, monkeypatch, capsy
         open_saved_model(f"{tmp_path}/{'both' if kind == 'import' else 'back'}").params, params
     )
     assert not [path for path in tmp_path.iterdir() if path.suffix in (".partial", ".lock")]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["import", "export"])
-def test_of_two_processes_with_one_target_one_writes_it(tmp_path, kind):
-    source, params = written(tmp_path / "hf", llama())
-    arguments = [f"--from=hf:{source}", f"--to={tmp_path}/run"]
-    if kind == "export":
-        run(*arguments)
-        arguments = [f"--from={tmp_path}/run", f"--to=hf:{tmp_path}/out"]
-    program = [sys.executable, "-m", "pretrax", "convert", *arguments]
-    both = [subprocess.Popen(program, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate(timeout=120)[1] for process in both]
-    assert sorted(process.returncode for process in both) in ([0, 2], [0, 0])
-    for process, errors in zip(both, said):
-        assert process.returncode == 0 or "error: " in errors and "Traceback" not in errors
-    if kind == "export":
-        run(f"--from=hf:{tmp_path}/out", f"--to={tmp_path}/back")
-    assert_equal(
-        open_saved_model(f"{tmp_path}/{'run' if kind == 'import' else 'back'}").params, params
-    )
 
 
 def test_a_run_is_not_overwritten(tmp_path, capsys):

@@ -11,7 +11,6 @@ from pretrax.objectives import causal_lm, ul2
 from pretrax.objectives.contract import COUNTED
 from pretrax.objectives.token_ids import specimen_ids
 from pretrax.training import Partial
-from pretrax.training.devices.accelerators import kind_of_name
 from pretrax.training.run_configuration import read_fields
 from tests.refusals import exits
 
@@ -181,7 +180,3 @@ def test_a_sparse_run_has_active_parameters(capsys):
 def test_impossible_plans_are_refused(argv, values, capsys):
     with exits(capsys, *values):
         plan.main(argv)
-
-
-def test_chips_by_short_names():
-    assert kind_of_name("V5P") == kind_of_name("TPU v5p") == "TPU v5p"

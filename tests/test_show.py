@@ -417,12 +417,3 @@ def test_a_vocabulary_that_lacks_what_is_needed(capsys, monkeypatch):
     make = special_tokens.token_ids
     monkeypatch.setattr(special_tokens, "token_ids", lambda t: make(t, specials=("R", "S")))
     assert_named(fails(capsys, BYTES, "--objective=masked_lm", "--text=some words"), "'mask'")
-
-
-def test_help_names_the_options(capsys):
-    with pytest.raises(SystemExit) as end:
-        show.run(["--help"])
-    said = capsys.readouterr().out
-    assert end.value.code == 0
-    for words in ("--objective NAME", "--html FILE", "--gin.NAME", "pretrax show --list"):
-        assert words in said

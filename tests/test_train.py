@@ -40,15 +40,6 @@ def fails(capsys, arguments) -> str:
     return said.partition("error: ")[2]
 
 
-def test_help_explains_and_exits_0(capsys):
-    with pytest.raises(SystemExit) as end:
-        train.main(["--help"])
-    assert end.value.code == 0
-    said = capsys.readouterr().out
-    for words in ("train", "--gin_file", "--gin.NAME", "quickstart", "--data"):
-        assert words in said
-
-
 @pytest.mark.parametrize(
     "arguments, expected",
     [

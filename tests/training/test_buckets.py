@@ -1,7 +1,6 @@
 """A run directory in a bucket (here in memory): its files are copied to the bucket and back."""
 
 import dataclasses
-import doctest
 import io
 import json
 import os
@@ -37,10 +36,6 @@ def run(tmp_path):
     one = tiny.run_of(tiny.decoder(), objective, {"decoder": 32}, steps=4)
     where = str(tmp_path / "checkpoints")  # Orbax does not write arrays in memory
     return dataclasses.replace(one, run_dir=ADDRESS, checkpoint_dir=where)
-
-
-def test_the_examples_in_docstrings():
-    assert doctest.testmod(buckets) == (0, 1)
 
 
 def test_files_are_copied_when_they_have_changed(bucket, run):
