@@ -129,7 +129,10 @@ def show(
     if options.html:
         members = track(drawn.members, "Counting", console=console, disable=not console.is_terminal)
         drawn = drawn._replace(members=members)
-        write_page(options.html, options, choice, drawn, text, command)
+        found = showing.with_statistics(
+            choice, drawn, text, slots=options.length, seed=options.seed
+        )
+        atomic_writes.write_text(options.html, picture_page.page(found, command))
         where = f"The page is {options.html}: open it in a browser."
         print_note(console, where)
     else:
@@ -156,19 +159,6 @@ def draw(options: argparse.Namespace, choice: Choice, text: SampleText) -> Drawn
             else pieces_of(options.hide, "\n\n".join(own))
         ),
     )
-
-
-def write_page(
-    path: str,
-    options: argparse.Namespace,
-    choice: Choice,
-    drawn: Drawn,
-    text: SampleText,
-    command: str,
-) -> None:
-    """Writes a picture with statistics as a page."""
-    found = showing.with_statistics(choice, drawn, text, slots=options.length, seed=options.seed)
-    atomic_writes.write_text(path, picture_page.page(found, command))
 
 
 def to_train(
