@@ -51,14 +51,18 @@ def no_columns(slots_BxJ: Array) -> dict:
     return {}
 
 
+def no_state(params, prompts, capacity) -> tuple:
+    return ()
+
+
 class Drafter(NamedTuple):
     """A source of drafts: pure functions and a number."""
 
     number: int  # N, the number of drafts per step
-    # (params, prompts, capacity) -> drafter state
-    start: Callable
     # (params, drafter state, prompts, Verified, keys, sampling) -> drafter state, Drafts
     draft: Callable
+    # (params, prompts, capacity) -> drafter state
+    start: Callable = no_state
     max_positions: int = 0  # number of positions of its model; 0 means any number
     # (slots i32[B, J] of the tokens after which the next drafts may start) -> columns to add to the
     # batch of the verified model, for a drafter that reads its outputs
@@ -300,9 +304,6 @@ def independent_drafter(model) -> Drafter:
     number = model.config.num_ahead
     projections = model.config.ahead_projections
 
-    def start(params, prompts, capacity):
-        return ()
-
     def draft(params, drafter_state, prompts, verified: Verified, keys_B, sampling):
         rows = jnp.arange(verified.last.shape[0])
         outputs = verified.outputs
@@ -314,7 +315,7 @@ def independent_drafter(model) -> Drafter:
             logits_BxNxV = outputs.head("vocabulary", hidden_BxNxE)
         return drafter_state, _chosen(keys_B, logits_BxNxV, sampling)
 
-    return Drafter(number, start, draft)
+    return Drafter(number, draft)
 
 
 def masked_drafter(blocks: MaskedBlocks, mask: int) -> Drafter:
@@ -338,9 +339,6 @@ def masked_drafter(blocks: MaskedBlocks, mask: int) -> Drafter:
             f"Got blocks of {size} mask, whose token the model also predicts without it, expected "
             "2 masks or more: decode without drafts."
         )
-
-    def start(params, prompts, capacity):
-        return ()
 
     def columns(slots_BxJ):
         """Returns a block of masks after each slot."""
@@ -367,7 +365,7 @@ def masked_drafter(blocks: MaskedBlocks, mask: int) -> Drafter:
         logits_BxNxV = verified.outputs.head("vocabulary", hidden_BxNxE)
         return drafter_state, _chosen(keys_B, logits_BxNxV, sampling)
 
-    return Drafter(number, start, draft, columns=columns)
+    return Drafter(number, draft, columns=columns)
 
 
 def _chosen(keys_B, logits_BxNxV, sampling) -> Drafts:
@@ -417,7 +415,7 @@ def sequential_drafter(model) -> Drafter:
         tokens, logits = (jnp.stack(x, 1) for x in zip(*drafts))
         return (capacity, new_caches), Drafts(tokens, logits)
 
-    return Drafter(number, start, draft)
+    return Drafter(number, draft, start)
 
 
 @checked
@@ -450,4 +448,4 @@ def model_drafter(model, number: Count) -> Drafter:
         tokens_BxN, logits_BxNxV = (jnp.moveaxis(x[:number], 0, 1) for x in (tokens, logits))
         return cache, Drafts(tokens_BxN, logits_BxNxV)
 
-    return Drafter(number, start, draft, model.max_positions)
+    return Drafter(number, draft, start, model.max_positions)
