@@ -2,17 +2,17 @@
 
 import functools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from ...corpora.labeled_readers import Labeled, read_labeled
 from ...corpora.tokenizing import kept_store
 from ...corpora.vocabularies import load_vocabulary
-from ...data.records import DocumentArrays
 from ...data.task_metrics import accuracy, macro_f1, majority
-from ...data.token_store import HELDOUT, TRAIN
+from ...data.token_store import HELDOUT, TRAIN, TokenStore
 from ...settings.run_directory import load_classes
 from .. import Trained
 from ..answering.task_scores import EvaluationTask
@@ -30,14 +30,14 @@ def heldout_labels(run_dir: str, *, examples: int | None = None) -> list[Evaluat
 
     Raises ValueError if the run has a different corpus.
     """
-    kept = _kept(run_dir, HELDOUT)
-    if kept is None:
+    kept = _labeled_text(run_dir)
+    if kept is None or HELDOUT not in kept.store.splits:
         raise ValueError(
             f"{run_dir} holds no labeled text, which heldout_labels needs: train on "
             "corpora.labeled_text, or leave out training.Run.evaluation_tasks."
         )
-    labeled = _drawn(_labeled(run_dir, kept), len(kept), examples)
-    return [_task(run_dir, HELDOUT, labeled)]
+    size = len(kept.store.documents(HELDOUT))
+    return [_task(HELDOUT, _drawn(kept.examples(HELDOUT), size, examples), kept)]
 
 
 def labels_of_file(run_dir: str, file: str, examples: int | None = None) -> EvaluationTask:
@@ -57,7 +57,8 @@ def labels_of_file(run_dir: str, file: str, examples: int | None = None) -> Eval
     read = list(read_labeled([file], classes))
     if not read:
         raise ValueError(f"{file} has no line with a text and a label, expected one or more.")
-    return _task(run_dir, Path(file).name.split(".")[0], _drawn(read, len(read), examples))
+    drawn = _drawn(read, len(read), examples)
+    return _task(Path(file).name.split(".")[0], drawn, _labeled_text(run_dir))
 
 
 def _drawn(labeled: Iterable[Labeled], size: int, examples: int | None) -> list[Labeled]:
@@ -84,9 +85,45 @@ def check_names_classes(trained: Trained, mode: str) -> None:
         )
 
 
-def _task(run_dir: str, name: str, examples: Sequence[Labeled]) -> EvaluationTask:
+class _LabeledText(NamedTuple):
+    """The labeled text of a run directory."""
+
+    store: TokenStore
+    classes: Sequence[str]
+    decode: Callable[[list[int]], str]
+
+    def examples(self, split: str) -> Iterator[Labeled]:
+        documents = self.store.documents(split)
+        for i, label in enumerate(self.labels(split)):
+            document = documents.document(i)
+            tokens = document.tokens
+            given = tokens if document.parts is None else tokens[document.parts == 0]
+            yield Labeled(self.decode(given.tolist()), label)
+
+    def labels(self, split: str) -> Iterator[str]:
+        """Yields the label of each text, without decoding the text."""
+        documents = self.store.documents(split)
+        written = functools.lru_cache(maxsize=1024)(lambda ids: self.decode(list(ids)).strip())
+        for i in range(len(documents)):
+            document = documents.document(i)
+            if document.labels is None:
+                yield written(tuple(document.tokens[document.parts == 1]))
+            else:
+                yield self.classes[document.labels[0]]
+
+
+def _labeled_text(run_dir: str) -> _LabeledText | None:
+    """Returns the labeled text in a run directory, or None if there is none."""
+    classes = load_classes(run_dir)
+    store = kept_store(run_dir) if classes else None
+    if store is None or not store.columns:
+        return None
+    return _LabeledText(store, classes, load_vocabulary(run_dir).codec.decode)
+
+
+def _task(name: str, examples: Sequence[Labeled], kept: _LabeledText | None) -> EvaluationTask:
     texts, labels = zip(*examples)
-    train = _kept(run_dir, TRAIN)
+    in_training = None if kept is None or TRAIN not in kept.store.splits else kept.labels(TRAIN)
     return EvaluationTask(
         name,
         texts,
@@ -94,34 +131,6 @@ def _task(run_dir: str, name: str, examples: Sequence[Labeled]) -> EvaluationTas
         lambda text, number, is_target: text,
         [accuracy, macro_f1],
         [],
-        majority(labels if train is None else _answers(run_dir, train)),
-        "these texts" if train is None else "training",
+        majority(labels if in_training is None else in_training),
+        "these texts" if in_training is None else "training",
     )
-
-
-def _kept(run_dir: str, split: str) -> DocumentArrays | None:
-    """Returns the labeled text in a run directory, or None if there is none."""
-    store = kept_store(run_dir) if load_classes(run_dir) else None
-    return store.documents(split) if store and store.columns and split in store.splits else None
-
-
-def _labeled(run_dir: str, documents: DocumentArrays) -> Iterator[Labeled]:
-    decode = load_vocabulary(run_dir).codec.decode
-    for i, label in enumerate(_answers(run_dir, documents)):
-        document = documents.document(i)
-        tokens = document.tokens
-        given = tokens if document.parts is None else tokens[document.parts == 0]
-        yield Labeled(decode(given.tolist()), label)
-
-
-def _answers(run_dir: str, documents: DocumentArrays) -> Iterator[str]:
-    """Yields the label of each text, without decoding the text."""
-    classes = load_classes(run_dir)
-    decode = load_vocabulary(run_dir).codec.decode
-    label_text = functools.lru_cache(maxsize=1024)(lambda tokens: decode(list(tokens)).strip())
-    for i in range(len(documents)):
-        document = documents.document(i)
-        if document.labels is None:
-            yield label_text(tuple(document.tokens[document.parts == 1]))
-        else:
-            yield classes[document.labels[0]]
