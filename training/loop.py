@@ -62,7 +62,7 @@ def take_steps(
         Profiler(profiled, traces, wall_time, reports.warn) as profiler,
         contextlib.closing(Prefetcher(parts.batches, run.steps - taken)) as ahead,
     ):
-        monitor = Monitor(plan, reports.writer, progress, parts.spikes, parts.unreported, wall_time)
+        monitor = Monitor(plan, parts.spikes, parts.unreported, reports, progress)
         built_in = BuiltInHooks(parts, ahead, monitor, evaluate, reports)
         hooks = [*built_in.hooks(), *user_hooks]
         programs = StepPrograms(plan, parts.abstract.shapes)

@@ -14,8 +14,8 @@ from ..step import kind_of
 from ..throughput import causal_flops, peak_flops, step_flops
 from ..unreported import StepMetrics, Unreported
 from .console import StepProgress
-from .metrics import MetricsWriter
-from .wall_time import KINDS, WallTime
+from .reports import Reports
+from .wall_time import KINDS
 
 
 class Monitor:
@@ -27,17 +27,16 @@ class Monitor:
     def __init__(
         self,
         plan: Plan,
-        writer: MetricsWriter,
-        progress: StepProgress,
         spikes: Spikes,
         unreported: Unreported,
-        wall_time: WallTime,
+        reports: Reports,
+        progress: StepProgress,
     ):
-        self._writer = writer
-        self._progress = progress
         self._spikes = spikes
         self._unreported = unreported  # steps that were checked but not reported yet
-        self._wall_time = wall_time
+        self._writer = reports.writer
+        self._wall_time = reports.wall_time
+        self._progress = progress
         self._reported = dict.fromkeys(KINDS, 0.0)
         self._members = members_of(plan.recipe.objective)
         self._flops = step_flops(plan.recipe, plan.schedules)
