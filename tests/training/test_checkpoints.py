@@ -23,7 +23,7 @@ import pytest
 
 from pretrax.settings import atomic_writes
 from pretrax.settings.user_errors import causes
-from pretrax.training.saved import checkpoints
+from pretrax.training.saved import checkpoints, quiet_orbax
 from pretrax.training.saved.checkpoints import Checkpoints, Keep, MismatchError
 from pretrax.training.saved.checksums import checksums
 from pretrax.training.saved.damage import shows_damage
@@ -537,7 +537,7 @@ def test_what_a_failed_save_leaves_behind_is_not_printed(file, error, is_shown, 
     names = {"hang": hang}
     exec(compile(text, file, "exec"), names)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "unraisablehook", checkpoints._without_closed_loops(shown_error))
+        patch.setattr(sys, "unraisablehook", quiet_orbax._without_closed_loops(shown_error))
         coroutine = names["write"]()
         coroutine.send(None)
         del coroutine
@@ -554,7 +554,7 @@ def shown_error(unraisable):
 
 
 def test_a_task_that_a_failed_save_leaves_behind_is_not_logged():
-    checkpoints.hide_repeated_errors()
+    quiet_orbax.hide_repeated_errors()
 
     def is_logged(file):
         words = f"Task exception was never retrieved\nfuture: <Task coro=<write() at {file}:1>>"

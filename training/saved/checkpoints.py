@@ -11,11 +11,8 @@ Examples are unavailable storage, missing permissions, and a changed library.
 
 import contextlib
 import dataclasses
-import functools
 import json
-import logging
 import math
-import sys
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -39,12 +36,16 @@ from ..run import Run
 from ..state import State
 from .checksums import by_path, checksums
 from .damage import DamageError, first_line, shows_damage
+from .quiet_orbax import hide_repeated_errors
 
 One = TypeVar("One")
 Own = TypeVar("Own", bound="Checkpoints")
 
 _LOSS = "heldout_loss"  # key in the description of a checkpoint
 _ABOUT = "checksums.json"  # the description of a checkpoint, among the files of the data position
+_DIFFERS = "checksum of {} does not agree with what was saved"
+WAITS = (1, 5, 20)  # seconds before each further attempt to read a checkpoint
+_REMOVED_AT_MOST = 20  # largest number of checkpoints in a row that are removed during reading
 
 
 class Restored(NamedTuple):
@@ -54,38 +55,6 @@ class Restored(NamedTuple):
     read: Callable[[str], bytes]  # reads a file of the data position, see `Batches.restore`
     damaged: tuple[str, ...]  # a message for each damaged checkpoint that was skipped
     copied: bool = False  # whether it was restored from a local copy
-
-
-@functools.cache
-def hide_repeated_errors() -> None:
-    """Hides what Orbax and Python print about a failed save, whose error is also raised.
-
-    This acts on the whole process, and only the first call does anything.
-    """
-    # Python logs errors of tasks that a failed save of Orbax leaves behind when it deletes the
-    # tasks.
-    logging.getLogger("asyncio").addFilter(lambda record: "orbax" not in record.getMessage())
-    # Orbax logs errors of its threads with tracebacks, although it raises them as well.
-    logging.getLogger("absl").addFilter(
-        lambda record: "orbax" not in record.pathname or record.levelno < logging.ERROR
-    )
-    sys.unraisablehook = _without_closed_loops(sys.unraisablehook)
-
-
-def _without_closed_loops(show: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Returns a `sys.unraisablehook` that hides what is left of a failed save.
-
-    Threads of tensorstore and coroutines of Orbax use an event loop that Orbax has closed. The
-    error of the save itself is raised.
-    """
-
-    def show_others(unraisable: Any) -> None:
-        code = getattr(unraisable.object, "cr_code", None)  # the code of a coroutine
-        is_left = unraisable.object is None or (code and "orbax" in code.co_filename)
-        if not is_left or str(unraisable.exc_value) != "Event loop is closed":
-            show(unraisable)
-
-    return show_others
 
 
 class Keep(NamedTuple):
@@ -142,11 +111,6 @@ LATEST = Keep()
 
 class MismatchError(ValueError):
     """The arrays of a checkpoint differ from the arrays of the configured run."""
-
-
-WAITS = (1, 5, 20)  # seconds before each further attempt to read a checkpoint
-
-_REMOVED_AT_MOST = 20  # largest number of checkpoints in a row that are removed during reading
 
 
 @contextlib.contextmanager
@@ -622,9 +586,6 @@ def _about_of(content: bytes) -> Mapping[str, Any]:
     if absent := {"arrays", "processes", "shapes"} - about.keys():
         raise DamageError(f"{_ABOUT} has no {min(absent)!r}")
     return about
-
-
-_DIFFERS = "checksum of {} does not agree with what was saved"
 
 
 def saved_of(state: State) -> dict[str, Any]:
