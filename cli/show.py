@@ -35,7 +35,6 @@ from ..objectives.catalog import ARCHITECTURES, CATALOG, run_of
 from ..objectives.layouts import LAYOUTS
 from ..settings import atomic_writes, run_directory
 from ..settings.command_line import (
-    GinArguments,
     as_option,
     at_least,
 )
@@ -52,7 +51,6 @@ from ..training.devices.compiled_programs import keep_compiled
 from ..training.run import longest_rows
 from ..training.run_choices import (
     QUICKSTART,
-    ChosenRun,
     add_run_arguments,
     parse_run,
     part_named,
@@ -86,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def run(argv: Sequence[str]) -> None:
-    options, gin_arguments, chosen = read_command_line(argv)
+    options = read_command_line(argv)
     console = PrintableConsole(width=None if sys.stdout.isatty() else WIDTH)
     with report_user_errors(options.traceback):
         if options.run:
@@ -101,19 +99,13 @@ def run(argv: Sequence[str]) -> None:
             console.print(f"\n{LEGEND}\nTo see one: {to_see_one}", markup=False)
         else:
             command = "pretrax show " + shlex.join(argv)
-            show(console, options, gin_arguments, chosen, command)
+            show(console, options, command)
 
 
-def show(
-    console: Console,
-    options: argparse.Namespace,
-    gin_arguments: GinArguments,
-    chosen: ChosenRun,
-    command: str,
-) -> None:
+def show(console: Console, options: argparse.Namespace, command: str) -> None:
     """Prints examples of one objective, or writes the page that shows them."""
-    choice = choose(options, gin_arguments)
-    text = open_text(console, options, gin_arguments, choice)
+    choice = choose(options)
+    text = open_text(console, options, choice)
     drawn = draw(options, choice, text)
     is_brief = len(drawn.picture.examples) > 1 and options.rows is None
     if not options.html:
@@ -124,7 +116,7 @@ def show(
             console.print(WITHOUT_LOSS, soft_wrap=True)
         if sentence := lacking(text):
             console.print(sentence, soft_wrap=True)
-    for sentence in unused(options, gin_arguments, choice):
+    for sentence in unused(options, choice):
         print_note(console, sentence)
     if options.html:
         members = track(drawn.members, "Counting", console=console, disable=not console.is_terminal)
@@ -137,7 +129,7 @@ def show(
         print_note(console, where)
     else:
         console.print("Next: the same command with --html=FILE writes a page with statistics.")
-    if flags := to_train(options, gin_arguments, chosen, choice, drawn.picture.layout, text):
+    if flags := to_train(options, choice, drawn.picture.layout, text):
         print_note(console, f"To train it: pretrax train {flags}")
 
 
@@ -161,14 +153,7 @@ def draw(options: argparse.Namespace, choice: Choice, text: SampleText) -> Drawn
     )
 
 
-def to_train(
-    options: argparse.Namespace,
-    gin_arguments: GinArguments,
-    chosen: ChosenRun,
-    choice: Choice,
-    layout: str,
-    text: SampleText,
-) -> str:
+def to_train(options: argparse.Namespace, choice: Choice, layout: str, text: SampleText) -> str:
     """Returns the arguments of `pretrax train` for the shown objective; "" if no run is known.
 
     If the command line names a model, the arguments are its own names and gin files. Otherwise they
@@ -176,9 +161,9 @@ def to_train(
     """
     if options.objective and not choice.entry:
         return ""
-    if choice.model is not None and gin_arguments.files:
-        files = [f"--gin_file={shlex.quote(file)}" for file in gin_arguments.files]
-        flags = [chosen.text] if chosen.text else files
+    if choice.model is not None and options.gin.files:
+        files = [f"--gin_file={shlex.quote(file)}" for file in options.gin.files]
+        flags = [options.chosen.text] if options.chosen.text else files
     elif choice.entry:
         is_own = layout == layout_for(choice, text.vocabulary.ids)
         flags = [
@@ -192,17 +177,15 @@ def to_train(
         flags.append(f"--mixture_or_task_name={shlex.quote(options.task)}")
     if options.module:
         flags.append(f'--module="{options.module}"')
-    own = [binding for binding in gin_arguments.bindings if binding not in chosen.implied]
+    own = [binding for binding in options.gin.bindings if binding not in options.chosen.implied]
     return " ".join([*flags, *map(as_option, own)])
 
 
 # --- the command line -----------------------------------------------------------------------------
 
 
-def read_command_line(
-    argv: Sequence[str],
-) -> tuple[argparse.Namespace, GinArguments, ChosenRun]:
-    """Returns the options of a command line, its gin files and bindings, and its run."""
+def read_command_line(argv: Sequence[str]) -> argparse.Namespace:
+    """Returns the options of a command line, with its gin files and its run as `gin`, `chosen`."""
     parser = make_parser(
         "show", __doc__, usage="%(prog)s [RUN] [--objective=NAME] [options]", allow_abbrev=False
     )
@@ -237,12 +220,14 @@ def read_command_line(
     add("--list", action="store_true", help="print a table of all objectives, by family")
     add("--json", action="store_true", help="with --list: print the table as JSON")
     add_run_arguments(parser)
-    options, gin_arguments, chosen = parse_run(parser, argv, default=small_run)
+    options, gin, chosen = parse_run(parser, argv, default=small_run)
+    options.gin = gin
+    options.chosen = chosen
     if options.hide and options.hide_tokens:
         parser.error("--hide and --hide_tokens exclude each other")
     if options.json and not options.list:
         parser.error("--json goes with --list")
-    return options, gin_arguments, chosen
+    return options
 
 
 # --- the objective and the text -------------------------------------------------------------------
@@ -260,15 +245,15 @@ def small_run(names: Mapping[str, str]) -> str | None:
     return f"runs/{run_of(name)}.gin" if name in CATALOG else QUICKSTART
 
 
-def choose(options: argparse.Namespace, gin_arguments: GinArguments) -> Choice:
+def choose(options: argparse.Namespace) -> Choice:
     """Returns the objective to show.
 
     It is the first of these that is given: --objective, the objective of the gin files, the
     objective of --run. Otherwise it is span corruption.
     """
     name = options.objective
-    files = list(gin_arguments.files)
-    lines = list(gin_arguments.bindings)
+    files = list(options.gin.files)
+    lines = list(options.gin.bindings)
     if name is None and not files and options.task and _has_objectives(options):
         files = ["corpora/seqio_objectives.gin"]
     if options.task and files:  # macros that a run of a SeqIO task requires
@@ -289,7 +274,7 @@ def choose(options: argparse.Namespace, gin_arguments: GinArguments) -> Choice:
             files = [f"runs/{run_of(name)}.gin"]
         files += [file for file in part.files if file not in files]
         lines = [*(line for line in part.bindings if line not in lines), *lines]
-    fields = read_fields(files, lines, gin_arguments.search_paths, gin_arguments.trusted)
+    fields = read_fields(files, lines, options.gin.search_paths, options.gin.trusted)
     if "objective" not in fields:
         raise ValueError(
             f"{', '.join(files)} binds no objective: add training.Run.objective = @…, or give "
@@ -305,12 +290,10 @@ def _has_objectives(options: argparse.Namespace) -> bool:
     return has_objectives(options.task, options.module)
 
 
-def _corpus_of(
-    options: argparse.Namespace, gin_arguments: GinArguments, choice: Choice
-) -> Callable | None:
+def _corpus_of(options: argparse.Namespace, choice: Choice) -> Callable | None:
     """Returns the corpus of the gin files, unless an option gives the vocabulary."""
     is_given = options.run or options.vocabulary or options.task
-    return choice.corpus if gin_arguments.files and not is_given else None
+    return choice.corpus if options.gin.files and not is_given else None
 
 
 def _text_of_corpus(corpus: Callable, length: int) -> SampleText:
@@ -323,23 +306,23 @@ def _text_of_corpus(corpus: Callable, length: int) -> SampleText:
         ) from error
 
 
-def _row_length(gin_arguments: GinArguments, choice: Choice) -> int:
+def _row_length(options: argparse.Namespace, choice: Choice) -> int:
     """Returns the number of slots of the first stack of the gin files' run, or `LENGTH`.
 
     If the run has several shapes of rows, the longest one counts.
     """
-    if not gin_arguments.files or not choice.sequence_lengths:
+    if not options.gin.files or not choice.sequence_lengths:
         return LENGTH
     lengths = longest_rows(choice.sequence_lengths)
     return next((lengths[stack] for stack in STACKS if stack in lengths), LENGTH)
 
 
-def unused(options: argparse.Namespace, gin_arguments: GinArguments, choice: Choice) -> list[str]:
+def unused(options: argparse.Namespace, choice: Choice) -> list[str]:
     """Returns sentences about settings of the gin files that the picture does not show."""
     sentences: list[str] = []
-    if not gin_arguments.files:
+    if not options.gin.files:
         return sentences
-    if choice.corpus is not None and _corpus_of(options, gin_arguments, choice) is None:
+    if choice.corpus is not None and _corpus_of(options, choice) is None:
         given = next(name for name in ("run", "vocabulary", "task") if getattr(options, name))
         sentences.append(
             f"The corpus of the gin files is not used: --{given} gives the vocabulary instead."
@@ -359,10 +342,8 @@ def lacking(text: SampleText) -> str:
     return f"The vocabulary lacks {count} of the {size} tokens: give another --text."
 
 
-def open_text(
-    console: Console, options: argparse.Namespace, gin_arguments: GinArguments, choice: Choice
-) -> SampleText:
-    options.length = options.length or _row_length(gin_arguments, choice)
+def open_text(console: Console, options: argparse.Namespace, choice: Choice) -> SampleText:
+    options.length = options.length or _row_length(options, choice)
     sources = [name for name in ("text", "file", "task") if getattr(options, name) is not None]
     if len(sources) > 1:
         raise ValueError(f"Give one of --{' and --'.join(sources)}, not both.")
@@ -377,7 +358,7 @@ def open_text(
         )
         task = options.task, options.module
         return sample_text.from_task(folder, *task, options.length, arranged)
-    if (corpus := _corpus_of(options, gin_arguments, choice)) is not None:
+    if (corpus := _corpus_of(options, choice)) is not None:
         console.print("Making the vocabulary of the run's corpus.")
         text = _text_of_corpus(corpus, options.length)
         if options.text is None and options.file is None:
@@ -388,17 +369,15 @@ def open_text(
     if options.run:
         text = sample_text.from_texts(sample_text.open_vocabulary(CACHE, options.run), documents)
         is_own = options.text is not None or options.file is not None
-        return text if is_own else _known_text(options, gin_arguments, text)
+        return text if is_own else _known_text(options, text)
     return showing.encoded(documents, options.vocabulary or LIBRARY, console.print)
 
 
-def _known_text(
-    options: argparse.Namespace, gin_arguments: GinArguments, text: SampleText
-) -> SampleText:
+def _known_text(options: argparse.Namespace, text: SampleText) -> SampleText:
     """Returns a text, or a document of the run's corpus if the run's vocabulary lacks the text."""
     if sample_text.count_unknown(text):
         with contextlib.suppress(ValueError, OSError):  # the run's texts may have moved
-            fields = read_directory(options.run, gin_arguments.trusted)
+            fields = read_directory(options.run, options.gin.trusted)
             if (corpus := fields.get("corpus")) is not None:
                 return sample_text.from_run(options.run, corpus, options.length)
     return text

@@ -156,9 +156,9 @@ def clear_draw(name: str) -> tuple[list[str], Picture]:
 
 def drawn(name: str, seed: int) -> Picture:
     """Returns the picture that `pretrax show` prints for an objective with this seed."""
-    values, given, _ = show.read_command_line(options(name, seed))
-    choice = show.choose(values, given)
-    text = show.open_text(Console(), values, given, choice)
+    values = show.read_command_line(options(name, seed))
+    choice = show.choose(values)
+    text = show.open_text(Console(), values, choice)
     return show.draw(values, choice, text).picture
 
 

@@ -208,12 +208,12 @@ def test_plan_and_show_take_the_same_names(capsys):
     named = capsys.readouterr().out
     cli.run("plan", ["--gin_file=runs/decoder.gin", "--gin_file=models/gpt2_tiny.gin"])
     assert capsys.readouterr().out == named
-    options, given, _ = show.read_command_line(["decoder", "--objective=fim", "--text=a"])
-    choice = show.choose(options, given)
+    options = show.read_command_line(["decoder", "--objective=fim", "--text=a"])
+    choice = show.choose(options)
     assert choice.name == "fill_in_the_middle" and choice.sequence_lengths == {"decoder": 256}
-    assert given.files == ("runs/decoder.gin", "objectives/fill_in_the_middle.gin")
-    options, given, _ = show.read_command_line(["--data=*.txt", "--objective=mlm"])
-    assert given.files[0] == "runs/encoder.gin"
+    assert options.gin.files == ("runs/decoder.gin", "objectives/fill_in_the_middle.gin")
+    options = show.read_command_line(["--data=*.txt", "--objective=mlm"])
+    assert options.gin.files[0] == "runs/encoder.gin"
 
 
 @pytest.mark.parametrize(

@@ -354,8 +354,8 @@ def test_a_builder_of_a_user(capsys, tmp_path, monkeypatch):
 
 def test_an_objective_whose_file_sets_what_a_model_has():
     """The model is that of the objective's small run, and does not affect the picture otherwise."""
-    options, given, _ = show.read_command_line(["--objective=block_diffusion_encoder_decoder"])
-    choice = show.choose(options, given)
+    options = show.read_command_line(["--objective=block_diffusion_encoder_decoder"])
+    choice = show.choose(options)
     assert choice.name == "block_diffusion_encoder_decoder"
     assert choice.model is None and choice.corpus is None and choice.sequence_lengths is None
 

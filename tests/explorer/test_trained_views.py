@@ -124,9 +124,9 @@ def test_the_commands_of_a_page_show_its_picture(calls):
     for objective, vocabulary in ("causal_lm", "runs/causal"), ("spans_and_prefix", "bytes"):
         asked = {"objective": objective, "text": "a b c d", "vocabulary": vocabulary}
         words = shlex.split(calls["draw"](asked).commands.shell)[2:]
-        options, gin_arguments, _ = show.read_command_line(words)
-        choice = show.choose(options, gin_arguments)
-        text = show.open_text(Console(), options, gin_arguments, choice)
+        options = show.read_command_line(words)
+        choice = show.choose(options)
+        text = show.open_text(Console(), options, choice)
         again = showing.show(objective, asked["text"], vocabulary=vocabulary)
         assert show.draw(options, choice, text).picture == again.content
         assert (options.rows is None) == (len(again.content.examples) == 1)
