@@ -109,7 +109,7 @@ def own_checkpoints(run_dir: str, checkpoint_dir: str | None) -> str:
 def _may_write(here: str, mine: RunId | None, owner: RunId | None, checkpoints: str) -> bool:
     within = _address(checkpoints).startswith(f"{here}/")
     if owner is None:  # no run has claimed the folder
-        return within or not has_checkpoints(checkpoints)
+        return within or not run_directory.steps_with_folders(epath.Path(checkpoints))
     if mine is None:  # the run is new, or its directory was lost with its machine
         return owner.run == here
     if owner.id != mine.id:
@@ -136,11 +136,6 @@ def _new(run_dir: str) -> RunId:
 def _address(folder: str) -> str:
     address = run_directory.address_of(folder).rstrip("/")
     return address if "://" in address else os.path.realpath(address)
-
-
-def has_checkpoints(folder: str) -> bool:
-    """Returns whether a folder holds a checkpoint of any step."""
-    return bool(run_directory.steps_with_folders(epath.Path(folder)))
 
 
 def _read(folder: str) -> RunId | None:

@@ -24,7 +24,7 @@ def has_checkpoint(run_dir: str) -> bool:
     where = run_directory.checkpoints(run_dir, elsewhere)
     if elsewhere is not None and not run_ids.owns(run_dir, where):
         return False
-    if run_ids.has_checkpoints(where):
+    if run_directory.steps_with_folders(run_directory.absolute(where)):
         return True
     local = fields.get("local_checkpoint_dir")
     return local is not None and has_copy(local, where)
