@@ -84,11 +84,16 @@ from ..training.saved.runs import open_saved_model, saved_steps
 from ..training.trained_models import open_run
 from . import make_parser
 
-TASK_OPTIONS = ("module", "data_dir", "cache_dir", "split")  # options of SeqIO's tasks
-ANSWER_OPTIONS = ("examples", "mode", "beams", "max_new", "batch_size", "fsdp", "tensor")
-
-VARIANT_OPTIONS = ("scoring", "both_strands", "out")
-SHARED_OPTIONS = {"batch_size", "fsdp", "tensor"}  # options that answers and sequences have
+KINDS = "task", "labeled", "variants", "regions", "heldout", "eval_metric"  # of evaluation
+# Option -> the kinds for which it has a meaning. The other options have one for all kinds.
+USED_BY = {
+    **dict.fromkeys(("module", "data_dir", "cache_dir", "split"), ("task",)),
+    **dict.fromkeys(("examples", "mode", "beams", "max_new"), ("task", "labeled")),
+    **dict.fromkeys(("batch_size", "fsdp", "tensor"), ("task", "labeled", "variants", "regions")),
+    **dict.fromkeys(("wild_type", "scoring", "both_strands", "out"), ("variants",)),
+    "sequences": ("regions",),
+    "objective": ("heldout",),
+}
 PLAIN: dict[str, Any] = {"box": None, "header_style": "bold"}  # how tables look
 
 
@@ -156,39 +161,37 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     words = sys.argv[1:] if argv is None else argv
     options = parse_options(parser, [word for word in words if not word.startswith("--gin.")])
     options.settings = [x.removeprefix("--gin.") for x in words if x.startswith("--gin.")]
-    scores_sequences = options.variants or options.regions
-    kinds = (
-        *(options.task, options.labeled, options.heldout, options.eval_metric),
-        *(options.variants, options.regions),
-    )
-    if sum(map(bool, kinds)) != 1:
-        parser.error(
+    if mistake := mistake_of(options, given_options(parser, options, argv)):
+        parser.error(mistake)
+    return options
+
+
+def mistake_of(options: argparse.Namespace, typed: set[str]) -> str | None:
+    """Returns the first mistake in a combination of options; None if there is none."""
+    kinds = [kind for kind in KINDS if getattr(options, kind)]
+    if len(kinds) != 1:
+        return (
             "give one of --task=NAME, --labeled=FILE, --variants=FILE, --regions=FILE, --heldout "
             "and --eval_metric=NAME"
         )
-    if bool(options.variants) != bool(options.wild_type):
-        parser.error("--variants and --wild_type go together")
-    if bool(options.regions) != bool(options.sequences):
-        parser.error("--regions and --sequences go together")
-    if options.out and not options.out.endswith((".csv", *reading.JSONL_SUFFIXES)):
-        parser.error(f"got --out={options.out}, expected a name that ends in .csv or .jsonl")
-    typed = given_options(parser, options, argv)
-    is_heldout = options.heldout or options.eval_metric
-    if is_heldout and (idle := typed & {*TASK_OPTIONS, *ANSWER_OPTIONS}):
-        parser.error(f"--{min(idle)} goes with --task: held-out text is read as by its run")
-    if not options.variants and (idle := typed & {*VARIANT_OPTIONS}):
-        parser.error(f"--{min(idle)} goes with --variants")
-    if scores_sequences and (idle := typed & {*TASK_OPTIONS, *ANSWER_OPTIONS} - SHARED_OPTIONS):
-        parser.error(f"--{min(idle)} goes with --task: sequences are not answered")
-    if options.labeled and (idle := typed & {*TASK_OPTIONS}):
-        parser.error(f"--{min(idle)} goes with --task: only SeqIO tasks have it")
-    if options.settings and not options.eval_metric:
-        parser.error(f"--gin.{options.settings[0]} goes with --eval_metric, whose setting it is")
-    if options.objective and not options.heldout:
-        parser.error("--objective goes with --heldout")
-    if options.step is not None and options.all_checkpoints:
-        parser.error("--step and --all_checkpoints exclude each other")
-    return options
+    (kind,) = kinds
+    for name in sorted(typed & {*USED_BY}):
+        if kind not in USED_BY[name]:
+            return f"--{name} goes with --{' or --'.join(USED_BY[name])}: --{kind} does not read it"
+    if options.settings and kind != "eval_metric":
+        return f"--gin.{options.settings[0]} goes with --eval_metric, whose setting it is"
+    out = options.out
+    mistakes = {
+        "--variants needs --wild_type=FASTA": kind == "variants" and not options.wild_type,
+        "--regions needs --sequences=FASTA": kind == "regions" and not options.sequences,
+        f"got --out={out}, expected a name that ends in .csv or .jsonl": (
+            out and not out.endswith((".csv", *reading.JSONL_SUFFIXES))
+        ),
+        "--step and --all_checkpoints exclude each other": (
+            options.step is not None and options.all_checkpoints
+        ),
+    }
+    return next((message for message, is_wrong in mistakes.items() if is_wrong), None)
 
 
 def steps_of(options) -> list[int | None]:
