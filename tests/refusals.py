@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
@@ -41,9 +41,22 @@ def exits(capsys: pytest.CaptureFixture[str], *values: object) -> Iterator[None]
     """
     with refuses(SystemExit, 2):
         yield
+    assert_named(_printed_error(capsys), *values)
+
+
+def error_of(
+    capsys: pytest.CaptureFixture[str], command: Callable[[list[str]], object], arguments: Iterable
+) -> str:
+    """Returns the error that a command prints when it exits with status 2."""
+    with refuses(SystemExit, 2):
+        command([*map(str, arguments)])
+    return _printed_error(capsys)
+
+
+def _printed_error(capsys: pytest.CaptureFixture[str]) -> str:
     printed = capsys.readouterr().err
     assert "Traceback" not in printed
-    assert_named(printed.partition("error: ")[2], *values)
+    return printed.partition("error: ")[2]
 
 
 def assert_named(message: str, *values: object) -> None:

@@ -60,7 +60,7 @@ from tests.conversion import (
 from tests.inference.runs import write_run
 from tests.models import t5x_checkpoints
 from tests.models.small_models import make_batch
-from tests.refusals import assert_named, exits, refuses
+from tests.refusals import assert_named, error_of, exits, refuses
 from tests.training import tiny
 
 
@@ -108,11 +108,7 @@ def imported(tmp_path, model, *flags, tokenizer=None):
 
 
 def fails(capsys, *arguments) -> str:
-    with pytest.raises(SystemExit) as end:
-        run(*arguments)
-    said = capsys.readouterr().err
-    assert end.value.code == 2 and "Traceback" not in said
-    return re.sub(r"\s+", " ", said.partition("error: ")[2])
+    return " ".join(error_of(capsys, convert.main, arguments).split())
 
 
 def assert_equal(got, expected):

@@ -19,7 +19,7 @@ from pretrax.training.reporting.metrics import read_metrics
 from pretrax.training.run_configuration import run_of_directory
 from pretrax.training.saved.runs import open_saved_model
 from tests.inference.runs import CLASSES, trained, write_run
-from tests.refusals import assert_named, refuses, warns
+from tests.refusals import assert_named, error_of, refuses, warns
 from tests.tasks.memory_tasks import memory_source, pair_columns
 from tests.tasks.seqio_cache import write_cache
 from tests.training import tiny
@@ -88,11 +88,7 @@ def run(capsys, *arguments) -> list[str]:
 
 
 def fails(capsys, *arguments) -> str:
-    with pytest.raises(SystemExit) as end:
-        evaluate.main(list(arguments))
-    error = capsys.readouterr().err
-    assert end.value.code == 2 and "Traceback" not in error
-    return re.sub(r"\s+", " ", error.partition("error: ")[2])
+    return " ".join(error_of(capsys, evaluate.main, arguments).split())
 
 
 # --- tasks of SeqIO -----------------------------------------------------------------------------

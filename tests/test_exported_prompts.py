@@ -22,7 +22,7 @@ from pretrax.training.trained_models import open_run
 from tests.conversion import BERT as LAYERS_OF_BERT
 from tests.conversion import bart_model, bert, llama, sentencepiece, t5_model, written
 from tests.inference.runs import CLASSES, IDS, write_run
-from tests.refusals import assert_named, exits
+from tests.refusals import exits
 from tests.training import tiny
 
 ROTARY = dict(num_types=0, positions="rotary", dropout_shared=False)
@@ -205,11 +205,8 @@ NOISE = {"name": "UniformNoise", "lowest": 0.001}
 def test_a_record_that_is_not_of_the_model_is_refused(record, named, export, tmp_path, capsys):
     text = json.dumps(sealed({"prompt_forms": record}))
     (export / PROMPT_RECORD).write_text(text)
-    with pytest.raises(SystemExit) as end:
+    with exits(capsys, PROMPT_RECORD, named, "--mode"):
         convert.main([f"--from=hf:{export}", f"--to={tmp_path}/run"])
-    error = capsys.readouterr().err
-    assert end.value.code == 2 and "Traceback" not in error
-    assert_named(error, PROMPT_RECORD, named, "--mode")
     assert not (tmp_path / "run").exists()
 
 

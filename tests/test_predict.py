@@ -15,7 +15,7 @@ from pretrax.inference.answering.states import states
 from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.trained_models import open_run
 from tests.inference.runs import CLASSES, TOKENIZER, write_run
-from tests.refusals import assert_named, refuses
+from tests.refusals import assert_named, error_of, refuses
 
 LEARNED = dict(positions="learned", max_positions=32)
 RUNS = {  # name -> (builder, objectives, more)
@@ -72,11 +72,7 @@ def said(capsys, monkeypatch):
 
 
 def fails(capsys, *arguments) -> str:
-    with pytest.raises(SystemExit) as end:
-        predict.main([str(x) for x in arguments])
-    error = capsys.readouterr().err
-    assert end.value.code == 2 and "Traceback" not in error
-    return re.sub(r"\s+", " ", error.partition("error: ")[2])
+    return " ".join(error_of(capsys, predict.main, arguments).split())
 
 
 # --- what each run does -------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from pretrax.corpora.vocabularies import VocabularySource, special_tokens
 from pretrax.objectives.catalog import CATALOG, FAMILIES
 from pretrax.tasks import sample_text, showing
 from pretrax.visualization import drawing
-from tests.refusals import assert_named
+from tests.refusals import assert_named, error_of
 from tests.tasks.short_library import short_library
 from tests.training.tiny import ROOT, environment
 
@@ -27,11 +27,7 @@ def prints(capsys, *arguments) -> str:
 
 
 def fails(capsys, *arguments) -> str:
-    with pytest.raises(SystemExit) as end:
-        show.run(arguments)
-    said = capsys.readouterr().err
-    assert end.value.code == 2 and "Traceback" not in said
-    return said.partition("error: ")[2]
+    return error_of(capsys, show.run, arguments)
 
 
 # --- what is printed ------------------------------------------------------------------------------

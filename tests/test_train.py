@@ -12,7 +12,7 @@ from pretrax.settings import atomic_writes, run_directory
 from pretrax.training.run_configuration import read_run
 from pretrax.training.run_file import write_run
 from pretrax.training.saved.result import read_result
-from tests.refusals import assert_named, refuses
+from tests.refusals import assert_named, error_of, refuses
 from tests.training import tiny
 
 GIN = tiny.ROOT / "gin_configs" / "runs"
@@ -31,13 +31,7 @@ def data(tmp_path_factory):
 
 
 def fails(capsys, arguments) -> str:
-    """Returns the stderr of a command that must fail."""
-    with pytest.raises(SystemExit) as end:
-        tiny.run_here(arguments)
-    said = capsys.readouterr().err
-    assert end.value.code == 2
-    assert "Traceback" not in said
-    return said.partition("error: ")[2]
+    return error_of(capsys, tiny.run_here, arguments)
 
 
 @pytest.mark.parametrize(
