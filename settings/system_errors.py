@@ -57,7 +57,8 @@ def failure_of(error: BaseException) -> SystemFailure | None:
     """
     if isinstance(error, OSError):
         code = error.errno
-        paths = [os.fsdecode(x) for x in (error.filename, error.filename2) if _is_path(x)]
+        names = (error.filename, error.filename2)  # of some open files, it is a number
+        paths = [os.fsdecode(x) for x in names if isinstance(x, str | bytes | os.PathLike)]
         if code in _FULL and not paths:
             paths = _files_of(error)[:1]
     else:
@@ -131,10 +132,6 @@ def _parts(path: str) -> list[str]:
     """
     parent, name = os.path.split(path)
     return [*_parts(parent), path] if parent and name else [path]
-
-
-def _is_path(name: object) -> bool:
-    return isinstance(name, str | bytes | os.PathLike)  # some open files have a number
 
 
 def _files_of(error: BaseException) -> list[str]:

@@ -134,19 +134,23 @@ def _train(
 
 @contextlib.contextmanager
 def _open_parts(plan: Plan) -> Iterator[ResumableParts]:
-    """Locks the run directory, and opens what a run resumes from: checkpoints and batches."""
+    """Locks the run directory, and opens what a run resumes from: checkpoints and batches.
+
+    Raises ValueError if another run owns the folder of checkpoints.
+    """
     run = plan.run
     abstract = abstract_state_of(plan)
     batches = open_batches(plan)
     where = run_directory.checkpoints(run.run_dir, run.checkpoint_dir)
     # The lock comes first: opening checkpoints for writing deletes files of unfinished saves.
-    with (
-        run_directory.training_lock(run.run_dir),
-        _open_checkpoints(run, where) as checkpoints,
-        open_local_copies(run.local_checkpoint_dir, where, checkpoints) as copies,
-    ):
-        spikes = Spikes(run.rollback_sigmas)
-        yield ResumableParts(run, abstract, batches, spikes, Unreported(), checkpoints, copies)
+    with run_directory.training_lock(run.run_dir):
+        run_ids.claim(run.run_dir, where)
+        with (
+            Checkpoints(where, Keep.of(run)) as checkpoints,
+            open_local_copies(run.local_checkpoint_dir, where, checkpoints) as copies,
+        ):
+            spikes = Spikes(run.rollback_sigmas)
+            yield ResumableParts(run, abstract, batches, spikes, Unreported(), checkpoints, copies)
 
 
 def _take_remaining_steps(
@@ -206,12 +210,6 @@ def _print_start(plan: Plan, state: State, unnamed: Sequence[str], console: Cons
     print_note(console, model_summary(plan, state))
     if cache := kept_in():
         print_note(console, f"Compiled programs are kept in {cache}")
-
-
-def _open_checkpoints(run: Run, where: str) -> Checkpoints:
-    """Opens a run's checkpoints for writing. Raises ValueError if another run owns the folder."""
-    run_ids.claim(run.run_dir, where)
-    return Checkpoints(where, Keep.of(run))
 
 
 def task_scorer(plan: Plan) -> Callable[[dict], dict[str, float]]:

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...models.experts import active_parameters
-from ...objectives import RowGroup, members_of
+from ...objectives import members_of
 from ...settings import run_directory
 from ...settings.printable import PrintableConsole, print_note
 from ...settings.trust import modules_to_trust
@@ -161,8 +161,8 @@ def print_plan(console: Console, plan: Plan) -> None:
         for number, raw, useful in zip(group.members, group.raw_lengths, group.useful):
             rows = f"{rows_of_a_step(schedule, number):.1f}"
             name = escape(members[number].name)
-            stacks = _stacks(group)
-            table.add_row(name, rows, str(raw), stacks, f"{useful:.2f}")
+            stacks = (f"{x} {group.stacks[x]}" for x in ("encoder", "decoder") if x in group.stacks)
+            table.add_row(name, rows, str(raw), " + ".join(stacks), f"{useful:.2f}")
     console.print(table)
     console.print(f"Useful slots, all rows: {planned_useful(plan):.3f}")
 
@@ -182,11 +182,6 @@ def planned_useful(plan: Plan) -> float:
         used += slots * sum(share * useful for share, useful in zip(shares, group.useful))
         total += slots
     return used / total
-
-
-def _stacks(group: RowGroup) -> str:
-    stacks = {name: group.stacks[name] for name in ("encoder", "decoder") if name in group.stacks}
-    return " + ".join(f"{name} {length}" for name, length in stacks.items())
 
 
 def print_task_scores(console: Console, figures: Mapping[str, float], step: int) -> None:

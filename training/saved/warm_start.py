@@ -135,7 +135,9 @@ def _started(
                 f"it. The checkpoint has {_first_names(in_source)}. The model has "
                 f"{_first_names(in_run)}."
             )
-    if _other_classes(source, classes):  # a classifier's last layer has a column for each class
+    other_classes = run_directory.load_classes(source)
+    if other_classes and classes and other_classes != list(classes):
+        # A classifier's last layer has a column for each class.
         layers = tuple(f"projections_{head}/classifier/" for head in classifiers())
         taken = [name for name in taken if not name.startswith(layers)]
     differ = [
@@ -181,11 +183,6 @@ def _loaded(
 
 def _first_names(names: Collection[str]) -> str:
     return ", ".join(sorted(names)[:4]) + ", …" * (len(names) > 4)
-
-
-def _other_classes(source: str, classes: Sequence[str]) -> bool:
-    in_source = run_directory.load_classes(source)
-    return bool(in_source and classes) and in_source != list(classes)
 
 
 def _abstract(x: jax.Array) -> jax.ShapeDtypeStruct:
