@@ -28,7 +28,7 @@ from ..data.reading import (
 from ..data.records import RecordStream
 from ..data.token_store import HELDOUT, TRAIN
 from .alphabets import Alphabet, alphabet_named
-from .sequence_pieces import other_strand, overlapping_windows, pieces
+from .sequence_pieces import other_strand, overlapping_windows, pieces, shared_letters
 from .text import FileSplit, counted, found_files, skew_warning, with_heldout
 from .text_readers import LeftOut
 from .tokenizing import SplitText, corpus_of, encode_documents, tokenized
@@ -86,8 +86,8 @@ def sequence_files(
         heldout_clusters: path of a TSV file with a representative and a member in each line, as
             MMseqs2 writes it. One cluster in `heldout_every` is held out with all of its members.
         heldout_every: without the three settings above, one record in `heldout_every` is held out,
-            as in `text_files`. If the last windows of a single record are held out, the windows
-            that they share with training are left out.
+            as in `text_files`. If the last part of a single record is held out, windows and
+            overlapping k-mers that share letters with both parts are left out.
         seed: seed of the order of the pieces and of their strands.
 
     Raises ValueError for settings that exclude each other, for a vocabulary without the letters of
@@ -138,7 +138,9 @@ def sequence_files(
     _check_letters(made, known)
     found = tokenized(run_dir, texts, made)
     split = FileSplit(paths, heldout_every, "text", "error")
-    tokens, described = with_heldout(found, split, overlapping_windows(window, overlap))
+    tokens, described = with_heldout(
+        found, split, overlapping_windows(window, overlap), shared_letters(made.tokenizer, known)
+    )
     if chosen is not None:
         described = f"chosen by {', '.join(choices)}"
     what = f"Sequences of {counted(paths[TRAIN])}"

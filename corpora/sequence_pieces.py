@@ -126,6 +126,18 @@ def overlapping_windows(window: int | None, overlap: int) -> int:
     return (window - 1) // (window - overlap) if window else 0
 
 
+def shared_letters(tokenizer: Tokenizer, alphabet: Alphabet) -> int:
+    """Returns the number of letters that a token shares with the next: k - 1 of overlapping k-mers.
+
+    It is also the number of tokens after a token that have some of its letters.
+    """
+    if tokenizer.kind != OVERLAPPING:
+        return 0
+    text = alphabet.known[0] * 64  # more letters than any k
+    (ids,) = tokenizer.encode_batch([text])
+    return len(text) - len(ids)
+
+
 def _weights(letters: bytes, lowercase_weight: float) -> np.ndarray:
     is_lowercase = np.frombuffer(letters, np.uint8) >= ord("a")
     return np.where(is_lowercase, np.float32(lowercase_weight), np.float32(1))

@@ -206,17 +206,17 @@ def skew_warning(tokens: Tokenized, every: int) -> str:
 
 
 def with_heldout(
-    tokens: Tokenized, split: FileSplit, overlapping: int = 0
+    tokens: Tokenized, split: FileSplit, overlapping: int = 0, shared: int = 0
 ) -> tuple[Tokenized, str]:
     """Returns the tokens with held-out documents, and a description of how these were chosen.
 
-    `overlapping` is as in `split_heldout`.
+    `overlapping` and `shared` are as in `split_heldout`.
     """
     if HELDOUT in tokens.documents:
         return tokens, f"from {counted(split.paths.get(HELDOUT, []))}"
     documents = tokens.documents[TRAIN]
     every = split.heldout_every
-    train, heldout = split_heldout(documents, every=every, overlapping=overlapping)
+    train, heldout = split_heldout(documents, every=every, overlapping=overlapping, shared=shared)
     tokens = tokens._replace(documents={TRAIN: train, HELDOUT: heldout})
     count = document_count(documents)
     if count >= every:

@@ -43,7 +43,7 @@ def document_count(documents: DocumentArrays) -> int:
 
 
 def split_heldout(
-    documents: DocumentArrays, *, every: int = 20, overlapping: int = 0
+    documents: DocumentArrays, *, every: int = 20, overlapping: int = 0, shared: int = 0
 ) -> tuple[DocumentArrays, DocumentArrays]:
     """Splits documents into training documents and held-out documents: one in `every` is held out.
 
@@ -56,9 +56,11 @@ def split_heldout(
       every: one document in this number is held out.
       overlapping: number of pieces after a piece that repeat some of its tokens. A single document
         is then cut between two pieces, and this number of pieces at the cut is in neither split.
+      shared: number of tokens after a token that repeat some of its text, as overlapping k-mers do.
+        If a single document is cut within a piece, this number of tokens is in neither split.
 
     Raises ValueError for `every` below 2, for documents of one token, and for a single document
-    with too few pieces that overlap.
+    with too few pieces that overlap or too few tokens that share text.
     """
     if every < 2:
         raise ValueError(f"heldout_every must be at least 2, got {every}.")
@@ -71,7 +73,7 @@ def split_heldout(
     if numbers[-1] == 0:
         if overlapping:
             return _cut_between_pieces(documents, every, overlapping)
-        return _cut_in_two(documents, every)
+        return _cut_in_two(documents, every, shared)
     held = choose_held_out(np.bincount(numbers, documents.stops - documents.starts), every)[numbers]
     return documents.take(~held), documents.take(held)
 
@@ -135,20 +137,33 @@ def choose_held_out(sizes: np.ndarray, every: int) -> np.ndarray:
     return held
 
 
-def _cut_in_two(documents: DocumentArrays, every: int) -> tuple[DocumentArrays, DocumentArrays]:
-    """Cuts documents before the last of `every` equal parts of their tokens."""
+def _cut_in_two(
+    documents: DocumentArrays, every: int, shared: int
+) -> tuple[DocumentArrays, DocumentArrays]:
+    """Cuts documents before the last of `every` equal parts of their tokens.
+
+    The first part lacks the `shared` tokens before a cut within a piece.
+    """
     kept = max(1, int(documents.tokens * (1 - 1 / every)))
     starts = documents.starts
     stops = documents.stops
     ends_document = documents.ends_document
     before = np.cumsum(stops - starts) - (stops - starts)  # tokens in earlier pieces
     cut = starts + np.clip(kept - before, 0, stops - starts)  # where each piece is cut
-    first = cut > starts
     second = cut < stops
+    trained_stops = np.where(second, np.maximum(cut - shared, starts), cut)
+    first = trained_stops > starts
+    if not first.any():
+        raise ValueError(
+            f"{documents.name}: got one document of {documents.tokens} tokens, each of which "
+            f"shares text with the next {shared}, expected more tokens, so that training and "
+            "held-out tokens share no text: give more text, or choose the held-out text yourself."
+        )
+    train = dataclasses.replace(
+        documents, stops=trained_stops, ends_document=ends_document & ~second
+    )
     return (
-        dataclasses.replace(documents, stops=cut, ends_document=ends_document & ~second).take(
-            first
-        ),
+        train.take(first),
         dataclasses.replace(documents, starts=cut).take(second),
     )
 

@@ -208,6 +208,28 @@ def test_held_out_windows_of_a_record_share_no_letters_with_training(tmp_path, o
     assert 2700 < trained_end <= min(held_out) < 2960
 
 
+@pytest.mark.parametrize("window", [None, 400])
+def test_held_out_k_mers_of_a_record_share_no_letters_with_training(tmp_path, window):
+    """The cut is within a window of 400 letters."""
+    (letters,) = drawn(7, count=1, size=3000).values()
+    path = file_of(tmp_path, "a.fa", fasta({"x": letters}))
+    k_mers = functools.partial(vocabularies.letters, alphabet="dna", k=6, overlapping=True)
+    corpus = corpus_of(tmp_path, path, vocabulary=k_mers, window=window)
+    (held_out,) = texts_of(corpus, corpus.heldout(10**6))
+    train = texts_of(corpus, first_epoch(corpus))
+    trained_end = max(letters.index(text) + len(text) for text in train)
+    assert 2840 < trained_end == letters.index(held_out) < 2860
+
+
+def test_a_record_with_too_few_overlapping_k_mers_is_refused(tmp_path):
+    path = file_of(tmp_path, "a.fa", fasta(drawn(8, count=1, size=20)))
+    k_mers = functools.partial(vocabularies.letters, alphabet="dna", k=8, overlapping=True)
+    corpus_of(tmp_path, path, vocabulary=k_mers)
+    path = file_of(tmp_path, "b.fa", fasta(drawn(8, count=1, size=15)))
+    with refuses(ValueError, 8, 7):  # 8 tokens, each sharing letters with the next 7
+        corpus_of(tmp_path, path, run="short", vocabulary=k_mers)
+
+
 def test_a_record_with_too_few_overlapping_windows_is_refused(tmp_path):
     path = file_of(tmp_path, "a.fa", fasta(drawn(8, count=1, size=20)))
     with refuses(ValueError, "overlap", 10, 12):  # 10 windows, each overlapping the next 10
