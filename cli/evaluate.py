@@ -52,6 +52,7 @@ from ..inference.answering.task_scores import (
     score_task,
 )
 from ..inference.evaluation.labeled_evaluation import check_names_classes, labels_of_file
+from ..inference.evaluation.score_tables import table_text
 from ..inference.evaluation.sequence_regions import check_regions, read_regions, score_regions
 from ..inference.evaluation.variant_tables import (
     read_variants,
@@ -90,7 +91,8 @@ USED_BY = {
     **dict.fromkeys(("module", "data_dir", "cache_dir", "split"), ("task",)),
     **dict.fromkeys(("examples", "mode", "beams", "max_new"), ("task", "labeled")),
     **dict.fromkeys(("batch_size", "fsdp", "tensor"), ("task", "labeled", "variants", "regions")),
-    **dict.fromkeys(("wild_type", "scoring", "both_strands", "out"), ("variants",)),
+    **dict.fromkeys(("wild_type", "scoring", "both_strands"), ("variants",)),
+    "out": ("variants", "regions"),
     "sequences": ("regions",),
     "objective": ("heldout",),
 }
@@ -132,7 +134,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--scoring", choices=get_args(Scoring), help=scorings)
     strands = "with --variants: average the scores of DNA and of its reverse complement"
     add("--both_strands", action="store_true", help=strands)
-    add("--out", metavar="FILE", help="with --variants: the table with scores, .csv or .jsonl")
+    table = "with --variants or --regions: the table with scores, .csv or .jsonl"
+    add("--out", metavar="FILE", help=table)
     regions = "BED file of regions, such as exons and introns, whose losses are compared"
     add("--regions", metavar="FILE", help=regions)
     add("--sequences", metavar="FASTA", help="with --regions: the file of their records")
@@ -321,9 +324,10 @@ def evaluate_variants(console: Console, options, steps: Sequence[int | None]) ->
 
 
 def evaluate_regions(console: Console, options, steps: Sequence[int | None]) -> None:
-    """Prints the loss on the regions of each name."""
+    """Prints the loss on the regions of each name, and writes it to `--out`."""
     regions = read_regions(options.regions)
     check_regions(regions, options.sequences)
+    rows: list[dict] = []
     printed = Table(Column("step", justify="right"), "region", **PLAIN)
     for column in ("letters", "loss", "baseline", "perplexity"):
         printed.add_column(column, justify="right")
@@ -343,9 +347,14 @@ def evaluate_regions(console: Console, options, steps: Sequence[int | None]) -> 
                 f"{score.baseline:.3f}",
                 f"{math.exp(score.loss):.2f}",
             )
+        rows += [score.row(trained.step) for score in scores]
+        if options.out:
+            atomic_writes.write_text(options.out, table_text(rows, options.out))
     print_note(console, f"{options.run}: {options.regions} in {options.sequences}, nats per letter")
     console.print(printed)
     print_note(console, "baseline: the frequencies of the letters in all regions")
+    if options.out:
+        print_note(console, f"{options.out} holds these losses.")
 
 
 # --- held-out text ------------------------------------------------------------------------------

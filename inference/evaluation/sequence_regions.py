@@ -8,6 +8,7 @@ letters are counted from 0, and the end is not a part of the region:
 Source: the BED format of the UCSC Genome Browser.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -54,6 +55,16 @@ class RegionScore(NamedTuple):
     letters: int  # number of letters, each counted once
     loss: float  # nats per letter; nan without letters
     baseline: float  # loss of a model that knows only the frequencies of letters in all regions
+
+    def row(self, step: int) -> dict[str, int | float | str | None]:
+        """Returns the score at a step as a row of a table, with None for the loss of no letters."""
+        figures = {
+            "loss": self.loss,
+            "baseline": self.baseline,
+            "perplexity": math.exp(self.loss),
+        }
+        rounded = {name: round(x, 6) if self.letters else None for name, x in figures.items()}
+        return {"step": step, "region": self.name, "letters": self.letters, **rounded}
 
 
 def read_regions(file: str) -> dict[str, list[Region]]:

@@ -9,7 +9,6 @@ Source: ProteinGym, 2023 (bioRxiv 2023.12.07.570727).
 import csv
 import functools
 import io
-import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 from ...data import reading
 from ...data.task_metrics import auroc, pearson_and_spearman
 from ..answering.sequence_variants import SequenceVariant
+from .score_tables import table_text
 
 MUTANT = "mutant"
 SEQUENCE = "mutated_sequence"
@@ -171,13 +171,7 @@ def scored_text(
         for step, scores in scores_of_steps.items()
         for row, score in zip(table.rows, scores)
     ]
-    if file.endswith(reading.JSONL_SUFFIXES):
-        return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, rows[0].keys(), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    return table_text(rows, file)
 
 
 def zero_shot_figures(

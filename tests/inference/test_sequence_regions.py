@@ -1,5 +1,9 @@
 """Losses on regions of sequences: windows, gaps, masks, and bad BED files."""
 
+import csv
+import json
+import math
+
 import numpy as np
 import pytest
 
@@ -8,6 +12,7 @@ from pretrax.corpora import vocabularies
 from pretrax.data.reading import MalformedLine
 from pretrax.inference.answering.scoring import hidden_log_probs, score
 from pretrax.inference.evaluation.sequence_regions import (
+    RegionScore,
     check_regions,
     read_regions,
     score_regions,
@@ -145,3 +150,19 @@ def test_the_command_prints_the_regions_of_each_checkpoint(tmp_path, files, caps
     ]
     with exits(capsys, "--sequences"):
         evaluate.main(given)
+    given += [f"--sequences={files[1]}", "--all_checkpoints"]
+    for name in ("losses.csv", "losses.jsonl"):
+        evaluate.main([*given, f"--out={tmp_path}/{name}"])
+    with open(tmp_path / "losses.csv") as file:
+        table = [*csv.DictReader(file)]
+    records = [json.loads(line) for line in (tmp_path / "losses.jsonl").read_text().splitlines()]
+    assert [{k: str(v) for k, v in record.items()} for record in records] == table
+    assert [[row["step"], row["region"], row["letters"]] for row in table] == named
+    for row in records:
+        assert math.log(row["perplexity"]) == pytest.approx(row["loss"], abs=1e-5)
+
+
+def test_a_region_without_letters_has_a_row_without_a_loss():
+    row = RegionScore("gap", 0, math.nan, math.nan).row(step=3)
+    assert row.pop("region") == "gap"
+    assert row == {"step": 3, "letters": 0, "loss": None, "baseline": None, "perplexity": None}
