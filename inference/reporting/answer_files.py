@@ -40,7 +40,9 @@ def write_answers(console: Console, trained: Trained, request: Request) -> None:
         out.answer_rest(
             lambda items, numbers: answer(trained, request.mode, items, options, numbers), chunk
         )
-    console.print(f"{arguments.out} holds {len(items)} answers.", markup=False)
+    console.print(
+        f"{arguments.out} holds {len(items)} answer{'s' * (len(items) != 1)}.", markup=False
+    )
     if errors := out.errors():
         console.print(f'{errors} of them are an "error", which says why there is no answer.')
     field = arguments.answer
