@@ -1,9 +1,12 @@
 """Command lines, tables and child processes that the benchmarks share."""
 
 import argparse
+import contextlib
 import json
+import os
 import subprocess
 import tempfile
+from collections.abc import Iterator
 
 from rich.table import Table
 
@@ -62,3 +65,18 @@ def rows_of_process(
         out.seek(0)
         lines = [line for line in out if line.startswith("{") and line.endswith("}\n")]
     return [json.loads(line) for line in lines], problem
+
+
+@contextlib.contextmanager
+def one_core() -> Iterator[None]:
+    """Pins this process and the threads of its libraries to one core."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(before)})
+    os.environ["RAYON_NUM_THREADS"] = "1"
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

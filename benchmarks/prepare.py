@@ -41,7 +41,7 @@ from datatrove.pipeline.readers import JsonlReader
 from datatrove.pipeline.tokens import DocumentTokenizer
 from rich.console import Console
 
-from benchmarks.common import make_parser, plain_table
+from benchmarks.common import make_parser, one_core, plain_table
 from pretrax.corpora.python_library.python_sources import library_documents
 from pretrax.corpora.vocabularies.sentencepiece_training import train_sentencepiece
 from pretrax.preprocessing import blocks, executors, running
@@ -157,21 +157,6 @@ def run_chain(
 @contextlib.contextmanager
 def silent(what: str, tasks: int) -> Iterator[Callable[[int], None]]:
     yield lambda done: None
-
-
-@contextlib.contextmanager
-def one_core() -> Iterator[None]:
-    """Pins this process and the threads of its libraries to one core."""
-    if not hasattr(os, "sched_setaffinity"):
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {max(before)})
-    os.environ["RAYON_NUM_THREADS"] = "1"
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 # --- what is printed ----------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from benchmarks import (
     checkpoints,
     corruption,
     decode,
+    fasta,
     finetuning,
     objectives,
     packing,
@@ -26,6 +27,7 @@ from benchmarks import (
     step_times,
     token_store,
 )
+from benchmarks.beside_torch import processor
 from pretrax.objectives.catalog import CATALOG, run_of
 from pretrax.training import compile_check
 from pretrax.training.devices.topologies import read_topology
@@ -95,6 +97,16 @@ def test_packing(capsys):
     packing.main(["--documents=20", "--tokens=1000", "--repeats=1"])
     said = capsys.readouterr().out
     assert len(re.findall(r"causal, 512 +log-normal +\d", said)) == 2
+
+
+@pytest.mark.slow
+def test_fasta(capsys):
+    fasta.main(["--letters=20000", "--repeats=1"])
+    said = capsys.readouterr().out
+    figure = r" +(?:\d[\d.,]*|–)"  # Biopython may be missing.
+    for run in ("protein_masked", "dna_masked"):
+        assert re.search(rf"{run} +[12]\d,\d{{3}}(?: +\d[\d.]*){{3}}(?:{figure}){{4}}", said)
+    assert processor() in said
 
 
 @pytest.mark.slow
