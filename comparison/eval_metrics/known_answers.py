@@ -10,6 +10,7 @@ from ...corpora.synthetic_tasks.task import SyntheticQuestion, SyntheticTask, dr
 from ...inference import Trained
 from ...settings.partial import as_partial
 from ..figures import HIGHER, Figure
+from .parts.class_tasks import ClassTask
 from .parts.ranking import Question, answer_log_probs, share_right
 from .subject import Subject
 
@@ -50,6 +51,25 @@ def synthetic_task_of(subject: Subject) -> SyntheticTask:
         )
     _ = subject.plan  # Planning refuses a corpus that has changed.
     return drawn_task(corpus.settings["task"], corpus.settings.get("seed", 0))
+
+
+def synthetic_classes(subject: Subject) -> ClassTask:
+    """Returns the texts with classes of a run's synthetic task. The last fifth is held out.
+
+    Raises ValueError as `synthetic_task_of`, and for a synthetic task without classes.
+    """
+    examples = synthetic_task_of(subject).classes
+    if not examples:
+        raise ValueError(
+            "Got a synthetic task without `classes`, expected one whose texts have classes: "
+            "measure a run of such a task, for example runs/proteins.gin."
+        )
+    kept = len(examples) * 4 // 5
+    parts = {"train": examples[:kept], "validation": examples[kept:]}
+    return ClassTask(
+        texts={part: [text for text, _ in some] for part, some in parts.items()},
+        labels={part: [label for _, label in some] for part, some in parts.items()},
+    )
 
 
 def figures_of_questions(

@@ -14,6 +14,7 @@ from ...corpora.python_library.python_definitions import definition_examples, pa
 from ...corpora.python_library.python_passages import tagged_examples
 from ...objectives.prompt_forms import Pooling
 from ..figures import HIGHER, NEITHER, Figure
+from .known_answers import synthetic_classes
 from .parts.bags_of_words import bags_of
 from .parts.class_tasks import (
     ClassTask,
@@ -42,6 +43,10 @@ def classify(
 ) -> list[Figure]:
     """Accuracy of a probe on pooled states that predicts the package of a library passage.
 
+    With the task "synthetic_classes", it predicts the class of a text of the run's own synthetic
+    task, such as the family of a protein. The part `bag_of_words` then knows how often each letter
+    occurs.
+
     Args:
       subject: the run to measure.
       task: a task with classes (see `comparison.eval_metrics.parts.class_tasks.class_task`).
@@ -53,7 +58,10 @@ def classify(
 
     Raises ValueError for a layer that the model does not have, and for an unsuitable task.
     """
-    examples = class_task(subject, task, module, data_dir)
+    if task == "synthetic_classes":
+        examples = synthetic_classes(subject)
+    else:
+        examples = class_task(subject, task, module, data_dir)
     trained = subject.trained
     layers = chosen_layers(subject.trained, layers)
     return probe_figures(

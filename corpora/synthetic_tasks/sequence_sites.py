@@ -5,6 +5,7 @@ sequence, is also the ratio of the probabilities of both letters given the rest 
 model that predicts masks and a model of whole sequences therefore have the same exact answer.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from .hidden_markov import PADDING, HiddenMarkov, letter_log_likelihoods, sample
 from .task import SyntheticSite, SyntheticTask, drawn_texts
 
 KINDS = ("conserved", "free")
+CLASSIFIED = 60  # number of sequences of each model whose class is asked for
 _BATCH = 4000  # sequences that are drawn at once
 _DRAWS = 100  # largest number of sequences drawn for each one that is needed
 
@@ -66,7 +68,13 @@ def sequence_task(
         for kind in KINDS
         for site in _sites(world, [x for x, _ in found[kind]], [p for _, p in found[kind]], kind)
     ]
-    return SyntheticTask(train, heldout, [site.question for site in made], sites=made)
+    return SyntheticTask(
+        documents=train,
+        heldout=heldout,
+        questions=[site.question for site in made],
+        sites=made,
+        classes=_classes(rng, world, lengths, read) if len(world.models) > 1 else (),
+    )
 
 
 def write_fasta(path: str, documents: Iterable[str]) -> None:
@@ -112,6 +120,19 @@ def _sites(
         _site(world, letters, place, log_p_A, kind)
         for letters, place, log_p_A in zip(sequences, places, log_p_BxA)
     ]
+
+
+def _classes(
+    rng: np.random.Generator, world: SequenceWorld, lengths: tuple[int, int], read: set[str]
+) -> list[tuple[str, str]]:
+    """Returns sequences that are not documents, each with the number of its model."""
+    drawn = _drawn(rng, world, lengths, CLASSIFIED * len(world.models))
+    others = ((_text(world, letters), str(k)) for letters, _, k in drawn)
+    return list(
+        itertools.islice(
+            (one for one in others if one[0] not in read), CLASSIFIED * len(world.models)
+        )
+    )
 
 
 def _padded(sequences: Sequence[np.ndarray]) -> np.ndarray:

@@ -77,6 +77,7 @@ class SyntheticTask(NamedTuple):
     accepts: Callable[[str], bool] | None = None  # whether a text may be a document; None: unknown
     pairs: Sequence[SyntheticPair] = ()  # The kind of the first pair is the main figure.
     sites: Sequence[SyntheticSite] = ()  # for `variant_effects` and `conserved_columns`
+    classes: Sequence[tuple[str, str]] = ()  # other texts with their classes, for `classify`
 
 
 def heldout_count(documents: int) -> int:

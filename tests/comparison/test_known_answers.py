@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from pretrax.comparison.eval_metrics import known_answers
+from pretrax.comparison.eval_metrics import known_answers, probes
 from pretrax.corpora import python_library
 from pretrax.corpora.synthetic_tasks import SyntheticQuestion, SyntheticTask, reversal
 from pretrax.settings.partial import Partial
-from tests.comparison.subjects import subject_of, subject_of_world
+from tests.comparison.subjects import by_name, subject_of, subject_of_world
 from tests.inference.runs import trained
 from tests.refusals import refuses
 
@@ -82,3 +82,27 @@ def test_errors():
     with refuses(ValueError, "classify"):
         classifier = trained("encoder", "sequence_classification", num_classes=3)
         known_answers.figures_of_questions("synthetic_questions", classifier, QUESTIONS)
+
+
+def classified(*, seed):
+    """Texts whose class is their only letter."""
+    question = SyntheticQuestion("letters", "a", (" a", " b"))
+    classes = [(" ".join("ab"[i % 2] * (2 + i % 5)), str(i % 2)) for i in range(100)]
+    return SyntheticTask(["a a", "b b"], ["a"], [question], classes=classes)
+
+
+@pytest.mark.slow
+def test_a_probe_reads_the_classes_of_a_synthetic_task():
+    """Features that show the class give every answer, and constant features give none."""
+    for constant, accuracy in ((False, 1.0), (True, 0.5)):
+        subject = subject_of_world("encoder", "masked_lm", classified, constant=constant)
+        found = by_name(probes.classify(subject, task="synthetic_classes"))
+        assert found["classify"].value == accuracy
+        assert found["classify"].baseline == 0.5
+        assert found["classify/bag_of_words"].value == 1.0
+
+
+def test_a_synthetic_task_without_classes_is_refused():
+    subject = subject_of_world("encoder", "masked_lm", reversal)
+    with refuses(ValueError, "classes", "runs/proteins.gin"):
+        probes.classify(subject, task="synthetic_classes")

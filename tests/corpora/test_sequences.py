@@ -47,13 +47,17 @@ def world(name):
     return protein_families.protein_families(np.random.default_rng(0), 3, 12, 0.03)
 
 
-def log_likelihoods_of(name, texts):
-    """Returns the log-likelihood of each text under the mixture of the models of its world."""
+def likelihoods_of_models(name, texts):
+    """Returns the likelihood of each text under each model of its world, f64[models, texts]."""
     made = world(name)
     numbers = [[made.alphabet.index(x) for x in text.split()] for text in texts]
     letters = np.array([*itertools.zip_longest(*numbers, fillvalue=PADDING)]).T
-    each = [np.exp(log_likelihoods(model, letters)) for model in made.models]
-    return np.log(np.mean(each, axis=0))
+    return np.exp([log_likelihoods(model, letters) for model in made.models])
+
+
+def log_likelihoods_of(name, texts):
+    """Returns the log-likelihood of each text under the mixture of the models of its world."""
+    return np.log(np.mean(likelihoods_of_models(name, texts), axis=0))
 
 
 @pytest.mark.slow
@@ -129,6 +133,15 @@ def test_columns_differ_in_conservation():
         assert len(likeliest) == 3
         assert all(name.startswith("match") for name, k in zip(model.names_S, kinds) if k)
     assert sum(protein_families.BACKGROUND.values()) == pytest.approx(100)
+
+
+def test_the_class_of_a_protein_is_its_family():
+    task = TASKS["proteins"]
+    texts, families = zip(*task.classes)
+    assert not {*texts} & {*task.documents} and {*families} == {"0", "1", "2"}
+    likeliest = likelihoods_of_models("proteins", texts).argmax(axis=0)
+    assert np.mean(likeliest == np.array(families, int)) > 0.95
+    assert not TASKS["genes"].classes  # All genes have the same model.
 
 
 def test_fasta(tmp_path):
