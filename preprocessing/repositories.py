@@ -8,11 +8,11 @@ arXiv:2402.19173).
 import ast
 import glob
 import os
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 
 from datatrove.data import Document
 
+from ..corpora.python_library.python_sources import parsed
 from ..data.finding import listed, matching_files
 from ..data.reading import LONGEST_BYTES, Bad, MalformedLine, plain_text
 
@@ -110,12 +110,8 @@ def _module(path: str) -> str:
 
 def _imported(path: str, text: str, modules: Mapping[str, str]) -> list[str]:
     """Returns the files of a repository that a Python file imports, in its order."""
-    if not path.endswith(".py"):
-        return []
-    try:
-        with warnings.catch_warnings(action="ignore"):  # warnings about the parsed code
-            tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = parsed(text) if path.endswith(".py") else None
+    if tree is None:
         return []
     names: list[str] = []
     package = _module(path).split(".")

@@ -100,7 +100,7 @@ def documented_definitions(document: LibraryText, left_out: Counter[str]) -> Ite
     if not document.name.endswith(".py"):
         return
     text = document.read()
-    if (tree := _parsed(text)) is None:
+    if (tree := parsed(text)) is None:
         left_out["files that do not parse"] += 1
         return
     source = _Source(text)
@@ -128,7 +128,7 @@ def consecutive_statements(document: LibraryText) -> Iterator[tuple[str, str]]:
     Each statement is in at most one pair. Documents that do not parse have no statements.
     """
     text = document.read()
-    tree = _parsed(text) if document.name.endswith(".py") else None
+    tree = parsed(text) if document.name.endswith(".py") else None
     if tree is None:
         return
     source = _Source(text)
@@ -145,7 +145,7 @@ def docstrings(text: str) -> str:
     >>> docstrings("'Means.'\\n\\ndef mean(values):\\n    'The mean.'\\n    return sum(values)")
     'Means.\\n\\nThe mean.'
     """
-    if (tree := _parsed(text)) is None:
+    if (tree := parsed(text)) is None:
         return ""
     parts = (ast.get_docstring(node) for node in (tree, *_definitions(tree)))
     # Half a surrogate pair may be written as an escape, but is not valid text.
@@ -158,15 +158,16 @@ def without_docstrings(text: str) -> str:
     >>> without_docstrings("def mean(values):\\n    'The mean.'\\n    return sum(values)")
     'def mean(values):\\n    return sum(values)'
     """
-    tree = _parsed(text)
+    tree = parsed(text)
     return "" if tree is None else _Source(text).module_without_docstrings(tree).lstrip("\n")
 
 
-def _parsed(text: str) -> ast.Module | None:
+def parsed(text: str) -> ast.Module | None:
+    """Returns the syntax tree of a Python source, or None if this Python does not parse it."""
     try:
         with warnings.catch_warnings(action="ignore"):  # about deprecated escapes
             return ast.parse(text)
-    except (SyntaxError, ValueError):  # Null bytes raise ValueError.
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # ValueError: null bytes
         return None
 
 

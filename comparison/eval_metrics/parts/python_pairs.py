@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from ....corpora.python_library.python_sources import LibraryText
+from ....corpora.python_library.python_sources import LibraryText, parsed
 
 CHARACTERS = (60, 200)  # smallest and largest number of characters of code
 WORDS = (8, 24)  # smallest and largest number of words of a sentence
@@ -104,13 +104,9 @@ def sentences_of(document: LibraryText) -> Iterator[str]:
 
 
 def _nodes(document: LibraryText) -> Iterator[ast.AST]:
-    if not document.name.endswith(".py"):
-        return
-    try:
-        with warnings.catch_warnings(action="ignore"):  # warnings about deprecated escapes
-            yield from ast.walk(ast.parse(document.read()))
-    except (SyntaxError, ValueError):  # ValueError: null bytes
-        return
+    tree = parsed(document.read()) if document.name.endswith(".py") else None
+    if tree is not None:
+        yield from ast.walk(tree)
 
 
 def _parses(text: str) -> bool:
