@@ -20,7 +20,7 @@ from .context_learning import in_context
 from .costs import cost
 from .exact_sites import conserved_columns, variant_effects
 from .finetuning import finetune
-from .generations import continuation, infilling
+from .generations import infilling
 from .heldout_loss import loss_under
 from .known_answers import synthetic_questions
 from .memorizing import memorization
@@ -47,7 +47,6 @@ EVAL_METRICS: dict[str, Callable] = {
         fill_in,
         in_context,
         word_in_context,
-        continuation,
         infilling,
         unmasking,
         pair_accuracy,

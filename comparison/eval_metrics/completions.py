@@ -7,7 +7,6 @@ from ...inference import Decoding, Trained, answer
 from ..figures import HIGHER, Figure
 from .generations import IN_MASKS, continued, continuing_mode, unmasking_options
 from .known_answers import synthetic_task_of
-from .parts.python_prompts import Gap
 from .subject import Subject
 
 FIGURES_VERSION = 1  # see `kept_figures.version_of`
@@ -78,6 +77,5 @@ def _completed(trained: Trained, contexts_before, rests) -> list[str]:
             trained, mode, [{"text": text} for text in masked], unmasking_options(decoding)
         )
         return [record["answer"].replace(end, "").strip() for record in records]
-    gaps = [Gap(before, rest, "") for before, rest in zip(contexts_before, rests)]
-    written = continued(trained, gaps, decoding)
+    written = continued(trained, contexts_before, decoding)
     return [f"{before} {rest.strip()}" for before, rest in zip(contexts_before, written)]

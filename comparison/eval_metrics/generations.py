@@ -1,4 +1,4 @@
-"""Quality of generated text: similarity to the true text, whether it parses, and repetition."""
+"""Text that a model writes, and the quality of lines that it fills in."""
 
 import collections
 import dataclasses
@@ -6,16 +6,17 @@ import difflib
 import os
 import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ...constraints import Count, checked
+from ...corpora.python_library.python_passages import SENTINEL
 from ...inference import Decoding, Options, Trained, answer, mode_of
 from ...inference.answering.masks import Order
 from ...inference.prompting.items import with_masks
 from ...inference.prompting.prompts import completes
 from ..figures import HIGHER, NEITHER, Figure
-from .parts.python_prompts import Gap, continuations, continues_to_parse, hidden_lines, parses
+from .parts.hidden_lines import Gap, hidden_lines, parses
 from .subject import Subject
 
 FIGURES_VERSION = 1  # see `kept_figures.version_of`
@@ -27,52 +28,17 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 @checked
-def continuation(subject: Subject, *, prompts: Count = 64, max_new: Count = 48) -> list[Figure]:
-    """Quality of continuations of held-out Python functions, greedy and sampled.
-
-    - `continuation`: edit similarity to the true text of the same number of tokens.
-    - `continuation/exact_match`: share whose next line is the true line.
-    - `continuation/parses`: share that parses (see `python_prompts.continues_to_parse`).
-    - `continuation/repetition`: share of 4-grams of words that occurred earlier in the text.
-    - `continuation/distinct`: different pairs of words over all pairs of words, in all texts.
-    - `continuation/sampled/…`: the same for samples at temperature 1 and top-p 0.95.
-
-    The baseline repeats the last line of the prompt, which often parses but means nothing. The
-    notes give the figures of the true text. A model that predicts masks fills `max_new` masks after
-    the beginning (see `in_masks`).
-
-    Args:
-      subject: the run to measure.
-      prompts: number of beginnings of functions and classes.
-      max_new: number of tokens to write.
-
-    Raises ValueError, naming suitable models, for a model that cannot continue a text.
-    """
-    subject.check_library_unseen()
-    trained = subject.trained
-    gaps = continuations(prompts)
-    truth = [_beginning(trained, gap, max_new) for gap in gaps]
-    lines = [(gap.prefix.splitlines()[-1] + "\n") * len(gap.truth) for gap in gaps]
-    trivial = [line[: len(text)] for line, text in zip(lines, truth)]
-    first, *others = _figures("continuation", continued, trained, gaps, truth, trivial, max_new)
-    if (mode := continuing_mode(trained)) in (*IN_MASKS, "blocks"):
-        masks = "blocks of masks" if mode == "blocks" else f"{max_new} masks"
-        how = (
-            f"fills {masks}, the most confident first; samples fill masks in random order and "
-            "without top-p"
-        )
-        if mode == "denoise":
-            how = f"overwrites {max_new} random tokens; samples are drawn without top-p"
-        first = first._replace(note=f"{first.note}; {how}")
-    return [first, *others]
-
-
-@checked
 def infilling(subject: Subject, *, prompts: Count = 64, max_new: Count = 48) -> list[Figure]:
     """Quality of filled-in lines of held-out Python functions, greedy and sampled.
 
-    The figures are those of `continuation`, for the hidden line. `infilling/parses` is the share of
-    functions that parse with the written line. The baseline repeats the previous line.
+    - `infilling`: edit similarity to the true line.
+    - `infilling/exact_match`: share of lines that are the true line.
+    - `infilling/parses`: share of functions that parse with the written line.
+    - `infilling/repetition`: share of 4-grams of words that occurred earlier in the line.
+    - `infilling/distinct`: different pairs of words over all pairs of words, in all lines.
+    - `infilling/sampled/…`: the same for samples at temperature 1 and top-p 0.95.
+
+    The baseline repeats the previous line. The notes give the figures of the true line.
 
     Args:
       subject: the run to measure.
@@ -82,25 +48,35 @@ def infilling(subject: Subject, *, prompts: Count = 64, max_new: Count = 48) -> 
     Raises ValueError, naming suitable models, for a model that cannot fill in text.
     """
     subject.check_library_unseen()
-    trained = subject.trained
     gaps = hidden_lines(prompts)
     truth = [gap.truth for gap in gaps]
-    trivial = [gap.prefix.rstrip().splitlines()[-1].strip() for gap in gaps]
-    return _figures("infilling", infilled, trained, gaps, truth, trivial, max_new)
+    previous = [gap.prefix.rstrip().splitlines()[-1].strip() for gap in gaps]
+    true_measures = measures(gaps, truth)
+    baselines = measures(gaps, previous)
+    sides = [(gap.prefix, gap.suffix) for gap in gaps]
+    figures = []
+    for part, sampling in (("", {}), ("/sampled", SAMPLED)):
+        texts = infilled(subject.trained, sides, Decoding(max_new=max_new, **sampling))
+        for measure, value in measures(gaps, texts).items():
+            better = NEITHER if measure in ("repetition", "distinct") else HIGHER
+            first = not part and measure == "edit_similarity"
+            name = "infilling" if first else f"infilling{part}/{measure}"
+            note = f"the true text scores {true_measures[measure]:.2f}"
+            note += f"; edit similarity over {len(truth)} prompts" * first
+            figures.append(Figure(name, value, "share", better, baselines[measure], note))
+    return figures
 
 
 # --- generation ---------------------------------------------------------------------------------
 
 
-def continued(trained: Trained, gaps: Sequence[Gap], decoding: Decoding) -> list[str]:
-    """Returns the text that the model writes after each prefix."""
+def continued(trained: Trained, texts: Sequence[str], decoding: Decoding) -> list[str]:
+    """Returns what the model writes after each text."""
     mode = continuing_mode(trained)
-    options = Options(decoding)
     if mode in IN_MASKS:
-        return in_masks(trained, gaps, decoding)
-    if mode == "blocks":
-        options = unmasking_options(decoding)
-    items = [{"text": gap.prefix} for gap in gaps]
+        return _in_masks(trained, mode, texts, decoding)
+    options = unmasking_options(decoding) if mode == "blocks" else Options(decoding)
+    items = [{"text": text} for text in texts]
     return [x["answer"] for x in answer(trained, mode, items, options)]
 
 
@@ -127,14 +103,12 @@ def continuing_mode(trained: Trained) -> str:
     )
 
 
-def in_masks(trained: Trained, gaps: Sequence[Gap], decoding: Decoding) -> list[str]:
-    """Returns the text that the model writes into `max_new` masks after each prefix."""
-    items = with_masks([{"text": gap.prefix} for gap in gaps], decoding.max_new)
-    mode = continuing_mode(trained)
-    options = unmasking_options(decoding)
+def _in_masks(trained: Trained, mode: str, texts: Sequence[str], decoding: Decoding) -> list[str]:
+    """Returns what the model writes into `max_new` masks after each text."""
+    items = with_masks([{"text": text} for text in texts], decoding.max_new)
     written = []
-    for gap, record in zip(gaps, answer(trained, mode, items, options)):
-        read = trained.decode(trained.encode(gap.prefix))
+    for text, record in zip(texts, answer(trained, mode, items, unmasking_options(decoding))):
+        read = trained.decode(trained.encode(text))
         whole = record["answer"]
         written.append(whole[len(os.path.commonprefix([read, whole])) :])
     return written
@@ -150,15 +124,16 @@ def unmasking_options(decoding: Decoding) -> Options:
     return Options(dataclasses.replace(decoding, top_p=None), order=order)
 
 
-def infilled(trained: Trained, gaps: Sequence[Gap], decoding: Decoding) -> list[str]:
-    """Returns the text that the model writes between each prefix and suffix."""
+def infilled(trained: Trained, sides: Sequence[tuple[str, str]], decoding: Decoding) -> list[str]:
+    """Returns what the model writes between the two texts of each pair."""
     modes = {form.mode for form in trained.prompt_forms}
+    options = Options(decoding)
     if "infill" in modes:
-        items = [{"text": f"{gap.prefix}<extra_id_0>{gap.suffix}"} for gap in gaps]
-        return [x["blanks"][0] for x in answer(trained, "infill", items, Options(decoding))]
+        items = [{"text": f"{before}{SENTINEL}{after}"} for before, after in sides]
+        return [x["blanks"][0] for x in answer(trained, "infill", items, options)]
     if "middle" in modes:
-        items = [{"prefix": gap.prefix, "suffix": gap.suffix} for gap in gaps]
-        return [x["middle"] for x in answer(trained, "middle", items, Options(decoding))]
+        items = [{"prefix": before, "suffix": after} for before, after in sides]
+        return [x["middle"] for x in answer(trained, "middle", items, options)]
     raise ValueError(
         f"Got a model trained to {_mode_words(modes)}, expected one that fills in text: trained by "
         "span corruption, UL2, blank infilling, causal masking or fill-in-the-middle."
@@ -169,44 +144,12 @@ def _mode_words(modes: set[str]) -> str:
     return ", ".join(sorted(modes)) or "do nothing known"
 
 
-def _beginning(trained: Trained, gap: Gap, tokens: int) -> str:
-    """Returns the first `tokens` tokens of the true text."""
-    whole = trained.encode(gap.prefix + gap.truth)
-    written = trained.decode(whole[: len(trained.encode(gap.prefix)) + tokens])
-    return gap.truth[: len(written) - len(gap.prefix)]
-
-
 # --- figures ------------------------------------------------------------------------------------
 
 
-def _figures(
-    name: str,
-    write: Callable[[Trained, Sequence[Gap], Decoding], list[str]],
-    trained: Trained,
-    gaps: Sequence[Gap],
-    truth: Sequence[str],
-    trivial: Sequence[str],
-    max_new: int,
-) -> list[Figure]:
-    figures = []
-    true_measures = measures(gaps, truth, truth)
-    trivial_measures = measures(gaps, trivial, truth)
-    for part, sampling in (("", {}), ("/sampled", SAMPLED)):
-        texts = write(trained, gaps, Decoding(max_new=max_new, **sampling))
-        for measure, value in measures(gaps, texts, truth).items():
-            better = NEITHER if measure in ("repetition", "distinct") else HIGHER
-            first = not part and measure == "edit_similarity"
-            full_name = name if first else f"{name}{part}/{measure}"
-            note = f"the true text scores {true_measures[measure]:.2f}"
-            note += f"; edit similarity over {len(truth)} prompts" * first
-            baseline = trivial_measures[measure]
-            figures.append(Figure(full_name, value, "share", better, baseline, note))
-    return figures
-
-
-def measures(gaps: Sequence[Gap], texts: Sequence[str], truth: Sequence[str]) -> dict[str, float]:
+def measures(gaps: Sequence[Gap], texts: Sequence[str]) -> dict[str, float]:
     """Returns the measures of the texts in the gaps by name, averaged over texts."""
-    pairs = list(zip(texts, truth))
+    pairs = [(text, gap.truth) for text, gap in zip(texts, gaps)]
     return {
         "edit_similarity": statistics.fmean(edit_similarity(*pair) for pair in pairs),
         "exact_match": statistics.fmean(_first_line(one) == _first_line(two) for one, two in pairs),
@@ -227,8 +170,6 @@ def edit_similarity(one: str, two: str) -> float:
 
 
 def _parses(gap: Gap, text: str) -> bool:
-    if not gap.suffix:
-        return continues_to_parse(gap.prefix, text)
     return bool(text.strip()) and parses(gap.prefix + text + gap.suffix)
 
 

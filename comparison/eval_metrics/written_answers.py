@@ -16,7 +16,6 @@ from ...inference.trained import prompt_form
 from ..figures import HIGHER, Figure
 from .generations import continued, continuing_mode, infilled
 from .known_answers import synthetic_task_of
-from .parts.python_prompts import Gap
 from .parts.ranking import Question, answered_tokens
 from .subject import Subject
 
@@ -91,9 +90,8 @@ def _written(
     blanks = [one.text for one in questions if BLANK.search(one.text)]
     if blanks and {form.mode for form in trained.prompt_forms} & {"infill", "middle"}:
         # Two more tokens than the longest answer: a sentinel before it, and the end after it.
-        arounds = [_question(one).around for one in questions]
-        gaps = [Gap(before, "", after) for before, after in arounds]
-        return {"": infilled(trained, gaps, Decoding(max_new=most + 2))}
+        sides = [_question(one).around for one in questions]
+        return {"": infilled(trained, sides, Decoding(max_new=most + 2))}
     mode = continuing_mode(trained)
     if mode == "unmask":
         return {order: _in_masks(trained, mode, questions, order) for order in orders}
@@ -105,8 +103,8 @@ def _written(
             "texts, expected one that fills in text, or answers at the end: measure it by "
             "synthetic_questions."
         )
-    gaps = [Gap(one.text, "", "") for one in questions]
-    return {"": continued(trained, gaps, Decoding(max_new=most))}
+    texts = [one.text for one in questions]
+    return {"": continued(trained, texts, Decoding(max_new=most))}
 
 
 def _question(one: SyntheticQuestion) -> Question:

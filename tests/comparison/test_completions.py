@@ -20,8 +20,8 @@ def subject(builder="decoder", objective="causal_lm", of=pairs):
 
 
 def test_who_writes_the_true_rest_is_accepted_and_the_baseline_writes_that_before(monkeypatch):
-    rest = lambda trained, gaps, decoding: [f"{gap.truth}" for gap in gaps]  # noqa: E731
-    monkeypatch.setattr(completions, "continued", rest)
+    rests = {text[:7]: text[8:] for text in HELDOUT}
+    monkeypatch.setattr(completions, "continued", lambda _, texts, __: [rests[x] for x in texts])
     (figure,) = completions.synthetic_completions(subject())
     assert figure.value == 1.0 and figure.baseline == pytest.approx(1 / 3)
     assert figure.note == "3 beginnings; the true texts score 1.00"

@@ -12,7 +12,7 @@ from tests.refusals import refuses
 
 OF_LIBRARY = (
     *("minimal_pairs", "classify", "tag", "pairs", "retrieve", "finetune", "fill_in"),
-    *("word_in_context", "continuation", "infilling", "finetune_to_write"),
+    *("word_in_context", "infilling", "finetune_to_write"),
 )
 
 

@@ -72,8 +72,7 @@ def test_masks_stand_for_the_answer_and_are_written_in_each_order(monkeypatch):
     [("decoder", "fill_in_the_middle"), ("encoder_decoder", "span_corruption")],
 )
 def test_a_blank_is_filled_with_the_answer_and_no_more(monkeypatch, builder, objective):
-    def infilled(written, one, gaps, decoding):
-        sides = [(gap.prefix, gap.suffix) for gap in gaps]
+    def infilled(written, one, sides, decoding):
         assert sides == [("1 + 1 =", ""), ("5 + 5 =", ""), ("1 + 9 =", " ."), ("2 ", " 1")]
         assert decoding.max_new == 1 + 4 + 1  # a sentinel, bytes of " 1 0", and an end
         return [" 0 2 5", " 1 0", "1 0", written]
