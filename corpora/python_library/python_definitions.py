@@ -9,16 +9,22 @@ The split `validation` has the files that `corpora.python_library` holds out by 
 
 import functools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from .python_passages import counted_in, drawn, drawn_order, library_split
-from .python_sources import Pair, consecutive_statements, documented_definitions
+from .python_passages import Counts, drawn_order, library_examples
+from .python_sources import (
+    LibraryText,
+    Pair,
+    consecutive_statements,
+    documented_definitions,
+)
 
 DEFINITIONS = {"train": 1200, "validation": 240}
 DOCSTRING_CHARACTERS = (16, 160)  # Smallest and largest length of a docstring's first paragraph
 STATEMENTS = {"train": 1000, "validation": 240}  # Number of pairs, each shown in both orders
 STATEMENT_CHARACTERS = 100  # Largest length of a statement
+ENOUGH = 1.25  # Number of examples at which no further file is read, as a multiple of the largest
 CODE_CHARACTERS = 240  # Largest length of code, which is cut at the end of a line
 
 
@@ -36,27 +42,20 @@ def definition_examples() -> dict[str, list[Pair]]:
 
     A docstring is cut to its first paragraph, and code to its first lines.
     """
-    files = library_split()
-    split: dict[str, list[Pair]] = {}
-    counts = counted_in(files)
-    for part, documents in files.items():
-        pairs: dict[str, Pair] = {}  # by docstring
-        codes: set[str] = set()
-        # Files are parsed only until there are enough pairs, since parsing them all is slow.
-        for document in sorted(documents, key=lambda document: drawn_order(document.name)):
-            if len(pairs) >= DEFINITIONS[part] * 5 // 4:
-                break
-            for pair in documented_definitions(document, Counter()):
-                docstring = " ".join(pair.docstring.strip().split("\n\n")[0].split())
-                code = first_lines(pair.code, CODE_CHARACTERS)
-                least, most = DOCSTRING_CHARACTERS
-                if not least <= len(docstring) <= most or not code or not counts(part, code):
-                    continue
-                if docstring not in pairs and code not in codes:
-                    pairs[docstring] = Pair(docstring, code)
-                    codes.add(code)
-        split[part] = drawn(pairs.values(), DEFINITIONS[part])
-    return split
+    least, most = DOCSTRING_CHARACTERS
+    seen: set[tuple[str, str]] = set()  # (split, docstring or code)
+
+    def examples_in(part: str, document: LibraryText, counts: Counts) -> Iterator[Pair]:
+        for pair in documented_definitions(document, Counter()):
+            docstring = " ".join(pair.docstring.strip().split("\n\n")[0].split())
+            code = first_lines(pair.code, CODE_CHARACTERS)
+            sides = {(part, docstring), (part, code)}
+            fits = least <= len(docstring) <= most and code and counts(part, code)
+            if fits and seen.isdisjoint(sides):
+                seen.update(sides)
+                yield Pair(docstring, code)
+
+    return library_examples(DEFINITIONS, examples_in, ENOUGH)
 
 
 def pair_examples() -> dict[str, list[DocstringPair]]:
@@ -96,28 +95,20 @@ def statement_examples() -> dict[str, list[StatementPair]]:
 
     The words of a pair are the same in both orders, so they do not show the answer.
     """
-    files = library_split()
-    split: dict[str, list[StatementPair]] = {}
-    counts = counted_in(files)
-    for part, documents in files.items():
-        pairs: list[tuple[str, str]] = []
-        for document in sorted(documents, key=lambda document: drawn_order(document.name)):
-            if len(pairs) >= STATEMENTS[part] * 5 // 4:
-                break
-            pairs += [
-                (one, other)
-                for one, other in consecutive_statements(document)
-                if one != other
-                and max(len(one), len(other)) <= STATEMENT_CHARACTERS
-                and counts(part, f"{one}\n{other}")
-            ]
-        shown = [
-            StatementPair("\n".join(each), in_order)
-            for pair in drawn(pairs, STATEMENTS[part])
-            for each, in_order in ((pair, True), (pair[::-1], False))
-        ]
-        split[part] = sorted(shown, key=drawn_order)
-    return split
+
+    def examples_in(part: str, document: LibraryText, counts: Counts) -> Iterator[tuple[str, str]]:
+        for one, other in consecutive_statements(document):
+            is_short = max(len(one), len(other)) <= STATEMENT_CHARACTERS
+            if one != other and is_short and counts(part, f"{one}\n{other}"):
+                yield one, other
+
+    def in_both_orders(pairs: Sequence[tuple[str, str]]) -> list[StatementPair]:
+        shown = [StatementPair("\n".join(pair), True) for pair in pairs]
+        shown += [StatementPair("\n".join(pair[::-1]), False) for pair in pairs]
+        return sorted(shown, key=drawn_order)
+
+    split = library_examples(STATEMENTS, examples_in, ENOUGH)
+    return {part: in_both_orders(pairs) for part, pairs in split.items()}
 
 
 def first_lines(text: str, characters: int) -> str:

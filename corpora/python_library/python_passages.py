@@ -10,12 +10,13 @@ import functools
 import io
 import itertools
 import keyword
+import math
 import random
 import re
 import tokenize
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ...data import task_metrics
 from .python_sources import LibraryText, library_documents, split_documents
@@ -37,6 +38,9 @@ WORDS_OF_PASSAGE = 8
 WORDS = {"train": 1000, "validation": 480}
 AROUND = 60  # Largest number of characters on either side of a word
 KINDS = ("comment", "keyword", "name", "number", "operator", "string")
+
+Example = TypeVar("Example")
+Counts = Callable[[str, str], bool]  # what `counted_in` returns
 
 # Comments, strings and numbers are matched first, so that only the rest can be names.
 _LEXEMES = re.compile(
@@ -87,14 +91,13 @@ def identifier_examples() -> dict[str, list[tuple[str, str]]]:
     Keywords, builtins, `self` and `cls` are not hidden. The name and its place are drawn uniformly
     over the names by a hash of the passage.
     """
-    files = library_split()
-    split: dict[str, list[tuple[str, str]]] = {}
-    counts = counted_in(files)
-    for part, documents in files.items():
-        hidden = (each for document in documents for each in _hidden(document.read()))
-        counted = (each for each in hidden if counts(part, each[0].replace(SENTINEL, each[1])))
-        split[part] = drawn(counted, IDENTIFIER_PASSAGES[part])
-    return split
+
+    def examples_in(part: str, document: LibraryText, counts: Counts) -> Iterator[tuple[str, str]]:
+        for passage, name in _hidden(document.read()):
+            if counts(part, passage.replace(SENTINEL, name)):
+                yield passage, name
+
+    return library_examples(IDENTIFIER_PASSAGES, examples_in)
 
 
 class Tagged(NamedTuple):
@@ -115,19 +118,12 @@ def tagged_examples() -> dict[str, list[Tagged]]:
     words of a string or a comment have its kind. Many words are ambiguous: guessing the most
     frequent kind of each word is correct for 69%. Files that do not tokenize are left out.
     """
-    files = library_split()
-    split: dict[str, list[Tagged]] = {}
-    counts = counted_in(files)
-    for part, documents in files.items():
-        found: list[Tagged] = []
-        # Files are read only until there are enough passages, since tokenizing them all is slow.
-        for document in sorted(documents, key=lambda document: drawn_order(document.name)):
-            if len(found) >= TAGGED_PASSAGES[part]:
-                break
-            tagged = (each for each in _tagged(document.read()) if counts(part, each.text))
-            found += drawn(tagged, TAGGED_OF_FILE)
-        split[part] = drawn(found, TAGGED_PASSAGES[part])
-    return split
+
+    def examples_in(part: str, document: LibraryText, counts: Counts) -> list[Tagged]:
+        tagged = (each for each in _tagged(document.read()) if counts(part, each.text))
+        return drawn(tagged, TAGGED_OF_FILE)
+
+    return library_examples(TAGGED_PASSAGES, examples_in, enough=1)
 
 
 class TaggedWord(NamedTuple):
@@ -187,7 +183,33 @@ def library_split() -> dict[str, list[LibraryText]]:
     }
 
 
-def counted_in(split: Mapping[str, Iterable[LibraryText]]) -> Callable[[str, str], bool]:
+def library_examples(
+    most: Mapping[str, int],
+    examples_in: Callable[[str, LibraryText, Counts], Iterable[Example]],
+    enough: float = math.inf,
+) -> dict[str, list[Example]]:
+    """Returns examples of the library's files by split, chosen and ordered by a hash.
+
+    Args:
+      most: largest number of examples of each split.
+      examples_in: a function (split, file, result of `counted_in`) -> the examples of the file.
+      enough: number of examples at which no further file is read, as a multiple of `most`, since
+        parsing all files is slow. Files are read in the order of a hash.
+    """
+    files = library_split()
+    counts = counted_in(files)
+    split = {}
+    for part, number in most.items():
+        found: list[Example] = []
+        for document in sorted(files[part], key=lambda document: drawn_order(document.name)):
+            if len(found) >= enough * number:
+                break
+            found += examples_in(part, document, counts)
+        split[part] = drawn(found, number)
+    return split
+
+
+def counted_in(split: Mapping[str, Iterable[LibraryText]]) -> Counts:
     """Returns a function (split, passage) -> whether the passage may be an example of the split.
 
     A held-out passage needs a line that is in no training file, since the library repeats some of

@@ -4,8 +4,8 @@ import ast
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ....corpora.python_library.python_passages import counted_in, drawn, library_split
-from ....corpora.python_library.python_sources import parsed
+from ....corpora.python_library.python_passages import Counts, library_examples
+from ....corpora.python_library.python_sources import LibraryText, parsed
 
 # Numbers of characters.
 WHOLE = (120, 480)  # smallest and largest function with a hidden line
@@ -22,10 +22,11 @@ class Gap(NamedTuple):
 
 def hidden_lines(count: int) -> list[Gap]:
     """Returns functions with one line hidden, except for its indentation and line end."""
-    split = library_split()
-    counts = counted_in(split)
-    found = (gap for document in split["validation"] for gap in gaps(document.read()))
-    return drawn((gap for gap in found if counts("validation", "".join(gap))), count)
+
+    def gaps_in(part: str, document: LibraryText, counts: Counts) -> Iterator[Gap]:
+        return (gap for gap in gaps(document.read()) if counts(part, "".join(gap)))
+
+    return library_examples({"validation": count}, gaps_in)["validation"]
 
 
 def gaps(text: str) -> Iterator[Gap]:
