@@ -8,6 +8,7 @@ from annotated_types import MinLen
 
 from ..constraints import AtLeastTwo, Count, NonEmptyText, Positive, Seed, check_fields
 from ..settings.partial import as_partial
+from .figures import name_of_eval_metric, settings_of_eval_metric
 from .matching import macro_of
 
 
@@ -203,8 +204,6 @@ def _mistakes_of_folders(variants: Sequence[str]) -> Iterator[str]:
 
 
 def _mistakes_of_eval_metrics(eval_metrics: Sequence[Callable]) -> Iterator[str]:
-    from .figures import name_of_eval_metric, settings_of_eval_metric
-
     known: list[dict] = []  # settings including defaults, so that a default given again matches
     named: dict[str, Callable] = {}
     for eval_metric in eval_metrics:
@@ -224,8 +223,6 @@ def _mistakes_of_eval_metrics(eval_metrics: Sequence[Callable]) -> Iterator[str]
 
 
 def _mistakes_of_smallest_effects(c: Comparison) -> Iterator[str]:
-    from .figures import name_of_eval_metric
-
     names = [name_of_eval_metric(eval_metric, c.eval_metrics) for eval_metric in c.eval_metrics]
     for figure in c.smallest_effects or {}:
         # If runs have several units, the unit follows the name: "norm (units)" or

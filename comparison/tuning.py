@@ -26,9 +26,9 @@ from ..constraints import (
     checked,
     selector_of,
 )
+from ..settings.partial import Partial, as_partial, functions_in, parameters
 
 if TYPE_CHECKING:
-    from ..settings.partial import Partial
     from ..training.run import Run
 
 DIGITS = 3  # significant digits to which a value times a factor is rounded
@@ -127,8 +127,6 @@ def values_for(tuning: Tuning, run: "Run") -> list[float]:
 
 
 def _own_value(parameter: str, run: "Run") -> Any:
-    from ..settings.partial import functions_in, parameters
-
     known: dict[str, list[Any]] = {}
     for partial in functions_in(run.optimizer):
         for name, argument in (parameters(partial.function) or {}).items():
@@ -155,9 +153,7 @@ def with_value(tuning: Tuning, run: "Run", value: float | None) -> "Run":
     return dataclasses.replace(run, optimizer=_with_value(run.optimizer, tuning.parameter, value))
 
 
-def _with_value(function: Callable, parameter: str, value: float) -> "Partial":
-    from ..settings.partial import as_partial, parameters
-
+def _with_value(function: Callable, parameter: str, value: float) -> Partial:
     partial = as_partial(function)
     settings = {
         name: _with_value(inner, parameter, value) if callable(inner) else inner
