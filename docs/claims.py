@@ -534,7 +534,7 @@ def _measured(found: Found, v: Verdict) -> list[str]:
     if v.estimate is None:
         return ["", "", "", f"`pretrax compare {claim.comparison}`"]
     summary = found[claim.comparison]
-    column = next(c for c in summary.columns if c.name == claim.figure)
+    column = summary.column(claim.figure)
     margin = "" if claim.margin is None else f", margin {claim.margin:g}"
     pair = f'{claim.figure}, "{claim.better}" compared with "{claim.than}"{margin}'
     runs = [run for run in summary.trained if run.variant in (claim.better, claim.than)]
@@ -597,9 +597,7 @@ def picture(found: Found, narrow: bool = False) -> str:
                 axes.plot(mean, y, "D", color=color, markersize=4.5, markerfacecolor=hollow)
                 if v.claim.margin is not None:
                     axes.plot(-v.claim.margin / v.deviation, y, "|", color=INK, markersize=9)
-                column = next(
-                    c for c in found[v.claim.comparison].columns if c.name == v.claim.figure
-                )
+                column = found[v.claim.comparison].column(v.claim.figure)
                 placed = dict(va="center", transform=axes.get_yaxis_transform())
                 written = effect(v, column.unit)
                 if narrow:

@@ -438,7 +438,7 @@ def _checked(found: Found, claim: Claim) -> str:
     v = claims.verdict_on(found, claim)
     if v.estimate is None:
         return f"**none**: not measured yet, `pretrax compare {claim.comparison}`"
-    (column,) = [c for c in found[claim.comparison].columns if c.name == claim.figure]
+    column = found[claim.comparison].column(claim.figure)
     margin = "" if claim.margin is None else f", margin {claim.margin:g}"
     deviations = f"{number(v.in_deviations[0], 1, sign=True)} SD, " * math.isfinite(v.deviation)
     why = " (not informative)" if v.verdict == claims.NOT_INFORMATIVE else ""
@@ -482,8 +482,8 @@ def _in_deviations(comparison: Summary, d: Difference) -> float:
 
 def _is_only_better_trained(comparison: Summary, d: Difference) -> bool:
     """Returns whether only the better variant was trained on the figure of a difference."""
-    better, worse = (d.variant, d.other) if comparison.gain(d) > 0 else (d.other, d.variant)
-    notes = comparison.column(d).notes.items()
+    better, worse = comparison.better_and_worse(d)
+    notes = comparison.column(d.figure).notes.items()
     trained = [some for note, some in notes if note.startswith(TRAINED_ON_NOISE) and better in some]
     return bool(trained) and worse not in trained[0]
 

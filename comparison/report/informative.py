@@ -62,7 +62,7 @@ def is_shown_better(column: Column, variant: str, level: float) -> bool:
 
 def why_not_informative(summary: Summary, difference: Difference) -> str:
     """Returns why a difference says nothing about its two variants; "" if it is informative."""
-    column = summary.column(difference)
+    column = summary.column(difference.figure)
     pair = (difference.variant, difference.other)
     # If the difference is significant, one variant may be at the reference. The figure then
     # detected what the other variant has learned, and the true difference can only be larger than

@@ -53,7 +53,7 @@ def controls_in(known: Summary) -> Iterator[PositiveControl]:
     """Yields the controls of the figures of `positive_controls`."""
     parameters = max(run.parameters for run in known.trained)
     for difference in known.differences:
-        column = known.column(difference)
+        column = known.column(difference.figure)
         # A difference is that of the worse model and the reference, which is the better model.
         sign = -1 if column.better == HIGHER else 1
         estimate = difference.estimate

@@ -82,13 +82,19 @@ class Summary(NamedTuple):
     def failed(self) -> list[TrainedRun]:
         return [run for run in self.runs if run.error]
 
-    def column(self, difference: Difference) -> Column:
-        (found,) = (column for column in self.columns if column.name == difference.figure)
+    def column(self, figure: str) -> Column:
+        (found,) = (column for column in self.columns if column.name == figure)
         return found
 
     def gain(self, difference: Difference) -> float:
         """Returns the mean difference with the sign that makes higher values better."""
-        return difference.estimate.mean * (1 if self.column(difference).better == HIGHER else -1)
+        sign = 1 if self.column(difference.figure).better == HIGHER else -1
+        return sign * difference.estimate.mean
+
+    def better_and_worse(self, difference: Difference) -> tuple[str, str]:
+        """Returns the two variants of a difference, the one with the better mean first."""
+        pair = (difference.variant, difference.other)
+        return pair if self.gain(difference) > 0 else pair[::-1]
 
 
 def summary(results: Results) -> Summary:

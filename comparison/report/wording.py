@@ -197,9 +197,9 @@ def significant_and_informative(summary: Summary) -> list[Difference]:
 
 def difference_sentence(summary: Summary, d: Difference) -> str:
     """Returns for example '"40%" is better than "15%" at classify by 0.031 accuracy'."""
-    better, worse = (d.variant, d.other) if summary.gain(d) > 0 else (d.other, d.variant)
+    better, worse = summary.better_and_worse(d)
     size = number(abs(d.estimate.mean), decimals([d.estimate]))
-    unit = unit_beside(summary.column(d))
+    unit = unit_beside(summary.column(d.figure))
     return f'"{better}" is better than "{worse}" at {d.figure} by {size} {unit}'.strip()
 
 
