@@ -25,9 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
 
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks.common import make_parser
+from benchmarks.common import make_parser, plain_table
 
 INPUTS = 512
 DECODERS = {"span_corruption": 114, "ul2": 512, "prefix_lm": 512, "causal_lm": 512}
@@ -334,10 +333,8 @@ def t5_pipelines(t5: types.ModuleType, features):
 
 def report(results, options) -> None:
     t5 = results.get("T5: whole span corruption chain")
-    table = Table(title=f"Corruption on one core, {INPUTS} inputs", title_justify="left")
-    table.add_column("")
-    for column in ("M tokens/s, best", "median", "x T5"):
-        table.add_column(column, justify="right")
+    columns = ("", "M tokens/s, best", "median", "x T5")
+    table = plain_table(*columns, title=f"Corruption on one core, {INPUTS} inputs")
     for name, result in results.items():
         if isinstance(result, str):
             table.add_row(name, result, "", "")

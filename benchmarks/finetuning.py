@@ -22,8 +22,9 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
 
-from benchmarks.common import make_parser
+from benchmarks.common import make_parser, plain_table
 from benchmarks.objectives import trained_once
+from pretrax.comparison.statistics import estimate
 
 STARTS = ("pre-trained", "from scratch")
 
@@ -76,33 +77,20 @@ def trained(options: argparse.Namespace, start: str, seed: int) -> dict[str, flo
 def table(options, scores: dict) -> Table:
     first = scores[next(iter(STARTS)), 0]
     names = [name for name in first if name.startswith("task/")]
-    made = Table(
+    made = plain_table(
+        *("metric", *STARTS, "difference, 95%", "the most frequent answer"),
         title=f"{options.run}, {options.steps} steps, {options.seeds} seeds: mean and deviation",
-        title_justify="left",
-        box=None,
-        header_style="bold",
     )
-    for heading in ("metric", *STARTS, "difference, 95%", "the most frequent answer"):
-        made.add_column(heading, justify="left" if heading == "metric" else "right")
     for name in names:
         by_start = {
             start: np.array([scores[start, seed][name] for seed in range(options.seeds)])
             for start in STARTS
         }
         cells = [f"{x.mean():.3f} ± {x.std(ddof=1):.3f}" for x in by_start.values()]
-        mean, half = interval(by_start["pre-trained"] - by_start["from scratch"])
-        baseline = f"{first[f'baseline/{name}']:.3f}"
-        made.add_row(name.removeprefix("task/"), *cells, f"{mean:+.3f} ± {half:.3f}", baseline)
+        gain = estimate(by_start["pre-trained"] - by_start["from scratch"])
+        cells.append(f"{gain.mean:+.3f} ± {gain.half_width:.3f}")
+        made.add_row(name.removeprefix("task/"), *cells, f"{first[f'baseline/{name}']:.3f}")
     return made
-
-
-def interval(differences: np.ndarray) -> tuple[float, float]:
-    """Returns the mean and half the width of its 95% interval, by Student's t."""
-    from scipy import stats
-
-    n = differences.size
-    t = stats.t.ppf(0.975, n - 1)
-    return float(differences.mean()), float(t * differences.std(ddof=1) / np.sqrt(n))
 
 
 if __name__ == "__main__":

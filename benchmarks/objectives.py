@@ -24,7 +24,7 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / ".ci/links")]
 
-from benchmarks.common import make_parser
+from benchmarks.common import make_parser, plain_table
 from pretrax.objectives.catalog import CATALOG, run_of
 from pretrax.training.run_configuration import read_run
 from pretrax.training.saved.result import Result, read_result
@@ -105,21 +105,14 @@ def trained_once(
 
 def table(found: dict[str, Result]) -> Table:
     """Returns a table with a line for each term of each member's loss."""
-    made = Table(
-        title="Held-out loss, nats per target",
-        title_justify="left",
-        box=None,
-        header_style="bold",
-    )
-    words = ("objective", "run", "member")
-    for heading in (*words[:2], "steps", words[2], "loss", "baseline", "better by"):
-        made.add_column(heading, justify="left" if heading in words else "right")
+    texts, numbers = ("objective", "run", "member"), ("steps", "loss", "baseline", "better by")
+    made = plain_table(*texts, *numbers, left=3, title="Held-out loss, nats per target")
     for name, result in found.items():
         for score in result.scores:
             baseline = "" if score.baseline is None else f"{score.baseline:.3f}"
             figures = f"{score.loss:.3f}", baseline
             gain = "" if score.metric or score.gain is None else f"{score.gain:.0%}"
-            made.add_row(name, run_of(name), str(result.step), score.name, *figures, gain)
+            made.add_row(name, run_of(name), score.name, str(result.step), *figures, gain)
     return made
 
 

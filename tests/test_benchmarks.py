@@ -385,7 +385,7 @@ def test_objectives_and_fine_tuning_of_what_they_train(tmp_path, capsys, monkeyp
             "--gin_bindings=training.Run.sequence_lengths = {'encoder': 128, 'decoder': 64}",
         ]
         objectives.main(of_objectives)
-        line = r"span_corruption +quickstart +2 .*\d\.\d+ +\d\.\d+"
+        line = r"span_corruption +quickstart .* 2 +\d\.\d+ +\d\.\d+"
         assert re.search(line, capsys.readouterr().out)
 
         folder = tmp_path / "finetuning"
