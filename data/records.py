@@ -28,6 +28,7 @@ from typing import Protocol
 import numpy as np
 
 from .corpus import Document, DocumentStream, check_shard, column_dtype, first_documents
+from .stable_draws import permutation
 
 # Largest number of tokens of a record. Longer documents are read in pieces.
 LONGEST_TOKENS = 16384
@@ -181,7 +182,7 @@ class Shuffled:
     def _drawn(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the order of blocks, and the number of records up to the end of each round."""
         # SeedSequence treats (seed, epoch) like (seed, epoch, 0), the key of the first round.
-        blocks = _permutation((self.seed, epoch, 0, 1), len(self.records.counts)).astype(np.uint32)
+        blocks = permutation((self.seed, epoch, 0, 1), len(self.records.counts)).astype(np.uint32)
         counts = self.records.counts[blocks]
         firsts = np.arange(0, len(blocks), ROUND)
         return blocks, np.cumsum(np.add.reduceat(counts, firsts, dtype=np.int64))
@@ -228,14 +229,8 @@ class _Round:
         )
         at = before + np.arange(len(before))  # index of each loaded record in the round
         own = np.flatnonzero((start <= at) & (at < end))
-        order = _permutation((*self._key, 0, lane) if lane else self._key, len(own))
+        order = permutation((*self._key, 0, lane) if lane else self._key, len(own))
         return self._records.load(self._blocks[loaded]).take(own[order])
-
-
-def _permutation(key: tuple[int, ...], n: int) -> np.ndarray:
-    # NumPy guarantees the raw bits of Philox for all versions, but not Generator.permutation.
-    bits = np.random.Philox(np.random.SeedSequence(key)).random_raw(n)
-    return np.argsort(bits, kind="stable")
 
 
 @dataclasses.dataclass(frozen=True)

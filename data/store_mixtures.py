@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from . import stable_draws
 from .corpus import Corpus, Document, DocumentStream, Progress, state_within
 from .documents import UNCUT, joined, split_heldout, text_size, training_documents
 from .records import DocumentArrays, Records, RecordStream, Shuffled, first_tokens
@@ -282,10 +283,8 @@ class MixedStream(DocumentStream):
 @functools.lru_cache(maxsize=64)
 def _uniform(seed: int, block: int) -> np.ndarray:
     """Returns the draws from `_DRAWS * block` on, f64[_DRAWS] in [0, 1)."""
-    # NumPy guarantees the raw bits of Philox for all versions. The last numbers of the key
-    # distinguish it from the keys of the orders of records.
-    bits = np.random.Philox(np.random.SeedSequence((seed, block, 0, 2))).random_raw(_DRAWS)
-    return (bits >> np.uint64(11)) / 2.0**53
+    # The last numbers of the key distinguish it from the keys of the orders of records.
+    return stable_draws.uniform(stable_draws.drawn_bits((seed, block, 0, 2), _DRAWS))
 
 
 def _names(stores: Sequence[TokenStore]) -> list[str]:

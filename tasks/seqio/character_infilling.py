@@ -18,6 +18,7 @@ import numpy as np
 
 from ...constraints import Share, checked
 from ...corpora.vocabularies.tokenization import Tokenizer
+from ...data import stable_draws
 from ...objectives import TokenIds, fill_in_the_middle
 from .quiet_tensorflow import seqio, tf
 from .seqio_vocabularies import tokenizer_and_ids
@@ -140,8 +141,8 @@ def infill_characters(
     Returns:
         i32[n].
     """
-    draws = np.random.Philox(np.random.SeedSequence(seeds)).random_raw(4)
-    chances = (draws[:2] >> np.uint64(11)) / 2.0**53
+    draws = stable_draws.drawn_bits(seeds, 4)
+    chances = stable_draws.uniform(draws[:2])
     first, second = sorted(int(x) for x in draws[2:] % np.uint64(len(text) + 1))
     if chances[0] >= rate:
         return np.append(tokenizer.encode_batch([text])[0], np.int32(ids.eos))

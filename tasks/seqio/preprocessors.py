@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ...data import stable_draws
 from ...objectives import (
     Builder,
     Objective,
@@ -88,8 +89,7 @@ class CutToRows(NamedTuple):
             """Returns the lengths of rows, their members, and the order of the rows."""
             runs = documents if alone else np.asarray([documents.sum()])
             most = int((runs // int(raw.min()) + 1).sum())
-            bits = np.random.Philox(np.random.SeedSequence(int(group))).random_raw(most)
-            draws = (bits >> np.uint64(11)).astype(np.float64) / 2.0**53
+            draws = stable_draws.uniform(stable_draws.drawn_bits(int(group), most))
             members = np.searchsorted(limits, draws, side="right").astype(np.int32)
             # Length of each row, and its index among the rows of its run of tokens.
             rows = [np.zeros((2, 0), np.int32)]

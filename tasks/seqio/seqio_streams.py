@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from ...data import stable_draws
 from ...data.corpus import Document, DocumentStream, check_shard, first_documents
 from .quiet_tensorflow import seqio
 from .seqio_examples import TaskExamples
@@ -86,9 +87,8 @@ def drawn_tasks(rates: tuple[float, ...], key: tuple[int, int], block: int) -> n
         block: number of the block of documents.
     """
     limits = np.cumsum(np.asarray(rates, np.float64) / np.sum(rates))[:-1]
-    # NumPy promises that raw Philox bits stay the same in every version, unlike `Generator`.
-    bits = np.random.Philox(np.random.SeedSequence((*key, block))).random_raw(_DRAWS)
-    return np.searchsorted(limits, (bits >> np.uint64(11)) / 2.0**53, side="right")
+    draws = stable_draws.uniform(stable_draws.drawn_bits((*key, block), _DRAWS))
+    return np.searchsorted(limits, draws, side="right")
 
 
 class _TaskStream:
@@ -136,8 +136,7 @@ class _TaskStream:
     def _read(self, epoch: int, unit: int, examples: int) -> Iterator[Document | None]:
         order = np.arange(len(self._units))
         if self._shuffle:
-            bits = np.random.Philox(np.random.SeedSequence((*self._seed, epoch, self._shard)))
-            order = np.argsort(bits.random_raw(len(order)), kind="stable")
+            order = stable_draws.permutation((*self._seed, epoch, self._shard), len(order))
         file = int(self._units[order[unit]])
         # Shards that share files read every S-th example of the same order, so they share a seed.
         file_seed = (file,) if self._by_file else ()
