@@ -20,7 +20,7 @@ from ..corpora import vocabularies
 from ..corpora.python_library.python_sources import library_documents
 from ..corpora.vocabularies import Vocabulary, special_tokens, tokenization
 from ..corpora.vocabularies.word_training import word_tokenizer
-from ..data.corpus import Corpus
+from ..data.corpus import Corpus, Document, first_documents
 from ..settings.partial import Partial, as_partial, parameters
 from ..settings.run_directory import VOCABULARY, check_is_run
 
@@ -290,11 +290,5 @@ def _training_tokens(corpus: Corpus, folder: object = None) -> np.ndarray:
 
 def _enough(documents: Iterable[np.ndarray]) -> np.ndarray:
     """Returns the first documents that have `STREAM` tokens in total, or all documents."""
-    tokens: list[np.ndarray] = []
-    count = 0
-    for document in documents:
-        tokens.append(document)
-        count += len(document)
-        if count >= STREAM:
-            break
-    return np.concatenate(tokens)
+    first = first_documents(map(Document, documents), STREAM)
+    return np.concatenate([document.tokens for document in first])
