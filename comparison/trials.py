@@ -172,42 +172,37 @@ def trials_of(
     for seed in comparison.seeds:
         for variant, run in runs.items():
             planned = facts[variant]
-            folder = f"{RUNS}/{folder_of(variant)}/seed_{seed}"
             run = dataclasses.replace(run, steps=planned.steps)
             *earlier, _ = measured_steps(run.steps, planned.checkpoints, run.checkpoint_every)
-            run = with_checkpoints(run, planned.checkpoints)
-            trial = trial_of(
-                comparison.directory,
-                folder,
-                variant,
-                seed,
-                run,
-                facts=planned,
-                eval_metrics=comparison.eval_metrics,
-                trusted=trusted,
+            run_dir = Path(comparison.directory, RUNS, folder_of(variant), f"seed_{seed}")
+            run = seeded(with_checkpoints(run, planned.checkpoints), seed, run_dir)
+            trials.append(
+                Trial(
+                    comparison.directory,
+                    variant,
+                    seed,
+                    run,
+                    planned,
+                    eval_metrics=tuple(comparison.eval_metrics),
+                    trusted=trusted_modules(run, trusted),
+                    earlier=tuple(earlier),
+                )
             )
-            trials.append(trial._replace(earlier=tuple(earlier)))
     return trials
 
 
-def trial_of(
-    directory: str,
-    folder: str,
-    variant: str,
-    seed: int,
-    run: Run,
-    facts: VariantFacts,
-    eval_metrics: Sequence[Callable],
-    trusted: Sequence[str],
-) -> Trial:
-    """Returns the trial of a run with a seed, in a folder of the comparison's directory."""
-    run_dir = str(Path(directory) / folder)
-    run = dataclasses.replace(run, corpus=_seeded(run.corpus, seed), run_dir=run_dir, seed=seed)
-    modules = tuple(sorted({*trusted, *trust.modules_of(fields_of(run))}))
-    return Trial(directory, variant, seed, run, facts, tuple(eval_metrics), modules)
+def seeded(run: Run, seed: int, run_dir: Path) -> Run:
+    """Returns a run with a seed, which its corpus takes too, and with a run directory."""
+    corpus = _seeded_corpus(run.corpus, seed)
+    return dataclasses.replace(run, corpus=corpus, run_dir=str(run_dir), seed=seed)
 
 
-def _seeded(corpus: Callable, seed: int) -> Callable:
+def trusted_modules(run: Run, trusted: Sequence[str]) -> tuple[str, ...]:
+    """Returns the modules that a run names, and the modules that are trusted anyway."""
+    return tuple(sorted({*trusted, *trust.modules_of(fields_of(run))}))
+
+
+def _seeded_corpus(corpus: Callable, seed: int) -> Callable:
     """Returns the corpus with the seed that sets the order of its documents.
 
     If the corpus wraps another one, as `corpora.validation_split` does, the inner corpus is seeded.
@@ -217,7 +212,8 @@ def _seeded(corpus: Callable, seed: int) -> Callable:
     if "seed" in (parameters(partial.function) or {}):
         return Partial(partial.function, **{**partial.settings, "seed": seed})
     if callable(inner := partial.settings.get("corpus")):
-        return Partial(partial.function, **{**partial.settings, "corpus": _seeded(inner, seed)})
+        inner = _seeded_corpus(inner, seed)
+        return Partial(partial.function, **{**partial.settings, "corpus": inner})
     return corpus
 
 

@@ -6,6 +6,7 @@ tuning.jsonl, so a killed command can be continued.
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -17,7 +18,7 @@ from .comparison import Comparison, folder_of
 from .facts import VariantFacts, runs_with, write_facts
 from .failures import failure_of, has_diverged
 from .results import TuningTrial, read_tuning_trials, write_tuning_trials
-from .trials import Trial, trial_of
+from .trials import Trial, seeded, trusted_modules
 from .tuning import Tuning, best_values, tuning_trial_steps, values_for, with_value
 from .variants import TUNING
 
@@ -110,11 +111,9 @@ def _with_trial(
     folder = "/".join((TUNING, *parts))
     steps = tuning_trial_steps(tuning.shares[tuning_trial.round], facts.steps)
     name = f"{variant}, {value:g}, round {tuning_trial.round + 1}"
-    run = with_value(tuning, run, value)
-    trial = trial_of(directory, folder, name, seed, run, facts, (), trusted)
     run = dataclasses.replace(
-        trial.run,
-        corpus=Partial(corpora.validation_split, corpus=trial.run.corpus),
+        with_value(tuning, run, value),
+        corpus=Partial(corpora.validation_split, corpus=run.corpus),
         steps=steps,
         # A tuning trial is evaluated at its end. Its checkpoints are not used afterwards.
         evaluate_every=None,
@@ -123,7 +122,9 @@ def _with_trial(
         keep_every=None,
         keep_best=None,
     )
-    return tuning_trial._replace(run=folder, steps=steps), trial._replace(run=run)
+    run = seeded(run, seed, Path(directory, folder))
+    trial = Trial(directory, name, seed, run, facts, (), trusted_modules(run, trusted))
+    return tuning_trial._replace(run=folder, steps=steps), trial
 
 
 def _keep(directory: str, tuning_trials: Sequence[tuple[TuningTrial, Trial]]) -> None:
