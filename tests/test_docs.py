@@ -305,20 +305,21 @@ def write_slowrun(here: Path, texts: list[str]):
 
 # --- what runs ----------------------------------------------------------------------------------
 
+
+def layer_of(model: str) -> list[str]:
+    """Returns arguments for a model of one layer."""
+    settings = ("num_layers=1", "scan_layers=False", "remat_policy='none'")
+    return [f"--gin.models.{model}.{setting}" for setting in settings]
+
+
+ONE_DECODER_LAYER = [
+    "--gin.training.Run.sequence_lengths={'decoder': 64}",
+    *layer_of("decoder"),
+]
 # These runs are trained. Other runs are planned: their corpus is opened, and everything is checked.
 TRAINED = {  # identified by one of their arguments
-    "--gin_file=my_run.gin": [
-        "--gin.training.Run.sequence_lengths={'decoder': 64}",
-        "--gin.models.decoder.num_layers=1",
-        "--gin.models.decoder.scan_layers=False",
-        "--gin.models.decoder.remat_policy='none'",
-    ],
-    "--gin_file=my_grain_run.gin": [
-        "--gin.training.Run.sequence_lengths={'decoder': 64}",
-        "--gin.models.decoder.num_layers=1",
-        "--gin.models.decoder.scan_layers=False",
-        "--gin.models.decoder.remat_policy='none'",
-    ],
+    "--gin_file=my_run.gin": ONE_DECODER_LAYER,
+    "--gin_file=my_grain_run.gin": ONE_DECODER_LAYER,
     **dict.fromkeys(
         (f"--gin_file=my_{kind}_run.gin" for kind in ("model", "attention", "nnx", "equinox")),
         ["--gin.training.Run.sequence_lengths={'decoder': 32}"],
@@ -328,34 +329,18 @@ TRAINED = {  # identified by one of their arguments
     "proteins": [
         "--gin.synthetic_tasks.proteins.documents=200",
         "--gin.synthetic_tasks.proteins.sites=2",
-        "--gin.models.encoder.num_layers=1",
-        "--gin.models.encoder.scan_layers=False",
-        "--gin.models.encoder.remat_policy='none'",
+        *layer_of("encoder"),
     ],
     "--run_dir=runs/spans_and_ul2": ONE_LAYER,
-    "--run_dir=runs/masks_and_causal": [
-        "--gin.training.Run.sequence_lengths={'decoder': 64}",
-        "--gin.models.decoder.num_layers=1",
-        "--gin.models.decoder.scan_layers=False",
-        "--gin.models.decoder.remat_policy='none'",
-    ],
-    "--run_dir=runs/teacher": [
-        "--gin.training.Run.sequence_lengths={'decoder': 64}",
-        "--gin.models.decoder.num_layers=1",
-        "--gin.models.decoder.scan_layers=False",
-        "--gin.models.decoder.remat_policy='none'",
-    ],
+    "--run_dir=runs/masks_and_causal": ONE_DECODER_LAYER,
+    "--run_dir=runs/teacher": ONE_DECODER_LAYER,
     "--run_dir=runs/planted": [
         "--gin.corpora.planted_passages.passages=4",
-        "--gin.models.decoder.num_layers=1",
-        "--gin.models.decoder.scan_layers=False",
-        "--gin.models.decoder.remat_policy='none'",
+        *layer_of("decoder"),
     ],
     "--run_dir=runs/lines": [
         "--gin.training.Run.initial_run=None",  # The stand-in has another size.
-        "--gin.models.encoder.num_layers=1",
-        "--gin.models.encoder.scan_layers=False",
-        "--gin.models.encoder.remat_policy='none'",
+        *layer_of("encoder"),
         "--gin.labeled_evaluation.heldout_labels.examples=4",
     ],
 }
