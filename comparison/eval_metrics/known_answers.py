@@ -11,7 +11,7 @@ from ...inference import Trained
 from ...settings.partial import as_partial
 from ..figures import HIGHER, Figure
 from .parts.class_tasks import ClassTask
-from .parts.ranking import Question, answer_log_probs, share_right
+from .parts.ranking import answer_log_probs, share_right
 from .subject import Subject
 
 FIGURES_VERSION = 1  # see `kept_figures.version_of`
@@ -76,8 +76,7 @@ def figures_of_questions(
     name: str, trained: Trained, questions: Sequence[SyntheticQuestion]
 ) -> dict[str, Figure]:
     """Returns the share of correctly answered questions by kind, in the order of the kinds."""
-    asked = [Question(question.text, question.answers, question.after) for question in questions]
-    scores = answer_log_probs(trained, asked)
+    scores = answer_log_probs(trained, questions)
     right = [
         share_right(scores_Ax2[:, 0], slice(question.right))
         for question, scores_Ax2 in zip(questions, scores)

@@ -16,7 +16,7 @@ from ...inference.trained import prompt_form
 from ..figures import HIGHER, Figure
 from .generations import continued, continuing_mode, infilled
 from .known_answers import synthetic_task_of
-from .parts.ranking import Question, answered_tokens
+from .parts.ranking import answered_tokens, text_around
 from .subject import Subject
 
 FIGURES_VERSION = 1  # see `kept_figures.version_of`
@@ -90,7 +90,7 @@ def _written(
     blanks = [one.text for one in questions if BLANK.search(one.text)]
     if blanks and {form.mode for form in trained.prompt_forms} & {"infill", "middle"}:
         # Two more tokens than the longest answer: a sentinel before it, and the end after it.
-        sides = [_question(one).around for one in questions]
+        sides = [text_around(one) for one in questions]
         return {"": infilled(trained, sides, Decoding(max_new=most + 2))}
     mode = continuing_mode(trained)
     if mode == "unmask":
@@ -107,10 +107,6 @@ def _written(
     return {"": continued(trained, texts, Decoding(max_new=most))}
 
 
-def _question(one: SyntheticQuestion) -> Question:
-    return Question(one.text, one.answers, one.after)
-
-
 def _in_masks(
     trained: Trained, mode, questions: Sequence[SyntheticQuestion], order: LikeliestOrder
 ) -> list[str]:
@@ -118,7 +114,7 @@ def _in_masks(
     mask = trained.ids.special("mask")
     rows = []
     for one in questions:
-        tokens, hidden = answered_tokens(trained, _question(one), one.answers[0])
+        tokens, hidden = answered_tokens(trained, one, one.answers[0])
         for slot in hidden:
             tokens[slot] = mask
         slots = [len(form.before) + slot for slot in hidden]

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ....corpora.python_library.python_passages import SENTINEL
+from ....corpora.synthetic_tasks.task import SyntheticQuestion
 from ....inference import Trained, mode_of, score
 from ....inference.answering import scoring
 from ....inference.answering.masks import MASKED
@@ -31,15 +32,18 @@ class Question(NamedTuple):
     # documents.
     after: str | None = None
 
-    @property
-    def around(self) -> tuple[str, str]:
-        """The text before the answer, and the known text after it."""
-        text = self.text if BLANK.search(self.text) else self.text + SENTINEL
-        before, _, after = (text + (self.after or "")).partition(SENTINEL)
-        return before, after
+
+AnyQuestion = Question | SyntheticQuestion
 
 
-def answer_log_probs(trained: Trained, questions: Sequence[Question]) -> list[np.ndarray]:
+def text_around(question: AnyQuestion) -> tuple[str, str]:
+    """Returns the text before the answer, and the known text after it."""
+    text = question.text if BLANK.search(question.text) else question.text + SENTINEL
+    before, _, after = (text + (question.after or "")).partition(SENTINEL)
+    return before, after
+
+
+def answer_log_probs(trained: Trained, questions: Sequence[AnyQuestion]) -> list[np.ndarray]:
     """Returns f64[A, 2] per question: the log-probability of each answer, in total and per token.
 
     Each model scores answers as it was trained. An answer follows the text or fills its blank,
@@ -128,13 +132,13 @@ def _split(text: str, answer: str) -> tuple[str, str]:
 
 
 def answered_tokens(
-    trained: Trained, question: Question, answer: str
+    trained: Trained, question: AnyQuestion, answer: str
 ) -> tuple[list[int], list[int]]:
     """Returns the tokens of the text with the answer, and the slots of the answer's tokens.
 
     The tokens end with end-of-sequence if the text after the answer is known.
     """
-    before, after = question.around
+    before, after = text_around(question)
     tokens = trained.encode(before + answer + after)
     start = len(os.path.commonprefix([tokens, trained.encode(before)]))
     end = min(len(trained.encode(before + answer)), len(tokens))
