@@ -39,7 +39,7 @@ from .pilot_tables import print_pilot
 from .report import write as write_report
 from .report.equality import print_facts
 from .report.markdown_report import markdown
-from .report.summary import Summary, summary
+from .report.summary import Summary, summary_of
 from .report.terminal_report import print_summary
 from .results import Results
 from .trials import Trial, trials_of
@@ -103,7 +103,7 @@ class Compared:
     @functools.cached_property
     def summary(self) -> Summary:
         """The means of the figures over seeds, and the differences with their intervals."""
-        return summary(self.results)
+        return summary_of(self.results)
 
     def __repr__(self) -> str:
         """Returns the report as text."""
@@ -234,7 +234,7 @@ def run_pilot(
     failed = run(trials)
     print_failed(console, failed)
     keep_looks(comparison)
-    pilot = pilot_of(summary(results_of(comparison, trials)), len(comparison.seeds))
+    pilot = pilot_of(summary_of(results_of(comparison, trials)), len(comparison.seeds))
     print_pilot(console, pilot, comparison.seeds)
     return failed
 

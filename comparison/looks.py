@@ -14,7 +14,7 @@ from ..settings import atomic_writes
 from . import results
 from .collecting import results_of
 from .comparison import Comparison
-from .report.summary import summary
+from .report.summary import summary_of
 from .statistics import undecided
 from .trials import Trial
 
@@ -59,5 +59,5 @@ def ends_early(comparison: Comparison, trials: Sequence[Trial]) -> bool:
 
     Raises ValueError if `smallest_effects` names a figure that they do not have.
     """
-    found = summary(results_of(comparison, trials)).differences
+    found = summary_of(results_of(comparison, trials)).differences
     return bool(found) and not undecided(found, comparison.smallest_effects or {})

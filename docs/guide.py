@@ -28,7 +28,7 @@ from pretrax.comparison.report.charts import chart_files, curve_files
 from pretrax.comparison.report.informative import why_not_informative
 from pretrax.comparison.report.markdown_report import markdown
 from pretrax.comparison.report.markdown_text import escaped
-from pretrax.comparison.report.summary import Summary, summary
+from pretrax.comparison.report.summary import Summary, summary_of
 from pretrax.comparison.statistics import LEVEL, Difference, deviation
 from pretrax.objectives.catalog import run_of
 from pretrax.visualization.svg import FIRST, MUTED, SECOND, standalone
@@ -335,7 +335,7 @@ def drawn(docs: Path) -> dict[str, str]:
     Raises ValueError if results are damaged, or if a page lacks the marks of a table.
     """
     folders = sorted((docs / COMPARISONS).glob(f"*/{results.COMPARISON}"))
-    found = {path.parent.name: summary(results.read(path.parent)) for path in folders}
+    found = {path.parent.name: summary_of(results.read(path.parent)) for path in folders}
     pages = {}
     for name, one in found.items():
         charts, curves = (

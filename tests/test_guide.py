@@ -13,7 +13,7 @@ from pretrax.comparison.comparison import trained_variants
 from pretrax.comparison.figures import peak_figures
 from pretrax.comparison.report.informative import BAG_OF_WORDS
 from pretrax.comparison.report.positive_controls import KEPT as CONTROLS
-from pretrax.comparison.report.summary import summary
+from pretrax.comparison.report.summary import summary_of
 from pretrax.comparison.variants import read_comparison
 from pretrax.settings.partial import as_partial
 from tests import recompute_claims
@@ -203,7 +203,7 @@ def verdict(effect, better="40%", than="15%", figure="bits_per_byte"):
     """Returns the verdict on a claim for a given difference between 40% and 15%."""
     made = planted.results(["15%", "40%"], effects={("40%", figure): effect}, reference="15%")
     claim = claims.Claim("So", "It is so.", "t5", "masking_rate", figure, better, than)
-    (one,) = claims.verdicts({"masking_rate": summary(made)}, [claim])
+    (one,) = claims.verdicts({"masking_rate": summary_of(made)}, [claim])
     return one
 
 
@@ -221,7 +221,7 @@ def test_a_difference_between_two_that_know_nothing_decides_nothing():
     worse = {(variant, PAIRS): -0.4 for variant in ("15%", "40%")}  # chance is 0.5
     claim = claims.Claim("So", "It is so.", "t5", "masking_rate", PAIRS, "40%", "15%")
     for effects in (worse | {("40%", PAIRS): -0.25}, worse):
-        told = summary(planted.results(["15%", "40%"], effects=effects, reference="15%"))
+        told = summary_of(planted.results(["15%", "40%"], effects=effects, reference="15%"))
         for margin in (None, 0.9):
             (one,) = claims.verdicts({"masking_rate": told}, [claim._replace(margin=margin)])
             assert one.verdict == claims.NOT_INFORMATIVE
@@ -233,9 +233,9 @@ def test_a_difference_between_two_that_know_nothing_decides_nothing():
 def test_a_claim_says_among_how_many_rates_was_chosen():
     claim = claims.Claim("So", "It is so.", "t5", "masking_rate", PAIRS, "40%", "15%")
     made = planted.results(["15%", "40%"], reference="15%")
-    row = claims.rows({"masking_rate": summary(made)}, guide.paper_link, [claim])
+    row = claims.rows({"masking_rate": summary_of(made)}, guide.paper_link, [claim])
     assert "5 seeds, " in row and ", not tuned (" in row
-    told = summary(planted.tuned(made))
+    told = summary_of(planted.tuned(made))
     rates = len(told.tuned["40%"].losses)
     words = f", best of {rates} learning rates ("
     row = claims.rows({"masking_rate": told}, guide.paper_link, [claim])
@@ -267,7 +267,7 @@ def no_difference(effect, margin, control=2.0):
     claim = claims.Claim(
         "So", "It is so.", "t5", "masking_rate", "bits_per_byte", "40%", "15%", margin
     )
-    told = {"masking_rate": summary(made)}
+    told = {"masking_rate": summary_of(made)}
     (one,) = claims.verdicts(told, [claim])
     return one, claims.rows(told, guide.paper_link, [claim])
 
@@ -311,7 +311,7 @@ def test_a_claim_below_the_bag_of_words_or_at_an_edge_is_not_informative():
             if m.figure.name == PAIRS
             for one in figures
         ]
-        told = summary(made._replace(measurements=[*made.measurements, *more]))
+        told = summary_of(made._replace(measurements=[*made.measurements, *more]))
         (found,) = claims.verdicts({"masking_rate": told}, [claim])
         return found.verdict
 
@@ -324,7 +324,7 @@ def test_a_claim_below_the_bag_of_words_or_at_an_edge_is_not_informative():
 
 def test_a_difference_of_one_seed_is_given_without_an_interval():
     claim = claims.Claim("So", "It is so.", "t5", "masking_rate", "classify", "b", "a")
-    told = {"masking_rate": summary(planted.results(["a", "b"], [0]))}
+    told = {"masking_rate": summary_of(planted.results(["a", "b"], [0]))}
     assert "**not informative**" in claims.rows(told, guide.paper_link, [claim])
 
 
@@ -347,7 +347,7 @@ def test_a_claim_names_what_its_comparison_measures(claim):
 
 def kept():
     """The summaries of the comparisons with stored results."""
-    return {name: summary(results.read(DOCS / guide.COMPARISONS / name)) for name in KEPT}
+    return {name: summary_of(results.read(DOCS / guide.COMPARISONS / name)) for name in KEPT}
 
 
 @pytest.mark.slow

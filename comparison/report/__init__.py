@@ -14,7 +14,7 @@ from ...settings import atomic_writes
 from .. import results
 from .comparison_page import page
 from .markdown_report import markdown
-from .summary import summary as summary_of
+from .summary import summary_of
 from .terminal_report import print_summary
 
 MARKDOWN = "report.md"

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from .. import results
 from ..figures import HIGHER
 from ..statistics import Estimate
-from .summary import Summary, summary
+from .summary import Summary, summary_of
 
 KEPT = Path(__file__).parents[2] / "docs" / "comparisons" / "positive_controls"
 
@@ -45,7 +45,7 @@ def controls_of(figure: str, directory: Path = KEPT) -> list[PositiveControl]:
     """
     if results.read_setup(directory) is None:
         return []
-    every = controls_in(summary(results.read(directory)))
+    every = controls_in(summary_of(results.read(directory)))
     return [one for one in every if _function(one.figure) == _function(figure)]
 
 

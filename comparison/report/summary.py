@@ -97,7 +97,7 @@ class Summary(NamedTuple):
         return pair if self.gain(difference) > 0 else pair[::-1]
 
 
-def summary(results: Results) -> Summary:
+def summary_of(results: Results) -> Summary:
     """Returns the summary of the results.
 
     Raises ValueError for a figure with several units, and for a reference that is not a variant.

@@ -12,7 +12,7 @@ from pretrax.comparison.measured_checkpoints import measured_steps, with_checkpo
 from pretrax.comparison.report import charts, tables, wording
 from pretrax.comparison.report.comparison_page import page
 from pretrax.comparison.report.markdown_report import markdown
-from pretrax.comparison.report.summary import summary
+from pretrax.comparison.report.summary import summary_of
 from pretrax.training.run_configuration import read_run
 from pretrax.training.saved.runs import open_saved_model, saved_steps
 from tests.comparison import planted, small
@@ -163,13 +163,13 @@ def made():
 
 
 def test_what_is_compared_are_the_ends_alone(made):
-    ends = summary(made._replace(earlier=()))
-    assert summary(made)._replace(curves={}) == ends and ends.curves == {}
+    ends = summary_of(made._replace(earlier=()))
+    assert summary_of(made)._replace(curves={}) == ends and ends.curves == {}
     assert wording.CURVES_TITLE not in markdown(ends)
 
 
 def test_a_curve_ends_with_the_mean_that_is_compared(made):
-    told = summary(made)
+    told = summary_of(made)
     assert [*told.curves] == [column.name for column in told.columns]
     for column in told.columns:
         for variant, checkpoints in told.curves[column.name].items():
@@ -183,7 +183,7 @@ def test_all_means_of_a_curve_are_over_the_same_seeds(made):
         one for one in made.earlier if (one.variant, one.seed, one.spent.step) != ("15%", 0, 50)
     ]
     ended = [one for one in made.measurements if (one.variant, one.seed) != ("30%", 1)]
-    found = summary(made._replace(earlier=lacking, measurements=ended)).curves["classify"]
+    found = summary_of(made._replace(earlier=lacking, measurements=ended)).curves["classify"]
     steps = {variant: [c.spent.step for c in some] for variant, some in found.items()}
     assert steps == {"15%": [25, 75, 100], "30%": [25, 50, 75, 100], "40%": [25, 50, 75, 100]}
     counts = {variant: {len(c.values) for c in some} for variant, some in found.items()}
@@ -197,7 +197,7 @@ def test_the_best_at_equal_tokens_flops_and_seconds(made):
         early = {"15%": 2.6, "30%": 2.5, "40%": 3.0}[one.variant]
         return one._replace(figure=one.figure._replace(value=early))
 
-    told = summary(made._replace(earlier=tuple(map(flat, made.earlier))))
+    told = summary_of(made._replace(earlier=tuple(map(flat, made.earlier))))
     (line,) = (x for x in wording.best_at_equal(told) if x.startswith("bits_per_byte"))
     tokens, flops, seconds = line.removeprefix("bits_per_byte, best mean: ").split("; ")
     assert tokens == "40% at 410k text tokens" and flops == "15% at 7.78T FLOPs"
@@ -214,7 +214,7 @@ def test_of_equal_means_none_is_named_before_the_others(made):
             return one._replace(figure=one.figure._replace(value=value))
 
         every = {x: tuple(map(full, getattr(made, x))) for x in ("earlier", "measurements")}
-        lines = wording.best_at_equal(summary(made._replace(**every)))
+        lines = wording.best_at_equal(summary_of(made._replace(**every)))
         return next(line for line in lines if line.startswith("classify"))
 
     assert told(["15%"]).count("30% and 40% (tied) at ") == 3 and "15%" not in told(["15%"])
@@ -223,14 +223,14 @@ def test_of_equal_means_none_is_named_before_the_others(made):
 
 def test_nothing_is_said_where_a_variant_begins_beyond_the_others(made):
     late = [one for one in made.earlier if one.variant != "40%" or one.spent.step == 75]
-    told = wording.best_at_equal(summary(made._replace(earlier=late)))
+    told = wording.best_at_equal(summary_of(made._replace(earlier=late)))
     assert len(told) == 3 and not any("FLOPs" in line for line in told)
-    assert all("FLOPs" in line for line in wording.best_at_equal(summary(made)))
+    assert all("FLOPs" in line for line in wording.best_at_equal(summary_of(made)))
 
 
 @pytest.mark.slow
 def test_curves_are_drawn_over_all_three_and_told_as_numbers(made):
-    told = summary(made)
+    told = summary_of(made)
     text = page(told)
     for line in wording.best_at_equal(told):
         assert line in text
@@ -249,11 +249,11 @@ def test_curves_are_drawn_over_all_three_and_told_as_numbers(made):
 
 @pytest.mark.slow
 def test_curves_that_stand_by_themselves_name_their_variants(made):
-    files = charts.curve_files(summary(made))
+    files = charts.curve_files(summary_of(made))
     assert [*files][:2] == ["minimal_pairs_over_text_tokens.svg", "minimal_pairs_over_FLOPs.svg"]
-    assert len(files) == 6 and charts.curve_files(summary(made._replace(earlier=()))) == {}
+    assert len(files) == 6 and charts.curve_files(summary_of(made._replace(earlier=()))) == {}
     svg = files["bits_per_byte_over_FLOPs.svg"]
     assert ">40%</text>" in svg and ">FLOPs</text>" in svg and "prefers-color-scheme: dark" in svg
     assert "![minimal_pairs_over_FLOPs](x/minimal_pairs_over_FLOPs.svg)" in markdown(
-        summary(made), (), [f"x/{name}" for name in files]
+        summary_of(made), (), [f"x/{name}" for name in files]
     )

@@ -5,7 +5,7 @@ import pytest
 from pretrax.comparison.figures import peak_figures
 from pretrax.comparison.report import informative, wording
 from pretrax.comparison.report.positive_controls import controls_in
-from pretrax.comparison.report.summary import summary
+from pretrax.comparison.report.summary import summary_of
 from tests.comparison import planted
 
 FIGURE = "minimal_pairs"  # Chance is 0.5, and the planted means are 0.7.
@@ -29,7 +29,7 @@ def told(effects=None, variants=("a", "b"), parts=None, peaks=None, seeds=range(
         if peaks is not None:
             chosen = peaks.get((m.variant, m.seed), 0.2)
             more += [m._replace(figure=f) for f in peak_figures(FIGURE, chosen, [0.1, 0.2, 0.3])]
-    return summary(made._replace(measurements=[*made.measurements, *more]))
+    return summary_of(made._replace(measurements=[*made.measurements, *more]))
 
 
 def difference(summary, variant="b", figure=FIGURE):
@@ -108,7 +108,7 @@ def test_no_difference_without_a_positive_control_is_not_informative():
 def test_a_figure_without_spread_counts_by_its_value(seeds, is_shown):
     made = planted.results(["a", "b"], seeds)
     equal = [m._replace(figure=m.figure._replace(value=0.9)) for m in made.measurements]
-    found = summary(made._replace(measurements=equal))
+    found = summary_of(made._replace(measurements=equal))
     column = found.columns[0]
     assert informative.is_shown_better(column, "a", 0.5) is is_shown
     assert not informative.is_shown_better(column, "a", 0.9)

@@ -9,7 +9,7 @@ import pytest
 from pretrax.cli import plan
 from pretrax.comparison import report, results
 from pretrax.comparison.report import wording
-from pretrax.comparison.report.summary import summary
+from pretrax.comparison.report.summary import summary_of
 from pretrax.comparison.scaling import laws_of_comparisons
 from pretrax.comparison.scaling.scaling_law import Work
 from tests.comparison import planted
@@ -82,9 +82,9 @@ def test_the_report_shows_the_law_and_claims_no_differences(directory, law):
 def test_a_comparison_that_is_half_done_has_no_law_yet():
     found = planted.scaling(seeds=[0])
     found = found._replace(runs=found.runs[:4], measurements=found.measurements[:8])
-    (line,) = wording.in_short(summary(found))
+    (line,) = wording.in_short(summary_of(found))
     assert line.startswith("loss_under/causal_lm: no law. Got 4 runs of 2 sizes and 3 numbers")
-    (line,) = wording.in_short(summary(found._replace(measurements=[])))
+    (line,) = wording.in_short(summary_of(found._replace(measurements=[])))
     assert line.startswith("No run has a loss in nats per target yet")
 
 

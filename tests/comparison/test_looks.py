@@ -13,7 +13,7 @@ from pretrax.comparison.looks import check_looks, keep_looks
 from pretrax.comparison.report import wording
 from pretrax.comparison.report.comparison_page import page
 from pretrax.comparison.report.markdown_report import markdown
-from pretrax.comparison.report.summary import summary
+from pretrax.comparison.report.summary import summary_of
 from pretrax.comparison.statistics import LEVEL, differences, power, undecided
 from tests.comparison import planted
 from tests.comparison.planted import compared
@@ -188,7 +188,7 @@ def test_reports_say_at_which_look_it_ended():
     made = planted.results(["15%", "40%"], range(5), effect)
 
     def told(**changes):
-        return summary(made._replace(setup=made.setup._replace(**changes)))
+        return summary_of(made._replace(setup=made.setup._replace(**changes)))
 
     early = told(looks=(3, 5, 8))
     *_, first = wording.in_short(early)

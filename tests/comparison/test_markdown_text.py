@@ -8,7 +8,7 @@ from markdown_it import MarkdownIt
 
 from pretrax.comparison.report.markdown_report import markdown
 from pretrax.comparison.report.markdown_text import code, escaped, prose
-from pretrax.comparison.report.summary import summary
+from pretrax.comparison.report.summary import summary_of
 from tests.comparison import planted
 
 HOSTILE = [
@@ -99,7 +99,7 @@ def test_a_report_loses_nothing(rendered):
         variants={variant: [variant] for variant in made.setup.variants},
     )
     results = made._replace(setup=setup, runs=[refused, failed, *others], measurements=noted)
-    shown = rendered(markdown(summary(results)))
+    shown = rendered(markdown(summary_of(results)))
     for variant in hostile:
         assert shown.count(variant) > 10
     for text in (HOSTILE[0], HOSTILE[1], HOSTILE[2], HOSTILE[6], HOSTILE[7]):

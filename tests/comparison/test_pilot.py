@@ -22,7 +22,7 @@ from pretrax.comparison.pilot import (
     pilot_seeds,
 )
 from pretrax.comparison.pilot_tables import print_pilot
-from pretrax.comparison.report.summary import Column, summary
+from pretrax.comparison.report.summary import Column, summary_of
 from pretrax.comparison.results import TrainedRun
 from pretrax.comparison.statistics import LEVEL, effect_found, power, seeds_for
 from tests.comparison import planted
@@ -138,7 +138,7 @@ def made(seeds=(0, 1), **changes):
 
 
 def test_a_pilot_says_what_the_differences_that_it_saw_take():
-    told = pilot_of(summary(made()), 5)
+    told = pilot_of(summary_of(made()), 5)
     floor, bits, classify = told.prospects
     assert "baseline" in floor.leave_out and not floor.needs and told.tested == 4
     assert not bits.leave_out and bits.needs[0].difference == "40% against 15%"
@@ -152,7 +152,7 @@ def test_a_pilot_says_what_the_differences_that_it_saw_take():
 
 
 def test_a_smallest_effect_takes_the_place_of_those_seen():
-    told = pilot_of(summary(made(smallest_effects={"bits_per_byte": 0.04}, looks=(3, 5))), 5)
+    told = pilot_of(summary_of(made(smallest_effects={"bits_per_byte": 0.04}, looks=(3, 5))), 5)
     _, bits, classify = told.prospects
     (need,) = bits.needs
     level = LEVEL / 2 / 4  # number of looks
@@ -160,12 +160,12 @@ def test_a_smallest_effect_takes_the_place_of_those_seen():
     assert [need.least, need.most] == ends and need.difference == pilots.SMALLEST
     assert len(classify.needs) == 2
     with refuses(ValueError, "classfy", "minimal_pairs"):
-        pilot_of(summary(made(smallest_effects={"classfy": 0.1})), 5)
+        pilot_of(summary_of(made(smallest_effects={"classfy": 0.1})), 5)
 
 
 def test_a_pilot_of_one_seed_is_refused():
     with refuses(ValueError, "variants", "seeds"):
-        pilot_of(summary(made(seeds=[0])), 5)
+        pilot_of(summary_of(made(seeds=[0])), 5)
 
 
 def of_curves(**curves) -> TrainedRun:
@@ -222,7 +222,7 @@ def test_what_no_pilot_says_anything_of_is_refused():
 
 def printed(results) -> str:
     console = Console(width=150, record=True, file=open("/dev/null", "w"))
-    print_pilot(console, pilot_of(summary(results), 5), range(5))
+    print_pilot(console, pilot_of(summary_of(results), 5), range(5))
     return " ".join(console.export_text().split())
 
 
@@ -249,7 +249,7 @@ def test_a_eval_metric_without_noise_promises_nothing():
     twice = [m._replace(seed=seed) for m in same.measurements for seed in (0, 1)]
     runs = [run._replace(seed=seed) for run in same.runs for seed in (0, 1)]
     found = same._replace(measurements=twice, runs=runs)
-    told = pilot_of(summary(found), 5)
+    told = pilot_of(summary_of(found), 5)
     assert all(one.noise == PairedNoise(0.0, 2) and not one.needs for one in told.prospects)
     assert "none seen" in printed(found)
 

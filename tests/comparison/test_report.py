@@ -13,11 +13,10 @@ from pretrax.comparison import budgets, formatting, report, results
 from pretrax.comparison.budgets import budget_words
 from pretrax.comparison.figures import LOWER, NEITHER, Figure
 from pretrax.comparison.report import charts, equality, tables, terminal_report, wording
-from pretrax.comparison.report import summary as summaries
 from pretrax.comparison.report.comparison_page import page
 from pretrax.comparison.report.markdown_report import markdown
 from pretrax.comparison.report.markdown_text import escaped
-from pretrax.comparison.report.summary import summary
+from pretrax.comparison.report.summary import summary_of
 from pretrax.comparison.results import Measurement
 from pretrax.comparison.statistics import Estimate
 from pretrax.settings.partial import Partial
@@ -97,7 +96,7 @@ def test_reports_say_why_a_eval_metric_could_not_measure(made):
     why = {"minimal_pairs (blimp='blimp')": f"{EVIL}\nis no folder"}
     some = [run._replace(refusals=why if run.variant == "40%" else {}) for run in made.runs]
     some[0] = some[0]._replace(refusals={"fill_in": "no"})
-    found = summary(made._replace(runs=some))
+    found = summary_of(made._replace(runs=some))
     first, second = wording.refused(found, reasons=True)
     assert first == "15%, seed 0, could not be measured by fill_in: no"
     assert second.startswith("40% could not be measured by minimal_pairs (blimp='blimp'): <script>")
@@ -121,7 +120,7 @@ def test_reports_show_the_notes_of_figures():
             changed["classify"] = dict(value=NAN, note="No mean:\n<no> head.")
         return one._replace(figure=figure._replace(**changed.get(figure.name, {})))
 
-    told = summary(made._replace(measurements=[noted(one) for one in made.measurements]))
+    told = summary_of(made._replace(measurements=[noted(one) for one in made.measurements]))
     assert wording.notes(told) == ["minimal_pairs: 9 pairs", "classify (30% and 40%): of 60 texts"]
     assert wording.refused(told) == ["15% has no figure for classify: No mean: <no> head."]
     short, text = markdown(told), page(told)
@@ -135,7 +134,7 @@ def test_reports_show_the_notes_of_figures():
 def test_without_the_reference_nothing_is_compared():
     made = planted.results(["15%", "30%", "40%"], reference="15%")
     some = [one for one in made.measurements if one.variant != "15%"]
-    line = wording.in_short(summary(made._replace(measurements=some)))[0]
+    line = wording.in_short(summary_of(made._replace(measurements=some)))[0]
     assert line.endswith("to compare: no other variant shares an eval metric and a seed with 15%.")
 
 
@@ -162,7 +161,7 @@ def test_hostile_names_stay_text_in_every_report(name):
     variants = {name: [f"training.Run.run_dir = {name!r}"], "b": []}
     texts = dict(name=name, question=name, about=name)
     asked = asked._replace(setup=asked.setup._replace(**texts, variants=variants))
-    made = summary(asked._replace(runs=[*asked.runs[1:], asked.runs[0]._replace(error=name)]))
+    made = summary_of(asked._replace(runs=[*asked.runs[1:], asked.runs[0]._replace(error=name)]))
     text = page(made, [run.run for run in asked.runs])
     pages.assert_nothing_is_fetched_and_nothing_runs(text)
     pages.assert_elements_are_closed(text)
@@ -189,18 +188,18 @@ def test_text_of_a_chart_is_what_it_says():
 def test_rows_of_markdown_are_as_wide_as_their_headings(made):
     several = planted.results([EVIL, "b"], effects={("b", "classify"): 1.0})
     for one in (made, several):
-        for block in re.findall(r"(?:^\|.*\n)+", markdown(summary(one)), re.MULTILINE):
+        for block in re.findall(r"(?:^\|.*\n)+", markdown(summary_of(one)), re.MULTILINE):
             widths = {line.replace("\\|", "").count("|") for line in block.splitlines()}
             assert len(widths) == 1
 
 
 def test_markdown_and_terminal_say_the_same(made):
     console = Console(width=200, record=True, quiet=False, file=open("/dev/null", "w"))
-    report.print_summary(console, summary(made))
-    shown, short = console.export_text(), markdown(summary(made))
-    for line in wording.in_short(summary(made)):
+    report.print_summary(console, summary_of(made))
+    shown, short = console.export_text(), markdown(summary_of(made))
+    for line in wording.in_short(summary_of(made)):
         assert escaped(line) in short and f"• {line}" in shown
-    column = summary(made).columns[1]
+    column = summary_of(made).columns[1]
     assert (
         f"**{wording.mean_words(column, '40%')}**" in short
         and wording.mean_words(column, "40%") in shown
@@ -216,7 +215,7 @@ def test_a_unit_that_the_name_says_is_said_once(made, capsys):
         m._replace(figure=m.figure._replace(name=m.figure.name.replace("bits_per_byte", both)))
         for m in made.measurements
     ]
-    told = summary(made._replace(measurements=named))
+    told = summary_of(made._replace(measurements=named))
     report.print_summary(Console(width=200), told)
     charted = "".join(charts.chart_files(told).values())
     twice = re.compile(rf"{re.escape(both)}(?:<[^>]*>|\W)*bits per byte")
@@ -229,24 +228,24 @@ def test_a_unit_that_the_name_says_is_said_once(made, capsys):
 @pytest.mark.slow
 def test_a_page_shows_names_of_code_as_code_and_counts_one_as_one(made):
     limited = made._replace(setup=made.setup._replace(about="`a<b` alone tells."))
-    assert "<code>a&lt;b</code> alone tells." in page(summary(limited))
+    assert "<code>a&lt;b</code> alone tells." in page(summary_of(limited))
     two = [m for m in made.measurements if m.variant != "30%" and m.figure.name == "classify"]
     runs = [run for run in made.runs if run.variant != "30%"]
     one_seed = [m for m in two if m.seed == 0]
-    told = summary(made._replace(measurements=one_seed, runs=runs))
+    told = summary_of(made._replace(measurements=one_seed, runs=runs))
     assert len(told.differences) == 1
     assert "<summary>Differences</summary>" in page(told)  # One seed cannot be tested.
 
 
 def test_parts_are_shown_and_said_to_be_without_claims(made, text):
-    short = markdown(summary(made))
+    short = markdown(summary_of(made))
     _, parts = short.split("<summary>Parts of the eval metrics</summary>")
     assert wording.PARTS in parts and wording.PARTS in text
     parts = parts.split("</details>")[0]
     rows = [line for line in parts.splitlines() if line.startswith("| ")][2:]
     assert len(rows) == 6 and rows[0].startswith("| minimal_pairs/brackets | ")
     assert "**" not in parts  # nothing is best
-    assert "Parts of" not in markdown(summary(made._replace(measurements=[])))
+    assert "Parts of" not in markdown(summary_of(made._replace(measurements=[])))
 
 
 def test_only_headlines_that_can_be_better_are_claimed(made):
@@ -254,7 +253,7 @@ def test_only_headlines_that_can_be_better_are_claimed(made):
         Measurement(run.variant, run.seed, run.run, Figure("targets", 0.15, "a token", NEITHER))
         for run in made.runs
     ]
-    found = summary(made._replace(measurements=[*made.measurements, *cost]))
+    found = summary_of(made._replace(measurements=[*made.measurements, *cost]))
     assert {d.figure for d in found.differences} == {"minimal_pairs", "bits_per_byte", "classify"}
     assert [c.name for c in found.costs] == ["targets"] and len(found.parts) == 6
     heads, (first, *_), _ = tables.cost_table(found)
@@ -264,16 +263,16 @@ def test_only_headlines_that_can_be_better_are_claimed(made):
 @pytest.mark.slow
 def test_what_is_left_of_a_difference_that_was_solved_is_told(made):
     lines = {**made.setup.variants, "40%": ["x.width = %EQUAL_FLOPS", "EQUAL_FLOPS = 7"]}
-    found = summary(made._replace(setup=made.setup._replace(variants=lines)))
+    found = summary_of(made._replace(setup=made.setup._replace(variants=lines)))
     told = "40% has EQUAL_FLOPS = 7, which leaves +2% FLOPs per token compared with 15%."
     assert equality.matched(found) == [told]
     assert told in page(found) and told in markdown(found)
 
 
 def test_the_best_is_the_lowest_where_lower_is_better(made):
-    best = {c.name: c.best for c in summary(made).columns}
+    best = {c.name: c.best for c in summary_of(made).columns}
     assert best["bits_per_byte"] == "40%"
-    (column,) = (c for c in summary(made).columns if c.better == LOWER)
+    (column,) = (c for c in summary_of(made).columns if c.better == LOWER)
     assert column.estimates["40%"].mean < column.estimates["15%"].mean
 
 
@@ -282,7 +281,7 @@ def test_no_variant_is_the_best_where_several_are(made):
         m._replace(figure=m.figure._replace(value=0.1 + 0.2 if m.variant == "15%" else 0.3))
         for m in made.measurements
     ]
-    assert {c.best for c in summary(made._replace(measurements=alike)).columns} == {None}
+    assert {c.best for c in summary_of(made._replace(measurements=alike)).columns} == {None}
 
 
 def test_a_setting_with_a_slash_makes_no_part(made):
@@ -295,8 +294,8 @@ def test_a_setting_with_a_slash_makes_no_part(made):
     renamed = [
         m._replace(figure=m.figure._replace(name=labeled(m.figure.name))) for m in made.measurements
     ]
-    found = summary(made._replace(measurements=renamed))
-    assert [c.name for c in found.columns] == [labeled(c.name) for c in summary(made).columns]
+    found = summary_of(made._replace(measurements=renamed))
+    assert [c.name for c in found.columns] == [labeled(c.name) for c in summary_of(made).columns]
     assert len(found.parts) == 6 and len(found.differences) == 6
 
 
@@ -306,7 +305,7 @@ def test_figures_of_fewer_seeds_are_told(made):
         m._replace(figure=m.figure._replace(value=NAN)) if m[:2] in (("40%", 0), ("40%", 1)) else m
         for m in made.measurements
     ]
-    short = wording.in_short(summary(made._replace(measurements=diverged)))
+    short = wording.in_short(summary_of(made._replace(measurements=diverged)))
     told = [line.partition(".")[0] for line in short if "has figures for" in line]
     assert told == ["30% has figures for 4 of 5 seeds", "40% has figures for 3 of 5 seeds"]
 
@@ -333,9 +332,9 @@ def test_the_first_of_few_points_is_in_the_chart():
 def test_a_run_that_was_paused_is_not_what_its_variant_takes():
     made = planted.results(["a", "b"], seeds=[0, 1, 2])
     first, *others = made.runs
-    usual = equality.costs(summaries.summary(made))["a"]
+    usual = equality.costs(summary_of(made))["a"]
     paused = made._replace(runs=[first._replace(seconds=first.seconds + 900), *others])
-    found = equality.costs(summaries.summary(paused))["a"]
+    found = equality.costs(summary_of(paused))["a"]
     assert found["seconds"] == pytest.approx(usual["seconds"], rel=0.01)
 
 
@@ -370,7 +369,7 @@ def test_without_seeds_there_are_no_claims(seeds, tmp_path):
 def test_a_variant_without_runs_is_shown_without_figures(made):
     runs = [r._replace(error="killed") if r.variant == "30%" else r for r in made.runs]
     rest = [m for m in made.measurements if m.variant != "30%"]
-    found = summary(made._replace(runs=runs, measurements=rest))
+    found = summary_of(made._replace(runs=runs, measurements=rest))
     assert wording.mean_words(found.columns[0], "30%") == "–"
     assert {d.variant for d in found.differences} == {"40%"}
     pages.assert_elements_are_closed(page(found))
@@ -378,11 +377,11 @@ def test_a_variant_without_runs_is_shown_without_figures(made):
 
 def test_bad_results_are_refused(made):
     with refuses(ValueError, "20", "15", "30", "40"):
-        summary(made._replace(setup=made.setup._replace(reference="20%")))
+        summary_of(made._replace(setup=made.setup._replace(reference="20%")))
     first, *rest = made.measurements
     other = first._replace(figure=first.figure._replace(unit="percent"))
     with refuses(ValueError, "minimal_pairs"):
-        summary(made._replace(measurements=[other, *rest]))
+        summary_of(made._replace(measurements=[other, *rest]))
 
 
 @pytest.mark.parametrize(
@@ -410,7 +409,7 @@ def test_numbers_in_words(got, expected):
 
 @pytest.mark.slow
 def test_what_was_tried_and_chosen_is_in_every_report(made, tmp_path):
-    told = summary(planted.tuned(made))
+    told = summary_of(planted.tuned(made))
     tried = tables.tuning_trials(told)
     assert tried.heads == [
         "", "optimizers.warmup_cosine.peak", "25% of the steps", "50% of the steps"
@@ -442,7 +441,7 @@ def test_what_was_tried_and_chosen_is_in_every_report(made, tmp_path):
 def test_a_smallest_value_may_be_the_best(made):
     tuned = planted.tuned(made)
     tuning_trials = [t._replace(loss=t.value) for t in tuned.tuning_trials if t.round == 0]
-    told = summary(tuned._replace(tuning_trials=tuning_trials))
+    told = summary_of(tuned._replace(tuning_trials=tuning_trials))
     line = "15%: the best of 3 values is the smallest, 0.01, so try smaller values."
     assert wording.tuning(told)[1] == line
 
@@ -464,7 +463,7 @@ def test_a_smallest_value_may_be_the_best(made):
     ],
 )
 def test_a_report_says_at_its_top_what_was_not_tuned(made, rates, expected):
-    told = summary(made._replace(setup=made.setup._replace(learning_rates=rates)))
+    told = summary_of(made._replace(setup=made.setup._replace(learning_rates=rates)))
     assert expected in markdown(told).splitlines()[4]
     assert wording.TRIALS_TITLE not in markdown(told)
 
@@ -475,8 +474,8 @@ def test_a_report_is_drawn_again_from_its_results_alone(made, tmp_path, capsys):
     with refuses(SystemExit, 0):
         compare.main([str(tmp_path), "--report"])
     assert made.setup.question in capsys.readouterr().out
-    assert (tmp_path / report.PAGE).read_text() == page(summary(made))
-    assert (tmp_path / report.MARKDOWN).read_text() == markdown(summary(made))
+    assert (tmp_path / report.PAGE).read_text() == page(summary_of(made))
+    assert (tmp_path / report.MARKDOWN).read_text() == markdown(summary_of(made))
 
 
 def test_a_folder_with_the_name_of_a_comparison_is_none(made, tmp_path, monkeypatch):
