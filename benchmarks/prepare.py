@@ -208,13 +208,11 @@ def left_in(name: str, one: Planted, where: dict[str, str]) -> str | None:
     return where.get(name) or (where.get(one.family) if one.family else None)
 
 
-def is_near(text: str, kept: dict[str, str], least: float = 0.7) -> bool:
-    """Returns whether a kept document has this Jaccard similarity of 5-grams with a text."""
+def is_near(text: str, kept: dict[str, str]) -> bool:
+    """Returns whether a kept document has a Jaccard similarity of 5-grams of 0.7 with a text."""
     own = n_grams(text)
-    for other in map(n_grams, kept.values()):
-        if len(own & other) >= least * len(own | other):
-            return True
-    return False
+    others = map(n_grams, kept.values())
+    return any(len(own & other) >= 0.7 * len(own | other) for other in others)
 
 
 @functools.cache

@@ -195,8 +195,6 @@ def _figures(
     options = Options(Decoding(max_new=_longest(answered)))
     written = [record["answer"] for record in answer(writer, "respond", items, options)]
     usual = [_usual_pair([one for _, one in pairs["train"]])] * len(answers)
-    unit = "ROUGE-2 F1"
-    share = "share"
     rouge, usual_rouge = (task_metrics.rouge(answers, some)["rouge2"] for some in (written, usual))
     exact, usual_exact = (
         task_metrics.exact_match(answers, some)["exact_match"] for some in (written, usual)
@@ -208,8 +206,8 @@ def _figures(
     return [
         Figure(name, 1 - nats / baseline, NATS_SAVED, HIGHER, 0.0),
         Figure(f"{name}/bits_per_byte", nats * bits, "bits per byte", LOWER, baseline * bits),
-        Figure(f"{name}/rouge_2", rouge, unit, HIGHER, usual_rouge),
-        Figure(f"{name}/exact_match", exact, share, HIGHER, usual_exact),
+        Figure(f"{name}/rouge_2", rouge, "ROUGE-2 F1", HIGHER, usual_rouge),
+        Figure(f"{name}/exact_match", exact, "share", HIGHER, usual_exact),
     ]
 
 

@@ -39,7 +39,6 @@ def learned(one, peaks=(0.1,), steps=12, draws=(range(40),)):
 def test_every_layout_learns_and_twice_the_same(builder):
     one = trained(builder, OBJECTIVES[builder])
     found = learned(one)
-    assert found.chosen_by == 1.0
     assert found.predict(["aaaa!", "bbbb!"], None).tolist() == [[0, 1]]
     if builder == "decoder":
         assert np.array_equal(learned(one).predict(TEXTS, None), found.predict(TEXTS, None))
@@ -59,7 +58,7 @@ def test_the_head_is_linear_in_the_mean_of_a_texts_own_states():
 @pytest.mark.slow
 def test_the_rate_that_is_best_on_training_examples_is_taken():
     found = learned(trained("encoder", "masked_lm"), peaks=(1e-9, 0.1))
-    assert found.peak.best == 0.1 and found.chosen_by == 1.0
+    assert found.peak.best == 0.1
 
 
 def test_a_grid_is_extended_while_its_best_peak_is_at_an_edge():
@@ -148,7 +147,7 @@ def test_a_gain_is_over_the_same_model_from_scratch_on_the_same_examples(few, mo
         known = [right ^ (np.arange(5) == draw % 2 - 1) for draw in range(len(draws))]
         always = [np.ones(5, int)] * len(draws)
         answers = np.stack(known if model is subject.trained else always)
-        return Finetuned(lambda *_: answers, Peak(0.1, [0.1]), 1.0)
+        return Finetuned(lambda *_: answers, Peak(0.1, [0.1]))
 
     monkeypatch.setattr(eval_metric, "finetuned", planted)
     found = by_name(eval_metric.finetune(subject, labels=[10, 30]))

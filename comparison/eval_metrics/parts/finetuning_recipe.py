@@ -46,7 +46,6 @@ class FinetuningRecipe(NamedTuple):
 class Finetuned(NamedTuple):
     predict: Callable[[Sequence[str], Words | None], np.ndarray]  # i[D, N] classes
     peak: Peak
-    chosen_by: float  # accuracy on the training examples that chose the rate
 
 
 def finetuned(
@@ -84,13 +83,13 @@ def finetuned(
             models.append(params)
         return float(np.mean(right)), models
 
-    peak, (score, models) = at_best_peak(recipe.peaks, tried)
+    peak, (_, models) = at_best_peak(recipe.peaks, tried)
 
     def predict(texts, words):
         rows = _rows(trained, texts, words, recipe.tokens)
         return np.stack([_predict(trained, params, rows) for params in models])
 
-    return Finetuned(predict, peak, score)
+    return Finetuned(predict, peak)
 
 
 def _trained(trained, rows, labels_N, learned, peak, recipe: FinetuningRecipe) -> dict:

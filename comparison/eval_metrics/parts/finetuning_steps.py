@@ -58,8 +58,8 @@ def at_best_peak(peaks: Sequence[float], tried: Callable[[float], T]) -> tuple[P
     grid = sorted(set(peaks))
     middle = (len(grid) - 1) / 2
     outward = sorted(grid, key=lambda peak: abs(grid.index(peak) - middle))
-    tuning_trials = ((peak, tried(peak)) for peak in outward)  # At most two results are in memory.
-    best, result = max(tuning_trials, key=lambda one: one[1][0])
+    results = ((peak, tried(peak)) for peak in outward)  # At most two results are in memory.
+    best, result = max(results, key=lambda one: one[1][0])
     for _ in range(MOST_FURTHER):
         if len(grid) == 1 or best not in (grid[0], grid[-1]):
             break
