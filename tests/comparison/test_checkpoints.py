@@ -208,7 +208,7 @@ def test_the_best_at_equal_tokens_flops_and_seconds(made):
 def test_of_equal_means_none_is_named_before_the_others(made):
     """Several variants may have the best mean, for example if they answer every question."""
 
-    def told(below):
+    def best(below):
         def full(one):
             value = 0.9 if one.variant in below else 1.0
             return one._replace(figure=one.figure._replace(value=value))
@@ -217,8 +217,8 @@ def test_of_equal_means_none_is_named_before_the_others(made):
         lines = wording.best_at_equal(summary_of(made._replace(**every)))
         return next(line for line in lines if line.startswith("classify"))
 
-    assert told(["15%"]).count("30% and 40% (tied) at ") == 3 and "15%" not in told(["15%"])
-    assert told([]).count("all tied at ") == 3
+    assert best(["15%"]).count("30% and 40% (tied) at ") == 3 and "15%" not in best(["15%"])
+    assert best([]).count("all tied at ") == 3
 
 
 def test_nothing_is_said_where_a_variant_begins_beyond_the_others(made):

@@ -12,7 +12,7 @@ FIGURE = "minimal_pairs"  # Chance is 0.5, and the planted means are 0.7.
 HELD = {("b", FIGURE): 0.2}
 
 
-def told(effects=None, variants=("a", "b"), parts=None, peaks=None, seeds=range(5)):
+def summarized(effects=None, variants=("a", "b"), parts=None, peaks=None, seeds=range(5)):
     """Returns the summary of planted results.
 
     `parts` gives the references of the figure by name. `peaks` gives the chosen learning rates by
@@ -42,42 +42,44 @@ def why(summary, variant="b"):
 
 
 def test_two_variants_above_chance_are_informative():
-    for found in (told(), told(HELD), told(parts={"/bag_of_words": 0.6}), told(peaks={})):
+    for settings in ({}, {"effects": HELD}, {"parts": {"/bag_of_words": 0.6}}, {"peaks": {}}):
+        found = summarized(**settings)
         assert why(found) == ""
         assert informative.why_column_is_not_informative(found, found.columns[0]) == ""
 
 
 def test_a_variant_at_chance_is_not_informative():
-    both = told({("a", FIGURE): -0.2, ("b", FIGURE): -0.2})
+    both = summarized({("a", FIGURE): -0.2, ("b", FIGURE): -0.2})
     assert 'neither "b" nor "a"' in why(both) and "(0.5)" in why(both)
-    worse = told({("a", FIGURE): -0.4, ("b", FIGURE): -0.27})  # a difference that holds
+    worse = summarized({("a", FIGURE): -0.4, ("b", FIGURE): -0.27})  # a difference that holds
     assert difference(worse).is_significant and 'neither "b" nor "a"' in why(worse)
-    floor = told({("a", FIGURE): -0.2, ("b", FIGURE): -0.17}, seeds=range(3))
+    floor = summarized({("a", FIGURE): -0.2, ("b", FIGURE): -0.17}, seeds=range(3))
     assert not difference(floor).is_significant and why(floor)
 
 
 def test_a_difference_that_holds_is_informative_if_one_variant_is_above_chance():
-    found = told({("a", FIGURE): -0.2})
+    found = summarized({("a", FIGURE): -0.2})
     assert difference(found).is_significant and why(found) == ""
 
 
 def test_a_variant_below_the_bag_of_words_is_not_informative():
     for part, words in informative.REFERENCES.items():
-        found = told(parts={part: 0.8})
+        found = summarized(parts={part: 0.8})
         assert words in why(found) and "(0.8)" in why(found)
-    assert why(told(HELD, parts={"/bag_of_words": 0.8})) == ""  # b has 0.9 and is compared with a
+    # b has 0.9 and is compared with a.
+    assert why(summarized(HELD, parts={"/bag_of_words": 0.8})) == ""
 
 
 def test_a_learning_rate_at_the_edge_of_its_grid_is_not_informative():
     for edge in (0.1, 0.3):
-        found = told(HELD, peaks={("b", 3): edge})
+        found = summarized(HELD, peaks={("b", 3): edge})
         assert "1 of 10 runs" in why(found) and f"({edge:g}, grid from 0.1 to 0.3)" in why(found)
-    third = told(HELD, ("a", "b", "c"), peaks={("c", 0): 0.1})
+    third = summarized(HELD, ("a", "b", "c"), peaks={("c", 0): 0.1})
     assert why(third, "b") == "" and why(third, "c")
 
 
 def test_a_run_without_the_ends_of_its_grid_does_not_count_as_at_an_edge():
-    found = told(HELD, peaks={("a", 0): 0.1, ("b", 3): 0.3})
+    found = summarized(HELD, peaks={("a", 0): 0.1, ("b", 3): 0.3})
     ends = (f"{FIGURE}/peak/smallest", f"{FIGURE}/peak/largest")
     parts = [
         part._replace(values={**part.values, "a": {}}) if part.name in ends else part
@@ -90,17 +92,17 @@ def test_no_difference_without_a_positive_control_is_not_informative():
     def why_no_difference(found, controls=()):
         return informative.why_no_difference_is_not_informative(found, difference(found), controls)
 
-    assert why_no_difference(told()) == informative.NO_CONTROL
-    alike = told(variants=("a", "b", "c"))
+    assert why_no_difference(summarized()) == informative.NO_CONTROL
+    alike = summarized(variants=("a", "b", "c"))
     assert why_no_difference(alike) == informative.NO_CONTROL
-    control = told({("c", FIGURE): 0.2}, ("a", "b", "c"))
+    control = summarized({("c", FIGURE): 0.2}, ("a", "b", "c"))
     assert difference(control, "c").estimate.low > 0 and why_no_difference(control) == ""
-    elsewhere = told({("c", "classify"): 0.3}, ("a", "b", "c"))  # at another figure
+    elsewhere = summarized({("c", "classify"): 0.3}, ("a", "b", "c"))  # at another figure
     assert why_no_difference(elsewhere) == informative.NO_CONTROL
-    edge = told({("c", FIGURE): 0.2}, ("a", "b", "c"), peaks={("c", 0): 0.1})
+    edge = summarized({("c", FIGURE): 0.2}, ("a", "b", "c"), peaks={("c", 0): 0.1})
     assert why_no_difference(edge) == informative.NO_CONTROL
     for effect, reason in ((0.0, informative.NO_CONTROL), (-0.2, "")):
-        control = told({("less", FIGURE): effect}, ("a", "less"))
+        control = summarized({("less", FIGURE): effect}, ("a", "less"))
         assert why_no_difference(alike, controls_in(control)) == reason
 
 
@@ -115,12 +117,13 @@ def test_a_figure_without_spread_counts_by_its_value(seeds, is_shown):
 
 
 def test_a_report_says_which_figures_are_not_informative():
-    found = told({("a", FIGURE): -0.4, ("b", FIGURE): -0.27})
+    found = summarized({("a", FIGURE): -0.4, ("b", FIGURE): -0.27})
     (claim,) = wording.significant(found)
     (line,) = wording.not_informative(found)
     assert 'Not informative: neither "b" nor "a"' in claim
     assert line.startswith(f"{FIGURE} is not informative: no variant is shown to be better")
     answer, _, blind = wording.in_short(found)
     assert FIGURE in blind and FIGURE not in answer
-    assert not wording.not_informative(told(HELD))
-    assert '"b"' in wording.in_short(told(HELD))[0] and FIGURE in wording.in_short(told(HELD))[0]
+    assert not wording.not_informative(summarized(HELD))
+    answer, *_ = wording.in_short(summarized(HELD))
+    assert '"b"' in answer and FIGURE in answer
