@@ -336,6 +336,17 @@ CLAIMS = (
         note="the likelihood of text; the source has coding tasks",
     ),
     Claim(
+        "A loss on three of four tokens prevents memorization",
+        "Without a loss on one token in four, a model memorizes fewer of the passages that it reads "
+        "many times.",
+        "goldfish",
+        "memorization",
+        "memorization",
+        "one in 4",
+        "causal",
+        note="the source repeats whole documents 100 times, in models of 1.1B and 7B parameters",
+    ),
+    Claim(
         "Bags of six tokens first lower the loss",
         "At equal FLOPs, a first phase on bags of six tokens lowers the loss of next-token "
         "prediction.",
