@@ -11,7 +11,7 @@ from pretrax import models
 from pretrax.objectives import unrolled_denoising
 from pretrax.objectives.losses import token_loss
 from tests.models.small_models import init
-from tests.objectives.noised_copies import HeadlessOutputs
+from tests.objectives.linear_outputs import LinearOutputs
 from tests.objectives.registry import IDS
 from tests.objectives.waves import waves
 
@@ -64,8 +64,7 @@ def test_the_loss_is_that_of_a_public_reimplementation():
         "encoder_target_slots": np.tile(np.arange(4, dtype=np.int32), (2, 1)),
         "encoder_loss_weights": np.ones_like(labels),
     }
-    outputs = HeadlessOutputs(waves(2, 4, 9), 0.0)
-    outputs.hidden["unrolled"] = waves(2, 4, 9, step=0.9)
+    outputs = LinearOutputs({"top": waves(2, 4, 9), "unrolled": waves(2, 4, 9, step=0.9)})
     terms = unrolled_denoising(IDS).loss(batch).scored(outputs)
     total = sum(term.scale * term.sums.sum() / term.weights.sum() for term in terms.values())
     np.testing.assert_allclose(total, 2.901012201160567, rtol=1e-5)

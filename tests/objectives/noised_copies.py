@@ -3,7 +3,6 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from pretrax.objectives import batched, layouts, packed_lengths
@@ -45,14 +44,3 @@ def states_of_first_row(model, params):
         return {name: hidden[name][0] for name in ("top", "noised")}
 
     return states
-
-
-class HeadlessOutputs:
-    """Outputs whose hidden states are the logits of all ids."""
-
-    def __init__(self, top, noised):
-        self.hidden = {"top": jnp.asarray(top), "noised": jnp.asarray(noised)}
-
-    def head(self, name, hidden):
-        assert name == "vocabulary"
-        return hidden

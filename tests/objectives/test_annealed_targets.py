@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pretrax.models.heads import Projection
 from pretrax.objectives import (
     TokenTexts,
     annealed_multi_token_prediction,
@@ -15,6 +14,7 @@ from pretrax.objectives import (
 )
 from pretrax.objectives.annealed_targets import prefix_tokens
 from pretrax.objectives.contract import scale_at
+from tests.objectives.linear_outputs import LinearOutputs, ProjectedOutputs
 from tests.objectives.registry import IDS
 from tests.refusals import refuses
 
@@ -49,26 +49,8 @@ SMALL = IDS._replace(
 )
 
 
-class Outputs:
-    """Outputs whose head is a matrix applied to these states."""
-
-    def __init__(self, states, kernel=KERNEL):
-        self.hidden = {"top": states}
-        self.kernel = kernel
-
-    def head(self, name, states):
-        return states @ self.kernel
-
-
-class ProjectedOutputs(Outputs):
-    """The same outputs with a head in parts, and the factors that a training step gives."""
-
-    def __init__(self, states, kernel=KERNEL, factors=None):
-        super().__init__(states, kernel)
-        self.term_factors = factors
-
-    def projection(self, name, states):
-        return Projection(states, jnp.asarray(self.kernel), lambda x: x)
+def outputs_of(states, kernel=KERNEL, kind=LinearOutputs, **fields):
+    return kind({"top": states}, {"vocabulary": kernel}, **fields)
 
 
 # The weights of the next tokens and of the prefix at some of 30 steps, by the `TrainingSchedule` of
@@ -116,12 +98,17 @@ def expected_loss(weights, prefix_weight):
     return total / count
 
 
-def loss_of(terms, step):
+def loss_at(objective, states, step, **outputs):
+    terms = objective.loss(BATCH).scored(outputs_of(states, **outputs))
     loss = 0.0
     for term in terms.values():
         scale = scale_at(term.scale, step, STEPS)
         loss += scale * jnp.sum(term.sums) / jnp.sum(term.weights)
     return loss
+
+
+def gradient(objective, step=0):
+    return jax.jit(jax.grad(lambda states: loss_at(objective, states, step)))(STATES)
 
 
 @pytest.mark.parametrize("step", PUBLISHED)
@@ -130,9 +117,7 @@ def test_losses_are_those_of_the_records(step):
     both = prefix_token_prediction(SMALL, ahead_scales=(0.5, 0.25))
     weights, prefix_weight = PUBLISHED[step]
     for objective, prefix in ((ahead, 0.0), (both, prefix_weight)):
-        got = jax.jit(lambda x, o=objective: loss_of(o.loss(BATCH).scored(Outputs(x)), step))(
-            STATES
-        )
+        got = jax.jit(lambda x, o=objective: loss_at(o, x, step))(STATES)
         np.testing.assert_allclose(got, expected_loss(weights, prefix), rtol=1e-5)
 
 
@@ -170,26 +155,21 @@ def test_the_gradient_in_pieces_is_that_of_all_logits(monkeypatch):
         for name, term in terms.items()
     }
 
-    def gradient(outputs_of):
+    def gradients(**outputs):
         def loss(states, kernel):
-            return loss_of(objective.loss(BATCH).scored(outputs_of(states, kernel)), step)
+            return loss_at(objective, states, step, kernel=kernel, **outputs)
 
         return jax.jit(jax.grad(loss, (0, 1)))(STATES, KERNEL)
 
-    want = gradient(Outputs)
+    want = gradients()
     for known in (factors, None):
-        got = gradient(lambda states, kernel, known=known: ProjectedOutputs(states, kernel, known))
+        got = gradients(kind=ProjectedOutputs, term_factors=known)
         for x, y in zip(got, want):
             np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
 
 
 def test_the_last_steps_train_the_next_token_alone():
-    def gradient(objective, step):
-        return jax.jit(jax.grad(lambda x: loss_of(objective.loss(BATCH).scored(Outputs(x)), step)))(
-            STATES
-        )
-
-    plain = gradient(causal_lm(IDS), 0)
+    plain = gradient(causal_lm(IDS))
     for objective in (
         annealed_multi_token_prediction(IDS),
         prefix_token_prediction(SMALL, ahead_scales=(0.5, 0.25)),
@@ -200,12 +180,6 @@ def test_the_last_steps_train_the_next_token_alone():
 
 def test_a_slot_learns_nothing_of_other_documents():
     """The last slot of a document has the gradient of the next token alone."""
-
-    def gradient(objective):
-        return jax.jit(jax.grad(lambda x: loss_of(objective.loss(BATCH).scored(Outputs(x)), 0)))(
-            STATES
-        )
-
     plain, ahead = gradient(causal_lm(IDS)), gradient(annealed_multi_token_prediction(IDS))
     differs = np.abs(plain - ahead).max(-1) > 1e-6
     follows = np.zeros((B, T), bool)

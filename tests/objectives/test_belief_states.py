@@ -10,6 +10,7 @@ from pretrax import models
 from pretrax.models.builders import fresh_params
 from pretrax.models.hugging_face import write_model
 from pretrax.objectives import batched, belief_state, layouts, packed_lengths
+from tests.objectives.linear_outputs import LinearOutputs
 from tests.objectives.registry import IDS, quick_jit, text_row
 from tests.objectives.waves import waves
 from tests.refusals import refuses
@@ -68,17 +69,6 @@ def test_a_suffix_is_any_that_leaves_a_token_after_the_prefix():
         assert counts.min() > 0.5 * len(suffixes) / (n - prefix)
 
 
-class Outputs:
-    """States are random, and a pair's logits are a product of both."""
-
-    def __init__(self, states, kernels):
-        self.hidden = {"belief": states, "top": states}
-        self.kernels = kernels
-
-    def head(self, name, states):
-        return jnp.asarray(states) @ self.kernels[name]
-
-
 @pytest.mark.slow
 def test_pairs_predict_the_token_after_the_prefix_and_before_the_suffix():
     raw, features, lengths = made()
@@ -111,7 +101,8 @@ def test_pairs_predict_the_token_after_the_prefix_and_before_the_suffix():
                 before = text[len(text) - 1 - suffix]
                 expected["previous"] += loss(belief, "previous", before)
         start += 2 * len(text) + 1
-    terms = belief_state(IDS, pairs=PAIRS).loss(batch).scored(Outputs(states, kernels))
+    outputs = LinearOutputs({"belief": states, "top": states}, kernels)
+    terms = belief_state(IDS, pairs=PAIRS).loss(batch).scored(outputs)
     for name, value in expected.items():
         np.testing.assert_allclose(terms[name].sums, [value], rtol=1e-5)
         count = sum(DOCUMENTS) * (1 if name == "tokens" else PAIRS)

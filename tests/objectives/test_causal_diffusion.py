@@ -13,7 +13,8 @@ from pretrax.objectives import causal_diffusion, causal_lm
 from pretrax.objectives.causal_diffusion import context_weights
 from tests.models.small_models import init
 from tests.objectives.distributions import assert_uniform, corrupt_copies
-from tests.objectives.noised_copies import PACKED, SMALL, HeadlessOutputs, decoder_batch, rows
+from tests.objectives.linear_outputs import LinearOutputs
+from tests.objectives.noised_copies import PACKED, SMALL, decoder_batch, rows
 from tests.objectives.registry import IDS, quick_jit
 from tests.objectives.waves import waves
 
@@ -86,7 +87,7 @@ def scored(objective, batch, logits):
 
     @quick_jit
     def term(batch, logits):
-        return objective.loss(batch).scored(HeadlessOutputs(logits, 0.0))["tokens"]
+        return objective.loss(batch).scored(LinearOutputs({"top": logits}))["tokens"]
 
     targets = batch["decoder_target_tokens"] % SMALL_SIZE
     return term(batch | {"decoder_target_tokens": targets}, logits.astype(np.float32))

@@ -1,12 +1,12 @@
 """Masked diffusion that reads each document twice, with a mask and with its complement."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from pretrax.objectives import complementary_diffusion, hide, layouts
 from tests.objectives.distributions import assert_uniform
+from tests.objectives.linear_outputs import LinearOutputs
 from tests.objectives.masking import corrupt, text
 from tests.objectives.registry import IDS, quick_jit
 from tests.refusals import refuses
@@ -83,7 +83,7 @@ def test_the_loss_is_a_mean_over_both_readings(weighted):
     random = np.random.default_rng(1)
     top, matrix = random.normal(size=(3, 74, 3)), random.normal(size=(3, IDS.size))
     logits = top @ matrix
-    outputs = _Outputs(jnp.asarray(top), jnp.asarray(matrix))
+    outputs = LinearOutputs({"top": top}, {"vocabulary": matrix})
     got = objective.loss(batch).scored(outputs)["tokens" if weighted else "masked"]
     row = np.concatenate([text(12), text(12), text(25), text(25)])
     losses = np.log(np.exp(logits).sum(-1)) - logits[:, np.arange(74), row]
@@ -94,15 +94,6 @@ def test_the_loss_is_a_mean_over_both_readings(weighted):
     np.testing.assert_allclose(got.sums, (losses * counts).sum(1), rtol=1e-5)
     np.testing.assert_array_equal(got.weights, [74] * 3)
     assert masked.sum() == 3 * 37
-
-
-class _Outputs:
-    def __init__(self, top, matrix):
-        self.hidden = {"top": top}
-        self._matrix = matrix
-
-    def head(self, name, hidden):
-        return hidden @ self._matrix
 
 
 def test_the_lowest_rate_leaves_rates_to_draw():

@@ -1,12 +1,12 @@
 """Distillation: which tokens have a teacher's probabilities, and the loss of both terms."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from pretrax.objectives import batched, distilled_lm, layouts, packed_lengths
 from pretrax.objectives.distillation import UNIT
+from tests.objectives.linear_outputs import LinearOutputs
 from tests.objectives.registry import CASES, IDS, quick_jit, text_row
 from tests.refusals import refuses
 
@@ -38,15 +38,6 @@ def arranged(objective, raw):
     return jax.device_get(batch)
 
 
-class Outputs:
-    def __init__(self, logits, **fields):
-        self.hidden = {"top": logits}
-        vars(self).update(fields)
-
-    def head(self, name, states):
-        return states
-
-
 LOGITS = RANDOM.normal(size=(2, LENGTH, V)).astype(np.float32)
 
 
@@ -62,7 +53,7 @@ def test_the_text_has_the_probability_that_the_teacher_leaves():
         text -= log_p[row, slot, token]
         teacher -= (1 - shares.sum() / UNIT) * log_p[row, slot, token]
         teacher -= shares / UNIT @ log_p[row, slot, tokens]
-    terms = objective.loss(arranged(objective, raw)).scored(Outputs(jnp.asarray(LOGITS)))
+    terms = objective.loss(arranged(objective, raw)).scored(LinearOutputs({"top": LOGITS}))
     np.testing.assert_allclose(terms["tokens"].sums.sum(), text, rtol=1e-5)
     np.testing.assert_allclose(terms["teacher"].sums.sum(), teacher, rtol=1e-5)
     assert {name: term.scale for name, term in terms.items()} == {"tokens": 0.75, "teacher": 0.25}
@@ -73,7 +64,7 @@ def test_the_text_has_the_probability_that_the_teacher_leaves():
 def test_without_a_teacher_both_terms_are_the_loss_of_the_text():
     objective = distilled_lm(IDS, likeliest=LIKELIEST)
     raw = rows()._replace(teacher=None)
-    terms = objective.loss(arranged(objective, raw)).scored(Outputs(jnp.asarray(LOGITS)))
+    terms = objective.loss(arranged(objective, raw)).scored(LinearOutputs({"top": LOGITS}))
     np.testing.assert_allclose(terms["tokens"].sums, terms["teacher"].sums, rtol=1e-6)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pretrax.objectives import Row, batched, causal_lm, goldfish_loss, packed_lengths
+from tests.objectives.linear_outputs import LinearOutputs
 from tests.objectives.registry import IDS, quick_jit, text_row
 
 WORD = 2**32
@@ -96,16 +97,6 @@ def test_a_repeated_passage_is_left_without_the_same_tokens():
     np.testing.assert_array_equal(chosen[0], chosen[2])
 
 
-class Outputs:
-    """Outputs whose hidden states are the logits."""
-
-    def __init__(self, logits):
-        self.hidden = {"top": logits}
-
-    def head(self, name, states):
-        return states
-
-
 def test_the_loss_is_the_mean_over_the_tokens_that_count():
     V, length = 60, 64
     objective = goldfish_loss(IDS, 3, 4)
@@ -125,7 +116,7 @@ def test_the_loss_is_the_mean_over_the_tokens_that_count():
         }
 
         def loss(logits):
-            term = objective.loss(batch).scored(Outputs(logits))["tokens"]
+            term = objective.loss(batch).scored(LinearOutputs({"top": logits}))["tokens"]
             return jnp.sum(term.sums) / jnp.sum(term.weights)
 
         return jax.value_and_grad(loss)(logits)

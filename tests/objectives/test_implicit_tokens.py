@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from pretrax.objectives import next_implicit_token
+from tests.objectives.linear_outputs import LinearOutputs
 from tests.objectives.registry import IDS
 
 B, T, E = 1, 7, 3
@@ -17,17 +18,10 @@ BATCH = {
 }
 
 
-class Outputs:
-    def __init__(self, predicted, shallow):
-        self.hidden = {"top": predicted, "implicit_token": predicted, "depth_30": shallow}
-
-    def head(self, name, states):
-        return states
-
-
 def term(predicted, shallow):
     loss = next_implicit_token(IDS, depth=30, scale=0.5).loss(BATCH)
-    return loss.scored(Outputs(predicted, shallow))["implicit_token"]
+    hidden = {"top": predicted, "implicit_token": predicted, "depth_30": shallow}
+    return loss.scored(LinearOutputs(hidden))["implicit_token"]
 
 
 def test_each_state_predicts_the_shallow_state_after_it_in_its_document():

@@ -3,14 +3,13 @@
 import itertools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.special import log_softmax
 from scipy.stats import chisquare
 
-from pretrax.models.heads import Projection
 from pretrax.objectives import Row, batched, hide, insertion_lm
+from tests.objectives.linear_outputs import LinearOutputs, ProjectedOutputs
 from tests.objectives.registry import IDS, quick_jit
 
 V, E, T = 7, 3, 12
@@ -37,21 +36,6 @@ PUBLISHED = {
 }
 
 
-class Outputs:
-    """Outputs whose heads are matrices applied to these states, also as separate projections."""
-
-    def __init__(self, states):
-        self.hidden = {"top": states}
-
-    def head(self, name, states):
-        return states @ (KERNEL if name == "vocabulary" else STOP)
-
-
-class ProjectedOutputs(Outputs):
-    def projection(self, name, states):
-        return Projection(states, jnp.asarray(KERNEL), lambda x: x)
-
-
 def of_paper() -> float:
     """Returns the mean over documents of the cross-entropy of dropped tokens.
 
@@ -64,10 +48,14 @@ def of_paper() -> float:
 
 
 def terms_of(kind, states=STATES):
-    return insertion_lm(IDS).loss(BATCH).scored(kind(jnp.asarray(states)))
+    return (
+        insertion_lm(IDS)
+        .loss(BATCH)
+        .scored(kind({"top": states}, {"vocabulary": KERNEL, "stop": STOP}))
+    )
 
 
-@pytest.mark.parametrize("kind", [Outputs, ProjectedOutputs])
+@pytest.mark.parametrize("kind", [LinearOutputs, ProjectedOutputs])
 def test_the_loss_matches_the_paper_and_the_published_code(kind):
     terms = jax.jit(lambda states: terms_of(kind, states))(STATES)
     means = {name: float(t.sums.sum() / t.weights.sum()) for name, t in terms.items()}
@@ -90,7 +78,7 @@ def test_in_parts_the_gradient_matches_all_logits():
 
     whole, parts = (
         quick_jit(jax.grad(lambda states, kind=kind: total(states, kind)))(STATES)
-        for kind in (Outputs, ProjectedOutputs)
+        for kind in (LinearOutputs, ProjectedOutputs)
     )
     np.testing.assert_allclose(parts, whole, rtol=1e-4, atol=1e-6)
     learns = np.abs(np.asarray(whole)[0]).sum(-1) > 0
@@ -100,7 +88,7 @@ def test_in_parts_the_gradient_matches_all_logits():
 
 def test_with_equal_states_labels_determine_the_loss_and_slots_are_equally_likely():
     """Baselines use this. The states are near 0, and far from 0."""
-    jitted = quick_jit(lambda states: terms_of(Outputs, states))
+    jitted = quick_jit(lambda states: terms_of(LinearOutputs, states))
     for size in (0.0, 100.0):
         terms = jitted(np.full_like(STATES, size))
         np.testing.assert_allclose(terms["slots"].sums, [np.log(3)], rtol=1e-4)

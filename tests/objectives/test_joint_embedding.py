@@ -9,7 +9,7 @@ import pytest
 
 from pretrax import models
 from pretrax.objectives import Row, TokenIds, batched, layouts, llm_jepa, packed_lengths
-from tests.objectives.noised_copies import HeadlessOutputs
+from tests.objectives.linear_outputs import LinearOutputs
 from tests.objectives.registry import quick_jit
 from tests.objectives.waves import waves
 from tests.refusals import refuses
@@ -81,7 +81,7 @@ def test_the_loss_is_that_of_the_published_code():
         "pools_weights": np.int32([[0, 1, 1, 0, 1, 1]]),
     }
     states = waves(1, 30, 4, step=0.37)
-    term = llm_jepa(IDS).loss(batch).scored(HeadlessOutputs(states, 0.0))["embedding"]
+    term = llm_jepa(IDS).loss(batch).scored(LinearOutputs({"top": states}))["embedding"]
     np.testing.assert_allclose(term.sums / term.weights, [0.058017786901058306], rtol=1e-5)
     assert term.scale == 0.1  # as published
 
@@ -92,13 +92,8 @@ def test_the_loss_compares_the_last_states_of_views():
     states = np.random.default_rng(0).normal(size=(1, features["inputs"].size * 4, 6))
     kernel = jnp.asarray(np.random.default_rng(1).normal(size=(6, 40)), jnp.float32)
 
-    class Outputs:
-        hidden = {"top": jnp.asarray(states, jnp.float32)}
-
-        def head(self, name, x):
-            return x @ kernel
-
-    term = llm_jepa(IDS, 2, scale=0.5).loss(batch).scored(Outputs())["embedding"]
+    outputs = LinearOutputs({"top": states.astype(np.float32)}, {"vocabulary": kernel})
+    term = llm_jepa(IDS, 2, scale=0.5).loss(batch).scored(outputs)["embedding"]
     segments, cosines = batch["decoder_segment_ids"][0], []
     for number in (0, 1):  # The other documents lack a part.
         a, b = (states[0, np.flatnonzero(segments == 3 * number + k)[-1]] for k in (2, 3))
@@ -113,17 +108,11 @@ def test_gradients_reach_both_states_that_are_compared_and_no_other():
     slots = batch["decoder_segment_ids"].size
     states = np.random.default_rng(0).normal(size=(1, slots, 6)).astype(np.float32)
 
-    class Outputs:
-        def __init__(self, top):
-            self.hidden = {"top": top}
-
-        def head(self, name, x):
-            return x
-
     @jax.jit
     @jax.grad
     def gradient(top):
-        return llm_jepa(IDS, 2).loss(batch).scored(Outputs(top))["embedding"].sums.sum()
+        terms = llm_jepa(IDS, 2).loss(batch).scored(LinearOutputs({"top": top}))
+        return terms["embedding"].sums.sum()
 
     segments = batch["decoder_segment_ids"][0]
     last = [np.flatnonzero(segments == view)[-1] for view in (2, 3, 5, 6)]

@@ -1,6 +1,6 @@
 """Losses are sums per row, so that any way of adding rows gives the same result."""
 
-from typing import NamedTuple
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -11,20 +11,9 @@ import scipy.special
 
 from pretrax.objectives.cross_entropy import cross_entropy
 from pretrax.objectives.losses import token_loss
+from tests.objectives.linear_outputs import LinearOutputs
 
 B, T, P, D, V = 8, 12, 5, 16, 40
-
-
-class Linear(NamedTuple):
-    """Outputs of a model whose only head is a matrix."""
-
-    hidden: dict
-    matrix: jax.Array
-    z_loss = 0.1
-
-    def head(self, name, hidden):
-        assert name == "vocabulary"
-        return hidden @ self.matrix
 
 
 def example(places: bool, seed=0):
@@ -37,7 +26,7 @@ def example(places: bool, seed=0):
     }
     if places:
         batch["decoder_target_slots"] = rng.integers(0, T, (B, n), np.int32)
-    return Linear({"top": hidden}, matrix), batch
+    return LinearOutputs({"top": hidden}, {"vocabulary": matrix}, z_loss=0.1), batch
 
 
 @jax.jit
@@ -76,7 +65,9 @@ def test_token_loss_is_the_weighted_sum_over_each_row(places):
     assert term.scale == 1.0
     for b in range(B):
         where = np.asarray(batch["decoder_target_slots"][b] if places else np.arange(T))
-        logits = np.asarray(outputs.hidden["top"][b])[where] @ np.asarray(outputs.matrix)
+        logits = np.asarray(outputs.hidden["top"][b])[where] @ np.asarray(
+            outputs.matrices["vocabulary"]
+        )
         log_partition = scipy.special.logsumexp(logits, axis=-1)
         labels = np.asarray(batch["decoder_target_tokens"][b])
         losses = log_partition - logits[np.arange(len(labels)), labels]
@@ -102,7 +93,7 @@ def test_accumulating_over_parts_of_the_batch_changes_nothing(places):
         sums = weights = 0.0
         for part in parts:
             mine = {key: value[part] for key, value in batch.items()}
-            rows = Linear({"top": outputs.hidden["top"][part]}, outputs.matrix)
+            rows = dataclasses.replace(outputs, hidden={"top": outputs.hidden["top"][part]})
             term = jax.device_get(scored(rows, mine))
             sums, weights = sums + getattr(term, field).sum(), weights + term.weights.sum()
         return sums / weights

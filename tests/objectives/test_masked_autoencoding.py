@@ -11,6 +11,7 @@ from scipy.stats import chisquare
 from pretrax import objectives
 from pretrax.objectives import layouts, masked_lm, retromae
 from tests.objectives.distributions import SIGNIFICANCE
+from tests.objectives.linear_outputs import LinearOutputs
 from tests.objectives.masking import arrange, corrupt, text
 from tests.objectives.registry import IDS, features_of, packed_lengths
 from tests.refusals import refuses
@@ -81,17 +82,6 @@ def test_a_batch_gives_the_decoder_the_first_state_of_its_document():
     assert (batch["decoder_input_tokens"] == batch["decoder_target_tokens"]).all()
 
 
-class Outputs:
-    """Outputs whose hidden states are the logits."""
-
-    def __init__(self, **hidden):
-        self.hidden = hidden
-
-    def head(self, name, hidden):
-        assert name == "vocabulary"
-        return hidden
-
-
 def test_the_loss_is_the_mean_of_masked_tokens_and_of_all_restored_ones():
     """The expected value has its own formula, which agreed with the published code to 1e-6."""
     draw = np.random.default_rng(0)
@@ -103,7 +93,7 @@ def test_the_loss_is_the_mean_of_masked_tokens_and_of_all_restored_ones():
         "decoder_target_tokens": draw.integers(0, V, (2, 6)),
         "decoder_loss_weights": np.array([[0, 1, 0, 1, 1, 0], [0, 1, 0, 1, 0, 0]]),
     }
-    outputs = Outputs(top=jnp.asarray(top), restored=jnp.asarray(restored))
+    outputs = LinearOutputs({"top": jnp.asarray(top), "restored": jnp.asarray(restored)})
     terms = jax.jit(lambda batch: retromae(IDS).loss(batch).scored(outputs))(batch)
 
     def losses(states, tokens):

@@ -2,7 +2,6 @@
 
 import functools
 from fractions import Fraction
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +31,7 @@ from pretrax.objectives.arithmetic import product24
 from tests.models.small_models import init
 from tests.objectives.distributions import SIGNIFICANCE
 from tests.objectives.inverse import corrupted_documents, undo_copy
+from tests.objectives.linear_outputs import LinearOutputs
 from tests.objectives.masking import FIRST, LAST, arrange, corrupt, text
 from tests.objectives.registry import IDS, features_of, packed_lengths, quick_jit
 from tests.objectives.undo_masking import undo_masks_before
@@ -234,16 +234,6 @@ def _terms(objective, outputs, batch):
 # --- losses -------------------------------------------------------------------------------------
 
 
-class Heads(NamedTuple):
-    """Outputs of a model whose heads are matrices."""
-
-    hidden: dict
-    matrices: dict
-
-    def head(self, name, hidden):
-        return hidden @ self.matrices[name]
-
-
 def arranged(objective, document_lengths, stack, rows=4, seed=0):
     """Returns a batch of random text on one stack of the exact length."""
     layout = layouts.LAYOUTS[stack]
@@ -263,7 +253,7 @@ def test_replaced_token_detection_adds_up_both_losses():
     batch = arranged(objective, (30, 10), stack)
     B, T = batch[f"{stack}_segment_ids"].shape
     random = np.random.default_rng(0)
-    outputs = Heads(
+    outputs = LinearOutputs(
         {
             "top": random.normal(size=(B, T, 6)),
             "generator": random.normal(size=(B, T, 3)),
@@ -299,7 +289,9 @@ def test_places_without_text_have_nothing_to_detect():
     def total(last):
         top = jnp.array([[[0.0], [0.0], [1.0]]]) * last
         hidden = {"top": top, "generator": top, "replaced": jnp.array([[1, 0, 1]])}
-        outputs = Heads(hidden, {"generator": jnp.ones((1, 8)), "replaced": jnp.ones((1, 1))})
+        outputs = LinearOutputs(
+            hidden, {"generator": jnp.ones((1, 8)), "replaced": jnp.ones((1, 1))}
+        )
         term = objective.loss(batch).scored(outputs)["replaced"]
         return term.sums.sum(), term.weights
 
@@ -373,7 +365,7 @@ def test_diffusion_loss_counts_each_label_by_the_inverse_of_its_documents_rate(
     B, T = batch[f"{stack}_segment_ids"].shape
     random = np.random.default_rng(1)
     top, matrix = random.normal(size=(B, T, 3)), random.normal(size=(3, IDS.size))
-    outputs = Heads({"top": jnp.asarray(top)}, {"vocabulary": jnp.asarray(matrix)})
+    outputs = LinearOutputs({"top": jnp.asarray(top)}, {"vocabulary": jnp.asarray(matrix)})
     got = _terms(objective, outputs, batch)["tokens"]
     row = np.concatenate([text(12), text(25)])
     for b in range(B):
@@ -394,7 +386,9 @@ def test_diffusion_loss_is_an_unbiased_mean_over_all_tokens():
     objective = masked_diffusion(IDS)
     batch = arranged(objective, (6, 10), "encoder", rows=4_000, seed=5)
     vocabulary = 8  # Larger labels matter only for nonzero logits.
-    outputs = Heads({"top": jnp.zeros((4_000, 16, 1))}, {"vocabulary": jnp.zeros((1, vocabulary))})
+    outputs = LinearOutputs(
+        {"top": jnp.zeros((4_000, 16, 1))}, {"vocabulary": jnp.zeros((1, vocabulary))}
+    )
     small = batch | {"encoder_target_tokens": batch["encoder_target_tokens"] % vocabulary}
     term = _terms(objective, outputs, small)["tokens"]
     each = np.asarray(term.sums / term.weights, np.float64)
@@ -415,7 +409,7 @@ def test_tokens_that_are_never_masked_are_not_part_of_the_mean(build):
     stacks = layouts.decoder.lengths(objective.lengths(7))
     batch = quick_jit(jax.vmap(lambda f: layouts.decoder.arrange(f, stacks, IDS.bos, 1)))(features)
     vocabulary = 8  # Larger labels matter only for nonzero logits.
-    nothing = Heads(
+    nothing = LinearOutputs(
         {"top": jnp.zeros((rows, stacks["decoder"], 1))}, {"vocabulary": jnp.zeros((1, vocabulary))}
     )
     batch |= {"decoder_target_tokens": batch["decoder_target_tokens"] % vocabulary}
@@ -435,7 +429,7 @@ def test_without_weights_each_masked_token_counts_once_and_the_bound_is_a_metric
     B, T = batch["encoder_segment_ids"].shape
     random = np.random.default_rng(1)
     top, matrix = random.normal(size=(B, T, 3)), random.normal(size=(3, IDS.size))
-    outputs = Heads({"top": jnp.asarray(top)}, {"vocabulary": jnp.asarray(matrix)})
+    outputs = LinearOutputs({"top": jnp.asarray(top)}, {"vocabulary": jnp.asarray(matrix)})
     got = _terms(objective, outputs, batch)
     logits, row = top @ matrix, np.concatenate([text(12), text(25)])
     each = np.log(np.exp(logits).sum(-1)) - logits[:, np.arange(T), row]
@@ -457,7 +451,9 @@ def test_rows_of_another_member_leave_the_gradient_finite_and_count_once(build):
     batch = jax.tree.map(lambda x: x[None], one)
 
     def total(matrix):
-        outputs = Heads({"top": jnp.ones((1, stacks["decoder"], 1))}, {"vocabulary": matrix})
+        outputs = LinearOutputs(
+            {"top": jnp.ones((1, stacks["decoder"], 1))}, {"vocabulary": matrix}
+        )
         term = objective.loss(batch).scored(outputs)["tokens"]
         return term.sums.sum(), term.weights
 

@@ -7,10 +7,10 @@ import pytest
 from pretrax import models
 from pretrax.objectives import Row, attention_mask, batched, causal_lm, mutor, tidar
 from tests.models.small_models import init
+from tests.objectives.linear_outputs import LinearOutputs
 from tests.objectives.noised_copies import (
     PACKED,
     SMALL,
-    HeadlessOutputs,
     decoder_batch,
     rows,
     states_of_first_row,
@@ -170,7 +170,7 @@ def test_the_loss_is_that_of_the_published_code():
     }
     top = waves(7, 11)[None, :6]
     noised = np.pad(waves(6, 11, step=0.9)[:5], ((1, 0), (0, 0)))[None]
-    terms = mutor(IDS).loss(batch).scored(HeadlessOutputs(top, noised))
+    terms = mutor(IDS).loss(batch).scored(LinearOutputs({"top": top, "noised": noised}))
     total = sum(term.scale * term.sums / term.weights for term in terms.values())
     np.testing.assert_allclose(total, [3.3898971557617186], rtol=1e-5)
 
@@ -194,7 +194,7 @@ def test_the_loss_matches_the_paper(scale):
     batch = decoder_batch(objective, raw)
     rng = np.random.default_rng(0)
     top, noised = rng.normal(size=(2, 4, RAW_LENGTH, IDS.size)).astype(np.float32)
-    terms = objective.loss(batch).scored(HeadlessOutputs(top, noised))
+    terms = objective.loss(batch).scored(LinearOutputs({"top": top, "noised": noised}))
     losses: dict = {"tokens": [], "registers": []}
     for row, texts in enumerate(documents):
         slot = 0

@@ -7,6 +7,7 @@ import pytest
 
 from pretrax import models
 from pretrax.objectives import next_latent
+from tests.objectives.linear_outputs import LinearOutputs
 from tests.objectives.registry import IDS, quick_jit
 
 B, T, E = 1, 7, 3
@@ -19,16 +20,9 @@ BATCH = {
 }
 
 
-class Outputs:
-    def __init__(self, top, expected):
-        self.hidden = {"top": top, "next_latent": expected}
-
-    def head(self, name, states):
-        return states
-
-
 def term(top, expected):
-    return next_latent(IDS, scale=0.5).loss(BATCH).scored(Outputs(top, expected))["next_latent"]
+    outputs = LinearOutputs({"top": top, "next_latent": expected})
+    return next_latent(IDS, scale=0.5).loss(BATCH).scored(outputs)["next_latent"]
 
 
 def test_each_state_is_compared_with_the_one_expected_before_it_in_its_document():

@@ -1,11 +1,9 @@
 """The loss of number tokens, compared with the paper's formulas in NumPy."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pretrax.models.heads import Projection
 from pretrax.objectives import (
     block_diffusion,
     causal_lm,
@@ -14,6 +12,7 @@ from pretrax.objectives import (
     span_corruption,
     ul2,
 )
+from tests.objectives.linear_outputs import LinearOutputs, ProjectedOutputs
 from tests.objectives.registry import IDS, quick_jit
 from tests.refusals import refuses
 
@@ -26,20 +25,6 @@ DIGITS = (*((5 + (3 * value) % 10, value) for value in range(10)), (30, 5))
 TOKENS = RANDOM.integers(2, V, (B, T)).astype(np.int32)
 WEIGHTS = (np.arange(T) < np.array([[25], [30]])).astype(np.int32)
 BATCH = {"decoder_target_tokens": TOKENS, "decoder_loss_weights": WEIGHTS}
-
-
-class Outputs:
-    """Outputs whose head is a matrix applied to these states, also as a separate projection."""
-
-    hidden = {"top": jnp.asarray(STATES)}
-
-    def head(self, name, states):
-        return states @ KERNEL
-
-
-class ProjectedOutputs(Outputs):
-    def projection(self, name, states):
-        return Projection(states, jnp.asarray(KERNEL), lambda x: x)
 
 
 def of_paper(distance: str) -> np.ndarray:
@@ -57,9 +42,10 @@ def of_paper(distance: str) -> np.ndarray:
     return sums
 
 
-@pytest.mark.parametrize("outputs", [Outputs(), ProjectedOutputs()], ids=["whole", "in parts"])
+@pytest.mark.parametrize("kind", [LinearOutputs, ProjectedOutputs])
 @pytest.mark.parametrize("distance", ["wasserstein", "squared"])
-def test_the_loss_matches_the_paper(distance, outputs):
+def test_the_loss_matches_the_paper(distance, kind):
+    outputs = kind({"top": STATES}, {"vocabulary": KERNEL})
     ids = IDS._replace(digits=DIGITS)
     objective = number_token_loss(ids, distance=distance, scale=0.5)
     terms = jax.jit(lambda batch: objective.loss(batch).scored(outputs))(BATCH)
@@ -74,10 +60,11 @@ def test_the_loss_matches_the_paper(distance, outputs):
 def test_rows_without_a_digit_count_for_nothing():
     objective = number_token_loss(IDS._replace(digits=DIGITS))
     without = BATCH | {"decoder_target_tokens": np.full((B, T), 4, np.int32)}
+    outputs = LinearOutputs({"top": STATES}, {"vocabulary": KERNEL})
 
     @quick_jit
     def sums_and_weights(batch):
-        term = objective.loss(batch).scored(Outputs())["numbers"]
+        term = objective.loss(batch).scored(outputs)["numbers"]
         return term.sums, term.weights
 
     assert not any(np.any(x) for x in sums_and_weights(without))

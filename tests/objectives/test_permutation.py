@@ -16,7 +16,7 @@ from pretrax.objectives import (
 )
 from tests.objectives.blocks import corrupted as corrupted_for_decoder
 from tests.objectives.distributions import assert_uniform, corrupt_copies
-from tests.objectives.noised_copies import HeadlessOutputs
+from tests.objectives.linear_outputs import LinearOutputs
 from tests.objectives.registry import IDS, quick_jit
 from tests.objectives.waves import waves
 
@@ -132,7 +132,7 @@ def test_attention_and_loss_of_groups_are_those_of_the_published_code():
     positions = batch["decoder_positions"]
     batch = batch | {"decoder_target_tokens": np.int32([5, 3, 8, 2])[positions]}
     logits = waves(4, 9)[positions]
-    term = any_subset_lm(IDS, 2).loss(batch).scored(HeadlessOutputs(0.0, logits))["tokens"]
+    term = any_subset_lm(IDS, 2).loss(batch).scored(LinearOutputs({"noised": logits}))["tokens"]
     np.testing.assert_allclose(term.sums / term.weights, [2.5732502937316895] * rows, rtol=1e-5)
 
 
@@ -242,7 +242,7 @@ def test_slots_and_loss_are_those_of_the_published_code_of_sigma_gpt():
         "decoder_loss_weights": np.int32([[0, 1, 1]]),
     }
     logits = np.concatenate([np.zeros((1, 1, 9), np.float32), waves(1, 2, 9)], axis=1)
-    term = objective.loss(batch).scored(HeadlessOutputs(logits, 0.0))["tokens"]
+    term = objective.loss(batch).scored(LinearOutputs({"top": logits}))["tokens"]
     np.testing.assert_allclose(term.sums / term.weights, [2.5152904223879706], rtol=1e-5)
 
 

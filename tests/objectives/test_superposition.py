@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from pretrax import models
-from pretrax.models.heads import Projection
 from pretrax.models.transformer import _means_of_bags
 from pretrax.objectives import (
     annealed,
@@ -23,6 +22,7 @@ from pretrax.objectives import (
 )
 from pretrax.objectives.superposition import reads_bags
 from tests.models.small_models import init
+from tests.objectives.linear_outputs import LinearOutputs, ProjectedOutputs
 from tests.objectives.registry import IDS, RAW_LENGTH, text_row
 from tests.objectives.waves import waves
 from tests.refusals import refuses
@@ -103,26 +103,8 @@ def test_no_prediction_depends_on_its_own_bag_or_on_later_bags():
         assert moved == list(range(slot_of[changed] + 1, end_of[changed]))
 
 
-class Outputs:
-    """Outputs whose head is a matrix applied to these states."""
-
-    def __init__(self, states, kernel, z_loss=0.0):
-        self.hidden = {"top": states}
-        self.kernel = kernel
-        self.z_loss = z_loss
-
-    def head(self, name, states):
-        return states @ self.kernel
-
-
-class ProjectedOutputs(Outputs):
-    """The same outputs with a head in parts, as models have it."""
-
-    def projection(self, name, states):
-        return Projection(states, jnp.asarray(self.kernel), lambda x: x)
-
-
-def loss_of(outputs, batch):
+def loss_of(batch, states, kernel, kind, **fields):
+    outputs = kind({"top": states}, {"vocabulary": kernel}, **fields)
     (term,) = superposed_lm(IDS, bag_size=SIZE).loss(batch).scored(outputs).values()
     losses = term.sums if term.z_losses is None else term.sums + term.z_losses
     return losses.sum() / term.weights.sum()
@@ -145,17 +127,17 @@ def logs_of(states, kernel):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("outputs", [Outputs, ProjectedOutputs])
-def test_the_loss_is_the_mean_over_all_tokens_of_bags(outputs):
+@pytest.mark.parametrize("kind", [LinearOutputs, ProjectedOutputs])
+def test_the_loss_is_the_mean_over_all_tokens_of_bags(kind):
     batch, states, kernel, bags = example()
     logs, _ = logs_of(states, kernel)
     expected = -np.mean([logs[slot, token] for slot, bag in enumerate(bags) for token in bag])
-    assert loss_of(outputs(states, kernel), batch) == pytest.approx(expected, rel=1e-6)
+    assert loss_of(batch, states, kernel, kind) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("outputs", [Outputs, ProjectedOutputs])
-def test_full_bags_have_the_loss_of_the_authors_code(outputs):
+@pytest.mark.parametrize("kind", [LinearOutputs, ProjectedOutputs])
+def test_full_bags_have_the_loss_of_the_authors_code(kind):
     """Listing 3 of the paper, for the text 1 4 2 5 3 3 7 6 8 2 2 5, whose first bag it omits."""
     ones = np.ones((1, 3), np.int32)
     batch = {
@@ -165,7 +147,7 @@ def test_full_bags_have_the_loss_of_the_authors_code(outputs):
         "decoder_loss_weights": ones,
     }
     logits = waves(1, 4, 9)[:, :3]
-    got = loss_of(outputs(logits, np.eye(9, dtype=np.float32)), batch)
+    got = loss_of(batch, logits, np.eye(9, dtype=np.float32), kind)
     assert got == pytest.approx(2.908500187616136, rel=1e-5)
 
 
@@ -179,17 +161,17 @@ def test_the_gradient_pulls_probabilities_to_the_shares_of_the_bag():
         d_logits = len(bag) * np.exp(logs[slot])
         np.add.at(d_logits, bag, -1.0)
         expected[0, slot] = kernel @ d_logits / total
-    got = jax.grad(lambda x: loss_of(ProjectedOutputs(x, kernel), batch))(jnp.asarray(states))
+    got = jax.grad(lambda x: loss_of(batch, x, kernel, ProjectedOutputs))(jnp.asarray(states))
     np.testing.assert_allclose(got, expected, atol=1e-6)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("outputs", [Outputs, ProjectedOutputs])
-def test_the_z_loss_is_a_mean_over_the_tokens_of_bags_of_any_size(outputs):
+@pytest.mark.parametrize("kind", [LinearOutputs, ProjectedOutputs])
+def test_the_z_loss_is_a_mean_over_the_tokens_of_bags_of_any_size(kind):
     batch, states, kernel, bags = example()
     assert {len(bag) for bag in bags} == {1, 2, 3}
-    plain = loss_of(outputs(states, kernel), batch)
-    with_z = loss_of(outputs(states, kernel, z_loss=0.1), batch)
+    plain = loss_of(batch, states, kernel, kind)
+    with_z = loss_of(batch, states, kernel, kind, z_loss=0.1)
     _, partition = logs_of(states, kernel)
     squares = [partition[slot] ** 2 for slot, bag in enumerate(bags) for _ in bag]
     assert with_z - plain == pytest.approx(0.1 * np.mean(squares), rel=1e-4)

@@ -18,10 +18,10 @@ from pretrax.objectives import (
 from pretrax.objectives.tidar import position_after_the_row, positions_for_masks
 from tests.models.small_models import init
 from tests.objectives.blocks import corrupted
+from tests.objectives.linear_outputs import LinearOutputs
 from tests.objectives.noised_copies import (
     PACKED,
     SMALL,
-    HeadlessOutputs,
     decoder_batch,
     rows,
     states_of_first_row,
@@ -102,7 +102,7 @@ def test_attention_and_loss_are_those_of_the_published_code_of_idlm():
     batch = batch | {"decoder_target_tokens": targets}
     noised, top = (np.pad(x, ((0, RAW_LENGTH - 7), (0, 0)))[None] for x in waves(2, 7, 11))
     loss = tidar(IDS, causal_scale=0.2, **settings).loss(batch)
-    terms = loss.scored(HeadlessOutputs(top, noised))
+    terms = loss.scored(LinearOutputs({"top": top, "noised": noised}))
     np.testing.assert_allclose(terms["masked_blocks"].sums / 6, [3.624900457517201], rtol=1e-5)
     total = sum(term.scale * term.sums / term.weights for term in terms.values())
     np.testing.assert_allclose(1.2 * total, [4.140469614317706], rtol=1e-5)
@@ -144,7 +144,7 @@ def test_the_loss_matches_the_paper(alpha):
     batch = decoder_batch(objective, raw)
     rng = np.random.default_rng(0)
     top, noised = rng.normal(size=(2, 2, RAW_LENGTH, VOCABULARY)).astype(np.float32)
-    terms = objective.loss(batch).scored(HeadlessOutputs(top, noised))
+    terms = objective.loss(batch).scored(LinearOutputs({"top": top, "noised": noised}))
     sums = {"top": 0.0, "noised": 0.0}
     number = 0
     for row, texts in enumerate(documents):
@@ -211,7 +211,8 @@ def test_the_block_size_can_follow_a_schedule():
         start, end = batch["noised_key_intervals"][row]
         assert (end - start).tolist() == [size] * 12
     zeros = np.zeros((3, 12, VOCABULARY), np.float32)
-    assert objective.loss(batch).scored(HeadlessOutputs(zeros, zeros))["tokens"].scale == 0.5
+    terms = objective.loss(batch).scored(LinearOutputs({"top": zeros, "noised": zeros}))
+    assert terms["tokens"].scale == 0.5
 
 
 def test_drafts_of_a_block():

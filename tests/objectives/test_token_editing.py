@@ -19,6 +19,7 @@ from pretrax.objectives import (
     uniform_diffusion,
 )
 from tests.objectives.distributions import corrupt_random_texts
+from tests.objectives.linear_outputs import LinearOutputs
 from tests.objectives.registry import IDS, quick_jit
 from tests.refusals import refuses
 
@@ -44,16 +45,6 @@ def test_visible_tokens_are_replaced_by_any_other_token():
     masked = 300 - visible.sum(1)
     z = (masked - 300 * rates) / np.sqrt(300 * rates * (1 - rates) + 1e-9)
     assert abs(z.mean()) < 4 / np.sqrt(400)
-
-
-class Outputs:
-    """Outputs whose hidden states are the logits."""
-
-    def __init__(self, logits, name):
-        self.hidden = {name: logits}
-
-    def head(self, name, states):
-        return states
 
 
 def terms_by_loops(read, clean, rates, logits):
@@ -96,7 +87,7 @@ def test_both_terms_match_the_formula(builder):
 
     @quick_jit
     def scored(batch, logits):
-        return objective.loss(batch).scored(Outputs(logits, name))
+        return objective.loss(batch).scored(LinearOutputs({name: logits}))
 
     terms = scored(batch, jnp.asarray(logits, jnp.float32))
     assert terms["edits"].scale == 0.7 and set(terms) == {"tokens", "edits"}

@@ -21,6 +21,7 @@ from pretrax.objectives import (
 from pretrax.objectives.contract import WEIGHT_UNIT
 from pretrax.objectives.laws import check_objective
 from pretrax.objectives.token_weights import in_units
+from tests.objectives.linear_outputs import LinearOutputs
 from tests.objectives.registry import CASES, IDS, quick_jit, text_row
 from tests.refusals import refuses
 
@@ -105,16 +106,6 @@ def test_a_weight_of_1_changes_nothing():
     np.testing.assert_array_equal(counted["decoder_loss_weights"], plain["targets_weights"])
 
 
-class Outputs:
-    """Outputs whose hidden states are the logits."""
-
-    def __init__(self, logits):
-        self.hidden = {"top": logits}
-
-    def head(self, name, states):
-        return states
-
-
 def loss_and_batch(objective, layout, raw, V):
     """Returns the mean loss for random logits, the logits, and the arranged batch."""
     sizes = layout.lengths(packed_lengths(objective, (LENGTH,)))
@@ -123,7 +114,7 @@ def loss_and_batch(objective, layout, raw, V):
     batch = in_units(quick_jit(jax.vmap(arrange))(f))
     slots = next(x.shape[1] for name, x in batch.items() if name.endswith("_segment_ids"))
     logits = np.random.default_rng(1).normal(size=(2, slots, V)).astype(np.float32)
-    term = objective.loss(batch).scored(Outputs(jnp.asarray(logits)))["tokens"]
+    term = objective.loss(batch).scored(LinearOutputs({"top": logits}))["tokens"]
     return float(jnp.sum(term.sums) / jnp.sum(term.weights)), logits, jax.device_get(batch)
 
 

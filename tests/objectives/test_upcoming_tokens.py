@@ -1,12 +1,11 @@
 """Upcoming tokens: which tokens count, and the losses compared with formulas in NumPy."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pretrax.models.heads import Projection
 from pretrax.objectives import future_summary, token_order_prediction
+from tests.objectives.linear_outputs import LinearOutputs, ProjectedOutputs
 from tests.objectives.registry import IDS
 from tests.refusals import refuses
 
@@ -26,19 +25,8 @@ BATCH = {
 }
 
 
-class Outputs:
-    """Outputs whose heads are matrices applied to these states, also as separate projections."""
-
-    def __init__(self, states):
-        self.hidden = {"top": states}
-
-    def head(self, name, states):
-        return states @ KERNELS[name]
-
-
-class ProjectedOutputs(Outputs):
-    def projection(self, name, states):
-        return Projection(states, jnp.asarray(KERNELS[name]), lambda x: x)
+def terms_of(objective, states, kind=LinearOutputs, batch=BATCH):
+    return objective.loss(batch).scored(kind({"top": states}, KERNELS))
 
 
 def following(row: int, slot: int) -> list[int]:
@@ -87,13 +75,13 @@ def test_the_order_has_the_loss_of_the_published_code(window, loss):
     window has, so its window was 3 and 40. The authors' kernel does not (`seq_to_top_triton.py`).
     """
     batch = {name: x[1:] for name, x in BATCH.items()}
-    term = token_order_prediction(IDS, window).loss(batch).scored(Outputs(STATES[1:]))["order"]
+    term = terms_of(token_order_prediction(IDS, window), STATES[1:], batch=batch)["order"]
     np.testing.assert_allclose(term.sums / term.weights, [loss], rtol=1e-5)
 
 
 @pytest.mark.parametrize("build, head, window, reference", CASES)
 def test_losses_match_the_papers(build, head, window, reference):
-    terms = jax.jit(lambda x: build(IDS, window=window).loss(BATCH).scored(Outputs(x)))(STATES)
+    terms = jax.jit(lambda states: terms_of(build(IDS, window=window), states))(STATES)
     of_slot = reference((STATES @ KERNELS[head]).astype(np.float64), window)
     live = [(r, t) for r in range(B) for t in range(T) if DOCUMENTS[r, t]]
     sums = [sum(of_slot(*slot) for slot in live if slot[0] == row) for row in range(B)]
@@ -114,12 +102,12 @@ def test_losses_match_the_papers(build, head, window, reference):
 def test_in_pieces_loss_and_gradient_are_the_same(build, head, monkeypatch):
     monkeypatch.setattr("pretrax.objectives.cross_entropy.CPU_SLOTS", 16)
 
-    def loss(states, outputs):
-        return jnp.sum(build(IDS).loss(BATCH).scored(outputs(states))[head].sums)
+    def loss(states, kind):
+        return terms_of(build(IDS), states, kind)[head].sums.sum()
 
     whole, pieces = (
-        jax.jit(jax.value_and_grad(lambda x, o=outputs: loss(x, o)))(STATES)
-        for outputs in (Outputs, ProjectedOutputs)
+        jax.jit(jax.value_and_grad(lambda x, kind=kind: loss(x, kind)))(STATES)
+        for kind in (LinearOutputs, ProjectedOutputs)
     )
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-5), whole, pieces)
     program = str(jax.make_jaxpr(jax.grad(lambda x: loss(x, ProjectedOutputs)))(STATES))
@@ -128,10 +116,13 @@ def test_in_pieces_loss_and_gradient_are_the_same(build, head, monkeypatch):
 
 def test_no_slot_learns_of_another_document():
     """The gradient is 0 at a slot without later tokens of its document."""
-    gradient = jax.jit(
-        jax.grad(lambda x: future_summary(IDS).loss(BATCH).scored(Outputs(x))["summary"].sums.sum())
-    )(STATES)
-    touched = np.abs(gradient).sum(-1) > 0
+
+    @jax.jit
+    @jax.grad
+    def gradient(states):
+        return terms_of(future_summary(IDS), states)["summary"].sums.sum()
+
+    touched = np.abs(gradient(STATES)).sum(-1) > 0
     expected = [
         [len(following(r, t)) > 1 and DOCUMENTS[r, t] > 0 for t in range(T)] for r in (0, 1)
     ]
