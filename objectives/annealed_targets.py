@@ -206,7 +206,7 @@ def _loss(targets: Mapping[str, _Target], batch) -> BatchLoss:
     def sums(outputs):
         states = at_slots(outputs.hidden["top"], slots)
         z_loss = getattr(outputs, "z_loss", 0.0)
-        scored = {"tokens": (tokens, weights)} | found
+        scored = {name: [pair] for name, pair in {"tokens": (tokens, weights), **found}.items()}
         return head_cross_entropies(outputs, "vocabulary", states, scored, z_loss)
 
     return BatchLoss(next_token | further, sums)

@@ -1,10 +1,9 @@
 """Cross-entropy of logits, and of a projection whose logits are never all in memory.
 
-The logits [B, K, V] are by far the largest array of a batch. `projected_cross_entropy` computes
+The logits [B, K, V] are by far the largest array of a batch. `projected_cross_entropies` computes
 them for a few slots at a time. If the loss is differentiated, the same pass also computes the
 gradient for these slots. It takes three matrix products, the same number as with the logits of all
 slots, and computes nothing twice. (Hsu et al. 2024, arXiv:2410.10989, section 3.2, do so on GPUs.)
-`projected_cross_entropies` scores the logits of each slot on several labels in the same pass.
 """
 
 import functools
@@ -51,29 +50,22 @@ def binary_cross_entropy(logits, labels):
     return jax.nn.softplus(logits) - logits * labels
 
 
-def weighted_sums(logits, labels_BxK, weights_BxK, z_loss: float = 0.0) -> Sums:
-    """Returns the sums of the cross-entropy of labels i32[B, K] under logits [B, K, V].
-
-    The z-loss of a slot is `z_loss` times its squared log-partition (Chowdhery et al. 2022, PaLM,
-    section 5).
-
-    >>> weighted_sums(jnp.zeros((1, 2, 4)), jnp.array([[2, 0]]), jnp.array([[1.0, 0.5]])).losses
-    Array([2.0794415], dtype=float32)
-    """
-    return weighted_sums_of_several(logits, [labels_BxK], [weights_BxK], [z_loss])[0]
-
-
-def weighted_sums_of_several(
+def weighted_sums(
     logits, labels: Sequence[Array], weights: Sequence[Array], z_losses: Sequence[float]
 ) -> list[Sums]:
-    """Returns `weighted_sums` of several labels of the same slots, i32[B, K] each.
+    """Returns the sums of the cross-entropies of several labels under logits [B, K, V].
 
-    The log-partition of a slot is computed once. `z_losses` has the factor of the z-losses for each
-    label.
+    The log-partition of a slot is computed once.
+
+    Args:
+      logits: [B, K, V].
+      labels, weights: [B, K] each, one of each for every label of a slot.
+      z_losses: for each label, the factor of its z-losses. The z-loss of a slot is the factor times
+        its squared log-partition (Chowdhery et al. 2022, PaLM, section 5).
 
     >>> labels = [jnp.array([[2]]), jnp.array([[3]])]
     >>> weights = [jnp.array([[1.0]]), jnp.array([[0.5]])]
-    >>> sums = weighted_sums_of_several(jnp.zeros((1, 1, 4)), labels, weights, [0.0, 0.0])
+    >>> sums = weighted_sums(jnp.zeros((1, 1, 4)), labels, weights, [0.0, 0.0])
     >>> [round(float(x.losses[0]), 4) for x in sums]
     [1.3863, 0.6931]
     """
@@ -86,19 +78,6 @@ def weighted_sums_of_several(
     return sums
 
 
-def projected_cross_entropy(
-    projection: ClassProjection, labels_BxK, weights_BxK, z_loss: float = 0.0
-) -> Sums:
-    """Returns `weighted_sums` of a projection's logits, with only a few in memory at a time.
-
-    The result is differentiable in the projection's states, its kernel, the arrays that its
-    `finish` closes over, and the weights. The gradient is computed along with the sums. It is used
-    if all rows that count have the same cotangent, as in a mean of losses and z-losses. Otherwise
-    the logits are computed again.
-    """
-    return projected_cross_entropies(projection, [labels_BxK], [weights_BxK], [z_loss])[0]
-
-
 def projected_cross_entropies(
     projection: ClassProjection,
     labels: Sequence[Array],
@@ -106,17 +85,18 @@ def projected_cross_entropies(
     z_losses: Sequence[float],
     factors: Sequence[Array] | None = None,
 ) -> list[Sums]:
-    """Returns `weighted_sums_of_several` of a projection's logits, with a few in memory at a time.
+    """Returns `weighted_sums` of a projection's logits, with only a few in memory at a time.
 
-    The number of matrix products does not depend on the number of labels: the gradient that is
-    computed along with the sums is the gradient of one weighted total of all the sums.
+    The result is differentiable in the projection's states, its kernel, the arrays that its
+    `finish` closes over, and the weights. The gradient of one weighted total of all the sums is
+    computed along with the sums, so the number of matrix products does not depend on the number of
+    labels. It is used if all rows that count have the expected cotangents, as in a mean of losses
+    and z-losses. Otherwise the logits are computed again.
 
     Args:
-      labels, weights: [B, K] each, one of each for every label of a slot.
-      z_losses: for each label, the factor of its z-losses, as in `weighted_sums`.
+      labels, weights, z_losses: as in `weighted_sums`.
       factors: f32[] for each label, the factors of the sums in this total. They are the cotangents
-        that the sums are expected to have. If None, all factors are equal. If the cotangents of
-        rows that count differ from these, the logits are computed again.
+        that the sums are expected to have. If None, all factors are equal.
     """
     rows, slots = labels[0].shape
     cut = _cutter(rows, slots, projection.slot_shards)
@@ -216,7 +196,7 @@ def _plain_sums(finish, z_losses, shards, labels_NxBxC, factors, given: _Given) 
     def add(total, piece):
         states_BxCxE, labels_BxC, weights_BxC = piece
         logits_BxCxV = finish(_product(states_BxCxE, given.kernel_ExV), *given.constants)
-        more = weighted_sums_of_several(logits_BxCxV, labels_BxC, weights_BxC, z_losses)
+        more = weighted_sums(logits_BxCxV, labels_BxC, weights_BxC, z_losses)
         return jax.tree.map(jnp.add, total, tuple(more)), None
 
     zeros = jnp.zeros(labels_NxBxC[0].shape[1])

@@ -14,7 +14,7 @@ from ..constraints import Count, OpenShare, checked
 from .contract import BatchLoss, Labels, Objective, Row, Term
 from .features import fit
 from .language_modeling import causal_lm
-from .losses import at_slots, head_mixed_cross_entropies, predictions
+from .losses import at_slots, head_cross_entropies, predictions
 from .splicing import documents, piece, splice
 from .streams import StackRow, Stream, register_stream, with_row
 from .token_ids import TokenIds
@@ -92,7 +92,7 @@ def _loss(share: float, batch) -> BatchLoss:
         states = at_slots(outputs.hidden["top"], slots)
         z_loss = getattr(outputs, "z_loss", 0.0)
         targets = {"tokens": [(tokens, w)], "teacher": pairs}
-        return head_mixed_cross_entropies(outputs, "vocabulary", states, targets, z_loss)
+        return head_cross_entropies(outputs, "vocabulary", states, targets, z_loss)
 
     terms = {
         "tokens": Term(jnp.sum(w, -1), 1 - share, Labels(tokens, w, "vocabulary")),

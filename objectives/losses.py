@@ -1,6 +1,7 @@
 """Losses as one sum per row; the training step divides by the weights of the whole batch."""
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
@@ -10,11 +11,9 @@ from .contract import Array, BatchLoss, Labels, ModelOutputs, Sums, Term
 from .cross_entropy import (
     cross_entropy,
     projected_cross_entropies,
-    projected_cross_entropy,
     projected_scores,
     projected_sums,
     weighted_sums,
-    weighted_sums_of_several,
 )
 
 
@@ -81,20 +80,19 @@ def _projection(outputs: ModelOutputs, head: str, states):
 def head_cross_entropy(
     outputs: ModelOutputs, head: str, states, labels, weights, z_loss: float = 0.0
 ) -> Sums:
-    """Returns the summed cross-entropy of labels i32[B, K] under a head of states [B, K, d].
-
-    If the model returns the head as a `ClassProjection`, only a few logits are in memory at a time.
-    """
-    projection = _projection(outputs, head, states)
-    if projection is None:
-        return weighted_sums(outputs.head(head, states), labels, weights, z_loss)
-    return projected_cross_entropy(projection, labels, weights, z_loss)
+    """Returns the summed cross-entropy of labels i32[B, K] under a head of states [B, K, d]."""
+    targets = {"tokens": [(labels, weights)]}
+    return head_cross_entropies(outputs, head, states, targets, z_loss)["tokens"]
 
 
 def head_cross_entropies(
-    outputs: ModelOutputs, head: str, states, targets: Mapping[str, tuple], z_loss: float = 0.0
+    outputs: ModelOutputs,
+    head: str,
+    states,
+    targets: Mapping[str, Sequence[tuple]],
+    z_loss: float = 0.0,
 ) -> dict[str, Sums]:
-    """Returns the summed cross-entropies of several labels of each slot, under the same logits.
+    """Returns the summed cross-entropies of terms with one or several labels for each slot.
 
     The logits and their log-partition are computed once. If the model returns the head as a
     `ClassProjection`, only a few logits are in memory at a time, and the number of matrix products
@@ -102,73 +100,30 @@ def head_cross_entropies(
 
     Args:
       states: [B, K, d].
-      targets: {term: (labels i32[B, K], weights [B, K])}. The first term has the z-losses.
+      targets: {term: [(labels i32[B, K], weights [B, K]), …]}.
+      z_loss: weight of the squared log-partition, which is added to the first term once for each
+        of its labels.
     """
-    one_each = {name: [pair] for name, pair in targets.items()}
-    return head_mixed_cross_entropies(outputs, head, states, one_each, z_loss)
-
-
-def head_mixed_cross_entropies(
-    outputs: ModelOutputs,
-    head: str,
-    states,
-    targets: Mapping[str, Sequence[tuple]],
-    z_loss: float = 0.0,
-) -> dict[str, Sums]:
-    """Returns the summed cross-entropies of terms with several weighted labels for each slot.
-
-    As in `head_cross_entropies`, all labels share the logits, which are computed once.
-
-    Args:
-      states: [B, K, d].
-      targets: {term: [(labels i32[B, K], weights [B, K]), …]}. The first term has the z-losses,
-        with its first weights.
-    """
-    known = getattr(outputs, "term_factors", None)
-    factors = None
-    if known is not None:
-        factors = [known[name] for name, pairs in targets.items() for _ in pairs]
     pairs = [pair for several in targets.values() for pair in several]
-    z_losses = [z_loss] + [0.0] * (len(pairs) - 1)
-    sums = iter(_cross_entropies(outputs, head, states, pairs, z_losses, factors))
-    found = {}
-    for name, several in targets.items():
-        first, *others = (next(sums) for _ in several)
-        found[name] = first._replace(losses=sum((x.losses for x in others), first.losses))
-    return found
-
-
-def head_bag_cross_entropy(
-    outputs: ModelOutputs, head: str, states, bag: Sequence[tuple], z_loss: float = 0.0
-) -> Sums:
-    """Returns the summed cross-entropy of all tokens of each slot's bag, under the same logits.
-
-    As in `head_cross_entropies`, the logits are computed once. Divided by the number of tokens, it
-    is the cross-entropy with the uniform distribution over the bag.
-
-    Args:
-      states: [B, K, d].
-      bag: (labels i32[B, K], weights [B, K]) of the first, second, … token of each bag.
-      z_loss: weight of the squared log-partition. It counts once for each token of a bag.
-    """
-    sums = _cross_entropies(outputs, head, states, bag, [z_loss] * len(bag), None)
-    return jax.tree.map(lambda *parts: sum(parts), *sums)
-
-
-def _cross_entropies(
-    outputs: ModelOutputs,
-    head: str,
-    states,
-    targets: Sequence[tuple],
-    z_losses: Sequence[float],
-    factors,
-) -> list[Sums]:
-    labels = [labels for labels, _ in targets]
-    weights = [weights for _, weights in targets]
+    labels, weights = zip(*pairs)
+    in_first_term = len(next(iter(targets.values())))
+    z_losses = [z_loss] * in_first_term + [0.0] * (len(pairs) - in_first_term)
     projection = _projection(outputs, head, states)
     if projection is None:
-        return weighted_sums_of_several(outputs.head(head, states), labels, weights, z_losses)
-    return projected_cross_entropies(projection, labels, weights, z_losses, factors)
+        sums = weighted_sums(outputs.head(head, states), labels, weights, z_losses)
+    else:
+        known = getattr(outputs, "term_factors", None) if len(targets) > 1 else None
+        factors = known and [known[name] for name, several in targets.items() for _ in several]
+        sums = projected_cross_entropies(projection, labels, weights, z_losses, factors)
+    rest = iter(sums)
+    return {
+        name: functools.reduce(_added, itertools.islice(rest, len(several)))
+        for name, several in targets.items()
+    }
+
+
+def _added(one: Sums, other: Sums) -> Sums:
+    return jax.tree.map(jnp.add, one, other)
 
 
 def head_sums(

@@ -12,7 +12,7 @@ from jax import tree_util
 from ..constraints import AtLeastTwo, checked
 from .contract import BatchLoss, Facts, Labels, Objective, Term
 from .features import fit, target_sequence
-from .losses import at_slots, head_bag_cross_entropy, predictions
+from .losses import at_slots, head_cross_entropies, predictions
 from .splicing import Documents, by_document, documents, piece, splice
 from .streams import StackRow, Stream, register_stream, with_row
 from .token_ids import TokenIds
@@ -106,7 +106,7 @@ def _loss(batch) -> BatchLoss:
     def sums(outputs):
         states = at_slots(outputs.hidden["top"], slots)
         z_loss = getattr(outputs, "z_loss", 0.0)
-        return {"bags": head_bag_cross_entropy(outputs, "vocabulary", states, bag, z_loss)}
+        return head_cross_entropies(outputs, "vocabulary", states, {"bags": bag}, z_loss)
 
     return BatchLoss(
         {"bags": Term(jnp.sum(counted, -1), labels=Labels(values, counted, "vocabulary"))}, sums

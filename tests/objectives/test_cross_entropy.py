@@ -11,11 +11,7 @@ import pytest
 from jax import lax
 
 from pretrax.objectives import cross_entropy
-from pretrax.objectives.cross_entropy import (
-    projected_cross_entropies,
-    projected_cross_entropy,
-    weighted_sums,
-)
+from pretrax.objectives.cross_entropy import projected_cross_entropies, weighted_sums
 
 B, K, E, V = 4, 10, 8, 40
 
@@ -59,11 +55,12 @@ def projection_of(example):
 def plain(example, z_loss):
     states, kernel, finish, *_ = projection_of(example)
     products = jnp.tensordot(states, kernel, 1, preferred_element_type=jnp.float32)
-    return weighted_sums(finish(products), LABELS, example.weights, z_loss)
+    return weighted_sums(finish(products), [LABELS], [example.weights], [z_loss])[0]
 
 
-def in_pieces(example, z_loss):
-    return projected_cross_entropy(projection_of(example), LABELS, example.weights, z_loss)
+def in_pieces(example, z_loss, labels=LABELS, **shards):
+    head = projection_of(example)._replace(**shards)
+    return projected_cross_entropies(head, [labels], [example.weights], [z_loss])[0]
 
 
 @pytest.fixture(params=[8, 12, 1000], ids=["even_pieces", "uneven_pieces", "one_piece"])
@@ -127,8 +124,8 @@ def test_rows_without_weight_may_have_any_cotangent():
 def test_a_gradient_summed_over_shards_matches_all_rows_and_slots(shards):
     def total(states, kernel, shards):
         given = example()._replace(states=states, kernel=kernel)
-        head = projection_of(given)._replace(row_shards=shards[0], slot_shards=shards[1])
-        return jnp.sum(projected_cross_entropy(head, LABELS, given.weights).losses)
+        sums = in_pieces(given, 0.0, row_shards=shards[0], slot_shards=shards[1])
+        return jnp.sum(sums.losses)
 
     gradient = jax.jit(jax.grad(total, (0, 1)), static_argnums=2)
     got, want = (gradient(*example()[:2], each) for each in (shards, (1, 1)))
@@ -155,7 +152,7 @@ def test_no_slots_have_no_loss_and_no_gradient():
     given = given._replace(states=given.states[:, :0], weights=given.weights[:, :0])
 
     def total(example):
-        sums = projected_cross_entropy(projection_of(example), LABELS[:, :0], example.weights, 0.1)
+        sums = in_pieces(example, 0.1, LABELS[:, :0])
         return jnp.sum(sums.losses + sums.z_losses)
 
     assert total(given) == 0
@@ -193,7 +190,7 @@ def compiled(loss, slots):
 
 
 def mean(example, labels, z_loss=0.1):
-    sums = projected_cross_entropy(projection_of(example), labels, example.weights, z_loss)
+    sums = in_pieces(example, z_loss, labels)
     total = jnp.sum(sums.losses + (sums.z_losses if z_loss else 0.0))
     return total / jnp.maximum(jnp.sum(example.weights), 1.0)
 
@@ -233,7 +230,10 @@ def several_whole(example, z_losses):
     states, kernel, finish, *_ = projection_of(example)
     logits = finish(jnp.tensordot(states, kernel, 1, preferred_element_type=jnp.float32))
     labels, weights = several(example)
-    return [weighted_sums(logits, labels[k], weights[k], z_losses[k]) for k in range(len(labels))]
+    return [
+        weighted_sums(logits, [labels[k]], [weights[k]], [z_losses[k]])[0]
+        for k in range(len(labels))
+    ]
 
 
 def several_in_pieces(example, z_losses, factors=None):

@@ -8,7 +8,7 @@ from jax.sharding import PartitionSpec as P
 
 from pretrax.models.heads import projection
 from pretrax.models.transformer import _looked_up as looked_up
-from pretrax.objectives.cross_entropy import projected_cross_entropy
+from pretrax.objectives.cross_entropy import projected_cross_entropies
 from pretrax.training.devices.collectives import Traffic, traffic
 from pretrax.training.devices.mesh import (
     batch_sharding,
@@ -59,7 +59,8 @@ def test_the_projection_is_gathered_and_its_gradient_summed_once_for_all_pieces_
 
     def loss(kernel_VxE, states, labels):
         head = projection(states, kernel_VxE, lambda logits: logits)
-        return jnp.sum(projected_cross_entropy(head, labels, jnp.ones(labels.shape)).losses)
+        (sums,) = projected_cross_entropies(head, [labels], [jnp.ones(labels.shape)], [0.0])
+        return jnp.sum(sums.losses)
 
     with placed_on(mesh):
         step = jax.jit(jax.grad(loss), out_shardings=sharded)
