@@ -104,8 +104,3 @@ def test_a_model_without_states_of_copies_is_refused():
     del outputs.hidden["noised"]
     with refuses(ValueError, "noised"):
         objective.loss(batch).scored(outputs)
-
-
-def test_rates_out_of_order_are_refused():
-    with refuses(ValueError, "lowest_rate", "0.8", "highest_rate", "0.3"):
-        block_diffusion(IDS, lowest_rate=0.8, highest_rate=0.3)

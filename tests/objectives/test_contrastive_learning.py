@@ -1,6 +1,5 @@
 """Contrastive objectives: views, pairs, and the symmetric loss over the whole batch."""
 
-import functools
 from typing import get_args
 
 import jax
@@ -13,7 +12,6 @@ from pretrax.objectives import Row, batched, contrastive, contrastive_pairs, inf
 from pretrax.objectives.contrastive_learning import View
 from tests.objectives.inverse import corrupted_documents
 from tests.objectives.registry import IDS, features_of, quick_jit
-from tests.refusals import refuses
 
 DOCUMENT = list(range(100, 120))
 
@@ -242,20 +240,3 @@ def test_hard_negatives_lie_among_all_the_texts(symmetric):
         ways = [right, left] if symmetric else [right]
         expected = np.mean([np.log(np.exp(way).sum()) for way in ways]) - own
         np.testing.assert_allclose(term.sums[i], expected, rtol=1e-4)
-
-
-@pytest.mark.parametrize(
-    "settings, values",
-    [
-        ({"views": "rotation"}, ["views", "'dropout'", "'rotation'"]),
-        ({"views": "cropping", "share": 1.0}, ["share", 1.0]),
-        ({"temperature": 0.0}, ["temperature", 0, 0.0]),
-        ({"pooling": "last"}, ["pooling", "'first'", "'mean'", "'last'"]),
-        ({"loss": "clip"}, ["loss", "'info_nce'", "'clip'"]),
-    ],
-)
-def test_what_cannot_work_is_an_error(settings, values):
-    with refuses(ValueError, *values):
-        contrastive(IDS, **settings)
-    with refuses(ValueError, "cls"):
-        functools.partial(contrastive_pairs, IDS._replace(cls=None))()

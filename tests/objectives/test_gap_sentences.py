@@ -13,7 +13,6 @@ from pretrax.objectives import Row, gap_sentences
 from tests.objectives.distributions import SIGNIFICANCE
 from tests.objectives.registry import IDS, quick_jit
 from tests.objectives.undo_noising import sentences
-from tests.refusals import refuses
 
 A, B, C, D, STOP = 11, 12, 13, 14, 10  # Only STOP ends a sentence, since 10 % 7 == 3.
 TEXT = [A, B, STOP, C, A, STOP, D, STOP]
@@ -83,8 +82,3 @@ def test_random_sentences_are_equally_likely_and_some_stay_as_they_are():
     masks = sum(inputs.count(IDS.mask) for inputs, _ in found)
     assert binomtest(masks, 2 * draws, 0.8).pvalue > SIGNIFICANCE
     assert all(len(inputs) + inputs.count(IDS.mask) == len(text) for inputs, _ in found)
-
-
-def test_a_vocabulary_without_sentence_ends_is_refused():
-    with refuses(ValueError, "sentence_ends"):
-        gap_sentences(IDS._replace(sentence_ends=b""))

@@ -25,7 +25,6 @@ from tests.objectives.distributions import SIGNIFICANCE, assert_uniform, corrupt
 from tests.objectives.inverse import corrupted_documents
 from tests.objectives.registry import IDS, quick_jit, text_row
 from tests.objectives.undo_infilling import undo_blanks, undo_causal_masking, undo_middle
-from tests.refusals import refuses
 
 PREFIX, SUFFIX, MIDDLE = IDS.fim
 
@@ -97,20 +96,6 @@ def test_no_middle_and_no_marker_is_cut_off_in_a_row_that_is_full():
         assert ((targets == marker).sum(1) == 1).all()
 
 
-@pytest.mark.parametrize(
-    ("how", "values"),
-    [
-        ({"rate": 1.5}, ["rate", 0, 1, 1.5]),
-        ({"spm_rate": -0.1}, ["spm_rate", -0.1]),
-        ({"spm": "smp"}, ["spm", "'spm'", "'spmv2'", "'smp'"]),
-        ({"ids": IDS._replace(fim=())}, ['"fim"', 0]),
-    ],
-)
-def test_settings_that_cannot_fill_in_the_middle(how, values):
-    with refuses(ValueError, *values):
-        fill_in_the_middle(**{"ids": IDS} | how)
-
-
 # --- causal masking -----------------------------------------------------------------------------
 
 SINGLE = 2 / exp(1)  # Poisson(1) is 0 or 1
@@ -143,12 +128,6 @@ def test_sentinels_bear_no_loss_and_all_else_does():
     sentinel = np.isin(features["targets"], IDS.sentinels)
     live = features["targets_segments"] > 0
     np.testing.assert_array_equal(features["targets_weights"], live & ~sentinel)
-
-
-@pytest.mark.parametrize("most", [0, -1, 1.5, 801])
-def test_numbers_of_spans_that_cannot_be_masked(most):
-    with refuses(ValueError, "max_spans", 800 if most == 801 else 1, most):
-        causal_masking(IDS, most)
 
 
 # --- blank infilling ----------------------------------------------------------------------------
@@ -260,21 +239,6 @@ def test_a_decoder_is_given_the_mask_s_position_and_the_place_in_the_block():
     assert got["decoder_positions"].tolist() == [0, 0, 0]
     assert got["decoder_block_positions"].tolist() == [0, 1, 2]
     assert features["targets"].tolist() == [token, IDS.eos]
-
-
-@pytest.mark.parametrize(
-    ("how", "values"),
-    [
-        ({"density": 0}, ["density", 0, 1]),
-        ({"density": 1}, ["density", 0, 1]),
-        ({"mean_span_length": 0}, ["mean_span_length", 0]),
-        ({"mean_span_length": 21}, ["mean_span_length", 21]),
-        ({"ids": IDS._replace(mask=None)}, ["'mask'"]),
-    ],
-)
-def test_settings_that_leave_no_blanks(how, values):
-    with refuses(ValueError, *values):
-        blank_infilling(**{"ids": IDS} | how)
 
 
 # --- nothing is lost, whatever the documents and the settings -----------------------------------

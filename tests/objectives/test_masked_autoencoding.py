@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare
 
-from pretrax import objectives
 from pretrax.objectives import layouts, masked_lm, retromae
 from tests.objectives.distributions import SIGNIFICANCE
 from tests.objectives.linear_outputs import LinearOutputs
 from tests.objectives.masking import arrange, corrupt, text
 from tests.objectives.registry import IDS, features_of, packed_lengths
-from tests.refusals import refuses
 
 N = 6
 
@@ -110,8 +108,3 @@ def test_the_loss_is_the_mean_of_masked_tokens_and_of_all_restored_ones():
         assert terms[name].scale == 1
         np.testing.assert_array_equal(terms[name].labels.values, batch[f"{stack}_target_tokens"])
         np.testing.assert_array_equal(terms[name].labels.weights, weights)
-
-
-def test_most_of_the_text_is_hidden_from_the_decoder():
-    with refuses(ValueError, "decoder_rate", "0.5", "0.3"):
-        objectives.retromae(IDS, decoder_rate=0.3)

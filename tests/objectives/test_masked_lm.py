@@ -462,40 +462,6 @@ def test_rows_of_another_member_leave_the_gradient_finite_and_count_once(build):
     assert np.isfinite(gradient).all() and np.asarray(gradient).any()
 
 
-# --- settings -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "build, changes, values",
-    [
-        (masked_lm, {"rate": 1.5}, ["masked_lm.rate", 0, 1, 1.5]),
-        (masked_lm, {"mask_share": 1.1}, ["mask_share", 0, 1, 1.1]),
-        (masked_lm, {"mask_share": -0.1}, ["mask_share", 0, 1, -0.1]),
-        (
-            masked_lm,
-            {"mask_share": 0.8, "random_share": 0.3},
-            ["mask_share", "random_share", 1, 0.8, 0.3],
-        ),
-        (masked_lm, {"static_copies": 0}, ["static_copies", 1, 0]),
-        (masked_next_token, {"rate": 0}, ["rate", 0]),
-        (replaced_token_detection, {"mask_share": 2}, ["mask_share", 0, 1, 2]),
-        (masked_diffusion, {"lowest_rate": 0}, ["lowest_rate", 0]),
-        (masked_diffusion, {"lowest_rate": 1}, ["lowest_rate", 1]),
-    ],
-)
-def test_bad_settings_are_refused(build, changes, values):
-    with refuses(ValueError, *values):
-        build(IDS, **changes)
-
-
-@pytest.mark.parametrize(
-    "build", [masked_lm, masked_next_token, replaced_token_detection, masked_diffusion]
-)
-def test_a_vocabulary_without_mask_is_refused(build):
-    with refuses(ValueError, "mask"):
-        build(IDS._replace(mask=None))
-
-
 def test_shares_need_not_be_exact_in_binary():
     masked_lm(IDS, mask_share=0.7, random_share=0.3)
     assert masked_lm(IDS, rate=Fraction(1, 3)).lengths(9)["labels"] == 3

@@ -345,20 +345,6 @@ def test_half_of_t5gemma2s_denoising_is_prefix_language_modeling():
     assert rates == {"r_3_15": 1, "x_12_50": 1, "x_32_15": 1, "x_32_50": 1, "s_75": 4}
 
 
-def test_bad_presets_and_rates_are_refused():
-    with refuses(ValueError, "paper", "tutorial", "papers"):
-        ul2(IDS, preset="papers")
-    with refuses(ValueError, "7", "3"):
-        ul2(IDS, rates=(1, 2, 3))
-
-
-def test_a_missing_mode_token_is_refused():
-    with refuses(ValueError, "S", "R", "X"):
-        ul2(IDS._replace(modes=(("R", 32_100), ("X", 32_102))))
-    with refuses(ValueError, "'R'"):
-        span_corruption(IDS._replace(modes=()), mode="R")
-
-
 def test_members_that_take_turns():
     rate = turns(10, turn=1, of=3)
     assert [rate(step) for step in (0, 9, 10, 19, 20, 40)] == [0, 0, 1, 1, 0, 1]

@@ -179,16 +179,3 @@ def test_one_head_of_logits_is_in_memory_at_a_time():
     program = str(jax.make_jaxpr(jax.grad(loss))(jnp.ones((heads + 1, B, T, 5))))
     assert f"f32[{B},{T},{wide}]" in program
     assert f"f32[{heads},{B},{T},{wide}]" not in program
-
-
-@pytest.mark.parametrize("ahead_scale", [0, -0.3])
-def test_what_lies_ahead_is_learned(ahead_scale):
-    """With a coefficient of 0 the heads would not change, and below 0 their loss would rise."""
-    with refuses(ValueError, "ahead_scale", "0"):
-        multi_token_prediction(IDS, ahead_scale=ahead_scale)
-
-
-@pytest.mark.parametrize("tokens", [1, 2.5])
-def test_a_single_token_is_causal_lm(tokens):
-    with refuses(ValueError, "tokens", "2"):
-        multi_token_prediction(IDS, tokens=tokens)

@@ -52,8 +52,6 @@ from tests.objectives.undo_noising import (
 from tests.refusals import refuses
 
 EOS, MASK = IDS.eos, IDS.mask
-NO_SENTENCES = IDS._replace(sentence_ends=b"")
-NO_MASK = IDS._replace(mask=None)
 
 
 def copies(objective, documents, number: int, seed: int):
@@ -473,12 +471,6 @@ def test_empty_spans_insert_a_mask():
     assert sum(x.count(0) for x in lengths) > 0 and all(sum(x) == 18 for x in lengths)
 
 
-@pytest.mark.parametrize("build", [sentence_permutation, bart])
-def test_sentence_ends_that_are_not_known_are_refused_where_others_silently_do_nothing(build):
-    with refuses(ValueError, "sentence_ends"):
-        build(NO_SENTENCES)
-
-
 def test_sentence_permutation_really_permutes():
     document = sum(_sentences(2, 3, 2, 4), [])
     features = copies(sentence_permutation(IDS), [document], 100, seed=20)
@@ -526,40 +518,6 @@ def test_a_document_whose_tokens_are_all_dropped_keeps_its_place():
         assert [x.targets for x in got.values()] == [[A, EOS], [B, EOS], [C, EOS]]
         empty += got[2].inputs == [EOS]
     assert empty > 25
-
-
-# --- settings -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "build, values",
-    [
-        (lambda: iid_denoising(IDS, 0), ["noise_density", 0]),
-        (lambda: iid_denoising(IDS, replace="words"), ["replace", "'spans'", "'words'"]),
-        (
-            lambda: iid_denoising(IDS, predict="half"),
-            ["predict", "'noise'", "'everything'", "'half'"],
-        ),
-        (
-            lambda: iid_denoising(IDS, replace="random"),
-            ["replace='random'", "predict", '"everything"'],
-        ),
-        (lambda: iid_denoising(IDS, replace="mask_or_random"), ["replace='mask_or_random'"]),
-        (lambda: iid_denoising(IDS, mode="Q"), ["'Q'"]),
-        (lambda: iid_denoising(NO_MASK, replace="mask"), ["'mask'"]),
-        (lambda: token_masking(NO_MASK), ["'mask'"]),
-        (lambda: token_deletion(IDS, 1), ["noise_density", 1]),
-        (lambda: text_infilling(NO_MASK), ["'mask'"]),
-        (lambda: text_infilling(IDS, 1.5), ["noise_density", 1.5]),
-        (lambda: text_infilling(IDS, mean_span_length=0.5), ["mean_span_length", 1, 20, 0.5]),
-        (lambda: text_infilling(IDS, mean_span_length=21), ["mean_span_length", 1, 20, 21]),
-        (lambda: text_infilling(IDS, 0.8, 3), ["noise_density", 0.8, "mean_span_length", 3]),
-        (lambda: bart(NO_MASK), ["'mask'"]),
-    ],
-)
-def test_what_cannot_work_is_refused(build, values):
-    with refuses(ValueError, *values):
-        build()
 
 
 def test_no_noise_copies_documents():

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, chisquare
 
-from pretrax.objectives import bitmap, geometric_lengths, inverse_lengths, masked_lm
+from pretrax.objectives import bitmap, geometric_lengths, inverse_lengths
 from pretrax.objectives.arithmetic import isqrt
 from pretrax.objectives.selection import choose, quota, selection_of
 from tests.objectives.distributions import SIGNIFICANCE, assert_uniform
@@ -291,29 +291,6 @@ def test_every_place_is_as_likely_to_be_chosen_in_a_span_but_for_the_ends():
     assert excess.max() < 0.35
 
 
-# --- settings -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "settings, values",
-    [
-        ({"rate": 0}, ["rate", 0, 1]),
-        ({"rate": 1}, ["rate", 0, 1]),
-        ({"rate": True}, ["rate", 0, 1, True]),
-        ({"selection": "some"}, ["selection", "'exact'", "'bernoulli'", "'some'"]),
-        ({"max_predictions": 0}, ["max_predictions", 1, 0]),
-        ({"span_lengths": (0.5, 0.4)}, ["span_lengths", 1, (0.5, 0.4)]),
-        ({"span_lengths": ()}, ["span_lengths", ()]),
-        ({"span_lengths": (1.5, -0.5)}, ["span_lengths", (1.5, -0.5)]),
-        ({"span_lengths": 3}, ["span_lengths", 3]),
-        ({"span_lengths": geometric_lengths(longest=257)}, [257, 256]),
-    ],
-)
-def test_bad_settings_are_refused(settings, values):
-    with refuses(ValueError, *values):
-        masked_lm(IDS, **settings)
-
-
 def test_span_lengths_that_are_not_probabilities_are_refused():
     assert geometric_lengths(1, 3) == (1, 0, 0)
     for p in (0, 1.5):
@@ -322,8 +299,3 @@ def test_span_lengths_that_are_not_probabilities_are_refused():
     for lengths in (geometric_lengths, inverse_lengths):
         with refuses(ValueError, "longest", "1", "0"):
             lengths(longest=0)
-
-
-def test_words_need_a_vocabulary_that_marks_word_starts():
-    with refuses(ValueError, "word_starts"):
-        selection_of(IDS._replace(word_starts=b""), whole_words=True)

@@ -11,18 +11,14 @@ from scipy import stats
 from pretrax.objectives import (
     Row,
     batched,
-    contrastive,
     masked_lm,
     next_sentence_prediction,
     sentence_order_prediction,
-    span_corruption,
     then,
-    ul2,
 )
 from tests.objectives.inverse import corrupted_documents
 from tests.objectives.registry import IDS, features_of, quick_jit
 from tests.objectives.undo_pairs import pair_of
-from tests.refusals import refuses
 
 END = np.flatnonzero(IDS.flags("sentence_ends"))[1]  # an id that ends a sentence
 WORDS = [i for i in range(100, 200) if not IDS.flags("sentence_ends")[i]]
@@ -207,26 +203,3 @@ def test_accuracy_is_of_the_pairs_that_count():
     loss = sentence_order_prediction(IDS).loss
     term = jax.jit(lambda batch: loss(batch).scored(Given()))(batch)["pair_accuracy"]
     assert (float(term.sums[0]), float(term.weights[0]), term.scale) == (1, 2, None)
-
-
-unframed = functools.partial(masked_lm, framed=False)
-
-
-@pytest.mark.parametrize(
-    "build, values",
-    [
-        (
-            lambda: next_sentence_prediction(IDS, negatives="random"),
-            ["negatives", "'other'", "'same'", "'random'"],
-        ),
-        (lambda: sentence_order_prediction(IDS._replace(cls=None)), ["'cls'"]),
-        (lambda: sentence_order_prediction(IDS._replace(sentence_ends=b"")), ["sentence_ends"]),
-        (lambda: then(IDS, masked_lm, span_corruption), ["`then`", "masked_lm", "framed=False"]),
-        (lambda: then(IDS, sentence_order_prediction, ul2), ["`then`", "mixture"]),
-        (lambda: then(IDS, contrastive, unframed), ["`then`", 2]),
-        (lambda: then(IDS, masked_lm, unframed), ["`then`", ["labels"]]),
-    ],
-)
-def test_what_cannot_work_is_an_error(build, values):
-    with refuses(ValueError, *values):
-        build()

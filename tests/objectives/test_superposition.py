@@ -25,7 +25,6 @@ from tests.models.small_models import init
 from tests.objectives.linear_outputs import LinearOutputs, ProjectedOutputs
 from tests.objectives.registry import IDS, RAW_LENGTH, text_row
 from tests.objectives.waves import waves
-from tests.refusals import refuses
 
 PACKED = (11, 1, 9)  # lengths of documents; one has a single token
 SIZE = 3  # tokens of a bag
@@ -248,9 +247,7 @@ def test_lengths_count_bags():
     assert layouts.decoder.lengths(superposed_lm(IDS).lengths(512))["decoder"] == 86
 
 
-def test_wrong_settings_are_refused():
-    with refuses(ValueError, "bag_size", "1"):
-        superposed_lm(IDS, bag_size=1)
+def test_a_network_of_a_user_is_refused():
     own = models.decoder(IDS.size, **SMALL)._replace(config=None)
     assert "models.decoder" in reads_bags(own, ())
     assert reads_bags(models.decoder(IDS.size, **SMALL), ()) is None

@@ -137,19 +137,3 @@ def test_classes_are_counted_from_the_corpus_where_no_number_is_given():
     given = objectives.token_classification(IDS, 4)
     assert with_counted_classes(given, 5) is given
     assert with_counted_classes(objectives.masked_lm(IDS), 0).facts.rows.num_classes is None
-
-
-@pytest.mark.parametrize(
-    "build, values",
-    [
-        (lambda: objectives.text_to_text(IDS, longest_answer=0), ["longest_answer", 1, 0]),
-        (lambda: objectives.dialogue(IDS._replace(sep=None)), ["'sep'"]),
-        (lambda: objectives.dialogue(IDS, max_turns=1), ["max_turns", 2, 1]),
-        (lambda: objectives.sequence_classification(IDS, 1), ["num_classes", 2, 1]),
-        (lambda: objectives.dialogue(IDS, max_turns=2.5), ["max_turns", 2, 2.5]),
-        (lambda: objectives.token_classification(IDS, 0), ["num_classes", 2, 0]),
-    ],
-)
-def test_impossible_settings_are_refused(build, values):
-    with refuses(ValueError, *values):
-        build()

@@ -7,7 +7,6 @@ import pytest
 from pretrax.objectives import future_summary, token_order_prediction
 from tests.objectives.linear_outputs import LinearOutputs, ProjectedOutputs
 from tests.objectives.registry import IDS
-from tests.refusals import refuses
 
 V, E, B, T = 40, 6, 2, 30
 RANDOM = np.random.default_rng(0)
@@ -127,8 +126,3 @@ def test_no_slot_learns_of_another_document():
         [len(following(r, t)) > 1 and DOCUMENTS[r, t] > 0 for t in range(T)] for r in (0, 1)
     ]
     np.testing.assert_array_equal(touched, expected)
-
-
-def test_a_window_of_one_token_is_not_a_summary():
-    with refuses(ValueError, "window", "2"):
-        future_summary(IDS, window=1)
