@@ -94,7 +94,7 @@ def electra(
 
     network = Electra(config, small, disentangled)
     part = functools.partial(discriminator, config)
-    return _of_stacks(network, config, heads_of("electra"), heads, flops, part=part)
+    return model_of_encoders(network, config, heads_of("electra"), heads, flops, part=part)
 
 
 def discriminator(config: Config, params: dict) -> Part:
@@ -142,24 +142,12 @@ class Electra(nn.Module):
         given_BxTxE = embed_tokens(self, self.token_embedding, tokens_BxT)
         state_BxTxe = self.generator(self.generator_in(given_BxTxE), batch, "encoder")["top"]
         slots_BxK = batch["encoder_target_slots"]
-        labels_BxK = batch["encoder_target_tokens"]
-        live_BxK = batch["encoder_loss_weights"] > 0
         masked_BxKxe = jnp.take_along_axis(state_BxTxe, slots_BxK[..., None], axis=1)
         logits_BxKxV = self._generator(masked_BxKxe).logits()
-        # Evaluation draws the same sample every time.
-        key = self.make_rng("dropout") if self.has_rng("dropout") else jax.random.key(0)
-        sampled_BxK = jax.random.categorical(key, jax.lax.stop_gradient(logits_BxKxV))
-        # Slots that are not live are moved out of range, and their writes are dropped.
-        at_BxK = jnp.where(live_BxK, slots_BxK, tokens_BxT.shape[1])
-        row_Bx1 = jnp.arange(tokens_BxT.shape[0])[:, None]
-
-        def written(array_BxT, values_BxK):
-            return array_BxT.at[row_Bx1, at_BxK].set(
-                values_BxK.astype(array_BxT.dtype), mode="drop"
-            )
-
-        judged_BxT = written(tokens_BxT, sampled_BxK)
-        replaced_BxT = written(jnp.zeros_like(tokens_BxT), sampled_BxK != labels_BxK)
+        sampled_BxK = sampled(self, logits_BxKxV)
+        judged_BxT = written_at_labels(batch, tokens_BxT, sampled_BxK)
+        is_other_BxK = sampled_BxK != batch["encoder_target_tokens"]
+        replaced_BxT = written_at_labels(batch, jnp.zeros_like(tokens_BxT), is_other_BxK)
         judged_BxTxE = embed_tokens(self, self.token_embedding, judged_BxT)
         if self.disentangled:
             judged_BxTxE = jax.lax.stop_gradient(judged_BxTxE)
@@ -235,7 +223,9 @@ def masked_autoencoder(
 
     network = MaskedAutoencoder(config)
     part = functools.partial(kept_encoder, config)
-    return _of_stacks(network, config, config.heads, heads, flops, hidden=("restored",), part=part)
+    return model_of_encoders(
+        network, config, config.heads, heads, flops, hidden=("restored",), part=part
+    )
 
 
 def kept_encoder(config: Config, params: dict) -> Part:
@@ -354,21 +344,7 @@ def two_towers(
 
     network = TwoTowers(config, texts)
     known = heads_of("two_towers")
-    return _of_stacks(network, config, known, heads, flops, texts=texts)
-
-
-def _of_stacks(network, config: Config, known, heads, flops, **fields) -> Model:
-    """Returns the `Model` of a network whose encoders have this `Config`."""
-    return from_network(
-        quantized(network, config.quantization),
-        layout="encoder",
-        heads=tuple(name for name in known if name in heads),
-        flops=flops,
-        vocab_size=config.vocab_size,
-        max_positions=config.max_positions,
-        attention=config.attention,
-        **fields,
-    )
+    return model_of_encoders(network, config, known, heads, flops, texts=texts)
 
 
 class TwoTowers(nn.Module):
@@ -403,3 +379,35 @@ class TwoTowers(nn.Module):
 
     def head(self, name, hidden):
         return self.logit_scale(hidden) if name == "logit_scale" else hidden.astype(jnp.float32)
+
+
+def model_of_encoders(network, config: Config, known, heads, flops, **fields) -> Model:
+    """Returns the `Model` of a network whose encoders have this `Config`."""
+    return from_network(
+        quantized(network, config.quantization),
+        layout="encoder",
+        heads=tuple(name for name in known if name in heads),
+        flops=flops,
+        vocab_size=config.vocab_size,
+        max_positions=config.max_positions,
+        attention=config.attention,
+        **fields,
+    )
+
+
+def sampled(module: nn.Module, logits_BxKxV):
+    """Returns i32[B, K], drawn from predictions without a gradient.
+
+    Evaluation draws the same sample every time.
+    """
+    key = module.make_rng("dropout") if module.has_rng("dropout") else jax.random.key(0)
+    return jax.random.categorical(key, jax.lax.stop_gradient(logits_BxKxV))
+
+
+def written_at_labels(batch, array_BxT, values_BxK):
+    """Returns the array of an encoder's slots with these values at the slots of labels."""
+    # Slots without a label are moved out of range, and their writes are dropped.
+    is_label_BxK = batch["encoder_loss_weights"] > 0
+    at_BxK = jnp.where(is_label_BxK, batch["encoder_target_slots"], array_BxT.shape[1])
+    row_Bx1 = jnp.arange(array_BxT.shape[0])[:, None]
+    return array_BxT.at[row_Bx1, at_BxK].set(values_BxK.astype(array_BxT.dtype), mode="drop")

@@ -3,12 +3,11 @@
 from collections.abc import Iterable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
-from .builders import Model, Part, encoder_config, forward_flops, from_network
+from .builders import Model, Part, encoder_config, forward_flops
 from .config import Config
-from .quantization import quantized
+from .pairs_of_stacks import model_of_encoders, sampled, written_at_labels
 from .transformer import Transformer, WithEncoderHeads
 
 
@@ -48,16 +47,9 @@ def step_unrolled(
         """Returns the encoder, which is the whole network."""
         return Part(config, params["encoder"], ())
 
-    return from_network(
-        quantized(StepUnrolled(config), config.quantization),
-        layout="encoder",
-        heads=tuple(name for name in config.heads if name in heads),
-        hidden=("unrolled",),
-        flops=flops,
-        vocab_size=config.vocab_size,
-        max_positions=config.max_positions,
-        attention=config.attention,
-        part=part,
+    network = StepUnrolled(config)
+    return model_of_encoders(
+        network, config, config.heads, heads, flops, hidden=("unrolled",), part=part
     )
 
 
@@ -75,17 +67,8 @@ class StepUnrolled(WithEncoderHeads):
             return hidden
         slots_BxK = batch["encoder_target_slots"]
         states_BxKxE = jnp.take_along_axis(hidden["top"], slots_BxK[..., None], axis=1)
-        logits_BxKxV = jax.lax.stop_gradient(self.encoder.head("vocabulary", states_BxKxE))
-        # Evaluation draws the same sample every time.
-        key = self.make_rng("dropout") if self.has_rng("dropout") else jax.random.key(0)
-        sampled_BxK = jax.random.categorical(key, logits_BxKxV)
+        sampled_BxK = sampled(self, self.encoder.head("vocabulary", states_BxKxE))
         tokens_BxT = jnp.asarray(batch["encoder_input_tokens"])
-        # Slots without a label are moved out of range, and their writes are dropped.
-        is_label_BxK = batch["encoder_loss_weights"] > 0
-        at_BxK = jnp.where(is_label_BxK, slots_BxK, tokens_BxT.shape[1])
-        row_Bx1 = jnp.arange(tokens_BxT.shape[0])[:, None]
-        read_BxT = tokens_BxT.at[row_Bx1, at_BxK].set(
-            sampled_BxK.astype(tokens_BxT.dtype), mode="drop"
-        )
+        read_BxT = written_at_labels(batch, tokens_BxT, sampled_BxK)
         second = self.encoder(batch | {"encoder_input_tokens": read_BxT})
         return hidden | {"unrolled": second["top"]}
