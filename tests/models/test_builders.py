@@ -312,38 +312,3 @@ def test_layouts_and_heads_of_the_models():
     assert (decoder.layout, decoder.vocab_size) == ("decoder", 64)
     assert (encoder_decoder.layout, encoder_decoder.vocab_size) == ("encoder_decoder", 96)
     assert decoder.heads == encoder_decoder.heads == ("vocabulary",)
-
-
-@pytest.mark.parametrize(
-    "change, values",
-    [
-        (dict(num_kv_heads=3), ["num_heads=4", "num_kv_heads=3"]),
-        (dict(head_dim=7), ["head_dim=7"]),
-        (dict(rope_theta=0), ["rope_theta", 0]),
-        (dict(num_layers=0), ["num_layers", 1, 0]),
-        (dict(mlp_dim=0), ["mlp_dim", 1, 0]),
-        (dict(mlp_activations=("swish", "linear")), ["mlp_activations", "'swish'"]),
-        (dict(mlp_activations="gelu"), ["mlp_activations", "'gelu'"]),
-        (dict(mlp_activations=()), ["mlp_activations", "'gelu', 'gelu_exact'", "()"]),
-        (dict(dtype="float16"), ["dtype", "'float16'"]),
-        (dict(remat_policy="some"), ["remat_policy", "'some'"]),
-        (dict(dropout_rate=1.0), ["dropout_rate", 0, 1, 1.0]),
-    ],
-)
-def test_bad_values_are_refused_with_a_remedy(change, values):
-    for build in (models.decoder, models.encoder, models.electra, models.two_towers):
-        with refuses(ValueError, *values):
-            build(64, **(SMALL | change))
-
-
-@pytest.mark.parametrize(
-    "build, change, values",
-    [
-        (models.electra, dict(generator_share=0), ["electra.generator_share", 0, 1]),
-        (models.decoder, dict(ahead="twice"), ["ahead", "'parallel'", "'projections'", "'twice'"]),
-        (models.decoder, dict(heads=THREE, num_layers=1), ["num_layers=1", 2]),
-    ],
-)
-def test_bad_values_of_one_builder_are_refused(build, change, values):
-    with refuses(ValueError, *values):
-        build(64, **(SMALL | change))

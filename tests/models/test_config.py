@@ -6,7 +6,8 @@ from pretrax import models
 from pretrax.models.config import Config
 from tests.refusals import refuses
 
-SMALL = dict(emb_dim=16, num_heads=4, head_dim=8, mlp_dim=24)
+SMALL = dict(emb_dim=16, num_heads=4, head_dim=8, mlp_dim=24, num_layers=2)
+AHEAD = ("vocabulary", "ahead_2")
 LEARNED = dict(positions="learned", max_positions=8)
 
 
@@ -45,50 +46,59 @@ LEARNED = dict(positions="learned", max_positions=8)
         ({"norm_epsilon": 10**18}, ("norm_epsilon", 10**18)),
         ({"dropout_rate": "0.1"}, ("dropout_rate", "0.1")),
         ({"rope_scaling": 8.0}, ("rope_scaling", 8.0)),
-        ({"ahead": "twice"}, ("ahead", "twice", "projections")),
+        ({"ahead": "twice"}, ("ahead", "'parallel'", "'projections'", "'twice'")),
+        ({"num_kv_heads": 3}, ("num_heads=4", "num_kv_heads=3")),
+        ({"head_dim": 7}, ("head_dim=7",)),
+        ({"rope_theta": 0}, ("rope_theta", 0)),
+        ({"num_layers": 0}, ("num_layers", 1, 0)),
+        ({"mlp_dim": 0}, ("mlp_dim", 1, 0)),
+        ({"mlp_activations": ("swish", "linear")}, ("mlp_activations", "'swish'")),
+        ({"mlp_activations": "gelu"}, ("mlp_activations", "'gelu'")),
+        ({"mlp_activations": ()}, ("mlp_activations", "'gelu', 'gelu_exact'", "()")),
+        ({"dtype": "float16"}, ("dtype", "'float16'")),
+        ({"remat_policy": "some"}, ("remat_policy", "'some'")),
+        ({"dropout_rate": 1.0}, ("dropout_rate", 0, 1, 1.0)),
+        ({"heads": AHEAD, "first_norm": False}, ("first_norm",)),
+        ({"heads": AHEAD, "num_layers": 1}, ("num_layers=1", 2)),
     ],
 )
 def test_invalid_settings_are_refused(settings, values):
     with refuses(ValueError, *values):
-        models.decoder(64, num_layers=2, **(SMALL | settings))
+        models.decoder(64, **(SMALL | settings))
 
 
-def test_a_missing_width_is_named():
-    with refuses(ValueError, "emb_dim", "mlp_dim"):
-        models.decoder(64, num_layers=2, num_heads=4, head_dim=8)
-
-
-def test_the_head_of_classes_requires_num_classes():
-    with refuses(ValueError, "num_classes", "0", "1"):
-        models.encoder(64, ("classes",), num_layers=2, **SMALL)
-
-
-def test_init_scaled_by_depth_requires_a_single_stack():
-    with refuses(ValueError, "init_stddev"):
-        models.encoder_decoder(64, init_stddev=0.02, init_scaled_by_depth=True)
-
-
-def test_an_encoder_window_is_of_two_numbers():
-    with refuses(ValueError, "encoder_window", "3"):
-        models.encoder_decoder(64, window=4, encoder_window=(3,))
-
-
-def test_a_decoder_with_tokens_ahead_requires_its_first_norm():
-    heads = ("vocabulary", "ahead_2")
-    with refuses(ValueError, "first_norm"):
-        models.decoder(64, heads, num_layers=2, first_norm=False, **SMALL)
+@pytest.mark.parametrize(
+    "build, settings, values",
+    [
+        (models.decoder, {"num_layers": 1, "num_heads": 4, "head_dim": 8}, ("emb_dim", "mlp_dim")),
+        (models.encoder, SMALL | {"heads": ("classes",)}, ("num_classes", 0, 1)),
+        (models.encoder, SMALL | {"head_dim": 7}, ("head_dim=7",)),
+        (models.electra, SMALL | {"head_dim": 7}, ("head_dim=7",)),
+        (models.electra, SMALL | {"generator_share": 0}, ("electra.generator_share", 0, 1)),
+        (models.two_towers, SMALL | {"head_dim": 7}, ("head_dim=7",)),
+        (
+            models.encoder_decoder,
+            {"init_stddev": 0.02, "init_scaled_by_depth": True},
+            ("init_stddev",),
+        ),
+        (models.encoder_decoder, {"window": 4, "encoder_window": (3,)}, ("encoder_window", 3)),
+    ],
+)
+def test_invalid_settings_of_each_builder_are_refused(build, settings, values):
+    with refuses(ValueError, *values):
+        build(64, **settings)
 
 
 def test_lists_from_gin_become_tuples():
     settings = dict(rope_scaling=[2.0], mlp_activations=["silu", "linear"])
-    config = models.decoder(64, ["vocabulary"], num_layers=2, **SMALL, **settings).config
+    config = models.decoder(64, ["vocabulary"], **SMALL, **settings).config
     assert isinstance(config, Config)
     assert config.rope_scaling == (2.0,) and config.mlp_activations == ("silu", "linear")
-    assert hash(config) == hash(models.decoder(64, num_layers=2, **SMALL, **settings).config)
+    assert hash(config) == hash(models.decoder(64, **SMALL, **settings).config)
 
 
 def test_defaults_derived_from_other_settings():
-    config = models.decoder(64, num_layers=2, **SMALL).config
+    config = models.decoder(64, **SMALL).config
     assert (config.num_key_heads, config.score_scale) == (4, 8**-0.5)
-    config = models.decoder(64, num_layers=2, num_kv_heads=2, attention_scale=0.5, **SMALL).config
+    config = models.decoder(64, num_kv_heads=2, attention_scale=0.5, **SMALL).config
     assert (config.num_key_heads, config.score_scale) == (2, 0.5)

@@ -109,7 +109,11 @@ def test_rematerialization_changes_nothing(family):
 def test_bfloat16_is_close_to_float32(family):
     """The mean difference is below 6% of the logits' deviation (8 bits of mantissa)."""
     _, batch, params, exact = example(family)
-    rounded = logits(build(family, dtype="bfloat16"), params, batch)
+    model = build(family, dtype="bfloat16")
+    assert {x.dtype for x in jax.tree.leaves(init(model, batch))} == {jnp.dtype("float32")}
+    hidden = jax.eval_shape(lambda params: model.apply(params, batch).hidden, params)
+    assert hidden["top"].dtype == "bfloat16"
+    rounded = logits(model, params, batch)
     assert rounded.dtype == jnp.float32
     assert np.abs(rounded - exact).mean() < 0.06 * np.std(exact)
 

@@ -31,7 +31,6 @@ from tests.models.small_models import (
     PACKED_CAUSAL,
     SHAPE,
     THREE,
-    alone,
     assert_close,
     batch_for,
     build,
@@ -109,17 +108,6 @@ def test_encoder_attends_to_its_intervals_only(intervals):
     np.testing.assert_array_equal(seen[:, 20:28], mask(intervals))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_packed_documents_equal_separate_rows(layout):
-    model, batch = build(layout, layers=2), batch_for(layout)
-    params = init(model, batch)
-    packed = np.asarray(top(model, params, batch)[0])
-    for decoder, encoder in [((0, 3), (0, 6)), ((3, 7), (6, 9))]:
-        start, end = decoder
-        got = np.asarray(top(model, params, alone(batch, decoder, encoder))[0])
-        assert_close(got[: end - start], packed[start:end])
-
-
 @pytest.mark.slow
 def test_scanned_layers_equal_unrolled_ones():
     batch = batch_for("encoder_decoder")
@@ -180,29 +168,6 @@ def test_remat_policies_save_what_their_names_promise():
         return sum(x.size for x in jax.tree.leaves(pull_back))
 
     assert saved("full") < saved("minimal") < saved("none")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_bfloat16_is_close_to_float32(layout):
-    batch = batch_for(layout)
-    logits = {}
-    for dtype in ("float32", "bfloat16"):
-        model = build(layout, layers=2, dtype=dtype)
-        params = init(model, batch)
-        assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype("float32")}
-
-        @jax.jit
-        def forward(params, model=model):
-            outputs = model.apply(params, batch)
-            return outputs.hidden["top"], outputs.head("vocabulary", outputs.hidden["top"])
-
-        hidden, logits[dtype] = forward(params)
-        assert hidden.dtype == dtype
-        assert logits[dtype].dtype == jnp.float32
-    # logits with a standard deviation of 1
-    assert_close(logits["bfloat16"], logits["float32"], atol=0.15)
-    assert np.abs(logits["bfloat16"] - logits["float32"]).mean() < 0.02
 
 
 @pytest.mark.slow
@@ -763,31 +728,3 @@ def test_a_device_computes_its_own_slots_alone(kind):
             return step.lower(params, batch).compile().cost_analysis()["flops"]
 
     assert flops(data=1, fsdp=2, context=4) < 1.05 * flops(data=8)
-
-
-@pytest.mark.slow
-def test_any_mesh_equals_one_device():
-    model = build("decoder")
-    batch = batch_for("decoder")
-    devices = len(jax.devices())
-    data, tensor = (devices // 2, 2) if devices % 2 == 0 else (devices, 1)
-    batch = {name: np.concatenate([x] * data) for name, x in batch.items()}
-    params = init(model, batch)
-    expected = loss_and_gradients(model, params, batch)
-    mesh = jax.make_mesh(
-        (data, tensor), ("data", "tensor"), axis_types=(jax.sharding.AxisType.Auto,) * 2
-    )
-    rules = [
-        ("batch", "data"),
-        ("embed", "data"),
-        ("heads", "tensor"),
-        ("mlp", "tensor"),
-        ("vocab", "tensor"),
-    ]
-    with jax.set_mesh(mesh), nn.logical_axis_rules(rules):
-        specs = nn.get_partition_spec(jax.eval_shape(model.init, jax.random.key(0), batch))
-        shardings = nn.logical_to_mesh_sharding(specs, mesh, rules)
-        sharded = jax.device_put(params, shardings)
-        rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
-        got = loss_and_gradients(model, sharded, jax.device_put(batch, rows))
-    assert_close(jax.device_get(got), jax.device_get(expected), atol=1e-3)
