@@ -9,9 +9,10 @@ import pytest
 from pretrax import models
 from pretrax.models.builders import fresh_params
 from pretrax.models.hugging_face import write_model
-from pretrax.objectives import batched, belief_state, layouts, packed_lengths
+from pretrax.objectives import belief_state
+from tests.objectives.batches import arranged, packed_rows
 from tests.objectives.linear_outputs import LinearOutputs
-from tests.objectives.registry import IDS, quick_jit, text_row
+from tests.objectives.registry import IDS
 from tests.objectives.waves import waves
 from tests.refusals import refuses
 
@@ -22,14 +23,9 @@ MOST = 3  # documents of a row
 
 
 def made(pairs=PAIRS, rows=1):
-    """Returns raw rows, and their features."""
-    raw = [text_row(DOCUMENTS, LENGTH, seed)[0] for seed in range(rows)]
-    raw = jax.tree.map(lambda *x: np.stack(x), *raw)
-    objective = belief_state(IDS, pairs=pairs)
-    lengths = {name: MOST * n for name, n in packed_lengths(objective, (LENGTH,)).items()}
-    keys = jax.random.split(jax.random.key(0), rows)
-    features = quick_jit(batched(objective, lengths, MOST))(keys, raw)
-    return raw, jax.device_get(features), lengths
+    """Returns raw rows, their features and the batch of a decoder."""
+    raw, _ = packed_rows(*[DOCUMENTS] * rows, length=LENGTH)
+    return raw, *arranged(belief_state(IDS, pairs=pairs), raw, MOST)
 
 
 def documents_of(raw, row):
@@ -71,12 +67,10 @@ def test_a_suffix_is_any_that_leaves_a_token_after_the_prefix():
 
 @pytest.mark.slow
 def test_pairs_predict_the_token_after_the_prefix_and_before_the_suffix():
-    raw, features, lengths = made()
-    sizes = layouts.decoder.lengths(lengths)
-    batch = jax.vmap(lambda row: layouts.decoder.arrange(row, sizes, 0, MOST))(features)
+    raw, features, batch = made()
     random = np.random.default_rng(0)
     E, V = 3, IDS.size
-    states = random.normal(size=(1, sizes["decoder"], E)).astype(np.float32)
+    states = random.normal(size=(*batch["decoder_input_tokens"].shape, E)).astype(np.float32)
     kernels = {
         "belief": random.normal(size=(2 * E, E)).astype(np.float32),
         "vocabulary": random.normal(size=(E, V)).astype(np.float32),

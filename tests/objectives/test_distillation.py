@@ -1,13 +1,13 @@
 """Distillation: which tokens have a teacher's probabilities, and the loss of both terms."""
 
-import jax
 import numpy as np
 import pytest
 
-from pretrax.objectives import batched, distilled_lm, layouts, packed_lengths
+from pretrax.objectives import distilled_lm
 from pretrax.objectives.distillation import UNIT
+from tests.objectives.batches import arranged, packed_rows
 from tests.objectives.linear_outputs import LinearOutputs
-from tests.objectives.registry import CASES, IDS, quick_jit, text_row
+from tests.objectives.registry import CASES, IDS
 from tests.refusals import refuses
 
 LENGTH = 12
@@ -18,8 +18,7 @@ RANDOM = np.random.default_rng(0)
 
 def rows(likeliest=LIKELIEST):
     """Returns two packed rows with a teacher's predictions for some of their tokens."""
-    made = [text_row(lengths, LENGTH, seed)[0] for seed, lengths in enumerate([(4, 1, 5), (9,)])]
-    raw = jax.tree.map(lambda *x: np.stack(x), *made)
+    raw, _ = packed_rows((4, 1, 5), (9,), length=LENGTH)
     tokens = RANDOM.integers(0, V, (2, LENGTH, likeliest))
     shares = RANDOM.integers(0, UNIT // 3, (2, LENGTH, likeliest))
     shares[0, 2] = 0  # a token without predictions
@@ -29,13 +28,8 @@ def rows(likeliest=LIKELIEST):
     )
 
 
-def arranged(objective, raw):
-    lengths = packed_lengths(objective, (LENGTH,))
-    keys = jax.random.split(jax.random.key(0), len(raw.tokens))
-    features = quick_jit(batched(objective, lengths, 3))(keys, raw)
-    sizes = layouts.decoder.lengths(lengths)
-    batch = jax.vmap(lambda row: layouts.decoder.arrange(row, sizes, 0, 3))(features)
-    return jax.device_get(batch)
+def decoder_batch(objective, raw):
+    return arranged(objective, raw, 3)[1]
 
 
 LOGITS = RANDOM.normal(size=(2, LENGTH, V)).astype(np.float32)
@@ -53,7 +47,7 @@ def test_the_text_has_the_probability_that_the_teacher_leaves():
         text -= log_p[row, slot, token]
         teacher -= (1 - shares.sum() / UNIT) * log_p[row, slot, token]
         teacher -= shares / UNIT @ log_p[row, slot, tokens]
-    terms = objective.loss(arranged(objective, raw)).scored(LinearOutputs({"top": LOGITS}))
+    terms = objective.loss(decoder_batch(objective, raw)).scored(LinearOutputs({"top": LOGITS}))
     np.testing.assert_allclose(terms["tokens"].sums.sum(), text, rtol=1e-5)
     np.testing.assert_allclose(terms["teacher"].sums.sum(), teacher, rtol=1e-5)
     assert {name: term.scale for name, term in terms.items()} == {"tokens": 0.75, "teacher": 0.25}
@@ -64,13 +58,13 @@ def test_the_text_has_the_probability_that_the_teacher_leaves():
 def test_without_a_teacher_both_terms_are_the_loss_of_the_text():
     objective = distilled_lm(IDS, likeliest=LIKELIEST)
     raw = rows()._replace(teacher=None)
-    terms = objective.loss(arranged(objective, raw)).scored(LinearOutputs({"top": LOGITS}))
+    terms = objective.loss(decoder_batch(objective, raw)).scored(LinearOutputs({"top": LOGITS}))
     np.testing.assert_allclose(terms["tokens"].sums, terms["teacher"].sums, rtol=1e-6)
 
 
 def test_only_the_likeliest_tokens_are_read():
     raw = rows(likeliest=5)
-    first = arranged(distilled_lm(IDS, likeliest=LIKELIEST), raw)
+    first = decoder_batch(distilled_lm(IDS, likeliest=LIKELIEST), raw)
     assert first["decoder_teacher_tokens"].shape == (2, LIKELIEST, LENGTH)
     live = np.moveaxis(raw.teacher[:, :, 0, :LIKELIEST], 2, 1) * (raw.segments > 0)[:, None]
     np.testing.assert_array_equal(first["decoder_teacher_tokens"], live)
@@ -79,12 +73,12 @@ def test_only_the_likeliest_tokens_are_read():
 def test_rows_with_too_few_predictions_are_refused():
     """Otherwise the last prediction of each token would count several times."""
     with refuses(ValueError, "likeliest", 5, 2):
-        arranged(distilled_lm(IDS, likeliest=5), rows(likeliest=2))
+        decoder_batch(distilled_lm(IDS, likeliest=5), rows(likeliest=2))
 
 
 def test_labels_of_a_slot_sum_to_its_weight():
     objective = distilled_lm(IDS, likeliest=LIKELIEST)
-    term = objective.loss(arranged(objective, rows())).terms["teacher"]
+    term = objective.loss(decoder_batch(objective, rows())).terms["teacher"]
     np.testing.assert_allclose(term.labels.weights.sum(-1), term.weights, rtol=1e-6)
 
 

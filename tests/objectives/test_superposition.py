@@ -11,17 +11,16 @@ from pretrax import models
 from pretrax.models.transformer import _means_of_bags
 from pretrax.objectives import (
     annealed,
-    batched,
     block_diffusion,
     causal_lm,
     layouts,
     mixture,
-    packed_lengths,
     phases,
     superposed_lm,
 )
 from pretrax.objectives.superposition import reads_bags
 from tests.models.small_models import init
+from tests.objectives.batches import arranged, packed_rows
 from tests.objectives.linear_outputs import LinearOutputs, ProjectedOutputs
 from tests.objectives.registry import IDS, RAW_LENGTH, text_row
 from tests.objectives.waves import waves
@@ -34,22 +33,13 @@ E = 6
 RANDOM = np.random.default_rng(0)
 
 
-@functools.cache
 def packed_row():
-    row, documents = text_row(PACKED, RAW_LENGTH)
-    return jax.tree.map(lambda x: np.asarray(x)[None], row), documents
+    raw, (documents,) = packed_rows(PACKED)
+    return raw, documents
 
 
 def decoder_batch(objective, raw):
-    lengths = packed_lengths(objective, (RAW_LENGTH,))
-    features = batched(objective, lengths, len(PACKED))(jax.random.split(jax.random.key(0), 1), raw)
-    arrange = functools.partial(
-        layouts.decoder.arrange,
-        lengths=layouts.decoder.lengths(lengths),
-        bos=IDS.bos,
-        max_documents=len(PACKED),
-    )
-    return jax.device_get(jax.vmap(arrange)(features))
+    return arranged(objective, raw, len(PACKED))[1]
 
 
 def bags_of(documents):
