@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pretrax.objectives import TokenIds
+from tests.objectives.vocabulary import IDS
 
 OF_INPUTS = (
     "inputs_types",
@@ -114,41 +114,35 @@ def documents_of(features, stream: str) -> dict[int, list[int]]:
     return {int(d): tokens[segments == d].tolist() for d in np.unique(segments[segments > 0])}
 
 
-def undo_spans(ids: TokenIds, mode: int | None = None):
-    def undo(document):
-        inputs, targets = _without_eos(ids, document.inputs), _without_eos(ids, document.targets)
-        inputs = _without_mode(mode, inputs)
-        number = {sentinel: i for i, sentinel in enumerate(ids.sentinels)}
-        spans: list[list[int]] = []
-        for token in targets:
-            if token in number:
-                assert number[token] == len(spans), "targets: sentinels start at 0, in order"
-                spans.append([])
-            else:
-                spans[-1].append(token)
-        assert all(spans), "an empty span"
-        document, seen = [], 0
-        for place, token in enumerate(inputs):
-            if token in number:
-                assert number[token] == seen, "inputs: sentinels start at 0, in order"
-                assert place > 0 and inputs[place - 1] not in number, "spans touch"
-                document += spans[seen]
-                seen += 1
-            else:
-                document.append(token)
-        assert seen == len(spans), "a span is missing"
-        return document
-
-    return undo
+def undo_spans(document, mode: int | None = None):
+    inputs, targets = _without_eos(document.inputs), _without_eos(document.targets)
+    inputs = _without_mode(mode, inputs)
+    number = {sentinel: i for i, sentinel in enumerate(IDS.sentinels)}
+    spans: list[list[int]] = []
+    for token in targets:
+        if token in number:
+            assert number[token] == len(spans), "targets: sentinels start at 0, in order"
+            spans.append([])
+        else:
+            spans[-1].append(token)
+    assert all(spans), "an empty span"
+    document, seen = [], 0
+    for place, token in enumerate(inputs):
+        if token in number:
+            assert number[token] == seen, "inputs: sentinels start at 0, in order"
+            assert place > 0 and inputs[place - 1] not in number, "spans touch"
+            document += spans[seen]
+            seen += 1
+        else:
+            document.append(token)
+    assert seen == len(spans), "a span is missing"
+    return document
 
 
-def undo_split(ids: TokenIds, mode: int | None = None):
-    def undo(document):
-        suffix = _without_eos(ids, document.targets)
-        assert suffix, "nothing to predict"
-        return _without_mode(mode, _without_eos(ids, document.inputs)) + suffix
-
-    return undo
+def undo_split(document, mode: int | None = None):
+    suffix = _without_eos(document.targets)
+    assert suffix, "nothing to predict"
+    return _without_mode(mode, _without_eos(document.inputs)) + suffix
 
 
 def undo_copy(document):
@@ -156,26 +150,22 @@ def undo_copy(document):
     return document.targets
 
 
-def undo_bags(bag_size: int):
+def undo_bags(document, bag_size: int):
     """Undoes token superposition: each slot has a bag, of which only the last may be smaller."""
-
-    def undo(document):
-        columns = document.columns
-        assert not document.inputs
-        rebuilt = []
-        for slot, first in enumerate(document.targets):
-            further = [columns[f"targets_bag_{k}"][slot] for k in range(2, bag_size + 1)]
-            size = columns["targets_bag_sizes"][slot]
-            assert size == bag_size or (1 <= size and slot + 1 == len(document.targets))
-            assert not any(further[size - 1 :]), "tokens beyond the end of a bag"
-            rebuilt += [first, *further[: size - 1]]
-        return rebuilt
-
-    return undo
+    columns = document.columns
+    assert not document.inputs
+    rebuilt = []
+    for slot, first in enumerate(document.targets):
+        further = [columns[f"targets_bag_{k}"][slot] for k in range(2, bag_size + 1)]
+        size = columns["targets_bag_sizes"][slot]
+        assert size == bag_size or (1 <= size and slot + 1 == len(document.targets))
+        assert not any(further[size - 1 :]), "tokens beyond the end of a bag"
+        rebuilt += [first, *further[: size - 1]]
+    return rebuilt
 
 
-def _without_eos(ids, tokens):
-    assert tokens[-1] == ids.eos, "end-of-sequence closes every stream of every document"
+def _without_eos(tokens):
+    assert tokens[-1] == IDS.eos, "end-of-sequence closes every stream of every document"
     return tokens[:-1]
 
 

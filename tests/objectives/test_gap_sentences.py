@@ -62,7 +62,7 @@ def test_principal_sentences_have_the_highest_rouge():
     draw = np.random.default_rng(0)
     texts = [draw.integers(10, 24, draw.integers(1, 61)).tolist() for _ in range(60)]
     for text, (inputs, targets) in zip(texts, corrupted(texts)):
-        units = sentences(IDS, text)
+        units = sentences(text)
         scores = [
             (rouge_1(unit, sum(units[:i] + units[i + 1 :], [])), i) for i, unit in enumerate(units)
         ]

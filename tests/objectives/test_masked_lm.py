@@ -209,7 +209,7 @@ def test_gpt_bert_is_a_mixture_on_one_decoder():
     assert [m.rate for m in objective.facts.members] == [15, 1]
     documents = [text(30).tolist(), text(9).tolist()]
     both = corrupt(objective, documents, documents, copies=1, members=(0, 1))
-    for member, undo in enumerate((undo_masks_before(IDS), undo_copy)):
+    for member, undo in enumerate((undo_masks_before, undo_copy)):
         got = features_of(both, member)
         found = corrupted_documents(got)
         assert [undo(found[d]) for d in (1, 2)] == documents

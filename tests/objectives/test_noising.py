@@ -1,5 +1,6 @@
 """Noise on documents: what is hidden, moved or dropped, its distribution, and known pitfalls."""
 
+import functools
 import itertools
 from fractions import Fraction
 from math import comb, factorial, sqrt
@@ -159,12 +160,14 @@ def test_everything_can_be_predicted_from_every_replacement(replace):
     objective = iid_denoising(IDS, 0.3, replace, "everything", mode="S")
     features = copies(objective, [document, [A], [A, B]], 20, seed=1)
     possible = {
-        "mask": replaced(lambda token: token == MASK),
-        "random": replaced(lambda token: 2 <= token < 32_000),
-        "mask_or_random": replaced(lambda token: token == MASK or 2 <= token < 32_000),
+        "mask": functools.partial(replaced, allowed=lambda token: token == MASK),
+        "random": functools.partial(replaced, allowed=lambda token: 2 <= token < 32_000),
+        "mask_or_random": functools.partial(
+            replaced, allowed=lambda token: token == MASK or 2 <= token < 32_000
+        ),
         "drop": left_out,
     }.get(replace, lambda inputs, document: None)
-    undo = undo_whole(IDS, possible, mode=IDS.mode("S"))
+    undo = functools.partial(undo_whole, possible=possible, mode=IDS.mode("S"))
     for row in range(20):
         got = corrupted_documents(features_of(features, row))
         assert [undo(x) for x in got.values()] == [document, [A], [A, B]]
@@ -173,9 +176,9 @@ def test_everything_can_be_predicted_from_every_replacement(replace):
 @pytest.mark.parametrize(
     "replace, undo",
     [
-        ("spans", undo_pieces(IDS)),
-        ("tokens", undo_pieces(IDS, whole_runs=False)),
-        ("mask", undo_masks_in_order(IDS)),
+        ("spans", undo_pieces),
+        ("tokens", functools.partial(undo_pieces, whole_runs=False)),
+        ("mask", undo_masks_in_order),
     ],
 )
 def test_noise_alone_gives_back_every_document(replace, undo):
@@ -213,7 +216,7 @@ def test_bart_permutes_sentences_and_then_infills():
 
 def _infilled_from(inputs, document) -> bool:
     try:
-        infilled(IDS)(inputs, document)
+        infilled(inputs, document)
     except AssertionError:
         return False
     return True
@@ -447,7 +450,7 @@ def test_sentinel_k_precedes_span_k_also_when_a_document_starts_with_noise():
     features = copies(iid_denoising(IDS, 0.5), [document], 200, seed=17)
     starts_with_noise = features["inputs"][:, 0] == X
     assert 50 < starts_with_noise.sum() < 150
-    undo = undo_pieces(IDS)
+    undo = undo_pieces
     for row in np.flatnonzero(starts_with_noise):
         (one,) = corrupted_documents(features_of(features, row)).values()
         assert one.targets[:2] == [X, 100] and undo(one) == document

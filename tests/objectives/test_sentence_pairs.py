@@ -48,7 +48,7 @@ def pairs(objective, documents: list[list[int]], draws: int):
     for i in range(len(tokens)):
         document = corrupted_documents(features_of(features, i))[1]
         label = document.pools[0][1] if document.pools else None
-        yield *pair_of(IDS, document), label
+        yield *pair_of(document), label
 
 
 def test_zero_means_in_order_as_hugging_faces_heads_read_it():

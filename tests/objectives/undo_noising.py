@@ -9,90 +9,66 @@ from fractions import Fraction
 
 import numpy as np
 
-from pretrax.objectives import TokenIds
 from tests.objectives.inverse import _without_eos, _without_mode
+from tests.objectives.vocabulary import IDS
 
 
-def undo_pieces(
-    ids: TokenIds, mode: int | None = None, whole_runs: bool = True, closes: bool = True
-):
+def undo_pieces(document, mode: int | None = None, whole_runs: bool = True, closes: bool = True):
     """Puts pieces in the places of their sentinels, which may be anywhere.
 
     `closes` is whether a further sentinel ends the targets of a document that ends with text.
     """
-    number = {sentinel: i for i, sentinel in enumerate(ids.sentinels)}
-
-    def undo(document):
-        inputs = _without_mode(mode, _without_eos(ids, document.inputs))
-        pieces: list[list[int]] = []
-        for token in _without_eos(ids, document.targets):
-            if token in number:
-                assert number[token] == len(pieces), "sentinel k precedes piece k"
-                pieces.append([])
-            else:
-                assert pieces, "a hidden token without a sentinel before it"
-                pieces[-1].append(token)
-        if whole_runs and closes and inputs and inputs[-1] not in number:
-            assert pieces.pop() == [], "one more sentinel closes targets where text comes last"
-        assert all(pieces) and (whole_runs or all(len(piece) == 1 for piece in pieces))
-        order = [number[token] for token in inputs if token in number]
-        assert order == list(range(len(pieces))), "inputs: sentinels in order, one a piece"
-        marks = [token in number for token in inputs]
-        assert not whole_runs or not any(a and b for a, b in zip(marks, marks[1:])), "pieces touch"
-        return [
-            x for token in inputs for x in (pieces[number[token]] if token in number else [token])
-        ]
-
-    return undo
+    number = {sentinel: i for i, sentinel in enumerate(IDS.sentinels)}
+    inputs = _without_mode(mode, _without_eos(document.inputs))
+    pieces: list[list[int]] = []
+    for token in _without_eos(document.targets):
+        if token in number:
+            assert number[token] == len(pieces), "sentinel k precedes piece k"
+            pieces.append([])
+        else:
+            assert pieces, "a hidden token without a sentinel before it"
+            pieces[-1].append(token)
+    if whole_runs and closes and inputs and inputs[-1] not in number:
+        assert pieces.pop() == [], "one more sentinel closes targets where text comes last"
+    assert all(pieces) and (whole_runs or all(len(piece) == 1 for piece in pieces))
+    order = [number[token] for token in inputs if token in number]
+    assert order == list(range(len(pieces))), "inputs: sentinels in order, one a piece"
+    marks = [token in number for token in inputs]
+    assert not whole_runs or not any(a and b for a, b in zip(marks, marks[1:])), "pieces touch"
+    return [x for token in inputs for x in (pieces[number[token]] if token in number else [token])]
 
 
-def undo_masks_in_order(ids: TokenIds):
+def undo_masks_in_order(document):
     """Puts the k-th target at the k-th mask."""
-
-    def undo(document):
-        hidden = iter(_without_eos(ids, document.targets))
-        inputs = _without_eos(ids, document.inputs)
-        text = [next(hidden) if token == ids.mask else token for token in inputs]
-        assert next(hidden, None) is None, "more targets than masks"
-        return text
-
-    return undo
+    hidden = iter(_without_eos(document.targets))
+    inputs = _without_eos(document.inputs)
+    text = [next(hidden) if token == IDS.mask else token for token in inputs]
+    assert next(hidden, None) is None, "more targets than masks"
+    return text
 
 
-def undo_gaps(ids: TokenIds, rate: str = "0.3"):
+def undo_gaps(document, rate: str = "0.3"):
     """Puts the k-th sentence of the targets at the k-th mask."""
-
-    def undo(document):
-        inputs = _without_eos(ids, document.inputs)
-        gaps = sentences(ids, _without_eos(ids, document.targets))
-        left = iter(gaps)
-        text = [x for token in inputs for x in (next(left) if token == ids.mask else [token])]
-        assert next(left, None) is None, "more sentences than masks"
-        assert len(gaps) == max(1, int(len(sentences(ids, text)) * Fraction(rate)))
-        return text
-
-    return undo
+    inputs = _without_eos(document.inputs)
+    gaps = sentences(_without_eos(document.targets))
+    left = iter(gaps)
+    text = [x for token in inputs for x in (next(left) if token == IDS.mask else [token])]
+    assert next(left, None) is None, "more sentences than masks"
+    assert len(gaps) == max(1, int(len(sentences(text)) * Fraction(rate)))
+    return text
 
 
-def undo_whole(ids: TokenIds, possible: Callable, mode: int | None = None):
+def undo_whole(document, possible: Callable, mode: int | None = None):
     """Returns the target, and asserts the noise's guarantees with `possible(inputs, document)`."""
-
-    def undo(document):
-        text = _without_eos(ids, document.targets)
-        possible(_without_mode(mode, _without_eos(ids, document.inputs)), text)
-        return text
-
-    return undo
+    text = _without_eos(document.targets)
+    possible(_without_mode(mode, _without_eos(document.inputs)), text)
+    return text
 
 
-def replaced(allowed: Callable):
+def replaced(inputs, document, allowed: Callable):
     """Asserts that inputs which differ from the document are `allowed`."""
-
-    def possible(inputs, document):
-        assert len(inputs) == len(document)
-        assert all(a == b or allowed(a) for a, b in zip(inputs, document))
-
-    return possible
+    assert len(inputs) == len(document)
+    assert all(a == b or allowed(a) for a, b in zip(inputs, document))
 
 
 def left_out(inputs, document):
@@ -108,8 +84,8 @@ def rotated(inputs, document):
     assert inputs in [document[i:] + document[:i] for i in range(len(document))]
 
 
-def sentences(ids: TokenIds, document) -> list[list[int]]:
-    ends, result = ids.flags("sentence_ends"), [[]]
+def sentences(document) -> list[list[int]]:
+    ends, result = IDS.flags("sentence_ends"), [[]]
     for token, following in zip(document, [*document[1:], None]):
         result[-1].append(token)
         if ends[token] and not (following is not None and ends[following]):
@@ -117,55 +93,46 @@ def sentences(ids: TokenIds, document) -> list[list[int]]:
     return [sentence for sentence in result if sentence]
 
 
-def sentences_permuted(ids: TokenIds):
-    def possible(inputs, document):
-        left = sentences(ids, document)
-        # An incomplete sentence may begin like another sentence, so the longest is tried first.
-        while inputs:
-            found = max((s for s in left if inputs[: len(s)] == s), key=len, default=None)
-            assert found, "no sentence of the document begins here"
-            left.remove(found)
-            inputs = inputs[len(found) :]
-        assert not left, "a sentence is missing"
-
-    return possible
+def sentences_permuted(inputs, document):
+    left = sentences(document)
+    # An incomplete sentence may begin like another sentence, so the longest is tried first.
+    while inputs:
+        found = max((s for s in left if inputs[: len(s)] == s), key=len, default=None)
+        assert found, "no sentence of the document begins here"
+        left.remove(found)
+        inputs = inputs[len(found) :]
+    assert not left, "a sentence is missing"
 
 
 def hidden_by_infilling(n: int, density) -> int:
     return round(n * Fraction(str(density)))  # rounds half to even
 
 
-def infilled(ids: TokenIds, density: float = 0.3):
-    def possible(inputs, document):
-        n = len(document)
-        _assert_infilled_counts(ids, inputs, n, density)
-        reachable = {0}  # possible places in the document after the inputs so far
-        for token in inputs:
-            if token == ids.mask:
-                reachable = set(range(min(reachable), n + 1))
-            else:
-                reachable = {i + 1 for i in reachable if i < n and document[i] == token}
-            assert reachable, "masks do not cover what is missing"
-        assert n in reachable
-
-    return possible
+def infilled(inputs, document, density: float = 0.3):
+    n = len(document)
+    _assert_infilled_counts(inputs, n, density)
+    reachable = {0}  # possible places in the document after the inputs so far
+    for token in inputs:
+        if token == IDS.mask:
+            reachable = set(range(min(reachable), n + 1))
+        else:
+            reachable = {i + 1 for i in reachable if i < n and document[i] == token}
+        assert reachable, "masks do not cover what is missing"
+    assert n in reachable
 
 
-def permuted_and_infilled(ids: TokenIds, density: float = 0.3):
-    def possible(inputs, document):
-        _assert_infilled_counts(ids, inputs, len(document), density)
-        units = sentences(ids, document)
-        neighbors = set(zip(document, document[1:]))
-        neighbors |= {(a[-1], b[0]) for a in units for b in units}
-        for pair in zip(inputs, inputs[1:]):
-            assert ids.mask in pair or pair in neighbors, "neither in line nor a new sentence"
-        assert Counter(x for x in inputs if x != ids.mask) <= Counter(document)
-
-    return possible
+def permuted_and_infilled(inputs, document, density: float = 0.3):
+    _assert_infilled_counts(inputs, len(document), density)
+    units = sentences(document)
+    neighbors = set(zip(document, document[1:]))
+    neighbors |= {(a[-1], b[0]) for a in units for b in units}
+    for pair in zip(inputs, inputs[1:]):
+        assert IDS.mask in pair or pair in neighbors, "neither in line nor a new sentence"
+    assert Counter(x for x in inputs if x != IDS.mask) <= Counter(document)
 
 
-def _assert_infilled_counts(ids, inputs, n, density):
-    masks = np.array(inputs) == ids.mask
+def _assert_infilled_counts(inputs, n, density):
+    masks = np.array(inputs) == IDS.mask
     assert (~masks).sum() == n - hidden_by_infilling(n, density)
     assert not (masks[1:] & masks[:-1]).any(), "spans touch"
     assert masks.any() == (hidden_by_infilling(n, density) > 0)

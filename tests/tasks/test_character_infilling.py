@@ -45,7 +45,7 @@ def given_back(tokens, tokenizer, ids, spm="spmv2") -> str:
         inputs = ()
         targets = list(map(int, tokens))
 
-    return tokenizer.decode(undo_middle(ids, spm)(Document))
+    return tokenizer.decode(undo_middle(Document, spm, ids))
 
 
 @pytest.mark.slow
