@@ -5,7 +5,8 @@ import numpy as np
 from scipy.stats import chisquare
 
 from pretrax.objectives import Row, batched
-from tests.objectives.registry import IDS, packed_lengths, quick_jit, text_row
+from tests.objectives.batches import corrupt
+from tests.objectives.registry import IDS, quick_jit, text_row
 
 # A correct program fails each test with this probability. The seeds are fixed, so that tests that
 # have passed continue to pass.
@@ -21,12 +22,8 @@ def assert_uniform(outcomes, possible: int):
 
 def corrupt_copies(objective, document_lengths, copies: int, seed: int):
     """Returns the features of one row, corrupted with `copies` keys."""
-    row, _ = text_row(document_lengths, sum(document_lengths))
-    rows = jax.tree.map(lambda x: np.stack([x] * copies), row)
-    lengths = packed_lengths(objective, document_lengths)
-    keys = jax.random.split(jax.random.key(seed), copies)
-    corrupt = jax.jit(batched(objective, lengths, len(document_lengths)))
-    return jax.tree.map(np.asarray, corrupt(keys, rows))
+    _, documents = text_row(document_lengths, sum(document_lengths))
+    return corrupt(objective, documents, copies=copies, seed=seed)
 
 
 def corrupt_random_texts(objective, lengths, rows, seed=0, text=IDS.text):

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from pretrax.objectives import complementary_diffusion, hide, layouts
+from tests.objectives.batches import corrupt, text
 from tests.objectives.distributions import assert_uniform
 from tests.objectives.linear_outputs import LinearOutputs
-from tests.objectives.masking import corrupt, text
 from tests.objectives.registry import IDS, quick_jit
 from tests.refusals import refuses
 

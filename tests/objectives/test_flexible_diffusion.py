@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pretrax.objectives import flexible_masked_diffusion
-from tests.objectives.masking import corrupt, text
+from tests.objectives.batches import corrupt, text
 from tests.objectives.registry import IDS, quick_jit
 
 V = 7

@@ -17,7 +17,7 @@ from pretrax.objectives import (
 )
 from pretrax.objectives.frequency_masking import frequency_ranks
 from pretrax.objectives.selection import rates_by_chances
-from tests.objectives.masking import corrupt, text
+from tests.objectives.batches import corrupt, text
 from tests.objectives.registry import IDS, quick_jit
 
 SMALL = IDS._replace(size=19, text=(2, 18), mask=18, cls=None, sep=None)

@@ -9,9 +9,9 @@ import pytest
 from scipy.stats import chisquare
 
 from pretrax.objectives import layouts, masked_lm, retromae
+from tests.objectives.batches import arrange, corrupt, text
 from tests.objectives.distributions import SIGNIFICANCE
 from tests.objectives.linear_outputs import LinearOutputs
-from tests.objectives.masking import arrange, corrupt, text
 from tests.objectives.registry import IDS, features_of, packed_lengths
 
 N = 6

@@ -29,10 +29,10 @@ from pretrax.objectives import (
 )
 from pretrax.objectives.arithmetic import product24
 from tests.models.small_models import init
+from tests.objectives.batches import FIRST, LAST, arrange, corrupt, text
 from tests.objectives.distributions import SIGNIFICANCE
 from tests.objectives.inverse import corrupted_documents, undo_copy
 from tests.objectives.linear_outputs import LinearOutputs
-from tests.objectives.masking import FIRST, LAST, arrange, corrupt, text
 from tests.objectives.registry import IDS, features_of, packed_lengths, quick_jit
 from tests.objectives.undo_masking import undo_masks_before
 from tests.refusals import refuses

@@ -38,9 +38,10 @@ from pretrax.objectives.noising import (
     untouched,
 )
 from pretrax.objectives.span_lengths import infilling_counts, poisson_lengths, poisson_table
+from tests.objectives.batches import corrupt
 from tests.objectives.distributions import SIGNIFICANCE, assert_uniform
 from tests.objectives.inverse import corrupted_documents
-from tests.objectives.registry import IDS, features_of, packed_lengths, quick_jit
+from tests.objectives.registry import IDS, features_of, quick_jit
 from tests.objectives.undo_noising import (
     hidden_by_infilling,
     infilled,
@@ -53,17 +54,6 @@ from tests.objectives.undo_noising import (
 from tests.refusals import refuses
 
 EOS, MASK = IDS.eos, IDS.mask
-
-
-def copies(objective, documents, number: int, seed: int):
-    """Returns the features of a row of these documents (lists of ids) for `number` keys."""
-    tokens = np.concatenate(documents).astype(np.int32)
-    lengths = [len(document) for document in documents]
-    segments = np.repeat(np.arange(len(documents), dtype=np.int32) + 1, lengths)
-    row = Row(tokens, segments, np.int32(0))
-    rows = jax.tree.map(lambda x: np.stack([x] * number), row)
-    corrupt = quick_jit(batched(objective, packed_lengths(objective, lengths), len(lengths)))
-    return jax.tree.map(np.asarray, corrupt(jax.random.split(jax.random.key(seed), number), rows))
 
 
 def streams(features, row: int) -> tuple[list[int], list[int]]:
@@ -148,7 +138,7 @@ X, Y, Z = IDS.sentinels[:3]
     ids=["spans", "tokens", "mask", "drop"],
 )
 def test_every_iid_mask_of_three_tokens(replace, predict, expected):
-    features = copies(iid_denoising(IDS, 0.5, replace, predict), [[A, B, C]], 200, seed=0)
+    features = corrupt(iid_denoising(IDS, 0.5, replace, predict), [[A, B, C]], copies=200, seed=0)
     got = {str(streams(features, row)) for row in range(200)}
     assert got == {str(pair) for pair in expected.values()}
 
@@ -158,7 +148,7 @@ def test_every_iid_mask_of_three_tokens(replace, predict, expected):
 def test_everything_can_be_predicted_from_every_replacement(replace):
     document = list(range(200, 240))
     objective = iid_denoising(IDS, 0.3, replace, "everything", mode="S")
-    features = copies(objective, [document, [A], [A, B]], 20, seed=1)
+    features = corrupt(objective, [document, [A], [A, B]], copies=20, seed=1)
     possible = {
         "mask": functools.partial(replaced, allowed=lambda token: token == MASK),
         "random": functools.partial(replaced, allowed=lambda token: 2 <= token < 32_000),
@@ -183,7 +173,7 @@ def test_everything_can_be_predicted_from_every_replacement(replace):
 )
 def test_noise_alone_gives_back_every_document(replace, undo):
     documents = [[A], list(range(200, 240)), [A, B], [B, A, C]]
-    features = copies(iid_denoising(IDS, 0.4, replace), documents, 20, seed=2)
+    features = corrupt(iid_denoising(IDS, 0.4, replace), documents, copies=20, seed=2)
     for row in range(20):
         got = corrupted_documents(features_of(features, row))
         assert [undo(x) for x in got.values()] == documents
@@ -193,7 +183,7 @@ def test_noise_alone_gives_back_every_document(replace, undo):
 def test_infilled_documents_of_two_tokens_by_hand():
     # One of the tokens is hidden by a span before or after the other token. A span on the other
     # side is empty.
-    features = copies(text_infilling(IDS, 0.5), [[A, B]], 2000, seed=3)
+    features = corrupt(text_infilling(IDS, 0.5), [[A, B]], copies=2000, seed=3)
     got = {tuple(streams(features, row)[0]) for row in range(2000)}
     assert got == {(MASK, B), (A, MASK), (MASK, A, MASK), (MASK, B, MASK)}
 
@@ -203,7 +193,7 @@ def test_bart_permutes_sentences_and_then_infills():
     stop = int(np.flatnonzero(IDS.flags("sentence_ends"))[20])
     plain = [x for x in range(1000, 1100) if not IDS.flags("sentence_ends")[x]]
     first, second = [*plain[:4], stop], [*plain[4:8], stop]
-    features = copies(bart(IDS), [first + second], 400, seed=4)
+    features = corrupt(bart(IDS), [first + second], copies=400, seed=4)
     orders = set()
     for row in range(400):
         inputs, targets = streams(features, row)
@@ -264,7 +254,9 @@ def test_planned_spans_cover_all_but_one_document_in_e18(mean):
 def test_tokens_that_are_not_text_are_never_hidden_by_iid_noise():
     document = [EOS, A, IDS.sep, B, EOS] * 8
     for replace in ("mask", "random"):
-        features = copies(iid_denoising(IDS, 0.9, replace, "everything"), [document], 20, seed=5)
+        features = corrupt(
+            iid_denoising(IDS, 0.9, replace, "everything"), [document], copies=20, seed=5
+        )
         special = np.isin(document, (EOS, IDS.sep))
         assert (features["inputs"][:, :-1][:, special] == np.array(document)[special]).all()
         assert (features["inputs"][:, :-1][:, ~special] != np.array(document)[~special]).any()
@@ -274,7 +266,7 @@ def test_tokens_that_are_not_text_are_never_hidden_by_iid_noise():
 
 
 def test_iid_masks_of_four_tokens_have_bernoullis_probabilities():
-    features = copies(token_masking(IDS, 0.3), [[A, B, C, 103]], 20_000, seed=6)
+    features = corrupt(token_masking(IDS, 0.3), [[A, B, C, 103]], copies=20_000, seed=6)
     hidden = features["inputs"][:, :4] == MASK
     counts = np.bincount(hidden @ [1, 2, 4, 8], minlength=16)
     ones = np.array([bin(i).count("1") for i in range(16)])
@@ -283,7 +275,9 @@ def test_iid_masks_of_four_tokens_have_bernoullis_probabilities():
 
 @pytest.mark.slow
 def test_numbers_of_hidden_tokens_are_binomial():
-    features = copies(iid_denoising(IDS, 0.15, "drop"), [list(range(100, 130))], 10_000, seed=7)
+    features = corrupt(
+        iid_denoising(IDS, 0.15, "drop"), [list(range(100, 130))], copies=10_000, seed=7
+    )
     hidden = (features["targets_segments"] > 0).sum(1) - 1
     expected = 10_000 * binom.pmf(np.arange(11), 30, 0.15)
     counts = np.bincount(np.minimum(hidden, 10), minlength=11)
@@ -292,14 +286,14 @@ def test_numbers_of_hidden_tokens_are_binomial():
 
 
 def test_iid_masks_of_packed_documents_are_independent_of_each_other():
-    features = copies(token_masking(IDS, 0.5), [[A, B], [A, B]], 8_000, seed=8)
+    features = corrupt(token_masking(IDS, 0.5), [[A, B], [A, B]], copies=8_000, seed=8)
     assert_uniform(features["inputs"], 16)
 
 
 def test_one_stand_in_of_ten_is_random_text_in_berts_style():
     document = list(range(100, 150))
     objective = iid_denoising(IDS, 0.5, "mask_or_random", "everything")
-    features = copies(objective, [document], 1000, seed=9)
+    features = corrupt(objective, [document], copies=1000, seed=9)
     inputs = features["inputs"][:, :-1]
     hidden = inputs != np.array(document)
     random = inputs[hidden & (inputs != MASK)]
@@ -345,7 +339,9 @@ def spans_drawn(hidden: int, most: int, mean: float) -> dict[tuple[int, ...], fl
 def test_infilled_spans_have_poisson_lengths_the_empty_and_the_trimmed_included():
     # Four of eight tokens are hidden, in at most five spans. The visible tokens show each length.
     copied = 20_000
-    features = copies(text_infilling(IDS, 0.5, 1.5), [list(range(100, 108))], copied, seed=10)
+    features = corrupt(
+        text_infilling(IDS, 0.5, 1.5), [list(range(100, 108))], copies=copied, seed=10
+    )
     law = spans_drawn(hidden=4, most=5, mean=1.5)
     assert abs(sum(law.values()) - 1) < 1e-9
     counts = dict.fromkeys(law, 0)
@@ -374,8 +370,8 @@ def lengths_of_spans(inputs, first: int, end: int) -> list[int]:
 
 def test_infilled_spans_stand_in_all_places_with_equal_probability():
     # Three of six tokens are hidden. The three visible tokens leave four places for spans.
-    features = copies(
-        text_infilling(IDS, 0.5, 3), [[100, 101, 102, 103, 104, 105]], 20_000, seed=11
+    features = corrupt(
+        text_infilling(IDS, 0.5, 3), [[100, 101, 102, 103, 104, 105]], copies=20_000, seed=11
     )
     masks = features["inputs"] == MASK
     gap = np.where(masks, np.cumsum(~masks, 1), 99)
@@ -387,21 +383,23 @@ def test_infilled_spans_stand_in_all_places_with_equal_probability():
 def test_infilling_of_packed_documents_is_independent():
     # One of two tokens is hidden. Nine of ten documents have one span, before or after the other
     # token.
-    features = copies(text_infilling(IDS, 0.5, 3), [[A, B]] * 2, 9_000, seed=12)
+    features = corrupt(text_infilling(IDS, 0.5, 3), [[A, B]] * 2, copies=9_000, seed=12)
     one_span_each = (features["inputs_segments"] > 0).sum(1) == 6
     assert one_span_each.mean() > 0.85
     assert_uniform(features["inputs"][one_span_each], 4)
 
 
 def test_rotations_are_uniform_and_packed_documents_turn_on_their_own():
-    features = copies(document_rotation(IDS), [[100, 101, 102], [200, 201, 202]], 9_000, 13)
+    features = corrupt(
+        document_rotation(IDS), [[100, 101, 102], [200, 201, 202]], copies=9_000, seed=13
+    )
     assert_uniform(features["inputs"], 9)
 
 
 @pytest.mark.parametrize("lengths, orders", [((4,), 24), ((3, 2), 12)])
 def test_shuffles_are_uniform_over_all_orders(lengths, orders):
     documents = [list(range(100, 100 + n)) for n in lengths]
-    features = copies(deshuffling(IDS), documents, 12_000, seed=14)
+    features = corrupt(deshuffling(IDS), documents, copies=12_000, seed=14)
     assert orders == np.prod([factorial(n) for n in lengths])
     assert_uniform(features["inputs"], orders)
 
@@ -418,7 +416,7 @@ def test_orders_of_sentences_are_uniform_and_a_cut_off_sentence_is_one():
     *whole, cut = _sentences(3, 2, 4)
     document = sum([*whole, cut[:2]], [])  # The last sentence has lost its end.
     other = sum(_sentences(2, 2), [])
-    features = copies(sentence_permutation(IDS), [document, other], 12_000, seed=15)
+    features = corrupt(sentence_permutation(IDS), [document, other], copies=12_000, seed=15)
     assert_uniform(features["inputs"], 6 * 2)
 
 
@@ -427,7 +425,7 @@ def test_stops_in_a_row_end_one_sentence():
     plain = [x for x in range(500, 700) if not IDS.flags("sentence_ends")[x]]
     stop = next(x for x in range(700, 900) if IDS.flags("sentence_ends")[x])
     document = [*plain[:3], stop, stop, stop, *plain[3:6], stop, *plain[6:9], stop, stop]
-    features = copies(sentence_permutation(IDS), [document], 200, seed=22)
+    features = corrupt(sentence_permutation(IDS), [document], copies=200, seed=22)
     sentences = [document[:6], document[6:10], document[10:]]
     orders = {tuple(sum(order, [])) for order in itertools.permutations(sentences)}
     got = {tuple(int(x) for x in row[: len(document)]) for row in features["inputs"]}
@@ -437,7 +435,7 @@ def test_stops_in_a_row_end_one_sentence():
 def test_parts_of_a_composed_noise_draw_independently():
     # If both used the same draw, two turns of two tokens would always restore the order.
     twice = from_noise(IDS, in_turn(rotation(), rotation()))
-    features = copies(twice, [[A, B]], 6_000, seed=16)
+    features = corrupt(twice, [[A, B]], copies=6_000, seed=16)
     assert_uniform(features["inputs"], 2)
 
 
@@ -447,7 +445,7 @@ def test_parts_of_a_composed_noise_draw_independently():
 def test_sentinel_k_precedes_span_k_also_when_a_document_starts_with_noise():
     # T5's code puts sentinels before parts of the text there, and loses the alignment.
     document = list(range(100, 120))
-    features = copies(iid_denoising(IDS, 0.5), [document], 200, seed=17)
+    features = corrupt(iid_denoising(IDS, 0.5), [document], copies=200, seed=17)
     starts_with_noise = features["inputs"][:, 0] == X
     assert 50 < starts_with_noise.sum() < 150
     undo = undo_pieces
@@ -461,7 +459,9 @@ SIZES = (10, 64, 101)
 
 def test_infilling_hides_exactly_the_share_asked_for_where_overlapping_spans_hide_less():
     # fairseq's spans may overlap, so that it hides 26.8% instead of 30%.
-    features = copies(text_infilling(IDS), [list(range(100, 100 + n)) for n in SIZES], 200, 18)
+    features = corrupt(
+        text_infilling(IDS), [list(range(100, 100 + n)) for n in SIZES], copies=200, seed=18
+    )
     stays = (features["inputs"] != MASK) & (features["inputs"] != EOS)
     for number, n in enumerate(SIZES, 1):
         left = (stays & (features["inputs_segments"] == number)).sum(1)
@@ -469,20 +469,20 @@ def test_infilling_hides_exactly_the_share_asked_for_where_overlapping_spans_hid
 
 
 def test_empty_spans_insert_a_mask():
-    features = copies(text_infilling(IDS), [list(range(100, 160))], 200, seed=19)
+    features = corrupt(text_infilling(IDS), [list(range(100, 160))], copies=200, seed=19)
     lengths = [lengths_of_spans(inputs, 100, 160) for inputs in features["inputs"]]
     assert sum(x.count(0) for x in lengths) > 0 and all(sum(x) == 18 for x in lengths)
 
 
 def test_sentence_permutation_really_permutes():
     document = sum(_sentences(2, 3, 2, 4), [])
-    features = copies(sentence_permutation(IDS), [document], 100, seed=20)
+    features = corrupt(sentence_permutation(IDS), [document], copies=100, seed=20)
     assert len(distinct(features)) > 20
 
 
 @pytest.mark.parametrize("build", [document_rotation, deshuffling, sentence_permutation, bart])
 def test_end_of_sequence_stays_outside_of_what_is_moved(build):
-    features = copies(build(IDS), [list(range(100, 120)), [A, B]], 50, seed=21)
+    features = corrupt(build(IDS), [list(range(100, 120)), [A, B]], copies=50, seed=21)
     for row in range(50):
         for document in corrupted_documents(features_of(features, row)).values():
             for stream in (document.inputs, document.targets):
@@ -505,7 +505,7 @@ def test_documents_beyond_the_most_leave_the_others_as_they_are(build):
 
 
 def test_the_decoder_starts_with_its_own_token_and_not_with_end_of_sequence():
-    features = features_of(copies(document_rotation(IDS), [[A, B, C]], 2, seed=22), 0)
+    features = features_of(corrupt(document_rotation(IDS), [[A, B, C]], copies=2, seed=22), 0)
     layout = objectives.layouts.encoder_decoder
     stacks = layout.lengths(document_rotation(IDS).lengths(3))
     arranged = layout.arrange(features, stacks, IDS.bos, 1)
@@ -514,7 +514,7 @@ def test_the_decoder_starts_with_its_own_token_and_not_with_end_of_sequence():
 
 
 def test_a_document_whose_tokens_are_all_dropped_keeps_its_place():
-    features = copies(token_deletion(IDS, 0.9), [[A], [B], [C]], 50, seed=23)
+    features = corrupt(token_deletion(IDS, 0.9), [[A], [B], [C]], copies=50, seed=23)
     empty = 0
     for row in range(50):
         got = corrupted_documents(features_of(features, row))
@@ -524,7 +524,7 @@ def test_a_document_whose_tokens_are_all_dropped_keeps_its_place():
 
 
 def test_no_noise_copies_documents():
-    features = copies(from_noise(IDS, untouched()), [[A, B], [C]], 2, seed=24)
+    features = corrupt(from_noise(IDS, untouched()), [[A, B], [C]], copies=2, seed=24)
     for stream in ("inputs", "targets"):
         assert features[stream][0].tolist() == [A, B, EOS, C, EOS]
 

@@ -15,7 +15,7 @@ import torch
 from pretrax.models.hugging_face import open_source, read_params, recognize
 from pretrax.models.trees import nested
 from pretrax.objectives import TokenIds, layouts, masked_permuted_lm
-from tests.objectives.masking import arrange, corrupt
+from tests.objectives.batches import arrange, corrupt
 from tests.objectives.registry import features_of
 from tests.parity.models import VOCAB, perturbed
 
