@@ -222,15 +222,14 @@ def masked_autoencoder(
         return forward_flops(config, encoder_lengths) + decoder_flops
 
     network = MaskedAutoencoder(config)
-    part = functools.partial(kept_encoder, config)
+
+    def part(params: dict) -> Part:
+        """Returns the encoder. The decoder is discarded after training."""
+        return Part(config, params["encoder"], ("decoder",))
+
     return model_of_encoders(
         network, config, config.heads, heads, flops, hidden=("restored",), part=part
     )
-
-
-def kept_encoder(config: Config, params: dict) -> Part:
-    """Returns the encoder of `masked_autoencoder`. The decoder is discarded after training."""
-    return Part(config, params["encoder"], ("decoder",))
 
 
 class MaskedAutoencoder(WithEncoderHeads):

@@ -4,16 +4,9 @@ A builder takes the token ids of a vocabulary and returns an objective. It raise
 setting that its annotation excludes, and for token ids without a special token that it needs. Its
 docstring lists all other errors.
 
-The families of objectives are `language_modeling`, `multi_token_prediction`, `annealed_targets`,
-`upcoming_tokens`, `superposition`, `next_latent`, `implicit_tokens`, `belief_states`, `goldfish`,
-`tidar`, `mutor`, `number_tokens`, `distillation`, `joint_embedding`, `denoising`, `autoencoding`,
-`mass`, `gap_sentences`, `mixtures` and `ul2`. Others are `blanks`, `infilling`,
-`masked_language_modeling`, `adaptive_masking`, `masked_autoencoding`, `masked_diffusion`,
-`frequency_masking`, `block_diffusion`, `hybrid_diffusion`, `uniform_diffusion`, `causal_diffusion`,
-`token_editing`, `insertion`, `flexible_diffusion`, `permutation`,
-`sentence_pairs`, `contrastive_learning` and `supervised`. They choose tokens with `selection` and
-`span_lengths`, apply noise from `noising`, and write features with `splicing`. `contract` defines
-what they return, and `laws` checks it.
+Each file has a family of objectives, whose builders are imported below. They choose tokens with
+`selection` and `span_lengths`, apply noise from `noising`, and write features with `splicing`.
+`contract` defines what they return, and `laws` checks it.
 """
 
 from . import layouts

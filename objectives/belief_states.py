@@ -13,7 +13,7 @@ from jax import tree_util
 from ..constraints import Count, checked
 from .arithmetic import below
 from .contract import VOCABULARY, BatchLoss, Labels, Objective, Row, Term
-from .features import fit, pool_columns, target_sequence
+from .features import fit, no_pools, target_sequence
 from .language_modeling import causal_lm
 from .losses import at_slots, head_cross_entropy, predictions
 from .splicing import Documents, by_document, documents, piece, splice
@@ -100,8 +100,7 @@ def _both_ways(pairs: int, mask, key, row: Row, partner, lengths, max_documents)
         distance = size - place + 1 + suffix
         (column,) = _stream(k).columns
         features[column] = jnp.where(forwards, distance, 0)
-    none = jnp.zeros(0, jnp.int32)
-    return features | pool_columns(none, none, none, lengths["pools"])
+    return features | no_pools(lengths["pools"])
 
 
 def _loss(batch) -> BatchLoss:
@@ -117,7 +116,8 @@ def _loss(batch) -> BatchLoss:
 
     next_tokens = at_prefixes(tokens)
     counts = at_prefixes(jnp.asarray(weights)).astype(jnp.float32)
-    ends = [at_prefixes(own + batch["decoder_suffixes"][:, k]) for k in range(_pairs(batch))]
+    pairs = batch["decoder_suffixes"].shape[1]
+    ends = [at_prefixes(own + batch["decoder_suffixes"][:, k]) for k in range(pairs)]
     previous_tokens = [jnp.take_along_axis(tokens, end, axis=1) for end in ends]
 
     def sums(outputs):
@@ -147,10 +147,6 @@ def _loss(batch) -> BatchLoss:
         },
         sums,
     )
-
-
-def _pairs(batch) -> int:
-    return batch["decoder_suffixes"].shape[1]
 
 
 # --- streams ------------------------------------------------------------------------------------

@@ -92,6 +92,12 @@ def pool_columns(slots, labels, counts, size: int) -> dict:
     return {name: fit(x, size) for name, x in zip(STREAMS["pools"].columns, columns)}
 
 
+def no_pools(size: int) -> dict:
+    """Returns features of pools that do not count; their number declares a document's segments."""
+    none = jnp.zeros(0, jnp.int32)
+    return pool_columns(none, none, none, size)
+
+
 def fit(x, size: int):
     """Returns x i32[n] padded or truncated at the end to `size` slots."""
     return jnp.pad(x, (0, max(size - x.size, 0)))[:size]

@@ -13,8 +13,8 @@ from jax import lax, tree_util
 from ..constraints import OpenShare, Share, checked
 from .arithmetic import hits, ratio, running_sum, share24, traced
 from .contract import Objective
-from .noising import Noise, Text, from_noise
-from .splicing import by_document, documents, kept, sentence_ends
+from .noising import Noise, Text, from_noise, kept_tokens
+from .splicing import by_document, documents, sentence_ends
 from .token_ids import TokenIds
 
 
@@ -101,16 +101,13 @@ def _mask_gaps(score, gaps: _Gaps, key, text: Text, count: int) -> Text:
     bits = jax.random.bits(jax.random.fold_in(key, 1), text.tokens.shape, jnp.uint32)
     masked = selected & ~hits(bits, gaps.unchanged)[sentences.number]
     tokens = jnp.where(masked, gaps.mask, text.tokens)
-    return _only(tokens, text, ~masked | sentences.starts)
+    keep = ~masked | sentences.starts
+    return kept_tokens(tokens, text.segments, keep, text.tokens.size)
 
 
 def _write_gaps(score, gaps: _Gaps, key, text: Text, count: int) -> Text:
-    return _only(text.tokens, text, _selected(score, gaps, key, text, count)[0])
-
-
-def _only(tokens_N, text: Text, keep_N) -> Text:
-    columns = tokens_N, text.segments
-    return Text(*kept(columns, keep_N & (text.segments > 0), text.tokens.size))
+    selected, _ = _selected(score, gaps, key, text, count)
+    return kept_tokens(text.tokens, text.segments, selected, text.tokens.size)
 
 
 def _selected(score, gaps: _Gaps, key, text: Text, count: int):

@@ -88,7 +88,8 @@ def hybrid_diffusion(
     {'inputs': 512, 'labels': 512, 'rates': 1}
     """
     noise = HybridNoise(_replacing(random_share), ids.special("mask"), ids.text)
-    in_loss = dataclasses.replace(noise, replacing=_in_loss(random_share))
+    share_in_loss = max(random_share, _LEAST_SHARE)
+    in_loss = dataclasses.replace(noise, replacing=_replacing(share_in_loss))
     return Objective(
         lengths=lambda n: {"inputs": n, "labels": n, "rates": 1},
         corrupt=tree_util.Partial(
@@ -104,10 +105,6 @@ def hybrid_diffusion(
 
 def _replacing(share: float) -> float:
     return 2 * share / (1 - share)
-
-
-def _in_loss(share: float) -> float:
-    return _replacing(max(share, _LEAST_SHARE))
 
 
 def _mask_and_replace(key, row, partner, lengths, max_documents, *, replacing, mask, text):

@@ -17,7 +17,7 @@ from jax import tree_util
 from ..constraints import OpenShare, Positive, PositiveShare, checked
 from .arithmetic import below, draw24, hits, product24, ratio, round_ratio, share24, traced
 from .contract import BatchLoss, Facts, Labels, Objective, Rows
-from .features import fit, pool_columns, sequence_pair, target_sequence
+from .features import fit, no_pools, sequence_pair, target_sequence
 from .losses import prediction_segments, predictions, token_loss
 from .prompt_forms import PromptForm
 from .selection import choose, selection_of
@@ -173,10 +173,8 @@ def _copy_with_masks(key, row, partner, lengths, max_documents, *, highest, mask
         source = document.start[copy_L // 2] + position
         masked = row.hidden[jnp.clip(source, 0, row.tokens.size - 1)]
     masked &= (tokens >= text[0]) & (tokens < text[1]) & (segments > 0) & (segments % 2 == 0)
-    none = jnp.zeros(0, jnp.int32)
-    no_pools = pool_columns(none, none, none, lengths["pools"])
     targets = target_sequence((tokens, segments))
-    return targets | {"targets_stand_ins": stand_ins(masked, mask)} | no_pools
+    return targets | {"targets_stand_ins": stand_ins(masked, mask)} | no_pools(lengths["pools"])
 
 
 def _loss_of_both(scale: float, batch) -> BatchLoss:

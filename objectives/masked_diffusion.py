@@ -18,7 +18,7 @@ from jax import tree_util
 from ..constraints import checked
 from .arithmetic import draw24, hits, product24, rate24, share24
 from .contract import Array, BatchLoss, Facts, Objective, Row
-from .features import fit, input_sequence, labels_in_place, orders_in_line, pool_columns
+from .features import fit, input_sequence, labels_in_place, no_pools, orders_in_line
 from .losses import predicting_stack, predictions, token_loss
 from .prompt_forms import PromptForm
 from .selection import rates_by_chances
@@ -283,9 +283,7 @@ def _mask_once(
 def _mask_twice(noised, key, row, partner, lengths, max_documents, *, mask, shift, power=None):
     text = noised(key, row, lengths["inputs"], max_documents, power)
     both = _with_complements(text, lengths["inputs"])
-    none = jnp.zeros(0, jnp.int32)
-    no_pools = pool_columns(none, none, none, lengths["pools"])
-    return _masked_features(both, mask, shift, lengths) | no_pools
+    return _masked_features(both, mask, shift, lengths) | no_pools(lengths["pools"])
 
 
 def _with_complements(text: _Noised, size: int) -> _Noised:

@@ -313,12 +313,12 @@ def _iid_settings(ids: TokenIds, noise_density: OpenShare, replace: Replace):
 def _replace_hidden(hiding: _Hiding, stand_in, key, text: Text, count: int) -> Text:
     hidden, opens, number = _iid_pieces(hiding, key, text, count)
     tokens = jnp.where(hidden, stand_in(key, number), text.tokens)
-    return _compact(tokens, text.segments, ~hidden | opens, text.tokens.size)
+    return kept_tokens(tokens, text.segments, ~hidden | opens, text.tokens.size)
 
 
 def _drop_hidden(hiding: _Hiding, key, text: Text, count: int) -> Text:
     hidden, _, _ = _iid_pieces(hiding, key, text, count)
-    return _compact(text.tokens, text.segments, ~hidden, text.tokens.size)
+    return kept_tokens(text.tokens, text.segments, ~hidden, text.tokens.size)
 
 
 def _write_hidden(hiding: _Hiding, marked, closes, key, text: Text, count: int) -> Text:
@@ -327,7 +327,7 @@ def _write_hidden(hiding: _Hiding, marked, closes, key, text: Text, count: int) 
     text_follows = last & ~hidden & closes
     tokens = alternated(_from_table(hiding.stand_ins, key, number), text.tokens)
     keep = alternated((opens | text_follows) & marked, hidden)
-    return _compact(tokens, jnp.repeat(text.segments, 2), keep, text.tokens.size)
+    return kept_tokens(tokens, jnp.repeat(text.segments, 2), keep, text.tokens.size)
 
 
 def _iid_pieces(hiding: _Hiding, key, text: Text, count: int):
@@ -453,7 +453,7 @@ def _infill(key, text: Text, count: int, *, density, mean_span_length, span_leng
         if text.hidden_starts is not None:
             opens |= text.hidden & text.hidden_starts
         tokens = jnp.where(opens, mask, text.tokens)
-        return _compact(tokens, text.segments, opens | ~text.hidden, text.tokens.size)
+        return kept_tokens(tokens, text.segments, opens | ~text.hidden, text.tokens.size)
     hidden_D, most_D = infilling_counts(document.length, density, mean_span_length)
     hidden, most, length = (_of(x, text) for x in (hidden_D, most_D, document.length))
     position = _position(text, document)
@@ -520,7 +520,7 @@ def _continues(hidden_N, text: Text, document):
     return jnp.roll(hidden_N, 1) & (_position(text, document) > 0)
 
 
-def _compact(tokens_M, segments_M, keep_M, size: int) -> Text:
+def kept_tokens(tokens_M, segments_M, keep_M, size: int) -> Text:
     """Returns the kept tokens of all documents, one after another."""
     return Text(*kept((tokens_M, segments_M), keep_M & (segments_M > 0), size))
 

@@ -341,16 +341,10 @@ def _labels(loss, batch, marks):
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _gradient_is_there(loss, heads, first, batch):
     def total(states):
-        terms = loss(batch).scored(_outputs(heads, first, states))
+        any_states = AnyStates(states, [name for name, _ in heads])
+        terms = loss(batch).scored(_Outputs(any_states, dict(heads), first))
         return sum(jnp.sum(term.sums) for term in terms.values() if term.scale is not None)
 
-    return jnp.any(jax.grad(total)(_random_states(batch)) != 0, axis=-1)
-
-
-def _outputs(heads, first: int, states) -> _Outputs:
-    return _Outputs(AnyStates(states, [name for name, _ in heads]), dict(heads), first)
-
-
-def _random_states(batch):
-    stack = predicting_stack(batch)
-    return jax.random.normal(jax.random.key(0), (*batch[f"{stack}_segment_ids"].shape, 4))
+    slots = batch[f"{predicting_stack(batch)}_segment_ids"].shape
+    states = jax.random.normal(jax.random.key(0), (*slots, 4))
+    return jnp.any(jax.grad(total)(states) != 0, axis=-1)
