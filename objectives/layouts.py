@@ -201,15 +201,15 @@ def _orders(row: StackRow, batch: dict) -> dict:
     }
 
 
-def positions_of_tokens(model, groups) -> str | None:
-    """Requires a model that accepts explicit positions, since tokens are out of order."""
+def reads_positions(model, groups) -> str | None:
+    """Requires a model that reads the positions of tokens, since nothing else shows their order."""
     config = model.config
     if config is None or (config.positions not in ("relative", "none") and config.window is None):
         return None
     return (
-        "The objective puts tokens out of order, but this model does not read their positions "
-        f"(positions={config.positions!r}, window={config.window}): choose a model with rotary or "
-        "learned positions and no window."
+        "Only their positions show the order of this objective's tokens or masks, but this model "
+        f"does not read them (positions={config.positions!r}, window={config.window}): choose a "
+        "model with rotary or learned positions and no window."
     )
 
 
@@ -277,7 +277,7 @@ register_stream(
         columns=("inputs_positions", "inputs_starts", "inputs_ends"),
         in_use="inputs_segments",
         arranged=_single(_orders),
-        requires=(positions_of_tokens,),
+        requires=(reads_positions,),
     )
 )
 register_stream(

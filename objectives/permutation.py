@@ -17,7 +17,7 @@ from jax import tree_util
 from ..constraints import Count, OpenShare, checked
 from .contract import Facts, Objective
 from .features import fit, input_sequence, labels_in_place, target_sequence
-from .layouts import positions_of_tokens
+from .layouts import reads_positions
 from .losses import token_loss
 from .prompt_forms import PromptForm
 from .random_order import random_order
@@ -235,7 +235,7 @@ def shuffled_lm(ids: TokenIds) -> Objective:
         facts=Facts(
             prompt_forms=(PromptForm("unmask", predicted="as next"),),
             bound="tokens",
-            requires=(positions_of_tokens,),
+            requires=(reads_positions,),
         ),
     )
 

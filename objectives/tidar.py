@@ -18,7 +18,7 @@ from ..constraints import Count, Positive, checked
 from .block_diffusion import no_tokens_ahead
 from .contract import BatchLoss, Objective
 from .language_modeling import causal_lm
-from .layouts import guarded
+from .layouts import guarded, reads_positions
 from .losses import at_slots, predictions, token_loss
 from .prompt_forms import MaskedBlocks, PromptForm
 from .splicing import by_document, documents
@@ -155,20 +155,6 @@ def _add_masks(row: StackRow, batch: dict) -> dict:
     return {name: jnp.where(has_mask, x, batch.get(name, x)) for name, x in columns.items()}
 
 
-def positions_for_masks(model, groups) -> str | None:
-    """Requires positions that distinguish the masks of a row."""
-    config = model.config
-    if config is None:
-        return None
-    if config.positions in ("relative", "none") or config.window is not None:
-        return (
-            "The objective predicts tokens from masks, which only their positions distinguish, "
-            f"but this model has positions={config.positions!r} and window={config.window}: choose "
-            "a model with rotary or learned positions and no window."
-        )
-    return None
-
-
 def position_after_the_row(model, groups) -> str | None:
     """Requires a position for a mask after the last slot of a row."""
     config = model.config
@@ -193,6 +179,6 @@ MASKS = register_stream(
         arranged={"decoder": _add_masks},
         after=("noised",),  # slots without a mask keep their noised copy
         more_slots=lambda slots: {"copies": slots, "predicted_copies": slots},
-        requires=(no_tokens_ahead, positions_for_masks),
+        requires=(no_tokens_ahead, reads_positions),
     )
 )

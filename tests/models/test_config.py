@@ -82,6 +82,8 @@ def test_invalid_settings_are_refused(settings, values):
             ("init_stddev",),
         ),
         (models.encoder_decoder, {"window": 4, "encoder_window": (3,)}, ("encoder_window", 3)),
+        (models.decoder, SMALL | {"init_matching": True}, ("init_matching",)),
+        (models.decoder, SMALL | {"merged_attention": True}, ("merged_attention",)),
     ],
 )
 def test_invalid_settings_of_each_builder_are_refused(build, settings, values):

@@ -103,11 +103,6 @@ def test_invalid_settings_are_refused(settings, values):
         models.encoder_decoder(64, **(SHAPE | {"positions": "relative"} | settings))
 
 
-def test_matching_requires_cross_attention():
-    with refuses(ValueError, "init_matching"):
-        models.decoder(64, num_layers=1, init_matching=True, **SHAPE)
-
-
 @pytest.mark.parametrize("preset", ["t5_1_1_small", "bart_tiny", "umt5_base", "switch_tiny"])
 def test_a_preset_named_after_the_quickstart_begins_as_published(preset):
     """Unlike the quickstart's model, such a preset starts with the published initialization."""

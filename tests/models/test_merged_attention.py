@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pretrax import models
 from pretrax.objectives import Row, batched, block_diffusion, layouts
 from tests.models.small_models import PACKED_CAUSAL, SHAPE, build, init, make_batch
 from tests.objectives.registry import IDS, quick_jit
@@ -159,7 +158,5 @@ def test_attention_that_cannot_be_merged_is_refused():
         merged(merged_attention=False)
     with refuses(ValueError, "rotate_encoded", "rope_theta"):
         merged(window=3, global_every=2, first_global=1, local_rope_theta=100.0)
-    with refuses(ValueError, "merged_attention"):
-        models.decoder(64, num_layers=1, merged_attention=True, **SHAPE)
     with refuses(ValueError, "init_matching"):
         merged(init_matching=True)

@@ -34,15 +34,8 @@ def arranged(objective, raw, max_documents=1, layout="decoder", seed=0):
     lengths |= {name: max_documents * lengths[name] for name in lengths.keys() & per_document()}
     keys = jax.random.split(jax.random.key(seed), len(raw.tokens))
     layout = layouts.LAYOUTS[layout]
-    sizes = layout.lengths(lengths)
-
-    @quick_jit
-    def made(keys, raw):
-        features = batched(objective, lengths, max_documents)(keys, raw)
-        arrange = jax.vmap(lambda row: layout.arrange(row, sizes, IDS.bos, max_documents))
-        return features, arrange(features)
-
-    return jax.device_get(made(keys, raw))
+    features = jax.device_get(quick_jit(batched(objective, lengths, max_documents))(keys, raw))
+    return features, arrange_rows(layout, features, layout.lengths(lengths), max_documents)
 
 
 def corrupt(objective, *rows, copies=2, seed=0, planned=None, members=0):
@@ -75,3 +68,9 @@ def _corrupt(lengths, max_documents, kernel, keys, rows):
 def arrange(layout, features, lengths, max_documents=2):
     """Returns what a layout makes of the features of one row."""
     return quick_jit(lambda f: layout.arrange(f, lengths, IDS.bos, max_documents))(features)
+
+
+def arrange_rows(layout, features, lengths, max_documents=1):
+    """Returns what a layout makes of the features of rows."""
+    arrange = jax.vmap(lambda row: layout.arrange(row, lengths, IDS.bos, max_documents))
+    return jax.device_get(quick_jit(arrange)(features))

@@ -1,14 +1,13 @@
 """Masked diffusion that reads each document twice, with a mask and with its complement."""
 
-import jax
 import numpy as np
 import pytest
 
 from pretrax.objectives import complementary_diffusion, hide, layouts
-from tests.objectives.batches import corrupt, text
+from tests.objectives.batches import arrange_rows, corrupt, text
 from tests.objectives.distributions import assert_uniform
 from tests.objectives.linear_outputs import LinearOutputs
-from tests.objectives.registry import IDS, quick_jit
+from tests.objectives.registry import IDS
 from tests.refusals import refuses
 
 BUILT = complementary_diffusion(IDS)
@@ -77,9 +76,7 @@ def test_the_loss_is_a_mean_over_both_readings(weighted):
     objective = complementary_diffusion(IDS, weighted=weighted)
     features = corrupt(objective, [text(12), text(25)], copies=3)
     stacks = layouts.encoder.lengths({"inputs": 74, "labels": 37, "rates": 4, "pools": 4})
-    batch = quick_jit(jax.vmap(lambda row: layouts.encoder.arrange(row, stacks, IDS.bos, 2)))(
-        features
-    )
+    batch = arrange_rows(layouts.encoder, features, stacks, 2)
     random = np.random.default_rng(1)
     top, matrix = random.normal(size=(3, 74, 3)), random.normal(size=(3, IDS.size))
     logits = top @ matrix

@@ -17,7 +17,7 @@ from pretrax.objectives import (
 )
 from pretrax.objectives.frequency_masking import frequency_ranks
 from pretrax.objectives.selection import rates_by_chances
-from tests.objectives.batches import corrupt, text
+from tests.objectives.batches import arrange_rows, corrupt, text
 from tests.objectives.registry import IDS, quick_jit
 
 SMALL = IDS._replace(size=19, text=(2, 18), mask=18, cls=None, sep=None)
@@ -80,9 +80,7 @@ def test_counts_are_of_the_text_that_was_read(complementary):
     features = corrupt(objective, rows, copies=5)
     slots = features["inputs"].shape[1]
     stacks = {"encoder": slots + 2, "predict": slots}
-    batch = quick_jit(jax.vmap(lambda row: layouts.encoder.arrange(row, stacks, IDS.bos, 2)))(
-        features
-    )
+    batch = arrange_rows(layouts.encoder, features, stacks, 2)
     adaptation = objective.adaptation
     got = np.asarray(adaptation.measure(None, batch))
     readings = 5 * (2 if complementary else 1)
@@ -101,9 +99,7 @@ def test_rows_of_other_members_are_not_counted():
     objective = mixture(IDS, members)
     features = corrupt(objective, [text(9)], [text(9, seed=1)], copies=3, members=[0, 1])
     stacks = layouts.encoder.lengths(objective.lengths(9))
-    batch = quick_jit(jax.vmap(lambda row: layouts.encoder.arrange(row, stacks, IDS.bos, 1)))(
-        features
-    )
+    batch = arrange_rows(layouts.encoder, features, stacks)
     counts = objective.adaptation.measure(None, batch)["informed"]
     expected = np.zeros(IDS.text[1] - IDS.text[0], int)
     np.add.at(expected, text(9) - IDS.text[0], 3)

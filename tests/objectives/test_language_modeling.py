@@ -2,14 +2,12 @@
 
 import types
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.special
 
 from pretrax.objectives import (
-    causal_lm,
     hide,
     layouts,
     masked_input_next_token,
@@ -71,14 +69,6 @@ def test_a_document_of_one_token_is_all_target():
     _, (document,) = text_row((1,), 1)
     assert features["inputs"][0].tolist() == [IDS.mode("S"), IDS.eos]
     assert features["targets"][0].tolist() == [*document, IDS.eos]
-
-
-@pytest.mark.slow
-def test_causal_lm_copies_the_row():
-    row, _ = text_row((3, 1, 4), 8)
-    features = causal_lm(IDS).corrupt(jax.random.key(0), row, row, {"targets": 8}, 3)
-    np.testing.assert_array_equal(features["targets"], row.tokens)
-    np.testing.assert_array_equal(features["targets_segments"], row.segments)
 
 
 def test_masked_inputs_by_hand():

@@ -29,7 +29,7 @@ from pretrax.objectives import (
 )
 from pretrax.objectives.arithmetic import product24
 from tests.models.small_models import init
-from tests.objectives.batches import FIRST, LAST, arrange, corrupt, text
+from tests.objectives.batches import FIRST, LAST, arrange, arrange_rows, corrupt, text
 from tests.objectives.distributions import SIGNIFICANCE
 from tests.objectives.inverse import corrupted_documents, undo_copy
 from tests.objectives.linear_outputs import LinearOutputs
@@ -89,19 +89,6 @@ def test_each_packed_document_has_its_own_count():
     for row in range(64):
         documents = corrupted_documents(features_of(got, row))
         assert [len(documents[d].labels) for d in (1, 2, 3)] == [3, 1, 9]
-
-
-@pytest.mark.slow
-def test_trap_masked_places_are_gathered_before_the_projection():
-    for layout in (layouts.encoder, layouts.decoder):
-        assert layout.lengths(masked_lm(IDS).lengths(512))["predict"] == 77
-    got = features_of(corrupt(masked_lm(IDS), [text(40), text(20)]), 0)
-    lengths = {"encoder": 64, "predict": 12}
-    batch = arrange(layouts.encoder, got, lengths)
-    assert batch["encoder_target_tokens"].shape == (12,)
-    np.testing.assert_array_equal(batch["encoder_target_tokens"][:9], got["labels"])
-    np.testing.assert_array_equal(batch["encoder_target_slots"][:9], got["labels_slots"])
-    np.testing.assert_array_equal(batch["encoder_loss_weights"], [1] * 9 + [0] * 3)
 
 
 # --- what becomes of chosen tokens --------------------------------------------------------------
@@ -241,8 +228,7 @@ def arranged(objective, document_lengths, stack, rows=4, seed=0):
     documents = [text(n) for n in document_lengths]
     features = corrupt(objective, documents, copies=rows, seed=seed)
     stacks = layout.lengths(lengths)
-    settings = stacks, IDS.bos, len(document_lengths)
-    return quick_jit(jax.vmap(lambda f: layout.arrange(f, *settings)))(features)
+    return arrange_rows(layout, features, stacks, len(document_lengths))
 
 
 @pytest.mark.slow
@@ -407,7 +393,7 @@ def test_tokens_that_are_never_masked_are_not_part_of_the_mean(build):
     row = np.concatenate([text(3), [IDS.eos], text(2), [IDS.eos]])
     features = corrupt(objective, [row], copies=rows)
     stacks = layouts.decoder.lengths(objective.lengths(7))
-    batch = quick_jit(jax.vmap(lambda f: layouts.decoder.arrange(f, stacks, IDS.bos, 1)))(features)
+    batch = arrange_rows(layouts.decoder, features, stacks)
     vocabulary = 8  # Larger labels matter only for nonzero logits.
     nothing = LinearOutputs(
         {"top": jnp.zeros((rows, stacks["decoder"], 1))}, {"vocabulary": jnp.zeros((1, vocabulary))}

@@ -474,21 +474,6 @@ def test_empty_spans_insert_a_mask():
     assert sum(x.count(0) for x in lengths) > 0 and all(sum(x) == 18 for x in lengths)
 
 
-def test_sentence_permutation_really_permutes():
-    document = sum(_sentences(2, 3, 2, 4), [])
-    features = corrupt(sentence_permutation(IDS), [document], copies=100, seed=20)
-    assert len(distinct(features)) > 20
-
-
-@pytest.mark.parametrize("build", [document_rotation, deshuffling, sentence_permutation, bart])
-def test_end_of_sequence_stays_outside_of_what_is_moved(build):
-    features = corrupt(build(IDS), [list(range(100, 120)), [A, B]], copies=50, seed=21)
-    for row in range(50):
-        for document in corrupted_documents(features_of(features, row)).values():
-            for stream in (document.inputs, document.targets):
-                assert stream[-1] == EOS and EOS not in stream[:-1]
-
-
 @pytest.mark.parametrize("build", [deshuffling, sentence_permutation, bart])
 def test_documents_beyond_the_most_leave_the_others_as_they_are(build):
     """They cannot be refused inside `jit`, and their numbers leave no room for random bits."""

@@ -14,6 +14,7 @@ from pretrax.objectives import (
     permutation_lm,
     shuffled_lm,
 )
+from tests.objectives.batches import arrange_rows
 from tests.objectives.blocks import corrupted as corrupted_for_decoder
 from tests.objectives.distributions import assert_uniform, corrupt_copies
 from tests.objectives.linear_outputs import LinearOutputs
@@ -222,8 +223,7 @@ def test_slots_and_loss_are_those_of_the_published_code_of_sigma_gpt():
     keys = jax.random.split(jax.random.key(0), rows)
     features = quick_jit(batched(objective, objective.lengths(3)))(keys, raw)
     lengths = {"decoder": 3, "predict": 3}
-    arrange = quick_jit(jax.vmap(lambda row: layouts.decoder.arrange(row, lengths, IDS.bos, 1)))
-    batch = jax.device_get(arrange(features))
+    batch = arrange_rows(layouts.decoder, features, lengths)
     found = set()
     for row in range(rows):
         names = "input_tokens", "target_tokens", "positions", "block_positions"
@@ -251,8 +251,7 @@ def test_slots_have_the_two_positions_of_packed_documents():
     """Each document begins with bos, whose position is not in the order."""
     features = corrupt_copies(shuffled_lm(IDS), (6, 3), 5, seed=3)
     lengths = {"decoder": 11, "predict": 11}
-    arrange = quick_jit(jax.vmap(lambda row: layouts.decoder.arrange(row, lengths, IDS.bos, 2)))
-    batch = arrange(features)
+    batch = arrange_rows(layouts.decoder, features, lengths, 2)
     for row in range(5):
         for start, end in ((0, 6), (6, 9)):
             order = batch["decoder_block_positions"][row, start:end] - 1

@@ -15,7 +15,8 @@ from pretrax.objectives import (
     mixture,
     tidar,
 )
-from pretrax.objectives.tidar import position_after_the_row, positions_for_masks
+from pretrax.objectives.layouts import reads_positions
+from pretrax.objectives.tidar import position_after_the_row
 from tests.models.small_models import init
 from tests.objectives.batches import packed_rows
 from tests.objectives.blocks import corrupted
@@ -231,7 +232,7 @@ def test_drafts_of_a_block():
     ],
 )
 def test_masks_need_positions(settings, named):
-    assert named in positions_for_masks(models.decoder(64, **SMALL, **settings), [])
+    assert named in reads_positions(models.decoder(64, **SMALL, **settings), [])
 
 
 def test_a_mask_after_the_row_needs_a_position():
@@ -243,6 +244,6 @@ def test_a_mask_after_the_row_needs_a_position():
     assert "17" in position_after_the_row(short, [group])
     for model in (long, models.decoder(64, **SMALL)):
         assert position_after_the_row(model, [group]) is None
-        assert positions_for_masks(model, [group]) is None
+        assert reads_positions(model, [group]) is None
     assert position_after_the_row in tidar(IDS).facts.requires
     assert position_after_the_row not in tidar(IDS, shifted=True).facts.requires

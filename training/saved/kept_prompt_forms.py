@@ -21,8 +21,8 @@ from ...inference.trained import MODES, check_modes
 from ...models import Model
 from ...objectives import PromptForm, TokenIds
 from ...objectives.laws import is_of_pretrax
+from ...objectives.layouts import reads_positions
 from ...objectives.prompt_forms import NOISES, MaskedBlocks, check_form
-from ...objectives.tidar import positions_for_masks
 from ...settings import atomic_writes
 from ...settings.atomic_writes import read_record, write_json
 from ...settings.directories import own_file
@@ -109,7 +109,7 @@ def _misfit(form: PromptForm, ids: TokenIds, model: Model) -> str | None:
     if form.masked_blocks is not None:
         if ids.mask is None:
             return "got masked_blocks for a vocabulary without a mask token"
-        if wrong := positions_for_masks(model, ()):
+        if wrong := reads_positions(model, ()):
             return wrong
     if form.head is not None and form.head not in model.heads:
         heads = ", ".join(model.heads) or "none"
