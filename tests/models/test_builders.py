@@ -211,38 +211,27 @@ def test_parameter_counts_of_heads_ahead():
     assert projections.flops(lengths) == 3 * layer + 3 * vocabulary
 
 
-def test_a_second_vocabulary_projection_has_rows_and_products_of_its_own():
+@pytest.mark.parametrize(
+    "build, heads, parameters, products",
+    [
+        # A second vocabulary projection has its own rows, for the two predicted slots.
+        (models.decoder, ["order"], 10 * 4, 2 * 4 * 10),
+        # An MLP of three layers, and a norm of two states, predict the next state of five slots.
+        (models.decoder, ["next_latent"], 4 * 4**2 + 2 * 4, 5 * 4 * 4**2),
+        # A gated MLP of four times the width, without biases.
+        (models.decoder, ["implicit_token", "depth_20"], 3 * 4 * 4**2, 5 * 3 * 4 * 4**2),
+        # All slots that insertions are drawn from reach the vocabulary. The head is a small layer.
+        (models.encoder, ["stop"], 4 * 4 + 4 + 4 * 2 + 2, 5 * 4 * 10),
+    ],
+)
+def test_parameters_and_products_of_further_heads(build, heads, parameters, products):
     shape = dict(emb_dim=4, num_heads=2, head_dim=6, mlp_dim=8, num_layers=1)
-    plain, second = (
-        models.decoder(10, heads, **shape, logits_via_embedding=True)
-        for heads in (("vocabulary",), ("vocabulary", "order"))
-    )
-    assert second.heads == ("vocabulary", "order")
-    assert count(init_shapes(second)) == count(init_shapes(plain)) + 10 * 4
-    lengths = {"decoder": 5, "predict": 2}
-    assert second.flops(lengths) == plain.flops(lengths) + 2 * 2 * 4 * 10
-
-
-def test_a_prediction_of_the_next_state_is_an_mlp_of_three_layers():
-    shape = dict(emb_dim=4, num_heads=2, head_dim=6, mlp_dim=8, num_layers=1)
-    plain, latent = (
-        models.decoder(10, heads, **shape)
-        for heads in (("vocabulary",), ("vocabulary", "next_latent"))
-    )
-    assert latent.heads == ("vocabulary", "next_latent")
-    kernels = 2 * 4 * 4 + 2 * 4 * 4
-    assert count(init_shapes(latent)) == count(init_shapes(plain)) + kernels + 2 * 4
-    lengths = {"decoder": 5, "predict": 2}
-    assert latent.flops(lengths) == plain.flops(lengths) + 2 * 5 * kernels
-
-
-def test_slots_that_insertions_are_drawn_from_reach_the_vocabulary_too():
-    shape = dict(emb_dim=4, num_heads=2, head_dim=6, mlp_dim=8, num_layers=1)
-    plain, stop = (
-        models.encoder(10, heads, **shape) for heads in (("vocabulary",), ("vocabulary", "stop"))
-    )
-    lengths = {"encoder": 5, "predict": 3}
-    assert stop.flops(lengths) == plain.flops(lengths) + 2 * 5 * 4 * 10
+    names = ("vocabulary", *heads)
+    plain, more = (build(10, h, **shape, logits_via_embedding=True) for h in (names[:1], names))
+    assert more.heads == names
+    assert count(init_shapes(more)) == count(init_shapes(plain)) + parameters
+    lengths = {build.__name__: 5, "predict": 2}
+    assert more.flops(lengths) == plain.flops(lengths) + 2 * products
 
 
 @pytest.mark.sampled

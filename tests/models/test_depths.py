@@ -56,14 +56,3 @@ def test_a_depth_is_at_least_one_layer():
 def test_a_depth_is_a_percentage():
     with refuses(ValueError, "heads", "depth_120"):
         models.decoder(16, ("vocabulary", "depth_120"), num_layers=2, **SIZES)
-
-
-def test_parameters_and_products_of_the_prediction_of_a_shallow_state():
-    heads = ("vocabulary", "implicit_token", "depth_20")
-    plain, implicit = (models.decoder(16, h, num_layers=2, **SIZES) for h in (HEADS[:1], heads))
-    assert implicit.heads == heads
-    shapes = jax.eval_shape(implicit.init, jax.random.key(0), BATCH)["decoder"]["implicit_token"]
-    kernels = 3 * 4 * 8 * 8  # two kernels of E x 4 E, and one of 4 E x E
-    assert sum(x.size for x in jax.tree.leaves(shapes)) == kernels
-    lengths = {"decoder": 5, "predict": 2}
-    assert implicit.flops(lengths) == plain.flops(lengths) + 2 * 5 * kernels

@@ -109,28 +109,6 @@ def test_encoder_attends_to_its_intervals_only(intervals):
 
 
 @pytest.mark.slow
-def test_scanned_layers_equal_unrolled_ones():
-    batch = batch_for("encoder_decoder")
-    scanned, unrolled = (build("encoder_decoder", layers=2, scan_layers=x) for x in (True, False))
-
-    def unstack(params):
-        split = dict(params)
-        for stack in {"encoder", "decoder"} & set(params):
-            split[stack] = dict(params[stack])
-            layers = split[stack].pop("layers")
-            for i in range(2):
-                split[stack][f"layers_{i}"] = jax.tree.map(lambda x, i=i: x[i], layers)
-        return split
-
-    params = init(scanned, batch)
-    assert jax.tree.structure(unstack(params)) == jax.tree.structure(init(unrolled, batch))
-    value, gradients = loss_and_gradients(scanned, params, batch)
-    assert_close(
-        (value, unstack(gradients)), loss_and_gradients(unrolled, unstack(params), batch), atol=1e-4
-    )
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["encoder_decoder", "decoder"])
 def test_a_scan_that_is_written_out_computes_the_same(layout):
     local = {"window": 2, "global_every": 2} if layout == "decoder" else {}
