@@ -429,15 +429,7 @@ def test_a_bias_by_heads_and_its_gradient_are_the_same_on_tpus(layout, monkeypat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "settings",
-    [
-        pytest.param(dict(biases=True), marks=pytest.mark.slow),
-        pytest.param(dict(qk_norm=True), marks=pytest.mark.slow),
-        {},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("settings", [dict(biases=True), dict(qk_norm=True), {}], ids=str)
 def test_attention_with_slots_last_is_the_same(settings, monkeypatch):
     """TPUs use this layout. Plain attention replaces the kernels here."""
     model = build("decoder", attention="fused", positions="rotary", **settings)
@@ -476,9 +468,7 @@ PADDED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) for name in [*PADDED][:-1]] + [*PADDED][-1:]
-)
+@pytest.mark.parametrize("name", PADDED)
 def test_rows_padded_before_the_first_layer_are_the_same(name, monkeypatch):
     """As on TPUs, padding changes neither the states of real slots, nor gradients, nor routing."""
     layout, settings = PADDED[name]

@@ -48,7 +48,7 @@ def by_path(params):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scan_layers", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("scan_layers", [True, False])
 @pytest.mark.parametrize(
     "settings",
     [{"positions": "relative", "attention_scale": 1.0}, {"init_stddev": 0.02}],

@@ -385,10 +385,7 @@ STEPS = {  # builder: (objective, lengths as in the small runs)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(  # small runs train other layouts; slow tests train all
-    "name",
-    [name if name == "bert_tiny" else pytest.param(name, marks=pytest.mark.slow) for name in TINY],
-)
+@pytest.mark.parametrize("name", TINY)
 def test_a_step_of_each_tiny_preset(name):
     """Rows are as long as in the small runs. The loss of a fresh model is near chance."""
     make, lengths = STEPS[builder_of(name)]

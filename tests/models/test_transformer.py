@@ -656,18 +656,13 @@ def test_initial_scales_with_init_stddev(by_depth):
     ["layout", "settings"],
     [
         ("decoder", {}),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in (
-                ("decoder", {"attention": "fused", "window": 3}),
-                ("encoder_decoder", {}),
-                ("decoder", {"num_experts": 4, "experts_per_token": 2}),
-                ("encoder_decoder", {"attention": "fused"}),
-                ("encoder_decoder", {"merged_attention": True, "positions": "rotary"}),
-                ("noised copies", {"attention": "fused"}),
-                ("noised copies", {}),
-            )
-        ),
+        ("decoder", {"attention": "fused", "window": 3}),
+        ("encoder_decoder", {}),
+        ("decoder", {"num_experts": 4, "experts_per_token": 2}),
+        ("encoder_decoder", {"attention": "fused"}),
+        ("encoder_decoder", {"merged_attention": True, "positions": "rotary"}),
+        ("noised copies", {"attention": "fused"}),
+        ("noised copies", {}),
     ],
 )
 def test_slots_in_shards_equal_whole_rows(layout, settings):
