@@ -429,13 +429,11 @@ def test_a_sequential_module_attends_up_to_the_token_before_its_own():
     assert labeled == 2 + 3 + 1 + 2
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ahead", ["parallel", "sequential", "linear"])
-def test_every_term_ahead_trains_its_own_parameters(ahead):
-    """The loss of a head whose gradient is blocked would still be reported."""
+def gradients_of_terms_ahead(ahead, **settings):
+    """Returns a model, its batch and parameters, and the gradients of the three terms of a loss."""
     ids = objectives.TokenIds(size=64, text=(2, 64))
     objective = objectives.multi_token_prediction(ids, tokens=3)
-    model = build("decoder", layers=2, heads=objective.facts.heads, ahead=ahead)
+    model = build("decoder", layers=2, heads=objective.facts.heads, ahead=ahead, **settings)
     batch = make_batch(PACKED_CAUSAL)
     batch |= {
         "decoder_target_tokens": 1 + batch["decoder_input_tokens"],
@@ -449,6 +447,14 @@ def test_every_term_ahead_trains_its_own_parameters(ahead):
 
     gradients = jax.jit(jax.jacrev(sums))(params)
     assert set(gradients) == {"tokens", "ahead_2", "ahead_3"}
+    return model, batch, params, gradients
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ahead", ["parallel", "sequential", "linear"])
+def test_every_term_ahead_trains_its_own_parameters(ahead):
+    """The loss of a head whose gradient is blocked would still be reported."""
+    *_, gradients = gradients_of_terms_ahead(ahead)
     first = {"parallel": 0, "sequential": 1, "linear": 1}[ahead]
     for number, name in enumerate(["tokens", "ahead_2", "ahead_3"]):
         stacked = gradients[name]["decoder"]["ahead"]
@@ -470,34 +476,14 @@ def test_every_term_ahead_trains_its_own_parameters(ahead):
 @pytest.mark.slow
 def test_a_projection_ahead_is_trained_by_its_own_term_alone():
     """Its logits come from a separate norm and matrix on the states of the last layer."""
-    ids = objectives.TokenIds(size=64, text=(2, 64))
-    objective = objectives.multi_token_prediction(ids, tokens=3)
-    model = build(
-        "decoder", layers=2, heads=objective.facts.heads, ahead="projections", norm="layer"
-    )
-    batch = make_batch(PACKED_CAUSAL)
-    batch |= {
-        "decoder_target_tokens": 1 + batch["decoder_input_tokens"],
-        "decoder_loss_weights": (batch["decoder_segment_ids"] > 0).astype(jnp.int32),
-    }
-    params = init(model, batch)
+    model, batch, params, gradients = gradients_of_terms_ahead("projections", norm="layer")
     outputs = model.apply(params, batch)
     last, own = np.asarray(outputs.hidden["last"]), params["projections_ahead_3"]
     centered = last - last.mean(-1, keepdims=True)
-    normed = (
-        centered
-        / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-6)
-        * np.asarray(own["norm"]["scale"])
-    )
+    deviation = np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-6)
+    normed = centered / deviation * np.asarray(own["norm"]["scale"])
     expected = normed @ np.asarray(own["unembedding"]["embedding"]).T
     assert_close(outputs.head("ahead_3", last), expected)
-
-    def sums(params):
-        terms = objective.loss(batch).scored(model.apply(params, batch))
-        return {name: term.sums.sum() for name, term in terms.items()}
-
-    gradients = jax.jit(jax.jacrev(sums))(params)
-    assert set(gradients) == {"tokens", "ahead_2", "ahead_3"}
     heads = {
         "tokens": "vocabulary",
         "ahead_2": "projections_ahead_2",
