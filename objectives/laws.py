@@ -201,13 +201,6 @@ def features_are_known(case: LawExamples) -> None:
         raise Broken(str(error)) from None
 
 
-def _one_row(case: LawExamples) -> Callable:
-    def corrupt(key, row: Row, partner: Row):
-        return case.objective.corrupt(key, row, partner, case.lengths, case.max_documents)
-
-    return corrupt
-
-
 def ids_are_in_range(case: LawExamples) -> None:
     """Tokens are ids of the vocabulary, and slot numbers are slots of the inputs."""
     features = corrupted(case)
@@ -350,7 +343,11 @@ def stream_segments(features, stream: str, row: int) -> np.ndarray:
 def rows_do_not_depend_on_their_batch(case: LawExamples) -> None:
     """A row has the same features in a batch and alone, and jit changes no bit."""
     whole = corrupted(case)
-    alone = quick_jit(_one_row(case))
+
+    @quick_jit
+    def alone(key, row: Row, partner: Row):
+        return case.objective.corrupt(key, row, partner, case.lengths, case.max_documents)
+
     for i in range(len(case.documents)):
         row, partner = (jax.tree.map(lambda x, j=j: x[j], case.rows) for j in (i, i ^ 1))
         for name, x in alone(case.keys[i], row, partner).items():

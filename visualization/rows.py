@@ -143,7 +143,8 @@ def view_of(
     arranged = _arranged(stacks, subject.layout, most, ids.bos, *_plain_and_marks(features))
     batch = _traced(tokens, *arranged)
     plain, own_marks = _plain_and_marks(batch)
-    with_loss = slots_with_loss(objective, ids.text[0], plain)
+    heads = tuple(objective.facts.heads.items())
+    with_loss = np.asarray(_slots_with_loss(objective.loss, heads, ids.text[0], plain))
     further = further_targets(objective, tokens, plain, own_marks)
     return ModelView(ids, tokens, segments, features, batch, with_loss, further)
 
@@ -274,20 +275,23 @@ class _Outputs(NamedTuple):
         return jnp.pad(hidden, [(0, 0)] * (hidden.ndim - 1) + [(before, 0)])
 
 
-def slots_with_loss(objective: Objective, first: int, batch: dict) -> np.ndarray:
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _slots_with_loss(loss, heads, first: int, batch):
     """Returns a bool[rows, T] mask of the slots whose hidden states the loss depends on.
 
     They are the slots of the predicting stack at which the gradient of the loss is not zero. This
     needs no knowledge of what the loss does with weights and features. The slots do not depend on
     the values of the states, so narrow random states are enough.
-
-    Args:
-      objective: the objective with the loss.
-      first: first id of text.
-      batch: the batch of the rows, by column.
     """
-    heads = tuple(objective.facts.heads.items())
-    return np.asarray(_gradient_is_there(objective.loss, heads, first, batch))
+
+    def total(states):
+        any_states = AnyStates(states, [name for name, _ in heads])
+        terms = loss(batch).scored(_Outputs(any_states, dict(heads), first))
+        return sum(jnp.sum(term.sums) for term in terms.values() if term.scale is not None)
+
+    slots = batch[f"{predicting_stack(batch)}_segment_ids"].shape
+    states = jax.random.normal(jax.random.key(0), (*slots, 4))
+    return jnp.any(jax.grad(total)(states) != 0, axis=-1)
 
 
 MOST_TARGETS = 4  # largest number of targets of one term and one slot that are shown
@@ -336,15 +340,3 @@ def _labels(loss, batch, marks):
         return {n: x for n, x in every.items() if x is not None and x.values is not None}
 
     return follow(labels, batch, marks=[marks])
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _gradient_is_there(loss, heads, first, batch):
-    def total(states):
-        any_states = AnyStates(states, [name for name, _ in heads])
-        terms = loss(batch).scored(_Outputs(any_states, dict(heads), first))
-        return sum(jnp.sum(term.sums) for term in terms.values() if term.scale is not None)
-
-    slots = batch[f"{predicting_stack(batch)}_segment_ids"].shape
-    states = jax.random.normal(jax.random.key(0), (*slots, 4))
-    return jnp.any(jax.grad(total)(states) != 0, axis=-1)
