@@ -68,7 +68,7 @@ def adaptive_masked_lm(
     objective = masked_lm(ids, rate, mask_share, random_share, selection="bernoulli", framed=framed)
     first, last = ids.text
     adaptation = Adaptation(
-        init=functools.partial(_alike, last - first, rate),
+        init=functools.partial(_initial, last - first, rate),
         chances=functools.partial(_chances, ids.text),
         measure=functools.partial(_answers, ids.text),
         update=functools.partial(_updated, rate, every),
@@ -91,7 +91,7 @@ class _Answers(NamedTuple):
     right: Any  # i32[W] number of labels that the model predicted correctly
 
 
-def _alike(words: int, rate: float) -> _Words:
+def _initial(words: int, rate: float) -> _Words:
     none = jnp.zeros(words, jnp.int32)
     return _Words(jnp.full(words, rate, jnp.float32), _Answers(none, none))
 

@@ -67,7 +67,7 @@ def frequency_informed_diffusion(
     build = complementary_diffusion if complementary else masked_diffusion
     objective = build(ids, lowest_rate, weighted)
     adaptation = Adaptation(
-        init=functools.partial(_nothing_read, ids.text),
+        init=functools.partial(_initial, ids.text),
         chances=functools.partial(_chances, ids.text),
         measure=functools.partial(_counts, ids),
         update=_updated,
@@ -83,7 +83,7 @@ class _Frequencies(NamedTuple):
     counts: Any  # f32[W], as an i32 could overflow; the rounding of sums hardly changes ranks
 
 
-def _nothing_read(text: tuple[int, int]) -> _Frequencies:
+def _initial(text: tuple[int, int]) -> _Frequencies:
     return _Frequencies(jnp.zeros(text[1] - text[0], jnp.float32))
 
 

@@ -384,7 +384,7 @@ def _joint_adaptation(objectives: Mapping[str, Objective]) -> Adaptation | None:
 
     def measure(outputs, batch):
         return {
-            name: adaptation.measure(outputs, _only(batch, batch["member"] == number[name]))
+            name: adaptation.measure(outputs, _member_rows(batch, batch["member"] == number[name]))
             for name, adaptation in adaptations.items()
         }
 
@@ -413,7 +413,7 @@ def _counting(batch, mine_B) -> dict:
     return batch | weights
 
 
-def _only(batch, mine_B) -> dict:
+def _member_rows(batch, mine_B) -> dict:
     """Returns the batch with other rows empty: their weights and segment ids are 0."""
     segments = {n: x * mine_B[:, None] for n, x in batch.items() if n.endswith("_segment_ids")}
     return _counting(batch, mine_B) | segments

@@ -119,7 +119,7 @@ class _Describer:
             self._token(int(token), int(slot), text, is_raw)
             for token, slot, text in zip(tokens, slots, texts)
         ]
-        return _apart(described) if self.reader.words else described
+        return _spaced(described) if self.reader.words else described
 
     def _token(self, token: int, slot: int, text: str, is_raw: bool) -> Token:
         if token in self.sentinel:
@@ -137,7 +137,7 @@ class _Describer:
         return Token(text, kind, span=span, id=token, slot=slot)
 
 
-def _apart(words: Sequence[Token]) -> list[Token]:
+def _spaced(words: Sequence[Token]) -> list[Token]:
     """Returns words with a space before them, except the first word and closing punctuation."""
     bare = [replace(word, text=word.text.strip()) for word in words]
     return bare[:1] + [x if x.text in CLOSING else replace(x, before=" ") for x in bare[1:]]
