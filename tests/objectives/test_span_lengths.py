@@ -101,6 +101,11 @@ def test_numbers_below_a_bound_are_uniform():
     assert_uniform(drawn, 7)
 
 
+def inputs_and_targets(features):
+    """Returns what depends on the mask of each row, and on nothing else."""
+    return np.concatenate([features["inputs"], features["targets"]], axis=1)
+
+
 @pytest.mark.sampled
 @pytest.mark.parametrize(
     "n, density, mean, masks",
@@ -112,8 +117,7 @@ def test_numbers_below_a_bound_are_uniform():
 )
 def test_masks_are_uniform_over_all_that_the_counts_allow(n, density, mean, masks):
     features = corrupt_copies(span_corruption(IDS, density, mean), (n,), 24_000, seed=n)
-    both = np.concatenate([features["inputs"], features["targets"]], axis=1)
-    assert_uniform(both, masks)
+    assert_uniform(inputs_and_targets(features), masks)
 
 
 @pytest.mark.sampled
@@ -130,8 +134,7 @@ def test_masks_are_uniform_over_all_that_the_counts_allow(n, density, mean, mask
 def test_masks_placed_anywhere_are_uniform_over_all_with_those_counts(n, density, mean, masks):
     objective = span_corruption(IDS, density, mean, placement="anywhere")
     features = corrupt_copies(objective, (n,), 24_000, seed=n)
-    both = np.concatenate([features["inputs"], features["targets"]], axis=1)
-    assert_uniform(both, masks)
+    assert_uniform(inputs_and_targets(features), masks)
     noise, spans = (int(x) for x in noise_counts(n, *_pairs(density, mean), np))
     every = [mask for mask in itertools.product((0, 1), repeat=n) if sum(mask) == noise]
     assert masks == sum(_runs(mask) == spans for mask in every)
@@ -171,14 +174,19 @@ def test_a_short_document_loses_more_than_its_end_when_spans_stand_anywhere():
 def test_masks_of_packed_documents_are_independent_of_each_other():
     # Each document has 3 noise tokens in 2 spans: 2 x 2 masks, and 16 pairs of them.
     features = corrupt_copies(span_corruption(IDS, 0.5, 1.5), (6, 6), 16_000, seed=3)
-    assert_uniform(np.concatenate([features["inputs"], features["targets"]], axis=1), 16)
+    assert_uniform(inputs_and_targets(features), 16)
 
 
 @pytest.mark.slow
 def test_masks_of_two_rows_of_a_batch_are_independent_of_each_other():
     features = corrupt_copies(span_corruption(IDS, 0.5, 1.5), (6,), 32_000, seed=4)
-    both = np.concatenate([features["inputs"], features["targets"]], axis=1)
-    assert_uniform(both.reshape(16_000, -1), 16)
+    assert_uniform(inputs_and_targets(features).reshape(16_000, -1), 16)
+
+
+def targets_of_two_documents(features):
+    """Returns the targets of the first and of the second document, each with 0 in other slots."""
+    segments, targets = features["targets_segments"], features["targets"]
+    return [np.where(segments == document, targets, 0) for document in (1, 2)]
 
 
 def spans_of(features) -> list[list[int]]:
@@ -204,10 +212,8 @@ def test_each_length_of_a_range_is_equally_likely():
 def test_documents_of_a_row_draw_their_spans_apart():
     features = corrupt_copies(span_corruption(IDS, 0.5, (1, 2)), (8, 8), 8_000, seed=6)
     first = [
-        [(row == IDS.sentinels[1]).argmax() - (row == IDS.sentinels[0]).argmax() - 1 for row in x]
-        for x in (
-            np.where(features["targets_segments"] == d, features["targets"], 0) for d in (1, 2)
-        )
+        (x == IDS.sentinels[1]).argmax(1) - (x == IDS.sentinels[0]).argmax(1) - 1
+        for x in targets_of_two_documents(features)
     ]
     assert_uniform(np.stack(first, 1), 4)
 
@@ -228,13 +234,8 @@ def test_one_length_drawn_per_document_is_the_length_of_all_its_spans():
 def test_each_document_of_a_row_draws_its_own_length():
     objective = span_corruption(IDS, 0.5, (1, 2), length_drawn_per="document")
     features = corrupt_copies(objective, (8, 8), 8_000, seed=6)
-    numbers = [
-        [int(np.isin(row, IDS.sentinels).sum()) for row in x]
-        for x in (
-            np.where(features["targets_segments"] == d, features["targets"], 0) for d in (1, 2)
-        )
-    ]
-    assert set(numbers[0]) == {2, 4}  # spans of two tokens, or of one
+    numbers = [np.isin(x, IDS.sentinels).sum(1) for x in targets_of_two_documents(features)]
+    assert set(numbers[0].tolist()) == {2, 4}  # spans of two tokens, or of one
     assert_uniform(np.stack(numbers, 1), 4)
 
 
@@ -280,7 +281,7 @@ def test_spans_that_text_cannot_separate_are_joined_into_the_last():
 
 @pytest.mark.parametrize("n, inputs, targets", [(1, "a", ""), (2, "aX", "Xb"), (3, "abX", "Xc")])
 def test_short_documents_keep_text_first_and_noise_last(n, inputs, targets):
-    row, ((*tokens,),) = text_row((n,), n)
+    _, (tokens,) = text_row((n,), n)
     names = dict(zip("abcX", (*tokens, *[None] * (3 - n), IDS.sentinels[0])))
     features = corrupt_copies(span_corruption(IDS), (n,), 2, seed=0)
     for stream, letters in (("inputs", inputs), ("targets", targets)):
@@ -290,7 +291,7 @@ def test_short_documents_keep_text_first_and_noise_last(n, inputs, targets):
 def test_infeasible_settings_hide_the_spans_that_fit():
     objective = span_corruption(IDS, 0.9, 1)  # 9 spans with one token to separate them
     assert objective.lengths(10) == {"inputs": 3, "targets": 11, "sentinels": 1}
-    row, ((first, *rest),) = text_row((10,), 10)
+    _, ((first, *rest),) = text_row((10,), 10)
     features = corrupt_copies(objective, (10,), 2, seed=0)
     assert features["inputs"][0].tolist() == [first, IDS.sentinels[0], IDS.eos]
     assert features["targets"][0].tolist() == [IDS.sentinels[0], *rest, IDS.eos]
@@ -306,13 +307,3 @@ def test_span_lengths_follow_the_published_law():
     expected = np.array([comb(8 - k - 1, 1) / comb(7, 2) for k in range(1, 7)]) * len(first_span)
     counts = np.bincount(first_span, minlength=7)[1:]
     assert chisquare(counts, expected).pvalue > SIGNIFICANCE, counts
-
-
-def test_all_compositions_are_what_the_counting_formula_says():
-    # Counts the outcomes above by enumeration instead of binomial coefficients.
-    compositions = lambda n, k: sum(  # noqa: E731
-        sum(parts) == n for parts in itertools.product(range(1, n + 1), repeat=k)
-    )
-    assert compositions(3, 2) * compositions(7, 2) == 12
-    assert compositions(4, 2) * compositions(5, 2) == 12
-    assert compositions(4, 3) * compositions(4, 3) == 9
