@@ -457,8 +457,7 @@ def test_shares_need_not_be_exact_in_binary():
 
 # Hidden keys in MPNet's published code (`make_query_and_content_mask`) if three of seven tokens are
 # predicted. The keys, and the queries of the second mask, are the tokens that are not predicted,
-# the
-# predicted tokens, and the masks in their place.
+# the predicted tokens, and the masks in their place.
 HIDDEN_FROM_QUERIES = ("0000111000", "0000011100", "0000001110")
 HIDDEN_FROM_CONTENT = (
     *["0000111000"] * 4,
