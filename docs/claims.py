@@ -337,8 +337,8 @@ CLAIMS = (
     ),
     Claim(
         "A loss on three of four tokens prevents memorization",
-        "Without a loss on one token in four, a model memorizes fewer of the passages that it reads "
-        "many times.",
+        "Without a loss on one token in four, a model memorizes fewer of the passages that it "
+        "reads many times.",
         "goldfish",
         "memorization",
         "memorization",
