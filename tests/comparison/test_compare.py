@@ -227,6 +227,7 @@ def test_a_comparison_ends_at_the_look_that_decides(own, capsys):
     assert again.smallest_effects == {"norm": 1e9} and again.planned_looks == (2, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line, was, now",
     [
@@ -257,6 +258,7 @@ def test_too_many_workers_are_refused_before_anything_is_written(tmp_path, capsy
     assert not (tmp_path / "compared").exists()
 
 
+@pytest.mark.slow
 def test_two_commands_in_one_directory(own, capsys):
     file, started = own
     lock = pathlib.Path(file).parent / "compared" / ".lock"
@@ -266,6 +268,7 @@ def test_two_commands_in_one_directory(own, capsys):
     assert not started
 
 
+@pytest.mark.slow
 def test_a_run_that_is_not_done_has_no_cost_and_no_figures(own):
     file, _ = own
     result = pathlib.Path(file).parent / "compared/runs/small/seed_0/result.json"
@@ -277,6 +280,7 @@ def test_a_run_that_is_not_done_has_no_cost_and_no_figures(own):
     assert seeds == [("small", 1), ("large/2", 0), ("large/2", 1)] and len(found.measurements) == 3
 
 
+@pytest.mark.slow
 def test_a_state_reads_each_file_once(own):
     """Data that was read before stays unchanged, although the files are gone."""
     one = read_comparison(own[0], trusted=["tests"])
@@ -449,6 +453,7 @@ def test_code_that_changes_while_a_comparison_runs_is_measured_again(written, mo
     assert small.compare_here(file, "--workers=1", "--gin.SEEDS=[0]") == 0
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_without_an_error_or_a_result_says_what_it_lacks(own, monkeypatch):
     one = read_comparison(own[0], trusted=["tests"])
     of = {v: read_facts(one.directory, v) for v in one.variants}

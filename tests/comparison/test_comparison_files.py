@@ -54,6 +54,7 @@ def steps_of(comparison, variant, run) -> float:
     return budget.settings["number"] / of_a_step[budget.function.__name__]
 
 
+@pytest.mark.sampled
 def test_a_comparison_opens_with_its_command(named):
     name, _, _ = named
     assert (

@@ -177,6 +177,7 @@ def test_an_error_of_one_of_two_objectives_stays(page, address):
     assert "digit" in error_of(page)
 
 
+@pytest.mark.slow
 def test_the_help_of_a_setting_is_shown_in_full(page, address):
     opened(page, address, "span_corruption")
     placement = page.locator('[data-setting="objectives.span_corruption.placement"]')

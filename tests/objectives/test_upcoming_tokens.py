@@ -66,6 +66,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("window, loss", [(4, 6.055134763389706), (41, 6.067199711663467)])
 def test_the_order_has_the_loss_of_the_published_code(window, loss):
     """`seq_to_top` and `list_net_loss` of zaydzuhri/token-order-prediction at b347f485.

@@ -77,6 +77,7 @@ def test_the_page_shows_what_was_dropped_and_fetches_nothing(prepared):
     assert "<script" not in page and "<link" not in page
 
 
+@pytest.mark.slow
 def test_a_second_start_changes_nothing(prepared, capsys):
     before = planted.tree(prepared / "store")
     planted.run(*again(prepared, "store"))
