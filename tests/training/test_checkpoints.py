@@ -270,6 +270,16 @@ def test_a_loss_that_cannot_be_opened_is_not_taken_for_none(run_dir):
         assert opened.steps() == [1, 2, 3]
 
 
+def test_a_checkpoint_with_a_damaged_loss_is_kept_since_it_may_be_the_best(run_dir):
+    (run_dir / "checkpoints/2/data/checksums.json").write_text("{")
+    last = states()[-1]
+    later = last._replace(step=jax.device_put(np.int32(4), last.step.sharding))
+    with Checkpoints(f"{run_dir}/checkpoints", Keep(latest=1, best=1)) as opened:
+        opened.save(later, POSITION, heldout_loss=2.0)
+        opened.wait()
+        assert opened.steps() == [2, 3, 4]  # of equal losses, 3 is the latest
+
+
 def test_an_error_that_is_its_own_cause_is_judged_once():
     """Orbax raises such an error if a checkpoint is removed while it is opened."""
     first, second = ValueError("not a checkpoint"), FileNotFoundError("_METADATA")

@@ -95,14 +95,15 @@ class Keep(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Preservation:
-    """Orbax's policy for the checkpoints that `keep` selects."""
+    """Orbax's policy: keeps the checkpoints that `keep` selects, and all with an unknown loss."""
 
     keep: Keep
     losses: Mapping[int, float | None]  # step -> held-out loss
+    unknown: frozenset[int]  # steps whose loss is damaged, which may be the best
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
         losses = {checkpoint.step: self.losses.get(checkpoint.step) for checkpoint in checkpoints}
-        kept = self.keep.steps_to_keep(losses)
+        kept = self.keep.steps_to_keep(losses) | self.unknown
         return [checkpoint.step in kept for checkpoint in checkpoints]
 
 
@@ -172,12 +173,16 @@ class Checkpoints:
         self._checkpointer: Any = None
         self._losses: dict[int, float | None] = {}  # step -> held-out loss, which `keep` reads
         if keep is not None:
-            if keep.best is not None:
-                self._losses = {step: self._loss(step) for step in steps_in(self._root)}
+            unknown = set()
+            for step in steps_in(self._root) if keep.best is not None else ():
+                try:
+                    self._losses[step] = self._loss(step)
+                except DamageError:
+                    unknown.add(step)
             self._checkpointer = ocp.training.Checkpointer(
                 self._root,
                 context=self._context(),
-                preservation_policy=_Preservation(keep, self._losses),
+                preservation_policy=_Preservation(keep, self._losses, frozenset(unknown)),
                 cleanup_tmp_directories=True,
             )
         # The running save. Its thread lives until `wait` takes its result.
@@ -511,15 +516,17 @@ class Checkpoints:
         return epath.Path(damaged_folder(str(self._root)))
 
     def _loss(self, step: int) -> float | None:
-        """Returns the held-out loss of a checkpoint; None without one, or if it is damaged.
+        """Returns the held-out loss of a checkpoint, or None if it has no loss.
 
-        Raises OSError if the checkpoint cannot be read although it may be sound.
+        Raises DamageError if the description of the checkpoint is damaged, and OSError if it cannot
+        be read although it may be sound.
         """
         try:
             return self._described(step).get(_LOSS)
         except Exception as error:
-            if shows_damage(reason := self._reason(step, error)):
-                return None  # `restore` explains the damage
+            reason = self._reason(step, error)
+            if shows_damage(reason):
+                raise DamageError(first_line(reason)) from error
             raise OSError(
                 f"Checkpoint {step} in {self._root} cannot be read: {first_line(reason)}."
                 f"{self._unread}"

@@ -49,6 +49,7 @@ def shows_damage(error: BaseException | None) -> bool:
 
 
 def first_line(error: BaseException) -> str:
+    """Returns the reason of an error, or of the error behind an error of Orbax, in one line."""
     if "due to incompatible handler" in str(error) and error.__cause__ is not None:
         error = error.__cause__  # the real error, which Orbax's message does not mention
     for cause in causes(error):  # Orbax raises errors of its own type for errors of the system
