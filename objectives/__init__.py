@@ -4,7 +4,7 @@ A builder takes the token ids of a vocabulary and returns an objective. It raise
 setting that its annotation excludes, and for token ids without a special token that it needs. Its
 docstring lists all other errors.
 
-Each file has a family of objectives, whose builders are imported below. They choose tokens with
+The builders are imported below, each from the file of its family. They choose tokens with
 `selection` and `span_lengths`, apply noise from `noising`, and write features with `splicing`.
 `contract` defines what they return, and `laws` checks it.
 """

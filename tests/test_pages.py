@@ -74,7 +74,7 @@ def test_the_navigation_is_short(generating):
     tabs = re.findall(r"^  - ([^:]+):$", text, re.MULTILINE)
     assert tabs == ["Get started", "Objectives", "How-to", "Evidence", "Reference", "Project"]
     written_by_hand = re.sub(r"# begin (\w+)\n.*?# end \1\n", "", text, flags=re.DOTALL)
-    assert len(re.findall(r"\.md$", written_by_hand, re.MULTILINE)) <= 48
+    assert len(re.findall(r"\.md$", written_by_hand, re.MULTILINE)) < 50
 
 
 def test_pages_written_by_hand_are_short():

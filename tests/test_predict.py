@@ -3,6 +3,10 @@
 import json
 import os
 import re
+import signal
+import subprocess
+import sys
+import time
 
 import jax
 import numpy as np
@@ -12,10 +16,12 @@ from pretrax.cli import predict
 from pretrax.corpora.vocabularies import special_tokens
 from pretrax.inference.answering.embeddings import embed
 from pretrax.inference.answering.states import states
+from pretrax.settings import atomic_writes
 from pretrax.training.devices.mesh import make_mesh
 from pretrax.training.trained_models import open_run
 from tests.inference.runs import CLASSES, TOKENIZER, write_run
 from tests.refusals import assert_named, error_of, refuses
+from tests.training import tiny
 
 LEARNED = dict(positions="learned", max_positions=32)
 RUNS = {  # name -> (builder, objectives, more)
@@ -461,6 +467,46 @@ def test_files_that_cannot_be_answered(run_of, capsys, tmp_path):
     (tmp_path / "out.jsonl").write_text('{"text": "b", "answer": "c"}\n')
     assert_named(fails(capsys, *ask), "out.jsonl:1", "--out")
     assert (tmp_path / "out.jsonl").read_text() == '{"text": "b", "answer": "c"}\n'
+
+
+@pytest.mark.slow
+def test_killed_and_started_again(run_of, said, tmp_path):
+    """The result is the same as without interruption, since samples depend on the line number."""
+    items = [{"text": "tea " * (k % 5 + 1)} for k in range(40)]
+    file = write_items(tmp_path / "in.jsonl", items)
+    how = [f"--run={run_of('elsewhere')}", f"--file={file}", "--batch_size=1", "--temperature=1"]
+    said(*how, f"--out={tmp_path / 'whole.jsonl'}")
+    out = tmp_path / "out.jsonl"
+    command = [sys.executable, "-m", "pretrax", "predict", *how, f"--out={out}", "--max_new=4"]
+    process = subprocess.Popen(command, cwd=tiny.ROOT, env=tiny.environment())
+    deadline = time.time() + 300
+    while not (out.exists() and out.read_bytes().count(b"\n") >= 8):
+        assert process.poll() is None and time.time() < deadline
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    kept = out.read_bytes()
+    assert 8 <= kept.count(b"\n") < 40
+    out.write_bytes(kept + b'{"text": "half a li')
+    told = said(*how, f"--out={out}")
+    assert any(f"already holds {kept.count(bytes([10]))} answers" in line for line in told)
+    whole, found = read(tmp_path / "whole.jsonl"), read(out)
+    assert [(x["text"], x["answer"]) for x in found] == [(x["text"], x["answer"]) for x in whole]
+
+
+@pytest.mark.slow
+def test_one_bad_line_costs_no_other(run_of, said, capsys, tmp_path):
+    file, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    file.write_text('{"text": "a"}\n' + "[" * 100_000 + '\n{"text": " "}\n{"text": "b"}\n')
+    command = [f"--run={run_of('elsewhere')}", f"--file={file}", f"--out={out}", "--mode=complete"]
+    with atomic_writes.locked(out, "`predict`"):
+        assert_named(fails(capsys, *command), out, "process")
+    told = said(*command)
+    assert '2 of them are an "error", which says why there is no answer.' in told
+    found = read(out)
+    assert ["answer" in line for line in found] == [True, False, False, True]
+    assert_named(found[1]["error"], "in.jsonl:2", "array")
+    assert_named(found[2]["error"], "Item 3", "' '")
 
 
 def test_a_line_that_a_model_cannot_read_costs_no_other(run_of, said, tmp_path):

@@ -135,7 +135,8 @@ def _check_shares(
 ) -> None:
     """Raises ValueError for a constant rate so low that its member gets no rows.
 
-    Warns if the share of rows of the row group or of a member differs from its rates.
+    Warns if the share of rows of the row group or of a member differs from its rates. `planned` is
+    the share that the rates give the row group.
     """
     actual = schedule.rows / batch_size
     if abs(actual - planned) > planned / 5:

@@ -104,7 +104,7 @@ def moved_average(ema: Any, params: Any, decay: float, steps: Any) -> Any:
 
     Early averages decay faster, so that the initial parameters are forgotten. The decay after n
     steps is min(decay, (1 + n) / (10 + n)), as in the code of MDLM (arXiv:2406.07524) and in
-    TensorFlow.
+    TensorFlow. `steps` is n, which counts this step.
     """
     kept = jnp.minimum(decay, (1.0 + steps) / (10.0 + steps))
     return jax.tree.map(lambda average, x: average + (1 - kept) * (x - average), ema, params)

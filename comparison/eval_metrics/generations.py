@@ -32,7 +32,7 @@ def infilling(subject: Subject, *, prompts: Count = 64, max_new: Count = 48) -> 
     """Quality of filled-in lines of held-out Python functions, greedy and sampled.
 
     - `infilling`: edit similarity to the true line.
-    - `infilling/exact_match`: share of lines that are the true line.
+    - `infilling/exact_match`: share of texts whose first line is the true line.
     - `infilling/parses`: share of functions that parse with the written line.
     - `infilling/repetition`: share of 4-grams of words that occurred earlier in the line.
     - `infilling/distinct`: different pairs of words over all pairs of words, in all lines.

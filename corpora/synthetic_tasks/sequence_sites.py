@@ -16,7 +16,7 @@ from .hidden_markov import PADDING, HiddenMarkov, letter_log_likelihoods, sample
 from .task import SyntheticSite, SyntheticTask, drawn_texts
 
 KINDS = ("conserved", "free")
-CLASSIFIED = 60  # number of sequences of each model whose class is asked for
+CLASSIFIED = 60  # mean number of sequences of each model whose class is asked for
 _BATCH = 4000  # sequences that are drawn at once
 _DRAWS = 100  # largest number of sequences drawn for each one that is needed
 

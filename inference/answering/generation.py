@@ -47,14 +47,15 @@ class Decoding:
     Attributes:
       max_new: Maximum number of tokens of an answer.
       temperature: Temperature of the draws. 0: greedy decoding.
-      top_k: Number of the likeliest tokens to draw from. None: all.
-      top_p: Total probability of the likeliest tokens to draw from (nucleus sampling). None: all.
-      min_p: Least probability of a token to draw, relative to the likeliest token. None: 0.
-      repetition_penalty: Number that divides the logits of tokens that the text already has. 1: no
-        penalty.
+      top_k: Number of the likeliest tokens to draw from. By default, all.
+      top_p: Total probability of the likeliest tokens to draw from (nucleus sampling). By default,
+        1.
+      min_p: Least probability of a token to draw, relative to the likeliest token. By default, 0.
+      repetition_penalty: Lowers the logits of tokens that the text already has (Keskar et al. 2019,
+        arXiv:1909.05858). 1: no penalty.
       beams: Width of the beam search. 1: no beam search.
       length_penalty: Length penalty of the beam search. Above 1 prefers longer answers.
-      samples: Number of answers to each prompt. Beam search returns its best answers.
+      samples: Number of answers to each text. Beam search returns its best answers.
       stop_strings: Texts that end an answer. The answer ends before the first of them.
       seed: Seed of the draws.
       batch_size: Number of rows of a batch.

@@ -276,7 +276,8 @@ def test_an_import_needs_trust_however_it_is_written(compared, tmp_path, line):
     file = str(tmp_path / "comparison.gin")
     with refuses(ValueError, "--trust=tests.comparison.small"):
         read_comparison(file)
-    assert read_comparison(file, trusted=["tests"]).variants == {"x": [line]}
+    for trusted in ("tests", "tests.comparison.small"):
+        assert read_comparison(file, trusted=[trusted]).variants == {"x": [line]}
 
 
 def test_variants_may_name_two_modules_of_one_package(tmp_path, monkeypatch):

@@ -106,7 +106,7 @@ def test_token_files_of_another_program_are_shown_as_text(tmp_path):
     train = {corpus.codec.decode(stream.next_document().tokens.tolist()) for _ in range(95)}
     held = {corpus.codec.decode(piece.tokens.tolist()) for piece in corpus.heldout(10**6)}
     assert train | held == set(texts) and len(held) == 5
-    assert "95 documents" in corpus.summary
+    assert "1 token file: 95 documents" in corpus.summary
     given = {"files": files, "heldout_files": files, "vocabulary": vocabularies.utf8_bytes}
     both = corpora.token_files(str(tmp_path / "run"), **given)
     assert len(both.heldout(10**6)) == 100

@@ -133,6 +133,7 @@ TINY = {
 KNOWN = PRESETS | TINY
 # These presets belong to no family. The small runs include them.
 OWN = {
+    "decoder_slowrun": (50_304, 304_354_304),
     "decoder_small": (50_304, 123_587_328),
     "decoder_tiny": (512, 935_040),
     "encoder_decoder_tiny": (512, 919_296),

@@ -29,8 +29,8 @@ ACCELERATORS = {
 def kind_of_name(name: str) -> str:
     """Returns the kind of accelerator with a short name.
 
-    >>> kind_of_name("v5p"), kind_of_name("h100")
-    ('TPU v5p', 'NVIDIA H100')
+    >>> [kind_of_name(name) for name in ("v5p", "V5P", "TPU v5p", "h100")]
+    ['TPU v5p', 'TPU v5p', 'TPU v5p', 'NVIDIA H100']
 
     Raises ValueError for an unknown name.
     """

@@ -104,7 +104,12 @@ def _of_step(seconds: float, estimate: StepTime) -> tuple[str, str]:
 
 
 def _advice(state: int, most: int) -> str:
-    """Returns what to change if a step does not fit."""
+    """Returns what to change if a step does not fit.
+
+    Args:
+      state: bytes of parameters and optimizer on a chip.
+      most: bytes of memory of a chip.
+    """
     if state > most / 2:
         return (
             "Parameters and the optimizer take most of a chip: spread them over more chips "

@@ -303,6 +303,7 @@ def closing_message(run: Run, prompt: str, read: Mapping[str, float]) -> str:
     Args:
       prompt: arguments of `pretrax predict` that give the model a text, such as '"TEXT"'. Empty if
         the model does not read text.
+      read: the figures of `Batches.progress`.
     """
     stores = [name.split("/", 1)[1].rpartition("/")[0] for name in read if name.endswith("/share")]
     shares = [

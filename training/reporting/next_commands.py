@@ -98,7 +98,7 @@ def predict_command(
 
 
 def text_arguments(model: Model, forms: Sequence[PromptForm]) -> str:
-    """Returns the arguments of `pretrax predict` for a model's usual mode, with TEXTs."""
+    """Returns the arguments of `pretrax predict` for a model's usual mode: TEXT for each text."""
     return _example(usual_mode(model, forms))
 
 

@@ -37,7 +37,13 @@ def read_steps(text: str | None) -> Steps | None:
 
 
 def check_steps(steps: Steps | None, done: int, of: int) -> None:
-    """Raises ValueError if a run will not take the steps of a trace."""
+    """Raises ValueError if a run will not take the steps of a trace.
+
+    Args:
+      steps: the steps of the trace.
+      done: number of steps that the run has taken.
+      of: total number of steps of the run.
+    """
     if steps and not done < steps.first <= steps.last <= of:
         raise ValueError(
             f"--profile={steps.first}:{steps.last} asks for a trace of steps that this start does "

@@ -124,6 +124,8 @@ def check_resumable(run: Run, trusted: Collection[str] = ()) -> list[str]:
 def finished_result(run: Run, step: int, changed: Sequence[str]) -> Result | None:
     """Returns the result of a run that has taken all its steps; None if some are left.
 
+    `changed` has the changed fields that `check_resumable` returned.
+
     Raises ValueError if the result in the directory belongs to a run with other values. Also raises
     ValueError if the run is beyond its number of steps without having finished.
     """
