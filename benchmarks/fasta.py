@@ -36,8 +36,8 @@ import numpy as np
 from rich.console import Console
 
 try:
-    import Bio.SeqIO
-    import Bio.SeqIO.FastaIO
+    import Bio.SeqIO  # pyright: ignore[reportMissingImports]  (not a dependency)
+    import Bio.SeqIO.FastaIO  # pyright: ignore[reportMissingImports]
 except ModuleNotFoundError:
     Bio: Any = None
 
