@@ -72,10 +72,7 @@ def test_invalid_settings_are_refused(settings, values):
     [
         (models.decoder, {"num_layers": 1, "num_heads": 4, "head_dim": 8}, ("emb_dim", "mlp_dim")),
         (models.encoder, SMALL | {"heads": ("classes",)}, ("num_classes", 0, 1)),
-        (models.encoder, SMALL | {"head_dim": 7}, ("head_dim=7",)),
-        (models.electra, SMALL | {"head_dim": 7}, ("head_dim=7",)),
         (models.electra, SMALL | {"generator_share": 0}, ("electra.generator_share", 0, 1)),
-        (models.two_towers, SMALL | {"head_dim": 7}, ("head_dim=7",)),
         (
             models.encoder_decoder,
             {"init_stddev": 0.02, "init_scaled_by_depth": True},
@@ -89,6 +86,20 @@ def test_invalid_settings_are_refused(settings, values):
 def test_invalid_settings_of_each_builder_are_refused(build, settings, values):
     with refuses(ValueError, *values):
         build(64, **settings)
+
+
+@pytest.mark.parametrize("build", [models.encoder, models.electra, models.two_towers])
+@pytest.mark.parametrize(
+    "settings, values",
+    [
+        ({"num_layers": 0}, ("num_layers", 1, 0)),
+        ({"dtype": "float16"}, ("dtype", "'float16'")),
+        ({"head_dim": 7}, ("head_dim=7",)),
+    ],
+)
+def test_builders_of_encoders_check_the_settings_of_their_stacks(build, settings, values):
+    with refuses(ValueError, *values):
+        build(64, **(SMALL | settings))
 
 
 def test_lists_from_gin_become_tuples():

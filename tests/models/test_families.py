@@ -73,8 +73,7 @@ def example(family):
     return model, batch, params, logits(model, params, batch)
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", _few_quick("t5", "gpt2"))
 def test_packed_documents_equal_separate_rows(family):
     model, batch, params, packed = example(family)
     spans = [((0, 3), (0, 6)), ((3, 7), (6, 9))]
@@ -94,6 +93,16 @@ def test_scanned_layers_equal_unrolled_ones(family):
     assert_close(got, expected, atol=1e-4)
 
 
+@pytest.mark.slow
+def test_gradients_of_scanned_layers_equal_those_of_unrolled_ones():
+    model, batch, params, _ = example("t5")
+    separate = build("t5", scan_layers=False)
+    assert jax.tree.structure(unrolled(params)) == jax.tree.structure(init(separate, batch))
+    loss, gradients = loss_and_gradients(model, params, batch)
+    expected = loss_and_gradients(separate, unrolled(params), batch)
+    assert_close((loss, unrolled(gradients)), expected, atol=1e-6)
+
+
 @pytest.mark.slow  # test_transformer tests this for one family, and this test for every family
 @pytest.mark.parametrize("family", FAMILIES)
 def test_rematerialization_changes_nothing(family):
@@ -105,9 +114,9 @@ def test_rematerialization_changes_nothing(family):
 
 
 @pytest.mark.sampled
-@pytest.mark.parametrize("family", _few_quick("t5", "bert", "modernbert", "llama3"))
+@pytest.mark.parametrize("family", FAMILIES)
 def test_bfloat16_is_close_to_float32(family):
-    """The mean difference is below 6% of the logits' deviation (8 bits of mantissa)."""
+    """Differences are small compared with the logits' deviation, since a mantissa has 8 bits."""
     _, batch, params, exact = example(family)
     model = build(family, dtype="bfloat16")
     assert {x.dtype for x in jax.tree.leaves(init(model, batch))} == {jnp.dtype("float32")}
@@ -115,11 +124,13 @@ def test_bfloat16_is_close_to_float32(family):
     assert hidden["top"].dtype == "bfloat16"
     rounded = logits(model, params, batch)
     assert rounded.dtype == jnp.float32
-    assert np.abs(rounded - exact).mean() < 0.06 * np.std(exact)
+    differences = np.abs(rounded - exact) / np.std(exact)
+    assert differences.mean() < (0.06 if family == "t5gemma2" else 0.02)
+    assert differences.max() < (1.0 if family == "t5gemma2" else 0.15)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", _few_quick("bert"))
+@pytest.mark.parametrize("family", FAMILIES)
 def test_eight_devices_equal_one(family):
     """Uses the trainer's rules, on a mesh with all three axes."""
     model, batch, params, expected = example(family)
