@@ -18,10 +18,10 @@ def text(n, seed=0):
 
 
 @functools.cache
-def packed_rows(*rows, length=RAW_LENGTH):
+def raw_rows(*rows, length=RAW_LENGTH):
     """Returns rows with documents of these lengths, and the documents of each row.
 
-    >>> packed_rows((9, 1, 4), (9, 1, 4))[0].tokens.shape
+    >>> raw_rows((9, 1, 4), (9, 1, 4))[0].tokens.shape
     (2, 56)
     """
     made = [text_row(lengths, length, seed) for seed, lengths in enumerate(rows)]

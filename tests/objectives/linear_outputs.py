@@ -12,7 +12,10 @@ from pretrax.models.heads import Projection
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class LinearOutputs:
-    """Hidden states by name, and a matrix for each head. Without matrices, states are logits."""
+    """Hidden states by name, and a matrix for each head.
+
+    Without matrices, states are the logits of the vocabulary.
+    """
 
     hidden: dict[str, Any]
     matrices: dict[str, Any] | None = None
@@ -20,7 +23,10 @@ class LinearOutputs:
     term_factors: dict[str, Any] | None = None
 
     def head(self, name, states):
-        return states if self.matrices is None else states @ self.matrices[name]
+        if self.matrices is None:
+            assert name == "vocabulary"
+            return states
+        return states @ self.matrices[name]
 
 
 @jax.tree_util.register_dataclass

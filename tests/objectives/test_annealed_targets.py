@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.special
 
 from pretrax.objectives import (
     TokenTexts,
@@ -119,6 +120,22 @@ def test_losses_are_those_of_the_records(step):
     for objective, prefix in ((ahead, 0.0), (both, prefix_weight)):
         got = jax.jit(lambda x, o=objective: loss_at(o, x, step))(STATES)
         np.testing.assert_allclose(got, expected_loss(weights, prefix), rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [LinearOutputs, ProjectedOutputs])
+def test_only_the_next_token_has_z_losses(kind):
+    objective = prefix_token_prediction(SMALL, ahead_scales=(0.5, 0.25))
+
+    @jax.jit
+    def z_losses(states):
+        terms = objective.loss(BATCH).scored(outputs_of(states, kind=kind, z_loss=0.1))
+        return {name: term.z_losses for name, term in terms.items()}
+
+    log_partition = scipy.special.logsumexp(STATES @ KERNEL, axis=-1)
+    expected = 0.1 * np.sum(log_partition**2 * (DOCUMENTS > 0), axis=1)
+    got = z_losses(STATES)
+    np.testing.assert_allclose(got.pop("tokens"), expected, rtol=1e-5)
+    assert got == {"prefix": None, "ahead_2": None, "ahead_3": None}
 
 
 def test_prefixes_are_those_of_the_records():

@@ -10,7 +10,7 @@ from pretrax import models
 from pretrax.models.builders import fresh_params
 from pretrax.models.hugging_face import write_model
 from pretrax.objectives import belief_state
-from tests.objectives.batches import arranged, packed_rows
+from tests.objectives.batches import arranged, raw_rows
 from tests.objectives.linear_outputs import LinearOutputs
 from tests.objectives.registry import IDS
 from tests.objectives.waves import waves
@@ -24,7 +24,7 @@ MOST = 3  # documents of a row
 
 def made(pairs=PAIRS, rows=1):
     """Returns raw rows, their features and the batch of a decoder."""
-    raw, _ = packed_rows(*[DOCUMENTS] * rows, length=LENGTH)
+    raw, _ = raw_rows(*[DOCUMENTS] * rows, length=LENGTH)
     return raw, *arranged(belief_state(IDS, pairs=pairs), raw, MOST)
 
 

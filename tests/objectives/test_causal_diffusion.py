@@ -12,7 +12,7 @@ from pretrax.inference import masked_drafter
 from pretrax.objectives import causal_diffusion, causal_lm
 from pretrax.objectives.causal_diffusion import context_weights
 from tests.models.small_models import init
-from tests.objectives.batches import packed_rows
+from tests.objectives.batches import raw_rows
 from tests.objectives.distributions import assert_uniform, corrupt_copies
 from tests.objectives.linear_outputs import LinearOutputs
 from tests.objectives.noised_copies import PACKED, SMALL, decoder_batch
@@ -116,7 +116,7 @@ def test_weights_and_loss_are_those_of_a_public_reimplementation(decay, smoothin
 @EACH
 def test_the_loss_is_the_weighted_mean_of_the_formula(decay, smoothing):
     objective = causal_diffusion(IDS, decay=decay, smoothing=smoothing)
-    raw, documents = packed_rows(*[PACKED] * 3)
+    raw, documents = raw_rows(*[PACKED] * 3)
     batch = decoder_batch(objective, raw)
     counts = batch["decoder_loss_weights"] * (np.arange(3) < 2)[:, None]
     batch |= {"decoder_loss_weights": counts}  # the last row belongs to another member of a mixture
@@ -143,7 +143,7 @@ def test_the_loss_is_the_weighted_mean_of_the_formula(decay, smoothing):
 
 
 def test_text_without_masks_has_the_loss_of_causal_lm():
-    raw, _ = packed_rows(PACKED, PACKED)
+    raw, _ = raw_rows(PACKED, PACKED)
     plain = decoder_batch(causal_lm(IDS), raw)
     logits = logits_of(plain)
     ours, theirs = (scored(build(IDS), plain, logits) for build in (causal_diffusion, causal_lm))
@@ -157,7 +157,7 @@ def test_drafts_are_read_like_masks_at_the_end_of_a_text():
     objective = causal_diffusion(IDS)
     (form,) = objective.facts.prompt_forms
     size = form.masked_blocks.size
-    raw, _ = packed_rows(PACKED)
+    raw, _ = raw_rows(PACKED)
     batch = decoder_batch(objective, raw)
     plain = decoder_batch(causal_lm(IDS), raw)
     n = PACKED[0]

@@ -5,7 +5,7 @@ import pytest
 
 from pretrax.objectives import distilled_lm
 from pretrax.objectives.distillation import UNIT
-from tests.objectives.batches import arranged, packed_rows
+from tests.objectives.batches import arranged, raw_rows
 from tests.objectives.linear_outputs import LinearOutputs
 from tests.objectives.registry import CASES, IDS
 from tests.refusals import refuses
@@ -18,7 +18,7 @@ RANDOM = np.random.default_rng(0)
 
 def rows(likeliest=LIKELIEST):
     """Returns two packed rows with a teacher's predictions for some of their tokens."""
-    raw, _ = packed_rows((4, 1, 5), (9,), length=LENGTH)
+    raw, _ = raw_rows((4, 1, 5), (9,), length=LENGTH)
     tokens = RANDOM.integers(0, V, (2, LENGTH, likeliest))
     shares = RANDOM.integers(0, UNIT // 3, (2, LENGTH, likeliest))
     shares[0, 2] = 0  # a token without predictions

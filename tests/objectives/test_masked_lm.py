@@ -221,7 +221,7 @@ def _terms(objective, outputs, batch):
 # --- losses -------------------------------------------------------------------------------------
 
 
-def arranged(objective, document_lengths, stack, rows=4, seed=0):
+def random_batch(objective, document_lengths, stack, rows=4, seed=0):
     """Returns a batch of random text on one stack of the exact length."""
     layout = layouts.LAYOUTS[stack]
     lengths = packed_lengths(objective, document_lengths)
@@ -236,7 +236,7 @@ def test_replaced_token_detection_adds_up_both_losses():
     stack = "encoder"
     objective = replaced_token_detection(IDS)
     assert objective.facts.heads == {"generator": None, "replaced": 2}
-    batch = arranged(objective, (30, 10), stack)
+    batch = random_batch(objective, (30, 10), stack)
     B, T = batch[f"{stack}_segment_ids"].shape
     random = np.random.default_rng(0)
     outputs = LinearOutputs(
@@ -347,7 +347,7 @@ def test_diffusion_loss_counts_each_label_by_the_inverse_of_its_documents_rate(
 ):
     """With a shift, each token is predicted one slot earlier. For the first token, this is bos."""
     objective = build(IDS)
-    batch = arranged(objective, (12, 25), stack)
+    batch = random_batch(objective, (12, 25), stack)
     B, T = batch[f"{stack}_segment_ids"].shape
     random = np.random.default_rng(1)
     top, matrix = random.normal(size=(B, T, 3)), random.normal(size=(3, IDS.size))
@@ -370,7 +370,7 @@ def test_diffusion_loss_counts_each_label_by_the_inverse_of_its_documents_rate(
 def test_diffusion_loss_is_an_unbiased_mean_over_all_tokens():
     # An uninformed model has a loss of log V for each token. z-test, significance 0.001.
     objective = masked_diffusion(IDS)
-    batch = arranged(objective, (6, 10), "encoder", rows=4_000, seed=5)
+    batch = random_batch(objective, (6, 10), "encoder", rows=4_000, seed=5)
     vocabulary = 8  # Larger labels matter only for nonzero logits.
     outputs = LinearOutputs(
         {"top": jnp.zeros((4_000, 16, 1))}, {"vocabulary": jnp.zeros((1, vocabulary))}
@@ -411,7 +411,7 @@ def test_tokens_that_are_never_masked_are_not_part_of_the_mean(build):
 def test_without_weights_each_masked_token_counts_once_and_the_bound_is_a_metric():
     """As in the authors' `nll_per_token`, a masked token counts -log p, and other tokens 0."""
     objective = masked_diffusion(IDS, weighted=False)
-    batch = arranged(objective, (12, 25), "encoder")
+    batch = random_batch(objective, (12, 25), "encoder")
     B, T = batch["encoder_segment_ids"].shape
     random = np.random.default_rng(1)
     top, matrix = random.normal(size=(B, T, 3)), random.normal(size=(3, IDS.size))

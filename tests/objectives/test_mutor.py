@@ -7,7 +7,7 @@ import pytest
 from pretrax import models
 from pretrax.objectives import Row, attention_mask, batched, causal_lm, mutor, tidar
 from tests.models.small_models import init
-from tests.objectives.batches import packed_rows
+from tests.objectives.batches import raw_rows
 from tests.objectives.linear_outputs import LinearOutputs
 from tests.objectives.noised_copies import (
     PACKED,
@@ -64,7 +64,7 @@ def interleaved(documents, offsets):
 
 @each_offset
 def test_attention_and_positions_are_those_of_the_paper(max_offset):
-    batch = decoder_batch(mutor(IDS, max_offset), packed_rows(*[PACKED] * 8)[0])
+    batch = decoder_batch(mutor(IDS, max_offset), raw_rows(*[PACKED] * 8)[0])
     masks = {
         ("x", "x"): "decoder_key_intervals",
         ("r", "r"): "noised_key_intervals",
@@ -95,7 +95,7 @@ def test_attention_and_positions_are_those_of_the_paper(max_offset):
 def test_no_prediction_depends_on_what_it_predicts(max_offset):
     """A changed token moves the inputs from it on, and the registers after these."""
     objective = mutor(IDS, max_offset)
-    raw, _ = packed_rows(PACKED)
+    raw, _ = raw_rows(PACKED)
     model = models.decoder(IDS.size, **SMALL)
     before = decoder_batch(objective, raw)
     params = init(model, before)
@@ -176,7 +176,7 @@ def test_the_loss_is_that_of_the_published_code():
 
 
 def test_inputs_are_those_of_causal_lm():
-    raw, _ = packed_rows(PACKED, PACKED)
+    raw, _ = raw_rows(PACKED, PACKED)
     plain = decoder_batch(causal_lm(IDS), raw)
     both = decoder_batch(mutor(IDS), raw)
     for name, x in plain.items():
@@ -189,7 +189,7 @@ def test_inputs_are_those_of_causal_lm():
 @pytest.mark.parametrize("scale", [0.3, 0.5])
 def test_the_loss_matches_the_paper(scale):
     """(1 - a) times the mean over tokens, and a times the mean over registers."""
-    raw, documents = packed_rows(*[PACKED] * 4)
+    raw, documents = raw_rows(*[PACKED] * 4)
     objective = mutor(IDS, 3, scale)
     batch = decoder_batch(objective, raw)
     rng = np.random.default_rng(0)
@@ -217,7 +217,7 @@ def test_the_loss_matches_the_paper(scale):
 
 
 def test_offsets_are_uniform():
-    batch = decoder_batch(mutor(IDS, 4), packed_rows(*[(20, 20, 10)] * 200)[0])
+    batch = decoder_batch(mutor(IDS, 4), raw_rows(*[(20, 20, 10)] * 200)[0])
     documents = (20, 20, 10)
     offsets = np.array([offsets_of(batch, row, documents) for row in range(200)])
     for drawn in offsets.T:

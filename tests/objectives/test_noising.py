@@ -448,10 +448,9 @@ def test_sentinel_k_precedes_span_k_also_when_a_document_starts_with_noise():
     features = corrupt(iid_denoising(IDS, 0.5), [document], copies=200, seed=17)
     starts_with_noise = features["inputs"][:, 0] == X
     assert 50 < starts_with_noise.sum() < 150
-    undo = undo_pieces
     for row in np.flatnonzero(starts_with_noise):
         (one,) = corrupted_documents(features_of(features, row)).values()
-        assert one.targets[:2] == [X, 100] and undo(one) == document
+        assert one.targets[:2] == [X, 100] and undo_pieces(one) == document
 
 
 SIZES = (10, 64, 101)

@@ -20,7 +20,7 @@ from pretrax.objectives import (
 )
 from pretrax.objectives.superposition import reads_bags
 from tests.models.small_models import init
-from tests.objectives.batches import arranged, packed_rows
+from tests.objectives.batches import arranged, raw_rows
 from tests.objectives.linear_outputs import LinearOutputs, ProjectedOutputs
 from tests.objectives.registry import IDS, RAW_LENGTH, text_row
 from tests.objectives.waves import waves
@@ -34,7 +34,7 @@ RANDOM = np.random.default_rng(0)
 
 
 def packed_row():
-    raw, (documents,) = packed_rows(PACKED)
+    raw, (documents,) = raw_rows(PACKED)
     return raw, documents
 
 

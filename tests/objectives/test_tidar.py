@@ -18,7 +18,7 @@ from pretrax.objectives import (
 from pretrax.objectives.layouts import reads_positions
 from pretrax.objectives.tidar import position_after_the_row
 from tests.models.small_models import init
-from tests.objectives.batches import packed_rows
+from tests.objectives.batches import raw_rows
 from tests.objectives.blocks import corrupted
 from tests.objectives.linear_outputs import LinearOutputs
 from tests.objectives.noised_copies import (
@@ -70,7 +70,7 @@ def attended(documents, block_size, bidirectional=True, shifted=False):
 
 @each_kind
 def test_masks_attend_to_the_clean_tokens_before_their_block_and_to_their_block(settings):
-    batch = decoder_batch(tidar(IDS, **settings), packed_rows(PACKED, PACKED)[0])
+    batch = decoder_batch(tidar(IDS, **settings), raw_rows(PACKED, PACKED)[0])
     total = sum(PACKED)
     expected = attended(PACKED, **settings)
     for row in range(2):
@@ -91,7 +91,7 @@ def test_attention_and_loss_are_those_of_the_published_code_of_idlm():
     by 1 + α.
     """
     settings = BLOCKS["I-DLM"]
-    raw, _ = packed_rows((6,))
+    raw, _ = raw_rows((6,))
     batch = decoder_batch(tidar(IDS, **settings), raw)
     names = "noised_key_intervals", "noised_clean_intervals", "decoder_key_intervals"
     masks, across, clean = (attention_mask(batch[x][0], RAW_LENGTH)[:6, :6] for x in names)
@@ -114,7 +114,7 @@ def test_attention_and_loss_are_those_of_the_published_code_of_idlm():
 def test_no_prediction_depends_on_what_it_predicts(settings):
     """A changed token moves the clean states after it, and the masks of later blocks only."""
     objective = tidar(IDS, **settings)
-    raw, _ = packed_rows((9, 4))
+    raw, _ = raw_rows((9, 4))
     model = models.decoder(VOCABULARY, **SMALL)
     before = decoder_batch(objective, raw)
     params = init(model, before)
@@ -140,7 +140,7 @@ def test_no_prediction_depends_on_what_it_predicts(settings):
 @pytest.mark.parametrize("alpha", [1.0, 0.2])
 def test_the_loss_matches_the_paper(alpha):
     """(α · mean of -log p_AR + mean of -log p_masks) / (1 + α), with padding and packed rows."""
-    raw, documents = packed_rows(PACKED, PACKED)
+    raw, documents = raw_rows(PACKED, PACKED)
     objective = tidar(IDS, block_size=4, causal_scale=alpha)
     batch = decoder_batch(objective, raw)
     rng = np.random.default_rng(0)
@@ -166,7 +166,7 @@ def test_the_loss_matches_the_paper(alpha):
 
 
 def test_clean_tokens_are_those_of_causal_lm():
-    raw, _ = packed_rows(PACKED, PACKED)
+    raw, _ = raw_rows(PACKED, PACKED)
     plain = decoder_batch(causal_lm(IDS), raw)
     both = decoder_batch(tidar(IDS), raw)
     for name, x in plain.items():
