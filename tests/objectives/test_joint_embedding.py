@@ -19,7 +19,7 @@ DOCUMENTS = [([5, 6], [7, 8, 9]), ([10], [11]), ([12, 13], []), ([], [14])]
 
 
 @functools.cache
-def arranged(predictors: int = 2):
+def text_pair_batch(predictors: int = 2):
     """Returns the features and the batch of a row of `DOCUMENTS`."""
     objective = llm_jepa(IDS, predictors)
     sizes = [len(text) + len(answer) for text, answer in DOCUMENTS]
@@ -40,7 +40,7 @@ def arranged(predictors: int = 2):
 @pytest.mark.slow
 @pytest.mark.parametrize("predictors", [1, 2])
 def test_a_document_is_written_and_viewed_twice(predictors):
-    features, _ = arranged(predictors)
+    features, _ = text_pair_batch(predictors)
     asked = [39, 38][:predictors]
     for number, (text, answer) in enumerate(DOCUMENTS):
         written, viewed = (
@@ -58,7 +58,7 @@ def test_a_document_is_written_and_viewed_twice(predictors):
 
 @pytest.mark.slow
 def test_a_view_sees_itself_alone_and_nothing_ahead():
-    _, batch = arranged()
+    _, batch = text_pair_batch()
     start, end = batch["decoder_key_intervals"][0]
     segments = batch["decoder_segment_ids"][0]
     live = segments > 0
@@ -88,7 +88,7 @@ def test_the_loss_is_that_of_the_published_code():
 
 @pytest.mark.slow
 def test_the_loss_compares_the_last_states_of_views():
-    features, batch = arranged()
+    features, batch = text_pair_batch()
     states = np.random.default_rng(0).normal(size=(1, features["inputs"].size * 4, 6))
     kernel = jnp.asarray(np.random.default_rng(1).normal(size=(6, 40)), jnp.float32)
 
@@ -104,7 +104,7 @@ def test_the_loss_compares_the_last_states_of_views():
 
 @pytest.mark.slow
 def test_gradients_reach_both_states_that_are_compared_and_no_other():
-    _, batch = arranged()
+    _, batch = text_pair_batch()
     slots = batch["decoder_segment_ids"].size
     states = np.random.default_rng(0).normal(size=(1, slots, 6)).astype(np.float32)
 
@@ -123,7 +123,7 @@ def test_gradients_reach_both_states_that_are_compared_and_no_other():
 @pytest.mark.slow
 def test_no_view_learns_of_the_other():
     """The predicting state depends only on the text, and the predicted state only on the answer."""
-    _, batch = arranged()
+    _, batch = text_pair_batch()
     size = dict(emb_dim=8, num_heads=1, head_dim=8, mlp_dim=8, num_layers=1)
     model = models.decoder(40, llm_jepa(IDS, 2).facts.heads, dtype="float32", **size)
     params = jax.jit(model.init)(jax.random.key(0), batch)
