@@ -10,6 +10,7 @@ Results are written to a JSON file (`--out`) as they arrive, by device, version 
 started again, the command measures the parts that are not complete in this file, beginning with
 parts that were never measured. It exits with 1 until all parts are complete.
 
+    accuracy       errors of plain and fused attention in bfloat16, and of their gradients.
     products       bfloat16 matrix products and copies, compared with the data sheet's peak.
     attention      plain, JAX's (cuDNN's on GPUs) and fused attention, with and without gradient.
     t5_base, …     training steps with fused attention if the device has it: time, tokens, MFU,
@@ -60,7 +61,14 @@ TINY = {
     "bert_base": "bert_tiny",
     "switch_base_8": "switch_tiny",
 }
-PARTS = ("products", "attention", *STEPS, "decoding", *(f"{name}_plain" for name in STEPS))
+PARTS = (
+    "accuracy",
+    "products",
+    "attention",
+    *STEPS,
+    "decoding",
+    *(f"{name}_plain" for name in STEPS),
+)
 FAILED = "failed"  # begins the text of a result that could not be measured
 START = 20  # seconds that a part needs for its first result
 
@@ -178,8 +186,8 @@ def measured(part: str, tiny: bool) -> Iterator[dict]:
     }
     if part == "device":
         return
-    if part in ("products", "attention", "decoding"):
-        yield from {"products": products, "attention": attention, "decoding": decoding}[part](tiny)
+    if part in (functions := {f.__name__: f for f in (accuracy, products, attention, decoding)}):
+        yield from functions[part](tiny)
     else:
         name = part.removesuffix("_plain")
         yield from step(*STEPS[name], tiny=tiny, plain=name != part)
@@ -228,6 +236,71 @@ def peak() -> float | None:
 def share_of_peak(flops: float) -> float | None:
     """Returns FLOP/s as a percentage of the peak; None if the peak is not known."""
     return 100 * flops / peak() if peak() else None
+
+
+def accuracy(tiny: bool) -> Iterator[dict]:
+    """Measures the errors of attention in bfloat16: of its outputs and of its gradients.
+
+    An error is the norm of the difference from plain attention in float32, relative to its norm.
+    Fused attention fails if an error is more than twice that of plain attention in bfloat16.
+    """
+    import jax
+
+    from benchmarks import attention as alone
+
+    rows = 1 if tiny else 2
+    heads = 4 if tiny else 16
+    slots = 64 if tiny else 2048  # T5's bias is constant from the third block on
+    wrong = []
+    for kind, key_heads in (("causal", heads), ("causal", 2), ("T5", heads)):
+        plain, fused, _ = alone.ways(kind, jax.devices()[0].platform, elsewhere=False)
+        for width in (64, 128):
+            inputs = attention_inputs((rows, slots, heads, width), key_heads, has_bias=kind == "T5")
+            with jax.default_matmul_precision("highest"):
+                exact = jax.tree.leaves(alone.forward_and_backward(plain)(*inputs))
+            case = f"{kind}, {key_heads} key heads of {width}"
+            plain_errors = errors_of_attention(plain, inputs, exact)
+            fused_errors = errors_of_attention(fused, inputs, exact) if fused else {}
+            for result, error in plain_errors.items():
+                fused_error = fused_errors.get(result)
+                yield {"attention": case, "error of": result, "plain": error, "fused": fused_error}
+                if fused_error is not None and not fused_error <= 2 * error:  # NaN is wrong, too
+                    wrong.append(f"{case}: {result}")
+    if wrong:
+        sys.exit(f"The errors of fused attention are too large: {'; '.join(wrong)}.")
+
+
+def attention_inputs(shape: tuple[int, ...], key_heads: int, *, has_bias: bool) -> tuple:
+    """Returns random (queries, keys, values, bias) and a gradient of the outputs, in float32."""
+    import jax
+
+    from pretrax.models.positions import MAX_DISTANCE
+
+    rows, slots, heads, width = shape
+    keys = iter(jax.random.split(jax.random.key(0), 5))
+    queries = jax.random.normal(next(keys), shape) / width**0.5
+    key_shape = rows, slots, key_heads, width
+    keys_and_values = [jax.random.normal(next(keys), key_shape) for _ in range(2)]
+    bias = jax.random.normal(next(keys), (heads, 2 * MAX_DISTANCE + 1)) if has_bias else None
+    return (queries, *keys_and_values, bias), jax.random.normal(next(keys), shape)
+
+
+def errors_of_attention(function: Callable, inputs: tuple, exact: list) -> dict[str, float]:
+    """Returns the relative error of each result of attention in bfloat16, whose bias is float32."""
+    import jax
+    import jax.numpy as jnp
+
+    from benchmarks.attention import forward_and_backward
+
+    (*states, bias), d_out = inputs
+    *states, d_out = (x.astype(jnp.bfloat16) for x in (*states, d_out))
+    results = jax.tree.leaves(forward_and_backward(function)((*states, bias), d_out))
+    names = ("outputs", *(f"gradient of {x}" for x in ("queries", "keys", "values", "bias")))
+    norm = jnp.linalg.norm
+    return {
+        name: float(norm((result - x).ravel()) / norm(x.ravel()))
+        for name, result, x in zip(names, results, exact)
+    }
 
 
 def products(tiny: bool) -> Iterator[dict]:
@@ -353,8 +426,9 @@ def step(model, vocabulary, objective, rows, slots, *, tiny: bool, plain: bool) 
     abstract, mesh = step_program.abstract_state_of(plan), plan.mesh
     with placed_on(mesh):
         started = time.perf_counter()
-        rows = planning.abstract_rows(plan, batch_sharding(mesh))
-        lowered = step_program.jitted_step(plan, abstract.shapes).lower(abstract.shapes, rows)
+        abstract_rows = planning.abstract_rows(plan, batch_sharding(mesh))
+        step_of_plan = step_program.jitted_step(plan, abstract.shapes)
+        lowered = step_of_plan.lower(abstract.shapes, abstract_rows)
         compiled = step_program.compile_lowered(plan, lowered)
         compilation = time.perf_counter() - started
         state = new_state(abstract, 0, mesh)

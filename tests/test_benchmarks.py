@@ -179,6 +179,29 @@ def test_a_part_of_the_accelerators_that_is_complete_is_kept(tmp_path):
     assert again == results and "as it was" in said
 
 
+@pytest.mark.slow
+def test_accuracy_of_attention_on_accelerators(monkeypatch):
+    ways = attention.ways
+
+    def ways_with_wrong_bias(kind, platform, elsewhere):
+        plain, *_ = ways(kind, platform, elsewhere)
+
+        def wrong(q, k, v, bias):
+            return plain(q, k, v, None if bias is None else bias[:, ::-1])
+
+        return plain, wrong, None
+
+    monkeypatch.setattr(attention, "ways", ways_with_wrong_bias)
+    rows = []
+    with refuses(SystemExit, "T5"):
+        for row in accelerator.accuracy(tiny=True):
+            rows.append(row)
+    assert len(rows) == 4 * 4 + 2 * 5
+    assert all(1e-4 < row["plain"] < 0.01 for row in rows)
+    wrong = [row["attention"] for row in rows if row["fused"] > 2 * row["plain"]]
+    assert wrong and all(case.startswith("T5") for case in wrong)
+
+
 def test_parts_of_the_accelerators_that_fail_come_last_and_lose_no_figures(
     tmp_path, monkeypatch, capsys
 ):
