@@ -245,6 +245,12 @@ SETTINGS = (
     Setting("masking rate", "masking_rate"),
     Setting("masking rate on a schedule", "noise_schedule"),
     Setting("causal or masked", "causal_against_masked"),
+    Setting(
+        "causal or masked, 8 million parameters",
+        "objectives_8m",
+        "Causal models represent text better after short training, and masked models after long "
+        "training ({clm_mlm}). Filling in the middle costs no left-to-right loss ({fim}).",
+    ),
     Setting("masks that follow the model", "adaptive_masks"),
     Setting("noise of diffusion", "diffusion"),
     Setting("new masks or kept masks", "static_masks"),

@@ -133,9 +133,12 @@ TINY = {
 KNOWN = PRESETS | TINY
 # These presets belong to no family. The small runs include them.
 OWN = {
+    "decoder_8m": (4096, 8_395_008),
     "decoder_slowrun": (50_304, 304_354_304),
     "decoder_small": (50_304, 123_587_328),
     "decoder_tiny": (512, 935_040),
+    "encoder_8m": (4096, 8_395_520),
+    "encoder_decoder_8m": (4096, 8_394_496),
     "encoder_decoder_tiny": (512, 919_296),
     "encoder_tiny": (512, 787_840),
 }
