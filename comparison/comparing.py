@@ -277,13 +277,22 @@ def run_missing(
 def how_to_start(
     machines: Machines, directory: str, facts: Mapping[str, VariantFacts], runs: int
 ) -> tuple[Start, list[list[int]]]:
-    """Returns the function that starts a run, and the cores of each concurrent run."""
+    """Returns the function that starts a run, and the cores of each concurrent run.
+
+    Raises ValueError if several runs at a time would need the same TPUs.
+    """
     if machines.jobs:
         start = starter(directory, machines.jobs)
         return start, [[0]] * (machines.workers or runs)  # the cluster's cores
-    on_accelerators = any(one.platform != "cpu" for one in facts.values())
-    alone = machines.workers is None and on_accelerators  # a run uses all accelerators
-    return start_trial, cores_of_workers(1 if alone else machines.workers)
+    platforms = {one.platform for one in facts.values()}
+    if "tpu" in platforms and (machines.workers or 1) > 1:
+        raise ValueError(
+            f"Got --workers={machines.workers}, expected 1, since a TPU belongs to one process: "
+            "leave the option out."
+        )
+    if machines.workers is None and platforms - {"cpu"}:
+        return start_trial, cores_of_workers(1)  # a run uses all accelerators
+    return start_trial, cores_of_workers(machines.workers)
 
 
 def planned(

@@ -411,6 +411,24 @@ def test_a_process_that_ends_at_once_is_not_given_an_earlier_failure(tmp_path):
     assert failures.failure_of(str(tmp_path)) == said
 
 
+def test_a_run_has_the_same_share_of_a_gpus_memory_as_of_the_cores(tmp_path, monkeypatch):
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
+    log, shares = tmp_path / "compare.log", worker_processes.cores_of_workers(None)
+    code = "import os; print(os.environ['XLA_PYTHON_CLIENT_MEM_FRACTION'])"
+    assert worker_processes.start_process(log, shares[0], exec, code).wait() == 0
+    assert float(log.read_text()) == pytest.approx(0.75 / len(shares), abs=0.001)
+
+
+def test_runs_at_a_time_do_not_share_a_tpu(tmp_path):
+    planned = {"a": small.facts(6)._replace(platform="tpu")}
+    with refuses(ValueError, "--workers=2"):
+        comparing.how_to_start(comparing.Machines(workers=2), str(tmp_path), planned, runs=4)
+    for workers in (None, 1):
+        machines = comparing.Machines(workers=workers)
+        _, shares = comparing.how_to_start(machines, str(tmp_path), planned, runs=4)
+        assert len(shares) == 1
+
+
 EVAL_METRIC = """
 from pretrax.comparison.figures import LOWER, Figure
 
