@@ -116,7 +116,11 @@ def test_rematerialization_changes_nothing(family):
 @pytest.mark.sampled
 @pytest.mark.parametrize("family", FAMILIES)
 def test_bfloat16_is_close_to_float32(family):
-    """Differences are small compared with the logits' deviation, since a mantissa has 8 bits."""
+    """Differences are small compared with the logits' deviation, since a mantissa has 8 bits.
+
+    The random parameters of T5Gemma 2 are ill-conditioned: in float32, rounding only them to
+    bfloat16 moves a logit by 0.76 deviations.
+    """
     _, batch, params, exact = example(family)
     model = build(family, dtype="bfloat16")
     assert {x.dtype for x in jax.tree.leaves(init(model, batch))} == {jnp.dtype("float32")}
