@@ -4,7 +4,7 @@
     python docs/objective_pages.py bert span_corruption    all pages, but only these pictures
 
 A page combines objectives/catalog.py, the gin file of the objective, the table of
-docs/performance.md, the FLOPs of relative_flops.py, and the laws of tests/objectives/registry.py.
+docs/small_runs.md, the FLOPs of relative_flops.py, and the laws of tests/objectives/registry.py.
 objective_figures.py draws its picture. The program writes docs/objectives/NAME.md and NAME.svg, the
 table of docs/objectives.md, and docs/images/objectives.svg, which README.md shows.
 """
@@ -447,18 +447,17 @@ def _linked(text: str, name: str) -> str:
 
 
 def _learned(name: str) -> str:
-    text = (DOCS / "performance.md").read_text(encoding="utf-8")
-    section = text.partition("## What each objective learns")[2].partition("\n## ")[0]
-    row = re.search(rf"^\| `{name}` \|(.+)\|$", section, re.MULTILINE)
+    text = (DOCS / "small_runs.md").read_text(encoding="utf-8")
+    row = re.search(rf"^\| `{name}` \|(.+)\|$", text, re.MULTILINE)
     if not row:
-        return "What the small run learns is [not measured](../performance.md) yet."
+        return "What the small run learns is [not measured](../small_runs.md) yet."
     run, steps, loss, baseline, decrease = (cell.strip() for cell in row[1].split("|"))
     value, _, term = loss.rstrip(")").partition(" (")
     subject = f"loss term `{term}` (the term that improved least)" if term else "loss"
     return (
         f"After {steps} steps of {run}, the {subject} was {value} nats per target on held-out "
         f"text. This is {decrease} less than the {baseline} nats of a model that ignores its input "
-        "([how we measure](../performance.md#what-each-objective-learns))."
+        "([how we measure](../small_runs.md))."
     )
 
 
