@@ -93,6 +93,7 @@ PAPERS = {  # key in a cell -> (text of the link, arXiv number)
     "ulmfit": ("Howard & Ruder 2018", "1801.06146"),
     "ul2": ("Tay et al. 2022", "2205.05131"),
     "wang": ("Wang et al. 2022", "2204.05832"),
+    "hyenadna": ("Nguyen et al. 2023", "2306.15794"),
     "progen2": ("Nijkamp et al. 2022", "2206.13517"),
     "zoology": ("Arora et al. 2023", "2312.04927"),
 }
@@ -295,6 +296,12 @@ SETTINGS = (
         "proteins",
         "Causal language models of proteins predict the fitness of variants without fine-tuning "
         "({progen2}). We do not know of a comparison of objectives.",
+    ),
+    Setting(
+        "effects of variants of DNA",
+        "genes",
+        "Causal language models of DNA can be fine-tuned to classify its elements ({hyenadna}). We "
+        "do not know of a comparison of objectives.",
     ),
     Setting("input format", "input_formats"),
     Setting("batch size", "batch_size"),
