@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from ..constraints import Count, Positive, checked
-from ..objectives import OverTraining, Row
+from ..objectives import ProgressSchedule, Row
 from ..settings.partial import as_partial
 from ..training.batches import member_of_step
 from ..training.devices.mesh import placed_on
@@ -41,7 +41,7 @@ def text_tokens(plan: Plan, *, number: Count) -> int:
       plan: the plan of the variant.
       number: number of tokens before corruption, counted in the rows of the first `COUNTED` steps.
         End-of-sequence does not count, since only some objectives have it in their rows. If rates
-        follow the share of training that is done, all of training is counted on fewer steps.
+        follow training progress, all of training is counted on fewer steps.
     """
     steps, per_step = _steps_for(_tokens_read, plan, number)
     return _affordable(plan, steps, per_step, "text_tokens")
@@ -107,9 +107,9 @@ def tokens_of(plan: Plan, steps: int) -> int:
 
 
 def shortened(plan: Plan, steps: int, counted: int) -> Plan:
-    """Returns the plan of a shorter training, of which `counted` steps stand for the first `steps`.
+    """Returns the plan of a shorter run, of which `counted` steps stand for the first `steps`.
 
-    Only rates that follow the share of training that is done differ from those of the plan.
+    Only rates that follow training progress differ from the rates of the plan.
     """
     if steps <= counted:
         return plan
@@ -117,9 +117,9 @@ def shortened(plan: Plan, steps: int, counted: int) -> Plan:
 
 
 def follows_training(plan: Plan) -> bool:
-    """Returns whether the rates of a mixture follow the share of training that is done."""
+    """Returns whether the rates of a mixture follow training progress."""
     members = plan.recipe.objective.facts.members
-    return any(isinstance(member.rate, OverTraining) for member in members)
+    return any(isinstance(member.rate, ProgressSchedule) for member in members)
 
 
 Totals = Callable[[Plan], Iterator[int]]  # yields the total amount up to each step
@@ -128,7 +128,7 @@ Totals = Callable[[Plan], Iterator[int]]  # yields the total amount up to each s
 def _steps_for(totals: Totals, plan: Plan, number: int) -> tuple[int, float]:
     """Returns the number of steps that reach a total, and the mean amount per step.
 
-    If rates follow the share of training, the mean hardly depends on the number of steps, so it is
+    If rates follow training progress, the mean hardly depends on the number of steps, so it is
     first taken from the run's own steps.
     """
     if not follows_training(plan):

@@ -18,7 +18,7 @@ import numpy as np
 from annotated_types import MinLen
 
 from ..constraints import Positive, PositiveShare, checked
-from .contract import Array, BatchLoss, Labels, Objective, OverTraining, Term
+from .contract import Array, BatchLoss, Labels, Objective, ProgressSchedule, Term
 from .language_modeling import causal_lm
 from .losses import at_slots, head_cross_entropies, predictions, token_loss
 from .multi_token_prediction import ahead_tokens
@@ -48,7 +48,7 @@ def annealed_multi_token_prediction(
       ids: token ids; no special tokens are needed.
       scales: weights of the second, third, … token at the first step; the next token has a weight
         of 1. The farthest token fades first.
-      until: share of the training's steps after which only the next token is predicted. With n
+      until: fraction of the training steps after which only the next token is predicted. With n
         scales, it has n equal parts. The farthest token fades linearly to 0 in the first part, the
         token before it in the second part, and so on.
 
@@ -94,7 +94,7 @@ def prefix_token_prediction(
         linearly to 0.
       ahead_scales: weights of later tokens, which the same logits predict too, as `scales` of
         `annealed_multi_token_prediction`. The record combines both, with (0.5, 0.25).
-      until: share of the training's steps after which only the next token is predicted.
+      until: fraction of the training steps after which only the next token is predicted.
 
     >>> from pretrax.objectives.token_ids import specimen_ids
     >>> specimen = specimen_ids(1000)
@@ -144,7 +144,7 @@ class _Target(NamedTuple):
     """
 
     find: Callable[[Mapping[str, Array]], tuple]
-    scale: OverTraining
+    scale: ProgressSchedule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,8 +163,8 @@ class _Line:
         return self.scale * jnp.clip(remaining, 0.0, 1.0)
 
 
-def _fade(scale: float, first: float, last: float) -> OverTraining:
-    return OverTraining(_Line(scale, first, last))
+def _fade(scale: float, first: float, last: float) -> ProgressSchedule:
+    return ProgressSchedule(_Line(scale, first, last))
 
 
 def _later_tokens(until: float, scales: Sequence[float]) -> dict[str, _Target]:

@@ -195,37 +195,35 @@ class Sums(NamedTuple):
     labels: Array | None = None
 
 
-class OverTraining(NamedTuple):
-    """A factor or a rate that follows the share of training that is done.
-
-    It fits a training of any number of steps.
+class ProgressSchedule(NamedTuple):
+    """A factor or a rate as a function of training progress, for runs of any number of steps.
 
     Attributes:
-      at: function of the share: 0 at the first step, 1 after the last step.
+      at: function of the progress, from 0 at the first step to 1 after the last step.
     """
 
     at: Callable[[Any], Any]
 
 
-Rate = float | Callable[[Any], Any] | OverTraining
-"""A factor or a rate: a number, a function of the number of steps taken, or `OverTraining`."""
+Rate = float | Callable[[Any], Any] | ProgressSchedule
+"""A factor or a rate: a number, a function of the number of steps taken, or `ProgressSchedule`."""
 
 
 def is_scheduled(value: Any) -> bool:
     """Returns whether a factor or a rate changes during training."""
-    return callable(value) or isinstance(value, OverTraining)
+    return callable(value) or isinstance(value, ProgressSchedule)
 
 
-_MEAN_OVER = 1000  # number of shares of training over which a rate is averaged
+_MEAN_OVER = 1000  # number of points of training over which a rate is averaged
 
 
 def value_at(value: Any, step, steps: int):
-    """Returns a factor or a rate at a step of a training of `steps` steps.
+    """Returns a factor or a rate at a step of a run of `steps` steps.
 
-    >>> value_at(OverTraining(lambda share: 1 - share), step=25, steps=100)
+    >>> value_at(ProgressSchedule(lambda progress: 1 - progress), step=25, steps=100)
     0.75
     """
-    if isinstance(value, OverTraining):
+    if isinstance(value, ProgressSchedule):
         return value.at(step / steps)
     return value(step) if callable(value) else value
 
@@ -233,16 +231,18 @@ def value_at(value: Any, step, steps: int):
 def mean_rate(rate: Any) -> float:
     """Returns the mean of a rate over training; 1 if the rate is a function of the step.
 
-    >>> mean_rate(3), mean_rate(OverTraining(lambda share: 2 * share)), mean_rate(lambda step: 0.0)
-    (3.0, 0.999, 1.0)
+    >>> mean_rate(3), mean_rate(lambda step: 0.0)
+    (3.0, 1.0)
+    >>> mean_rate(ProgressSchedule(lambda progress: 2 * progress))
+    0.999
     """
-    if isinstance(rate, OverTraining):
+    if isinstance(rate, ProgressSchedule):
         return math.fsum(rate.at(i / _MEAN_OVER) for i in range(_MEAN_OVER)) / _MEAN_OVER
     return 1.0 if callable(rate) else float(rate)
 
 
 def scale_at(scale: Any, step, steps: int):
-    """Returns a term's factor at a step of a training of `steps` steps; 0 for a metric."""
+    """Returns a term's factor at a step of a run of `steps` steps; 0 for a metric."""
     return 0.0 if scale is None else value_at(scale, step, steps)
 
 
@@ -261,8 +261,8 @@ class Term:
 
     Attributes:
       weights: f32[B] weights of the rows; the sums are divided by their total.
-      scale: a number, a function of the step (an optax schedule), or `OverTraining`. If None, the
-        term is a metric, which is logged but is not part of the loss.
+      scale: a number, a function of the step (an optax schedule), or `ProgressSchedule`. If None,
+        the term is a metric, which is logged but is not part of the loss.
       labels: labels that the term scores, or None.
       sums: f32[B] summed loss of each row. None before the model's outputs are known
         (`BatchLoss.scored`).
@@ -513,7 +513,7 @@ class Member(NamedTuple):
       name: name of the member, unique in its mixture.
       objective: the member itself.
       rate: share of the rows, relative to the other members: a number, a function of the step, or
-        `OverTraining`.
+        `ProgressSchedule`.
       call: how the mixture builds the member, such as "prefix_lm(suffix_share=0.25, mode='S')".
     """
 

@@ -25,7 +25,8 @@ from .contract import (
     Corrupt,
     Member,
     Objective,
-    OverTraining,
+    ProgressSchedule,
+    Rate,
     Row,
     Sums,
     Term,
@@ -43,7 +44,7 @@ from .token_ids import TokenIds
 def mixture(
     ids: TokenIds,
     members: Annotated[
-        Mapping[str, tuple[Builder, float | Callable[[int], float] | OverTraining]], MinLen(1)
+        Mapping[str, tuple[Builder, float | Callable[[int], float] | ProgressSchedule]], MinLen(1)
     ],
 ) -> Objective:
     """A mixture of objectives with rates.
@@ -51,9 +52,9 @@ def mixture(
     Args:
       ids: token ids, passed to every builder.
       members: name -> (builder, rate). Rates are relative shares of the rows of a batch: numbers,
-        functions of the step, such as an optax schedule or `turns`, or `OverTraining`. If a builder
-        returns a mixture, its members become members of this mixture and divide its rate among
-        them.
+        functions of the step, such as an optax schedule or `turns`, or `ProgressSchedule`. If a
+        builder returns a mixture, its members become members of this mixture and divide its rate
+        among them.
 
     Lengths are the maximum over the members. Members that differ only in numbers (UL2's six span
     denoisers) share one kernel. Each distinct loss function is called once.
@@ -97,8 +98,9 @@ def _member(name: str, pair, ids: TokenIds) -> Member:
     builder, rate = pair
     if not is_scheduled(rate) and not (isinstance(rate, Real) and 0 < float(rate) < math.inf):
         raise ValueError(
-            f"The rate of {name!r} must be a number above 0, a function of the step, or "
-            f"OverTraining, got {rate!r}: to give a member no rows, leave it out of the mixture."
+            f"The rate of {name!r} must be a number above 0, a function of the step, or a "
+            f"ProgressSchedule, got {rate!r}: to give a member no rows, leave it out of the "
+            "mixture."
         )
     try:
         objective = build(builder, ids)
@@ -143,12 +145,12 @@ def _leaves(member: Member) -> list[Member]:
     if not inner:
         return [member]
     return [
-        leaf._replace(name=f"{member.name}.{leaf.name}", rate=_share(member.rate, inner, i))
+        leaf._replace(name=f"{member.name}.{leaf.name}", rate=_inner_rate(member.rate, inner, i))
         for i, leaf in enumerate(inner)
     ]
 
 
-def _share(rate, inner: Sequence[Member], i: int) -> float | Callable[[int], float] | OverTraining:
+def _inner_rate(rate: Rate, inner: Sequence[Member], i: int) -> Rate:
     """Returns the rate of `inner[i]` in the outer mixture, given the rate of the inner mixture.
 
     If all members of the inner mixture have a rate of 0 at a step, it gets no rows at this step.
@@ -156,7 +158,7 @@ def _share(rate, inner: Sequence[Member], i: int) -> float | Callable[[int], flo
     names = ", ".join(member.name for member in inner)
 
     def at(when) -> float:
-        """Returns the rate at a step, or at a share of training if rates are `OverTraining`."""
+        """Returns the rate at a step, or at a progress if rates are `ProgressSchedule`."""
         rates = [_at(member.rate, when) for member in inner]
         if min(rates) < 0:
             raise ValueError(
@@ -166,12 +168,12 @@ def _share(rate, inner: Sequence[Member], i: int) -> float | Callable[[int], flo
         return _at(rate, when) * rates[i] / (sum(rates) or 1.0)
 
     scheduled = [each for each in (rate, *(member.rate for member in inner)) if is_scheduled(each)]
-    over_training = [isinstance(each, OverTraining) for each in scheduled]
-    if all(over_training):
-        return OverTraining(at) if scheduled else at(0)
-    if any(over_training):
+    over_progress = [isinstance(each, ProgressSchedule) for each in scheduled]
+    if all(over_progress):
+        return ProgressSchedule(at) if scheduled else at(0)
+    if any(over_progress):
         raise ValueError(
-            f"Rates of {names} follow the step and rates follow the share of training, but the "
+            f"Some rates of {names} follow the step and others follow training progress, but the "
             "members divide the rate of an inner mixture: use one kind of schedule, or list the "
             "members in the outer mixture."
         )
@@ -179,7 +181,7 @@ def _share(rate, inner: Sequence[Member], i: int) -> float | Callable[[int], flo
 
 
 def _at(rate, when) -> float:
-    """Returns a rate at a step, or at a share of training if it is `OverTraining`."""
+    """Returns a rate at a step, or at a progress if it is `ProgressSchedule`."""
     return float(value_at(rate, when, 1)) if is_scheduled(rate) else rate
 
 
@@ -227,9 +229,9 @@ def phases(
     shares = [share for _, share in members.values()]
     ends = [*itertools.accumulate(share / sum(shares) for share in shares[:-1]), math.inf]
     starts = [-math.inf, *ends[:-1]]
-    rated: dict[str, tuple[Builder, OverTraining]] = {}
+    rated: dict[str, tuple[Builder, ProgressSchedule]] = {}
     for (name, (builder, _)), start, end in zip(members.items(), starts, ends):
-        rated[name] = builder, OverTraining(_Window(start, end))
+        rated[name] = builder, ProgressSchedule(_Window(start, end))
     joint = mixture(ids, rated)
     if len(joint.facts.members) != len(members):
         raise ValueError(
@@ -242,7 +244,7 @@ def phases(
 
 @dataclasses.dataclass(frozen=True)
 class _Window:
-    """A rate of 1 from one share of training up to another share, and of 0 outside."""
+    """A rate of 1 from one progress of training up to another, and of 0 outside."""
 
     start: float
     end: float

@@ -25,7 +25,7 @@ from jax.sharding import Mesh
 from ..data.corpus import Corpus, first_documents
 from ..data.packing import Packing, empty_row, rows_of_documents, stacked
 from ..objectives import Labels, Objective, Row, members_of
-from ..objectives.contract import OverTraining, scale_at
+from ..objectives.contract import ProgressSchedule, scale_at
 from .baselines import Tally, constant_outputs, tally, trivial_hits, trivial_loss
 from .devices.mesh import batch_sharding, batch_shards, placed_on, replicated
 from .step import Recipe, corrupt_and_arrange
@@ -45,7 +45,7 @@ class Score(NamedTuple):
     metric: bool = False  # whether it is not part of the loss, such as an accuracy
     of_text: bool = False  # whether it is the exact likelihood of the text (bits per byte)
     # Weight in the total loss; for a schedule, the weight at the last step. It is 0 for a member of
-    # a mixture whose rate follows the share of training and is 0 at the end.
+    # a mixture whose rate follows training progress and is 0 at the end.
     scale: float = 1.0
 
     @property
@@ -230,8 +230,8 @@ class Evaluator:
 
 
 def _weight_at_end(rate: Any) -> float:
-    """Returns 0 for a rate that follows the share of training and is 0 at the end, else 1."""
-    return 0.0 if isinstance(rate, OverTraining) and not rate.at(1.0) else 1.0
+    """Returns 0 for a rate that follows training progress and is 0 at the end, else 1."""
+    return 0.0 if isinstance(rate, ProgressSchedule) and not rate.at(1.0) else 1.0
 
 
 def _spread(x: np.ndarray, sharding) -> jax.Array:

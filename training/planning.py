@@ -138,7 +138,7 @@ def plan_run(
 def with_steps(plan: Plan, steps: int) -> Plan:
     """Returns the plan of the same run with another number of steps.
 
-    Rates and factors that follow the share of training that is done are spread over these steps.
+    Rates and factors that follow training progress are spread over these steps.
     The optimizer does not change.
     """
     return plan._replace(

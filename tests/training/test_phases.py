@@ -11,7 +11,7 @@ import pytest
 from pretrax.comparison import budgets
 from pretrax.comparison.eval_metrics.costs import seconds_per_step, targets_per_token
 from pretrax.objectives import (
-    OverTraining,
+    ProgressSchedule,
     Row,
     causal_lm,
     corruptor,
@@ -165,7 +165,7 @@ def test_rates_over_training_divide_among_the_members_of_an_inner_mixture():
     def inner(ids):
         return mixture(ids, {"a": (causal_lm, 1), "b": (SUPERPOSED, 3)})
 
-    outer = {"inner": (inner, OverTraining(lambda share: share)), "last": (causal_lm, 1)}
+    outer = {"inner": (inner, ProgressSchedule(lambda share: share)), "last": (causal_lm, 1)}
     rates = [member.rate for member in mixture(tiny.IDS, outer).facts.members]
     assert [rate.at(0.5) for rate in rates[:2]] == [0.125, 0.375]
 
