@@ -42,7 +42,7 @@ def attend(
     Scores are `q · k + bias`, without a scale; the softmax is in float32. G < H is grouped-query
     attention: H / G consecutive query heads share a key head.
 
-    The forward pass saves only the output and the log of the softmax's denominator. The gradient
+    The forward pass saves only the output and the log-sum-exp of the scores. The gradient
     recomputes the probabilities (Dao et al. 2022, arXiv:2205.14135). On CPU, plain attention is
     limited by memory bandwidth, so rows are computed one after another: the scores of a row fit
     into the cache.
@@ -56,18 +56,19 @@ def attend(
     Returns:
       [B, T, H, d] in the dtype of `v`.
     """
-    out_BxTxHxd, _ = attend_with_log_sum(
+    out_BxTxHxd, _ = attend_with_lse(
         q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxTxS, softcap
     )
     return out_BxTxHxd
 
 
-def attend_with_log_sum(
+def attend_with_lse(
     q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxTxS=None, softcap=None
 ):
-    """Returns the output of `attend`, and the logs of the softmax's denominators, f32[B, H, T].
+    """Returns the output of `attend`, and the log-sum-exp (LSE) of the scores, f32[B, H, T].
 
-    Intervals may be empty: the log is then so low that `over_both` gives the output no weight.
+    Intervals may be empty: the LSE is then so low that `combine_attention` gives the output no
+    weight.
     """
     if num_shards("length", q_BxTxHxd.shape[1]) > 1:
         # Every device has all keys. They are repeated for each query head, because attention joins
@@ -78,18 +79,18 @@ def attend_with_log_sum(
     return _attend(softcap, q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxTxS)
 
 
-def over_both(first: tuple[jax.Array, jax.Array], second: tuple[jax.Array, jax.Array]):
+def combine_attention(first: tuple[jax.Array, jax.Array], second: tuple[jax.Array, jax.Array]):
     """Returns attention over the union of two sets of keys.
 
-        over_both(attend_with_log_sum(q, k1, v1, …), attend_with_log_sum(q, k2, v2, …))
+        combine_attention(attend_with_lse(q, k1, v1, …), attend_with_lse(q, k2, v2, …))
 
-    A softmax over all keys is the mean of the two outputs, weighted by their denominators.
+    A softmax over all keys is the mean of the two outputs, weighted by exp(LSE).
 
     Args:
-      first, second: (output, log sum) of attention over each set.
+      first, second: (output, LSE) of attention over each set.
     """
-    log_sums = jnp.stack([first[1], second[1]])
-    weights = jnp.swapaxes(jax.nn.softmax(log_sums, axis=0), 2, 3)[..., None]
+    lse_2xBxHxT = jnp.stack([first[1], second[1]])
+    weights = jnp.swapaxes(jax.nn.softmax(lse_2xBxHxT, axis=0), 2, 3)[..., None]
     outs = jnp.stack([first[0], second[0]])
     return (weights * outs).sum(0).astype(outs.dtype)
 
@@ -104,8 +105,8 @@ def attend_noised(
     """Attention of clean tokens, and of noised copies that attend to clean tokens and to copies.
 
     Args:
-      attend_clean: function (q, intervals) -> (output, log sum) over the keys of clean tokens, such
-        as `attend_with_log_sum` with given keys and values, or `attend_cached` with a KV cache.
+      attend_clean: function (q, intervals) -> (output, LSE) over the keys of clean tokens, such
+        as `attend_with_lse` with given keys and values, or `attend_cached` with a KV cache.
       attend_copies: the same over the keys of copies.
       q: [B, T + C, H, d], T clean tokens followed by C noised copies.
       intervals: i32[B, 2, T], the clean tokens that each clean token attends to.
@@ -118,14 +119,16 @@ def attend_noised(
     among_copies, over_clean = noised
     q_clean, q_copies = jnp.split(q, [intervals.shape[-1]], axis=1)
     clean, _ = attend_clean(q_clean, intervals)
-    copies = over_both(attend_clean(q_copies, over_clean), attend_copies(q_copies, among_copies))
+    copies = combine_attention(
+        attend_clean(q_copies, over_clean), attend_copies(q_copies, among_copies)
+    )
     return jnp.concatenate([clean, copies], axis=1)
 
 
 def attend_cached(
     q_BxTxHxd, k_BxGxSxd, v_BxGxSxd, intervals_Bx2xT, bias_BxHxTxS=None, softcap=None
 ):
-    """`attend_with_log_sum` for a few queries over a KV cache whose heads come before its slots.
+    """`attend_with_lse` for a few queries over a KV cache whose heads come before its slots.
 
     Decoding reads all keys for each token. With heads first, each product is a plain batch of
     matrix products, which took a tenth of the time on CPU (32 rows, 256 keys, 8 heads of 64).
@@ -154,15 +157,15 @@ def forward(softcap, q, k, v, intervals, bias):
 
     rows = (q, k, v, intervals)
     # The loop runs on one CPU only: if rows were sharded, it would gather each from its device.
-    out, log_sum = jax.lax.map(attend_row, rows) if on_one_cpu() else jax.vmap(attend_row)(rows)
+    out, lse = jax.lax.map(attend_row, rows) if on_one_cpu() else jax.vmap(attend_row)(rows)
     out = checkpoint_name(out, ATTENTION)
-    log_sum = checkpoint_name(log_sum, ATTENTION)
-    return (out, log_sum), (q, k, v, intervals, bias, out, log_sum)
+    lse = checkpoint_name(lse, ATTENTION)
+    return (out, lse), (q, k, v, intervals, bias, out, lse)
 
 
 def backward(softcap, saved, d_outputs):
-    q, k, v, intervals, bias, out, log_sum = saved
-    rows = (q, k, v, intervals, out, log_sum, *d_outputs)
+    q, k, v, intervals, bias, out, lse = saved
+    rows = (q, k, v, intervals, out, lse, *d_outputs)
 
     def step(d_bias, row):
         *d_qkv, d_scores = _row_backward(row, bias, softcap)
@@ -181,7 +184,7 @@ _attend.defvjp(forward, backward)
 
 
 def _row_forward(row, bias_HxTxS, softcap):
-    """Returns the output of a row [T, H, d] and the logs of its denominators [H, T]."""
+    """Returns the output of a row [T, H, d] and its LSE [H, T]."""
     q_TxHxd, k_SxGxd, v_SxGxd, intervals_2xT = row
     heads = q_TxHxd.shape[1]
     groups = k_SxGxd.shape[1]
@@ -203,8 +206,8 @@ def _row_backward(row, bias_HxTxS, softcap):
 
     The gradient of the scores is also the gradient of the bias.
     """
-    q_TxHxd, k_SxGxd, v_SxGxd, intervals_2xT, out_TxHxd, log_sum_HxT, *d_outputs = row
-    d_out_TxHxd, d_log_sum_HxT = d_outputs
+    q_TxHxd, k_SxGxd, v_SxGxd, intervals_2xT, out_TxHxd, lse_HxT, *d_outputs = row
+    d_out_TxHxd, d_lse_HxT = d_outputs
     heads = q_TxHxd.shape[1]
     groups = k_SxGxd.shape[1]
     dtype = q_TxHxd.dtype
@@ -212,9 +215,9 @@ def _row_backward(row, bias_HxTxS, softcap):
     q_GxUxd, k_GxSxd, v_GxSxd, d_out_GxUxd = (_heads_first(x, groups) for x in arrays)
     products_HxTxS = _products(q_GxUxd, k_GxSxd, q_TxHxd.shape[0], softcap)
     scores_HxTxS = _scores(products_HxTxS, intervals_2xT, bias_HxTxS)
-    p_HxTxS = jnp.exp(scores_HxTxS - log_sum_HxT[..., None])
+    p_HxTxS = jnp.exp(scores_HxTxS - lse_HxT[..., None])
     d_p_HxTxS = _dot("gud,gsd->gus", d_out_GxUxd, v_GxSxd).reshape(p_HxTxS.shape)
-    inner_HxT = inner(out_TxHxd, d_out_TxHxd).T - d_log_sum_HxT
+    inner_HxT = inner(out_TxHxd, d_out_TxHxd).T - d_lse_HxT
     d_scores_HxTxS = p_HxTxS * (d_p_HxTxS - inner_HxT[..., None])
     d_products_HxTxS = d_before_cap(d_scores_HxTxS, products_HxTxS, softcap)
     d_products_GxUxS = _by_group(d_products_HxTxS, groups).astype(dtype)
@@ -279,11 +282,11 @@ register_attention(
     Mechanism(
         name="plain",
         about="by XLA, on every platform",
-        attend=attend_with_log_sum,
+        attend=attend_with_lse,
         attend_cached=attend_cached,
         is_softmax=True,
         bias="slots",
         softcap=True,
-        log_sum=True,
+        returns_lse=True,
     )
 )

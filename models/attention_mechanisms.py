@@ -25,8 +25,8 @@ class Mechanism(NamedTuple):
 
     Training, evaluation and the first call of decoding use `attend`, which JAX must be able to
     differentiate. The later calls of decoding use `attend_cached`, which must compute the same
-    function. Both return the outputs [B, T, H, d] in the dtype of the values, and the logs of the
-    softmax's denominators f32[B, H, T], or None without `log_sum`.
+    function. Both return the outputs [B, T, H, d] in the dtype of the values, and the log-sum-exp
+    (LSE) of the scores f32[B, H, T], or None without `returns_lse`.
 
         attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias, softcap)
         attend_cached(q_BxTxHxd, k_BxGxSxd, v_BxGxSxd, intervals_Bx2xT, bias_BxHxTxS, softcap)
@@ -49,8 +49,8 @@ class Mechanism(NamedTuple):
     bias: Literal["slots", "distances"] | None = None
     softcap: bool = False  # whether it supports `Config.attention_softcap`
     windows: bool = True  # whether intervals may begin after the first key of a document
-    # Whether it returns log sums. They are needed to merge attention over two sets of keys.
-    log_sum: bool = False
+    # Whether it returns the LSE, which is needed to combine attention over two sets of keys.
+    returns_lse: bool = False
     dtypes: tuple[str, ...] = ("float32", "bfloat16")  # supported values of `Config.dtype`
     platforms: tuple[str, ...] = ()  # JAX's names of the platforms that train with it; (): all
 
@@ -74,18 +74,18 @@ def register_attention(mechanism: Mechanism) -> None:
 
 
 def check_outputs(mechanism: Mechanism, attended: Any, q_BxTxHxd: jax.Array) -> None:
-    """Raises ValueError unless a mechanism returned outputs and log sums of the right shapes."""
+    """Raises ValueError unless a mechanism returned outputs and an LSE of the right shapes."""
     shape = q_BxTxHxd.shape
     rows, queries, heads, _ = shape
-    expected = (shape, (rows, heads, queries) if mechanism.log_sum else None)
+    expected = (shape, (rows, heads, queries) if mechanism.returns_lse else None)
     is_pair = isinstance(attended, tuple) and len(attended) == 2
     found = tuple(map(_shape, attended)) if is_pair else _shape(attended)
-    if found == expected or (is_pair and not mechanism.log_sum and found[0] == shape):
+    if found == expected or (is_pair and not mechanism.returns_lse and found[0] == shape):
         return
     raise ValueError(
         f"The attention mechanism {mechanism.name!r} returned arrays of the shapes {found}, "
-        f"expected a pair of the shapes {expected}: outputs of the shape of the queries, and log "
-        f"sums (log_sum={mechanism.log_sum}). Change its functions."
+        f"expected a pair of the shapes {expected}: outputs of the shape of the queries, and the "
+        f"LSE (returns_lse={mechanism.returns_lse}). Change its functions."
     )
 
 

@@ -341,7 +341,7 @@ def _check_together(c: Config):
         "positions": relative and mechanism.bias is None,
         "attention_softcap": c.attention_softcap is not None and not mechanism.softcap,
         "window": c.window is not None and not mechanism.windows,
-        "merged_attention": c.merged_attention and not mechanism.log_sum,
+        "merged_attention": c.merged_attention and not mechanism.returns_lse,
         "dtype": c.dtype not in mechanism.dtypes,
     }
     for name, is_unsupported in unsupported.items():

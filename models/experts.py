@@ -50,7 +50,7 @@ class Routing(NamedTuple):
 
     assigned_BxN: jax.Array  # f32: number of tokens of each expert; every token counts K times
     probability_BxN: jax.Array  # f32: the router's probabilities
-    squared_log_sum_B: jax.Array  # f32: the squared log of the softmax's denominator
+    squared_lse_B: jax.Array  # f32: the squared log-sum-exp of the router's logits
     tokens_B: jax.Array  # f32: number of tokens that are not padding
 
 
@@ -142,11 +142,11 @@ def _number_in_document(expert_BxTxK, segment_ids_BxT, N):
 
 def _statistics(logits_BxTxN, probabilities_BxTxN, expert_BxTxK, is_token_BxT) -> Routing:
     live_BxT = is_token_BxT.astype(jnp.float32)
-    log_sum_BxT = jax.nn.logsumexp(logits_BxTxN, axis=-1)
+    lse_BxT = jax.nn.logsumexp(logits_BxTxN, axis=-1)
     return Routing(
         jax.nn.one_hot(expert_BxTxK, logits_BxTxN.shape[-1]).sum((1, 2)),
         (probabilities_BxTxN * live_BxT[..., None]).sum(1),
-        (log_sum_BxT**2 * live_BxT).sum(1),
+        (lse_BxT**2 * live_BxT).sum(1),
         live_BxT.sum(1),
     )
 
@@ -484,11 +484,11 @@ def load_balance_loss(routing: Routing) -> jax.Array:
 
 
 def router_z_loss(routing: Routing) -> jax.Array:
-    """Returns the mean squared log of the softmax's denominator, over tokens and layers.
+    """Returns the mean squared log-sum-exp of the router's logits, over tokens and layers.
 
     It keeps the router's logits small (Zoph et al. 2022, arXiv:2202.08906, section 3.2).
     """
-    return (routing.squared_log_sum_B.sum(1) / _at_least_one(routing.tokens_B.sum(1))).mean()
+    return (routing.squared_lse_B.sum(1) / _at_least_one(routing.tokens_B.sum(1))).mean()
 
 
 def _at_least_one(x):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
-ATTENTION = "attention"  # outputs of attention, and the logs of the softmax's denominators
+ATTENTION = "attention"  # outputs of attention, and the LSE of the scores
 ACTIVATION = "activation"  # output and derivative of a costly activation
 EXCHANGED = "exchanged"  # inputs that experts receive from other devices
 GROUPED_PRODUCT = "grouped_product"  # products with the input kernels of experts

@@ -208,9 +208,9 @@ def _with_copies(config, batch):
             f"Got num_ahead={config.num_ahead}, expected 0: heads for tokens ahead do not support "
             "noised copies of a text. Leave out these heads, or choose another objective."
         )
-    if not config.mechanism.log_sum:
+    if not config.mechanism.returns_lse:
         raise ValueError(
-            f"Got attention={config.attention!r}, expected a mechanism that returns log sums, such "
+            f"Got attention={config.attention!r}, expected a mechanism that returns the LSE, such "
             "as 'plain', since noised copies of a text attend to two sets of keys. Change the "
             "attention, or choose another objective."
         )
@@ -817,7 +817,7 @@ class Attention(nn.Module):
         y_BxTxHxd, _ = attended
         if encoded is not None:
             over_encoded = self._attended(ENCODED, q, encoded_k, encoded_v, encoded.intervals)
-            y_BxTxHxd = attention.over_both(attended, over_encoded)
+            y_BxTxHxd = attention.combine_attention(attended, over_encoded)
         y_BxTxHxd = constrain(y_BxTxHxd, "batch", "length", "heads", "kv")
         out_init = weights(c, (0, 1), 2, "normal", to_stream=True)
         shape = (*queries, c.emb_dim)
@@ -825,7 +825,7 @@ class Attention(nn.Module):
         return linear(self, "out", y_BxTxHxd, shape, axes, out_init, inputs=2)
 
     def _attended(self, prefix, q, k, v, intervals, bias=None, cache_slots_BxT=None, noised=None):
-        """Returns the attention mechanism's output and log sum over these keys.
+        """Returns the attention mechanism's output and LSE over these keys.
 
         With a cache, the keys and values are the cached arrays whose names start with the prefix,
         "" or `ENCODED`. Noised copies follow the tokens of `intervals`, and are not cached.
@@ -838,7 +838,7 @@ class Attention(nn.Module):
         return attention.attend_noised(attend_clean, attend_copies, q, intervals, noised), None
 
     def _over(self, prefix, k, v, bias, cache_slots_BxT):
-        """Returns a function (q, intervals) -> (output, log sum) over these or the cached keys."""
+        """Returns a function (q, intervals) -> (output, LSE) over these or the cached keys."""
         mechanism = self.config.mechanism
         softcap = self.config.attention_softcap
         if self.is_mutable_collection("cache") and not self.is_initializing():

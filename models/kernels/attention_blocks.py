@@ -64,14 +64,14 @@ def padded(x, length, axis=-1, **values):
     return jnp.pad(x, widths, **values)
 
 
-def padded_statistics(s, log_sum_BxHxT, other_BxHxT):
+def padded_statistics(s, lse_BxHxT, other_BxHxT):
     """Returns two statistics of each query for the gradients, padded to whole blocks.
 
-    The first is the log of the softmax's denominator. Both are f32[B, H, T].
+    The first is the LSE of the scores. Both are f32[B, H, T].
     """
     # The log-sums of padding are so large that its probabilities are 0 with any bias.
-    log_sum = padded(log_sum_BxHxT, s.queries, constant_values=-LOWEST)
-    return log_sum, padded(other_BxHxT, s.queries)
+    lse = padded(lse_BxHxT, s.queries, constant_values=-LOWEST)
+    return lse, padded(other_BxHxT, s.queries)
 
 
 # --- visibility of blocks ------------------------------------------------------------------------

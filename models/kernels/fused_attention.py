@@ -93,16 +93,14 @@ def attend(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxD=None, soft
     Raises ValueError for a bias of the wrong shape, and for heads that cannot be divided among the
     devices of the mesh.
     """
-    out_BxTxHxd, _ = attend_with_log_sum(
+    out_BxTxHxd, _ = attend_with_lse(
         q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxD, softcap
     )
     return out_BxTxHxd
 
 
-def attend_with_log_sum(
-    q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxD=None, softcap=None
-):
-    """Returns the output of `attend`, and the logs of the softmax's denominators, f32[B, H, T]."""
+def attend_with_lse(q_BxTxHxd, k_BxSxGxd, v_BxSxGxd, intervals_Bx2xT, bias_HxD=None, softcap=None):
+    """Returns the output of `attend`, and the LSE of the scores, f32[B, H, T]."""
     if bias_HxD is not None and bias_HxD.shape[1] != 2 * MAX_DISTANCE + 1:
         raise ValueError(
             f"Got a bias of {bias_HxD.shape[1]} differences, expected {2 * MAX_DISTANCE + 1}: "
@@ -121,11 +119,11 @@ def _attend(softcap, *arrays):
 
 def _forward(softcap, q, k, v, intervals, bias):
     local = functools.partial(by_platform("forward"), softcap)
-    out, log_sum = _on_every_device(local, (q, k, v, intervals, bias), _OUTPUTS)
+    out, lse = _on_every_device(local, (q, k, v, intervals, bias), _OUTPUTS)
     named = functools.partial(rematerialization.named, name=rematerialization.ATTENTION)
     out = on_slots_last(named, out) if are_slots_last(out.shape[1]) else named(out)
-    log_sum = named(log_sum)
-    return (out, log_sum), (q, k, v, intervals, bias, out, log_sum)
+    lse = named(lse)
+    return (out, lse), (q, k, v, intervals, bias, out, lse)
 
 
 def _backward(softcap, saved, d_outputs):
@@ -159,10 +157,10 @@ def _plain_forward(softcap, before, q, k, v, intervals, bias):
 
 
 def _plain_backward(softcap, before, q, k, v, intervals, bias, *outputs_and_gradients):
-    *saved, d_out, d_log_sum = outputs_and_gradients
+    *saved, d_out, d_lse = outputs_and_gradients
     bias_HxTxS, pull_back = jax.vjp(lambda bias: _by_slots(before, q, k, bias), bias)
     arrays = (q, k, v, intervals, bias_HxTxS, *saved)
-    d_q, d_k, d_v, _, d_bias_HxTxS = attention.backward(softcap, arrays, (d_out, d_log_sum))
+    d_q, d_k, d_v, _, d_bias_HxTxS = attention.backward(softcap, arrays, (d_out, d_lse))
     return d_q, d_k, d_v, pull_back(d_bias_HxTxS)[0]
 
 
@@ -292,12 +290,12 @@ register_attention(
     Mechanism(
         name="fused",
         about="by kernels for TPUs and GPUs, in memory linear in the length of a row",
-        attend=attend_with_log_sum,
+        attend=attend_with_lse,
         attend_cached=attention.attend_cached,
         is_softmax=True,
         bias="distances",
         softcap=True,
-        log_sum=True,
+        returns_lse=True,
         platforms=("tpu", "gpu"),
         check_device=check_device,
         padding=padding,

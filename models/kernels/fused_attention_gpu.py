@@ -27,25 +27,23 @@ WIDEST_HEAD = 512  # bytes per slot; wider heads do not fit into the shared memo
 
 
 def forward(softcap, before, q, k, v, intervals, bias):
-    """Returns the outputs [B, T, H, d], and the logs of the softmax's denominators f32[B, H, T].
+    """Returns the outputs [B, T, H, d], and the LSE of the scores f32[B, H, T].
 
     `before` i32[1] is the number of slots of the row before the first query, a multiple of `BLOCK`.
     """
     settings = attention_blocks.settings(q, k, softcap, _block)
-    out, log_sum = _outputs(settings, _in_blocks(settings, before, q, k, v, intervals, bias))
-    return _cut(out, q), log_sum[:, :, : q.shape[1]]
+    out, lse = _outputs(settings, _in_blocks(settings, before, q, k, v, intervals, bias))
+    return _cut(out, q), lse[:, :, : q.shape[1]]
 
 
-def backward(softcap, before, q, k, v, intervals, bias, out, log_sum, d_out, d_log_sum):
+def backward(softcap, before, q, k, v, intervals, bias, out, lse, d_out, d_lse):
     """Returns the gradients of queries, keys, values and bias, given the outputs of `forward`."""
     settings = attention_blocks.settings(q, k, softcap, _block)
     inner_BxHxT = jnp.swapaxes(inner(out, d_out), 1, 2)
-    log_sum, inner_BxHxT = attention_blocks.padded_statistics(
-        settings, log_sum, inner_BxHxT - d_log_sum
-    )
+    lse, inner_BxHxT = attention_blocks.padded_statistics(settings, lse, inner_BxHxT - d_lse)
     d_out = _whole(settings, d_out, settings.queries)
     arrays = _in_blocks(settings, before, q, k, v, intervals, bias)
-    arrays = arrays._replace(log_sum=log_sum, inner=inner_BxHxT, d_out=d_out)
+    arrays = arrays._replace(lse=lse, inner=inner_BxHxT, d_out=d_out)
     d_q, d_far = _query_gradients(settings, arrays)
     d_k, d_v = _key_gradients(settings, arrays)
     d_bias = None
@@ -65,7 +63,7 @@ class _Arrays(NamedTuple):
     v: Any
     bias: Any  # f32[H, D], or None
     before: Any  # i32[1]: number of blocks of the row before the first query; None without a bias
-    log_sum: Any = None  # f32[B, H, T]; only gradients need this field and the next ones
+    lse: Any = None  # f32[B, H, T]; only gradients need this field and the next ones
     inner: Any = None
     d_out: Any = None  # [B, T, H, d]
 
@@ -106,13 +104,13 @@ def _cut(x_BxTxHxd, like_BxTxHxd):
 
 
 def _outputs(s, arrays):
-    """Returns the outputs [B, T, H, d], and the logs of the softmax's denominators [B, H, T]."""
-    log_sum = jax.ShapeDtypeStruct((s.rows, s.heads, s.queries), jnp.float32)
+    """Returns the outputs [B, T, H, d], and the LSE of the scores [B, H, T]."""
+    lse = jax.ShapeDtypeStruct((s.rows, s.heads, s.queries), jnp.float32)
     out = jax.ShapeDtypeStruct(arrays.q.shape, arrays.v.dtype)
-    return _call(s, _output_kernel, (s.rows, s.heads, s.query_blocks), arrays, (out, log_sum))
+    return _call(s, _output_kernel, (s.rows, s.heads, s.query_blocks), arrays, (out, lse))
 
 
-def _output_kernel(s, a, out, log_sum):
+def _output_kernel(s, a, out, lse):
     row, head, query_block = (pl.program_id(axis) for axis in range(3))
     at = _At(row, head, query_block, None)
     q_Qxd = _of_queries(a.q, at)
@@ -134,7 +132,7 @@ def _output_kernel(s, a, out, log_sum):
     top_Qx1, total_Qx1, sums_Qxd = _over_visible(a, at, step, start)
     total_Qx1 = jnp.where(total_Qx1 == 0, 1.0, total_Qx1)  # 0: the interval is empty
     out[row, _slots(query_block), head, :] = (sums_Qxd / total_Qx1).astype(out.dtype)
-    log_sum[row, head, _slots(query_block)] = (top_Qx1 + jnp.log(total_Qx1)).reshape(BLOCK)
+    lse[row, head, _slots(query_block)] = (top_Qx1 + jnp.log(total_Qx1)).reshape(BLOCK)
 
 
 def _query_gradients(s, arrays):
@@ -317,7 +315,7 @@ def _gradients(s, a, at, q_Qxd, k_Kxd, v_Kxd, d_out_Qxd, masked):
     """Returns probabilities and the gradients of scores (float32) and of products: [Q, K]."""
     products_QxK, scores_QxK = _scores(s, a, at, q_Qxd, k_Kxd, masked)
     queries = _slots(at.query_block)
-    p_QxK = jnp.exp(scores_QxK - a.log_sum[at.row, at.head, queries][:, None])
+    p_QxK = jnp.exp(scores_QxK - a.lse[at.row, at.head, queries][:, None])
     d_p_QxK = dot(d_out_Qxd, v_Kxd, (1, 1))
     d_scores_QxK = p_QxK * (d_p_QxK - a.inner[at.row, at.head, queries][:, None])
     d_products_QxK = d_before_cap(d_scores_QxK, products_QxK, s.softcap)

@@ -32,23 +32,23 @@ WIDEST_HEAD = 1024  # bytes per slot; wider heads do not fit into the vector mem
 
 
 def forward(softcap, before, q, k, v, intervals, bias):
-    """Returns the outputs [B, T, H, d], and the logs of the softmax's denominators f32[B, H, T].
+    """Returns the outputs [B, T, H, d], and the LSE of the scores f32[B, H, T].
 
     `before` i32[1] is the number of slots of the row before the first query, a multiple of `TILE`.
     """
     settings = attention_blocks.settings(q, k, softcap, _block)
-    out, log_sum = _outputs(settings, before, _in_blocks(settings, q, k, v, intervals, bias))
-    return _heads_last(out, q), log_sum[:, :, 0, : q.shape[1]]
+    out, lse = _outputs(settings, before, _in_blocks(settings, q, k, v, intervals, bias))
+    return _heads_last(out, q), lse[:, :, 0, : q.shape[1]]
 
 
-def backward(softcap, before, q, k, v, intervals, bias, out, log_sum, d_out, d_log_sum):
+def backward(softcap, before, q, k, v, intervals, bias, out, lse, d_out, d_lse):
     """Returns the gradients of queries, keys, values and bias, given the outputs of `forward`."""
     settings = attention_blocks.settings(q, k, softcap, _block)
     arrays = _in_blocks(settings, q, k, v, intervals, bias)
-    log_sum, d_log_sum = attention_blocks.padded_statistics(settings, log_sum, d_log_sum)
+    lse, d_lse = attention_blocks.padded_statistics(settings, lse, d_lse)
     out, d_out = (_slots_last(x, settings.queries) for x in (out, d_out))
-    arrays = arrays._replace(log_sum=log_sum[:, :, None], d_out=d_out)
-    gradients = _query_gradients(settings, before, arrays, out, d_log_sum[:, :, None])
+    arrays = arrays._replace(lse=lse[:, :, None], d_out=d_out)
+    gradients = _query_gradients(settings, before, arrays, out, d_lse[:, :, None])
     d_q, inner, diagonals, d_k, d_v = gradients
     if not _at_once(settings):
         d_k, d_v = _key_gradients(settings, before, arrays._replace(inner=inner))
@@ -69,11 +69,11 @@ class _Blocks(NamedTuple):
     k: Any  # [G, d, B S]
     v: Any
     tiles: Any  # f32[H, 5, keys, queries]; None without a bias
-    log_sum: Any = None  # f32[B, H, 1, T]; only gradients need this field and the next ones
+    lse: Any = None  # f32[B, H, 1, T]; only gradients need this field and the next ones
     d_out: Any = None  # [H, d, B T]
-    inner: Any = None  # f32[B, H, 1, T]: the sum of p · d_p over keys, minus `d_log_sum`
-    out: Any = None  # [H, d, B T]; `inner` is computed from it, `d_out` and `d_log_sum`
-    d_log_sum: Any = None  # f32[B, H, 1, T]
+    inner: Any = None  # f32[B, H, 1, T]: the sum of p · d_p over keys, minus `d_lse`
+    out: Any = None  # [H, d, B T]; `inner` is computed from it, `d_out` and `d_lse`
+    d_lse: Any = None  # f32[B, H, 1, T]
 
 
 def _block(length):
@@ -197,11 +197,11 @@ def _specs(s, place):
         k=key_spec,
         v=key_spec,
         tiles=spec((None, 2 * FAR + 1, TILE, TILE), lambda at: (at.head, 0, 0, 0)),
-        log_sum=statistic_spec,
+        lse=statistic_spec,
         d_out=query_spec,
         inner=statistic_spec,
         out=query_spec,
-        d_log_sum=statistic_spec,
+        d_lse=statistic_spec,
     )
 
 
@@ -209,24 +209,24 @@ def _specs(s, place):
 
 
 def _outputs(s, before, arrays):
-    """Returns the outputs [H, d, B T], and the logs of the softmax's denominators [B, H, 1, T]."""
+    """Returns the outputs [H, d, B T], and the LSE of the scores [B, H, 1, T]."""
     visible, most = _flat(_visible(s, before, arrays))
     specs = _specs(s, _by_query_block)
-    log_sum = jax.ShapeDtypeStruct((s.rows, s.heads, 1, s.queries), jnp.float32)
+    lse = jax.ShapeDtypeStruct((s.rows, s.heads, 1, s.queries), jnp.float32)
     return _call(
         functools.partial(_output_kernel, s),
         (visible,),
         (s.heads, s.rows, s.query_blocks, most),
         arrays,
         specs,
-        [(jax.ShapeDtypeStruct(arrays.q.shape, arrays.v.dtype), specs.q), (log_sum, specs.log_sum)],
+        [(jax.ShapeDtypeStruct(arrays.q.shape, arrays.v.dtype), specs.q), (lse, specs.lse)],
         [(1, s.query_block), (1, s.query_block), (s.width, s.query_block)],
         parallel=3,
         products=2,
     )
 
 
-def _output_kernel(s, visible, block, out, log_sum, top, total, sums):
+def _output_kernel(s, visible, block, out, lse, top, total, sums):
     head, row, query_block, n = (pl.program_id(axis) for axis in range(4))
 
     @pl.when(n == 0)
@@ -250,7 +250,7 @@ def _output_kernel(s, visible, block, out, log_sum, top, total, sums):
     def _():
         total_1xQ = jnp.where(total[...] == 0, 1, total[...])  # 0: the interval is empty
         out[...] = (sums[...] / total_1xQ).astype(out.dtype)
-        log_sum[...] = top[...] + jnp.log(total_1xQ)
+        lse[...] = top[...] + jnp.log(total_1xQ)
 
 
 def _at_once(s):
@@ -261,7 +261,7 @@ def _at_once(s):
     return s.share == 1 and s.width * s.keys <= MOST_SUMS
 
 
-def _query_gradients(s, before, arrays, out, d_log_sum):
+def _query_gradients(s, before, arrays, out, d_lse):
     """Returns the gradients of the queries and everything that is computed with them.
 
     Returns:
@@ -280,11 +280,11 @@ def _query_gradients(s, before, arrays, out, d_log_sum):
         functools.partial(_query_gradient_kernel, s),
         (visible,),
         (s.heads, s.rows, s.query_blocks, most),
-        arrays._replace(out=out, d_log_sum=d_log_sum),
+        arrays._replace(out=out, d_lse=d_lse),
         specs,
         [
             (arrays.q, specs.q),
-            (d_log_sum, specs.inner),
+            (d_lse, specs.inner),
             (diagonals, diagonal_spec) if biased else (None, None),
             *((x, whole_keys_spec) if at_once else (None, None) for x in (arrays.k, arrays.v)),
         ],
@@ -311,7 +311,7 @@ def _query_gradient_kernel(s, visible, block, d_q, inner, diagonals, d_k, d_v, s
     def _():
         sums[...] = jnp.zeros_like(sums)
         products_dxQ = block.out[...].astype(jnp.float32) * block.d_out[...].astype(jnp.float32)
-        inner[...] = products_dxQ.sum(0, keepdims=True) - block.d_log_sum[...]
+        inner[...] = products_dxQ.sum(0, keepdims=True) - block.d_lse[...]
 
     first_of_row = is_first & (query_block == 0)
     if d_k is not None:
@@ -481,7 +481,7 @@ def _scores(s, at, block, masked):
 def _gradients(s, at, block, masked):
     """Returns probabilities and the gradients of scores (float32) and of products: [K, Q]."""
     products_KxQ, scores_KxQ = _scores(s, at, block, masked)
-    p_KxQ = jnp.exp(scores_KxQ - block.log_sum[...])
+    p_KxQ = jnp.exp(scores_KxQ - block.lse[...])
     d_p_KxQ = dot(block.v[...], block.d_out[...], (0, 0))
     d_scores_KxQ = p_KxQ * (d_p_KxQ - block.inner[...])
     d_products_KxQ = d_before_cap(d_scores_KxQ, products_KxQ, s.softcap)

@@ -142,7 +142,7 @@ def dense_with_copies(q, k, v, bias, intervals):
 def with_copies(q, k, v, bias, intervals):
     def over(half):
         keys, values = (jnp.split(x, 2, axis=1)[half] for x in (k, v))
-        return lambda q, seen: attention.attend_with_log_sum(q, keys, values, seen, bias)
+        return lambda q, seen: attention.attend_with_lse(q, keys, values, seen, bias)
 
     return attention.attend_noised(over(0), over(1), q, intervals[0], intervals[1:])
 
@@ -166,7 +166,7 @@ def test_noised_copies_equal_the_dense_mask(kind):
 def test_an_output_without_keys_has_no_weight():
     arrays, intervals = copies("plain")
     q, k, v, _ = (x if x is None else x[:, :8] for x in arrays)
-    one = attention.attend_with_log_sum(q, k, v, intervals[1])
-    nothing = attention.attend_with_log_sum(q, k, v, 0 * intervals[1])
-    both = attention.over_both(one, nothing)
+    one = attention.attend_with_lse(q, k, v, intervals[1])
+    nothing = attention.attend_with_lse(q, k, v, 0 * intervals[1])
+    both = attention.combine_attention(one, nothing)
     np.testing.assert_array_equal(both, one[0])

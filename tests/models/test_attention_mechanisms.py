@@ -110,7 +110,7 @@ def test_outputs_of_another_shape_are_refused(name, attend, monkeypatch):
     batch = batch_for("decoder")
     last = {name: x[..., -1:] for name, x in batch.items()}
     last["decoder_cache_slots"] = last["decoder_positions"]
-    with refuses(ValueError, own, "log_sum"):
+    with refuses(ValueError, own, "returns_lse"):
         params = init(model, batch)
         cache = jax.eval_shape(lambda: model.prefill(params, batch, 8)[1])
         jax.eval_shape(lambda cache: model.extend(params, cache, last)[0].hidden, cache)

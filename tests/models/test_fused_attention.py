@@ -158,31 +158,31 @@ def test_equals_plain_attention(kernels, keys, heads, groups, biased, softcap, b
 
 @pytest.mark.slow
 @both
-def test_log_sums_have_a_gradient(kernels):
+def test_the_lse_has_a_gradient(kernels):
     """The gradient is needed to merge the outputs over two sets of keys."""
     names, intervals = patterns(T)
     given, d_out = arrays(len(names), T, T, 2, 1, True)
     rng = np.random.default_rng(2)
-    d_log_sum = rng.normal(size=(len(names), 2, T)).astype(np.float32)
+    d_lse = rng.normal(size=(len(names), 2, T)).astype(np.float32)
     empty = intervals[:, 0] >= intervals[:, 1]
-    d_log_sum[np.broadcast_to(empty[:, None], d_log_sum.shape)] = 0
+    d_lse[np.broadcast_to(empty[:, None], d_lse.shape)] = 0
 
     def by_slots(q, k, v, intervals, bias):
         bias = bias_at(bias, jnp.arange(T)[None], T)[0]
-        return attention.attend_with_log_sum(q, k, v, intervals, bias)
+        return attention.attend_with_lse(q, k, v, intervals, bias)
 
     def pulled(attend):
         def call(q, k, v, bias):
             return attend(q, k, v, intervals, bias)
 
-        (_, log_sum), pull_back = jax.vjp(call, *given)
-        return log_sum, pull_back((np.where(empty[..., None, None], 0, d_out), d_log_sum))
+        (_, lse), pull_back = jax.vjp(call, *given)
+        return lse, pull_back((np.where(empty[..., None, None], 0, d_out), d_lse))
 
-    log_sum, got = jax.jit(lambda: pulled(fused_attention.attend_with_log_sum))()
+    lse, got = jax.jit(lambda: pulled(fused_attention.attend_with_lse))()
     expected_sum, expected = jax.jit(lambda: pulled(by_slots))()
-    there = ~np.broadcast_to(empty[:, None], log_sum.shape)
-    np.testing.assert_allclose(log_sum[there], expected_sum[there], atol=1e-5)
-    assert (log_sum[~there] < -1e10).all()
+    there = ~np.broadcast_to(empty[:, None], lse.shape)
+    np.testing.assert_allclose(lse[there], expected_sum[there], atol=1e-5)
+    assert (lse[~there] < -1e10).all()
     for one, other in zip(got, expected):
         np.testing.assert_allclose(one, other, atol=1e-3)
 
