@@ -24,7 +24,7 @@ from .attention_mechanisms import Mechanism, register_attention
 from .rematerialization import ATTENTION
 from .sharding import constrain, num_shards, on_one_cpu
 
-NEVER = -1e30  # score of a masked key; it is finite so that the gradient is 0 instead of nan
+MASK_VALUE = -1e30  # score of a masked key; it is finite so that the gradient is 0 instead of nan
 
 
 def attend(
@@ -255,7 +255,7 @@ def _scores(products_HxTxS, intervals_2xT, bias_HxTxS):
     start_Tx1, end_Tx1 = intervals_2xT[..., None]
     key_1xS = jnp.arange(keys)[None]
     mask_TxS = (start_Tx1 <= key_1xS) & (key_1xS < end_Tx1)
-    return jnp.where(mask_TxS[None], scores_HxTxS, NEVER)
+    return jnp.where(mask_TxS[None], scores_HxTxS, MASK_VALUE)
 
 
 # Heads come first, and the queries of a group's heads are joined, U = H / G · T. Every product is

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from ..positions import MAX_DISTANCE, rotated_right
 
-# Initial value of a running maximum. It must be larger than `attention.NEVER`, the score of a
+# Initial value of a running maximum. It must be larger than `attention.MASK_VALUE`, the score of a
 # masked key. Otherwise the masked keys before the first visible key would have the weight exp(0).
 LOWEST = -1e20
 

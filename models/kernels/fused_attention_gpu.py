@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 
-from ..attention import NEVER, capped, d_before_cap, inner
+from ..attention import MASK_VALUE, capped, d_before_cap, inner
 from . import attention_blocks
 from .attention_blocks import LOWEST, dot, padded
 
@@ -307,7 +307,7 @@ def _scores(s, a, at, q_Qxd, k_Kxd, masked):
         key_QxK = at.key_block * BLOCK + jax.lax.broadcasted_iota(jnp.int32, (BLOCK, BLOCK), 1)
         start_Q, end_Q = (a.intervals[at.row, n, _slots(at.query_block)] for n in range(2))
         seen_QxK = (start_Q[:, None] <= key_QxK) & (key_QxK < end_Q[:, None])
-        scores_QxK = jnp.where(seen_QxK, scores_QxK, NEVER)
+        scores_QxK = jnp.where(seen_QxK, scores_QxK, MASK_VALUE)
     return products_QxK, scores_QxK
 
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from ..attention import NEVER, capped, d_before_cap
+from ..attention import MASK_VALUE, capped, d_before_cap
 from . import attention_blocks
 from .attention_blocks import LOWEST, dot, padded, seeing_blocks, tiles, visible_blocks
 
@@ -474,7 +474,7 @@ def _scores(s, at, block, masked):
         start_1xQ = block.intervals[0:1]
         end_1xQ = block.intervals[1:2]
         seen_KxQ = (start_1xQ <= key_KxQ) & (key_KxQ < end_1xQ)
-        scores_KxQ = jnp.where(seen_KxQ, scores_KxQ, NEVER)
+        scores_KxQ = jnp.where(seen_KxQ, scores_KxQ, MASK_VALUE)
     return products_KxQ, scores_KxQ
 
 
