@@ -89,46 +89,46 @@ def running_sum(x_N):
 _LONGEST_BY_PRODUCTS = 1 << 16
 
 
-def below(bits, n):
-    """Returns uniform integers in 0 … n-1 from uint32 bits; the bias is less than n / 2**32."""
+def randint(bits, n):
+    """Returns uniform integers in 0 … n-1 from random uint32 bits, with a bias below n / 2**32."""
     return (bits % jnp.maximum(n, 1).astype(jnp.uint32)).astype(jnp.int32)
 
 
-def at_most(table, x):
-    """Returns i32[...]: how many entries of a short ascending table are at most x.
+def count_at_most(table, x):
+    """Returns i32[...]: the number of entries of a short ascending table that are at most x.
 
     This takes a few dozen comparisons in one loop over the integer array x. A binary search would
     need a loop with gathers for each halving.
 
-    >>> at_most(jnp.array([3, 7]), jnp.array([2, 3, 9]))
+    >>> count_at_most(jnp.array([3, 7]), jnp.array([2, 3, 9]))
     Array([0, 1, 2], dtype=int32)
     """
     return sum((x >= table[k]).astype(jnp.int32) for k in range(table.size))
 
 
-def share24(probability: float) -> int:
-    """Returns a probability as a 24-bit integer, for exact comparisons with random bits.
+def fixed24(probability: float) -> int:
+    """Returns a probability in fixed point with 24 bits, for exact comparisons with random bits.
 
-    >>> share24(0.5)
+    >>> fixed24(0.5)
     8388608
     """
     return round(probability * 2**24)
 
 
-def draw24(key, size: int):
+def uniform24(key, size: int):
     """Returns i32[size]: uniform 24-bit integers."""
     return (jax.random.bits(key, (size,), jnp.uint32) >> 8).astype(jnp.int32)
 
 
-def hits(bits, share):
-    """Returns bool[...]: True with a probability of share / 2**24, from uint32 bits."""
-    return (bits >> 8).astype(jnp.int32) < share
+def bernoulli(bits, p24):
+    """Returns bool[...]: True with a probability of p24 / 2**24, from random uint32 bits."""
+    return (bits >> 8).astype(jnp.int32) < p24
 
 
-def rate24(count, total):
+def ratio24(count, total):
     """Returns count / total as a 24-bit integer; the total may be 0.
 
-    >>> int(rate24(jnp.int32(1), jnp.int32(4))) == 2**22
+    >>> int(ratio24(jnp.int32(1), jnp.int32(4))) == 2**22
     True
     """
     share = count.astype(jnp.float32) / jnp.maximum(total, 1)

@@ -11,7 +11,7 @@ import numpy as np
 from jax import tree_util
 
 from ..constraints import Count, checked
-from .arithmetic import below
+from .arithmetic import randint
 from .contract import VOCABULARY, BatchLoss, Labels, Objective, Row, Term
 from .features import fit, no_pools, target_sequence
 from .language_modeling import causal_lm
@@ -95,7 +95,7 @@ def _both_ways(pairs: int, mask, key, row: Row, partner, lengths, max_documents)
     for k in range(1, pairs + 1):
         bits = jax.random.bits(jax.random.fold_in(key, k), slot.shape, jnp.uint32)
         # The prefix has `place` tokens. At least one token is between it and the suffix.
-        suffix = below(bits, size - place)
+        suffix = randint(bits, size - place)
         # The second copy begins `size - place` slots later. Its second slot has read the mask.
         distance = size - place + 1 + suffix
         (column,) = _stream(k).columns

@@ -19,7 +19,7 @@ from annotated_types import Interval
 from jax import tree_util
 
 from ..constraints import Count, checked
-from .arithmetic import draw24, hits, product24, rate24, share24
+from .arithmetic import bernoulli, fixed24, product24, ratio24, uniform24
 from .contract import BatchLoss, Facts, Objective
 from .features import fit, input_sequence, labels_in_place
 from .layouts import guarded, positions, predicted
@@ -84,7 +84,7 @@ def block_diffusion(
         corrupt=tree_util.Partial(
             _mask_blocks,
             size=np.int32(block_size),
-            rates=np.array([share24(lowest_rate), share24(highest_rate)], np.int32),
+            rates=np.array([fixed24(lowest_rate), fixed24(highest_rate)], np.int32),
             mask=np.int32(ids.special("mask")),
             maskable=np.array([*ids.text, ids.eos], np.int32),
         ),
@@ -120,16 +120,16 @@ def _mask_blocks(key, row, partner, lengths, max_documents, *, size, rates, mask
     first = start + begin  # the slot of each block's first token
 
     rate_key, token_key = jax.random.split(key)
-    draw = draw24(rate_key, tokens.size)
+    draw = uniform24(rate_key, tokens.size)
     rate = rates[0] + product24(draw[first], rates[1] - rates[0])
     text_begin, text_end, eos = maskable
     can = ((tokens >= text_begin) & (tokens < text_end)) | (tokens == eos)
     can &= segments > 0
-    masked = can & hits(jax.random.bits(token_key, tokens.shape, jnp.uint32), rate)
+    masked = can & bernoulli(jax.random.bits(token_key, tokens.shape, jnp.uint32), rate)
     if row.hidden is not None:  # the rate is the share of hidden tokens in the block
         masked = can & fit(row.hidden, masked.size)
         count = jnp.zeros_like(tokens).at[first].add(masked)[first]
-        rate = rate24(count, end - begin)
+        rate = ratio24(count, end - begin)
     noised = {
         "noised": jnp.where(masked, mask, tokens),
         "noised_begins": begin,

@@ -17,7 +17,7 @@ from annotated_types import Interval
 from jax import lax, tree_util
 
 from ..constraints import OpenShare, Positive, checked
-from .arithmetic import draw24, product24, ratio
+from .arithmetic import product24, ratio, uniform24
 from .contract import Array, BatchLoss, Objective
 from .features import fit
 from .language_modeling import causal_lm, stand_ins
@@ -99,7 +99,7 @@ def _mask_tail(corrupt, key, row, partner, lengths, max_documents, *, window, ma
         return features | {"targets_stand_ins": stand_ins(masked, mask)}
     time_key, token_key = jax.random.split(key)
     document = documents(segments, max_documents)
-    number = product24(draw24(time_key, max_documents), document.length)
+    number = product24(uniform24(time_key, max_documents), document.length)
     number = jnp.maximum(number, 1)
     width = jnp.minimum(number * window[0] // window[1], document.length)
     first = document.start + document.length - width

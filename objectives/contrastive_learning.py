@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import tree_util
 
 from ..constraints import OpenShare, Positive, checked
-from .arithmetic import below, ratio, round_ratio, traced
+from .arithmetic import randint, ratio, round_ratio, traced
 from .contract import Array, BatchLoss, Facts, Objective, Rows, Term
 from .cross_entropy import cross_entropy
 from .features import input_sequence, pool_columns
@@ -308,7 +308,7 @@ def _crop(away_share, key, text: Text, count: int) -> Text:
     document = documents(text.segments, count)
     away = round_ratio(document.length * away_share[0], away_share[1])
     away = jnp.maximum(jnp.minimum(away, document.length - 1), 0)
-    first = document.start + below(document_bits(key, count), away + 1)
+    first = document.start + randint(document_bits(key, count), away + 1)
     left = piece(first, document.length - away)
     return Text(*splice(text.tokens, left, text.tokens.size))
 

@@ -14,7 +14,7 @@ from annotated_types import Interval
 from jax import tree_util
 
 from ..constraints import Count, OpenShare, checked
-from .arithmetic import below, ratio, traced
+from .arithmetic import randint, ratio, traced
 from .contract import Facts, Objective, Rows
 from .features import sequence_pair
 from .losses import token_loss
@@ -286,7 +286,7 @@ def _draw_spans(bits_Sx2, n, noise, spans, drawn, anywhere):
     noise_bits, text_bits = bits_Sx2.T
     low, high, once = drawn  # all are 0 if lengths are not drawn
     length_bits = jnp.where(once, noise_bits[0], noise_bits)
-    covered = jnp.cumsum(low + below(length_bits, high - low + 1))  # tokens in spans up to each
+    covered = jnp.cumsum(low + randint(length_bits, high - low + 1))  # tokens in spans up to each
     drawn_spans = jnp.minimum(jnp.sum(covered < noise) + 1, jnp.minimum(noise, n - noise))
     spans = jnp.where(high > 0, drawn_spans, spans)
     # One extra token before the text and one after it allow empty text at both ends.

@@ -13,7 +13,7 @@ from jax import tree_util
 from jax.scipy.special import xlogy
 
 from ..constraints import checked
-from .arithmetic import draw24, product24, rate24, running_sum, share24
+from .arithmetic import fixed24, product24, ratio24, running_sum, uniform24
 from .contract import VOCABULARY, BatchLoss, Facts, ModelOutputs, Objective, Rows, Term
 from .features import fit, input_sequence
 from .losses import predicting_stack
@@ -71,7 +71,7 @@ def flexible_masked_diffusion(ids: TokenIds, lowest_rate: LowestRate = _LOWEST_R
         lengths=lambda n: {"inputs": n + 1, "gaps": n + 1, "labels": n, "rates": 1},
         corrupt=tree_util.Partial(
             _mask_and_drop,
-            lowest=np.int32(share24(lowest_rate)),
+            lowest=np.int32(fixed24(lowest_rate)),
             mask=np.int32(mask),
             text=np.array(ids.text, np.int32),
             frame=frame_of((ids.bos,), ()),
@@ -90,21 +90,21 @@ def _mask_and_drop(key, row, partner, lengths, max_documents, *, lowest, mask, t
     document = documents(row.segments, max_documents)
     present = document.length > 0
     rate_key, insertion_key, unmasking_key = jax.random.split(key, 3)
-    drawn = lowest + product24(draw24(rate_key, max_documents), 2**24 - lowest)
+    drawn = lowest + product24(uniform24(rate_key, max_documents), 2**24 - lowest)
     rates = jnp.where(present, drawn, 0)
     live = row.segments > 0
     is_text = live & (row.tokens >= text[0]) & (row.tokens < text[1])
 
     now = 2**24 - rates[jnp.maximum(row.segments - 1, 0)]
-    inserted_at = draw24(insertion_key, row.tokens.size)
-    remaining = product24(draw24(unmasking_key, row.tokens.size), 2**24 - inserted_at)
+    inserted_at = uniform24(insertion_key, row.tokens.size)
+    remaining = product24(uniform24(unmasking_key, row.tokens.size), 2**24 - inserted_at)
     dropped = is_text & (inserted_at >= now)
     masked = is_text & ~dropped & (inserted_at + remaining >= now)
     if row.hidden is not None:  # the rate is the share of hidden tokens in the document
         dropped = jnp.zeros_like(dropped)
         masked = is_text & row.hidden
         counts = documents(jnp.where(masked, row.segments, 0), max_documents).length
-        rates = rate24(counts, document.length)
+        rates = ratio24(counts, document.length)
 
     # A document begins with bos. A missing token belongs to the last input before it.
     stays = live & ~dropped

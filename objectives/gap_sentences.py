@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax, tree_util
 
 from ..constraints import OpenShare, Share, checked
-from .arithmetic import hits, ratio, running_sum, share24, traced
+from .arithmetic import bernoulli, fixed24, ratio, running_sum, traced
 from .contract import Objective
 from .noising import Noise, Text, from_noise, kept_tokens
 from .splicing import by_document, documents, sentence_ends
@@ -61,7 +61,7 @@ def gap_sentences(
     gaps = _Gaps(
         share=traced(ratio(rate, "rate"))[0],
         ends_V=jnp.asarray(ids.flags("sentence_ends")),
-        unchanged=jnp.int32(share24(unchanged_share)),
+        unchanged=jnp.int32(fixed24(unchanged_share)),
         mask=jnp.int32(ids.special("mask")),
     )
     scores = {
@@ -99,7 +99,7 @@ class _Sentences(NamedTuple):
 def _mask_gaps(score, gaps: _Gaps, key, text: Text, count: int) -> Text:
     selected, sentences = _selected(score, gaps, key, text, count)
     bits = jax.random.bits(jax.random.fold_in(key, 1), text.tokens.shape, jnp.uint32)
-    masked = selected & ~hits(bits, gaps.unchanged)[sentences.number]
+    masked = selected & ~bernoulli(bits, gaps.unchanged)[sentences.number]
     tokens = jnp.where(masked, gaps.mask, text.tokens)
     keep = ~masked | sentences.starts
     return kept_tokens(tokens, text.segments, keep, text.tokens.size)

@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax, tree_util
 
 from ..constraints import AtLeastTwo, Count, checked
-from .arithmetic import hits, share24
+from .arithmetic import bernoulli, fixed24
 from .contract import Array, Objective
 from .language_modeling import causal_lm
 from .token_ids import TokenIds
@@ -58,7 +58,7 @@ def goldfish_loss(ids: TokenIds, k: AtLeastTwo = 4, width: Count = 13) -> Object
             _without_some,
             plain.corrupt,
             width=np.int32(width),
-            share=np.int32(share24(1 / k)),
+            share=np.int32(fixed24(1 / k)),
         )
     )
 
@@ -80,7 +80,7 @@ def left_out(tokens: Array, segments: Array, width: Array, share: Array) -> Arra
     """
     slot = jnp.arange(tokens.size, dtype=jnp.int32)
     has_context = (jnp.roll(segments, width) == segments) & (slot >= width) & (segments > 0)
-    return hits(context_hashes(tokens, width), share) & has_context
+    return bernoulli(context_hashes(tokens, width), share) & has_context
 
 
 def context_hashes(tokens: Array, width: Array) -> Array:

@@ -17,7 +17,7 @@ from annotated_types import Interval
 from jax import tree_util
 
 from ..constraints import NonNegative, checked
-from .arithmetic import below, isqrt
+from .arithmetic import isqrt, randint
 from .contract import Array, BatchLoss, Facts, ModelOutputs, Objective, Term
 from .features import fit, input_sequence, labels_in_place
 from .losses import at_slots, predicting_stack, predictions
@@ -115,15 +115,15 @@ def _mask_and_replace(key, row, partner, lengths, max_documents, *, replacing, m
 
     time_key, token_key, text_key = jax.random.split(key, 3)
     draw = jax.random.bits(time_key, (max_documents,), jnp.uint32)
-    time = _EARLIEST + below(draw, jnp.int32(2**_BITS - 2 * _EARLIEST + 1))
+    time = _EARLIEST + randint(draw, jnp.int32(2**_BITS - 2 * _EARLIEST + 1))
     spread = isqrt(time * (2**_BITS - time))
     replaced = replacing * spread >> _BITS
     document_L = jnp.maximum(segments - 1, 0)
     time_L = time[document_L]
     replaced_L = replaced[document_L]
 
-    drawn = below(jax.random.bits(token_key, tokens.shape, jnp.uint32), 2**_BITS + replaced_L)
-    other = first + below(jax.random.bits(text_key, tokens.shape, jnp.uint32), last - first)
+    drawn = randint(jax.random.bits(token_key, tokens.shape, jnp.uint32), 2**_BITS + replaced_L)
+    other = first + randint(jax.random.bits(text_key, tokens.shape, jnp.uint32), last - first)
     is_text = (tokens >= first) & (tokens < last) & (segments > 0)
     noised = jnp.where(drawn < time_L + replaced_L, other, tokens)
     noised = jnp.where(drawn < time_L, mask, noised)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import tree_util
 
 from ..constraints import Count, Share, checked
-from .arithmetic import below, hits, share24
+from .arithmetic import bernoulli, fixed24, randint
 from .contract import Facts, Objective, Rows
 from .features import target_sequence
 from .losses import token_loss
@@ -83,8 +83,8 @@ def fill_in_the_middle(
         lengths=lambda n: {"targets": n + 4},
         corrupt=tree_util.Partial(
             _move_middles,
-            rate=jnp.int32(share24(rate)),
-            spm_rate=jnp.int32(share24(spm_rate)),
+            rate=jnp.int32(fixed24(rate)),
+            spm_rate=jnp.int32(fixed24(spm_rate)),
             spm=jnp.int32(_SPM[spm]),
             markers=jnp.array(ids.fim, jnp.int32),
             eos=jnp.int32(ids.eos),
@@ -101,9 +101,9 @@ def _move_middles(key, row, partner, lengths, max_documents, *, rate, spm_rate, 
     document = documents(row.segments, max_documents)
     start, n = (x[:, None] for x in document)
     bits = document_bits(key, document.length.size, (4,))
-    form = jnp.where(hits(bits[:, 1], spm_rate), spm, _PSM)
-    form = jnp.where(hits(bits[:, 0], rate), form, _PLAIN)
-    cuts = jnp.sort(below(bits[:, 2:], n + 1), axis=1)
+    form = jnp.where(bernoulli(bits[:, 1], spm_rate), spm, _PSM)
+    form = jnp.where(bernoulli(bits[:, 0], rate), form, _PLAIN)
+    cuts = jnp.sort(randint(bits[:, 2:], n + 1), axis=1)
     if row.hidden is not None:  # the first run of hidden tokens is the middle
         form = jnp.where(form == _PLAIN, _PSM, form)
         cuts = jnp.concatenate(marked_runs(row.hidden, row.segments, document, 1), axis=1)

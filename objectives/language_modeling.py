@@ -15,7 +15,16 @@ import numpy as np
 from jax import tree_util
 
 from ..constraints import OpenShare, Positive, PositiveShare, checked
-from .arithmetic import below, draw24, hits, product24, ratio, round_ratio, share24, traced
+from .arithmetic import (
+    bernoulli,
+    fixed24,
+    product24,
+    randint,
+    ratio,
+    round_ratio,
+    traced,
+    uniform24,
+)
 from .contract import BatchLoss, Facts, Labels, Objective, Rows
 from .features import fit, no_pools, sequence_pair, target_sequence
 from .losses import prediction_segments, predictions, token_loss
@@ -143,7 +152,7 @@ def masked_input_regularization(
             lengths=lambda n: {"targets": 2 * n, "stand_ins": 2 * n, "pools": 2},
             corrupt=tree_util.Partial(
                 _copy_with_masks,
-                highest=np.int32(share24(highest_rate)),
+                highest=np.int32(fixed24(highest_rate)),
                 mask=np.int32(ids.special("mask")),
                 text=np.array(ids.text, np.int32),
             ),
@@ -165,9 +174,9 @@ def _copy_with_masks(key, row, partner, lengths, max_documents, *, highest, mask
     position = jnp.arange(tokens.size, dtype=jnp.int32) - copy.start[copy_L]
 
     rate_key, token_key = jax.random.split(key)
-    draw = draw24(rate_key, max_documents)
+    draw = uniform24(rate_key, max_documents)
     rates = product24(draw, highest)[copy_L // 2]
-    masked = hits(jax.random.bits(token_key, tokens.shape, jnp.uint32), rates)
+    masked = bernoulli(jax.random.bits(token_key, tokens.shape, jnp.uint32), rates)
     masked &= position >= _NEVER_MASKED
     if row.hidden is not None:
         source = document.start[copy_L // 2] + position
@@ -253,7 +262,7 @@ def _longest_drawn(n, kept, xp):
 def _split_rows(key, row, partner, lengths, max_documents, *, kept, draws_prefix, frame):
     document = documents(row.segments, max_documents)
     bits = document_bits(key, document.length.size)
-    drawn = 1 + below(bits, _longest_drawn(document.length, kept, jnp))
+    drawn = 1 + randint(bits, _longest_drawn(document.length, kept, jnp))
     suffix = jnp.where(draws_prefix, jnp.maximum(document.length - drawn, 1), drawn)
     if row.hidden is not None:  # the suffix begins at the first hidden token
         begin, _ = marked_runs(row.hidden, row.segments, document, 1)

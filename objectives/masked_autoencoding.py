@@ -12,7 +12,7 @@ from annotated_types import Interval
 from jax import tree_util
 
 from ..constraints import OpenShare, checked
-from .arithmetic import below, ratio, traced
+from .arithmetic import randint, ratio, traced
 from .contract import VOCABULARY, BatchLoss, Objective, Rows
 from .features import fit
 from .layouts import guarded, single_stack, single_stack_lengths
@@ -164,7 +164,7 @@ def _interval_start(bits, slot, visible, last):
     Intervals start at 0 … last, and each contains exactly one state.
     """
     before = jnp.clip(slot - visible, 0, last + 1)  # number of intervals that end before the slot
-    drawn = below(bits, before + jnp.maximum(last - slot, 0))
+    drawn = randint(bits, before + jnp.maximum(last - slot, 0))
     return jnp.where(drawn < before, drawn, slot + 1 + drawn - before)
 
 

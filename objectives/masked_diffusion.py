@@ -16,7 +16,7 @@ from annotated_types import Interval
 from jax import tree_util
 
 from ..constraints import checked
-from .arithmetic import draw24, hits, product24, rate24, share24
+from .arithmetic import bernoulli, fixed24, product24, ratio24, uniform24
 from .contract import Array, BatchLoss, Facts, Objective, Row
 from .features import fit, input_sequence, labels_in_place, no_pools, orders_in_line
 from .losses import predicting_stack, predictions, token_loss
@@ -161,7 +161,7 @@ def _at_drawn_rates(
     complementary: bool = False,
 ) -> Objective:
     mask = ids.special("mask")
-    lowest = share24(lowest_rate)
+    lowest = fixed24(lowest_rate)
     highest = 2**24 - lowest if complementary else 2**24
 
     def lengths(n: int) -> dict[str, int]:  # any token may be masked
@@ -179,7 +179,7 @@ def _at_drawn_rates(
         frame=frame_of(form.before, ()),
     )
     columns = {"mask": np.int32(mask), "shift": np.int32(form.shift)}
-    once = tree_util.Partial(_mask_once, noised, ahead=np.int32(share24(ahead_share)), **columns)
+    once = tree_util.Partial(_mask_once, noised, ahead=np.int32(fixed24(ahead_share)), **columns)
     twice = tree_util.Partial(_mask_twice, noised, **columns)
     return Objective(
         lengths=lengths_of_both if complementary else lengths,
@@ -260,7 +260,7 @@ def _noised(key, row, size: int, max_documents, power, *, rates, text, frame) ->
     tokens, segments = framed((row.tokens, row.segments), present, frame, size)
 
     rate_key, token_key = jax.random.split(key)
-    draw = draw24(rate_key, max_documents)
+    draw = uniform24(rate_key, max_documents)
     drawn = jnp.where(present, lowest + product24(draw, highest - lowest), 0)
     is_text = (tokens >= text[0]) & (tokens < text[1]) & (segments > 0)
     each = None
@@ -339,10 +339,10 @@ def chosen_at_rates(
         if token_rates is None:
             token_rates = rates[jnp.maximum(segments - 1, 0)]
         bits = jax.random.bits(key, segments.shape, jnp.uint32)
-        return is_text & hits(bits, token_rates), rates
+        return is_text & bernoulli(bits, token_rates), rates
     document = documents(row.segments, rates.size)
     present = document.length > 0
     marked = framed_marks(row.hidden, row.segments, present, frame, segments.size)
     chosen = is_text & marked
     counts = documents(jnp.where(chosen, segments, 0), rates.size).length
-    return chosen, rate24(counts, document.length)
+    return chosen, ratio24(counts, document.length)

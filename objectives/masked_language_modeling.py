@@ -15,7 +15,7 @@ import numpy as np
 from jax import tree_util
 
 from ..constraints import Count, OpenShare, Share, checked
-from .arithmetic import below, hits, share24
+from .arithmetic import bernoulli, fixed24, randint
 from .contract import BatchLoss, Facts, Labels, ModelOutputs, Objective, Row, Sums, Term
 from .cross_entropy import binary_cross_entropy
 from .features import input_sequence, labels_in_place
@@ -243,7 +243,7 @@ def replacer(ids, mask_share, random_share, together=False) -> tree_util.Partial
             "mask_share and random_share must not add up to more than 1, "
             f"got {mask_share} and {random_share}."
         )
-    shares = share24(mask_share), share24(random_share)
+    shares = fixed24(mask_share), fixed24(random_share)
     return tree_util.Partial(
         _replace,
         mask=np.int32(ids.special("mask")),
@@ -356,15 +356,15 @@ def _permute_masked(selection, replace, frame, key, row, partner, lengths, max_d
 
 def _replace(key, tokens, chosen, unit, *, mask, text, shares, together):
     """Returns tokens i32[L], the chosen ones masked, replaced by random text, or unchanged."""
-    fate_key, text_key = jax.random.split(key)
+    kind_key, text_key = jax.random.split(key)
     slot = jnp.arange(tokens.size, dtype=jnp.int32)
-    fate = jax.random.bits(fate_key, tokens.shape, jnp.uint32)
-    fate = fate[jnp.where(together, unit, slot)]
+    kind_bits = jax.random.bits(kind_key, tokens.shape, jnp.uint32)
+    kind_bits = kind_bits[jnp.where(together, unit, slot)]
     first, last = text
-    random_text = first + below(jax.random.bits(text_key, tokens.shape, jnp.uint32), last - first)
+    random_text = first + randint(jax.random.bits(text_key, tokens.shape, jnp.uint32), last - first)
     mask_share, replaced_share = shares
-    replaced = jnp.where(hits(fate, replaced_share), random_text, tokens)
-    replaced = jnp.where(hits(fate, mask_share), mask, replaced)
+    replaced = jnp.where(bernoulli(kind_bits, replaced_share), random_text, tokens)
+    replaced = jnp.where(bernoulli(kind_bits, mask_share), mask, replaced)
     return jnp.where(chosen, replaced, tokens)
 
 
@@ -375,5 +375,5 @@ def _static_key(key, row: Row, copies):
     for shift, odd in ((15, 0x2C1B3C6D), (12, 0x297A2D39)):  # a hash in the manner of MurmurHash
         mixed = (mixed ^ (mixed >> shift)) * np.uint32(odd)
     fingerprint = jnp.sum(jnp.where(row.segments > 0, mixed, 0), dtype=jnp.uint32)
-    copy = below(jax.random.bits(key, (), jnp.uint32), copies)
+    copy = randint(jax.random.bits(key, (), jnp.uint32), copies)
     return jax.random.fold_in(jax.random.key(fingerprint), copy)

@@ -10,7 +10,7 @@ import numpy as np
 from jax import tree_util
 
 from ..constraints import OpenShare, Share, checked
-from .arithmetic import below, ratio, round_ratio, traced
+from .arithmetic import randint, ratio, round_ratio, traced
 from .contract import Facts, Objective, Rows
 from .features import sequence_pair
 from .losses import token_loss
@@ -123,6 +123,6 @@ def _mask_fragments(key, row, partner, lengths, max_documents, *, share, replace
 
 def _drawn_begins(bits_Dx2, most_D):
     """Returns i32[D]: 0 or `most` with probability 1/5 each, else uniform in 0 … most."""
-    law = below(bits_Dx2[:, 0], jnp.int32(5))
-    uniform = below(bits_Dx2[:, 1], most_D + 1)
+    law = randint(bits_Dx2[:, 0], jnp.int32(5))
+    uniform = randint(bits_Dx2[:, 1], most_D + 1)
     return jnp.where(law == 0, 0, jnp.where(law == 1, most_D, uniform))

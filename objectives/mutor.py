@@ -13,7 +13,7 @@ import numpy as np
 from jax import tree_util
 
 from ..constraints import Count, OpenShare, checked
-from .arithmetic import below
+from .arithmetic import randint
 from .contract import BatchLoss, Objective
 from .language_modeling import causal_lm
 from .layouts import positions
@@ -76,7 +76,7 @@ def _with_registers(corrupt, key, row, partner, lengths, max_documents, *, max_o
     segments = features["targets_segments"]
     document = documents(segments, max_documents)
     position = positions(segments, document)
-    offset_D = 1 + below(document_bits(key, max_documents), max_offset)
+    offset_D = 1 + randint(document_bits(key, max_documents), max_offset)
     visible = position + 2 - by_document(offset_D, segments)
     has_register = (segments > 0) & (visible > 0)
     columns = {

@@ -19,7 +19,7 @@ import numpy as np
 from jax import tree_util
 
 from ..constraints import OpenShare, checked
-from .arithmetic import below, hits, isqrt, ratio, running_sum, share24, traced
+from .arithmetic import bernoulli, fixed24, isqrt, randint, ratio, running_sum, traced
 from .contract import Array, Facts, Objective, Row, Rows
 from .features import fit, sequence_pair
 from .losses import token_loss
@@ -229,7 +229,7 @@ def iid_hidden(ids: TokenIds, noise_density: OpenShare, replace: Replace) -> Noi
     kind, density, hiding = _iid_settings(ids, noise_density, replace)
     stand_in = tree_util.Partial(_from_table, hiding.stand_ins)
     if kind.random_share:
-        share = jnp.int32(share24(kind.random_share))
+        share = jnp.int32(fixed24(kind.random_share))
         stand_in = tree_util.Partial(_random_or, share, hiding.text, stand_in)
     shows = kind.stand_in is not None or kind.random_share > 0
     apply = (
@@ -302,7 +302,7 @@ def _iid_settings(ids: TokenIds, noise_density: OpenShare, replace: Replace):
         stand_ins = (ids.special("mask"),)
     hiding = _Hiding(
         density=traced(density)[0],
-        chance=jnp.int32(share24(float(density))),
+        chance=jnp.int32(fixed24(float(density))),
         text=jnp.array(ids.text, jnp.int32),
         whole_runs=np.bool_(kind.whole_runs),
         stand_ins=jnp.array(stand_ins, jnp.int32),
@@ -335,7 +335,7 @@ def _iid_pieces(hiding: _Hiding, key, text: Text, count: int):
     first, last = hiding.text
     document = documents(text.segments, count)
     bits = jax.random.bits(jax.random.fold_in(key, 0), text.tokens.shape, jnp.uint32)
-    hidden = hits(bits, hiding.chance) & (text.segments > 0)
+    hidden = bernoulli(bits, hiding.chance) & (text.segments > 0)
     hidden &= (text.tokens >= first) & (text.tokens < last)
     most_D = most_hidden(document.length, hiding.density)
     hidden &= _before(hidden, text, document) < _of(most_D, text)
@@ -356,8 +356,8 @@ def _random_or(share, text_range, otherwise, key, piece_N):
     which, what = (
         jax.random.bits(jax.random.fold_in(key, i), piece_N.shape, jnp.uint32) for i in (1, 2)
     )
-    random = text_range[0] + below(what, text_range[1] - text_range[0])
-    return jnp.where(hits(which, share), random, otherwise(key, piece_N))
+    random = text_range[0] + randint(what, text_range[1] - text_range[0])
+    return jnp.where(bernoulli(which, share), random, otherwise(key, piece_N))
 
 
 # --- new orders ---------------------------------------------------------------------------------
@@ -404,7 +404,7 @@ def rotation() -> Noise:
 
 def _rotate(key, text: Text, count: int) -> Text:
     document = documents(text.segments, count)
-    shift = below(jax.random.bits(key, (count,), jnp.uint32), document.length)
+    shift = randint(jax.random.bits(key, (count,), jnp.uint32), document.length)
     beginning = piece(document.start + shift, document.length - shift)
     rotated = joined(beginning, piece(document.start, shift))
     return Text(*splice(text.tokens, rotated, text.tokens.size))

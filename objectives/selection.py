@@ -18,7 +18,16 @@ import numpy as np
 from jax import lax
 
 from ..constraints import Count, PositiveShare, checked
-from .arithmetic import at_most, draw24, hits, isqrt, ratio, round_ratio, running_sum, share24
+from .arithmetic import (
+    bernoulli,
+    count_at_most,
+    fixed24,
+    isqrt,
+    ratio,
+    round_ratio,
+    running_sum,
+    uniform24,
+)
 from .contract import Array
 from .random_order import random_order
 from .splicing import by_document, documents, is_of_each
@@ -82,7 +91,7 @@ def selection_of(
         text=np.array(ids.text, np.int32),
         rate=np.array(exact_rate.as_integer_ratio(), np.int32),
         most=np.int32(2**31 - 1 if max_predictions is None else max_predictions),
-        chance=None if selection == "exact" else np.int32(share24(rate)),
+        chance=None if selection == "exact" else np.int32(fixed24(rate)),
         word_starts=ids.flags("word_starts") if whole_words else None,
         spans=None if span_lengths is None else _span_laws(span_lengths),
     )
@@ -232,7 +241,7 @@ def choose(
     order_key, tiling_key = jax.random.split(key)
     bits = jax.random.bits(order_key, tokens.shape, jnp.uint32)
     start = _unit_starts(tiling_key, tokens, segments, count, eligible, selection)
-    candidate = start if selection.chance is None else start & hits(bits, selection.chance)
+    candidate = start if selection.chance is None else start & bernoulli(bits, selection.chance)
     if selection.word_starts is None and selection.spans is None:
         slot = jnp.arange(tokens.size, dtype=jnp.int32)
         return random_tokens(bits, candidate, segments, quota_D), slot
@@ -269,7 +278,7 @@ def _tiling(key, start, segments, count, laws):
     units_D = _sum_of_each(start, segments, count)
     end_D = jnp.cumsum(units_D)
     # The random number in a document's k-th slot determines the length of its k-th cell.
-    draw = draw24(key, L)
+    draw = uniform24(key, L)
     opens = jnp.arange(L, dtype=jnp.int32) == document_start
     length = jnp.where(opens, _drawn_length(draw, laws[1]), _drawn_length(draw, laws[0]))
     # Units are counted over the row; each document drops cells that start after its last unit.
@@ -281,7 +290,7 @@ def _tiling(key, start, segments, count, laws):
 
 def _drawn_length(draw, law):
     """Returns lengths 1 … N by the cumulative law i32[N], from 24 random bits."""
-    return 1 + at_most(law[:-1], draw)
+    return 1 + count_at_most(law[:-1], draw)
 
 
 def random_tokens(bits: Array, candidate: Array, segments: Array, quota_D: Array) -> Array:

@@ -19,7 +19,7 @@ import numpy as np
 from jax import tree_util
 
 from ..constraints import checked
-from .arithmetic import below, running_sum
+from .arithmetic import randint, running_sum
 from .contract import BatchLoss, Facts, Loss, Objective, Row, Rows, build, joint_facts
 from .features import input_sequence, pool_columns
 from .losses import pool_class_loss
@@ -358,7 +358,7 @@ def _start_of(bits_D, ends, document: Documents, length):
     places = _places(ends, document, 1)
     last = document.length - jnp.maximum(length, 1)
     first, enough = _numbers(places, document, last)  # the early ones are enough
-    drawn = _slot(places, first + below(bits_D, enough)) - document.start
+    drawn = _slot(places, first + randint(bits_D, enough)) - document.start
     return jnp.where(document.length > 1, drawn, document.length)
 
 
@@ -394,9 +394,9 @@ def _slot(places: _Places, number_D):
 
 def _different(bits_DxC, total):
     """Returns C different numbers from 0 … total-1 in ascending order (C is 1 or 2)."""
-    first = below(bits_DxC[:, 0], total)
+    first = randint(bits_DxC[:, 0], total)
     if bits_DxC.shape[1] == 1:
         return [first]
-    second = below(bits_DxC[:, 1], total - 1)
+    second = randint(bits_DxC[:, 1], total - 1)
     second = second + (second >= first)
     return [jnp.minimum(first, second), jnp.maximum(first, second)]

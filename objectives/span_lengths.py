@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from annotated_types import Interval
 from jax import lax
 
-from .arithmetic import at_most, below, isqrt, ratio, round_ratio
+from .arithmetic import count_at_most, isqrt, randint, ratio, round_ratio
 from .contract import Array
 
 _LONGEST_SPAN = 63  # longest Poisson span; with a mean of 20, one span in 10**13 would be longer
@@ -55,7 +55,7 @@ def span_starts(bits: Array, total: Array, parts: Array) -> Array:
         return jnp.zeros(1, jnp.int32)
     cut = jnp.arange(bits.size, dtype=jnp.int32)
     highest = total - parts + 1 + cut  # the i-th cut is drawn from 1 … highest[i]
-    drawn = 1 + below(bits, highest)
+    drawn = 1 + randint(bits, highest)
 
     def choose(i, chosen):
         taken = jnp.any(chosen == drawn[i])
@@ -121,4 +121,4 @@ def poisson_table(mean: Fraction) -> list[int]:
 
 def poisson_lengths(bits, table):
     """Returns i32[...]: Poisson numbers up to 63, drawn by a `poisson_table` from uint32 bits."""
-    return at_most(table, (bits >> 8).astype(jnp.int32))
+    return count_at_most(table, (bits >> 8).astype(jnp.int32))

@@ -14,7 +14,7 @@ import numpy as np
 from jax import tree_util
 
 from ..constraints import OpenShare, Positive, checked
-from .arithmetic import below, hits, share24
+from .arithmetic import bernoulli, fixed24, randint
 from .block_diffusion import block_diffusion
 from .contract import BatchLoss, Builder, Objective, build
 from .features import labels_in_place
@@ -77,7 +77,7 @@ def token_editing(
         corrupt=tree_util.Partial(
             _with_wrong_tokens,
             plain.corrupt,
-            share=np.int32(share24(wrong_share)),
+            share=np.int32(fixed24(wrong_share)),
             mask=np.int32(mask),
             text=np.array(ids.text, np.int32),
         ),
@@ -114,8 +114,8 @@ def _with_wrong_tokens(
     tokens, segments = splice(row.tokens, whole, noised.size)
     first, last = text
     is_visible_text = (noised >= first) & (noised < last) & (segments > 0)
-    wrong = is_visible_text & hits(jax.random.bits(wrong_key, noised.shape, jnp.uint32), share)
-    distance = 1 + below(jax.random.bits(text_key, noised.shape, jnp.uint32), last - first - 1)
+    wrong = is_visible_text & bernoulli(jax.random.bits(wrong_key, noised.shape, jnp.uint32), share)
+    distance = 1 + randint(jax.random.bits(text_key, noised.shape, jnp.uint32), last - first - 1)
     other = first + (tokens - first + distance) % (last - first)
     labeled = wrong | ((noised == mask) & (segments > 0))
     weights = spliced_weights(row, row.tokens, whole, noised.size)

@@ -15,7 +15,7 @@ import numpy as np
 from jax import tree_util
 
 from ..constraints import OpenShare, checked
-from .arithmetic import below, draw24, hits, product24, share24
+from .arithmetic import bernoulli, fixed24, product24, randint, uniform24
 from .contract import Array, BatchLoss, Facts, ModelOutputs, Objective, Term
 from .features import fit, input_sequence, labels_in_place
 from .hybrid_diffusion import divergences, noised_labels
@@ -107,7 +107,7 @@ def mixed_diffusion(
     """
     mask = ids.special("mask")
     form = PromptForm("unmask", noise=MixedNoise(lowest_rate, random_share, mask, ids.text))
-    masks = np.array([mask, share24(1 - random_share)], np.int32)
+    masks = np.array([mask, fixed24(1 - random_share)], np.int32)
     return _stationary(form, ids.text, lowest_rate, random_share, masks)
 
 
@@ -131,7 +131,7 @@ def _stationary(
         lengths=lambda n: {"inputs": n, "labels": n, "rates": 1},
         corrupt=tree_util.Partial(
             _replace,
-            lowest=np.int32(share24(lowest_rate)),
+            lowest=np.int32(fixed24(lowest_rate)),
             text=np.array(text, np.int32),
             frame=frame_of((), ()),
             masks=masks,
@@ -177,12 +177,12 @@ def _replace(key, row, partner, lengths, max_documents, *, lowest, text, frame, 
 
     time_key, token_key, text_key = jax.random.split(key, 3)
     most = 2**24 - lowest
-    times = lowest + product24(draw24(time_key, max_documents), most)
+    times = lowest + product24(uniform24(time_key, max_documents), most)
     rates = jnp.where(present, product24(times, most), 0)
-    other = first + below(jax.random.bits(text_key, tokens.shape, jnp.uint32), last - first)
+    other = first + randint(jax.random.bits(text_key, tokens.shape, jnp.uint32), last - first)
     if masks is not None:
         bits = jax.random.bits(jax.random.fold_in(text_key, 1), tokens.shape, jnp.uint32)
-        other = jnp.where(hits(bits, masks[1]), masks[0], other)
+        other = jnp.where(bernoulli(bits, masks[1]), masks[0], other)
     is_text = (tokens >= first) & (tokens < last) & (segments > 0)
     replaced, rates = chosen_at_rates(token_key, row, is_text, segments, frame, rates)
     rates = jnp.minimum(rates, most)  # a user may choose a whole document; a rate of 1 has no loss

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from pretrax.objectives import iid_denoising, raw_length, span_corruption
-from pretrax.objectives.arithmetic import below, ratio, round_ratio
+from pretrax.objectives.arithmetic import randint, ratio, round_ratio
 from pretrax.objectives.layouts import LAYOUTS
 from pretrax.objectives.span_lengths import noise_counts, span_starts
 from tests.objectives.distributions import SIGNIFICANCE, assert_uniform, corrupt_copies
@@ -97,7 +97,7 @@ def test_span_starts_are_uniform_over_all_compositions(total, parts):
 
 
 def test_numbers_below_a_bound_are_uniform():
-    drawn = below(jax.random.bits(jax.random.key(0), (20_000,), jnp.uint32), jnp.int32(7))
+    drawn = randint(jax.random.bits(jax.random.key(0), (20_000,), jnp.uint32), jnp.int32(7))
     assert_uniform(drawn, 7)
 
 
